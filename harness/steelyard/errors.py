@@ -1,0 +1,29 @@
+"""What can go wrong, and the exit code each kind ends a command with.
+
+0 fine; 1 regression; 2 a benchmark failed; 3 unresolved within the budget; 4 usage,
+nothing matched, or the machines are not comparable.
+"""
+
+from __future__ import annotations
+
+FINE = 0
+REGRESSION = 1
+FAILED = 2
+UNRESOLVED = 3
+USAGE = 4
+
+
+class SteelyardError(Exception):
+    """A user's mistake: one sentence that ends in the next step."""
+
+    exit_code = USAGE
+
+
+class BenchmarkError(SteelyardError):
+    """A benchmark raised, hung, crashed, gave a wrong result or broke a red zone."""
+
+    exit_code = FAILED
+
+
+class StoreError(SteelyardError):
+    """A store could not be read or written; nothing in it was lost."""

@@ -1,0 +1,90 @@
+"""A mode says what is measured: quantity, cache, flavour and batch.
+
+========================  ======================================================
+``kernel/cold``           one launch, its working set in no cache
+``kernel/warm``           n launches in the tightest loop the work offers, per launch
+``per_launch/warm``       a batch of launches as a host program issues them, per launch
+``latency/warm``          one call from submit to done on the host, with its ledger
+``build/cold``            from traced function to loaded binary, no cache of any level
+``build/warm-memory``     the same when this process has built it before
+``build/first``           the same in a fresh process, imports included
+========================  ======================================================
+
+``/dependent`` makes each launch wait for the one before (otherwise ``throughput``);
+``/allocated`` makes a latency allocate its outputs (otherwise ``preallocated``); a
+last number is the batch.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from steelyard.errors import SteelyardError
+
+CACHES: Final = {
+    "kernel": ("cold", "warm"),
+    "per_launch": ("warm",),
+    "latency": ("warm",),
+    "build": ("cold", "warm-memory", "first"),
+}
+FLAVOURS: Final = {
+    "kernel": ("throughput", "dependent"),
+    "per_launch": ("throughput", "dependent"),
+    "latency": ("preallocated", "allocated"),
+    "build": ("",),
+}
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Mode:
+    """What one trial measures."""
+
+    quantity: str
+    cache: str
+    flavour: str = ""
+    batch: int = 1
+
+    def __str__(self) -> str:
+        words = [self.quantity, self.cache]
+        if self.flavour and self.flavour != FLAVOURS[self.quantity][0]:
+            words.append(self.flavour)
+        if self.batch > 1:
+            words.append(str(self.batch))
+        return "/".join(words)
+
+
+DEFAULTS: Final = (
+    Mode("kernel", "cold", "throughput"),
+    Mode("kernel", "warm", "throughput"),
+)
+
+
+def parse(text: str) -> Mode:
+    """Read a mode from its text.
+
+    Raises:
+        SteelyardError: a word of it is not known; the sentence lists those that are.
+    """
+    quantity, *words = text.strip().split("/")
+    if quantity not in CACHES:
+        raise _unknown(text, quantity, tuple(CACHES))
+    cache, flavour, batch = CACHES[quantity][0], FLAVOURS[quantity][0], 1
+    for word in words:
+        if word in CACHES[quantity]:
+            cache = word
+        elif word and word in FLAVOURS[quantity]:
+            flavour = word
+        elif word.isdecimal() and int(word) > 0 and quantity in {"per_launch", "latency"}:
+            batch = int(word)
+        else:
+            known = (*CACHES[quantity], *filter(None, FLAVOURS[quantity]))
+            raise _unknown(text, word, known)
+    return Mode(quantity, cache, flavour, batch)
+
+
+def _unknown(text: str, word: str, known: tuple[str, ...]) -> SteelyardError:
+    return SteelyardError(
+        f"mode {text!r} has the word {word!r}; expected one of {', '.join(known)}. "
+        "Write for example kernel/cold, kernel/warm/dependent or latency/warm/64."
+    )

@@ -1,0 +1,193 @@
+"""Statistics of one trial: pure functions of its samples."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+CONFIDENCE = 0.95
+"""Of every interval that is printed."""
+
+QUANTISED_SHARE = 0.005
+"""A tick above this share of the window is visible in the median, which can then
+only take the values of ticks: the mean of the middle half stands for it."""
+
+QUANTISED_SAMPLES = 30
+"""Fewest samples of a quantised clock: the mean over ticks needs many to dither."""
+
+BARS = " ▁▂▃▄▅▆▇█"
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """One number with its interval, in the unit of what was estimated."""
+
+    value: float
+    low: float
+    high: float
+
+    @property
+    def half_width(self) -> float:
+        """Half the interval as a fraction of the value."""
+        return (self.high - self.low) / 2 / self.value if self.value else math.inf
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """Everything a row says of a trial's samples, in nanoseconds per launch."""
+
+    estimate: Estimate
+    quantised: bool
+    samples: int
+    minimum: float
+    maximum: float
+    mean: float
+    midmean: float
+    deviation: float
+    quantiles: tuple[float, float, float, float]
+    """5, 25, 75 and 95 %."""
+
+    @property
+    def variation(self) -> float:
+        """The coefficient of variation: deviation over mean."""
+        return self.deviation / self.mean if self.mean else math.nan
+
+
+def summarise(
+    per_launch: Sequence[float], launches: int = 1, quantum: float = 0.0
+) -> Summary:
+    """Summarise samples of ``launches`` launches each, read in steps of ``quantum``.
+
+    Raises:
+        ValueError: there is no sample.
+    """
+    if not per_launch:
+        raise ValueError("no samples to summarise")
+    ordered = sorted(per_launch)
+    step = quantum / launches
+    middle = statistics.median(ordered)
+    quantised = step > QUANTISED_SHARE * middle
+    return Summary(
+        estimate=_midmean_estimate(ordered, step) if quantised else median(ordered),
+        quantised=quantised,
+        samples=len(ordered),
+        minimum=ordered[0],
+        maximum=ordered[-1],
+        mean=math.fsum(ordered) / len(ordered),
+        midmean=midmean(ordered),
+        deviation=statistics.stdev(ordered) if len(ordered) > 1 else 0.0,
+        quantiles=tuple(quantile(ordered, q) for q in (0.05, 0.25, 0.75, 0.95)),  # type: ignore[arg-type] # four of four
+    )
+
+
+def median(ordered: Sequence[float]) -> Estimate:
+    """Return the median of sorted samples with its distribution-free interval.
+
+    The interval is a pair of order statistics that holds the median of any
+    continuous distribution with at least `CONFIDENCE` (David and Nagaraja, Order
+    Statistics, 3rd ed., section 7.1); with fewer than 6 samples none does, and the
+    interval is the range widened to infinity on both sides of nothing: the range
+    times the ratio of the missing confidence.
+    """
+    rank = median_rank(len(ordered))
+    return Estimate(statistics.median(ordered), ordered[rank], ordered[-1 - rank])
+
+
+def median_rank(count: int) -> int:
+    """Return k such that the (k+1)-th smallest and largest bound the median.
+
+    P(fewer than k+1 of ``count`` lie below the median) must not exceed 2.5 %; 0 where
+    even the extremes do not reach that (``count`` < 6).
+    """
+    if count > 1000:  # normal approximation; off by at most one rank here
+        spread = statistics.NormalDist().inv_cdf((1 + CONFIDENCE) / 2)
+        return max(0, math.floor((count - 1 - spread * math.sqrt(count)) / 2))
+    tail, rank = 0.0, -1
+    while tail + math.comb(count, rank + 1) / 2**count <= (1 - CONFIDENCE) / 2:
+        rank += 1
+        tail += math.comb(count, rank) / 2**count
+    return max(0, rank)
+
+
+def midmean(ordered: Sequence[float]) -> float:
+    """Return the mean of the middle half of sorted samples."""
+    cut = len(ordered) // 4
+    middle = ordered[cut : len(ordered) - cut]
+    return math.fsum(middle) / len(middle)
+
+
+def _midmean_estimate(ordered: Sequence[float], step: float) -> Estimate:
+    count = len(ordered)
+    value = midmean(ordered)
+    cut = count // 4
+    clipped = [min(max(x, ordered[cut]), ordered[-1 - cut]) for x in ordered]
+    # Tukey and McLaughlin's standard error of a trimmed mean, from the winsorised
+    # deviation over the half that was kept.
+    error = 2 * statistics.pstdev(clipped) / math.sqrt(count)
+    half = max(
+        statistics.NormalDist().inv_cdf((1 + CONFIDENCE) / 2) * error,
+        step / math.sqrt(count),
+    )
+    return Estimate(value, value - half, value + half)
+
+
+def quantile(ordered: Sequence[float], share: float) -> float:
+    """Return a quantile of sorted samples by linear interpolation."""
+    at = share * (len(ordered) - 1)
+    below = math.floor(at)
+    above = min(below + 1, len(ordered) - 1)
+    return ordered[below] + (at - below) * (ordered[above] - ordered[below])
+
+
+def histogram(per_launch: Sequence[float], width: int = 12) -> str:
+    """Draw samples from the minimum to the 95 % quantile in one line of bars."""
+    ordered = sorted(per_launch)
+    low, high = ordered[0], quantile(ordered, 0.95)
+    if high <= low:
+        return BARS[-1] + BARS[0] * (width - 1)
+    counts = [0] * width
+    for x in ordered:
+        if x <= high:
+            counts[min(width - 1, int((x - low) / (high - low) * width))] += 1
+    top = max(counts)
+    return "".join(BARS[math.ceil(c / top * (len(BARS) - 1))] for c in counts)
+
+
+def combine(blocks: Sequence[Estimate]) -> Estimate:
+    """Combine the estimates of several blocks of one case into one.
+
+    The unit of replication is the block: the interval is Student's t over the blocks'
+    logarithms, never narrower than that of the blocks' own intervals in quadrature.
+    One block keeps its own interval.
+    """
+    if len(blocks) == 1:
+        return blocks[0]
+    logs = [math.log(b.value) for b in blocks]
+    centre = math.fsum(logs) / len(logs)
+    within = math.sqrt(sum(b.half_width**2 for b in blocks)) / len(blocks)
+    half = max(_student(len(logs)) * statistics.stdev(logs) / math.sqrt(len(logs)), within)
+    value = math.exp(centre)
+    return Estimate(value, value * math.exp(-half), value * math.exp(half))
+
+
+def ratio(new: Sequence[Estimate], base: Sequence[Estimate]) -> Estimate:
+    """Return new / base from blocks paired in order (see `combine`)."""
+    return combine(
+        [
+            Estimate(
+                n.value / b.value,
+                n.value / b.value * (1 - math.hypot(n.half_width, b.half_width)),
+                n.value / b.value * (1 + math.hypot(n.half_width, b.half_width)),
+            )
+            for n, b in zip(new, base, strict=True)
+        ]
+    )
+
+
+def _student(count: int) -> float:
+    """Two-sided quantile of Student's t for ``count`` values."""
+    from scipy.special import stdtrit
+
+    return float(stdtrit(count - 1, (1 + CONFIDENCE) / 2))

@@ -1,0 +1,78 @@
+"""A trial: all samples of a case in one mode in one block, and the facts beside them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+METHOD_VERSION = 1
+"""Raised whenever the way of measuring changes; trials of two methods never compare."""
+
+
+@dataclass(frozen=True, slots=True)
+class Samples:
+    """The windows of one trial in the order they were taken; one entry each.
+
+    Raw and integer, so that nothing has to be run again for a better formula.
+    """
+
+    ticks: tuple[int, ...]
+    """Clock ticks (nanoseconds) between the two reads of the clock."""
+    starts: tuple[int, ...]
+    """The first read, relative to that of the first window."""
+    launches: tuple[int, ...]
+    """Launches (or calls, or builds) within the window."""
+    cpu: tuple[int, ...]
+    """Nanoseconds of processor time of the whole process around the window."""
+    preemptions: tuple[int, ...]
+    """Involuntary context switches of the process around the window."""
+
+    def __len__(self) -> int:
+        return len(self.ticks)
+
+    def per_launch(self) -> tuple[float, ...]:
+        """Return each window's nanoseconds per launch."""
+        return tuple(t / n for t, n in zip(self.ticks, self.launches, strict=True))
+
+
+@dataclass(frozen=True, slots=True)
+class ClockFacts:
+    """Which clock read the windows and what it reads around nothing."""
+
+    id: str
+    version: int
+    quantum: float
+    """The smallest step seen between two different readings, in nanoseconds."""
+    floor: tuple[int, ...]
+    """Raw readings around an empty window, in nanoseconds."""
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """One stored row."""
+
+    case: str
+    axes: Mapping[str, Any]
+    mode: str
+    block: int
+    position: int
+    """Place in the plan."""
+    worker: int
+    """Process id of the worker that measured it."""
+    samples: Samples
+    clock: ClockFacts
+    floors: Mapping[str, float]
+    """Medians in nanoseconds: ``empty``, ``null`` (a null launch), ``call`` (an empty
+    Python function), as far as the work has them."""
+    ledger: Mapping[str, float]
+    """Of a latency: nanoseconds per call of each part; otherwise empty."""
+    facts: Mapping[str, Any]
+    """What the work says of itself: bytes, operations, items, code_hash, schedule..."""
+    hashes: Mapping[str, str]
+    """Of benchmark source, input recipe and method; and the file and line."""
+    doubts: tuple[str, ...] = ()
+    error: str | None = None
+    """One sentence if the case failed here; then the samples are those before it."""
+    extra: Mapping[str, Any] = field(default_factory=dict)
+    """Garbage collector time, allocations on request, flush size, wall seconds."""

@@ -1,0 +1,46 @@
+"""Quantities for people: SI units, four significant figures at most."""
+
+from __future__ import annotations
+
+import math
+
+_TIMES = ((1e9, "s"), (1e6, "ms"), (1e3, "us"), (1.0, "ns"))
+_SIZES = ((2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB"), (1, "B"))
+_PREFIXES = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"), (1.0, ""))
+
+
+def figures(value: float, count: int = 4) -> str:
+    """Write ``value`` with ``count`` significant figures and no exponent."""
+    if not math.isfinite(value):
+        return str(value)
+    digits = count if value == 0 else count - 1 - math.floor(math.log10(abs(value)))
+    return f"{value:.{max(0, min(digits, 9))}f}"
+
+
+def duration(nanoseconds: float) -> str:
+    """Write a duration: ``3.200 us``."""
+    for scale, unit in _TIMES:
+        if abs(nanoseconds) >= scale:
+            return f"{figures(nanoseconds / scale)} {unit}"
+    return f"{figures(nanoseconds, 3)} ns"
+
+
+def size(count: float) -> str:
+    """Write a number of bytes in binary units: ``48.0 MiB``."""
+    for scale, unit in _SIZES:
+        if count >= scale:
+            return f"{figures(count / scale, 3)} {unit}"
+    return f"{count:.0f} B"
+
+
+def rate(per_second: float, unit: str) -> str:
+    """Write a rate in decimal units: ``4.200 TB/s``."""
+    for scale, prefix in _PREFIXES:
+        if per_second >= scale:
+            return f"{figures(per_second / scale)} {prefix}{unit}/s"
+    return f"{figures(per_second)} {unit}/s"
+
+
+def percent(fraction: float) -> str:
+    """Write a fraction as a percentage with its sign: ``+1.25 %``."""
+    return f"{100 * fraction:+.2f} %"

@@ -1,0 +1,267 @@
+"""Launch loaded code on this machine's cores, alone or on a pinned native pool."""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import os
+import struct
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TypeVar
+
+import numpy as np
+
+from steelyard_device import llvm, memory, native
+from steelyard_device.errors import DeviceError
+
+_T = TypeVar("_T", bound=ctypes.Structure)
+
+SPINS = 20_000
+"""Looks at the generation before a thread sleeps: about 0.3 ms, longer than the gap
+between two launches of a measured kernel, shorter than anyone would miss the core."""
+
+
+@dataclass(frozen=True, slots=True)
+class Function:
+    """A loaded entry point with the signature that ``native`` documents."""
+
+    name: str
+    address: int
+
+
+def load(code: bytes, entry: str) -> Function:
+    """Load object ``code`` and return its ``entry``.
+
+    Raises:
+        LLVMError: the code cannot be linked or has no such entry.
+    """
+    return Function(entry, llvm.link(code, [entry])[entry])
+
+
+@functools.cache
+def cpus() -> tuple[int, ...]:
+    """Return the processors of this process's affinity mask, as first seen."""
+    return tuple(sorted(os.sched_getaffinity(0)))
+
+
+def pool_size() -> int:
+    """Return how many threads a parallel launch uses, the caller included."""
+    return len(cpus())
+
+
+@contextmanager
+def pinned() -> Iterator[None]:
+    """Keep the calling thread on the first processor of the mask.
+
+    Threads that other libraries start inside inherit this; let them start theirs
+    before.
+    """
+    mask = cpus()
+    os.sched_setaffinity(0, {mask[0]})
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, mask)
+
+
+def slot(value: float, code: str) -> int:
+    """Encode a scalar for an argument slot; ``code`` is a ``struct`` format letter.
+
+    Raises:
+        DeviceError: the value does not fit the format.
+    """
+    try:
+        packed = struct.pack(f"<{code}", value)
+    except (struct.error, OverflowError) as error:
+        raise DeviceError(
+            f"{value!r} does not fit a scalar of format {code!r}: {error}. "
+            "Pass a value in its range."
+        ) from None
+    return int.from_bytes(packed, "little")
+
+
+class Launch:
+    """One function with its packed arguments, ready to run any number of times.
+
+    ``slots`` are buffer addresses and encoded scalars in parameter order, 8 bytes
+    each; the caller keeps the buffers alive. ``threads`` is 1, or `pool_size()`.
+    """
+
+    __slots__ = ("_address", "_args", "_launch", "_state", "_ticks", "_window")
+
+    def __init__(self, function: Function, slots: Sequence[int], threads: int) -> None:
+        if threads not in {1, pool_size()}:
+            raise DeviceError(
+                f"{function.name} was to run on {threads} threads; a launch uses 1 "
+                f"or all {pool_size()} of the mask. Choose one of these."
+            )
+        library = _library()
+        self._launch = library.launch_many
+        self._window = library.window
+        self._args = (ctypes.c_uint64 * max(1, len(slots)))(*slots)
+        self._ticks = (ctypes.c_int64 * 2)()
+        self._state, self._address = _aligned(_LaunchState)
+        self._state.pool = pool().address if threads > 1 else None
+        self._state.function = function.address
+        self._state.args = ctypes.addressof(self._args)
+        self._state.ticket = self._address + memory.LINE
+
+    def launch(self, count: int = 1, *, dependent: bool = False) -> None:
+        """Run ``count`` launches one after another; they are done on return."""
+        self._launch(self._address, count, dependent)
+
+    def window(self, count: int, *, dependent: bool = False) -> tuple[int, int]:
+        """Run ``count`` launches between two reads of the clock, all in native code.
+
+        Returns CLOCK_MONOTONIC in nanoseconds before and after. ``dependent`` puts a
+        fence behind each launch, so that none starts before the last has ended.
+        """
+        self._window(self._address, count, dependent, self._ticks)
+        return self._ticks[0], self._ticks[1]
+
+    def ready(self) -> None:
+        """Wake the pool with an empty launch, so that the next one finds it spinning."""
+        if self._state.pool:
+            null(pool_size()).launch()
+
+
+def null(threads: int = 1) -> Launch:
+    """Return a launch that does nothing: the floor of the hand-over."""
+    return _null(threads, pool() if threads > 1 else None)
+
+
+@functools.lru_cache(maxsize=4)
+def _null(threads: int, _pool: Pool | None) -> Launch:
+    # The pool is part of the key, so that a pool rebuilt after a fork gets its own.
+    return Launch(_library().null, (), threads)
+
+
+def delay(steps: int, result: np.ndarray[tuple[int], np.dtype[np.float32]]) -> Launch:
+    """Return a launch of ``steps`` dependent multiply-adds: work of known length.
+
+    The last value goes to ``result[0]``, so that the work cannot be skipped.
+    """
+    return Launch(_library().delay, (steps, result.ctypes.data), 1)
+
+
+class Flush:
+    """Walks ``nbytes`` of memory on every core, reading only.
+
+    One core alone would leave the caches of the others as they were; writing would
+    leave dirty lines for the next kernel to pay for.
+    """
+
+    def __init__(self, nbytes: int) -> None:
+        self._memory = np.ones(max(nbytes, 4096) // 8, np.uint64)
+        self._sums = memory.empty((8 * pool_size(),), np.uint64)
+        addresses = (self._memory.ctypes.data, nbytes, self._sums.ctypes.data)
+        self._walk = Launch(_library().walk, addresses, pool_size())
+
+    def __call__(self) -> None:
+        """Walk once."""
+        self._walk.launch()
+
+
+class Pool:
+    """Threads that wait for launches, one pinned to each processor but the first."""
+
+    def __init__(self, processors: Sequence[int]) -> None:
+        self._state, self.address = _aligned(_PoolState)
+        self._state.workers = len(processors)
+        self._state.spins = SPINS
+        self._slots = [_Slot(self.address, 1 + i) for i in range(len(processors))]
+        for slot_, processor in zip(self._slots, processors, strict=True):
+            _start_thread(_library().worker.address, slot_, processor)
+
+
+@functools.cache
+def pool() -> Pool:
+    """Return this process's pool, made on first use."""
+    return Pool(cpus()[1:])
+
+
+# A forked child has the pool's memory but none of its threads.
+os.register_at_fork(after_in_child=pool.cache_clear)
+
+
+class _PoolState(ctypes.Structure):
+    _fields_ = (
+        ("generation", ctypes.c_int32),
+        ("_line0", ctypes.c_int32 * 15),
+        ("pending", ctypes.c_int32),
+        ("_line1", ctypes.c_int32 * 15),
+        ("sleepers", ctypes.c_int32),
+        ("stop", ctypes.c_int32),
+        ("workers", ctypes.c_int32),
+        ("spins", ctypes.c_int32),
+        ("function", ctypes.c_void_p),
+        ("args", ctypes.c_void_p),
+        ("ticket", ctypes.c_void_p),
+        ("caller_sleeps", ctypes.c_int32),
+    )
+
+
+class _LaunchState(ctypes.Structure):
+    _fields_ = (
+        ("pool", ctypes.c_void_p),
+        ("function", ctypes.c_void_p),
+        ("args", ctypes.c_void_p),
+        ("ticket", ctypes.c_void_p),
+        ("_rest", ctypes.c_uint64 * 4),
+        ("ticket_line", ctypes.c_uint64 * 8),
+    )
+
+
+class _Slot(ctypes.Structure):
+    _fields_ = (("pool", ctypes.c_void_p), ("index", ctypes.c_int32))
+
+
+@dataclass(frozen=True, slots=True)
+class _Library:
+    launch_many: ctypes._CFunctionType
+    window: ctypes._CFunctionType
+    worker: Function
+    null: Function
+    delay: Function
+    walk: Function
+
+
+@functools.cache
+def _library() -> _Library:
+    code = llvm.assemble(native.text(llvm.host()))
+    at = llvm.link(code, native.ENTRIES)
+    pointer, int64, int32 = ctypes.c_void_p, ctypes.c_int64, ctypes.c_int32
+    return _Library(
+        launch_many=ctypes.CFUNCTYPE(None, pointer, int64, int32)(at["launch_many"]),
+        window=ctypes.CFUNCTYPE(None, pointer, int64, int32, pointer)(at["window"]),
+        worker=Function("pool_worker", at["pool_worker"]),
+        null=Function("null", at["null"]),
+        delay=Function("delay", at["delay"]),
+        walk=Function("walk", at["walk"]),
+    )
+
+
+def _aligned(kind: type[_T]) -> tuple[_T, int]:
+    """Make a structure that starts on a cache line; return it and its address."""
+    room = memory.empty((ctypes.sizeof(kind),), np.uint8)
+    room[:] = 0
+    return kind.from_buffer(room.data), room.ctypes.data
+
+
+def _start_thread(entry: int, slot_: _Slot, processor: int) -> None:
+    libc = ctypes.CDLL(None, use_errno=True)
+    thread = ctypes.c_ulong()
+    failed = libc.pthread_create(
+        ctypes.byref(thread), None, ctypes.c_void_p(entry), ctypes.byref(slot_)
+    )
+    if failed:
+        raise DeviceError(
+            f"a thread of the pool could not be started: {os.strerror(failed)}. "
+            "Raise the limit on processes (ulimit -u)."
+        )
+    mask = (ctypes.c_uint8 * 128)()  # sizeof(cpu_set_t)
+    mask[processor // 8] = 1 << processor % 8
+    libc.pthread_setaffinity_np(thread, ctypes.sizeof(mask), mask)
+    libc.pthread_detach(thread)

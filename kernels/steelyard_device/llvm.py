@@ -1,0 +1,130 @@
+"""LLVM IR text to machine code in this process, through llvmlite.
+
+No pass pipeline runs: programs arrive in SSA, vectorised and hoisted by whoever
+wrote them, and the pipeline would cost three times the build for no steady gain.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from time import perf_counter_ns
+
+import llvmlite.binding as llvm
+
+from steelyard_device.errors import LLVMError
+
+Recorder = Callable[[str, int], None]
+"""Told the name of each finished phase and its nanoseconds."""
+
+
+@dataclass(frozen=True, slots=True)
+class Host:
+    """The machine that code is made for."""
+
+    triple: str
+    cpu: str
+    features: frozenset[str] = field(repr=False)
+    vector_bytes: int
+    """Width of one vector register."""
+
+    @property
+    def architecture(self) -> str:
+        """``x86_64``, ``aarch64``, ..."""
+        return self.triple.partition("-")[0]
+
+
+@functools.cache
+def host() -> Host:
+    """Describe this machine, as LLVM sees it."""
+    names = llvm.get_host_cpu_features()
+    features = frozenset(name for name, present in names.items() if present)
+    width = 64 if "avx512f" in features else 32 if "avx2" in features else 16
+    return Host(
+        triple=llvm.get_process_triple(),
+        cpu=llvm.get_host_cpu_name(),
+        features=features,
+        vector_bytes=width,
+    )
+
+
+def assemble(text: str, recorder: Recorder | None = None) -> bytes:
+    """Translate LLVM IR ``text`` to object code for this machine.
+
+    ``recorder`` hears of the phases ``parse``, ``verify`` and ``codegen``.
+
+    Raises:
+        LLVMError: the text is not a legal LLVM program.
+    """
+    started = perf_counter_ns()
+    try:
+        module = llvm.parse_assembly(text)
+        parsed = perf_counter_ns()
+        module.verify()
+        verified = perf_counter_ns()
+    except RuntimeError as error:
+        raise LLVMError(f"LLVM rejected the program: {str(error).strip()}") from error
+    code: bytes = _session().machine.emit_object(module)
+    if recorder is not None:
+        recorder("parse", parsed - started)
+        recorder("verify", verified - parsed)
+        recorder("codegen", perf_counter_ns() - verified)
+    return code
+
+
+def disassembly(text: str) -> str:
+    """Return the machine's assembly of LLVM IR ``text``, for people to read."""
+    assembly: str = _session().machine.emit_assembly(llvm.parse_assembly(text))
+    return assembly
+
+
+def link(code: bytes, entries: Sequence[str]) -> dict[str, int]:
+    """Load object ``code`` and return the address of each of its ``entries``.
+
+    The code stays loaded for the life of the process.
+
+    Raises:
+        LLVMError: an entry or a symbol it needs is missing.
+    """
+    session = _session()
+    builder = llvm.JITLibraryBuilder().add_object_img(code).add_current_process()
+    for entry in entries:
+        builder = builder.export_symbol(entry)
+    try:
+        library = builder.link(session.jit, f"steelyard{len(session.libraries)}")
+    except RuntimeError as error:
+        names = ", ".join(entries)
+        raise LLVMError(f"linking {names} failed: {str(error).strip()}") from error
+    session.libraries.append(library)
+    return {entry: library[entry] for entry in entries}
+
+
+@dataclass(slots=True)
+class _Session:
+    """What LLVM needs once per process; libraries live as long as it does."""
+
+    machine: llvm.TargetMachine
+    jit: llvm.LLJIT
+    libraries: list[llvm.ResourceTracker] = field(default_factory=list)
+
+
+@functools.cache
+def _session() -> _Session:
+    llvm.initialize_native_target()
+    llvm.initialize_native_asmprinter()
+    return _Session(
+        machine=_target_machine(), jit=llvm.create_lljit_compiler(_target_machine())
+    )
+
+
+def _target_machine() -> llvm.TargetMachine:
+    target = llvm.Target.from_triple(host().triple)
+    return target.create_target_machine(
+        cpu=host().cpu,
+        features=llvm.get_host_cpu_features().flatten(),
+        opt=2,
+        reloc="pic",
+        codemodel="small",
+        jit=True,
+    )

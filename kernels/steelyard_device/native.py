@@ -1,0 +1,308 @@
+"""The native half of a launch, as LLVM IR: pool, launch loop, clock and probes.
+
+Every kernel has one signature, ``void (ptr args, ptr ticket, i32 index, i32 count)``:
+``args`` are 8-byte slots, ``ticket`` is a counter zeroed before each launch from
+which the threads claim chunks, ``index`` is the thread's number out of ``count``.
+
+The pool's threads spin on a generation counter, then sleep on it with a futex. The
+caller takes part as thread 0 and waits for the others the same way.
+"""
+
+from __future__ import annotations
+
+from steelyard_device.errors import DeviceError
+from steelyard_device.llvm import Host
+
+ENTRIES = (
+    "pool_worker",
+    "launch_many",
+    "window",
+    "null",
+    "delay",
+    "walk",
+)
+
+# Per architecture: the number of the futex call, a spin hint, and a fence that
+# later instructions wait for.
+_ARCHITECTURES = {
+    "x86_64": (
+        202,
+        "call void @llvm.x86.sse2.pause()",
+        "call void @llvm.x86.sse2.lfence()",
+        "declare void @llvm.x86.sse2.pause()\ndeclare void @llvm.x86.sse2.lfence()",
+    ),
+    "aarch64": (
+        98,
+        "call void @llvm.aarch64.hint(i32 1)",
+        "call void @llvm.aarch64.isb(i32 15)",
+        "declare void @llvm.aarch64.hint(i32)\ndeclare void @llvm.aarch64.isb(i32)",
+    ),
+}
+
+
+def text(host: Host) -> str:
+    """Return the LLVM IR of the native half for ``host``.
+
+    Raises:
+        DeviceError: no launch code is known for the host's architecture.
+    """
+    try:
+        futex, pause, fence, declarations = _ARCHITECTURES[host.architecture]
+    except KeyError:
+        known = ", ".join(_ARCHITECTURES)
+        raise DeviceError(
+            f"this machine is {host.architecture}; kernels can be launched on "
+            f"{known}. Measure Python callables here instead."
+        ) from None
+    return (
+        _TEMPLATE.replace("{declarations}", declarations)
+        .replace("{futex}", str(futex))
+        .replace("{pause}", pause)
+        .replace("{fence}", fence)
+    )
+
+
+# Field numbers of %pool match `cpu._PoolState`, those of %launch `cpu._LaunchState`.
+# Counters that different threads write stand on cache lines of their own.
+_TEMPLATE = r"""
+%pool = type { i32, [15 x i32], i32, [15 x i32], i32, i32, i32, i32, ptr, ptr, ptr, i32 }
+%slot = type { ptr, i32 }
+%launch = type { ptr, ptr, ptr, ptr, i32 }
+%timespec = type { i64, i64 }
+
+declare i64 @syscall(i64, ...)
+declare i32 @clock_gettime(i32, ptr)
+declare float @llvm.fma.f32(float, float, float)
+{declarations}
+
+define ptr @pool_worker(ptr %slot) {
+entry:
+  %pool.at = getelementptr %slot, ptr %slot, i32 0, i32 0
+  %pool = load ptr, ptr %pool.at
+  %index.at = getelementptr %slot, ptr %slot, i32 0, i32 1
+  %index = load i32, ptr %index.at
+  %generation = getelementptr %pool, ptr %pool, i32 0, i32 0
+  %pending = getelementptr %pool, ptr %pool, i32 0, i32 2
+  %sleepers = getelementptr %pool, ptr %pool, i32 0, i32 4
+  %stop = getelementptr %pool, ptr %pool, i32 0, i32 5
+  %workers.at = getelementptr %pool, ptr %pool, i32 0, i32 6
+  %spins.at = getelementptr %pool, ptr %pool, i32 0, i32 7
+  %function.at = getelementptr %pool, ptr %pool, i32 0, i32 8
+  %args.at = getelementptr %pool, ptr %pool, i32 0, i32 9
+  %ticket.at = getelementptr %pool, ptr %pool, i32 0, i32 10
+  %caller.sleeps = getelementptr %pool, ptr %pool, i32 0, i32 11
+  %workers = load i32, ptr %workers.at
+  %spins = load i32, ptr %spins.at
+  %count = add i32 %workers, 1
+  br label %wait
+wait:
+  %last = phi i32 [ 0, %entry ], [ %now, %done ], [ %last, %sleep ]
+  br label %spin
+spin:
+  %i = phi i32 [ 0, %wait ], [ %i.next, %again ]
+  %now = load atomic i32, ptr %generation acquire, align 4
+  %new = icmp ne i32 %now, %last
+  br i1 %new, label %go, label %idle
+idle:
+  %tired = icmp sge i32 %i, %spins
+  br i1 %tired, label %sleep, label %again
+again:
+  {pause}
+  %i.next = add i32 %i, 1
+  br label %spin
+sleep:
+  %in = atomicrmw add ptr %sleepers, i32 1 seq_cst
+  %slept = call i64 (i64, ...) @syscall(i64 {futex}, ptr %generation, i32 128, i32 %last, ptr null, ptr null, i32 0)
+  %out = atomicrmw sub ptr %sleepers, i32 1 seq_cst
+  br label %wait
+go:
+  %stopping = load i32, ptr %stop
+  %leave = icmp ne i32 %stopping, 0
+  br i1 %leave, label %exit, label %work
+work:
+  %function = load ptr, ptr %function.at
+  %args = load ptr, ptr %args.at
+  %ticket = load ptr, ptr %ticket.at
+  call void %function(ptr %args, ptr %ticket, i32 %index, i32 %count)
+  %before = atomicrmw sub ptr %pending, i32 1 seq_cst
+  %final = icmp eq i32 %before, 1
+  br i1 %final, label %caller, label %done
+caller:
+  %asleep = load atomic i32, ptr %caller.sleeps seq_cst, align 4
+  %must.wake = icmp ne i32 %asleep, 0
+  br i1 %must.wake, label %wake, label %done
+wake:
+  %woken = call i64 (i64, ...) @syscall(i64 {futex}, ptr %pending, i32 129, i32 1, ptr null, ptr null, i32 0)
+  br label %done
+done:
+  br label %wait
+exit:
+  ret ptr null
+}
+
+define internal void @fork_join(ptr %pool, ptr %function, ptr %args, ptr %ticket) {
+entry:
+  %generation = getelementptr %pool, ptr %pool, i32 0, i32 0
+  %pending = getelementptr %pool, ptr %pool, i32 0, i32 2
+  %sleepers = getelementptr %pool, ptr %pool, i32 0, i32 4
+  %workers.at = getelementptr %pool, ptr %pool, i32 0, i32 6
+  %spins.at = getelementptr %pool, ptr %pool, i32 0, i32 7
+  %function.at = getelementptr %pool, ptr %pool, i32 0, i32 8
+  %args.at = getelementptr %pool, ptr %pool, i32 0, i32 9
+  %ticket.at = getelementptr %pool, ptr %pool, i32 0, i32 10
+  %caller.sleeps = getelementptr %pool, ptr %pool, i32 0, i32 11
+  %workers = load i32, ptr %workers.at
+  %spins = load i32, ptr %spins.at
+  %count = add i32 %workers, 1
+  store ptr %function, ptr %function.at
+  store ptr %args, ptr %args.at
+  store ptr %ticket, ptr %ticket.at
+  store atomic i32 0, ptr %caller.sleeps seq_cst, align 4
+  store atomic i32 %workers, ptr %pending seq_cst, align 4
+  %old = atomicrmw add ptr %generation, i32 1 seq_cst
+  %sleeping = load atomic i32, ptr %sleepers seq_cst, align 4
+  %any = icmp ne i32 %sleeping, 0
+  br i1 %any, label %wake, label %mine
+wake:
+  %woken = call i64 (i64, ...) @syscall(i64 {futex}, ptr %generation, i32 129, i32 2147483647, ptr null, ptr null, i32 0)
+  br label %mine
+mine:
+  call void %function(ptr %args, ptr %ticket, i32 0, i32 %count)
+  br label %wait
+wait:
+  br label %join
+join:
+  %i = phi i32 [ 0, %wait ], [ %i.next, %again ]
+  %left = load atomic i32, ptr %pending acquire, align 4
+  %joined = icmp eq i32 %left, 0
+  br i1 %joined, label %exit, label %idle
+idle:
+  %tired = icmp sge i32 %i, %spins
+  br i1 %tired, label %sleep, label %again
+again:
+  {pause}
+  %i.next = add i32 %i, 1
+  br label %join
+sleep:
+  store atomic i32 1, ptr %caller.sleeps seq_cst, align 4
+  %still = load atomic i32, ptr %pending seq_cst, align 4
+  %over = icmp eq i32 %still, 0
+  br i1 %over, label %exit, label %futex
+futex:
+  %slept = call i64 (i64, ...) @syscall(i64 {futex}, ptr %pending, i32 128, i32 %still, ptr null, ptr null, i32 0)
+  br label %wait
+exit:
+  ret void
+}
+
+define void @launch_many(ptr %launch, i64 %count, i32 %fenced) {
+entry:
+  %pool.at = getelementptr %launch, ptr %launch, i32 0, i32 0
+  %pool = load ptr, ptr %pool.at
+  %function.at = getelementptr %launch, ptr %launch, i32 0, i32 1
+  %function = load ptr, ptr %function.at
+  %args.at = getelementptr %launch, ptr %launch, i32 0, i32 2
+  %args = load ptr, ptr %args.at
+  %ticket.at = getelementptr %launch, ptr %launch, i32 0, i32 3
+  %ticket = load ptr, ptr %ticket.at
+  %alone = icmp eq ptr %pool, null
+  %fence = icmp ne i32 %fenced, 0
+  %some = icmp sgt i64 %count, 0
+  br i1 %some, label %next, label %exit
+next:
+  %i = phi i64 [ 0, %entry ], [ %i.next, %continue ]
+  store i64 0, ptr %ticket
+  br i1 %alone, label %one, label %all
+one:
+  call void %function(ptr %args, ptr %ticket, i32 0, i32 1)
+  br label %launched
+all:
+  call void @fork_join(ptr %pool, ptr %function, ptr %args, ptr %ticket)
+  br label %launched
+launched:
+  br i1 %fence, label %fencing, label %continue
+fencing:
+  {fence}
+  br label %continue
+continue:
+  %i.next = add i64 %i, 1
+  %more = icmp slt i64 %i.next, %count
+  br i1 %more, label %next, label %exit
+exit:
+  ret void
+}
+
+define internal i64 @now() {
+  %time = alloca %timespec
+  %failed = call i32 @clock_gettime(i32 1, ptr %time)
+  %seconds = load i64, ptr %time
+  %rest.at = getelementptr %timespec, ptr %time, i32 0, i32 1
+  %rest = load i64, ptr %rest.at
+  %scaled = mul i64 %seconds, 1000000000
+  %ticks = add i64 %scaled, %rest
+  ret i64 %ticks
+}
+
+define void @window(ptr %launch, i64 %count, i32 %fenced, ptr %ticks) {
+  %start = call i64 @now()
+  call void @launch_many(ptr %launch, i64 %count, i32 %fenced)
+  %stop = call i64 @now()
+  store i64 %start, ptr %ticks
+  %stop.at = getelementptr i64, ptr %ticks, i32 1
+  store i64 %stop, ptr %stop.at
+  ret void
+}
+
+define void @null(ptr %args, ptr %ticket, i32 %index, i32 %count) {
+  ret void
+}
+
+define void @delay(ptr %args, ptr %ticket, i32 %index, i32 %count) {
+entry:
+  %steps = load i64, ptr %args
+  %result.at = getelementptr i64, ptr %args, i64 1
+  %result = load ptr, ptr %result.at
+  %any = icmp sgt i64 %steps, 0
+  br i1 %any, label %step, label %exit
+step:
+  %i = phi i64 [ 0, %entry ], [ %i.next, %step ]
+  %x = phi float [ 1.0, %entry ], [ %x.next, %step ]
+  %x.next = call float @llvm.fma.f32(float %x, float 0x3FEFF00000000000, float 0x3F50000000000000)
+  %i.next = add i64 %i, 1
+  %more = icmp slt i64 %i.next, %steps
+  br i1 %more, label %step, label %exit
+exit:
+  %value = phi float [ 1.0, %entry ], [ %x.next, %step ]
+  store float %value, ptr %result
+  ret void
+}
+
+define void @walk(ptr %args, ptr %ticket, i32 %index, i32 %count) {
+entry:
+  %base = load ptr, ptr %args
+  %bytes.at = getelementptr i64, ptr %args, i64 1
+  %bytes = load i64, ptr %bytes.at
+  %sums.at = getelementptr i64, ptr %args, i64 2
+  %sums = load ptr, ptr %sums.at
+  br label %line
+line:
+  %at = phi i64 [ 0, %entry ], [ %at.next, %line ]
+  %a = phi i64 [ 0, %entry ], [ %a.next, %line ]
+  %b = phi i64 [ 0, %entry ], [ %b.next, %line ]
+  %p = getelementptr i8, ptr %base, i64 %at
+  %q = getelementptr i8, ptr %p, i64 64
+  %x = load i64, ptr %p
+  %y = load i64, ptr %q
+  %a.next = add i64 %a, %x
+  %b.next = add i64 %b, %y
+  %at.next = add i64 %at, 128
+  %more = icmp slt i64 %at.next, %bytes
+  br i1 %more, label %line, label %exit
+exit:
+  %sum = add i64 %a.next, %b.next
+  %line.of = mul i32 %index, 8
+  %sum.at = getelementptr i64, ptr %sums, i32 %line.of
+  store i64 %sum, ptr %sum.at
+  ret void
+}
+"""
