@@ -1,0 +1,322 @@
+"""A short way to make loop IR: fresh names, inferred types, loops as `with`.
+
+    b = Builder()
+    with b.parallel(extent, chunk=32, threads=0) as (low, high):
+        with b.loop(low, high, 1) as row:
+            with b.loop(0, 4096, 16, zero) as loop:
+                (total,) = loop.carried
+                x = b.load(buffer, loop.var, 16)
+                loop.yields(b.let("add", total, x))
+            (total,) = loop.results
+    kernel = b.kernel("sum", parameters)
+
+Python integers stand for int64 constants wherever an index is expected.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Self, TypeAlias
+
+from steelyard_kernels.dtypes import DType, bool_, int64
+from steelyard_kernels.errors import CompilerBug
+from steelyard_kernels.loops import (
+    INDEX,
+    Alloc,
+    Buffer,
+    Const,
+    Effect,
+    Fence,
+    For,
+    If,
+    Kernel,
+    Let,
+    Load,
+    Operand,
+    Parallel,
+    Parameter,
+    Prefetch,
+    Statement,
+    Store,
+    Type,
+    Var,
+    typed,
+)
+from steelyard_kernels.operations import OPERATIONS
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+Index: TypeAlias = Operand | int
+FOLDED: dict[str, Callable[[float, float], float]] = {
+    "add": lambda a, b: a + b,
+    "sub": lambda a, b: a - b,
+    "mul": lambda a, b: a * b,
+    "min": min,
+    "max": max,
+}
+NEUTRAL = {"add": 0, "sub": 0, "mul": 1, "div": 1}  # on the right
+
+
+def const(value: float, dtype: DType, lanes: int = 1) -> Const:
+    """Return a constant of `dtype` in every lane."""
+    return Const(value, typed(dtype, lanes))
+
+
+def index(value: Index) -> Operand:
+    """Return an int64 operand of a Python integer or an operand."""
+    return Const(value, INDEX) if isinstance(value, int) else value
+
+
+class Builder:
+    """Collects the statements of the innermost open body."""
+
+    __slots__ = ("body", "count")
+
+    def __init__(self) -> None:
+        self.body: list[Statement] = []
+        self.count = 0
+
+    def fresh(self, type_: Type, name: str = "v") -> Var:
+        """Return a new variable `name.N`; parameters have no dot, so none clashes."""
+        self.count += 1
+        return Var(f"{name}.{self.count}", type_)
+
+    def let(self, op: str, *args: Operand, name: str = "v") -> Var:
+        """Append `op` of `args` and return its value, typed by the table."""
+        row = OPERATIONS[op]
+        result = row.rule.result(tuple([arg.type for arg in args]), None)
+        if result is None or row.arity != len(args):
+            shown = ", ".join(str(arg.type) for arg in args)
+            raise CompilerBug(f"{op}({shown}): {row.rule.sentence}.")
+        var = self.fresh(result, name)
+        self.body.append(Let(var, op, args))
+        return var
+
+    def _made(self, op: str, type_: Type, *args: Operand) -> Var:
+        """Append an operation that is told its result's type."""
+        var = self.fresh(type_)
+        self.body.append(Let(var, op, args))
+        return var
+
+    def cast(self, value: Operand, dtype: DType) -> Operand:
+        """Convert every lane to `dtype`; a value of that dtype is its own cast."""
+        if value.type.dtype is dtype:
+            return value
+        return self._made("cast", typed(dtype, value.type.lanes), value)
+
+    def splat(self, value: Operand, lanes: int) -> Operand:
+        """Put a scalar in every lane; a constant stays a constant."""
+        if lanes == value.type.lanes:
+            return value
+        type_ = typed(value.type.dtype, lanes)
+        if isinstance(value, Const):
+            return Const(value.value, type_)
+        return self._made("splat", type_, value)
+
+    def iota(self, lanes: int, dtype: DType = int64) -> Var:
+        """Return 0, 1, 2, ... by lane."""
+        return self._made("iota", typed(dtype, lanes))
+
+    def mask_below(self, count: Index, lanes: int) -> Var:
+        """Return the mask of the lanes below `count`."""
+        return self._made("mask_below", typed(bool_, lanes), index(count))
+
+    def at(self, op: str, a: Index, b: Index) -> Operand:
+        """Do index arithmetic: constants fold, and adding 0 or times 1 is free."""
+        a, b = index(a), index(b)
+        if isinstance(b, Const):
+            if isinstance(a, Const) and op in FOLDED:
+                return Const(FOLDED[op](a.value, b.value), INDEX)
+            if NEUTRAL.get(op) == b.value:
+                return a
+        elif isinstance(a, Const) and op in {"add", "mul"}:
+            return self.at(op, b, a)
+        return self.let(op, a, b, name="i")
+
+    def load(
+        self,
+        buffer: Buffer,
+        at: Index,
+        lanes: int = 1,
+        mask: Operand | None = None,
+        alignment: int = 0,
+    ) -> Var:
+        """Read `lanes` elements from `buffer[at]` on."""
+        var = self.fresh(typed(buffer.dtype, lanes), buffer.name.split(".", 1)[0])
+        self.body.append(Load(var, buffer, index(at), mask, alignment))
+        return var
+
+    def store(
+        self,
+        buffer: Buffer,
+        at: Index,
+        value: Operand,
+        mask: Operand | None = None,
+        *,
+        streaming: bool = False,
+        alignment: int = 0,
+    ) -> None:
+        """Write the lanes of `value` to `buffer[at]` on."""
+        self.body.append(Store(buffer, index(at), value, mask, streaming, alignment))
+
+    def prefetch(self, buffer: Buffer, at: Index, locality: int = 3) -> None:
+        """Ask for the cache line of `buffer[at]`."""
+        self.body.append(Prefetch(buffer, index(at), locality))
+
+    def fence(self) -> None:
+        """Order the streaming stores before what follows."""
+        self.body.append(Fence())
+
+    def effect(self, op: str, *args: Operand | Buffer) -> None:
+        """Append a row of the table of effects."""
+        self.body.append(Effect(op, args))
+
+    def alloc(
+        self, name: str, dtype: DType, extent: int, space: str = "stack"
+    ) -> Buffer:
+        """Return scratch memory of `extent` elements, aligned to a cache line."""
+        self.count += 1
+        named = f"{name}.{self.count}"
+        buffer = Buffer(named, dtype, index(extent), space, 64, "inout")
+        self.body.append(Alloc(buffer))
+        return buffer
+
+    def loop(self, start: Index, stop: Index, step: int, *first: Operand) -> Loop:
+        """Open `for var in range(start, stop, step)` carrying the values `first`."""
+        return Loop(self, index(start), index(stop), step, first)
+
+    def branch(self, condition: Operand) -> Branch:
+        """Open a two-way branch: see `Branch`."""
+        return Branch(self, condition)
+
+    def parallel(self, extent: Index, chunk: int, threads: int = 0) -> ParallelLoop:
+        """Open the outermost loop; entering it gives (low, high) of a chunk."""
+        return ParallelLoop(self, index(extent), chunk, threads)
+
+    def kernel(self, name: str, parameters: Sequence[Parameter]) -> Kernel:
+        """Close the kernel."""
+        return Kernel(name, tuple(parameters), tuple(self.body))
+
+
+class Loop:
+    """An open `For`: its `var`, what it `carried`, and its `results` after it."""
+
+    __slots__ = ("_args", "_builder", "_outer", "_yields", "carried", "results", "var")
+
+    def __init__(
+        self,
+        builder: Builder,
+        start: Operand,
+        stop: Operand,
+        step: int,
+        first: tuple[Operand, ...],
+    ) -> None:
+        self._builder = builder
+        self._args = (start, stop, step, first)
+        self.var = builder.fresh(INDEX, "i")
+        self.carried = tuple([builder.fresh(x.type, "c") for x in first])
+        self.results = tuple([builder.fresh(x.type, "r") for x in first])
+        self._yields: tuple[Operand, ...] = ()
+
+    def yields(self, *values: Operand) -> None:
+        """State what the next iteration carries; say it once, last in the body."""
+        self._yields = values
+
+    def __enter__(self) -> Self:
+        self._outer = self._builder.body
+        self._builder.body = []
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        body, self._builder.body = self._builder.body, self._outer
+        start, stop, step, first = self._args
+        carried = tuple(zip(self.carried, first, strict=True))
+        self._builder.body.append(
+            For(
+                self.var,
+                start,
+                stop,
+                step,
+                carried,
+                tuple(body),
+                self._yields,
+                self.results,
+            )
+        )
+
+
+class Branch:
+    """An open `If`, and the values that its two sides give.
+
+    with b.branch(condition) as branch:
+        branch.gives(x)
+        branch.otherwise()
+        branch.gives(y)
+    (z,) = branch.results
+    """
+
+    __slots__ = ("_builder", "_condition", "_outer", "_sides", "_values", "results")
+
+    def __init__(self, builder: Builder, condition: Operand) -> None:
+        self._builder = builder
+        self._condition = condition
+        self._sides: list[list[Statement]] = []
+        self._values: list[tuple[Operand, ...]] = [()]
+        self.results: tuple[Var, ...] = ()
+
+    def gives(self, *values: Operand) -> None:
+        """State what this side's results are; say it once, last in the side."""
+        self._values[-1] = values
+
+    def otherwise(self) -> None:
+        """Close the first side and open the second."""
+        self._sides.append(self._builder.body)
+        self._values.append(())
+        self._builder.body = []
+
+    def __enter__(self) -> Self:
+        self._outer = self._builder.body
+        self._builder.body = []
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._sides.append(self._builder.body)
+        self._builder.body = self._outer
+        then, orelse = (*self._sides, [])[:2]
+        values, else_values = (*self._values, ())[:2]
+        self.results = tuple([self._builder.fresh(x.type, "r") for x in values])
+        self._builder.body.append(
+            If(
+                self._condition,
+                tuple(then),
+                values,
+                tuple(orelse),
+                else_values,
+                self.results,
+            )
+        )
+
+
+class ParallelLoop:
+    """An open `Parallel`."""
+
+    __slots__ = ("_args", "_builder", "_outer", "high", "low")
+
+    def __init__(
+        self, builder: Builder, extent: Operand, chunk: int, threads: int
+    ) -> None:
+        self._builder = builder
+        self._args = (extent, chunk, threads)
+        self.low = builder.fresh(INDEX, "low")
+        self.high = builder.fresh(INDEX, "high")
+
+    def __enter__(self) -> tuple[Var, Var]:
+        self._outer = self._builder.body
+        self._builder.body = []
+        return self.low, self.high
+
+    def __exit__(self, *_: object) -> None:
+        body, self._builder.body = self._builder.body, self._outer
+        self._builder.body.append(
+            Parallel(self.low, self.high, *self._args, body=tuple(body))
+        )

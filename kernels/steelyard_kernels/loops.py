@@ -1,0 +1,235 @@
+"""The loop IR: what a schedule lowers to, and what the emitters spell.
+
+    kernel    = Kernel(name, parameters, body)
+    parameter = Buffer | Var                         -- a scalar: read only
+    buffer    = Buffer(name, dtype, extent, space, alignment, access)
+    type      = Type(dtype, lanes)                   -- lanes 1: a scalar
+    operand   = Var(name, type)
+              | Const(value, type)                   -- the same in every lane
+    statement = Let(var, op, args)                   -- a row of OPERATIONS
+              | Load(var, buffer, index, mask, alignment)
+              | Store(buffer, index, value, mask, streaming, alignment)
+              | Prefetch(buffer, index, locality)
+              | Alloc(buffer)
+              | For(var, start, stop, step, carried, body, yields, results)
+              | If(condition, body, values, orelse, else_values, results)
+              | Parallel(low, high, extent, chunk, threads, body)
+              | Fence()
+              | Effect(op, args)                     -- a row of OPERATIONS
+
+A program is in A-normal form and SSA: every `Var` is defined once in the whole
+kernel, before its uses, and seen inside the body that defines it and the bodies
+nested there. Indices, extents and bounds are int64 scalars, counted in elements.
+The table OPERATIONS is in `operations`, the short way to make statements in
+`builder`, the printer in `loops_print`, the rules in `verify`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+from typing import TypeAlias
+
+from steelyard_kernels.dtypes import DType, bool_, int64
+
+SPACES = ("global", "shared", "stack", "register")
+ACCESSES = ("in", "out", "inout")
+
+
+@dataclass(frozen=True, slots=True)
+class Buffer:
+    """A run of `extent` elements in one memory space.
+
+    `alignment` is what its first element's address is known to be a multiple
+    of, in bytes. `access` is the whole kernel's use of it; an "out" buffer is
+    never read, so its contents before the launch do not matter.
+    """
+
+    name: str
+    dtype: DType
+    extent: Operand
+    space: str = "global"
+    alignment: int = 0  # 0: that of one element
+    access: str = "in"
+
+
+@dataclass(frozen=True, slots=True)
+class Type:
+    """The type of a value: `lanes` elements of one dtype; make them by `typed`."""
+
+    dtype: DType
+    lanes: int = 1
+
+    def __str__(self) -> str:
+        name = self.dtype.name
+        return name if self.lanes == 1 else f"{name}x{self.lanes}"
+
+
+@cache
+def typed(dtype: DType, lanes: int = 1) -> Type:
+    """Return the one `Type` object of a dtype and a count of lanes."""
+    return Type(dtype, lanes)
+
+
+INDEX = typed(int64)  # of indices, extents and bounds
+CONDITION = typed(bool_)
+
+
+@dataclass(frozen=True, slots=True)
+class Var:
+    """A value that one statement (or parameter, or loop) defines."""
+
+    name: str
+    type: Type
+
+
+@dataclass(frozen=True, slots=True)
+class Const:
+    """A number known now, the same in every lane.
+
+    A float is rounded to the type's dtype, to nearest even, when it is spelled.
+    """
+
+    value: float
+    type: Type
+
+
+Operand: TypeAlias = Var | Const
+
+
+@dataclass(frozen=True, slots=True)
+class Let:
+    """`var = op(*args)`: a value without effects."""
+
+    var: Var
+    op: str
+    args: tuple[Operand, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """`var.type.lanes` consecutive elements from `buffer[index]` on.
+
+    Lanes whose mask is false are not read and give zero. `alignment` is what
+    this address is known to be a multiple of, in bytes (0: one element's).
+    """
+
+    var: Var
+    buffer: Buffer
+    index: Operand
+    mask: Operand | None = None
+    alignment: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Store:
+    """Write the lanes of `value` to `buffer[index]` on, those the mask allows.
+
+    `streaming` goes round the caches: it needs a stated `alignment` of at least
+    16 bytes, no mask, and a `Fence` before the kernel ends.
+    """
+
+    buffer: Buffer
+    index: Operand
+    value: Operand
+    mask: Operand | None = None
+    streaming: bool = False
+    alignment: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Prefetch:
+    """Ask for the cache line of `buffer[index]`, which may lie outside the buffer.
+
+    `locality` is LLVM's: 3 into every cache, 2 into L2, 1 into L3, 0 once.
+    """
+
+    buffer: Buffer
+    index: Operand
+    locality: int = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Alloc:
+    """Memory of this thread ("stack") or block ("shared"), uninitialised.
+
+    It lives until the kernel ends and is the same memory in every iteration.
+    """
+
+    buffer: Buffer
+
+
+@dataclass(frozen=True, slots=True)
+class For:
+    """`for var in range(start, stop, step)`, in order, with carried state.
+
+    Each of `carried` is a variable of the body and what it holds in the first
+    iteration; `yields` are what they hold in the next, and `results` what they
+    held in the end (the first values if there is no iteration).
+    """
+
+    var: Var
+    start: Operand
+    stop: Operand
+    step: int
+    carried: tuple[tuple[Var, Operand], ...]
+    body: tuple[Statement, ...]
+    yields: tuple[Operand, ...] = ()
+    results: tuple[Var, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class If:
+    """Run one of two bodies; `results` are the values of the one that ran."""
+
+    condition: Operand
+    body: tuple[Statement, ...]
+    values: tuple[Operand, ...] = ()
+    orelse: tuple[Statement, ...] = ()
+    else_values: tuple[Operand, ...] = ()
+    results: tuple[Var, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Parallel:
+    """The outermost loop: chunks [low, high) of [0, extent), taken by threads.
+
+    A free thread takes the next chunk of `chunk` (the last may be shorter) from
+    the launch's ticket. With `threads` = 1 (0: all there are) the body runs
+    once, over the whole extent. There is one in a kernel: it has one ticket.
+    """
+
+    low: Var
+    high: Var
+    extent: Operand
+    chunk: int
+    threads: int
+    body: tuple[Statement, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Fence:
+    """Streaming stores before it are seen before any store after it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Effect:
+    """`op(*args)`, done for what it does: a barrier, an asynchronous copy."""
+
+    op: str
+    args: tuple[Operand | Buffer, ...] = ()
+
+
+Statement: TypeAlias = (
+    Let | Load | Store | Prefetch | Alloc | For | If | Parallel | Fence | Effect
+)
+Parameter: TypeAlias = Buffer | Var
+
+
+@dataclass(frozen=True, slots=True)
+class Kernel:
+    """A whole kernel; `name` is its symbol, `parameters` the order of its slots."""
+
+    name: str
+    parameters: tuple[Parameter, ...]
+    body: tuple[Statement, ...]

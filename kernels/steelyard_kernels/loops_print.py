@@ -1,0 +1,133 @@
+"""The loop IR as text that reads like pseudo-code: for golden files and errors."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, assert_never
+
+from steelyard_kernels.loops import (
+    Alloc,
+    Buffer,
+    Const,
+    Effect,
+    Fence,
+    For,
+    If,
+    Kernel,
+    Let,
+    Load,
+    Operand,
+    Parallel,
+    Parameter,
+    Prefetch,
+    Statement,
+    Store,
+    Var,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+
+def text(kernel: Kernel) -> str:
+    """Return the whole kernel as indented pseudo-code, one statement a line."""
+    head = ", ".join(_parameter(parameter) for parameter in kernel.parameters)
+    lines = [f"kernel {kernel.name}({head}):", *_body(kernel.body, 1)]
+    return "\n".join(lines) + "\n"
+
+
+def statement_text(statement: Statement) -> str:
+    """Return a statement's first line (its body, if it has one, left out)."""
+    return next(_lines(statement, 0))
+
+
+def _parameter(parameter: Parameter) -> str:
+    if isinstance(parameter, Var):
+        return f"{parameter.name}: {parameter.type}"
+    return f"{parameter.access} {_buffer(parameter)}"
+
+
+def _buffer(buffer: Buffer) -> str:
+    aligned = f" align {buffer.alignment}" if buffer.alignment else ""
+    space = "" if buffer.space == "global" else f" in {buffer.space}"
+    shown = _operand(buffer.extent)
+    return f"{buffer.name}: {buffer.dtype.name}[{shown}]{space}{aligned}"
+
+
+def _operand(operand: Operand | Buffer) -> str:
+    if not isinstance(operand, Const):
+        return operand.name
+    bare = operand.type.lanes == 1 and operand.type.dtype.name == "int64"
+    return f"{operand.value}" if bare else f"{operand.type}({operand.value})"
+
+
+def _operands(operands: Sequence[Operand | Buffer]) -> str:
+    return ", ".join(_operand(operand) for operand in operands)
+
+
+def _body(body: Sequence[Statement], depth: int) -> Iterator[str]:
+    for statement in body:
+        yield from _lines(statement, depth)
+    if not body:
+        yield "    " * depth + "pass"
+
+
+def _lines(statement: Statement, depth: int) -> Iterator[str]:
+    pad = "    " * depth
+    match statement:
+        case For() | If() | Parallel():
+            yield from _nested(statement, depth)
+        case Let(var, op, args):
+            yield f"{pad}{var.name}: {var.type} = {op}({_operands(args)})"
+        case Load(var, buffer, index, mask, alignment):
+            tail = _where(mask, alignment)
+            at = f"{buffer.name}[{_operand(index)}]"
+            yield f"{pad}{var.name}: {var.type} = {at}{tail}"
+        case Store(buffer, index, value, mask, streaming, alignment):
+            tail = _where(mask, alignment) + (" streaming" if streaming else "")
+            yield f"{pad}{buffer.name}[{_operand(index)}] = {_operand(value)}{tail}"
+        case Prefetch(buffer, index, locality):
+            at = f"{buffer.name}[{_operand(index)}]"
+            yield f"{pad}prefetch {at} locality {locality}"
+        case Alloc(buffer):
+            yield f"{pad}alloc {_buffer(buffer)}"
+        case Fence():
+            yield f"{pad}fence"
+        case Effect(op, args):
+            yield f"{pad}{op}({_operands(args)})"
+        case _:
+            assert_never(statement)
+
+
+def _where(mask: Operand | None, alignment: int) -> str:
+    masked = "" if mask is None else f" where {_operand(mask)}"
+    return masked + (f" align {alignment}" if alignment else "")
+
+
+def _nested(node: For | If | Parallel, depth: int) -> Iterator[str]:
+    pad = "    " * depth
+    match node:
+        case For(var, start, stop, step, carried, body, yields, results):
+            first = ", ".join(f"{var.name} = {_operand(x)}" for var, x in carried)
+            given = f" -> {_operands(results)}" if results else ""
+            head = f"{_operand(start)}, {_operand(stop)}, {step}"
+            carrying = f" carrying {first}" if first else ""
+            yield f"{pad}for {var.name} in range({head}){carrying}{given}:"
+            yield from _body(body, depth + 1)
+            if yields:
+                yield f"{pad}    yield {_operands(yields)}"
+        case If(condition, body, values, orelse, else_values, results):
+            given = f" -> {_operands(results)}" if results else ""
+            yield f"{pad}if {_operand(condition)}{given}:"
+            yield from _body(body, depth + 1)
+            if values:
+                yield f"{pad}    yield {_operands(values)}"
+            if orelse or else_values:
+                yield f"{pad}else:"
+                yield from _body(orelse, depth + 1)
+            if else_values:
+                yield f"{pad}    yield {_operands(else_values)}"
+        case Parallel(low, high, extent, chunk, threads, body):
+            head = f"range(0, {_operand(extent)}, {chunk})"
+            who = f"{threads} threads" if threads else "all threads"
+            yield f"{pad}parallel {low.name}:{high.name} in {head} by {who}:"
+            yield from _body(body, depth + 1)

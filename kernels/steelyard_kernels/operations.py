@@ -1,0 +1,238 @@
+"""The operations of the loop IR: one table of arity, typing rule and targets."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeAlias
+
+from steelyard_kernels.dtypes import (
+    HALVES,
+    bfloat16,
+    bool_,
+    float16,
+    float32,
+    int64,
+)
+from steelyard_kernels.loops import Buffer, Type, typed
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+Types: TypeAlias = tuple[Type, ...]
+Kinds: TypeAlias = tuple[Type | Buffer, ...]  # of an effect's arguments
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """A typing rule: its sentence, and the result's type (None: broken).
+
+    `result` gets the arguments' types and the type the statement states, which
+    an operation that chooses its own result (cast, splat, iota) hands back.
+    """
+
+    sentence: str
+    result: Callable[[Types, Type | None], Type | None]
+
+
+@dataclass(frozen=True, slots=True)
+class Operation:
+    """A row of the table: what the verifier checks and the emitters spell."""
+
+    arity: int
+    rule: Rule
+    targets: frozenset[str]
+
+
+@dataclass(frozen=True, slots=True)
+class EffectRule:
+    """A rule for an `Effect`, whose arguments may be buffers."""
+
+    sentence: str
+    holds: Callable[[Kinds], bool]
+
+
+@dataclass(frozen=True, slots=True)
+class EffectOperation:
+    """A row of the table of effects."""
+
+    arity: int
+    rule: EffectRule
+    targets: frozenset[str]
+
+
+def _same(kinds: tuple[str, ...]) -> Callable[[Types, Type | None], Type | None]:
+    """All arguments of one type of these kinds, and so is the result."""
+
+    def result(args: Types, _stated: Type | None) -> Type | None:
+        first = args[0]
+        if first.dtype.kind not in kinds:
+            return None
+        for other in args:
+            if other is not first and other != first:
+                return None
+        return first
+
+    return result
+
+
+def _fused(args: Types, stated: Type | None) -> Type | None:
+    return None if args[0].dtype in HALVES else _same(("float",))(args, stated)
+
+
+def _scalar_int(args: Types, stated: Type | None) -> Type | None:
+    return _same(("int",))(args, stated) if args[0].lanes == 1 else None
+
+
+def _quotient(args: Types, stated: Type | None) -> Type | None:
+    if args[0].dtype.kind == "float":
+        return _same(("float",))(args, stated)
+    return _scalar_int(args, stated)
+
+
+def _comparison(args: Types, _stated: Type | None) -> Type | None:
+    a, b = args
+    return typed(bool_, a.lanes) if a == b else None
+
+
+def _select(args: Types, _stated: Type | None) -> Type | None:
+    condition, a, b = args
+    fits = condition.dtype is bool_ and condition.lanes in {1, a.lanes}
+    return a if fits and a == b else None
+
+
+def _cast(args: Types, stated: Type | None) -> Type | None:
+    return stated if stated and stated.lanes == args[0].lanes else None
+
+
+def _splat(args: Types, stated: Type | None) -> Type | None:
+    fits = stated and args[0].lanes == 1 and stated.dtype is args[0].dtype
+    return stated if fits else None
+
+
+def _extract(args: Types, _stated: Type | None) -> Type | None:
+    vector, lane = args
+    fits = lane.dtype is int64 and lane.lanes == 1
+    return typed(vector.dtype) if fits else None
+
+
+def _iota(_args: Types, stated: Type | None) -> Type | None:
+    return stated if stated and stated.dtype.kind == "int" else None
+
+
+def _reduce(kinds: tuple[str, ...]) -> Callable[[Types, Type | None], Type | None]:
+    def result(args: Types, _stated: Type | None) -> Type | None:
+        (vector,) = args
+        return typed(vector.dtype) if vector.dtype.kind in kinds else None
+
+    return result
+
+
+def _mask_below(args: Types, stated: Type | None) -> Type | None:
+    fits = stated and stated.dtype is bool_ and args[0] == typed(int64)
+    return stated if fits else None
+
+
+def _shuffle(args: Types, _stated: Type | None) -> Type | None:
+    value, lane = args
+    return value if lane == typed(int64) else None
+
+
+def _matrix(args: Types, _stated: Type | None) -> Type | None:
+    a, b, c = args
+    halves = a.dtype is b.dtype and a.dtype in {float16, bfloat16}
+    return c if halves and c.dtype is float32 else None
+
+
+NUMBER = Rule(
+    "arguments are numbers of one type, the result's", _same(("float", "int"))
+)
+FLOAT = Rule("arguments are floats of one type, the result's", _same(("float",)))
+FUSED = Rule("arguments are float32 or float64 of one type, the result's", _fused)
+QUOTIENT = Rule("arguments are floats, or scalar integers, of one type", _quotient)
+REMAINDER = Rule("arguments are scalar integers of one type", _scalar_int)
+COMPARISON = Rule(
+    "arguments are of one type, the result bool of its lanes", _comparison
+)
+LOGICAL = Rule(
+    "arguments are bool of the same lanes, like the result", _same(("bool",))
+)
+SELECT = Rule("a bool of one or all lanes chooses from two of one type", _select)
+CAST = Rule("the result has the argument's lanes", _cast)
+SPLAT = Rule("a scalar goes to every lane of its own dtype", _splat)
+EXTRACT = Rule("a vector and a constant int64 lane give a scalar", _extract)
+IOTA = Rule("the result is an integer", _iota)
+REDUCE_NUMBER = Rule("a vector of numbers gives a scalar", _reduce(("float", "int")))
+REDUCE_BOOL = Rule("a vector of bool gives a scalar bool", _reduce(("bool",)))
+MASK_BELOW = Rule("an int64 scalar gives a bool vector", _mask_below)
+SHUFFLE = Rule("a value and an int64 lane give the value's type", _shuffle)
+MATRIX = Rule("two fragments of one half type add to a float32 fragment", _matrix)
+
+ANYWHERE = frozenset({"cpu", "cuda"})
+CUDA = frozenset({"cuda"})
+
+OPERATIONS: dict[str, Operation] = {
+    "add": Operation(2, NUMBER, ANYWHERE),
+    "sub": Operation(2, NUMBER, ANYWHERE),
+    "mul": Operation(2, NUMBER, ANYWHERE),
+    "div": Operation(2, QUOTIENT, ANYWHERE),  # integers: truncates, for indices
+    "rem": Operation(2, REMAINDER, ANYWHERE),  # of that division
+    "neg": Operation(1, NUMBER, ANYWHERE),
+    "abs": Operation(1, NUMBER, ANYWHERE),
+    "min": Operation(2, NUMBER, ANYWHERE),  # NaN if either is
+    "max": Operation(2, NUMBER, ANYWHERE),
+    "fma": Operation(3, FUSED, ANYWHERE),  # a * b + c, rounded once
+    "sqrt": Operation(1, FLOAT, ANYWHERE),
+    "rsqrt": Operation(1, FLOAT, ANYWHERE),
+    "exp": Operation(1, FLOAT, ANYWHERE),
+    "log": Operation(1, FLOAT, ANYWHERE),
+    "lt": Operation(2, COMPARISON, ANYWHERE),  # false on NaN, but for ne
+    "le": Operation(2, COMPARISON, ANYWHERE),
+    "gt": Operation(2, COMPARISON, ANYWHERE),
+    "ge": Operation(2, COMPARISON, ANYWHERE),
+    "eq": Operation(2, COMPARISON, ANYWHERE),
+    "ne": Operation(2, COMPARISON, ANYWHERE),
+    "and": Operation(2, LOGICAL, ANYWHERE),
+    "or": Operation(2, LOGICAL, ANYWHERE),
+    "xor": Operation(2, LOGICAL, ANYWHERE),
+    "not": Operation(1, LOGICAL, ANYWHERE),
+    "select": Operation(3, SELECT, ANYWHERE),  # condition, if true, if false
+    "cast": Operation(1, CAST, ANYWHERE),
+    "splat": Operation(1, SPLAT, ANYWHERE),
+    "extract": Operation(2, EXTRACT, ANYWHERE),
+    "iota": Operation(0, IOTA, ANYWHERE),  # 0, 1, 2, ... by lane
+    "mask_below": Operation(1, MASK_BELOW, ANYWHERE),  # lane < n
+    "reduce_add": Operation(1, REDUCE_NUMBER, ANYWHERE),  # in any order
+    "reduce_min": Operation(1, REDUCE_NUMBER, ANYWHERE),
+    "reduce_max": Operation(1, REDUCE_NUMBER, ANYWHERE),
+    "reduce_and": Operation(1, REDUCE_BOOL, ANYWHERE),
+    "reduce_or": Operation(1, REDUCE_BOOL, ANYWHERE),
+    "shuffle_xor": Operation(2, SHUFFLE, CUDA),  # from the lane i ^ mask of the warp
+    "shuffle_down": Operation(2, SHUFFLE, CUDA),  # from the lane i + delta
+    "mma": Operation(3, MATRIX, CUDA),  # a @ b + c on a warp's fragments
+}
+
+
+def _copies(args: Kinds) -> bool:
+    to, to_index, source, index, count = args
+    return (
+        isinstance(to, Buffer)
+        and isinstance(source, Buffer)
+        and (to.space, source.space) == ("shared", "global")
+        and to.dtype is source.dtype
+        and all(kind == typed(int64) for kind in (to_index, index, count))
+    )
+
+
+BARRIER = EffectRule("takes nothing", lambda _args: True)
+COPY = EffectRule(
+    "copies from a global buffer to a shared one of its dtype: "
+    "(to, index, source, index, elements)",
+    _copies,
+)
+WAIT = EffectRule("takes the copies that may still run", lambda a: a[0] == typed(int64))
+
+EFFECTS: dict[str, EffectOperation] = {
+    "barrier": EffectOperation(0, BARRIER, CUDA),
+    "copy_async": EffectOperation(5, COPY, CUDA),
+    "copy_wait": EffectOperation(1, WAIT, CUDA),
+}
