@@ -1,0 +1,223 @@
+"""A plain Python function over arrays becomes a program.
+
+Positional parameters are arrays. Keyword-only parameters are runtime scalars, given
+at each launch: `*, lr=1e-3`. The function returns one array (the output "out"), a
+tuple (out0, out1, ...) or a dict of names; a name that is also a parameter's means
+that this parameter is updated in place.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from math import prod
+from typing import Any, Final, TypeAlias
+
+from steelyard_kernels import dtypes
+from steelyard_kernels.array import Array
+from steelyard_kernels.dtypes import DType
+from steelyard_kernels.errors import KernelError
+from steelyard_kernels.expr import (
+    Apply,
+    Constant,
+    Input,
+    Node,
+    Output,
+    Program,
+    Reduce,
+    Scalar,
+    Shape,
+    operands,
+    reachable,
+)
+from steelyard_kernels.graph import Graph
+
+Spec: TypeAlias = tuple[Shape, DType]
+
+MAX_ELEMENTS: Final = 2**31 - 1  # issue 2; leaves room in every int64 byte offset
+
+
+@dataclass(frozen=True, slots=True)
+class ScalarParameter:
+    """A runtime scalar of the signature; `default` is None where it must be given."""
+
+    name: str
+    dtype: DType
+    default: float | int | bool | None
+
+
+@dataclass(frozen=True, slots=True)
+class Signature:
+    """The parameters of a kernel: its arrays' names and its runtime scalars."""
+
+    name: str
+    arrays: tuple[str, ...]
+    scalars: tuple[ScalarParameter, ...]
+
+
+def signature(function: Callable[..., Any]) -> Signature:
+    """Read a function's parameters; raises KernelError for kinds a kernel has not."""
+    name = function.__name__
+    arrays, scalars = [], []
+    for parameter in inspect.signature(function).parameters.values():
+        if parameter.kind is parameter.POSITIONAL_OR_KEYWORD:
+            if parameter.default is not parameter.empty:
+                raise KernelError(
+                    f"{name}: parameter {parameter.name} has a default, but positional "
+                    "parameters are arrays; put * before it to make it a runtime "
+                    "scalar."
+                )
+            arrays.append(parameter.name)
+        elif parameter.kind is parameter.KEYWORD_ONLY:
+            scalars.append(_scalar_parameter(name, parameter))
+        else:
+            raise KernelError(
+                f"{name}: parameter {parameter} is {parameter.kind.description}, "
+                "expected named arrays and keyword-only scalars; name each one."
+            )
+    return Signature(name, tuple(arrays), tuple(scalars))
+
+
+_TYPES: Final[dict[Any, DType]] = {
+    float: dtypes.float64,
+    int: dtypes.int64,
+    bool: dtypes.bool_,
+    "float": dtypes.float64,
+    "int": dtypes.int64,
+    "bool": dtypes.bool_,
+}
+
+
+def _scalar_parameter(kernel: str, parameter: inspect.Parameter) -> ScalarParameter:
+    """Type a scalar by its annotation, else by its default, else as float64."""
+    default = None if parameter.default is parameter.empty else parameter.default
+    kind = parameter.annotation
+    if kind is parameter.empty:
+        kind = float if default is None else type(default)
+    if kind not in _TYPES:
+        raise KernelError(
+            f"{kernel}: scalar {parameter.name} is a {kind}, expected float, int or "
+            "bool; pass arrays positionally."
+        )
+    return ScalarParameter(parameter.name, _TYPES[kind], default)
+
+
+def trace(
+    function: Callable[..., Any], signature: Signature, specs: Sequence[Spec]
+) -> Program:
+    """Run the function once over arrays of these shapes and dtypes.
+
+    Raises KernelError where the program is not defined.
+    """
+    name = signature.name
+    if len(specs) != len(signature.arrays):
+        raise KernelError(
+            f"{name}: got {len(specs)} arrays, expected {len(signature.arrays)} "
+            f"({', '.join(signature.arrays)}); pass one for each."
+        )
+    graph = Graph(name)
+    inputs = tuple(
+        _input(graph, index, parameter, spec)
+        for index, (parameter, spec) in enumerate(
+            zip(signature.arrays, specs, strict=True)
+        )
+    )
+    scalars = tuple(
+        graph.scalar(parameter.name, parameter.dtype) for parameter in signature.scalars
+    )
+    result = function(
+        *(Array(graph, node) for node in inputs),
+        **{node.name: Array(graph, node, weak=True) for node in scalars},
+    )
+    outputs = _outputs(graph, inputs, result)
+    nodes = reachable(output.value for output in outputs)
+    used = {node.number for node in nodes}
+    return Program(
+        name,
+        inputs,
+        tuple(node for node in scalars if node.number in used),
+        outputs,
+        nodes,
+    )
+
+
+def _input(graph: Graph, index: int, name: str, spec: Spec) -> Input:
+    shape, dtype = spec
+    _check_size(graph.kernel, name, shape)
+    return graph.input(name, index, shape, dtype)
+
+
+def _check_size(kernel: str, name: str, shape: Shape) -> None:
+    if prod(shape) > MAX_ELEMENTS:
+        raise KernelError(
+            f"{kernel}: {name} of shape {shape} has {prod(shape)} elements, at most "
+            f"{MAX_ELEMENTS} are supported; split it along its first axis."
+        )
+
+
+def _outputs(
+    graph: Graph, inputs: Sequence[Input], result: object
+) -> tuple[Output, ...]:
+    named: dict[str, object]
+    if result is None:
+        named = {}
+    elif isinstance(result, dict):
+        named = result
+    elif isinstance(result, tuple | list):
+        named = {f"out{place}": value for place, value in enumerate(result)}
+    else:
+        named = {"out": result}
+    parameters = {node.name: node for node in inputs}
+    return tuple(
+        _output(graph, name, value, parameters.get(name))
+        for name, value in named.items()
+    )
+
+
+def _output(graph: Graph, name: str, value: object, updated: Input | None) -> Output:
+    if not isinstance(value, Array) or value.graph is not graph:
+        raise KernelError(
+            f"{graph.kernel}: output {name} is a {type(value).__name__}, expected an "
+            "array of this kernel; return arrays, a tuple or a dict of them."
+        )
+    node = value.node
+    _check_size(graph.kernel, name, node.shape)
+    if updated is None:
+        return Output(name, node, None)
+    if node.dtype is not updated.dtype or node.shape != updated.shape:
+        raise KernelError(
+            f"{graph.kernel}: {name} is updated in place with {node.dtype} "
+            f"{node.shape}, but the parameter is {updated.dtype} {updated.shape}; "
+            "return the parameter's own dtype and shape, or another name."
+        )
+    return Output(name, node, updated.index)
+
+
+def structure(program: Program) -> tuple[object, ...]:
+    """Return all that a program says but its kernel's and parameters' names.
+
+    Equal structures compute the same; the tuple is hashable.
+    """
+    position = {node.number: place for place, node in enumerate(program.nodes)}
+    return (
+        tuple((node.shape, node.dtype) for node in program.inputs),
+        tuple(_describe(node, position) for node in program.nodes),
+        tuple((position[o.value.number], o.updates) for o in program.outputs),
+    )
+
+
+def _describe(node: Node, position: dict[int, int]) -> tuple[object, ...]:
+    what: object = None
+    if isinstance(node, Apply):
+        what = node.op
+    elif isinstance(node, Reduce):
+        what = (node.op, node.keepdims)
+    elif isinstance(node, Constant):
+        what = repr(node.value)
+    elif isinstance(node, Input):
+        what = node.index
+    elif isinstance(node, Scalar):
+        what = node.name
+    args = tuple(position[arg.number] for arg in operands(node))
+    return type(node).__name__, what, node.shape, node.dtype, args
