@@ -106,8 +106,9 @@ def from_bfloat16(bits: NDArray[Any]) -> NDArray[np.float32]:
     """Widen bfloat16 bits (uint16, or an ml_dtypes array) to float32, exactly."""
     import numpy as np
 
-    widened = bits.view(np.uint16).astype(np.uint32) << np.uint32(16)
-    return widened.view(np.float32)
+    high = bits.view(np.uint16).astype(np.uint32) << np.uint32(16)
+    widened: NDArray[np.float32] = high.view(np.float32)
+    return widened
 
 
 def _to_odd_float32(array: NDArray[Any]) -> NDArray[np.float32]:
@@ -124,5 +125,8 @@ def _to_odd_float32(array: NDArray[Any]) -> NDArray[np.float32]:
         near = exact.astype(np.float32)
     inexact = (near != exact) & ~np.isnan(exact)
     above = inexact & (np.abs(near) > np.abs(exact))
-    bits = (near.view(np.uint32) - above.astype(np.uint32)) | inexact
-    return bits.astype(np.uint32).view(np.float32)
+    down, odd = above.astype(np.uint32), inexact.astype(np.uint32)
+    rounded: NDArray[np.float32] = ((near.view(np.uint32) - down) | odd).view(
+        np.float32
+    )
+    return rounded

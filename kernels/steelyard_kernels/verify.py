@@ -1,0 +1,318 @@
+"""What a legal kernel is: run between all passes, a page of rules.
+
+Every rule is one sentence of RULES (or of the table of operations); a program
+that breaks one is our bug, so `verify` raises `CompilerBug` with the node and
+the sentence.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NoReturn
+
+from steelyard_kernels.dtypes import bool_
+from steelyard_kernels.errors import CompilerBug, Unsupported
+from steelyard_kernels.loops import (
+    ACCESSES,
+    CONDITION,
+    INDEX,
+    SPACES,
+    Alloc,
+    Buffer,
+    Const,
+    Effect,
+    Fence,
+    For,
+    If,
+    Kernel,
+    Let,
+    Load,
+    Operand,
+    Parallel,
+    Prefetch,
+    Statement,
+    Store,
+    Type,
+    Var,
+)
+from steelyard_kernels.loops_print import statement_text
+from steelyard_kernels.operations import EFFECTS, OPERATIONS
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+RULES = {
+    "once": "a name is defined once in the whole kernel",
+    "scope": "a variable is defined before its use, in this body or one around it",
+    "buffer": "a buffer is a parameter or allocated before its use",
+    "known": "an operation or effect is a row of the tables",
+    "arity": "an operation has the arguments of its row",
+    "index": "an index, bound or extent is an int64 scalar",
+    "element": "a value has its buffer's dtype",
+    "mask": "a mask is bool with the value's lanes",
+    "lanes": "a type has a power of two of lanes, up to 64",
+    "written": "an 'in' buffer is never stored to",
+    "read": "an 'out' buffer is never loaded from",
+    "streaming": "a streaming store states an alignment of 16 bytes or more, no mask",
+    "fenced": "a kernel with streaming stores ends with a fence",
+    "alignment": "an alignment is a power of two",
+    "step": "a loop's step and a chunk are positive",
+    "carried": "carried values, yields and results agree in number and type",
+    "branches": "both sides of an if give what its results say",
+    "condition": "a condition is a bool scalar",
+    "parallel": "a parallel loop is a statement of the kernel itself, and the only one",
+    "space": "a buffer's space is one its place allows",
+    "stack": "a stack buffer's extent is a constant",
+    "lane": "the lane of an extract is a constant inside the vector",
+}
+SPACES_OF = {"cpu": ("stack",), "cuda": ("stack", "shared", "register")}
+LANES = frozenset(1 << power for power in range(7))
+
+
+def verify(kernel: Kernel, target: str = "cpu") -> None:
+    """Raise `CompilerBug` if `kernel` breaks a rule.
+
+    `target` is "cpu" or "cuda"; an operation that it lacks raises `Unsupported`.
+    """
+    _Verifier(target).kernel(kernel)
+
+
+class _Verifier:
+    """Walks a kernel once, with the names in scope and all names ever defined."""
+
+    __slots__ = (
+        "buffers",
+        "checks",
+        "defined",
+        "fences",
+        "parallels",
+        "scope",
+        "target",
+    )
+
+    def __init__(self, target: str) -> None:
+        self.target = target
+        self.defined: set[str] = set()
+        self.scope: dict[str, Type] = {}
+        self.buffers: dict[str, Buffer] = {}
+        self.fences = True  # no streaming store since the last fence
+        self.parallels = 0
+        self.checks: dict[type, Callable[..., None]] = {
+            Let: self.let,
+            Load: self.load,
+            Store: self.store,
+            Prefetch: self.prefetch,
+            Alloc: self.alloc,
+            For: self.loop,
+            If: self.branch,
+            Parallel: self.parallel,
+            Fence: self.fence,
+            Effect: self.effect,
+        }
+
+    def kernel(self, kernel: Kernel) -> None:
+        for scalar in kernel.parameters:  # first: extents name them
+            if isinstance(scalar, Var):
+                self.define(scalar, scalar.name)
+        for parameter in kernel.parameters:
+            if isinstance(parameter, Buffer):
+                legal = parameter.space == "global"
+                self.add_buffer(parameter, parameter.name, legal=legal)
+        for statement in kernel.body:
+            if type(statement) is Parallel:
+                self.parallels += 1
+                self.require(self.parallels == 1, "parallel", statement)
+                self.parallel_body(statement)
+            else:
+                self.checks[type(statement)](statement)
+        self.require(self.fences, "fenced", kernel.name)
+
+    def require(self, holds: bool, rule: str, node: Statement | str) -> None:
+        if not holds:
+            _broken(RULES[rule], node)
+
+    def define(self, var: Var, node: Statement | str) -> None:
+        name = var.name
+        if name in self.defined:
+            _broken(RULES["once"], node)
+        if var.type.lanes not in LANES:
+            _broken(RULES["lanes"], node)
+        self.defined.add(name)
+        self.scope[name] = var.type
+
+    def use(self, operand: Operand, node: Statement) -> None:
+        if type(operand) is Var:
+            found = self.scope.get(operand.name)
+            if found is not operand.type and found != operand.type:
+                _broken(f"{RULES['scope']} ({operand.name})", node)
+        elif operand.type.lanes not in LANES:
+            _broken(RULES["lanes"], node)
+
+    def is_index(self, operand: Operand, node: Statement) -> None:
+        self.use(operand, node)
+        if operand.type is not INDEX and operand.type != INDEX:
+            _broken(RULES["index"], node)
+
+    def add_buffer(self, buffer: Buffer, node: Statement | str, *, legal: bool) -> None:
+        self.require(buffer.name not in self.defined, "once", node)
+        legal = legal and buffer.space in SPACES and buffer.access in ACCESSES
+        self.require(legal, "space", node)
+        extent = buffer.extent
+        known = isinstance(extent, Const) or extent.name in self.scope
+        self.require(known and extent.type == INDEX, "index", node)
+        self.is_alignment(buffer.alignment, node)
+        self.defined.add(buffer.name)
+        self.buffers[buffer.name] = buffer
+
+    def is_buffer(self, buffer: Buffer, node: Statement) -> None:
+        if self.buffers.get(buffer.name) is not buffer:
+            self.require(self.buffers.get(buffer.name) == buffer, "buffer", node)
+
+    def is_alignment(self, alignment: int, node: Statement | str) -> None:
+        self.require(alignment & (alignment - 1) == 0, "alignment", node)
+
+    def is_mask(self, mask: Operand | None, lanes: int, node: Statement) -> None:
+        if mask is not None:
+            self.use(mask, node)
+            fits = mask.type.dtype is bool_ and mask.type.lanes == lanes
+            self.require(fits, "mask", node)
+
+    def let(self, node: Let) -> None:
+        row = OPERATIONS.get(node.op)
+        if row is None:
+            _broken(RULES["known"], node)
+        if self.target not in row.targets:
+            _unsupported(node.op, self.target)
+        args = node.args
+        self.require(len(args) == row.arity, "arity", node)
+        for arg in args:
+            self.use(arg, node)
+        stated = node.var.type
+        result = row.rule.result(tuple([arg.type for arg in args]), stated)
+        if result is not stated and result != stated:
+            _broken(f"{node.op}: {row.rule.sentence}", node)
+        if node.op == "extract":
+            lane = args[1]
+            inside = isinstance(lane, Const) and 0 <= lane.value < args[0].type.lanes
+            self.require(inside, "lane", node)
+        self.define(node.var, node)
+
+    def load(self, node: Load) -> None:
+        self.is_buffer(node.buffer, node)
+        self.is_index(node.index, node)
+        self.is_alignment(node.alignment, node)
+        self.is_mask(node.mask, node.var.type.lanes, node)
+        self.require(node.buffer.access != "out", "read", node)
+        self.require(node.var.type.dtype is node.buffer.dtype, "element", node)
+        self.define(node.var, node)
+
+    def store(self, node: Store) -> None:
+        self.is_buffer(node.buffer, node)
+        self.is_index(node.index, node)
+        self.is_alignment(node.alignment, node)
+        self.use(node.value, node)
+        self.is_mask(node.mask, node.value.type.lanes, node)
+        self.require(node.buffer.access != "in", "written", node)
+        self.require(node.value.type.dtype is node.buffer.dtype, "element", node)
+        if node.streaming:
+            legal = node.alignment >= 16 and node.mask is None
+            self.require(legal, "streaming", node)
+            self.fences = False
+
+    def prefetch(self, node: Prefetch) -> None:
+        self.is_buffer(node.buffer, node)
+        self.is_index(node.index, node)
+
+    def alloc(self, node: Alloc) -> None:
+        space = node.buffer.space
+        legal = space in SPACES_OF[self.target]
+        self.add_buffer(node.buffer, node, legal=legal)
+        constant = space != "stack" or isinstance(node.buffer.extent, Const)
+        self.require(constant, "stack", node)
+
+    def fence(self, _node: Fence) -> None:
+        self.fences = True
+
+    def effect(self, node: Effect) -> None:
+        row = EFFECTS.get(node.op)
+        if row is None:
+            _broken(RULES["known"], node)
+        if self.target not in row.targets:
+            _unsupported(node.op, self.target)
+        self.require(len(node.args) == row.arity, "arity", node)
+        for arg in node.args:
+            if isinstance(arg, Buffer):
+                self.is_buffer(arg, node)
+            else:
+                self.use(arg, node)
+        kinds = tuple(a if isinstance(a, Buffer) else a.type for a in node.args)
+        if not row.rule.holds(kinds):
+            _broken(f"{node.op}: {row.rule.sentence}", node)
+
+    def loop(self, node: For) -> None:
+        for bound in (node.start, node.stop):
+            self.is_index(bound, node)
+        self.require(node.step > 0, "step", node)
+        for _, first in node.carried:
+            self.use(first, node)
+        inner = [node.var, *(var for var, _ in node.carried)]
+        self.require(node.var.type == INDEX, "index", node)
+        self.within(node.body, inner, node.yields, node)
+        types = [var.type for var, _ in node.carried]
+        for values in ([first for _, first in node.carried], node.yields, node.results):
+            self.require([x.type for x in values] == types, "carried", node)
+        for result in node.results:
+            self.define(result, node)
+
+    def branch(self, node: If) -> None:
+        self.use(node.condition, node)
+        self.require(node.condition.type == CONDITION, "condition", node)
+        self.within(node.body, (), node.values, node)
+        self.within(node.orelse, (), node.else_values, node)
+        types = [var.type for var in node.results]
+        for values in (node.values, node.else_values):
+            self.require([x.type for x in values] == types, "branches", node)
+        for result in node.results:
+            self.define(result, node)
+
+    def within(
+        self,
+        body: Sequence[Statement],
+        defines: Iterable[Var],
+        gives: Sequence[Operand],
+        node: Statement,
+    ) -> None:
+        """Check a nested body, whose names are gone after it."""
+        scope, buffers = self.scope, self.buffers
+        self.scope, self.buffers = scope.copy(), buffers.copy()
+        for var in defines:
+            self.define(var, node)
+        checks = self.checks
+        for statement in body:
+            checks[type(statement)](statement)
+        for value in gives:
+            self.use(value, node)
+        self.scope, self.buffers = scope, buffers
+
+    def parallel(self, node: Parallel) -> None:
+        _broken(RULES["parallel"], node)
+
+    def parallel_body(self, node: Parallel) -> None:
+        self.is_index(node.extent, node)
+        self.require(node.chunk > 0, "step", node)
+        self.require(node.threads >= 0, "step", node)
+        for bound in (node.low, node.high):
+            self.require(bound.type == INDEX, "index", node)
+        self.within(node.body, (node.low, node.high), (), node)
+
+
+def _broken(sentence: str, node: Statement | str) -> NoReturn:
+    shown = node if isinstance(node, str) else statement_text(node)
+    raise CompilerBug(
+        f"`{shown}` breaks the rule that {sentence}; report it with the kernel's text."
+    )
+
+
+def _unsupported(op: str, target: str) -> NoReturn:
+    raise Unsupported(
+        f"{op} does not exist on target {target}; choose a schedule made for {target}."
+    )
