@@ -3,7 +3,7 @@
     kernel    = Kernel(name, parameters, body)
     parameter = Buffer | Var                         -- a scalar: read only
     buffer    = Buffer(name, dtype, extent, space, alignment, access)
-    type      = Type(dtype, lanes)                   -- lanes 1: a scalar
+    type      = Type(dtype, lanes)                   -- by `typed`; lanes 1: a scalar
     operand   = Var(name, type)
               | Const(value, type)                   -- the same in every lane
     statement = Let(var, op, args)                   -- a row of OPERATIONS
@@ -28,7 +28,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cache
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from steelyard_kernels.dtypes import DType, bool_, int64
 
@@ -53,22 +53,30 @@ class Buffer:
     access: str = "in"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Type:
-    """The type of a value: `lanes` elements of one dtype; make them by `typed`."""
+    """The type of a value: `lanes` elements of one dtype.
+
+    Made only by `typed`, so that equal types are one object and compare by `is`.
+    """
 
     dtype: DType
     lanes: int = 1
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return typed, (self.dtype, self.lanes)
 
     def __str__(self) -> str:
         name = self.dtype.name
         return name if self.lanes == 1 else f"{name}x{self.lanes}"
 
 
-@cache
+_one_type = cache(Type)  # called positionally: the cache tells f(x) from f(x, 1)
+
+
 def typed(dtype: DType, lanes: int = 1) -> Type:
-    """Return the one `Type` object of a dtype and a count of lanes."""
-    return Type(dtype, lanes)
+    """Return the one `Type` of a dtype and a count of lanes (1: a scalar)."""
+    return _one_type(dtype, lanes)
 
 
 INDEX = typed(int64)  # of indices, extents and bounds

@@ -68,7 +68,7 @@ def _same(kinds: tuple[str, ...]) -> Callable[[Types, Type | None], Type | None]
         if first.dtype.kind not in kinds:
             return None
         for other in args:
-            if other is not first and other != first:
+            if other is not first:
                 return None
         return first
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NoReturn
 
-from steelyard_kernels.dtypes import bool_
+from steelyard_kernels.dtypes import ALL, bool_
 from steelyard_kernels.errors import CompilerBug, Unsupported
 from steelyard_kernels.loops import (
     ACCESSES,
@@ -33,6 +33,7 @@ from steelyard_kernels.loops import (
     Store,
     Type,
     Var,
+    typed,
 )
 from steelyard_kernels.loops_print import statement_text
 from steelyard_kernels.operations import EFFECTS, OPERATIONS
@@ -49,7 +50,8 @@ RULES = {
     "index": "an index, bound or extent is an int64 scalar",
     "element": "a value has its buffer's dtype",
     "mask": "a mask is bool with the value's lanes",
-    "lanes": "a type has a power of two of lanes, up to 64",
+    "type": "a type comes from `typed` and has a power of two of lanes, up to 64",
+    "name": "a kernel's name is an ASCII identifier, for it is a symbol",
     "written": "an 'in' buffer is never stored to",
     "read": "an 'out' buffer is never loaded from",
     "streaming": "a streaming store states an alignment of 16 bytes or more, no mask",
@@ -65,7 +67,7 @@ RULES = {
     "lane": "the lane of an extract is a constant inside the vector",
 }
 SPACES_OF = {"cpu": ("stack",), "cuda": ("stack", "shared", "register")}
-LANES = frozenset(1 << power for power in range(7))
+TYPES = frozenset(typed(dtype, 1 << power) for dtype in ALL for power in range(7))
 
 
 def verify(kernel: Kernel, target: str = "cpu") -> None:
@@ -110,6 +112,8 @@ class _Verifier:
         }
 
     def kernel(self, kernel: Kernel) -> None:
+        named = kernel.name.isascii() and kernel.name.isidentifier()
+        self.require(named, "name", kernel.name)
         for scalar in kernel.parameters:  # first: extents name them
             if isinstance(scalar, Var):
                 self.define(scalar, scalar.name)
@@ -134,22 +138,21 @@ class _Verifier:
         name = var.name
         if name in self.defined:
             _broken(RULES["once"], node)
-        if var.type.lanes not in LANES:
-            _broken(RULES["lanes"], node)
+        if var.type not in TYPES:
+            _broken(RULES["type"], node)
         self.defined.add(name)
         self.scope[name] = var.type
 
     def use(self, operand: Operand, node: Statement) -> None:
         if type(operand) is Var:
-            found = self.scope.get(operand.name)
-            if found is not operand.type and found != operand.type:
+            if self.scope.get(operand.name) is not operand.type:
                 _broken(f"{RULES['scope']} ({operand.name})", node)
-        elif operand.type.lanes not in LANES:
-            _broken(RULES["lanes"], node)
+        elif operand.type not in TYPES:
+            _broken(RULES["type"], node)
 
     def is_index(self, operand: Operand, node: Statement) -> None:
         self.use(operand, node)
-        if operand.type is not INDEX and operand.type != INDEX:
+        if operand.type is not INDEX:
             _broken(RULES["index"], node)
 
     def add_buffer(self, buffer: Buffer, node: Statement | str, *, legal: bool) -> None:
@@ -188,7 +191,7 @@ class _Verifier:
             self.use(arg, node)
         stated = node.var.type
         result = row.rule.result(tuple([arg.type for arg in args]), stated)
-        if result is not stated and result != stated:
+        if result is not stated:
             _broken(f"{node.op}: {row.rule.sentence}", node)
         if node.op == "extract":
             lane = args[1]

@@ -1,0 +1,318 @@
+"""LLVM IR of a loop kernel, for the CPU: SSA, explicit vectors, no passes after.
+
+The entry is `void @NAME(ptr %args, ptr %ticket, i32 %index, i32 %count)`: `args`
+holds 8-byte slots in parameter order (an address, or a scalar's bits), `ticket`
+the count of chunks already taken.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from steelyard_kernels.dtypes import bool_
+from steelyard_kernels.emit.llvm_operations import expression
+from steelyard_kernels.emit.llvm_text import (
+    ELEMENT,
+    Writer,
+    literal,
+    mangle,
+    memory,
+    register,
+    spell,
+)
+from steelyard_kernels.errors import Unsupported
+from steelyard_kernels.loops import (
+    Alloc,
+    Buffer,
+    Const,
+    Effect,
+    Fence,
+    For,
+    If,
+    Kernel,
+    Let,
+    Load,
+    Parallel,
+    Prefetch,
+    Statement,
+    Store,
+    Type,
+    Var,
+    typed,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from steelyard_device.llvm import Host
+    from steelyard_kernels.loops import Operand
+
+HEAD = "define void @{name}(ptr noalias %args, ptr %ticket, i32 %index, i32 %count) {{"
+STREAMING = ", !nontemporal !0"
+
+
+def emit(kernel: Kernel, host: Host) -> str:
+    """Return the LLVM IR text of a verified kernel for one machine.
+
+    Raises `Unsupported` for what a CPU, or this one, cannot do.
+    """
+    emitter = _Emitter(host)
+    entry = emitter.entry(kernel)
+    declared = "\n".join(sorted(emitter.w.declared))
+    head = HEAD.format(name=kernel.name)
+    text = f"{declared}\n\n{head}\n{entry}\n}}\n\n!0 = !{{i32 1}}\n"
+    return text if text.isascii() else _ascii(text)
+
+
+def _ascii(text: str) -> str:
+    """Respell names that LLVM would want quoted: a user's parameter `λ`."""
+    return "".join(c if c.isascii() else f"U{ord(c):04X}" for c in text)
+
+
+class _Emitter:
+    """Emits one kernel: a method a statement, tables for the operations."""
+
+    __slots__ = ("allocas", "checks", "w")
+
+    def __init__(self, host: Host) -> None:
+        self.w = Writer(host)
+        self.allocas: list[str] = []
+        self.checks: dict[type, Callable[..., None]] = {
+            Let: self.let,
+            Load: self.load,
+            Store: self.store,
+            Prefetch: self.prefetch,
+            Alloc: self.alloc,
+            For: self.loop,
+            If: self.branch,
+            Parallel: self.parallel,
+            Fence: self.fence,
+            Effect: self.effect,
+        }
+
+    def entry(self, kernel: Kernel) -> str:
+        """Return the function's body: arguments, scratch memory, statements."""
+        w = self.w
+        for slot, parameter in enumerate(kernel.parameters):
+            self.argument(slot, parameter)
+        arguments, w.lines = w.lines, []
+        self.body(kernel.body)
+        w.do("ret void")
+        return "\n".join(["entry:", *arguments, *self.allocas, *w.lines])
+
+    def argument(self, slot: int, parameter: Buffer | Var) -> None:
+        w = self.w
+        at = w.put(f"getelementptr inbounds i64, ptr %args, i64 {slot}")
+        if isinstance(parameter, Buffer):
+            w.do(f"%{parameter.name} = load ptr, ptr {at}, align 8")
+        elif parameter.type.dtype is bool_:
+            byte = w.put(f"load i8, ptr {at}, align 8")
+            w.do(f"%{parameter.name} = icmp ne i8 {byte}, 0")
+        else:
+            type_ = register(parameter.type)
+            w.do(f"%{parameter.name} = load {type_}, ptr {at}, align 8")
+
+    def body(self, statements: Sequence[Statement]) -> None:
+        """Emit statements; what they widened is forgotten after a nested body."""
+        checks = self.checks
+        for statement in statements:
+            checks[type(statement)](statement)
+
+    def nested(self, statements: Sequence[Statement]) -> None:
+        wide = self.w.wide
+        self.w.wide = wide.copy()
+        self.body(statements)
+        self.w.wide = wide
+
+    def let(self, node: Let) -> None:
+        args = [_ref(arg) for arg in node.args]
+        result = node.var.type
+        type_ = node.args[0].type if args else result
+        spelled = expression(self.w, node.op, args, type_, result)
+        self.w.lines.append(f"  %{node.var.name} = {spelled}")
+
+    def address(
+        self, buffer: Buffer, index: Operand, inbounds: str = " inbounds"
+    ) -> str:
+        if isinstance(index, Const) and index.value == 0:
+            return f"%{buffer.name}"
+        element = memory(typed(buffer.dtype))
+        return self.w.put(
+            f"getelementptr{inbounds} {element}, ptr %{buffer.name}, i64 {_ref(index)}"
+        )
+
+    def load(self, node: Load) -> None:
+        w, type_ = self.w, node.var.type
+        at = self.address(node.buffer, node.index)
+        align = node.alignment or type_.dtype.bytes
+        spelled = memory(type_)
+        if node.mask is None:
+            expression = f"load {spelled}, ptr {at}, align {align}"
+        else:
+            expression = self.masked_load(node, at, align)
+        if type_.dtype is bool_:
+            expression = f"icmp ne {spelled} {w.put(expression)}, zeroinitializer"
+        w.lines.append(f"  %{node.var.name} = {expression}")
+
+    def masked_load(self, node: Load, at: str, align: int) -> str:
+        type_ = node.var.type
+        spelled, lanes = memory(type_), type_.lanes
+        mask = (spell("i1", lanes), _ref(node.mask)) if node.mask else ("", "")
+        if lanes == 1:
+            return self.load_if(at, spelled, mask[1], align)
+        name = f"llvm.masked.load.{_element_name(type_)}.p0"
+        zeros = (spelled, "zeroinitializer")
+        return self.w.call(spelled, name, ("ptr", at), ("i32", str(align)), mask, zeros)
+
+    def load_if(self, at: str, spelled: str, mask: str, align: int) -> str:
+        """Load a scalar behind a branch."""
+        w = self.w
+        before, name = w.block, f"masked.{w.fresh()}"
+        w.do(f"br i1 {mask}, label %{name}, label %{name}.end")
+        w.label(name)
+        value = w.put(f"load {spelled}, ptr {at}, align {align}")
+        w.do(f"br label %{name}.end")
+        w.label(f"{name}.end")
+        return f"phi {spelled} [ {value}, %{name} ], [ zeroinitializer, %{before} ]"
+
+    def store(self, node: Store) -> None:
+        w, type_ = self.w, node.value.type
+        value, spelled = _ref(node.value), memory(type_)
+        if type_.dtype is bool_:
+            value = w.put(f"zext {register(type_)} {value} to {spelled}")
+        at = self.address(node.buffer, node.index)
+        align = node.alignment or type_.dtype.bytes
+        if node.mask is None:
+            how = STREAMING if node.streaming else ""
+            w.do(f"store {spelled} {value}, ptr {at}, align {align}{how}")
+        elif type_.lanes == 1:
+            name = f"masked.{w.fresh()}"
+            w.do(f"br i1 {_ref(node.mask)}, label %{name}, label %{name}.end")
+            w.label(name)
+            w.do(f"store {spelled} {value}, ptr {at}, align {align}")
+            w.do(f"br label %{name}.end")
+            w.label(f"{name}.end")
+        else:
+            mask = (spell("i1", type_.lanes), _ref(node.mask))
+            name = f"llvm.masked.store.{_element_name(type_)}.p0"
+            to = (("ptr", at), ("i32", str(align)))
+            w.do(w.call("void", name, (spelled, value), *to, mask))
+
+    def prefetch(self, node: Prefetch) -> None:
+        at = self.address(node.buffer, node.index, inbounds="")
+        how = [("i32", "0"), ("i32", str(node.locality)), ("i32", "1")]  # read, data
+        self.w.do(self.w.call("void", "llvm.prefetch.p0", ("ptr", at), *how))
+
+    def alloc(self, node: Alloc) -> None:
+        """Reserve in the entry block: the same memory however often this runs."""
+        buffer = node.buffer
+        element, extent = memory(typed(buffer.dtype)), _ref(buffer.extent)
+        align = buffer.alignment or buffer.dtype.bytes
+        self.allocas.append(
+            f"  %{buffer.name} = alloca [{extent} x {element}], align {align}"
+        )
+
+    def fence(self, _node: Fence) -> None:
+        if self.w.host.triple.startswith(("x86_64", "i686")):
+            self.w.do(self.w.call("void", "llvm.x86.sse.sfence"))
+        else:
+            self.w.do("fence seq_cst")
+
+    def effect(self, node: Effect) -> None:
+        raise Unsupported(
+            f"{node.op} does not exist on target cpu; choose a schedule made for cpu."
+        )
+
+    def loop(self, node: For) -> None:
+        """Emit a loop tested at its end, behind a guard unless it surely runs."""
+        w = self.w
+        start, stop = _ref(node.start), _ref(node.stop)
+        name, before = f"loop.{w.fresh()}", w.block
+        guarded = not _surely_runs(node)
+        if guarded:
+            runs = w.put(f"icmp slt i64 {start}, {stop}")
+            w.do(f"br i1 {runs}, label %{name}, label %{name}.end")
+        else:
+            w.do(f"br label %{name}")
+        w.label(name)
+        phis = len(w.lines)  # filled in when the last values have names
+        w.lines += [""] * (1 + len(node.carried))
+        self.nested(node.body)
+        latch = w.block
+        following = w.put(f"add nsw i64 %{node.var.name}, {node.step}")
+        more = w.put(f"icmp slt i64 {following}, {stop}")
+        w.do(f"br i1 {more}, label %{name}, label %{name}.end")
+        w.lines[phis] = _phi(node.var, (start, before), (following, latch))
+        for at, ((var, first), last) in enumerate(
+            zip(node.carried, node.yields, strict=True), phis + 1
+        ):
+            w.lines[at] = _phi(var, (_ref(first), before), (_ref(last), latch))
+        w.label(f"{name}.end")
+        for result, (_, first), last in zip(
+            node.results, node.carried, node.yields, strict=True
+        ):
+            edges = [(_ref(last), latch)]
+            if guarded:
+                edges.append((_ref(first), before))
+            w.lines.append(_phi(result, *edges))
+
+    def branch(self, node: If) -> None:
+        w = self.w
+        name = f"if.{w.fresh()}"
+        then, orelse, end = f"{name}.then", f"{name}.else", f"{name}.end"
+        w.do(f"br i1 {_ref(node.condition)}, label %{then}, label %{orelse}")
+        edges = []
+        for label, body in ((then, node.body), (orelse, node.orelse)):
+            w.label(label)
+            self.nested(body)
+            edges.append(w.block)
+            w.do(f"br label %{end}")
+        w.label(end)
+        for result, a, b in zip(
+            node.results, node.values, node.else_values, strict=True
+        ):
+            w.lines.append(_phi(result, (_ref(a), edges[0]), (_ref(b), edges[1])))
+
+    def parallel(self, node: Parallel) -> None:
+        """Take chunks by the ticket; one thread runs the body once, over all."""
+        w = self.w
+        low, high, extent = node.low.name, node.high.name, _ref(node.extent)
+        if node.threads == 1:
+            w.do(f"%{low} = bitcast i64 0 to i64")
+            w.do(f"%{high} = bitcast i64 {extent} to i64")
+            self.nested(node.body)
+            return
+        w.do("br label %take")
+        w.label("take")
+        turn = w.put("atomicrmw add ptr %ticket, i64 1 monotonic")
+        w.do(f"%{low} = mul nsw i64 {turn}, {node.chunk}")
+        more = w.put(f"icmp slt i64 %{low}, {extent}")
+        w.do(f"br i1 {more}, label %chunk, label %done")
+        w.label("chunk")
+        full = w.put(f"add nsw i64 %{low}, {node.chunk}")
+        least = w.call("i64", "llvm.smin.i64", ("i64", full), ("i64", extent))
+        w.do(f"%{high} = {least}")
+        self.nested(node.body)
+        w.do("br label %take")
+        w.label("done")
+
+
+def _ref(operand: Operand) -> str:
+    return literal(operand) if isinstance(operand, Const) else f"%{operand.name}"
+
+
+def _phi(var: Var, *edges: tuple[str, str]) -> str:
+    pairs = ", ".join([f"[ {value}, %{block} ]" for value, block in edges])
+    return f"  %{var.name} = phi {register(var.type)} {pairs}"
+
+
+def _surely_runs(node: For) -> bool:
+    start, stop = node.start, node.stop
+    if isinstance(start, Const) and isinstance(stop, Const):
+        return start.value < stop.value
+    return False
+
+
+def _element_name(type_: Type) -> str:
+    """Return a memory type as a masked intrinsic's name has it."""
+    return mangle("i8" if type_.dtype is bool_ else ELEMENT[type_.dtype], type_.lanes)

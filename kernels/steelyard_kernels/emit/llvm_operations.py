@@ -1,0 +1,238 @@
+"""The operations of the loop IR as LLVM expressions: tables, and what is no template.
+
+Half arithmetic is done in float32 and rounded after every operation, which is the
+correctly rounded half operation for +, -, *, / and sqrt (24 >= 2 * 11 + 2 bits:
+Figueroa, "When is double rounding innocuous?", 1995).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from steelyard_kernels.dtypes import HALVES, float32
+from steelyard_kernels.emit import llvm_convert, llvm_math
+from steelyard_kernels.emit.llvm_text import (
+    ELEMENT,
+    everywhere,
+    mangle,
+    register,
+    scalar,
+    spell,
+)
+from steelyard_kernels.errors import Unsupported
+from steelyard_kernels.loops import Type, typed
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from steelyard_kernels.emit.llvm_text import Writer
+
+INT, FLOAT, BOOL = "int", "float", "bool"  # a family: the kind that computes
+SPELLED = {  # (operation, family): a template of type and arguments
+    ("add", FLOAT): "fadd %s %s, %s",
+    ("sub", FLOAT): "fsub %s %s, %s",
+    ("mul", FLOAT): "fmul %s %s, %s",
+    ("div", FLOAT): "fdiv %s %s, %s",
+    ("neg", FLOAT): "fneg %s %s",
+    ("add", INT): "add %s %s, %s",
+    ("sub", INT): "sub %s %s, %s",
+    ("mul", INT): "mul %s %s, %s",
+    ("div", INT): "sdiv %s %s, %s",
+    ("rem", INT): "srem %s %s, %s",
+    ("neg", INT): "sub %s zeroinitializer, %s",
+    ("lt", FLOAT): "fcmp olt %s %s, %s",
+    ("le", FLOAT): "fcmp ole %s %s, %s",
+    ("gt", FLOAT): "fcmp ogt %s %s, %s",
+    ("ge", FLOAT): "fcmp oge %s %s, %s",
+    ("eq", FLOAT): "fcmp oeq %s %s, %s",
+    ("ne", FLOAT): "fcmp une %s %s, %s",
+    ("lt", INT): "icmp slt %s %s, %s",
+    ("le", INT): "icmp sle %s %s, %s",
+    ("gt", INT): "icmp sgt %s %s, %s",
+    ("ge", INT): "icmp sge %s %s, %s",
+    ("eq", INT): "icmp eq %s %s, %s",
+    ("ne", INT): "icmp ne %s %s, %s",
+    ("lt", BOOL): "icmp ult %s %s, %s",
+    ("le", BOOL): "icmp ule %s %s, %s",
+    ("gt", BOOL): "icmp ugt %s %s, %s",
+    ("ge", BOOL): "icmp uge %s %s, %s",
+    ("eq", BOOL): "icmp eq %s %s, %s",
+    ("ne", BOOL): "icmp ne %s %s, %s",
+    ("and", BOOL): "and %s %s, %s",
+    ("or", BOOL): "or %s %s, %s",
+    ("xor", BOOL): "xor %s %s, %s",
+}
+CALLED = {  # (operation, family): an intrinsic, its flags
+    ("sqrt", FLOAT): ("llvm.sqrt", ""),
+    ("fma", FLOAT): ("llvm.fma", ""),
+    ("abs", FLOAT): ("llvm.fabs", ""),
+    ("min", FLOAT): ("llvm.minimum", "nsz "),  # NaN if either; the zeros are equal
+    ("max", FLOAT): ("llvm.maximum", "nsz "),
+    ("min", INT): ("llvm.smin", ""),
+    ("max", INT): ("llvm.smax", ""),
+}
+REDUCED = {  # a vector to a scalar
+    ("reduce_add", INT): "llvm.vector.reduce.add",
+    ("reduce_min", INT): "llvm.vector.reduce.smin",
+    ("reduce_max", INT): "llvm.vector.reduce.smax",
+    ("reduce_and", BOOL): "llvm.vector.reduce.and",
+    ("reduce_or", BOOL): "llvm.vector.reduce.or",
+}
+HALVED = {"reduce_min": "min", "reduce_max": "max"}  # floats: by halves, NaN kept
+MATH = {"exp": llvm_math.exp, "log": llvm_math.log, "rsqrt": llvm_math.rsqrt}
+COMPARISONS = frozenset({"lt", "le", "gt", "ge", "eq", "ne"})
+
+
+def expression(w: Writer, op: str, args: list[str], type_: Type, result: Type) -> str:
+    """Return the LLVM expression of an operation, its last step still unnamed.
+
+    `type_` is the first argument's type (the result's, if there is none). Raises
+    `Unsupported` for an operation of another target.
+    """
+    dtype = type_.dtype
+    template = SPELLED.get((op, dtype.kind))
+    if dtype in HALVES:
+        if op not in SHAPES and op != "cast":
+            return _half(w, op, args, type_)
+    elif template is not None:
+        return template % (register(type_), *args)
+    return _special(w, op, args, type_, result)
+
+
+def _half(w: Writer, op: str, args: list[str], type_: Type) -> str:
+    """Compute in float32; round back unless the result is a bool."""
+    wide = typed(float32, type_.lanes)
+    args = [llvm_convert.widened(w, arg, type_) for arg in args]
+    template = SPELLED.get((op, FLOAT))
+    if template is not None:
+        value = template % (register(wide), *args)
+    else:
+        value = _special(w, op, args, wide, wide)
+    if op in COMPARISONS:
+        return value
+    lanes = 1 if op.startswith("reduce") else type_.lanes
+    result = typed(type_.dtype, lanes)
+    return llvm_convert.narrow(w, w.put(value), result)
+
+
+def _special(w: Writer, op: str, args: list[str], type_: Type, result: Type) -> str:
+    """Return the expression of an operation that is more than a template."""
+    dtype, lanes, spelled = type_.dtype, type_.lanes, register(type_)
+    element = ELEMENT[dtype]
+    called = CALLED.get((op, dtype.kind))
+    if called is not None:
+        if op == "fma":
+            w.needs("fma", "a fused multiply-add")
+        name, flags = called
+        typed_args = [(spelled, arg) for arg in args]
+        full = f"{name}.{mangle(element, lanes)}"
+        return w.call(spelled, full, *typed_args, flags=flags)
+    if op in SHAPES:
+        return SHAPES[op](w, args, type_, result)
+    if op in MATH:
+        return MATH[op](w, args[0], type_)
+    if op == "cast":
+        return llvm_convert.cast(w, args[0], type_, result.dtype)
+    if op == "not":
+        return f"xor {spelled} {args[0]}, {everywhere('true', 'i1', lanes)}"
+    if op == "abs":
+        name = f"llvm.abs.{mangle(element, lanes)}"
+        return w.call(spelled, name, (spelled, args[0]), ("i1", "false"))
+    if op.startswith("reduce"):
+        return _reduce(w, op, args[0], type_)
+    raise Unsupported(
+        f"{op} does not exist on target cpu; choose a schedule made for cpu."
+    )
+
+
+def _reduce(w: Writer, op: str, value: str, type_: Type) -> str:
+    """Reduce the lanes in the order that is fastest."""
+    spelled = register(type_)
+    element = ELEMENT[type_.dtype]
+    if type_.lanes == 1:
+        return f"bitcast {spelled} {value} to {spelled}"
+    if op in HALVED and type_.dtype.kind == FLOAT:
+        return _reduce_by_halves(w, HALVED[op], value, type_)
+    name = REDUCED.get((op, type_.dtype.kind))
+    if name is not None:
+        full = f"{name}.{mangle(element, type_.lanes)}"
+        return w.call(element, full, (spelled, value))
+    full = f"llvm.vector.reduce.fadd.{mangle(element, type_.lanes)}"
+    zero = scalar(-0.0, type_.dtype)
+    return w.call(element, full, (element, zero), (spelled, value), flags="reassoc ")
+
+
+def _reduce_by_halves(w: Writer, op: str, value: str, type_: Type) -> str:
+    """Fold the upper half on the lower until two lanes are left, then those."""
+    dtype, lanes = type_.dtype, type_.lanes
+    while lanes > 1:
+        whole, lanes = register(typed(dtype, lanes)), lanes // 2
+        parts = []
+        for first in (0, lanes):
+            order = ", ".join(f"i32 {first + k}" for k in range(lanes))
+            if lanes == 1:
+                part = w.put(f"extractelement {whole} {value}, i64 {first}")
+            else:
+                part = w.put(
+                    f"shufflevector {whole} {value}, {whole} poison, "
+                    f"<{lanes} x i32> <{order}>"
+                )
+            parts.append(part)
+        half = typed(dtype, lanes)
+        last = _special(w, op, parts, half, half)
+        value = w.put(last) if lanes > 1 else last
+    return value
+
+
+def _splat(w: Writer, args: list[str], type_: Type, result: Type) -> str:
+    if result.lanes == 1:
+        return f"bitcast {register(type_)} {args[0]} to {register(type_)}"
+    vector, lanes = register(result), result.lanes
+    first = f"insertelement {vector} poison, {register(type_)} {args[0]}, i64 0"
+    order = f"<{lanes} x i32> zeroinitializer"
+    return f"shufflevector {vector} {w.put(first)}, {vector} poison, {order}"
+
+
+def _extract(_w: Writer, args: list[str], type_: Type, _result: Type) -> str:
+    if type_.lanes == 1:
+        return f"bitcast {register(type_)} {args[0]} to {register(type_)}"
+    return f"extractelement {register(type_)} {args[0]}, i64 {args[1]}"
+
+
+def _select(_w: Writer, args: list[str], type_: Type, result: Type) -> str:
+    value = register(result)
+    return f"select {register(type_)} {args[0]}, {value} {args[1]}, {value} {args[2]}"
+
+
+def _iota(_w: Writer, _args: list[str], type_: Type, result: Type) -> str:
+    order = _numbered(ELEMENT[result.dtype], result.lanes)
+    return f"add {register(type_)} {order}, zeroinitializer"
+
+
+def _mask_below(w: Writer, args: list[str], _type: Type, result: Type) -> str:
+    """Compare lanes in i32, the count brought into [0, lanes] first."""
+    lanes, words = result.lanes, spell("i32", result.lanes)
+    (count,) = args
+    for name, bound in (("llvm.smin.i64", lanes), ("llvm.smax.i64", 0)):
+        count = w.put(w.call("i64", name, ("i64", count), ("i64", str(bound))))
+    count = w.put(f"trunc i64 {count} to i32")
+    if lanes > 1:
+        first = f"insertelement {words} poison, i32 {count}, i64 0"
+        order = f"<{lanes} x i32> zeroinitializer"
+        count = w.put(f"shufflevector {words} {w.put(first)}, {words} poison, {order}")
+    return f"icmp slt {words} {_numbered('i32', lanes)}, {count}"
+
+
+def _numbered(element: str, lanes: int) -> str:
+    if lanes == 1:
+        return "0"
+    return f"<{', '.join([f'{element} {lane}' for lane in range(lanes)])}>"
+
+
+SHAPES: dict[str, Callable[[Writer, list[str], Type, Type], str]] = {
+    "splat": _splat,
+    "extract": _extract,
+    "select": _select,
+    "iota": _iota,
+    "mask_below": _mask_below,
+}
