@@ -1,0 +1,165 @@
+"""Trials as bytes and as JSON values: what a store row and an exported file hold.
+
+The samples of a trial are one blob, little-endian::
+
+    magic     4 bytes   b"STYD"
+    version   u16       1
+    flags     u16       bit 0: the body is compressed by zlib
+    windows   u32       n
+    floors    u32       m
+    digest    16 bytes  BLAKE2b of the uncompressed body
+    body      i64[n] ticks, i64[n] starts, i64[n] launches, i64[n] cpu,
+              i64[n] preemptions, i64[m] raw readings of the clock's floor
+"""
+
+from __future__ import annotations
+
+import math
+import struct
+import zlib
+from collections.abc import Mapping
+from dataclasses import asdict
+from hashlib import blake2b
+from typing import Any, Final
+
+from steelyard.errors import StoreError
+from steelyard.trial import ClockFacts, Samples, Trial
+
+MAGIC: Final = b"STYD"
+VERSION: Final = 1
+COMPRESSED: Final = 1
+HEADER: Final = struct.Struct("<4sHHII16s")
+ARRAYS: Final = ("ticks", "starts", "launches", "cpu", "preemptions")
+
+COMPRESSION: Final = 1
+"""zlib's fastest level: ticks shrink to about half, and higher levels gain 2 %."""
+
+FLOAT: Final = "$float"
+"""Key of a float that JSON has no word for: NaN and the infinities."""
+
+
+def pack(samples: Samples, floor: tuple[int, ...]) -> bytes:
+    """Write samples and the clock's raw floor readings as one blob."""
+    numbers = [x for name in ARRAYS for x in getattr(samples, name)]
+    body = struct.pack(f"<{len(numbers) + len(floor)}q", *numbers, *floor)
+    digest = blake2b(body, digest_size=16).digest()
+    head = HEADER.pack(MAGIC, VERSION, COMPRESSED, len(samples), len(floor), digest)
+    return head + zlib.compress(body, COMPRESSION)
+
+
+def unpack(blob: bytes) -> tuple[Samples, tuple[int, ...]]:
+    """Read what `pack` wrote.
+
+    Raises:
+        StoreError: the blob is cut, of a newer version, or not what was written.
+    """
+    count, floors, body = _checked(blob)
+    numbers = struct.unpack(f"<{len(ARRAYS) * count + floors}q", body)
+    arrays = [numbers[i * count : (i + 1) * count] for i in range(len(ARRAYS))]
+    return Samples(*arrays), numbers[len(ARRAYS) * count :]
+
+
+def _checked(blob: bytes) -> tuple[int, int, bytes]:
+    """Return windows, floor readings and the body once all of it is verified."""
+    if len(blob) < HEADER.size or blob[:4] != MAGIC:
+        raise StoreError(
+            f"samples begin with {blob[:4]!r}, expected {MAGIC!r}; this row was not "
+            "written by steelyard or was damaged. Weigh the case again."
+        )
+    _, version, flags, count, floors, digest = HEADER.unpack_from(blob)
+    if version > VERSION:
+        raise StoreError(
+            f"samples have format {version}, this steelyard reads up to {VERSION}; "
+            "upgrade steelyard."
+        )
+    try:
+        body = blob[HEADER.size :]
+        body = zlib.decompress(body) if flags & COMPRESSED else body
+    except zlib.error as error:
+        raise _damaged(str(error)) from error
+    if blake2b(body, digest_size=16).digest() != digest:
+        raise _damaged("the digest differs")
+    if len(body) != 8 * (len(ARRAYS) * count + floors):
+        raise _damaged("the length differs")
+    return count, floors, body
+
+
+def _damaged(why: str) -> StoreError:
+    return StoreError(
+        f"samples are not what was written ({why}); the row was damaged. "
+        "Restore the store from a copy, or weigh the case again."
+    )
+
+
+def document(trial: Trial) -> dict[str, Any]:
+    """Return everything of a trial but its blob as JSON values."""
+    names = (*DOCUMENT, "doubts", "error")
+    values = {name: plain(getattr(trial, name)) for name in names}
+    clock = asdict(trial.clock)
+    del clock["floor"]  # in the blob
+    return values | {"clock": plain(clock)}
+
+
+DOCUMENT: Final = (
+    "case",
+    "axes",
+    "mode",
+    "block",
+    "position",
+    "worker",
+    "floors",
+    "ledger",
+    "facts",
+    "hashes",
+    "extra",
+)
+
+
+def trial(values: Mapping[str, Any], blob: bytes) -> Trial:
+    """Rebuild a trial from its `document` and its blob.
+
+    Raises:
+        StoreError: the blob is damaged, or a value is missing.
+    """
+    samples, floor = unpack(blob)
+    try:
+        clock = ClockFacts(floor=floor, **restore(values["clock"]))
+        rest = {name: restore(values[name]) for name in DOCUMENT}
+        doubts = tuple(values["doubts"])
+        return Trial(
+            samples=samples, clock=clock, doubts=doubts, error=values["error"], **rest
+        )
+    except (KeyError, TypeError) as error:
+        raise _damaged(f"{type(error).__name__} {error}") from error
+
+
+def plain(value: Any) -> Any:
+    """Return ``value`` in the types of strict JSON; `restore` undoes it.
+
+    Mappings become objects, sequences lists, other numbers Python's, and what JSON
+    has no word for (a dtype, a path) its text.
+    """
+    if value is None or type(value) in {bool, int, str}:
+        return value
+    if isinstance(value, (int, str)):  # a member of an enumeration
+        return int(value) if isinstance(value, int) else str(value)
+    if isinstance(value, float):
+        return float(value) if math.isfinite(value) else {FLOAT: repr(float(value))}
+    if isinstance(value, Mapping):
+        return {str(k): plain(v) for k, v in value.items()}
+    if isinstance(value, (list, tuple, set, frozenset)):
+        return [plain(v) for v in value]
+    if hasattr(value, "item") and getattr(value, "ndim", None) == 0:
+        return plain(value.item())  # a NumPy scalar
+    return str(value)
+
+
+def restore(value: Any) -> Any:
+    """Return what `plain` was given, as far as JSON can tell."""
+    if isinstance(value, dict):
+        if value.keys() == {FLOAT}:
+            return float(value[FLOAT])
+        return {k: restore(v) for k, v in value.items()}
+    if isinstance(value, list):
+        return [restore(v) for v in value]
+    return value

@@ -1,0 +1,125 @@
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from steelyard import lock
+from steelyard.errors import USAGE, SteelyardError
+
+HOLD = """
+import sys, pathlib
+from steelyard import lock
+with lock.measuring(path=pathlib.Path(sys.argv[1])):
+    print("held", flush=True)
+    sys.stdin.read()
+"""
+
+
+@pytest.fixture
+def path(tmp_path):
+    """Give a lock file of this test alone."""
+    return tmp_path / "steelyard.lock"
+
+
+@pytest.fixture
+def holder(path):
+    """Start a process that holds the lock until its input ends."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", HOLD, path],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout.readline() == "held\n"
+    yield process
+    process.kill()
+    process.communicate()
+
+
+def test_a_second_run_is_refused_and_told_who_measures(path, holder):
+    """The sentence names process, user, time, command and folder; the code is 4."""
+    with pytest.raises(SteelyardError) as caught, lock.measuring(path=path):
+        pass
+    assert caught.value.exit_code == USAGE
+    said = str(caught.value)
+    assert f"process {holder.pid} of " in said
+    assert re.search(r"since 20\d\d-.*`-c .*` in /.*--wait SECONDS", said)
+
+
+def test_waiting_ends_when_the_holder_is_done(path, holder):
+    """A run that waits starts as soon as the one before has ended."""
+
+    def pause(seconds):
+        assert seconds == lock.PAUSE
+        holder.communicate("")
+
+    with lock.measuring(wait=60, path=path, pause=pause):
+        assert lock.content(path)["pid"] == os.getpid()
+
+
+def test_waiting_in_vain_says_how_long(path, holder, monkeypatch):
+    """The clock runs out, the holder still holds."""
+    ticks = iter([0.0, 1.0, 6.0])
+    monkeypatch.setattr(lock.time, "monotonic", lambda: next(ticks))
+    with (
+        pytest.raises(SteelyardError, match="after 5 s of waiting"),
+        lock.measuring(wait=5, path=path, pause=lambda _: None),
+    ):
+        pass
+    assert holder.poll() is None
+
+
+def test_a_dead_holder_never_blocks(path, holder):
+    """The kernel drops the lock of a killed process, whatever the file still says."""
+    holder.send_signal(signal.SIGKILL)
+    holder.wait()
+    assert lock.content(path)["pid"] == holder.pid
+    with lock.measuring(path=path):
+        pass
+
+
+def test_the_lock_is_free_again_after_an_error(path):
+    """A run that fails leaves no lock behind."""
+    with pytest.raises(ZeroDivisionError), lock.measuring(path=path):
+        raise ZeroDivisionError
+    with lock.measuring(path=path):
+        pass
+
+
+def test_every_user_may_write_the_lock_file(path):
+    """The file's mode does not depend on the umask of the first user."""
+    before = os.umask(0o077)
+    try:
+        with lock.measuring(path=path):
+            assert path.stat().st_mode & 0o777 == lock.SHARED
+    finally:
+        os.umask(before)
+
+
+def test_a_lock_file_that_cannot_be_opened_is_one_sentence(tmp_path):
+    """A folder, or a link that somebody planted, in the place of the lock file."""
+    planted = tmp_path / "planted"
+    planted.symlink_to(tmp_path / "victim")
+    for path in (tmp_path, planted, tmp_path / "missing" / "lock"):
+        with pytest.raises(SteelyardError, match="TMPDIR"), lock.measuring(path=path):
+            pass
+    assert not (tmp_path / "victim").exists()
+
+
+@pytest.mark.parametrize("text", ["", "{", "[1]", "\0\0", json.dumps({"pid": 7})])
+def test_what_the_file_says_is_never_trusted(path, text):
+    """Any content gives a description and no error."""
+    path.write_text(text)
+    assert lock.describe(lock.content(path))
+
+
+def test_asking_who_holds_the_lock_does_not_take_it(path, holder):
+    """`is_held` reads the kernel's list of locks."""
+    assert lock.is_held(path) is True
+    assert lock.is_held(path.with_name("other")) is False
+    holder.communicate("")
+    assert lock.is_held(path) is False

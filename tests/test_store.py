@@ -1,0 +1,437 @@
+import math
+import os
+import resource
+import signal
+import sqlite3
+import subprocess
+import sys
+import textwrap
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+import sqlalchemy as sa
+import trials
+from hypothesis import given
+from hypothesis import strategies as st
+from sqlalchemy.dialects import postgresql
+
+from steelyard import codec, run, store
+from steelyard.errors import StoreError
+from steelyard.store import Store
+from steelyard.trial import Samples
+
+INT64 = st.integers(-(2**63), 2**63 - 1)
+
+
+@pytest.fixture
+def path(tmp_path):
+    """Give the path of a store that does not exist yet, in a folder that does not."""
+    return tmp_path / "house" / "steelyard.db"
+
+
+@pytest.fixture
+def filled(path):
+    """Make a store with one finished run of three trials."""
+    with Store.open(str(path)) as opened:
+        uid = opened.begin(trials.run())
+        for block in range(3):
+            opened.add(uid, trials.trial(block=block))
+        opened.finish(uid, "finished")
+    return path
+
+
+def child(code, *arguments):
+    """Start a process that has the made-up trials at hand."""
+    here = Path(__file__).parent
+    text = f"import sys; sys.path.insert(0, {str(here)!r}); import trials\n"
+    text += "from steelyard.store import Store\n" + textwrap.dedent(code)
+    return subprocess.Popen(
+        [sys.executable, "-c", text, *map(str, arguments)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+@given(st.lists(st.tuples(*[INT64] * 5)), st.lists(INT64))
+def test_samples_survive_the_blob_unchanged(windows, floor):
+    """Any 64-bit integers in any number come back equal."""
+    columns = [tuple(c) for c in zip(*windows, strict=True)] or [()] * 5
+    samples = Samples(*columns)
+    assert codec.unpack(codec.pack(samples, tuple(floor))) == (samples, tuple(floor))
+
+
+@given(st.data())
+def test_a_blob_with_any_changed_byte_is_refused_or_reads_the_same(data):
+    """A flipped bit never changes a number silently."""
+    samples = trials.samples([3, 1, 4, 1, 5])
+    blob = bytearray(codec.pack(samples, (9,)))
+    at = data.draw(st.integers(0, len(blob) - 1))
+    blob[at] ^= 1 << data.draw(st.integers(0, 7))
+    with suppress(StoreError):
+        assert codec.unpack(bytes(blob)) == (samples, (9,))
+
+
+@pytest.mark.parametrize("cut", [0, 1, 3, 31, 32, 40])
+def test_a_cut_blob_is_refused(cut):
+    """What is left of a half-written blob is never read as samples."""
+    with pytest.raises(StoreError):
+        codec.unpack(codec.pack(trials.samples([1, 2, 3]), ())[:cut])
+
+
+def test_a_trial_comes_back_equal_with_its_ugly_values(path):
+    """NaN, infinities, nested facts, newlines, NULs and no samples are all kept."""
+    ugly = trials.trial(
+        ticks=(),
+        facts={"ratio": math.inf, "deep": {"list": [1, None, True, -math.inf]}},
+        extra={"text": 'a\nb\0"\u2028', "huge": 2**70},
+        doubts=("preempted", "bimodal"),
+        error="it raised ValueError: \0",
+    )
+    with Store.open(str(path)) as opened:
+        uid = opened.begin(trials.run())
+        opened.add(uid, ugly)
+        assert opened.trials(uid) == [ugly]
+    (nan,) = [codec.restore(codec.plain({"x": math.nan}))["x"]]
+    assert math.isnan(nan)
+
+
+def test_trials_come_back_in_the_order_they_were_measured(filled):
+    """`trials` keeps the order, and picks one case when asked."""
+    with Store.open(str(filled)) as opened:
+        (only,) = opened.runs()
+        assert only.state == "finished"
+        assert [t.block for t in opened.trials(only.uid)] == [0, 1, 2]
+        assert opened.trials(only.uid, "copy[n=9]") == []
+        assert len(opened.trials(only.uid, "copy[n=1024,impl=numpy]")) == 3
+
+
+def test_a_killed_run_keeps_its_finished_trials_and_reads_killed(path):
+    """SIGKILL in the middle of a run loses no trial whose `add` returned."""
+    writer = child(
+        """
+        store = Store.open(sys.argv[1])
+        uid = store.begin(trials.run())
+        for block in range(10**6):
+            store.add(uid, trials.trial(block=block))
+            print(block, flush=True)
+        """,
+        path,
+    )
+    for _ in range(7):
+        last = int(writer.stdout.readline())
+    with Store.open(str(path)) as opened:
+        assert opened.runs()[0].state == "running"
+    writer.send_signal(signal.SIGKILL)
+    writer.communicate()
+    with Store.open(str(path), create=False) as opened:
+        (only,) = opened.runs()
+        assert (only.state, only.partial) == ("killed", True)
+        blocks = [t.block for t in opened.trials(only.uid)]
+    assert blocks == list(range(len(blocks)))
+    assert len(blocks) > last
+
+
+def test_two_processes_make_and_fill_one_store_at_once(path):
+    """Neither the making of the tables nor the trials get lost or mixed."""
+    code = """
+        store = Store.open(sys.argv[1])
+        uid = store.begin(trials.run())
+        for block in range(40):
+            store.add(uid, trials.trial(block=block))
+        store.finish(uid, "finished")
+        """
+    writers = [child(code, path) for _ in range(3)]
+    for writer in writers:
+        assert writer.communicate()[1] == ""
+        assert writer.returncode == 0
+    with Store.open(str(path)) as opened:
+        runs = opened.runs()
+        assert [r.state for r in runs] == ["finished"] * 3
+        for one in runs:
+            assert [t.block for t in opened.trials(one.uid)] == list(range(40))
+
+
+def test_a_run_on_another_machine_is_not_called_killed():
+    """A process that cannot be seen from here may well be alive."""
+    here = trials.run()
+    away = dict(here.writer, machine="ffffffffffff", pid=2**22 + 1)
+    assert not run.is_gone(trials.run(writer=away))
+    assert not run.is_gone(here)
+    assert run.is_gone(trials.run(writer=dict(here.writer, pid=2**22 + 1)))
+    assert run.is_gone(trials.run(writer=dict(here.writer, boot="before")))
+
+
+def test_a_full_disk_is_one_sentence_and_loses_nothing(filled):
+    """SQLite's own page limit stands in for a full disk: SQLITE_FULL."""
+    with Store.open(str(filled)) as opened:
+        with opened._transaction() as connection:
+            connection.exec_driver_sql("PRAGMA max_page_count = 1")
+        uid = opened.runs()[0].uid
+        big = trials.trial(ticks=[n * 7919**3 % 10**9 for n in range(10**4)])
+        with pytest.raises(StoreError, match=r"the disk is full.*--store"):
+            opened.add(uid, big)
+    with Store.open(str(filled)) as opened:
+        assert len(opened.trials(uid)) == 3
+
+
+def test_a_file_size_limit_is_one_sentence_and_loses_nothing(path):
+    """A write that the system refuses (EFBIG) leaves the trials before it."""
+    writer = child(
+        """
+        import random, resource
+        store = Store.open(sys.argv[1])
+        uid = store.begin(trials.run())
+        resource.setrlimit(resource.RLIMIT_FSIZE, (300_000, 300_000))
+        stored = 0
+        try:
+            while True:
+                ticks = [random.randrange(10**9) for _ in range(500)]
+                store.add(uid, trials.trial(ticks=ticks, block=stored))
+                stored += 1
+        except Exception as error:
+            print(stored, type(error).__name__, error)
+        """,
+        path,
+    )
+    out, err = writer.communicate()
+    assert (err, writer.returncode) == ("", 0)
+    stored, kind, sentence = out.split(" ", 2)
+    assert kind == "StoreError"
+    assert "what was stored before is safe" in sentence
+    with Store.open(str(path)) as opened:
+        (only,) = opened.runs()
+        assert len(opened.trials(only.uid)) == int(stored) > 0
+    assert resource.getrlimit(resource.RLIMIT_FSIZE)[0] != 300_000
+
+
+@pytest.fixture
+def nobody():
+    """Run the rest of the test without the rights of root."""
+    if os.geteuid():
+        yield
+        return
+    os.seteuid(65534)
+    yield
+    os.seteuid(0)
+
+
+@pytest.fixture
+def open_house(tmp_path):
+    """Make a folder that everybody may look into but only its owner may change."""
+    for folder in (tmp_path, *tmp_path.parents[:3]):
+        if folder.stat().st_uid == os.geteuid() and folder != Path("/tmp"):
+            folder.chmod(0o755)
+    return tmp_path
+
+
+def test_a_folder_without_write_permission_is_one_sentence(open_house, request):
+    """A new store where nothing may be written says so and names --store."""
+    locked = open_house / "locked"
+    locked.mkdir(mode=0o555)
+    request.getfixturevalue("nobody")
+    for path in (locked / "s.db", locked / "below" / "s.db"):
+        with pytest.raises(StoreError, match=r"(?i)permission.*--store"):
+            Store.open(str(path))
+
+
+def test_a_read_only_store_can_be_read_but_not_filled(open_house, request):
+    """A run that somebody mounted read-only is shown; writing to it is refused."""
+    path = open_house / "s.db"
+    with Store.open(str(path)) as opened:
+        uid = opened.begin(trials.run())
+        opened.add(uid, trials.trial())
+    path.chmod(0o444)
+    open_house.chmod(0o555)
+    request.getfixturevalue("nobody")
+    with Store.open(str(path), create=False) as opened:
+        assert len(opened.trials(uid)) == 1
+        with pytest.raises(StoreError, match=r"no permission to write.*--store"):
+            opened.add(uid, trials.trial())
+
+
+def test_a_text_file_is_not_a_store_and_stays_as_it_is(tmp_path):
+    """A file that is not SQLite is refused before anything is written."""
+    path = tmp_path / "notes.txt"
+    path.write_text("weights and measures")
+    with pytest.raises(StoreError, match=r"not a steelyard store.*weights and"):
+        Store.open(str(path))
+    assert path.read_text() == "weights and measures"
+
+
+def test_a_folder_is_not_a_store(tmp_path):
+    """A folder's name where a file is expected is one sentence."""
+    with pytest.raises(StoreError, match=r"Is a directory"):
+        Store.open(str(tmp_path))
+
+
+def test_a_database_of_something_else_is_refused(tmp_path):
+    """The sentence names the foreign tables; no table of ours is added."""
+    path = tmp_path / "other.db"
+    with sqlite3.connect(path) as connection:
+        connection.execute("CREATE TABLE recipes (name TEXT)")
+    connection.close()
+    with pytest.raises(StoreError, match=r"something else.*recipes"):
+        Store.open(str(path))
+
+
+@pytest.mark.parametrize("keep", [100, 4096, 9000])
+def test_a_truncated_store_is_one_sentence(filled, keep):
+    """Half a file is refused when it is opened or read, never with a traceback."""
+    data = filled.read_bytes()
+    filled.write_bytes(data[:keep])
+    with pytest.raises(StoreError, match=r"--store|Weigh|copy"):
+        read_everything(filled)
+
+
+def read_everything(path):
+    """Return every trial of every run of a store."""
+    with Store.open(str(path), create=False) as opened:
+        return [opened.trials(one.uid) for one in opened.runs()]
+
+
+def test_an_empty_file_becomes_a_store_but_does_not_read_as_one(tmp_path):
+    """A writer may fill an empty file; a reader says that it is empty."""
+    path = tmp_path / "s.db"
+    path.touch()
+    with pytest.raises(StoreError, match="is empty"):
+        Store.open(str(path), create=False)
+    with Store.open(str(path)) as opened:
+        assert opened.runs() == []
+
+
+def test_a_missing_store_names_the_command_that_makes_one(path):
+    """Reading makes no file."""
+    with pytest.raises(StoreError, match=r"no store at .* `steelyard run`"):
+        Store.open(str(path), create=False)
+    assert not path.parent.exists()
+
+
+def test_a_newer_schema_is_refused_by_both_versions(filled):
+    """The sentence names the schema seen, the one known, and the way up."""
+    with sqlite3.connect(filled) as connection:
+        connection.execute("UPDATE steelyard_schema SET version=7, written_by='9.1'")
+    connection.close()
+    with pytest.raises(StoreError, match=r"schema 7.*steelyard 9\.1.*schema 1.*pip"):
+        Store.open(str(filled))
+
+
+def test_a_damaged_row_is_one_sentence(filled):
+    """Values that are not JSON any more do not come back as something else."""
+    with sqlite3.connect(filled) as connection:
+        connection.execute("UPDATE trial SET document = '{\"case\":'")
+    connection.close()
+    with Store.open(str(filled)) as opened, pytest.raises(StoreError, match="did not"):
+        opened.trials(opened.runs()[0].uid)
+
+
+@pytest.mark.parametrize(
+    ("url", "says"),
+    [
+        ("nonsense://x", "pip install"),
+        ("://", "URL"),
+        ("postgresql+nodriver://me:secret@host/db", "postgresql"),
+    ],
+)
+def test_an_unusable_url_is_one_sentence_without_its_password(url, says):
+    """What can go wrong with a URL is said, and secrets stay secret."""
+    with pytest.raises(StoreError, match=says) as caught:
+        Store.open(url)
+    assert "secret" not in str(caught.value)
+
+
+def test_the_tables_are_legal_for_postgresql():
+    """Each table's text compiles for the other database the store may live in."""
+    for table in store.METADATA.sorted_tables:
+        text = str(sa.schema.CreateTable(table).compile(dialect=postgresql.dialect()))
+        assert text.strip().startswith("CREATE TABLE")
+
+
+def test_runs_are_found_by_age_tag_id_and_commit(path):
+    """A selector names one run, or says what there is."""
+    made = [
+        trials.run(uid=f"{digit}{digit}{31 * '0'}"[:32], tags=tags, started=f"2026-{i}")
+        for i, (digit, tags) in enumerate(
+            [("a", ("base",)), ("b", ()), ("c", ("base",))]
+        )
+    ]
+    with Store.open(str(path)) as opened:
+        with pytest.raises(StoreError, match="no run yet"):
+            opened.find("@-1")
+        for one in made:
+            opened.begin(one)
+        assert opened.find("@-1").uid == made[2].uid
+        assert opened.find("@-3").uid == made[0].uid
+        assert opened.find("base").uid == made[2].uid
+        assert opened.find("bb00").uid == made[1].uid
+        assert opened.find("c0ffee").uid == made[2].uid
+        with pytest.raises(StoreError, match="has 3"):
+            opened.find("@-4")
+        for unknown in ("", "bb0", "nothing", "@-0", "@1"):
+            with pytest.raises(StoreError, match=r"latest runs: cc00.* base"):
+                opened.find(unknown)
+
+
+def test_the_beginning_of_two_ids_is_refused(path):
+    """An id that could mean two runs is never guessed."""
+    with Store.open(str(path)) as opened:
+        for end in "01":
+            opened.begin(trials.run(uid="abcd" + 27 * "0" + end))
+        with pytest.raises(StoreError, match="beginning of 2 ids"):
+            opened.find("abcd")
+
+
+def test_an_exported_run_is_imported_once(filled, tmp_path):
+    """The same run comes out of the file; a second import adds nothing."""
+    with Store.open(str(filled)) as opened:
+        (only,) = opened.runs()
+        data = opened.export(only.uid)
+        expected = opened.trials(only.uid)
+    with Store.open(str(tmp_path / "other.db")) as other:
+        assert other.load(data) == store.Loaded(only.uid, 3, 0)
+        assert other.load(data) == store.Loaded(only.uid, 0, 3)
+        assert other.runs() == [only]
+        assert other.trials(only.uid) == expected
+
+
+def test_an_import_completes_a_run_that_was_exported_too_early(path, tmp_path):
+    """Trials that a first import did not have are added by the second."""
+    with Store.open(str(path)) as opened, Store.open(str(tmp_path / "b.db")) as other:
+        uid = opened.begin(trials.run())
+        opened.add(uid, trials.trial(block=0))
+        other.load(opened.export(uid))
+        opened.add(uid, trials.trial(block=1))
+        opened.finish(uid, "finished")
+        assert other.load(opened.export(uid)) == store.Loaded(uid, 1, 1)
+        assert other.trials(uid) == opened.trials(uid)
+        assert other.runs()[0].state == "finished"
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        (lambda _: b"", "not JSON"),
+        (lambda _: b"\x89PNG\r\n", "not JSON"),
+        (lambda _: b"[1]", "not an exported run"),
+        (lambda d: d[: len(d) // 2], "not JSON"),
+        (lambda d: d.replace(b'"format": 1', b'"format": 8'), "format 8.*up to 1"),
+        (lambda d: d.replace(b"copy[n=1024", b"copy[n=4096"), "digest differs"),
+    ],
+)
+def test_a_file_that_is_not_an_exported_run_is_refused(filled, change, says):
+    """Nothing of a foreign, cut, newer or edited file is imported."""
+    with Store.open(str(filled)) as opened:
+        data = opened.export(opened.runs()[0].uid)
+        with pytest.raises(StoreError, match=says):
+            opened.load(change(data))
+        assert len(opened.runs()) == 1
+
+
+def test_an_unknown_run_cannot_be_exported(filled):
+    """The sentence names the store and where to look."""
+    with (
+        Store.open(str(filled)) as opened,
+        pytest.raises(StoreError, match="no run dead"),
+    ):
+        opened.export("dead")

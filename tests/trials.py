@@ -1,0 +1,81 @@
+"""Made-up trials and runs for the tests of everything behind measuring."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from steelyard import run as runs
+from steelyard.trial import ClockFacts, Samples, Trial
+
+FACTS = {
+    "identity": {
+        "id": "0123456789ab",
+        "cpu": "Test CPU",
+        "cores": 2,
+        "caches": {"L1": {"bytes": 32768, "shared_by": 1}},
+        "memory": 24 << 30,
+        "hypervisor": "no",
+        "system": "Linux x86_64",
+    },
+    "settings": {"governor": "performance", "affinity": [0, 1], "kernel": "6.1"},
+    "versions": {
+        "python": "3.11.7",
+        "numpy": "2.4.6",
+        "llvmlite": "0.50.0",
+        "commit": "c0ffee" + 34 * "0",
+        "dirty": False,
+    },
+    "moment": {"load": 0.1, "memory_free": 20 << 30, "mhz": "unknown"},
+}
+
+
+def samples(ticks: Sequence[int], launches: int = 1) -> Samples:
+    """Return windows of the given ticks, one after the other."""
+    starts = [sum(ticks[:i]) for i in range(len(ticks))]
+    same = len(ticks)
+    return Samples(
+        ticks=tuple(ticks),
+        starts=tuple(starts),
+        launches=(launches,) * same,
+        cpu=tuple(ticks),
+        preemptions=(0,) * same,
+    )
+
+
+def trial(
+    case: str = "copy[n=1024,impl=numpy]",
+    ticks: Sequence[int] = tuple(range(1000, 1040)),
+    *,
+    mode: str = "kernel/warm",
+    block: int = 0,
+    **changes,
+) -> Trial:
+    """Return a trial of a case whose axes are read from its id."""
+    _, _, inside = case.rstrip("]").partition("[")
+    axes = dict(pair.split("=") for pair in inside.split(",")) if inside else {}
+    values = {
+        "case": case,
+        "axes": {k: int(v) if v.isdecimal() else v for k, v in axes.items()},
+        "mode": mode,
+        "block": block,
+        "position": block,
+        "worker": 4711,
+        "samples": samples(ticks),
+        "clock": ClockFacts("perf_counter_ns", 1, 1.0, (20, 21, 20)),
+        "floors": {"empty": 20.0, "null": 60.0, "call": 40.0},
+        "ledger": {},
+        "facts": {"bytes": 8192, "operations": 1024, "code_hash": "aa11"},
+        "hashes": {"source": "s1", "inputs": "i1", "method": "1"},
+        "doubts": (),
+        "error": None,
+        "extra": {"wall": 0.1},
+    }
+    return Trial(**(values | changes))
+
+
+def run(command: str = "steelyard run suites", **changes) -> runs.Run:
+    """Return a run of this process on a made-up machine."""
+    import dataclasses
+
+    new = runs.new(command, {"seed": 0}, facts=FACTS)
+    return dataclasses.replace(new, **changes)
