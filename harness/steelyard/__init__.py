@@ -1,0 +1,24 @@
+"""steelyard weighs compute kernels: the kernel, and nothing else.
+
+A benchmark is a function over handles, decorated with ``benchmark``; see README.md.
+"""
+
+from __future__ import annotations
+
+from steelyard.benchmark import Axis, Benchmark, Case, axis, benchmark
+from steelyard.errors import BenchmarkError, SteelyardError, StoreError
+from steelyard.handles import Builder, Handle
+
+__all__ = [
+    "Axis",
+    "Benchmark",
+    "BenchmarkError",
+    "Builder",
+    "Case",
+    "Handle",
+    "SteelyardError",
+    "StoreError",
+    "axis",
+    "benchmark",
+]
+__version__ = "0.1.0"

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import statistics
+from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from types import MappingProxyType
+from typing import Final
+
+from steelyard import stats
+from steelyard.trial import Trial
 
 
 class Doubt(StrEnum):
@@ -50,3 +55,80 @@ HINTS: Mapping[Doubt, str] = MappingProxyType(
         "ended; raise --budget or accept the printed interval",
     }
 )
+
+FLOORS: Final = 5
+"""A window shorter than this many floors is mostly clock."""
+WIDE: Final = 0.05
+"""An interval whose half-width is above this share leaves the second figure open."""
+DISTURBED: Final = 0.25
+"""Share of samples with an involuntary context switch."""
+NEIGHBOURS: Final = 0.25
+"""Processors kept busy by others while a trial ran."""
+DRIFT: Final = 0.02
+SEPARATION: Final = 0.05
+"""Two groups of samples nearer than this are one for every purpose."""
+BETWEEN: Final = 0.85
+"""Share of the variance between the best two groups (Otsu 1979): 0.64 for a normal
+distribution, 0.75 for a uniform one, 1 for two values."""
+
+
+def raise_doubts(
+    trial: Trial, last_level_cache: int, precision: float
+) -> tuple[Doubt, ...]:
+    """Name everything about a trial that its readers must know."""
+    samples, extra = trial.samples, trial.extra
+    times = samples.per_launch()
+    if not times:
+        return ()
+    summary = stats.summarise(times, samples.launches[0], trial.clock.quantum)
+    warm_kernel = trial.mode.startswith("kernel/warm")
+    share = extra.get("working_set", 0) / last_level_cache
+    seen = {
+        Doubt.BIMODAL: two_groups(times),
+        Doubt.BUSY_MACHINE: extra.get("neighbours", 0.0) > NEIGHBOURS,
+        Doubt.CACHE_SIZED: warm_kernel and 0.5 < share < 1.5,
+        Doubt.COLLAPSED_INPUT: extra.get("collapsed", False),
+        Doubt.DRIFTING: drifts(times),
+        Doubt.FEW_SAMPLES: len(times) < stats.MINIMUM,
+        Doubt.PREEMPTED: sum(map(bool, samples.preemptions)) > DISTURBED * len(times),
+        Doubt.QUANTISED: summary.quantised,
+        Doubt.UNCHECKED: not extra.get("checked", True),
+        Doubt.UNDER_FLOOR: statistics.median(samples.ticks)
+        < FLOORS * trial.floors["empty"],
+        Doubt.UNSETTLED: summary.estimate.half_width > max(WIDE, precision),
+    }
+    return tuple(doubt for doubt, holds in seen.items() if holds)
+
+
+def drifts(times: Sequence[float]) -> bool:
+    """Tell whether the first and last third differ beyond their intervals."""
+    third = len(times) // 3
+    if third < stats.MINIMUM:
+        return False
+    first = stats.median(sorted(times[:third]))
+    last = stats.median(sorted(times[-third:]))
+    apart = last.low > first.high or last.high < first.low
+    return apart and abs(last.value / first.value - 1) > DRIFT
+
+
+def two_groups(times: Sequence[float]) -> bool:
+    """Tell whether the samples, but for the slowest tenth, are two groups."""
+    ordered = sorted(times)[: max(1, round(0.9 * len(times)))]
+    if len(ordered) < 16 or ordered[0] == ordered[-1]:
+        return False
+    total, count = sum(ordered), len(ordered)
+    spread = statistics.pvariance(ordered) * count
+    below, best, cut = 0.0, 0.0, 0
+    for index, value in enumerate(ordered[:-1], 1):
+        below += value
+        gap = below / index - (total - below) / (count - index)
+        between = gap * gap * index * (count - index) / count
+        if between > best:
+            best, cut = between, index
+    low = sum(ordered[:cut]) / cut
+    high = sum(ordered[cut:]) / (count - cut)
+    return (
+        best > BETWEEN * spread
+        and high / low - 1 > SEPARATION
+        and min(cut, count - cut) > 0.15 * count
+    )

@@ -75,7 +75,9 @@ def parse(text: str) -> Mode:
             cache = word
         elif word and word in FLAVOURS[quantity]:
             flavour = word
-        elif word.isdecimal() and int(word) > 0 and quantity in {"per_launch", "latency"}:
+        elif (
+            word.isdecimal() and int(word) > 0 and quantity in {"per_launch", "latency"}
+        ):
             batch = int(word)
         else:
             known = (*CACHES[quantity], *filter(None, FLAVOURS[quantity]))

@@ -10,6 +10,9 @@ from dataclasses import dataclass
 CONFIDENCE = 0.95
 """Of every interval that is printed."""
 
+MINIMUM = 6
+"""The fewest samples whose extremes hold the median with 95 % (2 / 2**6 = 3.1 %)."""
+
 QUANTISED_SHARE = 0.005
 """A tick above this share of the window is visible in the median, which can then
 only take the values of ticks: the mean of the middle half stands for it."""
@@ -87,9 +90,8 @@ def median(ordered: Sequence[float]) -> Estimate:
 
     The interval is a pair of order statistics that holds the median of any
     continuous distribution with at least `CONFIDENCE` (David and Nagaraja, Order
-    Statistics, 3rd ed., section 7.1); with fewer than 6 samples none does, and the
-    interval is the range widened to infinity on both sides of nothing: the range
-    times the ratio of the missing confidence.
+    Statistics, 3rd ed., section 7.1); with fewer than `MINIMUM` samples none
+    does, and the interval is their range.
     """
     rank = median_rank(len(ordered))
     return Estimate(statistics.median(ordered), ordered[rank], ordered[-1 - rank])
@@ -167,7 +169,9 @@ def combine(blocks: Sequence[Estimate]) -> Estimate:
     logs = [math.log(b.value) for b in blocks]
     centre = math.fsum(logs) / len(logs)
     within = math.sqrt(sum(b.half_width**2 for b in blocks)) / len(blocks)
-    half = max(_student(len(logs)) * statistics.stdev(logs) / math.sqrt(len(logs)), within)
+    half = max(
+        _student(len(logs)) * statistics.stdev(logs) / math.sqrt(len(logs)), within
+    )
     value = math.exp(centre)
     return Estimate(value, value * math.exp(-half), value * math.exp(half))
 

@@ -154,6 +154,7 @@ class Flush:
     """
 
     def __init__(self, nbytes: int) -> None:
+        self.nbytes = nbytes
         self._memory = np.ones(max(nbytes, 4096) // 8, np.uint64)
         self._sums = memory.empty((8 * pool_size(),), np.uint64)
         addresses = (self._memory.ctypes.data, nbytes, self._sums.ctypes.data)

@@ -1,0 +1,182 @@
+"""The buffers of a case: preallocated, restored, poisoned and guarded."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from steelyard import inputs
+from steelyard.errors import BenchmarkError
+from steelyard.handles import Handle
+from steelyard_device import memory
+
+Array = NDArray[Any]
+
+ZONE: Final = 4096
+"""Bytes of red zone before and after each buffer: a page, which catches a stray vector
+store as well as an index that is off by a row of a small case."""
+
+ZONE_BYTE: Final = 0xA5
+
+STAGGER: Final = 9 * memory.LINE
+"""Buffers start this far apart within their page: a load behind a store whose address
+agrees in the low 12 bits waits for it, and equal offsets would measure that."""
+
+
+class Buffers:
+    """All arrays of one case, by the names of their handles."""
+
+    def __init__(
+        self, handles: tuple[Handle, ...], seed: int, files: Mapping[str, str]
+    ) -> None:
+        self._handles = handles
+        self.arrays: dict[str, Array] = {}
+        self._pristine: dict[str, Array] = {}
+        self._sums: dict[str, int] = {}
+        for index, handle in enumerate(handles):
+            array = _allocate(handle, index)
+            if handle.role == "output":
+                poison(array)
+            else:
+                array[...] = inputs.generate(_from_file(handle, files), seed)
+            if handle.role == "inout":
+                self._pristine[handle.name] = array.copy()
+            self.arrays[handle.name] = array
+            if handle.role == "input":
+                self._sums[handle.name] = _checksum(array)
+
+    def resolve(self, value: Any) -> Any:
+        """Return the array of a handle, tuples of arrays, and others as they are."""
+        if isinstance(value, Handle):
+            return self.arrays[value.name]
+        if isinstance(value, tuple):
+            return tuple(self.resolve(item) for item in value)
+        return value
+
+    @property
+    def updates(self) -> bool:
+        """Whether the work updates something in place."""
+        return bool(self._pristine)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all buffers, without zones and copies."""
+        return sum(array.nbytes for array in self.arrays.values())
+
+    def restore(self) -> None:
+        """Give every in-place argument its first data again."""
+        for name, data in self._pristine.items():
+            np.copyto(self.arrays[name], data)
+
+    def poison(self) -> None:
+        """Overwrite every output, so that a result of an earlier launch cannot pass."""
+        for handle in self._handles:
+            if handle.role == "output":
+                poison(self.arrays[handle.name])
+
+    def check_zones(self) -> None:
+        """Look at the red zones.
+
+        Raises:
+            BenchmarkError: a zone was written to; names the buffer and the distance.
+        """
+        for name, array in self.arrays.items():
+            before, after = _zones(array)
+            for zone, where in ((before[::-1], "before"), (after, "after")):
+                hit = np.flatnonzero(zone != ZONE_BYTE)
+                if hit.size:
+                    zone[:] = ZONE_BYTE
+                    raise BenchmarkError(
+                        f"the work wrote {hit[0] + 1} bytes {where} the end of "
+                        f"{name} {array.shape}; expected no write outside it. "
+                        "Look at its bounds."
+                    )
+
+    def check_inputs(self) -> None:
+        """Look whether an input still holds what it was given.
+
+        Raises:
+            BenchmarkError: an input was written to.
+        """
+        for handle in self._handles:
+            if handle.role != "input":
+                continue
+            array = self.arrays[handle.name]
+            if _checksum(array) != self._sums[handle.name]:
+                raise BenchmarkError(
+                    f"the work changed its input {handle.name}; later launches would "
+                    "see other data. Declare it with b.inout."
+                )
+
+    def check_written(self, name: str) -> None:
+        """Look whether an output still holds nothing but poison.
+
+        Raises:
+            BenchmarkError: it does.
+        """
+        array = self.arrays[name]
+        blank = np.empty(1, array.dtype)
+        poison(blank)
+        if bool((array.reshape(-1)[:ZONE] == blank[0]).all()) and bool(
+            (array == blank[0]).all()
+        ):
+            raise BenchmarkError(
+                f"the work wrote nothing to {name}. Is it the buffer it was given?"
+            )
+
+
+def poison(array: Array) -> None:
+    """Fill with a finite value that no result should hold: NaN would hide NaN bugs."""
+    if array.dtype.kind == "f":
+        array.fill(-0.75 * np.finfo(array.dtype).max)
+    else:
+        array.reshape(-1).view(np.uint8).fill(0x99)
+
+
+def _allocate(handle: Handle, index: int) -> Array:
+    try:
+        dtype = np.dtype(handle.dtype)
+    except TypeError:
+        raise BenchmarkError(
+            f"{handle.role} {handle.name} has dtype {handle.dtype!r}, which NumPy does "
+            "not know. Use float16, float32, float64, int32, int64 or bool."
+        ) from None
+    try:
+        array = memory.empty(
+            handle.shape, dtype, offset=index * STAGGER % 4096, margin=ZONE
+        )
+    except MemoryError:
+        raise BenchmarkError(
+            f"{handle.role} {handle.name} of shape {handle.shape} does not fit into "
+            "memory. Choose a smaller size."
+        ) from None
+    for zone in _zones(array):
+        zone[:] = ZONE_BYTE
+    return array
+
+
+def _zones(array: Array) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
+    raw = array.base
+    assert isinstance(raw, np.ndarray)
+    first = array.ctypes.data - raw.ctypes.data
+    last = first + array.nbytes
+    return raw[first - ZONE : first], raw[last : last + ZONE]
+
+
+def _from_file(handle: Handle, files: Mapping[str, str]) -> Handle:
+    path = files.get(handle.name)
+    if path is None:
+        return handle
+    recipe = (("file", path), ("constant", False))
+    return Handle(handle.name, handle.role, handle.shape, handle.dtype, recipe)
+
+
+def _checksum(array: Array) -> int:
+    """Return a sum of the bits, fast enough to be taken of every input."""
+    flat = array.reshape(-1).view(np.uint8)
+    words = flat[: flat.size // 8 * 8].view(np.uint64)
+    tail = int(flat[flat.size // 8 * 8 :].sum())
+    return int(np.bitwise_xor.reduce(words)) ^ int(words.sum()) ^ tail

@@ -1,0 +1,157 @@
+"""Is the result right? Asked before a case is timed and of timed launches after."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from steelyard.benchmark import Description, raised
+from steelyard.buffers import Buffers
+from steelyard.errors import BenchmarkError
+from steelyard.handles import Handle
+
+Array = NDArray[Any]
+
+ULPS: Final = 8
+"""Default tolerance in units of the output dtype's epsilon, of each expected value and of
+the root mean square of all: a result near zero carries the error of its summands."""
+
+ROWS: Final = 64
+"""Rows kept of each expected result to compare with outputs of timed launches."""
+
+
+class Expectation:
+    """What the outputs of one launch should hold, whole once and in rows afterwards."""
+
+    def __init__(self, description: Description, buffers: Buffers, seed: int) -> None:
+        self._results = description.results
+        self._check = description.check
+        self._wanted: list[Array] | None = None
+        self._rows: list[NDArray[np.intp]] = []
+        if description.check is not None:
+            self._wanted = _reference(description, buffers)
+            draw = np.random.default_rng(seed)
+            for wanted in self._wanted:
+                count = wanted.shape[0] if wanted.ndim else 0
+                rows = draw.permutation(count)[:ROWS] if count else np.arange(0)
+                self._rows.append(np.sort(rows))
+
+    def check_all(self, buffers: Buffers) -> None:
+        """Compare every element, then keep only some rows of what was expected.
+
+        Raises:
+            BenchmarkError: an element is off, or a buffer was left or written wrongly.
+        """
+        self.check_buffers(buffers)
+        if self._wanted is None:
+            return
+        for handle, wanted in zip(self._results, self._wanted, strict=True):
+            self._compare(handle, buffers.arrays[handle.name], wanted)
+        self._wanted = [
+            wanted[rows] if wanted.ndim else wanted
+            for wanted, rows in zip(self._wanted, self._rows, strict=True)
+        ]
+
+    def check_rows(self, buffers: Buffers) -> None:
+        """Compare the kept rows with what a timed launch left.
+
+        Raises:
+            BenchmarkError: as `check_all`.
+        """
+        self.check_buffers(buffers)
+        if self._wanted is None:
+            return
+        for handle, wanted, rows in zip(
+            self._results, self._wanted, self._rows, strict=True
+        ):
+            array = buffers.arrays[handle.name]
+            self._compare(handle, array[rows] if array.ndim else array, wanted)
+
+    def check_buffers(self, buffers: Buffers) -> None:
+        """Check what needs no reference: zones, inputs, and that anything was written.
+
+        Raises:
+            BenchmarkError: one of them does not hold.
+        """
+        buffers.check_zones()
+        buffers.check_inputs()
+        for handle in self._results:
+            if handle.role == "output" and handle.size:
+                buffers.check_written(handle.name)
+
+    def _compare(self, handle: Handle, got: Array, wanted: Array) -> None:
+        assert self._check is not None
+        epsilon = ULPS * _epsilon(got.dtype)
+        rtol = epsilon if self._check.rtol is None else self._check.rtol
+        finite = wanted[np.isfinite(wanted)]
+        scale = float(np.sqrt(np.mean(np.square(finite)))) if finite.size else 0.0
+        atol = epsilon * scale if self._check.atol is None else self._check.atol
+        with np.errstate(invalid="ignore", over="ignore"):
+            exact = got.astype(np.float64)
+            close = np.abs(exact - wanted) <= atol + rtol * np.abs(wanted)
+        close |= (exact == wanted) | (np.isnan(exact) & np.isnan(wanted))
+        if not close.all():
+            first = tuple(int(i) for i in np.argwhere(~close)[0])
+            raise BenchmarkError(
+                f"{handle.name} is wrong in {np.count_nonzero(~close)} of {close.size} "
+                f"elements: at {list(first)} it holds {exact[first]:.6g}, expected "
+                f"{wanted[first]:.6g} within {atol + rtol * abs(wanted[first]):.2g}. "
+                "Mend the work, or give b.check an rtol or atol that it can meet."
+            )
+
+
+def _reference(description: Description, buffers: Buffers) -> list[Array]:
+    """Call the reference on float64 copies of the case's data."""
+    check = description.check
+    assert check is not None
+    args = [_widened(buffers.resolve(value)) for value in check.args]
+    try:
+        with np.errstate(all="ignore"):
+            found = check.function(*args)
+    except Exception as error:
+        raise BenchmarkError(f"its reference raised {raised(error)}") from error
+    results = list(found) if isinstance(found, (tuple, list)) else [found]
+    wanted = [np.asarray(result, np.float64) for result in results]
+    shapes = [handle.shape for handle in description.results]
+    if [array.shape for array in wanted] != shapes:
+        raise BenchmarkError(
+            f"its reference gave shapes {[array.shape for array in wanted]}; expected "
+            f"{shapes}, the outputs and then the inouts as declared."
+        )
+    return wanted
+
+
+def replay(
+    launch: Callable[[int], None], buffers: Buffers, results: Sequence[Handle], n: int
+) -> None:
+    """Check ``n`` timed in-place launches against the same launches untimed.
+
+    Raises:
+        BenchmarkError: they left something else.
+    """
+    timed = {h.name: buffers.arrays[h.name].copy() for h in results}
+    buffers.restore()
+    launch(n)
+    for handle in results:
+        if not np.array_equal(timed[handle.name], buffers.arrays[handle.name]):
+            equal = np.array_equal(
+                timed[handle.name], buffers.arrays[handle.name], equal_nan=True
+            )
+            if not equal:
+                raise BenchmarkError(
+                    f"{n} timed launches left another {handle.name} than the same "
+                    f"{n} launches untimed. Is all of the work done when it returns?"
+                )
+
+
+def _widened(value: Any) -> Any:
+    if isinstance(value, np.ndarray):
+        return value.astype(np.float64 if value.dtype.kind == "f" else value.dtype)
+    return value
+
+
+def _epsilon(dtype: np.dtype[Any]) -> float:
+    return float(np.finfo(dtype).eps) if dtype.kind == "f" else 0.0

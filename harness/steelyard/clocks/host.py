@@ -1,0 +1,44 @@
+"""The host's monotonic clock, read from Python: for callables and whole calls."""
+
+from __future__ import annotations
+
+import functools
+from time import perf_counter_ns
+
+from steelyard.clocks.quantum import FLOOR_SAMPLES, smallest_step
+from steelyard.trial import ClockFacts
+from steelyard.work import Work
+
+
+class HostClock:
+    """``time.perf_counter_ns`` around Python calls."""
+
+    @functools.cached_property
+    def facts(self) -> ClockFacts:
+        """Its floor is what two readings differ by with nothing between them."""
+        floor = tuple(_empty() for _ in range(FLOOR_SAMPLES))
+        return ClockFacts("perf_counter_ns", 1, smallest_step(perf_counter_ns), floor)
+
+    @staticmethod
+    def nothing() -> ClockFacts:
+        """Return the facts of a clock that was never read."""
+        return ClockFacts("none", 1, 0.0, ())
+
+    def window(self, work: Work, count: int, *, dependent: bool) -> tuple[int, int]:
+        """Launch between two readings; a dependent launch waits for the one before."""
+        launch, ready = work.launch, work.ready
+        if dependent:
+            start = perf_counter_ns()
+            for _ in range(count):
+                launch(1)
+                ready()
+            return start, perf_counter_ns()
+        start = perf_counter_ns()
+        launch(count)
+        ready()
+        return start, perf_counter_ns()
+
+
+def _empty() -> int:
+    start = perf_counter_ns()
+    return perf_counter_ns() - start

@@ -1,0 +1,32 @@
+"""The same clock read by native code around a native loop of launches."""
+
+from __future__ import annotations
+
+import functools
+
+from steelyard.clocks.quantum import FLOOR_SAMPLES, smallest_step
+from steelyard.trial import ClockFacts
+from steelyard.work import NativeWork, Work
+
+
+class NativeClock:
+    """``clock_gettime(CLOCK_MONOTONIC)`` in the launching code itself."""
+
+    def __init__(self, work: NativeWork) -> None:
+        self._null = work.null()
+
+    @functools.cached_property
+    def facts(self) -> ClockFacts:
+        """Its floor is a window of no launches."""
+        floor = tuple(self._empty() for _ in range(FLOOR_SAMPLES))
+        quantum = smallest_step(lambda: self._null.window(0)[1])
+        return ClockFacts("clock_gettime", 1, quantum, floor)
+
+    def window(self, work: Work, count: int, *, dependent: bool) -> tuple[int, int]:
+        """Launch in the native loop; a fence makes launches dependent."""
+        assert isinstance(work, NativeWork)
+        return work.window(count, dependent=dependent)
+
+    def _empty(self) -> int:
+        start, stop = self._null.window(0)
+        return stop - start

@@ -1,0 +1,128 @@
+"""Find benchmarks in files, folders and modules, importing but allocating nothing."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import importlib.util
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from types import ModuleType
+
+from steelyard.benchmark import Benchmark, raised
+from steelyard.errors import SteelyardError
+
+
+def discover(places: Sequence[str]) -> list[Benchmark]:
+    """Return the benchmarks of ``places``: files, folders, or names of modules.
+
+    Raises:
+        SteelyardError: a place does not exist or cannot be imported, two benchmarks
+            share a name, or there is none.
+    """
+    found: dict[str, Benchmark] = {}
+    for module in [m for place in places for m in _modules(place)]:
+        for one in _benchmarks(module):
+            other = found.setdefault(one.name, one)
+            if other is not one:
+                raise SteelyardError(
+                    f"benchmark {one.name} is defined in {other.path} and again in "
+                    f"{one.path}. Rename one: results are kept by name."
+                )
+    if not found:
+        raise SteelyardError(
+            f"no benchmark in {', '.join(places)}. Decorate a function with "
+            "@steelyard.benchmark, or name another file or folder."
+        )
+    return list(found.values())
+
+
+def load(path: Path, name: str) -> Benchmark:
+    """Import the file ``path`` and return its benchmark ``name``.
+
+    Raises:
+        SteelyardError: the file cannot be imported or has no such benchmark.
+    """
+    for one in _benchmarks(_import_file(path)):
+        if one.name == name:
+            return one
+    raise SteelyardError(
+        f"{path} has no benchmark {name} any more. Run the whole again."
+    )
+
+
+def _modules(place: str) -> Iterator[ModuleType]:
+    path = Path(place)
+    if path.is_dir():
+        for file in sorted(path.rglob("*.py")):
+            if not any(part.startswith((".", "__pycache__")) for part in file.parts):
+                yield _import_file(file)
+    elif path.is_file():
+        yield _import_file(path)
+    elif "/" in place or place.endswith(".py"):
+        raise SteelyardError(f"{place} does not exist. Name a file, folder or module.")
+    else:
+        yield _import_name(place)
+
+
+def _benchmarks(module: ModuleType) -> list[Benchmark]:
+    """Return what the module defines itself, not what it imported from another."""
+    return [
+        value
+        for value in vars(module).values()
+        if isinstance(value, Benchmark) and value.function.__module__ == module.__name__
+    ]
+
+
+def _import_file(path: Path) -> ModuleType:
+    path = path.resolve()
+    root = path.parent
+    while (root / "__init__.py").exists():
+        root = root.parent
+    if str(root) not in sys.path:
+        sys.path.insert(0, str(root))
+    if root != path.parent:
+        parts = path.relative_to(root).with_suffix("").parts
+        return _import_name(".".join(p for p in parts if p != "__init__"))
+    # A loose file: its folder's name keeps two files of one name apart.
+    digest = hashlib.blake2b(str(root).encode(), digest_size=4).hexdigest()
+    name = f"{path.stem}_{digest}"
+    if name in sys.modules:
+        return sys.modules[name]
+    spec = importlib.util.spec_from_file_location(name, path)
+    if spec is None or spec.loader is None:
+        raise SteelyardError(
+            f"{path} is not a Python file. Name a file, folder or module."
+        )
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:
+        del sys.modules[name]
+        raise _unimportable(str(path), error) from error
+    return module
+
+
+def _import_name(name: str) -> ModuleType:
+    try:
+        return importlib.import_module(name)
+    except SteelyardError:
+        raise
+    except ModuleNotFoundError as error:
+        if error.name == name:
+            raise SteelyardError(
+                f"{name} is neither a file, a folder nor a module. Check its spelling."
+            ) from None
+        raise _unimportable(name, error) from error
+    except Exception as error:
+        raise _unimportable(name, error) from error
+
+
+def _unimportable(name: str, error: Exception) -> SteelyardError:
+    if isinstance(error, SteelyardError):
+        return error
+    return SteelyardError(
+        f"{name} could not be imported: {raised(error)}. Mend it first."
+    )

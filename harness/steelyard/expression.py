@@ -1,0 +1,74 @@
+"""The words of ``-k``: parts of a case id joined by and, or, not and parentheses."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+
+from steelyard.errors import SteelyardError
+
+Predicate = Callable[[str], bool]
+
+_TOKEN = re.compile(r"\s*(\(|\)|[^\s()]+)")
+
+
+def parse(text: str) -> Predicate:
+    """Return a predicate over case ids.
+
+    A word matches an id that contains it (a name with its axes is a word too).
+
+    Raises:
+        SteelyardError: the expression is incomplete.
+    """
+    tokens = _TOKEN.findall(text)
+    rest = iter([*tokens, ""])
+    predicate, following = _either(rest, next(rest))
+    if following:
+        raise _unreadable(text, following)
+    return predicate
+
+
+def _either(rest: Iterator[str], token: str) -> tuple[Predicate, str]:
+    left, token = _both(rest, token)
+    while token == "or":  # noqa: S105 # a word, not a secret
+        right, token = _both(rest, next(rest))
+        left = _or(left, right)
+    return left, token
+
+
+def _both(rest: Iterator[str], token: str) -> tuple[Predicate, str]:
+    left, token = _one(rest, token)
+    while token == "and":  # noqa: S105 # a word, not a secret
+        right, token = _one(rest, next(rest))
+        left = _and(left, right)
+    return left, token
+
+
+def _one(rest: Iterator[str], token: str) -> tuple[Predicate, str]:
+    if token == "not":  # noqa: S105 # a word, not a secret
+        inner, following = _one(rest, next(rest))
+        return lambda name: not inner(name), following
+    if token == "(":  # noqa: S105 # a word, not a secret
+        inner, following = _either(rest, next(rest))
+        if following != ")":
+            raise _unreadable("(", following)
+        return inner, next(rest)
+    if token in {"", ")", "and", "or"}:
+        raise _unreadable("-k", token)
+    return lambda name: token in name, next(rest)
+
+
+def _or(left: Predicate, right: Predicate) -> Predicate:
+    return lambda name: left(name) or right(name)
+
+
+def _and(left: Predicate, right: Predicate) -> Predicate:
+    return lambda name: left(name) and right(name)
+
+
+def _unreadable(where: str, token: str) -> SteelyardError:
+    seen = repr(token) if token else "the end"
+    return SteelyardError(
+        f"-k cannot be read: after {where!r} comes {seen}; expected words of a case "
+        "id joined by and, or, not and parentheses."
+    )

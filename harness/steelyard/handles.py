@@ -1,0 +1,248 @@
+"""What a benchmark's function is given: handles instead of arrays.
+
+Handles let the harness allocate, restore, poison and guard the buffers, rebuild a case
+in another process, and list cases without allocating anything.
+"""
+
+from __future__ import annotations
+
+import dis
+import math
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from types import FrameType
+from typing import Any, Final
+
+from steelyard import mode as modes
+from steelyard.errors import BenchmarkError
+
+DISTRIBUTIONS: Final[Mapping[str, Mapping[str, float]]] = {
+    "normal": {"mean": 0.0, "deviation": 1.0},
+    "uniform": {"low": 0.0, "high": 1.0},
+    "lognormal": {"mean": 0.0, "deviation": 1.0},
+    "integers": {"low": 0, "high": 100},
+    "constant": {"value": 0.0},
+}
+"""Each distribution with its parameters and their defaults. ``lognormal`` is exp of a
+normal; ``integers`` exclude ``high``; ``constant`` has to be asked for by name."""
+
+
+@dataclass(frozen=True, slots=True)
+class Handle:
+    """One buffer of a case, not yet allocated."""
+
+    name: str
+    role: str
+    """``input``, ``inout`` (restored before each sample) or ``output``."""
+    shape: tuple[int, ...]
+    dtype: str
+    recipe: tuple[tuple[str, Any], ...] = ()
+    """How it is filled: ``dist`` and its parameters, or ``file``."""
+
+    @property
+    def size(self) -> int:
+        """The number of elements."""
+        return math.prod(self.shape)
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """The work of a case: ``target(*args, out=out, **scalars)`` over its buffers."""
+
+    target: Any
+    """Called with arrays, or bound to them if it offers ``bind``."""
+    args: tuple[Any, ...]
+    out: Handle | tuple[Handle, ...] | None
+    form: str
+    """How buffers are handed over: ``numpy`` arrays or ``torch`` tensors."""
+    scalars: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """A reference: ``function(*args)`` in float64 gives what the outputs should be."""
+
+    function: Callable[..., Any]
+    args: tuple[Any, ...]
+    rtol: float | None
+    atol: float | None
+
+
+@dataclass(slots=True)
+class Builder:
+    """The ``b`` of a benchmark's function: declares buffers, work and expectations."""
+
+    handles: dict[str, Handle] = field(default_factory=dict)
+    checked: Check | None = None
+    modes: tuple[modes.Mode, ...] = ()
+    counts: dict[str, float] = field(default_factory=dict)
+
+    def input(
+        self,
+        shape: int | Sequence[int],
+        dtype: str = "float32",
+        *,
+        dist: str | None = None,
+        name: str | None = None,
+        **parameters: float,
+    ) -> Handle:
+        """Declare a seeded random input; see `DISTRIBUTIONS` for ``dist``.
+
+        Without ``dist`` floating-point data is normal and integers are 0 to 99. The
+        name defaults to the variable the handle is assigned to.
+        """
+        name = name or _assigned(sys._getframe(1))  # noqa: SLF001 # the caller's variable names the buffer
+        recipe = _recipe(name, dist, dtype, parameters)
+        return self._add(name, "input", shape, dtype, recipe)
+
+    def inout(
+        self,
+        shape: int | Sequence[int],
+        dtype: str = "float32",
+        *,
+        dist: str | None = None,
+        name: str | None = None,
+        **parameters: float,
+    ) -> Handle:
+        """Declare a buffer that the work updates; as `input`, restored every sample."""
+        name = name or _assigned(sys._getframe(1))  # noqa: SLF001 # as above
+        recipe = _recipe(name, dist, dtype, parameters)
+        return self._add(name, "inout", shape, dtype, recipe)
+
+    def output(
+        self,
+        shape: int | Sequence[int],
+        dtype: str = "float32",
+        *,
+        name: str | None = None,
+    ) -> Handle:
+        """Declare a buffer that the work fills; poisoned before it is checked."""
+        name = name or _assigned(sys._getframe(1))  # noqa: SLF001 # as above
+        return self._add(name, "output", shape, dtype, ())
+
+    def load(
+        self, path: str, *, constant: bool = False, name: str | None = None
+    ) -> Handle:
+        """Declare an input whose shape, dtype and data are those of a ``.npy`` file.
+
+        A file of one repeated value is refused unless ``constant`` says it is meant.
+        """
+        from steelyard.inputs import header
+
+        name = name or _assigned(sys._getframe(1))  # noqa: SLF001 # as above
+        shape, dtype = header(path)
+        recipe = (("file", str(path)), ("constant", constant))
+        return self._add(name, "input", shape, dtype, recipe)
+
+    def launch(
+        self,
+        target: Callable[..., Any],
+        *args: Any,
+        out: Handle | tuple[Handle, ...] | None = None,
+        as_: str = "numpy",
+        **scalars: Any,
+    ) -> Call:
+        """Say what the work is; return this from the benchmark's function.
+
+        ``target`` is called with arrays in place of handles. Something that offers
+        ``bind`` (a compiled kernel) is bound once and launched natively.
+
+        Raises:
+            BenchmarkError: ``target`` cannot be called, or ``as_`` is not known.
+        """
+        if not callable(target):
+            raise BenchmarkError(
+                f"launch got {target!r}, which cannot be called. Pass a function or "
+                "a kernel first, then its handles."
+            )
+        if as_ not in {"numpy", "torch"}:
+            raise BenchmarkError(
+                f"as_={as_!r} is not a form of buffer; expected 'numpy' or 'torch'."
+            )
+        return Call(target, args, out, as_, scalars)
+
+    def check(
+        self,
+        reference: Callable[..., Any],
+        *args: Any,
+        rtol: float | None = None,
+        atol: float | None = None,
+    ) -> None:
+        """Give the reference: a function of float64 arrays.
+
+        It returns what the outputs, then the inouts, hold after one launch, in the
+        order of their declaration (one array, or a tuple). Tolerances default to 16
+        units in the last place of each output's dtype.
+        """
+        self.checked = Check(reference, args, rtol, atol)
+
+    def mode(self, *names: str) -> None:
+        """Say in which modes the case is weighed unless the command line says so."""
+        self.modes += tuple(modes.parse(name) for name in names)
+
+    def count(self, **quantities: float) -> None:
+        """State ``bytes``, ``operations`` or ``items`` of one launch.
+
+        Raises:
+            BenchmarkError: a quantity is none of these.
+        """
+        for name, value in quantities.items():
+            if name not in {"bytes", "operations", "items"}:
+                raise BenchmarkError(
+                    f"count got {name!r}; expected bytes, operations or items."
+                )
+            self.counts[name] = value
+
+    def _add(
+        self,
+        name: str,
+        role: str,
+        shape: int | Sequence[int],
+        dtype: str,
+        recipe: tuple[tuple[str, Any], ...],
+    ) -> Handle:
+        lengths = (shape,) if isinstance(shape, int) else tuple(shape)
+        if any(length < 0 for length in lengths):
+            raise BenchmarkError(
+                f"{role} {name} has shape {lengths}; every length must be 0 or more."
+            )
+        if name in self.handles:
+            raise BenchmarkError(
+                f"{role} {name} is declared twice. Give one of them another name=."
+            )
+        self.handles[name] = Handle(name, role, lengths, str(dtype), recipe)
+        return self.handles[name]
+
+
+def _recipe(
+    name: str, dist: str | None, dtype: str, parameters: Mapping[str, float]
+) -> tuple[tuple[str, Any], ...]:
+    dist = dist or ("normal" if "float" in str(dtype) else "integers")
+    if dist not in DISTRIBUTIONS:
+        raise BenchmarkError(
+            f"input {name} has dist={dist!r}; expected one of "
+            f"{', '.join(DISTRIBUTIONS)}."
+        )
+    known = DISTRIBUTIONS[dist]
+    for parameter in parameters:
+        if parameter not in known:
+            raise BenchmarkError(
+                f"input {name} has {parameter}=, which dist={dist!r} does not know; "
+                f"expected {', '.join(known)}."
+            )
+    return (("dist", dist), *({**known, **parameters}.items()))
+
+
+def _assigned(frame: FrameType) -> str:
+    """Return the variable that the call under way in ``frame`` is assigned to."""
+    following = (
+        i for i in dis.get_instructions(frame.f_code) if i.offset > frame.f_lasti
+    )
+    target = next(following, None)
+    if target is None or not target.opname.startswith("STORE_"):
+        raise BenchmarkError(
+            f"a buffer declared on line {frame.f_lineno} of {frame.f_code.co_name} "
+            "is not assigned to a variable. Assign it, or give it a name=."
+        )
+    return str(target.argval)

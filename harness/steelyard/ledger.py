@@ -1,0 +1,122 @@
+"""Where the time of one call went.
+
+Each part is measured on its own, next to the whole and in the same state of the
+machine; what the parts do not explain is a part too.
+
+===============  ==================================================================
+``allocate``     ``numpy.empty`` of the outputs, and giving them back
+``first_touch``  the page faults of memory that is new each time
+``pack``         finding the binary, checking and packing the arguments
+``submit``       from Python into native code and back, around nothing
+``kernel``       the launch itself
+``synchronise``  forking to and joining the threads
+``untracked``    the whole less all of these; below zero if parts overlap
+===============  ==================================================================
+
+A plain callable cannot be looked into: all its time is ``kernel``, but for the Python
+call around nothing, its ``submit``.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable
+from time import perf_counter_ns
+from typing import Any, Final
+
+from steelyard.benchmark import Description
+from steelyard.buffers import Buffers
+from steelyard.work import Bindable, CallableWork, NativeWork, Work, allocator, calling
+
+PARTS: Final[tuple[str, ...]] = (
+    "allocate",
+    "first_touch",
+    "pack",
+    "submit",
+    "kernel",
+    "synchronise",
+)
+WINDOWS: Final = 15
+PAGE: Final = 4096
+
+
+def parts(
+    description: Description, buffers: Buffers, work: Work, *, allocated: bool
+) -> dict[str, float]:
+    """Return the nanoseconds per call of each part."""
+    found: dict[str, float] = {}
+    if allocated:
+        found |= _allocation(description)
+    if isinstance(work, NativeWork):
+        found |= _native(description, buffers, work)
+    else:
+        found["submit"] = per_call(CallableWork(lambda: None).launch)
+        found["kernel"] = per_call(work.launch) - found["submit"]
+    return found
+
+
+def close(found: dict[str, float], total: float) -> dict[str, float]:
+    """Complete the ledger of a call that took ``total`` nanoseconds."""
+    known = {name: found[name] for name in PARTS if name in found}
+    return {**known, "untracked": total - sum(known.values())}
+
+
+def per_call(run: Callable[[int], Any]) -> float:
+    """Return the median nanoseconds per call of ``run(count)`` over a few windows.
+
+    Windows last at least 20 us, so that reading the clock is less than 0.5 % of them.
+    """
+    count = 1
+    while True:
+        times = [_window(run, count) for _ in range(WINDOWS)]
+        if min(times) >= 20_000 or count >= 1 << 16:
+            return statistics.median(times) / count
+        count *= 4
+
+
+def _window(run: Callable[[int], Any], count: int) -> int:
+    start = perf_counter_ns()
+    run(count)
+    return perf_counter_ns() - start
+
+
+def _allocation(description: Description) -> dict[str, float]:
+    fresh = [allocator(h) for h in description.handles_of("output")]
+
+    def allocate(count: int) -> None:
+        for _ in range(count):
+            for one in fresh:
+                one()
+
+    def touch(count: int) -> None:
+        for _ in range(count):
+            for one in fresh:
+                one().reshape(-1).view("u1")[::PAGE] = 0
+
+    alone = per_call(allocate)
+    return {"allocate": alone, "first_touch": max(0.0, per_call(touch) - alone)}
+
+
+def _native(
+    description: Description, buffers: Buffers, work: NativeWork
+) -> dict[str, float]:
+    nothing = work.null()
+    fork_join = _native_window(nothing)
+    found = {
+        "submit": max(0.0, per_call(nothing.launch) - fork_join),
+        "synchronise": fork_join,
+        "kernel": _native_window(work) - fork_join,
+    }
+    target = description.call.target
+    if isinstance(target, Bindable):
+        bound = calling(description, buffers)
+        bind = CallableWork(target.bind, *bound.args, **bound.keywords)
+        found["pack"] = per_call(bind.launch)
+    return found
+
+
+def _native_window(work: NativeWork) -> float:
+    def run(count: int) -> None:
+        work.window(count)
+
+    return per_call(run)

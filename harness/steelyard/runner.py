@@ -1,0 +1,132 @@
+"""Run a plan in worker processes that are replaced when they crash or hang."""
+
+from __future__ import annotations
+
+import multiprocessing
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from multiprocessing.connection import Connection
+from time import monotonic
+from typing import Final, Self
+
+from steelyard import wire
+from steelyard.plan import Turn
+from steelyard.trial import Trial
+from steelyard.weigh import Settings, failed
+
+GRACE: Final = 0.35
+"""Share of a turn's part of the budget that is left for preparing, checking and storing
+around the samples."""
+
+
+def run(
+    turns: Sequence[Turn],
+    settings: Settings,
+    on_trial: Callable[[Trial], None],
+    on_turn: Callable[[Turn], None],
+) -> None:
+    """Weigh ``turns`` in order; tell of each before it starts and of its trial after.
+
+    A case that fails is told once, with its error, and left out of later blocks.
+    Everything is done between turns, while no worker measures.
+    """
+    began = monotonic()
+    broken: set[str] = set()
+    with _Workers() as workers:
+        for turn in turns:
+            if turn.case.id in broken:
+                continue
+            share = _share(settings, monotonic() - began, len(turns) - turn.position)
+            if share is not None and share <= 0:
+                return
+            on_turn(turn)
+            trial = workers.weigh(turn, replace(settings, budget=share))
+            if trial.error is not None:
+                broken.add(turn.case.id)
+            on_trial(trial)
+
+
+def _share(settings: Settings, spent: float, turns_left: int) -> float | None:
+    """Return the seconds of sampling of the next turn."""
+    if settings.budget is None:
+        return None
+    return (settings.budget - spent) * (1 - GRACE) / turns_left
+
+
+class _Workers:
+    """One worker at a time, started when needed."""
+
+    def __init__(self) -> None:
+        self._process: subprocess.Popen[bytes] | None = None
+        self._connection: Connection | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._end()
+
+    def weigh(self, turn: Turn, settings: Settings) -> Trial:
+        """Have a worker weigh one turn."""
+        connection = self._started()
+        try:
+            wire.send(connection, wire.request(turn, settings))
+            if not connection.poll(settings.timeout + (settings.budget or 0)):
+                self._end()
+                return _failed(
+                    turn,
+                    f"no answer within {settings.timeout:g} s; the worker was ended. "
+                    "Look for a loop that does not stop, or raise --timeout.",
+                )
+            return wire.trial_of(wire.receive(connection)["trial"])
+        except (EOFError, ConnectionError, BrokenPipeError):
+            return _failed(turn, f"the worker {self._cause()} while weighing it.")
+
+    def _started(self) -> Connection:
+        if self._connection is None:
+            ours, theirs = multiprocessing.Pipe()
+            descriptor = theirs.fileno()
+            # A session of its own: Ctrl-C reaches the run, which ends the worker.
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "steelyard.worker", str(descriptor)],
+                pass_fds=[descriptor],
+                stdin=subprocess.DEVNULL,
+                stdout=sys.stderr,
+                start_new_session=True,
+            )
+            theirs.close()
+            self._connection = ours
+        return self._connection
+
+    def _cause(self) -> str:
+        """End what is left of the worker and say how it went."""
+        assert self._process is not None
+        try:
+            code = self._process.wait(timeout=5)
+        except subprocess.TimeoutExpired:
+            code = 0
+        self._end()
+        if code < 0:
+            return f"died of {signal.Signals(-code).name}"
+        return f"ended with exit code {code}"
+
+    def _end(self) -> None:
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+        if self._connection is not None:
+            self._connection.close()
+        self._process = self._connection = None
+
+
+def _failed(turn: Turn, why: str) -> Trial:
+    return failed(
+        turn.case,
+        turn.mode,
+        f"{turn.case.id}: {why}",
+        block=turn.block,
+        position=turn.position,
+    )

@@ -1,0 +1,157 @@
+"""Take the samples of one trial; nothing else happens inside a window."""
+
+from __future__ import annotations
+
+import gc
+import random
+import resource
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from time import perf_counter_ns, process_time_ns
+from typing import Final
+
+from steelyard.stats import QUANTISED_SHARE
+from steelyard.trial import Samples
+
+LONGEST_WARM_UP: Final = 1_000_000
+"""Nanoseconds a launch may take to be repeated untimed before each warm window; a longer
+one warms its own caches within the window."""
+
+CHECKS: Final = 2
+"""Timed outputs that are checked in a trial: the first, and one drawn at random."""
+
+
+Window = Callable[[int], tuple[int, int]]
+"""One timed window of so many units of work: both readings of the clock."""
+
+
+@dataclass(frozen=True, slots=True)
+class Steps:
+    """What happens in and around each window of a trial."""
+
+    restore: Callable[[], None]
+    """Gives in-place arguments their data again."""
+    settle: Callable[[], None]
+    """Makes the caches cold, or warm again, and wakes the threads."""
+    window: Window
+    count: int
+    """Units of work in a window."""
+    unit: int
+    """Launches in a unit."""
+    finished: Callable[[float], bool]
+    """Takes nanoseconds per launch; says whether that was the last."""
+    poison: Callable[[], None]
+    check: Callable[[int], None]
+    """Checks the outputs of a window of so many launches; raises if they are wrong."""
+
+
+@dataclass(slots=True)
+class Record:
+    """Samples while they are taken."""
+
+    ticks: list[int] = field(default_factory=list)
+    starts: list[int] = field(default_factory=list)
+    launches: list[int] = field(default_factory=list)
+    cpu: list[int] = field(default_factory=list)
+    preemptions: list[int] = field(default_factory=list)
+
+    def add(self, start: int, stop: int, launches: int, cpu: int, lost: int) -> float:
+        """Append a window; return its nanoseconds per launch."""
+        self.ticks.append(stop - start)
+        self.starts.append(start)
+        self.launches.append(launches)
+        self.cpu.append(cpu)
+        self.preemptions.append(lost)
+        return (stop - start) / launches
+
+    def samples(self) -> Samples:
+        """Return them, starts relative to the first."""
+        first = self.starts[0] if self.starts else 0
+        return Samples(
+            tuple(self.ticks),
+            tuple(start - first for start in self.starts),
+            tuple(self.launches),
+            tuple(self.cpu),
+            tuple(self.preemptions),
+        )
+
+
+def sample(steps: Steps, record: Record, seed: int) -> None:
+    """Fill ``record`` until the steps say it was the last.
+
+    Whatever a window or a check raises passes through; the record keeps what it had.
+    """
+    checked = _draw(seed)
+    last = False
+    while not last:
+        chosen = next(checked)
+        steps.restore()
+        if chosen:
+            steps.poison()
+        steps.settle()
+        lost = _preemptions()
+        cpu = process_time_ns()
+        start, stop = steps.window(steps.count)
+        cpu = process_time_ns() - cpu
+        lost = _preemptions() - lost
+        launches = steps.count * steps.unit
+        taken = record.add(start, stop, launches, cpu, lost)
+        if chosen:
+            steps.check(launches)
+        last = steps.finished(taken)
+
+
+@contextmanager
+def no_collection() -> Iterator[Callable[[], int]]:
+    """Keep the garbage collector out of the windows; tell the nanoseconds it still took."""
+    spent, began = [0], [0]
+
+    def watch(phase: str, _info: dict[str, int]) -> None:
+        now = perf_counter_ns()
+        if phase == "start":
+            began[0] = now
+        else:
+            spent[0] += now - began[0]
+
+    was_on = gc.isenabled()
+    gc.collect()
+    gc.disable()
+    gc.callbacks.append(watch)
+    try:
+        yield lambda: spent[0]
+    finally:
+        gc.callbacks.remove(watch)
+        if was_on:
+            gc.enable()
+
+
+def launches_for(window: Window, quantum: float, floor: float) -> int:
+    """Return how many launches make a window long enough.
+
+    The clock's quantum, and what it reads around nothing, are then at most
+    `QUANTISED_SHARE` of the window.
+    """
+    wanted = max(quantum, floor) / QUANTISED_SHARE
+    count = 1
+    while True:
+        start, stop = min((window(count) for _ in range(3)), key=lambda w: w[1] - w[0])
+        taken = max(1, stop - start)
+        if taken >= wanted or count >= 1 << 24:
+            return count
+        # Half as much again as the last window promises: the first are cold.
+        count = max(count + 1, min(100 * count, int(1.5 * count * wanted / taken)))
+
+
+def _draw(seed: int) -> Iterator[bool]:
+    """Say of each sample whether it is checked: the first, and one of the next 8."""
+    drawn = {0, random.Random(seed).randrange(1, 9)}  # noqa: S311 # not a secret
+    assert len(drawn) == CHECKS
+    index = 0
+    while True:
+        yield index in drawn
+        index += 1
+
+
+def _preemptions() -> int:
+    return resource.getrusage(resource.RUSAGE_SELF).ru_nivcsw

@@ -1,0 +1,61 @@
+"""When a trial has enough samples: fed one at a time, asked after each."""
+
+from __future__ import annotations
+
+from bisect import insort
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Final
+
+from steelyard import stats
+
+MAXIMUM: Final = 5000
+"""Beyond this the interval of one block says nothing more: blocks differ by more."""
+
+ASK_EVERY: Final = 8
+"""Samples between two looks at the interval once there are many; looking is cheap but
+not free, and looking at each sample stops too early too often."""
+
+
+@dataclass(slots=True)
+class Stopping:
+    """Stops when the interval is narrow enough, or the budget is spent.
+
+    ``precision`` is the half-width asked for, as a fraction; ``budget`` and ``now`` are
+    in nanoseconds; a sample is nanoseconds per launch of windows of ``launches``.
+    """
+
+    precision: float
+    budget: int
+    now: Callable[[], int]
+    launches: int = 1
+    quantum: float = 0.0
+    settled: bool = False
+    """Whether the interval was reached."""
+    _ordered: list[float] = field(default_factory=list)
+    _deadline: int = 0
+
+    def __post_init__(self) -> None:
+        self._deadline = self.now() + self.budget
+
+    def finished(self, sample: float) -> bool:
+        """Take one more sample and say whether it was the last."""
+        insort(self._ordered, sample)
+        count = len(self._ordered)
+        spent = self.now() >= self._deadline
+        if count >= self._minimum() and (count % ASK_EVERY == 0 or spent):
+            self.settled = self._half_width() <= self.precision
+        if count >= MAXIMUM or self.settled:
+            return True
+        # Past the budget a slow case still gets three samples, for a spread at all.
+        return spent and count >= 3
+
+    def _minimum(self) -> int:
+        middle = self._ordered[len(self._ordered) // 2]
+        share = self.quantum / self.launches / middle if middle else 0.0
+        quantised = share > stats.QUANTISED_SHARE
+        return stats.QUANTISED_SAMPLES if quantised else stats.MINIMUM
+
+    def _half_width(self) -> float:
+        summary = stats.summarise(self._ordered, self.launches, self.quantum)
+        return summary.estimate.half_width

@@ -1,0 +1,144 @@
+"""Work: what a case hands the harness to be launched."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from itertools import repeat
+from typing import Any, Protocol, runtime_checkable
+
+import numpy as np
+
+from steelyard.benchmark import Description
+from steelyard.buffers import Buffers
+from steelyard.errors import BenchmarkError
+from steelyard.handles import Handle
+
+
+class Work(Protocol):
+    """Anything that can be launched on preallocated buffers."""
+
+    def launch(self, count: int = 1) -> None:
+        """Submit ``count`` launches."""
+
+    def ready(self) -> None:
+        """Return when everything submitted is done and the next launch finds all awake."""
+
+    def facts(self) -> Mapping[str, Any]:
+        """Say what is known: bytes, operations, code_hash, schedule, threads..."""
+
+
+@runtime_checkable
+class NativeWork(Work, Protocol):
+    """Work whose launches and clock run without Python between them."""
+
+    def window(self, count: int, *, dependent: bool = False) -> tuple[int, int]:
+        """Launch between two reads of CLOCK_MONOTONIC; return both, in nanoseconds."""
+
+    def null(self) -> NativeWork:
+        """Return the same launch of a kernel that does nothing."""
+
+
+@runtime_checkable
+class Buildable(Protocol):
+    """Work that can be built again."""
+
+    def build(self, cache: str) -> None:
+        """Build with the caches of level ``cache`` (``cold``, ``warm-memory``)."""
+
+
+@runtime_checkable
+class Bindable(Protocol):
+    """A compiled kernel: bound to its arguments once, then launched natively."""
+
+    def bind(self, *args: Any, out: Any = None, **scalars: Any) -> NativeWork:
+        """Check the arguments and pack them."""
+
+
+class CallableWork:
+    """A Python callable with its arguments."""
+
+    def __init__(
+        self, function: Callable[..., Any], *args: Any, **keywords: Any
+    ) -> None:
+        self._call = partial(function, *args, **keywords)
+
+    def launch(self, count: int = 1) -> None:
+        """Call ``count`` times."""
+        call = self._call
+        for _ in repeat(None, count):
+            call()
+
+    def ready(self) -> None:
+        """Nothing is left under way when a call has returned."""
+
+    def facts(self) -> Mapping[str, Any]:
+        """Return nothing: a callable is opaque."""
+        return {}
+
+
+def realise(description: Description, buffers: Buffers) -> Work:
+    """Give the case's work its buffers."""
+    call = description.call
+    convert = _converter(call.form)
+    args = [convert(buffers.resolve(value)) for value in call.args]
+    keywords = dict(call.scalars)
+    if call.out is not None:
+        keywords["out"] = convert(buffers.resolve(call.out))
+    if isinstance(call.target, Bindable):
+        return call.target.bind(*args, **keywords)
+    return CallableWork(call.target, *args, **keywords)
+
+
+def allocating(description: Description, buffers: Buffers) -> Callable[[], Any]:
+    """Return a call of the work as a user writes it whose outputs are new each time."""
+    call = description.call
+    convert = _converter(call.form)
+    fresh = {h.name: allocator(h) for h in description.handles_of("output")}
+
+    def resolve(value: Any) -> Any:
+        if isinstance(value, Handle) and value.name in fresh:
+            return convert(fresh[value.name]())
+        if isinstance(value, tuple):
+            return tuple(map(resolve, value))
+        return convert(buffers.resolve(value))
+
+    if call.out is None:
+        return lambda: call.target(*map(resolve, call.args), **call.scalars)
+    args = tuple(map(resolve, call.args))
+    return lambda: call.target(*args, out=resolve(call.out), **call.scalars)
+
+
+def calling(description: Description, buffers: Buffers) -> partial[Any]:
+    """Return a call of the work as a user writes it, outputs preallocated."""
+    call = description.call
+    convert = _converter(call.form)
+    keywords = dict(call.scalars)
+    if call.out is not None:
+        keywords["out"] = convert(buffers.resolve(call.out))
+    args = [convert(buffers.resolve(value)) for value in call.args]
+    return partial(call.target, *args, **keywords)
+
+
+def allocator(handle: Handle) -> Callable[[], Any]:
+    """Return a function that allocates a new array like ``handle``."""
+    return partial(np.empty, handle.shape, handle.dtype)
+
+
+def _converter(form: str) -> Callable[[Any], Any]:
+    if form == "numpy":
+        return lambda value: value
+    try:
+        import torch
+    except ImportError:
+        raise BenchmarkError(
+            "as_='torch' needs PyTorch, which is not installed. Install torch, or "
+            "leave the case out with -k."
+        ) from None
+
+    def convert(value: Any) -> Any:
+        if isinstance(value, tuple):
+            return tuple(map(convert, value))
+        return torch.from_numpy(value) if isinstance(value, np.ndarray) else value
+
+    return convert

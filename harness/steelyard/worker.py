@@ -1,0 +1,102 @@
+"""The process that weighs: imports cases by path and id, and may be killed any time.
+
+Run as ``python -m steelyard.worker DESCRIPTOR`` by ``runner``.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import sys
+from collections import OrderedDict
+from dataclasses import asdict
+from multiprocessing.connection import Connection
+from typing import Final
+
+import psutil
+
+from steelyard import wire
+from steelyard.benchmark import raised
+from steelyard.errors import SteelyardError
+from steelyard.plan import Turn
+from steelyard.trial import Trial
+from steelyard.weigh import PreparedCase, Scale, Settings, failed, weigh
+
+MEMORY_SHARE: Final = 4
+"""Prepared cases may fill one part in this many of the memory that is free at start."""
+
+_PR_SET_PDEATHSIG: Final = 1
+
+
+class Bench:
+    """Prepared cases, kept between their turns as long as memory lasts."""
+
+    def __init__(self) -> None:
+        self._scale = Scale()
+        self._room = psutil.virtual_memory().available // MEMORY_SHARE
+        self._kept: OrderedDict[str, PreparedCase] = OrderedDict()
+
+    def weigh(self, turn: Turn, settings: Settings) -> Trial:
+        """Weigh one turn; what goes wrong becomes the trial's error."""
+        try:
+            prepared = self._prepare(turn, settings)
+        except SteelyardError as error:
+            return _failed(turn, str(error))
+        except Exception as error:  # noqa: BLE001 # whatever the user's work raises
+            return _failed(turn, f"the work raised {raised(error)}")
+        return weigh(
+            prepared,
+            turn.mode,
+            self._scale,
+            settings,
+            block=turn.block,
+            position=turn.position,
+        )
+
+    def _prepare(self, turn: Turn, settings: Settings) -> PreparedCase:
+        name = turn.case.id
+        if name not in self._kept:
+            self._kept[name] = PreparedCase(turn.case, settings)
+        self._kept.move_to_end(name)
+        while len(self._kept) > 1 and self._held() > self._room:
+            self._kept.popitem(last=False)
+        return self._kept[name]
+
+    def _held(self) -> int:
+        # An in-place argument is kept twice, so count everything twice.
+        return sum(2 * case.buffers.nbytes for case in self._kept.values())
+
+
+def _failed(turn: Turn, sentence: str) -> Trial:
+    if not sentence.startswith(turn.case.id):
+        sentence = f"{turn.case.id}: {sentence}"
+    return failed(
+        turn.case, turn.mode, sentence, block=turn.block, position=turn.position
+    )
+
+
+def main(descriptor: str) -> None:
+    """Answer requests until the other end closes."""
+    _die_with_parent()
+    connection = Connection(int(descriptor))
+    bench = Bench()
+    while True:
+        try:
+            message = wire.receive(connection)
+        except EOFError:
+            return
+        settings = Settings(**message["settings"])
+        trial = bench.weigh(wire.turn_of(message), settings)
+        wire.send(connection, {"trial": asdict(trial)})
+
+
+def _die_with_parent() -> None:
+    """Have the kernel kill this process when its parent ends, however it ends."""
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() == 1:
+        sys.exit()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])
