@@ -26,8 +26,9 @@ def golden(request):
     """
     update = request.config.getoption("--update-golden")
     folder = GOLDEN / request.module.__name__.removeprefix("test_")
+    test = request.node.originalname.removeprefix("test_")
 
-    def compare(text, name=request.node.originalname.removeprefix("test_")):
+    def compare(text, name=test):
         path = folder / f"{name}.txt"
         if update:
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -57,5 +58,38 @@ def run_kernel():
         code = llvm.assemble(text or emit(kernel, llvm.host()))
         slots = [slot(*pair) for pair in zip(values, kernel.parameters, strict=True)]
         cpu.Launch(cpu.load(code, kernel.name), slots, threads).launch()
+
+    return run
+
+
+@pytest.fixture(scope="session")
+def elementwise(run_kernel):
+    """Run `body(builder, *vectors) -> vector` over arrays, tail masked.
+
+    `elementwise(body, sources, target, lanes=16)`: sources are pairs of an array
+    and its element type, by default the array's own.
+    """
+    from steelyard_kernels import dtypes
+    from steelyard_kernels.builder import Builder, index
+    from steelyard_kernels.loops import Buffer
+
+    def run(body, arrays, target, lanes=16, sources=None):
+        count = arrays[0].size
+        types = sources or [dtypes.of(array.dtype) for array in arrays]
+        extent = index(count)
+        inputs = [Buffer(f"x{k}", type_, extent) for k, type_ in enumerate(types)]
+        output = Buffer("y", target, extent, access="out")
+        b = Builder()
+        main = count // lanes * lanes
+        with b.loop(0, main, lanes) as loop:
+            vectors = [b.load(x, loop.var, lanes) for x in inputs]
+            b.store(output, loop.var, body(b, *vectors))
+        if main < count:
+            mask = b.mask_below(count - main, lanes)
+            vectors = [b.load(x, main, lanes, mask) for x in inputs]
+            b.store(output, main, body(b, *vectors), mask)
+        result = np.empty(count, target.numpy_name)
+        run_kernel(b.kernel("elementwise", [*inputs, output]), *arrays, result)
+        return result
 
     return run

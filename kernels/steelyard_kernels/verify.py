@@ -239,9 +239,9 @@ class _Verifier:
         row = EFFECTS.get(node.op)
         if row is None:
             _broken(RULES["known"], node)
+        self.require(len(node.args) == row.arity, "arity", node)
         if self.target not in row.targets:
             _unsupported(node.op, self.target)
-        self.require(len(node.args) == row.arity, "arity", node)
         for arg in node.args:
             if isinstance(arg, Buffer):
                 self.is_buffer(arg, node)

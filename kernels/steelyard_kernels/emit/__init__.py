@@ -1,0 +1,1 @@
+"""Emitters: a verified loop kernel to source text, one target a module."""

@@ -1,0 +1,202 @@
+"""Each rule has a kernel that breaks it and nothing else."""
+
+import pytest
+
+from steelyard_kernels.builder import Builder, const, index
+from steelyard_kernels.dtypes import bool_, float16, float32, float64, int64
+from steelyard_kernels.errors import CompilerBug, Unsupported
+from steelyard_kernels.loops import (
+    CONDITION,
+    INDEX,
+    Alloc,
+    Buffer,
+    Const,
+    Effect,
+    For,
+    If,
+    Kernel,
+    Let,
+    Load,
+    Parallel,
+    Prefetch,
+    Store,
+    Type,
+    Var,
+    typed,
+)
+from steelyard_kernels.verify import RULES, verify
+
+N = Var("n", INDEX)
+F = typed(float32)
+F16 = typed(float32, 16)
+X = Buffer("x", float32, N)
+Y = Buffer("y", float32, N, access="out", alignment=64)
+ONE = const(1.0, float32)
+ONES = const(1.0, float32, 16)
+ZERO = index(0)
+A = Var("a", F)
+ROW = Var("i", INDEX)
+TRUE = Const(1, CONDITION)
+
+
+def loop(*body, carried=(), yields=(), results=(), stop=N, step=1):
+    """Make a loop over rows."""
+    return For(ROW, ZERO, stop, step, carried, body, yields, results)
+
+
+def parallel(*body, extent=N, chunk=1, threads=0):
+    """Make the outermost loop."""
+    low, high = Var("low", INDEX), Var("high", INDEX)
+    return Parallel(low, high, extent, chunk, threads, body)
+
+
+def alloc(space="stack", extent=ZERO):
+    """Make scratch memory."""
+    return Alloc(Buffer("s", float32, extent, space, access="inout"))
+
+
+MASK8 = Const(1, typed(bool_, 8))
+BROKEN = [
+    ("once", [Let(A, "neg", (ONE,)), Let(A, "neg", (ONE,))]),
+    ("once", [loop(), loop()]),
+    ("once", [Let(Var("x", F), "neg", (ONE,))]),
+    ("scope", [Let(A, "neg", (Var("b", F),))]),
+    ("scope", [loop(Let(A, "neg", (ONE,))), Store(Y, ZERO, A)]),
+    ("scope", [loop(), Store(Y, ROW, ONE)]),
+    ("scope", [Let(A, "cast", (Var("n", F),))]),
+    ("buffer", [Store(Buffer("z", float32, N, access="out"), ZERO, ONE)]),
+    ("buffer", [loop(alloc()), Store(alloc().buffer, ZERO, ONE)]),
+    ("known", [Let(A, "tan", (ONE,))]),
+    ("known", [Effect("nap")]),
+    ("arity", [Let(A, "neg", (ONE, ONE))]),
+    ("arity", [Effect("barrier", (ONE,))]),
+    ("index", [Load(A, X, ONE)]),
+    ("index", [loop(stop=ONE)]),
+    ("index", [Prefetch(X, ONE)]),
+    ("index", [parallel(extent=ONE)]),
+    ("index", [alloc(extent=ONE)]),
+    ("element", [Store(Y, ZERO, const(1.0, float64))]),
+    ("element", [Load(Var("a", typed(float64)), X, ZERO)]),
+    ("mask", [Store(Y, ZERO, ONES, mask=MASK8)]),
+    ("mask", [Load(Var("a", F16), X, ZERO, mask=ONES)]),
+    ("type", [Let(Var("a", typed(float32, 3)), "splat", (ONE,))]),
+    ("type", [loop(carried=((Var("a", Type(float32)), ONE),))]),
+    ("type", [Store(Y, ZERO, const(1.0, float32, 128))]),
+    ("written", [Store(X, ZERO, ONE)]),
+    ("read", [Load(A, Y, ZERO)]),
+    ("streaming", [Store(Y, ZERO, ONES, streaming=True)]),
+    ("streaming", [Store(Y, ZERO, ONES, streaming=True, alignment=8)]),
+    ("fenced", [Store(Y, ZERO, ONES, streaming=True, alignment=16)]),
+    ("alignment", [Store(Y, ZERO, ONES, alignment=24)]),
+    ("step", [loop(step=0)]),
+    ("step", [parallel(chunk=0)]),
+    ("step", [parallel(threads=-1)]),
+    ("carried", [loop(carried=((A, ONE),), yields=(), results=(Var("r", F),))]),
+    ("carried", [loop(carried=((A, ONE),), yields=(ONE,))]),
+    ("carried", [loop(carried=((A, ONES),), yields=(A,), results=(Var("r", F),))]),
+    ("branches", [If(TRUE, (), (ONE,), (), (ONES,), (Var("r", F),))]),
+    ("branches", [If(TRUE, (), (ONE,))]),
+    ("condition", [If(ONE, ())]),
+    ("parallel", [loop(parallel())]),
+    ("parallel", [parallel(), parallel()]),
+    ("space", [alloc("global")]),
+    ("space", [alloc("shared")]),
+    ("space", [alloc("cellar")]),
+    ("stack", [alloc(extent=N)]),
+    ("lane", [Let(A, "extract", (ONES, index(16)))]),
+    ("lane", [Let(A, "extract", (ONES, N))]),
+]
+
+
+@pytest.mark.parametrize(
+    ("rule", "body"), BROKEN, ids=[f"{k}-{rule}" for k, (rule, _) in enumerate(BROKEN)]
+)
+def test_a_broken_rule_is_said_with_its_node(rule, body):
+    """The message is the rule's sentence."""
+    with pytest.raises(CompilerBug) as caught:
+        verify(Kernel("k", (X, Y, N), tuple(body)))
+    assert RULES[rule] in str(caught.value)
+
+
+def test_every_rule_is_broken_by_some_test():
+    """No rule is without its example (a name's is below)."""
+    assert {rule for rule, _ in BROKEN} | {"name"} == set(RULES)
+
+
+def test_a_kernel_name_is_a_symbol():
+    """A name that an assembler would not take is refused."""
+    with pytest.raises(CompilerBug, match="ASCII identifier"):
+        verify(Kernel("<lambda>", (), ()))
+
+
+HALF = const(1.0, float16)
+MISTYPED = [
+    ("add", F, (ONE, ONES)),
+    ("add", CONDITION, (TRUE, TRUE)),
+    ("add", typed(float64), (ONE, ONE)),
+    ("fma", typed(float16), (HALF, HALF, HALF)),
+    ("div", typed(int64, 4), (const(1, int64, 4), const(1, int64, 4))),
+    ("rem", F, (ONE, ONE)),
+    ("sqrt", INDEX, (ZERO,)),
+    ("lt", F, (ONE, ONE)),
+    ("lt", CONDITION, (ONE, ONES)),
+    ("and", F, (ONE, ONE)),
+    ("select", F, (ONE, ONE, ONE)),
+    ("select", F16, (MASK8, ONES, ONES)),
+    ("cast", typed(float64, 8), (ONES,)),
+    ("splat", typed(float64, 8), (ONE,)),
+    ("splat", F16, (const(1.0, float32, 8),)),
+    ("extract", F, (ONES, ONE)),
+    ("iota", F16, ()),
+    ("reduce_add", F16, (ONES,)),
+    ("reduce_add", CONDITION, (MASK8,)),
+    ("reduce_or", F, (ONES,)),
+    ("mask_below", F16, (ZERO,)),
+    ("mask_below", typed(bool_, 16), (ONE,)),
+]
+
+
+@pytest.mark.parametrize(("op", "result", "args"), MISTYPED)
+def test_an_operation_is_typed_by_its_row(op, result, args):
+    """The message names the operation and its typing rule."""
+    with pytest.raises(CompilerBug, match=f"breaks the rule that {op}: "):
+        verify(Kernel("k", (), (Let(Var("a", result), op, args),)))
+
+
+def test_the_builder_refuses_what_has_no_type():
+    """A mistake in a lowering shows where it is made."""
+    with pytest.raises(CompilerBug, match=r"add\(float32, float32x16\)"):
+        Builder().let("add", ONE, ONES)
+
+
+def test_what_only_a_gpu_has_is_legal_there_and_unsupported_on_a_cpu():
+    """Barriers, shuffles, asynchronous copies and matrix instructions."""
+    shared = Buffer("s", float16, index(64), "shared", access="inout")
+    source = Buffer("x", float16, N)
+    fragment, total = const(1.0, float16, 8), const(0.0, float32, 4)
+    body = (
+        Alloc(shared),
+        Effect("copy_async", (shared, ZERO, source, ZERO, index(8))),
+        Effect("copy_wait", (ZERO,)),
+        Effect("barrier"),
+        Let(Var("m", total.type), "mma", (fragment, fragment, total)),
+        Let(Var("d", F), "shuffle_xor", (ONE, index(16))),
+    )
+    verify(Kernel("k", (source, N), body), "cuda")
+    for statement in body[2:]:
+        with pytest.raises(Unsupported, match="does not exist on target cpu"):
+            verify(Kernel("k", (source, N), (statement,)))
+
+
+def test_an_asynchronous_copy_goes_from_global_to_shared():
+    """Typing rules hold for effects too."""
+    body = (Effect("copy_async", (X, ZERO, X, ZERO, index(8))),)
+    with pytest.raises(CompilerBug, match="copies from a global buffer to a shared"):
+        verify(Kernel("k", (X, N), body), "cuda")
+
+
+def test_a_matrix_instruction_adds_half_products_to_float32():
+    """Fragments of other dtypes are refused."""
+    body = (Let(Var("m", F16), "mma", (ONES, ONES, ONES)),)
+    with pytest.raises(CompilerBug, match="mma: "):
+        verify(Kernel("k", (), body), "cuda")
