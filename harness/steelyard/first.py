@@ -21,7 +21,7 @@ def main(path: str, name: str, axes: str) -> None:
     description = case.describe()
     weighed = work.realise(description, Buffers(description.handles, 0, {}))
     weighed.launch(1)
-    weighed.ready()
+    weighed.wait()
     print(monotonic_ns())  # noqa: T201 # the answer to the parent
 
 

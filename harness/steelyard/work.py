@@ -21,8 +21,11 @@ class Work(Protocol):
     def launch(self, count: int = 1) -> None:
         """Submit ``count`` launches."""
 
+    def wait(self) -> None:
+        """Return when everything submitted is done."""
+
     def ready(self) -> None:
-        """Return when everything submitted is done and the next launch finds all awake."""
+        """Wake what sleeps, so that the next window does not pay for it; untimed."""
 
     def facts(self) -> Mapping[str, Any]:
         """Say what is known: bytes, operations, code_hash, schedule, threads..."""
@@ -69,8 +72,11 @@ class CallableWork:
         for _ in repeat(None, count):
             call()
 
-    def ready(self) -> None:
+    def wait(self) -> None:
         """Nothing is left under way when a call has returned."""
+
+    def ready(self) -> None:
+        """Nothing that we know of sleeps."""
 
     def facts(self) -> Mapping[str, Any]:
         """Return nothing: a callable is opaque."""

@@ -121,10 +121,21 @@ class Launch:
         self._window(self._address, count, dependent, self._ticks)
         return self._ticks[0], self._ticks[1]
 
+    def wait(self) -> None:
+        """Return when all launches are done: at once, they were on return."""
+
     def ready(self) -> None:
         """Wake the pool with an empty launch, so that the next one finds it spinning."""
         if self._state.pool:
             null(pool_size()).launch()
+
+    def null(self) -> Launch:
+        """Return a launch of nothing on the same threads: the floor of this one."""
+        return null(pool_size() if self._state.pool else 1)
+
+    def facts(self) -> dict[str, object]:
+        """Say how it is launched; what the code does is its maker's to tell."""
+        return {"threads": pool_size() if self._state.pool else 1}
 
 
 def null(threads: int = 1) -> Launch:

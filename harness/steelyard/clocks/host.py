@@ -26,16 +26,16 @@ class HostClock:
 
     def window(self, work: Work, count: int, *, dependent: bool) -> tuple[int, int]:
         """Launch between two readings; a dependent launch waits for the one before."""
-        launch, ready = work.launch, work.ready
+        launch, wait = work.launch, work.wait
         if dependent:
             start = perf_counter_ns()
             for _ in range(count):
                 launch(1)
-                ready()
+                wait()
             return start, perf_counter_ns()
         start = perf_counter_ns()
         launch(count)
-        ready()
+        wait()
         return start, perf_counter_ns()
 
 

@@ -1,0 +1,62 @@
+"""Work of known length shows whether the scale is straight."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from steelyard import Builder, benchmark
+from steelyard.handles import Call
+from steelyard_device import cpu
+
+
+class Delay:
+    """A native kernel of ``steps`` multiply-adds, each waiting for the one before."""
+
+    def bind(self, result: NDArray[np.float32], *, steps: int) -> cpu.Launch:
+        """Pack the launch."""
+        return cpu.delay(steps, result)
+
+    def __call__(self, result: NDArray[np.float32], *, steps: int) -> None:
+        """Launch once."""
+        self.bind(result, steps=steps).launch()
+
+
+class Nothing:
+    """A native kernel that returns at once, on one thread or all."""
+
+    def bind(self, _unused: NDArray[np.float32], *, threads: int) -> cpu.Launch:
+        """Pack the launch."""
+        return cpu.null(threads)
+
+    def __call__(self, unused: NDArray[np.float32], *, threads: int) -> None:
+        """Launch once."""
+        self.bind(unused, threads=threads).launch()
+
+
+def _steps64(result: Any, steps: int) -> Any:
+    # x[k+1] = a x[k] + b from 1, in closed form; the kernel rounds each step to float32.
+    a, b = 1 - 2.0**-9, 2.0**-10
+    fixed = b / (1 - a)
+    return np.full_like(result, fixed + (1 - fixed) * a**steps)
+
+
+@benchmark(steps=[1_000, 3_000, 10_000, 30_000, 100_000, 300_000, 1_000_000])
+def delay(b: Builder, steps: int) -> Call:
+    """N dependent steps: time must grow by the same amount with each."""
+    result = b.inout(1, "float32", dist="uniform")
+    b.check(lambda result: _steps64(result, steps), result, rtol=1e-4)
+    b.count(bytes=0, operations=2 * steps, items=steps)
+    b.mode("kernel/warm/dependent")
+    return b.launch(Delay(), result, steps=steps)
+
+
+@benchmark(threads=sorted({1, cpu.pool_size()}))
+def nothing(b: Builder, threads: int) -> Call:
+    """Launch nothing: what is left is the hand-over."""
+    unused = b.input(1)
+    b.count(bytes=0, operations=0)
+    b.mode("kernel/warm", "kernel/warm/dependent", "per_launch/warm")
+    return b.launch(Nothing(), unused, threads=threads)
