@@ -130,7 +130,6 @@ def test_ties_go_to_the_even_neighbour(kept, sign):
 
 def test_a_foreign_bfloat16_array_is_taken_as_it_is():
     """An array whose dtype calls itself bfloat16 is viewed as its bits."""
-
     bits = np.array([0x3F80, 0x4000], np.uint16)
     foreign = SimpleNamespace(dtype=SimpleNamespace(name="bfloat16"), view=bits.view)
     assert np.array_equal(to_bfloat16(foreign), bits)

@@ -213,6 +213,8 @@ def _mask_below(w: Writer, args: list[str], _type: Type, result: Type) -> str:
     """Compare lanes in i32, the count brought into [0, lanes] first."""
     lanes, words = result.lanes, spell("i32", result.lanes)
     (count,) = args
+    if not count.startswith("%"):
+        return _known_mask(int(count), register(result), lanes)
     for name, bound in (("llvm.smin.i64", lanes), ("llvm.smax.i64", 0)):
         count = w.put(w.call("i64", name, ("i64", count), ("i64", str(bound))))
     count = w.put(f"trunc i64 {count} to i32")
@@ -221,6 +223,12 @@ def _mask_below(w: Writer, args: list[str], _type: Type, result: Type) -> str:
         order = f"<{lanes} x i32> zeroinitializer"
         count = w.put(f"shufflevector {words} {w.put(first)}, {words} poison, {order}")
     return f"icmp slt {words} {_numbered('i32', lanes)}, {count}"
+
+
+def _known_mask(count: int, type_: str, lanes: int) -> str:
+    flags = ["true" if lane < count else "false" for lane in range(lanes)]
+    mask = f"<{', '.join([f'i1 {flag}' for flag in flags])}>" if lanes > 1 else flags[0]
+    return f"bitcast {type_} {mask} to {type_}"
 
 
 def _numbered(element: str, lanes: int) -> str:
