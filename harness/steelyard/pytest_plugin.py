@@ -1,0 +1,316 @@
+"""A pytest plugin: the cases of a suite become tests that pytest-benchmark reports.
+
+``pytest suites --benchmark-only`` collects the modules of ``suites/`` itself: suites
+import nothing of pytest. Each case in each of its modes is one test; what times it is
+steelyard, and pytest-benchmark's table, JSON, ``--benchmark-compare`` and histograms
+show those samples. What pytest-benchmark has no column for is in ``extra_info``.
+
+Where pytest-benchmark disables itself (``--benchmark-disable``, or under xdist, whose
+processes would measure each other) every case is launched once and checked.
+
+A folder is collected when the command line (or ``testpaths``) names it: ``suites`` of
+the root folder, or each one of the ini option ``steelyard_suites``. Everything heavy is
+imported when a suite is collected: this module is loaded by every run of pytest.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack
+from itertools import chain
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import pytest
+
+from steelyard.errors import BenchmarkError, SteelyardError
+
+if TYPE_CHECKING:
+    from steelyard.benchmark import Benchmark, Case
+    from steelyard.mode import Mode
+    from steelyard.trial import Trial
+    from steelyard.weigh import Settings
+    from steelyard.worker import Bench
+
+DEFAULT_FOLDER: Final = "suites"
+
+NANO: Final = 1e-9
+"""Trials are in nanoseconds, pytest-benchmark in seconds."""
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Declare the ini option."""
+    parser.addini(
+        "steelyard_suites",
+        "folders of steelyard's benchmarks, collected where pytest is pointed at them "
+        f"(default: {DEFAULT_FOLDER})",
+        type="paths",
+        default=[],
+    )
+
+
+def pytest_collect_file(
+    file_path: Path, parent: pytest.Collector
+) -> pytest.Collector | None:
+    """Collect the modules of the suites that this run was pointed at."""
+    if file_path.suffix != ".py" or file_path.name == "__init__.py":
+        return None
+    if not any(root in file_path.parents for root in _asked_for(parent.config)):
+        return None
+    return Suite.from_parent(parent, path=file_path)
+
+
+_FOLDERS: Final = pytest.StashKey[list[Path]]()
+
+
+def _asked_for(config: pytest.Config) -> list[Path]:
+    """Return the folders of suites that hold, or are, an argument of this run.
+
+    ``pytest`` or ``pytest .`` in somebody's project must not run whatever happens to
+    lie in a folder called suites.
+    """
+    if _FOLDERS not in config.stash:
+        declared = config.getini("steelyard_suites")
+        folders = declared or [config.rootpath / DEFAULT_FOLDER]
+        start = config.invocation_params.dir
+        asked = [start / str(argument).partition("::")[0] for argument in config.args]
+        config.stash[_FOLDERS] = [
+            folder
+            for folder in folders
+            if any(path == folder or folder in path.parents for path in asked)
+        ]
+    return config.stash[_FOLDERS]
+
+
+class Suite(pytest.File):
+    """One module of a suite."""
+
+    def collect(self) -> Iterator[pytest.Item]:
+        """Yield its cases; the module is imported, nothing is allocated.
+
+        Raises:
+            CollectError: pytest-benchmark or the module cannot be imported.
+        """
+        if not self.config.pluginmanager.hasplugin("benchmark"):
+            raise self.CollectError(
+                f"{self.path.name} holds benchmarks, whose results pytest-benchmark "
+                "reports, and that plugin is not loaded. Install steelyard[pytest], "
+                "or use `steelyard run`."
+            )
+        from steelyard import discovery
+
+        try:
+            module = discovery._import_file(self.path)  # noqa: SLF001 # one door: run, workers and pytest name a module alike
+        except SteelyardError as error:
+            raise self.CollectError(str(error)) from None
+        for benchmark in discovery._benchmarks(module):  # noqa: SLF001 # as above; a module of helpers has none
+            yield from self._tests(benchmark)
+
+    def _tests(self, benchmark: Benchmark) -> Iterator[pytest.Item]:
+        """Yield the tests of one benchmark, impl next to impl.
+
+        A group is what pytest-benchmark prints as one table with ratios: the cases
+        that differ only in ``impl``; without that axis, the whole family.
+        """
+        groups: dict[str, list[tuple[Case, Mode]]] = defaultdict(list)
+        for case in benchmark.cases():
+            axes = case.axes if "impl" in case.axes else {}
+            shared = [f"{n}={v}" for n, v in axes.items() if n != "impl"]
+            for mode in _modes(case):
+                words = [benchmark.name, ",".join(shared), str(mode)]
+                groups[" ".join(filter(None, words))].append((case, mode))
+        for group, members in groups.items():
+            for case, mode in members:
+                yield Weighing.of(self, case, mode, group)
+
+
+def _modes(case: Case) -> tuple[Mode, ...]:
+    """Return the case's modes; one that cannot say becomes a test that fails."""
+    from steelyard.mode import DEFAULTS
+
+    try:
+        return case.modes()
+    except SteelyardError:
+        return DEFAULTS[:1]
+
+
+class Weighing(pytest.Function):
+    """One case in one mode."""
+
+    case: Case
+
+    @classmethod
+    def of(cls, parent: Suite, case: Case, mode: Mode, group: str) -> Weighing:
+        """Return the test ``name[axes,mode]``, the mode only where there are several."""
+        clock = ReplayedClock()
+
+        def test(benchmark: Any) -> None:
+            _weigh(parent.config, case, mode, clock, benchmark)
+
+        item: Weighing = cls.from_parent(parent, name=_name(case, mode), callobj=test)
+        item.case = case
+        item.add_marker(pytest.mark.benchmark(timer=clock, group=group))
+        return item
+
+    def reportinfo(self) -> tuple[Path, int, str]:
+        """Say where the benchmark's function is."""
+        return self.path, self.case.benchmark.line - 1, self.name
+
+    def repr_failure(self, excinfo: pytest.ExceptionInfo[BaseException]) -> Any:  # type: ignore[override] # its style is passed by collectors only
+        """Show a failed case by its sentence: the traceback would be ours."""
+        if isinstance(excinfo.value, SteelyardError):
+            return str(excinfo.value)
+        return super().repr_failure(excinfo)
+
+
+def _name(case: Case, mode: Mode) -> str:
+    if len(_modes(case)) == 1:
+        return case.id
+    if case.id.endswith("]"):
+        return f"{case.id[:-1]},{mode}]"
+    return f"{case.id}[{mode}]"
+
+
+class ReplayedClock:
+    """A timer for pytest-benchmark that reads what steelyard's clocks read before."""
+
+    __name__ = "steelyard"
+
+    def __init__(self) -> None:
+        self._readings: Iterator[float] = iter(())
+
+    def load(self, seconds: list[float]) -> None:
+        """Hold the durations of the rounds to come; each starts at exactly zero."""
+        self._readings = chain.from_iterable((0.0, duration) for duration in seconds)
+
+    def __call__(self) -> float:
+        """Return the next reading in seconds: the start of a round, then its end."""
+        return next(self._readings)
+
+
+def _weigh(
+    config: pytest.Config,
+    case: Case,
+    mode: Mode,
+    clock: ReplayedClock,
+    benchmark: Any,
+) -> None:
+    """Weigh, and give pytest-benchmark the samples by its public ways.
+
+    Also a failure happens within ``pedantic``, so that the fixture counts as used and
+    its row is left out of the table.
+    """
+    beam = _beam(config)
+    # So that --benchmark-group-by=param:impl works.
+    benchmark.param = _name(case, mode).partition("[")[2].removesuffix("]")
+    benchmark.params = {**_axes(case.axes), "mode": str(mode)}
+    if benchmark.disabled:
+        benchmark.pedantic(beam.check, args=(case,))
+        return
+    trial = beam.weigh(case, mode)
+    if trial.error is not None:
+        clock.load([0.0])
+        benchmark.pedantic(_fail, args=(trial.error,))
+    benchmark.extra_info.update(_facts(trial))
+    clock.load([NANO * sample for sample in trial.samples.per_launch()])
+    benchmark.pedantic(lambda: None, rounds=len(trial.samples))
+    # The rounds hold means already: only the column says of how many launches.
+    benchmark.stats.iterations = trial.samples.launches[0]
+
+
+def _fail(sentence: str) -> None:
+    raise BenchmarkError(sentence)
+
+
+def _facts(trial: Trial) -> dict[str, Any]:
+    """Return what pytest-benchmark has no column for, in plain types and seconds."""
+    from steelyard import stats
+
+    summary = stats.summarise(
+        trial.samples.per_launch(), trial.samples.launches[0], trial.clock.quantum
+    )
+    return {
+        "case": trial.case,
+        "axes": _axes(trial.axes),
+        "mode": trial.mode,
+        "estimate": NANO * summary.estimate.value,
+        "low": NANO * summary.estimate.low,
+        "high": NANO * summary.estimate.high,
+        "clock": trial.clock.id,
+        "quantum": NANO * trial.clock.quantum,
+        "floor": {name: NANO * value for name, value in trial.floors.items()},
+        "ledger": {name: NANO * value for name, value in trial.ledger.items()},
+        "bytes": trial.facts.get("bytes"),
+        "operations": trial.facts.get("operations"),
+        "code_hash": trial.facts.get("code_hash"),
+        "doubts": [str(doubt) for doubt in trial.doubts],
+    }
+
+
+def _axes(axes: Mapping[str, Any]) -> dict[str, Any]:
+    """Return axes whose values JSON knows; others by their text."""
+    plain = (bool, int, float, str)
+    return {n: v if isinstance(v, plain) else str(v) for n, v in axes.items()}
+
+
+class Beam:
+    """What one run of pytest weighs with, made by its first test of a suite."""
+
+    def __init__(self, config: pytest.Config) -> None:
+        self._root = config.rootpath
+        self._config = config
+        self._bench: Bench | None = None
+        self._turns = 0
+
+    def weigh(self, case: Case, mode: Mode) -> Trial:
+        """Weigh one case, alone on the machine; what goes wrong is the trial's error.
+
+        Raises:
+            SteelyardError: another run measures, or the settings cannot be read.
+        """
+        from steelyard import lock
+        from steelyard.plan import Turn
+        from steelyard.worker import Bench
+
+        settings = self._settings()
+        if self._bench is None:
+            held = ExitStack()
+            held.enter_context(lock.measuring())
+            self._config.add_cleanup(held.close)
+            self._bench = Bench()
+        turn = Turn(self._turns, 0, case, mode)
+        self._turns += 1
+        return self._bench.weigh(turn, settings)
+
+    def check(self, case: Case) -> None:
+        """Launch a case once and check its result.
+
+        Raises:
+            SteelyardError: it is wrong, or could not be launched.
+        """
+        from steelyard.benchmark import raised
+        from steelyard.weigh import PreparedCase
+
+        try:
+            PreparedCase(case, self._settings())
+        except SteelyardError as error:
+            raise BenchmarkError(f"{case.id}: {error}") from None
+        except Exception as error:
+            raise BenchmarkError(f"{case.id} raised {raised(error)}") from error
+
+    def _settings(self) -> Settings:
+        """Return those of the project's ``[tool.steelyard]`` and the environment."""
+        from steelyard import config, weigh
+
+        chosen = config.load(folder=self._root)
+        return weigh.Settings(seed=chosen.seed, precision=chosen.precision)
+
+
+_BEAM: Final = pytest.StashKey[Beam]()
+
+
+def _beam(config: pytest.Config) -> Beam:
+    if _BEAM not in config.stash:
+        config.stash[_BEAM] = Beam(config)
+    return config.stash[_BEAM]
