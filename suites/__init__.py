@@ -1,0 +1,1 @@
+"""What is measured; a package because asv finds nothing in a plain folder."""
