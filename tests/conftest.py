@@ -6,6 +6,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from hypothesis import settings
+
+# An example may compile a kernel, and the machine may be busy: no deadlines.
+settings.register_profile("steelyard", deadline=None)
+settings.load_profile("steelyard")
 
 GOLDEN = Path(__file__).parent / "golden"
 

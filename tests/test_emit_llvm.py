@@ -451,6 +451,18 @@ def test_a_half_value_is_widened_once_however_often_it_is_used():
     assert text.count("fpext") == 2  # of the value, and of the rounded product
 
 
+def test_the_same_bits_are_two_numbers_in_two_half_types(run_kernel):
+    """A float16 0x3C00 is 1; as a bfloat16 it is 1 / 128."""
+    y = Buffer("y", float32, index(2), access="out")
+    b = Builder()
+    for k, (dtype, value) in enumerate([(float16, 1.0), (bfloat16, 2.0**-7)]):
+        constant = const(value, dtype)
+        b.store(y, k, b.cast(b.let("neg", constant), float32))
+    seen = np.empty(2, np.float32)
+    run_kernel(b.kernel("halves", [y]), seen)
+    assert seen.tolist() == [-1.0, -(2.0**-7)]
+
+
 def test_what_only_a_gpu_has_is_unsupported_here():
     """The emitter says so too, for a kernel that was verified for another target."""
     kernel = Kernel("k", (), (Effect("barrier"),))

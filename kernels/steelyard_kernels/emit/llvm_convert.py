@@ -60,9 +60,10 @@ def cast(w: Writer, value: str, source: Type, target: DType) -> str:
 
 def widened(w: Writer, value: str, source: Type) -> str:
     """Return the float32 twin of a half value, made at its first use."""
-    twin = w.wide.get(value)
+    key = (value, source)  # a constant's bits mean two numbers in two dtypes
+    twin = w.wide.get(key)
     if twin is None:
-        twin = w.wide[value] = w.put(widen(w, value, source))
+        twin = w.wide[key] = w.put(widen(w, value, source))
     return twin
 
 

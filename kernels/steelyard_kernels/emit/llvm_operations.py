@@ -90,13 +90,17 @@ def expression(w: Writer, op: str, args: list[str], type_: Type, result: Type) -
     `Unsupported` for an operation of another target.
     """
     dtype = type_.dtype
-    template = SPELLED.get((op, dtype.kind))
+    if op == "cast":
+        return llvm_convert.cast(w, args[0], type_, result.dtype)
+    shape = SHAPES.get(op)
+    if shape is not None:
+        return shape(w, args, type_, result)
     if dtype in HALVES:
-        if op not in SHAPES and op != "cast":
-            return _half(w, op, args, type_)
-    elif template is not None:
+        return _half(w, op, args, type_)
+    template = SPELLED.get((op, dtype.kind))
+    if template is not None:
         return template % (register(type_), *args)
-    return _special(w, op, args, type_, result)
+    return _special(w, op, args, type_)
 
 
 def _half(w: Writer, op: str, args: list[str], type_: Type) -> str:
@@ -107,7 +111,7 @@ def _half(w: Writer, op: str, args: list[str], type_: Type) -> str:
     if template is not None:
         value = template % (register(wide), *args)
     else:
-        value = _special(w, op, args, wide, wide)
+        value = _special(w, op, args, wide)
     if op in COMPARISONS:
         return value
     lanes = 1 if op.startswith("reduce") else type_.lanes
@@ -115,7 +119,7 @@ def _half(w: Writer, op: str, args: list[str], type_: Type) -> str:
     return llvm_convert.narrow(w, w.put(value), result)
 
 
-def _special(w: Writer, op: str, args: list[str], type_: Type, result: Type) -> str:
+def _special(w: Writer, op: str, args: list[str], type_: Type) -> str:
     """Return the expression of an operation that is more than a template."""
     dtype, lanes, spelled = type_.dtype, type_.lanes, register(type_)
     element = ELEMENT[dtype]
@@ -127,12 +131,8 @@ def _special(w: Writer, op: str, args: list[str], type_: Type, result: Type) -> 
         typed_args = [(spelled, arg) for arg in args]
         full = f"{name}.{mangle(element, lanes)}"
         return w.call(spelled, full, *typed_args, flags=flags)
-    if op in SHAPES:
-        return SHAPES[op](w, args, type_, result)
     if op in MATH:
         return MATH[op](w, args[0], type_)
-    if op == "cast":
-        return llvm_convert.cast(w, args[0], type_, result.dtype)
     if op == "not":
         return f"xor {spelled} {args[0]}, {everywhere('true', 'i1', lanes)}"
     if op == "abs":
@@ -179,7 +179,7 @@ def _reduce_by_halves(w: Writer, op: str, value: str, type_: Type) -> str:
                 )
             parts.append(part)
         half = typed(dtype, lanes)
-        last = _special(w, op, parts, half, half)
+        last = _special(w, op, parts, half)
         value = w.put(last) if lanes > 1 else last
     return value
 

@@ -115,7 +115,7 @@ class Writer:
         self.count = 0
         self.block = "entry"
         self.declared: dict[str, None] = {}
-        self.wide: dict[str, str] = {}
+        self.wide: dict[tuple[str, Type], str] = {}
 
     def fresh(self) -> int:
         """Return a number that no temporary or label has had."""
