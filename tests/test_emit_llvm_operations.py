@@ -1,0 +1,277 @@
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from steelyard_device import llvm
+from steelyard_kernels.builder import Builder, const, index
+from steelyard_kernels.dtypes import (
+    bfloat16,
+    bool_,
+    float16,
+    float32,
+    float64,
+    from_bfloat16,
+    int32,
+    int64,
+    to_bfloat16,
+)
+from steelyard_kernels.emit.llvm import emit
+from steelyard_kernels.loops import INDEX, Buffer, Var
+
+N = Var("n", INDEX)
+HOST = llvm.Host("x86_64-linux-gnu", "znver4", frozenset({"f16c", "fma"}), 64)
+SPECIAL = [0.0, -0.0, 1.0, -1.5, 1e-45, -3e-39, 6e-8, 7e4, np.inf, -np.inf, np.nan]
+FLOATS = [float16, bfloat16, float32, float64]
+pytestmark = pytest.mark.filterwarnings("ignore:.*encountered in")
+
+
+def numbers(dtype):
+    """Return a thousand stored numbers of a dtype, special ones among them."""
+    random = np.random.default_rng(dtype.bytes)
+    if dtype.kind == "int":
+        bound = np.iinfo(dtype.numpy_name)
+        array = random.integers(bound.min, bound.max, 1000, dtype.numpy_name)
+        array[:4] = [0, -1, bound.min, bound.max]
+        return array
+    values = random.normal(0, 1, 1000) * 10.0 ** random.integers(-6, 5, 1000)
+    values[: len(SPECIAL)] = SPECIAL
+    return stored(values, dtype)
+
+
+def stored(values, dtype):
+    """Return numbers as NumPy carries them in memory."""
+    return to_bfloat16(values) if dtype is bfloat16 else values.astype(dtype.numpy_name)
+
+
+def valued(array, dtype):
+    """Return a stored array as numbers that NumPy computes with."""
+    return from_bfloat16(array) if dtype is bfloat16 else array
+
+
+def agree(seen, expected, dtype):
+    """Say whether two stored arrays hold the same numbers, NaN with NaN."""
+    return np.array_equal(
+        valued(seen, dtype), valued(expected, dtype), equal_nan=dtype.kind == "float"
+    )
+
+
+ARITHMETIC = {
+    "add": np.add,
+    "sub": np.subtract,
+    "mul": np.multiply,
+    "div": np.divide,
+    "min": np.minimum,
+    "max": np.maximum,
+}
+
+
+@pytest.mark.parametrize(
+    ("op", "dtype"),
+    [
+        (op, dtype)
+        for op in ARITHMETIC
+        for dtype in (*FLOATS, int32, int64)
+        if op != "div" or dtype.kind == "float"  # integers divide as scalars only
+    ],
+    ids=str,
+)
+def test_arithmetic_is_numpys(elementwise, op, dtype):
+    """Rounded once; halves too; integers wrap; NaN wins a minimum."""
+    a, b = numbers(dtype), numbers(dtype)[::-1].copy()
+    expected = ARITHMETIC[op](valued(a, dtype), valued(b, dtype))
+    seen = elementwise(
+        lambda t, x, y: t.let(op, x, y), [a, b], dtype, sources=[dtype] * 2
+    )
+    assert agree(seen, stored(expected, dtype), dtype)
+
+
+@pytest.mark.parametrize("dtype", [*FLOATS, int32, int64], ids=str)
+@pytest.mark.parametrize("op", ["neg", "abs"])
+def test_signs_are_numpys(elementwise, op, dtype):
+    """Of zeros and infinities too."""
+    a = numbers(dtype)
+    expected = {"neg": np.negative, "abs": np.abs}[op](valued(a, dtype))
+    seen = elementwise(lambda t, x: t.let(op, x), [a], dtype, sources=[dtype])
+    assert agree(seen, stored(expected, dtype), dtype)
+    if dtype.kind == "float":
+        signs = np.signbit(valued(seen, dtype)) == np.signbit(expected)
+        assert np.all(signs | np.isnan(expected))
+
+
+@pytest.mark.parametrize("dtype", FLOATS, ids=str)
+def test_square_roots_are_rounded_correctly(elementwise, dtype):
+    """Halves too, though they are computed in float32."""
+    a = numbers(dtype)
+    expected = stored(np.sqrt(valued(a, dtype).astype(np.float64)), dtype)
+    seen = elementwise(lambda t, x: t.let("sqrt", x), [a], dtype, sources=[dtype])
+    assert agree(seen, expected, dtype)
+
+
+def test_a_fused_multiply_add_rounds_once(elementwise):
+    """What a * b + c loses in two roundings."""
+    a = np.array([1 + 2.0**-12] * 17, np.float32)
+    c = np.array([-1 - 2.0**-11] * 17, np.float32)
+    seen = elementwise(lambda t, x, y: t.let("fma", x, x, y), [a, c], float32)
+    assert seen.tolist() == [2.0**-24] * 17
+
+
+COMPARED = {
+    "lt": np.less,
+    "le": np.less_equal,
+    "gt": np.greater,
+    "ge": np.greater_equal,
+    "eq": np.equal,
+    "ne": np.not_equal,
+}
+
+
+@pytest.mark.parametrize("dtype", [*FLOATS, int32, int64, bool_], ids=str)
+@pytest.mark.parametrize("op", COMPARED)
+def test_comparisons_are_numpys(elementwise, op, dtype):
+    """NaN compares unequal to everything, itself too."""
+    if dtype is bool_:
+        a, b = np.array([[0, 0, 1, 1], [0, 1, 0, 1]], bool)
+    else:
+        a, b = numbers(dtype), numbers(dtype)
+        b[::2] = b[::-2]
+    seen = elementwise(
+        lambda t, x, y: t.let(op, x, y), [a, b], bool_, sources=[dtype] * 2
+    )
+    assert np.array_equal(seen, COMPARED[op](valued(a, dtype), valued(b, dtype)))
+
+
+def test_logic_and_choice_are_numpys(elementwise):
+    """And, or, xor, not over masks, and a choice by one."""
+    random = np.random.default_rng(1)
+    a, b = random.integers(0, 2, (2, 37)).astype(bool)
+    for op, function in {
+        "and": np.logical_and,
+        "or": np.logical_or,
+        "xor": np.logical_xor,
+    }.items():
+        seen = elementwise(lambda t, x, y, op=op: t.let(op, x, y), [a, b], bool_)
+        assert np.array_equal(seen, function(a, b))
+    assert np.array_equal(elementwise(lambda t, x: t.let("not", x), [a], bool_), ~a)
+    for dtype in (float16, bfloat16, float32, int64):
+        x, y = numbers(dtype)[:37], numbers(dtype)[-37:]
+        seen = elementwise(
+            lambda t, c, x, y: t.let("select", c, x, y),
+            [a, x, y],
+            dtype,
+            sources=[bool_, dtype, dtype],
+        )
+        assert agree(seen, np.where(a, x, y), dtype)
+
+
+def reduction(op, dtype, lanes):
+    """Make y[0] = op(x[0:lanes])."""
+    x = Buffer("x", dtype, index(lanes))
+    y = Buffer("y", dtype, index(1), access="out")
+    b = Builder()
+    b.store(y, 0, b.let(op, b.load(x, 0, lanes)))
+    return b.kernel("reduction", [x, y])
+
+
+REDUCED = {"reduce_add": np.sum, "reduce_min": np.min, "reduce_max": np.max}
+
+
+@pytest.mark.parametrize("lanes", [1, 2, 16, 64])
+@pytest.mark.parametrize("dtype", [*FLOATS, int32, int64], ids=str)
+@pytest.mark.parametrize("op", REDUCED)
+def test_a_vector_reduces_to_its_sum_or_bound(run_kernel, op, dtype, lanes):
+    """Small integers, whose sums are exact in any order; then a NaN."""
+    values = np.random.default_rng(lanes).integers(-9, 9, lanes).astype(np.float64)
+    for nan in (False, True) if dtype.kind == "float" else (False,):
+        if nan:
+            values[lanes // 2] = np.nan
+        x, y = stored(values, dtype), np.empty(1, dtype.numpy_name)
+        run_kernel(reduction(op, dtype, lanes), x, y)
+        expected = np.array([REDUCED[op](values)])
+        if dtype.kind == "float":
+            assert agree(y, stored(expected, dtype), dtype)
+        else:
+            assert y[0] == expected[0]
+
+
+@pytest.mark.parametrize("op", ["reduce_and", "reduce_or"])
+def test_masks_reduce_to_all_and_any(run_kernel, op):
+    """Of 16 lanes: none, one, all but one, all."""
+    for ones in (0, 1, 15, 16):
+        x, y = np.arange(16) < ones, np.empty(1, bool)
+        run_kernel(reduction(op, bool_, 16), x, y)
+        assert y[0] == (x.all() if op == "reduce_and" else x.any())
+
+
+@pytest.mark.parametrize("count", [-1, 0, 5, 16, 99])
+def test_a_mask_of_a_known_count_is_a_constant(run_kernel, count):
+    """It costs no instructions, and holds the same lanes."""
+    y = Buffer("y", bool_, index(16), access="out")
+    b = Builder()
+    b.store(y, 0, b.mask_below(count, 16))
+    kernel = b.kernel("mask", [y])
+    assert "icmp" not in emit(kernel, HOST)
+    seen = np.empty(16, bool)
+    run_kernel(kernel, seen)
+    assert np.array_equal(seen, np.arange(16) < count)
+
+
+@given(count=st.integers(-(2**63), 2**63 - 1))
+def test_a_mask_holds_the_lanes_below_any_count(run_kernel, count):
+    """Negative counts hold none, large ones all."""
+    y = Buffer("y", bool_, index(16), access="out")
+    b = Builder()
+    b.store(y, 0, b.mask_below(N, 16))
+    seen = np.empty(16, bool)
+    run_kernel(b.kernel("mask", [y, N]), seen, count)
+    assert np.array_equal(seen, np.arange(16) < count)
+
+
+@given(a=st.integers(-(2**63), 2**63 - 1), b=st.integers(1, 2**63 - 1))
+def test_index_division_truncates(run_kernel, a, b):
+    """Quotient and remainder as of C, minimum and maximum beside them."""
+    p, q = Var("p", INDEX), Var("q", INDEX)
+    y = Buffer("y", int64, index(4), access="out")
+    t = Builder()
+    for k, op in enumerate(("div", "rem", "min", "max")):
+        t.store(y, k, t.let(op, p, q))
+    seen = np.empty(4, np.int64)
+    run_kernel(t.kernel("indices", [y, p, q]), seen, a, b)
+    quotient = abs(a) // b * (1 if a >= 0 else -1)
+    assert seen.tolist() == [quotient, a - quotient * b, min(a, b), max(a, b)]
+
+
+@pytest.mark.parametrize("lanes", [1, 2, 16])
+def test_lanes_are_numbered(run_kernel, lanes):
+    """In both integer types."""
+    for dtype in (int32, int64):
+        y = Buffer("y", dtype, index(lanes), access="out")
+        b = Builder()
+        b.store(y, 0, b.iota(lanes, dtype))
+        seen = np.empty(lanes, dtype.numpy_name)
+        run_kernel(b.kernel("lanes", [y]), seen)
+        assert seen.tolist() == list(range(lanes))
+
+
+@given(value=st.floats())
+def test_a_constant_is_rounded_to_its_dtype(run_kernel, value):
+    """Any float64, spelled for each of the float types."""
+    for dtype in FLOATS:
+        y = Buffer("y", dtype, index(2), access="out")
+        b = Builder()
+        b.store(y, 0, const(value, dtype, 2))
+        seen = np.empty(2, dtype.numpy_name)
+        run_kernel(b.kernel("constant", [y]), seen)
+        assert agree(seen, stored(np.array([value] * 2), dtype), dtype)
+
+
+def test_the_same_bits_are_two_numbers_in_two_half_types(run_kernel):
+    """A float16 0x3C00 is 1; as a bfloat16 it is 1 / 128."""
+    y = Buffer("y", float32, index(2), access="out")
+    b = Builder()
+    for k, (dtype, value) in enumerate([(float16, 1.0), (bfloat16, 2.0**-7)]):
+        constant = const(value, dtype)
+        b.store(y, k, b.cast(b.let("neg", constant), float32))
+    seen = np.empty(2, np.float32)
+    run_kernel(b.kernel("halves", [y]), seen)
+    assert seen.tolist() == [-1.0, -(2.0**-7)]
