@@ -32,6 +32,7 @@ class Buffers:
     def __init__(
         self, handles: tuple[Handle, ...], seed: int, files: Mapping[str, str]
     ) -> None:
+        self.seed = seed
         self._handles = handles
         self.arrays: dict[str, Array] = {}
         self._pristine: dict[str, Array] = {}
@@ -55,6 +56,12 @@ class Buffers:
         if isinstance(value, tuple):
             return tuple(self.resolve(item) for item in value)
         return value
+
+    def pristine(self, value: Any) -> Any:
+        """Return what a handle's array held before the first launch."""
+        if isinstance(value, Handle) and value.name in self._pristine:
+            return self._pristine[value.name]
+        return self.resolve(value)
 
     @property
     def updates(self) -> bool:

@@ -8,6 +8,7 @@ elements share a 64-bit word; a float64 element takes one of its own.
 
 from __future__ import annotations
 
+import functools
 import hashlib
 from collections.abc import Mapping
 from pathlib import Path
@@ -22,8 +23,11 @@ from steelyard.handles import Handle
 Array = NDArray[Any]
 
 
+@functools.lru_cache(maxsize=8)
 def generate(handle: Handle, seed: int) -> Array:
-    """Return the data of ``handle``.
+    """Return the data of ``handle``, which callers only read.
+
+    The last few are kept: cases that differ in ``impl`` have the same inputs.
 
     Raises:
         BenchmarkError: the file cannot be read or is constant, or the distribution

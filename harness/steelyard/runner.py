@@ -30,15 +30,21 @@ def run(
 ) -> None:
     """Weigh ``turns`` in order; tell of each before it starts and of its trial after.
 
-    A case that fails is told once, with its error, and left out of later blocks.
+    A case that fails is told once, with its error, and left out of later blocks. Each
+    block has a worker of its own: where its memory lies and what its code aligns to
+    stays the same as long as a process lives, and would pass for the kernel's doing.
     Everything is done between turns, while no worker measures.
     """
     began = monotonic()
     broken: set[str] = set()
+    block = 0
     with _Workers() as workers:
         for turn in turns:
             if turn.case.id in broken:
                 continue
+            if turn.block != block:
+                block = turn.block
+                workers.end()
             share = _share(settings, monotonic() - began, len(turns) - turn.position)
             if share is not None and share <= 0:
                 return
@@ -46,6 +52,10 @@ def run(
             trial = workers.weigh(turn, replace(settings, budget=share))
             if trial.error is not None:
                 broken.add(turn.case.id)
+            settings = replace(
+                settings,
+                flush_bytes=trial.extra.get("flush_bytes", settings.flush_bytes),
+            )
             on_trial(trial)
 
 
@@ -57,7 +67,7 @@ def _share(settings: Settings, spent: float, turns_left: int) -> float | None:
 
 
 class _Workers:
-    """One worker at a time, started when needed."""
+    """One worker at a time, started when there is work."""
 
     def __init__(self) -> None:
         self._process: subprocess.Popen[bytes] | None = None
@@ -67,7 +77,7 @@ class _Workers:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._end()
+        self.end()
 
     def weigh(self, turn: Turn, settings: Settings) -> Trial:
         """Have a worker weigh one turn."""
@@ -75,7 +85,7 @@ class _Workers:
         try:
             wire.send(connection, wire.request(turn, settings))
             if not connection.poll(settings.timeout + (settings.budget or 0)):
-                self._end()
+                self.end()
                 return _failed(
                     turn,
                     f"no answer within {settings.timeout:g} s; the worker was ended. "
@@ -108,12 +118,12 @@ class _Workers:
             code = self._process.wait(timeout=5)
         except subprocess.TimeoutExpired:
             code = 0
-        self._end()
+        self.end()
         if code < 0:
             return f"died of {signal.Signals(-code).name}"
         return f"ended with exit code {code}"
 
-    def _end(self) -> None:
+    def end(self) -> None:
         if self._process is not None:
             self._process.kill()
             self._process.wait()

@@ -160,18 +160,14 @@ def histogram(per_launch: Sequence[float], width: int = 12) -> str:
 def combine(blocks: Sequence[Estimate]) -> Estimate:
     """Combine the estimates of several blocks of one case into one.
 
-    The unit of replication is the block: the interval is Student's t over the blocks'
-    logarithms, never narrower than that of the blocks' own intervals in quadrature.
-    One block keeps its own interval.
+    The unit of replication is the block, which has a process of its own: the interval
+    is Student's t over the blocks' logarithms. One block keeps its own interval.
     """
     if len(blocks) == 1:
         return blocks[0]
     logs = [math.log(b.value) for b in blocks]
     centre = math.fsum(logs) / len(logs)
-    within = math.sqrt(sum(b.half_width**2 for b in blocks)) / len(blocks)
-    half = max(
-        _student(len(logs)) * statistics.stdev(logs) / math.sqrt(len(logs)), within
-    )
+    half = _student(len(logs)) * statistics.stdev(logs) / math.sqrt(len(logs))
     value = math.exp(centre)
     return Estimate(value, value * math.exp(-half), value * math.exp(half))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import json
 import os
 import statistics
 import subprocess
@@ -46,6 +47,8 @@ class Settings:
     """Seconds after which a silent worker is taken for hung."""
     inputs: Mapping[str, str] = field(default_factory=dict)
     """Files instead of generated data, by the names of handles."""
+    flush_bytes: int | None = None
+    """What a flush walks; calibrated if it is not known yet."""
     check: bool = True
     allocations: bool = False
 
@@ -97,12 +100,15 @@ class PreparedCase:
 class Scale:
     """What one process weighs with: its clocks and its way to make caches cold."""
 
-    def __init__(self) -> None:
+    def __init__(self, flush_bytes: int | None = None) -> None:
         self.host = HostClock()
+        self._flush_bytes = flush_bytes
 
     @functools.cached_property
     def flush(self) -> cpu.Flush:
-        """The calibrated flush, made on first use."""
+        """A flush of the size that is known, or calibrated on first use."""
+        if self._flush_bytes is not None:
+            return cpu.Flush(self._flush_bytes)
         return cold.calibrated()
 
     @functools.cached_property
@@ -319,7 +325,7 @@ def _fresh_process(case: Case) -> tuple[int, int]:
     """Time a new interpreter from its start to the end of the case's first launch."""
     start = monotonic_ns()
     command = [sys.executable, "-m", "steelyard.first", str(case.benchmark.path)]
-    command += [case.benchmark.name, repr(dict(case.axes))]
+    command += [case.benchmark.name, json.dumps(dict(case.axes))]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
         raise BenchmarkError(

@@ -32,8 +32,8 @@ _PR_SET_PDEATHSIG: Final = 1
 class Bench:
     """Prepared cases, kept between their turns as long as memory lasts."""
 
-    def __init__(self) -> None:
-        self._scale = Scale()
+    def __init__(self, flush_bytes: int | None) -> None:
+        self._scale = Scale(flush_bytes)
         self._room = psutil.virtual_memory().available // MEMORY_SHARE
         self._kept: OrderedDict[str, PreparedCase] = OrderedDict()
 
@@ -80,13 +80,14 @@ def main(descriptor: str) -> None:
     """Answer requests until the other end closes."""
     _die_with_parent()
     connection = Connection(int(descriptor))
-    bench = Bench()
+    bench = None
     while True:
         try:
             message = wire.receive(connection)
         except EOFError:
             return
         settings = Settings(**message["settings"])
+        bench = bench or Bench(settings.flush_bytes)
         trial = bench.weigh(wire.turn_of(message), settings)
         wire.send(connection, {"trial": asdict(trial)})
 
