@@ -79,6 +79,12 @@ def moment() -> dict[str, Any]:
     }
 
 
+def swap_used() -> int | str:
+    """Return the bytes of memory that were moved to the disk."""
+    used: int | str = _psutil(lambda psutil: psutil.swap_memory().used)
+    return used
+
+
 def read(path: str | Path) -> str:
     """Return a file's text without its edges, or ``unknown``."""
     try:

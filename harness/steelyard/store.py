@@ -163,6 +163,12 @@ class Store:
             rows = connection.execute(query).all()
         return [codec.trial(document, samples) for document, samples in rows]
 
+    def counts(self) -> dict[str, int]:
+        """Return the number of trials of each run that has any."""
+        query = sa.select(TRIALS.c.run, sa.func.count()).group_by(TRIALS.c.run)
+        with self._transaction() as connection:
+            return {row.run: row[1] for row in connection.execute(query)}
+
     def export(self, uid: str) -> bytes:
         """Return one run with all its trials as one file's bytes."""
         run = next((r for r in self.runs() if r.uid == uid), None)

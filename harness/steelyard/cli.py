@@ -1,0 +1,283 @@
+"""The command line. What a command needs is imported when it runs, not before."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import IO, TYPE_CHECKING, Any, Final
+
+import click
+
+from steelyard.errors import SteelyardError
+from steelyard.lazy import Lazy
+
+if TYPE_CHECKING:
+    from steelyard.config import Config
+    from steelyard.report.rows import Row
+    from steelyard.store import Store
+    from steelyard.trial import Trial
+
+FORMATS: Final = ("table", "json", "csv", "markdown")
+
+store_option = click.option(
+    "--store",
+    metavar="PATH|URL",
+    help="Where runs are kept; a file or an SQLAlchemy URL.",
+)
+relative_option = click.option(
+    "--relative-to",
+    metavar="AXIS=VALUE",
+    help="Add each case's time over that of the case with this value.",
+)
+
+
+@click.group(cls=Lazy, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(package_name="steelyard", message="%(prog)s %(version)s")
+def main() -> None:
+    """Weigh kernels: the kernel and nothing else."""
+
+
+@main.command()
+@click.argument("paths", nargs=-1)
+@click.option(
+    "-k", "pattern", metavar="EXPR", help="Words of case ids with and/or/not."
+)
+@click.option(
+    "-p", "overrides", multiple=True, metavar="AXIS=1,2", help="Or AXIS=2^10:2^20:4x."
+)
+@click.option(
+    "--mode", "modes", multiple=True, help="kernel/cold, latency/warm/64, ..."
+)
+@click.option("--input", "inputs", multiple=True, metavar="X=@FILE.npy")
+@click.option("--seed", type=int, help="Of the inputs and of the order of turns.")
+@click.option("--budget", type=float, metavar="SECONDS", help="For the whole run.")
+@click.option("--precision", type=float, metavar="PERCENT", help="Half an interval.")
+@click.option("--blocks", type=int, help="Turns of every case.")
+@click.option("--timeout", type=float, metavar="SECONDS", help="Of a silent case.")
+@click.option("--check/--no-check", default=True, help="Check results; on by default.")
+@click.option("--allocations", is_flag=True, help="Count what a launch allocates.")
+@click.option("--dry-run", is_flag=True, help="Print the plan and measure nothing.")
+@click.option("--tag", "tags", multiple=True, help="A name to find the run by.")
+@click.option("--json", "json_file", metavar="FILE|-", help="Write the results there.")
+@click.option("--wait", type=float, default=0.0, metavar="SECONDS", help="For a turn.")
+@relative_option
+@store_option
+def run(
+    *,
+    paths: tuple[str, ...],
+    json_file: str | None,
+    dry_run: bool,
+    check: bool,
+    allocations: bool,
+    relative_to: str | None,
+    **asked: Any,
+) -> int:
+    """Weigh the cases of PATHS and keep the results.
+
+    PATHS are files, folders or modules; without any they are the configured suites,
+    else ./suites, else a small built-in suite.
+    """
+    from steelyard import config, session
+    from steelyard.report import json_report, progress, rows
+
+    keys = ("seed", "budget", "precision", "blocks", "timeout", "store")
+    flags = {key: asked.pop(key) for key in keys} | {"suites": paths or None}
+    chosen = config.load(flags)
+    request = session.Asked(places=config.suites(chosen), blocks=chosen.blocks, **asked)
+    settings = session.settings(chosen, request, check=check, allocations=allocations)
+    turns = session.planned(request, chosen.seed)
+    if relative_to:
+        rows.reference([turn.case.axes for turn in turns], relative_to)
+    if json_file:
+        json_report.require_writable(json_file)
+    if dry_run:
+        progress.plan(turns)
+        return 0
+    shown = progress.Progress(len(turns), header_to_stderr=json_file == "-")
+    outcome = session.weigh(
+        turns,
+        settings,
+        request,
+        chosen.store,
+        on_start=shown.start,
+        on_turn=shown.turn,
+    )
+    shown.end()
+    if json_file:
+        json_report.write(json_file, outcome.run, outcome.trials)
+    if json_file != "-":
+        _print_rows(_rows(outcome.trials, relative_to))
+    progress.ending(outcome, chosen.store)
+    return outcome.exit_code
+
+
+def _rows(trials: Sequence[Trial], relative: str | None) -> list[Row]:
+    from steelyard.report import rows
+
+    made = rows.rows(trials)
+    return rows.relative_to(made, relative) if relative else made
+
+
+def _print_rows(made: Sequence[Row]) -> None:
+    from steelyard.report import tables
+
+    console = tables.console()
+    for part in tables.page(made, console.width):
+        console.print(part)
+
+
+@main.command(name="list")
+@click.argument("paths", nargs=-1)
+@click.option(
+    "-k", "pattern", metavar="EXPR", help="Words of case ids with and/or/not."
+)
+@click.option("-p", "overrides", multiple=True, metavar="AXIS=1,2")
+def list_(
+    paths: tuple[str, ...], pattern: str | None, overrides: Sequence[str]
+) -> None:
+    """List cases and their modes."""
+    from steelyard import config, session
+
+    chosen = config.load({"suites": paths or None})
+    for case in session.find(config.suites(chosen), pattern, overrides):
+        click.echo(f"{case.id}  {' '.join(map(str, case.modes()))}")
+
+
+@main.command()
+@click.argument("run_name", metavar="[RUN]", required=False)
+@click.argument("case_name", metavar="[CASE]", required=False)
+@click.option("--runs", "all_runs", is_flag=True, help="List the stored runs.")
+@click.option("--repro", is_flag=True, help="Print only how to weigh the case again.")
+@click.option("--format", "shape", type=click.Choice(FORMATS), default="table")
+@relative_option
+@store_option
+def show(
+    *,
+    run_name: str | None,
+    case_name: str | None,
+    all_runs: bool,
+    repro: bool,
+    shape: str,
+    relative_to: str | None,
+    store: str | None,
+) -> None:
+    """Show a stored run, or one case of it.
+
+    RUN is the beginning of an id, a tag, the beginning of a commit, or @-1 for the
+    latest (the default), @-2 for the one before.
+    """
+    from steelyard.report import stored
+
+    with _store(store) as opened:
+        if all_runs:
+            stored.print_runs(opened)
+            return
+        found, case = stored.locate(opened, run_name, case_name)
+        trials = stored.of_case(opened.trials(found.uid), case)
+        made = _rows(trials, relative_to)
+        if repro:
+            stored.print_reproduction(found, made)
+        elif shape != "table":
+            click.echo(stored.dumps(shape, found, trials, made), nl=False)
+        elif case is not None:
+            stored.print_details(found, made)
+        else:
+            stored.print_header(found)
+            _print_rows(made)
+
+
+def _store(url: str | None) -> Store:
+    from steelyard.store import Store
+
+    return Store.open(_config(url).store, create=False)
+
+
+def _config(store: str | None) -> Config:
+    from steelyard import config
+
+    return config.load({"store": store})
+
+
+@main.command()
+@click.argument("base")
+@click.argument("new", default="@-1")
+@click.option("-k", "pattern", metavar="WORD", help="Only cases that contain it.")
+@click.option("--force", is_flag=True, help="Print ratios of two different machines.")
+@store_option
+def compare(
+    base: str, new: str, pattern: str | None, force: bool, store: str | None
+) -> None:
+    """Print the ratios of two stored runs.
+
+    BASE and NEW are named as in `show`; NEW is the latest unless it is given. What
+    differs in machine, versions and settings comes first.
+    """
+    from steelyard import compare as comparing
+    from steelyard.report import comparison, tables
+
+    with _store(store) as opened:
+        sides = opened.find(base), opened.find(new)
+        around = comparing.differences(*sides)
+        console = tables.console()
+        if not force:
+            try:
+                comparing.require_same_machine(*sides)
+            except SteelyardError:
+                console.print(*comparison.heading(*sides, around), sep="\n")
+                raise
+        trials = [opened.trials(side.uid) for side in sides]
+    made = comparing.select(comparing.compare(*trials), pattern)
+    for part in comparison.page(*sides, around, made):
+        console.print(part)
+
+
+@main.command()
+@click.argument("run_name", metavar="[RUN]", default="@-1")
+@click.argument("file", metavar="[FILE]", type=click.File("wb", lazy=True), default="-")
+@store_option
+def export(run_name: str, file: IO[bytes], store: str | None) -> None:
+    """Write a run with all its samples to a file."""
+    with _store(store) as opened:
+        data = opened.export(opened.find(run_name).uid)
+    try:
+        file.write(data)
+        file.flush()
+    except OSError as error:
+        raise SteelyardError(
+            f"{file.name}: {error.strerror}. Name another file."
+        ) from error
+
+
+@main.command(name="import")
+@click.argument("files", nargs=-1, required=True, type=click.File("rb"))
+@store_option
+def import_(files: Sequence[IO[bytes]], store: str | None) -> None:
+    """Add exported runs to the store.
+
+    What is already there stays as it is.
+    """
+    from steelyard.store import Store
+
+    with Store.open(_config(store).store) as opened:
+        for file in files:
+            try:
+                loaded = opened.load(file.read())
+            except SteelyardError as error:
+                raise SteelyardError(f"{file.name}: {error}") from error
+            click.echo(
+                f"run {loaded.uid[:8]}: {loaded.added} trials added, {loaded.present} "
+                "were already here"
+            )
+
+
+@main.command()
+@store_option
+def doctor(store: str | None) -> None:
+    """Say what on this machine makes numbers lie."""
+    from pathlib import Path
+
+    from steelyard import doctor as looking
+    from steelyard.report import diagnosis, tables
+
+    url = _config(store).store
+    folder = Path.cwd() if "://" in url else Path(url).parent
+    tables.console().print(diagnosis.table(looking.findings(folder)))

@@ -1,0 +1,168 @@
+"""Compare two stored runs: what differs around them, then ratios with intervals.
+
+It prints and does not judge: two stored runs were not interleaved, so what changed
+between them may be the machine's state. A gate measures both sides again.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from steelyard.errors import SteelyardError
+from steelyard.report.rows import Row, paired_ratio, rows
+from steelyard.run import Run
+from steelyard.stats import Estimate
+from steelyard.trial import Trial
+
+LISTED: Final = ("settings", "versions")
+"""Groups of machine facts whose differences are shown; ``identity`` forbids."""
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """One fact that two runs do not share."""
+
+    group: str
+    name: str
+    base: str
+    new: str
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """One case in one mode on both sides; a ratio above 1 is slower than the base."""
+
+    case: str
+    mode: str
+    base: Estimate | None
+    new: Estimate | None
+    ratio: Estimate | None
+    """New over base, from the blocks both runs have; None where they do not compare."""
+    note: str = ""
+
+    @property
+    def differs(self) -> bool:
+        """Whether the ratio's interval leaves 1 out."""
+        return self.ratio is not None and not self.ratio.low <= 1 <= self.ratio.high
+
+
+def compare(base: Sequence[Trial], new: Sequence[Trial]) -> list[Comparison]:
+    """Pair the rows of two runs by case and mode; one side alone is listed too."""
+    sides = [{(r.case, r.mode): r for r in rows(side)} for side in (base, new)]
+    return [_pair(*key, *(s.get(key) for s in sides)) for key in _keys(*sides)]
+
+
+def _keys(
+    base: Mapping[tuple[str, str], Row], new: Mapping[tuple[str, str], Row]
+) -> Iterator[tuple[str, str]]:
+    """Yield the keys of both: those of ``new`` in its order, then those it lacks."""
+    yield from new
+    yield from (key for key in base if key not in new)
+
+
+def _pair(case: str, mode: str, base: Row | None, new: Row | None) -> Comparison:
+    note = _obstacle(base, new)
+    if note is None:
+        assert base is not None
+        assert new is not None
+        ratio = paired_ratio(new.trials, base.trials)
+        note = _remark(base, new) if ratio else "not comparable: no block in common"
+    else:
+        ratio = None
+    estimates = [row.estimate if row else None for row in (base, new)]
+    return Comparison(case, mode, estimates[0], estimates[1], ratio, note)
+
+
+def _obstacle(base: Row | None, new: Row | None) -> str | None:
+    """Say why there is no ratio; None where nothing stands against one."""
+    for side, row in (("base", base), ("new", new)):
+        if row is None:
+            return f"missing in {side}"
+        if not row.trials:
+            return f"failed in {side}"
+    assert base is not None
+    assert new is not None
+    for what, read in METHOD.items():
+        seen = [sorted({read(t) for t in row.trials}) for row in (base, new)]
+        if seen[0] != seen[1]:
+            return (
+                f"not comparable: {what} {', '.join(seen[0])} -> {', '.join(seen[1])}"
+            )
+    return None
+
+
+METHOD: Final[Mapping[str, Callable[[Trial], str]]] = {
+    "method": lambda trial: str(trial.hashes.get("method")),
+    "clock": lambda trial: f"{trial.clock.id} {trial.clock.version}",
+}
+"""What has to be the same for two times to be of the same thing."""
+
+
+def _remark(base: Row, new: Row) -> str:
+    """Name what changed, or did not, between two rows that compare."""
+    old, now = base.trials[-1], new.trials[-1]
+    words = [
+        f"other {what}"
+        for what in ("source", "inputs")
+        if old.hashes.get(what) != now.hashes.get(what)
+    ]
+    codes = (old.facts.get("code_hash"), now.facts.get("code_hash"))
+    if all(codes):
+        words.append("same code" if codes[0] == codes[1] else "other code")
+    return ", ".join(words)
+
+
+def differences(base: Run, new: Run) -> list[Difference]:
+    """Return what differs around two runs, the machine's identity first."""
+    found = [
+        *(d for group in ("identity", *LISTED) for d in _group(base, new, group)),
+        *_facts("settings of the run", base.settings, new.settings),
+    ]
+    return list(dict.fromkeys(found))
+
+
+def _group(base: Run, new: Run, group: str) -> Iterator[Difference]:
+    return _facts(group, base.machine.get(group, {}), new.machine.get(group, {}))
+
+
+def _facts(
+    group: str, base: Mapping[str, Any], new: Mapping[str, Any]
+) -> Iterator[Difference]:
+    for name in dict.fromkeys((*base, *new)):
+        old, now = base.get(name, "-"), new.get(name, "-")
+        if old != now:
+            yield Difference(group, name, str(old), str(now))
+
+
+def require_same_machine(base: Run, new: Run) -> None:
+    """Refuse runs of two machines.
+
+    Raises:
+        SteelyardError: their identities differ.
+    """
+    found = list(_group(base, new, "identity"))
+    if found:
+        what = "; ".join(f"{d.name} {d.base} -> {d.new}" for d in found)
+        raise SteelyardError(
+            f"runs {base.short} and {new.short} are of two machines and do not compare: "
+            f"{what}. Weigh both on one machine, or print the ratios with --force."
+        )
+
+
+def select(made: Sequence[Comparison], pattern: str | None) -> list[Comparison]:
+    """Return the comparisons whose case contains ``pattern``.
+
+    Raises:
+        SteelyardError: none does.
+    """
+    if not pattern:
+        return list(made)
+    found = [c for c in made if pattern in c.case]
+    if not found:
+        near = difflib.get_close_matches(pattern, [c.case for c in made], 1, 0.3)
+        hint = f" The nearest is {near[0]}." if near else ""
+        raise SteelyardError(f"neither run has a case {pattern!r}.{hint}")
+    return found

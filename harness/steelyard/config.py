@@ -1,0 +1,219 @@
+"""Settings of a run: a flag over the environment over ``[tool.steelyard]``.
+
+Each key of the table in ``pyproject.toml`` has a variable and a flag of its name::
+
+    [tool.steelyard]
+    suites = ["suites"]                 # STEELYARD_SUITES=suites:more, PATHS
+    store = ".steelyard/steelyard.db"   # STEELYARD_STORE, --store: a path or a URL
+    budget = 60                         # seconds for the whole run
+    precision = 0.5                     # percent, half the interval of an estimate
+    blocks = 4                          # turns of every case
+    timeout = 60                        # seconds until a silent case has failed
+    seed = 0                            # of inputs and of the order of turns
+"""
+
+from __future__ import annotations
+
+import difflib
+import math
+import os
+import tomllib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any, Final
+
+from steelyard.errors import SteelyardError
+
+PREFIX: Final = "STEELYARD_"
+
+BLOCKS: Final = 4
+"""Turns of a case unless asked for otherwise: the spread between turns is the error
+that counts, and Student's t of fewer is wider than what a kernel changes by."""
+
+PRECISION: Final = 0.5
+"""Percent: the half-width at which a trial has enough samples."""
+
+TIMEOUT: Final = 60.0
+"""Seconds: a case that is silent for longer is taken for hung."""
+
+MARKS: Final = ("pyproject.toml", ".git")
+"""What marks the folder that the default store lives in."""
+
+
+@dataclass(frozen=True, slots=True)
+class Config:
+    """Validated settings."""
+
+    suites: tuple[str, ...] = ()
+    """Files, folders or modules; none: ``./suites`` or else the built-in suite."""
+    store: str = ""
+    """A path or an SQLAlchemy URL."""
+    budget: float | None = None
+    """Seconds for the whole run."""
+    precision: float = PRECISION / 100
+    """A fraction."""
+    blocks: int = BLOCKS
+    timeout: float = TIMEOUT
+    """Seconds."""
+    seed: int = 0
+
+
+def load(
+    flags: Mapping[str, Any] | None = None,
+    environment: Mapping[str, str] | None = None,
+    folder: Path | None = None,
+) -> Config:
+    """Return the settings of a command run in ``folder``; a flag of None is not given.
+
+    Raises:
+        SteelyardError: a key is unknown, or a value is not what its key takes.
+    """
+    folder = folder or Path.cwd()
+    environment = os.environ if environment is None else environment
+    values: dict[str, Any] = {}
+    project = nearest(folder, ("pyproject.toml",))
+    if project is not None:
+        values |= _table(project / "pyproject.toml")
+    for key, read in READERS.items():
+        text = environment.get(PREFIX + key.upper())
+        if text:
+            values[key] = read(f"{PREFIX}{key.upper()}", _split(key, text))
+    for key, value in (flags or {}).items():
+        if value is not None:
+            values[key] = READERS[key](_flag(key), value)
+    values["store"] = values.get("store") or default_store(folder)
+    return Config(**values)
+
+
+def suites(config: Config, folder: Path | None = None) -> list[str]:
+    """Return what to discover: what was asked for, ``./suites``, or the built-in."""
+    if config.suites:
+        return list(config.suites)
+    default = (folder or Path.cwd()) / "suites"
+    return [str(default)] if default.is_dir() else ["steelyard.builtin"]
+
+
+def default_store(folder: Path) -> str:
+    """Return the store of the project that ``folder`` is in."""
+    home = nearest(folder, MARKS) or folder
+    return str(home / ".steelyard" / "steelyard.db")
+
+
+def nearest(folder: Path, names: tuple[str, ...]) -> Path | None:
+    """Return the nearest of ``folder`` and its parents that holds one of ``names``."""
+    for place in (folder.absolute(), *folder.absolute().parents):
+        if any((place / name).exists() for name in names):
+            return place
+    return None
+
+
+def _table(path: Path) -> dict[str, Any]:
+    """Return the validated table of a project's file; its paths are relative to it."""
+    try:
+        table = tomllib.loads(path.read_text(encoding="utf-8"))
+        values = table.get("tool", {}).get("steelyard", {})
+    except (OSError, ValueError) as error:
+        raise SteelyardError(
+            f"{path} cannot be read: {error}. Mend it first."
+        ) from error
+    if not isinstance(values, dict):
+        raise SteelyardError(
+            f"[tool.steelyard] in {path} is {values!r}, expected a table of "
+            f"{', '.join(READERS)}."
+        )
+    read = {}
+    for key, value in values.items():
+        if key not in READERS:
+            near = difflib.get_close_matches(key, READERS, 1)
+            hint = (
+                f"Did you mean {near[0]}?" if near else f"Known: {', '.join(READERS)}."
+            )
+            raise SteelyardError(
+                f"[tool.steelyard] in {path} has the key {key!r}. {hint}"
+            )
+        read[key] = READERS[key](f"{key} in {path}", value)
+    if "store" in read and "://" not in read["store"]:
+        read["store"] = str(path.parent / Path(read["store"]).expanduser())
+    if "suites" in read:
+        read["suites"] = tuple(_beside(path, suite) for suite in read["suites"])
+    return read
+
+
+def _beside(project: Path, suite: str) -> str:
+    """Return a suite's path from anywhere; the name of a module stays one."""
+    path = project.parent / suite
+    return str(path) if path.exists() or "/" in suite else suite
+
+
+def _split(key: str, text: str) -> str | list[str]:
+    return [s for s in text.split(os.pathsep) if s] if key == "suites" else text
+
+
+def _flag(key: str) -> str:
+    return "PATHS" if key == "suites" else f"--{key}"
+
+
+def _words(name: str, value: Any) -> tuple[str, ...]:
+    if not isinstance(value, (list, tuple)) or not all(
+        isinstance(v, str) for v in value
+    ):
+        raise _wrong(name, value, "a list of files, folders or modules")
+    return tuple(value)
+
+
+def _word(name: str, value: Any) -> str:
+    if not isinstance(value, str) or not value:
+        raise _wrong(name, value, "a path or a URL")
+    return value
+
+
+def _positive(name: str, value: Any) -> float:
+    number = _number(value)
+    if not (math.isfinite(number) and number > 0):
+        raise _wrong(name, value, "a number above 0")
+    return number
+
+
+def _percent(name: str, value: Any) -> float:
+    number = _number(value)
+    if not 0 < number < 100:  # NaN is not either
+        raise _wrong(name, value, "a percentage between 0 and 100")
+    return number / 100
+
+
+def _whole(least: int) -> Callable[[str, Any], int]:
+    def read(name: str, value: Any) -> int:
+        number = _number(value)
+        if not (number.is_integer() and number >= least):  # nor inf, nor NaN
+            raise _wrong(name, value, f"a whole number of at least {least}")
+        return int(number)
+
+    return read
+
+
+def _number(value: Any) -> float:
+    if isinstance(value, bool):
+        return math.nan
+    try:
+        return float(value)
+    except (TypeError, ValueError, OverflowError):
+        return math.nan
+
+
+def _wrong(name: str, value: Any, expected: str) -> SteelyardError:
+    return SteelyardError(f"{name} is {value!r}, expected {expected}.")
+
+
+READERS: Final[Mapping[str, Callable[[str, Any], Any]]] = {
+    "suites": _words,
+    "store": _word,
+    "budget": _positive,
+    "precision": _percent,
+    "blocks": _whole(1),
+    "timeout": _positive,
+    "seed": _whole(0),
+}
+"""Each key with what checks and converts its value."""
+
+assert {field.name for field in fields(Config)} == set(READERS)

@@ -1,0 +1,156 @@
+"""A group of commands that loads other packages' commands when they are used.
+
+It also gives every way to end its exit code: see `errors`.
+"""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import sys
+from collections.abc import Callable, Mapping
+from importlib import metadata
+from types import MappingProxyType
+from typing import Any, Final
+
+import click
+
+from steelyard.errors import USAGE, SteelyardError
+
+OTHERS: Mapping[str, tuple[str, str]] = MappingProxyType({})
+"""Commands of packages that this one must not import: name to ``module:function`` and
+one line of help."""
+
+ENTRY_POINTS: Final = "steelyard.commands"
+"""Entry points of this group are commands of other distributions."""
+
+INTERRUPTED: Final = 130
+"""128 + SIGINT, as shells report it."""
+
+BROKEN_PIPE: Final = 141
+"""128 + SIGPIPE: the reader of our output went away."""
+
+BUG: Final = 70
+"""EX_SOFTWARE of sysexits.h: Python's own 1 would read as a regression."""
+
+
+class Deferred(click.Command):
+    """A command known by its name until somebody uses it."""
+
+    def __init__(self, name: str, target: str, summary: str) -> None:
+        super().__init__(name, short_help=summary)
+        self._target = target
+
+    def make_context(
+        self,
+        info_name: str | None,
+        args: list[str],
+        parent: click.Context | None = None,
+        **extra: Any,
+    ) -> click.Context:
+        """Load the real command and hand over to it."""
+        return self._load().make_context(info_name, args, parent, **extra)
+
+    def _load(self) -> click.Command:
+        module, _, attribute = self._target.partition(":")
+        try:
+            command = getattr(importlib.import_module(module), attribute)
+        except (ImportError, AttributeError) as error:
+            raise SteelyardError(
+                f"command {self.name} cannot be loaded from {self._target} ({error}); "
+                "install or upgrade the package that brings it."
+            ) from error
+        assert isinstance(command, click.Command)
+        return command
+
+
+class Lazy(click.Group):
+    """The group of all commands."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Return the names of our commands, then those of others."""
+        return list(dict.fromkeys((*super().list_commands(ctx), *_others())))
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Return a command; none of another package's is imported for it."""
+        own = super().get_command(ctx, cmd_name)
+        if own is not None:
+            return own
+        found = _others().get(cmd_name)
+        return Deferred(cmd_name, *found) if found else None
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Find the command; where there is none, name the nearest."""
+        known = self.list_commands(ctx)
+        if args and not args[0].startswith("-") and args[0] not in known:
+            near = difflib.get_close_matches(args[0], known, 1)
+            hint = f"did you mean {near[0]}" if near else f"known: {', '.join(known)}"
+            raise SteelyardError(f"there is no command {args[0]!r}; {hint}?")
+        return super().resolve_command(ctx, args)
+
+    def main(self, *args: Any, standalone_mode: bool = True, **extra: Any) -> Any:
+        """Run a command; every way to end has its exit code."""
+        if not standalone_mode:
+            return self._plainly(*args, **extra)
+        _never_fail_to_print()
+        sys.exit(self._exit_code(*args, **extra))
+
+    def _plainly(self, *arguments: Any, **extra: Any) -> Any:
+        """Run click's own main, which then raises instead of ending the process."""
+        plain: Callable[..., Any] = super().main
+        return plain(*arguments, standalone_mode=False, **extra)
+
+    def _exit_code(self, *arguments: Any, **extra: Any) -> int:
+        try:
+            result = self._plainly(*arguments, **extra)
+        except click.ClickException as error:
+            error.show()
+            return USAGE
+        except (click.Abort, KeyboardInterrupt):
+            click.echo("interrupted", err=True)
+            return INTERRUPTED
+        except SystemExit:  # click's and rich's answer to a reader who has gone
+            return BROKEN_PIPE
+        except Exception as error:  # noqa: BLE001 # the last line of defence
+            return _report(error)
+        return result if isinstance(result, int) else 0
+
+
+def _never_fail_to_print() -> None:
+    """Print what the terminal's encoding lacks as a question mark."""
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="replace")
+
+
+def _report(error: Exception) -> int:
+    """Print a user's mistake as one sentence, ours with everything we need."""
+    code = getattr(error, "exit_code", None)
+    if isinstance(code, int):
+        click.echo(f"error: {error}", err=True)
+        return code
+    import traceback
+
+    from steelyard.machine import versions
+
+    traceback.print_exception(error)
+    known = ", ".join(f"{name} {version}" for name, version in versions().items())
+    click.echo(
+        f"this is a bug in steelyard, not in your benchmark. Please report it with the "
+        f"lines above, the command and the versions: {known}.",
+        err=True,
+    )
+    return BUG
+
+
+def _others() -> dict[str, tuple[str, str]]:
+    """Return the commands of other packages: name to target and help."""
+    points = metadata.entry_points(group=ENTRY_POINTS)
+    found = {p.name: (p.value, f"From {_brought_by(p)}.") for p in points}
+    return found | dict(OTHERS)
+
+
+def _brought_by(point: metadata.EntryPoint) -> str:
+    return point.dist.name if point.dist else point.value

@@ -1,0 +1,86 @@
+"""The report of `compare`: differences first, then a table of ratios."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from rich import box
+from rich.console import RenderableType
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from steelyard import units
+from steelyard.compare import Comparison, Difference
+from steelyard.report import text
+from steelyard.report.tables import ABOVE
+from steelyard.run import Run
+from steelyard.stats import Estimate
+
+
+def page(
+    base: Run, new: Run, around: Sequence[Difference], made: Sequence[Comparison]
+) -> Iterator[RenderableType]:
+    """Yield both headers, what differs around them, and the ratios."""
+    yield from heading(base, new, around)
+    yield Padding(_ratios(made), ABOVE, expand=False)
+    alone = [c for c in made if c.ratio is None]
+    yield Text(
+        f"\nratio: time of new / base from blocks of the same number, with its 95 % "
+        f"interval; above 1 is slower. {len(made) - len(alone)} of {len(made)} rows "
+        "compare. The runs were not interleaved: a difference may be the machine's.",
+        style="dim",
+    )
+
+
+def heading(
+    base: Run, new: Run, around: Sequence[Difference]
+) -> Iterator[RenderableType]:
+    """Yield both runs and what differs around them."""
+    for side, run in (("base", base), ("new", new)):
+        yield Text(f"{side}: {text.header(run)[0]}", style="bold")
+    if not around:
+        yield Text("machine, versions and settings are the same")
+        return
+    table = Table("differs", "", "base", "new", box=box.SIMPLE_HEAD, pad_edge=False)
+    for one in around:
+        table.add_row(*map(Text, (one.group, one.name, one.base, one.new)))
+    yield table
+
+
+def _ratios(made: Sequence[Comparison]) -> Table:
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
+    table.add_column("case")
+    table.add_column("mode")
+    for name in ("base", "new", "ratio", "95 %"):
+        table.add_column(name, justify="right", no_wrap=True)
+    table.add_column("note")
+    for one in made:
+        interval = (
+            f"{one.ratio.low:.3f} to {one.ratio.high:.3f}"
+            if one.ratio
+            else text.NOTHING
+        )
+        table.add_row(
+            Text(one.case),
+            Text(one.mode),
+            _time(one.base),
+            _time(one.new),
+            Text(units.figures(one.ratio.value) if one.ratio else "-", _style(one)),
+            interval,
+            Text(one.note),
+        )
+    return table
+
+
+def _style(one: Comparison) -> str:
+    """Mark a ratio whose interval leaves 1 out."""
+    if not one.differs or one.ratio is None:
+        return ""
+    return "bold red" if one.ratio.value > 1 else "bold green"
+
+
+def _time(estimate: Estimate | None) -> str:
+    if estimate is None:
+        return text.NOTHING
+    return f"{units.duration(estimate.value)} {text.margin(estimate)}"

@@ -1,0 +1,119 @@
+"""Everything one case has to say: statistics, blocks, facts and how to repeat it."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from rich import box
+from rich.console import RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from steelyard import stats, units
+from steelyard.report import text
+from steelyard.report.rows import Row, summary
+from steelyard.run import Run
+from steelyard.trial import Trial
+
+
+def reproduce(run: Run, row: Row) -> str:
+    """Return the command line that weighs a row again as it was weighed."""
+    place = next((t.hashes["file"] for t in row.trials if "file" in t.hashes), "suites")
+    words = ["steelyard", "run", place, "-k", row.case]
+    plain = {n: v for n, v in row.axes.items() if re.fullmatch(r"[\w.+-]+", str(v))}
+    words += [w for n, v in plain.items() for w in ("-p", f"{n}={v}")]
+    words += ["--mode", row.mode, "--seed", str(run.settings.get("seed", 0))]
+    for name, path in dict(run.settings.get("inputs", {})).items():
+        words += ["--input", f"{name}=@{path}"]
+    return shlex.join(words)
+
+
+def page(run: Run, row: Row) -> Iterator[RenderableType]:
+    """Yield all that is known of a row."""
+    yield Text(f"\n{row.case} {row.mode}", style="bold")
+    for error in row.errors:
+        yield Text(f"failed: {error}", style="red")
+    if not row.trials:
+        return
+    last = row.trials[-1]
+    yield Text(
+        f"{text.time(row)} {text.margin(row.estimate)} over {len(row.trials)} blocks"
+        f" · {text.gigabytes(row)} GB/s · {row.histogram()}"
+    )
+    yield _blocks(row)
+    groups: dict[str, Mapping[str, Any]] = {
+        "facts": last.facts,
+        "floors (ns)": last.floors,
+        "ledger (ns)": row.ledger(),
+        "hashes": last.hashes,
+        "extra": last.extra,
+        "clock": {"id": last.clock.id, "version": last.clock.version},
+    }
+    yield _facts(groups)
+    yield Text(f"$ {reproduce(run, row)}", style="bold")
+
+
+def _blocks(row: Row) -> Table:
+    """Return every statistic of every block."""
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
+    for name in BLOCK_HEADS:
+        table.add_column(name, justify="right", no_wrap=True)
+    table.add_column("doubts")
+    for trial in row.trials:
+        table.add_row(*_block(trial), ", ".join(trial.doubts))
+    return table
+
+
+BLOCK_HEADS = (
+    "block",
+    "estimate",
+    "95 %",
+    "min",
+    "5 %",
+    "25 %",
+    "75 %",
+    "95 %",
+    "max",
+    "mean",
+    "midmean",
+    "sd",
+    "CV %",
+    "samples",
+    "launches",
+    "CPU/wall",
+    "preempted",
+    "histogram",
+)
+
+
+def _block(trial: Trial) -> Sequence[str]:
+    samples, found = trial.samples, summary(trial)
+    times = (found.minimum, *found.quantiles, found.maximum, found.mean, found.midmean)
+    wall = sum(samples.ticks)
+    return (
+        str(trial.block),
+        units.duration(found.estimate.value),
+        text.margin(found.estimate),
+        *map(units.duration, (*times, found.deviation)),
+        f"{100 * found.variation:.2g}",
+        str(found.samples),
+        str(samples.launches[0]),
+        units.figures(sum(samples.cpu) / wall, 3) if wall else text.NOTHING,
+        str(sum(map(bool, samples.preemptions))),
+        stats.histogram(samples.per_launch()),
+    )
+
+
+def _facts(groups: Mapping[str, Mapping[str, Any]]) -> Table:
+    table = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0))
+    table.add_column(style="dim")
+    table.add_column()
+    table.add_column(overflow="fold")
+    for group, values in groups.items():
+        for index, (name, value) in enumerate(values.items()):
+            shown = units.figures(value) if isinstance(value, float) else str(value)
+            table.add_row("" if index else group, Text(str(name)), Text(shown))
+    return table

@@ -1,0 +1,140 @@
+"""A run as JSON for other programs.
+
+::
+
+    {
+      "schema": 1,              raised when a key changes its meaning
+      "run": {"uid", "started", "finished", "state", "command", "version", "commit",
+              "dirty", "tags", "settings"},
+      "machine": {"identity", "settings", "versions", "moment"},
+      "trials": [               one a case, mode and block, as they were measured
+        {
+          "case": "copy[n=1000]",
+          "axes": {"n": 1000},
+          "mode": "kernel/cold",
+          "block": 0,
+          "estimate": 3200.0,   per launch; null, with low and high, where it failed
+          "low": 3190.0,        the 95 % interval of this block alone
+          "high": 3212.0,
+          "unit": "ns",
+          "launches": 100,      in one window; null where there is no window
+          "samples": 40,        windows
+          "bytes": 8000,        of one launch, or null; so operations and items
+          "operations": null,
+          "items": null,
+          "floor": 0.4,         what the clock reads around nothing, per launch
+          "code_hash": "...",   or null where it is not known
+          "doubts": ["preempted"],
+          "error": null         or the sentence why it failed
+        }
+      ]
+    }
+
+It is strict JSON: what is not a finite number is null.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, Final
+
+from steelyard import codec
+from steelyard.errors import SteelyardError
+from steelyard.report.rows import block_estimate, floor_share
+from steelyard.run import Run
+from steelyard.trial import Trial
+
+SCHEMA: Final = 1
+
+
+def report(run: Run, trials: Sequence[Trial]) -> dict[str, Any]:
+    """Return the document of a run."""
+    values = asdict(run)
+    hidden = {"machine", "writer"}
+    return {
+        "schema": SCHEMA,
+        "run": _strict({k: v for k, v in values.items() if k not in hidden}),
+        "machine": _strict(run.machine),
+        "trials": [_strict(_trial(trial)) for trial in trials],
+    }
+
+
+def dumps(run: Run, trials: Sequence[Trial]) -> str:
+    """Return the document's text."""
+    return json.dumps(report(run, trials), indent=2, allow_nan=False)
+
+
+def require_writable(place: str) -> None:
+    """Refuse a file that could not be written once the run is over.
+
+    Raises:
+        SteelyardError: its folder is missing or gives no permission.
+    """
+    path = Path(place)
+    target = path if path.exists() else path.parent
+    if place != "-" and (path.is_dir() or not os.access(target, os.W_OK)):
+        raise SteelyardError(
+            f"--json {place} cannot be written: {target} is a folder, is missing or gives "
+            "no permission. Name a file in a folder that exists, or - for stdout."
+        )
+
+
+def write(place: str, run: Run, trials: Sequence[Trial]) -> None:
+    """Write the document to a file, or to stdout for ``-``.
+
+    Raises:
+        SteelyardError: the disk refuses; the run is in the store all the same.
+    """
+    text = dumps(run, trials) + "\n"
+    if place == "-":
+        sys.stdout.write(text)
+        sys.stdout.flush()
+        return
+    try:
+        Path(place).write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise SteelyardError(
+            f"--json {place}: {error.strerror}. The run is stored; write it with "
+            "`steelyard show --format json`."
+        ) from error
+
+
+def _trial(trial: Trial) -> dict[str, Any]:
+    good = trial.error is None and len(trial.samples) > 0
+    estimate = block_estimate(trial) if good else None
+    return {
+        "case": trial.case,
+        "axes": trial.axes,
+        "mode": trial.mode,
+        "block": trial.block,
+        "estimate": estimate and estimate.value,
+        "low": estimate and estimate.low,
+        "high": estimate and estimate.high,
+        "unit": "ns",
+        "launches": next(iter(trial.samples.launches), None),
+        "samples": len(trial.samples),
+        "bytes": trial.facts.get("bytes"),
+        "operations": trial.facts.get("operations"),
+        "items": trial.facts.get("items"),
+        "floor": floor_share(trial),
+        "code_hash": trial.facts.get("code_hash"),
+        "doubts": trial.doubts,
+        "error": trial.error,
+    }
+
+
+def _strict(value: Any) -> Any:
+    """Return JSON values, null for what is no finite number."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    if isinstance(value, Mapping):
+        return {str(k): _strict(v) for k, v in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_strict(v) for v in value]
+    return codec.plain(value)

@@ -1,0 +1,56 @@
+"""Rows as Markdown tables, for a README or a pull request."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import groupby
+
+from steelyard.report import text
+from steelyard.report.rows import Row
+from steelyard.run import Run
+
+
+def dumps(run: Run, made: Sequence[Row]) -> str:
+    """Return a table a benchmark below the facts of the run."""
+    lines = [f"> {line}  " for line in text.header(run)]
+    for name, rows in groupby(made, key=lambda row: row.benchmark):
+        lines += ["", *_benchmark(name, list(rows))]
+    return "\n".join(lines) + "\n"
+
+
+def _benchmark(name: str, group: Sequence[Row]) -> Iterator[str]:
+    shared = text.shared_axes(group)
+    axes = [
+        n for n in dict.fromkeys(n for r in group for n in r.axes) if n not in shared
+    ]
+    relative = any(row.relative for row in group)
+    heads = [
+        *axes,
+        "mode",
+        "time",
+        "95 %",
+        "GB/s",
+        *(["relative"] * relative),
+        "doubts",
+    ]
+    yield f"**{name}** {text.axes(shared)}".strip()
+    yield ""
+    yield _line(heads)
+    yield _line(["---" if h in {*axes, "mode", "doubts"} else "---:" for h in heads])
+    for row in group:
+        if not row.trials:
+            yield _line(
+                [*_point(row, axes), "failed"] + [""] * (len(heads) - len(axes) - 2)
+            )
+            continue
+        ratio = [text.ratio(row.relative)] * relative
+        cells = [text.time(row), text.margin(row.estimate), text.gigabytes(row), *ratio]
+        yield _line([*_point(row, axes), *cells, ", ".join(row.doubts)])
+
+
+def _point(row: Row, axes: Sequence[str]) -> list[str]:
+    return [*(str(row.axes.get(name, "")) for name in axes), row.mode]
+
+
+def _line(cells: Sequence[str]) -> str:
+    return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"

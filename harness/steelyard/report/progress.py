@@ -1,0 +1,81 @@
+"""What a run says while it measures: between turns only, and on stderr.
+
+Nothing is repainted by a thread: a repaint inside a window would be weighed.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+
+import click
+
+from steelyard.plan import Turn
+from steelyard.report import tables
+from steelyard.run import Run
+from steelyard.session import Outcome
+
+CLEAR = "\r\x1b[K"
+"""Back to the start of the line, and erase it (ECMA-48, EL)."""
+
+
+class Progress:
+    """One line that each turn overwrites; in a log, a line a block."""
+
+    def __init__(self, turns: int, *, header_to_stderr: bool) -> None:
+        self._turns = turns
+        self._header_to_stderr = header_to_stderr
+        self._repaints = sys.stderr.isatty()
+        self._block = -1
+
+    def start(self, run: Run) -> None:
+        """Print the run's header."""
+        console = tables.console(stderr=self._header_to_stderr)
+        console.print(tables.run_header(run))
+
+    def turn(self, turn: Turn) -> None:
+        """Say which turn comes next."""
+        where = f"[{turn.position + 1}/{self._turns}] block {turn.block}"
+        if self._repaints:
+            line = f"{where} {turn.case.id} {turn.mode}"
+            width = tables.console(stderr=True).width - 1
+            click.echo(f"{CLEAR}{line[:width]}", nl=False, err=True)
+        elif turn.block != self._block:
+            click.echo(where, err=True)
+        self._block = turn.block
+
+    def end(self) -> None:
+        """Leave the line."""
+        if self._repaints:
+            click.echo(CLEAR, nl=False, err=True)
+
+
+def ending(outcome: Outcome, store: str) -> None:
+    """Say on stderr how the run ended and where it is."""
+    from steelyard.store_errors import shown
+
+    done, asked = len(outcome.trials), len(outcome.turns)
+    if outcome.problem is not None:
+        click.echo(f"error: {outcome.problem}", err=True)
+    if outcome.state == "interrupted":
+        click.echo(
+            f"interrupted: the run is partial, {done} of {asked} trials.", err=True
+        )
+    elif done < asked and not outcome.failed and outcome.problem is None:
+        click.echo(
+            f"the budget ended after {done} of {asked} turns; raise --budget, or ask for "
+            "fewer cases, modes or --blocks.",
+            err=True,
+        )
+    if outcome.failed:
+        click.echo(f"failed: {', '.join(sorted(outcome.failed))}", err=True)
+    name = outcome.run.short
+    click.echo(f"run {name} in {shown(store)}; `steelyard show {name}`", err=True)
+
+
+def plan(turns: Sequence[Turn]) -> None:
+    """Print the order of all turns."""
+    for turn in turns:
+        click.echo(f"{turn.position:5} block {turn.block} {turn.case.id} {turn.mode}")
+    cases = len({turn.case.id for turn in turns})
+    click.echo(f"{cases} cases, {len(turns)} turns; nothing was measured", err=True)

@@ -1,0 +1,197 @@
+"""Rows: what all blocks of one case in one mode say together. Pure."""
+
+from __future__ import annotations
+
+import difflib
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from steelyard import mode as modes
+from steelyard import stats
+from steelyard.errors import SteelyardError
+from steelyard.stats import Estimate, Summary
+from steelyard.trial import Trial
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One case in one mode; times are nanoseconds per launch."""
+
+    case: str
+    axes: Mapping[str, Any]
+    mode: str
+    trials: tuple[Trial, ...]
+    """One per block, in order, of those that have samples and did not fail."""
+    estimate: Estimate | None
+    """All blocks together; None where every one failed."""
+    errors: tuple[str, ...] = ()
+    relative: Estimate | None = None
+    """Time over that of the reference case, paired within blocks."""
+
+    @property
+    def benchmark(self) -> str:
+        """The name before the axes."""
+        return self.case.partition("[")[0]
+
+    @property
+    def minimum(self) -> float:
+        """The fastest window of all blocks."""
+        return min(min(t.samples.per_launch()) for t in self.trials)
+
+    @property
+    def samples(self) -> int:
+        """Windows of all blocks."""
+        return sum(len(t.samples) for t in self.trials)
+
+    @property
+    def floor(self) -> float | None:
+        """What the clock reads around nothing, as its share of one launch."""
+        shares = [f for f in map(floor_share, self.trials) if f is not None]
+        return max(shares) if shares else None
+
+    @property
+    def doubts(self) -> tuple[str, ...]:
+        """Doubts of any block."""
+        return tuple(sorted({d for t in self.trials for d in t.doubts}))
+
+    def histogram(self) -> str:
+        """All windows of all blocks in one line of bars."""
+        return stats.histogram([x for t in self.trials for x in t.samples.per_launch()])
+
+    def rate(self, quantity: str) -> float | None:
+        """Return bytes, operations or items per second."""
+        estimate = self.estimate
+        amount = self.trials[-1].facts.get(quantity) if self.trials else None
+        if not amount or estimate is None or not estimate.value > 0:
+            return None
+        return float(amount) / estimate.value * 1e9
+
+    def ledger(self) -> dict[str, float]:
+        """Return the parts of one call, each the mean over blocks."""
+        parts: dict[str, list[float]] = defaultdict(list)
+        for trial in self.trials:
+            for name, value in trial.ledger.items():
+                parts[name].append(value)
+        return {name: sum(v) / len(v) for name, v in parts.items()}
+
+
+def rows(trials: Iterable[Trial]) -> list[Row]:
+    """Group trials into rows, sorted by benchmark, axes and mode."""
+    groups: dict[tuple[str, str], list[Trial]] = defaultdict(list)
+    for trial in trials:
+        groups[trial.case, trial.mode].append(trial)
+    return sorted((_row(*key, group) for key, group in groups.items()), key=_order)
+
+
+def _row(case: str, mode: str, group: Sequence[Trial]) -> Row:
+    usable = tuple(sorted(filter(_usable, group), key=lambda t: t.block))
+    return Row(
+        case=case,
+        axes=group[0].axes,
+        mode=mode,
+        trials=usable,
+        estimate=combined([block_estimate(t) for t in usable]),
+        errors=tuple(dict.fromkeys(t.error for t in group if t.error)),
+    )
+
+
+def _usable(trial: Trial) -> bool:
+    return trial.error is None and len(trial.samples) > 0
+
+
+def _order(row: Row) -> tuple[Any, ...]:
+    """Sort numbers as numbers, words as words, and modes as their table lists them."""
+    axes = [
+        (0, value, "") if isinstance(value, (int, float)) else (1, 0, str(value))
+        for value in row.axes.values()
+    ]
+    quantity, *words = row.mode.split("/")
+    known = list(modes.CACHES)
+    rank = known.index(quantity) if quantity in known else len(known)
+    batch = [int(word) for word in words if word.isdecimal()]
+    return row.benchmark, axes, rank, [w for w in words if not w.isdecimal()], batch
+
+
+def summary(trial: Trial) -> Summary:
+    """Return the statistics of one block."""
+    samples = trial.samples
+    return stats.summarise(
+        samples.per_launch(), samples.launches[0], trial.clock.quantum
+    )
+
+
+def block_estimate(trial: Trial) -> Estimate:
+    """Return the estimate of one block."""
+    return summary(trial).estimate
+
+
+def combined(blocks: Sequence[Estimate]) -> Estimate | None:
+    """Combine the estimates of blocks; None of none."""
+    if not blocks:
+        return None
+    if min(b.value for b in blocks) > 0:
+        return stats.combine(blocks)
+    # A clock too coarse to see the work reads zero, which has no logarithm.
+    mean = sum(b.value for b in blocks) / len(blocks)
+    return Estimate(mean, min(b.low for b in blocks), max(b.high for b in blocks))
+
+
+def floor_share(trial: Trial) -> float | None:
+    """Return the empty window's nanoseconds over the launches of a window."""
+    if "empty" not in trial.floors or not trial.samples.launches:
+        return None
+    return trial.floors["empty"] / trial.samples.launches[0]
+
+
+def paired_ratio(new: Sequence[Trial], base: Sequence[Trial]) -> Estimate | None:
+    """Return new / base from the blocks that both have; None where there is none."""
+    by_block = {t.block: block_estimate(t) for t in base}
+    pairs = [(block_estimate(t), by_block[t.block]) for t in new if t.block in by_block]
+    if not pairs or min(min(n.value, b.value) for n, b in pairs) <= 0:
+        return None
+    return stats.ratio([n for n, _ in pairs], [b for _, b in pairs])
+
+
+def reference(points: Iterable[Mapping[str, Any]], text: str) -> tuple[str, str]:
+    """Read ``impl=copy``: the axis and the value that other cases are related to.
+
+    Raises:
+        SteelyardError: the text is not ``axis=value``, or no point has that value.
+    """
+    axis, equals, value = text.partition("=")
+    if not equals:
+        raise SteelyardError(
+            f"--relative-to is {text!r}, expected axis=value, for example impl=copy."
+        )
+    points = list(points)
+    values = sorted({str(p[axis]) for p in points if axis in p})
+    if value not in values:
+        axes = sorted({a for p in points for a in p})
+        near = ", ".join(difflib.get_close_matches(axis, axes, 1) or axes)
+        what = f"values of {axis}: {', '.join(values)}" if values else f"axes: {near}"
+        raise SteelyardError(f"--relative-to {text}: no case has it; {what}.")
+    return axis, value
+
+
+def relative_to(made: Sequence[Row], text: str) -> list[Row]:
+    """Add each row's ratio to the row that differs from it in one axis only.
+
+    Raises:
+        SteelyardError: see `reference`.
+    """
+    axis, value = reference([row.axes for row in made], text)
+    references = {_point(r, axis): r for r in made if str(r.axes.get(axis)) == value}
+    return [_with_ratio(row, references.get(_point(row, axis))) for row in made]
+
+
+def _point(row: Row, axis: str) -> tuple[Any, ...]:
+    others = tuple((n, str(v)) for n, v in sorted(row.axes.items()) if n != axis)
+    return row.benchmark, row.mode, others
+
+
+def _with_ratio(row: Row, reference: Row | None) -> Row:
+    if reference is None:
+        return row
+    return replace(row, relative=paired_ratio(row.trials, reference.trials))

@@ -1,0 +1,120 @@
+"""What `show` does with the runs of a store."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Sequence
+
+import click
+from rich import box
+from rich.table import Table
+from rich.text import Text
+
+from steelyard.errors import SteelyardError, StoreError
+from steelyard.report import csv_report, details, json_report, markdown, tables
+from steelyard.report.rows import Row
+from steelyard.run import Run
+from steelyard.store import Store
+from steelyard.trial import Trial
+
+LATEST = "@-1"
+
+
+def locate(store: Store, run: str | None, case: str | None) -> tuple[Run, str | None]:
+    """Return the run and the case that one or two words name.
+
+    One word is a run, or else a case of the latest run.
+
+    Raises:
+        SteelyardError: it is neither.
+    """
+    if run is None or case is not None:
+        return store.find(run or LATEST), case
+    try:
+        return store.find(run), None
+    except StoreError:
+        latest = store.find(LATEST)
+        if any(run in trial.case for trial in store.trials(latest.uid)):
+            return latest, run
+        raise
+
+
+def of_case(trials: Sequence[Trial], case: str | None) -> list[Trial]:
+    """Return the trials of the case with this id, or with it in theirs.
+
+    Raises:
+        SteelyardError: there is none; the sentence has the nearest.
+    """
+    if case is None:
+        return list(trials)
+    found = [t for t in trials if t.case == case] or [
+        t for t in trials if case in t.case
+    ]
+    if not found:
+        ids = sorted({t.case for t in trials})
+        near = difflib.get_close_matches(case, ids, 1, 0.3)
+        hint = f"; the nearest is {near[0]}" if near else ""
+        raise SteelyardError(
+            f"the run has no case {case!r} among {len(ids)}{hint}. See `steelyard show`."
+        )
+    return found
+
+
+def print_runs(store: Store) -> None:
+    """Print a line a run, the latest last."""
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
+    for name in (
+        "run",
+        "started (UTC)",
+        "state",
+        "trials",
+        "commit",
+        "tags",
+        "command",
+    ):
+        table.add_column(name)
+    counts = store.counts()
+    for run in store.runs():
+        cells = (
+            run.short,
+            run.started[:16].replace("T", " "),
+            run.state,
+            str(counts.get(run.uid, 0)),
+            run.commit[:10],
+            ", ".join(run.tags),
+            run.command,
+        )
+        table.add_row(*map(Text, cells))
+    tables.console().print(table)
+
+
+def print_header(run: Run) -> None:
+    """Print which run this is; a partial one says so."""
+    tables.console().print(tables.run_header(run))
+
+
+def print_details(run: Run, made: Sequence[Row]) -> None:
+    """Print everything about a few rows."""
+    console = tables.console()
+    console.print(tables.run_header(run))
+    for row in made:
+        for part in details.page(run, row):
+            console.print(part)
+    hints = tables.hints(made)
+    if hints is not None:
+        console.print(hints)
+
+
+def print_reproduction(run: Run, made: Sequence[Row]) -> None:
+    """Print the command that weighs each row again."""
+    for row in made:
+        click.echo(details.reproduce(run, row))
+
+
+def dumps(shape: str, run: Run, trials: Sequence[Trial], made: Sequence[Row]) -> str:
+    """Return a run as text for other programs."""
+    if shape == "json":
+        return json_report.dumps(run, trials) + "\n"
+    if shape == "csv":
+        return csv_report.dumps(run, trials)
+    return markdown.dumps(run, made)

@@ -1,0 +1,236 @@
+"""Tables in a terminal (rich): results, floors, ledgers, doubts and failures."""
+
+from __future__ import annotations
+
+import statistics
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from typing import Final
+
+from rich import box
+from rich.cells import cell_len
+from rich.console import Console, RenderableType
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from steelyard import units
+from steelyard.doubts import HINTS, Doubt
+from steelyard.report import text
+from steelyard.report.rows import Row
+from steelyard.run import Run
+from steelyard.trial import Trial
+
+PAGE: Final = 160
+"""Columns where there is no terminal to ask: a file or a pipe has room."""
+
+PADDING: Final = 2
+"""Columns between two cells."""
+
+ABOVE: Final = (1, 0, 0, 0)
+"""A free line above each part."""
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """One column of a result table."""
+
+    title: str
+    cell: Callable[[Row], str]
+    right: bool = True
+    sheds: int = 0
+    """Where the terminal is narrow columns go by this rank, the highest first; 0
+    stays."""
+
+
+def console(*, stderr: bool = False) -> Console:
+    """Return a console as wide as its terminal, or as a page where there is none."""
+    made = Console(stderr=stderr, highlight=False)
+    if not made.is_terminal and "COLUMNS" not in made._environ:  # noqa: SLF001 # rich's own copy of the environment
+        made.width = PAGE
+    return made
+
+
+def run_header(run: Run) -> RenderableType:
+    """Return what every report of a run begins with."""
+    first, *rest = text.header(run)
+    return Text(first, style="bold").append(
+        "\n" + "\n".join(rest), style="not bold dim"
+    )
+
+
+def results(made: Sequence[Row], width: int) -> Iterator[RenderableType]:
+    """Yield one table a benchmark."""
+    for name, rows in groupby(made, key=lambda row: row.benchmark):
+        group = list(rows)
+        good = [row for row in group if row.trials]
+        if good:
+            yield _benchmark(name, good, width)
+
+
+def _benchmark(name: str, group: Sequence[Row], width: int) -> Table:
+    shared = text.shared_axes(group)
+    columns = _fitting(_columns(group, set(shared)), group, width)
+    inside = f"[{','.join(f'{n}={v}' for n, v in shared.items())}]" if shared else ""
+    modes = {row.mode for row in group}
+    mode = f" {group[0].mode}" if len(modes) == 1 else ""
+    return _table(f"{name}{inside}{mode}", columns, group)
+
+
+def _table(title: str, columns: Sequence[Column], group: Sequence[Row]) -> Table:
+    table = Table(
+        title=Text(title, style="bold"),
+        title_justify="left",
+        box=box.SIMPLE_HEAD,
+        pad_edge=False,
+        show_edge=False,
+        padding=(0, PADDING, 0, 0),
+    )
+    for column in columns:
+        justify = "right" if column.right else "left"
+        folds = column.title == "doubts"
+        table.add_column(Text(column.title), justify=justify, no_wrap=not folds)  # type: ignore[arg-type] # a Literal of both
+    for row in group:
+        table.add_row(*(Text(column.cell(row)) for column in columns))
+    return table
+
+
+def _columns(group: Sequence[Row], shared: set[str]) -> Iterator[Column]:
+    names = dict.fromkeys(name for row in group for name in row.axes)
+    for name in names:
+        if name not in shared:
+            number = all(isinstance(r.axes.get(name, 0), (int, float)) for r in group)
+            yield Column(name, _axis(name), right=number)
+    if len({row.mode for row in group}) > 1:
+        yield Column("mode", lambda row: row.mode, right=False)
+    yield Column("time", text.time)
+    yield Column("95 %", lambda row: text.margin(row.estimate))
+    yield Column("min", lambda row: units.duration(row.minimum), sheds=3)
+    if any(row.rate("bytes") for row in group):
+        yield Column("GB/s", text.gigabytes)
+    for quantity, unit, rank in (("operations", "op", 4), ("items", "item", 1)):
+        if any(row.rate(quantity) for row in group):
+            yield Column(f"{unit}/s", _rate(quantity, unit), sheds=rank)
+    if any(row.relative for row in group):
+        yield Column("relative", lambda row: text.ratio(row.relative))
+    yield Column("floor", _floor, sheds=6)
+    yield Column("samples", lambda row: str(row.samples), sheds=5)
+    yield Column("histogram", lambda row: row.histogram(), right=False, sheds=2)
+    if any(row.doubts for row in group):
+        yield Column("doubts", lambda row: ", ".join(row.doubts), right=False)
+
+
+def _axis(name: str) -> Callable[[Row], str]:
+    return lambda row: str(row.axes.get(name, text.NOTHING))
+
+
+def _rate(quantity: str, unit: str) -> Callable[[Row], str]:
+    return lambda row: text.rate(row, quantity, unit)
+
+
+def _floor(row: Row) -> str:
+    return text.NOTHING if row.floor is None else units.duration(row.floor)
+
+
+def _fitting(
+    columns: Iterable[Column], group: Sequence[Row], width: int
+) -> list[Column]:
+    """Leave out columns, the most dispensable first, until the rest fits."""
+    kept = list(columns)
+    sizes = {
+        c.title: PADDING + max(cell_len(c.title), *(cell_len(c.cell(r)) for r in group))
+        for c in kept
+    }
+    while sum(sizes[c.title] for c in kept) > width:
+        last = max(kept, key=lambda column: column.sheds)
+        if not last.sheds:
+            break
+        kept.remove(last)
+    return kept
+
+
+def floors(trials: Sequence[Trial]) -> RenderableType | None:
+    """Return what each clock reads around nothing: medians over all trials."""
+    groups: dict[tuple[str, float], list[Trial]] = defaultdict(list)
+    for trial in trials:
+        if trial.floors:
+            groups[trial.clock.id, trial.clock.quantum].append(trial)
+    if not groups:
+        return None
+    names = dict.fromkeys(n for t in trials for n in t.floors)
+    table = Table("clock", box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
+    table.title, table.title_justify = Text("floors", style="bold"), "left"
+    for name in ("tick", *(FLOORS.get(n, n) for n in names)):
+        table.add_column(name, justify="right")
+    for (clock, quantum), group in groups.items():
+        found = [[t.floors[n] for t in group if n in t.floors] for n in names]
+        cells = [units.duration(statistics.median(f)) if f else "-" for f in found]
+        table.add_row(clock, units.duration(quantum), *cells)
+    return table
+
+
+FLOORS: Final = {"empty": "empty window", "null": "null launch", "call": "Python call"}
+
+
+def ledger(made: Sequence[Row]) -> RenderableType | None:
+    """Return where the time of one call went, in percent of the call."""
+    group = [row for row in made if row.ledger() and row.estimate]
+    if not group:
+        return None
+    parts = dict.fromkeys(p for row in group for p in row.ledger() if p != "untracked")
+    columns = [
+        Column("case", lambda row: row.case, right=False),
+        Column("mode", lambda row: row.mode, right=False),
+        Column("call", text.time),
+        *(Column(p, _part(p)) for p in (*parts, "untracked")),
+    ]
+    return _table("ledger: percent of one call", columns, group)
+
+
+def _part(name: str) -> Callable[[Row], str]:
+    def cell(row: Row) -> str:
+        parts = row.ledger()
+        total = row.estimate.value if row.estimate else 0.0
+        tracked = sum(v for n, v in parts.items() if n != "untracked")
+        value = total - tracked if name == "untracked" else parts.get(name)
+        if value is None or not total:
+            return text.NOTHING
+        return f"{100 * value / total:.1f}"
+
+    return cell
+
+
+def hints(made: Iterable[Row]) -> RenderableType | None:
+    """Return what each doubt seen means, once."""
+    seen = sorted({doubt for row in made for doubt in row.doubts})
+    if not seen:
+        return None
+    lines = [f"{doubt}: {_hint(doubt)}" for doubt in seen]
+    return Padding(Text("\n".join(lines), style="yellow"), ABOVE, expand=False)
+
+
+def _hint(doubt: str) -> str:
+    """Return a doubt's hint; a newer steelyard's doubt may have none here."""
+    known = doubt in set(Doubt)
+    return HINTS[Doubt(doubt)] if known else "not known to this steelyard"
+
+
+def failures(made: Iterable[Row]) -> RenderableType | None:
+    """Return the sentence of every case that failed."""
+    found = [f"failed: {e} ({row.mode})" for row in made for e in row.errors]
+    return Text("\n".join(found), style="red") if found else None
+
+
+def page(made: Sequence[Row], width: int) -> Iterator[RenderableType]:
+    """Yield everything a run's report shows below its header."""
+    for table in results(made, width):
+        yield Padding(table, ABOVE, expand=False)
+    trials = [t for row in made for t in row.trials]
+    for part in (ledger(made), floors(trials)):
+        if part is not None:
+            yield Padding(part, ABOVE, expand=False)
+    for line in (hints(made), failures(made)):
+        if line is not None:
+            yield line

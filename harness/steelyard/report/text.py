@@ -1,0 +1,129 @@
+"""Numbers of a row as people read them; every table writes them the same way."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from steelyard import units
+from steelyard.machine import UNKNOWN
+from steelyard.report.rows import Row
+from steelyard.run import Run
+from steelyard.stats import Estimate
+
+NOTHING = "-"
+
+
+def time(row: Row) -> str:
+    """Write the estimate: ``3.200 us``."""
+    return units.duration(row.estimate.value) if row.estimate else NOTHING
+
+
+def margin(estimate: Estimate | None) -> str:
+    """Write half the interval: ``± 0.4 %``."""
+    if estimate is None:
+        return NOTHING
+    return f"± {100 * estimate.half_width:.2g} %" if estimate.value else NOTHING
+
+
+def ratio(estimate: Estimate | None) -> str:
+    """Write a ratio with half its interval: ``1.234 ± 0.5 %``."""
+    if estimate is None:
+        return NOTHING
+    return f"{units.figures(estimate.value)} {margin(estimate)}"
+
+
+def gigabytes(row: Row) -> str:
+    """Write 10^9 bytes per second."""
+    rate = row.rate("bytes")
+    return units.figures(rate / 1e9, 3) if rate else NOTHING
+
+
+def rate(row: Row, quantity: str, unit: str) -> str:
+    """Write operations or items per second."""
+    value = row.rate(quantity)
+    return units.rate(value, unit) if value else NOTHING
+
+
+def axes(values: Mapping[str, Any]) -> str:
+    """Write axes as a case id does."""
+    return ", ".join(f"{name}={value}" for name, value in values.items())
+
+
+def header(run: Run) -> list[str]:
+    """Describe a run in four lines: which, where, with what, how."""
+    return [
+        _which(run),
+        _where(run.machine),
+        _with(run.machine),
+        f"$ {run.command}",
+    ]
+
+
+def _which(run: Run) -> str:
+    ended = run.partial and run.state != "running"
+    dirty = " with changes" if run.dirty else ""
+    words = [
+        f"run {run.short}",
+        f"{run.started[:16].replace('T', ' ')} UTC",
+        *([f"{run.state}: partial"] * ended),
+        f"commit {run.commit[:10]}{dirty}",
+        *([f"tags {', '.join(run.tags)}"] if run.tags else []),
+    ]
+    return " · ".join(words)
+
+
+def _where(facts: Mapping[str, Any]) -> str:
+    def fact(group: str, name: str) -> Any:
+        return facts.get(group, {}).get(name, UNKNOWN)
+
+    cores, mask = fact("identity", "cores"), _cores(fact("settings", "affinity"))
+    words = [
+        fact("identity", "cpu"),
+        f"{cores} cores (may use {mask})",
+        _caches(facts.get("identity", {}).get("caches", {})),
+        _size(fact("identity", "memory")),
+        f"governor {fact('settings', 'governor')}",
+        f"hypervisor {fact('identity', 'hypervisor')}",
+        f"load {fact('moment', 'load')}",
+    ]
+    return " · ".join(words)
+
+
+def _with(facts: Mapping[str, Any]) -> str:
+    versions = facts.get("versions", {})
+    system = facts.get("identity", {}).get("system", UNKNOWN)
+    kernel = facts.get("settings", {}).get("kernel", UNKNOWN)
+    packages = (f"{n} {v}" for n, v in versions.items() if n not in {"commit", "dirty"})
+    return " · ".join((f"{system} {kernel}", *packages))
+
+
+def _cores(affinity: Any) -> str:
+    return ",".join(map(str, affinity)) if isinstance(affinity, list) else str(affinity)
+
+
+def _caches(caches: Mapping[str, Any]) -> str:
+    known = [
+        f"{name} {_size(cache['bytes'])}"
+        for name, cache in caches.items()
+        if isinstance(cache, Mapping)
+    ]
+    return ", ".join(known) or f"caches {UNKNOWN}"
+
+
+def _size(value: Any) -> str:
+    return units.size(value) if isinstance(value, (int, float)) else str(value)
+
+
+def shared_axes(group: Sequence[Row]) -> dict[str, Any]:
+    """Return the axes that have one value in all of ``group``."""
+    first = group[0].axes
+    return {
+        name: value
+        for name, value in first.items()
+        if len(group) > 1 and all(r.axes.get(name, _ABSENT) == value for r in group)
+    }
+
+
+_ABSENT: Final = object()
+"""No axis has this value."""

@@ -1,0 +1,212 @@
+"""One run from its cases to its stored trials: what `steelyard run` does."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any, Final
+
+from steelyard import discovery, lock, runner
+from steelyard import mode as modes
+from steelyard import plan as plans
+from steelyard import run as runs
+from steelyard.benchmark import Case, parse_override, select
+from steelyard.config import Config
+from steelyard.errors import FAILED, FINE, UNRESOLVED, SteelyardError, StoreError
+from steelyard.mode import Mode
+from steelyard.plan import Turn
+from steelyard.run import Run
+from steelyard.store import Store
+from steelyard.trial import Trial
+from steelyard.weigh import Settings
+
+INTERRUPTED: Final = 130
+"""What shells report of a program ended by Ctrl-C: 128 + SIGINT."""
+
+NPY: Final = b"\x93NUMPY"
+"""How a .npy file begins (numpy.lib.format)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What the command line asks for, read and checked."""
+
+    places: Sequence[str]
+    pattern: str | None = None
+    overrides: Sequence[str] = ()
+    modes: Sequence[str] = ()
+    inputs: Sequence[str] = ()
+    blocks: int = 1
+    tags: Sequence[str] = ()
+    wait: float = 0.0
+
+
+@dataclass(slots=True)
+class Outcome:
+    """What a run came to."""
+
+    run: Run
+    turns: Sequence[Turn]
+    trials: list[Trial] = field(default_factory=list)
+    state: str = "running"
+    problem: SteelyardError | None = None
+    """Why it ended early, unless by Ctrl-C."""
+
+    @property
+    def failed(self) -> set[str]:
+        """The cases that failed; they are left out of later turns."""
+        return {t.case for t in self.trials if t.error}
+
+    @property
+    def missing(self) -> set[tuple[str, str]]:
+        """Cases and modes that were planned and never had a turn."""
+        asked = {(turn.case.id, str(turn.mode)) for turn in self.turns}
+        seen = {(trial.case, trial.mode) for trial in self.trials}
+        return {point for point in asked - seen if point[0] not in self.failed}
+
+    @property
+    def exit_code(self) -> int:
+        """What the command ends with; a case without a number is never fine."""
+        if self.state == "interrupted":
+            return INTERRUPTED
+        if self.problem is not None:
+            return self.problem.exit_code
+        if self.failed:
+            return FAILED
+        return UNRESOLVED if self.missing else FINE
+
+
+def planned(asked: Asked, seed: int) -> tuple[Turn, ...]:
+    """Return the turns of a run; nothing is allocated and nothing runs.
+
+    Raises:
+        SteelyardError: something asked for does not exist or cannot be read.
+    """
+    chosen = [modes.parse(text) for text in asked.modes] or None
+    cases = find(asked.places, asked.pattern, asked.overrides)
+    return plans.plan(cases, _once(chosen), asked.blocks, seed)
+
+
+def _once(chosen: Sequence[Mode] | None) -> list[Mode] | None:
+    """Drop repeated modes: a block holds each once."""
+    return list(dict.fromkeys(chosen)) if chosen else None
+
+
+def find(
+    places: Sequence[str], pattern: str | None = None, overrides: Sequence[str] = ()
+) -> list[Case]:
+    """Return the cases of some places; a pattern may also be one case's exact id.
+
+    Raises:
+        SteelyardError: nothing matches; the sentence has the nearest.
+    """
+    replaced: dict[str, list[Any]] = {}
+    for text in overrides:
+        name, values = parse_override(text)
+        replaced.setdefault(name, []).extend(values)
+    found = discovery.discover(places)
+    exact = [c for c in select(found, None, replaced) if c.id == pattern]
+    return exact or select(found, pattern, replaced)
+
+
+def read_inputs(texts: Sequence[str]) -> dict[str, str]:
+    """Read ``x=@file.npy``: which file stands in for which handle.
+
+    Raises:
+        SteelyardError: it is not of that form, or there is no such file.
+    """
+    return dict(_input(text) for text in texts)
+
+
+def _input(text: str) -> tuple[str, str]:
+    name, _, place = text.partition("=@")
+    if not name or not place:
+        raise SteelyardError(f"--input is {text!r}, expected name=@file.npy.")
+    path = Path(place)
+    try:
+        with path.open("rb") as file:
+            head = file.read(len(NPY))
+    except OSError as error:
+        raise SteelyardError(
+            f"--input {name} cannot be read from {path}: {error.strerror}. Write the "
+            "array there with numpy.save."
+        ) from error
+    if head != NPY:
+        raise SteelyardError(
+            f"--input {name}: {path} begins with {head!r}, expected {NPY!r} of a .npy "
+            "file. Write it with numpy.save."
+        )
+    return name, str(path.absolute())
+
+
+def settings(
+    chosen: Config, asked: Asked, *, check: bool, allocations: bool
+) -> Settings:
+    """Return how the run measures."""
+    return Settings(
+        seed=chosen.seed,
+        budget=chosen.budget,
+        precision=chosen.precision,
+        timeout=chosen.timeout,
+        inputs=read_inputs(asked.inputs),
+        check=check,
+        allocations=allocations,
+    )
+
+
+def weigh(
+    turns: Sequence[Turn],
+    how: Settings,
+    asked: Asked,
+    store_url: str,
+    *,
+    on_start: Callable[[Run], None],
+    on_turn: Callable[[Turn], None],
+) -> Outcome:
+    """Measure under the machine's lock and store every trial as it arrives.
+
+    Ctrl-C and a store that fills up end the run; the outcome has every trial that was
+    measured, also one that could not be stored.
+
+    Raises:
+        SteelyardError: another run measures, or the store cannot be opened.
+    """
+    with lock.measuring(asked.wait), Store.open(store_url) as store:
+        facts = asdict(how) | {"blocks": asked.blocks}
+        outcome = Outcome(runs.new(command(), facts, asked.tags), turns)
+        store.begin(outcome.run)
+        on_start(outcome.run)
+
+        def keep(trial: Trial) -> None:
+            outcome.trials.append(trial)
+            store.add(outcome.run.uid, trial)
+
+        try:
+            runner.run(turns, how, keep, on_turn)
+            outcome.state = "finished"
+        except KeyboardInterrupt:
+            outcome.state = "interrupted"
+        except StoreError as error:
+            outcome.state, outcome.problem = "failed", error
+        except BaseException:
+            store.finish(outcome.run.uid, "failed")
+            raise
+        _finish(store, outcome)
+    return outcome
+
+
+def _finish(store: Store, outcome: Outcome) -> None:
+    """Store how a run ended; where the store is full, its process says it is gone."""
+    try:
+        store.finish(outcome.run.uid, outcome.state)
+    except StoreError as error:
+        outcome.problem = outcome.problem or error
+    outcome.run = replace(outcome.run, state=outcome.state, finished=runs.now())
+
+
+def command() -> str:
+    """Return the command line as it was typed."""
+    return shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]])
