@@ -1,0 +1,14 @@
+"""The compiler core: Python functions over arrays become machine code.
+
+from steelyard_kernels import array as xp, kernel
+
+@kernel
+def softmax(x):
+e = xp.exp(x - xp.max(x, keepdims=True))
+return e / xp.sum(e, keepdims=True)
+"""
+
+from steelyard_kernels.errors import CompilerBug, KernelError, Unsupported
+from steelyard_kernels.function import KernelFunction, kernel
+
+__all__ = ["CompilerBug", "KernelError", "KernelFunction", "Unsupported", "kernel"]

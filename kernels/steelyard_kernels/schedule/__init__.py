@@ -1,0 +1,1 @@
+"""Schedules: the knobs of each strategy, its model, and its lowering to loops."""

@@ -1,0 +1,118 @@
+"""The parameters of a lowered kernel and what a launch puts into their slots."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import prod
+
+from steelyard_kernels.expr import Program
+from steelyard_kernels.loops import INDEX, Buffer, Const, Kernel, Parameter, Var, typed
+
+
+@dataclass(frozen=True, slots=True)
+class Slot:
+    """Where a launch finds an argument.
+
+    `kind` is "input" or "output" (an array's address, by `index`), "scalar" (a value,
+    by `name`, encoded by the struct letter `code`) or "extent" (the number `index`).
+    """
+
+    kind: str
+    index: int = 0
+    name: str = ""
+    code: str = "q"
+
+
+@dataclass(frozen=True, slots=True)
+class Lowered:
+    """A kernel of the loop IR, its slots, and how many threads run it (0: all)."""
+
+    kernel: Kernel
+    slots: tuple[Slot, ...]
+    threads: int
+
+
+@dataclass(frozen=True, slots=True)
+class Arguments:
+    """The buffers and scalars of a program, by which lowering refers to them.
+
+    `inputs` maps an input's index to its buffer, `outputs` are in order, `scalars`
+    maps names; `order` and `slots` say how they are passed.
+    """
+
+    inputs: dict[int, Buffer]
+    outputs: tuple[Buffer, ...]
+    scalars: dict[str, Var]
+    order: tuple[Parameter, ...]
+    slots: tuple[Slot, ...]
+
+
+# How `steelyard_device.cpu.slot` encodes a runtime scalar.
+_CODES = {"float64": "d", "int64": "q", "bool": "?"}
+
+
+def arguments(program: Program, alignment: int = 0) -> Arguments:
+    """Lay out a program's parameters: inputs, outputs, scalars; extents come after.
+
+    An input that an output updates is one buffer; inputs that nothing reads or
+    updates are not passed. `alignment` is what every output's address is known to be
+    a multiple of, in bytes (0: its element's). Extents say this program's sizes.
+    """
+    read = {node.number for node in program.nodes}
+    names = _Names()
+    updated = {o.updates for o in program.outputs if o.updates is not None}
+    inputs: dict[int, Buffer] = {}
+    slots = []
+    for node in program.inputs:
+        written = node.index in updated
+        if node.number in read or written:
+            access = ("inout" if node.number in read else "out") if written else "in"
+            align = alignment if written else 0
+            extent = Const(prod(node.shape), INDEX)
+            inputs[node.index] = Buffer(
+                names.legal(node.name), node.dtype, extent, "global", align, access
+            )
+            slots.append(Slot("input", node.index, node.name))
+    fresh: list[Buffer] = []
+    outputs: list[Buffer] = []
+    for place, output in enumerate(program.outputs):
+        if output.updates is None:
+            extent = Const(prod(output.value.shape), INDEX)
+            dtype = output.value.dtype
+            buffer = Buffer(
+                names.legal(output.name), dtype, extent, "global", alignment, "out"
+            )
+            fresh.append(buffer)
+            slots.append(Slot("output", place, output.name))
+            outputs.append(buffer)
+        else:
+            outputs.append(inputs[output.updates])
+    scalars = {
+        node.name: Var(names.legal(node.name), typed(node.dtype))
+        for node in program.scalars
+    }
+    slots += [
+        Slot("scalar", 0, node.name, _CODES[node.dtype.name])
+        for node in program.scalars
+    ]
+    order: tuple[Parameter, ...] = (*inputs.values(), *fresh, *scalars.values())
+    return Arguments(inputs, tuple(outputs), scalars, order, tuple(slots))
+
+
+class _Names:
+    """Gives every parameter a name of its own, apart from the emitters' own names."""
+
+    def __init__(self) -> None:
+        self.taken = {"args", "ticket", "index", "count", "entry", "rows", "extent"}
+
+    def legal(self, name: str) -> str:
+        """Return the name, with underscores behind it while it is taken."""
+        while name in self.taken:
+            name += "_"
+        self.taken.add(name)
+        return name
+
+
+def extent_slot(value: int) -> Slot:
+    """Return the slot of an extent that is known when the kernel is bound."""
+    return Slot("extent", value, "extent")

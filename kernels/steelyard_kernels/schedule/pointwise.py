@@ -1,0 +1,377 @@
+"""The pointwise strategy: any fused broadcast, one pass over its outputs.
+
+The space is collapsed; the innermost axis is walked by vectors (unrolled, then
+single, then one masked tail), the others as rows. Extents of a collapsed space with
+one axis are a runtime parameter, and so is the number of rows otherwise: one binary
+serves every size that differs only there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from itertools import product
+from math import gcd, prod
+
+from steelyard_kernels.builder import Builder
+from steelyard_kernels.errors import KernelError, Unsupported
+from steelyard_kernels.expr import (
+    Input,
+    Program,
+    Reduce,
+    Scalar,
+    operands,
+)
+from steelyard_kernels.loops import INDEX, Buffer, Kernel, Operand, Var
+from steelyard_kernels.schedule.model import (
+    ITERATION_NS,
+    OPERATION_NS,
+    PREFETCH_SAVING,
+    Machine,
+    Prediction,
+    memory_term,
+    sharing_terms,
+    together,
+)
+from steelyard_kernels.schedule.parameters import (
+    Arguments,
+    Lowered,
+    arguments,
+    extent_slot,
+)
+from steelyard_kernels.schedule.space import Space, collapse, offset, rows, strides_of
+from steelyard_kernels.schedule.tile import Body, Carried, tile_constant, tile_runtime
+from steelyard_kernels.schedule.values import Env, Fused, fusions, operand, spread
+from steelyard_kernels.schedule.values import lower as lower_node
+
+STREAM_BYTES = 16  # the least alignment a streaming store may state (loops.Store)
+LINE = 64  # bytes of a cache line on every CPU we emit for
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Pointwise:
+    """The knobs of one pointwise lowering.
+
+    `lanes` elements a vector, `unroll` vectors an iteration, `threads` 1 or 0 (all),
+    `chunk` iterations' worth of elements (or rows) a thread takes at a time,
+    `streaming` stores round the caches, `prefetch` bytes ahead (0: none).
+    """
+
+    lanes: int
+    unroll: int
+    threads: int
+    chunk: int
+    streaming: bool
+    prefetch: int
+
+    @property
+    def label(self) -> str:
+        """A short name for tables."""
+        who = "all" if self.threads == 0 else "one"
+        stores = " stream" if self.streaming else ""
+        ahead = f" ahead{self.prefetch}" if self.prefetch else ""
+        return f"v{self.lanes}x{self.unroll} {who} c{self.chunk}{stores}{ahead}"
+
+
+def check_program(program: Program) -> None:
+    """Raise Unsupported for programs that are not one pass over one output shape."""
+    for node in program.nodes:
+        if isinstance(node, Reduce):
+            raise Unsupported(
+                f"{program.name}: pointwise cannot reduce ({node.op}); "
+                "leave the schedule out, or use a normalization schedule."
+            )
+    shapes = {output.value.shape for output in program.outputs}
+    if len(shapes) > 1:
+        shown = " and ".join(str(shape) for shape in sorted(shapes))
+        raise Unsupported(
+            f"{program.name}: outputs have shapes {shown}, a pointwise kernel has one; "
+            "broadcast_to the larger, or make two kernels."
+        )
+
+
+def lower(program: Program, schedule: Pointwise, *, aligned: bool = True) -> Lowered:
+    """Return the loop-level kernel; `aligned`: every output starts on a cache line."""
+    check_program(program)
+    args = arguments(program, LINE if aligned else 0)
+    space = _space(program)
+    check_streaming(program, schedule, space, aligned=aligned)
+    emitter = _Emitter(program, schedule, args, space)
+    extent = space.extents[0] if len(space.extents) == 1 else rows(space)
+    kernel = emitter.kernel()
+    slots = (*args.slots, extent_slot(extent))
+    return Lowered(kernel, slots, schedule.threads)
+
+
+def nothing(program: Program) -> Lowered:
+    """Return the kernel of a program that has no element to compute."""
+    args = arguments(program)
+    return Lowered(Builder().kernel("kernel", args.order), args.slots, 1)
+
+
+def _space(program: Program) -> Space:
+    """Collapse the outputs' space; operands are the inputs that are read."""
+    shape = program.outputs[0].value.shape
+    strides = [strides_of(node.shape, shape) for node in _inputs(program)]
+    space = collapse(shape, strides)
+    if not space.extents:  # one element: every operand has it
+        return Space((1,), ((1,),) * len(strides))
+    return space
+
+
+def _inputs(program: Program) -> tuple[Input, ...]:
+    return tuple(node for node in program.nodes if isinstance(node, Input))
+
+
+def store_alignment(program: Program, lanes: int, space: Space) -> int:
+    """Return what the address of every vector store is a multiple of, in bytes."""
+    alignment = LINE
+    for output in program.outputs:
+        size = output.value.dtype.bytes
+        alignment = gcd(alignment, lanes * size)
+        if len(space.extents) > 1:
+            alignment = gcd(alignment, space.extents[-1] * size)
+    return alignment
+
+
+def check_streaming(
+    program: Program, schedule: Pointwise, space: Space, *, aligned: bool
+) -> None:
+    """Raise KernelError where a streaming store could not state its alignment."""
+    if not schedule.streaming:
+        return
+    if not aligned:
+        raise KernelError(
+            f"{program.name}: schedule {schedule.label} streams, but an output does "
+            f"not start at a multiple of {LINE} bytes; align it, or choose a schedule "
+            "without streaming."
+        )
+    alignment = store_alignment(program, schedule.lanes, space)
+    if alignment < STREAM_BYTES:
+        raise KernelError(
+            f"{program.name}: schedule {schedule.label} streams to addresses aligned "
+            f"to {alignment} bytes, at least {STREAM_BYTES} are needed; choose a "
+            "schedule without streaming."
+        )
+
+
+# Where a node is computed: once, once a row, or for every element.
+_ONCE, _ROW, _ELEMENT = 0, 1, 2
+
+
+class _Emitter:
+    """Emits one program under one schedule."""
+
+    def __init__(
+        self, program: Program, schedule: Pointwise, args: Arguments, space: Space
+    ) -> None:
+        self.b = Builder()
+        self.program = program
+        self.schedule = schedule
+        self.args = args
+        self.space = space
+        self.operand = {node.number: i for i, node in enumerate(_inputs(program))}
+        self.level = self._levels()
+        self.fused: Fused = fusions(program.nodes, self.level, self._kept())
+        gone = {fusion.product for fusion in self.fused.values()}
+        live = [node for node in program.nodes if node.number not in gone]
+        self.at_level = [
+            [node for node in live if self.level[node.number] == level]
+            for level in (_ONCE, _ROW, _ELEMENT)
+        ]
+        self.alignment = store_alignment(program, schedule.lanes, space)
+
+    def _kept(self) -> set[int]:
+        return {output.value.number for output in self.program.outputs}
+
+    def _levels(self) -> dict[int, int]:
+        level: dict[int, int] = {}
+        for node in self.program.nodes:
+            if isinstance(node, Input):
+                strides = self.space.strides[self.operand[node.number]]
+                across = _ROW if any(strides) else _ONCE
+                level[node.number] = _ELEMENT if strides[-1] else across
+            else:
+                below = [level[arg.number] for arg in operands(node)]
+                level[node.number] = max(below, default=_ONCE)
+        return level
+
+    def kernel(self) -> Kernel:
+        """Emit the whole kernel; its last parameter is the runtime extent."""
+        b, schedule = self.b, self.schedule
+        flat = len(self.space.extents) == 1
+        extent = Var("extent" if flat else "rows", INDEX)
+        env: Env = {}
+        self._scalars(env, _ONCE, {})
+        step = schedule.lanes * schedule.unroll
+        if flat:
+            chunk = -(-schedule.chunk // step) * step
+            with b.parallel(extent, chunk, schedule.threads) as (low, high):
+                body = self._body(env, dict.fromkeys(self.operand.values(), 0), 0)
+                tile_runtime(b, low, high, (schedule.lanes, schedule.unroll), body)
+        else:
+            chunk = max(1, schedule.chunk // self.space.extents[-1])
+            with (
+                b.parallel(extent, chunk, schedule.threads) as (low, high),
+                b.loop(low, high, 1) as row,
+            ):
+                self._row(dict(env), row.var)
+        if schedule.streaming:
+            b.fence()
+        return b.kernel("kernel", (*self.args.order, extent))
+
+    def _row(self, env: Env, row: Operand) -> None:
+        """Emit one row: where each operand's row starts, then the row's elements."""
+        b, schedule, space = self.b, self.schedule, self.space
+        starts: dict[int, Operand | int] = {
+            place: offset(b, space.extents[:-1], strides[:-1], row)
+            for place, strides in enumerate(space.strides)
+        }
+        out = b.at("mul", row, space.extents[-1])
+        self._scalars(env, _ROW, starts)
+        step = schedule.lanes, schedule.unroll
+        tile_constant(b, space.extents[-1], step, self._body(env, starts, out))
+
+    def _scalars(self, env: Env, level: int, starts: dict[int, Operand | int]) -> None:
+        """Emit what is computed less often than for every element, then spread it."""
+        b = self.b
+        for node in self.at_level[level]:
+            if isinstance(node, Input):
+                buffer = self.args.inputs[node.index]
+                at = starts.get(self.operand[node.number], 0)
+                env[node.number] = b.load(buffer, at)
+            elif isinstance(node, Scalar):
+                env[node.number] = self.args.scalars[node.name]
+            else:
+                env[node.number] = lower_node(b, env, node, 1, self.fused)
+        wanted = self._wanted()
+        ready = [node.number for node in self.at_level[level] if node.number in wanted]
+        spread(b, env, ready, self.schedule.lanes)
+
+    def _wanted(self) -> set[int]:
+        """Return what is read for every element."""
+        read = {arg.number for n in self.at_level[_ELEMENT] for arg in operands(n)}
+        for node in self.at_level[_ELEMENT]:
+            fusion = self.fused.get(node.number)
+            if fusion:
+                read |= {fusion.a.number, fusion.b.number}
+        return read | self._kept()
+
+    def _body(
+        self, env: Env, starts: Mapping[int, Operand | int], out: Operand | int
+    ) -> Body:
+        """Return what emits the elements from `at` on, stores last."""
+        b, lanes = self.b, self.schedule.lanes
+
+        def body(
+            at: Operand, vectors: int, mask: Operand | None, _: Carried
+        ) -> Carried:
+            places = [b.at("add", at, lanes * u) for u in range(vectors)]
+            done = [self._elements(env, starts, place, mask) for place in places]
+            for place, values in zip(places, done, strict=True):
+                self._store(values, b.at("add", out, place), mask)
+            return ()
+
+        return body
+
+    def _elements(
+        self,
+        env: Env,
+        starts: Mapping[int, Operand | int],
+        at: Operand,
+        mask: Operand | None,
+    ) -> Env:
+        """Emit one vector of every element-level node."""
+        b, lanes = self.b, self.schedule.lanes
+        env = dict(env)
+        for node in self.at_level[_ELEMENT]:
+            if isinstance(node, Input):
+                buffer = self.args.inputs[node.index]
+                place = b.at("add", starts[self.operand[node.number]], at)
+                self._prefetch(node, buffer, place, mask)
+                env[node.number] = b.load(buffer, place, lanes, mask)
+            else:
+                env[node.number] = lower_node(b, env, node, lanes, self.fused)
+        return env
+
+    def _prefetch(
+        self, node: Input, buffer: Buffer, at: Operand, mask: Operand | None
+    ) -> None:
+        if self.schedule.prefetch and mask is None:
+            ahead = self.schedule.prefetch // node.dtype.bytes
+            self.b.prefetch(buffer, self.b.at("add", at, ahead))
+
+    def _store(self, env: Env, at: Operand, mask: Operand | None) -> None:
+        b, schedule = self.b, self.schedule
+        for output, buffer in zip(self.program.outputs, self.args.outputs, strict=True):
+            value = operand(b, env, output.value, schedule.lanes)
+            streams = schedule.streaming and mask is None
+            alignment = self.alignment if streams else 0
+            b.store(buffer, at, value, mask, streaming=streams, alignment=alignment)
+
+
+# Iterations that a thread takes at a time, in elements: large enough to hide the
+# claim, small enough that two threads end together; the lowest of seen optima.
+CHUNKS = (1 << 12, 1 << 14, 1 << 16)
+
+
+def candidates(
+    program: Program, machine: Machine, *, aligned: bool = True
+) -> tuple[Pointwise, ...]:
+    """Return every legal schedule worth trying, in order."""
+    space = _space(program)
+    widest = max((n.dtype.bytes for n in program.nodes if n.dtype.bytes > 2), default=4)
+    full = machine.lanes(widest)
+    found = []
+    for knobs in product(
+        (full, 2 * full), (1, 2, 4), (0, 1), CHUNKS, (False, True), (0, 512)
+    ):
+        schedule = Pointwise(*knobs)
+        if schedule.threads == 1 and schedule.chunk != CHUNKS[0]:
+            continue  # one thread takes everything at once: the chunk says nothing
+        try:
+            check_streaming(program, schedule, space, aligned=aligned)
+        except KernelError:
+            continue
+        found.append(schedule)
+    return tuple(found)
+
+
+def model(program: Program, schedule: Pointwise, machine: Machine) -> Prediction:
+    """Predict one launch."""
+    elements = prod(program.outputs[0].value.shape)
+    threads = machine.threads if schedule.threads == 0 else 1
+    full = machine.lanes(4)
+    memory = memory_term(program, schedule, machine)
+    if schedule.prefetch:
+        memory *= 1 + PREFETCH_SAVING  # the hardware already does: only more work
+    statements = len(program.nodes) + len(program.outputs)
+    vectors = elements / full
+    computing = statements * vectors * OPERATION_NS / threads
+    looping = vectors * full / (schedule.lanes * schedule.unroll) * ITERATION_NS
+    chunks = max(1, -(-elements // schedule.chunk))
+    work = together(memory, computing)
+    return Prediction(
+        (
+            ("memory and arithmetic", work),
+            ("loops", looping / threads),
+            ("registers", _pressure(schedule, statements, full) * vectors / threads),
+            *sharing_terms(schedule, machine, chunks, work),
+        )
+    )
+
+
+def _pressure(schedule: Pointwise, statements: int, full: int) -> float:
+    """Return nanoseconds a vector lost to spilling; 32 registers hold what is live."""
+    live = statements * schedule.unroll * (schedule.lanes / full) / 2
+    return max(0.0, live - 32) * OPERATION_NS / 8
+
+
+def rank(
+    program: Program, machine: Machine, *, aligned: bool = True
+) -> list[tuple[Pointwise, Prediction]]:
+    """Return every candidate with its prediction, in order."""
+    return [
+        (schedule, model(program, schedule, machine))
+        for schedule in candidates(program, machine, aligned=aligned)
+    ]

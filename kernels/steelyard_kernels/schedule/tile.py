@@ -1,0 +1,66 @@
+"""Walking an axis by vectors: unrolled, then single, then one masked tail."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeAlias
+
+from steelyard_kernels.builder import Builder
+from steelyard_kernels.loops import Operand
+
+Carried: TypeAlias = tuple[Operand, ...]
+
+# body(at, vectors, mask, carried) emits so many vectors from element `at` on and
+# returns what it carries on; under a mask it is one vector.
+Body: TypeAlias = Callable[[Operand, int, Operand | None, Carried], Carried]
+
+
+def tile_constant(
+    b: Builder,
+    extent: int,
+    step: tuple[int, int],
+    body: Body,
+    first: Carried = (),
+) -> Carried:
+    """Emit a walk over [0, extent) for a constant extent; returns what is carried.
+
+    `step` is (lanes, vectors an iteration).
+    """
+    lanes, unroll = step
+    whole = extent // (lanes * unroll) * (lanes * unroll)
+    carried = first
+    if whole:
+        with b.loop(0, whole, lanes * unroll, *carried) as loop:
+            loop.yields(*body(loop.var, unroll, None, loop.carried))
+        carried = loop.results
+    rest, tail = divmod(extent - whole, lanes)
+    if rest:
+        carried = body(b.at("add", whole, 0), rest, None, carried)
+    if tail:
+        mask = b.mask_below(tail, lanes)
+        carried = body(b.at("add", extent - tail, 0), 1, mask, carried)
+    return carried
+
+
+def tile_runtime(
+    b: Builder, low: Operand, high: Operand, step: tuple[int, int], body: Body
+) -> None:
+    """Emit a walk over [low, high) for bounds that only the launch knows."""
+    lanes, unroll = step
+    size = b.at("sub", high, low)
+    vectors = _multiple(b, low, size, lanes)
+    at = low
+    if unroll > 1:
+        at = _multiple(b, low, size, lanes * unroll)
+        with b.loop(low, at, lanes * unroll) as loop:
+            body(loop.var, unroll, None, ())
+    with b.loop(at, vectors, lanes) as loop:
+        body(loop.var, 1, None, ())
+    with b.branch(b.let("lt", vectors, high)):
+        mask = b.mask_below(b.at("sub", high, vectors), lanes)
+        body(vectors, 1, mask, ())
+
+
+def _multiple(b: Builder, low: Operand, size: Operand, step: int) -> Operand:
+    """Emit low + size rounded down to a multiple of step."""
+    return b.at("add", low, b.at("mul", b.at("div", size, step), step))

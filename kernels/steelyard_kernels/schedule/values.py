@@ -1,0 +1,122 @@
+"""Lowering of one node at a time: from tensor expressions to lanes of the loop IR."""
+
+from __future__ import annotations
+
+from collections.abc import Container, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Final, TypeAlias
+
+from steelyard_kernels import dtypes
+from steelyard_kernels.builder import Builder, const
+from steelyard_kernels.errors import CompilerBug
+from steelyard_kernels.expr import Apply, Broadcast, Cast, Constant, Node, users
+from steelyard_kernels.loops import Operand
+
+Env: TypeAlias = dict[int, Operand]
+Fused: TypeAlias = Mapping[int, "Fusion"]
+
+# The loop IR's name of each elementwise operation.
+_NAMES: Final = {
+    "add": "add",
+    "subtract": "sub",
+    "multiply": "mul",
+    "divide": "div",
+    "maximum": "max",
+    "minimum": "min",
+    "negative": "neg",
+    "abs": "abs",
+    "sqrt": "sqrt",
+    "rsqrt": "rsqrt",
+    "exp": "exp",
+    "log": "log",
+    "less": "lt",
+    "less_equal": "le",
+    "greater": "gt",
+    "greater_equal": "ge",
+    "equal": "eq",
+    "not_equal": "ne",
+    "logical_and": "and",
+    "logical_or": "or",
+    "logical_not": "not",
+    "where": "select",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Fusion:
+    """A sum that takes up a product: a * b + c, or c - a * b where `negated`."""
+
+    product: int
+    a: Node
+    b: Node
+    c: Node
+    negated: bool
+
+
+def fusions(
+    nodes: Iterable[Node], level: Mapping[int, int], kept: Container[int]
+) -> Fused:
+    """Find, by the sum's number, the sums that take up a product nobody else needs.
+
+    Sums and products of different levels stay apart (the product is computed less
+    often), and so do products in `kept`.
+    """
+    nodes = tuple(nodes)
+    count = users(nodes)
+    found: dict[int, Fusion] = {}
+    for node in nodes:
+        if not isinstance(node, Apply) or node.op not in {"add", "subtract"}:
+            continue
+        if node.dtype not in {dtypes.float32, dtypes.float64}:
+            continue
+        for place, product in enumerate(node.args):
+            if (
+                isinstance(product, Apply)
+                and product.op == "multiply"
+                and count[product.number] == 1
+                and level[product.number] == level[node.number]
+                and product.number not in kept
+                and (node.op == "add" or place == 1)
+            ):
+                (x, y), other = product.args, node.args[1 - place]
+                negated = node.op == "subtract"
+                found[node.number] = Fusion(product.number, x, y, other, negated)
+                break
+    return found
+
+
+def operand(b: Builder, env: Env, node: Node, lanes: int) -> Operand:
+    """Return a node's value in every lane; scalars are spread where they are used.
+
+    Spread scalars that are used in a loop before it (`spread`): a splat inside would
+    be done again in every iteration.
+    """
+    value = env[node.number]
+    return value if value.type.lanes == lanes else b.splat(value, lanes)
+
+
+def spread(b: Builder, env: Env, numbers: Iterable[int], lanes: int) -> None:
+    """Replace scalars of the environment by vectors."""
+    for number in numbers:
+        env[number] = b.splat(env[number], lanes)
+
+
+def lower(b: Builder, env: Env, node: Node, lanes: int, fused: Fused) -> Operand:
+    """Emit the value of a node whose operands are in the environment."""
+    if isinstance(node, Constant):
+        return const(node.value, node.dtype, lanes)
+    if isinstance(node, Cast):
+        return b.cast(operand(b, env, node.arg, lanes), node.dtype)
+    if isinstance(node, Broadcast):
+        return operand(b, env, node.arg, lanes)
+    if not isinstance(node, Apply):
+        raise CompilerBug(f"no elementwise value for a {type(node).__name__}")
+    if node.number in fused:
+        sum_ = fused[node.number]
+        left = operand(b, env, sum_.a, lanes)
+        if sum_.negated:
+            left = b.let("neg", left)
+        right, addend = operand(b, env, sum_.b, lanes), operand(b, env, sum_.c, lanes)
+        return b.let("fma", left, right, addend)
+    args = [operand(b, env, arg, lanes) for arg in node.args]
+    return b.let(_NAMES[node.op], *args)
