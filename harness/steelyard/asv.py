@@ -24,8 +24,7 @@ from typing import Any, ClassVar, Final, TypedDict
 
 from steelyard import discovery, lock, runner, stats
 from steelyard.benchmark import Benchmark, Case
-from steelyard.errors import BenchmarkError, SteelyardError
-from steelyard.mode import DEFAULTS, Mode
+from steelyard.errors import BenchmarkError
 from steelyard.plan import plan
 from steelyard.trial import Trial
 from steelyard.weigh import Settings
@@ -102,15 +101,8 @@ class Family:
 
 def weigh(folder: str, blocks: int) -> Weighed:
     """Weigh every case of a folder's benchmarks in ``blocks`` interleaved turns."""
+    cases = [case for one in discovery.discover([folder]) for case in one.cases()]
     weighed: Weighed = {}
-    cases = []
-    for case in (case for one in discovery.discover([folder]) for case in one.cases()):
-        try:
-            case.describe()
-        except SteelyardError as error:
-            weighed |= {(case.id, str(mode)): str(error) for mode in _modes(case)}
-        else:
-            cases.append(case)
     estimates: dict[Point, list[float]] = defaultdict(list)
 
     def keep(trial: Trial) -> None:
@@ -143,7 +135,7 @@ def _family(benchmark: Benchmark, folder: str, blocks: int) -> type[Family]:
     asked = {
         (*case.axes.values(), str(mode))
         for case in benchmark.cases()
-        for mode in _modes(case)
+        for mode in case.modes()
     }
     params = [list(axis.values) for axis in benchmark.axes.values()]
     params.append(sorted({mode for *_, mode in asked}))
@@ -158,11 +150,3 @@ def _family(benchmark: Benchmark, folder: str, blocks: int) -> type[Family]:
         "version": benchmark.source_hash(),
     }
     return type(benchmark.name, (Family,), members)
-
-
-def _modes(case: Case) -> tuple[Mode, ...]:
-    """Return a case's modes; one that cannot say becomes a point that fails."""
-    try:
-        return case.modes()
-    except SteelyardError:
-        return DEFAULTS[:1]

@@ -16,7 +16,7 @@ imported when a suite is collected: this module is loaded by every run of pytest
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Iterator, Mapping
 from contextlib import ExitStack
 from itertools import chain
 from pathlib import Path
@@ -50,15 +50,21 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
 
 
+@pytest.hookimpl(wrapper=True)
 def pytest_collect_file(
     file_path: Path, parent: pytest.Collector
-) -> pytest.Collector | None:
-    """Collect the modules of the suites that this run was pointed at."""
+) -> Generator[None, list[pytest.Collector], list[pytest.Collector]]:
+    """Collect the modules of the suites that this run was pointed at.
+
+    Named on the command line, pytest would import each as a module of tests as well.
+    """
+    collectors = yield
     if file_path.suffix != ".py" or file_path.name == "__init__.py":
-        return None
+        return collectors
     if not any(root in file_path.parents for root in _asked_for(parent.config)):
-        return None
-    return Suite.from_parent(parent, path=file_path)
+        return collectors
+    others = [one for one in collectors if not isinstance(one, pytest.Module)]
+    return [*others, Suite.from_parent(parent, path=file_path)]
 
 
 _FOLDERS: Final = pytest.StashKey[list[Path]]()
@@ -92,19 +98,20 @@ class Suite(pytest.File):
         Raises:
             CollectError: pytest-benchmark or the module cannot be imported.
         """
-        if not self.config.pluginmanager.hasplugin("benchmark"):
-            raise self.CollectError(
-                f"{self.path.name} holds benchmarks, whose results pytest-benchmark "
-                "reports, and that plugin is not loaded. Install steelyard[pytest], "
-                "or use `steelyard run`."
-            )
         from steelyard import discovery
 
         try:
             module = discovery._import_file(self.path)  # noqa: SLF001 # one door: run, workers and pytest name a module alike
         except SteelyardError as error:
             raise self.CollectError(str(error)) from None
-        for benchmark in discovery._benchmarks(module):  # noqa: SLF001 # as above; a module of helpers has none
+        benchmarks = discovery._benchmarks(module)  # noqa: SLF001 # as above; a module of helpers has none
+        if benchmarks and not self.config.pluginmanager.hasplugin("benchmark"):
+            raise self.CollectError(
+                f"{self.path.name} holds benchmarks, whose results pytest-benchmark "
+                "reports, and that plugin is not loaded. Install steelyard[pytest], "
+                "or use `steelyard run`."
+            )
+        for benchmark in benchmarks:
             yield from self._tests(benchmark)
 
     def _tests(self, benchmark: Benchmark) -> Iterator[pytest.Item]:
@@ -117,22 +124,12 @@ class Suite(pytest.File):
         for case in benchmark.cases():
             axes = case.axes if "impl" in case.axes else {}
             shared = [f"{n}={v}" for n, v in axes.items() if n != "impl"]
-            for mode in _modes(case):
+            for mode in case.modes():
                 words = [benchmark.name, ",".join(shared), str(mode)]
                 groups[" ".join(filter(None, words))].append((case, mode))
         for group, members in groups.items():
             for case, mode in members:
                 yield Weighing.of(self, case, mode, group)
-
-
-def _modes(case: Case) -> tuple[Mode, ...]:
-    """Return the case's modes; one that cannot say becomes a test that fails."""
-    from steelyard.mode import DEFAULTS
-
-    try:
-        return case.modes()
-    except SteelyardError:
-        return DEFAULTS[:1]
 
 
 class Weighing(pytest.Function):
@@ -165,7 +162,7 @@ class Weighing(pytest.Function):
 
 
 def _name(case: Case, mode: Mode) -> str:
-    if len(_modes(case)) == 1:
+    if len(case.modes()) == 1:
         return case.id
     if case.id.endswith("]"):
         return f"{case.id[:-1]},{mode}]"
@@ -278,7 +275,7 @@ class Beam:
             held = ExitStack()
             held.enter_context(lock.measuring())
             self._config.add_cleanup(held.close)
-            self._bench = Bench()
+            self._bench = Bench(settings.flush_bytes)
         turn = Turn(self._turns, 0, case, mode)
         self._turns += 1
         return self._bench.weigh(turn, settings)
@@ -295,7 +292,9 @@ class Beam:
         try:
             PreparedCase(case, self._settings())
         except SteelyardError as error:
-            raise BenchmarkError(f"{case.id}: {error}") from None
+            sentence = str(error)
+            named = sentence.startswith(case.id)
+            raise BenchmarkError(sentence if named else f"{case.id}: {error}") from None
         except Exception as error:
             raise BenchmarkError(f"{case.id} raised {raised(error)}") from error
 

@@ -1,0 +1,241 @@
+"""The plugin is seen from outside: a run of pytest on a small project."""
+
+import json
+import os
+import statistics
+import subprocess
+import sys
+from types import SimpleNamespace
+
+import pytest
+
+from steelyard import lock
+
+TINY = """
+import numpy as np
+from steelyard import benchmark
+
+@benchmark(n=[10, 1000], impl=["copyto", "assign"])
+def move(b, n, impl):
+    x = b.input(n)
+    y = b.output(n)
+    b.check(lambda x: x, x)
+    b.mode("kernel/warm")
+    if impl == "copyto":
+        b.mode("latency/warm")
+        return b.launch(np.copyto, y, x)
+    return b.launch(lambda x, y: np.add(x, 0, out=y), x, y)
+"""
+
+BROKEN = """
+from steelyard import benchmark
+
+@benchmark(kind=["fine", "wrong", "raises"])
+def broken(b, kind):
+    x = b.input(10)
+    y = b.output(10)
+    b.check(lambda x: x, x)
+    b.mode("kernel/warm")
+
+    def work(x, out):
+        if kind == "raises":
+            raise ZeroDivisionError("no divisor")
+        out[:] = x + (kind == "wrong")
+
+    return b.launch(work, x, out=y)
+
+@benchmark
+def undescribed(b):
+    raise LookupError("no such peer")
+"""
+
+
+JSON = ("--benchmark-only", "--benchmark-json=report.json")
+
+
+@pytest.fixture
+def project(tmp_path):
+    """Return a project with two suites, a module of helpers and one ordinary test."""
+    for path, text in {
+        "suites/tiny.py": TINY,
+        "suites/broken.py": BROKEN,
+        "suites/helpers.py": "ROWS = 3",
+        "test_ordinary.py": "def test_ordinary(): pass",
+    }.items():
+        (tmp_path / path).parent.mkdir(exist_ok=True)
+        (tmp_path / path).write_text(text)
+    return tmp_path
+
+
+def run_pytest(project, *arguments, **environment):
+    """Run pytest there, warnings being errors and the machine's lock a private one."""
+    command = [sys.executable, "-m", "pytest", "-W", "error", "-p", "no:cacheprovider"]
+    done = subprocess.run(
+        [*command, *arguments],
+        cwd=project,
+        env={**os.environ, "TMPDIR": str(project), **environment},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    report = project / "report.json"
+    rows = json.loads(report.read_text())["benchmarks"] if report.exists() else []
+    return SimpleNamespace(
+        code=done.returncode,
+        text=done.stdout + done.stderr,
+        rows={row["name"]: row for row in rows},
+    )
+
+
+def test_each_case_in_each_mode_is_a_row_of_our_samples(project):
+    """The table and the JSON hold what our clock read, not what pytest-benchmark did."""
+    done = run_pytest(project, "suites/tiny.py", *JSON)
+    assert done.code == 0, done.text
+    assert set(done.rows) == {
+        "move[n=10,impl=copyto,kernel/warm]",
+        "move[n=10,impl=copyto,latency/warm]",
+        "move[n=10,impl=assign]",
+        "move[n=1000,impl=copyto,kernel/warm]",
+        "move[n=1000,impl=copyto,latency/warm]",
+        "move[n=1000,impl=assign]",
+    }
+    assert "benchmark 'move n=1000 kernel/warm': 2 tests" in done.text
+    row = done.rows["move[n=1000,impl=assign]"]
+    facts, stats = row["extra_info"], row["stats"]
+    assert row["options"]["timer"] == "steelyard"
+    assert len(stats["data"]) == stats["rounds"] > 5
+    assert stats["iterations"] > 1
+    assert facts["estimate"] == pytest.approx(statistics.median(stats["data"]))
+    assert 0 < facts["low"] <= facts["estimate"] <= facts["high"]
+    assert facts["bytes"] == 8000
+    assert facts["axes"] == {"n": 1000, "impl": "assign"}
+    assert facts["code_hash"] is None
+    assert set(facts["floor"]) == {"empty", "call"}
+    assert isinstance(facts["doubts"], list)
+
+
+def test_a_failing_case_fails_its_test_with_its_sentence_only(project):
+    """No traceback of ours is shown, and the other cases are weighed all the same."""
+    done = run_pytest(project, "suites/broken.py", *JSON)
+    assert done.code == 1, done.text
+    assert set(done.rows) == {"broken[kind=fine]"}
+    assert "broken[kind=wrong]: y is wrong in 10 of 10 elements" in done.text
+    assert "broken[kind=raises]: the work raised ZeroDivisionError: no" in done.text
+    assert "undescribed raised LookupError: no such peer (broken.py:" in done.text
+    assert "4 failed, 1 passed" in done.text
+    assert "Traceback" not in done.text
+    assert "pytest_plugin.py" not in done.text
+
+
+def test_a_suite_that_cannot_be_imported_is_a_collection_error(project):
+    """The error is one sentence with the line of the suite."""
+    (project / "suites" / "absent.py").write_text("import no_such_package\n")
+    done = run_pytest(project, "suites/absent.py", "--benchmark-only")
+    assert done.code == 2, done.text
+    assert "absent.py could not be imported: ModuleNotFoundError" in done.text
+    assert "Traceback" not in done.text
+
+
+@pytest.mark.parametrize("argument", [(), (".",), ("test_ordinary.py",)])
+def test_suites_are_left_alone_unless_they_are_asked_for(project, argument):
+    """A run that does not name the folder collects none of it."""
+    done = run_pytest(project, *argument, "--collect-only", "-q")
+    assert done.code == 0, done.text
+    assert "1 test collected" in done.text
+
+
+def test_other_folders_are_suites_where_the_option_says_so(project):
+    """The ini option replaces the default, relative to the ini file."""
+    (project / "suites").rename(project / "weighed")
+    (project / "pytest.ini").write_text("[pytest]\nsteelyard_suites = weighed\n")
+    done = run_pytest(project, "weighed/tiny.py", "--collect-only", "-q")
+    assert "6 tests collected" in done.text
+
+
+def test_cases_are_selected_by_keyword_and_by_node_id(project):
+    """-k sees axes and modes; the printed id selects its test."""
+    done = run_pytest(
+        project,
+        "suites",
+        "--collect-only",
+        "-q",
+        "-k",
+        "copyto and latency/warm and not 1000",
+    )
+    assert "1/11 tests collected" in done.text
+    one = "suites/tiny.py::move[n=10,impl=copyto,latency/warm]"
+    done = run_pytest(project, one, "--benchmark-only")
+    assert done.code == 0, done.text
+    assert "1 passed" in done.text
+
+
+def test_results_group_by_axis_and_compare_with_a_saved_run(project):
+    """What pytest-benchmark offers on parametrised tests works on cases."""
+    suite = ("suites/tiny.py", "--benchmark-only", "-k", "not 1000")
+    saved = run_pytest(project, *suite, "--benchmark-save=before")
+    done = run_pytest(
+        project, *suite, "--benchmark-compare", "--benchmark-group-by=param:impl"
+    )
+    assert (saved.code, done.code) == (0, 0), done.text
+    assert "benchmark 'impl=assign': 2 tests" in done.text
+    assert "(NOW)" in done.text
+    assert "(0001_before)" in done.text
+
+
+def test_a_suite_says_what_is_missing_without_pytest_benchmark(project):
+    """Ordinary tests run; a suite names the extra to install."""
+    plain = run_pytest(project, "-p", "no:benchmark")
+    assert plain.code == 0, plain.text
+    done = run_pytest(project, "suites", "-p", "no:benchmark")
+    assert done.code == 2, done.text
+    assert "Install steelyard[pytest], or use `steelyard run`." in done.text
+    assert "helpers.py" not in done.text
+
+
+@pytest.mark.parametrize(
+    ("option", "environment"),
+    [("--benchmark-disable", {}), ("--strict-markers", {"PYTEST_XDIST_WORKER": "gw1"})],
+    ids=["disabled", "under xdist"],
+)
+def test_cases_are_only_checked_where_benchmarks_are_disabled(
+    project, option, environment
+):
+    """Each is launched once, a wrong one fails, and there are no rows."""
+    done = run_pytest(project, "suites", option, **environment)
+    assert done.code == 1, done.text
+    assert "broken[kind=wrong]: y is wrong in 10 of 10 elements" in done.text
+    assert "4 failed, 7 passed" in done.text
+    assert done.rows == {}
+
+
+def test_two_runs_never_weigh_at_once(project):
+    """While another process holds the machine, a test fails and says who that is."""
+    with lock.measuring(path=project / "steelyard.lock"):
+        done = run_pytest(project, "suites/tiny.py", "--benchmark-only", "-k", "assign")
+    assert done.code == 1, done.text
+    assert f"another run measures on this machine: process {os.getpid()}" in done.text
+
+
+def test_the_project_s_settings_hold_here_too(project):
+    """A key of [tool.steelyard] that no command knows is refused here as well."""
+    (project / "pyproject.toml").write_text("[tool.steelyard]\nprecison = 1\n")
+    done = run_pytest(project, "suites/tiny.py", "--benchmark-only", "-k", "assign")
+    assert done.code == 1, done.text
+    assert "Did you mean precision?" in done.text
+
+
+def test_loading_the_plugin_imports_nothing_heavy():
+    """Every run of pytest of everybody who installed steelyard loads it."""
+    script = (
+        "import sys, pytest; before = set(sys.modules); import steelyard.pytest_plugin;"
+        "print(*sorted({m.partition('.')[0] for m in set(sys.modules) - before}))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", script],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    loaded = set(done.stdout.split())
+    assert "steelyard" in loaded
+    assert not loaded & {"numpy", "llvmlite", "sqlalchemy", "rich", "psutil", "click"}
