@@ -5,7 +5,8 @@ A benchmark is a function over handles, decorated with ``benchmark``; see README
 
 from __future__ import annotations
 
-from steelyard.benchmark import Axis, Benchmark, Case, axis, benchmark
+from steelyard.axes import Axis, axis
+from steelyard.benchmark import Benchmark, Case, benchmark
 from steelyard.errors import BenchmarkError, SteelyardError, StoreError
 from steelyard.handles import Builder, Handle
 

@@ -9,30 +9,13 @@ import itertools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final, overload
+from typing import Any, overload
 
 from steelyard import expression
 from steelyard import mode as modes
+from steelyard.axes import Axis, declared, plain, text_of
 from steelyard.errors import BenchmarkError, SteelyardError
 from steelyard.handles import Builder, Call, Check, Handle
-
-_NONE: Final = object()
-
-
-@dataclass(frozen=True, slots=True)
-class Axis:
-    """The values of one parameter; at its default it does not appear in case ids."""
-
-    values: tuple[Any, ...]
-    default: Any = _NONE
-
-
-def axis(*values: Any, default: Any = _NONE) -> Axis:
-    """Declare an axis with a default.
-
-    Old case ids stay what they were when such an axis is added to a benchmark.
-    """
-    return Axis(values, default)
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,9 +76,13 @@ class Benchmark:
         replaced = overrides or {}
         values = [replaced.get(name, axis.values) for name, axis in self.axes.items()]
         return [
-            Case(self, dict(zip(self.axes, point, strict=True)))
+            self.case(dict(zip(self.axes, point, strict=True)))
             for point in itertools.product(*values)
         ]
+
+    def case(self, axes: Mapping[str, Any]) -> Case:
+        """Return the point ``axes``, which may have come through a pipe."""
+        return Case(self, {name: plain(value) for name, value in axes.items()})
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,15 +96,21 @@ class Case:
     def id(self) -> str:
         """The stable name: ``bias_layernorm[hidden=5140,dtype=float16]``."""
         shown = ",".join(
-            f"{name}={value}"
+            f"{name}={text_of(value)}"
             for name, value in self.axes.items()
-            if value != self.benchmark.axes[name].default
+            if text_of(value) != text_of(self.benchmark.axes[name].default)
         )
         return f"{self.benchmark.name}[{shown}]" if shown else self.benchmark.name
 
     def modes(self) -> tuple[modes.Mode, ...]:
-        """Return the modes it is weighed in by default."""
-        return self.describe().modes or modes.DEFAULTS
+        """Return the modes it is weighed in by default.
+
+        A case that cannot be described has some too: weighing it will say why.
+        """
+        try:
+            return self.describe().modes or modes.DEFAULTS
+        except BenchmarkError:
+            return modes.DEFAULTS
 
     def describe(self) -> Description:
         """Call the benchmark's function with handles; nothing is allocated.
@@ -130,7 +123,7 @@ class Case:
             call = self.benchmark.function(builder, **self.axes)
         except BenchmarkError as error:
             raise BenchmarkError(f"{self.id}: {error}") from None
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             raise BenchmarkError(f"{self.id} raised {raised(error)}") from error
         if not isinstance(call, Call):
             raise BenchmarkError(
@@ -159,7 +152,8 @@ def benchmark(
     """Turn a function of ``b`` and axes into a benchmark; axes are its keywords.
 
     Raises:
-        SteelyardError: the function does not take an axis, or an axis has no values.
+        SteelyardError: the function does not take an axis, or an axis has no values,
+            two that read the same, or one that is not plain data.
     """
     if function is None:
         return lambda decorated: _benchmark(decorated, axes)
@@ -169,23 +163,17 @@ def benchmark(
 def _benchmark(
     function: Callable[..., Call], axes: Mapping[str, Sequence[Any] | Axis]
 ) -> Benchmark:
-    declared = {
-        name: values if isinstance(values, Axis) else Axis(tuple(values))
+    named = {
+        name: declared(f"axis {name} of benchmark {function.__name__}", values)
         for name, values in axes.items()
     }
     taken = list(inspect.signature(function).parameters)[1:]
-    if set(taken) != set(declared):
+    if set(taken) != set(named):
         raise SteelyardError(
             f"benchmark {function.__name__} takes {', '.join(taken) or 'no axes'} "
-            f"but declares {', '.join(declared) or 'none'}. Name the same axes in both."
+            f"but declares {', '.join(named) or 'none'}. Name the same axes in both."
         )
-    for name, one in declared.items():
-        if not one.values:
-            raise SteelyardError(
-                f"axis {name} of benchmark {function.__name__} has no values. "
-                "Give it at least one."
-            )
-    return Benchmark(function, declared)
+    return Benchmark(function, named)
 
 
 def select(
@@ -199,8 +187,8 @@ def select(
     left out, as are values that a benchmark of named choices does not list.
 
     Raises:
-        SteelyardError: an axis is unknown to every benchmark, the pattern cannot be
-            read, or nothing matches.
+        SteelyardError: an axis or a value is unknown to every benchmark, the pattern
+            cannot be read, or nothing matches.
     """
     benchmarks = list(benchmarks)
     replaced = overrides or {}
@@ -210,11 +198,12 @@ def select(
             near = difflib.get_close_matches(name, known, 1)
             hint = f"did you mean {near[0]}" if near else f"known: {_listed(known)}"
             raise SteelyardError(f"no benchmark has an axis {name!r}; {hint}?")
+    able = [one for one in benchmarks if set(replaced) <= set(one.axes)]
+    _check_values(able, replaced)
     accepts = expression.parse(pattern) if pattern else None
     cases = [
         case
-        for one in benchmarks
-        if set(replaced) <= set(one.axes)
+        for one in able
         for case in one.cases(_allowed(one, replaced))
         if accepts is None or accepts(case.id)
     ]
@@ -231,27 +220,13 @@ def select(
     return cases
 
 
-def parse_override(text: str) -> tuple[str, list[Any]]:
-    """Read ``axis=1,2`` or ``axis=2^10:2^20:4x`` (times 4) or ``axis=0:100:10``.
-
-    Raises:
-        SteelyardError: it reads as none of these.
-    """
-    name, equals, values = text.partition("=")
-    if not equals or not name or not values:
-        raise SteelyardError(
-            f"-p {text!r} is not of the form axis=1,2 or axis=2^10:2^20:4x."
-        )
-    return name, [value for part in values.split(",") for value in _values(text, part)]
-
-
 def raised(error: BaseException) -> str:
     """Say in one line what was raised and in which line of whose file."""
     place = ""
     trace = error.__traceback__
     while trace is not None:
         path = Path(trace.tb_frame.f_code.co_filename)
-        if path.parent != Path(__file__).parent:
+        if path.parent != Path(__file__).parent and not path.name.startswith("<"):
             place = f" ({path.name}:{trace.tb_lineno})"
         trace = trace.tb_next
     message = " ".join(str(error).split())
@@ -262,57 +237,36 @@ def _allowed(
     one: Benchmark, replaced: Mapping[str, Sequence[Any]]
 ) -> dict[str, list[Any]]:
     """Keep the values that make sense: any number, but only listed choices."""
-    numeric = (int, float)
     return {
         name: [
             value
-            for value in values
-            if value in one.axes[name].values
-            or (
-                isinstance(value, numeric)
-                and all(isinstance(v, numeric) for v in one.axes[name].values)
-            )
+            for asked in values
+            for value in _listed_or_number(one.axes[name].values, asked)
         ]
         for name, values in replaced.items()
     }
 
 
-def _values(text: str, part: str) -> list[Any]:
-    if ":" not in part:
-        return [_value(part)]
-    try:
-        start, stop, step = part.split(":")
-        low, high = _number(start), _number(stop)
-        grows = step.endswith("x")
-        by = _number(step.removesuffix("x"))
-    except ValueError:
-        raise SteelyardError(
-            f"-p {text!r} has the range {part!r}; expected start:stop:step, with an "
-            "x behind the step to multiply."
-        ) from None
-    if by <= (1 if grows else 0) or (grows and low <= 0):
-        raise SteelyardError(
-            f"-p {text!r}: the range {part!r} never ends. Raise its step."
-        )
-    values = []
-    while low <= high:
-        values.append(low)
-        low = low * by if grows else low + by
-    return values
+def _listed_or_number(listed: Sequence[Any], asked: Any) -> list[Any]:
+    """Return what is listed and reads or compares the same, or else a number."""
+    for value in listed:
+        if text_of(value) == text_of(asked) or (
+            value == asked and isinstance(value, bool) == isinstance(asked, bool)
+        ):
+            return [value]
+    numeric = {int, float}
+    return [asked] if numeric.issuperset(map(type, (asked, *listed))) else []
 
 
-def _value(text: str) -> Any:
-    try:
-        return _number(text)
-    except ValueError:
-        return {"true": True, "false": False}.get(text.lower(), text)
-
-
-def _number(text: str) -> int | float:
-    base, power, exponent = text.partition("^")
-    if power:
-        return _number(base) ** int(exponent)
-    return int(text) if text.lstrip("+-").isdecimal() else float(text)
+def _check_values(able: Sequence[Benchmark], replaced: Mapping[str, Any]) -> None:
+    for name, values in replaced.items():
+        for value in values:
+            if able and not any(_allowed(one, {name: [value]})[name] for one in able):
+                known = {text_of(v) for one in able for v in one.axes[name].values}
+                raise SteelyardError(
+                    f"-p {name}={value}: no benchmark lists this value of axis {name}; "
+                    f"expected one of {_listed(known)}."
+                )
 
 
 def _listed(names: Iterable[str]) -> str:

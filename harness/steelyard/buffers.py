@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from steelyard import inputs
 from steelyard.errors import BenchmarkError
-from steelyard.handles import Handle
+from steelyard.handles import Handle, replaced
 from steelyard_device import memory
 
 Array = NDArray[Any]
@@ -20,6 +20,9 @@ ZONE: Final = 4096
 store as well as an index that is off by a row of a small case."""
 
 ZONE_BYTE: Final = 0xA5
+
+COLUMNS: Final = 512
+"""Words in a row of a checksum: long enough to sum at the speed of memory."""
 
 STAGGER: Final = 9 * memory.LINE
 """Buffers start this far apart within their page: a load behind a store whose address
@@ -50,18 +53,13 @@ class Buffers:
                 self._sums[handle.name] = _checksum(array)
 
     def resolve(self, value: Any) -> Any:
-        """Return the array of a handle, tuples of arrays, and others as they are."""
-        if isinstance(value, Handle):
-            return self.arrays[value.name]
-        if isinstance(value, tuple):
-            return tuple(self.resolve(item) for item in value)
-        return value
+        """Return the array of a handle, also in containers, and others as they are."""
+        return replaced(value, lambda handle: self.arrays[handle.name])
 
     def pristine(self, value: Any) -> Any:
-        """Return what a handle's array held before the first launch."""
-        if isinstance(value, Handle) and value.name in self._pristine:
-            return self._pristine[value.name]
-        return self.resolve(value)
+        """Return what handles' arrays held before the first launch."""
+        first = {**self.arrays, **self._pristine}
+        return replaced(value, lambda handle: first[handle.name])
 
     @property
     def updates(self) -> bool:
@@ -92,13 +90,14 @@ class Buffers:
         """
         for name, array in self.arrays.items():
             before, after = _zones(array)
-            for zone, where in ((before[::-1], "before"), (after, "after")):
+            sides = ((before[::-1], "before the start"), (after, "behind the end"))
+            for zone, where in sides:
                 hit = np.flatnonzero(zone != ZONE_BYTE)
                 if hit.size:
                     zone[:] = ZONE_BYTE
                     raise BenchmarkError(
-                        f"the work wrote {hit[0] + 1} bytes {where} the end of "
-                        f"{name} {array.shape}; expected no write outside it. "
+                        f"the work wrote {hit[0] + 1} bytes {where} of {name} "
+                        f"{array.shape}; expected no write outside it. "
                         "Look at its bounds."
                     )
 
@@ -127,9 +126,10 @@ class Buffers:
         array = self.arrays[name]
         blank = np.empty(1, array.dtype)
         poison(blank)
-        if bool((array.reshape(-1)[:ZONE] == blank[0]).all()) and bool(
-            (array == blank[0]).all()
-        ):
+        # As bytes: NumPy holds every bool that is not 0 for equal, poison or not.
+        blank = blank.view(np.uint8)
+        held = array.reshape(-1).view(np.uint8).reshape(-1, blank.size)
+        if bool((held[:ZONE] == blank).all()) and bool((held == blank).all()):
             raise BenchmarkError(
                 f"the work wrote nothing to {name}. Is it the buffer it was given?"
             )
@@ -182,8 +182,12 @@ def _from_file(handle: Handle, files: Mapping[str, str]) -> Handle:
 
 
 def _checksum(array: Array) -> int:
-    """Return a sum of the bits, fast enough to be taken of every input."""
+    """Return a hash of the bits, fast enough to be taken of every input.
+
+    Sums of rows and of columns, so that sorting or swapping elements changes it.
+    """
     flat = array.reshape(-1).view(np.uint8)
-    words = flat[: flat.size // 8 * 8].view(np.uint64)
-    tail = int(flat[flat.size // 8 * 8 :].sum())
-    return int(np.bitwise_xor.reduce(words)) ^ int(words.sum()) ^ tail
+    row = 8 * COLUMNS
+    table = flat[: flat.size // row * row].view(np.uint64).reshape(-1, COLUMNS)
+    tail = flat[flat.size // row * row :].tobytes()
+    return hash((table.sum(1).tobytes(), table.sum(0).tobytes(), tail))

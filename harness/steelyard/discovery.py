@@ -56,7 +56,10 @@ def _modules(place: str) -> Iterator[ModuleType]:
     path = Path(place)
     if path.is_dir():
         for file in sorted(path.rglob("*.py")):
-            if not any(part.startswith((".", "__pycache__")) for part in file.parts):
+            # Parts below the folder only: it may itself lie in a hidden one, or in "..".
+            below = file.relative_to(path).parts
+            hidden = any(part.startswith((".", "__pycache__")) for part in below)
+            if not hidden and file.name != "__main__.py":
                 yield _import_file(file)
     elif path.is_file():
         yield _import_file(path)
@@ -80,11 +83,13 @@ def _import_file(path: Path) -> ModuleType:
     root = path.parent
     while (root / "__init__.py").exists():
         root = root.parent
-    if str(root) not in sys.path:
-        sys.path.insert(0, str(root))
     if root != path.parent:
-        parts = path.relative_to(root).with_suffix("").parts
-        return _import_name(".".join(p for p in parts if p != "__init__"))
+        if str(root) not in sys.path:
+            sys.path.insert(0, str(root))
+        return _import_part(path, root)
+    if str(root) not in sys.path:
+        # Last: a loose file named as a library must not hide it from its neighbours.
+        sys.path.append(str(root))
     # A loose file: its folder's name keeps two files of one name apart.
     digest = hashlib.blake2b(str(root).encode(), digest_size=4).hexdigest()
     name = f"{path.stem}_{digest}"
@@ -99,7 +104,7 @@ def _import_file(path: Path) -> ModuleType:
     sys.modules[name] = module
     try:
         spec.loader.exec_module(module)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         del sys.modules[name]
         raise _unimportable(str(path), error) from error
     return module
@@ -116,11 +121,25 @@ def _import_name(name: str) -> ModuleType:
                 f"{name} is neither a file, a folder nor a module. Check its spelling."
             ) from None
         raise _unimportable(name, error) from error
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise _unimportable(name, error) from error
 
 
-def _unimportable(name: str, error: Exception) -> SteelyardError:
+def _import_part(path: Path, root: Path) -> ModuleType:
+    """Import a file of a package by its dotted name, so that it may import relatively."""
+    parts = path.relative_to(root).with_suffix("").parts
+    name = ".".join(p for p in parts if p != "__init__")
+    top = sys.modules.get(parts[0])
+    there = [Path(place).resolve() for place in getattr(top, "__path__", ())]
+    if top is not None and root / parts[0] not in there:
+        raise SteelyardError(
+            f"{path} would be imported as {name}, but {parts[0]} is already "
+            f"{top.__file__ or there}. Weigh the two one after the other, or rename one."
+        )
+    return _import_name(name)
+
+
+def _unimportable(name: str, error: BaseException) -> SteelyardError:
     if isinstance(error, SteelyardError):
         return error
     return SteelyardError(

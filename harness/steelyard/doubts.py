@@ -108,7 +108,7 @@ def drifts(times: Sequence[float]) -> bool:
     first = stats.median(sorted(times[:third]))
     last = stats.median(sorted(times[-third:]))
     apart = last.low > first.high or last.high < first.low
-    return apart and abs(last.value / first.value - 1) > DRIFT
+    return apart and abs(last.value - first.value) > DRIFT * first.value
 
 
 def two_groups(times: Sequence[float]) -> bool:
@@ -129,6 +129,6 @@ def two_groups(times: Sequence[float]) -> bool:
     high = sum(ordered[cut:]) / (count - cut)
     return (
         best > BETWEEN * spread
-        and high / low - 1 > SEPARATION
+        and high - low > SEPARATION * low
         and min(cut, count - cut) > 0.15 * count
     )

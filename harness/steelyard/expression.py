@@ -29,19 +29,21 @@ def parse(text: str) -> Predicate:
 
 
 def _either(rest: Iterator[str], token: str) -> tuple[Predicate, str]:
-    left, token = _both(rest, token)
+    first, token = _both(rest, token)
+    found = [first]
     while token == "or":  # noqa: S105 # a word, not a secret
-        right, token = _both(rest, next(rest))
-        left = _or(left, right)
-    return left, token
+        another, token = _both(rest, next(rest))
+        found.append(another)
+    return (lambda name: any(accepts(name) for accepts in found)), token
 
 
 def _both(rest: Iterator[str], token: str) -> tuple[Predicate, str]:
-    left, token = _one(rest, token)
+    first, token = _one(rest, token)
+    found = [first]
     while token == "and":  # noqa: S105 # a word, not a secret
-        right, token = _one(rest, next(rest))
-        left = _and(left, right)
-    return left, token
+        another, token = _one(rest, next(rest))
+        found.append(another)
+    return (lambda name: all(accepts(name) for accepts in found)), token
 
 
 def _one(rest: Iterator[str], token: str) -> tuple[Predicate, str]:
@@ -56,14 +58,6 @@ def _one(rest: Iterator[str], token: str) -> tuple[Predicate, str]:
     if token in {"", ")", "and", "or"}:
         raise _unreadable("-k", token)
     return lambda name: token in name, next(rest)
-
-
-def _or(left: Predicate, right: Predicate) -> Predicate:
-    return lambda name: left(name) or right(name)
-
-
-def _and(left: Predicate, right: Predicate) -> Predicate:
-    return lambda name: left(name) and right(name)
 
 
 def _unreadable(where: str, token: str) -> SteelyardError:

@@ -1,23 +1,23 @@
 """Build and launch one case in this fresh process, then print the time it was done.
 
-Run as ``python -m steelyard.first PATH NAME AXES``; the parent has the time it started.
+Run as ``python -m steelyard.first PATH NAME AXES``, axes in JSON; the parent has the
+time it started.
 """
 
 from __future__ import annotations
 
-import ast
+import json
 import sys
 from pathlib import Path
 from time import monotonic_ns
 
 from steelyard import discovery, work
-from steelyard.benchmark import Case
 from steelyard.buffers import Buffers
 
 
 def main(path: str, name: str, axes: str) -> None:
     """Launch the case once; print CLOCK_MONOTONIC in nanoseconds."""
-    case = Case(discovery.load(Path(path), name), ast.literal_eval(axes))
+    case = discovery.load(Path(path), name).case(json.loads(axes))
     description = case.describe()
     weighed = work.realise(description, Buffers(description.handles, 0, {}))
     weighed.launch(1)

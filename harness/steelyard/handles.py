@@ -8,14 +8,18 @@ from __future__ import annotations
 
 import dis
 import math
+import operator
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import FrameType
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from steelyard import mode as modes
 from steelyard.errors import BenchmarkError
+
+if TYPE_CHECKING:
+    import numpy as np  # 64 ms that importing steelyard does not spend
 
 DISTRIBUTIONS: Final[Mapping[str, Mapping[str, float]]] = {
     "normal": {"mean": 0.0, "deviation": 1.0},
@@ -138,6 +142,7 @@ class Builder:
     def launch(
         self,
         target: Callable[..., Any],
+        /,
         *args: Any,
         out: Handle | tuple[Handle, ...] | None = None,
         as_: str = "numpy",
@@ -172,8 +177,8 @@ class Builder:
         """Give the reference: a function of float64 arrays.
 
         It returns what the outputs, then the inouts, hold after one launch, in the
-        order of their declaration (one array, or a tuple). Tolerances default to 16
-        units in the last place of each output's dtype.
+        order of their declaration (one array, or a tuple). Tolerances default to 8
+        epsilons of each output's dtype, of each value and of all their mean square.
         """
         self.checked = Check(reference, args, rtol, atol)
 
@@ -185,14 +190,22 @@ class Builder:
         """State ``bytes``, ``operations`` or ``items`` of one launch.
 
         Raises:
-            BenchmarkError: a quantity is none of these.
+            BenchmarkError: a quantity is none of these, or not a number from 0 up.
         """
         for name, value in quantities.items():
             if name not in {"bytes", "operations", "items"}:
                 raise BenchmarkError(
                     f"count got {name!r}; expected bytes, operations or items."
                 )
-            self.counts[name] = value
+            try:
+                number = float(value)
+            except (TypeError, ValueError):
+                number = math.nan
+            if not 0 <= number < math.inf:
+                raise BenchmarkError(
+                    f"count got {name}={value!r}; expected a number from 0 up."
+                )
+            self.counts[name] = number
 
     def _add(
         self,
@@ -202,23 +215,39 @@ class Builder:
         dtype: str,
         recipe: tuple[tuple[str, Any], ...],
     ) -> Handle:
-        lengths = (shape,) if isinstance(shape, int) else tuple(shape)
-        if any(length < 0 for length in lengths):
+        lengths = _lengths(shape)
+        if lengths is None or any(length < 0 for length in lengths):
             raise BenchmarkError(
-                f"{role} {name} has shape {lengths}; every length must be 0 or more."
+                f"{role} {name} has shape {shape!r}; expected one length or several, "
+                "each a whole number from 0 up."
             )
         if name in self.handles:
             raise BenchmarkError(
                 f"{role} {name} is declared twice. Give one of them another name=."
             )
-        self.handles[name] = Handle(name, role, lengths, str(dtype), recipe)
+        kind = _dtype(role, name, dtype).name
+        self.handles[name] = Handle(name, role, lengths, kind, recipe)
         return self.handles[name]
+
+
+def replaced(value: Any, by: Callable[[Handle], Any]) -> Any:
+    """Put ``by(handle)`` for each handle in a value, in tuples, lists and dicts too."""
+    if isinstance(value, Handle):
+        return by(value)
+    if isinstance(value, tuple):
+        return tuple(replaced(item, by) for item in value)
+    if isinstance(value, list):
+        return [replaced(item, by) for item in value]
+    if isinstance(value, dict):
+        return {key: replaced(item, by) for key, item in value.items()}
+    return value
 
 
 def _recipe(
     name: str, dist: str | None, dtype: str, parameters: Mapping[str, float]
 ) -> tuple[tuple[str, Any], ...]:
-    dist = dist or ("normal" if "float" in str(dtype) else "integers")
+    kind = _dtype("input", name, dtype).kind
+    dist = dist or ("normal" if kind == "f" else "integers")
     if dist not in DISTRIBUTIONS:
         raise BenchmarkError(
             f"input {name} has dist={dist!r}; expected one of "
@@ -231,7 +260,41 @@ def _recipe(
                 f"input {name} has {parameter}=, which dist={dist!r} does not know; "
                 f"expected {', '.join(known)}."
             )
+    if kind == "b" and dist == "integers":
+        known = {**known, "high": 2}  # as many of one as of the other
     return (("dist", dist), *({**known, **parameters}.items()))
+
+
+def _lengths(shape: int | Sequence[int]) -> tuple[int, ...] | None:
+    """Return a shape in plain integers; None if it holds anything else."""
+    try:
+        if isinstance(shape, Sequence):
+            return tuple(map(operator.index, shape))
+        return (operator.index(shape),)
+    except TypeError:
+        return None
+
+
+def _dtype(role: str, name: str, dtype: Any) -> np.dtype[Any]:
+    import numpy as np
+
+    try:
+        # PyTorch's dtypes call themselves torch.float32.
+        found = np.dtype(
+            str(dtype).removeprefix("torch.") if _foreign(dtype) else dtype
+        )
+    except TypeError:
+        found = np.dtype(object)
+    if found.kind not in "biuf":
+        raise BenchmarkError(
+            f"{role} {name} has dtype {dtype!r}, which holds no real numbers that NumPy "
+            "knows. Use float16, float32, float64, int32, int64 or bool."
+        )
+    return found
+
+
+def _foreign(dtype: Any) -> bool:
+    return type(dtype).__module__ == "torch"
 
 
 def _assigned(frame: FrameType) -> str:
@@ -245,4 +308,6 @@ def _assigned(frame: FrameType) -> str:
             f"a buffer declared on line {frame.f_lineno} of {frame.f_code.co_name} "
             "is not assigned to a variable. Assign it, or give it a name=."
         )
-    return str(target.argval)
+    # Python 3.13 fuses the store with the next instruction and names both variables.
+    names = target.argval
+    return str(names[0] if isinstance(names, tuple) else names)

@@ -32,8 +32,10 @@ class Steps:
 
     restore: Callable[[], None]
     """Gives in-place arguments their data again."""
+    touch: Callable[[], None]
+    """Warms the caches again by an untimed launch, where that is asked for."""
     settle: Callable[[], None]
-    """Makes the caches cold, or warm again, and wakes the threads."""
+    """Makes the caches cold where that is asked for, and wakes the threads."""
     window: Window
     count: int
     """Units of work in a window."""
@@ -87,6 +89,9 @@ def sample(steps: Steps, record: Record, seed: int) -> None:
     while not last:
         chosen = next(checked)
         steps.restore()
+        steps.touch()
+        # Between the two: the untimed launch must not write what is then checked, and
+        # cold caches must not hold the poison.
         if chosen:
             steps.poison()
         steps.settle()
@@ -140,7 +145,7 @@ def launches_for(window: Window, quantum: float, floor: float) -> int:
         if taken >= wanted or count >= 1 << 24:
             return count
         # Half as much again as the last window promises: the first are cold.
-        count = max(count + 1, min(100 * count, int(1.5 * count * wanted / taken)))
+        count = max(count + 1, int(min(100 * count, 1.5 * count * wanted / taken)))
 
 
 def _draw(seed: int) -> Iterator[bool]:

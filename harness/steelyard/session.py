@@ -13,7 +13,8 @@ from steelyard import discovery, lock, runner
 from steelyard import mode as modes
 from steelyard import plan as plans
 from steelyard import run as runs
-from steelyard.benchmark import Case, parse_override, select
+from steelyard.axes import parse_override
+from steelyard.benchmark import Case, select
 from steelyard.config import Config
 from steelyard.errors import FAILED, FINE, UNRESOLVED, SteelyardError, StoreError
 from steelyard.mode import Mode

@@ -232,13 +232,17 @@ def _steps(
         clock.facts.quantum,
     )
     short = stop - start <= sampler.LONGEST_WARM_UP
-    touch = short and not cold_kernel and not prepared.buffers.updates
+    warms = short and not cold_kernel and not prepared.buffers.updates
+    warms = warms and mode.quantity != "build"
+
+    def touch() -> None:
+        if warms:
+            prepared.work.launch(1)
+            prepared.work.wait()
 
     def settle() -> None:
         if cold_kernel:
             scale.flush()
-        elif touch and mode.quantity != "build":
-            prepared.work.launch(1)
         prepared.work.ready()
 
     def check(launches: int) -> None:
@@ -248,6 +252,7 @@ def _steps(
     return (
         sampler.Steps(
             restore=prepared.buffers.restore,
+            touch=touch,
             settle=settle,
             window=window,
             count=count,

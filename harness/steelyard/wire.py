@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any, Final
 
 from steelyard import discovery, mode
-from steelyard.benchmark import Case
 from steelyard.plan import Turn
 from steelyard.trial import ClockFacts, Samples, Trial
 from steelyard.weigh import Settings
@@ -25,8 +24,9 @@ Message = dict[str, Any]
 
 
 def send(connection: Connection, message: Message) -> None:
-    """Send one message."""
-    connection.send_bytes(json.dumps({"protocol": PROTOCOL, **message}).encode())
+    """Send one message; facts of foreign types go as numbers or as text."""
+    text = json.dumps({"protocol": PROTOCOL, **message}, default=_simple)
+    connection.send_bytes(text.encode())
 
 
 def receive(connection: Connection) -> Message:
@@ -60,10 +60,14 @@ def request(turn: Turn, settings: Settings) -> Message:
 def turn_of(message: Mapping[str, Any]) -> Turn:
     """Return the turn a request asks for, importing its benchmark."""
     benchmark = discovery.load(Path(message["path"]), message["name"])
-    case = Case(benchmark, message["axes"])
+    case = benchmark.case(message["axes"])
     return Turn(
         message["position"], message["block"], case, mode.parse(message["mode"])
     )
+
+
+def _simple(value: Any) -> Any:
+    return value.item() if getattr(value, "size", 0) == 1 else str(value)
 
 
 def trial_of(message: Mapping[str, Any]) -> Trial:

@@ -12,7 +12,7 @@ import numpy as np
 from steelyard.benchmark import Description
 from steelyard.buffers import Buffers
 from steelyard.errors import BenchmarkError
-from steelyard.handles import Handle
+from steelyard.handles import Handle, replaced
 
 
 class Work(Protocol):
@@ -62,7 +62,7 @@ class CallableWork:
     """A Python callable with its arguments."""
 
     def __init__(
-        self, function: Callable[..., Any], *args: Any, **keywords: Any
+        self, function: Callable[..., Any], /, *args: Any, **keywords: Any
     ) -> None:
         self._call = partial(function, *args, **keywords)
 
@@ -85,15 +85,11 @@ class CallableWork:
 
 def realise(description: Description, buffers: Buffers) -> Work:
     """Give the case's work its buffers."""
-    call = description.call
-    convert = _converter(call.form)
-    args = [convert(buffers.resolve(value)) for value in call.args]
-    keywords = dict(call.scalars)
-    if call.out is not None:
-        keywords["out"] = convert(buffers.resolve(call.out))
-    if isinstance(call.target, Bindable):
-        return call.target.bind(*args, **keywords)
-    return CallableWork(call.target, *args, **keywords)
+    target = description.call.target
+    called = calling(description, buffers)
+    if isinstance(target, Bindable):
+        return target.bind(*called.args, **called.keywords)
+    return CallableWork(target, *called.args, **called.keywords)
 
 
 def allocating(description: Description, buffers: Buffers) -> Callable[[], Any]:
@@ -102,17 +98,16 @@ def allocating(description: Description, buffers: Buffers) -> Callable[[], Any]:
     convert = _converter(call.form)
     fresh = {h.name: allocator(h) for h in description.handles_of("output")}
 
-    def resolve(value: Any) -> Any:
-        if isinstance(value, Handle) and value.name in fresh:
-            return convert(fresh[value.name]())
-        if isinstance(value, tuple):
-            return tuple(map(resolve, value))
-        return convert(buffers.resolve(value))
+    def array(handle: Handle) -> Any:
+        new = fresh.get(handle.name)
+        return convert(buffers.arrays[handle.name] if new is None else new())
 
     if call.out is None:
-        return lambda: call.target(*map(resolve, call.args), **call.scalars)
-    args = tuple(map(resolve, call.args))
-    return lambda: call.target(*args, out=resolve(call.out), **call.scalars)
+        return lambda: call.target(
+            *replaced(call.args, array), **replaced(dict(call.scalars), array)
+        )
+    bound = calling(description, buffers)
+    return lambda: bound(out=replaced(call.out, array))
 
 
 def calling(description: Description, buffers: Buffers) -> partial[Any]:
@@ -121,9 +116,14 @@ def calling(description: Description, buffers: Buffers) -> partial[Any]:
     convert = _converter(call.form)
     keywords = dict(call.scalars)
     if call.out is not None:
-        keywords["out"] = convert(buffers.resolve(call.out))
-    args = [convert(buffers.resolve(value)) for value in call.args]
-    return partial(call.target, *args, **keywords)
+        keywords["out"] = call.out
+
+    def array(handle: Handle) -> Any:
+        return convert(buffers.arrays[handle.name])
+
+    return partial(
+        call.target, *replaced(call.args, array), **replaced(keywords, array)
+    )
 
 
 def allocator(handle: Handle) -> Callable[[], Any]:
@@ -132,8 +132,9 @@ def allocator(handle: Handle) -> Callable[[], Any]:
 
 
 def _converter(form: str) -> Callable[[Any], Any]:
+    """Return what makes of a buffer what the work takes."""
     if form == "numpy":
-        return lambda value: value
+        return lambda array: array
     try:
         import torch
     except ImportError:
@@ -141,10 +142,5 @@ def _converter(form: str) -> Callable[[Any], Any]:
             "as_='torch' needs PyTorch, which is not installed. Install torch, or "
             "leave the case out with -k."
         ) from None
-
-    def convert(value: Any) -> Any:
-        if isinstance(value, tuple):
-            return tuple(map(convert, value))
-        return torch.from_numpy(value) if isinstance(value, np.ndarray) else value
-
+    convert: Callable[[Any], Any] = torch.from_numpy
     return convert
