@@ -366,9 +366,10 @@ def test_runs_are_found_by_age_tag_id_and_commit(path):
         assert opened.find("base").uid == made[2].uid
         assert opened.find("bb00").uid == made[1].uid
         assert opened.find("c0ffee").uid == made[2].uid
-        with pytest.raises(StoreError, match="has 3"):
-            opened.find("@-4")
-        for unknown in ("", "bb0", "nothing", "@-0", "@1"):
+        opened.begin(trials.run(started="2025", commit="unknown"))
+        with pytest.raises(StoreError, match="has 4"):
+            opened.find("@-5")
+        for unknown in ("", "bb0", "nothing", "unknown", "@-0", "@1"):
             with pytest.raises(StoreError, match=r"latest runs: cc00.* base"):
                 opened.find(unknown)
 

@@ -31,7 +31,7 @@ relative_option = click.option(
 
 
 @click.group(cls=Lazy, context_settings={"help_option_names": ["-h", "--help"]})
-@click.version_option(package_name="steelyard", message="%(prog)s %(version)s")
+@click.version_option(package_name="steelyard", message="steelyard %(version)s")
 def main() -> None:
     """Weigh kernels: the kernel and nothing else."""
 
@@ -281,3 +281,7 @@ def doctor(store: str | None) -> None:
     url = _config(store).store
     folder = Path.cwd() if "://" in url else Path(url).parent
     tables.console().print(diagnosis.table(looking.findings(folder)))
+
+
+if __name__ == "__main__":
+    main()

@@ -6,13 +6,12 @@ between them may be the machine's state. A gate measures both sides again.
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
 from steelyard.errors import SteelyardError
-from steelyard.report.rows import Row, paired_ratio, rows
+from steelyard.report.rows import Row, nearest, paired_ratio, rows
 from steelyard.run import Run
 from steelyard.stats import Estimate
 from steelyard.trial import Trial
@@ -162,7 +161,6 @@ def select(made: Sequence[Comparison], pattern: str | None) -> list[Comparison]:
         return list(made)
     found = [c for c in made if pattern in c.case]
     if not found:
-        near = difflib.get_close_matches(pattern, [c.case for c in made], 1, 0.3)
-        hint = f" The nearest is {near[0]}." if near else ""
-        raise SteelyardError(f"neither run has a case {pattern!r}.{hint}")
+        near = nearest(pattern, [c.case for c in made])
+        raise SteelyardError(f"neither run has a case {pattern!r}.{near}")
     return found

@@ -151,7 +151,8 @@ def select(runs: Sequence[Run], selector: str, store: str) -> Run:
             f"run {selector!r} is the beginning of {len(named)} ids: "
             f"{', '.join(r.uid[:12] for r in named)}. Write more of it."
         )
-    same = [r for r in runs if long_enough and r.commit.startswith(selector.lower())]
+    committed = [r for r in runs if long_enough and r.commit != UNKNOWN]
+    same = [r for r in committed if r.commit.startswith(selector.lower())]
     if not named and not same:
         raise _unknown(runs, selector, store)
     return (named or same)[-1]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from rich import box
@@ -57,54 +57,42 @@ def page(run: Run, row: Row) -> Iterator[RenderableType]:
 
 
 def _blocks(row: Row) -> Table:
-    """Return every statistic of every block."""
+    """Return every statistic: a line each, a column a block."""
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
-    for name in BLOCK_HEADS:
-        table.add_column(name, justify="right", no_wrap=True)
-    table.add_column("doubts")
+    table.add_column("block")
     for trial in row.trials:
-        table.add_row(*_block(trial), ", ".join(trial.doubts))
+        table.add_column(str(trial.block), justify="right", no_wrap=True)
+    blocks = [_block(trial) for trial in row.trials]
+    for name in blocks[0]:
+        table.add_row(name, *(Text(block[name]) for block in blocks))
     return table
 
 
-BLOCK_HEADS = (
-    "block",
-    "estimate",
-    "95 %",
-    "min",
-    "5 %",
-    "25 %",
-    "75 %",
-    "95 %",
-    "max",
-    "mean",
-    "midmean",
-    "sd",
-    "CV %",
-    "samples",
-    "launches",
-    "CPU/wall",
-    "preempted",
-    "histogram",
-)
-
-
-def _block(trial: Trial) -> Sequence[str]:
+def _block(trial: Trial) -> dict[str, str]:
     samples, found = trial.samples, summary(trial)
-    times = (found.minimum, *found.quantiles, found.maximum, found.mean, found.midmean)
     wall = sum(samples.ticks)
-    return (
-        str(trial.block),
-        units.duration(found.estimate.value),
-        text.margin(found.estimate),
-        *map(units.duration, (*times, found.deviation)),
-        f"{100 * found.variation:.2g}",
-        str(found.samples),
-        str(samples.launches[0]),
-        units.figures(sum(samples.cpu) / wall, 3) if wall else text.NOTHING,
-        str(sum(map(bool, samples.preemptions))),
-        stats.histogram(samples.per_launch()),
-    )
+    times = {
+        "min": found.minimum,
+        **dict(zip(("5 %", "25 %", "75 %", "95 %"), found.quantiles, strict=True)),
+        "max": found.maximum,
+        "mean": found.mean,
+        "midmean": found.midmean,
+        "standard deviation": found.deviation,
+    }
+    return {
+        "estimate": units.duration(found.estimate.value),
+        "half its 95 % interval": text.margin(found.estimate),
+        **{name: units.duration(value) for name, value in times.items()},
+        "variation": f"{100 * found.variation:.2g} %",
+        "samples": str(found.samples),
+        "launches a sample": str(samples.launches[0]),
+        "CPU / wall": units.figures(sum(samples.cpu) / wall, 3) if wall else "-",
+        "preempted samples": str(sum(map(bool, samples.preemptions))),
+        "worker": str(trial.worker),
+        "place in the plan": str(trial.position),
+        "histogram": stats.histogram(samples.per_launch()),
+        "doubts": "\n".join(trial.doubts),
+    }
 
 
 def _facts(groups: Mapping[str, Mapping[str, Any]]) -> Table:

@@ -195,3 +195,10 @@ def _with_ratio(row: Row, reference: Row | None) -> Row:
     if reference is None:
         return row
     return replace(row, relative=paired_ratio(row.trials, reference.trials))
+
+
+def nearest(word: str, cases: Iterable[str]) -> str:
+    """Return the end of a sentence that names the case most like ``word``, if any is."""
+    by_name = {case.partition("[")[0]: case for case in cases} | {c: c for c in cases}
+    near = difflib.get_close_matches(word, by_name, 1)
+    return f" The nearest is {by_name[near[0]]}." if near else ""

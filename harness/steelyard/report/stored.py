@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Sequence
 
 import click
@@ -12,7 +11,7 @@ from rich.text import Text
 
 from steelyard.errors import SteelyardError, StoreError
 from steelyard.report import csv_report, details, json_report, markdown, tables
-from steelyard.report.rows import Row
+from steelyard.report.rows import Row, nearest
 from steelyard.run import Run
 from steelyard.store import Store
 from steelyard.trial import Trial
@@ -52,10 +51,9 @@ def of_case(trials: Sequence[Trial], case: str | None) -> list[Trial]:
     ]
     if not found:
         ids = sorted({t.case for t in trials})
-        near = difflib.get_close_matches(case, ids, 1, 0.3)
-        hint = f"; the nearest is {near[0]}" if near else ""
         raise SteelyardError(
-            f"the run has no case {case!r} among {len(ids)}{hint}. See `steelyard show`."
+            f"the run has no case {case!r} among {len(ids)}.{nearest(case, ids)} See "
+            "`steelyard show`."
         )
     return found
 

@@ -179,7 +179,8 @@ def ledger(made: Sequence[Row]) -> RenderableType | None:
     group = [row for row in made if row.ledger() and row.estimate]
     if not group:
         return None
-    parts = dict.fromkeys(p for row in group for p in row.ledger() if p != "untracked")
+    fullest = sorted((row.ledger() for row in group), key=len, reverse=True)
+    parts = dict.fromkeys(p for one in fullest for p in one if p != "untracked")
     columns = [
         Column("case", lambda row: row.case, right=False),
         Column("mode", lambda row: row.mode, right=False),

@@ -1,0 +1,483 @@
+import json
+import os
+import re
+import signal
+import sqlite3
+import subprocess
+import sys
+from pathlib import Path
+
+import click
+import numpy as np
+import pytest
+import trials
+from click.testing import CliRunner
+
+from steelyard import lazy, lock, runner
+from steelyard.cli import main
+from steelyard.errors import StoreError
+from steelyard.lazy import BUG, INTERRUPTED
+from steelyard.store import Store
+
+SUITE = '''
+import numpy as np
+import steelyard
+
+@steelyard.benchmark(n=[8, 1000], impl=["copy", "add"])
+def move(b, n, impl):
+    """Move one array."""
+    x = b.input(n)
+    y = b.output(n)
+    b.mode("kernel/warm")
+    if impl == "copy":
+        b.check(lambda x: x, x)
+        return b.launch(np.copyto, y, x)
+    b.check(np.add, x, x)
+    return b.launch(np.add, x, x, out=y)
+'''
+
+BROKEN = """
+import numpy as np
+import steelyard
+
+def refuse(x, out):
+    raise ValueError("not today")
+
+@steelyard.benchmark(bad=[True, False])
+def fails(b, bad):
+    x = b.input(8)
+    y = b.output(8)
+    b.mode("kernel/warm")
+    return b.launch(refuse if bad else np.negative, x, out=y)
+"""
+
+
+@pytest.fixture
+def desk(tmp_path, monkeypatch):
+    """Work in a folder with a suite and a lock of its own; measure nothing."""
+    monkeypatch.chdir(tmp_path)
+    for name in [n for n in os.environ if n.startswith("STEELYARD_")]:
+        monkeypatch.delenv(name)
+    (tmp_path / ".git").mkdir()
+    (tmp_path / "suites").mkdir()
+    (tmp_path / "suites" / "moving.py").write_text(SUITE)
+    monkeypatch.setattr(lock, "default_path", lambda: tmp_path / "lock")
+    monkeypatch.setattr(runner, "run", pretend)
+    return tmp_path
+
+
+def pretend(turns, _settings, on_trial, on_turn):
+    """Stand in for the runner: every launch takes a microsecond."""
+    for turn in turns:
+        on_turn(turn)
+        axes = dict(turn.case.axes)
+        on_trial(
+            trials.trial(
+                turn.case.id,
+                axes=axes,
+                mode=str(turn.mode),
+                block=turn.block,
+                position=turn.position,
+                facts={"bytes": 8 * axes["n"]},
+            )
+        )
+
+
+def steelyard(*words, code=0):
+    """Run a command; return its stdout, or with a code its stderr."""
+    result = CliRunner().invoke(main, words)
+    assert result.exit_code == code, result.output
+    assert "Traceback" not in result.output
+    if code:
+        return result.stderr
+    return result.stdout
+
+
+def error(*words, code=4):
+    """Run a command that must fail and return its one sentence."""
+    lines = [x for x in steelyard(*words, code=code).splitlines() if "rror: " in x]
+    assert len(lines) == 1
+    return lines[0]
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["run", "-k", "nothing"], "nothing matched -k 'nothing'"),
+        (["run", "-k", "(move"], "-k cannot be read"),
+        (["run", "nowhere.py"], "nowhere.py does not exist"),
+        (["run", "-p", "m=1"], "no benchmark has an axis 'm'"),
+        (["run", "-p", "n"], "-p 'n' is not of the form"),
+        (["run", "-p", "n=1:9:0"], "never ends"),
+        (["run", "--mode", "kernel/hot"], "'hot'; expected one of cold, warm"),
+        (["run", "--mode", ""], "expected one of kernel"),
+        (["run", "--input", "x"], "'x', expected name=@file.npy"),
+        (["run", "--input", "x=@gone.npy"], "gone.npy: No such file"),
+        (["run", "--input", "x=@suites/moving.py"], "expected b'.*NUMPY'"),
+        (["run", "--budget", "0"], "--budget is 0.0, expected a number above 0"),
+        (["run", "--budget", "soon"], "'--budget': 'soon' is not a valid float"),
+        (["run", "--precision", "nan"], "--precision is nan, expected a percentage"),
+        (["run", "--blocks", "0"], "--blocks is 0, expected a whole number"),
+        (["run", "--relative-to", "impl=x"], "values of impl: add, copy"),
+        (["run", "--json", "gone/x.json"], "--json gone/x.json cannot be written"),
+        (["run", "--json", "suites"], "is a folder"),
+        (["run", "--store", "suites/moving.py"], "not a steelyard store"),
+        (["run", "--store", "suites"], "Is a directory"),
+        (["run", "--store", "x://y"], "cannot be opened"),
+        (["run", "--nonsense"], "No such option"),
+        (["list", "-k", "nothing"], "nothing matched"),
+        (["show"], "there is no store"),
+        (["compare", "@-1"], "there is no store"),
+        (["export"], "there is no store"),
+        (["import", "gone.json"], "gone.json"),
+        (["import", "suites/moving.py"], "moving.py: this is not an exported run"),
+        (["compare"], "Missing argument 'BASE'"),
+        (["shwo"], "no command 'shwo'; did you mean show?"),
+    ],
+)
+def test_bad_input_is_one_sentence_and_exit_code_4(desk, words, says):
+    """Nothing was measured, nothing was stored, no traceback was printed."""
+    assert re.search(says, error(*words))
+    assert not (desk / ".steelyard" / "steelyard.db").exists() or words[0] == "import"
+
+
+def test_a_run_is_stored_and_shown(desk):
+    """`run` prints its header and tables, `show` prints them again."""
+    first = steelyard("run", "--blocks", "2", "--tag", "base")
+    assert "move kernel/warm" in first
+    assert "$ " in first
+    again = steelyard("show", "base")
+    assert again.splitlines()[-3:] == first.splitlines()[-3:]
+    assert "finished   8 " in steelyard("show", "--runs")
+    with Store.open(str(desk / ".steelyard" / "steelyard.db")) as store:
+        (run,) = store.runs()
+        assert run.tags == ("base",)
+        assert run.settings["blocks"] == 2
+
+
+def test_progress_goes_to_stderr_and_json_alone_to_stdout(desk):
+    """`--json -` can be piped into another program."""
+    result = CliRunner().invoke(main, ["run", "--json", "-", "--blocks", "2"])
+    report = json.loads(result.stdout)
+    assert len(report["trials"]) == 8
+    assert "block 1" in result.stderr
+    assert "run " in result.stderr
+    steelyard("run", "--json", "out.json")
+    assert json.loads((desk / "out.json").read_text())["schema"] == 1
+
+
+def test_a_dry_run_prints_the_plan_and_measures_nothing(desk):
+    """The order of all turns, each with its block, case and mode."""
+    lines = steelyard("run", "--dry-run", "--blocks", "3", "-k", "copy").splitlines()
+    assert len(lines) == 6
+    assert re.search(r"0 block 0 move\[n=\d+,impl=copy\] kernel/warm", lines[0])
+    assert not (desk / ".steelyard").exists()
+
+
+@pytest.mark.usefixtures("desk")
+def test_cases_are_selected_by_words_exact_id_axes_and_modes():
+    """The words of `-k`, `-p` and `--mode` select what they say."""
+    assert len(steelyard("list").splitlines()) == 4
+    assert len(steelyard("list", "-k", "copy and not 1000").splitlines()) == 1
+    assert (
+        steelyard("list", "-k", "move[n=8,impl=add]").split()[0] == "move[n=8,impl=add]"
+    )
+    swept = steelyard("list", "-p", "n=2^2:2^4:2x", "-p", "impl=copy")
+    assert [x.split()[0] for x in swept.splitlines()] == [
+        f"move[n={n},impl=copy]" for n in (4, 8, 16)
+    ]
+    lines = steelyard(
+        "run", "--dry-run", "--blocks", "1", "-k", "n=8,impl=copy",
+        "--mode", "latency", "--mode", "kernel/warm", "--mode", "latency/warm",
+    )  # fmt: skip
+    assert {x.split()[-1] for x in lines.splitlines()} == {
+        "latency/warm",
+        "kernel/warm",
+    }
+    assert len(lines.splitlines()) == 2
+
+
+@pytest.mark.usefixtures("desk")
+def test_a_ratio_to_another_value_of_an_axis_is_a_column():
+    """`--relative-to` works in `run` and in `show`."""
+    assert "1.000" in steelyard("run", "--relative-to", "impl=copy")
+    assert "relative" in steelyard("show", "--relative-to", "impl=copy")
+    assert "values of impl" in error("show", "--relative-to", "impl=x")
+
+
+@pytest.mark.usefixtures("desk")
+def test_a_failing_case_gives_exit_code_2_and_keeps_the_rest(monkeypatch):
+    """The sentence of the case is printed; the other cases are weighed."""
+
+    def run(turns, settings, on_trial, on_turn):
+        pretend(turns[1:], settings, on_trial, on_turn)
+        case, mode = turns[0].case, str(turns[0].mode)
+        on_trial(
+            trials.trial(case.id, axes=case.axes, mode=mode, ticks=(), error="no!")
+        )
+
+    monkeypatch.setattr(runner, "run", run)
+    result = CliRunner().invoke(main, ["run", "--blocks", "1"])
+    assert result.exit_code == 2
+    assert "failed: no! (kernel/warm)" in result.stdout
+    assert "move[n=" in result.stderr
+
+
+@pytest.mark.usefixtures("desk")
+def test_ctrl_c_keeps_and_shows_the_finished_trials(monkeypatch):
+    """The run is stored as interrupted, and `show` says that it is partial."""
+
+    def run(turns, settings, on_trial, on_turn):
+        pretend(turns[:3], settings, on_trial, on_turn)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(runner, "run", run)
+    result = CliRunner().invoke(main, ["run"])
+    assert result.exit_code == INTERRUPTED
+    assert "interrupted: the run is partial, 3 of 16 trials" in result.stderr
+    assert "move" in result.stdout
+    assert "interrupted: partial" in steelyard("show")
+
+
+def test_a_disk_that_fills_up_ends_the_run_and_shows_what_was_measured(
+    desk, monkeypatch
+):
+    """The trial that could not be stored is in the tables and in the JSON file."""
+    add = Store.add
+
+    def full(self, uid, trial):
+        if trial.position > 1:
+            raise StoreError("store x: the disk is full")
+        add(self, uid, trial)
+
+    monkeypatch.setattr(Store, "add", full)
+    result = CliRunner().invoke(main, ["run", "--json", "out.json"])
+    assert result.exit_code == 4
+    assert "error: store x: the disk is full" in result.stderr
+    assert len(json.loads((desk / "out.json").read_text())["trials"]) == 3
+    assert "failed: partial" in steelyard("show")
+
+
+@pytest.mark.usefixtures("desk")
+def test_a_budget_that_ends_too_early_is_unresolved(monkeypatch):
+    """A case that never had a turn is never fine: exit code 3."""
+
+    def run(turns, settings, on_trial, on_turn):
+        pretend(turns[:1], settings, on_trial, on_turn)
+
+    monkeypatch.setattr(runner, "run", run)
+    said = steelyard("run", "--budget", "0.01", code=3)
+    assert "the budget ended after 1 of 16 turns; raise --budget" in said
+
+
+def test_a_second_run_is_refused_while_one_measures(desk):
+    """The sentence names the holder; nothing is stored."""
+    with lock.measuring(path=desk / "lock"):
+        assert f"process {os.getpid()} of" in error("run")
+    assert not (desk / ".steelyard").exists()
+
+
+@pytest.mark.usefixtures("desk")
+def test_a_benchmark_of_our_own_that_breaks_asks_for_a_report(monkeypatch):
+    """A bug shows its traceback, versions, and an exit code that says neither 1 nor 2."""
+
+    def run(*_):
+        raise ZeroDivisionError("ours")
+
+    monkeypatch.setattr(runner, "run", run)
+    result = CliRunner().invoke(main, ["run"])
+    assert result.exit_code == BUG
+    assert "ZeroDivisionError: ours" in result.stderr
+    assert re.search(r"bug in steelyard.*python 3.*numpy", result.stderr)
+    monkeypatch.setattr(runner, "run", pretend)
+    assert "failed: partial" in steelyard("show")
+
+
+@pytest.mark.usefixtures("desk")
+def test_one_case_is_shown_with_everything_and_reproduced():
+    """`show CASE` finds a case of the latest run; `--repro` prints only the command."""
+    steelyard("run", "--blocks", "2", "--seed", "5")
+    text = steelyard("show", "move[n=8,impl=add]")
+    assert "midmean" in text
+    assert "hashes" in text
+    (line,) = steelyard("show", "--repro", "move[n=8,impl=add]").splitlines()
+    assert line.startswith("steelyard run ")
+    assert "-k 'move[n=8,impl=add]'" in line
+    assert line.endswith("--mode kernel/warm --seed 5")
+    assert "no case 'mov3'" in error("show", "@-1", "mov3")
+    assert "nearest is move" in error("show", "@-1", "moves")
+    assert "no run of store" in error("show", "unknown")
+
+
+@pytest.mark.parametrize("shape", ["json", "csv", "markdown"])
+@pytest.mark.usefixtures("desk")
+def test_a_stored_run_is_written_for_other_programs(shape):
+    """One case of it as well."""
+    steelyard("run")
+    text = steelyard("show", "--format", shape)
+    assert "move" in text
+    assert len(steelyard("show", "@-1", "n=8,", "--format", shape)) < len(text)
+
+
+@pytest.mark.usefixtures("desk")
+def test_two_runs_are_compared_with_what_differs_first():
+    """Runs are named by tag and by @-1."""
+    steelyard("run", "--tag", "old")
+    steelyard("run", "--seed", "1")
+    text = steelyard("compare", "old", "@-1")
+    assert text.index("seed") < text.index("ratio")
+    assert "1.000" in text
+    assert "4 of 4 rows compare" in text
+    assert "neither run has" in error("compare", "old", "-k", "zzz")
+    assert "no run of store" in error("compare", "older")
+
+
+def test_runs_of_two_machines_are_compared_only_by_force(desk):
+    """Exit code 4, and what differs is printed all the same."""
+    steelyard("run")
+    path = desk / ".steelyard" / "steelyard.db"
+    with Store.open(str(path)) as store:
+        uid = store.begin(trials.run(tags=("away",)))
+        store.add(uid, trials.trial("move[n=8,impl=copy]"))
+    result = CliRunner().invoke(main, ["compare", "away", "@-2"])
+    assert result.exit_code == 4
+    assert "of two machines" in result.stderr
+    assert "Test CPU" in result.stdout
+    assert "missing in base" in steelyard("compare", "away", "@-2", "--force")
+
+
+@pytest.mark.usefixtures("desk")
+def test_a_run_moves_between_stores_as_a_file():
+    """The second import says that nothing was left to add."""
+    steelyard("run", "--blocks", "1", "--tag", "moved")
+    steelyard("export", "moved", "run.json")
+    assert (
+        CliRunner().invoke(main, ["export"]).stdout_bytes
+        == Path("run.json").read_bytes()
+    )
+    assert "4 trials added, 0 were" in steelyard(
+        "import", "run.json", "--store", "b.db"
+    )
+    assert "0 trials added, 4 were" in steelyard(
+        "import", "run.json", "--store", "b.db"
+    )
+    assert "move" in steelyard("show", "moved", "--store", "b.db")
+    assert "No such file" in error("export", "moved", "gone/run.json")
+
+
+def test_a_newer_store_is_refused_by_every_command(desk):
+    """Nothing is guessed from tables of a later version."""
+    steelyard("run")
+    with sqlite3.connect(desk / ".steelyard" / "steelyard.db") as connection:
+        connection.execute("UPDATE steelyard_schema SET version = 9")
+    connection.close()
+    for words in (["run"], ["show"], ["compare", "@-1"], ["export"]):
+        assert "schema 9" in error(*words)
+
+
+@pytest.mark.usefixtures("desk")
+def test_the_doctor_prints_and_ends_with_0(monkeypatch):
+    """Whatever is wrong with the machine, looking at it is fine."""
+    monkeypatch.setattr("steelyard.doctor.WATCH_SECONDS", None)
+    text = steelyard("doctor")
+    assert "clock source" in text
+    assert "verdict" in text
+
+
+@pytest.mark.usefixtures("desk")
+def test_version_and_help_name_every_command():
+    """Each command explains each of its options."""
+    assert re.fullmatch(r"steelyard \d+\.\d+\.\d+\n", steelyard("--version"))
+    names = {"run", "list", "show", "compare", "export", "import", "doctor"}
+    assert names <= set(re.findall(r"^  (\w+)", steelyard("-h"), re.MULTILINE))
+    for name in names:
+        assert "Usage: " in steelyard(name, "--help")
+
+
+def test_help_and_start_import_nothing_heavy():
+    """What `steelyard --help` imports decides how long it takes."""
+    code = "import sys, steelyard.cli\ntry: steelyard.cli.main(['--help'])\nexcept "
+    code += "SystemExit: pass\nprint(sorted(sys.modules), file=sys.stderr)"
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    for heavy in (
+        "'numpy'",
+        "'rich'",
+        "'sqlalchemy'",
+        "'psutil'",
+        "'scipy'",
+        "'llvmlite'",
+    ):
+        assert heavy not in done.stderr
+
+
+@click.command(help="Not shown until it is used.")
+@click.argument("word")
+def foreign(word):
+    """Say a word."""
+    click.echo(f"foreign {word}")
+
+
+@pytest.mark.usefixtures("desk")
+def test_commands_of_other_packages_load_when_they_are_used(monkeypatch):
+    """Help lists them without importing; a missing one is a sentence."""
+    others = {
+        "speak": (f"{__name__}:foreign", "Say a word."),
+        "absent": ("no_such_module_here:main", "Be away."),
+    }
+    monkeypatch.setattr(lazy, "OTHERS", others)
+    text = steelyard("--help")
+    assert "speak    Say a word." in text
+    assert "absent   Be away." in text
+    assert steelyard("speak", "now") == "foreign now\n"
+    assert "Missing argument 'WORD'" in error("speak")
+    assert "absent cannot be loaded from no_such_module" in error("absent")
+
+
+def test_a_reader_that_goes_away_is_no_regression(desk):
+    """`steelyard show | head -0`: a closed pipe ends with 128 + SIGPIPE."""
+    code = "import os, sys; from steelyard.cli import main; main(['list'])"
+    read, write = os.pipe()
+    os.close(read)
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        stdout=write,
+        stderr=subprocess.PIPE,
+        text=True,
+        check=False,
+        cwd=desk,
+    )
+    os.close(write)
+    assert (done.returncode, done.stderr) == (128 + signal.SIGPIPE, "")
+
+
+def test_a_real_run_end_to_end(tmp_path):
+    """A worker process weighs, checks and fails for real; the rest is kept."""
+    (tmp_path / "ok.py").write_text(SUITE)
+    (tmp_path / "broken.py").write_text(BROKEN)
+    np.save(tmp_path / "x.npy", np.linspace(0, 1, 8, dtype=np.float32))
+    words = [
+        "run",
+        "ok.py",
+        "broken.py",
+        "-k",
+        "fails or n=8,impl=copy",
+        "--blocks",
+        "2",
+    ]
+    words += ["--budget", "2", "--store", "s.db", "--json", "-", "--input", "x=@x.npy"]
+    done = subprocess.run(
+        [sys.executable, "-m", "steelyard.cli", *words],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=tmp_path,
+        env={**os.environ, "TMPDIR": str(tmp_path)},
+    )
+    assert done.returncode == 2, done.stderr
+    report = json.loads(done.stdout)
+    by_case = {t["case"]: t for t in report["trials"]}
+    assert by_case["move[n=8,impl=copy]"]["estimate"] > 0
+    assert by_case["fails[bad=False]"]["doubts"].count("unchecked") == 1
+    assert "ValueError: not today (broken.py:6)" in by_case["fails[bad=True]"]["error"]
+    assert "failed: fails[bad=True]" in done.stderr

@@ -1,0 +1,130 @@
+import dataclasses
+
+import pytest
+import trials
+
+from steelyard import compare
+from steelyard.errors import USAGE, SteelyardError
+
+CASE = "copy[n=1024,impl=numpy]"
+LEVELS = (1.0, 1.3, 0.9, 1.1)
+"""How fast a made-up machine is in each block."""
+
+
+def side(factor=1.0, levels=LEVELS, **changes):
+    """Return a run's trials: the machine's level times what is compared."""
+    return [
+        trials.trial(
+            CASE,
+            [round(n * factor * level) for n in range(100_000, 100_400, 10)],
+            block=block,
+            **changes,
+        )
+        for block, level in enumerate(levels)
+    ]
+
+
+def test_blocks_are_paired_so_that_the_machine_drops_out():
+    """A 5 % change is exact although the machine's level moves by 40 %."""
+    (row,) = compare.compare(side(), side(1.05))
+    assert row.ratio.value == pytest.approx(1.05, rel=1e-3)
+    assert row.ratio.low > 1.04
+    assert row.differs
+    assert row.note == "same code"
+
+
+def test_the_same_trials_do_not_differ():
+    """A run compared with itself has the ratio 1."""
+    (row,) = compare.compare(side(), side())
+    assert row.ratio.value == 1
+    assert not row.differs
+
+
+def test_only_blocks_of_the_same_number_are_paired():
+    """A run that was cut short is compared by the blocks it has."""
+    (row,) = compare.compare(side(), side(2)[1:3])
+    assert row.ratio.value == pytest.approx(2, rel=1e-3)
+    (none,) = compare.compare(side()[:1], side()[1:])
+    assert (none.ratio, none.note) == (None, "not comparable: no block in common")
+
+
+@pytest.mark.parametrize(
+    ("changes", "note"),
+    [
+        ({"hashes": {"method": "2"}}, "not comparable: method 1 -> 2"),
+        ({"error": "it raised", "ticks": ()}, "failed in new"),
+        ({"mode": "kernel/cold"}, "missing in base"),
+        ({"facts": {"code_hash": "bb"}}, "other code"),
+        ({"facts": {}}, ""),
+        ({"hashes": {"method": "1", "source": "s2", "inputs": "i1"}}, "other source"),
+    ],
+)
+def test_what_stands_against_a_ratio_is_named(changes, note):
+    """There is no ratio of different methods, of failures, or of one side alone."""
+    ticks = {"ticks": range(1000, 1040)} | changes
+    new = [trials.trial(CASE, **ticks)]
+    row = compare.compare([trials.trial(CASE)], new)[0]
+    prefix = note.startswith(("not comparable", "failed", "missing"))
+    assert (row.ratio is None) == prefix
+    assert note in row.note
+
+
+def test_another_clock_is_another_method():
+    """Times of two clocks are never divided by each other."""
+    clock = dataclasses.replace(trials.trial().clock, id="cupti")
+    (row,) = compare.compare([trials.trial()], [trials.trial(clock=clock)])
+    assert row.ratio is None
+    assert "clock perf_counter_ns 1 -> cupti 1" in row.note
+
+
+def test_cases_of_one_side_are_listed_not_dropped():
+    """A case that vanished is a row that says so."""
+    base = [trials.trial("a[n=1]"), trials.trial("b[n=1]")]
+    made = compare.compare(base, [trials.trial("b[n=1]"), trials.trial("c[n=1]")])
+    assert [(c.case, c.note) for c in made] == [
+        ("b[n=1]", "same code"),
+        ("c[n=1]", "missing in base"),
+        ("a[n=1]", "missing in new"),
+    ]
+
+
+def test_a_time_of_zero_has_no_ratio():
+    """A clock that saw nothing gives no number to divide by."""
+    (row,) = compare.compare([trials.trial(ticks=[0] * 9)], [trials.trial()])
+    assert row.ratio is None
+
+
+def test_differences_name_machine_versions_and_settings():
+    """Load and free memory differ between any two runs and are left out."""
+    facts = {group: dict(values) for group, values in trials.FACTS.items()}
+    facts["moment"]["load"] = 9.0
+    facts["settings"]["governor"] = "powersave"
+    facts["versions"]["llvmlite"] = "0.51.0"
+    new = trials.run(machine=facts, settings={"seed": 1})
+    found = compare.differences(trials.run(), new)
+    assert [(d.name, d.base, d.new) for d in found] == [
+        ("governor", "performance", "powersave"),
+        ("llvmlite", "0.50.0", "0.51.0"),
+        ("seed", "0", "1"),
+    ]
+    assert compare.differences(new, new) == []
+    compare.require_same_machine(trials.run(), new)
+
+
+def test_two_machines_are_refused_with_what_differs():
+    """The exit code is 4; the sentence names the fact and the way round."""
+    facts = trials.FACTS | {"identity": trials.FACTS["identity"] | {"cpu": "Other"}}
+    other = trials.run(machine=facts)
+    with pytest.raises(
+        SteelyardError, match=r"cpu Test CPU -> Other.*--force"
+    ) as caught:
+        compare.require_same_machine(trials.run(), other)
+    assert caught.value.exit_code == USAGE
+
+
+def test_a_pattern_that_no_case_contains_is_refused():
+    """The nearest case is named."""
+    made = compare.compare(side(), side())
+    assert compare.select(made, "impl=numpy") == made
+    with pytest.raises(SteelyardError, match=r"'copi'.*nearest is copy"):
+        compare.select(made, "copi")

@@ -1,0 +1,124 @@
+import math
+
+import pytest
+
+from steelyard import doctor, lock, machine
+from steelyard.report import diagnosis, tables
+
+WRONG = {
+    "identity": {"hypervisor": "yes", "cores": 2},
+    "settings": {
+        "governor": "powersave",
+        "boost": "on",
+        "cpu_quota": 1.5,
+        "affinity": [1],
+        "huge_pages": "never",
+        "aslr": "on",
+        "clocksource": "hpet",
+    },
+    "moment": {"load": 7.0},
+}
+
+
+def look(monkeypatch, tmp_path, facts):
+    """Return the findings of a made-up machine by topic."""
+    monkeypatch.setattr(machine, "describe", lambda: facts)
+    monkeypatch.setattr(doctor, "WATCH_SECONDS", None)  # psutil: since the last call
+    monkeypatch.setattr(lock, "default_path", lambda: tmp_path / "lock")
+    return {finding.topic: finding for finding in doctor.findings(tmp_path)}
+
+
+def test_everything_wrong_is_a_doubt_with_a_reason_and_advice(monkeypatch, tmp_path):
+    """Each wrong setting says what it does to numbers and what to do."""
+    found = look(monkeypatch, tmp_path, WRONG)
+    for topic in (
+        "frequency governor",
+        "boost",
+        "hypervisor",
+        "load",
+        "CPU quota",
+        "affinity",
+        "huge pages",
+        "address randomisation",
+        "clock source",
+    ):
+        assert found[topic].verdict == "doubt", topic
+        assert found[topic].why
+        assert found[topic].advice
+
+
+def test_a_quiet_machine_is_ok(monkeypatch, tmp_path):
+    """What is right has no advice."""
+    right = {
+        "identity": {"hypervisor": "no", "cores": 8},
+        "settings": {
+            "governor": "performance",
+            "boost": "off",
+            "cpu_quota": "none",
+            "affinity": [0, 1],
+            "huge_pages": "madvise",
+            "aslr": "off",
+            "clocksource": "tsc",
+        },
+        "moment": {"load": 0.05},
+    }
+    found = look(monkeypatch, tmp_path, right)
+    assert found["frequency governor"] == doctor.Finding(
+        "frequency governor", "performance", "ok"
+    )
+    assert found["load"].verdict == "ok"
+    assert found["another run"].verdict == "ok"
+
+
+def test_what_cannot_be_read_is_unknown_and_never_ok(monkeypatch, tmp_path):
+    """A machine that tells nothing gets no good marks for it."""
+    nothing = {
+        group: dict.fromkeys(values, machine.UNKNOWN) for group, values in WRONG.items()
+    }
+    monkeypatch.setattr(machine, "swap_used", lambda: machine.UNKNOWN)
+    monkeypatch.setattr(lock, "is_held", lambda: None)
+    found = look(monkeypatch, tmp_path, nothing)
+    measured = {"neighbours", "steal", "clock tick", "empty window", "disk"}
+    unknown = {topic for topic, f in found.items() if f.verdict == "unknown"}
+    assert unknown == set(found) - measured
+    assert all(found[topic].seen == machine.UNKNOWN for topic in unknown)
+
+
+def test_a_run_that_measures_now_is_a_doubt_that_names_it(monkeypatch, tmp_path):
+    """The doctor sees the lock without waiting for it."""
+    with lock.measuring(path=tmp_path / "lock"):
+        found = look(monkeypatch, tmp_path, WRONG)
+    assert found["another run"].verdict == "doubt"
+    assert "process" in found["another run"].seen
+
+
+@pytest.mark.parametrize(("free", "verdict"), [(10, "doubt"), (2 << 30, "ok")])
+def test_a_nearly_full_disk_is_a_doubt(monkeypatch, tmp_path, free, verdict):
+    """The folder of the store need not exist yet."""
+    usage = type("Usage", (), {"free": free})
+    monkeypatch.setattr(doctor.shutil, "disk_usage", lambda _: usage)
+    (finding,) = [doctor._disk(tmp_path / "a" / "b")]
+    assert finding.verdict == verdict
+    assert str(tmp_path) in finding.seen
+
+
+def test_a_clock_that_stands_still_is_a_doubt(monkeypatch):
+    """No step between readings is the worst tick there is."""
+    monkeypatch.setattr(doctor, "smallest_step", lambda _: math.inf)
+    tick, empty = doctor._clock()
+    assert (tick.verdict, tick.seen) == ("doubt", "it stands still")
+    assert empty.topic == "empty window"
+
+
+def test_the_table_has_a_line_a_finding():
+    """Every word of a finding is printed."""
+    findings = [
+        doctor.Finding("boost", "on", "doubt", "heat", "turn it off"),
+        doctor.Finding("swap", "0 B in use", "ok"),
+    ]
+    console = tables.console()
+    with console.capture() as captured:
+        console.print(diagnosis.table(findings))
+    lines = captured.get().splitlines()
+    assert any("boost" in line and "turn it off" in line for line in lines)
+    assert any("swap" in line and "ok" in line for line in lines)

@@ -1,0 +1,267 @@
+import csv
+import io
+import json
+import math
+import shlex
+
+import pytest
+import trials
+from rich.console import Console
+
+from steelyard import stats
+from steelyard.errors import SteelyardError
+from steelyard.report import csv_report, details, json_report, markdown, rows, tables
+
+
+def rendered(parts, width=160):
+    """Return what a terminal of the given width shows."""
+    console = Console(width=width, record=True, file=io.StringIO())
+    for part in parts:
+        console.print(part)
+    return console.export_text()
+
+
+def family(*values, axis="impl", blocks=3, speed=None):
+    """Return trials of one case a value, blocks apart by the machine's level."""
+    speed = speed or {}
+    return [
+        trials.trial(
+            f"copy[n=8,{axis}={value}]",
+            [int(t * speed.get(value, 1) * (1 + block)) for t in range(10_000, 10_080)],
+            block=block,
+        )
+        for block in range(blocks)
+        for value in values
+    ]
+
+
+def test_a_row_combines_its_blocks():
+    """The estimate is `stats.combine` of the blocks' estimates."""
+    made = family("a")
+    (row,) = rows.rows(made)
+    blocks = [stats.summarise(t.samples.per_launch()).estimate for t in made]
+    assert row.estimate == stats.combine(blocks)
+    assert row.samples == 240
+    assert row.minimum == 10_000
+    assert row.rate("bytes") == pytest.approx(8192 / row.estimate.value * 1e9)
+
+
+def test_rows_stand_in_the_order_of_their_values():
+    """Numbers sort as numbers, and kernel stands before latency before build."""
+    made = rows.rows(
+        [
+            trials.trial(case, mode=mode)
+            for mode in (
+                "build/cold",
+                "latency/warm/64",
+                "latency/warm/8",
+                "kernel/cold",
+            )
+            for case in ("b[n=100]", "b[n=20]", "a")
+        ]
+    )
+    assert [r.case for r in made][::4] == ["a", "b[n=20]", "b[n=100]"]
+    assert [r.mode for r in made][:4] == [
+        "kernel/cold",
+        "latency/warm/8",
+        "latency/warm/64",
+        "build/cold",
+    ]
+
+
+def test_a_failed_block_is_told_and_left_out_of_the_estimate():
+    """Samples taken before a failure do not count."""
+    failed = trials.trial(block=1, ticks=[1, 1, 1], error="wrong result")
+    (row,) = rows.rows([trials.trial(), failed])
+    assert row.errors == ("wrong result",)
+    assert len(row.trials) == 1
+    assert row.minimum == 1000
+
+
+def test_no_trials_make_no_rows_and_an_empty_page():
+    """A run that was interrupted at once still has a report."""
+    assert rows.rows([]) == []
+    assert list(tables.page([], 80)) == []
+
+
+def test_a_clock_that_reads_zero_gives_zero_and_no_rate():
+    """Nothing is divided by it, and its logarithm is not taken."""
+    (row,) = rows.rows([trials.trial(ticks=[0] * 8, block=b) for b in range(2)])
+    assert row.estimate.value == 0
+    assert row.rate("bytes") is None
+    assert "0.00" in rendered(tables.page([row], 160))
+
+
+def test_ratios_are_paired_within_blocks():
+    """The machine's level, which doubles and trebles, drops out."""
+    made = rows.relative_to(rows.rows(family("a", "b", speed={"b": 1.5})), "impl=a")
+    found = {r.axes["impl"]: r.relative for r in made}
+    assert found["a"].value == 1
+    assert found["b"].value == pytest.approx(1.5, rel=1e-3)
+    assert found["b"].high - found["b"].low < 0.01
+
+
+def test_a_case_without_its_reference_has_no_ratio():
+    """Other axes have to be equal, and the reference must not have failed."""
+    alone = [trials.trial("copy[n=9,impl=b]")]
+    failed = [
+        trials.trial("copy[n=7,impl=a]", error="no"),
+        trials.trial("copy[n=7,impl=b]"),
+    ]
+    made = rows.relative_to(rows.rows(family("a") + alone + failed), "impl=a")
+    assert [r.case for r in made if r.relative] == ["copy[n=8,impl=a]"]
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("impl", "expected axis=value"),
+        ("", "expected axis=value"),
+        ("impl=c", "values of impl: a, b"),
+        ("imple=a", "axes: impl"),
+    ],
+)
+def test_an_unknown_reference_is_one_sentence(text, says):
+    """It names the values or axes there are."""
+    with pytest.raises(SteelyardError, match=says):
+        rows.relative_to(rows.rows(family("a", "b")), text)
+
+
+def test_the_page_shows_tables_floors_hints_and_failures():
+    """Shared axes stand in the title; a doubt's hint is printed once."""
+    made = [
+        *family("a", "b"),
+        trials.trial("copy[n=8,impl=c]", error="copy[n=8,impl=c]: it raised", ticks=()),
+        trials.trial("adam", doubts=("bimodal", "from-the-future")),
+    ]
+    text = rendered(tables.page(rows.rows(made), 160))
+    assert "copy[n=8] kernel/warm" in text
+    assert "± " in text
+    assert "GB/s" in text
+    assert "null launch" in text
+    assert text.count("the samples fall into two groups") == 1
+    assert "from-the-future: not known" in text
+    assert "failed: copy[n=8,impl=c]: it raised (kernel/warm)" in text
+
+
+@pytest.mark.parametrize("width", [40, 80, 100, 160])
+def test_a_narrow_terminal_loses_columns_not_figures(width):
+    """Time and interval stay whole at any width that holds them."""
+    text = rendered(tables.page(rows.rows(family("a", "b")), width), width)
+    head = next(line for line in text.splitlines() if "impl" in line)
+    assert "time" in head
+    assert "95 %" in head
+    assert ("histogram" in head) == (width > 40)
+    assert ("samples" in head) == (width > 80)
+    assert "…" not in text.split("floors")[0] or width < 80
+
+
+def test_markup_in_names_is_printed_as_it_is():
+    """A benchmark may be called anything; rich's brackets are not its markup."""
+    case = "evil[impl=[red]x]"
+    text = rendered(
+        tables.page(rows.rows([trials.trial(case, axes={"i": "[red]x"})]), 160)
+    )
+    assert "[red]x" in text
+
+
+def test_the_ledger_shows_every_part_and_the_rest_in_percent():
+    """Parts add up to the call; what they do not explain is its own column."""
+    latency = trials.trial(
+        mode="latency/warm",
+        ticks=[1000] * 40,
+        ledger={"submit": 100.0, "kernel": 650.0, "untracked": 250.0},
+    )
+    other = trials.trial(
+        "b", mode="latency/warm", ticks=[400] * 9, ledger={"kernel": 100}
+    )
+    made = rows.rows([latency, other])
+    lines = rendered([tables.ledger(made)]).splitlines()
+    assert next(line for line in lines if "copy" in line).split()[-3:] == [
+        "10.0",
+        "65.0",
+        "25.0",
+    ]
+    assert next(line for line in lines if line.startswith("b")).split()[-3:] == [
+        "-",
+        "25.0",
+        "75.0",
+    ]
+    assert tables.ledger(rows.rows(family("a"))) is None
+
+
+def test_the_json_report_has_the_documented_keys_and_is_strict():
+    """NaN becomes null; a failed trial has no estimate."""
+    facts = {"bytes": math.nan, "code_hash": None}
+    made = [
+        trials.trial(facts=facts),
+        trials.trial("copy", error="it hung", ticks=(), block=1),
+    ]
+    report = json.loads(
+        json_report.dumps(trials.run(), made), parse_constant=pytest.fail
+    )
+    assert (report["schema"], list(report)) == (
+        1,
+        ["schema", "run", "machine", "trials"],
+    )
+    documented = json_report.__doc__.split('"trials": [')[1]
+    for key in report["trials"][0]:
+        assert f'"{key}"' in documented or key in {"operations", "items"}
+    first, second = report["trials"]
+    assert (first["estimate"], first["unit"], first["bytes"]) == (1019.5, "ns", None)
+    assert first["low"] <= first["estimate"] <= first["high"]
+    assert (second["estimate"], second["error"]) == (None, "it hung")
+    assert "writer" not in report["run"]
+
+
+def test_the_csv_report_has_a_line_a_trial():
+    """Axes of all cases stand in columns of their own."""
+    made = [
+        trials.trial("a[n=1]", doubts=("bimodal", "drifting")),
+        trials.trial("b[m=x,y=2]"),
+    ]
+    text = csv_report.dumps(trials.run(), made)
+    first, second = csv.DictReader(io.StringIO(text))
+    assert (first["axes.n"], first["doubts"]) == ("1", "bimodal drifting")
+    assert (second["axes.m"], second["axes.n"]) == ("x", "")
+    assert len(csv_report.dumps(trials.run(), []).splitlines()) == 1
+
+
+def test_the_markdown_report_is_a_table_a_benchmark():
+    """Every line of a table has the same number of cells; a bar is escaped."""
+    failed = trials.trial("copy[n=8,impl=a|b]", error="no", ticks=())
+    text = markdown.dumps(trials.run(), rows.rows([*family("a", "b"), failed]))
+    lines = [line for line in text.splitlines() if line.startswith("|")]
+    assert len({line.replace("\\|", "").count("|") for line in lines}) == 1
+    assert text.startswith("> run ")
+    assert "**copy** n=8" in text
+    assert "| a\\|b | kernel/warm | failed |" in text
+
+
+def test_details_show_every_block_and_how_to_repeat_it():
+    """Statistics, facts, hashes and the command line are all there."""
+    hashes = {"file": "suites/my memory.py", "source": "s1"}
+    made = rows.rows([trials.trial(block=b, hashes=hashes) for b in range(2)])
+    run = trials.run(settings={"seed": 7, "inputs": {"x": "/data/x.npy"}})
+    text = rendered(details.page(run, made[0]))
+    for word in (
+        "midmean",
+        "standard deviation",
+        "aa11",
+        "GB/s",
+        "suites/my memory.py",
+    ):
+        assert word in text
+    command = shlex.split(details.reproduce(run, made[0]))
+    assert command[:3] == ["steelyard", "run", "suites/my memory.py"]
+    assert command[command.index("-k") + 1] == "copy[n=1024,impl=numpy]"
+    assert command[command.index("--mode") + 1] == "kernel/warm"
+    assert command[command.index("--seed") + 1] == "7"
+    assert command[-2:] == ["--input", "x=@/data/x.npy"]
+
+
+def test_details_of_a_failed_case_show_its_sentence():
+    """There is nothing else to show."""
+    (row,) = rows.rows([trials.trial(error="it hung", ticks=())])
+    assert "failed: it hung" in rendered(details.page(trials.run(), row))
+    assert details.reproduce(trials.run(), row).startswith("steelyard run ")
