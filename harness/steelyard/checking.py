@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Self
@@ -34,7 +35,7 @@ class Expectation:
         self._wanted: list[Array] | None = None
         self._rows: list[NDArray[np.intp]] = []
         if description.check is not None:
-            self._wanted = list(_reference(_Question.of(description, buffers)))
+            self._wanted = list(_answer(_Question.of(description, buffers)))
             draw = np.random.default_rng(seed)
             for wanted in self._wanted:
                 count = wanted.shape[0] if wanted.ndim else 0
@@ -88,13 +89,14 @@ class Expectation:
         assert self._check is not None
         epsilon = ULPS * _epsilon(got.dtype)
         rtol = epsilon if self._check.rtol is None else self._check.rtol
-        finite = wanted[np.isfinite(wanted)]
-        scale = float(np.sqrt(np.mean(np.square(finite)))) if finite.size else 0.0
-        atol = epsilon * scale if self._check.atol is None else self._check.atol
+        given = self._check.atol
+        atol = epsilon * _root_mean_square(wanted) if given is None else given
         with np.errstate(invalid="ignore", over="ignore"):
             exact = got.astype(np.float64)
             close = np.abs(exact - wanted) <= atol + rtol * np.abs(wanted)
-        close |= (exact == wanted) | (np.isnan(exact) & np.isnan(wanted))
+            # Rounding what was expected cannot be wrong, be it to infinity or to 0.
+            close |= got == wanted.astype(got.dtype)
+        close |= np.isnan(exact) & np.isnan(wanted)
         if not close.all():
             first = tuple(int(i) for i in np.argwhere(~close)[0])
             raise BenchmarkError(
@@ -109,14 +111,15 @@ class Expectation:
 class _Question:
     """A reference and what it is asked of; the same question has the same answer.
 
-    ``data`` takes no part in comparing: recipes and seed say what it holds.
+    ``data`` takes no part in comparing: recipes and seed say what it holds. Keeping the
+    answer must not keep the buffers.
     """
 
     check: Check
     results: tuple[Handle, ...]
     handles: tuple[Handle, ...]
     seed: int
-    data: Buffers = field(compare=False, repr=False)
+    data: weakref.ref[Buffers] = field(compare=False, repr=False)
 
     @classmethod
     def of(cls, description: Description, buffers: Buffers) -> Self:
@@ -126,21 +129,31 @@ class _Question:
             description.results,
             description.handles_of("input", "inout"),
             buffers.seed,
-            buffers,
+            weakref.ref(buffers),
         )
+
+
+def _answer(question: _Question) -> tuple[Array, ...]:
+    try:
+        hash(question)
+    except TypeError:  # its arguments hold a list or an array: asked anew each time
+        return _reference.__wrapped__(question)
+    return _reference(question)
 
 
 @functools.lru_cache(maxsize=4)
 def _reference(question: _Question) -> tuple[Array, ...]:
     """Call the reference on float64 copies of the case's data."""
-    args = [_widened(question.data.pristine(value)) for value in question.check.args]
+    buffers = question.data()
+    assert buffers is not None
+    args = [_widened(buffers.pristine(value)) for value in question.check.args]
     try:
         with np.errstate(all="ignore"):
             found = question.check.function(*args)
-    except Exception as error:
+            results = found if isinstance(found, (tuple, list)) else [found]
+            wanted = tuple(np.asarray(result, np.float64) for result in results)
+    except (Exception, SystemExit) as error:
         raise BenchmarkError(f"its reference raised {raised(error)}") from error
-    results = found if isinstance(found, (tuple, list)) else [found]
-    wanted = tuple(np.asarray(result, np.float64) for result in results)
     shapes = [handle.shape for handle in question.results]
     if [array.shape for array in wanted] != shapes:
         raise BenchmarkError(
@@ -173,9 +186,21 @@ def replay(
                 )
 
 
+def _root_mean_square(values: Array) -> float:
+    """Return it of the finite values, scaled so that no square overflows."""
+    finite = np.abs(values[np.isfinite(values)])
+    largest = float(finite.max(initial=0.0))
+    if not largest:
+        return 0.0
+    return largest * float(np.sqrt(np.mean(np.square(finite / largest))))
+
+
 def _widened(value: Any) -> Any:
+    """Copy arrays, also those in containers, floating-point ones to float64."""
     if isinstance(value, np.ndarray):
         return value.astype(np.float64 if value.dtype.kind == "f" else value.dtype)
+    if isinstance(value, (tuple, list)):
+        return type(value)(map(_widened, value))
     return value
 
 

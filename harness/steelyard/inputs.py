@@ -2,7 +2,7 @@
 
 Element i of an input depends on the seed, the input's recipe and i alone: word i of
 Philox4x64-10 (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC 2011)
-keyed by both, so that a device can draw the same bits without the host. Two float32
+keyed by both, its counter from 1 up, so that a device can draw the same bits without the host. Two float32
 elements share a 64-bit word; a float64 element takes one of its own.
 """
 
@@ -25,7 +25,7 @@ Array = NDArray[Any]
 
 @functools.lru_cache(maxsize=8)
 def generate(handle: Handle, seed: int) -> Array:
-    """Return the data of ``handle``, which callers only read.
+    """Return the data of ``handle``, read-only.
 
     The last few are kept: cases that differ in ``impl`` have the same inputs.
 
@@ -34,14 +34,18 @@ def generate(handle: Handle, seed: int) -> Array:
             cannot be had in this dtype.
     """
     recipe = dict(handle.recipe)
-    if "file" in recipe:
-        return _read(handle, recipe)
+    data = _read(handle, recipe) if "file" in recipe else _drawn(handle, recipe, seed)
+    data.setflags(write=False)
+    return data
+
+
+def _drawn(handle: Handle, recipe: Mapping[str, Any], seed: int) -> Array:
     dtype = np.dtype(handle.dtype)
     if recipe["dist"] == "constant":
         return np.full(handle.shape, recipe["value"], dtype)
     wide = np.dtype(np.float64 if dtype.itemsize == 8 else np.float32)
     if recipe["dist"] == "integers":
-        data = _integers(_words(handle, seed, handle.size), recipe)
+        data = _integers(_words(handle, seed, handle.size), recipe, dtype)
     elif dtype.kind != "f":
         raise BenchmarkError(
             f"input {handle.name} is {dtype} with dist={recipe['dist']!r}; whole "
@@ -120,16 +124,25 @@ def _normal(handle: Handle, seed: int, dtype: np.dtype[Any]) -> Array:
     return data[: handle.size]
 
 
-def _integers(words: NDArray[np.uint64], recipe: Mapping[str, Any]) -> Array:
-    """Return integers in [low, high); the bias of the remainder is below 2**-31."""
+def _integers(
+    words: NDArray[np.uint64], recipe: Mapping[str, Any], dtype: np.dtype[Any]
+) -> Array:
+    """Return integers in [low, high), those of a range below 2**32 biased by < 2**-31."""
     low, high = int(recipe["low"]), int(recipe["high"])
-    if high <= low:
-        raise BenchmarkError(f"integers from {low} to {high} are none. Raise high=.")
+    limits = (0, 1) if dtype.kind == "b" else (-(2**53), 2**53)
+    if dtype.kind in "iu":
+        limits = (int(np.iinfo(dtype).min), int(np.iinfo(dtype).max))
+    if not (limits[0] <= low < high <= limits[1] + 1 and high - low < 2**63):
+        raise BenchmarkError(
+            f"integers from {low} up to, not including, {high} cannot be had in "
+            f"{dtype}. Change low= or high=."
+        )
     return low + (words % np.uint64(high - low)).astype(np.int64)
 
 
 def _read(handle: Handle, recipe: Mapping[str, Any]) -> Array:
-    data = np.array(_open(recipe["file"]))
+    stored = _open(recipe["file"])
+    data = np.array(stored, stored.dtype.newbyteorder("="))
     if data.shape != handle.shape or data.dtype != np.dtype(handle.dtype):
         raise BenchmarkError(
             f"{recipe['file']} holds {data.dtype} {data.shape}; input {handle.name} "
@@ -148,7 +161,7 @@ def _open(path: str) -> Array:
         if not Path(path).exists():
             raise BenchmarkError(f"{path} does not exist. Name a .npy file.")
         data = np.load(path, mmap_mode="r", allow_pickle=False)
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, EOFError) as error:
         raise BenchmarkError(
             f"{path} cannot be read as .npy: {' '.join(str(error).split())}. Save it "
             "with numpy.save."

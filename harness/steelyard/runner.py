@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import multiprocessing
+import os
 import signal
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from multiprocessing.connection import Connection
 from time import monotonic
@@ -20,6 +22,9 @@ from steelyard.weigh import Settings, failed
 GRACE: Final = 0.35
 """Share of a turn's part of the budget that is left for preparing, checking and storing
 around the samples."""
+
+STANDARD_ERROR: Final = 2
+"""The descriptor: ``sys.stderr`` may have been replaced by something without one."""
 
 
 def run(
@@ -91,20 +96,27 @@ class _Workers:
                     f"no answer within {settings.timeout:g} s; the worker was ended. "
                     "Look for a loop that does not stop, or raise --timeout.",
                 )
-            return wire.trial_of(wire.receive(connection)["trial"])
+            answer = wire.receive(connection)
+            if "error" in answer:
+                return _failed(turn, answer["error"])
+            return wire.trial_of(answer["trial"])
         except (EOFError, ConnectionError, BrokenPipeError):
             return _failed(turn, f"the worker {self._cause()} while weighing it.")
 
     def _started(self) -> Connection:
+        if self._process is not None and self._process.poll() is not None:
+            self.end()  # a thread of an earlier case ended it; the next is not to blame
         if self._connection is None:
             ours, theirs = multiprocessing.Pipe()
             descriptor = theirs.fileno()
-            # A session of its own: Ctrl-C reaches the run, which ends the worker.
+            command = [sys.executable, "-m", "steelyard.worker"]
+            # A session of its own: Ctrl-C reaches the run, which ends the worker. What
+            # the work prints goes where errors go: standard output may be a report.
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "steelyard.worker", str(descriptor)],
+                [*command, str(descriptor), str(os.getpid())],
                 pass_fds=[descriptor],
                 stdin=subprocess.DEVNULL,
-                stdout=sys.stderr,
+                stdout=STANDARD_ERROR,
                 start_new_session=True,
             )
             theirs.close()
@@ -120,12 +132,15 @@ class _Workers:
             code = 0
         self.end()
         if code < 0:
-            return f"died of {signal.Signals(-code).name}"
+            known = -code in set(signal.Signals)
+            return f"died of {signal.Signals(-code).name if known else -code}"
         return f"ended with exit code {code}"
 
     def end(self) -> None:
         if self._process is not None:
-            self._process.kill()
+            # Its whole session: the work may have started processes of its own.
+            with suppress(ProcessLookupError):
+                os.killpg(self._process.pid, signal.SIGKILL)
             self._process.wait()
         if self._connection is not None:
             self._connection.close()

@@ -161,10 +161,13 @@ def combine(blocks: Sequence[Estimate]) -> Estimate:
     """Combine the estimates of several blocks of one case into one.
 
     The unit of replication is the block, which has a process of its own: the interval
-    is Student's t over the blocks' logarithms. One block keeps its own interval.
+    is Student's t over the blocks' logarithms. One block keeps its own interval. A
+    block that read 0 or less has no logarithm, and the result is NaN.
     """
     if len(blocks) == 1:
         return blocks[0]
+    if not all(b.value > 0 for b in blocks):
+        return Estimate(math.nan, math.nan, math.nan)
     logs = [math.log(b.value) for b in blocks]
     centre = math.fsum(logs) / len(logs)
     half = _student(len(logs)) * statistics.stdev(logs) / math.sqrt(len(logs))

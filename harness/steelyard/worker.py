@@ -40,19 +40,18 @@ class Bench:
     def weigh(self, turn: Turn, settings: Settings) -> Trial:
         """Weigh one turn; what goes wrong becomes the trial's error."""
         try:
-            prepared = self._prepare(turn, settings)
+            return weigh(
+                self._prepare(turn, settings),
+                turn.mode,
+                self._scale,
+                settings,
+                block=turn.block,
+                position=turn.position,
+            )
         except SteelyardError as error:
             return _failed(turn, str(error))
-        except Exception as error:  # noqa: BLE001 # whatever the user's work raises
+        except (Exception, SystemExit) as error:  # noqa: BLE001 # whatever the user's work raises
             return _failed(turn, f"the work raised {raised(error)}")
-        return weigh(
-            prepared,
-            turn.mode,
-            self._scale,
-            settings,
-            block=turn.block,
-            position=turn.position,
-        )
 
     def _prepare(self, turn: Turn, settings: Settings) -> PreparedCase:
         name = turn.case.id
@@ -76,10 +75,12 @@ def _failed(turn: Turn, sentence: str) -> Trial:
     )
 
 
-def main(descriptor: str) -> None:
-    """Answer requests until the other end closes."""
-    _die_with_parent()
+def main(descriptor: str, parent: str) -> None:
+    """Answer the requests of process ``parent`` until it closes its end."""
+    _die_with(int(parent))
+    os.set_inheritable(int(descriptor), False)
     connection = Connection(int(descriptor))
+    home = os.getpid()
     bench = None
     while True:
         try:
@@ -88,16 +89,24 @@ def main(descriptor: str) -> None:
             return
         settings = Settings(**message["settings"])
         bench = bench or Bench(settings.flush_bytes)
-        trial = bench.weigh(wire.turn_of(message), settings)
-        wire.send(connection, {"trial": asdict(trial)})
+        answer: wire.Message
+        try:
+            answer = {"trial": asdict(bench.weigh(wire.turn_of(message), settings))}
+        except SteelyardError as error:
+            answer = {"error": str(error)}
+        if os.getpid() != home:
+            os._exit(
+                1
+            )  # the work forked and let the child return: one answer is enough
+        wire.send(connection, answer)
 
 
-def _die_with_parent() -> None:
+def _die_with(parent: int) -> None:
     """Have the kernel kill this process when its parent ends, however it ends."""
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() == 1:
+    if os.getppid() != parent:
         sys.exit()
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    main(*sys.argv[1:])

@@ -138,14 +138,9 @@ class Launch:
         return {"threads": pool_size() if self._state.pool else 1}
 
 
+@functools.lru_cache(maxsize=2)
 def null(threads: int = 1) -> Launch:
     """Return a launch that does nothing: the floor of the hand-over."""
-    return _null(threads, pool() if threads > 1 else None)
-
-
-@functools.lru_cache(maxsize=4)
-def _null(threads: int, _pool: Pool | None) -> Launch:
-    # The pool is part of the key, so that a pool rebuilt after a fork gets its own.
     return Launch(_library().null, (), threads)
 
 
@@ -166,7 +161,8 @@ class Flush:
 
     def __init__(self, nbytes: int) -> None:
         self.nbytes = nbytes
-        self._memory = np.ones(max(nbytes, 4096) // 8, np.uint64)
+        # The walk takes two lines a step and at least one step.
+        self._memory = np.ones(-(-max(nbytes, 1) // 128) * 16, np.uint64)
         self._sums = memory.empty((8 * pool_size(),), np.uint64)
         addresses = (self._memory.ctypes.data, nbytes, self._sums.ctypes.data)
         self._walk = Launch(_library().walk, addresses, pool_size())
@@ -180,11 +176,17 @@ class Pool:
     """Threads that wait for launches, one pinned to each processor but the first."""
 
     def __init__(self, processors: Sequence[int]) -> None:
+        self._processors = processors
         self._state, self.address = _aligned(_PoolState)
         self._state.workers = len(processors)
         self._state.spins = SPINS
         self._slots = [_Slot(self.address, 1 + i) for i in range(len(processors))]
-        for slot_, processor in zip(self._slots, processors, strict=True):
+        self.start()
+
+    def start(self) -> None:
+        """Start the threads, which find no launch under way."""
+        self._state.generation = self._state.pending = self._state.sleepers = 0
+        for slot_, processor in zip(self._slots, self._processors, strict=True):
             _start_thread(_library().worker.address, slot_, processor)
 
 
@@ -194,8 +196,14 @@ def pool() -> Pool:
     return Pool(cpus()[1:])
 
 
-# A forked child has the pool's memory but none of its threads.
-os.register_at_fork(after_in_child=pool.cache_clear)
+def _after_fork() -> None:
+    # A child has the pool's memory but none of its threads; launches packed before the
+    # fork point to that memory, so new threads take their places in it.
+    if pool.cache_info().currsize:
+        pool().start()
+
+
+os.register_at_fork(after_in_child=_after_fork)
 
 
 class _PoolState(ctypes.Structure):
