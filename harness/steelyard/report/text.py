@@ -30,6 +30,8 @@ def ratio(estimate: Estimate | None) -> str:
     """Write a ratio with half its interval: ``1.234 ± 0.5 %``."""
     if estimate is None:
         return NOTHING
+    if estimate.low == estimate.high:  # the reference itself
+        return units.figures(estimate.value)
     return f"{units.figures(estimate.value)} {margin(estimate)}"
 
 
