@@ -277,6 +277,17 @@ def test_a_second_run_is_refused_while_one_measures(desk):
     assert not (desk / ".steelyard").exists()
 
 
+def test_the_password_of_a_url_is_stored_nowhere(desk, monkeypatch):
+    """Neither the run nor the lock, which everybody can read, holds it."""
+    url = "postgresql+psycopg://me:secret@host/db"
+    monkeypatch.setattr("sys.argv", ["/bin/steelyard", "run", "--store", url])
+    steelyard("run", "--blocks", "1")
+    with Store.open(str(desk / ".steelyard" / "steelyard.db")) as store:
+        (only,) = store.runs()
+    assert only.command == "steelyard run --store postgresql+psycopg://me:***@host/db"
+    assert "secret" not in (desk / "lock").read_text()
+
+
 @pytest.mark.usefixtures("desk")
 def test_a_benchmark_of_our_own_that_breaks_asks_for_a_report(monkeypatch):
     """A bug shows its traceback, versions, and an exit code that says neither 1 nor 2."""

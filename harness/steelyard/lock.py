@@ -11,7 +11,6 @@ import getpass
 import json
 import os
 import stat
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -20,6 +19,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
+from steelyard import run
 from steelyard.errors import SteelyardError
 
 SHARED: Final = 0o666
@@ -117,7 +117,7 @@ def _sign(handle: int) -> None:
         "pid": os.getpid(),
         "user": _user(),
         "since": datetime.now(UTC).isoformat(timespec="seconds"),
-        "command": " ".join(sys.argv),
+        "command": run.command(),
         "cwd": _cwd(),
     }
     if fcntl.fcntl(handle, fcntl.F_GETFL) & os.O_ACCMODE != os.O_RDONLY:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
+import sys
 import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -79,6 +81,15 @@ def new(
         dirty=dirty if isinstance(dirty, bool) else None,
         writer=process(os.getpid()),
     )
+
+
+def command() -> str:
+    """Return the command line as it was typed, but for the passwords of URLs.
+
+    It is stored, exported, and shown to whoever meets the lock.
+    """
+    text = shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]])
+    return re.sub(r"(://[^:/@\s]*):[^@\s]+@", r"\1:***@", text)
 
 
 def process(pid: int) -> dict[str, Any]:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
-import sys
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -177,7 +175,7 @@ def weigh(
     """
     with lock.measuring(asked.wait), Store.open(store_url) as store:
         facts = asdict(how) | {"blocks": asked.blocks}
-        outcome = Outcome(runs.new(command(), facts, asked.tags), turns)
+        outcome = Outcome(runs.new(runs.command(), facts, asked.tags), turns)
         store.begin(outcome.run)
         on_start(outcome.run)
 
@@ -206,8 +204,3 @@ def _finish(store: Store, outcome: Outcome) -> None:
     except StoreError as error:
         outcome.problem = outcome.problem or error
     outcome.run = replace(outcome.run, state=outcome.state, finished=runs.now())
-
-
-def command() -> str:
-    """Return the command line as it was typed."""
-    return shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]])
