@@ -155,7 +155,7 @@ def _allocate(handle: Handle, index: int) -> Array:
         array = memory.empty(
             handle.shape, dtype, offset=index * STAGGER % 4096, margin=ZONE
         )
-    except MemoryError:
+    except (MemoryError, ValueError):
         raise BenchmarkError(
             f"{handle.role} {handle.name} of shape {handle.shape} does not fit into "
             "memory. Choose a smaller size."

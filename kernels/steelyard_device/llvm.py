@@ -7,7 +7,8 @@ wrote them, and the pipeline would cost three times the build for no steady gain
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+import itertools
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from time import perf_counter_ns
 
@@ -92,10 +93,14 @@ def link(code: bytes, entries: Sequence[str]) -> dict[str, int]:
     for entry in entries:
         builder = builder.export_symbol(entry)
     try:
-        library = builder.link(session.jit, f"steelyard{len(session.libraries)}")
+        # A name is spent even when its linking fails.
+        library = builder.link(session.jit, f"steelyard{next(session.numbers)}")
     except RuntimeError as error:
         names = ", ".join(entries)
-        raise LLVMError(f"linking {names} failed: {str(error).strip()}") from error
+        raise LLVMError(
+            f"linking {names} failed: {str(error).strip()}. Link what `assemble` made "
+            "of a program that defines each entry and all it calls."
+        ) from error
     session.libraries.append(library)
     return {entry: library[entry] for entry in entries}
 
@@ -107,6 +112,7 @@ class _Session:
     machine: llvm.TargetMachine
     jit: llvm.LLJIT
     libraries: list[llvm.ResourceTracker] = field(default_factory=list)
+    numbers: Iterator[int] = field(default_factory=itertools.count)
 
 
 @functools.cache

@@ -24,4 +24,5 @@ def empty(
     nbytes = math.prod(shape) * np.dtype(dtype).itemsize
     raw = np.empty(nbytes + 2 * margin + 4096 + offset, np.uint8)
     first = -(raw.ctypes.data + margin) % 4096 + margin + offset
-    return raw[first : first + nbytes].view(dtype).reshape(shape)
+    # Not a slice: one of no bytes would start where raw does.
+    return np.ndarray(shape, dtype, raw, first)

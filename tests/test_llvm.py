@@ -1,0 +1,104 @@
+import ctypes
+import re
+
+import pytest
+
+from steelyard_device import llvm
+from steelyard_device.errors import DeviceError
+
+ANSWER = "define i32 @answer() { ret i32 42 }"
+
+
+def call(address):
+    """Call loaded code that takes nothing and returns an i32."""
+    return ctypes.CFUNCTYPE(ctypes.c_int32)(address)()
+
+
+def test_loaded_code_runs():
+    """Text becomes object code, and object code an address to call."""
+    code = llvm.assemble(ANSWER)
+    assert call(llvm.link(code, ["answer"])["answer"]) == 42
+
+
+def test_programs_with_the_same_entry_live_side_by_side():
+    """Candidates of one kernel share its name, and each keeps its own code."""
+    texts = [f"define i32 @same() {{ ret i32 {k} }}" for k in range(3)]
+    addresses = [llvm.link(llvm.assemble(t), ["same"])["same"] for t in texts]
+    assert [call(address) for address in addresses] == [0, 1, 2]
+
+
+def test_one_object_may_have_several_entries():
+    """Every entry that is asked for has its address."""
+    text = "define i32 @one() { ret i32 1 }\ndefine i32 @two() { ret i32 2 }"
+    found = llvm.link(llvm.assemble(text), ["two", "one"])
+    assert {name: call(address) for name, address in found.items()} == {
+        "one": 1,
+        "two": 2,
+    }
+
+
+def test_the_same_text_gives_the_same_code():
+    """Bytes depend on the text alone, so that a hash can stand for a kernel."""
+    assert llvm.assemble(ANSWER) == llvm.assemble(ANSWER)
+
+
+def test_phases_are_told_in_order_with_their_time():
+    """A recorder hears of each phase once; nanoseconds are whole and not negative."""
+    heard = []
+    llvm.assemble(ANSWER, lambda name, spent: heard.append((name, spent)))
+    assert [name for name, _ in heard] == ["parse", "verify", "codegen"]
+    assert all(isinstance(spent, int) and spent >= 0 for _, spent in heard)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("define void @f() { ret i32 0 }", "value doesn't match function result"),
+        ("", None),
+        ("define i32 @f() { %a = add i32 %a, 1\n ret i32 %a }", "own value"),
+        ("define void @f() { call void @g()\n ret void }", "@g"),
+        ("this is no program", "expected top-level entity"),
+    ],
+)
+def test_what_is_no_program_is_rejected_in_llvms_words(text, said):
+    """The error is the device's and carries what LLVM saw; empty text is legal."""
+    if said is None:
+        assert llvm.assemble(text)
+        return
+    with pytest.raises(llvm.LLVMError, match=re.escape(said)) as caught:
+        llvm.assemble(text)
+    assert isinstance(caught.value, DeviceError)
+
+
+def test_a_failed_link_costs_no_later_one():
+    """The first version gave every later library the failed one's name."""
+    for bad in (b"", b"no object", llvm.assemble(ANSWER)[:80]):
+        with pytest.raises(llvm.LLVMError, match="linking f failed"):
+            llvm.link(bad, ["f"])
+    with pytest.raises(llvm.LLVMError, match="Symbols not found"):
+        llvm.link(llvm.assemble(ANSWER), ["question"])
+    assert call(llvm.link(llvm.assemble(ANSWER), ["answer"])["answer"]) == 42
+
+
+def test_a_symbol_nobody_defines_fails_to_link():
+    """Code that calls what does not exist is refused before it runs."""
+    text = (
+        "declare void @nowhere()\ndefine void @f() { call void @nowhere()\nret void }"
+    )
+    with pytest.raises(llvm.LLVMError, match="linking f failed"):
+        llvm.link(llvm.assemble(text), ["f"])
+
+
+def test_the_host_is_described():
+    """A vector is one of the widths we know, and follows from the features."""
+    host = llvm.host()
+    assert host.architecture in host.triple
+    assert host.cpu
+    wide = 64 if "avx512f" in host.features else 32 if "avx2" in host.features else 16
+    assert host.vector_bytes == wide
+
+
+def test_disassembly_shows_the_entry():
+    """The text for people names the function and its instruction."""
+    assert "answer:" in llvm.disassembly(ANSWER)
+    assert "42" in llvm.disassembly(ANSWER)
