@@ -17,8 +17,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, TypeAlias
 
-import numpy as np
-
 from steelyard_kernels import bind as binding
 from steelyard_kernels.bind import Array, BoundKernel, Outputs
 from steelyard_kernels.build import Built, Failed, build, machine
@@ -137,7 +135,7 @@ class KernelFunction:
 
     def __call__(self, *arrays: Array, out: Outputs = None, **scalars: float) -> Result:
         """Run once; return the outputs as the function returned them."""
-        bound = self.bind(*arrays, out=out, **scalars)
+        bound = self.bind(*arrays, out=out, schedule=None, **scalars)
         bound.launch()
         outputs = bound.outputs
         names = list(outputs)
@@ -161,13 +159,12 @@ class KernelFunction:
         specs = []
         for name, array in zip(names, arrays, strict=False):
             if isinstance(array, tuple) and len(array) == 2:
-                shape, dtype = array
+                shape, dtype = tuple(array[0]), array[1]
+                specs.append((shape, binding.element_type(self.name, name, dtype)))
             else:
                 binding.check_array(self.name, name, array)
-                assert isinstance(array, np.ndarray)
-                shape, dtype = array.shape, array.dtype
-            element = binding.element_type(self.name, name, dtype)
-            specs.append((tuple(shape), element))
+                element = binding.element_type(self.name, name, array.dtype)
+                specs.append((array.shape, element))
         return specs
 
 

@@ -38,6 +38,10 @@ Spec: TypeAlias = tuple[Shape, DType]
 MAX_ELEMENTS: Final = 2**31 - 1  # issue 2; leaves room in every int64 byte offset
 
 
+# Keywords of a kernel's call and bind, which a scalar of that name would hide.
+RESERVED: Final = frozenset({"out", "schedule"})
+
+
 @dataclass(frozen=True, slots=True)
 class ScalarParameter:
     """A runtime scalar of the signature; `default` is None where it must be given."""
@@ -91,6 +95,11 @@ _TYPES: Final[dict[Any, DType]] = {
 
 def _scalar_parameter(kernel: str, parameter: inspect.Parameter) -> ScalarParameter:
     """Type a scalar by its annotation, else by its default, else as float64."""
+    if parameter.name in RESERVED:
+        raise KernelError(
+            f"{kernel}: scalar {parameter.name} is named like an argument of every "
+            f"call ({', '.join(sorted(RESERVED))}); give it another name."
+        )
     default = None if parameter.default is parameter.empty else parameter.default
     kind = parameter.annotation
     if kind is parameter.empty:

@@ -25,7 +25,7 @@ def adam_v(
 
 @kernel
 def adam_update(
-    gradient: Array,
+    gradient: Array,  # noqa: ARG001 - overwritten, never read
     m: Array,
     v: Array,
     *,

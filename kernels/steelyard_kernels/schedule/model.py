@@ -7,8 +7,8 @@ than `RESIDENT_BYTES`, and in the last-level cache otherwise.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
+from math import prod
 from typing import Final, Protocol
 
 from steelyard_kernels.cost import bytes_moved
@@ -19,24 +19,31 @@ from steelyard_kernels.expr import Program
 # about twice that while the operands stay in its last-level cache.
 MEMORY_RATE: Final = 29.0
 CACHE_RATE: Final = 60.0
-# Operands below this stay cached between launches: half of the smallest last-level
-# cache (8 MiB a core complex) we expect, the other half being somebody else's.
-RESIDENT_BYTES: Final = 4 << 20
+# Operands below this stay in the last-level cache between launches, unless somebody
+# clears it: a quarter of the reference machine's 32 MiB, which it shares.
+RESIDENT_BYTES: Final = 8 << 20
 # A fork and join of the native pool from Python (FACTS.md 2).
 FORK_JOIN_NS: Final = 600.0
 # One atomic addition on a line that another core holds.
 CLAIM_NS: Final = 50.0
-# A vector operation, at two a cycle and 3 GHz, and what a loop iteration adds.
+# A vector operation, at two a cycle and 3 GHz; and what a loop iteration adds: two of
+# the six micro-operations of a cycle.
 OPERATION_NS: Final = 0.17
-ITERATION_NS: Final = 0.35
+ITERATION_NS: Final = 0.1
 # The share of the last chunk that one thread waits for another that is as fast.
 JITTER: Final = 0.1
 # How much of the shorter of memory time and arithmetic hides behind the longer: the
 # loads of a vector run ahead of its arithmetic, but a row waits for its reductions.
 OVERLAP: Final = 0.7
 # The part of memory time that prefetching the next rows saves: the lower end of
-# 5-20 % seen for normalization (FACTS.md 2).
+# 5-20 % seen for normalization (FACTS.md 2). In cache it only adds instructions.
 PREFETCH_SAVING: Final = 0.05
+# Memory time that a block of n rows loses at its reductions is this / n: blocks of 1,
+# 2 and 4 rows of 4096 float32 took 1.76, 1.67 and 1.48 times a copy.
+ROW_STALL: Final = 0.25
+# Building takes about 20 us for each vector operation in the text, and a kernel is
+# launched perhaps 5000 times: what a longer text must win back in every launch.
+BUILD_NS: Final = 4.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,35 +86,46 @@ class Schedule(Protocol):
         """Whether stores go round the caches."""
 
 
-def memory_term(program: Program, schedule: Schedule, machine: Machine) -> float:
+@dataclass(frozen=True, slots=True)
+class Traffic:
+    """The bytes a program moves, and those of them that it writes without reading."""
+
+    moved: int
+    fresh: int
+    updates: bool
+
+    @property
+    def resident(self) -> bool:
+        """Whether the operands stay in the last-level cache."""
+        return self.moved <= RESIDENT_BYTES
+
+
+def traffic(program: Program) -> Traffic:
+    """Count a program's bytes."""
+    fresh = sum(
+        output.value.dtype.bytes * prod(output.value.shape)
+        for output in program.outputs
+        if output.updates is None
+    )
+    updates = any(output.updates is not None for output in program.outputs)
+    return Traffic(bytes_moved(program), fresh, updates)
+
+
+def memory_term(bytes_: Traffic, schedule: Schedule, machine: Machine) -> float:
     """Return the nanoseconds that moving the operands takes.
 
     A store that is not streaming first reads the line it writes, unless the program
     reads it anyway; a streaming store of a small output pays memory's rate.
     """
     threads = machine.threads if schedule.threads == 0 else 1
-    moved = bytes_moved(program)
-    fresh = sum(
-        output.value.dtype.bytes * _elements(output.value.shape)
-        for output in program.outputs
-        if output.updates is None
-    )
-    if moved <= RESIDENT_BYTES:
-        rate = CACHE_RATE * threads
-        evicted = fresh / (MEMORY_RATE * threads) if schedule.streaming else 0.0
-        return moved / rate + evicted
-    allocated = 0 if schedule.streaming else fresh
-    updated = sum(o.updates is not None for o in program.outputs)
-    if schedule.streaming and updated:
-        allocated = moved  # throws lines out that were just read: seen twice as slow
-    return (moved + allocated) / (MEMORY_RATE * threads)
-
-
-def _elements(shape: Iterable[int]) -> int:
-    count = 1
-    for extent in shape:
-        count *= extent
-    return count
+    if bytes_.resident:
+        cached = bytes_.moved / (CACHE_RATE * threads)
+        evicted = bytes_.fresh / (MEMORY_RATE * threads)
+        return cached + evicted if schedule.streaming else cached
+    allocated = 0 if schedule.streaming else bytes_.fresh
+    if schedule.streaming and bytes_.updates:
+        allocated = bytes_.moved  # throws out lines just read: seen 1.5 times as slow
+    return (bytes_.moved + allocated) / (MEMORY_RATE * threads)
 
 
 def sharing_terms(

@@ -24,6 +24,7 @@ from steelyard_kernels.expr import (
 )
 from steelyard_kernels.loops import INDEX, Buffer, Kernel, Operand, Var
 from steelyard_kernels.schedule.model import (
+    BUILD_NS,
     ITERATION_NS,
     OPERATION_NS,
     PREFETCH_SAVING,
@@ -31,7 +32,7 @@ from steelyard_kernels.schedule.model import (
     Prediction,
     memory_term,
     sharing_terms,
-    together,
+    traffic,
 )
 from steelyard_kernels.schedule.parameters import (
     Arguments,
@@ -320,7 +321,15 @@ def candidates(
 ) -> tuple[Pointwise, ...]:
     """Return every legal schedule worth trying, in order."""
     space = _space(program)
-    widest = max((n.dtype.bytes for n in program.nodes if n.dtype.bytes > 2), default=4)
+    shape = program.outputs[0].value.shape
+    widest = max(
+        (
+            n.dtype.bytes
+            for n in program.nodes
+            if n.shape == shape and n.dtype.bytes > 2
+        ),
+        default=4,
+    )
     full = machine.lanes(widest)
     found = []
     for knobs in product(
@@ -339,23 +348,31 @@ def candidates(
 
 def model(program: Program, schedule: Pointwise, machine: Machine) -> Prediction:
     """Predict one launch."""
+    memory = memory_term(traffic(program), schedule, machine)
+    return predict(program, schedule, machine, memory)
+
+
+def predict(
+    program: Program, schedule: Pointwise, machine: Machine, memory: float
+) -> Prediction:
+    """Predict one launch whose memory traffic takes so many nanoseconds."""
     elements = prod(program.outputs[0].value.shape)
     threads = machine.threads if schedule.threads == 0 else 1
     full = machine.lanes(4)
-    memory = memory_term(program, schedule, machine)
     if schedule.prefetch:
         memory *= 1 + PREFETCH_SAVING  # the hardware already does: only more work
     statements = len(program.nodes) + len(program.outputs)
-    vectors = elements / full
-    computing = statements * vectors * OPERATION_NS / threads
-    looping = vectors * full / (schedule.lanes * schedule.unroll) * ITERATION_NS
+    vectors = elements / full / threads
+    spills = _pressure(schedule, statements, full)
+    computing = vectors * (statements * OPERATION_NS + spills)
+    computing += vectors * full / (schedule.lanes * schedule.unroll) * ITERATION_NS
+    bodies = schedule.unroll + (schedule.unroll > 1) + 1
     chunks = max(1, -(-elements // schedule.chunk))
-    work = together(memory, computing)
+    work = max(memory, computing)  # no iteration waits for another: all overlaps
     return Prediction(
         (
-            ("memory and arithmetic", work),
-            ("loops", looping / threads),
-            ("registers", _pressure(schedule, statements, full) * vectors / threads),
+            ("memory or arithmetic", work),
+            ("build share", bodies * statements * schedule.lanes / full * BUILD_NS),
             *sharing_terms(schedule, machine, chunks, work),
         )
     )
@@ -371,7 +388,12 @@ def rank(
     program: Program, machine: Machine, *, aligned: bool = True
 ) -> list[tuple[Pointwise, Prediction]]:
     """Return every candidate with its prediction, in order."""
-    return [
-        (schedule, model(program, schedule, machine))
-        for schedule in candidates(program, machine, aligned=aligned)
-    ]
+    memory: dict[tuple[int, bool], float] = {}  # by what memory traffic depends on
+    moved = traffic(program)
+    found = []
+    for schedule in candidates(program, machine, aligned=aligned):
+        key = schedule.threads, schedule.streaming
+        if key not in memory:
+            memory[key] = memory_term(moved, schedule, machine)
+        found.append((schedule, predict(program, schedule, machine, memory[key])))
+    return found

@@ -6,13 +6,13 @@ are loaded and widened once for the block.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
 from typing import Final, TypeAlias
 
 from steelyard_kernels.builder import Builder, const
-from steelyard_kernels.expr import Input, Node, Reduce, Scalar, operands
+from steelyard_kernels.expr import Input, Node, Reduce, Scalar, operands, reachable
 from steelyard_kernels.loops import INDEX, Buffer, Kernel, Operand, Var
 from steelyard_kernels.schedule.parameters import Arguments
 from steelyard_kernels.schedule.passes import (
@@ -52,6 +52,7 @@ class Knobs:
     chunk: int
     stream_alignment: int  # of every vector store, in bytes; 0: no streaming
     prefetch: bool
+    hoist: bool  # compute columns once a launch, not once a block
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +81,27 @@ class Row:
     out: Operand
 
 
+def hoistable(rows: Rows) -> tuple[Node, ...]:
+    """Return the computed columns that elements or outputs read."""
+    read = read_by_rows(rows)
+    return tuple(
+        node
+        for node in rows.program.nodes
+        if rows.places[node.number] == COLUMN
+        and node.number in read
+        and not isinstance(node, Input)
+    )
+
+
+def read_by_rows(rows: Rows) -> set[int]:
+    """Return the numbers of nodes that elements, sums or outputs read."""
+    read = {output.value.number for output in rows.program.outputs}
+    for node in rows.program.nodes:
+        if rows.places[node.number] == ELEMENT or isinstance(node, Reduce):
+            read |= {arg.number for arg in operands(node)}
+    return read
+
+
 # visit(row, env, carried, at, mask) uses one vector of a row, returns what it carries.
 Visit: TypeAlias = Callable[[Row, Env, Carried, Operand, Operand | None], Carried]
 Totals: TypeAlias = dict[int, dict[str, Operand]]
@@ -101,6 +123,8 @@ class RowEmitter:
         self.pitch = -(-rows.extent // self.lanes) * self.lanes + LINE
         self.scratch: tuple[Buffer, ...] = ()
         self.spread = self._spread()
+        self.hoisted: dict[int, Buffer] = {}
+        self.direct = read_by_rows(rows)
         self.inputs = [
             (node, rows.inputs[node.number])
             for node in self.nodes
@@ -136,11 +160,36 @@ class RowEmitter:
         )
         scope = Scope({}, {})
         self._scalars(scope, {}, UNIFORM, 0)
+        if knobs.hoist:
+            self._hoist(scope)
         with b.parallel(count, knobs.chunk, knobs.threads) as (low, high):
             self._blocks(scope, low, high)
         if knobs.stream_alignment:
             b.fence()
         return b.kernel("kernel", (*self.args.order, count))
+
+    def _hoist(self, scope: Scope) -> None:
+        """Emit the columns that rows read, such as a widened bias, into scratch."""
+        b, lanes = self.b, self.lanes
+        columns = hoistable(self.rows)
+        buffers = [b.alloc("column", node.dtype, self.pitch) for node in columns]
+        needed = reachable(columns)
+        walk = [n for n in needed if self.rows.places[n.number] == COLUMN]
+
+        def body(
+            at: Operand, vectors: int, mask: Operand | None, _: Carried
+        ) -> Carried:
+            for u in range(vectors):
+                place = b.at("add", at, u * lanes)
+                env = self._column_values(walk, scope, place, mask)
+                for node, buffer in zip(columns, buffers, strict=True):
+                    b.store(buffer, place, env[node.number])
+            return ()
+
+        tile_constant(b, self.rows.extent, (lanes, 1), body)
+        self.hoisted = {
+            node.number: buffer for node, buffer in zip(columns, buffers, strict=True)
+        }
 
     def _blocks(self, scope: Scope, low: Operand, high: Operand) -> None:
         """Emit the chunk by blocks; rows that fill no block go one by one."""
@@ -278,21 +327,35 @@ class RowEmitter:
 
     def _columns(self, walk: Walk, row: Row, at: Operand, mask: Operand | None) -> Env:
         """Emit what every row of the block reads at a column."""
-        b = self.b
         # Uniform values are the same in every row's scope: the first row's will do.
-        env = dict(row.scope.vectors)
+        if not self.hoisted:
+            return self._column_values(walk.columns, row.scope, at, mask)
+        b, lanes = self.b, self.lanes
         shared: Env = {}
         for node in walk.columns:
-            if node.number in self.gone:
-                continue
-            if isinstance(node, Input):
-                value: Operand = b.load(
-                    self.args.inputs[node.index], at, self.lanes, mask
-                )
-            else:
-                value = lower_node(b, env, node, self.lanes, self.fused)
-            env[node.number] = shared[node.number] = value
+            if node.number in self.hoisted:
+                shared[node.number] = b.load(self.hoisted[node.number], at, lanes)
+            elif isinstance(node, Input) and node.number in self.direct:
+                buffer = self.args.inputs[node.index]
+                shared[node.number] = b.load(buffer, at, lanes, mask)
         return shared
+
+    def _column_values(
+        self, columns: Iterable[Node], scope: Scope, at: Operand, mask: Operand | None
+    ) -> Env:
+        """Emit one vector of columns from the inputs on."""
+        b, lanes = self.b, self.lanes
+        env = dict(scope.vectors)
+        made: Env = {}
+        for node in columns:
+            if isinstance(node, Input):
+                buffer = self.args.inputs[node.index]
+                made[node.number] = b.load(buffer, at, lanes, mask)
+            elif node.number not in self.gone:
+                made[node.number] = lower_node(b, env, node, lanes, self.fused)
+            if node.number in made:
+                env[node.number] = made[node.number]
+        return made
 
     def _elements(
         self, walk: Walk, row: Row, shared: Env, at: Operand, mask: Operand | None

@@ -6,7 +6,7 @@ from typing import Final, TypeAlias
 
 from steelyard_kernels.errors import KernelError
 from steelyard_kernels.expr import Program, Reduce
-from steelyard_kernels.schedule import normalization, pointwise
+from steelyard_kernels.schedule import normalization, pointwise, row_model
 from steelyard_kernels.schedule.model import Machine, Prediction
 from steelyard_kernels.schedule.normalization import Normalization
 from steelyard_kernels.schedule.parameters import Lowered
@@ -39,7 +39,7 @@ def rank(
     if strategy(program) == "pointwise":
         ranked += pointwise.rank(program, machine, aligned=aligned)
     else:
-        ranked += normalization.rank(program, machine, aligned=aligned)
+        ranked += row_model.rank(program, machine, aligned=aligned)
     return sorted(ranked, key=lambda row: row[1].total)  # stable: ties keep order
 
 
@@ -49,11 +49,13 @@ def candidates(
     """Return every legal schedule worth trying, in order."""
     if strategy(program) == "pointwise":
         return pointwise.candidates(program, machine, aligned=aligned)
-    return normalization.candidates(program, machine, aligned=aligned)
+    return row_model.candidates(program, machine, aligned=aligned)
 
 
 def heuristic(program: Program, machine: Machine, *, aligned: bool = True) -> Schedule:
     """Return the candidate that the model predicts to be fastest."""
+    if strategy(program) == "normalization" and not is_nothing(program):
+        return row_model.heuristic(program, machine, aligned=aligned)
     return rank(program, machine, aligned=aligned)[0][0]
 
 
