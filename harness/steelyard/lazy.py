@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 import importlib
+import io
 import sys
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
@@ -126,7 +127,7 @@ class Lazy(click.Group):
 def _never_fail_to_print() -> None:
     """Print what the terminal's encoding lacks as a question mark."""
     for stream in (sys.stdout, sys.stderr):
-        if hasattr(stream, "reconfigure"):
+        if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")
 
 

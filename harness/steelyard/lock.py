@@ -61,6 +61,7 @@ def _open(path: Path) -> int:
     The plain open comes first: in a sticky folder Linux refuses O_CREAT on another
     user's existing file (fs.protected_regular).
     """
+    reason = OSError()
     for flags in (os.O_RDWR, os.O_RDWR | os.O_CREAT, os.O_RDONLY):
         try:
             handle = os.open(path, flags | os.O_CLOEXEC | os.O_NOFOLLOW, SHARED)
