@@ -299,15 +299,13 @@ def _foreign(dtype: Any) -> bool:
 
 def _assigned(frame: FrameType) -> str:
     """Return the variable that the call under way in ``frame`` is assigned to."""
-    following = (
-        i for i in dis.get_instructions(frame.f_code) if i.offset > frame.f_lasti
-    )
-    target = next(following, None)
-    if target is None or not target.opname.startswith("STORE_"):
+    code = {i.offset: i for i in dis.get_instructions(frame.f_code)}
+    at = min((offset for offset in code if offset > frame.f_lasti), default=-1)
+    while at in code and code[at].opname == "JUMP_FORWARD":  # x = call if c else d
+        at = code[at].argval
+    if at not in code or not code[at].opname.startswith("STORE_"):
         raise BenchmarkError(
             f"a buffer declared on line {frame.f_lineno} of {frame.f_code.co_name} "
             "is not assigned to a variable. Assign it, or give it a name=."
         )
-    # Python 3.13 fuses the store with the next instruction and names both variables.
-    names = target.argval
-    return str(names[0] if isinstance(names, tuple) else names)
+    return str(code[at].argval)
