@@ -61,7 +61,9 @@ class Row:
         return stats.histogram([x for t in self.trials for x in t.samples.per_launch()])
 
     def rate(self, quantity: str) -> float | None:
-        """Return bytes, operations or items per second."""
+        """Return bytes, operations or items per second; a build moves none of them."""
+        if self.mode.startswith("build/"):
+            return None
         estimate = self.estimate
         amount = self.trials[-1].facts.get(quantity) if self.trials else None
         if not amount or estimate is None or not estimate.value > 0:
