@@ -1,0 +1,131 @@
+"""What several suites share: peers, and yardsticks with a chosen kind of store."""
+
+from __future__ import annotations
+
+import functools
+import importlib.util
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from steelyard.work import CallableWork
+from steelyard_kernels import KernelFunction
+from steelyard_kernels.bind import BoundKernel
+from steelyard_kernels.build import machine
+from steelyard_kernels.schedule import strategies
+
+Array = NDArray[Any]
+
+_PACKAGES: Final = {"numba": "numba", "inductor": "torch"}
+"""Peers that are measured where their package is installed."""
+
+
+def available(*names: str) -> list[str]:
+    """Return the peers among ``names`` that are installed, importing none of them."""
+    return [n for n in names if importlib.util.find_spec(_PACKAGES[n]) is not None]
+
+
+def on_all_cores(n: int) -> bool:
+    """Say whether ``n`` elements are worth another library's fork and join."""
+    return n >= 1 << 16
+
+
+@dataclass(frozen=True, slots=True)
+class Peer:
+    """A function of another library, imported and made when its arrays are there."""
+
+    make: Callable[[], Callable[..., Any]]
+
+    def bind(self, *arrays: Any, **keywords: Any) -> CallableWork:
+        """Return the work of calling it: nothing of ours stands in between."""
+        return CallableWork(self.make(), *arrays, **keywords)
+
+    def __call__(self, *arrays: Any, **keywords: Any) -> Any:
+        """Call it once."""
+        return self.make()(*arrays, **keywords)
+
+
+def inductor(function: Callable[..., Any]) -> Peer:
+    """Return ``torch.compile`` of a function over tensors; its first call compiles."""
+
+    @functools.cache
+    def compiled() -> Callable[..., Any]:
+        import torch
+
+        torch.set_num_threads(len(os.sched_getaffinity(0)))
+        made: Callable[..., Any] = torch.compile(function, dynamic=False)
+        return made
+
+    return Peer(compiled)
+
+
+@dataclass(frozen=True, slots=True)
+class WithStores:
+    """A kernel with its best predicted schedule of one kind of store.
+
+    The yardstick of a memory-bound kernel is the fastest copy there is, whatever the
+    model would choose: stores round the caches win cold and lose warm.
+    """
+
+    kernel: KernelFunction
+    streaming: bool
+
+    def bind(self, *arrays: Array, **keywords: Any) -> BoundKernel:
+        """Bind the kernel under that schedule."""
+        ranked = strategies.rank(self.kernel.program(*arrays), machine())
+        schedule = next(s for s, _ in ranked if s.streaming is self.streaming)
+        return self.kernel.bind(*arrays, schedule=schedule, **keywords)
+
+    def __call__(self, *arrays: Array, **keywords: Any) -> None:
+        """Run once."""
+        self.bind(*arrays, **keywords).launch()
+
+
+class BoundSequence:
+    """Bound kernels launched one after another, as a program of several does."""
+
+    def __init__(self, works: Sequence[BoundKernel]) -> None:
+        self._works = works
+        self.wait = works[-1].wait
+        self.ready = works[-1].ready
+
+    def launch(self, count: int = 1) -> None:
+        """Launch all of them in order, ``count`` times."""
+        for _ in range(count):
+            for work in self._works:
+                work.launch()
+
+    def facts(self) -> Mapping[str, Any]:
+        """Return the sums of bytes and operations: each kernel reads its arguments."""
+        each = [work.facts() for work in self._works]
+        return {
+            name: sum(int(str(facts[name])) for facts in each)
+            for name in ("bytes", "operations")
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class InTurn:
+    """Kernels to launch in turn, each on some of the arguments."""
+
+    kernels: tuple[tuple[KernelFunction, tuple[int, ...]], ...]
+    """Each kernel with the places of its arguments among those that are given."""
+
+    def bind(self, *arrays: Array) -> BoundSequence:
+        """Bind them all."""
+        return BoundSequence(
+            [one.bind(*(arrays[place] for place in at)) for one, at in self.kernels]
+        )
+
+    def __call__(self, *arrays: Array) -> None:
+        """Run them once."""
+        self.bind(*arrays).launch()
+
+
+def rounded(values: Array, dtype: str) -> Array:
+    """Return float64 values as they are after a cast to ``dtype``."""
+    return values.astype(np.float32).astype(dtype).astype(np.float64)
