@@ -18,11 +18,16 @@ def parse(text: str) -> Predicate:
     A word matches an id that contains it (a name with its axes is a word too).
 
     Raises:
-        SteelyardError: the expression is incomplete.
+        SteelyardError: the expression is incomplete, or too deep to be read.
     """
     tokens = _TOKEN.findall(text)
     rest = iter([*tokens, ""])
-    predicate, following = _either(rest, next(rest))
+    try:
+        predicate, following = _either(rest, next(rest))
+    except RecursionError:
+        raise SteelyardError(
+            "-k cannot be read: it is nested too deeply. Leave parentheses out."
+        ) from None
     if following:
         raise _unreadable(text, following)
     return predicate

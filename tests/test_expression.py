@@ -1,0 +1,95 @@
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from steelyard import SteelyardError, expression
+
+WORDS = ["copy", "n=1000", "float16", "copy[n=1000,dtype=float16]", "andor", "x"]
+NAMES = ["copy[n=1000,dtype=float16]", "copy[n=10000]", "triad[dtype=float16]", "x", ""]
+
+# An expression as text beside what it means as a function of a name.
+LEAVES = st.sampled_from(WORDS).map(lambda word: (word, lambda name: word in name))
+
+
+def joined(parts):
+    """Join expressions by and, or, and not, in every bracketing."""
+    negated = parts.map(lambda p: (f"not ({p[0]})", lambda name: not p[1](name)))
+    both = st.tuples(parts, parts).map(
+        lambda pq: (
+            f"({pq[0][0]}) and ({pq[1][0]})",
+            lambda name: pq[0][1](name) and pq[1][1](name),
+        )
+    )
+    either = st.tuples(parts, parts).map(
+        lambda pq: (
+            f"({pq[0][0]})or( {pq[1][0]} )",
+            lambda name: pq[0][1](name) or pq[1][1](name),
+        )
+    )
+    return negated | both | either
+
+
+@given(st.recursive(LEAVES, joined, max_leaves=12))
+def test_an_expression_means_what_its_parts_mean(pair):
+    """In any nesting, the predicate agrees with Python's own logic."""
+    text, means = pair
+    accepts = expression.parse(text)
+    assert [accepts(name) for name in NAMES] == [bool(means(name)) for name in NAMES]
+
+
+@given(
+    st.lists(st.sampled_from(["and", "or", "not", "not not"]), max_size=8), st.data()
+)
+def test_words_bind_as_in_python(operators, data):
+    """Not before and before or, without any parentheses."""
+    words, python = [], []
+    for operator in ["", *operators]:
+        word = data.draw(st.sampled_from(WORDS))
+        joint = operator if operator in {"and", "or", ""} else f"or {operator}"
+        words += [joint, word]
+        python += [joint, repr(word), "in name"]
+    accepts = expression.parse(" ".join(words))
+    for name in NAMES:
+        assert accepts(name) == eval(" ".join(python), {"name": name})
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("", "  ", "and", "a and", "a or or b", "not", "not and", "a b"),
+        *("(", ")", "(a", "a)", "()", "(a or) b", "((a)", "a (b)"),
+    ],
+)
+def test_an_incomplete_expression_is_refused(text):
+    """The sentence says what came and what was expected."""
+    with pytest.raises(SteelyardError) as caught:
+        expression.parse(text)
+    said = str(caught.value)
+    assert said.startswith("-k cannot be read: after ")
+    assert "expected words of a case id joined by and, or, not" in said
+
+
+@given(st.text(alphabet="ab ()[]=,andornot\t\n", max_size=40))
+def test_any_text_is_an_expression_or_a_sentence(text):
+    """Nothing else comes out, whatever is typed."""
+    try:
+        accepts = expression.parse(text)
+    except SteelyardError:
+        return
+    assert accepts("a[b=1]") in {True, False}
+
+
+def test_a_thousand_alternatives_are_no_deeper_than_two():
+    """A list of cases pasted from a report is an ordinary expression."""
+    names = [f"copy[n={k}]" for k in range(3000)]
+    accepts = expression.parse(" or ".join(names))
+    assert all(accepts(name) for name in names)
+    assert not accepts("triad[n=1]")
+
+
+def test_an_expression_nested_beyond_reading_is_refused():
+    """Rather than that Python's stack overflows."""
+    with pytest.raises(SteelyardError, match="nested too deeply"):
+        expression.parse("(" * 5000 + "a" + ")" * 5000)
+    with pytest.raises(SteelyardError, match="nested too deeply"):
+        expression.parse("not " * 5000 + "a")

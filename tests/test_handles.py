@@ -1,0 +1,269 @@
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from steelyard import BenchmarkError, Builder
+from steelyard.handles import DISTRIBUTIONS, Handle, replaced
+from steelyard.mode import parse
+
+
+@pytest.fixture
+def b():
+    """Give the builder that a benchmark's function is given."""
+    return Builder()
+
+
+def test_a_buffer_is_named_by_its_variable(b):
+    """Local, annotated and captured variables alike."""
+    x = b.input(3)
+    y: Handle = b.output((2, 3), "float16")
+    z = b.inout(3)
+
+    def inner():
+        return z
+
+    assert [x.name, y.name, inner().name] == ["x", "y", "z"]
+    assert list(b.handles.values()) == [x, y, z]
+    assert (y.role, y.shape, y.dtype, y.size) == ("output", (2, 3), "float16", 6)
+
+
+def test_variables_that_follow_one_another_keep_their_names(b):
+    """Python 3.13 fuses the store of one with the load of the next."""
+    first = b.input(1)
+    second = b.input(2)
+    third, again = b.input(3, name="third"), b.input(4, name="again")
+    assert list(b.handles) == ["first", "second", "third", "again"]
+    assert [first.size, second.size, third.size, again.size] == [1, 2, 3, 4]
+
+
+def test_a_buffer_without_a_variable_asks_for_a_name(b):
+    """In a list, an attribute, a tuple or a helper there is none to take."""
+
+    def helper():
+        return b.input(1)
+
+    class Thing:
+        pass
+
+    with pytest.raises(BenchmarkError, match="give it a name="):
+        helper()
+    with pytest.raises(BenchmarkError, match="is not assigned to a variable"):
+        [b.input(1)]
+    with pytest.raises(BenchmarkError, match="is not assigned to a variable"):
+        Thing().x = b.input(1)
+    with pytest.raises(BenchmarkError, match="is not assigned to a variable"):
+        _x, _y = b.input(1), b.input(2)
+    assert not b.handles
+
+
+def test_two_buffers_of_one_name_are_refused(b):
+    """A loop that assigns one variable needs names."""
+    for count in (1, 2):
+        if count == 2:
+            with pytest.raises(BenchmarkError, match="input x is declared twice"):
+                x = b.input(count)
+        else:
+            x = b.input(count)
+    assert list(b.handles.values()) == [x]
+
+
+@pytest.mark.parametrize(
+    ("shape", "lengths"),
+    [
+        (5, (5,)),
+        (0, (0,)),
+        ((), ()),
+        ([2, 3], (2, 3)),
+        (np.int64(4), (4,)),
+        (np.zeros((2, 3)).shape, (2, 3)),
+        ((np.int32(1), True), (1, 1)),
+        ((1 << 40, 1 << 40), (1 << 40, 1 << 40)),
+    ],
+)
+def test_shapes_are_whole_numbers_of_any_kind(b, shape, lengths):
+    """NumPy's integers become Python's; nothing is allocated for huge ones."""
+    x = b.input(shape)
+    assert x.shape == lengths
+    assert all(type(length) is int for length in x.shape)
+
+
+@pytest.mark.parametrize("shape", [-1, (3, -1), 1.0, (2, 1e3), "12", None, ("a",)])
+def test_a_shape_of_anything_else_is_refused(b, shape):
+    """The sentence names the buffer and shows the shape."""
+    with pytest.raises(BenchmarkError) as caught:
+        b.output(shape, name="y")
+    said = str(caught.value)
+    assert said.startswith(f"output y has shape {shape!r}; expected one length")
+
+
+class TorchLike:
+    """Prints itself as PyTorch's dtypes do."""
+
+    def __str__(self):
+        return "torch.float16"
+
+
+TorchLike.__module__ = "torch"
+
+
+@pytest.mark.parametrize(
+    ("dtype", "name", "dist"),
+    [
+        ("float16", "float16", "normal"),
+        (np.float32, "float32", "normal"),
+        (np.dtype("float64"), "float64", "normal"),
+        ("f4", "float32", "normal"),
+        (">f8", "float64", "normal"),
+        (float, "float64", "normal"),
+        (bool, "bool", "integers"),
+        ("int32", "int32", "integers"),
+        (np.uint8, "uint8", "integers"),
+        (TorchLike(), "float16", "normal"),
+    ],
+)
+def test_dtypes_may_be_written_in_any_spelling(b, dtype, name, dist):
+    """One name is recorded; floating-point data is normal, others whole numbers."""
+    x = b.input(3, dtype)
+    assert x.dtype == name
+    assert x.recipe[0] == ("dist", dist)
+    y = b.output(3, dtype)
+    assert (y.dtype, y.recipe) == (name, ())
+
+
+@pytest.mark.parametrize(
+    "dtype", ["float17", "O", "S3", "datetime64[s]", "complex64", [("a", "f4")], 3, b""]
+)
+def test_a_dtype_of_no_real_numbers_is_refused(b, dtype):
+    """The sentence lists what there is."""
+    for declare in (b.input, b.output):
+        with pytest.raises(BenchmarkError, match="Use float16, float32, float64"):
+            declare(3, dtype, name="x")
+
+
+def test_a_distribution_has_its_defaults_and_what_is_asked_for(b):
+    """Parameters stand in the recipe, so that they are part of the inputs' hash."""
+    x = b.input(3, dist="uniform", high=2.0)
+    assert x.recipe == (("dist", "uniform"), ("low", 0.0), ("high", 2.0))
+    flag = b.inout(3, "bool")
+    assert dict(flag.recipe)["high"] == 2
+    default = b.input(3)
+    spelled = b.input(3, dist="normal", mean=0.0)
+    assert default.recipe == spelled.recipe
+
+
+def test_unknown_distributions_and_parameters_are_named(b):
+    """Beside those that are known."""
+    with pytest.raises(BenchmarkError, match="expected one of normal, uniform"):
+        b.input(3, dist="gauss", name="x")
+    with pytest.raises(BenchmarkError, match=r"mean=, which dist='uniform' does not"):
+        b.input(3, dist="uniform", mean=1, name="x")
+
+
+@given(st.sampled_from(sorted(DISTRIBUTIONS)))
+def test_every_distribution_can_be_asked_for(dist):
+    """And says all of its parameters."""
+    x = Builder().input(3, dist=dist)
+    assert dict(x.recipe) == {"dist": dist, **DISTRIBUTIONS[dist]}
+
+
+def test_a_launch_takes_any_callable_and_any_keyword(b):
+    """Even keywords that our own parameters might be called."""
+    x = b.input(3)
+    call = b.launch(np.add, x, 1.0, out=x, target=1, self=2, where=x)
+    assert (call.target, call.args, call.out) == (np.add, (x, 1.0), x)
+    assert dict(call.scalars) == {"target": 1, "self": 2, "where": x}
+
+
+@pytest.mark.parametrize("target", [None, 1, "print", []])
+def test_what_cannot_be_called_cannot_be_launched(b, target):
+    """The sentence says what comes first."""
+    with pytest.raises(BenchmarkError, match=r"cannot be called\. Pass a function"):
+        b.launch(target)
+
+
+def test_buffers_are_handed_over_in_a_known_form(b):
+    """Another word is refused before anything is measured."""
+    with pytest.raises(BenchmarkError, match="expected 'numpy' or 'torch'"):
+        b.launch(print, as_="jax")
+
+
+def test_counts_are_numbers_of_known_things(b):
+    """NumPy's numbers become Python's, which the pipe carries."""
+    b.count(bytes=np.int64(8), operations=np.prod((2, 3)), items=0)
+    assert b.counts == {"bytes": 8.0, "operations": 6.0, "items": 0.0}
+    assert all(type(value) is float for value in b.counts.values())
+    for wrong in (-1, float("nan"), float("inf"), "many", None):
+        with pytest.raises(BenchmarkError, match="expected a number from 0 up"):
+            b.count(bytes=wrong)
+    with pytest.raises(BenchmarkError, match="expected bytes, operations or items"):
+        b.count(flops=1)
+
+
+def test_modes_add_up(b):
+    """Each call names some more."""
+    b.mode("kernel/warm")
+    b.mode("latency/warm/8", "build")
+    assert b.modes == tuple(map(parse, ["kernel/warm", "latency/warm/8", "build"]))
+
+
+def test_a_file_gives_shape_and_dtype(b, tmp_path):
+    """Of either byte order, without reading its data."""
+    path = tmp_path / "x.npy"
+    np.save(path, np.arange(6, dtype=">f4").reshape(2, 3))
+    x = b.load(path)
+    assert (x.name, x.role, x.shape, x.dtype) == ("x", "input", (2, 3), "float32")
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (None, "does not exist. Name a .npy file."),
+        (b"", "cannot be read as .npy"),
+        (b"\x93NUMPY", "cannot be read as .npy"),
+        (b"no array at all", "cannot be read as .npy"),
+        (b"\x80\x04K\x01.", "cannot be read as .npy"),
+    ],
+)
+def test_a_file_that_is_no_array_is_named(b, tmp_path, content, said):
+    """Missing, empty, cut, foreign or pickled."""
+    path = tmp_path / "x.npy"
+    if content is not None:
+        path.write_bytes(content)
+    with pytest.raises(BenchmarkError) as caught:
+        b.load(path, name="x")
+    assert said in str(caught.value)
+    assert str(path) in str(caught.value)
+
+
+def test_folders_archives_and_objects_are_no_arrays(b, tmp_path):
+    """Each is refused with its path."""
+    np.savez(tmp_path / "x.npz", a=np.zeros(3))
+    np.save(tmp_path / "o.npy", np.array([{}], object), allow_pickle=True)
+    for path, said in [
+        (tmp_path, "cannot be read"),
+        (tmp_path / "x.npz", "is an archive"),
+        (tmp_path / "o.npy", "cannot be read"),
+    ]:
+        with pytest.raises(BenchmarkError, match=said):
+            b.load(path, name="x")
+
+
+def test_handles_are_replaced_wherever_they_stand(b):
+    """In tuples, lists and dicts of any depth; all else stays as it is."""
+    x = b.input(3)
+    value = (1, [x, {"a": (x, "x")}], None)
+    assert replaced(value, lambda handle: handle.name.upper()) == (
+        1,
+        ["X", {"a": ("X", "x")}],
+        None,
+    )
+
+
+def test_importing_handles_costs_no_numpy():
+    """Declaring does; listing modules without a benchmark does not."""
+    script = "import sys, steelyard.handles; sys.exit('numpy' in sys.modules)"
+    subprocess.run([sys.executable, "-c", script], check=True)
