@@ -29,7 +29,8 @@ class Normalization:
     """The knobs of one normalization lowering.
 
     `rows` a block, `unroll` vectors of `lanes` elements an iteration; `statistics`
-    "shifted" (mean and variance in one pass, a second if it cancelled) or "two_pass";
+    "plain" (mean and variance in one pass, a second if it cancelled), "shifted" (the
+    same about the row's first element: cancels less often) or "two_pass";
     `keep` "scratch" or "recompute" what later passes need; `hoist` computed columns
     (a widened bias) out of the launch's loops; `streaming` stores round the caches; `prefetch` of
     the next block in the last pass; `chunk` rows a thread takes at a time; `threads`
@@ -77,6 +78,7 @@ def lower(
         store_alignment(rows, schedule.lanes) if schedule.streaming else 0,
         schedule.prefetch,
         schedule.hoist and bool(hoistable(rows)),
+        schedule.statistics == "shifted",
     )
     args = arguments(rows.program, LINE if aligned else 0)
     kernel = RowEmitter(rows, args, knobs).kernel()

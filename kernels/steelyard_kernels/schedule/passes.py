@@ -43,7 +43,7 @@ class Sum:
     """What one pass accumulates over a row of `arg`.
 
     `kind` is "sum", "max", "min", "squares" (of the difference to a shift) or "moments"
-    (sum and sum of squares of the difference to the row's first element). `ops` are
+    (sum and sum of squares, of the difference to a shift if the schedule has one). `ops` are
     the reductions it serves, `factors` the two whose product a sum adds up without
     forming it first.
     """

@@ -53,6 +53,7 @@ class Knobs:
     stream_alignment: int  # of every vector store, in bytes; 0: no streaming
     prefetch: bool
     hoist: bool  # compute columns once a launch, not once a block
+    shifted: bool  # take moments about the row's first element, not about zero
 
 
 @dataclass(frozen=True, slots=True)
@@ -419,7 +420,7 @@ class RowEmitter:
         """Emit the first element of every argument whose moments are taken."""
         b = self.b
         wanted = [item.arg for item in each.sums if item.kind == "moments"]
-        if not wanted:
+        if not wanted or not self.knobs.shifted:
             return {}
         env = dict(row.scope.scalars)
         walk = each.walk

@@ -18,9 +18,10 @@ from steelyard_kernels.loops import Const, Operand
 from steelyard_kernels.schedule.passes import Sum
 from steelyard_kernels.schedule.values import Env, operand
 
-# One-pass variance loses about log2(shift**2 / variance) bits to cancellation, where
-# shift is the distance from the row's first element to its mean. Beyond 16 (4 bits)
-# the row is walked again; in normal data that is one row in 16000 (|z| > 4).
+# One-pass variance loses about log2(distance**2 / variance) bits to cancellation, where
+# distance is that of the mean from the shift. Beyond 16 (4 bits) the row is walked
+# again: with the row's first element as shift, in normal data, one row in 16000
+# (|z| > 4); without a shift, where the mean is beyond four standard deviations.
 CANCELLATION: Final = 16.0
 
 _COMBINE: Final = {
@@ -46,7 +47,7 @@ def neutral(item: Sum, lanes: int) -> tuple[Const, ...]:
 
 
 def _start(kind: str, dtype: DType) -> float:
-    if kind in {"sum", "squares"}:
+    if _COMBINE[kind] == "add":
         return 0
     if dtype.kind == "float":
         return -inf if kind == "max" else inf
@@ -66,7 +67,7 @@ def accumulate(
     """Emit taking one vector in; lanes that the mask rules out change nothing."""
     lanes = into[0].type.lanes
     dtype = accumulator(item.arg.dtype)
-    start = const(0 if shift is not None else _start(item.kind, dtype), dtype, lanes)
+    start = const(_start(item.kind, dtype), dtype, lanes)
 
     def live(value: Operand) -> Operand:
         return value if mask is None else b.let("select", mask, value, start)
@@ -77,13 +78,15 @@ def accumulate(
         other = one if left is right else live(right)
         return (b.let("fma", one, other, into[0]),)
     value = b.cast(operand(b, env, item.arg, lanes), dtype)
-    if shift is None:
-        return (b.let(_COMBINE[item.kind], into[0], live(value)),)
-    difference = live(b.let("sub", value, shift))
-    squares = b.let("fma", difference, difference, into[-1])
+    if shift is not None:
+        value = b.let("sub", value, shift)
+    value = live(value)
+    if item.kind not in {"moments", "squares"}:
+        return (b.let(_COMBINE[item.kind], into[0], value),)
+    squares = b.let("fma", value, value, into[-1])
     if item.kind == "squares":
         return (squares,)
-    return b.let("add", into[0], difference), squares
+    return b.let("add", into[0], value), squares
 
 
 def total(b: Builder, item: Sum, parts: Sequence[Operand]) -> tuple[Operand, ...]:
@@ -108,8 +111,8 @@ def finish(
 ) -> dict[str, Operand]:
     """Emit, by the reduction's name, what the totals of a row come to.
 
-    Moments also give "excess", the square of the mean's distance from the shift,
-    by which `cancelled` judges the variance.
+    Moments also give "excess", the square of the mean's distance from the shift (None:
+    zero), by which `cancelled` judges the variance.
     """
     if item.kind != "moments":
         found = {op: totals[0] for op in item.ops if op != "mean"}
@@ -117,18 +120,20 @@ def finish(
             share = const(1 / extent, accumulator(item.arg.dtype))
             found["mean"] = b.let("mul", totals[0], share)
         return found
-    assert shift is not None
     dtype = accumulator(item.arg.dtype)
     share = const(1 / extent, dtype)
     distance = b.let("mul", totals[0], share)
     squares = b.let("mul", totals[1], share)
     found = {
-        "mean": b.let("add", distance, shift),
+        "mean": distance if shift is None else b.let("add", distance, shift),
         "var": b.let("fma", b.let("neg", distance), distance, squares),
         "excess": b.let("mul", distance, distance),
     }
     if "sum" in item.ops:
-        found["sum"] = b.let("fma", shift, const(extent, dtype), totals[0])
+        shifted = (
+            b.let("fma", shift, const(extent, dtype), totals[0]) if shift else None
+        )
+        found["sum"] = shifted or totals[0]
     return found
 
 
