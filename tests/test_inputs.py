@@ -1,0 +1,244 @@
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from steelyard import BenchmarkError, Builder
+from steelyard.handles import Handle
+from steelyard.inputs import _words, collapsed, generate, header, recipe_hash
+
+MASK = 2**64 - 1
+
+
+def drawn(shape, dtype="float32", seed=0, **recipe):
+    """Return the data of an input `x`."""
+    return generate(Builder().input(shape, dtype, name="x", **recipe), seed)
+
+
+def philox(counter, key):
+    """Return Philox4x64-10 of a counter in plain integers, from the paper's text."""
+    c = [counter & MASK, counter >> 64, 0, 0]
+    for _ in range(10):
+        high0, low0 = divmod(0xD2E7470EE14C6C93 * c[0], 2**64)
+        high1, low1 = divmod(0xCA5A826395121157 * c[2], 2**64)
+        c = [high1 ^ c[1] ^ key[0], low1, high0 ^ c[3] ^ key[1], low0]
+        key = [
+            (key[0] + 0x9E3779B97F4A7C15) & MASK,
+            (key[1] + 0xBB67AE8584CAA73B) & MASK,
+        ]
+    return c
+
+
+@given(st.integers(0, 2**63), st.text(max_size=5))
+def test_words_are_those_of_philox(seed, name):
+    """A device draws the same bits: word i is word i % 4 of block 1 + i // 4."""
+    import hashlib
+
+    handle = Handle(name, "input", (8,), "float32", (("dist", "normal"),))
+    text = f"{seed}/{name}/{handle.shape}/{handle.dtype}/{handle.recipe}"
+    digest = hashlib.blake2b(text.encode(), digest_size=16).digest()
+    key = [int.from_bytes(digest[:8], "little"), int.from_bytes(digest[8:], "little")]
+    expected = [word for block in (1, 2) for word in philox(block, key)]
+    assert [int(word) for word in _words(handle, seed, 8)] == expected
+
+
+@given(st.integers(0, 300), st.integers(0, 300))
+def test_word_i_does_not_depend_on_how_many_are_drawn(few, many):
+    """So that any part of an input can be drawn anywhere."""
+    handle = Handle("x", "input", (3,), "float32", ())
+    few, many = sorted((few, many))
+    assert np.array_equal(_words(handle, 1, few), _words(handle, 1, many)[:few])
+
+
+@given(
+    seed=st.integers(0, 2**63),
+    shape=st.lists(st.integers(0, 5), max_size=3).map(tuple),
+    dtype=st.sampled_from(["float16", "float32", "float64"]),
+    dist=st.sampled_from(["normal", "uniform", "lognormal", "integers"]),
+)
+def test_a_seed_gives_the_same_bits_again(seed, shape, dtype, dist):
+    """In shape and dtype as declared, for every distribution."""
+    handle = Builder().input(shape, dtype, dist=dist, name="x")
+    data = generate(handle, seed)
+    generate.cache_clear()
+    again = generate(handle, seed)
+    assert (data.shape, data.dtype) == (shape, dtype)
+    assert data.tobytes() == again.tobytes()
+    assert np.isfinite(data).all()
+
+
+def test_inputs_differ_by_seed_name_and_recipe():
+    """No two inputs of a case are the same data."""
+    base = drawn(1000).tobytes()
+    assert base != drawn(1000, seed=1).tobytes()
+    assert base != drawn(1000, mean=0.5).tobytes()
+    assert base != generate(Builder().input(1000, name="w"), 0).tobytes()
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_normals_have_the_moments_of_the_normal_distribution(dtype):
+    """Mean, variance, skewness and kurtosis within five standard errors."""
+    n = 1_000_000
+    x = drawn(n, dtype).astype(np.float64)
+    moments = [np.mean(x), np.mean(x**2), np.mean(x**3), np.mean(x**4)]
+    deviations = [1, math.sqrt(2), math.sqrt(15), math.sqrt(96)]
+    for moment, wanted, deviation in zip(
+        moments, [0, 1, 0, 3], deviations, strict=True
+    ):
+        assert abs(moment - wanted) < 5 * deviation / math.sqrt(n)
+    # Neighbours are the two halves of one transform, and must not know of each other.
+    assert abs(np.corrcoef(x[0::2], x[1::2])[0, 1]) < 5 / math.sqrt(n / 2)
+    assert abs(np.corrcoef(x[0::2] ** 2, x[1::2] ** 2)[0, 1]) < 5 / math.sqrt(n / 2)
+
+
+def test_parameters_shift_and_scale():
+    """Of normals, log-normals and uniforms."""
+    n = 200_000
+    x = drawn(n, "float64", dist="normal", mean=3.0, deviation=0.5)
+    assert abs(x.mean() - 3) < 5 * 0.5 / math.sqrt(n)
+    assert abs(x.std() - 0.5) < 5 * 0.5 / math.sqrt(2 * n)
+    logs = np.log(drawn(n, "float64", dist="lognormal", mean=-1.0, deviation=2.0))
+    assert abs(logs.mean() + 1) < 5 * 2 / math.sqrt(n)
+    u = drawn(n, "float64", dist="uniform", low=-2.0, high=6.0)
+    assert -2 <= u.min() < u.max() < 6
+    assert abs(u.mean() - 2) < 5 * 8 / math.sqrt(12 * n)
+    assert abs(u.var() - 64 / 12) < 0.05
+
+
+def test_uniforms_use_every_bit_of_the_significand():
+    """24 bits in float32; 53 in float64."""
+    x = drawn(100_000, dist="uniform")
+    assert 0 <= x.min() < x.max() < 1
+    assert np.array_equal(x, np.round(x * 2.0**24) / 2.0**24)
+    assert not np.array_equal(x, np.round(x * 2.0**23) / 2.0**23)
+    y = drawn(100_000, "float64", dist="uniform")
+    assert not np.array_equal(y, np.round(y * 2.0**52) / 2.0**52)
+    counts, _ = np.histogram(y, bins=64, range=(0, 1))
+    expected = 100_000 / 64
+    assert np.sum((counts - expected) ** 2 / expected) < 120  # 63 degrees: p < 1e-5
+
+
+@pytest.mark.parametrize("dtype", ["int8", "uint8", "int32", "int64", "float16"])
+def test_whole_numbers_are_spread_evenly_over_their_range(dtype):
+    """High is left out, low is in; by default 0 to 99."""
+    x = drawn(100_000, dtype, dist="integers")
+    values, counts = np.unique(x.astype(np.int64), return_counts=True)
+    assert values.tolist() == list(range(100))
+    assert np.sum((counts - 1000) ** 2 / 1000) < 180  # 99 degrees: p < 1e-5
+
+
+def test_booleans_are_as_often_true_as_false():
+    """Numbers from 0 to 99 made 99 % of them true."""
+    x = drawn(10_000, "bool")
+    assert abs(np.count_nonzero(x) - 5000) < 5 * 50
+
+
+def test_whole_numbers_may_span_the_whole_range():
+    """Of their dtype, both ends included."""
+    x = drawn(10_000, "int8", low=-128, high=128)
+    assert (x.min(), x.max()) == (-128, 127)
+    wide = drawn(100, "int64", low=0, high=2**63 - 1)
+    assert wide.min() >= 0
+    assert wide.max() > 2**60
+
+
+@pytest.mark.parametrize(
+    ("dtype", "recipe", "said"),
+    [
+        ("int8", {"low": 0, "high": 300}, "cannot be had in int8"),
+        ("uint8", {"low": -1}, "cannot be had in uint8"),
+        ("int64", {"low": 5, "high": 5}, "Change low= or high="),
+        ("int64", {"low": -(2**63), "high": 2**63}, "cannot be had in int64"),
+        ("bool", {"high": 3}, "cannot be had in bool"),
+        ("int32", {"dist": "normal"}, "whole numbers come from dist='integers'"),
+        ("bool", {"dist": "uniform"}, "whole numbers come from dist='integers'"),
+    ],
+)
+def test_a_distribution_that_does_not_fit_its_dtype_is_refused(dtype, recipe, said):
+    """Rather than wrapped or cut."""
+    with pytest.raises(BenchmarkError) as caught:
+        drawn(3, dtype, **recipe)
+    assert said in str(caught.value)
+
+
+@pytest.mark.parametrize("size", [0, 1, 2, 3, 5, 7])
+def test_odd_sizes_take_what_they_need_of_the_last_pair(size):
+    """Normals come in pairs, float32 uniforms two to a word."""
+    for dist in ("normal", "uniform", "lognormal"):
+        assert drawn(size, dist=dist).shape == (size,)
+
+
+def test_constants_must_be_asked_for_by_name():
+    """And then are what was asked for."""
+    assert drawn((2, 2), dist="constant", value=1.5).tolist() == [[1.5] * 2] * 2
+
+
+def test_generated_data_cannot_be_written_to():
+    """The last few are kept for cases that differ in impl."""
+    with pytest.raises(ValueError, match="read-only"):
+        drawn(3)[0] = 1
+
+
+def test_a_file_is_read_as_it_is(tmp_path):
+    """Whatever its byte order and its order in memory."""
+    data = np.asfortranarray(np.arange(6, dtype=">i4").reshape(2, 3))
+    np.save(tmp_path / "x.npy", data)
+    handle = Builder().load(tmp_path / "x.npy", name="x")
+    assert header(tmp_path / "x.npy") == ((2, 3), ">i4")
+    assert generate(handle, 0).tolist() == data.tolist()
+    assert generate(handle, 0).dtype.isnative
+
+
+def test_a_file_of_one_repeated_value_is_refused(tmp_path):
+    """Unless it is said to be meant; one element alone repeats nothing."""
+    np.save(tmp_path / "x.npy", np.zeros((2, 3)))
+    np.save(tmp_path / "one.npy", np.zeros(1))
+    with pytest.raises(BenchmarkError, match="repeats one value"):
+        generate(Builder().load(tmp_path / "x.npy", name="x"), 0)
+    meant = Builder().load(tmp_path / "x.npy", constant=True, name="x")
+    assert not generate(meant, 0).any()
+    assert generate(Builder().load(tmp_path / "one.npy", name="x"), 0).size == 1
+
+
+def test_a_file_that_changed_its_shape_is_refused(tmp_path):
+    """As is one given on the command line for an input of another shape or dtype."""
+    np.save(tmp_path / "x.npy", np.arange(3.0))
+    recipe = (("file", str(tmp_path / "x.npy")), ("constant", False))
+    for shape, dtype in [((4,), "float64"), ((3,), "float32")]:
+        handle = Handle("x", "input", shape, dtype, recipe)
+        with pytest.raises(BenchmarkError, match=r"holds float64 \(3,\); input x is"):
+            generate(handle, 0)
+
+
+@pytest.mark.parametrize(
+    ("data", "is_collapsed"),
+    [
+        ([0.0, 0, 0, 1], True),
+        ([0.0, 0, 2, 1], False),
+        ([1.0, 1, 1, 1], True),
+        ([np.nan, np.inf, 1e-40, 1], True),
+        ([np.nan] * 4, True),
+        ([1.0, 2, 3, np.nan], False),
+        ([0.0], False),
+        ([], False),
+    ],
+)
+def test_data_that_users_do_not_have_is_seen(data, is_collapsed):
+    """Mostly zeros, denormals, infinities or NaN, or all of one value."""
+    assert collapsed(np.array(data, np.float32)) is is_collapsed
+
+
+def test_whole_numbers_do_not_collapse():
+    """A mask of zeros may be meant."""
+    assert not collapsed(np.zeros(9, np.int32))
+
+
+def test_the_hash_of_a_recipe_knows_everything_that_decides_the_data():
+    """Seed, names, shapes, dtypes, distributions; it is the same in every process."""
+    handles = [Builder().input(n, d, name="x") for n in (3, 4) for d in ("f4", "f8")]
+    hashes = {recipe_hash((handle,), seed) for handle in handles for seed in (0, 1)}
+    assert len(hashes) == 8
+    x = Handle("x", "input", (3,), "float32", (("dist", "normal"),))
+    assert recipe_hash((x,), 0) == "f3ecb64fd322c707"
