@@ -88,17 +88,17 @@ def _tensors(gradient: Any, m: Any, v: Any) -> None:
 def _numba(parallel: bool) -> Callable[..., Any]:
     import numba
 
-    one = np.float32(1)
-    beta1, beta2 = np.float32(BETA1), np.float32(BETA2)
-    epsilon, rate = np.float32(EPSILON), np.float32(RATE)
+    # Rounded once each: 1 - beta2 in float32 would lose five digits.
+    beta1, keep1 = np.float32(BETA1), np.float32(1 - BETA1)
+    keep2, rate = np.float32(1 - BETA2), np.float32(RATE)
+    epsilon = np.float32(EPSILON)
 
     def update(gradient: Array, m: Array, v: Array) -> None:
         for i in numba.prange(gradient.size):
             g = gradient[i]
-            m[i] = beta1 * m[i] + (one - beta1) * g
-            v[i] = beta1 * v[i] + (one - beta2) * g * g
-            root = np.sqrt(v[i] / (one - beta2)) + epsilon
-            gradient[i] = m[i] / (one - beta1) / root * rate
+            m[i] = beta1 * m[i] + keep1 * g
+            v[i] = beta1 * v[i] + keep2 * g * g
+            gradient[i] = m[i] / keep1 / (np.sqrt(v[i] / keep2) + epsilon) * rate
 
     compiled: Callable[..., Any] = numba.njit(parallel=parallel)(update)
     return compiled

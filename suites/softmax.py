@@ -63,7 +63,9 @@ def _numba() -> Callable[..., Any]:
             for c in range(x.shape[1]):
                 out[r, c] /= total
 
-    compiled: Callable[..., Any] = numba.njit(parallel=True)(rows)
+    compiled: Callable[..., Any] = numba.njit(
+        parallel=True, fastmath={"reassoc", "contract"}
+    )(rows)
 
     def normalise(x: Array, out: Array) -> None:
         if x.dtype == np.float32:

@@ -198,7 +198,7 @@ def _student(count: int) -> float:
     """Return the two-sided quantile of Student's t for ``count`` values.
 
     A table, then the expansion in 1/n around the normal quantile (Abramowitz and
-    Stegun, 26.7.5), which is exact to 0.01 % from there on.
+    Stegun, 26.7.5), which is exact to 0.1 % from there on.
     """
     freedom = count - 1
     if freedom <= len(STUDENT):
