@@ -93,16 +93,20 @@ class Expectation:
         atol = epsilon * _root_mean_square(wanted) if given is None else given
         with np.errstate(invalid="ignore", over="ignore"):
             exact = got.astype(np.float64)
-            close = np.abs(exact - wanted) <= atol + rtol * np.abs(wanted)
             # Rounding what was expected cannot be wrong, be it to infinity or to 0.
-            close |= got == wanted.astype(got.dtype)
+            floating = got.dtype.kind == "f"
+            close = got == (wanted.astype(got.dtype) if floating else wanted)
+            if atol or rtol:
+                near = np.abs(exact - wanted) <= atol + rtol * np.abs(wanted)
+                close |= near & np.isfinite(wanted)
         close |= np.isnan(exact) & np.isnan(wanted)
         if not close.all():
             first = tuple(int(i) for i in np.argwhere(~close)[0])
+            value = float(wanted[first])
             raise BenchmarkError(
                 f"{handle.name} is wrong in {np.count_nonzero(~close)} of {close.size} "
                 f"elements: at {list(first)} it holds {exact[first]:.6g}, expected "
-                f"{wanted[first]:.6g} within {atol + rtol * abs(wanted[first]):.2g}. "
+                f"{value:.6g} within {atol + rtol * abs(value):.2g}. "
                 "Mend the work, or give b.check an rtol or atol that it can meet."
             )
 
@@ -151,7 +155,7 @@ def _reference(question: _Question) -> tuple[Array, ...]:
         with np.errstate(all="ignore"):
             found = question.check.function(*args)
             results = found if isinstance(found, (tuple, list)) else [found]
-            wanted = tuple(np.asarray(result, np.float64) for result in results)
+            wanted = tuple(map(_exact, results))
     except (Exception, SystemExit) as error:
         raise BenchmarkError(f"its reference raised {raised(error)}") from error
     shapes = [handle.shape for handle in question.results]
@@ -193,6 +197,12 @@ def _root_mean_square(values: Array) -> float:
     if not largest:
         return 0.0
     return largest * float(np.sqrt(np.mean(np.square(finite / largest))))
+
+
+def _exact(result: Any) -> Array:
+    """Return float64, or whole numbers as they are: float64 has but 53 bits of them."""
+    array = np.asarray(result)
+    return array if array.dtype.kind in "biu" else array.astype(np.float64)
 
 
 def _widened(value: Any) -> Any:

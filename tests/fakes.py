@@ -1,0 +1,44 @@
+"""Made-up clocks, cases and samples for the tests of measuring."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from steelyard import Case, benchmark
+from steelyard.buffers import Buffers
+
+
+@dataclass
+class FakeClock:
+    """Nanoseconds that pass only when told to, or by so many at each reading."""
+
+    time: int = 0
+    step: int = 0
+
+    def __call__(self) -> int:
+        """Read the clock."""
+        self.time += self.step
+        return self.time
+
+
+def case_of(body: Callable[..., Any]) -> Case:
+    """Return the one case of a benchmark without axes."""
+    return benchmark(body).cases()[0]
+
+
+def prepared(body: Callable[..., Any], seed: int = 0, **files: str) -> tuple[Any, ...]:
+    """Return description and buffers of the one case of a benchmark."""
+    description = case_of(body).describe()
+    return description, Buffers(description.handles, seed, files)
+
+
+def latencies(seed: int, count: int, *, tail: float = 0.1) -> list[float]:
+    """Draw times like a kernel's: log-normal about 1000 ns, some much slower."""
+    draw = random.Random(seed)
+    return [
+        1000 * draw.lognormvariate(0, 0.02) * (1.5 if draw.random() < tail else 1)
+        for _ in range(count)
+    ]

@@ -1,0 +1,180 @@
+import numpy as np
+import pytest
+from fakes import prepared
+from hypothesis import given
+from hypothesis import strategies as st
+
+from steelyard import BenchmarkError, Builder
+from steelyard.buffers import STAGGER, ZONE, Buffers, poison
+
+DTYPES = ["bool", "int8", "int32", "int64", "float16", "float32", "float64"]
+
+
+def buffers_of(shape=(4, 3), dtype="float32"):
+    """Return the buffers of an input x, an inout u and an output y of one shape."""
+    b = Builder()
+    handles = [declare(shape, dtype, name=n) for declare, n in
+               ((b.input, "x"), (b.inout, "u"), (b.output, "y"))]  # fmt: skip
+    return Buffers(tuple(handles), 0, {})
+
+
+def outside(array, offset):
+    """Return the bytes that far before (below 0) or behind an array."""
+    raw = array.base
+    first = array.ctypes.data - raw.ctypes.data
+    at = first + offset if offset < 0 else first + array.nbytes + offset
+    return raw[at : at + 1]
+
+
+@given(
+    shape=st.lists(st.integers(0, 5), max_size=3).map(tuple),
+    dtype=st.sampled_from(DTYPES),
+)
+def test_buffers_of_any_shape_are_whole_and_apart(shape, dtype):
+    """Contiguous, staggered within their pages, zones intact, no two overlapping."""
+    buffers = buffers_of(shape, dtype)
+    buffers.check_zones()
+    buffers.check_inputs()
+    starts = [array.ctypes.data % 4096 for array in buffers.arrays.values()]
+    assert starts == [0, STAGGER, 2 * STAGGER]
+    for array in buffers.arrays.values():
+        assert (array.shape, array.dtype) == (shape, dtype)
+        assert array.flags.c_contiguous
+    assert buffers.nbytes == sum(a.nbytes for a in buffers.arrays.values())
+
+
+@pytest.mark.parametrize("name", ["x", "u", "y"])
+@pytest.mark.parametrize("shape", [(4, 3), (), (0, 3)])
+@pytest.mark.parametrize(
+    ("offset", "said"),
+    [
+        (0, "1 bytes behind the end of"),
+        (5, "6 bytes behind the end of"),
+        (ZONE - 1, f"{ZONE} bytes behind the end of"),
+        (-1, "1 bytes before the start of"),
+        (-ZONE, f"{ZONE} bytes before the start of"),
+    ],
+)
+def test_a_write_outside_a_buffer_is_seen_and_measured(name, shape, offset, said):
+    """Of a buffer of no bytes too; afterwards the zone is whole again."""
+    buffers = buffers_of(shape)
+    outside(buffers.arrays[name], offset)[...] ^= 1
+    with pytest.raises(BenchmarkError) as caught:
+        buffers.check_zones()
+    assert f"the work wrote {said} {name} {shape}" in str(caught.value)
+    buffers.check_zones()
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda x: x.__setitem__(0, x[0] + 1),
+        lambda x: x.sort(),
+        lambda x: x.__setitem__(slice(None), x[::-1].copy()),
+        lambda x: x.__setitem__([5, 5 + 1024], x[[5 + 1024, 5]]),
+        lambda x: x.__setitem__([1000, 2999], x[[2999, 1000]]),
+        lambda x: np.negative(x, out=x),
+    ],
+    ids=["one", "sorted", "reversed", "same column", "swapped", "negated"],
+)
+@pytest.mark.parametrize("dtype", ["float32", "float16", "int64"])
+def test_a_changed_input_is_seen_even_if_its_sum_is_the_same(change, dtype):
+    """Sorting an input in place once went unseen."""
+    b = Builder()
+    buffers = Buffers((b.input(3000, dtype, name="x"),), 0, {})
+    buffers.check_inputs()
+    change(buffers.arrays["x"])
+    with pytest.raises(BenchmarkError, match=r"changed its input x; .* b\.inout"):
+        buffers.check_inputs()
+
+
+def test_an_updated_argument_may_change_and_gets_its_data_back():
+    """As often as it is restored; what it was filled with first stays known."""
+    buffers = buffers_of()
+    first = buffers.arrays["u"].copy()
+    for _ in range(2):
+        buffers.arrays["u"] += 1
+        buffers.check_inputs()
+        buffers.restore()
+        assert np.array_equal(buffers.arrays["u"], first)
+    handle = next(h for h in buffers._handles if h.name == "u")
+    buffers.arrays["u"][...] = 0
+    assert np.array_equal(buffers.pristine(handle), first)
+    assert buffers.updates
+    assert not Buffers((), 0, {}).updates
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("shape", [(), (1,), (3, 5000)])
+def test_an_output_that_was_left_alone_is_seen(shape, dtype):
+    """Poisoned at first and again on request, of every dtype."""
+    buffers = buffers_of(shape, dtype)
+    for _ in range(2):
+        with pytest.raises(BenchmarkError, match="wrote nothing to y"):
+            buffers.check_written("y")
+        buffers.arrays["y"][...] = 0
+        buffers.check_written("y")
+        buffers.poison()
+
+
+@pytest.mark.parametrize("value", [False, True])
+def test_an_output_of_one_truth_value_was_written(value):
+    """NumPy takes the poison of a bool for true: isfinite once read as no result."""
+    buffers = buffers_of((4, 3), "bool")
+    buffers.arrays["y"][...] = value
+    buffers.check_written("y")
+
+
+def test_one_element_that_was_written_is_enough():
+    """Also the last one of many: the whole is looked at when its start is poison."""
+    buffers = buffers_of((3, 5000))
+    buffers.arrays["y"][-1, -1] = 0
+    buffers.check_written("y")
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_poison_is_finite(dtype):
+    """NaN would hide a kernel that reads its output and keeps NaN."""
+    array = np.zeros((2, 2), dtype)
+    poison(array)
+    assert np.isfinite(array).all()
+    assert array.all()
+
+
+def test_buffers_of_one_seed_hold_the_same_data():
+    """In place or not; outputs hold poison."""
+    one, two = buffers_of(), buffers_of()
+    for name in ("x", "u", "y"):
+        assert np.array_equal(one.arrays[name], two.arrays[name])
+    assert not np.array_equal(one.arrays["x"], one.arrays["u"])
+
+
+def test_a_file_may_stand_for_an_input(tmp_path):
+    """Named on the command line; its shape must fit."""
+    np.save(tmp_path / "x.npy", np.arange(12, dtype=np.float32).reshape(4, 3))
+
+    def body(b):
+        x = b.input((4, 3))
+        return b.launch(print, x)
+
+    _, buffers = prepared(body, x=str(tmp_path / "x.npy"))
+    assert buffers.arrays["x"].ravel().tolist() == list(range(12))
+
+
+@pytest.mark.parametrize("shape", [(1 << 45,), (1 << 62,), (1 << 40, 1 << 40)])
+def test_what_does_not_fit_into_memory_is_named(shape):
+    """NumPy has two errors for it; both are one sentence."""
+    with pytest.raises(BenchmarkError, match=r"output y of shape .* does not fit"):
+        Buffers((Builder().output(shape, name="y"),), 0, {})
+
+
+def test_arrays_stand_for_handles_wherever_these_stand():
+    """Lists and keywords of handles reach NumPy as arrays."""
+    b = Builder()
+    x = b.input(3)
+    buffers = Buffers((x,), 0, {})
+    array = buffers.arrays["x"]
+    assert buffers.resolve(x) is array
+    assert buffers.resolve([(x, 1)])[0][0] is array
+    assert buffers.resolve({"where": x})["where"] is array
+    assert buffers.resolve("x") == "x"

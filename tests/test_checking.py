@@ -1,0 +1,319 @@
+import gc
+import weakref
+
+import numpy as np
+import pytest
+from fakes import prepared
+
+from steelyard import BenchmarkError, Builder
+from steelyard.buffers import Buffers
+from steelyard.checking import ULPS, Expectation, replay
+
+
+def expected(body, seed=0):
+    """Return expectation, buffers and a function that launches, of a benchmark."""
+    description, buffers = prepared(body, seed)
+    expectation = Expectation(description, buffers, seed)
+    call = description.call
+    args = [buffers.resolve(value) for value in call.args]
+    out = {} if call.out is None else {"out": buffers.resolve(call.out)}
+    return expectation, buffers, lambda: call.target(*args, **out)
+
+
+def negate(
+    b, *, target=np.negative, reference=np.negative, shape=(300, 5), **tolerance
+):
+    """Negate an array, or let another target and reference do so."""
+    x = b.input(shape, "float32")
+    y = b.output(shape, "float32")
+    b.check(reference, x, **tolerance)
+    return b.launch(target, x, out=y)
+
+
+def trouble(**how):
+    """Return what is said of one launch of `negate`."""
+    expectation, buffers, launch = expected(lambda b: negate(b, **how))
+    launch()
+    with pytest.raises(BenchmarkError) as caught:
+        expectation.check_all(buffers)
+    return str(caught.value)
+
+
+@pytest.mark.parametrize("shape", [(), (0, 3), (1,), (7,), (300, 5)])
+def test_a_right_result_passes_whole_and_in_rows(shape):
+    """Of no elements, of one, and of more rows than are kept."""
+    expectation, buffers, launch = expected(lambda b: negate(b, shape=shape))
+    launch()
+    expectation.check_all(buffers)
+    for _ in range(2):
+        buffers.poison()
+        launch()
+        expectation.check_rows(buffers)
+
+
+def test_one_wrong_element_is_found_and_shown():
+    """With its place, both values and the tolerance."""
+
+    def target(x, out):
+        np.negative(x, out=out)
+        out[299, 4] = 7
+
+    said = trouble(target=target)
+    assert "y is wrong in 1 of 1500 elements: at [299, 4] it holds 7, expected" in said
+    assert "give b.check an rtol or atol" in said
+
+
+def test_a_timed_launch_is_compared_in_the_kept_rows():
+    """Of 300 rows 64 are kept: a result that is wrong in half of them is seen."""
+    expectation, buffers, launch = expected(lambda b: negate(b, shape=(300, 5)))
+    launch()
+    expectation.check_all(buffers)
+    buffers.arrays["y"][::2] += 1
+    with pytest.raises(BenchmarkError, match="y is wrong in"):
+        expectation.check_rows(buffers)
+
+
+def test_not_a_number_is_never_right_by_itself():
+    """Only where the reference has it too."""
+    nan = lambda _x, out: out.fill(np.nan)  # noqa: E731 # a target in one line
+    assert "it holds nan" in trouble(target=nan)
+    both = lambda x: np.full_like(x, np.nan)  # noqa: E731 # a reference in one line
+    expectation, buffers, launch = expected(
+        lambda b: negate(b, target=nan, reference=both)
+    )
+    launch()
+    expectation.check_all(buffers)
+    assert "expected nan" in trouble(reference=both)
+
+
+def test_infinities_must_agree_in_sign():
+    """An overflow where the reference has none is wrong."""
+
+    def to(value):
+        return {
+            "target": lambda _x, out: out.fill(value),
+            "reference": lambda x: np.full_like(x, np.inf),
+        }
+
+    expectation, buffers, launch = expected(lambda b: negate(b, **to(np.inf)))
+    launch()
+    expectation.check_all(buffers)
+    assert "it holds -inf, expected inf" in trouble(**to(-np.inf))
+    assert "expected inf" in trouble(**to(3e38))
+
+
+@pytest.mark.parametrize(("ulps", "right"), [(ULPS - 1, True), (3 * ULPS, False)])
+def test_the_default_tolerance_is_some_units_of_the_last_place(ulps, right):
+    """Of each value, here far above what its neighbours' mean square allows."""
+    step = 1 + ulps * float(np.finfo(np.float32).eps)
+    how = {
+        "target": lambda x, out: np.multiply(1e4 * (1 + x * x), step, out=out),
+        "reference": lambda x: 1e4 * (1 + x * x),
+    }
+    expectation, buffers, launch = expected(lambda b: negate(b, **how))
+    launch()
+    if right:
+        expectation.check_all(buffers)
+    else:
+        with pytest.raises(BenchmarkError, match="y is wrong"):
+            expectation.check_all(buffers)
+
+
+def test_huge_values_do_not_make_everything_right():
+    """The square of 1e200 overflowed, and any result was within infinity."""
+
+    def body(b):
+        x = b.input(100, "float64")
+        y = b.output(100, "float64")
+        b.check(lambda x: x * 1e200, x)
+        return b.launch(lambda x, out: np.multiply(x, 1.1e200, out=out), x, out=y)
+
+    expectation, buffers, launch = expected(body)
+    launch()
+    with pytest.raises(BenchmarkError, match="y is wrong in 100 of 100"):
+        expectation.check_all(buffers)
+
+
+@pytest.mark.parametrize("factor", [1e6, 1e-8])
+def test_rounding_what_was_expected_is_right(factor):
+    """To infinity or to a denormal, in half precision."""
+
+    def body(b):
+        x = b.input(100, "float16")
+        y = b.output(100, "float16")
+        b.check(lambda x: x * factor, x)
+
+        def target(x, out):
+            with np.errstate(over="ignore"):
+                out[...] = x.astype(np.float64) * factor
+
+        return b.launch(target, x, out=y)
+
+    expectation, buffers, launch = expected(body)
+    launch()
+    expectation.check_all(buffers)
+
+
+def test_tolerances_may_be_given():
+    """Relative to the value or absolute; none at all asks for equality."""
+    off = lambda x, out: np.add(-x, 1e-3, out=out)  # noqa: E731 # a target in one line
+    expectation, buffers, launch = expected(
+        lambda b: negate(b, target=off, rtol=0.0, atol=2e-3)
+    )
+    launch()
+    expectation.check_all(buffers)
+    assert "within 0." in trouble(target=off, rtol=0.0, atol=0.0)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "recipe"),
+    [("bool", {}), ("int32", {}), ("int64", {"low": 2**61, "high": 2**62})],
+)
+def test_whole_numbers_must_be_equal(dtype, recipe):
+    """They have no last place to be off by; float64 took neighbours for equal."""
+
+    def body(b):
+        x = b.input(50, dtype, **recipe)
+        y = b.output(50, dtype)
+        b.check(lambda x: x, x)
+        return b.launch(lambda x, out: np.copyto(out, x), x, out=y)
+
+    expectation, buffers, launch = expected(body)
+    launch()
+    expectation.check_all(buffers)
+    buffers.arrays["y"][7] ^= 1
+    with pytest.raises(BenchmarkError, match=r"wrong in 1 of 50 elements: at \[7\]"):
+        expectation.check_rows(buffers)
+
+
+def test_outputs_then_updates_are_compared_in_order():
+    """A reference of several results gives a tuple; each is checked."""
+
+    def body(b):
+        u = b.inout(8, "float64")
+        x = b.input(8, "float64")
+        y = b.output(8, "float64")
+        z = b.output((), "float64")
+        b.check(lambda u, x: (u + x, x.sum(), 2 * u), u, x)
+
+        def target(u, x, y, z):
+            np.add(u, x, out=y)
+            z[...] = x.sum()
+            u *= 2
+
+        return b.launch(target, u, x, y, z)
+
+    expectation, buffers, launch = expected(body)
+    launch()
+    expectation.check_all(buffers)
+    buffers.restore()
+    launch()
+    expectation.check_rows(buffers)
+    launch()
+    with pytest.raises(BenchmarkError, match="y is wrong"):
+        expectation.check_rows(buffers)
+
+
+@pytest.mark.parametrize(
+    ("reference", "said"),
+    [
+        (lambda _x: 1 / 0, "its reference raised ZeroDivisionError: division by zero"),
+        (
+            lambda x: x[:, :2],
+            "its reference gave shapes [(300, 2)]; expected [(300, 5)]",
+        ),
+        (lambda x: (x, x), "gave shapes [(300, 5), (300, 5)]"),
+        (lambda _x: None, "gave shapes [()]"),
+        (lambda _x: "no", "its reference raised ValueError"),
+        (lambda _x: [[1, 2], [3]], "its reference gave shapes [(2,), (1,)]"),
+        (lambda x, _y: x, "its reference raised TypeError"),
+        (lambda _x: exec("raise SystemExit"), "its reference raised SystemExit"),
+    ],
+)
+def test_a_reference_that_fails_is_told_apart_from_the_work(reference, said):
+    """Whatever it raises or gives."""
+    with pytest.raises(BenchmarkError) as caught:
+        expected(lambda b: negate(b, reference=reference))
+    assert said in str(caught.value)
+
+
+def test_a_reference_gets_copies_in_float64():
+    """It may do with them as it likes; lists and other arguments arrive too."""
+    seen = []
+
+    def reference(arrays, scale, *, count=2):
+        seen.append((arrays[0].dtype, type(arrays), scale, count))
+        arrays[0][...] = 0
+        return arrays[1] * 0 + scale
+
+    def body(b):
+        x = b.input(3, "float16")
+        k = b.input(3, "int32")
+        y = b.output(3)
+        b.check(reference, [x, k], 2.5)
+        return b.launch(lambda out: out.fill(2.5), out=y)
+
+    expectation, buffers, launch = expected(body)
+    launch()
+    expectation.check_all(buffers)
+    assert seen == [(np.float64, list, 2.5, 2)]
+    assert buffers.arrays["x"].all()
+
+
+def test_the_same_question_is_asked_once_and_keeps_no_buffers():
+    """Cases that differ in impl share a reference's answer, not each other's memory."""
+    asked = []
+
+    def reference(x):
+        asked.append(1)
+        return -x
+
+    def body(b):
+        return negate(b, reference=reference)
+
+    _, first, _ = expected(body)
+    _, second, _ = expected(body)
+    assert len(asked) == 1
+    expected(body, seed=1)
+    assert len(asked) == 2
+    gone = weakref.ref(first)
+    del first
+    gc.collect()
+    assert gone() is None
+    second.check_zones()
+
+
+def test_a_case_without_a_reference_still_has_its_buffers_checked():
+    """Zones, inputs, and that anything was written at all."""
+
+    def body(b):
+        x = b.input(4)
+        y = b.output(4)
+        return b.launch(lambda *_, **__: None, x, out=y)
+
+    expectation, buffers, launch = expected(body)
+    launch()
+    for check in (expectation.check_all, expectation.check_rows):
+        with pytest.raises(BenchmarkError, match="wrote nothing to y"):
+            check(buffers)
+
+
+def test_timed_updates_are_compared_with_the_same_untimed():
+    """A launch that returns before its work is done leaves something else."""
+    b = Builder()
+    u = b.inout(5, "float64")
+    buffers = Buffers((u,), 0, {})
+    array = buffers.arrays["u"]
+
+    def launch(count):
+        for _ in range(count):
+            np.multiply(array, 1.5, out=array)
+
+    launch(3)
+    replay(launch, buffers, [u], 3)
+    buffers.restore()
+    launch(2)
+    with pytest.raises(BenchmarkError, match="3 timed launches left another u"):
+        replay(launch, buffers, [u], 3)
+    array[0] = np.nan
+    replay(lambda _: array.__setitem__(0, np.nan), buffers, [], 1)
