@@ -7,6 +7,7 @@ import importlib.util
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from types import FunctionType
 from typing import Any, Final
 
 import numpy as np
@@ -50,14 +51,23 @@ class Peer:
 
 
 def inductor(function: Callable[..., Any]) -> Peer:
-    """Return ``torch.compile`` of a function over tensors; its first call compiles."""
+    """Return ``torch.compile`` of a function over tensors; its first call compiles.
+
+    PyTorch counts the shapes it has compiled a piece of code for and goes back to eager
+    after eight: every case compiles a copy, and going back is an error.
+    """
+
+    assert isinstance(function, FunctionType)
+    code, names = function.__code__, function.__globals__
 
     @functools.cache
     def compiled() -> Callable[..., Any]:
         import torch
 
         torch.set_num_threads(len(os.sched_getaffinity(0)))
-        made: Callable[..., Any] = torch.compile(function, dynamic=False)
+        made: Callable[..., Any] = torch.compile(
+            FunctionType(code.replace(), names), dynamic=False, fullgraph=True
+        )
         return made
 
     return Peer(compiled)
