@@ -56,7 +56,6 @@ def inductor(function: Callable[..., Any]) -> Peer:
     PyTorch counts the shapes it has compiled a piece of code for and goes back to eager
     after eight: every case compiles a copy, and going back is an error.
     """
-
     assert isinstance(function, FunctionType)
     code, names = function.__code__, function.__globals__
 

@@ -1,0 +1,156 @@
+"""The adapter is seen through asv itself, on a small repository of its own."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from steelyard import asv
+from steelyard.errors import BenchmarkError
+
+ROOT = Path(__file__).parent.parent
+
+TINY = """
+import numpy as np
+from steelyard import benchmark
+
+@benchmark(n=[10, 1000], impl=["copyto", "assign"])
+def move(b, n, impl):
+    x = b.input(n)
+    y = b.output(n)
+    b.check(lambda x: x, x)
+    b.mode("kernel/warm")
+    if impl == "copyto":
+        b.mode("latency/warm")
+        return b.launch(np.copyto, y, x)
+    return b.launch(lambda x, y: np.add(x, 0, out=y), x, y)
+"""
+
+BROKEN = """
+from steelyard import benchmark
+
+@benchmark
+def broken(b):
+    x = b.input(10)
+    y = b.output(10)
+    b.check(lambda x: x, x)
+    b.mode("kernel/warm")
+    return b.launch(lambda x, out: out.fill(7), x, out=y)
+"""
+
+ADAPTER = """
+from steelyard import asv
+globals().update(asv.families(__file__, blocks=2))
+"""
+
+
+@pytest.fixture
+def repository(tmp_path):
+    """Return a repository with a suite, this one's configuration and a short adapter."""
+    suites = tmp_path / "repository" / "suites"
+    suites.mkdir(parents=True)
+    shutil.copy(ROOT / "asv.conf.json", suites.parent)
+    for name, text in {
+        "__init__": "",
+        "tiny": TINY,
+        "broken": BROKEN,
+        "asv_suite": ADAPTER,
+    }.items():
+        (suites / f"{name}.py").write_text(text)
+    git(suites.parent, "init", "--quiet", "--initial-branch=main")
+    git(suites.parent, "add", ".")
+    git(suites.parent, "commit", "--quiet", "--message=suites")
+    return suites.parent
+
+
+def git(folder, *arguments):
+    """Run git there as nobody in particular; return what it printed."""
+    who = ["-c", "user.name=nobody", "-c", "user.email=nobody@example.org"]
+    return subprocess.run(
+        ["git", *who, *arguments],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout.strip()
+
+
+def run_asv(repository, *arguments):
+    """Run asv with a home, and a machine's lock, of its own."""
+    home = repository.parent
+    return subprocess.run(
+        [sys.executable, "-m", "asv", *arguments],
+        cwd=repository,
+        env={**os.environ, "HOME": str(home), "TMPDIR": str(home)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def test_asv_run_keeps_our_seconds_of_every_point(repository):
+    """One setup_cache weighs the suite; asv fails what failed and skips what is not."""
+    run_asv(repository, "machine", "--yes")
+    commit = git(repository, "rev-parse", "HEAD")
+    done = run_asv(
+        repository,
+        *("run", "--python=same", "--show-stderr", "--record-samples"),
+        f"--set-commit-hash={commit}",
+    )
+    assert done.returncode == 2, done.stdout + done.stderr
+    assert done.stdout.count("Setting up asv:") == 1
+    assert "broken: y is wrong in 10 of 10 elements" in done.stdout
+    (kept,) = (repository / ".asv" / "results").glob(f"*/{commit[:8]}-*.json")
+    stored = json.loads(kept.read_text())
+    assert stored["results"]["asv_suite.broken.track_seconds"][0] is None
+    row = dict(
+        zip(
+            stored["result_columns"],
+            stored["results"]["asv_suite.move.track_seconds"],
+            strict=False,
+        )
+    )
+    assert row["params"] == [
+        ["10", "1000"],
+        ["'copyto'", "'assign'"],
+        ["'kernel/warm'", "'latency/warm'"],
+    ]
+    weighed = [samples is not None for samples in row["samples"]]
+    assert weighed == [True, True, True, False] * 2
+    assert all(len(samples) == 2 for samples in row["samples"] if samples)
+    assert all(0 < s < 1e-3 for samples in row["samples"] if samples for s in samples)
+
+
+def test_the_shipped_suites_are_found_with_their_units_and_versions(tmp_path):
+    """Discovery as asv does it, in a process of its own: nothing is weighed for it."""
+    found = tmp_path / "found.json"
+    script = (
+        "from asv_runner.discovery import list_benchmarks\n"
+        f"with open({str(found)!r}, 'w') as file:\n"
+        f"    list_benchmarks({str(ROOT / 'suites')!r}, file)"
+    )
+    subprocess.run([sys.executable, "-W", "error", "-c", script], check=True)
+    rows = {row["name"]: row for row in json.loads(found.read_text())}
+    assert {name.split(".")[1] for name in rows} >= {
+        *("adam", "bias_layernorm", "build", "copy", "dispatch", "scale", "softmax"),
+    }
+    assert all(name.startswith("asv_suite.") for name in rows)
+    assert {row["unit"] for row in rows.values()} == {"seconds"}
+    assert len({row["setup_cache_key"] for row in rows.values()}) == 1
+    assert len({row["version"] for row in rows.values()}) == len(rows)
+    assert rows["asv_suite.adam.track_seconds"]["param_names"] == ["n", "impl", "mode"]
+
+
+def test_a_point_that_was_not_weighed_is_an_error_and_never_a_number():
+    """Neither a failed case nor a missing one returns samples."""
+    dispatch = asv.families(str(ROOT / "suites" / "asv_suite.py"))["dispatch"]()
+    point = (1000, "numpy", "latency/warm")
+    weighed = {("dispatch[n=1000,impl=numpy]", "latency/warm"): "it crashed"}
+    with pytest.raises(BenchmarkError, match="it crashed"):
+        dispatch.track_seconds(weighed, *point)
+    with pytest.raises(BenchmarkError, match="was not weighed in latency/warm"):
+        dispatch.track_seconds({}, *point)
