@@ -24,6 +24,8 @@ from collections.abc import Callable
 from time import perf_counter_ns
 from typing import Any, Final
 
+from numpy.typing import NDArray
+
 from steelyard.benchmark import Description
 from steelyard.buffers import Buffers
 from steelyard.work import Bindable, CallableWork, NativeWork, Work, allocator, calling
@@ -82,19 +84,30 @@ def _window(run: Callable[[int], Any], count: int) -> int:
 
 def _allocation(description: Description) -> dict[str, float]:
     fresh = [allocator(h) for h in description.handles_of("output")]
+    kept = [one() for one in fresh]
 
     def allocate(count: int) -> None:
         for _ in range(count):
             for one in fresh:
                 one()
 
-    def touch(count: int) -> None:
+    def touch_new(count: int) -> None:
         for _ in range(count):
             for one in fresh:
-                one().reshape(-1).view("u1")[::PAGE] = 0
+                _touch(one())
+
+    def touch_kept(count: int) -> None:
+        for _ in range(count):
+            for array in kept:
+                _touch(array)
 
     alone = per_call(allocate)
-    return {"allocate": alone, "first_touch": max(0.0, per_call(touch) - alone)}
+    faults = per_call(touch_new) - alone - per_call(touch_kept)
+    return {"allocate": alone, "first_touch": max(0.0, faults)}
+
+
+def _touch(array: NDArray[Any]) -> None:
+    array.reshape(-1).view("u1")[::PAGE] = 0
 
 
 def _native(

@@ -182,16 +182,15 @@ def combine(blocks: Sequence[Estimate]) -> Estimate:
 
 def ratio(new: Sequence[Estimate], base: Sequence[Estimate]) -> Estimate:
     """Return new / base from blocks paired in order (see `combine`)."""
-    return combine(
-        [
-            Estimate(
-                n.value / b.value,
-                n.value / b.value * (1 - math.hypot(n.half_width, b.half_width)),
-                n.value / b.value * (1 + math.hypot(n.half_width, b.half_width)),
-            )
-            for n, b in zip(new, base, strict=True)
-        ]
-    )
+    return combine([_paired(n, b) for n, b in zip(new, base, strict=True)])
+
+
+def _paired(new: Estimate, base: Estimate) -> Estimate:
+    if not (new.value > 0 and base.value > 0):
+        return Estimate(math.nan, math.nan, math.nan)
+    value = new.value / base.value
+    half = math.hypot(new.half_width, base.half_width)
+    return Estimate(value, value * (1 - half), value * (1 + half))
 
 
 def _student(count: int) -> float:

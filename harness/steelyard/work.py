@@ -93,21 +93,35 @@ def realise(description: Description, buffers: Buffers) -> Work:
 
 
 def allocating(description: Description, buffers: Buffers) -> Callable[[], Any]:
-    """Return a call of the work as a user writes it whose outputs are new each time."""
+    """Return a call of the work as a user writes it whose outputs are new each time.
+
+    Nothing but allocating and calling happens in it: it is timed.
+    """
     call = description.call
     convert = _converter(call.form)
-    fresh = {h.name: allocator(h) for h in description.handles_of("output")}
+    target, scalars = call.target, dict(call.scalars)
 
-    def array(handle: Handle) -> Any:
-        new = fresh.get(handle.name)
-        return convert(buffers.arrays[handle.name] if new is None else new())
+    def maker(value: Any) -> Callable[[], Any]:
+        if isinstance(value, tuple):
+            makers = [maker(item) for item in value]
+            return lambda: tuple(make() for make in makers)
+        if isinstance(value, Handle) and value.role == "output":
+            fresh = allocator(value)
+            return fresh if call.form == "numpy" else lambda: convert(fresh())
+        ready = convert(buffers.resolve(value))
+        return lambda: ready
 
+    if any(isinstance(a, Handle) and a.role == "output" for a in call.args):
+        makers = [maker(value) for value in call.args]
+        if call.out is not None:
+            out = maker(call.out)
+            return lambda: target(*[make() for make in makers], out=out(), **scalars)
+        return lambda: target(*[make() for make in makers], **scalars)
+    args = [convert(buffers.resolve(value)) for value in call.args]
     if call.out is None:
-        return lambda: call.target(
-            *replaced(call.args, array), **replaced(dict(call.scalars), array)
-        )
-    bound = calling(description, buffers)
-    return lambda: bound(out=replaced(call.out, array))
+        return partial(target, *args, **scalars)
+    new = maker(call.out)
+    return lambda: target(*args, out=new(), **scalars)
 
 
 def calling(description: Description, buffers: Buffers) -> partial[Any]:

@@ -206,7 +206,7 @@ class BoundKernel:
         self.ready = self._launch.ready
         self.wait = self._launch.wait
 
-    def window(self, count: int, dependent: bool) -> tuple[int, int]:
+    def window(self, count: int, *, dependent: bool = False) -> tuple[int, int]:
         """Run `count` launches natively; return the clock before and after, in ns."""
         return self._launch.window(count, dependent=dependent)
 

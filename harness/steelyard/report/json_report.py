@@ -23,6 +23,8 @@
           "operations": null,
           "items": null,
           "floor": 0.4,         what the clock reads around nothing, per launch
+          "floors": {"empty": 20.0, "null": 22.0, "call": 41.0},    of one window
+          "ledger": {},         of a latency: nanoseconds per call of each part
           "code_hash": "...",   or null where it is not known
           "doubts": ["preempted"],
           "error": null         or the sentence why it failed
@@ -123,6 +125,8 @@ def _trial(trial: Trial) -> dict[str, Any]:
         "operations": trial.facts.get("operations"),
         "items": trial.facts.get("items"),
         "floor": floor_share(trial),
+        "floors": trial.floors,
+        "ledger": trial.ledger,
         "code_hash": trial.facts.get("code_hash"),
         "doubts": trial.doubts,
         "error": trial.error,
