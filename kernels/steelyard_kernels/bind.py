@@ -96,6 +96,11 @@ def outputs_of(kernel: str, program: Program, out: Outputs) -> dict[str, Array]:
         out = (out,)
     if isinstance(out, Mapping):
         given = dict(out)
+    elif not isinstance(out, Sequence):
+        raise KernelError(
+            f"{kernel}: out is a {type(out).__name__}, expected an array, a sequence of "
+            "arrays or a dict of them by name; pass one of these, or leave out away."
+        )
     else:
         given = {o.name: array for o, array in zip(fresh, out, strict=False)}
     names = [output.name for output in fresh]

@@ -181,6 +181,7 @@ class _Emitter:
             for level in (_ONCE, _ROW, _ELEMENT)
         ]
         self.alignment = store_alignment(program, schedule.lanes, space)
+        self.extent = Var("extent" if len(space.extents) == 1 else "rows", INDEX)
 
     def _kept(self) -> set[int]:
         return {output.value.number for output in self.program.outputs}
@@ -201,7 +202,7 @@ class _Emitter:
         """Emit the whole kernel; its last parameter is the runtime extent."""
         b, schedule = self.b, self.schedule
         flat = len(self.space.extents) == 1
-        extent = Var("extent" if flat else "rows", INDEX)
+        extent = self.extent
         env: Env = {}
         self._scalars(env, _ONCE, {})
         step = schedule.lanes * schedule.unroll
@@ -231,7 +232,8 @@ class _Emitter:
         out = b.at("mul", row, space.extents[-1])
         self._scalars(env, _ROW, starts)
         step = schedule.lanes, schedule.unroll
-        tile_constant(b, space.extents[-1], step, self._body(env, starts, out))
+        body = self._body(env, starts, out)
+        tile_constant(b, space.extents[-1], step, body, (), self.extent)
 
     def _scalars(self, env: Env, level: int, starts: dict[int, Operand | int]) -> None:
         """Emit what is computed less often than for every element, then spread it."""

@@ -125,6 +125,7 @@ class RowEmitter:
         self.scratch: tuple[Buffer, ...] = ()
         self.spread = self._spread()
         self.hoisted: dict[int, Buffer] = {}
+        self.count = Var("rows", INDEX)
         self.direct = read_by_rows(rows)
         self.inputs = [
             (node, rows.inputs[node.number])
@@ -154,7 +155,6 @@ class RowEmitter:
     def kernel(self) -> Kernel:
         """Emit the whole kernel; its last parameter is the number of rows."""
         b, knobs = self.b, self.knobs
-        count = Var("rows", INDEX)
         self.scratch = tuple(
             b.alloc(f"scratch{slot}", dtype, knobs.rows * self.pitch)
             for slot, dtype in enumerate(self.rows.slots)
@@ -163,11 +163,11 @@ class RowEmitter:
         self._scalars(scope, {}, UNIFORM, 0)
         if knobs.hoist:
             self._hoist(scope)
-        with b.parallel(count, knobs.chunk, knobs.threads) as (low, high):
+        with b.parallel(self.count, knobs.chunk, knobs.threads) as (low, high):
             self._blocks(scope, low, high)
         if knobs.stream_alignment:
             b.fence()
-        return b.kernel("kernel", (*self.args.order, count))
+        return b.kernel("kernel", (*self.args.order, self.count))
 
     def _hoist(self, scope: Scope) -> None:
         """Emit the columns that rows read, such as a widened bias, into scratch."""
@@ -187,7 +187,7 @@ class RowEmitter:
                     b.store(buffer, place, env[node.number])
             return ()
 
-        tile_constant(b, self.rows.extent, (lanes, 1), body)
+        tile_constant(b, self.rows.extent, (lanes, 1), body, (), self.count)
         self.hoisted = {
             node.number: buffer for node, buffer in zip(columns, buffers, strict=True)
         }
@@ -320,7 +320,9 @@ class RowEmitter:
             return tuple(out)
 
         every = first * (len(block) * unroll)
-        carried = tile_constant(b, self.rows.extent, (lanes, unroll), body, every)
+        carried = tile_constant(
+            b, self.rows.extent, (lanes, unroll), body, every, self.count
+        )
         parts = [
             carried[i * width : (i + 1) * width] for i in range(len(block) * unroll)
         ]

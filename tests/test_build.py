@@ -1,0 +1,168 @@
+"""Builds: phases, hashes, caches, and failures that are data."""
+
+import numpy as np
+import pytest
+
+from steelyard_kernels import array as xp
+from steelyard_kernels import library
+from steelyard_kernels.build import Built, Failed, build, machine
+from steelyard_kernels.cache import compiled
+from steelyard_kernels.errors import KernelError
+from steelyard_kernels.function import kernel
+from steelyard_kernels.schedule.pointwise import Pointwise
+
+SPECS = (((100,), "float32"), ((100,), "float32"))
+PHASES = ("trace", "schedule", "lower", "verify", "emit", "parse", "check", "codegen")
+
+
+def test_a_cold_build_goes_through_every_phase():
+    """Each phase is there once, in order, with the time it took."""
+    built = library.triad.build(*SPECS, cache="cold")
+    assert tuple(name for name, _ in built.phases) == (*PHASES, "link")
+    assert all(nanoseconds >= 0 for _, nanoseconds in built.phases)
+
+
+def test_the_second_build_is_the_first():
+    """The lookup needs no tracing: the function is not called again."""
+    calls = []
+
+    @kernel
+    def counted(a):
+        calls.append(1)
+        return a + 1
+
+    first = counted.build(((7,), "float32"))
+    assert counted.build(((7,), "float32")) is first
+    assert len(calls) == 1
+    assert counted.build(((8,), "float32")) is not first
+    counted.build(((7,), "float32"), cache="cold")
+    assert len(calls) == 3
+
+
+def test_arrays_and_specs_find_their_own_builds():
+    """A build by arrays is found by equal arrays, and has the same code."""
+    a = np.ones(100, np.float32)
+    built = library.triad.build(a, a)
+    assert library.triad.build(a.copy(), a.copy()) is built
+    assert library.triad.build(*SPECS).code_hash == built.code_hash
+
+
+def test_equal_text_is_compiled_once():
+    """Another kernel that comes to the same text takes the binary that is there."""
+
+    @kernel
+    def one(a, b, *, s=3.0):
+        return a + s * b
+
+    @kernel
+    def other(a, b, *, s=3.0):
+        return a + s * b
+
+    first = one.build(*SPECS)
+    count = len(compiled())
+    second = other.build(*SPECS)
+    assert len(compiled()) == count
+    assert second.binary.code is first.binary.code
+    assert "codegen" not in dict(second.phases)
+
+
+def test_the_code_hash_knows_no_names_but_the_schedule():
+    """Names of kernel and parameters do not change it, knobs do."""
+
+    @kernel
+    def named(first, second, *, factor=3.0):
+        return first + factor * second
+
+    hashes = [
+        k.build(*SPECS, schedule=Pointwise(16, unroll, 1, 64, False, 0)).code_hash
+        for k, unroll in ((named, 1), (library.triad, 1), (library.triad, 2))
+    ]
+    assert hashes[0] == hashes[1] != hashes[2]
+
+
+def test_built_is_a_record_of_what_was_done():
+    """Program, schedule, text and binary are all there."""
+    built = library.softmax.build(((4, 100), "float32"))
+    assert isinstance(built, Built)
+    assert built.strategy == "normalization"
+    assert built.target == "cpu"
+    assert built.binary.entry in built.text
+    assert [slot.kind for slot in built.binary.slots] == ["input", "output", "extent"]
+    assert len(built.code_hash) == 32
+
+
+def test_a_failure_is_data():
+    """A program that no schedule takes is Failed, with phase and sentence."""
+
+    @kernel
+    def bad(a, b):
+        return a + b
+
+    failed = bad.build(((3,), "float32"), ((4,), "float32"))
+    assert isinstance(failed, Failed)
+    assert failed.phase == "trace"
+    assert "cannot broadcast shapes (3,) and (4,)" in failed.error
+    with pytest.raises(KernelError, match="cannot broadcast"):
+        bad(np.ones(3), np.ones(4))
+
+
+def test_errors_of_the_users_function_keep_their_type():
+    """What the function raises while it is traced is the cause."""
+
+    @kernel
+    def broken(a):
+        return a + undefined_name  # noqa: F821 - the mistake under test
+
+    failed = broken.build(((3,), "float32"))
+    assert isinstance(failed.cause, NameError)
+    with pytest.raises(NameError):
+        broken(np.ones(3))
+
+
+def test_unknown_targets_and_caches_are_refused():
+    """Both errors name what there is."""
+    program = library.copy.program(((3,), "float32"))
+    assert "expected cpu" in build(program, target="tpu").error
+    with pytest.raises(KernelError, match="cold, warm-memory"):
+        library.copy.build(((3,), "float32"), cache="disk")
+
+
+def test_the_machine_has_vectors_and_threads():
+    """What schedules know of a machine is read once."""
+    assert machine() is machine()
+    assert machine().lanes(4) * 4 == machine().vector_bytes
+    assert machine().threads >= 1
+
+
+def test_reserved_names_are_no_trouble():
+    """Parameters may be named like the emitter's own values."""
+
+    @kernel
+    def names(args, ticket, index, *, count=2.0, rows=1.0, extent=0.5):
+        return {"entry": args * count + ticket * rows, "kernel": index * extent}
+
+    arrays = [np.full(20, value, np.float32) for value in (1, 2, 3)]
+    outputs = names(*arrays)
+    assert (outputs["entry"] == 4).all()
+    assert (outputs["kernel"] == 1.5).all()
+
+
+def test_an_empty_kernel_builds_and_runs():
+    """No outputs, no arrays: a launch that does nothing."""
+    assert library.empty() is None
+    work = library.empty.bind()
+    work.launch(3)
+    assert work.facts()["bytes"] == 0
+
+
+def test_deep_expressions_do_not_recurse():
+    """A chain of 3000 operations traces, prices and lowers without a stack of calls."""
+
+    @kernel
+    def deep(a):
+        for _ in range(3000):
+            a = xp.maximum(a, 0.5) * 1.0
+        return a
+
+    built = deep.build(((16,), "float32"), schedule=Pointwise(16, 1, 1, 16, False, 0))
+    assert isinstance(built, Built), built

@@ -1,0 +1,238 @@
+"""Kernels called on arrays: what they return, what they refuse, what they report."""
+
+import numpy as np
+import pytest
+
+from steelyard_device import cpu
+from steelyard_kernels import array as xp
+from steelyard_kernels import dtypes
+from steelyard_kernels.errors import KernelError
+from steelyard_kernels.function import kernel
+from steelyard_kernels.schedule.pointwise import Pointwise
+
+ONES = np.ones((3, 4), np.float32)
+
+
+@kernel
+def triad(a, b, *, s=3.0):
+    """Return a + s * b."""
+    return a + s * b
+
+
+@kernel
+def two(a, b):
+    """Return sum and product."""
+    return a + b, a * b
+
+
+@kernel
+def update(a, b):
+    """Update a, return the difference."""
+    return {"a": a + b, "difference": a - b}
+
+
+def test_results_come_as_the_function_returns_them():
+    """One array, a tuple, a dict; parameters that are updated are the given arrays."""
+    np.testing.assert_array_equal(triad(ONES, ONES), np.full((3, 4), 4))
+    total, product = two(ONES, ONES * 2)
+    assert (total[0, 0], product[0, 0]) == (3, 2)
+    a = ONES.copy()
+    outputs = update(a, ONES * 2)
+    assert outputs["a"] is a
+    assert (a == 3).all()
+    assert (outputs["difference"] == -1).all()
+
+
+def test_outputs_can_be_given():
+    """One array, a sequence in order, or a dict by name."""
+    out, other = np.empty_like(ONES), np.empty_like(ONES)
+    assert triad(ONES, ONES, out=out) is out
+    assert two(ONES, ONES, out=(out, other))[1] is other
+    assert two(ONES, ONES, out={"out1": other, "out0": out})[0] is out
+
+
+def test_scalars_are_given_at_each_launch():
+    """The same build serves every value; integers become floats."""
+    assert triad(ONES, ONES, s=0.5)[0, 0] == 1.5
+    assert triad(ONES, ONES, s=7)[0, 0] == 8
+    assert triad(ONES, ONES, s=np.float32(2))[0, 0] == 3
+
+
+def test_bfloat16_arrays_are_bits():
+    """uint16 in, uint16 out."""
+    bits = dtypes.to_bfloat16(np.array([1.0, 2.0, 3.0]))
+
+    @kernel
+    def twice(a):
+        return a * 2.0
+
+    out = twice(bits)
+    assert out.dtype == np.uint16
+    np.testing.assert_array_equal(dtypes.from_bfloat16(out), [2.0, 4.0, 6.0])
+
+
+def test_empty_arrays_are_left_alone():
+    """No element: nothing is computed, and nothing goes wrong."""
+    assert triad(ONES[:0], ONES[:0]).shape == (0, 4)
+
+
+@pytest.mark.parametrize(
+    ("arrays", "keywords", "words"),
+    [
+        (([1.0], ONES), {}, "a is a list, expected a NumPy array"),
+        ((ONES,), {}, r"got 1 arrays, expected 2 \(a, b\)"),
+        ((ONES, ONES, ONES), {}, "got 3 arrays"),
+        ((ONES, ONES.T), {}, "expected a C-contiguous array"),
+        ((ONES, ONES[:2]), {}, "cannot broadcast shapes"),
+        (
+            (ONES, ONES.astype("int64")),
+            {},
+            "mixes a scalar of kind float with an array of int64",
+        ),
+        ((ONES, ONES.astype("int8")), {}, "b: dtype int8 is not supported"),
+        ((ONES, ONES.astype(">f4")), {}, "swapped bytes"),
+        ((ONES, ONES), {"t": 1.0}, "unknown scalar t, expected s"),
+        ((ONES, ONES), {"s": "x"}, "scalar s is 'x' of type str"),
+        ((ONES, ONES), {"s": True}, "scalar s is True of type bool"),
+        ((ONES, ONES), {"out": ONES[:1].copy()}, "output out is float32"),
+        ((ONES, ONES), {"out": np.empty((3, 4))}, "output out is float64"),
+        ((ONES, ONES), {"out": [ONES, ONES]}, r"out has 2 arrays, expected 1 \(out\)"),
+        ((ONES, ONES), {"out": ONES}, "output out shares memory with [ab]"),
+        ((ONES, ONES), {"out": {"y": ONES}}, "expected 1"),
+        ((ONES, ONES), {"out": 3}, "out is a int, expected an array"),
+    ],
+)
+def test_bad_arguments_are_one_sentence(arrays, keywords, words):
+    """The error names kernel and argument, what was seen and what to do."""
+    with pytest.raises(KernelError, match=words) as raised:
+        triad(*arrays, **keywords)
+    assert str(raised.value).startswith("triad: ")
+
+
+def test_missing_scalars_are_named():
+    """A scalar without default must be given."""
+
+    @kernel
+    def scaled(a, *, factor):
+        return a * factor
+
+    with pytest.raises(KernelError, match="scalar factor is missing"):
+        scaled(ONES)
+
+
+def test_integers_out_of_range_are_refused():
+    """An int64 slot takes no larger number."""
+
+    @kernel
+    def plus(a, *, n=1):
+        return a + n
+
+    with pytest.raises(KernelError, match="scalar n"):
+        plus(np.ones(3, np.int64), n=2**64)
+
+
+def test_overlap_with_an_output_is_refused():
+    """Part of an input, or an updated parameter given twice."""
+    room = np.ones(10, np.float32)
+    with pytest.raises(KernelError, match="shares memory with a"):
+        triad(room[:8], np.ones(8, np.float32), out=room[2:])
+    with pytest.raises(KernelError, match="shares memory"):
+        update(room, room)
+    with pytest.raises(KernelError, match="shares memory"):
+        two(room, room, out=(np.empty_like(room),) * 2)
+
+
+def test_inputs_may_share_memory():
+    """Only what is written needs memory of its own."""
+    assert triad(ONES, ONES)[0, 0] == 4
+
+
+def test_read_only_outputs_are_refused_and_read_only_inputs_are_fine():
+    """A parameter that is updated must be writable."""
+    fixed = ONES.copy()
+    fixed.flags.writeable = False
+    assert triad(fixed, fixed)[0, 0] == 4
+    with pytest.raises(KernelError, match="output a is read-only"):
+        update(fixed, ONES)
+    with pytest.raises(KernelError, match="output out is read-only"):
+        triad(ONES, ONES, out=fixed)
+
+
+def test_bound_work_runs_many_times_and_keeps_its_arrays():
+    """Launches add up; window gives two readings of one clock."""
+    a, b = np.zeros(1000, np.float32), np.ones(1000, np.float32)
+    work = update.bind(a, b)
+    work.ready()
+    work.launch()
+    work.launch(4)
+    start, end = work.window(5, dependent=True)
+    assert end >= start
+    assert (a == 10).all()
+    assert work.outputs["a"] is a
+
+
+def test_facts_say_what_is_known_without_running():
+    """Bytes, operations, hash, threads, schedule, strategy, target."""
+    work = triad.bind(ONES, ONES)
+    facts = work.facts()
+    assert facts["bytes"] == 3 * 48
+    assert facts["operations"] == 24
+    assert facts["threads"] == 1
+    assert facts["code_hash"] == work.built.code_hash
+    assert facts["strategy"] == "pointwise"
+    assert facts["target"] == "cpu"
+    assert facts["schedule"] == work.built.schedule.label
+
+
+def test_a_schedule_can_be_given():
+    """All threads, small chunks: the same values."""
+    a = np.arange(10_000, dtype=np.float32)
+    schedule = Pointwise(16, 2, 0, 64, streaming=False, prefetch=0)
+    work = triad.bind(a, a, schedule=schedule)
+    work.launch()
+    np.testing.assert_array_equal(work.outputs["out"], a * 4)
+    assert work.threads == cpu.pool_size()
+
+
+def test_bound_work_can_be_built_again():
+    """Cold builds anew, warm finds what is there; an unknown level is refused."""
+    work = triad.bind(ONES, ONES)
+    work.build("cold")
+    work.build("warm-memory")
+    with pytest.raises(KernelError, match="not known"):
+        work.build("tepid")
+
+
+def test_the_null_launch_has_the_same_threads():
+    """The floor of the hand-over runs nothing on as many threads."""
+    work = triad.bind(ONES, ONES)
+    start, end = work.null().window(1, dependent=False)
+    assert end >= start
+
+
+def test_unaligned_outputs_take_another_build():
+    """Where the heuristic would stream, an unaligned output gets plain stores."""
+    rows = np.ones((4096, 1024), np.float32)
+
+    @kernel
+    def centre(x):
+        return x - xp.mean(x, keepdims=True)
+
+    aligned = centre.bind(rows)
+    room = np.empty(rows.size + 64, np.float32)
+    first = (-room.ctypes.data % 64) // 4 + 1
+    out = room[first : first + rows.size].reshape(rows.shape)
+    unaligned = centre.bind(rows, out=out)
+    assert aligned.built.schedule.streaming
+    assert not unaligned.built.schedule.streaming
+    unaligned.launch()
+    assert (out == 0).all()
+
+
+def test_a_kernel_shows_its_candidates_and_its_reasons():
+    """Methods take arrays or (shape, dtype) pairs."""
+    assert len(triad.candidates(((1000,), "float32"), ((1000,), "float32"))) >= 12
+    assert "pointwise" in triad.explain(ONES, ONES)
+    assert triad.program(ONES, ONES).name == "triad"
+    assert repr(triad) == "<kernel triad(a, b)>"
+    assert triad.__doc__ == "Return a + s * b."

@@ -1,0 +1,351 @@
+"""The normalization strategy: rows reduced and used again, against the oracle."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from programs import agree, offset, values
+
+from steelyard_kernels import array as xp
+from steelyard_kernels import dtypes, library, loops_print, reference
+from steelyard_kernels.build import build, machine
+from steelyard_kernels.errors import KernelError, Unsupported
+from steelyard_kernels.expr import text
+from steelyard_kernels.function import kernel
+from steelyard_kernels.schedule import row_model, strategies
+from steelyard_kernels.schedule.normalization import Normalization
+from steelyard_kernels.schedule.row_sums import CANCELLATION
+from steelyard_kernels.verify import verify
+
+ONE = Normalization(16, 1, 1, "shifted", "scratch", False, False, False, 32, 1)
+
+# One-pass variance may cancel by the guard's factor on top of the roundings of its
+# sums: a chain of extent / 16 additions and one across lanes.
+FLOAT32 = 2.0**-24
+
+
+def variance_tolerance(extent):
+    """Return the relative error that a float32 variance may have."""
+    return (extent / 16 + 16) * FLOAT32 * (1 + CANCELLATION)
+
+
+@kernel
+def moments(x):
+    """Return mean and variance of every row."""
+    return {"mean": xp.mean(x), "var": xp.var(x)}
+
+
+@kernel
+def rich(x, column, row, *, scale=0.5):
+    """Use every kind of reduction and operand."""
+    t = (x * column + row) * scale
+    top = xp.max(t, keepdims=True)
+    low = xp.min(t, keepdims=True)
+    total = xp.sum(t * t, keepdims=True)
+    centred = t - xp.mean(t, keepdims=True)
+    spread = xp.sum(abs(centred), keepdims=True)
+    return {"y": (centred + row) * column, "low": low, "s": total + spread, "top": top}
+
+
+ROWS = (1, 2, 3, 4, 5, 7, 13)
+WIDTHS = (1, 2, 3, 7, 15, 16, 17, 31, 32, 33, 100, 257)
+
+
+@given(
+    st.sampled_from(ROWS),
+    st.sampled_from(WIDTHS),
+    st.sampled_from((dtypes.float32, dtypes.float64, *dtypes.HALVES)),
+    st.integers(0, 10**6),
+    st.booleans(),
+)
+@settings(max_examples=40)
+def test_reductions_of_every_kind_agree_with_the_oracle(rows, width, dtype, pick, off):
+    """Any rows, width, dtype, alignment and schedule: within the error bound."""
+    rng = np.random.default_rng(pick)
+    shapes = (rows, width), (width,), (rows, 1)
+    arrays = [values(rng, shape, dtype) for shape in shapes]
+    if off:
+        arrays = [offset(array) for array in arrays]
+    every = strategies.candidates(rich.program(*arrays), machine())
+    agree(rich, arrays, {"scale": 0.5}, every[pick % len(every)])
+
+
+@given(st.sampled_from(ROWS), st.sampled_from(WIDTHS), st.integers(0, 10**6))
+@settings(max_examples=25)
+def test_special_values_reach_the_result(rows, width, pick):
+    """NaN, infinities and denormals in a row give what the oracle gives."""
+    rng = np.random.default_rng(pick)
+    x = values(rng, (rows, width), dtypes.float32, special=True)
+
+    @kernel
+    def extremes(x):
+        top = xp.max(x, keepdims=True)
+        return {"top": top, "low": xp.min(x), "over": xp.maximum(x, 0.0) - top}
+
+    every = strategies.candidates(extremes.program(x), machine())
+    agree(extremes, [x], schedule=every[pick % len(every)])
+
+
+@pytest.mark.parametrize("statistics", row_model.STATISTICS)
+@pytest.mark.parametrize("keep", ["scratch", "recompute"])
+@pytest.mark.parametrize("rows", [1, 2, 4])
+def test_variance_survives_offsets_and_outliers(statistics, keep, rows):
+    """Large means, outliers in front and constant rows lose no accuracy."""
+    rng = np.random.default_rng(5)
+    width = 333
+    x = rng.standard_normal((9, width)).astype(np.float32)
+    x[1] += 1000
+    x[2] = x[2] * 1e-3 - 50
+    x[3, 0] = 1e4
+    x[4] = 7.0
+    x[5] = 0.0
+    x[6] *= 1e-15
+    x[7, 5] = np.inf
+    x[8, 300] = np.nan
+    schedule = Normalization(16, rows, 2, statistics, keep, False, False, False, 32, 1)
+    work = moments.bind(x, schedule=schedule)
+    work.launch()
+    wide = x.astype(np.float64)
+    with np.errstate(invalid="ignore"):
+        mean, var = wide.mean(-1), wide.var(-1)
+    error = (width / 16 + 16) * FLOAT32 * np.abs(wide).mean(-1)
+    np.testing.assert_allclose(
+        work.outputs["mean"][:7], mean[:7], rtol=0, atol=error[:7].max()
+    )
+    rounding = variance_tolerance(width) * var + (error**2)
+    seen = work.outputs["var"]
+    assert (np.abs(seen - var)[:7] <= rounding[:7] + 1e-38).all()
+    assert seen[4] == 0
+    assert seen[5] == 0
+    assert np.isnan(seen[7:]).all()
+
+
+@pytest.mark.parametrize("dtype", [dtypes.float32, dtypes.float16, dtypes.bfloat16])
+def test_every_candidate_of_a_typical_shape_runs_and_agrees(dtype):
+    """At least 12 candidates have distinct code, and all give the oracle's values."""
+    rng = np.random.default_rng(6)
+    shapes = (21, 97), *(((97,),) * 4)
+    arrays = [values(rng, shape, dtype) for shape in shapes]
+    program = library.bias_layernorm.program(*arrays)
+    expected = reference.evaluate(program, arrays, {"epsilon": 1e-5})["out"]
+    # The variance's error, half of it in its root, and three roundings to the dtype:
+    # two of the sums are of its size, the last is the output's.
+    unit = {"float32": 2**-24, "float16": 2**-11, "bfloat16": 2**-8}[dtype.name]
+    error = (variance_tolerance(97) + 3 * unit) * (np.abs(expected) + 4)
+    every = strategies.candidates(program, machine())
+    hashes = set()
+    for schedule in every[:: 7 if dtype is dtypes.float32 else 29]:
+        work = library.bias_layernorm.bind(*arrays, schedule=schedule)
+        work.launch()
+        hashes.add(work.built.code_hash)
+        seen = reference.widen(work.outputs["out"], dtype)
+        assert (np.abs(seen - expected) <= error).all(), schedule.label
+    assert len(hashes) >= (12 if dtype is dtypes.float32 else 5)
+
+
+def test_softmax_rows_add_up_to_one():
+    """Softmax of large and small values is finite and normalised."""
+    x = np.array([[1000.0, 1000.0, 0.0], [-1000.0, 0.0, 1.0]], np.float32)
+    y = library.softmax(x)
+    np.testing.assert_allclose(y.sum(-1), 1, rtol=1e-6)
+    np.testing.assert_allclose(y[0], [0.5, 0.5, 0.0], rtol=1e-6)
+
+
+def test_reductions_without_keepdims_lose_the_axis():
+    """The output has one axis less, in one and in three dimensions."""
+    x = np.arange(60, dtype=np.float32).reshape(3, 4, 5)
+
+    @kernel
+    def both(x):
+        return xp.sum(x), xp.max(x) * 2.0
+
+    total, top = both(x)
+    np.testing.assert_array_equal(total, x.sum(-1))
+    np.testing.assert_array_equal(top, x.max(-1) * 2)
+    line, last = both(x[0, 0])
+    assert line.shape == last.shape == ()
+    assert line == 10
+    assert last == 8
+
+
+def test_integer_sums_are_int64_and_extremes_keep_their_dtype():
+    """Sums of int32 do not wrap at 2**31; max and min are exact."""
+    x = np.full((3, 50), 2**30, np.int32)
+    x[1, 7] = -5
+
+    @kernel
+    def ints(x):
+        return xp.sum(x), xp.max(x), xp.min(x)
+
+    total, top, low = ints(x)
+    assert total.dtype == np.int64
+    np.testing.assert_array_equal(total, x.astype(np.int64).sum(-1))
+    np.testing.assert_array_equal(top, x.max(-1))
+    np.testing.assert_array_equal(low, x.min(-1))
+
+
+def test_rows_are_updated_in_place():
+    """A row may overwrite the array it was reduced from."""
+
+    @kernel
+    def centre(x):
+        return {"x": x - xp.mean(x, keepdims=True)}
+
+    rng = np.random.default_rng(7)
+    for keep in ("scratch", "recompute"):
+        x = rng.standard_normal((6, 40)).astype(np.float32)
+        expected = x.astype(np.float64) - x.astype(np.float64).mean(-1, keepdims=True)
+        schedule = Normalization(16, 2, 1, "two_pass", keep, False, False, False, 32, 0)
+        assert centre.bind(x, schedule=schedule).launch() is None
+        np.testing.assert_allclose(x, expected, atol=1e-6)
+
+
+def test_outer_axes_may_be_broadcast_in_part():
+    """A value for each of the inner rows is found by division of the row number."""
+    rng = np.random.default_rng(8)
+    shapes = (3, 5, 33), (5, 1), (3, 1, 33), (1, 1, 33)
+    arrays = [values(rng, shape, dtypes.float32) for shape in shapes]
+
+    @kernel
+    def mix(x, row, part, column):
+        t = x * row + part
+        return t / (xp.sum(abs(t), keepdims=True) + 1.0) + column
+
+    agree(mix, arrays)
+
+
+def test_empty_rows_sum_to_zero_and_no_rows_give_nothing():
+    """A sum over nothing is 0; an array without rows is left alone."""
+
+    @kernel
+    def total(x):
+        return xp.sum(x)
+
+    np.testing.assert_array_equal(total(np.empty((3, 0), np.float32)), np.zeros(3))
+    assert total(np.empty((0, 3), np.float32)).shape == (0,)
+
+
+def test_sum_and_variance_of_the_same_data_share_one_pass(golden):
+    """One walk gives mean, sum and variance (seeds/004 found them doubled)."""
+
+    @kernel
+    def statistics(x):
+        return {"mean": xp.mean(x), "sum": xp.sum(x), "var": xp.var(x)}
+
+    x = np.random.default_rng(9).standard_normal((4, 100)).astype(np.float32)
+    lowered = strategies.lower(statistics.program(x), ONE)
+    verify(lowered.kernel)
+    shown = loops_print.text(lowered.kernel)
+    golden(shown)
+    assert shown.count("x[i") == 1 + 2 + 2  # first element; loop and tail; again
+    work = statistics.bind(x, schedule=ONE)
+    work.launch()
+    np.testing.assert_allclose(work.outputs["var"], x.var(-1), rtol=1e-5)
+    np.testing.assert_allclose(work.outputs["sum"], x.sum(-1), rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(work.outputs["mean"], x.mean(-1), rtol=1e-5, atol=1e-6)
+
+
+def test_a_value_widened_and_used_twice_is_converted_once(golden):
+    """Casts are nodes like others: bias_layernorm widens x once, rounds once."""
+    specs = (((4, 96), "float16"), *((((96,), "float16"),) * 4))
+    program = library.bias_layernorm.program(*specs)
+    golden(text(program), "bias_layernorm_program")
+    lowered = strategies.lower(program, ONE)
+    verify(lowered.kernel)
+    golden(loops_print.text(lowered.kernel))
+    rng = np.random.default_rng(10)
+    arrays = [values(rng, shape, dtypes.float16) for shape, _ in specs]
+    work = library.bias_layernorm.bind(*arrays, schedule=ONE)
+    work.launch()
+    expected = reference.evaluate(program, arrays, {"epsilon": 1e-5})["out"]
+    np.testing.assert_allclose(work.outputs["out"], expected, rtol=2e-3, atol=2e-3)
+
+
+def test_generated_text_of_softmax(golden):
+    """Maximum, sum of exponentials kept in a scratch row, scale."""
+    program = library.softmax.program(((7, 100), "float32"))
+    lowered = strategies.lower(program, ONE)
+    verify(lowered.kernel)
+    golden(loops_print.text(lowered.kernel))
+    x = np.random.default_rng(11).standard_normal((7, 100)).astype(np.float32)
+    agree(library.softmax, [x], schedule=ONE)
+
+
+def test_the_heuristic_is_the_least_prediction():
+    """Looking at fewer candidates finds the same minimum as looking at all."""
+    for rows, width, dtype in (
+        (1024, 768, "float32"),
+        (1024, 4096, "float16"),
+        (1021, 5140, "float32"),
+        (1, 100, "float32"),
+        (3, 400_000, "float32"),
+    ):
+        specs = (((rows, width), dtype), *((((width,), dtype),) * 4))
+        program = library.bias_layernorm.program(*specs)
+        ranked = strategies.rank(program, machine())
+        chosen = strategies.heuristic(program, machine())
+        best = ranked[0][1].total
+        assert row_model.model(program, chosen, machine()).total == best
+
+
+def test_one_binary_serves_every_number_of_rows_that_divides():
+    """The number of rows is a runtime parameter."""
+    specs = [(((rows, 64), "float32"),) for rows in (8, 400)]
+    few, many = (library.softmax.build(*s, schedule=ONE) for s in specs)
+    assert few.code_hash == many.code_hash
+
+
+def test_rows_that_do_not_line_up_are_refused():
+    """Each error names what was seen and what to do."""
+    x, y = np.ones((3, 4), np.float32), np.ones((3, 5), np.float32)
+
+    @kernel
+    def lengths(x, y):
+        return xp.sum(x), xp.sum(y)
+
+    @kernel
+    def squeezed(x):
+        return x[:0] if x.ndim == 0 else x.astype("float32") + xp.sum(x)
+
+    @kernel
+    def partial(x):
+        return xp.sum(x, keepdims=True), xp.max(xp.sum(x), axis=-1, keepdims=True)
+
+    with pytest.raises(Unsupported, match="one kernel for each"):
+        lengths(x, y)
+    with pytest.raises(Unsupported, match="keepdims=True"):
+        squeezed(np.ones((4, 4), np.float32))
+    with pytest.raises(Unsupported, match=r"two kernels|one kernel for each"):
+        partial(x)
+
+
+def test_a_block_that_outgrows_its_scratch_is_refused():
+    """The scratch rows of a block stay near the core; the error says what to change."""
+    program = library.softmax.program(((4, 100_000), "float32"))
+    schedule = Normalization(16, 4, 1, "two_pass", "scratch", False, False, False, 4, 1)
+    failed = build(program, schedule)
+    assert "keep fewer rows, or recompute" in failed.error
+    assert isinstance(failed.cause, KernelError)
+
+
+@pytest.mark.parametrize("dtype", dtypes.HALVES)
+def test_a_tail_of_one_half_writes_one_half(dtype):
+    """LLVM 22 stored four bytes of a bfloat16 under a constant mask of one lane."""
+    rng = np.random.default_rng(12)
+    x = values(rng, (6, 17), dtype)
+
+    @kernel
+    def centre(x):
+        return x - xp.max(x, keepdims=True)
+
+    for rows in (1, 2):
+        schedule = Normalization(
+            16, rows, 1, "two_pass", "scratch", False, False, False, 32, 1
+        )
+        agree(centre, [x], schedule=schedule)
+
+    @kernel
+    def add(x, column):
+        return x + column
+
+    agree(add, [x, values(rng, (17,), dtype)])

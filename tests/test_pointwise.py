@@ -1,0 +1,201 @@
+"""The pointwise strategy: fused broadcasts against the oracle, under every schedule."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from programs import agree, offset, pointwise_cases, values
+
+from steelyard_kernels import array as xp
+from steelyard_kernels import dtypes, library, loops_print
+from steelyard_kernels.build import Built, build, machine
+from steelyard_kernels.errors import KernelError, Unsupported
+from steelyard_kernels.function import kernel
+from steelyard_kernels.schedule import pointwise, strategies
+from steelyard_kernels.schedule.pointwise import Pointwise
+from steelyard_kernels.verify import verify
+
+
+@given(pointwise_cases(), st.integers(0, 10**6))
+@settings(max_examples=60)
+def test_random_broadcasts_agree_with_the_oracle(case, pick):
+    """Any operations, shapes, dtypes, special values and schedule: within the bound."""
+    made, arrays = case
+    program = made.program(*arrays)
+    schedule = None
+    if 0 not in program.outputs[0].value.shape:
+        every = strategies.candidates(program, machine())
+        schedule = every[pick % len(every)]
+    agree(made, arrays, {"scale": 0.75}, schedule)
+
+
+def test_every_candidate_of_a_typical_shape_runs_and_agrees():
+    """At least 12 candidates have distinct code, and all give the oracle's values."""
+    rng = np.random.default_rng(1)
+    arrays = [
+        values(rng, (37, 100), dtypes.float32),
+        values(rng, (100,), dtypes.float32),
+    ]
+
+    @kernel
+    def fused(a, b):
+        return xp.maximum(a * b, 0.0) + 1.0
+
+    program = fused.program(*arrays)
+    hashes = set()
+    for schedule in strategies.candidates(program, machine())[::5]:
+        hashes.add(agree(fused, arrays, schedule=schedule).built.code_hash)
+    assert len(hashes) >= 12
+
+
+def test_one_binary_serves_every_size_of_one_axis():
+    """The extent of a collapsed space is a runtime parameter, not part of the code."""
+    small = library.triad.build(((100,), "float32"), ((100,), "float32"))
+    large = library.triad.build(((7, 13), "float32"), ((7, 13), "float32"))
+    assert small.code_hash == large.code_hash
+    assert small.binary.slots[-1].index == 100
+    assert large.binary.slots[-1].index == 91
+
+
+@pytest.mark.parametrize("count", [1, 2, 15, 16, 17, 31, 33, 100, 4097])
+def test_tails_and_unaligned_bases(count):
+    """Every remainder, with arrays that start one element off a cache line."""
+    rng = np.random.default_rng(count)
+    arrays = [offset(values(rng, (count,), dtypes.float32)) for _ in range(2)]
+    out = offset(np.full(count, np.nan, np.float32))
+    library.triad.bind(*arrays, out=out, s=0.5).launch()
+    np.testing.assert_allclose(out, arrays[0] + 0.5 * arrays[1], rtol=3e-7)
+
+
+def test_nothing_is_written_past_the_end():
+    """Elements before and behind the output stay as they were."""
+    room = np.full(300, 7.0, np.float32)
+    a = np.ones(100, np.float32)
+    for schedule in strategies.candidates(library.copy.program(a), machine())[::7]:
+        if not schedule.streaming:
+            library.copy.bind(a, out=room[100:200], schedule=schedule).launch()
+    assert (room[:100] == 7).all()
+    assert (room[200:] == 7).all()
+    assert (room[100:200] == 1).all()
+
+
+def test_halves_are_rounded_after_every_operation_exactly():
+    """float16 and bfloat16 arithmetic is bit for bit the oracle's."""
+    rng = np.random.default_rng(2)
+
+    @kernel
+    def half(a, b):
+        return (a + b) * a - b / (a * a + 1.0)
+
+    for dtype in dtypes.HALVES:
+        arrays = [values(rng, (1000,), dtype) for _ in range(2)]
+        from steelyard_kernels import reference
+
+        expected = reference.evaluate(half.program(*arrays), arrays)["out"]
+        seen = reference.widen(half(*arrays), dtype)
+        np.testing.assert_array_equal(seen, expected)
+
+
+def test_integers_and_booleans():
+    """Integers wrap, comparisons and logic give booleans."""
+    rng = np.random.default_rng(3)
+    a, b = (values(rng, (77,), dtypes.int64) for _ in range(2))
+
+    @kernel
+    def mixed(a, b):
+        inside = (a < b) & ~(a == 3)
+        return {
+            "inside": inside,
+            "picked": xp.where(inside, a * b, -a),
+            "c": abs(a - b),
+        }
+
+    outputs = mixed(a, b)
+    inside = (a < b) & ~(a == 3)
+    np.testing.assert_array_equal(outputs["inside"], inside)
+    np.testing.assert_array_equal(outputs["picked"], np.where(inside, a * b, -a))
+    np.testing.assert_array_equal(outputs["c"], np.abs(a - b))
+
+
+def test_generated_text_of_triad(golden):
+    """The loops of a fused broadcast, as they are also run above."""
+    program = library.triad.program(((1000,), "float32"), ((1000,), "float32"))
+    lowered = strategies.lower(program, Pointwise(16, 2, 0, 4096, False, 0))
+    verify(lowered.kernel)
+    golden(loops_print.text(lowered.kernel))
+    arrays = [np.arange(1000, dtype=np.float32), np.ones(1000, np.float32)]
+    agree(library.triad, arrays, {"s": 3.0}, Pointwise(16, 2, 0, 4096, False, 0))
+
+
+def test_generated_text_of_a_broadcast(golden):
+    """Rows by number, a value spread once a row, streaming stores, a masked tail."""
+    specs = (((5, 3, 40), "float32"), ((5, 1, 1), "float32"), ((40,), "float32"))
+
+    @kernel
+    def shifted(x, row, column):
+        return x * row + column
+
+    schedule = Pointwise(16, 2, 0, 64, True, 256)
+    lowered = strategies.lower(shifted.program(*specs), schedule)
+    verify(lowered.kernel)
+    golden(loops_print.text(lowered.kernel))
+    rng = np.random.default_rng(4)
+    arrays = [values(rng, shape, dtypes.float32) for shape, _ in specs]
+    agree(shifted, arrays, schedule=schedule)
+
+
+def test_streaming_needs_aligned_rows_and_bases():
+    """A streaming schedule is refused where its stores could not be aligned."""
+    a = np.ones((4, 33), np.float32)
+    b = np.ones(33, np.float32)
+
+    @kernel
+    def add(a, b):
+        return a + b
+
+    schedule = Pointwise(16, 1, 1, 4096, streaming=True, prefetch=0)
+    failed = add.build(a, b, schedule=schedule)
+    assert "choose a schedule without streaming" in failed.error
+    out = offset(np.empty((4, 32), np.float32))
+    with pytest.raises(KernelError, match="align it"):
+        add.bind(a[:, :32].copy(), b[:32], out=out, schedule=schedule)
+
+
+def test_outputs_of_several_shapes_are_refused():
+    """One pass has one shape; the error says what to do."""
+
+    @kernel
+    def two(a, b):
+        return a + b, b
+
+    with pytest.raises(Unsupported, match="make two kernels"):
+        two(np.ones((3, 4)), np.ones(4))
+
+
+def test_the_heuristic_is_the_least_prediction_and_explains_itself():
+    """The chosen schedule leads the model's table, whose terms add up."""
+    specs = (((1 << 22,), "float32"),) * 3
+    program = library.adam.program(*specs)
+    ranked = strategies.rank(program, machine())
+    totals = [prediction.total for _, prediction in ranked]
+    assert totals == sorted(totals)
+    chosen = strategies.heuristic(program, machine())
+    assert chosen == ranked[0][0]
+    assert chosen.threads == 0
+    assert not chosen.streaming
+    assert chosen.label in library.adam.explain(*specs).splitlines()[2]
+    assert pointwise.model(program, chosen, machine()).total == totals[0]
+
+
+def test_small_work_stays_on_one_thread():
+    """A fork and join costs more than 100 elements."""
+    program = library.adam.program(*(((100,), "float32"),) * 3)
+    assert strategies.heuristic(program, machine()).threads == 1
+
+
+def test_a_schedule_of_another_strategy_is_refused():
+    """The error names both strategies."""
+    program = library.softmax.program(((4, 8), "float32"))
+    failed = build(program, Pointwise(16, 1, 1, 64, streaming=False, prefetch=0))
+    assert not isinstance(failed, Built)
+    assert "this program needs normalization" in failed.error

@@ -1,0 +1,93 @@
+"""The oracle: float64 throughout, rounded only where the program says so."""
+
+import numpy as np
+
+from steelyard_kernels import array as xp
+from steelyard_kernels import dtypes, reference
+from steelyard_kernels.function import kernel
+
+
+@kernel
+def chain(a, b):
+    """Add, multiply, cast."""
+    return (a + b) * a
+
+
+def test_float32_is_carried_unrounded():
+    """1 + 2**-30 is exact in the oracle, though float32 would lose it."""
+    a = np.ones(1, np.float32)
+    b = np.full(1, 2.0**-30, np.float32)
+    assert reference.evaluate(chain.program(a, b), [a, b])["out"][0] == 1 + 2.0**-30
+
+
+def test_halves_are_rounded_after_every_operation():
+    """NumPy's own float16 arithmetic gives the same bits."""
+    rng = np.random.default_rng(0)
+    a, b = (rng.standard_normal(1000).astype(np.float16) for _ in range(2))
+    seen = reference.evaluate(chain.program(a, b), [a, b])["out"]
+    np.testing.assert_array_equal(seen.astype(np.float16), (a + b) * a)
+
+
+def test_bfloat16_comes_and_is_rounded_as_bits():
+    """The sum of two bfloat16 is the bfloat16 next to the exact sum."""
+    wide = np.array([1.0, 3.0, 1e-40, 3e38])
+    bits = dtypes.to_bfloat16(wide)
+
+    @kernel
+    def twice(a):
+        return a + a
+
+    seen = reference.evaluate(twice.program(bits), [bits])["out"]
+    exact = dtypes.from_bfloat16(bits).astype(np.float64) * 2
+    expected = dtypes.from_bfloat16(dtypes.to_bfloat16(exact))
+    np.testing.assert_array_equal(seen, expected)
+    assert np.isinf(seen[3])
+
+
+def test_casts_round_and_integers_wrap():
+    """A cast to float32 rounds; int32 sums wrap only where they are int32."""
+
+    @kernel
+    def rounding(a, i):
+        return a.astype("float32").astype("float64"), i + i, xp.sum(i)
+
+    a = np.array([0.1])
+    i = np.array([2**30, 2**30], np.int32)
+    out = reference.evaluate(rounding.program(a, i), [a, i])
+    assert out["out0"][0] == float(np.float32(0.1))
+    np.testing.assert_array_equal(out["out1"], [-(2**31)] * 2)
+    assert out["out2"] == 2**31
+
+
+def test_reductions_follow_the_last_axis():
+    """Every reduction, with and without its axis."""
+    x = np.random.default_rng(1).standard_normal((3, 5))
+
+    @kernel
+    def every(x):
+        return {
+            "sum": xp.sum(x),
+            "max": xp.max(x, keepdims=True),
+            "min": xp.min(x),
+            "mean": xp.mean(x),
+            "var": xp.var(x, correction=1),
+        }
+
+    out = reference.evaluate(every.program(x), [x])
+    np.testing.assert_allclose(out["sum"], x.sum(-1))
+    np.testing.assert_allclose(out["max"], x.max(-1, keepdims=True))
+    np.testing.assert_allclose(out["min"], x.min(-1))
+    np.testing.assert_allclose(out["mean"], x.mean(-1))
+    np.testing.assert_allclose(out["var"], x.var(-1, ddof=1))
+
+
+def test_runtime_scalars_are_taken_by_name():
+    """The scalar's value is the launch's."""
+
+    @kernel
+    def scaled(a, *, s=2.0):
+        return a * s
+
+    a = np.ones(3)
+    program = scaled.program(a)
+    assert (reference.evaluate(program, [a], {"s": 5.0})["out"] == 5).all()
