@@ -1,0 +1,165 @@
+import random
+
+import pytest
+import trials
+from fakes import latencies
+from hypothesis import given
+from hypothesis import strategies as st
+
+from steelyard import doubts
+from steelyard.doubts import HINTS, Doubt, raise_doubts
+from steelyard.trial import ClockFacts, Samples
+
+CACHE = 32 << 20
+
+
+def doubted(ticks=tuple(range(10_000, 10_040)), **changes):
+    """Return the doubts of a trial of these ticks; by default it has none."""
+    return set(raise_doubts(trials.trial(ticks=ticks, **changes), CACHE, 0.005))
+
+
+def ticks(times):
+    """Return times as whole ticks."""
+    return tuple(round(1000 * t) for t in times)
+
+
+def test_a_quiet_trial_raises_no_doubt():
+    """Forty checked samples far above the floor, in no order."""
+    quiet = [t % 37 + 10_000 for t in range(0, 4000, 100)]
+    assert doubted(quiet) == set()
+
+
+def test_the_list_of_doubts_is_closed_and_each_has_a_hint():
+    """A hint is a clause that tells what to do or what is the matter."""
+    assert set(HINTS) == set(Doubt)
+    assert all(hint == hint.strip() and len(hint) > 40 for hint in HINTS.values())
+    with pytest.raises(TypeError):
+        HINTS[Doubt.DRIFTING] = ""
+
+
+@pytest.mark.parametrize(
+    ("doubt", "changes"),
+    [
+        (Doubt.BUSY_MACHINE, {"extra": {"neighbours": 0.3}}),
+        (Doubt.CACHE_SIZED, {"extra": {"working_set": CACHE}}),
+        (Doubt.CACHE_SIZED, {"extra": {"working_set": 1.4 * CACHE}}),
+        (Doubt.COLLAPSED_INPUT, {"extra": {"collapsed": True}}),
+        (Doubt.UNCHECKED, {"extra": {"checked": False}}),
+        (Doubt.QUANTISED, {"clock": ClockFacts("cupti", 1, 64.0, (0,))}),
+        (Doubt.UNDER_FLOOR, {"floors": {"empty": 2100.0}}),
+        (Doubt.FEW_SAMPLES, {"ticks": [10_000] * 5}),
+        (Doubt.UNSETTLED, {"ticks": [10_000, 11_500] * 10}),
+    ],
+)
+def test_what_was_seen_is_doubted(doubt, changes):
+    """Each doubt on its own evidence."""
+    assert doubt in doubted(**changes)
+
+
+@pytest.mark.parametrize(
+    ("doubt", "changes"),
+    [
+        (Doubt.BUSY_MACHINE, {"extra": {"neighbours": 0.2}}),
+        (Doubt.CACHE_SIZED, {"extra": {"working_set": CACHE / 2}}),
+        (Doubt.CACHE_SIZED, {"extra": {"working_set": CACHE}, "mode": "kernel/cold"}),
+        (Doubt.CACHE_SIZED, {"extra": {"working_set": 2 * CACHE}}),
+        (Doubt.QUANTISED, {"clock": ClockFacts("cupti", 1, 32.0, (0,))}),
+        (Doubt.UNDER_FLOOR, {"floors": {"empty": 1900.0}}),
+        (Doubt.FEW_SAMPLES, {"ticks": [10_000] * 6}),
+    ],
+)
+def test_what_was_not_seen_is_not_doubted(doubt, changes):
+    """Just this side of each limit."""
+    assert doubt not in doubted(**changes)
+
+
+@pytest.mark.parametrize(("share", "holds"), [(0.2, False), (0.3, True)])
+def test_interruptions_are_doubted_beyond_a_quarter_of_the_samples(share, holds):
+    """A switch or two are caught by the median."""
+    count = 100
+    lost = tuple(int(k < share * count) for k in range(count))
+    same = (1000,) * count
+    samples = Samples(same, same, (1,) * count, same, lost)
+    assert (Doubt.PREEMPTED in doubted(samples=samples)) is holds
+
+
+def test_a_trial_that_failed_before_its_first_sample_has_no_doubts():
+    """Its error says enough."""
+    assert doubted([], floors={}, error="it raised") == set()
+
+
+@pytest.mark.parametrize("count", [0, 1, 5, 17, 18, 100])
+def test_times_that_stay_do_not_drift(count):
+    """Noise of 2 % in any order, as seen in 20 seeds."""
+    for seed in range(20):
+        assert not doubts.drifts(latencies(seed, count))
+
+
+@pytest.mark.parametrize("slope", [0.1, -0.1])
+def test_times_that_rise_or_fall_drift(slope):
+    """By 10 % over the trial, through noise of 2 %."""
+    for seed in range(20):
+        times = latencies(seed, 120, tail=0.05)
+        risen = [t * (1 + slope * k / 120) for k, t in enumerate(times)]
+        assert doubts.drifts(risen)
+
+
+def test_a_drift_too_small_to_matter_is_none():
+    """1 % of exact times, which any interval would tell apart."""
+    assert not doubts.drifts([1000.0] * 30 + [1010.0] * 60)
+    assert doubts.drifts([1000.0] * 30 + [1030.0] * 60)
+
+
+@pytest.mark.parametrize(
+    "draw",
+    [
+        lambda r: r.gauss(1000, 50),
+        lambda r: r.lognormvariate(7, 0.3),
+        lambda r: r.uniform(900, 1100),
+        lambda _: 1000.0,
+        lambda r: 1000 + 32 * r.randrange(3),
+        lambda r: 1000 if r.random() < 0.95 else 2000,
+        lambda r: 1000 * r.paretovariate(5),
+    ],
+    ids=["normal", "skewed", "uniform", "constant", "ticks", "outliers", "tail"],
+)
+def test_one_group_is_not_two(draw):
+    """Whatever its shape; in no more than 1 of 50 seeds."""
+    found = 0
+    for seed in range(50):
+        random_ = random.Random(seed)
+        found += doubts.two_groups([draw(random_) for _ in range(200)])
+    assert found <= 1
+
+
+@pytest.mark.parametrize("share", [0.3, 0.5, 0.7])
+@pytest.mark.parametrize("ratio", [1.3, 2.0])
+def test_two_groups_are_two(share, ratio):
+    """72 or 130 us for the same copy: in nine of ten seeds."""
+    found = 0
+    for seed in range(50):
+        random_ = random.Random(seed)
+        found += doubts.two_groups(
+            [
+                random_.gauss(1000, 20) * (ratio if random_.random() < share else 1)
+                for _ in range(200)
+            ]
+        )
+    assert found >= 45
+
+
+@given(
+    st.lists(st.sampled_from([0, 0, 1, 2, 1000]) | st.integers(0, 10**12), max_size=80),
+    st.sampled_from([0.0, 1.0, 32.0]),
+)
+def test_any_samples_can_be_doubted(times, quantum):
+    """Zeros once divided by zero."""
+    clock = ClockFacts("made up", 1, quantum, (0,))
+    assert doubted(times, clock=clock) <= set(Doubt)
+
+
+def test_doubts_read_as_words_and_keep_one_order():
+    """They are stored as text."""
+    found = raise_doubts(trials.trial(ticks=[0, 10**6]), CACHE, 0.005)
+    assert list(found) == sorted(found)
+    assert "few-samples" in found

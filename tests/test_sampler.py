@@ -1,0 +1,184 @@
+import gc
+import math
+import random
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from steelyard.errors import BenchmarkError
+from steelyard.sampler import CHECKS, Record, Steps, launches_for, no_collection, sample
+
+
+def spoken(log, count=2, unit=3, samples=12, **changes):
+    """Return steps that write what happens into a log; each window takes 60."""
+    taken = []
+
+    def window(n):
+        log.append(f"window {n}")
+        return 1000 * len(taken), 1000 * len(taken) + 60
+
+    def finished(time):
+        taken.append(time)
+        return len(taken) >= samples
+
+    steps = Steps(
+        restore=lambda: log.append("restore"),
+        touch=lambda: log.append("touch"),
+        settle=lambda: log.append("settle"),
+        window=window,
+        count=count,
+        unit=unit,
+        finished=finished,
+        poison=lambda: log.append("poison"),
+        check=lambda launches: log.append(f"check {launches}"),
+    )
+    return replace(steps, **changes)
+
+
+def test_a_window_has_its_steps_around_it_in_order():
+    """The poison lies over what the warming launch wrote, and under the flush."""
+    log = []
+    sample(spoken(log, samples=1), Record(), seed=0)
+    assert log == ["restore", "touch", "poison", "settle", "window 2", "check 6"]
+
+
+@given(st.integers(0, 1000))
+def test_the_first_window_is_checked_and_one_drawn_from_the_next_eight(seed):
+    """No others: a work that knew which could cheat in the rest."""
+    log = []
+    sample(spoken(log, samples=20), Record(), seed)
+    windows = " ".join(log).split("restore")[1:]
+    checked = [k for k, steps in enumerate(windows) if "check" in steps]
+    assert checked[0] == 0
+    assert 1 <= checked[1] <= 8
+    assert len(checked) == CHECKS
+    assert [k for k, steps in enumerate(windows) if "poison" in steps] == checked
+
+
+def test_the_drawn_window_depends_on_the_seed():
+    """Every one of the eight comes up."""
+    drawn = set()
+    for seed in range(100):
+        log = []
+        sample(spoken(log, samples=10), Record(), seed)
+        order = [step for step in log if step.startswith(("window", "check"))]
+        drawn.add(order.index("check 6", 2))
+    assert len(drawn) == 8
+
+
+def test_a_record_keeps_raw_ticks_and_relative_starts():
+    """One entry a window, integers all."""
+    record = Record()
+    sample(spoken([], samples=4), record, seed=0)
+    samples = record.samples()
+    assert samples.ticks == (60,) * 4
+    assert samples.starts == (0, 1000, 2000, 3000)
+    assert samples.launches == (6,) * 4
+    assert samples.per_launch() == (10.0,) * 4
+    assert len(samples.cpu) == len(samples.preemptions) == len(samples) == 4
+    assert all(cpu >= 0 for cpu in samples.cpu)
+
+
+def test_an_empty_record_is_empty_samples():
+    """Of a case that failed before its first window."""
+    assert len(Record().samples()) == 0
+
+
+def test_stopping_is_fed_nanoseconds_per_launch():
+    """Of windows of count times unit launches."""
+    fed = []
+    sample(
+        spoken([], count=5, unit=4, finished=lambda t: fed.append(t) or len(fed) == 2),
+        Record(),
+        seed=0,
+    )
+    assert fed == [3.0, 3.0]
+
+
+@pytest.mark.parametrize("step", ["window", "check", "settle"])
+def test_what_a_step_raises_passes_and_the_record_keeps_what_it_had(step):
+    """A window that was timed before its check failed is kept too."""
+    log, record = [], Record()
+
+    def fail(*_):
+        if len(record.ticks) >= 2 or step == "check":
+            raise BenchmarkError("wrong")
+        return 0, 60
+
+    with pytest.raises(BenchmarkError, match="wrong"):
+        sample(spoken(log, **{step: fail}), record, seed=0)
+    assert len(record.samples()) == (1 if step == "check" else 2)
+
+
+def test_no_garbage_is_collected_inside():
+    """And afterwards collection is as it was, whatever happened."""
+    for was_on in (True, False):
+        (gc.enable if was_on else gc.disable)()
+        callbacks = list(gc.callbacks)
+        try:
+            with pytest.raises(ZeroDivisionError), no_collection():
+                _assert_off()
+            assert gc.isenabled() is was_on
+            assert gc.callbacks == callbacks
+        finally:
+            gc.enable()
+
+
+def _assert_off():
+    assert not gc.isenabled()
+    raise ZeroDivisionError
+
+
+def test_a_collection_the_work_asks_for_is_told_apart():
+    """Its nanoseconds are reported beside the samples."""
+    with no_collection() as collected:
+        assert collected() == 0
+        gc.collect()
+        assert collected() > 0
+
+
+@given(
+    st.floats(0.3, 1e7),
+    st.sampled_from([1.0, 10.0, 32.0, 1000.0]),
+    st.sampled_from([0.0, 20.0, 200.0]),
+)
+def test_windows_are_long_enough_for_their_clock(launch, quantum, floor):
+    """The tick and what is read around nothing are 0.5 % of them, and little more."""
+    now = [0.0]
+
+    def window(count):
+        start = now[0]
+        now[0] += floor + count * launch
+        return int(start), int(now[0])
+
+    count = launches_for(window, quantum, floor)
+    length = floor + count * launch
+    wanted = 200 * max(quantum, floor)
+    assert length >= wanted - 2
+    assert count == 1 or length <= 160 * wanted
+
+
+@pytest.mark.parametrize("quantum", [0.0, 1.0, math.inf])
+def test_a_clock_that_never_ticks_ends_the_search(quantum):
+    """At sixteen million launches, not with an overflow."""
+    calls = []
+
+    def window(count):
+        calls.append(count)
+        return 0, 0
+
+    count = launches_for(window, quantum, 0.0)
+    assert count == 1 if quantum == 0 else count >= 1 << 24
+    assert len(calls) < 60
+
+
+def test_one_slow_window_does_not_make_all_of_them_short():
+    """The fastest of three decides."""
+    draw = random.Random(0)
+
+    def window(count):
+        return 0, count * (10 if draw.random() < 0.5 else 10_000)
+
+    assert launches_for(window, 1.0, 0.0) >= 20
