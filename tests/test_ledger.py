@@ -1,0 +1,109 @@
+import numpy as np
+import pytest
+from fakes import FakeClock, prepared
+from hypothesis import given
+from hypothesis import strategies as st
+
+from steelyard import ledger
+from steelyard.work import CallableWork, realise
+from steelyard_device import cpu
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    """Give a clock that passes only when work says so, to the ledger."""
+    fake = FakeClock()
+    monkeypatch.setattr(ledger, "perf_counter_ns", fake)
+    return fake
+
+
+@given(
+    st.dictionaries(st.sampled_from(ledger.PARTS), st.floats(0, 1e9)), st.floats(0, 1e9)
+)
+def test_a_ledger_adds_up_to_the_whole_call(found, total):
+    """What the parts do not explain is a part, below zero if they overlap."""
+    closed = ledger.close(found, total)
+    assert sum(closed.values()) == pytest.approx(total, abs=1e-3)
+    assert set(closed) == {*found, "untracked"}
+    assert list(closed) == [p for p in ledger.PARTS if p in found] + ["untracked"]
+
+
+@pytest.mark.parametrize("each", [0.5, 7, 100, 25_000])
+def test_time_per_call_is_that_of_long_windows(clock, each):
+    """Whatever a call takes; nothing but a call that takes none ends the search."""
+    asked = []
+
+    def run(count):
+        asked.append(count)
+        clock.time += int(count * each)
+
+    assert ledger.per_call(run) == pytest.approx(each, rel=0.01)
+    assert asked[-1] * each >= 20_000
+    assert asked.count(asked[-1]) == ledger.WINDOWS
+
+
+def test_calls_that_take_no_time_end_the_search(clock):
+    """At 65,536 of them."""
+    counts = []
+    assert ledger.per_call(counts.append) == 0
+    assert max(counts) == 1 << 16
+    assert clock.time == 0
+
+
+def test_a_plain_callable_is_all_kernel_but_for_the_call(clock):
+    """It cannot be looked into."""
+
+    def spend(x, out):
+        np.copyto(out, x)
+        clock.time += 5000
+
+    def body(b):
+        x = b.input(2)
+        y = b.output(2)
+        return b.launch(spend, x, out=y)
+
+    description, buffers = prepared(body)
+    work = realise(description, buffers)
+    assert isinstance(work, CallableWork)
+    found = ledger.parts(description, buffers, work, allocated=False)
+    assert found == {"submit": 0.0, "kernel": 5000.0}
+
+
+@pytest.mark.parametrize(
+    ("shape", "dtype"), [((3, 5), "float32"), ((0, 3), "int8"), ((), "bool")]
+)
+def test_new_outputs_are_allocated_and_touched(shape, dtype):
+    """Both have their parts, of every dtype and of no bytes too."""
+
+    def body(b):
+        y = b.output(shape, dtype)
+        return b.launch(lambda **_: None, out=y)
+
+    description, buffers = prepared(body)
+    work = realise(description, buffers)
+    found = ledger.parts(description, buffers, work, allocated=True)
+    assert set(found) == {"allocate", "first_touch", "submit", "kernel"}
+    assert found["allocate"] > 0
+    assert found["first_touch"] >= 0
+
+
+def test_a_native_launch_is_looked_into():
+    """Hand-over, fork and join, the kernel, and binding its arguments."""
+
+    class Nothing:
+        def bind(self, *_, **__):
+            """Pack."""
+            return cpu.null()
+
+        def __call__(self, *_, **__):
+            """Be callable."""
+
+    def body(b):
+        x = b.input(2)
+        return b.launch(Nothing(), x)
+
+    description, buffers = prepared(body)
+    work = realise(description, buffers)
+    found = ledger.parts(description, buffers, work, allocated=False)
+    assert set(found) == {"submit", "synchronise", "kernel", "pack"}
+    assert found["submit"] >= 0

@@ -1,0 +1,128 @@
+import builtins
+
+import numpy as np
+import pytest
+from fakes import prepared
+
+from steelyard import BenchmarkError, work
+from steelyard.work import Bindable, Buildable, CallableWork, NativeWork, realise
+from steelyard_device import cpu
+
+
+class Kernel:
+    """Something compiled: it is bound once."""
+
+    def __init__(self):
+        self.bound = []
+
+    def bind(self, *args, out=None, **scalars):
+        """Keep what it was bound to."""
+        self.bound.append((args, out, scalars))
+        return cpu.null()
+
+    def __call__(self, *_, **__):
+        """Be callable, as a launch's target must be."""
+
+
+def test_a_callable_gets_its_buffers_wherever_handles_stand():
+    """In its arguments, in lists, in keywords; numpy.concatenate takes a list."""
+
+    def body(b):
+        x, w = b.input(2, name="x"), b.input(3, name="w")
+        mask = b.input(5, "bool", dist="constant", value=True)
+        y, z = b.output(5, name="y"), b.output(5, name="z")
+
+        def target(arrays, *, where, out, scale):
+            np.concatenate(arrays, out=out[0])
+            np.multiply(out[0], scale, out=out[1], where=where)
+
+        return b.launch(target, [x, w], out=(y, z), where=mask, scale=2)
+
+    description, buffers = prepared(body)
+    realised = realise(description, buffers)
+    assert isinstance(realised, CallableWork)
+    realised.launch(2)
+    x, w, y, z = (buffers.arrays[name] for name in "xwyz")
+    assert np.array_equal(y, np.concatenate([x, w]))
+    assert np.array_equal(z, 2 * y)
+
+
+def test_a_kernel_is_bound_once_to_its_arguments():
+    """And what it gives is the work, native if it has a clock of its own."""
+    kernel = Kernel()
+
+    def body(b):
+        x = b.input(2)
+        y = b.output(2)
+        return b.launch(kernel, x, out=y, scale=3)
+
+    description, buffers = prepared(body)
+    realised = realise(description, buffers)
+    assert isinstance(realised, NativeWork)
+    ((args, out, scalars),) = kernel.bound
+    assert args[0] is buffers.arrays["x"]
+    assert out is buffers.arrays["y"]
+    assert scalars == {"scale": 3}
+
+
+def test_capabilities_are_told_by_what_is_offered():
+    """A plain callable has none of them."""
+    assert isinstance(Kernel(), Bindable)
+    assert isinstance(cpu.null(), NativeWork)
+    for capability in (Bindable, Buildable, NativeWork):
+        assert not isinstance(np.add, capability)
+        assert not isinstance(CallableWork(print), capability)
+
+
+@pytest.mark.parametrize("by_out", [True, False])
+def test_outputs_may_be_new_in_each_call(by_out):
+    """As users write it, whether the output is a keyword or an argument."""
+    seen = []
+
+    def body(b):
+        x = b.input(2)
+        u = b.inout(2)
+        y = b.output((3, 2), "float64")
+        if by_out:
+            return b.launch(lambda *a, out: seen.append((*a, out)), x, u, out=y)
+        return b.launch(lambda *a: seen.append(a), x, u, y)
+
+    description, buffers = prepared(body)
+    call = work.allocating(description, buffers)
+    call()
+    call()
+    (x0, u0, y0), (x1, u1, y1) = seen
+    assert x0 is x1 is buffers.arrays["x"]
+    assert u0 is u1 is buffers.arrays["u"]
+    assert y0 is not y1
+    assert buffers.arrays["y"] is not y0
+    assert (y0.shape, y0.dtype) == ((3, 2), np.float64)
+
+
+def test_a_call_as_users_write_it_has_its_outputs_beforehand():
+    """The same buffers each time."""
+
+    def body(b):
+        x = b.input(2)
+        y = b.output(2)
+        return b.launch(np.negative, x, out=y)
+
+    description, buffers = prepared(body)
+    call = work.calling(description, buffers)
+    assert call() is buffers.arrays["y"]
+    assert np.array_equal(buffers.arrays["y"], -buffers.arrays["x"])
+
+
+def test_a_form_that_is_not_installed_says_what_to_install(monkeypatch):
+    """Nothing is measured on arrays instead of tensors."""
+    imported = builtins.__import__
+
+    def without_torch(name, *rest, **keywords):
+        if name == "torch":
+            raise ImportError(name)
+        return imported(name, *rest, **keywords)
+
+    monkeypatch.setattr(builtins, "__import__", without_torch)
+    description, buffers = prepared(lambda b: b.launch(print, as_="torch"))
+    with pytest.raises(BenchmarkError, match="needs PyTorch, which is not installed"):
+        realise(description, buffers)
