@@ -16,7 +16,8 @@ from steelyard_kernels.expr import Program
 from steelyard_kernels.schedule.parameters import Lowered, arguments, extent_slot
 from steelyard_kernels.schedule.passes import Rows, analyse
 from steelyard_kernels.schedule.pointwise import LINE, STREAM_BYTES
-from steelyard_kernels.schedule.row_emit import Knobs, RowEmitter, hoistable
+from steelyard_kernels.schedule.row_emit import RowEmitter
+from steelyard_kernels.schedule.row_values import Knobs, hoistable
 from steelyard_kernels.schedule.variance import expand_variance
 
 # Scratch lives on the stack of pool threads, of which half a megabyte is nothing to

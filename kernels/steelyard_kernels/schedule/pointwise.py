@@ -233,7 +233,7 @@ class _Emitter:
         self._scalars(env, _ROW, starts)
         step = schedule.lanes, schedule.unroll
         body = self._body(env, starts, out)
-        tile_constant(b, space.extents[-1], step, body, (), self.extent)
+        tile_constant(b, space.extents[-1], step, body, (), positive=self.extent)
 
     def _scalars(self, env: Env, level: int, starts: dict[int, Operand | int]) -> None:
         """Emit what is computed less often than for every element, then spread it."""

@@ -31,7 +31,7 @@ from steelyard_kernels.schedule.normalization import (
 )
 from steelyard_kernels.schedule.passes import Pass, Rows
 from steelyard_kernels.schedule.pointwise import STREAM_BYTES
-from steelyard_kernels.schedule.row_emit import hoistable
+from steelyard_kernels.schedule.row_values import hoistable
 
 # Rows a thread takes at a time; 32 was the best of 4-64 with two threads (FACTS.md 2),
 # 4 shares out few rows.

@@ -138,6 +138,6 @@ def finish(
 
 
 def cancelled(b: Builder, found: Mapping[str, Operand]) -> Operand:
-    """Emit whether a one-pass variance lost too much; false where it is NaN."""
+    """Emit whether a one-pass variance lost too much, or its squares overflowed."""
     limit = const(CANCELLATION, found["var"].type.dtype)
-    return b.let("gt", found["excess"], b.let("mul", found["var"], limit))
+    return b.let("not", b.let("lt", found["excess"], b.let("mul", found["var"], limit)))

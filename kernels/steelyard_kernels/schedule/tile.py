@@ -21,6 +21,7 @@ def tile_constant(
     step: tuple[int, int],
     body: Body,
     first: Carried,
+    *,
     positive: Operand,
 ) -> Carried:
     """Emit a walk over [0, extent) for a constant extent; returns what is carried.
