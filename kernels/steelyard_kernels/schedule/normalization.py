@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from math import gcd
-from typing import Final
+from typing import ClassVar, Final
 
 from steelyard_kernels.errors import KernelError
 from steelyard_kernels.expr import Program
@@ -37,6 +37,8 @@ class Normalization:
     the next block in the last pass; `chunk` rows a thread takes at a time; `threads`
     1 or 0 (all).
     """
+
+    strategy: ClassVar[str] = "normalization"
 
     lanes: int
     rows: int

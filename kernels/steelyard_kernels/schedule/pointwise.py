@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from itertools import product
-from math import gcd, prod
+from math import gcd
+from typing import ClassVar
 
 from steelyard_kernels.builder import Builder
 from steelyard_kernels.errors import KernelError, Unsupported
@@ -23,17 +23,6 @@ from steelyard_kernels.expr import (
     operands,
 )
 from steelyard_kernels.loops import INDEX, Buffer, Kernel, Operand, Var
-from steelyard_kernels.schedule.model import (
-    BUILD_NS,
-    ITERATION_NS,
-    OPERATION_NS,
-    PREFETCH_SAVING,
-    Machine,
-    Prediction,
-    memory_term,
-    sharing_terms,
-    traffic,
-)
 from steelyard_kernels.schedule.parameters import (
     Arguments,
     Lowered,
@@ -57,6 +46,8 @@ class Pointwise:
     `chunk` iterations' worth of elements (or rows) a thread takes at a time,
     `streaming` stores round the caches, `prefetch` bytes ahead (0: none).
     """
+
+    strategy: ClassVar[str] = "pointwise"
 
     lanes: int
     unroll: int
@@ -95,7 +86,7 @@ def lower(program: Program, schedule: Pointwise, *, aligned: bool = True) -> Low
     """Return the loop-level kernel; `aligned`: every output starts on a cache line."""
     check_program(program)
     args = arguments(program, LINE if aligned else 0)
-    space = _space(program)
+    space = space_of(program)
     check_streaming(program, schedule, space, aligned=aligned)
     emitter = _Emitter(program, schedule, args, space)
     extent = space.extents[0] if len(space.extents) == 1 else rows(space)
@@ -110,7 +101,7 @@ def nothing(program: Program) -> Lowered:
     return Lowered(Builder().kernel("kernel", args.order), args.slots, 1)
 
 
-def _space(program: Program) -> Space:
+def space_of(program: Program) -> Space:
     """Collapse the outputs' space; operands are the inputs that are read."""
     shape = program.outputs[0].value.shape
     strides = [strides_of(node.shape, shape) for node in _inputs(program)]
@@ -311,91 +302,3 @@ class _Emitter:
             streams = schedule.streaming and mask is None
             alignment = self.alignment if streams else 0
             b.store(buffer, at, value, mask, streaming=streams, alignment=alignment)
-
-
-# Iterations that a thread takes at a time, in elements: large enough to hide the
-# claim, small enough that two threads end together; the lowest of seen optima.
-CHUNKS = (1 << 12, 1 << 14, 1 << 16)
-
-
-def candidates(
-    program: Program, machine: Machine, *, aligned: bool = True
-) -> tuple[Pointwise, ...]:
-    """Return every legal schedule worth trying, in order."""
-    space = _space(program)
-    shape = program.outputs[0].value.shape
-    widest = max(
-        (
-            n.dtype.bytes
-            for n in program.nodes
-            if n.shape == shape and n.dtype.bytes > 2
-        ),
-        default=4,
-    )
-    full = machine.lanes(widest)
-    found = []
-    for knobs in product(
-        (full, 2 * full), (1, 2, 4), (0, 1), CHUNKS, (False, True), (0, 512)
-    ):
-        schedule = Pointwise(*knobs)
-        if schedule.threads == 1 and schedule.chunk != CHUNKS[0]:
-            continue  # one thread takes everything at once: the chunk says nothing
-        try:
-            check_streaming(program, schedule, space, aligned=aligned)
-        except KernelError:
-            continue
-        found.append(schedule)
-    return tuple(found)
-
-
-def model(program: Program, schedule: Pointwise, machine: Machine) -> Prediction:
-    """Predict one launch."""
-    memory = memory_term(traffic(program), schedule, machine)
-    return predict(program, schedule, machine, memory)
-
-
-def predict(
-    program: Program, schedule: Pointwise, machine: Machine, memory: float
-) -> Prediction:
-    """Predict one launch whose memory traffic takes so many nanoseconds."""
-    elements = prod(program.outputs[0].value.shape)
-    threads = machine.threads if schedule.threads == 0 else 1
-    full = machine.lanes(4)
-    if schedule.prefetch:
-        memory *= 1 + PREFETCH_SAVING  # the hardware already does: only more work
-    statements = len(program.nodes) + len(program.outputs)
-    vectors = elements / full / threads
-    spills = _pressure(schedule, statements, full)
-    computing = vectors * (statements * OPERATION_NS + spills)
-    computing += vectors * full / (schedule.lanes * schedule.unroll) * ITERATION_NS
-    bodies = schedule.unroll + (schedule.unroll > 1) + 1
-    chunks = max(1, -(-elements // schedule.chunk))
-    work = max(memory, computing)  # no iteration waits for another: all overlaps
-    return Prediction(
-        (
-            ("memory or arithmetic", work),
-            ("build share", bodies * statements * schedule.lanes / full * BUILD_NS),
-            *sharing_terms(schedule, machine, chunks, work),
-        )
-    )
-
-
-def _pressure(schedule: Pointwise, statements: int, full: int) -> float:
-    """Return nanoseconds a vector lost to spilling; 32 registers hold what is live."""
-    live = statements * schedule.unroll * (schedule.lanes / full) / 2
-    return max(0.0, live - 32) * OPERATION_NS / 8
-
-
-def rank(
-    program: Program, machine: Machine, *, aligned: bool = True
-) -> list[tuple[Pointwise, Prediction]]:
-    """Return every candidate with its prediction, in order."""
-    memory: dict[tuple[int, bool], float] = {}  # by what memory traffic depends on
-    moved = traffic(program)
-    found = []
-    for schedule in candidates(program, machine, aligned=aligned):
-        key = schedule.threads, schedule.streaming
-        if key not in memory:
-            memory[key] = memory_term(moved, schedule, machine)
-        found.append((schedule, predict(program, schedule, machine, memory[key])))
-    return found

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Final, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 from steelyard_kernels.errors import KernelError
 from steelyard_kernels.expr import Program, Reduce
-from steelyard_kernels.schedule import normalization, pointwise, row_model
+from steelyard_kernels.schedule import pointwise, pointwise_model
 from steelyard_kernels.schedule.model import Machine, Prediction
-from steelyard_kernels.schedule.normalization import Normalization
 from steelyard_kernels.schedule.parameters import Lowered
 from steelyard_kernels.schedule.pointwise import Pointwise
 
-Schedule: TypeAlias = Pointwise | Normalization
+if TYPE_CHECKING:  # loaded when first needed: the first kernel of a process is a bar
+    from steelyard_kernels.schedule.normalization import Normalization
 
-NAMES: Final = {Pointwise: "pointwise", Normalization: "normalization"}
+Schedule: TypeAlias = "Pointwise | Normalization"
 
 
 def strategy(program: Program) -> str:
@@ -32,29 +32,40 @@ def rank(
     program: Program, machine: Machine, *, aligned: bool = True
 ) -> list[tuple[Schedule, Prediction]]:
     """Return every candidate with its prediction, the best predicted first."""
-    if is_nothing(program):
-        nothing = Pointwise(machine.lanes(4), 1, 1, 1, streaming=False, prefetch=0)
-        return [(nothing, Prediction(()))]
     ranked: list[tuple[Schedule, Prediction]] = []
-    if strategy(program) == "pointwise":
-        ranked += pointwise.rank(program, machine, aligned=aligned)
+    if is_nothing(program):
+        ranked += [(_nothing(machine), Prediction(()))]
+    elif strategy(program) == "pointwise":
+        ranked += pointwise_model.rank(program, machine, aligned=aligned)
     else:
+        from steelyard_kernels.schedule import row_model
+
         ranked += row_model.rank(program, machine, aligned=aligned)
     return sorted(ranked, key=lambda row: row[1].total)  # stable: ties keep order
+
+
+def _nothing(machine: Machine) -> Pointwise:
+    return Pointwise(machine.lanes(4), 1, 1, 1, streaming=False, prefetch=0)
 
 
 def candidates(
     program: Program, machine: Machine, *, aligned: bool = True
 ) -> tuple[Schedule, ...]:
     """Return every legal schedule worth trying, in order."""
+    if is_nothing(program):
+        return (_nothing(machine),)
     if strategy(program) == "pointwise":
-        return pointwise.candidates(program, machine, aligned=aligned)
+        return pointwise_model.candidates(program, machine, aligned=aligned)
+    from steelyard_kernels.schedule import row_model
+
     return row_model.candidates(program, machine, aligned=aligned)
 
 
 def heuristic(program: Program, machine: Machine, *, aligned: bool = True) -> Schedule:
     """Return the candidate that the model predicts to be fastest."""
     if strategy(program) == "normalization" and not is_nothing(program):
+        from steelyard_kernels.schedule import row_model
+
         return row_model.heuristic(program, machine, aligned=aligned)
     return rank(program, machine, aligned=aligned)[0][0]
 
@@ -64,13 +75,15 @@ def lower(program: Program, schedule: Schedule, *, aligned: bool = True) -> Lowe
     if is_nothing(program):
         return pointwise.nothing(program)
     fits = strategy(program)
-    if NAMES[type(schedule)] != fits:
+    if schedule.strategy != fits:
         raise KernelError(
-            f"{program.name}: got a {NAMES[type(schedule)]} schedule, but this program "
+            f"{program.name}: got a {schedule.strategy} schedule, but this program "
             f"needs {fits}; leave the schedule out, or take one of its candidates."
         )
     if isinstance(schedule, Pointwise):
         return pointwise.lower(program, schedule, aligned=aligned)
+    from steelyard_kernels.schedule import normalization
+
     return normalization.lower(program, schedule, aligned=aligned)
 
 
