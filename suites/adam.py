@@ -16,7 +16,15 @@ from steelyard import Builder, benchmark
 from steelyard.handles import Call
 from steelyard_kernels import library
 
-from .common import Array, InTurn, Peer, available, inductor, on_all_cores
+from .common import (
+    Array,
+    InTurn,
+    Peer,
+    available,
+    inductor,
+    modes_of,
+    on_all_cores,
+)
 
 BETA1: Final = 0.9
 BETA2: Final = 0.999
@@ -41,12 +49,12 @@ def adam(b: Builder, n: int, impl: str) -> Call:
     """Update both moments and turn the gradient into the step."""
     gradient, m = b.inout(n, name="gradient"), b.inout(n, name="m")
     v = b.inout(n, name="v", dist="uniform", low=0.01)
+    b.mode(*modes_of(n if impl != "numpy" else 0))
     if impl == "scale":
         b.check(lambda *streams: [-one for one in streams], gradient, m, v, rtol=0.0)
         return b.launch(library.scale, gradient, m, v, s=-1.0)
     b.check(reference, gradient, m, v)
     if impl == "numpy":
-        b.mode("kernel/warm")  # ten passes, which cold caches hardly lengthen
         return b.launch(_numpy, gradient, m, v)
     if impl == "numba":
         peer = Peer(functools.partial(_numba, on_all_cores(n)))

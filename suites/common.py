@@ -30,6 +30,11 @@ def available(*names: str) -> list[str]:
     return [n for n in names if importlib.util.find_spec(_PACKAGES[n]) is not None]
 
 
+def modes_of(n: int) -> tuple[str, ...]:
+    """Return the modes of ``n`` elements: cold, a few are cache misses, not a kernel."""
+    return ("kernel/cold", "kernel/warm") if n > 1 << 12 else ("kernel/warm",)
+
+
 def on_all_cores(n: int) -> bool:
     """Say whether ``n`` elements are worth another library's fork and join."""
     return n >= 1 << 16
