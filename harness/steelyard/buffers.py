@@ -96,7 +96,7 @@ class Buffers:
                 if hit.size:
                     zone[:] = ZONE_BYTE
                     raise BenchmarkError(
-                        f"the work wrote {hit[0] + 1} bytes {where} of {name} "
+                        f"the work wrote up to {hit[-1] + 1} bytes {where} of {name} "
                         f"{array.shape}; expected no write outside it. "
                         "Look at its bounds."
                     )

@@ -70,13 +70,15 @@ class PreparedCase:
             "line": str(case.benchmark.line),
         }
         self.checked = settings.check and self.description.check is not None
+        self._expected = None
+        if settings.check:
+            # Asked before the work can change what it is asked of.
+            self._expected = Expectation(self.description, self.buffers, settings.seed)
         # Checked or not: other libraries start their threads now, not pinned to one
         # core with the caller.
         self.work.launch(1)
         self.work.wait()
-        self._expected = None
-        if settings.check:
-            self._expected = Expectation(self.description, self.buffers, settings.seed)
+        if self._expected is not None:
             self._expected.check_all(self.buffers)
         self.buffers.restore()
 
@@ -331,13 +333,14 @@ def _building(prepared: PreparedCase, mode: Mode) -> sampler.Window:
 
 def _fresh_process(case: Case) -> tuple[int, int]:
     """Time a new interpreter from its start to the end of the case's first launch."""
-    start = monotonic_ns()
     command = [sys.executable, "-m", "steelyard.first", str(case.benchmark.path)]
     command += [case.benchmark.name, json.dumps(dict(case.axes))]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    start = monotonic_ns()
+    with cpu.unpinned():  # a process inherits the processors it may run on
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
         raise BenchmarkError(
-            f"a fresh process failed: {done.stderr.strip().splitlines()[-1:]}"
+            f"a fresh process failed: {''.join(done.stderr.strip().splitlines()[-1:])}"
         )
     return start, int(done.stdout.split()[-1])
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from steelyard import discovery, mode
+from steelyard.axes import plain
 from steelyard.plan import Turn
 from steelyard.trial import ClockFacts, Samples, Trial
 from steelyard.weigh import Settings
@@ -76,5 +77,6 @@ def trial_of(message: Mapping[str, Any]) -> Trial:
     fields["samples"] = Samples(**{k: tuple(v) for k, v in fields["samples"].items()})
     clock = fields["clock"]
     fields["clock"] = ClockFacts(**{**clock, "floor": tuple(clock["floor"])})
+    fields["axes"] = {name: plain(value) for name, value in fields["axes"].items()}
     fields["doubts"] = tuple(fields["doubts"])
     return Trial(**fields)

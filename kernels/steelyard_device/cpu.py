@@ -7,7 +7,7 @@ import functools
 import os
 import struct
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -51,19 +51,28 @@ def pool_size() -> int:
     return len(cpus())
 
 
-@contextmanager
-def pinned() -> Iterator[None]:
+def pinned() -> AbstractContextManager[None]:
     """Keep the calling thread on the first processor of the mask.
 
     Threads that other libraries start inside inherit this; let them start theirs
     before.
     """
-    mask = cpus()
-    os.sched_setaffinity(0, {mask[0]})
+    return _on(cpus()[:1])
+
+
+def unpinned() -> AbstractContextManager[None]:
+    """Let the calling thread run anywhere in the mask, as do processes it starts."""
+    return _on(cpus())
+
+
+@contextmanager
+def _on(processors: Sequence[int]) -> Iterator[None]:
+    before = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, processors)
     try:
         yield
     finally:
-        os.sched_setaffinity(0, mask)
+        os.sched_setaffinity(0, before)
 
 
 def slot(value: float, code: str) -> int:

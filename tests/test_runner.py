@@ -1,0 +1,247 @@
+import json
+import os
+import re
+import sys
+from dataclasses import asdict
+from pathlib import Path
+
+import misbehaving
+import numpy as np
+import pytest
+import trials
+
+from steelyard import discovery, runner, wire
+from steelyard.benchmark import select
+from steelyard.mode import parse
+from steelyard.plan import plan
+from steelyard.weigh import Settings
+
+QUICK = Settings(precision=0.5, timeout=60)
+"""Half the value either way, so that the first look at the interval settles it."""
+
+LATENCY = [parse("latency/warm")]
+
+FINE = None
+OUTCOMES = {
+    "good": FINE,
+    "prints": FINE,
+    "warns": FINE,
+    "threads": FINE,
+    "forks": FINE,
+    "forks and returns": FINE,
+    "returns things": FINE,
+    "raises": r"the work raised .*Error: .* \(misbehaving\.py:\d+\)",
+    "raises later": r"the work raised KeyError: 'key' \(misbehaving\.py:\d+\)",
+    "recurses": "the work raised RecursionError",
+    "exits": "the work raised SystemExit: 0",
+    "exits later": "the work raised SystemExit: 3",
+    "asks for too much": "the work raised .*MemoryError: Unable to allocate",
+    "interrupts": "the worker died of SIGINT while weighing it",
+    "ends the process": "the worker ended with exit code 7 while weighing it",
+    "crashes": "the worker died of SIGSEGV",
+    "kills itself": "the worker died of SIGKILL",
+    "closes everything": "the worker ended with exit code",
+    "wrong": r"y is wrong in 1 of 64 elements: at \[2, 5\]",
+    "wrong later": "the work wrote nothing to y",
+    "allocates": "the work wrote nothing to y",
+    "changes its input": "the work changed its input x",
+    "sorts its input": "the work changed its input x",
+    "overruns": r"the work wrote up to 4 bytes behind the end of y \(4, 16\)",
+    "asks wrongly": "its reference raised TypeError",
+    "is described wrongly": "raised RuntimeError: is described wrongly",
+}
+
+
+def cases(*hows):
+    """Return the cases of the misbehaving suite, by what they do."""
+    (suite,) = discovery.discover([misbehaving.__file__])
+    return select([suite], overrides={"how": hows})
+
+
+def run(turns, settings=QUICK, on_turn=lambda _: None):
+    """Return the trials that were told of."""
+    told = []
+    runner.run(turns, settings, told.append, on_turn)
+    return told
+
+
+def gone(pid):
+    """Tell whether a process has ended, waiting for it to."""
+    path = Path(f"/proc/{pid}/stat")
+    for _ in range(100_000):
+        try:
+            if path.read_text().rpartition(") ")[2][0] in "ZX":
+                return True
+        except (FileNotFoundError, ProcessLookupError):
+            return True
+    return False
+
+
+@pytest.fixture(scope="module")
+def outcomes():
+    """Weigh every kind of misbehaviour in one run, by what it does."""
+    turns = plan(cases(*OUTCOMES), LATENCY, 1, seed=0)
+    return {trial.axes["how"]: trial for trial in run(turns)}
+
+
+@pytest.mark.parametrize("how", OUTCOMES)
+def test_whatever_a_case_does_is_said_and_the_run_goes_on(outcomes, how):
+    """One trial a case; those that do no harm are weighed like any other."""
+    assert set(outcomes) == set(OUTCOMES)
+    trial, said = outcomes[how], OUTCOMES[how]
+    assert dict(trial.axes) == {"how": how, "shape": (4, 16)}
+    if said is None:
+        assert trial.error is None
+        assert len(trial.samples) >= 6
+        return
+    assert trial.error.startswith(trial.case)
+    assert trial.error.count(trial.case) == 1
+    assert re.search(said, trial.error), trial.error
+    assert "\n" not in trial.error
+
+
+def test_samples_before_an_error_are_kept(outcomes):
+    """They are raw and may tell why; a case that never ran has none."""
+    assert outcomes["raises later"].error
+    assert len(outcomes["raises"].samples) == 0
+    assert outcomes["good"].worker != os.getpid()
+
+
+def test_a_case_that_hangs_is_ended_and_the_next_is_weighed():
+    """Its worker is replaced after the timeout."""
+    settings = Settings(precision=0.5, timeout=3)
+    turns = plan(cases("spins"), LATENCY, 1, 0) + plan(cases("good"), LATENCY, 1, 0)
+    hung, good = run(turns, settings)
+    assert "no answer within 3 s; the worker was ended" in hung.error
+    assert good.error is None
+
+
+def test_a_case_that_failed_is_left_out_of_later_blocks():
+    """It is told of once; the others have all their blocks, each with its own worker."""
+    turns = plan(cases("good", "raises"), LATENCY, 3, seed=1)
+    begun = []
+    told = run(turns, on_turn=begun.append)
+    assert [t.position for t in begun] == [t.position for t in told]
+    failed = [t for t in told if t.error]
+    good = [t for t in told if not t.error]
+    assert [t.axes["how"] for t in failed] == ["raises"]
+    assert [t.block for t in good] == [0, 1, 2]
+    assert len({t.worker for t in good}) == 3
+
+
+def test_what_the_work_prints_is_no_part_of_standard_output(capfd):
+    """It may be a report that a program reads."""
+    (trial,) = run(plan(cases("prints"), LATENCY, 1, 0))
+    out, err = capfd.readouterr()
+    assert trial.error is None
+    assert out == ""
+    assert "printed by the work" in err
+    assert "written by the work" in err
+
+
+def test_processes_that_the_work_started_end_with_its_worker(monkeypatch, tmp_path):
+    """They would disturb what is weighed next."""
+    note = tmp_path / "child"
+    monkeypatch.setenv("STEELYARD_TEST_CHILD", str(note))
+    (trial,) = run(plan(cases("spawns"), LATENCY, 1, 0))
+    assert trial.error is None
+    assert gone(int(note.read_text()))
+    assert gone(trial.worker)
+
+
+def test_a_worker_that_died_between_turns_is_not_the_next_cases_fault():
+    """A thread of an earlier case may have ended it."""
+    told = []
+
+    def kill(trial):
+        told.append(trial)
+        assert trial.worker != os.getpid(), trial.error
+        os.kill(trial.worker, 9)
+        assert gone(trial.worker)
+
+    turns = plan(cases("good"), [parse("latency/warm/8"), *LATENCY], 1, 0)
+    runner.run(turns, QUICK, kill, lambda _: None)
+    assert [trial.error for trial in told] == [None, None]
+
+
+def test_no_turn_starts_when_the_budget_is_spent():
+    """And none is told of."""
+    turns = plan(cases("good", "raises"), LATENCY, 2, 0)
+    begun = []
+    assert run(turns, Settings(budget=0.0), begun.append) == []
+    assert begun == []
+    assert run((), QUICK) == []
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("raise RuntimeError('only in\\na worker')", "RuntimeError: only in a worker"),
+        ("import nosuchmodule", "No module named 'nosuchmodule'"),
+        ("raise SystemExit(0)", "SystemExit: 0"),
+        ("", "has no benchmark tiny any more"),
+    ],
+)
+def test_a_file_that_only_the_worker_cannot_import_is_named(tmp_path, text, said):
+    """It changed since it was found; each case says so and the run goes on."""
+    path = tmp_path / f"tiny{abs(hash(text))}.py"
+    path.write_text(
+        "from steelyard import benchmark\n"
+        "@benchmark(n=[1, 2])\ndef tiny(b, n):\n    return b.launch(print)\n"
+    )
+    turns = plan(select(discovery.discover([str(path)])), LATENCY, 1, 0)
+    path.write_text(text)
+    sys.path.remove(str(tmp_path))
+    told = run([*turns, *plan(cases("good"), LATENCY, 1, 0)])
+    assert [trial.error is None for trial in told] == [False, False, True]
+    assert said in told[0].error
+    assert told[0].worker == told[1].worker == os.getpid()
+
+
+def test_a_trial_comes_back_from_the_pipe_as_it_was():
+    """Samples, clock and doubts as the tuples they were."""
+    trial = trials.trial(doubts=("few-samples",), error="it failed")
+    assert wire.trial_of(json.loads(json.dumps(asdict(trial)))) == trial
+
+
+class Pipe:
+    """Keeps what was sent, for one who receives."""
+
+    def send_bytes(self, data):
+        """Send."""
+        self.data = data
+
+    def recv_bytes(self):
+        """Receive."""
+        return self.data
+
+
+def test_facts_of_foreign_types_cross_the_pipe():
+    """As numbers where they are numbers, as text otherwise."""
+    pipe = Pipe()
+    wire.send(pipe, {"bytes": np.int64(8), "x": np.array([2.5]), "path": Path("/a")})
+    assert wire.receive(pipe) == {
+        "protocol": wire.PROTOCOL,
+        "bytes": 8,
+        "x": 2.5,
+        "path": "/a",
+    }
+
+
+def test_another_protocol_is_refused():
+    """Workers of another version may measure otherwise."""
+    pipe = Pipe()
+    pipe.send_bytes(b'{"protocol": 0}')
+    with pytest.raises(ValueError, match="a worker speaks protocol 0, this is"):
+        wire.receive(pipe)
+
+
+def test_a_request_asks_for_the_same_turn():
+    """Case, mode, block and position; tuples among the axes stay tuples."""
+    (turn,) = plan(cases("good"), [parse("latency/warm/allocated/8")], 1, 0)
+    message = json.loads(json.dumps(wire.request(turn, QUICK)))
+    again = wire.turn_of(message)
+    assert again.case.id == turn.case.id
+    assert again.case.axes == turn.case.axes
+    assert (again.mode, again.block, again.position) == (turn.mode, 0, 0)
+    assert Settings(**message["settings"]) == QUICK
