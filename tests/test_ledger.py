@@ -87,6 +87,25 @@ def test_new_outputs_are_allocated_and_touched(shape, dtype):
     assert found["first_touch"] >= 0
 
 
+def test_updates_in_place_start_from_their_data_in_every_window(clock):
+    """A kernel that halves its argument was timed on denormals."""
+    seen = []
+
+    def halve(u):
+        clock.time += 25_000
+        seen.append(float(u[0]))
+        u *= 0.5
+
+    def body(b):
+        u = b.inout(1, dist="constant", value=1.0)
+        return b.launch(halve, u)
+
+    description, buffers = prepared(body)
+    work = realise(description, buffers)
+    ledger.parts(description, buffers, work, allocated=False)
+    assert seen == [1.0] * ledger.WINDOWS
+
+
 def test_a_native_launch_is_looked_into():
     """Hand-over, fork and join, the kernel, and binding its arguments."""
 

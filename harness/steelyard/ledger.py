@@ -53,7 +53,8 @@ def parts(
         found |= _native(description, buffers, work)
     else:
         found["submit"] = per_call(CallableWork(lambda: None).launch)
-        found["kernel"] = per_call(work.launch) - found["submit"]
+        whole = per_call(work.launch, before=buffers.restore)
+        found["kernel"] = whole - found["submit"]
     return found
 
 
@@ -63,20 +64,23 @@ def close(found: dict[str, float], total: float) -> dict[str, float]:
     return {**known, "untracked": total - sum(known.values())}
 
 
-def per_call(run: Callable[[int], Any]) -> float:
+def per_call(
+    run: Callable[[int], Any], before: Callable[[], None] = lambda: None
+) -> float:
     """Return the median nanoseconds per call of ``run(count)`` over a few windows.
 
-    Windows last at least 20 us, so that reading the clock is less than 0.5 % of them.
+    ``before`` each window in-place arguments are given their data again. Windows last at least 20 us, so that reading the clock is less than 0.5 % of them.
     """
     count = 1
     while True:
-        times = [_window(run, count) for _ in range(WINDOWS)]
+        times = [_window(run, count, before) for _ in range(WINDOWS)]
         if min(times) >= 20_000 or count >= 1 << 16:
             return statistics.median(times) / count
         count *= 4
 
 
-def _window(run: Callable[[int], Any], count: int) -> int:
+def _window(run: Callable[[int], Any], count: int, before: Callable[[], None]) -> int:
+    before()
     start = perf_counter_ns()
     run(count)
     return perf_counter_ns() - start
@@ -114,11 +118,11 @@ def _native(
     description: Description, buffers: Buffers, work: NativeWork
 ) -> dict[str, float]:
     nothing = work.null()
-    fork_join = _native_window(nothing)
+    fork_join = _native_window(nothing, lambda: None)
     found = {
         "submit": max(0.0, per_call(nothing.launch) - fork_join),
         "synchronise": fork_join,
-        "kernel": _native_window(work) - fork_join,
+        "kernel": _native_window(work, buffers.restore) - fork_join,
     }
     target = description.call.target
     if isinstance(target, Bindable):
@@ -128,8 +132,8 @@ def _native(
     return found
 
 
-def _native_window(work: NativeWork) -> float:
+def _native_window(work: NativeWork, before: Callable[[], None]) -> float:
     def run(count: int) -> None:
         work.window(count)
 
-    return per_call(run)
+    return per_call(run, before)

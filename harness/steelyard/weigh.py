@@ -11,10 +11,8 @@ import sys
 import tracemalloc
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from time import monotonic_ns, perf_counter_ns, process_time_ns
+from time import monotonic_ns, perf_counter_ns
 from typing import Any, Final
-
-import psutil
 
 from steelyard import cold, doubts, inputs, ledger, sampler, work
 from steelyard.benchmark import Case, raised
@@ -25,6 +23,7 @@ from steelyard.clocks.host import HostClock
 from steelyard.clocks.native import NativeClock
 from steelyard.errors import BenchmarkError, SteelyardError
 from steelyard.mode import Mode
+from steelyard.neighbours import Neighbours
 from steelyard.stopping import Stopping
 from steelyard.trial import METHOD_VERSION, Trial
 from steelyard_device import cpu
@@ -152,7 +151,7 @@ def weigh(
     }
     found: dict[str, float] = {}
     error = None
-    neighbours = _Neighbours()
+    others = Neighbours()
     try:
         with cpu.pinned(), sampler.no_collection() as collected:
             steps, stopping = _steps(prepared, mode, scale, clock, settings)
@@ -170,7 +169,7 @@ def weigh(
         error = f"the work raised {raised(failure)}"
     if mode.cache == "cold" and mode.quantity == "kernel":
         extra["flush_bytes"] = scale.flush.nbytes
-    extra["neighbours"] = neighbours.busy()
+    extra["neighbours"] = others.busy()
     extra["wall_ns"] = perf_counter_ns() - began
     trial = Trial(
         case=prepared.case.id,
@@ -221,13 +220,20 @@ def _steps(
     prepared: PreparedCase, mode: Mode, scale: Scale, clock: Clock, settings: Settings
 ) -> tuple[sampler.Steps, Stopping]:
     window, unit = _window(prepared, mode, clock)
+
+    def trial_window(count: int) -> tuple[int, int]:
+        prepared.buffers.restore()
+        return window(count)
+
     # Two untimed windows: code is loaded, memory touched, other libraries' threads up.
-    window(1)
+    trial_window(1)
     cold_kernel = mode.quantity == "kernel" and mode.cache == "cold"
     once = cold_kernel or (mode.quantity == "build" and mode.cache != "warm-memory")
     floor = statistics.median(clock.facts.floor)
-    count = 1 if once else sampler.launches_for(window, clock.facts.quantum, floor)
-    start, stop = window(1)
+    count = (
+        1 if once else sampler.launches_for(trial_window, clock.facts.quantum, floor)
+    )
+    start, stop = trial_window(1)
     budget = settings.budget or TRIAL_BUDGET
     stopping = Stopping(
         settings.precision,
@@ -394,23 +400,3 @@ def _allocations(prepared: PreparedCase) -> dict[str, int]:
         "kept_bytes": sum(d.size_diff for d in differences),
         "kept_blocks": sum(d.count_diff for d in differences),
     }
-
-
-class _Neighbours:
-    """How much of the machine others used meanwhile."""
-
-    def __init__(self) -> None:
-        self._began = perf_counter_ns(), process_time_ns(), _busy_ns()
-
-    def busy(self) -> float:
-        """Return processors' worth of work that was not this process's."""
-        wall, own, all_ = self._began
-        elapsed = max(1, perf_counter_ns() - wall)
-        others = (_busy_ns() - all_) - (process_time_ns() - own)
-        return max(0.0, others / elapsed)
-
-
-def _busy_ns() -> int:
-    times = psutil.cpu_times()
-    idle = times.idle + getattr(times, "iowait", 0.0)
-    return int((sum(times) - idle) * 1e9)

@@ -1,0 +1,361 @@
+import os
+import threading
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from fakes import case_of
+
+from steelyard import benchmark, cold
+from steelyard.doubts import Doubt
+from steelyard.mode import parse
+from steelyard.weigh import PreparedCase, Scale, Settings, failed, weigh
+from steelyard_device import cpu, llvm
+
+QUICK = Settings(precision=0.5, budget=0.01)
+"""Settled at the first look, or given up soon after."""
+
+SHIFT = """
+define void @shift(ptr noalias %args, ptr %ticket, i32 %index, i32 %count) {
+  %drawn = atomicrmw add ptr %ticket, i64 1 monotonic
+  %first = icmp eq i64 %drawn, 0
+  br i1 %first, label %work, label %exit
+work:
+  %x.at = load ptr, ptr %args
+  %y.at.at = getelementptr i64, ptr %args, i64 1
+  %y.at = load ptr, ptr %y.at.at
+  %x = load i64, ptr %x.at
+  %y = add i64 %x, 1
+  store i64 %y, ptr %y.at
+  br label %exit
+exit:
+  ret void
+}
+"""
+
+
+class Shift:
+    """A native kernel: y[0] = x[0] + 1, by whichever thread comes first."""
+
+    def __init__(self, threads=1):
+        self.threads = threads
+
+    def bind(self, x, *, out):
+        """Load and pack."""
+        function = cpu.load(llvm.assemble(SHIFT), "shift")
+        return cpu.Launch(function, [x.ctypes.data, out.ctypes.data], self.threads)
+
+    def __call__(self, x, *, out):
+        """Launch once."""
+        self.bind(x, out=out).launch()
+
+
+@pytest.fixture(scope="module")
+def scale():
+    """Give clocks and a flush whose size needs no calibrating."""
+    return Scale(flush_bytes=1 << 20)
+
+
+def weighed(body, mode, scale, settings=QUICK, **turn):
+    """Return the trial of the one case of a benchmark."""
+    case = case_of(body)
+    return weigh(PreparedCase(case, settings), parse(mode), scale, settings, **turn)
+
+
+def negate(b):
+    """Negate an array with NumPy."""
+    x = b.input(1000)
+    y = b.output(1000)
+    b.check(np.negative, x)
+    return b.launch(np.negative, x, out=y)
+
+
+def shift(b):
+    """Shift one number natively, on all threads."""
+    x = b.input(1, "int64")
+    y = b.output(1, "int64")
+    b.check(lambda x: x + 1, x)
+    b.count(items=1)
+    return b.launch(Shift(cpu.pool_size()), x, out=y)
+
+
+def turn(b):
+    """Update an array in place."""
+    u = b.inout(1000)
+    b.check(np.negative, u)
+    return b.launch(lambda u: np.negative(u, out=u), u)
+
+
+@pytest.mark.parametrize("body", [negate, shift, turn])
+@pytest.mark.parametrize(
+    "mode",
+    [
+        "kernel/cold",
+        "kernel/warm",
+        "kernel/warm/dependent",
+        "per_launch/warm",
+        "per_launch/warm/dependent/8",
+        "latency/warm",
+        "latency/warm/allocated",
+        "latency/warm/64",
+    ],
+)
+def test_every_case_can_be_weighed_in_every_mode(body, mode, scale):
+    """Callables, native kernels and updates in place; checked, and with raw samples."""
+    trial = weighed(body, mode, scale, block=2, position=7)
+    assert trial.error is None
+    assert (trial.case, trial.mode) == (body.__name__, mode)
+    assert (trial.block, trial.position, trial.worker) == (2, 7, os.getpid())
+    samples = trial.samples
+    assert len(samples) >= 3
+    batch = parse(mode).batch
+    assert all(n > 0 and n % batch == 0 for n in samples.launches)
+    assert all(isinstance(tick, int) and tick >= 0 for tick in samples.ticks)
+    assert list(samples.starts) == sorted(samples.starts)
+    assert samples.starts[0] == 0
+    native = body is shift and mode.startswith("kernel")
+    assert trial.clock.id == ("clock_gettime" if native else "perf_counter_ns")
+    assert ("null" in trial.floors) == (body is shift)
+    assert {"empty", "call"} <= set(trial.floors)
+    assert bool(trial.ledger) == mode.startswith("latency")
+    assert trial.extra["checked"]
+
+
+def test_a_cold_window_is_one_launch(scale):
+    """Behind the flush, whose size is recorded; a warm one is long enough."""
+    trial = weighed(shift, "kernel/cold", scale)
+    assert set(trial.samples.launches) == {1}
+    assert trial.extra["flush_bytes"] == 1 << 20
+    warm = weighed(shift, "kernel/warm", scale)
+    assert len(set(warm.samples.launches)) == 1
+    assert warm.samples.launches[0] > 1
+    assert "flush_bytes" not in warm.extra
+
+
+def test_a_ledger_names_where_a_new_output_comes_from(scale):
+    """Allocating and first touch are parts only where outputs are new."""
+    before = weighed(negate, "latency/warm", scale).ledger
+    within = weighed(negate, "latency/warm/allocated", scale).ledger
+    assert set(before) == {"submit", "kernel", "untracked"}
+    assert set(within) == set(before) | {"allocate", "first_touch"}
+    native = weighed(shift, "latency/warm", scale).ledger
+    assert set(native) == {"submit", "kernel", "pack", "synchronise", "untracked"}
+
+
+def test_bytes_are_counted_from_the_buffers(scale):
+    """Updates are read and written; what the benchmark states comes first."""
+    assert weighed(negate, "latency/warm", scale).facts["bytes"] == 8000
+    assert weighed(turn, "latency/warm", scale).facts["bytes"] == 8000
+    facts = weighed(shift, "latency/warm", scale).facts
+    assert facts == {"bytes": 16, "items": 1.0, "threads": cpu.pool_size()}
+
+
+class Cheat:
+    """Does what it should in its first calls only."""
+
+    def __init__(self, honest):
+        self.left = honest
+
+    def __call__(self, x, out):
+        """Negate, or leave the output as it is."""
+        self.left -= 1
+        if self.left >= 0:
+            np.negative(x, out=out)
+
+
+@pytest.mark.parametrize("mode", ["kernel/cold", "kernel/warm", "latency/warm"])
+def test_work_that_stops_working_once_it_was_checked_is_found_out(mode, scale):
+    """The untimed launch that warms the caches wrote what was then found right."""
+
+    def body(b):
+        x = b.input(10)
+        y = b.output(10)
+        b.check(np.negative, x)
+        return b.launch(Cheat(1), x, out=y)
+
+    trial = weighed(body, mode, scale)
+    assert (
+        trial.error
+        == "body: the work wrote nothing to y. Is it the buffer it was given?"
+    )
+    assert len(trial.samples) == 1
+
+
+def test_updates_that_differ_from_launch_to_launch_are_found_out(scale):
+    """As many launches, untimed, leave something else."""
+    calls = []
+
+    def target(u):
+        calls.append(1)
+        np.add(u, len(calls), out=u)
+
+    def body(b):
+        u = b.inout(10, "float64")
+        return b.launch(target, u)
+
+    trial = weighed(body, "kernel/warm", scale)
+    assert "timed launches left another u than the same" in trial.error
+
+
+@pytest.mark.parametrize("after", [1, 3, 40])
+def test_work_that_raises_while_it_is_timed_keeps_its_samples(after, scale):
+    """The trial says which line raised; the garbage collector and the mask are back."""
+    calls = []
+    mask = os.sched_getaffinity(0)
+
+    def target(x, out):
+        calls.append(1)
+        if len(calls) > after:
+            raise ValueError("worn out")
+        np.negative(x, out=out)
+
+    def body(b):
+        x = b.input(10)
+        y = b.output(10)
+        return b.launch(target, x, out=y)
+
+    trial = weighed(body, "latency/warm", scale)
+    assert "the work raised ValueError: worn out (test_weigh.py:" in trial.error
+    assert os.sched_getaffinity(0) == mask
+
+
+def test_threads_are_started_before_the_caller_is_pinned(scale):
+    """Checked or not: a library's threads once shared one core with the caller."""
+    masks = []
+
+    def target(x, out):
+        if not masks:
+            one = threading.Thread(target=lambda: masks.append(os.sched_getaffinity(0)))
+            one.start()
+            one.join()
+        np.negative(x, out=out)
+
+    def body(b):
+        x = b.input(10)
+        y = b.output(10)
+        return b.launch(target, x, out=y)
+
+    trial = weighed(body, "latency/warm", scale, replace(QUICK, check=False))
+    assert trial.error is None
+    assert masks == [os.sched_getaffinity(0)]
+
+
+def test_without_checks_nothing_is_compared_and_that_is_doubted(scale):
+    """Not even the reference is called."""
+
+    def reference(_):
+        raise AssertionError("it was asked")
+
+    def body(b):
+        x = b.input(10)
+        y = b.output(10)
+        b.check(reference, x)
+        return b.launch(lambda *_, **__: None, x, out=y)
+
+    trial = weighed(body, "latency/warm", scale, replace(QUICK, check=False))
+    assert trial.error is None
+    assert Doubt.UNCHECKED in trial.doubts
+
+
+def test_inputs_that_collapse_in_place_are_doubted(scale):
+    """Beside launches that are restored one by one."""
+
+    def body(b):
+        u = b.inout(10)
+        b.check(lambda u: u * 1e-30, u)
+        return b.launch(lambda u: np.multiply(u, 1e-30, out=u), u)
+
+    assert Doubt.COLLAPSED_INPUT in weighed(body, "kernel/warm", scale).doubts
+    assert Doubt.COLLAPSED_INPUT not in weighed(body, "kernel/cold", scale).doubts
+
+
+def test_allocations_are_counted_on_request(scale):
+    """What one more launch allocates and keeps."""
+    kept = []
+
+    def body(b):
+        y = b.output(10)
+
+        def target(out):
+            kept.append(np.ones(100_000))
+            out[...] = 1
+
+        return b.launch(target, out=y)
+
+    trial = weighed(body, "latency/warm", scale, replace(QUICK, allocations=True))
+    assert trial.extra["allocations"]["peak_bytes"] >= 800_000
+    assert trial.extra["allocations"]["kept_bytes"] >= 800_000
+    assert "allocations" not in weighed(negate, "latency/warm", scale).extra
+
+
+@pytest.mark.parametrize("mode", ["build/cold", "build/warm-memory"])
+def test_a_plain_callable_is_not_built(mode, scale):
+    """The sentence says what to do about it."""
+    said = weighed(negate, mode, scale).error
+    assert said.startswith(f"negate: mode {mode} asks for a build, but negate launches")
+    assert "Leave the mode out for it" in said
+
+
+@benchmark(shape=[(2, 3)])
+def spread(b, shape):
+    """Fail unless it may run on every processor that the tests may."""
+    assert isinstance(shape, tuple)
+    y = b.output(shape)
+
+    def target(out):
+        assert len(os.sched_getaffinity(0)) == int(os.environ["STEELYARD_TEST_CPUS"])
+        out[...] = 1
+
+    return b.launch(target, out=y)
+
+
+def test_a_first_launch_has_a_process_with_all_processors(scale, monkeypatch):
+    """It once inherited the one core that its parent was pinned to."""
+    monkeypatch.setenv("STEELYARD_TEST_CPUS", str(cpu.pool_size()))
+    prepared = PreparedCase(spread.cases()[0], QUICK)
+    trial = weigh(prepared, parse("build/first"), scale, QUICK)
+    assert trial.error is None
+    assert set(trial.samples.launches) == {1}
+    monkeypatch.setenv("STEELYARD_TEST_CPUS", "0")
+    said = weigh(prepared, parse("build/first"), scale, QUICK).error
+    assert said == "spread[shape=2x3]: a fresh process failed: AssertionError"
+
+
+def test_a_case_that_could_not_be_weighed_has_a_trial_too():
+    """It says where the case stands."""
+    case = case_of(negate)
+    trial = failed(case, parse("kernel/cold"), "negate: no", block=1, position=2)
+    assert (trial.case, trial.error, trial.block, trial.position) == (
+        "negate",
+        "negate: no",
+        1,
+        2,
+    )
+    assert len(trial.samples) == 0
+    assert trial.hashes["file"] == __file__
+
+
+def test_a_flush_is_as_long_as_the_probe_needs(monkeypatch):
+    """It grows until a longer one slows the probe by less than 3 %."""
+    times = iter([100, 150, 170, 172])
+    monkeypatch.setattr(cold, "last_level_cache", lambda: 1 << 20)
+    monkeypatch.setattr(cold, "_probe", lambda _: next(times))
+    assert cold.calibrated().nbytes == 4 << 20
+
+
+def test_a_flush_never_grows_beyond_its_limit(monkeypatch):
+    """However noisy the probe is."""
+    times = iter(range(100, 100_000, 50))
+    monkeypatch.setattr(cold, "last_level_cache", lambda: 1 << 20)
+    monkeypatch.setattr(cold, "LARGEST", 8 << 20)
+    monkeypatch.setattr(cold, "_probe", lambda _: next(times))
+    assert cold.calibrated().nbytes == 8 << 20
+
+
+def test_the_size_of_the_caches_is_read_or_assumed(tmp_path, monkeypatch):
+    """In the units that the kernel writes."""
+    assert cold.last_level_cache() > 0
+    assert cold._bytes("32K\n") == 32 << 10
+    assert cold._bytes("1M") == 1 << 20
+    monkeypatch.setattr(cold, "Path", lambda _: tmp_path)
+    assert cold.last_level_cache() == cold.FALLBACK
