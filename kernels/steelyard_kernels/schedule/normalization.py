@@ -64,30 +64,6 @@ class Normalization:
         )
 
 
-def lower(
-    program: Program, schedule: Normalization, *, aligned: bool = True
-) -> Lowered:
-    """Return the loop-level kernel; `aligned`: every output starts on a cache line."""
-    rows = passes_of(program, schedule.statistics, schedule.keep)
-    check_streaming(program, schedule, rows, aligned=aligned)
-    check_scratch(rows, schedule)
-    block = schedule.rows
-    knobs = Knobs(
-        schedule.lanes,
-        block,
-        schedule.unroll,
-        schedule.threads,
-        -(-schedule.chunk // block) * block,
-        store_alignment(rows, schedule.lanes) if schedule.streaming else 0,
-        schedule.prefetch,
-        schedule.hoist and bool(hoistable(rows)),
-        schedule.statistics == "shifted",
-    )
-    args = arguments(rows.program, LINE if aligned else 0)
-    kernel = RowEmitter(rows, args, knobs).kernel()
-    return Lowered(kernel, (*args.slots, extent_slot(rows.rows)), schedule.threads)
-
-
 def passes_of(program: Program, statistics: str, keep: str) -> Rows:
     """Cut the program into passes as the knobs of a schedule say."""
     if statistics == "two_pass":
@@ -135,3 +111,27 @@ def check_scratch(rows: Rows, schedule: Normalization) -> None:
 def scratch_bytes(rows: Rows) -> int:
     """Return the scratch bytes of one row."""
     return sum(dtype.bytes for dtype in rows.slots) * rows.extent
+
+
+def lower(
+    program: Program, schedule: Normalization, *, aligned: bool = True
+) -> Lowered:
+    """Return the loop-level kernel; `aligned`: every output starts on a cache line."""
+    rows = passes_of(program, schedule.statistics, schedule.keep)
+    check_streaming(program, schedule, rows, aligned=aligned)
+    check_scratch(rows, schedule)
+    block = schedule.rows
+    knobs = Knobs(
+        schedule.lanes,
+        block,
+        schedule.unroll,
+        schedule.threads,
+        -(-schedule.chunk // block) * block,
+        store_alignment(rows, schedule.lanes) if schedule.streaming else 0,
+        schedule.prefetch,
+        schedule.hoist and bool(hoistable(rows)),
+        schedule.statistics == "shifted",
+    )
+    args = arguments(rows.program, LINE if aligned else 0)
+    kernel = RowEmitter(rows, args, knobs).kernel()
+    return Lowered(kernel, (*args.slots, extent_slot(rows.rows)), schedule.threads)

@@ -82,19 +82,6 @@ def check_program(program: Program) -> None:
         )
 
 
-def lower(program: Program, schedule: Pointwise, *, aligned: bool = True) -> Lowered:
-    """Return the loop-level kernel; `aligned`: every output starts on a cache line."""
-    check_program(program)
-    args = arguments(program, LINE if aligned else 0)
-    space = space_of(program)
-    check_streaming(program, schedule, space, aligned=aligned)
-    emitter = _Emitter(program, schedule, args, space)
-    extent = space.extents[0] if len(space.extents) == 1 else rows(space)
-    kernel = emitter.kernel()
-    slots = (*args.slots, extent_slot(extent))
-    return Lowered(kernel, slots, schedule.threads)
-
-
 def nothing(program: Program) -> Lowered:
     """Return the kernel of a program that has no element to compute."""
     args = arguments(program)
@@ -145,6 +132,19 @@ def check_streaming(
             f"to {alignment} bytes, at least {STREAM_BYTES} are needed; choose a "
             "schedule without streaming."
         )
+
+
+def lower(program: Program, schedule: Pointwise, *, aligned: bool = True) -> Lowered:
+    """Return the loop-level kernel; `aligned`: every output starts on a cache line."""
+    check_program(program)
+    args = arguments(program, LINE if aligned else 0)
+    space = space_of(program)
+    check_streaming(program, schedule, space, aligned=aligned)
+    emitter = _Emitter(program, schedule, args, space)
+    extent = space.extents[0] if len(space.extents) == 1 else rows(space)
+    kernel = emitter.kernel()
+    slots = (*args.slots, extent_slot(extent))
+    return Lowered(kernel, slots, schedule.threads)
 
 
 # Where a node is computed: once, once a row, or for every element.

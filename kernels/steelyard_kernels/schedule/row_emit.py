@@ -25,8 +25,9 @@ from steelyard_kernels.schedule.row_values import Knobs, Row, RowValues, Scope
 from steelyard_kernels.schedule.tile import Carried, tile_constant
 from steelyard_kernels.schedule.values import Env, operand
 
-# visit(row, env, carried, at, mask) uses one vector of a row, returns what it carries.
-Visit: TypeAlias = Callable[[Row, Env, Carried, Operand, Operand | None], Carried]
+# visit(k, env, carried, at, mask) uses one vector of the block's row k and returns what
+# the row carries on.
+Visit: TypeAlias = Callable[[int, Env, Carried, Operand, Operand | None], Carried]
 Totals: TypeAlias = dict[int, dict[str, Operand]]
 
 
@@ -94,12 +95,13 @@ class RowEmitter:
         start = [neutral(item, lanes) for item in each.sums]
 
         def visit(
-            row: Row, env: Env, into: Carried, at: Operand, mask: Operand | None
+            k: int, env: Env, into: Carried, at: Operand, mask: Operand | None
         ) -> Carried:
+            row = block[k]
             out: list[Operand] = []
             for item, values in zip(each.sums, start, strict=True):
                 mine = into[len(out) : len(out) + len(values)]
-                shift = wide[row.place].get(item.arg.number)
+                shift = wide[k].get(item.arg.number)
                 if item.kind != "moments":
                     shift = None
                 out += accumulate(b, item, env, mine, shift=shift, mask=mask)
@@ -109,10 +111,10 @@ class RowEmitter:
 
         first = tuple(value for values in start for value in values)
         parts = self._walk(each.walk, block, first, visit, prefetch=prefetch)
-        found = []
-        for row in block:
-            values = self._finish(each, start, parts[row.place], shifts[row.place])
-            found.append(values)
+        found = [
+            self._finish(each, start, mine, its)
+            for mine, its in zip(parts, shifts, strict=True)
+        ]
         if each.again is not None:
             self._walk_again(each, each.again, block, found)
         for row, values in zip(block, found, strict=True):
@@ -149,7 +151,7 @@ class RowEmitter:
                     env = self.values.elements(walk, row, shared, place, mask)
                     begin = (k * unroll + u) * width
                     mine = tuple(out[begin : begin + width])
-                    out[begin : begin + width] = visit(row, env, mine, place, mask)
+                    out[begin : begin + width] = visit(k, env, mine, place, mask)
             return tuple(out)
 
         every = first * (len(block) * unroll)
@@ -213,41 +215,70 @@ class RowEmitter:
         self, each: Pass, walk: Walk, block: Sequence[Row], found: Sequence[Totals]
     ) -> None:
         """Emit a second walk for the variances, taken where a row cancelled."""
-        b, lanes = self.b, self.lanes
+        b = self.b
         args = [item.arg for item in each.sums if item.kind == "moments"]
-        squares = [Sum("squares", arg, frozenset()) for arg in args]
-        mine = [(row, item) for row in block for item in squares]
-        lost = [cancelled(b, found[row.place][item.arg.number]) for row, item in mine]
-        means = {
-            (row.place, item.arg.number): b.splat(
-                found[row.place][item.arg.number]["mean"], lanes
-            )
-            for row, item in mine
-        }
+        items = [Sum("squares", arg, frozenset()) for arg in args]
+        mine = [values[arg.number] for values in found for arg in args]
+        lost = [cancelled(b, values) for values in mine]
+        means = [values["mean"] for values in mine]
+        kept = walk.loads >= {node.number for node in walk.elements}
+        with b.branch(reduce(lambda x, y: b.let("or", x, y), lost)) as branch:
+            if kept and len(block) > 1:
+                exact = self._squares_by_row(walk, len(block), items, means)
+            else:
+                exact = self._squares(walk, block, items, means)
+            branch.gives(*exact)
+            branch.otherwise()
+            branch.gives(*(values["var"] for values in mine))
+        for values, result in zip(mine, branch.results, strict=True):
+            values["var"] = result
+
+    def _squares(
+        self,
+        walk: Walk,
+        block: Sequence[Row],
+        items: Sequence[Sum],
+        means: Sequence[Operand],
+    ) -> list[Operand]:
+        """Emit the mean squared distance from the mean, by row and then by item."""
+        b, lanes = self.b, self.lanes
+        spread = [b.splat(mean, lanes) for mean in means]
 
         def visit(
-            row: Row, env: Env, into: Carried, _at: Operand, mask: Operand | None
+            k: int, env: Env, into: Carried, _at: Operand, mask: Operand | None
         ) -> Carried:
             out: list[Operand] = []
-            for item, value in zip(squares, into, strict=True):
-                mean = means[row.place, item.arg.number]
+            for place, (item, value) in enumerate(zip(items, into, strict=True)):
+                mean = spread[k * len(items) + place]
                 out += accumulate(b, item, env, (value,), shift=mean, mask=mask)
             return tuple(out)
 
-        with b.branch(reduce(lambda x, y: b.let("or", x, y), lost)) as branch:
-            first = tuple(neutral(item, lanes)[0] for item in squares)
-            parts = self._walk(walk, block, first, visit)
-            exact = []
-            for row, item in mine:
-                place = squares.index(item)
-                (sum_,) = total(b, item, [part[place] for part in parts[row.place]])
+        start = tuple(neutral(item, lanes)[0] for item in items)
+        exact: list[Operand] = []
+        for parts in self._walk(walk, block, start, visit):
+            for place, item in enumerate(items):
+                (sum_,) = total(b, item, [part[place] for part in parts])
                 share = const(1 / self.rows.extent, sum_.type.dtype)
                 exact.append(b.let("mul", sum_, share))
-            branch.gives(*exact)
-            branch.otherwise()
-            branch.gives(*(found[row.place][i.arg.number]["var"] for row, i in mine))
-        for (row, item), result in zip(mine, branch.results, strict=True):
-            found[row.place][item.arg.number]["var"] = result
+        return exact
+
+    def _squares_by_row(
+        self, walk: Walk, count: int, items: Sequence[Sum], means: Sequence[Operand]
+    ) -> list[Operand]:
+        """Emit the same as a loop over rows that scratch keeps: rare, so kept short."""
+        b = self.b
+        dtypes = [mean.type.dtype for mean in means[: len(items)]]
+        buffers = [b.alloc("again", dtype, count) for dtype in dtypes]
+        places = [(k, buffer) for k in range(count) for buffer in buffers]
+        for (k, buffer), mean in zip(places, means, strict=True):
+            b.store(buffer, k, mean)
+        with b.loop(0, count, 1) as loop:
+            row = Row(loop.var, loop.var, {}, Scope({}, {}), loop.var)
+            mine = [b.load(buffer, loop.var) for buffer in buffers]
+            exact = self._squares(walk, [row], items, mine)
+            for buffer, value in zip(buffers, exact, strict=True):
+                b.store(buffer, loop.var, value)
+        return [b.load(buffer, k) for k, buffer in places]
 
     def _row_outputs(self, block: Sequence[Row]) -> None:
         """Emit the outputs that have one value a row."""

@@ -29,9 +29,10 @@ from steelyard_kernels.schedule.normalization import (
     scratch_bytes,
     store_alignment,
 )
-from steelyard_kernels.schedule.passes import Pass, Rows
+from steelyard_kernels.schedule.passes import Pass, Rows, analyse
 from steelyard_kernels.schedule.pointwise import STREAM_BYTES
 from steelyard_kernels.schedule.row_values import hoistable
+from steelyard_kernels.schedule.variance import expand_variance
 
 # Rows a thread takes at a time; 32 was the best of 4-64 with two threads (FACTS.md 2),
 # 4 shares out few rows.
@@ -67,16 +68,20 @@ Cut: TypeAlias = tuple[str, str, Rows, Work]
 def cuts(program: Program) -> Iterator[Cut]:
     """Yield each way to cut the program: statistics, keep, its passes, their work."""
     variance = any(isinstance(n, Reduce) and n.op == "var" for n in program.nodes)
+    one_pass = list(_kept_or_not(program)) if variance else []
+    two_pass = list(_kept_or_not(expand_variance(program) if variance else program))
     for statistics in STATISTICS if variance else STATISTICS[-1:]:
-        kept = False
-        for keep in ("scratch", "recompute"):
-            rows = passes_of(program, statistics, keep)
-            kept = kept or bool(rows.slots)
-            fits = scratch_bytes(rows) <= SCRATCH_BYTES
-            if keep == "scratch" and not fits:
-                continue
-            if keep == "scratch" or kept:  # else the same code again
-                yield statistics, keep, rows, work(rows, statistics)
+        for keep, rows in two_pass if statistics == STATISTICS[-1] else one_pass:
+            yield statistics, keep, rows, work(rows, statistics)
+
+
+def _kept_or_not(program: Program) -> Iterator[tuple[str, Rows]]:
+    """Yield the passes with scratch rows if they fit, without if they differ."""
+    kept = analyse(program, keep=True)
+    if scratch_bytes(kept) <= SCRATCH_BYTES:
+        yield "scratch", kept
+    if kept.slots:
+        yield "recompute", analyse(program, keep=False)
 
 
 def candidates(

@@ -65,7 +65,7 @@ class Row:
     of every output does.
     """
 
-    place: int
+    place: int | Operand
     number: Operand
     starts: dict[int, Operand]
     scope: Scope
@@ -244,9 +244,10 @@ class RowValues:
                 env[number] = lower_node(b, env, node, lanes, self.fused)
         return env
 
-    def slot(self, node: Node, row: Row) -> tuple[Buffer, int]:
+    def slot(self, node: Node, row: Row) -> tuple[Buffer, Operand]:
         """Return the scratch buffer of a kept node and where the row begins in it."""
-        return self.scratch[self.rows.scratch[node.number]], row.place * self.pitch
+        begin = self.b.at("mul", row.place, self.pitch)
+        return self.scratch[self.rows.scratch[node.number]], begin
 
     def prefetch(self, row: Row, at: Operand, u: int, ahead: int) -> None:
         """Ask for the same elements of the next block, once a cache line."""
