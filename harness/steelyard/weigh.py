@@ -221,19 +221,17 @@ def _steps(
 ) -> tuple[sampler.Steps, Stopping]:
     window, unit = _window(prepared, mode, clock)
 
-    def trial_window(count: int) -> tuple[int, int]:
+    def fresh(count: int) -> tuple[int, int]:
         prepared.buffers.restore()
         return window(count)
 
     # Two untimed windows: code is loaded, memory touched, other libraries' threads up.
-    trial_window(1)
+    fresh(1)
     cold_kernel = mode.quantity == "kernel" and mode.cache == "cold"
     once = cold_kernel or (mode.quantity == "build" and mode.cache != "warm-memory")
     floor = statistics.median(clock.facts.floor)
-    count = (
-        1 if once else sampler.launches_for(trial_window, clock.facts.quantum, floor)
-    )
-    start, stop = trial_window(1)
+    count = 1 if once else sampler.launches_for(fresh, clock.facts.quantum, floor)
+    start, stop = fresh(1)
     budget = settings.budget or TRIAL_BUDGET
     stopping = Stopping(
         settings.precision,

@@ -1,0 +1,126 @@
+import ast
+import subprocess
+import sys
+from graphlib import CycleError, TopologicalSorter
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+SOURCES = {
+    "steelyard_device": ROOT / "kernels" / "steelyard_device",
+    "steelyard_kernels": ROOT / "kernels" / "steelyard_kernels",
+    "steelyard": ROOT / "harness" / "steelyard",
+}
+MAY_IMPORT = {
+    "steelyard_device": {"steelyard_device"},
+    "steelyard_kernels": {"steelyard_kernels", "steelyard_device"},
+    "steelyard": {"steelyard", "steelyard_device"},
+}
+
+HEAVY = ("numpy", "scipy", "sqlalchemy", "rich", "click", "psutil", "llvmlite", "torch")
+"""What a program that only declares benchmarks must not pay for."""
+
+
+def modules(package):
+    """Return the files of a package by the names of their modules."""
+    root = SOURCES[package]
+    found = {}
+    for path in sorted(root.rglob("*.py")):
+        parts = path.relative_to(root.parent).with_suffix("").parts
+        found[".".join(p for p in parts if p != "__init__")] = path
+    return found
+
+
+ALL = {name: path for package in SOURCES for name, path in modules(package).items()}
+
+
+def statements(tree, *, at_import):
+    """Walk a module's statements: all of them, or those that run when it is imported."""
+    pending = [tree]
+    while pending:
+        node = pending.pop()
+        yield node
+        inside_function = isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+        for_types = isinstance(node, ast.If) and "TYPE_CHECKING" in ast.dump(node.test)
+        if not (at_import and (inside_function or for_types)):
+            pending += ast.iter_child_nodes(node)
+
+
+def imports(name, *, at_import):
+    """Return the modules, ours and foreign, that a module imports."""
+    path = ALL[name]
+    package = name if path.name == "__init__.py" else name.rpartition(".")[0]
+    found = set()
+    for node in statements(ast.parse(path.read_text()), at_import=at_import):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            above = (
+                package.split(".")[: -(node.level - 1) or None] if node.level else []
+            )
+            source = ".".join([*above, *filter(None, [node.module])])
+            parts = {f"{source}.{alias.name}" for alias in node.names}
+            ours = {part for part in parts if part in ALL}
+            found |= ours if ours == parts else {source, *ours}
+    return found
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_packages_import_only_what_lies_below_them(name):
+    """Kernels and harness meet in suites and at the rim, never in each other."""
+    allowed = MAY_IMPORT[name.partition(".")[0]]
+    used = {found.partition(".")[0] for found in imports(name, at_import=False)}
+    assert used & set(SOURCES) <= allowed
+
+
+@pytest.mark.parametrize("package", SOURCES)
+def test_imports_form_no_circle(package):
+    """A module can be read when those it imports have been."""
+    graph = {
+        name: {other for other in imports(name, at_import=True) if other in ALL}
+        for name in modules(package)
+    }
+    try:
+        tuple(TopologicalSorter(graph).static_order())
+    except CycleError as error:
+        pytest.fail(f"imports form a circle: {' -> '.join(error.args[1])}")
+
+
+def test_no_file_is_too_long_to_be_read_at_once():
+    """400 lines."""
+    lengths = {name: len(path.read_text().splitlines()) for name, path in ALL.items()}
+    assert {name: lines for name, lines in lengths.items() if lines > 400} == {}
+
+
+@pytest.mark.parametrize(
+    ("module", "light"),
+    [
+        ("steelyard", HEAVY),
+        ("steelyard.discovery", HEAVY),
+        ("steelyard.plan", HEAVY),
+        ("steelyard.stats", HEAVY),
+        ("steelyard_device", HEAVY),
+        ("steelyard_kernels", ("scipy", "sqlalchemy", "rich", "click", "psutil")),
+    ],
+)
+def test_importing_costs_only_what_is_used(module, light):
+    """Nothing heavy is imported by a module that does not need it to be imported."""
+    script = f"import sys, {module}; print(*sys.modules)"
+    command = [sys.executable, "-c", script]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert {name.partition(".")[0] for name in done.stdout.split()} & set(
+        light
+    ) == set()
+
+
+def test_the_walk_sees_imports_of_every_kind():
+    """Absolute and relative, of modules and names, in functions and for types."""
+    assert imports("steelyard", at_import=True) >= {
+        "steelyard.axes",
+        "steelyard.benchmark",
+    }
+    assert "numpy" in imports("steelyard.handles", at_import=False)
+    assert "numpy" not in imports("steelyard.handles", at_import=True)
+    assert "steelyard.inputs" in imports("steelyard.handles", at_import=False)
+    assert "steelyard.mode" in imports("steelyard.plan", at_import=True)
