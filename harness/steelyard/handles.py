@@ -132,7 +132,7 @@ class Builder:
 
         A file of one repeated value is refused unless ``constant`` says it is meant.
         """
-        from steelyard.inputs import header
+        from steelyard.npy import header
 
         name = name or _assigned(sys._getframe(1))  # noqa: SLF001 # as above
         shape, dtype = header(path)

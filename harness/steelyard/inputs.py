@@ -11,12 +11,12 @@ from __future__ import annotations
 import functools
 import hashlib
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from steelyard import npy
 from steelyard.errors import BenchmarkError
 from steelyard.handles import Handle
 
@@ -59,16 +59,6 @@ def _drawn(handle: Handle, recipe: Mapping[str, Any], seed: int) -> Array:
         if recipe["dist"] == "lognormal":
             data = np.exp(data)
     return data.astype(dtype).reshape(handle.shape)
-
-
-def header(path: str) -> tuple[tuple[int, ...], str]:
-    """Return shape and dtype of a ``.npy`` file without reading its data.
-
-    Raises:
-        BenchmarkError: the file cannot be read.
-    """
-    data = _open(path)
-    return tuple(data.shape), str(data.dtype)
 
 
 def collapsed(data: Array) -> bool:
@@ -141,7 +131,7 @@ def _integers(
 
 
 def _read(handle: Handle, recipe: Mapping[str, Any]) -> Array:
-    stored = _open(recipe["file"])
+    stored = npy.read(recipe["file"])
     data = np.array(stored, stored.dtype.newbyteorder("="))
     if data.shape != handle.shape or data.dtype != np.dtype(handle.dtype):
         raise BenchmarkError(
@@ -153,19 +143,4 @@ def _read(handle: Handle, recipe: Mapping[str, Any]) -> Array:
             f"{recipe['file']} repeats one value, which no user's data does. "
             "Give real data, or b.load(..., constant=True) if it is meant."
         )
-    return data
-
-
-def _open(path: str) -> Array:
-    try:
-        if not Path(path).exists():
-            raise BenchmarkError(f"{path} does not exist. Name a .npy file.")
-        data = np.load(path, mmap_mode="r", allow_pickle=False)
-    except (OSError, ValueError, EOFError) as error:
-        raise BenchmarkError(
-            f"{path} cannot be read as .npy: {' '.join(str(error).split())}. Save it "
-            "with numpy.save."
-        ) from None
-    if not isinstance(data, np.ndarray):
-        raise BenchmarkError(f"{path} is an archive. Save one array with numpy.save.")
     return data
