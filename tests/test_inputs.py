@@ -7,7 +7,8 @@ from hypothesis import strategies as st
 
 from steelyard import BenchmarkError, Builder
 from steelyard.handles import Handle
-from steelyard.inputs import _words, collapsed, generate, header, recipe_hash
+from steelyard.inputs import _words, collapsed, generate, recipe_hash
+from steelyard.npy import header
 
 MASK = 2**64 - 1
 

@@ -122,5 +122,5 @@ def test_the_walk_sees_imports_of_every_kind():
     }
     assert "numpy" in imports("steelyard.handles", at_import=False)
     assert "numpy" not in imports("steelyard.handles", at_import=True)
-    assert "steelyard.inputs" in imports("steelyard.handles", at_import=False)
+    assert "steelyard.npy" in imports("steelyard.handles", at_import=False)
     assert "steelyard.mode" in imports("steelyard.plan", at_import=True)
