@@ -350,3 +350,106 @@ def test_a_tail_of_one_half_writes_one_half(dtype):
         return x + column
 
     agree(add, [x, values(rng, (17,), dtype)])
+
+
+@pytest.mark.parametrize("statistics", row_model.STATISTICS)
+def test_columns_alone_can_be_reduced_too(statistics):
+    """A variance of the weight is the same in every row, whatever the block."""
+    rng = np.random.default_rng(13)
+    x = rng.standard_normal((8, 70)).astype(np.float32)
+    w = (rng.standard_normal(70) + 100).astype(np.float32)
+
+    @kernel
+    def scaled(x, w, *, s=2.0):
+        return x * xp.var(w * s, keepdims=True) + xp.max(x, keepdims=True)
+
+    for rows, hoist in ((1, False), (4, False), (4, True)):
+        schedule = Normalization(
+            16, rows, 1, statistics, "scratch", hoist, False, False, 32, 1
+        )
+        work = scaled.bind(x, w, schedule=schedule)
+        work.launch()
+        wide = x.astype(np.float64)
+        var = (w.astype(np.float64) * 2).var()
+        expected = wide * var + wide.max(-1, keepdims=True)
+        # w * s rounds at 200, which an exact variance of the rounded values keeps.
+        error = (variance_tolerance(70) * var + 4 * 200 * FLOAT32) * np.abs(wide).max()
+        np.testing.assert_allclose(work.outputs["out"], expected, atol=error)
+
+
+@kernel
+def line_softmax(x):
+    """Reduce one axis to none and use it again."""
+    e = xp.exp(x - xp.max(x))
+    return e / xp.sum(e)
+
+
+@kernel
+def rms_in_place(x, w):
+    """Overwrite what was reduced."""
+    t = x - xp.mean(x, keepdims=True)
+    return {"x": t * xp.rsqrt(xp.mean(t * t, keepdims=True) + 1e-3) * w}
+
+
+@kernel
+def nested(x):
+    """Reduce what was made of reductions; four outputs of two shapes."""
+    e = xp.exp(x - xp.max(x, keepdims=True))
+    y = e / xp.sum(e, keepdims=True)
+    q = xp.sum(y * y, keepdims=True)
+    return y / q, q, xp.mean(x), xp.sum(x, keepdims=True)
+
+
+@kernel
+def spread(x, w):
+    """Return what depends on the column, or on the row, as whole rows."""
+    column = xp.broadcast_to(w, (6, 33)) * xp.sum(x, keepdims=True)
+    return x + column, xp.broadcast_to(xp.max(x, keepdims=True), (6, 33))
+
+
+@kernel
+def integers(x, y):
+    """Mix integers, their sums and floats made of them."""
+    total = xp.sum(x, keepdims=True) + y.astype("int64")
+    return total, xp.max(x, keepdims=True) - x, x.astype("float32") / 2.0
+
+
+@kernel
+def masked(x, mask):
+    """Select before reducing; return booleans."""
+    t = xp.where(mask, x, -1e30)
+    top = xp.max(t, keepdims=True)
+    return top, xp.exp(t - top), ~mask
+
+
+@pytest.mark.parametrize(
+    ("made", "shapes", "types"),
+    [
+        (line_softmax, [(77,)], "f"),
+        (rms_in_place, [(40,), (40,)], "ff"),
+        (rms_in_place, [(5, 40), (40,)], "ff"),
+        (nested, [(6, 33)], "f"),
+        (nested, [(33,)], "d"),
+        (nested, [(6, 1)], "f"),
+        (spread, [(6, 33), (33,)], "ff"),
+        (spread, [(6, 33), (6, 1)], "ff"),
+        (integers, [(5, 37), (5, 1)], "ii"),
+        (masked, [(5, 37), (5, 37)], "f?"),
+    ],
+)
+def test_odd_programs_agree_under_a_ninth_of_all_schedules(made, shapes, types):
+    """One axis, in place, nested, broadcast results, integers, booleans."""
+    kinds = {
+        "f": dtypes.float32,
+        "d": dtypes.float64,
+        "i": dtypes.int32,
+        "?": dtypes.bool_,
+    }
+    rng = np.random.default_rng(14)
+    arrays = [
+        values(rng, shape, kinds[kind])
+        for shape, kind in zip(shapes, types, strict=True)
+    ]
+    program = made.program(*arrays)
+    for schedule in strategies.candidates(program, machine())[::9]:
+        agree(made, arrays, schedule=schedule)

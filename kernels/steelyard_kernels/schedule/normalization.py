@@ -15,7 +15,7 @@ from steelyard_kernels.errors import KernelError
 from steelyard_kernels.expr import Program
 from steelyard_kernels.schedule.parameters import Lowered, arguments, extent_slot
 from steelyard_kernels.schedule.passes import Rows, analyse
-from steelyard_kernels.schedule.pointwise import LINE, STREAM_BYTES
+from steelyard_kernels.schedule.pointwise import LINE, STREAM_BYTES, check_aligned
 from steelyard_kernels.schedule.row_emit import RowEmitter
 from steelyard_kernels.schedule.row_values import Knobs, hoistable
 from steelyard_kernels.schedule.variance import expand_variance
@@ -87,13 +87,13 @@ def check_streaming(
     """Raise KernelError where a streaming store could not state its alignment."""
     if not schedule.streaming:
         return
-    alignment = store_alignment(rows, schedule.lanes) if aligned else 1
+    check_aligned(program.name, schedule.label, aligned=aligned)
+    alignment = store_alignment(rows, schedule.lanes)
     if alignment < STREAM_BYTES:
         raise KernelError(
-            f"{program.name}: schedule {schedule.label} streams to addresses aligned "
-            f"to {alignment} bytes, at least {STREAM_BYTES} are needed; align outputs "
-            f"to {LINE} bytes and rows to {STREAM_BYTES}, or choose a schedule without "
-            "streaming."
+            f"{program.name}: schedule {schedule.label} streams to rows aligned to "
+            f"{alignment} bytes, at least {STREAM_BYTES} are needed; choose a schedule "
+            "without streaming."
         )
 
 

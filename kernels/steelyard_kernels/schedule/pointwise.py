@@ -113,18 +113,23 @@ def store_alignment(program: Program, lanes: int, space: Space) -> int:
     return alignment
 
 
+def check_aligned(kernel: str, label: str, *, aligned: bool) -> None:
+    """Raise KernelError for streaming to outputs that do not start on a cache line."""
+    if not aligned:
+        raise KernelError(
+            f"{kernel}: schedule {label} streams, but an output does not start at a "
+            f"multiple of {LINE} bytes; align it, or choose a schedule without "
+            "streaming."
+        )
+
+
 def check_streaming(
     program: Program, schedule: Pointwise, space: Space, *, aligned: bool
 ) -> None:
     """Raise KernelError where a streaming store could not state its alignment."""
     if not schedule.streaming:
         return
-    if not aligned:
-        raise KernelError(
-            f"{program.name}: schedule {schedule.label} streams, but an output does "
-            f"not start at a multiple of {LINE} bytes; align it, or choose a schedule "
-            "without streaming."
-        )
+    check_aligned(program.name, schedule.label, aligned=aligned)
     alignment = store_alignment(program, schedule.lanes, space)
     if alignment < STREAM_BYTES:
         raise KernelError(

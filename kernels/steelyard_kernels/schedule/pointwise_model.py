@@ -18,7 +18,12 @@ from steelyard_kernels.schedule.model import (
     sharing_terms,
     traffic,
 )
-from steelyard_kernels.schedule.pointwise import Pointwise, check_streaming, space_of
+from steelyard_kernels.schedule.pointwise import (
+    Pointwise,
+    check_program,
+    check_streaming,
+    space_of,
+)
 
 # Iterations that a thread takes at a time, in elements: large enough to hide the
 # claim, small enough that two threads end together; the lowest of seen optima.
@@ -29,6 +34,7 @@ def candidates(
     program: Program, machine: Machine, *, aligned: bool = True
 ) -> tuple[Pointwise, ...]:
     """Return every legal schedule worth trying, in order."""
+    check_program(program)
     space = space_of(program)
     shape = program.outputs[0].value.shape
     widest = max(

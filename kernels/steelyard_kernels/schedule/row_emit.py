@@ -221,7 +221,7 @@ class RowEmitter:
         mine = [values[arg.number] for values in found for arg in args]
         lost = [cancelled(b, values) for values in mine]
         means = [values["mean"] for values in mine]
-        kept = walk.loads >= {node.number for node in walk.elements}
+        kept = not walk.columns and walk.loads >= {n.number for n in walk.elements}
         with b.branch(reduce(lambda x, y: b.let("or", x, y), lost)) as branch:
             if kept and len(block) > 1:
                 exact = self._squares_by_row(walk, len(block), items, means)
