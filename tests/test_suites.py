@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from steelyard import discovery
-from steelyard.weigh import PreparedCase, Settings
+from steelyard.prepared import PreparedCase
+from steelyard.settings import Settings
 from steelyard_kernels import KernelFunction, library
 
 SUITES = Path(__file__).parent.parent / "suites"

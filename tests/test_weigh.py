@@ -9,7 +9,9 @@ from fakes import case_of
 from steelyard import benchmark, cold
 from steelyard.doubts import Doubt
 from steelyard.mode import parse
-from steelyard.weigh import PreparedCase, Scale, Settings, failed, weigh
+from steelyard.prepared import PreparedCase, Scale
+from steelyard.settings import Settings
+from steelyard.weigh import failed, weigh
 from steelyard_device import cpu, llvm
 
 QUICK = Settings(precision=0.5, budget=0.01)

@@ -26,8 +26,8 @@ from steelyard import discovery, lock, runner, stats
 from steelyard.benchmark import Benchmark, Case
 from steelyard.errors import BenchmarkError
 from steelyard.plan import plan
+from steelyard.settings import Settings
 from steelyard.trial import Trial
-from steelyard.weigh import Settings
 
 BLOCKS: Final = 8
 """Turns of every case, hence samples of a point. asv's test (Mann-Whitney, p < 0.002)

@@ -22,6 +22,9 @@ ULPS: Final = 8
 """Default tolerance in units of the output dtype's epsilon, of each expected value and of
 the root mean square of all: a result near zero carries the error of its summands."""
 
+CHUNK: Final = 1 << 15
+"""Elements compared at a time: their temporaries stay in a private cache."""
+
 ROWS: Final = 64
 """Rows kept of each expected result to compare with outputs of timed launches."""
 
@@ -91,24 +94,48 @@ class Expectation:
         rtol = epsilon if self._check.rtol is None else self._check.rtol
         given = self._check.atol
         atol = epsilon * _root_mean_square(wanted) if given is None else given
-        with np.errstate(invalid="ignore", over="ignore"):
-            exact = got.astype(np.float64)
-            # Rounding what was expected cannot be wrong, be it to infinity or to 0.
-            floating = got.dtype.kind == "f"
-            close = got == (wanted.astype(got.dtype) if floating else wanted)
-            if atol or rtol:
-                near = np.abs(exact - wanted) <= atol + rtol * np.abs(wanted)
-                close |= near & np.isfinite(wanted)
-        close |= np.isnan(exact) & np.isnan(wanted)
-        if not close.all():
-            first = tuple(int(i) for i in np.argwhere(~close)[0])
+        wrong = _wrong(got, wanted, rtol, atol)
+        if wrong.size:
+            first = tuple(int(i) for i in np.unravel_index(wrong[0], got.shape))
             value = float(wanted[first])
             raise BenchmarkError(
-                f"{handle.name} is wrong in {np.count_nonzero(~close)} of {close.size} "
-                f"elements: at {list(first)} it holds {exact[first]:.6g}, expected "
-                f"{value:.6g} within {atol + rtol * abs(value):.2g}. "
-                "Mend the work, or give b.check an rtol or atol that it can meet."
+                f"{handle.name} is wrong in {wrong.size} of {got.size} elements: at "
+                f"{list(first)} it holds {float(got[first]):.6g}, expected {value:.6g} "
+                f"within {atol + rtol * abs(value):.2g}. Mend the work, or give b.check "
+                "an rtol or atol that it can meet."
             )
+
+
+def _wrong(got: Array, wanted: Array, rtol: float, atol: float) -> NDArray[np.intp]:
+    """Return the flat places where two arrays differ by more than allowed."""
+    found = [
+        part
+        + np.flatnonzero(
+            ~_close(
+                got.reshape(-1)[part : part + CHUNK],
+                wanted.reshape(-1)[part : part + CHUNK],
+                rtol,
+                atol,
+            )
+        )
+        for part in range(0, got.size, CHUNK)
+    ]
+    return np.concatenate(found) if found else np.empty(0, np.intp)
+
+
+def _close(got: Array, wanted: Array, rtol: float, atol: float) -> NDArray[np.bool_]:
+    with np.errstate(invalid="ignore", over="ignore"):
+        exact = got.astype(np.float64)
+        # Rounding what was expected cannot be wrong, be it to infinity or to 0.
+        floating = got.dtype.kind == "f"
+        close: NDArray[np.bool_] = got == (
+            wanted.astype(got.dtype) if floating else wanted
+        )
+        if atol or rtol:
+            near = np.abs(exact - wanted) <= atol + rtol * np.abs(wanted)
+            close |= near & np.isfinite(wanted)
+    close |= np.isnan(exact) & np.isnan(wanted)
+    return close
 
 
 @dataclass(frozen=True, slots=True)

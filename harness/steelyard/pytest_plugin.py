@@ -29,8 +29,8 @@ from steelyard.errors import BenchmarkError, SteelyardError
 if TYPE_CHECKING:
     from steelyard.benchmark import Benchmark, Case
     from steelyard.mode import Mode
+    from steelyard.settings import Settings
     from steelyard.trial import Trial
-    from steelyard.weigh import Settings
     from steelyard.worker import Bench
 
 DEFAULT_FOLDER: Final = "suites"
@@ -287,7 +287,7 @@ class Beam:
             SteelyardError: it is wrong, or could not be launched.
         """
         from steelyard.benchmark import raised
-        from steelyard.weigh import PreparedCase
+        from steelyard.prepared import PreparedCase
 
         try:
             PreparedCase(case, self._settings())
@@ -300,10 +300,10 @@ class Beam:
 
     def _settings(self) -> Settings:
         """Return those of the project's ``[tool.steelyard]`` and the environment."""
-        from steelyard import config, weigh
+        from steelyard import config
 
         chosen = config.load(folder=self._root)
-        return weigh.Settings(seed=chosen.seed, precision=chosen.precision)
+        return Settings(seed=chosen.seed, precision=chosen.precision)
 
 
 _BEAM: Final = pytest.StashKey[Beam]()

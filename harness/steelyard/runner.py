@@ -16,8 +16,9 @@ from typing import Final, Self
 
 from steelyard import wire
 from steelyard.plan import Turn
+from steelyard.settings import Settings
 from steelyard.trial import Trial
-from steelyard.weigh import Settings, failed
+from steelyard.weigh import failed
 
 GRACE: Final = 0.35
 """Share of a turn's part of the budget that is left for preparing, checking and storing

@@ -18,9 +18,9 @@ from steelyard.errors import FAILED, FINE, UNRESOLVED, SteelyardError, StoreErro
 from steelyard.mode import Mode
 from steelyard.plan import Turn
 from steelyard.run import Run
+from steelyard.settings import Settings
 from steelyard.store import Store
 from steelyard.trial import Trial
-from steelyard.weigh import Settings
 
 INTERRUPTED: Final = 130
 """What shells report of a program ended by Ctrl-C: 128 + SIGINT."""

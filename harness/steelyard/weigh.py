@@ -2,134 +2,30 @@
 
 from __future__ import annotations
 
-import functools
-import json
 import os
 import statistics
-import subprocess
-import sys
 import tracemalloc
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
-from time import monotonic_ns, perf_counter_ns
+from dataclasses import replace
+from time import perf_counter_ns
 from typing import Any, Final
 
-from steelyard import cold, doubts, inputs, ledger, sampler, work
+from steelyard import doubts, inputs, ledger, sampler, work
 from steelyard.benchmark import Case, raised
-from steelyard.buffers import Buffers
-from steelyard.checking import Expectation, replay
 from steelyard.clocks import Clock
 from steelyard.clocks.host import HostClock
-from steelyard.clocks.native import NativeClock
-from steelyard.errors import BenchmarkError, SteelyardError
+from steelyard.errors import SteelyardError
 from steelyard.mode import Mode
 from steelyard.neighbours import Neighbours
+from steelyard.prepared import PreparedCase, Scale
+from steelyard.settings import Settings
 from steelyard.stopping import Stopping
 from steelyard.trial import METHOD_VERSION, Trial
+from steelyard.windows import window_of
 from steelyard_device import cpu
 
 TRIAL_BUDGET: Final = 0.1
 """Seconds of sampling in one trial unless the run has a budget: four blocks of it give a
 median of 100 us kernels to a few per mille, and a suite of 100 rows in a minute."""
-
-
-@dataclass(frozen=True, slots=True)
-class Settings:
-    """How a run measures; everything its numbers depend on but the machine."""
-
-    seed: int = 0
-    budget: float | None = None
-    """Seconds for the whole run."""
-    precision: float = 0.005
-    """Half-width of the interval at which a trial stops, as a fraction."""
-    timeout: float = 60.0
-    """Seconds after which a silent worker is taken for hung."""
-    inputs: Mapping[str, str] = field(default_factory=dict)
-    """Files instead of generated data, by the names of handles."""
-    flush_bytes: int | None = None
-    """What a flush walks; calibrated if it is not known yet."""
-    check: bool = True
-    allocations: bool = False
-
-
-class PreparedCase:
-    """A case with its buffers allocated, its work bound and its first result checked."""
-
-    def __init__(self, case: Case, settings: Settings) -> None:
-        self.case = case
-        self.description = case.describe()
-        handles = self.description.handles
-        self.buffers = Buffers(handles, settings.seed, settings.inputs)
-        self.work = work.realise(self.description, self.buffers)
-        self.hashes = {
-            "source": case.benchmark.source_hash(),
-            "inputs": inputs.recipe_hash(handles, settings.seed),
-            "method": str(METHOD_VERSION),
-            "file": str(case.benchmark.path),
-            "line": str(case.benchmark.line),
-        }
-        self.checked = settings.check and self.description.check is not None
-        self._expected = None
-        if settings.check:
-            # Asked before the work can change what it is asked of.
-            self._expected = Expectation(self.description, self.buffers, settings.seed)
-        # Checked or not: other libraries start their threads now, not pinned to one
-        # core with the caller.
-        self.work.launch(1)
-        self.work.wait()
-        if self._expected is not None:
-            self._expected.check_all(self.buffers)
-        self.buffers.restore()
-
-    def facts(self) -> dict[str, Any]:
-        """Return bytes and operations of a launch and what the work says of itself."""
-        moved = sum(
-            self.buffers.arrays[h.name].nbytes * (2 if h.role == "inout" else 1)
-            for h in self.description.handles
-        )
-        return {"bytes": moved, **self.work.facts(), **self.description.counts}
-
-    def check(self, launches: int) -> None:
-        """Check what ``launches`` timed launches left, if the case is checked at all."""
-        if self._expected is None:
-            return
-        if not self.buffers.updates or launches == 1:
-            self._expected.check_rows(self.buffers)
-            return
-        self._expected.check_buffers(self.buffers)
-        results = self.description.results
-        replay(self.work.launch, self.buffers, results, launches)
-
-
-class Scale:
-    """What one process weighs with: its clocks and its way to make caches cold."""
-
-    def __init__(self, flush_bytes: int | None = None) -> None:
-        self.host = HostClock()
-        self._flush_bytes = flush_bytes
-
-    @functools.cached_property
-    def flush(self) -> cpu.Flush:
-        """A flush of the size that is known, or calibrated on first use."""
-        if self._flush_bytes is not None:
-            return cpu.Flush(self._flush_bytes)
-        return cold.calibrated()
-
-    @functools.cached_property
-    def last_level_cache(self) -> int:
-        """Bytes of the largest cache."""
-        return cold.last_level_cache()
-
-    @functools.cached_property
-    def empty_call(self) -> float:
-        """Median nanoseconds of calling an empty Python function once."""
-        return ledger.per_call(work.CallableWork(lambda: None).launch)
-
-    def clock(self, weighed: work.Work, mode: Mode) -> Clock:
-        """Return the clock nearest to what the mode asks about."""
-        if mode.quantity == "kernel" and isinstance(weighed, work.NativeWork):
-            return NativeClock(weighed)
-        return self.host
 
 
 def weigh(
@@ -219,19 +115,16 @@ def failed(
 def _steps(
     prepared: PreparedCase, mode: Mode, scale: Scale, clock: Clock, settings: Settings
 ) -> tuple[sampler.Steps, Stopping]:
-    window, unit = _window(prepared, mode, clock)
+    window, unit = window_of(prepared, mode, clock)
 
     def fresh(count: int) -> tuple[int, int]:
         prepared.buffers.restore()
         return window(count)
 
-    # Two untimed windows: code is loaded, memory touched, other libraries' threads up.
-    fresh(1)
-    cold_kernel = mode.quantity == "kernel" and mode.cache == "cold"
-    once = cold_kernel or (mode.quantity == "build" and mode.cache != "warm-memory")
-    floor = statistics.median(clock.facts.floor)
-    count = 1 if once else sampler.launches_for(fresh, clock.facts.quantum, floor)
-    start, stop = fresh(1)
+    cold = mode.quantity == "kernel" and mode.cache == "cold"
+    if cold:
+        _ = scale.flush  # calibrated now, not in the first sample's time
+    count, short = _warmed_up(fresh, mode, clock)
     budget = settings.budget or TRIAL_BUDGET
     stopping = Stopping(
         settings.precision,
@@ -240,9 +133,7 @@ def _steps(
         count * unit,
         clock.facts.quantum,
     )
-    short = stop - start <= sampler.LONGEST_WARM_UP
-    warms = short and not cold_kernel and not prepared.buffers.updates
-    warms = warms and mode.quantity != "build"
+    warms = short and not prepared.buffers.updates and mode.quantity != "build"
 
     def touch() -> None:
         if warms:
@@ -250,7 +141,7 @@ def _steps(
             prepared.work.wait()
 
     def settle() -> None:
-        if cold_kernel:
+        if cold:
             scale.flush()
         prepared.work.ready()
 
@@ -274,79 +165,20 @@ def _steps(
     )
 
 
-def _window(
-    prepared: PreparedCase, mode: Mode, clock: Clock
-) -> tuple[sampler.Window, int]:
-    """Return a window of ``count`` units of work, and the launches of a unit."""
-    weighed = prepared.work
-    if mode.quantity == "kernel":
-        dependent = mode.flavour == "dependent"
-        return (lambda n: clock.window(weighed, n, dependent=dependent)), 1
-    if mode.quantity == "build":
-        return _building(prepared, mode), 1
-    if mode.quantity == "per_launch":
-        one: Callable[[], Any] = weighed.launch
-    elif mode.flavour == "allocated":
-        one = work.allocating(prepared.description, prepared.buffers)
-    else:
-        one = work.calling(prepared.description, prepared.buffers)
-    each = weighed.wait if mode.flavour == "dependent" else None
-    return _batches(one, each, weighed.wait, mode.batch), mode.batch
+def _warmed_up(window: sampler.Window, mode: Mode, clock: Clock) -> tuple[int, bool]:
+    """Run untimed windows; return the units of a timed one, and if a unit is short.
 
-
-def _batches(
-    one: Callable[[], Any],
-    each: Callable[[], None] | None,
-    wait: Callable[[], None],
-    batch: int,
-) -> sampler.Window:
-    """Return a window of batches as a host program issues them, one call at a time."""
-
-    def window(count: int) -> tuple[int, int]:
-        start = perf_counter_ns()
-        for _ in range(count):
-            for _ in range(batch):
-                one()
-                if each is not None:
-                    each()
-            wait()
-        return start, perf_counter_ns()
-
-    return window
-
-
-def _building(prepared: PreparedCase, mode: Mode) -> sampler.Window:
-    weighed = prepared.work
+    Afterwards code is loaded, memory touched, and other libraries' threads are up.
+    """
     if mode.cache == "first":
-        return lambda _count: _fresh_process(prepared.case)
-    if not isinstance(weighed, work.Buildable):
-        raise BenchmarkError(
-            f"mode {mode} asks for a build, but {prepared.case.id} launches a plain "
-            "callable. Leave the mode out for it, or launch a kernel."
-        )
-    build = weighed.build
-
-    def window(count: int) -> tuple[int, int]:
-        start = perf_counter_ns()
-        for _ in range(count):
-            build(mode.cache)
-        return start, perf_counter_ns()
-
-    return window
-
-
-def _fresh_process(case: Case) -> tuple[int, int]:
-    """Time a new interpreter from its start to the end of the case's first launch."""
-    command = [sys.executable, "-m", "steelyard.first", str(case.benchmark.path)]
-    command += [case.benchmark.name, json.dumps(dict(case.axes))]
-    start = monotonic_ns()
-    with cpu.unpinned():  # a process inherits the processors it may run on
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode:
-        raise BenchmarkError(
-            f"a fresh process failed: {''.join(done.stderr.strip().splitlines()[-1:])}"
-        )
-    return start, int(done.stdout.split()[-1])
+        return 1, False
+    window(1)
+    if mode.cache == "cold":
+        return 1, False
+    floor = statistics.median(clock.facts.floor)
+    count = sampler.launches_for(window, clock.facts.quantum, floor)
+    start, stop = window(1)
+    return count, stop - start <= sampler.LONGEST_WARM_UP
 
 
 def _ledger(

@@ -16,8 +16,8 @@ from typing import Any, Final
 from steelyard import discovery, mode
 from steelyard.axes import plain
 from steelyard.plan import Turn
+from steelyard.settings import Settings
 from steelyard.trial import ClockFacts, Samples, Trial
-from steelyard.weigh import Settings
 
 PROTOCOL: Final = 1
 

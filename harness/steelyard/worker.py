@@ -20,8 +20,10 @@ from steelyard import wire
 from steelyard.benchmark import raised
 from steelyard.errors import SteelyardError
 from steelyard.plan import Turn
+from steelyard.prepared import PreparedCase, Scale
+from steelyard.settings import Settings
 from steelyard.trial import Trial
-from steelyard.weigh import PreparedCase, Scale, Settings, failed, weigh
+from steelyard.weigh import failed, weigh
 
 MEMORY_SHARE: Final = 4
 """Prepared cases may fill one part in this many of the memory that is free at start."""

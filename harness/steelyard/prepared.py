@@ -1,0 +1,98 @@
+"""A case ready to be weighed, and what a process weighs with."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+from steelyard import cold, inputs, ledger, work
+from steelyard.benchmark import Case
+from steelyard.buffers import Buffers
+from steelyard.checking import Expectation, replay
+from steelyard.clocks import Clock
+from steelyard.clocks.host import HostClock
+from steelyard.clocks.native import NativeClock
+from steelyard.mode import Mode
+from steelyard.settings import Settings
+from steelyard.trial import METHOD_VERSION
+from steelyard_device import cpu
+
+
+class PreparedCase:
+    """A case with its buffers allocated, its work bound and its first result checked."""
+
+    def __init__(self, case: Case, settings: Settings) -> None:
+        self.case = case
+        self.description = case.describe()
+        handles = self.description.handles
+        self.buffers = Buffers(handles, settings.seed, settings.inputs)
+        self.work = work.realise(self.description, self.buffers)
+        self.hashes = {
+            "source": case.benchmark.source_hash(),
+            "inputs": inputs.recipe_hash(handles, settings.seed),
+            "method": str(METHOD_VERSION),
+            "file": str(case.benchmark.path),
+            "line": str(case.benchmark.line),
+        }
+        self.checked = settings.check and self.description.check is not None
+        self._expected = None
+        if settings.check:
+            # Asked before the work can change what it is asked of.
+            self._expected = Expectation(self.description, self.buffers, settings.seed)
+        # Checked or not: other libraries start their threads now, not pinned to one
+        # core with the caller.
+        self.work.launch(1)
+        self.work.wait()
+        if self._expected is not None:
+            self._expected.check_all(self.buffers)
+        self.buffers.restore()
+
+    def facts(self) -> dict[str, Any]:
+        """Return bytes and operations of a launch and what the work says of itself."""
+        moved = sum(
+            self.buffers.arrays[h.name].nbytes * (2 if h.role == "inout" else 1)
+            for h in self.description.handles
+        )
+        return {"bytes": moved, **self.work.facts(), **self.description.counts}
+
+    def check(self, launches: int) -> None:
+        """Check what ``launches`` timed launches left, if the case is checked at all."""
+        if self._expected is None:
+            return
+        if not self.buffers.updates or launches == 1:
+            self._expected.check_rows(self.buffers)
+            return
+        self._expected.check_buffers(self.buffers)
+        results = self.description.results
+        replay(self.work.launch, self.buffers, results, launches)
+
+
+class Scale:
+    """What one process weighs with: its clocks and its way to make caches cold."""
+
+    def __init__(self, flush_bytes: int | None = None) -> None:
+        self.host = HostClock()
+        self._flush_bytes = flush_bytes
+
+    @functools.cached_property
+    def flush(self) -> cpu.Flush:
+        """A flush of the size that is known, or calibrated on first use."""
+        if self._flush_bytes is not None:
+            return cpu.Flush(self._flush_bytes)
+        return cold.calibrated()
+
+    @functools.cached_property
+    def last_level_cache(self) -> int:
+        """Bytes of the largest cache."""
+        return cold.last_level_cache()
+
+    @functools.cached_property
+    def empty_call(self) -> float:
+        """Median nanoseconds of calling an empty Python function once."""
+        return ledger.per_call(work.CallableWork(lambda: None).launch)
+
+    def clock(self, weighed: work.Work, mode: Mode) -> Clock:
+        """Return the clock nearest to what the mode asks about."""
+        if mode.quantity == "kernel" and isinstance(weighed, work.NativeWork):
+            return NativeClock(weighed)
+        return self.host

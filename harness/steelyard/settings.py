@@ -1,0 +1,25 @@
+"""How a run measures; everything its numbers depend on but the machine."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What the command line and the configuration decide."""
+
+    seed: int = 0
+    budget: float | None = None
+    """Seconds for the whole run."""
+    precision: float = 0.005
+    """Half-width of the interval at which a trial stops, as a fraction."""
+    timeout: float = 60.0
+    """Seconds after which a silent worker is taken for hung."""
+    inputs: Mapping[str, str] = field(default_factory=dict)
+    """Files instead of generated data, by the names of handles."""
+    flush_bytes: int | None = None
+    """What a flush walks; calibrated if it is not known yet."""
+    check: bool = True
+    allocations: bool = False

@@ -1,0 +1,93 @@
+"""What is timed in each mode: one window of so many units of work."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from itertools import repeat
+from time import monotonic_ns, perf_counter_ns
+from typing import Any
+
+from steelyard import work
+from steelyard.benchmark import Case
+from steelyard.clocks import Clock
+from steelyard.errors import BenchmarkError
+from steelyard.mode import Mode
+from steelyard.prepared import PreparedCase
+from steelyard.sampler import Window
+from steelyard_device import cpu
+
+
+def window_of(prepared: PreparedCase, mode: Mode, clock: Clock) -> tuple[Window, int]:
+    """Return a window of ``count`` units of work, and the launches of a unit."""
+    weighed = prepared.work
+    if mode.quantity == "kernel":
+        dependent = mode.flavour == "dependent"
+        return (lambda n: clock.window(weighed, n, dependent=dependent)), 1
+    if mode.quantity == "build":
+        return _building(prepared, mode), 1
+    if mode.quantity == "per_launch":
+        one: Callable[[], Any] = weighed.launch
+    elif mode.flavour == "allocated":
+        one = work.allocating(prepared.description, prepared.buffers)
+    else:
+        one = work.calling(prepared.description, prepared.buffers)
+    each = weighed.wait if mode.flavour == "dependent" else None
+    return _batches(one, each, weighed.wait, mode.batch), mode.batch
+
+
+def _batches(
+    one: Callable[[], Any],
+    each: Callable[[], None] | None,
+    wait: Callable[[], None],
+    batch: int,
+) -> Window:
+    """Return a window of batches as a host program issues them, one call at a time."""
+    # Spelled out beforehand: loops over ranges cost a small call's time a batch.
+    calls = (one,) * batch if each is None else (one, each) * batch
+    calls += (wait,)
+
+    def window(count: int) -> tuple[int, int]:
+        start = perf_counter_ns()
+        for _ in repeat(None, count):
+            for call in calls:
+                call()
+        return start, perf_counter_ns()
+
+    return window
+
+
+def _building(prepared: PreparedCase, mode: Mode) -> Window:
+    weighed = prepared.work
+    if mode.cache == "first":
+        return lambda _count: _fresh_process(prepared.case)
+    if not isinstance(weighed, work.Buildable):
+        raise BenchmarkError(
+            f"mode {mode} asks for a build, but {prepared.case.id} launches a plain "
+            "callable. Leave the mode out for it, or launch a kernel."
+        )
+    build = weighed.build
+
+    def window(count: int) -> tuple[int, int]:
+        start = perf_counter_ns()
+        for _ in range(count):
+            build(mode.cache)
+        return start, perf_counter_ns()
+
+    return window
+
+
+def _fresh_process(case: Case) -> tuple[int, int]:
+    """Time a new interpreter from its start to the end of the case's first launch."""
+    command = [sys.executable, "-m", "steelyard.first", str(case.benchmark.path)]
+    command += [case.benchmark.name, json.dumps(dict(case.axes))]
+    start = monotonic_ns()
+    with cpu.unpinned():  # a process inherits the processors it may run on
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise BenchmarkError(
+            f"a fresh process failed: {''.join(done.stderr.strip().splitlines()[-1:])}"
+        )
+    return start, int(done.stdout.split()[-1])
