@@ -120,7 +120,6 @@ def no_collection() -> Iterator[Callable[[], int]]:
             spent[0] += now - began[0]
 
     was_on = gc.isenabled()
-    gc.collect()
     gc.disable()
     gc.callbacks.append(watch)
     try:

@@ -145,9 +145,9 @@ class RowEmitter:
             for u in range(vectors):
                 place = b.at("add", at, u * lanes)
                 shared = self.values.columns(walk, block[0], place, mask)
+                if prefetch and mask is None:
+                    self.values.prefetch(block, place, u)
                 for k, row in enumerate(block):
-                    if prefetch and mask is None:
-                        self.values.prefetch(row, place, u, len(block))
                     env = self.values.elements(walk, row, shared, place, mask)
                     begin = (k * unroll + u) * width
                     mine = tuple(out[begin : begin + width])

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -249,16 +249,26 @@ class RowValues:
         begin = self.b.at("mul", row.place, self.pitch)
         return self.scratch[self.rows.scratch[node.number]], begin
 
-    def prefetch(self, row: Row, at: Operand, u: int, ahead: int) -> None:
-        """Ask for the same elements of the next block, once a cache line."""
-        b, rows = self.b, self.rows
+    def prefetch(self, block: Sequence[Row], at: Operand, u: int) -> None:
+        """Ask for a part of the next block of rows: all of it, once a cache line.
+
+        A vector of every row is `part` lines of an input whose rows are contiguous:
+        line j of them runs through the j-th part of the block.
+        """
+        b, rows, count = self.b, self.rows, len(block)
         for node, place in self.inputs:
             strides = rows.space.strides[place]
-            size = node.dtype.bytes
-            whole = rows.places[node.number] == ELEMENT and len(strides) == 1
-            if whole and u * self.lanes * size % LINE == 0:
-                begin = b.at("add", row.starts[node.number], ahead * strides[0])
-                b.prefetch(self.args.inputs[node.index], b.at("add", begin, at))
+            if rows.places[node.number] != ELEMENT or len(strides) != 1:
+                continue
+            size = self.lanes * node.dtype.bytes
+            parts = max(1, count * size // LINE)
+            if count * size < LINE and u * size % LINE:
+                continue
+            begin = b.at("add", block[0].starts[node.number], count * strides[0])
+            along = b.at("mul", at, count // parts)
+            for part in range(parts):
+                line = b.at("add", begin, part * (count // parts) * strides[0])
+                b.prefetch(self.args.inputs[node.index], b.at("add", line, along))
 
     def shifts(self, each: Pass, row: Row) -> dict[int, Operand]:
         """Emit the first element of every argument whose moments are taken."""
