@@ -20,8 +20,9 @@ from steelyard_kernels.expr import Program
 MEMORY_RATE: Final = 29.0
 CACHE_RATE: Final = 60.0
 # Operands below this stay in the last-level cache between launches, unless somebody
-# clears it: half of the 32 MiB of the reference machine, which shares them.
-RESIDENT_BYTES: Final = 16 << 20
+# clears it: three quarters of the reference machine's 32 MiB. There, float16 rows of
+# 4096 and 5140 (17 and 21 MB) were slower with streaming stores, warm and cold alike.
+RESIDENT_BYTES: Final = 24 << 20
 # A fork and join of the native pool from Python (FACTS.md 2).
 FORK_JOIN_NS: Final = 600.0
 # One atomic addition on a line that another core holds.
@@ -36,8 +37,11 @@ JITTER: Final = 0.1
 # loads of a vector run ahead of its arithmetic, but a row waits for its reductions.
 OVERLAP: Final = 0.7
 # The part of memory time that prefetching the next rows saves: the lower end of
-# 5-20 % seen for normalization (FACTS.md 2). In cache it only adds instructions.
+# 5-20 % seen for normalization (FACTS.md 2). What stays in cache gains only where rows
+# are so short that the hardware's prefetchers, which need a few lines to start and stop
+# at a page, are always starting; longer rows pay for the instructions.
 PREFETCH_SAVING: Final = 0.05
+SHORT_ROW_BYTES: Final = 2048
 # Memory time that a block of n rows loses at its reductions is this / n: blocks of 1,
 # 2 and 4 rows of 4096 float32 took 1.76, 1.67 and 1.48 times a copy.
 ROW_STALL: Final = 0.25

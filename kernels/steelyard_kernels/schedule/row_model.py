@@ -14,6 +14,7 @@ from steelyard_kernels.schedule.model import (
     OPERATION_NS,
     PREFETCH_SAVING,
     ROW_STALL,
+    SHORT_ROW_BYTES,
     Machine,
     Prediction,
     Traffic,
@@ -181,13 +182,16 @@ def model(program: Program, schedule: Normalization, machine: Machine) -> Predic
     return predict(traffic(program), schedule, (rows, each), machine)
 
 
-def memory_time(moved: Traffic, schedule: Normalization, machine: Machine) -> float:
+def memory_time(
+    moved: Traffic, schedule: Normalization, rows: Rows, machine: Machine
+) -> float:
     """Return the nanoseconds of memory traffic under a schedule."""
     memory = memory_term(moved, schedule, machine)
-    if moved.resident:
-        return memory * (1 + PREFETCH_SAVING * schedule.prefetch)
-    ahead = 1 - PREFETCH_SAVING * schedule.prefetch
-    return memory * ahead * (1 + ROW_STALL / schedule.rows)
+    row_bytes = moved.moved / max(1, rows.rows) / 2  # read and written
+    helps = not moved.resident or row_bytes < SHORT_ROW_BYTES
+    if schedule.prefetch:
+        memory *= 1 - PREFETCH_SAVING if helps else 1 + PREFETCH_SAVING
+    return memory if moved.resident else memory * (1 + ROW_STALL / schedule.rows)
 
 
 def predict(
@@ -201,7 +205,7 @@ def predict(
     threads = machine.threads if schedule.threads == 0 else 1
     across = max(1.0, rows.extent / schedule.lanes)  # vectors a row
     walked = rows.rows / threads
-    memory = memory_time(moved, schedule, machine)
+    memory = memory_time(moved, schedule, rows, machine)
     columns = each.loads if schedule.hoist else each.columns
     computing = walked * across * (each.elements + columns / schedule.rows)
     hoisting = across * each.columns if schedule.hoist else 0.0
@@ -253,7 +257,10 @@ def heuristic(
         stores = min(
             stores_of(cut[2], machine, aligned=aligned),
             key=lambda s: memory_time(
-                moved, _schedule(cut, machine, base, s, (CHUNKS[1], 0)), machine
+                moved,
+                _schedule(cut, machine, base, s, (CHUNKS[1], 0)),
+                cut[2],
+                machine,
             ),
         )
         sharings = (
