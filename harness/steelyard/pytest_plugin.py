@@ -301,6 +301,7 @@ class Beam:
     def _settings(self) -> Settings:
         """Return those of the project's ``[tool.steelyard]`` and the environment."""
         from steelyard import config
+        from steelyard.settings import Settings
 
         chosen = config.load(folder=self._root)
         return Settings(seed=chosen.seed, precision=chosen.precision)
