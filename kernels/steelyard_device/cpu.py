@@ -9,14 +9,14 @@ import struct
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
-from typing import TypeVar
 
 import numpy as np
 
 from steelyard_device import llvm, memory, native
 from steelyard_device.errors import DeviceError
 
-_T = TypeVar("_T", bound=ctypes.Structure)
+WORDS = memory.LINE // 8
+"""8-byte words of a cache line."""
 
 SPINS = 20_000
 """Looks at the generation before a thread sleeps: about 0.3 ms, longer than the gap
@@ -98,7 +98,7 @@ class Launch:
     each; the caller keeps the buffers alive. ``threads`` is 1, or `pool_size()`.
     """
 
-    __slots__ = ("_address", "_args", "_launch", "_state", "_ticks", "_window")
+    __slots__ = ("_address", "_first", "_launch", "_threads", "_window", "_words")
 
     def __init__(self, function: Function, slots: Sequence[int], threads: int) -> None:
         if threads not in {1, pool_size()}:
@@ -109,13 +109,18 @@ class Launch:
         library = _library()
         self._launch = library.launch_many
         self._window = library.window
-        self._args = (ctypes.c_uint64 * max(1, len(slots)))(*slots)
-        self._ticks = (ctypes.c_int64 * 2)()
-        self._state, self._address = _aligned(_LaunchState)
-        self._state.pool = pool().address if threads > 1 else None
-        self._state.function = function.address
-        self._state.args = ctypes.addressof(self._args)
-        self._state.ticket = self._address + memory.LINE
+        self._threads = threads
+        # One block from a cache line on: what `native` calls %launch, the ticket on a
+        # line of its own, and the arguments.
+        words = (ctypes.c_uint64 * (3 * WORDS + len(slots)))()
+        first = -ctypes.addressof(words) % memory.LINE // 8
+        address = ctypes.addressof(words) + 8 * first
+        ticket, args = address + memory.LINE, address + 2 * memory.LINE
+        group = pool().address if threads > 1 else 0
+        words[first : first + 4] = [group, function.address, args, ticket]
+        at = first + 2 * WORDS
+        words[at : at + len(slots)] = list(slots)
+        self._words, self._first, self._address = words, first, address
 
     def launch(self, count: int = 1, *, dependent: bool = False) -> None:
         """Run ``count`` launches one after another; they are done on return."""
@@ -127,24 +132,25 @@ class Launch:
         Returns CLOCK_MONOTONIC in nanoseconds before and after. ``dependent`` puts a
         fence behind each launch, so that none starts before the last has ended.
         """
-        self._window(self._address, count, dependent, self._ticks)
-        return self._ticks[0], self._ticks[1]
+        self._window(self._address, count, dependent)
+        at = self._first + 4
+        return self._words[at], self._words[at + 1]
 
     def wait(self) -> None:
         """Return when all launches are done: at once, they were on return."""
 
     def ready(self) -> None:
         """Wake the pool with an empty launch, so that the next one finds it spinning."""
-        if self._state.pool:
+        if self._threads > 1:
             null(pool_size()).launch()
 
     def null(self) -> Launch:
         """Return a launch of nothing on the same threads: the floor of this one."""
-        return null(pool_size() if self._state.pool else 1)
+        return null(self._threads)
 
     def facts(self) -> dict[str, object]:
         """Say how it is launched; what the code does is its maker's to tell."""
-        return {"threads": pool_size() if self._state.pool else 1}
+        return {"threads": self._threads}
 
 
 @functools.lru_cache(maxsize=2)
@@ -186,7 +192,10 @@ class Pool:
 
     def __init__(self, processors: Sequence[int]) -> None:
         self._processors = processors
-        self._state, self.address = _aligned(_PoolState)
+        self._room = memory.empty((ctypes.sizeof(_PoolState),), np.uint8)
+        self._room[:] = 0
+        self._state = _PoolState.from_buffer(self._room.data)
+        self.address = self._room.ctypes.data
         self._state.workers = len(processors)
         self._state.spins = SPINS
         self._slots = [_Slot(self.address, 1 + i) for i in range(len(processors))]
@@ -232,17 +241,6 @@ class _PoolState(ctypes.Structure):
     )
 
 
-class _LaunchState(ctypes.Structure):
-    _fields_ = (
-        ("pool", ctypes.c_void_p),
-        ("function", ctypes.c_void_p),
-        ("args", ctypes.c_void_p),
-        ("ticket", ctypes.c_void_p),
-        ("_rest", ctypes.c_uint64 * 4),
-        ("ticket_line", ctypes.c_uint64 * 8),
-    )
-
-
 class _Slot(ctypes.Structure):
     _fields_ = (("pool", ctypes.c_void_p), ("index", ctypes.c_int32))
 
@@ -264,19 +262,12 @@ def _library() -> _Library:
     pointer, int64, int32 = ctypes.c_void_p, ctypes.c_int64, ctypes.c_int32
     return _Library(
         launch_many=ctypes.CFUNCTYPE(None, pointer, int64, int32)(at["launch_many"]),
-        window=ctypes.CFUNCTYPE(None, pointer, int64, int32, pointer)(at["window"]),
+        window=ctypes.CFUNCTYPE(None, pointer, int64, int32)(at["window"]),
         worker=Function("pool_worker", at["pool_worker"]),
         null=Function("null", at["null"]),
         delay=Function("delay", at["delay"]),
         walk=Function("walk", at["walk"]),
     )
-
-
-def _aligned(kind: type[_T]) -> tuple[_T, int]:
-    """Make a structure that starts on a cache line; return it and its address."""
-    room = memory.empty((ctypes.sizeof(kind),), np.uint8)
-    room[:] = 0
-    return kind.from_buffer(room.data), room.ctypes.data
 
 
 def _start_thread(entry: int, slot_: _Slot, processor: int) -> None:

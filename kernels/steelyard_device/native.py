@@ -62,12 +62,13 @@ def text(host: Host) -> str:
     )
 
 
-# Field numbers of %pool match `cpu._PoolState`, those of %launch `cpu._LaunchState`.
+# Field numbers of %pool match `cpu._PoolState`, those of %launch what `cpu.Launch`
+# packs; its last two are the ticks of a window.
 # Counters that different threads write stand on cache lines of their own.
 _TEMPLATE = r"""
 %pool = type { i32, [15 x i32], i32, [15 x i32], i32, i32, i32, i32, ptr, ptr, ptr, i32 }
 %slot = type { ptr, i32 }
-%launch = type { ptr, ptr, ptr, ptr, i32 }
+%launch = type { ptr, ptr, ptr, ptr, i64, i64 }
 %timespec = type { i64, i64 }
 
 declare i64 @syscall(i64, ...)
@@ -243,12 +244,13 @@ define internal i64 @now() {
   ret i64 %ticks
 }
 
-define void @window(ptr %launch, i64 %count, i32 %fenced, ptr %ticks) {
+define void @window(ptr %launch, i64 %count, i32 %fenced) {
   %start = call i64 @now()
   call void @launch_many(ptr %launch, i64 %count, i32 %fenced)
   %stop = call i64 @now()
-  store i64 %start, ptr %ticks
-  %stop.at = getelementptr i64, ptr %ticks, i32 1
+  %start.at = getelementptr %launch, ptr %launch, i32 0, i32 4
+  store i64 %start, ptr %start.at
+  %stop.at = getelementptr %launch, ptr %launch, i32 0, i32 5
   store i64 %stop, ptr %stop.at
   ret void
 }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, TypeAlias
 
@@ -27,12 +28,18 @@ def element_type(kernel: str, name: str, dtype: Any) -> DType:
 
     Raises KernelError for dtypes that kernels have not.
     """
-    if getattr(dtype, "name", dtype) == "uint16":
-        return dtypes.bfloat16
     try:
-        return dtypes.of(dtype)
+        return _element_type(dtype)
     except KernelError as error:
         raise KernelError(f"{kernel}: {name}: {error}") from None
+
+
+@functools.lru_cache(maxsize=32)
+def _element_type(dtype: Any) -> DType:
+    # Remembered: NumPy takes 3 us to tell a dtype's name, twice in each call.
+    if getattr(dtype, "name", dtype) == "uint16":
+        return dtypes.bfloat16
+    return dtypes.of(dtype)
 
 
 def check_array(kernel: str, name: str, array: object) -> None:
@@ -57,14 +64,19 @@ def address(array: Array) -> int:
         return array.ctypes.data
 
 
-def check_overlap(kernel: str, program: Program, arrays: Mapping[str, Array]) -> None:
+def check_overlap(
+    kernel: str,
+    program: Program,
+    arrays: Mapping[str, Array],
+    addresses: Mapping[str, int],
+) -> None:
     """Raise KernelError where memory that is written is also another argument's.
 
     `arrays` are by name, inputs and outputs; an updated input is one of them.
     """
     written = {output.name for output in program.outputs}
     spans = [
-        (address(array), address(array) + array.nbytes, name)
+        (addresses[name], addresses[name] + array.nbytes, name)
         for name, array in arrays.items()
         if array.nbytes
     ]
@@ -195,15 +207,16 @@ class BoundKernel:
         self,
         built: Built,
         arrays: Mapping[str, Array],
+        addresses: Mapping[str, int],
         scalars: Mapping[str, float],
         rebuild: Callable[[str], Built | Failed],
     ) -> None:
         program = built.program
         self.built = built
-        self.arrays = dict(arrays)
+        self.arrays = arrays
         self.outputs = {output.name: arrays[output.name] for output in program.outputs}
         self._rebuild = rebuild
-        self._slots = _slots(built, arrays, scalars)
+        self._slots = _slots(built, addresses, scalars)
         self.threads = built.binary.threads or cpu.pool_size()
         self._launch = cpu.Launch(built.function, self._slots, self.threads)
         # The harness calls these in its windows: no method of ours in between.
@@ -240,7 +253,7 @@ class BoundKernel:
 
 
 def _slots(
-    built: Built, arrays: Mapping[str, Array], scalars: Mapping[str, float]
+    built: Built, addresses: Mapping[str, int], scalars: Mapping[str, float]
 ) -> list[int]:
     slots = []
     for slot in built.binary.slots:
@@ -249,7 +262,7 @@ def _slots(
         elif slot.kind == "scalar":
             slots.append(_encoded(built, slot.name, scalars[slot.name], slot.code))
         else:
-            slots.append(address(arrays[slot.name]))
+            slots.append(addresses[slot.name])
     return slots
 
 

@@ -117,21 +117,21 @@ class KernelFunction:
             if output.updates is not None:
                 binding.check_writeable(name, output.name, named[output.name])
         named.update(binding.outputs_of(name, built.program, out))
+        addresses = {one: binding.address(array) for one, array in named.items()}
         aligned = True
         if built.schedule.streaming:
             aligned = all(
-                binding.address(named[output.name]) % LINE == 0
-                for output in built.program.outputs
+                addresses[output.name] % LINE == 0 for output in built.program.outputs
             )
             if not aligned:
                 built = self._built(arrays, schedule, aligned=False)
-        binding.check_overlap(name, built.program, named)
+        binding.check_overlap(name, built.program, named, addresses)
         values = binding.scalar_values(self.signature, scalars)
 
         def rebuild(level: str) -> Built | Failed:
             return self.build(*arrays, schedule=schedule, cache=level, aligned=aligned)
 
-        return BoundKernel(built, named, values, rebuild)
+        return BoundKernel(built, named, addresses, values, rebuild)
 
     def __call__(self, *arrays: Array, out: Outputs = None, **scalars: float) -> Result:
         """Run once; return the outputs as the function returned them."""
