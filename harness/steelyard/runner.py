@@ -15,6 +15,7 @@ from time import monotonic
 from typing import Final, Self
 
 from steelyard import wire
+from steelyard.mode import Mode
 from steelyard.plan import Turn
 from steelyard.settings import Settings
 from steelyard.trial import Trial
@@ -36,17 +37,17 @@ def run(
 ) -> None:
     """Weigh ``turns`` in order; tell of each before it starts and of its trial after.
 
-    A case that fails is told once, with its error, and left out of later blocks. Each
+    What fails is told once, with its error, and left out of later blocks. Each
     block has a worker of its own: where its memory lies and what its code aligns to
     stays the same as long as a process lives, and would pass for the kernel's doing.
     Everything is done between turns, while no worker measures.
     """
     began = monotonic()
-    broken: set[str] = set()
+    broken: set[tuple[str, Mode]] = set()
     block = 0
     with _Workers() as workers:
         for turn in turns:
-            if turn.case.id in broken:
+            if (turn.case.id, turn.mode) in broken:
                 continue
             if turn.block != block:
                 block = turn.block
@@ -57,7 +58,7 @@ def run(
             on_turn(turn)
             trial = workers.weigh(turn, replace(settings, budget=share))
             if trial.error is not None:
-                broken.add(turn.case.id)
+                broken.add((turn.case.id, turn.mode))
             settings = replace(
                 settings,
                 flush_bytes=trial.extra.get("flush_bytes", settings.flush_bytes),

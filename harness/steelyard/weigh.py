@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import statistics
 import tracemalloc
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from time import perf_counter_ns
 from typing import Any, Final
@@ -49,7 +50,7 @@ def weigh(
     error = None
     others = Neighbours()
     try:
-        with cpu.pinned(), sampler.no_collection() as collected:
+        with _placed(prepared), sampler.no_collection() as collected:
             steps, stopping = _steps(prepared, mode, scale, clock, settings)
             sampler.sample(steps, record, seed=settings.seed + position)
             extra["gc_ns"] = collected()
@@ -85,6 +86,16 @@ def weigh(
     )
     seen = doubts.raise_doubts(trial, scale.last_level_cache, settings.precision)
     return replace(trial, doubts=seen)
+
+
+def _placed(prepared: PreparedCase) -> AbstractContextManager[None]:
+    """Pin the caller of native work, whose threads have processors of their own.
+
+    A callable may start threads in each call; they would inherit the one processor and
+    read as slow as if there were no other.
+    """
+    native = isinstance(prepared.work, work.NativeWork)
+    return cpu.pinned() if native else nullcontext()
 
 
 def failed(
