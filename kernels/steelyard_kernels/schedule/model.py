@@ -2,7 +2,7 @@
 
 Predictions rank schedules of one program; they are not promises. Terms are
 nanoseconds of one launch that finds its operands in no cache when they are larger
-than `RESIDENT_BYTES`, and in the last-level cache otherwise.
+than `RESIDENT_BYTES`, and mostly in the last-level cache otherwise.
 """
 
 from __future__ import annotations
@@ -23,6 +23,15 @@ CACHE_RATE: Final = 60.0
 # clears it: three quarters of the reference machine's 32 MiB. There, float16 rows of
 # 4096 and 5140 (17 and 21 MB) were slower with streaming stores, warm and cold alike.
 RESIDENT_BYTES: Final = 24 << 20
+# What a core's streaming stores drain at beside reads from cache: a streaming copy of
+# 3 and 6 MB that stay in cache wrote 28 GB/s with two cores.
+STREAM_RATE: Final = 14.0
+# How much of that time shows all the same where arithmetic takes longer: float16 rows of
+# 768 hid nearly all of it, rows of 4096 lost a fifth.
+DRAIN_SHARE: Final = 0.1
+# A launch that finds its operands in cache counts once, one that does not counts so
+# much beside it: among schedules of about one warm time the better cold one is taken.
+COLD_SHARE: Final = 0.5
 # A fork and join of the native pool from Python (FACTS.md 2).
 FORK_JOIN_NS: Final = 600.0
 # One atomic addition on a line that another core holds.
@@ -45,6 +54,10 @@ SHORT_ROW_BYTES: Final = 2048
 # Memory time that a block of n rows loses at its reductions is this / n: blocks of 1,
 # 2 and 4 rows of 4096 float32 took 1.76, 1.67 and 1.48 times a copy.
 ROW_STALL: Final = 0.25
+# Rows shorter than a page share it, and the prefetchers with it: walking several at once
+# loses this share (768 float32, cold: 1.4 times a copy by single rows, 1.9 by more).
+PAGE_BYTES: Final = 4096
+PAGE_STALL: Final = 0.4
 # Building takes about 20 us for each vector operation in the text, and a kernel is
 # launched perhaps 5000 times: what a longer text must win back in every launch.
 BUILD_NS: Final = 4.0
@@ -121,11 +134,26 @@ def memory_term(bytes_: Traffic, schedule: Schedule, machine: Machine) -> float:
     A store that is not streaming first reads the line it writes, unless the program
     reads it anyway; a streaming store of a small output pays memory's rate.
     """
-    threads = machine.threads if schedule.threads == 0 else 1
     if bytes_.resident:
-        cached = bytes_.moved / (CACHE_RATE * threads)
-        evicted = bytes_.fresh / (MEMORY_RATE * threads)
-        return cached + evicted if schedule.streaming else cached
+        return max(cached_term(bytes_, schedule, machine))
+    return cold_term(bytes_, schedule, machine)
+
+
+def cached_term(
+    bytes_: Traffic, schedule: Schedule, machine: Machine
+) -> tuple[float, float]:
+    """Return the nanoseconds of moving cached operands, and of draining stores.
+
+    The second is 0 unless stores stream; it needs no core to wait.
+    """
+    threads = machine.threads if schedule.threads == 0 else 1
+    drained = bytes_.fresh / (STREAM_RATE * threads) if schedule.streaming else 0.0
+    return bytes_.moved / (CACHE_RATE * threads), drained
+
+
+def cold_term(bytes_: Traffic, schedule: Schedule, machine: Machine) -> float:
+    """Return the nanoseconds of moving operands that are in no cache."""
+    threads = machine.threads if schedule.threads == 0 else 1
     allocated = 0 if schedule.streaming else bytes_.fresh
     if schedule.streaming and bytes_.updates:
         allocated = bytes_.moved  # throws out lines just read: seen 1.5 times as slow

@@ -11,14 +11,19 @@ from steelyard_kernels import dtypes
 from steelyard_kernels.expr import Apply, Cast, Node, Program, Reduce
 from steelyard_kernels.schedule.model import (
     BUILD_NS,
+    COLD_SHARE,
+    DRAIN_SHARE,
     OPERATION_NS,
+    PAGE_BYTES,
+    PAGE_STALL,
     PREFETCH_SAVING,
     ROW_STALL,
     SHORT_ROW_BYTES,
     Machine,
     Prediction,
     Traffic,
-    memory_term,
+    cached_term,
+    cold_term,
     sharing_terms,
     together,
     traffic,
@@ -97,13 +102,22 @@ def candidates(
 
 def variants(cut: Cut, machine: Machine, *, aligned: bool) -> Iterator[Normalization]:
     """Yield the schedules of one cut."""
-    for block, unroll, hoist in shapes(cut):
-        for stores in stores_of(cut[2], machine, aligned=aligned):
-            for chunk, threads in ((CHUNKS[0], 0), (CHUNKS[1], 0), (CHUNKS[1], 1)):
-                if threads == 0 or stores == (False, False):
-                    yield _schedule(
-                        cut, machine, (block, unroll, hoist), stores, (chunk, threads)
-                    )
+    stores = tuple(stores_of(cut[2], machine, aligned=aligned))
+    for shape in shapes(cut):
+        yield from variants_of_shape(cut, machine, shape, stores)
+
+
+def variants_of_shape(
+    cut: Cut,
+    machine: Machine,
+    shape: tuple[int, int, bool],
+    stores: tuple[tuple[bool, bool], ...],
+) -> Iterator[Normalization]:
+    """Yield the schedules of one cut and shape."""
+    for how in stores:
+        for chunk, threads in ((CHUNKS[0], 0), (CHUNKS[1], 0), (CHUNKS[1], 1)):
+            if threads == 0 or how == (False, False):
+                yield _schedule(cut, machine, shape, how, (chunk, threads))
 
 
 def _schedule(
@@ -182,16 +196,49 @@ def model(program: Program, schedule: Normalization, machine: Machine) -> Predic
     return predict(traffic(program), schedule, (rows, each), machine)
 
 
-def memory_time(
-    moved: Traffic, schedule: Normalization, rows: Rows, machine: Machine
+def walking_time(
+    moved: Traffic,
+    schedule: Normalization,
+    rows: Rows,
+    machine: Machine,
+    computing: float,
 ) -> float:
-    """Return the nanoseconds of memory traffic under a schedule."""
-    memory = memory_term(moved, schedule, machine)
+    """Return the nanoseconds of memory traffic and arithmetic of all walks."""
     row_bytes = moved.moved / max(1, rows.rows) / 2  # read and written
-    helps = not moved.resident or row_bytes < SHORT_ROW_BYTES
+    stall = ROW_STALL / schedule.rows
+    if row_bytes < PAGE_BYTES:
+        stall = PAGE_STALL if schedule.rows > 1 else 0.0
+    ahead = 1.0
     if schedule.prefetch:
-        memory *= 1 - PREFETCH_SAVING if helps else 1 + PREFETCH_SAVING
-    return memory if moved.resident else memory * (1 + ROW_STALL / schedule.rows)
+        helps = not moved.resident or row_bytes < SHORT_ROW_BYTES
+        gains = helps and schedule.rows > 1
+        ahead = 1 - PREFETCH_SAVING if gains else 1 + PREFETCH_SAVING
+    cold = cold_term(moved, schedule, machine) * (1 + stall)
+    cold = together(cold * ahead, computing)
+    if not moved.resident:
+        return cold
+    warm, drained = cached_term(moved, schedule, machine)
+    warm *= ahead
+    warm = max(together(warm, computing), drained) + DRAIN_SHARE * drained
+    return warm + COLD_SHARE * cold
+
+
+def computing_time(
+    schedule: Normalization, cut: tuple[Rows, Work], machine: Machine
+) -> float:
+    """Return the nanoseconds of arithmetic of all walks."""
+    rows, each = cut
+    threads = machine.threads if schedule.threads == 0 else 1
+    across = max(1.0, rows.extent / schedule.lanes)  # vectors a row
+    walked = rows.rows / threads
+    columns = each.loads if schedule.hoist else each.columns
+    computing = walked * across * (each.elements + columns / schedule.rows)
+    hoisting = across * each.columns if schedule.hoist else 0.0
+    computing = (computing + hoisting) * OPERATION_NS
+    # A chain of additions takes longer than arithmetic unless others run beside it; the
+    # loop itself hides behind the body of a block.
+    chains = walked * each.reductions * across * CHAIN_NS
+    return max(computing, chains / (schedule.rows * schedule.unroll))
 
 
 def predict(
@@ -203,21 +250,13 @@ def predict(
     """Predict one launch of a program that is already cut."""
     rows, each = cut
     threads = machine.threads if schedule.threads == 0 else 1
-    across = max(1.0, rows.extent / schedule.lanes)  # vectors a row
     walked = rows.rows / threads
-    memory = memory_time(moved, schedule, rows, machine)
     columns = each.loads if schedule.hoist else each.columns
-    computing = walked * across * (each.elements + columns / schedule.rows)
-    hoisting = across * each.columns if schedule.hoist else 0.0
-    computing = (computing + hoisting) * OPERATION_NS
-    # A chain of additions takes longer than arithmetic unless others run beside it; the
-    # loop itself hides behind the body of a block.
-    chains = walked * each.reductions * across * CHAIN_NS
-    computing = max(computing, chains / (schedule.rows * schedule.unroll))
+    computing = computing_time(schedule, cut, machine)
+    shared = walking_time(moved, schedule, rows, machine, computing)
     reducing = walked * each.reductions * ACROSS_NS / schedule.rows
     ragged = rows.rows % schedule.rows > 0
     bodies = (schedule.rows + ragged) * (schedule.unroll + (schedule.unroll > 1) + 1)
-    shared = together(memory, computing)
     chunks = max(1, -(-rows.rows // schedule.chunk))
     return Prediction(
         (
@@ -247,32 +286,24 @@ def heuristic(
 ) -> Normalization:
     """Return the best predicted candidate, as `rank` would, looking at fewer.
 
-    How stores and prefetches are done changes memory time only, so the best of each
-    number of threads is the best of all shapes.
+    A shape whose walks alone would take longer, with the kindest stores, than the best
+    so far is not looked at any closer; large blocks come first, being mostly best.
     """
     best: tuple[float, Normalization] | None = None
     moved = traffic(program)
     for cut in cuts(program):
-        base = (1, 1, False)
-        stores = min(
-            stores_of(cut[2], machine, aligned=aligned),
-            key=lambda s: memory_time(
-                moved,
-                _schedule(cut, machine, base, s, (CHUNKS[1], 0)),
-                cut[2],
-                machine,
-            ),
-        )
-        sharings = (
-            (stores, CHUNKS[0], 0),
-            (stores, CHUNKS[1], 0),
-            ((False, False), CHUNKS[1], 1),
-        )
-        for shape in shapes(cut):
-            for how, chunk, threads in sharings:
-                schedule = _schedule(cut, machine, shape, how, (chunk, threads))
-                total = predict(moved, schedule, cut[2:], machine).total
-                if best is None or total < best[0]:
-                    best = total, schedule
+        stores = tuple(stores_of(cut[2], machine, aligned=aligned))
+        for shape in sorted(shapes(cut), reverse=True):
+            base = [_schedule(cut, machine, shape, s, (CHUNKS[1], 0)) for s in stores]
+            computing = computing_time(base[0], cut[2:], machine)
+            least = min(
+                walking_time(moved, one, cut[2], machine, computing) for one in base
+            )
+            if best is not None and machine.threads > 1 and least >= best[0]:
+                continue
+            for one in variants_of_shape(cut, machine, shape, stores):
+                total = predict(moved, one, cut[2:], machine).total
+                if best is None or (total, one) < best:
+                    best = total, one
     assert best is not None
     return best[1]
