@@ -20,15 +20,19 @@ class Work(Protocol):
 
     def launch(self, count: int = 1) -> None:
         """Submit ``count`` launches."""
+        ...
 
     def wait(self) -> None:
         """Return when everything submitted is done."""
+        ...
 
     def ready(self) -> None:
         """Wake what sleeps, so that the next window does not pay for it; untimed."""
+        ...
 
     def facts(self) -> Mapping[str, Any]:
         """Say what is known: bytes, operations, code_hash, schedule, threads..."""
+        ...
 
 
 @runtime_checkable
@@ -37,9 +41,11 @@ class NativeWork(Work, Protocol):
 
     def window(self, count: int, *, dependent: bool = False) -> tuple[int, int]:
         """Launch between two reads of CLOCK_MONOTONIC; return both, in nanoseconds."""
+        ...
 
     def null(self) -> NativeWork:
         """Return the same launch of a kernel that does nothing."""
+        ...
 
 
 @runtime_checkable
@@ -48,6 +54,7 @@ class Buildable(Protocol):
 
     def build(self, cache: str) -> None:
         """Build with the caches of level ``cache`` (``cold``, ``warm-memory``)."""
+        ...
 
 
 @runtime_checkable
@@ -56,6 +63,7 @@ class Bindable(Protocol):
 
     def bind(self, *args: Any, out: Any = None, **scalars: Any) -> NativeWork:
         """Check the arguments and pack them."""
+        ...
 
 
 class CallableWork:

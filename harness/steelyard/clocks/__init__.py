@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Protocol
 
 from steelyard.trial import ClockFacts
@@ -11,9 +12,11 @@ from steelyard.work import Work
 class Clock(Protocol):
     """Reads the time around launches."""
 
-    @property
+    @functools.cached_property
     def facts(self) -> ClockFacts:
         """Its name, version, quantum and floor, measured in this process."""
+        ...
 
     def window(self, work: Work, count: int, *, dependent: bool) -> tuple[int, int]:
         """Launch ``count`` times between two readings; return both, in nanoseconds."""
+        ...

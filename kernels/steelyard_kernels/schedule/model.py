@@ -93,14 +93,17 @@ class Schedule(Protocol):
     @property
     def label(self) -> str:
         """A short name for tables."""
+        ...
 
     @property
     def threads(self) -> int:
         """How many threads run it; 0 means all."""
+        ...
 
     @property
     def streaming(self) -> bool:
         """Whether stores go round the caches."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)

@@ -124,7 +124,7 @@ def finish(
     share = const(1 / extent, dtype)
     distance = b.let("mul", totals[0], share)
     squares = b.let("mul", totals[1], share)
-    found = {
+    moments: dict[str, Operand] = {
         "mean": distance if shift is None else b.let("add", distance, shift),
         "var": b.let("fma", b.let("neg", distance), distance, squares),
         "excess": b.let("mul", distance, distance),
@@ -133,8 +133,8 @@ def finish(
         shifted = (
             b.let("fma", shift, const(extent, dtype), totals[0]) if shift else None
         )
-        found["sum"] = shifted or totals[0]
-    return found
+        moments["sum"] = shifted or totals[0]
+    return moments
 
 
 def cancelled(b: Builder, found: Mapping[str, Operand]) -> Operand:
