@@ -83,7 +83,7 @@ INDEX = typed(int64)  # of indices, extents and bounds
 CONDITION = typed(bool_)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Var:
     """A value that one statement (or parameter, or loop) defines."""
 
@@ -105,7 +105,7 @@ class Const:
 Operand: TypeAlias = Var | Const
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Let:
     """`var = op(*args)`: a value without effects."""
 
@@ -114,7 +114,7 @@ class Let:
     args: tuple[Operand, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Load:
     """`var.type.lanes` consecutive elements from `buffer[index]` on.
 
@@ -129,7 +129,7 @@ class Load:
     alignment: int = 0
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Store:
     """Write the lanes of `value` to `buffer[index]` on, those the mask allows.
 
@@ -145,7 +145,7 @@ class Store:
     alignment: int = 0
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Prefetch:
     """Ask for the cache line of `buffer[index]`, which may lie outside the buffer.
 
@@ -157,7 +157,7 @@ class Prefetch:
     locality: int = 3
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Alloc:
     """Memory of this thread ("stack") or block ("shared"), uninitialised.
 
@@ -167,7 +167,7 @@ class Alloc:
     buffer: Buffer
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class For:
     """`for var in range(start, stop, step)`, in order, with carried state.
 
@@ -186,7 +186,7 @@ class For:
     results: tuple[Var, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class If:
     """Run one of two bodies; `results` are the values of the one that ran."""
 
@@ -198,7 +198,7 @@ class If:
     results: tuple[Var, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Parallel:
     """The outermost loop: chunks [low, high) of [0, extent), taken by threads.
 
@@ -215,12 +215,12 @@ class Parallel:
     body: tuple[Statement, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Fence:
     """Streaming stores before it are seen before any store after it."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Effect:
     """`op(*args)`, done for what it does: a barrier, an asynchronous copy."""
 
@@ -234,7 +234,7 @@ Statement: TypeAlias = (
 Parameter: TypeAlias = Buffer | Var
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Kernel:
     """A whole kernel; `name` is its symbol, `parameters` the order of its slots."""
 
