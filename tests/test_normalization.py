@@ -1,5 +1,7 @@
 """The normalization strategy: rows reduced and used again, against the oracle."""
 
+from math import prod
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -32,18 +34,18 @@ def variance_tolerance(extent):
 @kernel
 def moments(x):
     """Return mean and variance of every row."""
-    return {"mean": xp.mean(x), "var": xp.var(x)}
+    return {"mean": xp.mean(x, axis=-1), "var": xp.var(x, axis=-1)}
 
 
 @kernel
 def rich(x, column, row, *, scale=0.5):
     """Use every kind of reduction and operand."""
     t = (x * column + row) * scale
-    top = xp.max(t, keepdims=True)
-    low = xp.min(t, keepdims=True)
-    total = xp.sum(t * t, keepdims=True)
-    centred = t - xp.mean(t, keepdims=True)
-    spread = xp.sum(abs(centred), keepdims=True)
+    top = xp.max(t, axis=-1, keepdims=True)
+    low = xp.min(t, axis=-1, keepdims=True)
+    total = xp.sum(t * t, axis=-1, keepdims=True)
+    centred = t - xp.mean(t, axis=-1, keepdims=True)
+    spread = xp.sum(abs(centred), axis=-1, keepdims=True)
     return {"y": (centred + row) * column, "low": low, "s": total + spread, "top": top}
 
 
@@ -79,8 +81,8 @@ def test_special_values_reach_the_result(rows, width, pick):
 
     @kernel
     def extremes(x):
-        top = xp.max(x, keepdims=True)
-        return {"top": top, "low": xp.min(x), "over": xp.maximum(x, 0.0) - top}
+        top = xp.max(x, axis=-1, keepdims=True)
+        return {"top": top, "low": xp.min(x, axis=-1), "over": xp.maximum(x, 0.0) - top}
 
     every = strategies.candidates(extremes.program(x), machine())
     agree(extremes, [x], schedule=every[pick % len(every)])
@@ -158,7 +160,7 @@ def test_reductions_without_keepdims_lose_the_axis():
 
     @kernel
     def both(x):
-        return xp.sum(x), xp.max(x) * 2.0
+        return xp.sum(x, axis=-1), xp.max(x, axis=-1) * 2.0
 
     total, top = both(x)
     np.testing.assert_array_equal(total, x.sum(-1))
@@ -176,7 +178,7 @@ def test_integer_sums_are_int64_and_extremes_keep_their_dtype():
 
     @kernel
     def ints(x):
-        return xp.sum(x), xp.max(x), xp.min(x)
+        return xp.sum(x, axis=-1), xp.max(x, axis=-1), xp.min(x, axis=-1)
 
     total, top, low = ints(x)
     assert total.dtype == np.int64
@@ -190,7 +192,7 @@ def test_rows_are_updated_in_place():
 
     @kernel
     def centre(x):
-        return {"x": x - xp.mean(x, keepdims=True)}
+        return {"x": x - xp.mean(x, axis=-1, keepdims=True)}
 
     rng = np.random.default_rng(7)
     for keep in ("scratch", "recompute"):
@@ -210,7 +212,7 @@ def test_outer_axes_may_be_broadcast_in_part():
     @kernel
     def mix(x, row, part, column):
         t = x * row + part
-        return t / (xp.sum(abs(t), keepdims=True) + 1.0) + column
+        return t / (xp.sum(abs(t), axis=-1, keepdims=True) + 1.0) + column
 
     agree(mix, arrays)
 
@@ -220,7 +222,7 @@ def test_empty_rows_sum_to_zero_and_no_rows_give_nothing():
 
     @kernel
     def total(x):
-        return xp.sum(x)
+        return xp.sum(x, axis=-1)
 
     np.testing.assert_array_equal(total(np.empty((3, 0), np.float32)), np.zeros(3))
     assert total(np.empty((0, 3), np.float32)).shape == (0,)
@@ -231,7 +233,11 @@ def test_sum_and_variance_of_the_same_data_share_one_pass(golden):
 
     @kernel
     def statistics(x):
-        return {"mean": xp.mean(x), "sum": xp.sum(x), "var": xp.var(x)}
+        return {
+            "mean": xp.mean(x, axis=-1),
+            "sum": xp.sum(x, axis=-1),
+            "var": xp.var(x, axis=-1),
+        }
 
     x = np.random.default_rng(9).standard_normal((4, 100)).astype(np.float32)
     lowered = strategies.lower(statistics.program(x), ONE)
@@ -296,21 +302,39 @@ def test_one_binary_serves_every_number_of_rows_that_divides():
     assert few.code_hash == many.code_hash
 
 
+@pytest.mark.parametrize("shape", [(), (1,), (5,)])
+def test_reductions_are_over_all_axes_unless_one_is_named(shape):
+    """As in the array API; with no axis there is one element, and none to keep."""
+    x = np.arange(prod(shape), dtype=np.float32).reshape(shape) + 3
+
+    @kernel
+    def every(x):
+        return xp.sum(x), xp.max(x, keepdims=True), xp.mean(x), xp.var(x)
+
+    total, top, mean, spread = every(x)
+    np.testing.assert_array_equal(total, x.sum())
+    np.testing.assert_array_equal(top, x.max(keepdims=True))
+    np.testing.assert_allclose(mean, x.mean())
+    np.testing.assert_allclose(spread, x.var(), atol=1e-6)
+
+
 def test_rows_that_do_not_line_up_are_refused():
     """Each error names what was seen and what to do."""
     x, y = np.ones((3, 4), np.float32), np.ones((3, 5), np.float32)
 
     @kernel
     def lengths(x, y):
-        return xp.sum(x), xp.sum(y)
+        return xp.sum(x, axis=-1), xp.sum(y, axis=-1)
 
     @kernel
     def squeezed(x):
-        return x[:0] if x.ndim == 0 else x.astype("float32") + xp.sum(x)
+        return x[:0] if x.ndim == 0 else x.astype("float32") + xp.sum(x, axis=-1)
 
     @kernel
     def partial(x):
-        return xp.sum(x, keepdims=True), xp.max(xp.sum(x), axis=-1, keepdims=True)
+        return xp.sum(x, axis=-1, keepdims=True), xp.max(
+            xp.sum(x, axis=-1), axis=-1, keepdims=True
+        )
 
     with pytest.raises(Unsupported, match="one kernel for each"):
         lengths(x, y)
@@ -337,7 +361,7 @@ def test_a_tail_of_one_half_writes_one_half(dtype):
 
     @kernel
     def centre(x):
-        return x - xp.max(x, keepdims=True)
+        return x - xp.max(x, axis=-1, keepdims=True)
 
     for rows in (1, 2):
         schedule = Normalization(
@@ -361,7 +385,9 @@ def test_columns_alone_can_be_reduced_too(statistics):
 
     @kernel
     def scaled(x, w, *, s=2.0):
-        return x * xp.var(w * s, keepdims=True) + xp.max(x, keepdims=True)
+        return x * xp.var(w * s, axis=-1, keepdims=True) + xp.max(
+            x, axis=-1, keepdims=True
+        )
 
     for rows, hoist in ((1, False), (4, False), (4, True)):
         schedule = Normalization(
@@ -380,45 +406,45 @@ def test_columns_alone_can_be_reduced_too(statistics):
 @kernel
 def line_softmax(x):
     """Reduce one axis to none and use it again."""
-    e = xp.exp(x - xp.max(x))
-    return e / xp.sum(e)
+    e = xp.exp(x - xp.max(x, axis=-1))
+    return e / xp.sum(e, axis=-1)
 
 
 @kernel
 def rms_in_place(x, w):
     """Overwrite what was reduced."""
-    t = x - xp.mean(x, keepdims=True)
-    return {"x": t * xp.rsqrt(xp.mean(t * t, keepdims=True) + 1e-3) * w}
+    t = x - xp.mean(x, axis=-1, keepdims=True)
+    return {"x": t * xp.rsqrt(xp.mean(t * t, axis=-1, keepdims=True) + 1e-3) * w}
 
 
 @kernel
 def nested(x):
     """Reduce what was made of reductions; four outputs of two shapes."""
-    e = xp.exp(x - xp.max(x, keepdims=True))
-    y = e / xp.sum(e, keepdims=True)
-    q = xp.sum(y * y, keepdims=True)
-    return y / q, q, xp.mean(x), xp.sum(x, keepdims=True)
+    e = xp.exp(x - xp.max(x, axis=-1, keepdims=True))
+    y = e / xp.sum(e, axis=-1, keepdims=True)
+    q = xp.sum(y * y, axis=-1, keepdims=True)
+    return y / q, q, xp.mean(x, axis=-1), xp.sum(x, axis=-1, keepdims=True)
 
 
 @kernel
 def spread(x, w):
     """Return what depends on the column, or on the row, as whole rows."""
-    column = xp.broadcast_to(w, (6, 33)) * xp.sum(x, keepdims=True)
-    return x + column, xp.broadcast_to(xp.max(x, keepdims=True), (6, 33))
+    column = xp.broadcast_to(w, (6, 33)) * xp.sum(x, axis=-1, keepdims=True)
+    return x + column, xp.broadcast_to(xp.max(x, axis=-1, keepdims=True), (6, 33))
 
 
 @kernel
 def integers(x, y):
     """Mix integers, their sums and floats made of them."""
-    total = xp.sum(x, keepdims=True) + y.astype("int64")
-    return total, xp.max(x, keepdims=True) - x, x.astype("float32") / 2.0
+    total = xp.sum(x, axis=-1, keepdims=True) + y.astype("int64")
+    return total, xp.max(x, axis=-1, keepdims=True) - x, x.astype("float32") / 2.0
 
 
 @kernel
 def masked(x, mask):
     """Select before reducing; return booleans."""
     t = xp.where(mask, x, -1e30)
-    top = xp.max(t, keepdims=True)
+    top = xp.max(t, axis=-1, keepdims=True)
     return top, xp.exp(t - top), ~mask
 
 

@@ -49,7 +49,7 @@ def test_casts_round_and_integers_wrap():
 
     @kernel
     def rounding(a, i):
-        return a.astype("float32").astype("float64"), i + i, xp.sum(i)
+        return a.astype("float32").astype("float64"), i + i, xp.sum(i, axis=-1)
 
     a = np.array([0.1])
     i = np.array([2**30, 2**30], np.int32)
@@ -66,11 +66,11 @@ def test_reductions_follow_the_last_axis():
     @kernel
     def every(x):
         return {
-            "sum": xp.sum(x),
-            "max": xp.max(x, keepdims=True),
-            "min": xp.min(x),
-            "mean": xp.mean(x),
-            "var": xp.var(x, correction=1),
+            "sum": xp.sum(x, axis=-1),
+            "max": xp.max(x, axis=-1, keepdims=True),
+            "min": xp.min(x, axis=-1),
+            "mean": xp.mean(x, axis=-1),
+            "var": xp.var(x, axis=-1, correction=1),
         }
 
     out = reference.evaluate(every.program(x), [x])

@@ -4,8 +4,8 @@ from steelyard_kernels import array as xp, kernel
 
 @kernel
 def softmax(x):
-e = xp.exp(x - xp.max(x, keepdims=True))
-return e / xp.sum(e, keepdims=True)
+e = xp.exp(x - xp.max(x, axis=-1, keepdims=True))
+return e / xp.sum(e, axis=-1, keepdims=True)
 """
 
 from steelyard_kernels.errors import CompilerBug, KernelError, Unsupported

@@ -4,13 +4,14 @@
 
     @kernel
     def softmax(x):
-        e = xp.exp(x - xp.max(x, keepdims=True))
-        return e / xp.sum(e, keepdims=True)
+        e = xp.exp(x - xp.max(x, axis=-1, keepdims=True))
+        return e / xp.sum(e, axis=-1, keepdims=True)
 
 An `Array` stands for values that exist when the kernel runs; operating on it adds
 nodes to the graph of the trace. Python numbers and runtime scalars are weak: they
 take the dtype of the array they meet, so float32 arithmetic stays float32.
-Reductions run over the last axis.
+Reductions are over all axes unless `axis` says which, as in the array API, and only
+the last axis can be reduced: arrays of more dimensions than one need `axis=-1`.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from steelyard_kernels.expr import Node, Shape
 from steelyard_kernels.graph import Graph
 
 Operand: TypeAlias = "Array | float | int | bool"
+Axis: TypeAlias = int | None  # of a reduction; None: all axes
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -332,34 +334,34 @@ def broadcast_to(x: Array, shape: Shape) -> Array:
     return Array(x.graph, x.graph.broadcast(x.node, tuple(shape)))
 
 
-def sum(x: Array, axis: int = -1, *, keepdims: bool = False) -> Array:  # noqa: A001 - as abs
-    """Return the sum over the last axis; integers add up in int64."""
+def sum(x: Array, axis: Axis = None, *, keepdims: bool = False) -> Array:  # noqa: A001 - as abs
+    """Return the sum; integers add up in int64."""
     return _reduce("sum", x, axis, keepdims)
 
 
-def max(x: Array, axis: int = -1, *, keepdims: bool = False) -> Array:  # noqa: A001 - as abs
-    """Return the largest value of the last axis; NaN when there is one."""
+def max(x: Array, axis: Axis = None, *, keepdims: bool = False) -> Array:  # noqa: A001 - as abs
+    """Return the largest value; NaN when there is one."""
     return _reduce("max", x, axis, keepdims)
 
 
-def min(x: Array, axis: int = -1, *, keepdims: bool = False) -> Array:  # noqa: A001 - as abs
-    """Return the smallest value of the last axis; NaN when there is one."""
+def min(x: Array, axis: Axis = None, *, keepdims: bool = False) -> Array:  # noqa: A001 - as abs
+    """Return the smallest value; NaN when there is one."""
     return _reduce("min", x, axis, keepdims)
 
 
-def mean(x: Array, axis: int = -1, *, keepdims: bool = False) -> Array:
-    """Return the mean over the last axis."""
+def mean(x: Array, axis: Axis = None, *, keepdims: bool = False) -> Array:
+    """Return the mean."""
     return _reduce("mean", x, axis, keepdims)
 
 
 def var(
-    x: Array, axis: int = -1, *, correction: float = 0.0, keepdims: bool = False
+    x: Array, axis: Axis = None, *, correction: float = 0.0, keepdims: bool = False
 ) -> Array:
-    """Return the variance over the last axis, divided by (extent - correction)."""
+    """Return the variance, divided by (extent - correction)."""
     result = _reduce("var", x, axis, keepdims)
     if correction == 0:
         return result
-    extent = x.shape[-1]
+    extent = x.shape[-1] if x.shape else 1
     if extent <= correction:
         raise KernelError(
             f"{x.graph.kernel}: var with correction {correction} needs more elements "
@@ -368,8 +370,17 @@ def var(
     return multiply(result, extent / (extent - correction))
 
 
-def _reduce(op: str, x: Array, axis: int, keepdims: bool) -> Array:
-    if axis not in {-1, x.ndim - 1}:
+def _reduce(op: str, x: Array, axis: Axis, keepdims: bool) -> Array:
+    """Reduce the last axis; None is all axes, of which there may be one at most."""
+    if axis is None and x.ndim > 1:
+        raise KernelError(
+            f"{x.graph.kernel}: {op} over all axes of shape {x.shape}, but only the "
+            "last can be reduced; pass axis=-1."
+        )
+    if axis is None and x.ndim == 0:  # all of one element, and no axis to keep
+        row = x.graph.broadcast(x.node, (1,))
+        return Array(x.graph, x.graph.reduce(op, row, keepdims=False), x.weak)
+    if axis not in {None, -1, x.ndim - 1}:
         raise KernelError(
             f"{x.graph.kernel}: {op} over axis {axis} of shape {x.shape}, but "
             "reductions run over the last axis; pass axis=-1, or the array transposed."

@@ -21,6 +21,6 @@ def bias_layernorm(
     """
     first = (x.astype("float32") + bias1.astype("float32")).astype(x.dtype)
     t = first.astype("float32") + bias2.astype("float32")
-    scale = xp.rsqrt(xp.var(t, keepdims=True) + epsilon)
-    y = (t - xp.mean(t, keepdims=True)) * scale
+    scale = xp.rsqrt(xp.var(t, axis=-1, keepdims=True) + epsilon)
+    y = (t - xp.mean(t, axis=-1, keepdims=True)) * scale
     return (y * weight.astype("float32") + bias.astype("float32")).astype(x.dtype)
