@@ -97,7 +97,7 @@ def test_an_updated_argument_may_change_and_gets_its_data_back():
         buffers.check_inputs()
         buffers.restore()
         assert np.array_equal(buffers.arrays["u"], first)
-    handle = next(h for h in buffers._handles if h.name == "u")
+    handle = next(h for h in buffers.handles if h.name == "u")
     buffers.arrays["u"][...] = 0
     assert np.array_equal(buffers.pristine(handle), first)
     assert buffers.updates

@@ -9,7 +9,7 @@ from steelyard_kernels.build import Built, Failed, build, machine
 from steelyard_kernels.cache import compiled
 from steelyard_kernels.errors import KernelError
 from steelyard_kernels.function import kernel
-from steelyard_kernels.schedule.pointwise import Pointwise
+from steelyard_kernels.schedule.pointwise.schedule import Pointwise
 
 SPECS = (((100,), "float32"), ((100,), "float32"))
 PHASES = ("trace", "schedule", "lower", "verify", "emit", "parse", "check", "codegen")

@@ -8,7 +8,7 @@ from steelyard_kernels import array as xp
 from steelyard_kernels import dtypes
 from steelyard_kernels.errors import KernelError
 from steelyard_kernels.function import kernel
-from steelyard_kernels.schedule.pointwise import Pointwise
+from steelyard_kernels.schedule.pointwise.schedule import Pointwise
 
 ONES = np.ones((3, 4), np.float32)
 

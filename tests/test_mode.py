@@ -61,7 +61,7 @@ def test_words_that_are_left_out_have_their_defaults(text, mode):
         ("latency/0", "0"),
         ("latency/-1", "-1"),
         ("latency/dependent", "dependent"),
-        ("per_launch/cold", "cold"),
+        ("per_launch/first", "first"),
     ],
 )
 def test_an_unknown_word_is_named_beside_the_known_ones(text, word):

@@ -14,9 +14,10 @@ from steelyard_kernels.build import build, machine
 from steelyard_kernels.errors import KernelError, Unsupported
 from steelyard_kernels.expr import text
 from steelyard_kernels.function import kernel
-from steelyard_kernels.schedule import row_model, strategies
-from steelyard_kernels.schedule.normalization import Normalization
-from steelyard_kernels.schedule.row_sums import CANCELLATION
+from steelyard_kernels.schedule import strategies
+from steelyard_kernels.schedule.normalization import model
+from steelyard_kernels.schedule.normalization.schedule import Normalization
+from steelyard_kernels.schedule.normalization.sums import CANCELLATION
 from steelyard_kernels.verify import verify
 
 ONE = Normalization(16, 1, 1, "shifted", "scratch", False, False, False, 32, 1)
@@ -88,7 +89,7 @@ def test_special_values_reach_the_result(rows, width, pick):
     agree(extremes, [x], schedule=every[pick % len(every)])
 
 
-@pytest.mark.parametrize("statistics", row_model.STATISTICS)
+@pytest.mark.parametrize("statistics", model.STATISTICS)
 @pytest.mark.parametrize("keep", ["scratch", "recompute"])
 @pytest.mark.parametrize("rows", [1, 2, 4])
 def test_variance_survives_offsets_and_outliers(statistics, keep, rows):
@@ -292,7 +293,7 @@ def test_the_heuristic_is_the_least_prediction():
         ranked = strategies.rank(program, machine())
         chosen = strategies.heuristic(program, machine())
         best = ranked[0][1].total
-        assert row_model.model(program, chosen, machine()).total == best
+        assert model.model(program, chosen, machine()).total == best
 
 
 def test_one_binary_serves_every_number_of_rows_that_divides():
@@ -376,7 +377,7 @@ def test_a_tail_of_one_half_writes_one_half(dtype):
     agree(add, [x, values(rng, (17,), dtype)])
 
 
-@pytest.mark.parametrize("statistics", row_model.STATISTICS)
+@pytest.mark.parametrize("statistics", model.STATISTICS)
 def test_columns_alone_can_be_reduced_too(statistics):
     """A variance of the weight is the same in every row, whatever the block."""
     rng = np.random.default_rng(13)

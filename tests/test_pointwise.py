@@ -11,8 +11,9 @@ from steelyard_kernels import dtypes, library, loops_print
 from steelyard_kernels.build import Built, build, machine
 from steelyard_kernels.errors import KernelError, Unsupported
 from steelyard_kernels.function import kernel
-from steelyard_kernels.schedule import pointwise_model, strategies
-from steelyard_kernels.schedule.pointwise import Pointwise
+from steelyard_kernels.schedule import strategies
+from steelyard_kernels.schedule.pointwise import model
+from steelyard_kernels.schedule.pointwise.schedule import Pointwise
 from steelyard_kernels.verify import verify
 
 
@@ -189,7 +190,7 @@ def test_the_heuristic_is_the_least_prediction_and_explains_itself():
     assert chosen.threads == 0
     assert not chosen.streaming
     assert chosen.label in library.adam.explain(*specs).splitlines()[2]
-    assert pointwise_model.model(program, chosen, machine()).total == totals[0]
+    assert model.model(program, chosen, machine()).total == totals[0]
 
 
 def test_small_work_stays_on_one_thread():

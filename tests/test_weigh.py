@@ -337,21 +337,23 @@ def test_a_case_that_could_not_be_weighed_has_a_trial_too():
     assert trial.hashes["file"] == __file__
 
 
-def test_a_flush_is_as_long_as_the_probe_needs(monkeypatch):
-    """It grows until a longer one slows the probe by less than 3 %."""
-    times = iter([100, 150, 170, 172])
+def probed(monkeypatch, times):
+    """Have the probe read these times, by megabytes walked; return the flush chosen."""
     monkeypatch.setattr(cold, "last_level_cache", lambda: 1 << 20)
-    monkeypatch.setattr(cold, "_probe", lambda _: next(times))
-    assert cold.calibrated().nbytes == 4 << 20
+    monkeypatch.setattr(cold, "LARGEST", 16 << 20)
+    monkeypatch.setattr(cold.Probe, "__call__", lambda _, f: times[f.nbytes >> 20])
+    return cold.calibrated().nbytes >> 20
 
 
-def test_a_flush_never_grows_beyond_its_limit(monkeypatch):
-    """However noisy the probe is."""
-    times = iter(range(100, 100_000, 50))
-    monkeypatch.setattr(cold, "last_level_cache", lambda: 1 << 20)
-    monkeypatch.setattr(cold, "LARGEST", 8 << 20)
-    monkeypatch.setattr(cold, "_probe", lambda _: next(times))
-    assert cold.calibrated().nbytes == 8 << 20
+def test_a_flush_is_the_shortest_behind_which_a_probe_is_cold(monkeypatch):
+    """Within 5 % of the longest; never once the last-level cache alone."""
+    assert probed(monkeypatch, {2: 100, 4: 150, 8: 170, 16: 172}) == 8
+    assert probed(monkeypatch, {2: 100, 4: 101, 8: 100, 16: 102}) == 2
+
+
+def test_a_flush_that_never_settles_is_the_longest(monkeypatch):
+    """And no longer than its limit."""
+    assert probed(monkeypatch, {2: 100, 4: 200, 8: 400, 16: 800}) == 16
 
 
 def test_the_size_of_the_caches_is_read_or_assumed(tmp_path, monkeypatch):

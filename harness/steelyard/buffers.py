@@ -36,7 +36,7 @@ class Buffers:
         self, handles: tuple[Handle, ...], seed: int, files: Mapping[str, str]
     ) -> None:
         self.seed = seed
-        self._handles = handles
+        self.handles = handles = tuple(_from_file(h, files) for h in handles)
         self.arrays: dict[str, Array] = {}
         self._pristine: dict[str, Array] = {}
         self._sums: dict[str, int] = {}
@@ -45,7 +45,7 @@ class Buffers:
             if handle.role == "output":
                 poison(array)
             else:
-                array[...] = inputs.generate(_from_file(handle, files), seed)
+                array[...] = inputs.generate(handle, seed)
             if handle.role == "inout":
                 self._pristine[handle.name] = array.copy()
             self.arrays[handle.name] = array
@@ -78,7 +78,7 @@ class Buffers:
 
     def poison(self) -> None:
         """Overwrite every output, so that a result of an earlier launch cannot pass."""
-        for handle in self._handles:
+        for handle in self.handles:
             if handle.role == "output":
                 poison(self.arrays[handle.name])
 
@@ -107,7 +107,7 @@ class Buffers:
         Raises:
             BenchmarkError: an input was written to.
         """
-        for handle in self._handles:
+        for handle in self.handles:
             if handle.role != "input":
                 continue
             array = self.arrays[handle.name]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import statistics
+from collections.abc import Callable
 from pathlib import Path
 from time import perf_counter_ns
 from typing import Final
@@ -15,11 +16,14 @@ PROBE: Final = 768 * 1024
 """Bytes that the probe copies from and to: more than a private cache holds in part,
 less than a shared one, so that both show."""
 
-SETTLED: Final = 0.03
-"""The walk is long enough when doubling it raises the probe's time by less."""
+SETTLED: Final = 0.05
+"""A walk is long enough when the probe is within this of its time behind the longest."""
+
+SHORTEST: Final = 2
+"""Times the last-level cache; once leaves a tenth of what a probe finds (EPYC 9004)."""
 
 LARGEST: Final = 512 << 20
-REPEATS: Final = 7
+ROUNDS: Final = 9
 FALLBACK: Final = 32 << 20
 """Bytes of a last-level cache that the machine does not tell the size of."""
 
@@ -34,31 +38,35 @@ def last_level_cache() -> int:
 
 
 def calibrated() -> cpu.Flush:
-    """Return the shortest flush after which a longer one no longer slows a probe."""
-    nbytes = last_level_cache()
-    flush = cpu.Flush(nbytes)
-    seen = _probe(flush)
-    while 2 * nbytes <= LARGEST:
-        longer = cpu.Flush(2 * nbytes)
-        then = _probe(longer)
-        if then <= seen * (1 + SETTLED):
-            return flush
-        nbytes, flush, seen = 2 * nbytes, longer, then
-    return flush
+    """Return the shortest flush behind which a probe is as slow as behind the longest.
+
+    The lengths take turns, so that a disturbed moment is everybody's.
+    """
+    lengths = [SHORTEST * last_level_cache()]
+    while 2 * lengths[-1] <= LARGEST:
+        lengths.append(2 * lengths[-1])
+    flushes = [cpu.Flush(length) for length in lengths]
+    probe = Probe()
+    rounds = [[probe(flush) for flush in flushes] for _ in range(ROUNDS)]
+    times = [statistics.median(one) for one in zip(*rounds, strict=True)]
+    long_enough = (1 - SETTLED) * times[-1]
+    return next(f for f, t in zip(flushes, times, strict=True) if t >= long_enough)
 
 
-def _probe(flush: cpu.Flush) -> float:
-    """Return the median nanoseconds of a copy behind ``flush``."""
-    source = np.ones(PROBE, np.uint8)
-    target = memory.empty((PROBE,), np.uint8, offset=memory.LINE)
-    times = []
-    for _ in range(REPEATS):
-        np.copyto(target, source)
+class Probe:
+    """A copy whose time tells how cold the caches are."""
+
+    def __init__(self) -> None:
+        self._source = np.ones(PROBE, np.uint8)
+        self._target = memory.empty((PROBE,), np.uint8, offset=memory.LINE)
+
+    def __call__(self, flush: Callable[[], None]) -> int:
+        """Return the nanoseconds of a copy behind ``flush`` of what was in cache."""
+        np.copyto(self._target, self._source)
         flush()
         start = perf_counter_ns()
-        np.copyto(target, source)
-        times.append(perf_counter_ns() - start)
-    return statistics.median(times)
+        np.copyto(self._target, self._source)
+        return perf_counter_ns() - start
 
 
 def _bytes(text: str) -> int:

@@ -20,7 +20,9 @@ class Doubt(StrEnum):
     CACHE_SIZED = "cache-sized"
     COLLAPSED_INPUT = "collapsed-input"
     DRIFTING = "drifting"
+    EXCEEDS_CACHE = "exceeds-cache"
     FEW_SAMPLES = "few-samples"
+    ONE_BLOCK = "one-block"
     PREEMPTED = "preempted"
     QUANTISED = "quantised"
     UNCHECKED = "unchecked"
@@ -41,8 +43,12 @@ HINTS: Mapping[Doubt, str] = MappingProxyType(
         "what users have: weigh it cold, or give inputs that survive",
         Doubt.DRIFTING: "later samples are slower or faster than early ones; the "
         "machine or the kernel changes while it is weighed",
+        Doubt.EXCEEDS_CACHE: "the working set does not fit the last-level cache, so "
+        "warm launches read memory too; choose a smaller size, or weigh it cold",
         Doubt.FEW_SAMPLES: "the budget ended before the interval means anything; "
         "raise --budget",
+        Doubt.ONE_BLOCK: "there is one block, so the interval knows nothing of what "
+        "differs between processes; raise --blocks before comparing",
         Doubt.PREEMPTED: "more than a quarter of the samples were interrupted by the "
         "scheduler; weigh again on a quiet machine",
         Doubt.QUANTISED: "the clock's tick is a visible part of the window; the "
@@ -51,8 +57,8 @@ HINTS: Mapping[Doubt, str] = MappingProxyType(
         "seen; add b.check(reference, ...)",
         Doubt.UNDER_FLOOR: "less than five times what the clock reads around "
         "nothing; the floor is a large part of the number",
-        Doubt.UNSETTLED: "the interval is still wider than asked when the budget "
-        "ended; raise --budget or accept the printed interval",
+        Doubt.UNSETTLED: "the interval is wider than 5 % to either side; raise "
+        "--budget or --blocks, or accept the printed interval",
     }
 )
 
@@ -86,9 +92,10 @@ def raise_doubts(
     seen = {
         Doubt.BIMODAL: two_groups(times),
         Doubt.BUSY_MACHINE: extra.get("neighbours", 0.0) > NEIGHBOURS,
-        Doubt.CACHE_SIZED: warm_kernel and 0.5 < share < 1.5,
+        Doubt.CACHE_SIZED: warm_kernel and 0.5 < share <= 1.5,
         Doubt.COLLAPSED_INPUT: extra.get("collapsed", False),
         Doubt.DRIFTING: drifts(times),
+        Doubt.EXCEEDS_CACHE: warm_kernel and share > 1.5,
         Doubt.FEW_SAMPLES: len(times) < stats.MINIMUM,
         Doubt.PREEMPTED: sum(map(bool, samples.preemptions)) > DISTURBED * len(times),
         Doubt.QUANTISED: summary.quantised,

@@ -11,6 +11,7 @@ from __future__ import annotations
 import functools
 import hashlib
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
@@ -79,8 +80,16 @@ def collapsed(data: Array) -> bool:
 
 def recipe_hash(handles: tuple[Handle, ...], seed: int) -> str:
     """Return a hash of everything that decides what the inputs hold."""
-    text = repr((seed, [(h.name, h.role, h.shape, h.dtype, h.recipe) for h in handles]))
+    text = repr((seed, [(h.name, h.role, h.shape, h.dtype, _data(h)) for h in handles]))
     return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
+
+
+def _data(handle: Handle) -> Any:
+    """Return the recipe; of a file what it holds, not where it lies."""
+    path = dict(handle.recipe).get("file")
+    if path is None:
+        return handle.recipe
+    return hashlib.blake2b(Path(path).read_bytes(), digest_size=8).hexdigest()
 
 
 def _words(handle: Handle, seed: int, count: int) -> NDArray[np.uint64]:

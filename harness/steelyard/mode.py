@@ -5,6 +5,7 @@
 ``kernel/warm``           n launches in the tightest loop the work offers, per launch
 ``per_launch/warm``       a batch of launches as a host program issues them, per launch
 ``latency/warm``          one call from submit to done on the host, with its ledger
+``per_launch/cold``, ``latency/cold``    a batch, or one call, whose data is in no cache
 ``build/cold``            from traced function to loaded binary, no cache of any level
 ``build/warm-memory``     the same when this process has built it before
 ``build/first``           the same in a fresh process, imports included
@@ -24,8 +25,8 @@ from steelyard.errors import SteelyardError
 
 CACHES: Final = {
     "kernel": ("cold", "warm"),
-    "per_launch": ("warm",),
-    "latency": ("warm",),
+    "per_launch": ("warm", "cold"),
+    "latency": ("warm", "cold"),
     "build": ("cold", "warm-memory", "first"),
 }
 FLAVOURS: Final = {

@@ -29,7 +29,7 @@ class PreparedCase:
         self.work = work.realise(self.description, self.buffers)
         self.hashes = {
             "source": case.benchmark.source_hash(),
-            "inputs": inputs.recipe_hash(handles, settings.seed),
+            "inputs": inputs.recipe_hash(self.buffers.handles, settings.seed),
             "method": str(METHOD_VERSION),
             "file": str(case.benchmark.path),
             "line": str(case.benchmark.line),

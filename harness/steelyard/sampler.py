@@ -18,9 +18,9 @@ LONGEST_WARM_UP: Final = 1_000_000
 """Nanoseconds a launch may take to be repeated untimed before each warm window; a longer
 one warms its own caches within the window."""
 
-CHECKS: Final = 2
-"""Timed outputs that are checked in a trial: the first, and one drawn at random."""
-
+OCTAVE: Final = 8
+"""Of the timed outputs the first is checked, then one drawn at random from each stretch
+that is so many times as long as all before: a few in any trial, and never none of it."""
 
 Window = Callable[[int], tuple[int, int]]
 """One timed window of so many units of work: both readings of the clock."""
@@ -148,13 +148,14 @@ def launches_for(window: Window, quantum: float, floor: float) -> int:
 
 
 def _draw(seed: int) -> Iterator[bool]:
-    """Say of each sample whether it is checked: the first, and one of the next 8."""
-    drawn = {0, random.Random(seed).randrange(1, 9)}  # noqa: S311 # not a secret
-    assert len(drawn) == CHECKS
-    index = 0
+    """Say of each sample whether it is checked: the first, then one of each octave."""
+    drawn = random.Random(seed)  # noqa: S311 # not a secret
+    yield True
+    first = 1
     while True:
-        yield index in drawn
-        index += 1
+        chosen = drawn.randrange(first, OCTAVE * first)
+        yield from (index == chosen for index in range(first, OCTAVE * first))
+        first *= OCTAVE
 
 
 def _preemptions() -> int:

@@ -7,10 +7,10 @@ import statistics
 import tracemalloc
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
-from time import perf_counter_ns
+from time import perf_counter_ns, time_ns
 from typing import Any, Final
 
-from steelyard import doubts, inputs, ledger, sampler, work
+from steelyard import doubts, inputs, ledger, machine, sampler, work
 from steelyard.benchmark import Case, raised
 from steelyard.clocks import Clock
 from steelyard.clocks.host import HostClock
@@ -43,6 +43,8 @@ def weigh(
     clock = scale.clock(prepared.work, mode)
     record = sampler.Record()
     extra: dict[str, Any] = {
+        "began_ns": time_ns(),
+        "mhz": [machine.clock_mhz()],
         "checked": prepared.checked,
         "working_set": prepared.buffers.nbytes,
     }
@@ -64,9 +66,10 @@ def weigh(
         error = str(failure)
     except (Exception, SystemExit) as failure:  # noqa: BLE001 # whatever the user's work raises
         error = f"the work raised {raised(failure)}"
-    if mode.cache == "cold" and mode.quantity == "kernel":
+    if mode.cache == "cold" and mode.quantity != "build":
         extra["flush_bytes"] = scale.flush.nbytes
     extra["neighbours"] = others.busy()
+    extra["mhz"].append(machine.clock_mhz())
     extra["wall_ns"] = perf_counter_ns() - began
     trial = Trial(
         case=prepared.case.id,
@@ -132,7 +135,7 @@ def _steps(
         prepared.buffers.restore()
         return window(count)
 
-    cold = mode.quantity == "kernel" and mode.cache == "cold"
+    cold = mode.cache == "cold" and mode.quantity != "build"
     if cold:
         _ = scale.flush  # calibrated now, not in the first sample's time
     count, short = _warmed_up(fresh, mode, clock)
@@ -211,7 +214,7 @@ def _floors(prepared: PreparedCase, clock: Clock, scale: Scale) -> dict[str, flo
     found["call"] = scale.empty_call
     if isinstance(prepared.work, work.NativeWork):
         nothing = prepared.work.null()
-        windows = [nothing.window(1) for _ in range(21)]
+        windows = [clock.window(nothing, 1, dependent=False) for _ in range(21)]
         found["null"] = float(
             statistics.median(stop - start for start, stop in windows)
         )

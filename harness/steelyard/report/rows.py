@@ -10,6 +10,7 @@ from typing import Any
 
 from steelyard import mode as modes
 from steelyard import stats
+from steelyard.doubts import WIDE, Doubt
 from steelyard.errors import SteelyardError
 from steelyard.stats import Estimate, Summary
 from steelyard.trial import Trial
@@ -53,8 +54,13 @@ class Row:
 
     @property
     def doubts(self) -> tuple[str, ...]:
-        """Doubts of any block."""
-        return tuple(sorted({d for t in self.trials for d in t.doubts}))
+        """Doubts of any block, and of all of them together."""
+        found = {str(d) for t in self.trials for d in t.doubts} - {Doubt.UNSETTLED}
+        if self.estimate is not None and self.estimate.half_width > WIDE:
+            found.add(Doubt.UNSETTLED)
+        if len(self.trials) == 1:
+            found.add(Doubt.ONE_BLOCK)
+        return tuple(sorted(found))
 
     def histogram(self) -> str:
         """All windows of all blocks in one line of bars."""
