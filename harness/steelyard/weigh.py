@@ -56,7 +56,7 @@ def weigh(
             steps, stopping = _steps(prepared, mode, scale, clock, settings)
             sampler.sample(steps, record, seed=settings.seed + position)
             extra["gc_ns"] = collected()
-            if mode.quantity == "latency":
+            if mode.quantity == "latency" and mode.cache == "warm":
                 found = _ledger(prepared, mode, record)
         extra["settled"] = stopping.settled
         extra["collapsed"] = _collapsed(prepared)

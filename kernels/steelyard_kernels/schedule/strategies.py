@@ -6,13 +6,14 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from steelyard_kernels.errors import KernelError
 from steelyard_kernels.expr import Program, Reduce
-from steelyard_kernels.schedule import pointwise, pointwise_model
 from steelyard_kernels.schedule.model import Machine, Prediction
 from steelyard_kernels.schedule.parameters import Lowered
-from steelyard_kernels.schedule.pointwise import Pointwise
+from steelyard_kernels.schedule.pointwise import lowering as pointwise_lowering
+from steelyard_kernels.schedule.pointwise import model as pointwise_model
+from steelyard_kernels.schedule.pointwise.schedule import Pointwise
 
 if TYPE_CHECKING:  # loaded when first needed: the first kernel of a process is a bar
-    from steelyard_kernels.schedule.normalization import Normalization
+    from steelyard_kernels.schedule.normalization.schedule import Normalization
 
 Schedule: TypeAlias = "Pointwise | Normalization"
 
@@ -38,9 +39,9 @@ def rank(
     elif strategy(program) == "pointwise":
         ranked += pointwise_model.rank(program, machine, aligned=aligned)
     else:
-        from steelyard_kernels.schedule import row_model
+        from steelyard_kernels.schedule.normalization import model
 
-        ranked += row_model.rank(program, machine, aligned=aligned)
+        ranked += model.rank(program, machine, aligned=aligned)
     return sorted(ranked, key=lambda row: row[1].total)  # stable: ties keep order
 
 
@@ -56,24 +57,24 @@ def candidates(
         return (_nothing(machine),)
     if strategy(program) == "pointwise":
         return pointwise_model.candidates(program, machine, aligned=aligned)
-    from steelyard_kernels.schedule import row_model
+    from steelyard_kernels.schedule.normalization import model
 
-    return row_model.candidates(program, machine, aligned=aligned)
+    return model.candidates(program, machine, aligned=aligned)
 
 
 def heuristic(program: Program, machine: Machine, *, aligned: bool = True) -> Schedule:
     """Return the candidate that the model predicts to be fastest."""
     if strategy(program) == "normalization" and not is_nothing(program):
-        from steelyard_kernels.schedule import row_model
+        from steelyard_kernels.schedule.normalization import model
 
-        return row_model.heuristic(program, machine, aligned=aligned)
+        return model.heuristic(program, machine, aligned=aligned)
     return rank(program, machine, aligned=aligned)[0][0]
 
 
 def lower(program: Program, schedule: Schedule, *, aligned: bool = True) -> Lowered:
     """Return the loop-level kernel of a program under a schedule."""
     if is_nothing(program):
-        return pointwise.nothing(program)
+        return pointwise_lowering.nothing(program)
     fits = strategy(program)
     if schedule.strategy != fits:
         raise KernelError(
@@ -81,10 +82,10 @@ def lower(program: Program, schedule: Schedule, *, aligned: bool = True) -> Lowe
             f"needs {fits}; leave the schedule out, or take one of its candidates."
         )
     if isinstance(schedule, Pointwise):
-        return pointwise.lower(program, schedule, aligned=aligned)
-    from steelyard_kernels.schedule import normalization
+        return pointwise_lowering.lower(program, schedule, aligned=aligned)
+    from steelyard_kernels.schedule.normalization import lowering
 
-    return normalization.lower(program, schedule, aligned=aligned)
+    return lowering.lower(program, schedule, aligned=aligned)
 
 
 def explain(
