@@ -1,0 +1,1 @@
+"""The normalization strategy: rows reduced and used again in one kernel."""

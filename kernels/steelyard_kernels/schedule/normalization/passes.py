@@ -1,0 +1,348 @@
+"""Programs with reductions, cut into passes over a block of rows.
+
+A value depends on the row, on the column (the reduced last axis), on both or on
+neither; its depth is how many reductions it waits for. Pass p computes the
+reductions of depth p + 1 and everything for every element that they need; what a
+later pass needs again is kept in a scratch row, or computed anew.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from math import prod
+from typing import Final
+
+from steelyard_kernels import dtypes
+from steelyard_kernels.expr import (
+    Apply,
+    Input,
+    Node,
+    Program,
+    Reduce,
+    operands,
+    users,
+)
+from steelyard_kernels.schedule.normalization.space import (
+    check_outputs,
+    check_squeezed,
+    row_space,
+    squeezed,
+)
+from steelyard_kernels.schedule.space import Space, collapse, strides_of
+
+# The reductions that one walk of sums serves.
+ADDED: Final = frozenset({"sum", "mean", "var"})
+
+# What a value depends on.
+UNIFORM: Final = 0
+ROW: Final = 1
+COLUMN: Final = 2
+ELEMENT: Final = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Sum:
+    """What one pass accumulates over a row of `arg`.
+
+    `kind` is "sum", "max", "min", "squares" (of the difference to a shift) or "moments"
+    (sum and sum of squares, of the difference to a shift if the schedule has one). `ops` are
+    the reductions it serves, `factors` the two whose product a sum adds up without
+    forming it first.
+    """
+
+    kind: str
+    arg: Node
+    ops: frozenset[str]
+    factors: tuple[Node, Node] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Walk:
+    """What a walk over a row evaluates, in order; `loads` come from scratch rows."""
+
+    columns: tuple[Node, ...]
+    elements: tuple[Node, ...]
+    loads: frozenset[int]
+
+
+@dataclass(frozen=True, slots=True)
+class Pass:
+    """One walk over a row: its goals, and what it evaluates to reach them.
+
+    `outputs` are positions of outputs that it writes, `stores` the elements that it
+    keeps. `again` is a second walk over the moments' arguments, for rows where the
+    first cancelled.
+    """
+
+    sums: tuple[Sum, ...]
+    reduces: tuple[Reduce, ...]
+    outputs: tuple[int, ...]
+    walk: Walk
+    stores: frozenset[int]
+    again: Walk | None
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """A program as passes over rows of `extent` elements.
+
+    `space` is the collapsed outer space, with the strides of every input that is
+    read, by `inputs`. `places` and `depths` are by node number. `scratch` gives each
+    kept node its slot, `slots` each slot's dtype.
+    """
+
+    program: Program
+    extent: int
+    rows: int
+    space: Space
+    inputs: dict[int, int]
+    places: dict[int, int]
+    depths: dict[int, int]
+    passes: tuple[Pass, ...]
+    scratch: dict[int, int]
+    slots: tuple[dtypes.DType, ...]
+
+
+def analyse(program: Program, *, keep: bool) -> Rows:
+    """Cut a program into passes; `keep` says whether scratch rows are used.
+
+    Raises Unsupported for programs whose rows do not line up.
+    """
+    full = row_space(program)
+    check_outputs(program, full)
+    check_squeezed(program)
+    inputs = {
+        node.number: place
+        for place, node in enumerate(n for n in program.nodes if isinstance(n, Input))
+    }
+    read = [node for node in program.nodes if isinstance(node, Input)]
+    strides = [strides_of(node.shape, full)[:-1] for node in read]
+    space = collapse(full[:-1], strides)
+    places, depths = _classify(program, full[-1], inputs, space)
+    cutter = _Cutter(program, places, depths, keep=keep)
+    passes = cutter.passes()
+    return Rows(
+        program,
+        full[-1],
+        prod(full[:-1]),
+        space,
+        inputs,
+        places,
+        depths,
+        passes,
+        cutter.scratch,
+        tuple(cutter.slots),
+    )
+
+
+def _classify(
+    program: Program, extent: int, inputs: dict[int, int], space: Space
+) -> tuple[dict[int, int], dict[int, int]]:
+    """Return what each node depends on, and how many reductions it waits for."""
+    places: dict[int, int] = {}
+    depths: dict[int, int] = {}
+    for node in program.nodes:
+        below = operands(node)
+        depth = max((depths[arg.number] for arg in below), default=0)
+        if isinstance(node, Input):
+            walks = any(space.strides[inputs[node.number]])
+            along = bool(node.shape) and node.shape[-1] == extent != 1
+            place = (ROW if walks else UNIFORM) | (COLUMN if along else UNIFORM)
+        elif isinstance(node, Reduce):
+            place, depth = ROW, depth + 1
+        else:
+            place = UNIFORM
+            for arg in below:
+                place |= places[arg.number]
+        places[node.number] = place
+        depths[node.number] = depth
+    return places, depths
+
+
+class _Cutter:
+    """Cuts a program into passes, one after another."""
+
+    def __init__(
+        self,
+        program: Program,
+        places: dict[int, int],
+        depths: dict[int, int],
+        *,
+        keep: bool,
+    ) -> None:
+        self.program = program
+        self.places = places
+        self.depths = depths
+        self.keep = keep
+        self.count = users(program.nodes)
+        for output in program.outputs:  # an output is a use
+            number = output.value.number
+            self.count[number] = self.count.get(number, 0) + 1
+        self.scratch: dict[int, int] = {}
+        self.slots: list[dtypes.DType] = []
+        self.stored: dict[int, int] = {}  # by node, the pass that keeps it
+
+    def passes(self) -> tuple[Pass, ...]:
+        """Return all passes."""
+        reduces: dict[int, list[Reduce]] = {}
+        for node in self.program.nodes:
+            if isinstance(node, Reduce):
+                reduces.setdefault(self.depths[node.arg.number], []).append(node)
+        lost = squeezed(self.program.nodes)
+        outputs = [
+            place
+            for place, output in enumerate(self.program.outputs)
+            if self.is_wide(output.value, lost)
+        ]
+        depth = [self.depths[self.program.outputs[o].value.number] for o in outputs]
+        last = max([*reduces, *depth], default=0)
+        sums = [_sums(reduces.get(p, ()), self.count) for p in range(last + 1)]
+        goals = [_goals(each) for each in sums]
+        goals[last] += [self.program.outputs[place].value for place in outputs]
+        made = []
+        for p in range(last + 1):
+            walk = self.walk(goals[p])
+            stores = self.frontier(walk, goals[p + 1 :], p)
+            again = None
+            moments = [each.arg for each in sums[p] if each.kind == "moments"]
+            if moments:
+                again = self.walk(moments)
+            made.append(
+                Pass(
+                    sums[p],
+                    tuple(reduces.get(p, ())),
+                    tuple(outputs) if p == last else (),
+                    walk,
+                    frozenset(stores),
+                    again,
+                )
+            )
+        self.allot(made)
+        return tuple(made)
+
+    def is_wide(self, node: Node, lost: set[int]) -> bool:
+        """Say whether an output has a value for every element of a row."""
+        extent = max(
+            (n.arg.shape[-1] for n in self.program.nodes if isinstance(n, Reduce)),
+            default=1,
+        )
+        return (
+            node.number not in lost
+            and bool(node.shape)
+            and node.shape[-1] == extent
+            and extent != 1
+        )
+
+    def walk(self, goals: Sequence[Node]) -> Walk:
+        """Return what reaching the goals evaluates, given what is kept by now."""
+        columns: dict[int, Node] = {}
+        elements: dict[int, Node] = {}
+        loads: set[int] = set()
+        pending = list(goals)
+        while pending:
+            node = pending.pop()
+            place = self.places[node.number]
+            if node.number in self.stored:
+                loads.add(node.number)
+                elements[node.number] = node
+            elif place in {COLUMN, ELEMENT}:
+                found = columns if place == COLUMN else elements
+                if node.number not in found:
+                    found[node.number] = node
+                    pending.extend(operands(node))
+        return Walk(_ordered(columns), _ordered(elements), frozenset(loads))
+
+    def frontier(
+        self, walk: Walk, later: Sequence[Sequence[Node]], index: int
+    ) -> set[int]:
+        """Return what the walk evaluates and a later one would evaluate again."""
+        if not self.keep:
+            return set()
+        here = {
+            node.number
+            for node in walk.elements
+            if node.number not in walk.loads and not isinstance(node, Input)
+        }
+        found: set[int] = set()
+        seen: set[int] = set()
+        pending = [node for goals in later for node in goals]
+        while pending:
+            node = pending.pop()
+            if node.number in here:
+                found.add(node.number)
+            elif node.number not in seen and node.number not in self.stored:
+                seen.add(node.number)
+                if not isinstance(node, Reduce):
+                    pending.extend(operands(node))
+        for number in found:
+            self.stored[number] = index
+        return found
+
+    def allot(self, passes: Sequence[Pass]) -> None:
+        """Give each kept node a scratch slot, used again once its node is dead."""
+        dtype_of = {node.number: node.dtype for node in self.program.nodes}
+        last: dict[int, int] = {}  # by node, twice its last pass, odd in `again`
+        for index, each in enumerate(passes):
+            for number in each.walk.loads:
+                last[number] = max(last.get(number, 0), 2 * index)
+            for number in each.again.loads if each.again else ():
+                last[number] = max(last.get(number, 0), 2 * index + 1)
+        free_after: list[int] = []
+        for index, each in enumerate(passes):
+            for number in sorted(each.stores):
+                dtype = dtype_of[number]
+                for slot, until in enumerate(free_after):
+                    if until <= 2 * index and self.slots[slot] is dtype:
+                        break
+                else:
+                    slot = len(free_after)
+                    free_after.append(0)
+                    self.slots.append(dtype)
+                self.scratch[number] = slot
+                free_after[slot] = last[number]
+
+
+def _sums(reduces: Iterable[Reduce], count: dict[int, int]) -> tuple[Sum, ...]:
+    """Return what a pass accumulates: once for each argument and kind."""
+    wanted: dict[int, set[str]] = {}
+    args: dict[int, Node] = {}
+    for node in reduces:
+        wanted.setdefault(node.arg.number, set()).add(node.op)
+        args[node.arg.number] = node.arg
+    found = []
+    for number, ops in wanted.items():
+        arg = args[number]
+        if "var" in ops:
+            found.append(Sum("moments", arg, frozenset(ops & ADDED)))
+        elif ops & ADDED:
+            factors = _factors(arg, ops, count)
+            found.append(Sum("sum", arg, frozenset(ops & ADDED), factors))
+        found += [Sum(op, arg, frozenset({op})) for op in sorted(ops - ADDED)]
+    return tuple(found)
+
+
+def _factors(
+    arg: Node, ops: set[str], count: dict[int, int]
+) -> tuple[Node, Node] | None:
+    """Return the factors of a product that only this sum needs."""
+    if (
+        isinstance(arg, Apply)
+        and arg.op == "multiply"
+        and arg.dtype in {dtypes.float32, dtypes.float64}
+        and count[arg.number] == len(ops)
+        and not ops - ADDED
+    ):
+        return arg.args[0], arg.args[1]
+    return None
+
+
+def _goals(sums: Iterable[Sum]) -> list[Node]:
+    goals: list[Node] = []
+    for each in sums:
+        goals += each.factors or (each.arg,)
+    return goals
+
+
+def _ordered(nodes: dict[int, Node]) -> tuple[Node, ...]:
+    return tuple(nodes[number] for number in sorted(nodes))

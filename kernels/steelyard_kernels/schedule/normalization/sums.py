@@ -1,0 +1,143 @@
+"""Accumulators of a row's reductions: what they start from, take in and come to.
+
+Halves accumulate in float32. A row is added up in lanes x unroll partial sums, so
+that the error of a sum of n elements is about n / (lanes * unroll) roundings at most.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import reduce
+from math import inf
+from typing import Final
+
+from steelyard_kernels import dtypes
+from steelyard_kernels.builder import Builder, const
+from steelyard_kernels.dtypes import DType
+from steelyard_kernels.loops import Const, Operand
+from steelyard_kernels.schedule.normalization.passes import Sum
+from steelyard_kernels.schedule.values import Env, operand
+
+# One-pass variance loses about log2(distance**2 / variance) bits to cancellation, where
+# distance is that of the mean from the shift. Beyond 16 (4 bits) the row is walked
+# again: with the row's first element as shift, in normal data, one row in 16000
+# (|z| > 4); without a shift, where the mean is beyond four standard deviations.
+CANCELLATION: Final = 16.0
+
+_COMBINE: Final = {
+    "sum": "add",
+    "moments": "add",
+    "squares": "add",
+    "max": "max",
+    "min": "min",
+}
+
+
+def accumulator(dtype: DType) -> DType:
+    """Return the dtype in which values of a dtype are accumulated."""
+    return dtypes.float32 if dtype in dtypes.HALVES else dtype
+
+
+def neutral(item: Sum, lanes: int) -> tuple[Const, ...]:
+    """Return what the accumulators of one sum start from."""
+    dtype = accumulator(item.arg.dtype)
+    if item.kind == "moments":
+        return (const(0, dtype, lanes),) * 2
+    return (const(_start(item.kind, dtype), dtype, lanes),)
+
+
+def _start(kind: str, dtype: DType) -> float:
+    if _COMBINE[kind] == "add":
+        return 0
+    if dtype.kind == "float":
+        return -inf if kind == "max" else inf
+    high = (1 << (8 * dtype.bytes - 1)) - 1
+    return -high - 1 if kind == "max" else high
+
+
+def accumulate(
+    b: Builder,
+    item: Sum,
+    env: Env,
+    into: Sequence[Operand],
+    *,
+    shift: Operand | None,
+    mask: Operand | None,
+) -> tuple[Operand, ...]:
+    """Emit taking one vector in; lanes that the mask rules out change nothing."""
+    lanes = into[0].type.lanes
+    dtype = accumulator(item.arg.dtype)
+    start = const(_start(item.kind, dtype), dtype, lanes)
+
+    def live(value: Operand) -> Operand:
+        return value if mask is None else b.let("select", mask, value, start)
+
+    if item.factors:
+        left, right = (operand(b, env, node, lanes) for node in item.factors)
+        one = live(left)
+        other = one if left is right else live(right)
+        return (b.let("fma", one, other, into[0]),)
+    value = b.cast(operand(b, env, item.arg, lanes), dtype)
+    if shift is not None:
+        value = b.let("sub", value, shift)
+    value = live(value)
+    if item.kind not in {"moments", "squares"}:
+        return (b.let(_COMBINE[item.kind], into[0], value),)
+    squares = b.let("fma", value, value, into[-1])
+    if item.kind == "squares":
+        return (squares,)
+    return b.let("add", into[0], value), squares
+
+
+def total(b: Builder, item: Sum, parts: Sequence[Operand]) -> tuple[Operand, ...]:
+    """Emit one scalar for each accumulator from those of all unrolled vectors."""
+    width = 2 if item.kind == "moments" else 1
+    combine = _COMBINE[item.kind]
+    return tuple(
+        b.let(
+            f"reduce_{combine}",
+            reduce(lambda x, y: b.let(combine, x, y), parts[place::width]),
+        )
+        for place in range(width)
+    )
+
+
+def finish(
+    b: Builder,
+    item: Sum,
+    totals: Sequence[Operand],
+    shift: Operand | None,
+    extent: int,
+) -> dict[str, Operand]:
+    """Emit, by the reduction's name, what the totals of a row come to.
+
+    Moments also give "excess", the square of the mean's distance from the shift (None:
+    zero), by which `cancelled` judges the variance.
+    """
+    if item.kind != "moments":
+        found = {op: totals[0] for op in item.ops if op != "mean"}
+        if "mean" in item.ops:
+            share = const(1 / extent, accumulator(item.arg.dtype))
+            found["mean"] = b.let("mul", totals[0], share)
+        return found
+    dtype = accumulator(item.arg.dtype)
+    share = const(1 / extent, dtype)
+    distance = b.let("mul", totals[0], share)
+    squares = b.let("mul", totals[1], share)
+    moments: dict[str, Operand] = {
+        "mean": distance if shift is None else b.let("add", distance, shift),
+        "var": b.let("fma", b.let("neg", distance), distance, squares),
+        "excess": b.let("mul", distance, distance),
+    }
+    if "sum" in item.ops:
+        shifted = (
+            b.let("fma", shift, const(extent, dtype), totals[0]) if shift else None
+        )
+        moments["sum"] = shifted or totals[0]
+    return moments
+
+
+def cancelled(b: Builder, found: Mapping[str, Operand]) -> Operand:
+    """Emit whether a one-pass variance lost too much, or its squares overflowed."""
+    limit = const(CANCELLATION, found["var"].type.dtype)
+    return b.let("not", b.let("lt", found["excess"], b.let("mul", found["var"], limit)))

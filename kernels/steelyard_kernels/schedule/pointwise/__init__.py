@@ -1,0 +1,1 @@
+"""The pointwise strategy: any fused broadcast, one pass over its outputs."""

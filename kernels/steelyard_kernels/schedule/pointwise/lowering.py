@@ -1,0 +1,210 @@
+"""Lowering of any fused broadcast to one pass over its outputs.
+
+The space is collapsed; the innermost axis is walked by vectors (unrolled, then
+single, then one masked tail), the others as rows. Extents of a collapsed space with
+one axis are a runtime parameter, and so is the number of rows otherwise: one binary
+serves every size that differs only there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from steelyard_kernels.builder import Builder
+from steelyard_kernels.expr import Input, Program, Scalar, operands
+from steelyard_kernels.loops import INDEX, Buffer, Kernel, Operand, Var
+from steelyard_kernels.schedule.parameters import (
+    Arguments,
+    Lowered,
+    arguments,
+    extent_slot,
+)
+from steelyard_kernels.schedule.pointwise.schedule import (
+    LINE,
+    Pointwise,
+    check_program,
+    check_streaming,
+    inputs,
+    space_of,
+    store_alignment,
+)
+from steelyard_kernels.schedule.space import Space, offset, rows
+from steelyard_kernels.schedule.tile import Body, Carried, tile_constant, tile_runtime
+from steelyard_kernels.schedule.values import Env, Fused, fusions, operand, spread
+from steelyard_kernels.schedule.values import lower as lower_node
+
+
+def nothing(program: Program) -> Lowered:
+    """Return the kernel of a program that has no element to compute."""
+    args = arguments(program)
+    return Lowered(Builder().kernel("kernel", args.order), args.slots, 1)
+
+
+def lower(program: Program, schedule: Pointwise, *, aligned: bool = True) -> Lowered:
+    """Return the loop-level kernel; `aligned`: every output starts on a cache line."""
+    check_program(program)
+    args = arguments(program, LINE if aligned else 0)
+    space = space_of(program)
+    check_streaming(program, schedule, space, aligned=aligned)
+    emitter = _Emitter(program, schedule, args, space)
+    extent = space.extents[0] if len(space.extents) == 1 else rows(space)
+    kernel = emitter.kernel()
+    slots = (*args.slots, extent_slot(extent))
+    return Lowered(kernel, slots, schedule.threads)
+
+
+# Where a node is computed: once, once a row, or for every element.
+_ONCE, _ROW, _ELEMENT = 0, 1, 2
+
+
+class _Emitter:
+    """Emits one program under one schedule."""
+
+    def __init__(
+        self, program: Program, schedule: Pointwise, args: Arguments, space: Space
+    ) -> None:
+        self.b = Builder()
+        self.program = program
+        self.schedule = schedule
+        self.args = args
+        self.space = space
+        self.operand = {node.number: i for i, node in enumerate(inputs(program))}
+        self.level = self._levels()
+        self.fused: Fused = fusions(program.nodes, self.level, self._kept())
+        gone = {fusion.product for fusion in self.fused.values()}
+        live = [node for node in program.nodes if node.number not in gone]
+        self.at_level = [
+            [node for node in live if self.level[node.number] == level]
+            for level in (_ONCE, _ROW, _ELEMENT)
+        ]
+        self.alignment = store_alignment(program, schedule.lanes, space)
+        self.extent = Var("extent" if len(space.extents) == 1 else "rows", INDEX)
+
+    def _kept(self) -> set[int]:
+        return {output.value.number for output in self.program.outputs}
+
+    def _levels(self) -> dict[int, int]:
+        level: dict[int, int] = {}
+        for node in self.program.nodes:
+            if isinstance(node, Input):
+                strides = self.space.strides[self.operand[node.number]]
+                across = _ROW if any(strides) else _ONCE
+                level[node.number] = _ELEMENT if strides[-1] else across
+            else:
+                below = [level[arg.number] for arg in operands(node)]
+                level[node.number] = max(below, default=_ONCE)
+        return level
+
+    def kernel(self) -> Kernel:
+        """Emit the whole kernel; its last parameter is the runtime extent."""
+        b, schedule = self.b, self.schedule
+        flat = len(self.space.extents) == 1
+        extent = self.extent
+        env: Env = {}
+        self._scalars(env, _ONCE, {})
+        step = schedule.lanes * schedule.unroll
+        if flat:
+            chunk = -(-schedule.chunk // step) * step
+            with b.parallel(extent, chunk, schedule.threads) as (low, high):
+                body = self._body(env, dict.fromkeys(self.operand.values(), 0), 0)
+                tile_runtime(b, low, high, (schedule.lanes, schedule.unroll), body)
+        else:
+            chunk = max(1, schedule.chunk // self.space.extents[-1])
+            with (
+                b.parallel(extent, chunk, schedule.threads) as (low, high),
+                b.loop(low, high, 1) as row,
+            ):
+                self._row(dict(env), row.var)
+        if schedule.streaming:
+            b.fence()
+        return b.kernel("kernel", (*self.args.order, extent))
+
+    def _row(self, env: Env, row: Operand) -> None:
+        """Emit one row: where each operand's row starts, then the row's elements."""
+        b, schedule, space = self.b, self.schedule, self.space
+        starts: dict[int, Operand | int] = {
+            place: offset(b, space.extents[:-1], strides[:-1], row)
+            for place, strides in enumerate(space.strides)
+        }
+        out = b.at("mul", row, space.extents[-1])
+        self._scalars(env, _ROW, starts)
+        step = schedule.lanes, schedule.unroll
+        body = self._body(env, starts, out)
+        tile_constant(b, space.extents[-1], step, body, (), positive=self.extent)
+
+    def _scalars(self, env: Env, level: int, starts: dict[int, Operand | int]) -> None:
+        """Emit what is computed less often than for every element, then spread it."""
+        b = self.b
+        for node in self.at_level[level]:
+            if isinstance(node, Input):
+                buffer = self.args.inputs[node.index]
+                at = starts.get(self.operand[node.number], 0)
+                env[node.number] = b.load(buffer, at)
+            elif isinstance(node, Scalar):
+                env[node.number] = self.args.scalars[node.name]
+            else:
+                env[node.number] = lower_node(b, env, node, 1, self.fused)
+        wanted = self._wanted()
+        ready = [node.number for node in self.at_level[level] if node.number in wanted]
+        spread(b, env, ready, self.schedule.lanes)
+
+    def _wanted(self) -> set[int]:
+        """Return what is read for every element."""
+        read = {arg.number for n in self.at_level[_ELEMENT] for arg in operands(n)}
+        for node in self.at_level[_ELEMENT]:
+            fusion = self.fused.get(node.number)
+            if fusion:
+                read |= {fusion.a.number, fusion.b.number}
+        return read | self._kept()
+
+    def _body(
+        self, env: Env, starts: Mapping[int, Operand | int], out: Operand | int
+    ) -> Body:
+        """Return what emits the elements from `at` on, stores last."""
+        b, lanes = self.b, self.schedule.lanes
+
+        def body(
+            at: Operand, vectors: int, mask: Operand | None, _: Carried
+        ) -> Carried:
+            places = [b.at("add", at, lanes * u) for u in range(vectors)]
+            done = [self._elements(env, starts, place, mask) for place in places]
+            for place, values in zip(places, done, strict=True):
+                self._store(values, b.at("add", out, place), mask)
+            return ()
+
+        return body
+
+    def _elements(
+        self,
+        env: Env,
+        starts: Mapping[int, Operand | int],
+        at: Operand,
+        mask: Operand | None,
+    ) -> Env:
+        """Emit one vector of every element-level node."""
+        b, lanes = self.b, self.schedule.lanes
+        env = dict(env)
+        for node in self.at_level[_ELEMENT]:
+            if isinstance(node, Input):
+                buffer = self.args.inputs[node.index]
+                place = b.at("add", starts[self.operand[node.number]], at)
+                self._prefetch(node, buffer, place, mask)
+                env[node.number] = b.load(buffer, place, lanes, mask)
+            else:
+                env[node.number] = lower_node(b, env, node, lanes, self.fused)
+        return env
+
+    def _prefetch(
+        self, node: Input, buffer: Buffer, at: Operand, mask: Operand | None
+    ) -> None:
+        if self.schedule.prefetch and mask is None:
+            ahead = self.schedule.prefetch // node.dtype.bytes
+            self.b.prefetch(buffer, self.b.at("add", at, ahead))
+
+    def _store(self, env: Env, at: Operand, mask: Operand | None) -> None:
+        b, schedule = self.b, self.schedule
+        for output, buffer in zip(self.program.outputs, self.args.outputs, strict=True):
+            value = operand(b, env, output.value, schedule.lanes)
+            streams = schedule.streaming and mask is None
+            alignment = self.alignment if streams else 0
+            b.store(buffer, at, value, mask, streaming=streams, alignment=alignment)

@@ -1,0 +1,110 @@
+"""Knobs of the pointwise strategy, its space, and what a program must be for it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import gcd
+from typing import ClassVar
+
+from steelyard_kernels.errors import KernelError, Unsupported
+from steelyard_kernels.expr import Input, Program, Reduce
+from steelyard_kernels.schedule.space import Space, collapse, strides_of
+
+STREAM_BYTES = 16  # the least alignment a streaming store may state (loops.Store)
+LINE = 64  # bytes of a cache line on every CPU we emit for
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Pointwise:
+    """The knobs of one pointwise lowering.
+
+    `lanes` elements a vector, `unroll` vectors an iteration, `threads` 1 or 0 (all),
+    `chunk` iterations' worth of elements (or rows) a thread takes at a time,
+    `streaming` stores round the caches, `prefetch` bytes ahead (0: none).
+    """
+
+    strategy: ClassVar[str] = "pointwise"
+
+    lanes: int
+    unroll: int
+    threads: int
+    chunk: int
+    streaming: bool
+    prefetch: int
+
+    @property
+    def label(self) -> str:
+        """A short name for tables."""
+        who = "all" if self.threads == 0 else "one"
+        stores = " stream" if self.streaming else ""
+        ahead = f" ahead{self.prefetch}" if self.prefetch else ""
+        return f"v{self.lanes}x{self.unroll} {who} c{self.chunk}{stores}{ahead}"
+
+
+def check_program(program: Program) -> None:
+    """Raise Unsupported for programs that are not one pass over one output shape."""
+    for node in program.nodes:
+        if isinstance(node, Reduce):
+            raise Unsupported(
+                f"{program.name}: pointwise cannot reduce ({node.op}); "
+                "leave the schedule out, or use a normalization schedule."
+            )
+    shapes = {output.value.shape for output in program.outputs}
+    if len(shapes) > 1:
+        shown = " and ".join(str(shape) for shape in sorted(shapes))
+        raise Unsupported(
+            f"{program.name}: outputs have shapes {shown}, a pointwise kernel has one; "
+            "broadcast_to the larger, or make two kernels."
+        )
+
+
+def space_of(program: Program) -> Space:
+    """Collapse the outputs' space; operands are the inputs that are read."""
+    shape = program.outputs[0].value.shape
+    strides = [strides_of(node.shape, shape) for node in inputs(program)]
+    space = collapse(shape, strides)
+    if not space.extents:  # one element: every operand has it
+        return Space((1,), ((1,),) * len(strides))
+    return space
+
+
+def inputs(program: Program) -> tuple[Input, ...]:
+    """Return the inputs that are read: the operands of the space, in order."""
+    return tuple(node for node in program.nodes if isinstance(node, Input))
+
+
+def store_alignment(program: Program, lanes: int, space: Space) -> int:
+    """Return what the address of every vector store is a multiple of, in bytes."""
+    alignment = LINE
+    for output in program.outputs:
+        size = output.value.dtype.bytes
+        alignment = gcd(alignment, lanes * size)
+        if len(space.extents) > 1:
+            alignment = gcd(alignment, space.extents[-1] * size)
+    return alignment
+
+
+def check_aligned(kernel: str, label: str, *, aligned: bool) -> None:
+    """Raise KernelError for streaming to outputs that do not start on a cache line."""
+    if not aligned:
+        raise KernelError(
+            f"{kernel}: schedule {label} streams, but an output does not start at a "
+            f"multiple of {LINE} bytes; align it, or choose a schedule without "
+            "streaming."
+        )
+
+
+def check_streaming(
+    program: Program, schedule: Pointwise, space: Space, *, aligned: bool
+) -> None:
+    """Raise KernelError where a streaming store could not state its alignment."""
+    if not schedule.streaming:
+        return
+    check_aligned(program.name, schedule.label, aligned=aligned)
+    alignment = store_alignment(program, schedule.lanes, space)
+    if alignment < STREAM_BYTES:
+        raise KernelError(
+            f"{program.name}: schedule {schedule.label} streams to addresses aligned "
+            f"to {alignment} bytes, at least {STREAM_BYTES} are needed; choose a "
+            "schedule without streaming."
+        )
