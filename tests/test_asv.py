@@ -85,7 +85,7 @@ def run_asv(repository, *arguments):
     return subprocess.run(
         [sys.executable, "-m", "asv", *arguments],
         cwd=repository,
-        env={**os.environ, "HOME": str(home), "TMPDIR": str(home)},
+        env={**os.environ, "HOME": str(home), "STEELYARD_LOCK": str(home / "lock")},
         capture_output=True,
         text=True,
         check=False,

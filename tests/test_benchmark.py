@@ -269,7 +269,7 @@ def test_an_override_takes_the_listed_value_that_reads_the_same():
     ("overrides", "said"),
     [
         ({"dtyp": ["float16"]}, "no benchmark has an axis 'dtyp'; did you mean dtype?"),
-        ({"zzz": [1]}, "known: dtype, n?"),
+        ({"zzz": [1]}, "known: dtype, n."),
         ({"dtype": ["float61"]}, "expected one of float16, float32."),
         ({"dtype": ["float16", "float61"]}, "-p dtype=float61: no benchmark lists"),
         ({"n": ["many"]}, "-p n=many: no benchmark lists"),

@@ -314,7 +314,7 @@ def test_one_case_is_shown_with_everything_and_reproduced():
     (line,) = steelyard("show", "--repro", "move[n=8,impl=add]").splitlines()
     assert line.startswith("steelyard run ")
     assert "-k 'move[n=8,impl=add]'" in line
-    assert line.endswith("--mode kernel/warm --seed 5")
+    assert line.endswith("--mode kernel/warm --seed 5 --blocks 2 --precision 0.5")
     assert "no case 'mov3'" in error("show", "@-1", "mov3")
     assert "nearest is move" in error("show", "@-1", "moves")
     assert "no run of store" in error("show", "unknown")
@@ -483,7 +483,7 @@ def test_a_real_run_end_to_end(tmp_path):
         text=True,
         check=False,
         cwd=tmp_path,
-        env={**os.environ, "TMPDIR": str(tmp_path)},
+        env={**os.environ, "STEELYARD_LOCK": str(tmp_path / "lock")},
     )
     assert done.returncode == 2, done.stderr
     report = json.loads(done.stdout)

@@ -105,7 +105,10 @@ def test_a_lock_file_that_cannot_be_opened_is_one_sentence(tmp_path):
     planted = tmp_path / "planted"
     planted.symlink_to(tmp_path / "victim")
     for path in (tmp_path, planted, tmp_path / "missing" / "lock"):
-        with pytest.raises(SteelyardError, match="TMPDIR"), lock.measuring(path=path):
+        with (
+            pytest.raises(SteelyardError, match="STEELYARD_LOCK"),
+            lock.measuring(path=path),
+        ):
             pass
     assert not (tmp_path / "victim").exists()
 

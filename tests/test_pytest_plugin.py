@@ -73,7 +73,7 @@ def run_pytest(project, *arguments, **environment):
     done = subprocess.run(
         [*command, *arguments],
         cwd=project,
-        env={**os.environ, "TMPDIR": str(project), **environment},
+        env={**os.environ, "STEELYARD_LOCK": str(project / "lock"), **environment},
         capture_output=True,
         text=True,
         check=False,

@@ -194,8 +194,8 @@ def select(
     for name in replaced:
         if name not in known:
             near = difflib.get_close_matches(name, known, 1)
-            hint = f"did you mean {near[0]}" if near else f"known: {_listed(known)}"
-            raise SteelyardError(f"no benchmark has an axis {name!r}; {hint}?")
+            hint = f"did you mean {near[0]}?" if near else f"known: {_listed(known)}."
+            raise SteelyardError(f"no benchmark has an axis {name!r}; {hint}")
     able = [one for one in benchmarks if set(replaced) <= set(one.axes)]
     _check_values(able, replaced)
     accepts = expression.parse(pattern) if pattern else None

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from steelyard import expression
 from steelyard.errors import SteelyardError
 from steelyard.report.rows import Row, nearest, paired_ratio, rows
 from steelyard.run import Run
@@ -152,14 +153,15 @@ def require_same_machine(base: Run, new: Run) -> None:
 
 
 def select(made: Sequence[Comparison], pattern: str | None) -> list[Comparison]:
-    """Return the comparisons whose case contains ``pattern``.
+    """Return the comparisons whose case ``pattern`` accepts, as ``-k`` of a run does.
 
     Raises:
-        SteelyardError: none does.
+        SteelyardError: none does, or the pattern cannot be read.
     """
     if not pattern:
         return list(made)
-    found = [c for c in made if pattern in c.case]
+    accepts = expression.parse(pattern)
+    found = [c for c in made if c.case == pattern or accepts(c.case)]
     if not found:
         near = nearest(pattern, [c.case for c in made])
         raise SteelyardError(f"neither run has a case {pattern!r}.{near}")

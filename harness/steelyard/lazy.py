@@ -93,8 +93,8 @@ class Lazy(click.Group):
             import difflib
 
             near = difflib.get_close_matches(word, known, 1)
-            hint = f"did you mean {near[0]}" if near else f"known: {', '.join(known)}"
-            raise SteelyardError(f"there is no command {word!r}; {hint}?")
+            hint = f"did you mean {near[0]}?" if near else f"known: {', '.join(known)}."
+            raise SteelyardError(f"there is no command {word!r}; {hint}")
 
     def main(self, *args: Any, standalone_mode: bool = True, **extra: Any) -> Any:
         """Run a command; every way to end has its exit code."""

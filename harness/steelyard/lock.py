@@ -11,7 +11,6 @@ import getpass
 import json
 import os
 import stat
-import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -30,8 +29,11 @@ PAUSE: Final = 0.2
 
 
 def default_path() -> Path:
-    """Return the machine's lock file."""
-    return Path(tempfile.gettempdir()) / "steelyard.lock"
+    """Return the machine's lock file, or that of ``STEELYARD_LOCK``.
+
+    Not in TMPDIR, which each user and many a job has for itself.
+    """
+    return Path(os.environ.get("STEELYARD_LOCK", "/tmp/steelyard.lock"))  # noqa: S108 # shared on purpose
 
 
 @contextmanager
@@ -71,7 +73,7 @@ def _open(path: Path) -> int:
         return _shared(handle, path)
     raise SteelyardError(
         f"the lock file {path} cannot be opened ({reason.strerror}); runs must not "
-        "measure each other. Make it readable, or point TMPDIR at a folder that is."
+        "measure each other. Make it readable, or set STEELYARD_LOCK to another file."
     ) from reason
 
 
@@ -82,7 +84,7 @@ def _shared(handle: int, path: Path) -> int:
         os.close(handle)
         raise SteelyardError(
             f"the lock file {path} is not a file; runs must not measure each other. "
-            "Remove it, or point TMPDIR at another folder."
+            "Remove it, or set STEELYARD_LOCK to another file."
         )
     if facts.st_uid == os.geteuid():
         os.fchmod(handle, SHARED)  # the umask cut it when the file was made

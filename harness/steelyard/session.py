@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
@@ -86,7 +86,25 @@ def planned(asked: Asked, seed: int) -> tuple[Turn, ...]:
     """
     chosen = [modes.parse(text) for text in asked.modes] or None
     cases = find(asked.places, asked.pattern, asked.overrides)
+    _check_inputs(read_inputs(asked.inputs), cases)
     return plans.plan(cases, _once(chosen), asked.blocks, seed)
+
+
+def _check_inputs(names: Iterable[str], cases: Sequence[Case]) -> None:
+    """Refuse a file for a buffer that no chosen case fills."""
+    if not names:
+        return
+    filled = {
+        handle.name
+        for case in cases
+        for handle in case.describe().handles_of("input", "inout")
+    }
+    for name in names:
+        if name not in filled:
+            raise SteelyardError(
+                f"--input {name}=: no chosen case has an input of that name; they have "
+                f"{', '.join(sorted(filled)) or 'none'}."
+            )
 
 
 def _once(chosen: Sequence[Mode] | None) -> list[Mode] | None:

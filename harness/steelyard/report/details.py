@@ -26,6 +26,11 @@ def reproduce(run: Run, row: Row) -> str:
     plain = {n: v for n, v in row.axes.items() if re.fullmatch(r"[\w.+-]+", str(v))}
     words += [w for n, v in plain.items() for w in ("-p", f"{n}={v}")]
     words += ["--mode", row.mode, "--seed", str(run.settings.get("seed", 0))]
+    words += ["--blocks", str(1 + max((t.block for t in row.trials), default=0))]
+    if run.settings.get("precision") is not None:
+        words += ["--precision", f"{100 * run.settings['precision']:g}"]
+    if run.settings.get("check") is False:
+        words.append("--no-check")
     for name, path in dict(run.settings.get("inputs", {})).items():
         words += ["--input", f"{name}=@{path}"]
     return shlex.join(words)
