@@ -203,6 +203,19 @@ def test_bound_work_can_be_built_again():
         work.build("tepid")
 
 
+def test_calls_after_a_cold_build_run_the_new_one():
+    """What a call remembers of a build goes with it."""
+
+    @kernel
+    def twice(a):
+        return a * 2.0
+
+    before = twice.bind(ONES).built
+    again = twice.build(ONES, cache="cold")
+    assert twice.bind(ONES).built is again is not before
+    assert (twice(ONES) == 2).all()
+
+
 def test_the_null_launch_has_the_same_threads():
     """The floor of the hand-over runs nothing on as many threads."""
     work = triad.bind(ONES, ONES)

@@ -14,12 +14,14 @@ from steelyard_device import cpu, memory
 from steelyard_device.errors import DeviceError
 from steelyard_kernels import cost, dtypes
 from steelyard_kernels.build import Built, Failed
+from steelyard_kernels.convention import Convention
 from steelyard_kernels.dtypes import DType
 from steelyard_kernels.errors import KernelError
-from steelyard_kernels.expr import Output, Program
+from steelyard_kernels.expr import Output
 from steelyard_kernels.trace import ScalarParameter, Signature
 
 Array: TypeAlias = NDArray[Any]
+Result: TypeAlias = "Array | tuple[Array, ...] | dict[str, Array] | None"
 Outputs: TypeAlias = "Array | Sequence[Array] | Mapping[str, Array] | None"
 
 
@@ -64,67 +66,61 @@ def address(array: Array) -> int:
         return array.ctypes.data
 
 
-def check_overlap(
-    kernel: str,
-    program: Program,
-    arrays: Mapping[str, Array],
-    addresses: Mapping[str, int],
-) -> None:
-    """Raise KernelError where memory that is written is also another argument's.
-
-    `arrays` are by name, inputs and outputs; an updated input is one of them.
-    """
-    written = {output.name for output in program.outputs}
-    spans = [
-        (addresses[name], addresses[name] + array.nbytes, name)
-        for name, array in arrays.items()
-        if array.nbytes
-    ]
-    spans.sort()
-    reach, holder = 0, ""  # how far the spans before this one go, and whose
-    written_reach, writer = 0, ""
-    for low, high, name in spans:
-        clash = holder if name in written and low < reach else ""
-        clash = writer if low < written_reach else clash
-        if clash:
-            output, other = (name, clash) if name in written else (clash, name)
+def check_overlap(convention: Convention, addresses: Sequence[int]) -> None:
+    """Raise KernelError where memory that is written is also another argument's."""
+    for one, other, size, other_size in convention.pairs:
+        if -size < addresses[one] - addresses[other] < other_size:
             raise KernelError(
-                f"{kernel}: output {output} shares memory with {other}; give it memory "
-                "of its own, or have the kernel return it under its parameter's name "
-                "to update it in place."
+                f"{convention.built.program.name}: output {convention.names[one]} shares memory "
+                f"with {convention.names[other]}; give it memory of its own, or have the "
+                "kernel return it under its parameter's name to update it in place."
             )
-        if high > reach:
-            reach, holder = high, name
-        if name in written and high > written_reach:
-            written_reach, writer = high, name
 
 
-def outputs_of(kernel: str, program: Program, out: Outputs) -> dict[str, Array]:
-    """Return the arrays of the outputs that update no input: given, or allocated."""
-    fresh = [output for output in program.outputs if output.updates is None]
+def outputs_of(convention: Convention, out: Outputs) -> Sequence[Array]:
+    """Return the arrays of the fresh outputs in order: given, or allocated."""
+    fresh = convention.fresh
     if out is None:
-        return {output.name: allocate(output) for output in fresh}
-    if isinstance(out, np.ndarray):
-        out = (out,)
-    if isinstance(out, Mapping):
-        given = dict(out)
-    elif not isinstance(out, Sequence):
-        raise KernelError(
-            f"{kernel}: out is a {type(out).__name__}, expected an array, a sequence of "
-            "arrays or a dict of them by name; pass one of these, or leave out away."
-        )
-    else:
-        given = {o.name: array for o, array in zip(fresh, out, strict=False)}
-    names = [output.name for output in fresh]
-    if len(out) != len(fresh) or sorted(given) != sorted(names):
-        raise KernelError(
-            f"{kernel}: out has {len(out)} arrays, expected {len(fresh)} "
-            f"({', '.join(names) or 'every output updates its parameter'}); pass them "
-            "in this order, or leave out away."
-        )
-    for output in fresh:
-        _check_output(kernel, output, given[output.name])
+        return [allocate(each.output) for each in fresh]
+    given = (out,) if isinstance(out, np.ndarray) else _in_order(convention, out)
+    if len(given) != len(fresh):
+        raise _miscounted(convention, len(given))
+    for each, array in zip(fresh, given, strict=True):
+        # One quick look at all that is expected; what was not so is told if it fails.
+        if not (
+            type(array) is np.ndarray
+            and array.shape == each.shape
+            and array.dtype == each.dtype
+            and array.flags.carray
+        ):
+            _check_output(convention.built.program.name, each.output, array)
     return given
+
+
+def _in_order(
+    convention: Convention, out: Sequence[Array] | Mapping[str, Array]
+) -> Sequence[Array]:
+    if isinstance(out, Sequence):
+        return out
+    if not isinstance(out, Mapping):
+        raise KernelError(
+            f"{convention.built.program.name}: out is a {type(out).__name__}, expected an "
+            "array, a sequence of arrays or a dict of them by name; pass one of these, "
+            "or leave out away."
+        )
+    names = [each.output.name for each in convention.fresh]
+    if set(out) != set(names):
+        raise _miscounted(convention, len(out))
+    return [out[name] for name in names]
+
+
+def _miscounted(convention: Convention, seen: int) -> KernelError:
+    names = ", ".join(each.output.name for each in convention.fresh)
+    return KernelError(
+        f"{convention.built.program.name}: out has {seen} arrays, expected "
+        f"{len(convention.fresh)} ({names or 'every output updates its parameter'}); pass "
+        "them in this order, or leave out away."
+    )
 
 
 def allocate(output: Output) -> Array:
@@ -156,9 +152,9 @@ def check_writeable(kernel: str, name: str, array: Array) -> None:
 
 def scalar_values(signature: Signature, given: Mapping[str, float]) -> dict[str, float]:
     """Return every runtime scalar by name: given, or its default."""
-    known = {parameter.name for parameter in signature.scalars}
-    for name in given:
-        if name not in known:
+    if given:
+        known = {parameter.name for parameter in signature.scalars}
+        for name in given.keys() - known:
             names = ", ".join(sorted(known)) or "none"
             raise KernelError(
                 f"{signature.name}: unknown scalar {name}, expected {names}; check the "
@@ -197,6 +193,46 @@ _ACCEPTED: Final[dict[str, tuple[type, ...]]] = {
 }
 
 
+def packed(
+    convention: Convention, addresses: Sequence[int], scalars: Mapping[str, float]
+) -> list[int]:
+    """Return the words of a launch's slots."""
+    words = list(convention.words)
+    for place, number in convention.addressed:
+        words[place] = addresses[number]
+    for place, name, code in convention.scalars:
+        words[place] = _encoded(
+            convention.built.program.name, name, scalars[name], code
+        )
+    return words
+
+
+def _encoded(kernel: str, name: str, value: float, code: str) -> int:
+    try:
+        return cpu.slot(value, code)
+    except DeviceError as error:
+        raise KernelError(f"{kernel}: scalar {name}: {error}") from None
+
+
+def threads_of(built: Built) -> int:
+    """Return how many threads a launch uses."""
+    return built.binary.threads or cpu.pool_size()
+
+
+def launch_of(built: Built, slots: Sequence[int]) -> cpu.Launch:
+    """Return a launch of a build with its slots' words."""
+    return cpu.Launch(built.function, slots, threads_of(built))
+
+
+def result(convention: Convention, arrays: Sequence[Array]) -> Result:
+    """Return the outputs as the function returned them: one, a tuple or by name."""
+    if convention.form == "one":
+        return arrays[convention.outputs[0]]
+    if convention.form == "tuple":
+        return tuple(arrays[number] for number in convention.outputs) or None
+    return {convention.names[number]: arrays[number] for number in convention.outputs}
+
+
 class BoundKernel:
     """A kernel with its arguments, ready to run: the work a harness measures.
 
@@ -205,20 +241,19 @@ class BoundKernel:
 
     def __init__(
         self,
-        built: Built,
-        arrays: Mapping[str, Array],
-        addresses: Mapping[str, int],
-        scalars: Mapping[str, float],
+        convention: Convention,
+        arrays: Sequence[Array],
+        slots: Sequence[int],
         rebuild: Callable[[str], Built | Failed],
     ) -> None:
-        program = built.program
-        self.built = built
-        self.arrays = arrays
-        self.outputs = {output.name: arrays[output.name] for output in program.outputs}
+        self.built = convention.built
+        self.arrays = dict(zip(convention.names, arrays, strict=True))
+        self.outputs = {
+            convention.names[number]: arrays[number] for number in convention.outputs
+        }
         self._rebuild = rebuild
-        self._slots = _slots(built, addresses, scalars)
-        self.threads = built.binary.threads or cpu.pool_size()
-        self._launch = cpu.Launch(built.function, self._slots, self.threads)
+        self._launch = launch_of(convention.built, slots)
+        self.threads = threads_of(convention.built)
         # The harness calls these in its windows: no method of ours in between.
         self.launch = self._launch.launch
         self.ready = self._launch.ready
@@ -250,24 +285,3 @@ class BoundKernel:
     def null(self) -> cpu.Launch:
         """Return a launch of nothing on the same threads: the hand-over's floor."""
         return cpu.null(self.threads)
-
-
-def _slots(
-    built: Built, addresses: Mapping[str, int], scalars: Mapping[str, float]
-) -> list[int]:
-    slots = []
-    for slot in built.binary.slots:
-        if slot.kind == "extent":
-            slots.append(slot.index)
-        elif slot.kind == "scalar":
-            slots.append(_encoded(built, slot.name, scalars[slot.name], slot.code))
-        else:
-            slots.append(addresses[slot.name])
-    return slots
-
-
-def _encoded(built: Built, name: str, value: float, code: str) -> int:
-    try:
-        return cpu.slot(value, code)
-    except DeviceError as error:
-        raise KernelError(f"{built.program.name}: scalar {name}: {error}") from None

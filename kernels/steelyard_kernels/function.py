@@ -8,25 +8,27 @@
     work = triad.bind(a, b, out=c)       # checked and packed, for many launches
     built = triad.build(a, b)            # Built or Failed, by shapes and dtypes
 
+Arrays are NumPy's; uint16 carries bfloat16 bits, in and out: `dtypes.to_bfloat16`
+makes them of floats and `dtypes.from_bfloat16` floats of them.
+
 Builds are remembered by shapes, dtypes, schedule and alignment; the lookup is done
 before anything is traced.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, TypeAlias
+from collections.abc import Callable, Sequence
+from typing import Any
 
 from steelyard_kernels import bind as binding
-from steelyard_kernels.bind import Array, BoundKernel, Outputs
+from steelyard_kernels.bind import Array, BoundKernel, Outputs, Result
 from steelyard_kernels.build import Built, Failed, build, machine
+from steelyard_kernels.convention import Convention, convention_of
 from steelyard_kernels.errors import KernelError
 from steelyard_kernels.expr import Program
 from steelyard_kernels.schedule import strategies
 from steelyard_kernels.schedule.strategies import Schedule
 from steelyard_kernels.trace import Spec, signature, trace
-
-Result: TypeAlias = "Array | tuple[Array, ...] | dict[str, Array] | None"
 
 LEVELS = ("cold", "warm-memory")
 LINE = 64  # bytes; outputs that start on a multiple may be streamed to
@@ -44,6 +46,7 @@ class KernelFunction:
         self.name = self.signature.name
         self.__doc__ = function.__doc__
         self._builds: dict[object, Built | Failed] = {}
+        self._conventions: dict[object, Convention] = {}  # of builds, by the same keys
 
     def __repr__(self) -> str:
         return f"<kernel {self.name}({', '.join(self.signature.arrays)})>"
@@ -72,14 +75,7 @@ class KernelFunction:
         `cache` "warm-memory" gives what was built before, "cold" builds everything
         anew. `aligned` says that outputs start on a cache line.
         """
-        try:
-            key = (
-                tuple([(array.shape, array.dtype) for array in arrays]),  # type: ignore[union-attr]
-                schedule,
-                aligned,
-            )
-        except AttributeError:  # specs
-            key = (arrays, schedule, aligned)  # type: ignore[assignment]
+        key = _key(arrays, schedule, aligned=aligned)
         if cache == "warm-memory":
             found = self._builds.get(key)
             if found is not None:
@@ -98,6 +94,7 @@ class KernelFunction:
             cached=cache != "cold",
         )
         self._builds[key] = built
+        self._conventions.pop(key, None)
         return built
 
     def bind(
@@ -108,50 +105,57 @@ class KernelFunction:
         **scalars: float,
     ) -> BoundKernel:
         """Check the arguments and pack them; raises KernelError with one sentence."""
-        name = self.name
-        for parameter, array in zip(self.signature.arrays, arrays, strict=False):
-            binding.check_array(name, parameter, array)
-        built = self._built(arrays, schedule, aligned=True)
-        named = dict(zip(self.signature.arrays, arrays, strict=True))
-        for output in built.program.outputs:
-            if output.updates is not None:
-                binding.check_writeable(name, output.name, named[output.name])
-        named.update(binding.outputs_of(name, built.program, out))
-        addresses = {one: binding.address(array) for one, array in named.items()}
-        aligned = True
-        if built.schedule.streaming:
-            aligned = all(
-                addresses[output.name] % LINE == 0 for output in built.program.outputs
-            )
-            if not aligned:
-                built = self._built(arrays, schedule, aligned=False)
-        binding.check_overlap(name, built.program, named, addresses)
-        values = binding.scalar_values(self.signature, scalars)
+        convention, every, slots = self._packed(arrays, out, schedule, scalars)
 
         def rebuild(level: str) -> Built | Failed:
-            return self.build(*arrays, schedule=schedule, cache=level, aligned=aligned)
+            return self.build(
+                *arrays, schedule=schedule, cache=level, aligned=convention.aligned
+            )
 
-        return BoundKernel(built, named, addresses, values, rebuild)
+        return BoundKernel(convention, every, slots, rebuild)
 
     def __call__(self, *arrays: Array, out: Outputs = None, **scalars: float) -> Result:
         """Run once; return the outputs as the function returned them."""
-        bound = self.bind(*arrays, out=out, schedule=None, **scalars)
-        bound.launch()
-        outputs = bound.outputs
-        names = list(outputs)
-        if names == ["out"]:
-            return outputs["out"]
-        if names == [f"out{place}" for place in range(len(names))]:
-            return tuple(outputs.values()) or None
-        return outputs
+        convention, every, slots = self._packed(arrays, out, None, scalars)
+        binding.launch_of(convention.built, slots).launch()
+        return binding.result(convention, every)
 
-    def _built(
+    def _packed(
+        self,
+        arrays: tuple[Array, ...],
+        out: Outputs,
+        schedule: Schedule | None,
+        scalars: dict[str, float],
+    ) -> tuple[Convention, Sequence[Array], list[int]]:
+        """Check the arguments; return the convention, all its arrays and its slots' words."""
+        name = self.name
+        for parameter, array in zip(self.signature.arrays, arrays, strict=False):
+            binding.check_array(name, parameter, array)
+        convention = self._convention(arrays, schedule, aligned=True)
+        for number in convention.updated:
+            binding.check_writeable(name, convention.names[number], arrays[number])
+        every = [*arrays, *binding.outputs_of(convention, out)]
+        addresses = [binding.address(array) for array in every]
+        if convention.built.schedule.streaming and any(
+            addresses[number] % LINE for number in convention.outputs
+        ):
+            convention = self._convention(arrays, schedule, aligned=False)
+        binding.check_overlap(convention, addresses)
+        values = binding.scalar_values(self.signature, scalars)
+        return convention, every, binding.packed(convention, addresses, values)
+
+    def _convention(
         self, arrays: tuple[Array, ...], schedule: Schedule | None, *, aligned: bool
-    ) -> Built:
-        built = self.build(*arrays, schedule=schedule, aligned=aligned)
-        if isinstance(built, Failed):
-            raise built.cause
-        return built
+    ) -> Convention:
+        """Return a build's convention, remembered as the build is; raises what failed."""
+        key = _key(arrays, schedule, aligned=aligned)
+        convention = self._conventions.get(key)
+        if convention is None:
+            built = self.build(*arrays, schedule=schedule, aligned=aligned)
+            if isinstance(built, Failed):
+                raise built.cause
+            convention = self._conventions[key] = convention_of(built, aligned=aligned)
+        return convention
 
     def _specs(self, arrays: tuple[Array | Spec, ...]) -> list[Spec]:
         """Return shape and element type of every array, or of every pair of them."""
@@ -166,6 +170,17 @@ class KernelFunction:
                 element = binding.element_type(self.name, name, array.dtype)
                 specs.append((array.shape, element))
         return specs
+
+
+def _key(
+    arrays: tuple[Array | Spec, ...], schedule: Schedule | None, *, aligned: bool
+) -> object:
+    """Return what a build is remembered by; nothing is traced for it."""
+    try:
+        specs = tuple([(array.shape, array.dtype) for array in arrays])  # type: ignore[union-attr]
+    except AttributeError:  # already specs
+        return arrays, schedule, aligned
+    return specs, schedule, aligned
 
 
 def kernel(function: Callable[..., Any]) -> KernelFunction:

@@ -1,0 +1,102 @@
+"""The calling convention of a build: which argument goes to which slot of a launch."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from steelyard_kernels.build import Built
+from steelyard_kernels.expr import Output, Shape
+
+
+@dataclass(frozen=True, slots=True)
+class Fresh:
+    """An output that updates no input: given by the caller, or allocated."""
+
+    output: Output
+    shape: Shape
+    dtype: np.dtype[Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Convention:
+    """What every call of one build needs to know, found once.
+
+    A call's arrays are numbered: the parameters in order, then the fresh outputs.
+    `outputs` are the numbers of what is written; `pairs` are (written, other, their
+    bytes), which must not overlap; `words` are the slots' values with zeros where the
+    address of an array (`addressed`: place, number) or a scalar (`scalars`: place,
+    name, format) goes; `form` is "one", "tuple" or "named", as the function returns.
+    """
+
+    built: Built
+    aligned: bool
+    names: tuple[str, ...]
+    fresh: tuple[Fresh, ...]
+    outputs: tuple[int, ...]
+    updated: tuple[int, ...]
+    pairs: tuple[tuple[int, int, int, int], ...]
+    words: tuple[int, ...]
+    addressed: tuple[tuple[int, int], ...]
+    scalars: tuple[tuple[int, str, str], ...]
+    form: str
+
+
+def convention_of(built: Built, *, aligned: bool) -> Convention:
+    """Read a build's convention; `aligned` as it was built."""
+    program, slots = built.program, built.binary.slots
+    fresh = tuple(
+        Fresh(output, output.value.shape, np.dtype(output.value.dtype.numpy_name))
+        for output in program.outputs
+        if output.updates is None
+    )
+    values = [*program.inputs, *(each.output.value for each in fresh)]
+    names = tuple(
+        [node.name for node in program.inputs] + [each.output.name for each in fresh]
+    )
+    outputs = tuple(names.index(output.name) for output in program.outputs)
+    return Convention(
+        built=built,
+        aligned=aligned,
+        names=names,
+        fresh=fresh,
+        outputs=outputs,
+        updated=tuple(number for number in outputs if number < len(program.inputs)),
+        pairs=_pairs(outputs, [prod(v.shape) * v.dtype.bytes for v in values]),
+        words=tuple(slot.index if slot.kind == "extent" else 0 for slot in slots),
+        addressed=tuple(
+            (place, names.index(slot.name))
+            for place, slot in enumerate(slots)
+            if slot.kind in {"input", "output"}
+        ),
+        scalars=tuple(
+            (place, slot.name, slot.code)
+            for place, slot in enumerate(slots)
+            if slot.kind == "scalar"
+        ),
+        form=_form([output.name for output in program.outputs]),
+    )
+
+
+def _form(names: list[str]) -> str:
+    if names == ["out"]:
+        return "one"
+    in_order = [f"out{place}" for place in range(len(names))]
+    return "tuple" if names == in_order else "named"
+
+
+def _pairs(
+    outputs: Sequence[int], sizes: Sequence[int]
+) -> tuple[tuple[int, int, int, int], ...]:
+    """Return every pair of arrays with bytes of which one or both are written."""
+    return tuple(
+        (one, other, sizes[one], sizes[other])
+        for one in outputs
+        for other in range(len(sizes))
+        if sizes[one] and sizes[other]
+        if one < other or (one > other and other not in outputs)
+    )
