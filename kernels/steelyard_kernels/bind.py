@@ -58,10 +58,16 @@ def check_array(kernel: str, name: str, array: object) -> None:
         )
 
 
+# Looked up once: every call needs them for every array. Any, since NumPy's stubs say
+# only from Python 3.12 on that an array is a buffer.
+_address_of: Final = ctypes.addressof
+_first_byte: Final[Any] = ctypes.c_char.from_buffer
+
+
 def address(array: Array) -> int:
     """Return the address of the first element."""
     try:  # three times faster than array.ctypes.data, where it works
-        return ctypes.addressof(ctypes.c_char.from_buffer(array.data))
+        return _address_of(_first_byte(array))
     except (TypeError, ValueError, BufferError):  # read-only, or empty
         return array.ctypes.data
 
@@ -152,6 +158,8 @@ def check_writeable(kernel: str, name: str, array: Array) -> None:
 
 def scalar_values(signature: Signature, given: Mapping[str, float]) -> dict[str, float]:
     """Return every runtime scalar by name: given, or its default."""
+    if not given and not signature.scalars:
+        return {}
     if given:
         known = {parameter.name for parameter in signature.scalars}
         for name in given.keys() - known:
