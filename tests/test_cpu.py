@@ -1,6 +1,7 @@
 import os
 import subprocess
 import sys
+from threading import Thread
 
 import numpy as np
 import pytest
@@ -230,3 +231,20 @@ def test_both_architectures_have_launch_code():
         assert "{" + "futex" + "}" not in text
     with pytest.raises(DeviceError, match="this machine is riscv64"):
         native.text(type(host)("riscv64-linux", "generic", frozenset(), 16))
+
+
+def test_two_python_threads_share_the_pool():
+    """A launch lets go of the interpreter; the second caller once hung both."""
+    nothing = cpu._library().null
+    launches = [cpu.Launch(nothing, (), cpu.pool_size()) for _ in range(2)]
+
+    def launch_often(one):
+        for _ in range(2000):
+            one.launch(10)
+
+    threads = [Thread(target=launch_often, args=(one,)) for one in launches]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(timeout=30)
+    assert not any(thread.is_alive() for thread in threads)

@@ -126,3 +126,28 @@ def test_a_native_launch_is_looked_into():
     found = ledger.parts(description, buffers, work, allocated=False)
     assert set(found) == {"submit", "synchronise", "kernel", "pack"}
     assert found["submit"] >= 0
+
+
+def test_handing_native_work_over_is_counted_for_every_call(clock):
+    """It was once divided by the launches of a native loop, and read as nothing."""
+
+    class Crossing:
+        """A launch of nothing: 500 ns into native code and back, however many."""
+
+        def launch(self, count=1):
+            clock.time += 500
+
+        def window(self, count, *, dependent=False):
+            start, clock.time = clock.time, clock.time + 10 * count
+            return start, clock.time
+
+    class Native(Crossing):
+        def null(self):
+            return Crossing()
+
+    def body(b):
+        x = b.input(4)
+        return b.launch(np.abs, x)
+
+    parts = ledger._native(*prepared(body), Native())
+    assert parts["submit"] == pytest.approx(490, rel=0.01)

@@ -63,7 +63,7 @@ HINTS: Mapping[Doubt, str] = MappingProxyType(
 )
 
 FLOORS: Final = 5
-"""A window shorter than this many floors is mostly clock."""
+"""In a window shorter than this many floors the clock is a fifth and more."""
 WIDE: Final = 0.05
 """An interval whose half-width is above this share leaves the second figure open."""
 DISTURBED: Final = 0.25
@@ -101,7 +101,7 @@ def raise_doubts(
         Doubt.QUANTISED: summary.quantised,
         Doubt.UNCHECKED: not extra.get("checked", True),
         Doubt.UNDER_FLOOR: statistics.median(samples.ticks)
-        < FLOORS * trial.floors["empty"],
+        < FLOORS * trial.floors.get("empty", 0.0),
         Doubt.UNSETTLED: summary.estimate.half_width > max(WIDE, precision),
     }
     return tuple(doubt for doubt, holds in seen.items() if holds)

@@ -16,13 +16,16 @@ from steelyard.buffers import Buffers
 
 
 def main(path: str, name: str, axes: str) -> None:
-    """Launch the case once; print CLOCK_MONOTONIC in nanoseconds."""
+    """Launch the case once; print CLOCK_MONOTONIC less the time its data took, in ns."""
     case = discovery.load(Path(path), name).case(json.loads(axes))
     description = case.describe()
-    weighed = work.realise(description, Buffers(description.handles, 0, {}))
+    before = monotonic_ns()
+    buffers = Buffers(description.handles, 0, {})
+    data = monotonic_ns() - before
+    weighed = work.realise(description, buffers)
     weighed.launch(1)
     weighed.wait()
-    print(monotonic_ns())  # noqa: T201 # the answer to the parent
+    print(monotonic_ns() - data)  # noqa: T201 # the answer to the parent
 
 
 if __name__ == "__main__":

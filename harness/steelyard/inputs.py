@@ -27,7 +27,7 @@ CHUNK: Final = 1 << 15
 """Elements transformed at a time, even: their temporaries stay in a private cache."""
 
 
-@functools.lru_cache(maxsize=8)
+@functools.lru_cache(maxsize=4)
 def generate(handle: Handle, seed: int) -> Array:
     """Return the data of ``handle``, read-only.
 

@@ -76,11 +76,9 @@ def summarise(
         raise ValueError("no samples to summarise")
     ordered = sorted(per_launch)
     step = quantum / launches
-    middle = statistics.median(ordered)
-    quantised = step > QUANTISED_SHARE * middle
     return Summary(
-        estimate=_midmean_estimate(ordered, step) if quantised else median(ordered),
-        quantised=quantised,
+        estimate=estimate(ordered, step),
+        quantised=is_quantised(ordered, step),
         samples=len(ordered),
         minimum=ordered[0],
         maximum=ordered[-1],
@@ -89,6 +87,18 @@ def summarise(
         deviation=statistics.stdev(ordered) if len(ordered) > 1 else 0.0,
         quantiles=tuple(quantile(ordered, q) for q in (0.05, 0.25, 0.75, 0.95)),  # type: ignore[arg-type] # four of four
     )
+
+
+def is_quantised(ordered: Sequence[float], step: float) -> bool:
+    """Tell whether a tick is a visible part of sorted samples."""
+    return step > QUANTISED_SHARE * statistics.median(ordered)
+
+
+def estimate(ordered: Sequence[float], step: float) -> Estimate:
+    """Estimate sorted samples read in ticks of ``step``."""
+    if is_quantised(ordered, step):
+        return _midmean_estimate(ordered, step)
+    return median(ordered)
 
 
 def median(ordered: Sequence[float]) -> Estimate:
@@ -111,10 +121,12 @@ def median_rank(count: int) -> int:
     """
     if count > 1000:  # normal approximation; off by at most one rank here
         return max(0, math.floor((count - 1 - NORMAL * math.sqrt(count)) / 2))
-    tail, rank = 0.0, -1
-    while tail + math.comb(count, rank + 1) / 2**count <= (1 - CONFIDENCE) / 2:
+    rank, term = -1, 0.5**count
+    tail = term
+    while tail <= (1 - CONFIDENCE) / 2:
         rank += 1
-        tail += math.comb(count, rank) / 2**count
+        term *= (count - rank) / (rank + 1)
+        tail += term
     return max(0, rank)
 
 

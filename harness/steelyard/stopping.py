@@ -13,8 +13,8 @@ MAXIMUM: Final = 5000
 """Beyond this the interval of one block says nothing more: blocks differ by more."""
 
 ASK_EVERY: Final = 8
-"""Samples between two looks at the interval once there are many; looking is cheap but
-not free, and looking at each sample stops too early too often."""
+"""Samples between two looks at the interval once there are many; looking takes
+microseconds, and looking at each sample stops too early too often."""
 
 
 @dataclass(slots=True)
@@ -51,11 +51,8 @@ class Stopping:
         return spent and count >= 3
 
     def _minimum(self) -> int:
-        middle = self._ordered[len(self._ordered) // 2]
-        share = self.quantum / self.launches / middle if middle else 0.0
-        quantised = share > stats.QUANTISED_SHARE
+        quantised = stats.is_quantised(self._ordered, self.quantum / self.launches)
         return stats.QUANTISED_SAMPLES if quantised else stats.MINIMUM
 
     def _half_width(self) -> float:
-        summary = stats.summarise(self._ordered, self.launches, self.quantum)
-        return summary.estimate.half_width
+        return stats.estimate(self._ordered, self.quantum / self.launches).half_width

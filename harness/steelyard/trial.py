@@ -43,7 +43,7 @@ class ClockFacts:
     id: str
     version: int
     quantum: float
-    """The smallest step seen between two different readings, in nanoseconds."""
+    """The tick: what all steps between readings are multiples of, in nanoseconds."""
     floor: tuple[int, ...]
     """Raw readings around an empty window, in nanoseconds."""
 

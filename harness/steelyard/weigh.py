@@ -40,7 +40,7 @@ def weigh(
 ) -> Trial:
     """Weigh a prepared case; what goes wrong becomes the trial's error."""
     began = perf_counter_ns()
-    clock = scale.clock(prepared.work, mode)
+    clock: Clock = scale.host
     record = sampler.Record()
     extra: dict[str, Any] = {
         "began_ns": time_ns(),
@@ -49,25 +49,30 @@ def weigh(
         "working_set": prepared.buffers.nbytes,
     }
     found: dict[str, float] = {}
+    floors: dict[str, float] = {}
+    facts: dict[str, Any] = {}
     error = None
     others = Neighbours()
     try:
+        clock = scale.clock(prepared.work, mode)
+        facts = prepared.facts()
         with _placed(prepared), sampler.no_collection() as collected:
             steps, stopping = _steps(prepared, mode, scale, clock, settings)
             sampler.sample(steps, record, seed=settings.seed + position)
             extra["gc_ns"] = collected()
+            extra["collapsed"] = _collapsed(prepared)
             if mode.quantity == "latency" and mode.cache == "warm":
                 found = _ledger(prepared, mode, record)
+            floors = _floors(prepared, clock, scale)
         extra["settled"] = stopping.settled
-        extra["collapsed"] = _collapsed(prepared)
+        if mode.cache == "cold" and mode.quantity != "build":
+            extra["flush_bytes"] = scale.flush.nbytes
         if settings.allocations:
             extra["allocations"] = _allocations(prepared)
     except SteelyardError as failure:
         error = str(failure)
     except (Exception, SystemExit) as failure:  # noqa: BLE001 # whatever the user's work raises
         error = f"the work raised {raised(failure)}"
-    if mode.cache == "cold" and mode.quantity != "build":
-        extra["flush_bytes"] = scale.flush.nbytes
     extra["neighbours"] = others.busy()
     extra["mhz"].append(machine.clock_mhz())
     extra["wall_ns"] = perf_counter_ns() - began
@@ -80,9 +85,9 @@ def weigh(
         worker=os.getpid(),
         samples=record.samples(),
         clock=clock.facts,
-        floors=_floors(prepared, clock, scale),
+        floors=floors,
         ledger=found,
-        facts=prepared.facts(),
+        facts=facts,
         hashes=prepared.hashes,
         error=error and f"{prepared.case.id}: {error}",
         extra=extra,

@@ -183,8 +183,9 @@ class Flush:
         self._walk = Launch(_library().walk, addresses, pool_size())
 
     def __call__(self) -> None:
-        """Walk once."""
-        self._walk.launch()
+        """Walk once, the caller on a processor of its own like the others."""
+        with pinned():
+            self._walk.launch()
 
 
 class Pool:
@@ -204,6 +205,7 @@ class Pool:
     def start(self) -> None:
         """Start the threads, which find no launch under way."""
         self._state.generation = self._state.pending = self._state.sleepers = 0
+        self._state.owner = 0
         for slot_, processor in zip(self._slots, self._processors, strict=True):
             _start_thread(_library().worker.address, slot_, processor)
 
@@ -231,13 +233,14 @@ class _PoolState(ctypes.Structure):
         ("pending", ctypes.c_int32),
         ("_line1", ctypes.c_int32 * 15),
         ("sleepers", ctypes.c_int32),
-        ("stop", ctypes.c_int32),
+        ("_line2", ctypes.c_int32 * 15),
+        ("owner", ctypes.c_int32),
         ("workers", ctypes.c_int32),
         ("spins", ctypes.c_int32),
+        ("caller_sleeps", ctypes.c_int32),
         ("function", ctypes.c_void_p),
         ("args", ctypes.c_void_p),
         ("ticket", ctypes.c_void_p),
-        ("caller_sleeps", ctypes.c_int32),
     )
 
 

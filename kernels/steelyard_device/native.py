@@ -64,9 +64,10 @@ def text(host: Host) -> str:
 
 # Field numbers of %pool match `cpu._PoolState`, those of %launch what `cpu.Launch`
 # packs; its last two are the ticks of a window.
-# Counters that different threads write stand on cache lines of their own.
+# What workers write stands on cache lines of its own; the rest is the caller's. One
+# caller at a time owns the pool: Python threads release the GIL when they launch.
 _TEMPLATE = r"""
-%pool = type { i32, [15 x i32], i32, [15 x i32], i32, i32, i32, i32, ptr, ptr, ptr, i32 }
+%pool = type { i32, [15 x i32], i32, [15 x i32], i32, [15 x i32], i32, i32, i32, i32, ptr, ptr, ptr }
 %slot = type { ptr, i32 }
 %launch = type { ptr, ptr, ptr, ptr, i64, i64 }
 %timespec = type { i64, i64 }
@@ -85,13 +86,12 @@ entry:
   %generation = getelementptr %pool, ptr %pool, i32 0, i32 0
   %pending = getelementptr %pool, ptr %pool, i32 0, i32 2
   %sleepers = getelementptr %pool, ptr %pool, i32 0, i32 4
-  %stop = getelementptr %pool, ptr %pool, i32 0, i32 5
-  %workers.at = getelementptr %pool, ptr %pool, i32 0, i32 6
-  %spins.at = getelementptr %pool, ptr %pool, i32 0, i32 7
-  %function.at = getelementptr %pool, ptr %pool, i32 0, i32 8
-  %args.at = getelementptr %pool, ptr %pool, i32 0, i32 9
-  %ticket.at = getelementptr %pool, ptr %pool, i32 0, i32 10
-  %caller.sleeps = getelementptr %pool, ptr %pool, i32 0, i32 11
+  %workers.at = getelementptr %pool, ptr %pool, i32 0, i32 7
+  %spins.at = getelementptr %pool, ptr %pool, i32 0, i32 8
+  %function.at = getelementptr %pool, ptr %pool, i32 0, i32 10
+  %args.at = getelementptr %pool, ptr %pool, i32 0, i32 11
+  %ticket.at = getelementptr %pool, ptr %pool, i32 0, i32 12
+  %caller.sleeps = getelementptr %pool, ptr %pool, i32 0, i32 9
   %workers = load i32, ptr %workers.at
   %spins = load i32, ptr %spins.at
   %count = add i32 %workers, 1
@@ -117,10 +117,6 @@ sleep:
   %out = atomicrmw sub ptr %sleepers, i32 1 seq_cst
   br label %wait
 go:
-  %stopping = load i32, ptr %stop
-  %leave = icmp ne i32 %stopping, 0
-  br i1 %leave, label %exit, label %work
-work:
   %function = load ptr, ptr %function.at
   %args = load ptr, ptr %args.at
   %ticket = load ptr, ptr %ticket.at
@@ -137,8 +133,6 @@ wake:
   br label %done
 done:
   br label %wait
-exit:
-  ret ptr null
 }
 
 define internal void @fork_join(ptr %pool, ptr %function, ptr %args, ptr %ticket) {
@@ -146,15 +140,26 @@ entry:
   %generation = getelementptr %pool, ptr %pool, i32 0, i32 0
   %pending = getelementptr %pool, ptr %pool, i32 0, i32 2
   %sleepers = getelementptr %pool, ptr %pool, i32 0, i32 4
-  %workers.at = getelementptr %pool, ptr %pool, i32 0, i32 6
-  %spins.at = getelementptr %pool, ptr %pool, i32 0, i32 7
-  %function.at = getelementptr %pool, ptr %pool, i32 0, i32 8
-  %args.at = getelementptr %pool, ptr %pool, i32 0, i32 9
-  %ticket.at = getelementptr %pool, ptr %pool, i32 0, i32 10
-  %caller.sleeps = getelementptr %pool, ptr %pool, i32 0, i32 11
+  %workers.at = getelementptr %pool, ptr %pool, i32 0, i32 7
+  %spins.at = getelementptr %pool, ptr %pool, i32 0, i32 8
+  %function.at = getelementptr %pool, ptr %pool, i32 0, i32 10
+  %args.at = getelementptr %pool, ptr %pool, i32 0, i32 11
+  %ticket.at = getelementptr %pool, ptr %pool, i32 0, i32 12
+  %caller.sleeps = getelementptr %pool, ptr %pool, i32 0, i32 9
+  %owner = getelementptr %pool, ptr %pool, i32 0, i32 6
   %workers = load i32, ptr %workers.at
   %spins = load i32, ptr %spins.at
   %count = add i32 %workers, 1
+  br label %own
+own:
+  %swap = cmpxchg ptr %owner, i32 0, i32 1 acquire monotonic
+  %owned = extractvalue { i32, i1 } %swap, 1
+  br i1 %owned, label %fork, label %other
+other:
+  {pause}
+  br label %own
+fork:
+  store i64 0, ptr %ticket
   store ptr %function, ptr %function.at
   store ptr %args, ptr %args.at
   store ptr %ticket, ptr %ticket.at
@@ -193,6 +198,7 @@ futex:
   %slept = call i64 (i64, ...) @syscall(i64 {futex}, ptr %pending, i32 128, i32 %still, ptr null, ptr null, i32 0)
   br label %wait
 exit:
+  store atomic i32 0, ptr %owner release, align 4
   ret void
 }
 
@@ -212,9 +218,9 @@ entry:
   br i1 %some, label %next, label %exit
 next:
   %i = phi i64 [ 0, %entry ], [ %i.next, %continue ]
-  store i64 0, ptr %ticket
   br i1 %alone, label %one, label %all
 one:
+  store i64 0, ptr %ticket
   call void %function(ptr %args, ptr %ticket, i32 0, i32 1)
   br label %launched
 all:
