@@ -1,5 +1,6 @@
 """Tracing: a plain function becomes a program."""
 
+import numpy as np
 import pytest
 
 from steelyard_kernels import array as xp
@@ -155,7 +156,7 @@ def test_results_a_kernel_cannot_have():
     def changes(a):
         return {"a": a.astype("float64")}
 
-    with pytest.raises(KernelError, match="output out is a int"):
+    with pytest.raises(KernelError, match="output out is of type int"):
         traced(number, (3,))
     with pytest.raises(KernelError, match="updated in place with float32"):
         traced(grows, (3,), (2, 3))
@@ -173,3 +174,26 @@ def test_the_number_of_arrays_and_their_size_are_checked():
         traced(one, (3,), (3,))
     with pytest.raises(KernelError, match="at most 2147483647"):
         traced(one, (2**31,))
+
+
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [
+        (lambda _: None, "output out is of type NoneType"),
+        (lambda x: {"out put": x}, "expected a Python name"),
+        (lambda x: np.exp(x) + 1, "call steelyard_kernels.array.exp"),
+        (lambda x: x // 2, "no operator //"),
+        (lambda x: x @ x, "no operator @"),
+        (lambda x: x % 2, "no operator %"),
+    ],
+)
+def test_what_a_kernel_cannot_say_is_one_sentence(body, said):
+    """Not an error of NumPy's, of Python's, or of LLVM's."""
+    with pytest.raises(KernelError, match=said):
+        traced(body, (4,))
+
+
+def test_an_unknown_function_is_told_beside_the_known_ones():
+    """As users of NumPy will try those."""
+    with pytest.raises(AttributeError, match=r"no function .sin.; they have .*exp"):
+        xp.sin  # noqa: B018 # looking is what fails

@@ -17,7 +17,7 @@ the last axis can be reduced: arrays of more dimensions than one need `axis=-1`.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Any, NoReturn, TypeAlias
 
 from steelyard_kernels import dtypes
 from steelyard_kernels.dtypes import DType
@@ -55,6 +55,22 @@ class Array:
     def astype(self, dtype: DType | str) -> Array:
         """Return the values rounded to dtype."""
         return astype(self, dtype)
+
+    def __array_ufunc__(self, ufunc: Any, *_: Any, **__: Any) -> NoReturn:
+        """Refuse NumPy's functions, which would want values."""
+        raise KernelError(
+            f"{self.graph.kernel}: numpy.{ufunc.__name__} was called on an array of a "
+            f"kernel; call steelyard_kernels.array.{ufunc.__name__}, if there is one."
+        )
+
+    def __floordiv__(self, other: Operand) -> NoReturn:
+        raise _no_operator(self, "//")
+
+    def __matmul__(self, other: object) -> NoReturn:
+        raise _no_operator(self, "@")
+
+    def __mod__(self, other: Operand) -> NoReturn:
+        raise _no_operator(self, "%")
 
     def __add__(self, other: Operand) -> Array:
         return add(self, other)
@@ -137,6 +153,19 @@ class Array:
             f"{self.graph.kernel}: a value of shape {self.shape} cannot be indexed or "
             "iterated while the kernel is traced; write whole-array operations."
         )
+
+
+def _no_operator(x: Array, operator: str) -> KernelError:
+    return KernelError(
+        f"{x.graph.kernel}: arrays of a kernel have no operator {operator}; what they "
+        "have is listed in steelyard_kernels.array."
+    )
+
+
+def __getattr__(name: str) -> NoReturn:
+    own = (f for f in globals().values() if getattr(f, "__module__", "") == __name__)
+    have = ", ".join(f.__name__ for f in own if f.__name__[0] != "_" and f is not Array)
+    raise AttributeError(f"kernels have no function {name!r}; they have {have}")
 
 
 def _apply(op: str, *operands: Operand, first: int = 0) -> Array:

@@ -174,6 +174,12 @@ def scalar_values(signature: Signature, given: Mapping[str, float]) -> dict[str,
     }
 
 
+def _shown(value: object) -> str:
+    """Return a value as an error shows it: of an array the shape, not its elements."""
+    shape = getattr(value, "shape", None)
+    return repr(value) if shape in {None, ()} else f"an array of shape {shape}"
+
+
 def _scalar(
     kernel: str, parameter: ScalarParameter, given: Mapping[str, float]
 ) -> float:
@@ -188,7 +194,7 @@ def _scalar(
         isinstance(value, bool | np.bool_) and parameter.dtype.kind != "bool"
     ):
         raise KernelError(
-            f"{kernel}: scalar {parameter.name} is {value!r} of type "
+            f"{kernel}: scalar {parameter.name} is {_shown(value)} of type "
             f"{type(value).__name__}, expected {parameter.dtype}; convert it first."
         )
     return value

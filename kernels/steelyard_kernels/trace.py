@@ -169,8 +169,8 @@ def _outputs(
     graph: Graph, inputs: Sequence[Input], result: object
 ) -> tuple[Output, ...]:
     named: dict[str, object]
-    if result is None:
-        named = {}
+    if result is None and not inputs:
+        named = {}  # nothing asked, nothing returned
     elif isinstance(result, dict):
         named = result
     elif isinstance(result, tuple | list):
@@ -185,10 +185,15 @@ def _outputs(
 
 
 def _output(graph: Graph, name: str, value: object, updated: Input | None) -> Output:
+    if not str(name).isidentifier():
+        raise KernelError(
+            f"{graph.kernel}: an output is named {name!r}, expected a Python name; "
+            "rename it."
+        )
     if not isinstance(value, Array) or value.graph is not graph:
         raise KernelError(
-            f"{graph.kernel}: output {name} is a {type(value).__name__}, expected an "
-            "array of this kernel; return arrays, a tuple or a dict of them."
+            f"{graph.kernel}: output {name} is of type {type(value).__name__}, expected "
+            "an array of this kernel; return arrays, a tuple or a dict of them."
         )
     node = value.node
     _check_size(graph.kernel, name, node.shape)
