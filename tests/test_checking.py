@@ -64,8 +64,8 @@ def test_one_wrong_element_is_found_and_shown():
 
 
 def test_a_timed_launch_is_compared_in_the_kept_rows():
-    """Of 300 rows 64 are kept: a result that is wrong in half of them is seen."""
-    expectation, buffers, launch = expected(lambda b: negate(b, shape=(300, 5)))
+    """Of 3000 rows 820 are kept: a result that is wrong in half of them is seen."""
+    expectation, buffers, launch = expected(lambda b: negate(b, shape=(3000, 5)))
     launch()
     expectation.check_all(buffers)
     buffers.arrays["y"][::2] += 1

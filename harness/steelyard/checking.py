@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -26,7 +27,10 @@ CHUNK: Final = 1 << 15
 """Elements compared at a time: their temporaries stay in a private cache."""
 
 ROWS: Final = 64
-"""Rows kept of each expected result to compare with outputs of timed launches."""
+"""Rows kept at least of each expected result, for outputs of timed launches."""
+
+ELEMENTS: Final = 4096
+"""Elements kept at least: a row of a one-dimensional result is one element."""
 
 
 class Expectation:
@@ -41,9 +45,7 @@ class Expectation:
             self._wanted = list(_answer(_Question.of(description, buffers)))
             draw = np.random.default_rng(seed)
             for wanted in self._wanted:
-                count = wanted.shape[0] if wanted.ndim else 0
-                rows = draw.choice(count, min(ROWS, count), replace=False)
-                self._rows.append(np.sort(rows))
+                self._rows.append(_draw_rows(wanted.shape, draw))
 
     def check_all(self, buffers: Buffers) -> None:
         """Compare every element, then keep only some rows of what was expected.
@@ -104,6 +106,13 @@ class Expectation:
                 f"within {atol + rtol * abs(value):.2g}. Mend the work, or give b.check "
                 "an rtol or atol that it can meet."
             )
+
+
+def _draw_rows(shape: tuple[int, ...], draw: np.random.Generator) -> NDArray[np.intp]:
+    """Draw which rows of a result are kept, in order; all of a small one."""
+    count = shape[0] if shape else 0
+    enough = max(ROWS, -(-ELEMENTS // max(1, math.prod(shape[1:]))))
+    return np.sort(draw.choice(count, min(enough, count), replace=False))
 
 
 def _wrong(got: Array, wanted: Array, rtol: float, atol: float) -> NDArray[np.intp]:
@@ -172,7 +181,7 @@ def _answer(question: _Question) -> tuple[Array, ...]:
     return _reference(question)
 
 
-@functools.lru_cache(maxsize=4)
+@functools.lru_cache(maxsize=2)
 def _reference(question: _Question) -> tuple[Array, ...]:
     """Call the reference on float64 copies of the case's data."""
     buffers = question.data()
