@@ -235,6 +235,10 @@ def test_what_was_raised_is_one_line_and_names_the_users_line():
         exec(users)
     assert raised(caught.value) == "ValueError: a b (users.py:1)"
     assert raised(ValueError("x")) == "ValueError: x"
+    users = compile("import json\njson.loads('')", "/home/users.py", "exec")
+    with pytest.raises(ValueError, match="Expecting") as caught:
+        exec(users)
+    assert raised(caught.value).endswith("(users.py:2)")
 
 
 # Selecting.
@@ -247,6 +251,14 @@ def test_an_override_replaces_numbers_that_are_not_listed():
     """Any size may be weighed; the other axes keep their values."""
     found = select([COPY], overrides={"n": [7, 8]})
     assert [case.axes["n"] for case in found] == [7, 7, 8, 8]
+
+
+def test_a_whole_number_written_as_a_float_is_one_where_the_axis_lists_integers():
+    """-p n=1e6 is a size; an axis of floats keeps its floats."""
+    (case, *_) = select([COPY], overrides={"n": [1e6]})
+    assert type(case.axes["n"]) is int
+    (case, *_) = select([family(n=[0.5])], overrides={"n": [2.0]})
+    assert isinstance(case.axes["n"], float)
 
 
 def test_an_override_of_choices_takes_only_listed_ones():
@@ -347,7 +359,8 @@ def test_overrides_read_as_written(text, values):
         ("n=0:inf:1", "never ends"),
         ("n=0:8:nan", "never ends"),
         ("n=5:1:1", "has no values"),
-        ("n=0:1e15:1", "expected 1 to 10000"),
+        ("n=2^10:2^8:4x", "has no values"),
+        ("n=0:1e15:1", "has more than 10000 values"),
     ],
 )
 def test_a_range_that_is_none_is_refused(text, said):

@@ -123,9 +123,10 @@ def _values(text: str, part: str) -> list[Any]:
         values.append(low)
         low = low * by if grows else low + by
     if not 0 < len(values) <= _MANY:
+        many = f"more than {_MANY}" if values else "no"
         raise SteelyardError(
-            f"-p {text!r}: the range {part!r} has {len(values) or 'no'} values or more; "
-            f"expected 1 to {_MANY}. Change its ends or its step."
+            f"-p {text!r}: the range {part!r} has {many} values. Change its ends or "
+            "its step."
         )
     return values
 

@@ -6,16 +6,21 @@ import difflib
 import hashlib
 import inspect
 import itertools
+import sysconfig
+import traceback
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, overload
+from typing import Any, Final, overload
 
 from steelyard import expression
 from steelyard import mode as modes
 from steelyard.axes import Axis, declared, plain, text_of
 from steelyard.errors import BenchmarkError, SteelyardError
 from steelyard.handles import Builder, Call, Check, Handle
+
+OURS: Final = {"steelyard", "steelyard_device", "steelyard_kernels"}
+"""Packages whose lines say nothing to a user about an error."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,14 +224,22 @@ def select(
 
 
 def raised(error: BaseException) -> str:
-    """Say in one line what was raised and in which line of whose file."""
-    place = ""
-    trace = error.__traceback__
-    while trace is not None:
-        path = Path(trace.tb_frame.f_code.co_filename)
-        if path.parent != Path(__file__).parent and not path.name.startswith("<"):
-            place = f" ({path.name}:{trace.tb_lineno})"
-        trace = trace.tb_next
+    """Say in one line what was raised and in which line of the user's file.
+
+    Where none of the user's is under way it is the innermost line of a library.
+    """
+    frames = [
+        (frame.f_globals.get("__name__", ""), Path(frame.f_code.co_filename), line)
+        for frame, line in traceback.walk_tb(error.__traceback__)
+    ]
+    named = [
+        (path, line)
+        for name, path, line in frames
+        if name.partition(".")[0] not in OURS and not path.name.startswith("<")
+    ]
+    libraries = {Path(place) for place in sysconfig.get_paths().values()}
+    own = [(path, line) for path, line in named if libraries.isdisjoint(path.parents)]
+    place = "".join(f" ({path.name}:{line})" for path, line in (own or named)[-1:])
     message = " ".join(str(error).split())
     return f"{type(error).__name__}: {message}{place}"
 
@@ -253,6 +266,8 @@ def _listed_or_number(listed: Sequence[Any], asked: Any) -> list[Any]:
         ):
             return [value]
     numeric = {int, float}
+    if set(map(type, listed)) == {int} and isinstance(asked, float):
+        asked = int(asked) if asked.is_integer() else asked  # 1e6 of whole numbers
     return [asked] if numeric.issuperset(map(type, (asked, *listed))) else []
 
 
