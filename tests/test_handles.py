@@ -239,6 +239,15 @@ def test_a_file_that_is_no_array_is_named(b, tmp_path, content, said):
     assert str(path) in str(caught.value)
 
 
+def test_a_file_that_is_cut_short_is_told_in_words_of_files(b, tmp_path):
+    """Not in those of how it is read."""
+    path = tmp_path / "x.npy"
+    np.save(path, np.arange(8.0))
+    path.write_bytes(path.read_bytes()[:-8])
+    with pytest.raises(BenchmarkError, match="its data is cut short. Save it"):
+        b.load(path, name="x")
+
+
 def test_folders_archives_and_objects_are_no_arrays(b, tmp_path):
     """Each is refused with its path."""
     np.savez(tmp_path / "x.npz", a=np.zeros(3))

@@ -6,6 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from steelyard import BenchmarkError, Builder
+from steelyard.buffers import Buffers
 from steelyard.handles import Handle
 from steelyard.inputs import _words, collapsed, generate, recipe_hash
 from steelyard.npy import header
@@ -201,6 +202,14 @@ def test_a_file_of_one_repeated_value_is_refused(tmp_path):
     meant = Builder().load(tmp_path / "x.npy", constant=True, name="x")
     assert not generate(meant, 0).any()
     assert generate(Builder().load(tmp_path / "one.npy", name="x"), 0).size == 1
+
+
+def test_a_file_without_a_number_repeats_one_value(tmp_path):
+    """NaN differs from itself, and is no data all the same."""
+    np.save(tmp_path / "x.npy", np.full(3, np.nan))
+    handle = Builder().load(tmp_path / "x.npy", name="x")
+    with pytest.raises(BenchmarkError, match="repeats one value"):
+        Buffers((handle,), 0, {})
 
 
 def test_a_file_that_changed_its_shape_is_refused(tmp_path):

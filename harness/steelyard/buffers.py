@@ -6,9 +6,10 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 import numpy as np
+import psutil
 from numpy.typing import NDArray
 
-from steelyard import inputs
+from steelyard import inputs, npy, units
 from steelyard.errors import BenchmarkError
 from steelyard.handles import Handle, replaced
 from steelyard_device import memory
@@ -40,12 +41,14 @@ class Buffers:
         self.arrays: dict[str, Array] = {}
         self._pristine: dict[str, Array] = {}
         self._sums: dict[str, int] = {}
+        _require_memory(handles)
         for index, handle in enumerate(handles):
             array = _allocate(handle, index)
             if handle.role == "output":
                 poison(array)
             else:
                 array[...] = inputs.generate(handle, seed)
+                _require_data(handle, array)
             if handle.role == "inout":
                 self._pristine[handle.name] = array.copy()
             self.arrays[handle.name] = array
@@ -141,6 +144,30 @@ def poison(array: Array) -> None:
         array.fill(-0.75 * np.finfo(array.dtype).max)
     else:
         array.reshape(-1).view(np.uint8).fill(0x99)
+
+
+def _require_memory(handles: tuple[Handle, ...]) -> None:
+    """Refuse a case before it makes the machine swap or ends its processes."""
+    needed = sum(
+        handle.size * np.dtype(handle.dtype).itemsize * (1 + (handle.role == "inout"))
+        for handle in handles
+    )
+    free = psutil.virtual_memory().available
+    if needed > free:
+        raise BenchmarkError(
+            f"its buffers do not fit into memory: they need {units.size(needed)}, "
+            f"{units.size(free)} are free. Choose a smaller size."
+        )
+
+
+def _require_data(handle: Handle, array: Array) -> None:
+    """Refuse a file that holds no number; `inputs.generate` refuses other constants."""
+    recipe = dict(handle.recipe)
+    if "file" in recipe and not recipe["constant"] and npy.repeats(array):
+        raise BenchmarkError(
+            f"{recipe['file']} repeats one value, which no user's data does. "
+            "Give real data, or b.load(..., constant=True) if it is meant."
+        )
 
 
 def _allocate(handle: Handle, index: int) -> Array:

@@ -33,9 +33,26 @@ def read(path: str) -> NDArray[Any]:
         data = np.load(path, mmap_mode="r", allow_pickle=False)
     except (OSError, ValueError, EOFError) as error:
         raise BenchmarkError(
-            f"{path} cannot be read as .npy: {' '.join(str(error).split())}. Save it "
-            "with numpy.save."
+            f"{path} cannot be read as .npy: {_reason(error)}. Save it with numpy.save."
         ) from None
     if not isinstance(data, np.ndarray):
         raise BenchmarkError(f"{path} is an archive. Save one array with numpy.save.")
     return data
+
+
+def repeats(data: NDArray[Any]) -> bool:
+    """Tell whether all of several elements are the same, or none is a number."""
+    if data.size < 2:
+        return False
+    first = data.flat[0]
+    return bool((data == first).all() or (first != first and (data != data).all()))  # noqa: PLR0124 # only NaN differs from itself
+
+
+def _reason(error: Exception) -> str:
+    """Say what is wrong with a file in words of files."""
+    if "Python objects" in str(error):
+        return "it holds Python objects, not numbers"
+    if "mmap" in str(error):  # its header promises more than it has
+        return "its data is cut short"
+    text = getattr(error, "strerror", None) or str(error)
+    return " ".join(text.split()).rstrip(".")
