@@ -82,6 +82,21 @@ def test_a_module_that_is_run_is_not_imported_with_its_folder(project):
     assert names("suites") == ["first"]
 
 
+def test_a_folder_runs_no_file_that_does_not_mention_steelyard(project):
+    """A setup.py in it is left alone; named itself it is imported."""
+    project(suites__a=one("first"), suites__setup="raise SystemExit('ran')")
+    assert names("suites") == ["first"]
+    with pytest.raises(SteelyardError, match="SystemExit: ran"):
+        names("suites/setup.py")
+
+
+def test_two_benchmarks_of_one_name_in_a_file_are_refused(project):
+    """Python keeps the second alone; the sentence has both lines."""
+    project(suites__a=one("same") + one("same"))
+    with pytest.raises(SteelyardError, match=r"line 5 of .*a\.py and again in line 11"):
+        names("suites/a.py")
+
+
 def test_files_of_one_name_in_two_folders_are_two_modules(project):
     """Each has its own benchmarks; results are kept by the benchmark's name."""
     project(a__same=one("first"), b__same=one("second"))
@@ -113,7 +128,7 @@ def test_packages_of_one_name_are_never_mistaken_for_each_other(project):
     with pytest.raises(SteelyardError) as caught:
         names("a/pack", "b/pack")
     said = str(caught.value)
-    assert "b/pack/__init__.py would be imported as pack, but pack is already" in said
+    assert "b/pack/m.py would be imported as pack.m, but pack is already" in said
     assert "a/pack/__init__.py" in said
 
 
@@ -153,6 +168,7 @@ def test_importing_twice_runs_once(project):
 )
 def test_a_module_that_cannot_be_imported_is_named_with_the_reason(project, text, said):
     """One sentence, whatever it does; a broken module is tried again."""
+    text += "\n# mentions steelyard"
     project(suites__a=text, pack__a=text, **{"pack__-init-": ""})
     for place in ("suites", "suites/a.py", "pack"):
         with pytest.raises(SteelyardError) as caught:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import hashlib
 import importlib
 import importlib.util
@@ -59,7 +60,10 @@ def _modules(place: str) -> Iterator[ModuleType]:
             # Parts below the folder only: it may itself lie in a hidden one, or in "..".
             below = file.relative_to(path).parts
             hidden = any(part.startswith((".", "__pycache__")) for part in below)
-            if not hidden and file.name != "__main__.py":
+            if hidden or file.name == "__main__.py":
+                continue
+            # A folder may hold a setup.py, or anything that should not run.
+            if b"steelyard" in file.read_bytes():
                 yield _import_file(file)
     elif path.is_file():
         yield _import_file(path)
@@ -71,11 +75,38 @@ def _modules(place: str) -> Iterator[ModuleType]:
 
 def _benchmarks(module: ModuleType) -> list[Benchmark]:
     """Return what the module defines itself, not what it imported from another."""
-    return [
+    found = [
         value
         for value in vars(module).values()
         if isinstance(value, Benchmark) and value.function.__module__ == module.__name__
     ]
+    for path in {one.path for one in found}:
+        _require_distinct(path)
+    return found
+
+
+def _require_distinct(path: Path) -> None:
+    """Refuse a file whose second benchmark hides a first of its name."""
+    lines: dict[str, int] = {}
+    for node in ast.parse(path.read_bytes()).body:
+        if not isinstance(node, ast.FunctionDef) or not _is_benchmark(node):
+            continue
+        first = lines.setdefault(node.name, node.lineno)
+        if first != node.lineno:
+            raise SteelyardError(
+                f"benchmark {node.name} is defined in line {first} of {path} and again "
+                f"in line {node.lineno}. Rename one: results are kept by name."
+            )
+
+
+def _is_benchmark(node: ast.FunctionDef) -> bool:
+    """Tell whether one of the decorators reads ``benchmark`` or ``x.benchmark``."""
+    named = [d.func if isinstance(d, ast.Call) else d for d in node.decorator_list]
+    return any(
+        (d.attr if isinstance(d, ast.Attribute) else getattr(d, "id", ""))
+        == "benchmark"
+        for d in named
+    )
 
 
 def _import_file(path: Path) -> ModuleType:
