@@ -110,6 +110,9 @@ def error(*words, code=4):
         (["run", "-p", "n"], "-p 'n' is not of the form"),
         (["run", "-p", "n=1:9:0"], "never ends"),
         (["run", "--mode", "kernel/hot"], "'hot'; expected one of cold, warm"),
+        (["run", "--mode", "latency/warm/0"], "the batch is 0, expected 1 or more"),
+        (["run", "--tag", ""], "--tag is '', expected a word"),
+        (["run", "--tag", "@-1"], "--tag is '@-1', expected a word"),
         (["run", "--mode", ""], "expected one of kernel"),
         (["run", "--input", "x"], "'x', expected name=@file.npy"),
         (["run", "--input", "x=@gone.npy"], "gone.npy: No such file"),
@@ -236,7 +239,7 @@ def test_ctrl_c_keeps_and_shows_the_finished_trials(monkeypatch):
     assert result.exit_code == INTERRUPTED
     assert "interrupted: the run is partial, 3 of 16 trials" in result.stderr
     assert "move" in result.stdout
-    assert "interrupted: partial" in steelyard("show")
+    assert "partial: 3 of 16 turns, interrupted" in steelyard("show")
 
 
 def test_a_disk_that_fills_up_ends_the_run_and_shows_what_was_measured(
@@ -255,7 +258,7 @@ def test_a_disk_that_fills_up_ends_the_run_and_shows_what_was_measured(
     assert result.exit_code == 4
     assert "error: store x: the disk is full" in result.stderr
     assert len(json.loads((desk / "out.json").read_text())["trials"]) == 3
-    assert "failed: partial" in steelyard("show")
+    assert "turns, failed" in steelyard("show")
 
 
 @pytest.mark.usefixtures("desk")
@@ -268,6 +271,54 @@ def test_a_budget_that_ends_too_early_is_unresolved(monkeypatch):
     monkeypatch.setattr(runner, "run", run)
     said = steelyard("run", "--budget", "0.01", code=3)
     assert "the budget ended after 1 of 16 turns; raise --budget" in said
+    assert "never had a turn: move[" in said
+    assert "partial: 1 of 16 turns, the budget ended" in steelyard("show")
+
+
+@pytest.mark.usefixtures("desk")
+def test_a_failure_does_not_hide_that_the_budget_ended(monkeypatch):
+    """Both are said, and the exit code is that of the failure."""
+
+    def run(turns, settings, on_trial, on_turn):
+        pretend(turns[:1], settings, on_trial, on_turn)
+        last = turns[1]
+        on_trial(
+            trials.trial(
+                last.case.id,
+                mode=str(last.mode),
+                block=last.block,
+                position=last.position,
+                error="it broke",
+            )
+        )
+
+    monkeypatch.setattr(runner, "run", run)
+    said = steelyard("run", code=2)
+    assert "the budget ended after 2 of 16 turns" in said
+    assert "never had a turn" in said
+
+
+def test_two_modes_may_be_named_at_once(desk):
+    """With a comma between them."""
+    said = steelyard("run", "--dry-run", "--mode", "kernel/cold,latency/warm/8")
+    assert "kernel/cold" in said
+    assert "latency/warm/8" in said
+
+
+def test_the_built_in_suite_says_that_it_is_one(desk):
+    """Where there are no suites of one's own."""
+    (desk / "suites" / "moving.py").unlink()
+    (desk / "suites").rmdir()
+    assert "the built-in suite; name files" in CliRunner().invoke(main, ["list"]).stderr
+
+
+def test_a_file_of_one_value_is_refused_before_anything_is_measured(desk):
+    """Equal numbers, or none that is one; the advice is for a command line."""
+    for name, value in [("zeros", 0), ("nans", np.nan)]:
+        np.save(desk / f"{name}.npy", np.full(8, value, np.float32))
+        said = error("run", "-p", "n=8", "--input", f"x=@{name}.npy")
+        assert "repeats one value" in said
+        assert "b.load" not in said
 
 
 def test_a_second_run_is_refused_while_one_measures(desk):
@@ -301,7 +352,7 @@ def test_a_benchmark_of_our_own_that_breaks_asks_for_a_report(monkeypatch):
     assert "ZeroDivisionError: ours" in result.stderr
     assert re.search(r"bug in steelyard.*python 3.*numpy", result.stderr)
     monkeypatch.setattr(runner, "run", pretend)
-    assert "failed: partial" in steelyard("show")
+    assert "turns, failed" in steelyard("show")
 
 
 @pytest.mark.usefixtures("desk")
@@ -460,6 +511,18 @@ def test_a_reader_that_goes_away_is_no_regression(desk):
     )
     os.close(write)
     assert (done.returncode, done.stderr) == (128 + signal.SIGPIPE, "")
+
+
+def test_a_full_standard_output_is_one_sentence():
+    """It is no bug of ours: nothing but the sentence is printed."""
+    command = [sys.executable, "-m", "steelyard.cli", "list", "steelyard.builtin"]
+    with Path("/dev/full").open("w") as full:
+        ended = subprocess.run(
+            command, stdout=full, stderr=subprocess.PIPE, text=True, check=False
+        )
+    assert ended.returncode == 4
+    assert ended.stderr.startswith("error: standard output cannot be written: No space")
+    assert ended.stderr.count("\n") == 1
 
 
 def test_a_real_run_end_to_end(tmp_path):

@@ -10,7 +10,16 @@ from rich.console import Console
 
 from steelyard import stats
 from steelyard.errors import SteelyardError
-from steelyard.report import csv_report, details, json_report, markdown, rows, tables
+from steelyard.report import (
+    csv_report,
+    details,
+    json_report,
+    markdown,
+    rows,
+    tables,
+    text,
+)
+from steelyard.stats import Estimate
 
 
 def rendered(parts, width=160):
@@ -90,6 +99,15 @@ def test_a_clock_that_reads_zero_gives_zero_and_no_rate():
     assert row.estimate.value == 0
     assert row.rate("bytes") is None
     assert "0.00" in rendered(tables.page([row], 160))
+
+
+def test_odd_figures_are_written_without_exponents_and_zeros():
+    """A wide interval in whole percents, a rate of a handful of bytes not at all."""
+    assert text.margin(Estimate(1.0, 0.0, 2.0)) == "± 100 %"
+    assert text.margin(Estimate(1.0, 0.0, 1.99)).endswith(" %")
+    assert "e+" not in text.margin(Estimate(1.0, 0.0, 1.993))
+    slow = rows.rows([trials.trial("x", facts={"bytes": 8}, ticks=[8_000_000] * 9)])
+    assert text.gigabytes(slow[0]) == "-"
 
 
 def test_ratios_are_paired_within_blocks():

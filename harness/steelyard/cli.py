@@ -23,6 +23,16 @@ store_option = click.option(
     metavar="PATH|URL",
     help="Where runs are kept; a file or an SQLAlchemy URL.",
 )
+pattern_option = click.option(
+    "-k", "pattern", metavar="EXPR", help="Select by words of case ids with and/or/not."
+)
+overrides_option = click.option(
+    "-p",
+    "overrides",
+    multiple=True,
+    metavar="AXIS=1,2",
+    help="Replace an axis's values: AXIS=1,2 or AXIS=2^10:2^20:4x.",
+)
 relative_option = click.option(
     "--relative-to",
     metavar="AXIS=VALUE",
@@ -38,27 +48,76 @@ def main() -> None:
 
 @main.command()
 @click.argument("paths", nargs=-1)
+@pattern_option
+@overrides_option
 @click.option(
-    "-k", "pattern", metavar="EXPR", help="Words of case ids with and/or/not."
+    "--mode",
+    "modes",
+    multiple=True,
+    metavar="MODE,...",
+    help="What to measure: kernel/cold, latency/warm/64, ...",
+    show_default="what the benchmark asks for, else kernel/cold,kernel/warm",
 )
 @click.option(
-    "-p", "overrides", multiple=True, metavar="AXIS=1,2", help="Or AXIS=2^10:2^20:4x."
+    "--input",
+    "inputs",
+    multiple=True,
+    metavar="X=@FILE.npy",
+    help="Fill the input X from a file.",
 )
 @click.option(
-    "--mode", "modes", multiple=True, help="kernel/cold, latency/warm/64, ..."
+    "--seed",
+    type=int,
+    help="Seed of the inputs and of the order of turns.",
+    show_default="0",
 )
-@click.option("--input", "inputs", multiple=True, metavar="X=@FILE.npy")
-@click.option("--seed", type=int, help="Of the inputs and of the order of turns.")
-@click.option("--budget", type=float, metavar="SECONDS", help="For the whole run.")
-@click.option("--precision", type=float, metavar="PERCENT", help="Half an interval.")
-@click.option("--blocks", type=int, help="Turns of every case.")
-@click.option("--timeout", type=float, metavar="SECONDS", help="Of a silent case.")
-@click.option("--check/--no-check", default=True, help="Check results; on by default.")
+@click.option(
+    "--budget",
+    type=float,
+    metavar="SECONDS",
+    help="End the whole run after this long.",
+    show_default="none",
+)
+@click.option(
+    "--precision",
+    type=float,
+    metavar="PERCENT",
+    help="Sample until half the interval is below this.",
+    show_default="0.5",
+)
+@click.option(
+    "--blocks",
+    type=int,
+    help="Give every case this many turns, each in a new process.",
+    show_default="4",
+)
+@click.option(
+    "--timeout",
+    type=float,
+    metavar="SECONDS",
+    help="Fail a case that is silent for this long.",
+    show_default="60",
+)
+@click.option(
+    "--check/--no-check",
+    default=True,
+    help="Check results against the benchmark's reference.",
+    show_default=True,
+)
 @click.option("--allocations", is_flag=True, help="Count what a launch allocates.")
 @click.option("--dry-run", is_flag=True, help="Print the plan and measure nothing.")
-@click.option("--tag", "tags", multiple=True, help="A name to find the run by.")
-@click.option("--json", "json_file", metavar="FILE|-", help="Write the results there.")
-@click.option("--wait", type=float, default=0.0, metavar="SECONDS", help="For a turn.")
+@click.option("--tag", "tags", multiple=True, help="Name the run, to find it by.")
+@click.option(
+    "--json", "json_file", metavar="FILE|-", help="Write the results to a file."
+)
+@click.option(
+    "--wait",
+    type=float,
+    default=0.0,
+    metavar="SECONDS",
+    help="Wait this long for a run that is measuring.",
+    show_default=True,
+)
 @relative_option
 @store_option
 def run(
@@ -74,7 +133,8 @@ def run(
     """Weigh the cases of PATHS and keep the results.
 
     PATHS are files, folders or modules; without any they are the configured suites,
-    else ./suites, else a small built-in suite.
+    else ./suites, else a small built-in suite. Of a folder those .py files are imported
+    that mention steelyard.
     """
     from steelyard import config, session
     from steelyard.report import json_report, progress, rows
@@ -82,7 +142,7 @@ def run(
     keys = ("seed", "budget", "precision", "blocks", "timeout", "store")
     flags = {key: asked.pop(key) for key in keys} | {"suites": paths or None}
     chosen = config.load(flags)
-    request = session.Asked(places=config.suites(chosen), blocks=chosen.blocks, **asked)
+    request = session.Asked(places=_places(chosen), blocks=chosen.blocks, **asked)
     settings = session.settings(chosen, request, check=check, allocations=allocations)
     turns = session.planned(request, chosen.seed)
     if relative_to:
@@ -110,6 +170,16 @@ def run(
     return outcome.exit_code
 
 
+def _places(chosen: Config) -> list[str]:
+    """Return what to discover; say so where it is nobody's own."""
+    from steelyard import config
+
+    places = config.suites(chosen)
+    if not chosen.suites and places == [config.BUILT_IN]:
+        click.echo("the built-in suite; name files to weigh yours", err=True)
+    return places
+
+
 def _rows(trials: Sequence[Trial], relative: str | None) -> list[Row]:
     from steelyard.report import rows
 
@@ -127,10 +197,8 @@ def _print_rows(made: Sequence[Row]) -> None:
 
 @main.command(name="list")
 @click.argument("paths", nargs=-1)
-@click.option(
-    "-k", "pattern", metavar="EXPR", help="Words of case ids with and/or/not."
-)
-@click.option("-p", "overrides", multiple=True, metavar="AXIS=1,2")
+@pattern_option
+@overrides_option
 def list_(
     paths: tuple[str, ...], pattern: str | None, overrides: Sequence[str]
 ) -> None:
@@ -138,7 +206,7 @@ def list_(
     from steelyard import config, session
 
     chosen = config.load({"suites": paths or None})
-    for case in session.find(config.suites(chosen), pattern, overrides):
+    for case in session.find(_places(chosen), pattern, overrides):
         click.echo(f"{case.id}  {' '.join(map(str, case.modes()))}")
 
 
@@ -147,7 +215,14 @@ def list_(
 @click.argument("case_name", metavar="[CASE]", required=False)
 @click.option("--runs", "all_runs", is_flag=True, help="List the stored runs.")
 @click.option("--repro", is_flag=True, help="Print only how to weigh the case again.")
-@click.option("--format", "shape", type=click.Choice(FORMATS), default="table")
+@click.option(
+    "--format",
+    "shape",
+    type=click.Choice(FORMATS),
+    default="table",
+    help="Write the run in this form.",
+    show_default=True,
+)
 @relative_option
 @store_option
 def show(
@@ -181,7 +256,7 @@ def show(
         elif case is not None:
             stored.print_details(found, made)
         else:
-            stored.print_header(found)
+            stored.print_header(found, len(trials))
             _print_rows(made)
 
 

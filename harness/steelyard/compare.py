@@ -119,9 +119,14 @@ def differences(base: Run, new: Run) -> list[Difference]:
     """Return what differs around two runs, the machine's identity first."""
     found = [
         *(d for group in ("identity", *LISTED) for d in _group(base, new, group)),
-        *_facts("settings of the run", base.settings, new.settings),
+        *_facts("settings of the run", *(_how(side) for side in (base, new))),
     ]
     return list(dict.fromkeys(found))
+
+
+def _how(run: Run) -> dict[str, Any]:
+    """Return how a run measured; how many turns that takes follows from its cases."""
+    return {name: value for name, value in run.settings.items() if name != "turns"}
 
 
 def _group(base: Run, new: Run, group: str) -> Iterator[Difference]:

@@ -37,6 +37,9 @@ PRECISION: Final = 0.5
 TIMEOUT: Final = 60.0
 """Seconds: a case that is silent for longer is taken for hung."""
 
+BUILT_IN: Final = "steelyard.builtin"
+"""The module of the suite that is weighed where there is no other."""
+
 MARKS: Final = ("pyproject.toml", ".git")
 """What marks the folder that the default store lives in."""
 
@@ -91,7 +94,7 @@ def suites(config: Config, folder: Path | None = None) -> list[str]:
     if config.suites:
         return list(config.suites)
     default = (folder or Path.cwd()) / "suites"
-    return [str(default)] if default.is_dir() else ["steelyard.builtin"]
+    return [str(default)] if default.is_dir() else [BUILT_IN]
 
 
 def default_store(folder: Path) -> str:

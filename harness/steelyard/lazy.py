@@ -5,9 +5,11 @@ It also gives every way to end its exit code: see `errors`.
 
 from __future__ import annotations
 
+import errno
 import functools
 import importlib
 import io
+import os
 import sys
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
@@ -101,7 +103,8 @@ class Lazy(click.Group):
         if not standalone_mode:
             return self._plainly(*args, **extra)
         _never_fail_to_print()
-        sys.exit(self._exit_code(*args, **extra))
+        code = self._exit_code(*args, **extra)
+        sys.exit(_unwritten() or code)
 
     def _plainly(self, *arguments: Any, **extra: Any) -> Any:
         """Run click's own main, which then raises instead of ending the process."""
@@ -120,6 +123,8 @@ class Lazy(click.Group):
         except SystemExit:  # click's and rich's answer to a reader who has gone
             return BROKEN_PIPE
         except Exception as error:  # noqa: BLE001 # the last line of defence
+            if _is_of_output(error):
+                return _full(error)
             return _report(error)
         return result if isinstance(result, int) else 0
 
@@ -129,6 +134,47 @@ def _never_fail_to_print() -> None:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")
+
+
+def _unwritten() -> int:
+    """Write what is left of standard output; return the exit code if that fails."""
+    if sys.stdout is None:  # closed by who started us: there is nobody to write to
+        return 0
+    try:
+        sys.stdout.flush()
+    except BrokenPipeError:
+        _discard_output()
+        return BROKEN_PIPE
+    except OSError as error:
+        return _full(error)
+    return 0
+
+
+def _is_of_output(error: Exception) -> bool:
+    """Tell whether a stream took no more: an error of a named file has its own."""
+    full = {errno.ENOSPC, errno.EDQUOT, errno.EIO}
+    return isinstance(error, OSError) and not error.filename and error.errno in full
+
+
+def _full(error: Exception) -> int:
+    _discard_output()
+    click.echo(
+        f"error: standard output cannot be written: {getattr(error, 'strerror', error)}."
+        " Send it elsewhere; what was measured is in the store.",
+        err=True,
+    )
+    return USAGE
+
+
+def _discard_output() -> None:
+    """Let Python's own flush at exit succeed."""
+    try:
+        output = sys.stdout.fileno()
+    except (OSError, ValueError):  # a stream in memory, or a closed one
+        return
+    null = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(null, output)
+    os.close(null)
 
 
 def _report(error: Exception) -> int:

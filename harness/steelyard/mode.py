@@ -76,10 +76,12 @@ def parse(text: str) -> Mode:
             cache = word
         elif word and word in FLAVOURS[quantity]:
             flavour = word
-        elif (
-            word.isdecimal() and int(word) > 0 and quantity in {"per_launch", "latency"}
-        ):
+        elif word.isdecimal() and quantity in {"per_launch", "latency"}:
             batch = int(word)
+            if not batch:
+                raise SteelyardError(
+                    f"mode {text!r}: the batch is 0, expected 1 or more."
+                )
         else:
             known = (*CACHES[quantity], *filter(None, FLAVOURS[quantity]))
             raise _unknown(text, word, known)

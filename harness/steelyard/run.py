@@ -15,11 +15,11 @@ from pathlib import Path
 from typing import Any, Final
 
 from steelyard import machine
-from steelyard.errors import StoreError
+from steelyard.errors import SteelyardError, StoreError
 from steelyard.machine import UNKNOWN
 
-STATES: Final = ("running", "finished", "interrupted", "failed")
-"""As stored; a ``running`` run whose process is gone reads ``killed``."""
+STATES: Final = ("running", "finished", "budget", "interrupted", "failed")
+"""As stored; ``budget`` is a run that ended because its budget did, and a ``running`` run whose process is gone reads ``killed``."""
 
 SHORTEST: Final = 4
 """Fewest characters of an id or commit that select: fewer match by accident."""
@@ -53,6 +53,19 @@ class Run:
     def partial(self) -> bool:
         """Whether some of its turns may be missing."""
         return self.state != "finished"
+
+
+def check_tags(tags: Sequence[str]) -> None:
+    """Refuse tags that could not name a run.
+
+    Raises:
+        SteelyardError: one is empty, or begins with the @ of ``@-1``.
+    """
+    for tag in tags:
+        if not tag.strip() or tag.startswith("@"):
+            raise SteelyardError(
+                f"--tag is {tag!r}, expected a word that does not begin with @."
+            )
 
 
 def now() -> str:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
-from steelyard import discovery, lock, runner
+from steelyard import discovery, lock, npy, runner
 from steelyard import mode as modes
 from steelyard import plan as plans
 from steelyard import run as runs
@@ -63,8 +63,17 @@ class Outcome:
     def missing(self) -> set[tuple[str, str]]:
         """Cases and modes that were planned and never had a turn."""
         asked = {(turn.case.id, str(turn.mode)) for turn in self.turns}
-        seen = {(trial.case, trial.mode) for trial in self.trials}
-        return {point for point in asked - seen if point[0] not in self.failed}
+        return asked - {(trial.case, trial.mode) for trial in self.trials}
+
+    @property
+    def cut_short(self) -> bool:
+        """Whether a turn was left out that no failure explains."""
+        broken = {(t.case, t.mode) for t in self.trials if t.error}
+        had = {t.position for t in self.trials}
+        return any(
+            turn.position not in had and (turn.case.id, str(turn.mode)) not in broken
+            for turn in self.turns
+        )
 
     @property
     def exit_code(self) -> int:
@@ -84,26 +93,33 @@ def planned(asked: Asked, seed: int) -> tuple[Turn, ...]:
     Raises:
         SteelyardError: something asked for does not exist or cannot be read.
     """
-    chosen = [modes.parse(text) for text in asked.modes] or None
+    runs.check_tags(asked.tags)
+    words = [word for text in asked.modes for word in text.split(",")]
+    chosen = [modes.parse(word) for word in words] or None
     cases = find(asked.places, asked.pattern, asked.overrides)
     _check_inputs(read_inputs(asked.inputs), cases)
     return plans.plan(cases, _once(chosen), asked.blocks, seed)
 
 
-def _check_inputs(names: Iterable[str], cases: Sequence[Case]) -> None:
-    """Refuse a file for a buffer that no chosen case fills."""
-    if not names:
+def _check_inputs(files: Mapping[str, str], cases: Sequence[Case]) -> None:
+    """Refuse a file for a buffer that no chosen case fills, or of one value."""
+    if not files:
         return
     filled = {
         handle.name
         for case in cases
         for handle in case.describe().handles_of("input", "inout")
     }
-    for name in names:
+    for name, path in files.items():
         if name not in filled:
             raise SteelyardError(
                 f"--input {name}=: no chosen case has an input of that name; they have "
                 f"{', '.join(sorted(filled)) or 'none'}."
+            )
+        if npy.repeats(npy.read(path)):
+            raise SteelyardError(
+                f"--input {name}: {path} repeats one value, which no user's data does. "
+                "Give real data."
             )
 
 
@@ -192,18 +208,18 @@ def weigh(
         SteelyardError: another run measures, or the store cannot be opened.
     """
     with lock.measuring(asked.wait), Store.open(store_url) as store:
-        facts = asdict(how) | {"blocks": asked.blocks}
+        facts = asdict(how) | {"blocks": asked.blocks, "turns": len(turns)}
         outcome = Outcome(runs.new(runs.command(), facts, asked.tags), turns)
         store.begin(outcome.run)
-        on_start(outcome.run)
 
         def keep(trial: Trial) -> None:
             outcome.trials.append(trial)
             store.add(outcome.run.uid, trial)
 
         try:
+            on_start(outcome.run)
             runner.run(turns, how, keep, on_turn)
-            outcome.state = "finished"
+            outcome.state = "budget" if outcome.cut_short else "finished"
         except KeyboardInterrupt:
             outcome.state = "interrupted"
         except StoreError as error:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from typing import Final
 
 import click
 
@@ -17,6 +18,10 @@ from steelyard.session import Outcome
 
 CLEAR = "\r\x1b[K"
 """Back to the start of the line, and erase it (ECMA-48, EL)."""
+
+
+SHOWN: Final = 5
+"""Names listed of those that never had a turn."""
 
 
 class Progress:
@@ -61,12 +66,16 @@ def ending(outcome: Outcome, store: str) -> None:
         click.echo(
             f"interrupted: the run is partial, {done} of {asked} trials.", err=True
         )
-    elif done < asked and not outcome.failed and outcome.problem is None:
+    elif outcome.state == "budget":
         click.echo(
             f"the budget ended after {done} of {asked} turns; raise --budget, or ask for "
             "fewer cases, modes or --blocks.",
             err=True,
         )
+        if outcome.missing:
+            names = sorted(" ".join(point) for point in outcome.missing)
+            more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
+            click.echo(f"never had a turn: {', '.join(names[:SHOWN])}{more}", err=True)
     if outcome.failed:
         click.echo(f"failed: {', '.join(sorted(outcome.failed))}", err=True)
     name = outcome.run.short

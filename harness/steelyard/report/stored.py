@@ -86,9 +86,9 @@ def print_runs(store: Store) -> None:
     tables.console().print(table)
 
 
-def print_header(run: Run) -> None:
-    """Print which run this is; a partial one says so."""
-    tables.console().print(tables.run_header(run))
+def print_header(run: Run, done: int) -> None:
+    """Print which run this is; a partial one says how many turns it had."""
+    tables.console().print(tables.run_header(run, done))
 
 
 def print_details(run: Run, made: Sequence[Row]) -> None:

@@ -27,7 +27,10 @@ PAGE: Final = 160
 """Columns where there is no terminal to ask: a file or a pipe has room."""
 
 PADDING: Final = 2
-"""Columns between two cells."""
+"""Columns behind a cell."""
+
+DIVIDER: Final = 1
+"""Columns of what the box draws between two cells: a space."""
 
 ABOVE: Final = (1, 0, 0, 0)
 """A free line above each part."""
@@ -53,9 +56,9 @@ def console(*, stderr: bool = False) -> Console:
     return made
 
 
-def run_header(run: Run) -> RenderableType:
-    """Return what every report of a run begins with."""
-    first, *rest = text.header(run)
+def run_header(run: Run, done: int | None = None) -> RenderableType:
+    """Return what every report of a run begins with; ``done`` counts its turns."""
+    first, *rest = text.header(run, done)
     return Text(first, style="bold").append(
         "\n" + "\n".join(rest), style="not bold dim"
     )
@@ -140,7 +143,9 @@ def _fitting(
     """Leave out columns, the most dispensable first, until the rest fits."""
     kept = list(columns)
     sizes = {
-        c.title: PADDING + max(cell_len(c.title), *(cell_len(c.cell(r)) for r in group))
+        c.title: PADDING
+        + DIVIDER
+        + max(cell_len(c.title), *(cell_len(c.cell(r)) for r in group))
         for c in kept
     }
     while sum(sizes[c.title] for c in kept) > width:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, Final
 
 from steelyard import units
@@ -12,6 +13,12 @@ from steelyard.run import Run
 from steelyard.stats import Estimate
 
 NOTHING = "-"
+
+SLOW: Final = 1e7
+"""Bytes per second below which no rate is written: little but zeros, and of a launch."""
+
+ENDINGS: Final[Mapping[str, str]] = MappingProxyType({"budget": "the budget ended"})
+"""States of a run whose word alone does not say what happened."""
 
 
 def time(row: Row) -> str:
@@ -23,7 +30,11 @@ def margin(estimate: Estimate | None) -> str:
     """Write half the interval: ``± 0.4 %``."""
     if estimate is None:
         return NOTHING
-    return f"± {100 * estimate.half_width:.2g} %" if estimate.value else NOTHING
+    if not estimate.value:
+        return NOTHING
+    percent = 100 * estimate.half_width
+    # Two figures of 99.5 and more would be written with an exponent.
+    return f"± {percent:.0f} %" if percent >= 99.5 else f"± {percent:.2g} %"
 
 
 def ratio(estimate: Estimate | None) -> str:
@@ -38,7 +49,7 @@ def ratio(estimate: Estimate | None) -> str:
 def gigabytes(row: Row) -> str:
     """Write 10^9 bytes per second."""
     rate = row.rate("bytes")
-    return units.figures(rate / 1e9, 3) if rate else NOTHING
+    return units.figures(rate / 1e9, 3) if rate and rate >= SLOW else NOTHING
 
 
 def rate(row: Row, quantity: str, unit: str) -> str:
@@ -52,27 +63,38 @@ def axes(values: Mapping[str, Any]) -> str:
     return ", ".join(f"{name}={value}" for name, value in values.items())
 
 
-def header(run: Run) -> list[str]:
-    """Describe a run in four lines: which, where, with what, how."""
+def header(run: Run, done: int | None = None) -> list[str]:
+    """Describe a run in four lines: which, where, with what, how.
+
+    ``done`` is the number of turns it had, where that is known.
+    """
     return [
-        _which(run),
+        _which(run, done),
         _where(run.machine),
         _with(run.machine),
         f"$ {run.command}",
     ]
 
 
-def _which(run: Run) -> str:
+def _which(run: Run, done: int | None) -> str:
     ended = run.partial and run.state != "running"
     dirty = " with changes" if run.dirty else ""
     words = [
         f"run {run.short}",
         f"{run.started[:16].replace('T', ' ')} UTC",
-        *([f"{run.state}: partial"] * ended),
+        *([_partial(run, done)] * ended),
         f"commit {run.commit[:10]}{dirty}",
         *([f"tags {', '.join(run.tags)}"] if run.tags else []),
     ]
     return " · ".join(words)
+
+
+def _partial(run: Run, done: int | None) -> str:
+    """Write ``partial: 3 of 8 turns, the budget ended``."""
+    asked = run.settings.get("turns")  # older runs did not store it
+    known = done is not None and asked is not None
+    turns = f"{done} of {asked} turns, " if known else ""
+    return f"partial: {turns}{ENDINGS.get(run.state, run.state)}"
 
 
 def _where(facts: Mapping[str, Any]) -> str:
