@@ -210,7 +210,7 @@ def test_cases_are_only_checked_where_benchmarks_are_disabled(
 
 def test_two_runs_never_weigh_at_once(project):
     """While another process holds the machine, a test fails and says who that is."""
-    with lock.measuring(path=project / "steelyard.lock"):
+    with lock.measuring(path=project / "lock"):
         done = run_pytest(project, "suites/tiny.py", "--benchmark-only", "-k", "assign")
     assert done.code == 1, done.text
     assert f"another run measures on this machine: process {os.getpid()}" in done.text
