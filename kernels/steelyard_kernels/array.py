@@ -63,14 +63,13 @@ class Array:
             f"kernel; call steelyard_kernels.array.{ufunc.__name__}, if there is one."
         )
 
-    def __floordiv__(self, other: Operand) -> NoReturn:
-        raise _no_operator(self, "//")
+    def _refuse(self, _other: object) -> NoReturn:
+        raise KernelError(
+            f"{self.graph.kernel}: arrays of a kernel have no operator // @ or %; what "
+            "they have is listed in steelyard_kernels.array."
+        )
 
-    def __matmul__(self, other: object) -> NoReturn:
-        raise _no_operator(self, "@")
-
-    def __mod__(self, other: Operand) -> NoReturn:
-        raise _no_operator(self, "%")
+    __floordiv__ = __matmul__ = __mod__ = _refuse
 
     def __add__(self, other: Operand) -> Array:
         return add(self, other)
@@ -153,13 +152,6 @@ class Array:
             f"{self.graph.kernel}: a value of shape {self.shape} cannot be indexed or "
             "iterated while the kernel is traced; write whole-array operations."
         )
-
-
-def _no_operator(x: Array, operator: str) -> KernelError:
-    return KernelError(
-        f"{x.graph.kernel}: arrays of a kernel have no operator {operator}; what they "
-        "have is listed in steelyard_kernels.array."
-    )
 
 
 def __getattr__(name: str) -> NoReturn:
