@@ -154,12 +154,6 @@ class Array:
         )
 
 
-def __getattr__(name: str) -> NoReturn:
-    own = (f for f in globals().values() if getattr(f, "__module__", "") == __name__)
-    have = ", ".join(f.__name__ for f in own if f.__name__[0] != "_" and f is not Array)
-    raise AttributeError(f"kernels have no function {name!r}; they have {have}")
-
-
 def _apply(op: str, *operands: Operand, first: int = 0) -> Array:
     """Apply op; weak operands from position `first` on take the arrays' dtype."""
     arrays = [operand for operand in operands if isinstance(operand, Array)]
@@ -393,17 +387,13 @@ def var(
 
 def _reduce(op: str, x: Array, axis: Axis, keepdims: bool) -> Array:
     """Reduce the last axis; None is all axes, of which there may be one at most."""
-    if axis is None and x.ndim > 1:
-        raise KernelError(
-            f"{x.graph.kernel}: {op} over all axes of shape {x.shape}, but only the "
-            "last can be reduced; pass axis=-1."
-        )
     if axis is None and x.ndim == 0:  # all of one element, and no axis to keep
         row = x.graph.broadcast(x.node, (1,))
         return Array(x.graph, x.graph.reduce(op, row, keepdims=False), x.weak)
-    if axis not in {None, -1, x.ndim - 1}:
+    if axis not in {-1, x.ndim - 1} and (axis is not None or x.ndim > 1):
+        over = "all axes" if axis is None else f"axis {axis}"
         raise KernelError(
-            f"{x.graph.kernel}: {op} over axis {axis} of shape {x.shape}, but "
-            "reductions run over the last axis; pass axis=-1, or the array transposed."
+            f"{x.graph.kernel}: {op} over {over} of shape {x.shape}, but only the last "
+            "can be reduced; pass axis=-1, or the array transposed."
         )
     return Array(x.graph, x.graph.reduce(op, x.node, keepdims=keepdims))
