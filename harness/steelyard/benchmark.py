@@ -71,8 +71,9 @@ class Benchmark:
         return (inspect.getdoc(self.function) or "").partition("\n")[0]
 
     def source_hash(self) -> str:
-        """Return a hash of the file that defines it, with all that the function calls."""
-        return hashlib.blake2b(self.path.read_bytes(), digest_size=8).hexdigest()
+        """Return a hash of its name and its file, which has what the function calls."""
+        text = self.name.encode() + self.path.read_bytes()
+        return hashlib.blake2b(text, digest_size=8).hexdigest()
 
     def cases(self, overrides: Mapping[str, Sequence[Any]] | None = None) -> list[Case]:
         """Return the product of the axes, ``overrides`` replacing their values."""
