@@ -74,7 +74,8 @@ def bars() -> Iterator[str]:
         ["what", "bar", "measured", ""],
         [
             [bar["what"], bar["bar"], bar["figure"], _mark(bar["met"])]
-            for bar in document["bars"]
+            for bars in document["bars"].values()
+            for bar in bars
         ],
     )
 
