@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import hashlib
 import inspect
 import itertools
@@ -199,6 +198,8 @@ def select(
     known = {name for one in benchmarks for name in one.axes}
     for name in replaced:
         if name not in known:
+            import difflib
+
             near = difflib.get_close_matches(name, known, 1)
             hint = f"did you mean {near[0]}?" if near else f"known: {_listed(known)}."
             raise SteelyardError(f"no benchmark has an axis {name!r}; {hint}")
@@ -215,6 +216,8 @@ def select(
         asked = [f"-k {pattern!r}"] if pattern else []
         asked += [f"-p {n}={','.join(map(str, v))}" for n, v in replaced.items()]
         ids = [case.id for one in benchmarks for case in one.cases()]
+        import difflib
+
         near = difflib.get_close_matches(pattern or "", ids, 1, cutoff=0.3)
         hint = f"The nearest is {near[0]}. " if near else ""
         raise SteelyardError(

@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 import numpy as np
-import psutil
 from numpy.typing import NDArray
 
 from steelyard import inputs, npy, units
@@ -24,6 +23,9 @@ ZONE_BYTE: Final = 0xA5
 
 COLUMNS: Final = 512
 """Words in a row of a checksum: long enough to sum at the speed of memory."""
+
+SMALL: Final = 64 << 20
+"""Bytes that any machine has; nobody is asked about less."""
 
 STAGGER: Final = 9 * memory.LINE
 """Buffers start this far apart within their page: a load behind a store whose address
@@ -152,6 +154,10 @@ def _require_memory(handles: tuple[Handle, ...]) -> None:
         handle.size * np.dtype(handle.dtype).itemsize * (1 + (handle.role == "inout"))
         for handle in handles
     )
+    if needed < SMALL:
+        return
+    import psutil
+
     free = psutil.virtual_memory().available
     if needed > free:
         raise BenchmarkError(

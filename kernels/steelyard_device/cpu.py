@@ -164,7 +164,7 @@ def delay(steps: int, result: np.ndarray[tuple[int], np.dtype[np.float32]]) -> L
 
     The last value goes to ``result[0]``, so that the work cannot be skipped.
     """
-    return Launch(_library().delay, (steps, result.ctypes.data), 1)
+    return Launch(_probes()["delay"], (steps, result.ctypes.data), 1)
 
 
 class Flush:
@@ -180,7 +180,7 @@ class Flush:
         self._memory = np.ones(-(-max(nbytes, 1) // 128) * 16, np.uint64)
         self._sums = memory.empty((8 * pool_size(),), np.uint64)
         addresses = (self._memory.ctypes.data, nbytes, self._sums.ctypes.data)
-        self._walk = Launch(_library().walk, addresses, pool_size())
+        self._walk = Launch(_probes()["walk"], addresses, pool_size())
 
     def __call__(self) -> None:
         """Walk once, the caller on a processor of its own like the others."""
@@ -254,8 +254,6 @@ class _Library:
     window: ctypes._CFunctionType
     worker: Function
     null: Function
-    delay: Function
-    walk: Function
 
 
 @functools.cache
@@ -268,9 +266,13 @@ def _library() -> _Library:
         window=ctypes.CFUNCTYPE(None, pointer, int64, int32)(at["window"]),
         worker=Function("pool_worker", at["pool_worker"]),
         null=Function("null", at["null"]),
-        delay=Function("delay", at["delay"]),
-        walk=Function("walk", at["walk"]),
     )
+
+
+@functools.cache
+def _probes() -> dict[str, Function]:
+    at = llvm.link(llvm.assemble(native.PROBES_TEXT), native.PROBES)
+    return {name: Function(name, address) for name, address in at.items()}
 
 
 def _start_thread(entry: int, slot_: _Slot, processor: int) -> None:

@@ -13,14 +13,8 @@ from __future__ import annotations
 from steelyard_device.errors import DeviceError
 from steelyard_device.llvm import Host
 
-ENTRIES = (
-    "pool_worker",
-    "launch_many",
-    "window",
-    "null",
-    "delay",
-    "walk",
-)
+ENTRIES = ("pool_worker", "launch_many", "window", "null")
+PROBES = ("delay", "walk")
 
 # Per architecture: the number of the futex call, a spin hint, and a fence that
 # later instructions wait for.
@@ -74,7 +68,6 @@ _TEMPLATE = r"""
 
 declare i64 @syscall(i64, ...)
 declare i32 @clock_gettime(i32, ptr)
-declare float @llvm.fma.f32(float, float, float)
 {declarations}
 
 define ptr @pool_worker(ptr %slot) {
@@ -264,6 +257,12 @@ define void @window(ptr %launch, i64 %count, i32 %fenced) {
 define void @null(ptr %args, ptr %ticket, i32 %index, i32 %count) {
   ret void
 }
+"""
+
+# Work of known length, and a walk through memory: made when first asked for, because
+# the first kernel of a process should not wait for them.
+PROBES_TEXT = r"""
+declare float @llvm.fma.f32(float, float, float)
 
 define void @delay(ptr %args, ptr %ticket, i32 %index, i32 %count) {
 entry:

@@ -64,11 +64,13 @@ def candidates(
 
 def heuristic(program: Program, machine: Machine, *, aligned: bool = True) -> Schedule:
     """Return the candidate that the model predicts to be fastest."""
-    if strategy(program) == "normalization" and not is_nothing(program):
-        from steelyard_kernels.schedule.normalization import model
+    if is_nothing(program):
+        return _nothing(machine)
+    if strategy(program) == "pointwise":
+        return pointwise_model.heuristic(program, machine, aligned=aligned)
+    from steelyard_kernels.schedule.normalization import model
 
-        return model.heuristic(program, machine, aligned=aligned)
-    return rank(program, machine, aligned=aligned)[0][0]
+    return model.heuristic(program, machine, aligned=aligned)
 
 
 def lower(program: Program, schedule: Schedule, *, aligned: bool = True) -> Lowered:

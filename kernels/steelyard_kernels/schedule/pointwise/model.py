@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import product
 from math import prod
 
@@ -31,7 +32,11 @@ CHUNKS = (1 << 12, 1 << 14, 1 << 16)
 
 
 def candidates(
-    program: Program, machine: Machine, *, aligned: bool = True
+    program: Program,
+    machine: Machine,
+    *,
+    aligned: bool = True,
+    prefetches: Sequence[int] = (0, 512),
 ) -> tuple[Pointwise, ...]:
     """Return every legal schedule worth trying, in order."""
     check_program(program)
@@ -48,7 +53,7 @@ def candidates(
     full = machine.lanes(widest)
     found = []
     for knobs in product(
-        (full, 2 * full), (1, 2, 4), (0, 1), CHUNKS, (False, True), (0, 512)
+        (full, 2 * full), (1, 2, 4), (0, 1), CHUNKS, (False, True), prefetches
     ):
         schedule = Pointwise(*knobs)
         if schedule.threads == 1 and schedule.chunk != CHUNKS[0]:
@@ -97,6 +102,22 @@ def _pressure(schedule: Pointwise, statements: int, full: int) -> float:
     """Return nanoseconds a vector lost to spilling; 32 registers hold what is live."""
     live = statements * schedule.unroll * (schedule.lanes / full) / 2
     return max(0.0, live - 32) * OPERATION_NS / 8
+
+
+def heuristic(program: Program, machine: Machine, *, aligned: bool = True) -> Pointwise:
+    """Return the best predicted candidate; none that prefetches, which only costs."""
+    memory: dict[tuple[int, bool], float] = {}  # by what memory traffic depends on
+    moved = traffic(program)
+    best: tuple[float, Pointwise] | None = None
+    for schedule in candidates(program, machine, aligned=aligned, prefetches=(0,)):
+        key = schedule.threads, schedule.streaming
+        if key not in memory:
+            memory[key] = memory_term(moved, schedule, machine)
+        total = predict(program, schedule, machine, memory[key]).total
+        if best is None or total < best[0]:
+            best = total, schedule
+    assert best is not None
+    return best[1]
 
 
 def rank(
