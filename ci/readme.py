@@ -165,7 +165,7 @@ def machine(facts: Mapping[str, Any], command: str) -> str:
     checkout = facts["versions"]
     return (
         f"`{command}` on {identity['cpu']}, {len(settings['affinity'])} cores, "
-        f"hypervisor {settings['hypervisor']}, Python {checkout['python']}, commit "
+        f"hypervisor {identity['hypervisor']}, Python {checkout['python']}, commit "
         f"`{checkout.get('commit', 'unknown')[:10]}`"
     )
 
