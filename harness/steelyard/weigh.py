@@ -24,7 +24,7 @@ from steelyard.trial import METHOD_VERSION, Trial
 from steelyard.windows import window_of
 from steelyard_device import cpu
 
-TRIAL_BUDGET: Final = 0.1
+TRIAL_BUDGET: Final = 0.08
 """Seconds of sampling in one trial unless the run has a budget: four blocks of it give a
 median of 100 us kernels to a few per mille, and a suite of 100 rows in a minute."""
 
