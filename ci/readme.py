@@ -69,6 +69,7 @@ def bars() -> Iterator[str]:
     """Every bar of ci/bars.py with its figure."""
     document = json.loads(BARS.read_text())
     yield machine(document["machine"], document["command"])
+    yield "(weighed in parts; the commit is that of the last)"
     yield ""
     yield from _table(
         ["what", "bar", "measured", ""],

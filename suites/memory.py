@@ -1,6 +1,6 @@
 """What this machine's memory gives: copy, triad, and three streams scaled in place.
 
-Sizes are those of the other suites, so that each of them finds its yardstick here:
+Sizes are among those of the other suites, which bring the yardsticks of the rest:
 100 and 4,194,304 elements (adam), 1024 rows of 768, 4096 and 5140 (bias_layernorm). NumPy, on one thread and in several
 passes, is no yardstick for cold memory and is weighed warm, here as everywhere.
 """

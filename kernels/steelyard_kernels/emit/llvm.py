@@ -213,7 +213,7 @@ class _Emitter:
         )
 
     def fence(self, _node: Fence) -> None:
-        if self.w.host.triple.startswith(("x86_64", "i686")):
+        if self.w.host.architecture == "x86_64":
             self.w.do(self.w.call("void", "llvm.x86.sse.sfence"))
         else:
             self.w.do("fence seq_cst")

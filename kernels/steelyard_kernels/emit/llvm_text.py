@@ -152,7 +152,7 @@ class Writer:
 
     def needs(self, feature: str, what: str) -> None:
         """Raise `Unsupported` on an x86 machine that lacks a CPU feature."""
-        x86 = self.host.triple.startswith(("x86_64", "i686"))
+        x86 = self.host.architecture == "x86_64"
         if x86 and feature not in self.host.features:
             raise Unsupported(
                 f"{what} needs the CPU feature {feature}, which {self.host.cpu} lacks; "
