@@ -3,7 +3,7 @@
 import pytest
 
 from steelyard_kernels.builder import Builder, const, index
-from steelyard_kernels.dtypes import bool_, float16, float32, float64, int64
+from steelyard_kernels.dtypes import bool_, float16, float32, float64, int32, int64
 from steelyard_kernels.errors import CompilerBug, Unsupported
 from steelyard_kernels.loops import (
     CONDITION,
@@ -28,6 +28,7 @@ from steelyard_kernels.verify import RULES, verify
 
 N = Var("n", INDEX)
 F = typed(float32)
+INT32 = typed(int32)
 F16 = typed(float32, 16)
 X = Buffer("x", float32, N)
 Y = Buffer("y", float32, N, access="out", alignment=64)
@@ -119,8 +120,82 @@ def test_a_broken_rule_is_said_with_its_node(rule, body):
 
 
 def test_every_rule_is_broken_by_some_test():
-    """No rule is without its example (a name's is below)."""
-    assert {rule for rule, _ in BROKEN} | {"name"} == set(RULES)
+    """No rule is without its example (a name's and a GPU's are below)."""
+    below = {"name", "block", "uniform"}
+    assert {rule for rule, _ in BROKEN} | below == set(RULES)
+
+
+@pytest.mark.parametrize(
+    ("target", "threads"), [("cpu", 32), ("cuda", 0), ("cuda", 1025)]
+)
+def test_only_a_gpu_has_blocks_of_threads(target, threads):
+    """A CPU's kernel shares its work in another way."""
+    with pytest.raises(CompilerBug, match="has the threads of a block"):
+        verify(Kernel("k", (), (), threads=threads), target)
+
+
+def barrier_kernel(condition):
+    """Make a kernel with a barrier behind `condition(builder, shared)`."""
+    b = Builder(INT32)
+    shared = b.alloc("s", float32, 32, "shared")
+    with b.branch(condition(b, shared)):
+        b.effect("barrier")
+    return b.kernel("k", (X, N), threads=64)
+
+
+def of_a_loop(b, shared):
+    """Return a condition that depends on the thread from a loop's second turn on."""
+    with b.loop(0, 4, 1, b.number(0)) as loop:
+        loop.yields(b.thread())
+    return b.let("lt", loop.results[0], b.number(3))
+
+
+def of_a_side(b, shared):
+    """Return a condition of which of two values the thread's number chose."""
+    with b.branch(b.let("lt", b.thread(), b.number(7))) as branch:
+        branch.gives(b.number(1))
+        branch.otherwise()
+        branch.gives(b.number(2))
+    return b.let("lt", branch.results[0], b.number(2))
+
+
+@pytest.mark.parametrize(
+    "condition",
+    [
+        lambda b, s: b.let("lt", b.thread(), b.number(3)),
+        lambda b, s: b.let("lt", b.load(s, b.thread()), ONE),
+        lambda b, s: b.let("lt", b.let("shuffle_xor", b.load(s, 0), b.number(1)), ONE),
+        lambda b, s: b.let("lt", b.load(b.alloc("r", float32, 4, "register"), 0), ONE),
+        of_a_loop,
+        of_a_side,
+    ],
+)
+def test_a_barrier_is_for_all_threads_of_a_block(condition):
+    """Behind a condition that depends on the thread it is refused."""
+    with pytest.raises(CompilerBug, match="every thread of a block reaches a barrier"):
+        verify(barrier_kernel(condition), "cuda")
+
+
+@pytest.mark.parametrize(
+    "condition",
+    [
+        lambda b, s: b.let("lt", b.block(), b.number(3)),
+        lambda b, s: b.let("lt", b.load(s, 3), ONE),
+        lambda b, s: b.let("lt", b.load(X, b.block()), ONE),
+    ],
+)
+def test_a_barrier_may_stand_where_the_whole_block_goes(condition):
+    """What the block's number or one element decides is the same for its threads."""
+    verify(barrier_kernel(condition), "cuda")
+
+
+def test_a_barrier_in_a_loop_needs_bounds_of_the_block():
+    """Threads that turn more often than others would wait for them."""
+    b = Builder(INT32)
+    with b.loop(0, b.thread(), 1):
+        b.effect("barrier")
+    with pytest.raises(CompilerBug, match="every thread of a block reaches a barrier"):
+        verify(b.kernel("k", (), threads=64), "cuda")
 
 
 def test_a_kernel_name_is_a_symbol():
@@ -182,7 +257,7 @@ def test_what_only_a_gpu_has_is_legal_there_and_unsupported_on_a_cpu():
         Let(Var("m", total.type), "mma", (fragment, fragment, total)),
         Let(Var("d", F), "shuffle_xor", (ONE, index(16))),
     )
-    verify(Kernel("k", (source, N), body), "cuda")
+    verify(Kernel("k", (source, N), body, threads=32), "cuda")
     for statement in body[2:]:
         with pytest.raises(Unsupported, match="does not exist on target cpu"):
             verify(Kernel("k", (source, N), (statement,)))
@@ -192,11 +267,11 @@ def test_an_asynchronous_copy_goes_from_global_to_shared():
     """Typing rules hold for effects too."""
     body = (Effect("copy_async", (X, ZERO, X, ZERO, index(8))),)
     with pytest.raises(CompilerBug, match="copies from a global buffer to a shared"):
-        verify(Kernel("k", (X, N), body), "cuda")
+        verify(Kernel("k", (X, N), body, threads=32), "cuda")
 
 
 def test_a_matrix_instruction_adds_half_products_to_float32():
     """Fragments of other dtypes are refused."""
     body = (Let(Var("m", F16), "mma", (ONES, ONES, ONES)),)
     with pytest.raises(CompilerBug, match="mma: "):
-        verify(Kernel("k", (), body), "cuda")
+        verify(Kernel("k", (), body, threads=32), "cuda")

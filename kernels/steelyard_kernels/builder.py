@@ -62,19 +62,28 @@ def const(value: float, dtype: DType, lanes: int = 1) -> Const:
     return Const(value, typed(dtype, lanes))
 
 
-def index(value: Index) -> Operand:
-    """Return an int64 operand of a Python integer or an operand."""
-    return Const(value, INDEX) if isinstance(value, int) else value
+def index(value: int) -> Const:
+    """Return an int64 index."""
+    return Const(value, INDEX)
 
 
 class Builder:
-    """Collects the statements of the innermost open body."""
+    """Collects the statements of the innermost open body.
 
-    __slots__ = ("body", "count")
+    `index` is the type of its indices: INDEX, or int32 on a GPU, where half the
+    registers and instructions do as long as nothing is larger.
+    """
 
-    def __init__(self) -> None:
+    __slots__ = ("body", "count", "index")
+
+    def __init__(self, index: Type = INDEX) -> None:
         self.body: list[Statement] = []
         self.count = 0
+        self.index = index
+
+    def number(self, value: Index) -> Operand:
+        """Return an index of a Python integer or an operand."""
+        return Const(value, self.index) if isinstance(value, int) else value
 
     def fresh(self, type_: Type, name: str = "v") -> Var:
         """Return a new variable `name.N`; parameters have no dot, so none clashes."""
@@ -119,14 +128,14 @@ class Builder:
 
     def mask_below(self, count: Index, lanes: int) -> Var:
         """Return the mask of the lanes below `count`."""
-        return self._made("mask_below", typed(bool_, lanes), index(count))
+        return self._made("mask_below", typed(bool_, lanes), self.number(count))
 
     def at(self, op: str, a: Index, b: Index) -> Operand:
         """Do index arithmetic: constants fold, and adding 0 or times 1 is free."""
-        a, b = index(a), index(b)
+        a, b = self.number(a), self.number(b)
         if isinstance(b, Const):
             if isinstance(a, Const) and op in FOLDED:
-                return Const(FOLDED[op](a.value, b.value), INDEX)
+                return Const(FOLDED[op](a.value, b.value), self.index)
             if NEUTRAL.get(op) == b.value:
                 return a
         elif isinstance(a, Const) and op in {"add", "mul"}:
@@ -143,7 +152,7 @@ class Builder:
     ) -> Var:
         """Read `lanes` elements from `buffer[at]` on."""
         var = self.fresh(typed(buffer.dtype, lanes), buffer.name.split(".", 1)[0])
-        self.body.append(Load(var, buffer, index(at), mask, alignment))
+        self.body.append(Load(var, buffer, self.number(at), mask, alignment))
         return var
 
     def store(
@@ -157,11 +166,13 @@ class Builder:
         alignment: int = 0,
     ) -> None:
         """Write the lanes of `value` to `buffer[at]` on."""
-        self.body.append(Store(buffer, index(at), value, mask, streaming, alignment))
+        self.body.append(
+            Store(buffer, self.number(at), value, mask, streaming, alignment)
+        )
 
     def prefetch(self, buffer: Buffer, at: Index, locality: int = 3) -> None:
         """Ask for the cache line of `buffer[at]`."""
-        self.body.append(Prefetch(buffer, index(at), locality))
+        self.body.append(Prefetch(buffer, self.number(at), locality))
 
     def fence(self) -> None:
         """Order the streaming stores before what follows."""
@@ -181,9 +192,13 @@ class Builder:
         self.body.append(Alloc(buffer))
         return buffer
 
-    def loop(self, start: Index, stop: Index, step: int, *first: Operand) -> Loop:
+    def loop(
+        self, start: Index, stop: Index, step: int, *first: Operand, unroll: int = 0
+    ) -> Loop:
         """Open `for var in range(start, stop, step)` carrying the values `first`."""
-        return Loop(self, index(start), index(stop), step, first)
+        return Loop(
+            self, self.number(start), self.number(stop), step, first, unroll=unroll
+        )
 
     def branch(self, condition: Operand) -> Branch:
         """Open a two-way branch: see `Branch`."""
@@ -191,17 +206,41 @@ class Builder:
 
     def parallel(self, extent: Index, chunk: int, threads: int = 0) -> ParallelLoop:
         """Open the outermost loop; entering it gives (low, high) of a chunk."""
-        return ParallelLoop(self, index(extent), chunk, threads)
+        return ParallelLoop(self, self.number(extent), chunk, threads)
 
-    def kernel(self, name: str, parameters: Sequence[Parameter]) -> Kernel:
-        """Close the kernel."""
-        return Kernel(name, tuple(parameters), tuple(self.body))
+    def thread(self) -> Var:
+        """Return which thread of its block this is."""
+        return self._made("thread", self.index)
+
+    def block(self) -> Var:
+        """Return which block of the launch this is."""
+        return self._made("block", self.index)
+
+    def kernel(
+        self,
+        name: str,
+        parameters: Sequence[Parameter],
+        *,
+        threads: int = 0,
+        registers: int = 0,
+    ) -> Kernel:
+        """Close the kernel; see `Kernel` for what a GPU's has besides."""
+        return Kernel(name, tuple(parameters), tuple(self.body), threads, registers)
 
 
 class Loop:
     """An open `For`: its `var`, what it `carried`, and its `results` after it."""
 
-    __slots__ = ("_args", "_builder", "_outer", "_yields", "carried", "results", "var")
+    __slots__ = (
+        "_args",
+        "_builder",
+        "_outer",
+        "_unroll",
+        "_yields",
+        "carried",
+        "results",
+        "var",
+    )
 
     def __init__(
         self,
@@ -210,10 +249,13 @@ class Loop:
         stop: Operand,
         step: int,
         first: tuple[Operand, ...],
+        *,
+        unroll: int,
     ) -> None:
         self._builder = builder
         self._args = (start, stop, step, first)
-        self.var = builder.fresh(INDEX, "i")
+        self._unroll = unroll
+        self.var = builder.fresh(builder.index, "i")
         self.carried = tuple([builder.fresh(x.type, "c") for x in first])
         self.results = tuple([builder.fresh(x.type, "r") for x in first])
         self._yields: tuple[Operand, ...] = ()
@@ -241,6 +283,7 @@ class Loop:
                 tuple(body),
                 self._yields,
                 self.results,
+                self._unroll,
             )
         )
 
@@ -307,8 +350,8 @@ class ParallelLoop:
     ) -> None:
         self._builder = builder
         self._args = (extent, chunk, threads)
-        self.low = builder.fresh(INDEX, "low")
-        self.high = builder.fresh(INDEX, "high")
+        self.low = builder.fresh(builder.index, "low")
+        self.high = builder.fresh(builder.index, "high")
 
     def __enter__(self) -> tuple[Var, Var]:
         self._outer = self._builder.body

@@ -11,7 +11,7 @@
               | Store(buffer, index, value, mask, streaming, alignment)
               | Prefetch(buffer, index, locality)
               | Alloc(buffer)
-              | For(var, start, stop, step, carried, body, yields, results)
+              | For(var, start, stop, step, carried, body, yields, results, unroll)
               | If(condition, body, values, orelse, else_values, results)
               | Parallel(low, high, extent, chunk, threads, body)
               | Fence()
@@ -19,7 +19,9 @@
 
 A program is in A-normal form and SSA: every `Var` is defined once in the whole
 kernel, before its uses, and seen inside the body that defines it and the bodies
-nested there. Indices, extents and bounds are int64 scalars, counted in elements.
+nested there. Indices, extents and bounds are int64 scalars (on a GPU also int32),
+counted in elements. On a CPU threads share a `Parallel`; on a GPU the body is what one
+thread does, told by the operations `thread` and `block` which it is.
 The table OPERATIONS is in `operations`, the short way to make statements in
 `builder`, the printer in `loops_print`, the rules in `verify`.
 """
@@ -173,7 +175,8 @@ class For:
 
     Each of `carried` is a variable of the body and what it holds in the first
     iteration; `yields` are what they hold in the next, and `results` what they
-    held in the end (the first values if there is no iteration).
+    held in the end (the first values if there is no iteration). `unroll` is how
+    many iterations a GPU's compiler spells out (0: it chooses).
     """
 
     var: Var
@@ -184,6 +187,7 @@ class For:
     body: tuple[Statement, ...]
     yields: tuple[Operand, ...] = ()
     results: tuple[Var, ...] = ()
+    unroll: int = 0
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -236,8 +240,14 @@ Parameter: TypeAlias = Buffer | Var
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Kernel:
-    """A whole kernel; `name` is its symbol, `parameters` the order of its slots."""
+    """A whole kernel; `name` is its symbol, `parameters` the order of its slots.
+
+    On a GPU `threads` make a block, and a thread may use at most `registers` (0: the
+    compiler chooses).
+    """
 
     name: str
     parameters: tuple[Parameter, ...]
     body: tuple[Statement, ...]
+    threads: int = 0
+    registers: int = 0

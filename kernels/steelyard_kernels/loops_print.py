@@ -31,7 +31,9 @@ if TYPE_CHECKING:
 def text(kernel: Kernel) -> str:
     """Return the whole kernel as indented pseudo-code, one statement a line."""
     head = ", ".join(_parameter(parameter) for parameter in kernel.parameters)
-    lines = [f"kernel {kernel.name}({head}):", *_body(kernel.body, 1)]
+    block = f" by {kernel.threads} threads" if kernel.threads else ""
+    most = f" of {kernel.registers} registers" if kernel.registers else ""
+    lines = [f"kernel {kernel.name}({head}){block}{most}:", *_body(kernel.body, 1)]
     return "\n".join(lines) + "\n"
 
 
@@ -106,12 +108,13 @@ def _where(mask: Operand | None, alignment: int) -> str:
 def _nested(node: For | If | Parallel, depth: int) -> Iterator[str]:
     pad = "    " * depth
     match node:
-        case For(var, start, stop, step, carried, body, yields, results):
+        case For(var, start, stop, step, carried, body, yields, results, unroll):
             first = ", ".join(f"{var.name} = {_operand(x)}" for var, x in carried)
             given = f" -> {_operands(results)}" if results else ""
             head = f"{_operand(start)}, {_operand(stop)}, {step}"
             carrying = f" carrying {first}" if first else ""
-            yield f"{pad}for {var.name} in range({head}){carrying}{given}:"
+            spelled = f" unroll {unroll}" if unroll else ""
+            yield f"{pad}for {var.name} in range({head}){spelled}{carrying}{given}:"
             yield from _body(body, depth + 1)
             if yields:
                 yield f"{pad}    yield {_operands(yields)}"

@@ -11,6 +11,7 @@ from steelyard_kernels.dtypes import (
     bool_,
     float16,
     float32,
+    int32,
     int64,
 )
 from steelyard_kernels.loops import Buffer, Type, typed
@@ -58,6 +59,14 @@ class EffectOperation:
     arity: int
     rule: EffectRule
     targets: frozenset[str]
+
+
+def _is_index(type_: Type | Buffer) -> bool:
+    return type_ in {typed(int64), typed(int32)}
+
+
+def _number(_args: Types, stated: Type | None) -> Type | None:
+    return stated if stated and _is_index(stated) else None
 
 
 def _same(kinds: tuple[str, ...]) -> Callable[[Types, Type | None], Type | None]:
@@ -111,7 +120,7 @@ def _splat(args: Types, stated: Type | None) -> Type | None:
 
 def _extract(args: Types, _stated: Type | None) -> Type | None:
     vector, lane = args
-    fits = lane.dtype is int64 and lane.lanes == 1
+    fits = _is_index(lane)
     return typed(vector.dtype) if fits else None
 
 
@@ -128,13 +137,13 @@ def _reduce(kinds: tuple[str, ...]) -> Callable[[Types, Type | None], Type | Non
 
 
 def _mask_below(args: Types, stated: Type | None) -> Type | None:
-    fits = stated and stated.dtype is bool_ and args[0] == typed(int64)
+    fits = stated and stated.dtype is bool_ and _is_index(args[0])
     return stated if fits else None
 
 
 def _shuffle(args: Types, _stated: Type | None) -> Type | None:
     value, lane = args
-    return value if lane == typed(int64) else None
+    return value if _is_index(lane) else None
 
 
 def _matrix(args: Types, _stated: Type | None) -> Type | None:
@@ -159,12 +168,13 @@ LOGICAL = Rule(
 SELECT = Rule("a bool of one or all lanes chooses from two of one type", _select)
 CAST = Rule("the result has the argument's lanes", _cast)
 SPLAT = Rule("a scalar goes to every lane of its own dtype", _splat)
-EXTRACT = Rule("a vector and a constant int64 lane give a scalar", _extract)
+EXTRACT = Rule("a vector and a constant lane give a scalar", _extract)
 IOTA = Rule("the result is an integer", _iota)
 REDUCE_NUMBER = Rule("a vector of numbers gives a scalar", _reduce(("float", "int")))
 REDUCE_BOOL = Rule("a vector of bool gives a scalar bool", _reduce(("bool",)))
-MASK_BELOW = Rule("an int64 scalar gives a bool vector", _mask_below)
-SHUFFLE = Rule("a value and an int64 lane give the value's type", _shuffle)
+MASK_BELOW = Rule("an index gives a bool vector", _mask_below)
+SHUFFLE = Rule("a value and a lane, an index, give the value's type", _shuffle)
+NUMBERED = Rule("the result is an index", _number)
 MATRIX = Rule("two fragments of one half type add to a float32 fragment", _matrix)
 
 ANYWHERE = frozenset({"cpu", "cuda"})
@@ -206,6 +216,8 @@ OPERATIONS: dict[str, Operation] = {
     "reduce_max": Operation(1, REDUCE_NUMBER, ANYWHERE),
     "reduce_and": Operation(1, REDUCE_BOOL, ANYWHERE),
     "reduce_or": Operation(1, REDUCE_BOOL, ANYWHERE),
+    "thread": Operation(0, NUMBERED, CUDA),  # which of its block's this is
+    "block": Operation(0, NUMBERED, CUDA),  # which of the launch's this is
     "shuffle_xor": Operation(2, SHUFFLE, CUDA),  # from the lane i ^ mask of the warp
     "shuffle_down": Operation(2, SHUFFLE, CUDA),  # from the lane i + delta
     "mma": Operation(3, MATRIX, CUDA),  # a @ b + c on a warp's fragments
@@ -219,7 +231,7 @@ def _copies(args: Kinds) -> bool:
         and isinstance(source, Buffer)
         and (to.space, source.space) == ("shared", "global")
         and to.dtype is source.dtype
-        and all(kind == typed(int64) for kind in (to_index, index, count))
+        and all(_is_index(kind) for kind in (to_index, index, count))
     )
 
 
@@ -229,7 +241,7 @@ COPY = EffectRule(
     "(to, index, source, index, elements)",
     _copies,
 )
-WAIT = EffectRule("takes the copies that may still run", lambda a: a[0] == typed(int64))
+WAIT = EffectRule("takes the copies that may still run", lambda a: _is_index(a[0]))
 
 EFFECTS: dict[str, EffectOperation] = {
     "barrier": EffectOperation(0, BARRIER, CUDA),

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NoReturn
 
-from steelyard_kernels.dtypes import ALL, bool_
+from steelyard_kernels.dtypes import ALL, bool_, int32
 from steelyard_kernels.errors import CompilerBug, Unsupported
 from steelyard_kernels.loops import (
     ACCESSES,
@@ -37,6 +37,7 @@ from steelyard_kernels.loops import (
 )
 from steelyard_kernels.loops_print import statement_text
 from steelyard_kernels.operations import EFFECTS, OPERATIONS
+from steelyard_kernels.uniform import divergent_barriers
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -47,7 +48,7 @@ RULES = {
     "buffer": "a buffer is a parameter or allocated before its use",
     "known": "an operation or effect is a row of the tables",
     "arity": "an operation has the arguments of its row",
-    "index": "an index, bound or extent is an int64 scalar",
+    "index": "an index, bound or extent is an int64 scalar, or int32 on a GPU",
     "element": "a value has its buffer's dtype",
     "mask": "a mask is bool with the value's lanes",
     "type": "a type comes from `typed` and has a power of two of lanes, up to 64",
@@ -63,9 +64,13 @@ RULES = {
     "condition": "a condition is a bool scalar",
     "parallel": "a parallel loop is a statement of the kernel itself, and the only one",
     "space": "a buffer's space is one its place allows",
-    "stack": "a stack buffer's extent is a constant",
+    "stack": "the extent of a stack, shared or register buffer is a constant",
+    "block": "a GPU's kernel has the threads of a block, up to 1024, a CPU's none",
+    "uniform": "every thread of a block reaches a barrier: no condition or bound around "
+    "it depends on the thread",
     "lane": "the lane of an extract is a constant inside the vector",
 }
+INDICES = {"cpu": (INDEX,), "cuda": (INDEX, typed(int32))}
 SPACES_OF = {"cpu": ("stack",), "cuda": ("stack", "shared", "register")}
 TYPES = frozenset(typed(dtype, 1 << power) for dtype in ALL for power in range(7))
 
@@ -86,6 +91,7 @@ class _Verifier:
         "checks",
         "defined",
         "fences",
+        "indices",
         "parallels",
         "scope",
         "target",
@@ -93,6 +99,7 @@ class _Verifier:
 
     def __init__(self, target: str) -> None:
         self.target = target
+        self.indices = INDICES[target]
         self.defined: set[str] = set()
         self.scope: dict[str, Type] = {}
         self.buffers: dict[str, Buffer] = {}
@@ -114,6 +121,8 @@ class _Verifier:
     def kernel(self, kernel: Kernel) -> None:
         named = kernel.name.isascii() and kernel.name.isidentifier()
         self.require(named, "name", kernel.name)
+        threads = range(1, 1025) if self.target == "cuda" else (0,)
+        self.require(kernel.threads in threads, "block", kernel.name)
         for scalar in kernel.parameters:  # first: extents name them
             if isinstance(scalar, Var):
                 self.define(scalar, scalar.name)
@@ -128,7 +137,10 @@ class _Verifier:
                 self.parallel_body(statement)
             else:
                 self.checks[type(statement)](statement)
-        self.require(self.fences, "fenced", kernel.name)
+        self.require(self.fences or self.target == "cuda", "fenced", kernel.name)
+        if self.target == "cuda":
+            for barrier in divergent_barriers(kernel):
+                _broken(RULES["uniform"], barrier)
 
     def require(self, holds: bool, rule: str, node: Statement | str) -> None:
         if not holds:
@@ -152,7 +164,7 @@ class _Verifier:
 
     def is_index(self, operand: Operand, node: Statement) -> None:
         self.use(operand, node)
-        if operand.type is not INDEX:
+        if operand.type not in self.indices:
             _broken(RULES["index"], node)
 
     def add_buffer(self, buffer: Buffer, node: Statement | str, *, legal: bool) -> None:
@@ -161,7 +173,7 @@ class _Verifier:
         self.require(legal, "space", node)
         extent = buffer.extent
         known = isinstance(extent, Const) or extent.name in self.scope
-        self.require(known and extent.type == INDEX, "index", node)
+        self.require(known and extent.type in self.indices, "index", node)
         self.is_alignment(buffer.alignment, node)
         self.defined.add(buffer.name)
         self.buffers[buffer.name] = buffer
@@ -229,8 +241,7 @@ class _Verifier:
         space = node.buffer.space
         legal = space in SPACES_OF[self.target]
         self.add_buffer(node.buffer, node, legal=legal)
-        constant = space != "stack" or isinstance(node.buffer.extent, Const)
-        self.require(constant, "stack", node)
+        self.require(isinstance(node.buffer.extent, Const), "stack", node)
 
     def fence(self, _node: Fence) -> None:
         self.fences = True
@@ -258,7 +269,7 @@ class _Verifier:
         for _, first in node.carried:
             self.use(first, node)
         inner = [node.var, *(var for var, _ in node.carried)]
-        self.require(node.var.type == INDEX, "index", node)
+        self.require(node.var.type in self.indices, "index", node)
         self.within(node.body, inner, node.yields, node)
         types = [var.type for var, _ in node.carried]
         for values in ([first for _, first in node.carried], node.yields, node.results):
@@ -304,7 +315,7 @@ class _Verifier:
         self.require(node.chunk > 0, "step", node)
         self.require(node.threads >= 0, "step", node)
         for bound in (node.low, node.high):
-            self.require(bound.type == INDEX, "index", node)
+            self.require(bound.type in self.indices, "index", node)
         self.within(node.body, (node.low, node.high), (), node)
 
 

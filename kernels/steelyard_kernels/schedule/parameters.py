@@ -25,11 +25,16 @@ class Slot:
 
 @dataclass(frozen=True, slots=True)
 class Lowered:
-    """A kernel of the loop IR, its slots, and how many threads run it (0: all)."""
+    """A kernel of the loop IR, its slots, and how many threads run it (0: all).
+
+    On a GPU `threads` make a block, and a launch has a block for every `per_block` of
+    what the last slot says, its runtime extent.
+    """
 
     kernel: Kernel
     slots: tuple[Slot, ...]
     threads: int
+    per_block: int = 0
 
 
 @dataclass(frozen=True, slots=True)

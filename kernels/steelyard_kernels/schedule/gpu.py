@@ -1,0 +1,75 @@
+"""What schedules need to know of a GPU: one description an architecture.
+
+Limits of a multiprocessor are those of CUDA's programming guide, table "Technical
+Specifications per Compute Capability". Multiprocessors and rates are of one card of
+the architecture, named beside it: predictions rank schedules of one program, and a
+card with more of both keeps the order.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import prod
+from typing import Final
+
+from steelyard_kernels.dtypes import int32
+from steelyard_kernels.expr import Program
+from steelyard_kernels.loops import INDEX, Type, typed
+
+WARP: Final = 32
+VECTOR_BYTES: Final = 16  # the widest load and store of a thread
+MAX_THREADS: Final = 1024  # of a block
+REGISTER_UNIT: Final = 8  # a thread's registers are allotted in steps of
+
+
+@dataclass(frozen=True, slots=True)
+class Gpu:
+    """One architecture: a multiprocessor's limits, and a card's size and rate.
+
+    `memory_rate` is in bytes a nanosecond, read and written.
+    """
+
+    arch: str
+    card: str
+    multiprocessors: int
+    memory_rate: float
+    l2_bytes: int
+    threads: int  # resident on a multiprocessor
+    blocks: int
+    registers: int = 1 << 16
+    shared_bytes: int = 100 << 10
+
+    def blocks_resident(self, threads: int, registers: int, shared: int = 0) -> int:
+        """Return how many blocks of a kernel fit a multiprocessor at once."""
+        each = -(-registers // REGISTER_UNIT) * REGISTER_UNIT * WARP
+        warps = -(-threads // WARP)
+        limits = [self.threads // (warps * WARP), self.blocks]
+        if registers:
+            limits.append(self.registers // (each * warps))
+        if shared:
+            limits.append(self.shared_bytes // shared)
+        return min(limits)
+
+
+# Rates are data sheets' but for sm_90a: 4.2 is an H200's measured copy (FACTS.md 1).
+GPUS: Final = {
+    gpu.arch: gpu
+    for gpu in (
+        Gpu("sm_80", "A100 80GB", 108, 1.9, 40 << 20, 2048, 32, shared_bytes=164 << 10),
+        Gpu("sm_86", "A10", 72, 0.55, 6 << 20, 1536, 16),
+        Gpu("sm_89", "L40S", 142, 0.8, 96 << 20, 1536, 24),
+        Gpu("sm_90a", "H200", 132, 4.2, 60 << 20, 2048, 32, shared_bytes=228 << 10),
+        Gpu("sm_100a", "B200", 148, 7.2, 126 << 20, 2048, 32, shared_bytes=228 << 10),
+        Gpu("sm_120a", "RTX 5090", 170, 1.6, 96 << 20, 1536, 24),
+    )
+}
+
+
+def index_type(program: Program) -> Type:
+    """Return the type of a kernel's indices: int32 where every index surely fits.
+
+    A block may count beyond the last element by what it takes at once: 2**24.
+    """
+    nodes = (*program.inputs, *(output.value for output in program.outputs))
+    largest = max((prod(node.shape) for node in nodes), default=0)
+    return typed(int32) if largest < (1 << 31) - (1 << 24) else INDEX

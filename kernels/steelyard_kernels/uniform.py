@@ -1,0 +1,111 @@
+"""Which values of a GPU's kernel are the same in every thread of a block.
+
+A barrier behind a condition that depends on the thread hangs, or lets threads pass
+each other. A value is varying when anything it is made of is: the thread's number, a
+shuffle (lanes of one warp agree after one, warps of a block do not), a load whose
+index or mask varies, or one from memory of this thread.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from steelyard_kernels.loops import (
+    Const,
+    Effect,
+    For,
+    If,
+    Kernel,
+    Let,
+    Load,
+    Operand,
+    Parallel,
+    Statement,
+    Var,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+VARYING = frozenset({"thread", "shuffle_xor", "shuffle_down", "mma"})
+PRIVATE = frozenset({"register", "stack"})
+
+
+def divergent_barriers(kernel: Kernel) -> tuple[Effect, ...]:
+    """Return the barriers that not every thread of a block is sure to reach."""
+    varying: set[str] = set()
+    size = -1
+    while len(varying) != size:  # what a loop carries may vary from its second turn on
+        size = len(varying)
+        _mark(kernel.body, varying)
+    return tuple(_barriers(kernel.body, varying, diverged=False))
+
+
+def _mark(body: Sequence[Statement], varying: set[str]) -> None:
+    """Add what varies, of one walk over the statements."""
+
+    def varies(*operands: Operand | None) -> bool:
+        return any(isinstance(x, Var) and x.name in varying for x in operands)
+
+    for node in body:
+        if isinstance(node, Let):
+            if node.op in VARYING or varies(*node.args):
+                varying.add(node.var.name)
+        elif isinstance(node, Load):
+            if node.buffer.space in PRIVATE or varies(node.index, node.mask):
+                varying.add(node.var.name)
+        elif isinstance(node, For):
+            _mark_loop(node, varying)
+        elif isinstance(node, If):
+            _mark_branch(node, varying)
+        elif isinstance(node, Parallel):
+            _mark(node.body, varying)
+
+
+def _mark_branch(node: If, varying: set[str]) -> None:
+    _mark(node.body, varying)
+    _mark(node.orelse, varying)
+    for result, *sides in zip(node.results, node.values, node.else_values, strict=True):
+        if any(
+            isinstance(x, Var) and x.name in varying for x in (node.condition, *sides)
+        ):
+            varying.add(result.name)
+
+
+def _mark_loop(node: For, varying: set[str]) -> None:
+    def varies(*operands: Operand) -> bool:
+        return any(not isinstance(x, Const) and x.name in varying for x in operands)
+
+    turns = varies(node.start, node.stop)
+    if turns:
+        varying.add(node.var.name)
+    for (var, first), last in zip(node.carried, node.yields, strict=True):
+        if turns or varies(first, last):
+            varying.add(var.name)
+    _mark(node.body, varying)
+    for result, (var, _), last in zip(
+        node.results, node.carried, node.yields, strict=True
+    ):
+        if turns or varies(var, last):
+            varying.add(result.name)
+
+
+def _barriers(
+    body: Sequence[Statement], varying: set[str], *, diverged: bool
+) -> Iterator[Effect]:
+    """Yield the barriers in bodies that only some threads may run."""
+
+    def varies(*operands: Operand) -> bool:
+        return any(isinstance(x, Var) and x.name in varying for x in operands)
+
+    for node in body:
+        if isinstance(node, Effect):
+            if diverged and node.op == "barrier":
+                yield node
+        elif isinstance(node, For):
+            inside = diverged or varies(node.start, node.stop)
+            yield from _barriers(node.body, varying, diverged=inside)
+        elif isinstance(node, If):
+            inside = diverged or varies(node.condition)
+            yield from _barriers(node.body, varying, diverged=inside)
+            yield from _barriers(node.orelse, varying, diverged=inside)
