@@ -51,6 +51,30 @@ def run(kernel, arguments, grid, *, seed=0):
             _Block(kernel.threads, int(block), arrays, scalars, watches).run(kernel)
 
 
+def launch(program, lowered, arrays, scalars=None):
+    """Run a lowered program on copies of its arrays; return the outputs by name."""
+    held = [np.array(array, order="C") for array in arrays]
+    outputs = {
+        output.name: np.full(output.value.shape, poison(output.value.dtype))
+        if output.updates is None
+        else held[output.updates]
+        for output in program.outputs
+    }
+    values = []
+    for slot in lowered.slots:
+        if slot.kind == "input":
+            values.append(held[slot.index])
+        elif slot.kind == "output":
+            values.append(outputs[program.outputs[slot.index].name])
+        else:
+            number = (scalars or {}).get(slot.name, slot.index)
+            values.append(slot.index if slot.kind == "extent" else number)
+    names = [parameter.name for parameter in lowered.kernel.parameters]
+    grid = -(-values[-1] // lowered.per_block) if lowered.per_block else 1
+    run(lowered.kernel, dict(zip(names, values, strict=True)), grid)
+    return outputs
+
+
 def _flat(array, buffer):
     assert array.dtype == np.dtype(buffer.dtype.numpy_name), buffer.name
     flat = array.view()
