@@ -52,16 +52,16 @@ class Gpu:
         return min(limits)
 
 
-# Rates are data sheets' but for sm_90a: 4.2 is an H200's measured copy (FACTS.md 1).
+# Rates are data sheets' but for sm_90a: 4200 is an H200's measured copy (FACTS.md 1).
 GPUS: Final = {
     gpu.arch: gpu
     for gpu in (
-        Gpu("sm_80", "A100 80GB", 108, 1.9, 40 << 20, 2048, 32, shared_bytes=164 << 10),
-        Gpu("sm_86", "A10", 72, 0.55, 6 << 20, 1536, 16),
-        Gpu("sm_89", "L40S", 142, 0.8, 96 << 20, 1536, 24),
-        Gpu("sm_90a", "H200", 132, 4.2, 60 << 20, 2048, 32, shared_bytes=228 << 10),
-        Gpu("sm_100a", "B200", 148, 7.2, 126 << 20, 2048, 32, shared_bytes=228 << 10),
-        Gpu("sm_120a", "RTX 5090", 170, 1.6, 96 << 20, 1536, 24),
+        Gpu("sm_80", "A100 80GB", 108, 1900, 40 << 20, 2048, 32, shared_bytes=164 << 10),
+        Gpu("sm_86", "A10", 72, 550, 6 << 20, 1536, 16),
+        Gpu("sm_89", "L40S", 142, 800, 96 << 20, 1536, 24),
+        Gpu("sm_90a", "H200", 132, 4200, 60 << 20, 2048, 32, shared_bytes=228 << 10),
+        Gpu("sm_100a", "B200", 148, 7200, 126 << 20, 2048, 32, shared_bytes=228 << 10),
+        Gpu("sm_120a", "RTX 5090", 170, 1600, 96 << 20, 1536, 24),
     )
 }
 

@@ -10,9 +10,11 @@ from steelyard_kernels.expr import Program
 from steelyard_kernels.schedule.gpu import MAX_THREADS, VECTOR_BYTES, WARP
 from steelyard_kernels.schedule.space import Space
 
-MOST_REGISTERS: Final = 255  # that an instruction can name
-MOST_LANES: Final = 16  # single bytes of the widest access
+BLOCKS: Final = range(WARP, MAX_THREADS + 1, WARP)  # of whole warps
+LANES: Final = (1, 2, 4, 8, 16)  # up to single bytes of the widest access
 MOST_VECTORS: Final = 8  # that a thread has in flight
+LEAST_REGISTERS: Final = 16  # less than ptxas takes anyway
+MOST_REGISTERS: Final = 255  # that an instruction can name
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -52,9 +54,7 @@ def check(
     program: Program, schedule: CudaPointwise, space: Space, *, aligned: bool
 ) -> None:
     """Raise KernelError where a schedule does not fit a program or a GPU."""
-    why = _out_of_range(schedule) or _unaligned(
-        program, schedule, space, aligned=aligned
-    )
+    why = problem(program, schedule, space, aligned=aligned)
     if why:
         raise KernelError(
             f"{program.name}: schedule {schedule.label} {why}, "
@@ -62,19 +62,31 @@ def check(
         )
 
 
+def problem(
+    program: Program, schedule: CudaPointwise, space: Space, *, aligned: bool
+) -> str:
+    """Say why a schedule does not fit, and what to choose instead; "" if it does."""
+    return _out_of_range(schedule) or _unaligned(
+        program, schedule, space, aligned=aligned
+    )
+
+
 def _out_of_range(schedule: CudaPointwise) -> str:
     """Say which knob no GPU has, and what to choose instead."""
-    if schedule.threads not in range(WARP, MAX_THREADS + 1, WARP):
+    if schedule.threads not in BLOCKS:
         wanted = f"a multiple of {WARP} up to {MAX_THREADS}"
         return f"has blocks of {schedule.threads} threads; choose {wanted}"
-    if schedule.lanes not in {1, 2, 4, 8, MOST_LANES}:
-        wanted = f"a power of two up to {MOST_LANES}"
+    if schedule.lanes not in LANES:
+        wanted = f"a power of two up to {LANES[-1]}"
         return f"has vectors of {schedule.lanes} elements; choose {wanted}"
-    if schedule.unroll not in range(1, MOST_VECTORS + 1):
+    if not 1 <= schedule.unroll <= MOST_VECTORS:
         wanted = f"1 to {MOST_VECTORS}"
         return f"has {schedule.unroll} vectors in flight; choose {wanted}"
-    if schedule.registers not in {0, *range(16, MOST_REGISTERS + 1)}:
-        wanted = f"16 to {MOST_REGISTERS}, or 0 for the compiler's choice"
+    if (
+        schedule.registers
+        and not LEAST_REGISTERS <= schedule.registers <= MOST_REGISTERS
+    ):
+        wanted = f"{LEAST_REGISTERS} to {MOST_REGISTERS}, or 0: the compiler's choice"
         return f"allows {schedule.registers} registers; choose {wanted}"
     return ""
 

@@ -1,0 +1,222 @@
+"""Candidates of the pointwise strategy on a GPU, and what each is predicted to cost.
+
+A launch is its ramp, then memory traffic and instructions, which overlap for the most
+part, then what the last wave and the last block add. Memory is as fast as the loads in
+flight let it be (Little's law).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import product
+from math import ceil, gcd, hypot, prod
+from typing import Final
+
+from steelyard_kernels.cost import bytes_moved
+from steelyard_kernels.expr import Apply, Input, Program
+from steelyard_kernels.schedule.gpu import VECTOR_BYTES, Gpu
+from steelyard_kernels.schedule.model import Prediction
+from steelyard_kernels.schedule.pointwise.cuda import (
+    LANES,
+    MOST_REGISTERS,
+    MOST_VECTORS,
+    CudaPointwise,
+    problem,
+)
+from steelyard_kernels.schedule.pointwise.levels import ELEMENT, levels
+from steelyard_kernels.schedule.pointwise.schedule import check_program, space_of
+from steelyard_kernels.schedule.space import Space
+
+THREADS: Final = (128, 256, 512, 1024)
+UNROLLS: Final = (1, 2, 3, 4, 6, MOST_VECTORS)
+# What a thread holds of the narrowest array at a time: four of the widest accesses.
+# More fills no pipe that is not full yet.
+MOST_BYTES: Final = 4 * VECTOR_BYTES
+
+# From a load's issue to its value, from the memory of a busy card, and the part of a
+# block's life with nothing in flight: its start, its indices, its last stores.
+LATENCY_NS: Final = 700.0
+IDLE_NS: Final = 300.0
+# The time until all multiprocessors work, and of the last store: 1.5 to 2.5 us.
+RAMP_NS: Final = 2000.0
+# Instructions of a thread that a multiprocessor issues in a nanosecond: four warps a
+# cycle, at about 1.7 GHz.
+ISSUE_RATE: Final = 4 * 32 * 1.7
+# Instructions of a vector's place and guard; those that could have been issued while
+# the memory pipe, a quarter as wide, takes one access; those of a division or a root.
+PLACE_INSTRUCTIONS: Final = 6.0
+ACCESS_INSTRUCTIONS: Final = 4.0
+SLOW_INSTRUCTIONS: Final = 8.0
+SLOW: Final = frozenset({"divide", "sqrt", "rsqrt", "exp", "log"})
+# How much of a wave's time the end of the last one adds: its blocks end one by one.
+TAIL_SHARE: Final = 0.25
+# A block's room is free when its last warp ends: how much of the time that all of its
+# threads wait this adds, for a block that fills its multiprocessor.
+ROOM_SHARE: Final = 0.5
+# Stores that leave the caches first leave room for what is read again; where all of it
+# would have stayed, the next kernel finds it in memory only.
+STREAM_SAVING: Final = 0.01
+# Building an operation on one element takes about 50 us, for perhaps 5000 launches.
+BUILD_NS: Final = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What predictions need of a program.
+
+    `loads` are the bytes read for each element, `narrowest` the least of them and of
+    the outputs', `accesses` the loads and stores an element, `instructions` and
+    `operations` its arithmetic with and without weight.
+    """
+
+    space: Space
+    elements: int
+    moved: int
+    loads: int
+    narrowest: int
+    accesses: int
+    instructions: float
+    operations: int
+
+
+def facts(program: Program) -> Facts:
+    """Count what a program moves and computes for each element."""
+    space = space_of(program)
+    element = levels(program, space).at[ELEMENT]
+    loaded = [node.dtype.bytes for node in element if isinstance(node, Input)]
+    stored = [output.value.dtype.bytes for output in program.outputs]
+    slow = sum(isinstance(node, Apply) and node.op in SLOW for node in element)
+    operations = len(element) - len(loaded)
+    return Facts(
+        space,
+        prod(space.extents),
+        bytes_moved(program),
+        sum(loaded),
+        min(loaded + stored),
+        len(loaded) + len(stored),
+        operations + (SLOW_INSTRUCTIONS - 1) * slow,
+        operations,
+    )
+
+
+def candidates(
+    program: Program, gpu: Gpu, *, aligned: bool = True
+) -> tuple[CudaPointwise, ...]:
+    """Return every legal schedule worth trying, in order."""
+    check_program(program)
+    return tuple(_candidates(program, facts(program), gpu, aligned=aligned))
+
+
+def _candidates(
+    program: Program,
+    known: Facts,
+    gpu: Gpu,
+    blocks: Sequence[int] = THREADS,
+    *,
+    aligned: bool,
+) -> Iterator[CudaPointwise]:
+    """Yield the legal schedules: the widest vectors, half of them, and none."""
+    inner = known.space.extents[-1] if len(known.space.extents) > 1 else LANES[-1]
+    widest = gcd(inner, min(LANES[-1], VECTOR_BYTES // known.narrowest))
+    for lanes, unroll in product(sorted({widest, widest // 2 or 1, 1}), UNROLLS):
+        if lanes * unroll * known.narrowest > MOST_BYTES:
+            continue
+        for streaming in (False, True):
+            first = CudaPointwise(lanes, unroll, THREADS[0], 0, streaming)
+            if problem(program, first, known.space, aligned=aligned):
+                continue
+            registers = _registers(known, first)
+            for threads in blocks:
+                if gpu.blocks_resident(threads, registers):
+                    yield CudaPointwise(lanes, unroll, threads, 0, streaming)
+
+
+def estimate_registers(program: Program, schedule: CudaPointwise) -> int:
+    """Return about how many registers a thread will use."""
+    return _registers(facts(program), schedule)
+
+
+def _registers(known: Facts, schedule: CudaPointwise) -> int:
+    words = schedule.lanes * schedule.unroll * known.loads / 4
+    estimate = 12 + 2 * known.accesses + words
+    return min(ceil(estimate), schedule.registers or MOST_REGISTERS)
+
+
+def predict(program: Program, schedule: CudaPointwise, gpu: Gpu) -> Prediction:
+    """Predict one launch."""
+    return _predict(facts(program), schedule, gpu)
+
+
+def _predict(known: Facts, schedule: CudaPointwise, gpu: Gpu) -> Prediction:
+    blocks = -(-known.elements // schedule.per_block)
+    resident = gpu.blocks_resident(schedule.threads, _registers(known, schedule))
+    at_once = min(blocks, resident * gpu.multiprocessors)
+    waves = blocks / (resident * gpu.multiprocessors)
+    memory = _memory(known, schedule, gpu, at_once)
+    work = hypot(memory, _issue(known, schedule, gpu))  # neither hides all of the other
+    bodies = schedule.unroll + (schedule.unroll > 1)
+    text = known.operations * (schedule.lanes * bodies + (schedule.lanes > 1))
+    return Prediction(
+        (
+            ("ramp", RAMP_NS),
+            ("memory and instructions", work),
+            ("last wave", work * TAIL_SHARE / waves if waves > 1 else 0.0),
+            ("last block", _last_block(known, schedule)),
+            ("build share", text * BUILD_NS),
+        )
+    )
+
+
+def _memory(known: Facts, schedule: CudaPointwise, gpu: Gpu, at_once: int) -> float:
+    """Return the nanoseconds of memory traffic with so many blocks' loads in flight.
+
+    Loads are not spread evenly over a latency: where just as many are in flight as
+    Little's law asks for, a third of the rate is lost, with twice as many a tenth.
+    """
+    turns = max(1.0, known.elements / (at_once * schedule.per_block))
+    room = 1 + ROOM_SHARE * schedule.threads / gpu.threads
+    waiting = turns * (LATENCY_NS + IDLE_NS) * room
+    full = known.moved / gpu.memory_rate
+    if schedule.streaming:
+        full *= 1 - STREAM_SAVING if known.moved > gpu.l2_bytes else 1 + STREAM_SAVING
+    return hypot(full, waiting)
+
+
+def _issue(known: Facts, schedule: CudaPointwise, gpu: Gpu) -> float:
+    """Return the nanoseconds that issuing all instructions takes."""
+    vector = known.accesses * ACCESS_INSTRUCTIONS + PLACE_INSTRUCTIONS
+    each = known.instructions + vector / schedule.lanes
+    return known.elements * each / (gpu.multiprocessors * ISSUE_RATE)
+
+
+def _last_block(known: Facts, schedule: CudaPointwise) -> float:
+    """Return the nanoseconds of walking the last block's vectors one by one."""
+    rest = known.elements % schedule.per_block
+    turns = ceil(rest / (schedule.threads * schedule.lanes))
+    return max(0, turns - 1) * LATENCY_NS
+
+
+def rank(
+    program: Program, gpu: Gpu, *, aligned: bool = True
+) -> list[tuple[CudaPointwise, Prediction]]:
+    """Return every candidate with its prediction, in order."""
+    check_program(program)
+    known = facts(program)
+    return [
+        (schedule, _predict(known, schedule, gpu))
+        for schedule in _candidates(program, known, gpu, aligned=aligned)
+    ]
+
+
+def heuristic(program: Program, gpu: Gpu, *, aligned: bool = True) -> CudaPointwise:
+    """Return the best predicted candidate: of the two smaller sizes of blocks.
+
+    Larger ones share nothing here, and hold their room for longer.
+    """
+    check_program(program)
+    known = facts(program)
+    return min(
+        _candidates(program, known, gpu, THREADS[:2], aligned=aligned),
+        key=lambda schedule: _predict(known, schedule, gpu).total,
+    )
