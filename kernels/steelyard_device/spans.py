@@ -35,7 +35,7 @@ class Span(NamedTuple):
 
 Event: TypeAlias = str | int | tuple[Span, ...]
 """A name and then its start: a span opens. An integer alone: the innermost one ends.
-Spans that somebody else timed lie inside of the innermost one."""
+Spans that were timed elsewhere lie inside of the innermost one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +93,7 @@ def spans(events: Sequence[Event], counts: Sequence[int], end: int) -> tuple[Spa
 
     for event in stream:
         if isinstance(event, str):
-            start = next(stream, end)  # another thread may be between the two
+            start = next(stream)
             assert isinstance(start, int)
             if start > end:
                 break
