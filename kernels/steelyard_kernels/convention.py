@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from steelyard_kernels.build import Built
+from steelyard_kernels.binary import Built
 from steelyard_kernels.expr import Output, Shape
 
 
