@@ -13,8 +13,9 @@ from dataclasses import dataclass, replace
 from time import perf_counter_ns
 from typing import TYPE_CHECKING, Final, TypeAlias, TypeVar
 
-from steelyard_device.errors import DeviceError
 from steelyard_device.timings import span
+
+from steelyard_device.errors import DeviceError
 from steelyard_kernels.binary import Binary, Built, Code, Failed
 from steelyard_kernels.cache import LEVELS, Compiled, compiled, recall, remember
 from steelyard_kernels.compilers import ENTRY, compile_text

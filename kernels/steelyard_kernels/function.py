@@ -21,12 +21,11 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from steelyard_kernels import bind as binding
-from steelyard_kernels.bind import Array, BoundKernel, Outputs, Result
 from steelyard_kernels.binary import Built, Failed
+from steelyard_kernels.bind import Array, BoundKernel, Outputs, Result
 from steelyard_kernels.build import build
 from steelyard_kernels.cache import levels_of
 from steelyard_kernels.convention import Convention, convention_of
-from steelyard_kernels.errors import KernelError
 from steelyard_kernels.expr import Program
 from steelyard_kernels.schedule import strategies
 from steelyard_kernels.schedule.strategies import Schedule
