@@ -394,6 +394,18 @@ def test_two_runs_are_compared_with_what_differs_first():
     assert "no run of store" in error("compare", "older")
 
 
+def test_the_compilers_of_two_runs_are_named_before_all_else(desk):
+    """Whatever else differs in a row may be theirs."""
+    with Store.open(str(desk / ".steelyard" / "steelyard.db")) as store:
+        for tag, compiler in (("old", "nvrtc 13.0"), ("new", "nvrtc 13.5")):
+            uid = store.begin(trials.run(tags=(tag,), settings={"seed": len(tag)}))
+            facts = {"target": "cuda:sm_90a", "compiler": compiler}
+            store.add(uid, trials.trial(facts=facts))
+    text = steelyard("compare", "old", "new", "--force")
+    assert text.index("nvrtc 13.5") < text.index("ratio")
+    assert text.count("nvrtc 13.0") == 1
+
+
 def test_runs_of_two_machines_are_compared_only_by_force(desk):
     """Exit code 4, and what differs is printed all the same."""
     steelyard("run")

@@ -128,3 +128,22 @@ def test_a_pattern_that_no_case_contains_is_refused():
     assert compare.select(made, "impl=numpy") == made
     with pytest.raises(SteelyardError, match=r"'copi'.*nearest is copy"):
         compare.select(made, "copi")
+
+
+def compiled(compiler, target="cpu"):
+    """Return a trial of code that a compiler made for a target."""
+    facts = {"code_hash": "aa", "target": target, "compiler": compiler}
+    return trials.trial(f"made[on={target}]", facts=facts)
+
+
+def test_other_compilers_are_named_by_their_target():
+    """A target that one side lacks differs in nothing; plain callables have none."""
+    base = [compiled("llvm 20"), compiled("nvrtc 13.0 ab", "cuda"), trials.trial()]
+    new = [compiled("llvm 20"), compiled("nvrtc 13.5 cd", "cuda"), trials.trial()]
+    found = compare.compilers(base, new)
+    assert found == [
+        compare.Difference("compiler", "cuda", "nvrtc 13.0 ab", "nvrtc 13.5 cd")
+    ]
+    assert compare.compilers(base[:1], new) == []
+    notes = [row.note for row in compare.compare(base, new)]
+    assert notes.count("same code, other compiler") == 1

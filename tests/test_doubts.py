@@ -45,6 +45,7 @@ def test_the_list_of_doubts_is_closed_and_each_has_a_hint():
         (Doubt.CACHE_SIZED, {"extra": {"working_set": 1.4 * CACHE}}),
         (Doubt.COLLAPSED_INPUT, {"extra": {"collapsed": True}}),
         (Doubt.UNCHECKED, {"extra": {"checked": False}}),
+        (Doubt.NOT_LAUNCHED, {"extra": {"checked": False, "launched": False}}),
         (Doubt.QUANTISED, {"clock": ClockFacts("cupti", 1, 64.0, (0,))}),
         (Doubt.UNDER_FLOOR, {"floors": {"empty": 2100.0}}),
         (Doubt.FEW_SAMPLES, {"ticks": [10_000] * 5}),

@@ -276,3 +276,16 @@ def test_importing_handles_costs_no_numpy():
     """Declaring does; listing modules without a benchmark does not."""
     script = "import sys, steelyard.handles; sys.exit('numpy' in sys.modules)"
     subprocess.run([sys.executable, "-c", script], check=True)
+
+
+def test_a_kernel_may_be_only_built_for_a_target():
+    """The call says for which; something that cannot be built so is refused."""
+    b = Builder()
+    x = b.input(4)
+    kernel = type("Kernel", (), {"for_target": lambda *_: None})()
+    call = b.build(kernel, x, target="cuda:sm_90a")
+    assert (call.target, call.args, call.built_for) == (kernel, (x,), "cuda:sm_90a")
+    with pytest.raises(
+        BenchmarkError, match=r"len.*cannot be built for cuda:sm_90a.*b\.launch"
+    ):
+        b.build(len, x, target="cuda:sm_90a")

@@ -42,6 +42,7 @@ def test_two_modes_never_share_a_text(one, other):
         (" latency/warm/8 ", Mode("latency", "warm", "preallocated", 8)),
         ("latency/allocated/1", Mode("latency", "warm", "allocated", 1)),
         ("build/warm-memory", Mode("build", "warm-memory")),
+        ("build/warm-disk", Mode("build", "warm-disk")),
     ],
 )
 def test_words_that_are_left_out_have_their_defaults(text, mode):

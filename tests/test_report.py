@@ -208,6 +208,25 @@ def test_the_ledger_shows_every_part_and_the_rest_in_percent():
     assert tables.ledger(rows.rows(family("a"))) is None
 
 
+def test_what_a_build_came_to_has_columns_where_a_row_has_it():
+    """Registers and spills of a thread, shared memory of a block; a fresh process's
+    second kernel.
+    """
+    facts = {"registers": 40, "spill_bytes": 8, "shared_bytes": 512}
+    first = {"second_kernel_ns": 2.5e6}
+    made = [
+        trials.trial("build[k=a]", mode="build/cold", facts=facts),
+        trials.trial("build[k=b]", mode="build/first", facts=first),
+    ]
+    said = rendered(tables.page(rows.rows(made), 200), 200)
+    for words in ("registers", "spills", "shared", "second kernel", "2.500 ms"):
+        assert words in said
+    assert {"40", "8", "512"} <= set(said.split())
+    assert "registers" not in rendered(tables.page(rows.rows(family("a")), 200), 200)
+    kept = json_report.report(trials.run(), made)["trials"][0]
+    assert [kept[name] for name in facts] == [40, 8, 512]
+
+
 def test_the_json_report_has_the_documented_keys_and_is_strict():
     """NaN becomes null; a failed trial has no estimate."""
     facts = {"bytes": math.nan, "code_hash": None}

@@ -1,14 +1,17 @@
+import json
 import os
+import subprocess
 import threading
 from dataclasses import replace
+from time import monotonic_ns
 
 import numpy as np
 import pytest
 from fakes import case_of
 
-from steelyard import benchmark, cold
+from steelyard import BenchmarkError, benchmark, cold
 from steelyard.doubts import Doubt
-from steelyard.mode import parse
+from steelyard.mode import BUILDS, CACHES, parse
 from steelyard.prepared import PreparedCase, Scale
 from steelyard.settings import Settings
 from steelyard.weigh import failed, weigh
@@ -318,9 +321,91 @@ def test_a_first_launch_has_a_process_with_all_processors(scale, monkeypatch):
     trial = weigh(prepared, parse("build/first"), scale, QUICK)
     assert trial.error is None
     assert set(trial.samples.launches) == {1}
+    assert list(trial.ledger) == ["interpreter", "import", "first kernel"]
+    assert min(trial.ledger.values()) > 0
+    assert "second_kernel_ns" not in trial.facts
     monkeypatch.setenv("STEELYARD_TEST_CPUS", "0")
     said = weigh(prepared, parse("build/first"), scale, QUICK).error
     assert said == "spread[shape=2x3]: a fresh process failed: AssertionError"
+
+
+class Elsewhere:
+    """A kernel for a machine that is not here: `b.build` keeps it from being called."""
+
+    def __init__(self, target=""):
+        self.target = target
+
+    def for_target(self, target, *specs):
+        """Build at once."""
+        assert specs == (((1 << 45,), "float32"),)
+        return Elsewhere(target)
+
+    def build(self, cache):
+        """Build again, by no time."""
+        assert cache in CACHES["build"]
+
+    def facts(self):
+        """Say what a compiler would."""
+        return {"target": self.target, "compiler": "nvrtc 13.5", "registers": 24}
+
+
+@benchmark
+def elsewhere(b):
+    """Declare more data than there is memory: it is never allocated."""
+    x = b.inout(1 << 45)
+    b.check(lambda x: x, x)
+    return b.build(Elsewhere(), x, target="cuda:sm_90a")
+
+
+@pytest.mark.parametrize("mode", CACHES["build"])
+def test_work_for_another_machine_is_built_and_not_launched(mode, scale):
+    """Its row has the facts, and a doubt that says why nothing was checked."""
+    (case,) = elsewhere.cases()
+    prepared = PreparedCase(case, QUICK)
+    trial = weigh(prepared, parse(f"build/{mode}"), scale, QUICK)
+    assert trial.error is None
+    assert trial.facts["registers"] == 24
+    assert trial.facts["target"] == "cuda:sm_90a"
+    assert Doubt.NOT_LAUNCHED in trial.doubts
+    assert Doubt.UNCHECKED not in trial.doubts
+    assert ("second_kernel_ns" in trial.facts) == (mode == "first")
+    assert prepared.buffers.nbytes == 0
+
+
+def test_a_fresh_process_finds_no_cache_and_its_parts_add_up(scale, monkeypatch):
+    """What it says of itself is believed; the parent adds when it was started."""
+    (case,) = elsewhere.cases()
+    prepared = PreparedCase(case, QUICK)
+    asked = []
+
+    def run(command, *, env, **_):
+        asked.append(env["STEELYARD_CACHE"])
+        said = {"began": monotonic_ns(), "import": 3, "first kernel": 4}
+        text = f"noise\n{json.dumps(said | {'second kernel': 2})}\n"
+        return subprocess.CompletedProcess(command, 0, text, "")
+
+    monkeypatch.setattr(subprocess, "run", run)
+    trial = weigh(prepared, parse("build/first"), scale, QUICK)
+    assert set(asked) == {"off"}
+    assert (trial.ledger["import"], trial.ledger["first kernel"]) == (3, 4)
+    assert trial.facts["second_kernel_ns"] == 2
+    for start, ticks in zip(prepared.starts, trial.samples.ticks, strict=True):
+        assert start["interpreter"] + 7 == ticks
+
+
+def test_work_for_another_machine_has_no_launch_to_weigh(scale):
+    """The sentence names the modes that it has; two of them are its defaults."""
+    (case,) = elsewhere.cases()
+    assert case.modes() == BUILDS
+    prepared = PreparedCase(case, QUICK)
+    said = weigh(prepared, parse("kernel/warm"), scale, QUICK).error
+    assert said == (
+        "elsewhere: mode kernel/warm asks for launches, but elsewhere is only built, "
+        "for cuda:sm_90a. Weigh it in build/cold, build/warm-disk, build/warm-memory "
+        "or build/first."
+    )
+    with pytest.raises(BenchmarkError, match=r"2 launches.*only built"):
+        prepared.work.launch(2)
 
 
 def test_a_case_that_could_not_be_weighed_has_a_trial_too():

@@ -111,9 +111,11 @@ class Case:
         A case that cannot be described has some too: weighing it will say why.
         """
         try:
-            return self.describe().modes or modes.DEFAULTS
+            description = self.describe()
         except BenchmarkError:
             return modes.DEFAULTS
+        default = modes.BUILDS if description.call.built_for else modes.DEFAULTS
+        return description.modes or default
 
     def describe(self) -> Description:
         """Call the benchmark's function with handles; nothing is allocated.

@@ -284,14 +284,15 @@ def compare(
     """Print the ratios of two stored runs.
 
     BASE and NEW are named as in `show`; NEW is the latest unless it is given. What
-    differs in machine, versions and settings comes first.
+    differs in compilers, machine, versions and settings comes first.
     """
     from steelyard import compare as comparing
     from steelyard.report import comparison, tables
 
     with _store(store) as opened:
         sides = opened.find(base), opened.find(new)
-        around = comparing.differences(*sides)
+        trials = [opened.trials(side.uid) for side in sides]
+        around = comparing.compilers(*trials) + comparing.differences(*sides)
         console = tables.console()
         if not force:
             try:
@@ -299,7 +300,6 @@ def compare(
             except SteelyardError:
                 console.print(*comparison.heading(*sides, around), sep="\n")
                 raise
-        trials = [opened.trials(side.uid) for side in sides]
     made = comparing.select(comparing.compare(*trials), pattern)
     for part in comparison.page(*sides, around, made):
         console.print(part)

@@ -112,7 +112,28 @@ def _remark(base: Row, new: Row) -> str:
     codes = (old.facts.get("code_hash"), now.facts.get("code_hash"))
     if all(codes):
         words.append("same code" if codes[0] == codes[1] else "other code")
+    if old.facts.get("compiler") != now.facts.get("compiler"):
+        words.append("other compiler")
     return ", ".join(words)
+
+
+def compilers(base: Sequence[Trial], new: Sequence[Trial]) -> list[Difference]:
+    """Return the compiler builds that two runs do not share, by target.
+
+    They come first of all: every other difference of a row may be theirs.
+    """
+    sides = [_compilers(side) for side in (base, new)]
+    shared = [target for target in sides[0] if target in sides[1]]
+    return list(_facts("compiler", *({t: s[t] for t in shared} for s in sides)))
+
+
+def _compilers(trials: Sequence[Trial]) -> dict[str, str]:
+    found: dict[str, dict[str, None]] = {}
+    for trial in trials:
+        if "compiler" in trial.facts:
+            target = str(trial.facts.get("target", "-"))
+            found.setdefault(target, {})[str(trial.facts["compiler"])] = None
+    return {target: ", ".join(sorted(seen)) for target, seen in found.items()}
 
 
 def differences(base: Run, new: Run) -> list[Difference]:

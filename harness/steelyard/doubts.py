@@ -22,6 +22,7 @@ class Doubt(StrEnum):
     DRIFTING = "drifting"
     EXCEEDS_CACHE = "exceeds-cache"
     FEW_SAMPLES = "few-samples"
+    NOT_LAUNCHED = "not-launched"
     ONE_BLOCK = "one-block"
     PREEMPTED = "preempted"
     QUANTISED = "quantised"
@@ -47,6 +48,8 @@ HINTS: Mapping[Doubt, str] = MappingProxyType(
         "warm launches read memory too; choose a smaller size, or weigh it cold",
         Doubt.FEW_SAMPLES: "the budget ended before the interval means anything; "
         "raise --budget",
+        Doubt.NOT_LAUNCHED: "the code is for a target that it was not launched on, so "
+        "nothing says that its result is right; launch it where there is one",
         Doubt.ONE_BLOCK: "there is one block, so the interval knows nothing of what "
         "differs between processes; raise --blocks before comparing",
         Doubt.PREEMPTED: "more than a quarter of the samples were interrupted by the "
@@ -89,6 +92,7 @@ def raise_doubts(
     summary = stats.summarise(times, samples.launches[0], trial.clock.quantum)
     warm_kernel = trial.mode.startswith("kernel/warm")
     share = extra.get("working_set", 0) / last_level_cache
+    launched = extra.get("launched", True)
     seen = {
         Doubt.BIMODAL: two_groups(times),
         Doubt.BUSY_MACHINE: extra.get("neighbours", 0.0) > NEIGHBOURS,
@@ -97,9 +101,10 @@ def raise_doubts(
         Doubt.DRIFTING: drifts(times),
         Doubt.EXCEEDS_CACHE: warm_kernel and share > 1.5,
         Doubt.FEW_SAMPLES: len(times) < stats.MINIMUM,
+        Doubt.NOT_LAUNCHED: not launched,
         Doubt.PREEMPTED: sum(map(bool, samples.preemptions)) > DISTURBED * len(times),
         Doubt.QUANTISED: summary.quantised,
-        Doubt.UNCHECKED: not extra.get("checked", True),
+        Doubt.UNCHECKED: launched and not extra.get("checked", True),
         Doubt.UNDER_FLOOR: statistics.median(samples.ticks)
         < FLOORS * trial.floors.get("empty", 0.0),
         Doubt.UNSETTLED: summary.estimate.half_width > max(WIDE, precision),

@@ -61,6 +61,8 @@ class Call:
     form: str
     """How buffers are handed over: ``numpy`` arrays or ``torch`` tensors."""
     scalars: Mapping[str, Any]
+    built_for: str = ""
+    """The target it is built for and not launched on; empty for what is launched."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,6 +168,23 @@ class Builder:
                 f"as_={as_!r} is not a form of buffer; expected 'numpy' or 'torch'."
             )
         return Call(target, args, out, as_, scalars)
+
+    def build(self, kernel: Any, /, *args: Handle, target: str) -> Call:
+        """Say which kernel is built for ``target`` and not launched; return this.
+
+        For a target that this machine need not have (``cuda:sm_90a``): the case is
+        weighed in build modes only, its buffers are never allocated and its result is
+        not checked. The kernel offers ``for_target``, see `work.Targeted`.
+
+        Raises:
+            BenchmarkError: ``kernel`` is no such kernel.
+        """
+        if not callable(getattr(kernel, "for_target", None)):
+            raise BenchmarkError(
+                f"build got {kernel!r}, which cannot be built for {target}. Pass a "
+                "compiled kernel first, then its handles; b.launch takes any callable."
+            )
+        return Call(kernel, args, None, "numpy", {}, built_for=target)
 
     def check(
         self,

@@ -13,6 +13,14 @@ machine; what the parts do not explain is a part too.
 ``untracked``    the whole less all of these; below zero if parts overlap
 ===============  ==================================================================
 
+The time of ``build/first`` has parts too, told by the fresh process itself:
+
+================  =================================================================
+``interpreter``   from the start of the process to the first line of ours
+``import``        of the benchmark's file and all that it imports
+``first kernel``  building and launching it once
+================  =================================================================
+
 A plain callable cannot be looked into: all its time is ``kernel``, but for the Python
 call around nothing, its ``submit``.
 """
@@ -20,7 +28,7 @@ call around nothing, its ``submit``.
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from time import perf_counter_ns
 from typing import Any, Final
 
@@ -38,6 +46,11 @@ PARTS: Final[tuple[str, ...]] = (
     "kernel",
     "synchronise",
 )
+FIRST: Final[tuple[str, ...]] = ("interpreter", "import", "first kernel")
+SECOND: Final = "second kernel"
+"""No part of ``build/first``, told beside it: the same build again, in a process that
+has built before."""
+
 WINDOWS: Final = 15
 FEWEST: Final = 3
 LONGEST: Final = 200_000_000
@@ -65,6 +78,15 @@ def close(found: dict[str, float], total: float) -> dict[str, float]:
     """Complete the ledger of a call that took ``total`` nanoseconds."""
     known = {name: found[name] for name in PARTS if name in found}
     return {**known, "untracked": total - sum(known.values())}
+
+
+def first(starts: Sequence[Mapping[str, int]]) -> dict[str, float]:
+    """Return the median nanoseconds of each part of a process's first kernel."""
+    return {
+        name: float(statistics.median(start[name] for start in starts))
+        for name in FIRST
+        if starts
+    }
 
 
 def per_call(

@@ -7,8 +7,11 @@
 ``latency/warm``          one call from submit to done on the host, with its ledger
 ``per_launch/cold``, ``latency/cold``    a batch, or one call, whose data is in no cache
 ``build/cold``            from traced function to loaded binary, no cache of any level
+``build/warm-disk``       the same when any process of this user has built it before
 ``build/warm-memory``     the same when this process has built it before
-``build/first``           the same in a fresh process, imports included
+``build/first``           the same in a fresh process that finds nothing on disk
+                          (``STEELYARD_CACHE=off``): from the interpreter's start to
+                          the end of the first launch; the ledger has its parts
 ========================  ======================================================
 
 ``/dependent`` makes each launch wait for the one before (otherwise ``throughput``);
@@ -27,7 +30,7 @@ CACHES: Final = {
     "kernel": ("cold", "warm"),
     "per_launch": ("warm", "cold"),
     "latency": ("warm", "cold"),
-    "build": ("cold", "warm-memory", "first"),
+    "build": ("cold", "warm-disk", "warm-memory", "first"),
 }
 FLAVOURS: Final = {
     "kernel": ("throughput", "dependent"),
@@ -59,6 +62,8 @@ DEFAULTS: Final = (
     Mode("kernel", "cold", "throughput"),
     Mode("kernel", "warm", "throughput"),
 )
+BUILDS: Final = (Mode("build", "cold"), Mode("build", "warm-memory"))
+"""What is weighed by default of what is only built."""
 
 
 def parse(text: str) -> Mode:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from steelyard import cold, inputs, ledger, work
@@ -24,6 +26,11 @@ class PreparedCase:
     def __init__(self, case: Case, settings: Settings) -> None:
         self.case = case
         self.description = case.describe()
+        self.launched = not self.description.call.built_for
+        if not self.launched:  # shapes and dtypes are all that a build needs
+            self.description = replace(self.description, handles=(), check=None)
+        self.starts: list[Mapping[str, int]] = []
+        """Of ``build/first``: where the time of each fresh process went."""
         handles = self.description.handles
         self.buffers = Buffers(handles, settings.seed, settings.inputs)
         self.work = work.realise(self.description, self.buffers)
@@ -36,9 +43,11 @@ class PreparedCase:
         }
         self.checked = settings.check and self.description.check is not None
         self._expected = None
-        if settings.check:
+        if settings.check and self.launched:
             # Asked before the work can change what it is asked of.
             self._expected = Expectation(self.description, self.buffers, settings.seed)
+        if not self.launched:
+            return
         # Checked or not: other libraries start their threads now, not pinned to one
         # core with the caller.
         self.work.launch(1)

@@ -66,7 +66,7 @@ class Trial:
     """Medians in nanoseconds: ``empty``, ``null`` (a null launch), ``call`` (an empty
     Python function), as far as the work has them."""
     ledger: Mapping[str, float]
-    """Of a latency: nanoseconds per call of each part; otherwise empty."""
+    """Of a latency or a first build: nanoseconds of each part; otherwise empty."""
     facts: Mapping[str, Any]
     """What the work says of itself: bytes, operations, items, code_hash, schedule..."""
     hashes: Mapping[str, str]

@@ -46,6 +46,7 @@ def weigh(
         "began_ns": time_ns(),
         "mhz": [machine.clock_mhz()],
         "checked": prepared.checked,
+        "launched": prepared.launched,
         "working_set": prepared.buffers.nbytes,
     }
     found: dict[str, float] = {}
@@ -63,11 +64,14 @@ def weigh(
             extra["collapsed"] = _collapsed(prepared)
             if mode.quantity == "latency" and mode.cache == "warm":
                 found = _ledger(prepared, mode, record)
+            if mode.cache == "first":
+                found = ledger.first(prepared.starts)
+                facts |= _second(prepared)
             floors = _floors(prepared, clock, scale)
         extra["settled"] = stopping.settled
         if mode.cache == "cold" and mode.quantity != "build":
             extra["flush_bytes"] = scale.flush.nbytes
-        if settings.allocations:
+        if settings.allocations and prepared.launched:
             extra["allocations"] = _allocations(prepared)
     except SteelyardError as failure:
         error = str(failure)
@@ -211,6 +215,12 @@ def _ledger(
     )
     prepared.buffers.restore()
     return ledger.close(parts, statistics.median(record.samples().per_launch()))
+
+
+def _second(prepared: PreparedCase) -> dict[str, float]:
+    """Return what a second build took in the fresh processes that made one."""
+    times = [s[ledger.SECOND] for s in prepared.starts if ledger.SECOND in s]
+    return {"second_kernel_ns": float(statistics.median(times))} if times else {}
 
 
 def _floors(prepared: PreparedCase, clock: Clock, scale: Scale) -> dict[str, float]:

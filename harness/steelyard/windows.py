@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from itertools import repeat
 from time import monotonic_ns, perf_counter_ns
 from typing import Any
 
-from steelyard import work
+from steelyard import ledger, work
 from steelyard.benchmark import Case
 from steelyard.clocks import Clock
 from steelyard.errors import BenchmarkError
@@ -23,6 +24,12 @@ from steelyard_device import cpu
 def window_of(prepared: PreparedCase, mode: Mode, clock: Clock) -> tuple[Window, int]:
     """Return a window of ``count`` units of work, and the launches of a unit."""
     weighed = prepared.work
+    if mode.quantity != "build" and not prepared.launched:
+        raise BenchmarkError(
+            f"mode {mode} asks for launches, but {prepared.case.id} is only built, for "
+            f"{prepared.description.call.built_for}. Weigh it in build/cold, "
+            "build/warm-disk, build/warm-memory or build/first."
+        )
     if mode.quantity == "kernel":
         dependent = mode.flavour == "dependent"
         return (lambda n: clock.window(weighed, n, dependent=dependent)), 1
@@ -62,7 +69,8 @@ def _batches(
 def _building(prepared: PreparedCase, mode: Mode) -> Window:
     weighed = prepared.work
     if mode.cache == "first":
-        return lambda _count: _fresh_process(prepared.case)
+        prepared.starts.clear()
+        return lambda _count: _fresh_process(prepared.case, prepared.starts)
     if not isinstance(weighed, work.Buildable):
         raise BenchmarkError(
             f"mode {mode} asks for a build, but {prepared.case.id} launches a plain "
@@ -79,15 +87,23 @@ def _building(prepared: PreparedCase, mode: Mode) -> Window:
     return window
 
 
-def _fresh_process(case: Case) -> tuple[int, int]:
-    """Time a new interpreter from its start to the end of the case's first launch."""
+def _fresh_process(case: Case, parts: list[Mapping[str, int]]) -> tuple[int, int]:
+    """Time a new interpreter from its start to the end of the case's first launch.
+
+    Where the time went is added to ``parts``; no cache on disk is found or left.
+    """
     command = [sys.executable, "-m", "steelyard.first", str(case.benchmark.path)]
     command += [case.benchmark.name, json.dumps(dict(case.axes))]
+    environment = os.environ | {"STEELYARD_CACHE": "off"}
     start = monotonic_ns()
     with cpu.unpinned():  # a process inherits the processors it may run on
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        done = subprocess.run(
+            command, capture_output=True, text=True, check=False, env=environment
+        )
     if done.returncode:
         raise BenchmarkError(
             f"a fresh process failed: {''.join(done.stderr.strip().splitlines()[-1:])}"
         )
-    return start, int(done.stdout.split()[-1])
+    said = json.loads(done.stdout.splitlines()[-1])
+    parts.append({"interpreter": said.pop("began") - start, **said})
+    return start, start + sum(parts[-1][name] for name in ledger.FIRST)

@@ -12,7 +12,7 @@ import numpy as np
 from steelyard.benchmark import Description
 from steelyard.buffers import Buffers
 from steelyard.errors import BenchmarkError
-from steelyard.handles import Handle, replaced
+from steelyard.handles import Call, Handle, replaced
 
 
 class Work(Protocol):
@@ -53,7 +53,23 @@ class Buildable(Protocol):
     """Work that can be built again."""
 
     def build(self, cache: str) -> None:
-        """Build with the caches of level ``cache`` (``cold``, ``warm-memory``)."""
+        """Build with the caches of level ``cache``, as `mode.CACHES` names them."""
+        ...
+
+
+class Build(Buildable, Protocol):
+    """What is built and not launched."""
+
+    def facts(self) -> Mapping[str, Any]:
+        """Say what is known: compiler, code_hash, registers, spills..."""
+        ...
+
+
+class Targeted(Protocol):
+    """A kernel that can be built for a target that this machine need not have."""
+
+    def for_target(self, target: str, *specs: tuple[tuple[int, ...], str]) -> Build:
+        """Build it for arrays of these shapes and dtypes."""
         ...
 
 
@@ -91,8 +107,34 @@ class CallableWork:
         return {}
 
 
+class BuiltOnly:
+    """A kernel for a target that it is not launched on here."""
+
+    def __init__(self, call: Call) -> None:
+        kernel: Targeted = call.target
+        specs = [(handle.shape, handle.dtype) for handle in call.args]
+        self.target = call.built_for
+        built = kernel.for_target(self.target, *specs)
+        self.build, self.facts = built.build, built.facts
+
+    def launch(self, count: int = 1) -> None:
+        """Refuse: the machine may not have the target."""
+        raise BenchmarkError(
+            f"{count} launches of a kernel that is only built, for {self.target}. Weigh "
+            "it in build modes, or launch it with b.launch on a machine that has one."
+        )
+
+    def wait(self) -> None:
+        """Nothing is under way."""
+
+    def ready(self) -> None:
+        """Nothing sleeps."""
+
+
 def realise(description: Description, buffers: Buffers) -> Work:
     """Give the case's work its buffers."""
+    if description.call.built_for:
+        return BuiltOnly(description.call)
     target = description.call.target
     called = calling(description, buffers)
     if isinstance(target, Bindable):

@@ -24,8 +24,12 @@
           "items": null,
           "floor": 0.4,         what the clock reads around nothing, per launch
           "floors": {"empty": 20.0, "null": 22.0, "call": 41.0},    of one window
-          "ledger": {},         of a latency: nanoseconds per call of each part
+          "ledger": {},         of a latency or a first build: nanoseconds of each part
           "code_hash": "...",   or null where it is not known
+          "compiler": "...",    its name and build; null where nothing was compiled
+          "registers": 40,      of a thread of a GPU's code, or null; so spill_bytes
+          "spill_bytes": 0,     (of a thread) and shared_bytes (of a block)
+          "shared_bytes": 0,
           "doubts": ["preempted"],
           "error": null         or the sentence why it failed
         }
@@ -53,6 +57,9 @@ from steelyard.run import Run
 from steelyard.trial import Trial
 
 SCHEMA: Final = 1
+
+CODE: Final = ("code_hash", "compiler", "registers", "spill_bytes", "shared_bytes")
+"""What is said of a trial's code, as the facts name it."""
 
 
 def report(run: Run, trials: Sequence[Trial]) -> dict[str, Any]:
@@ -127,7 +134,7 @@ def _trial(trial: Trial) -> dict[str, Any]:
         "floor": floor_share(trial),
         "floors": trial.floors,
         "ledger": trial.ledger,
-        "code_hash": trial.facts.get("code_hash"),
+        **{name: trial.facts.get(name) for name in CODE},
         "doubts": trial.doubts,
         "error": trial.error,
     }

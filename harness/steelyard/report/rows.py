@@ -76,6 +76,10 @@ class Row:
             return None
         return float(amount) / estimate.value * 1e9
 
+    def fact(self, name: str) -> Any:
+        """Return what the work last said of itself under ``name``, or None."""
+        return self.trials[-1].facts.get(name) if self.trials else None
+
     def ledger(self) -> dict[str, float]:
         """Return the parts of one call, each the mean over blocks."""
         parts: dict[str, list[float]] = defaultdict(list)

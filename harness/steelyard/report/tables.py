@@ -116,6 +116,7 @@ def _columns(group: Sequence[Row], shared: set[str]) -> Iterator[Column]:
     for quantity, unit, rank in (("operations", "op", 4), ("items", "item", 1)):
         if any(row.rate(quantity) for row in group):
             yield Column(f"{unit}/s", _rate(quantity, unit), sheds=rank)
+    yield from _of_builds(group)
     if any(row.relative for row in group):
         yield Column("relative", lambda row: text.ratio(row.relative))
     yield Column("floor", _floor, sheds=6)
@@ -123,6 +124,36 @@ def _columns(group: Sequence[Row], shared: set[str]) -> Iterator[Column]:
     yield Column("histogram", lambda row: row.histogram(), right=False, sheds=2)
     if any(row.doubts for row in group):
         yield Column("doubts", lambda row: ", ".join(row.doubts), right=False)
+
+
+SECOND: Final = "second_kernel_ns"
+RESOURCES: Final = {
+    "registers": "registers",
+    "spill_bytes": "spills",
+    "shared_bytes": "shared",
+}
+"""Facts of a thread or block of a GPU's code, and their columns."""
+
+
+def _of_builds(group: Sequence[Row]) -> Iterator[Column]:
+    if any(row.fact(SECOND) for row in group):
+        yield Column("second kernel", _second, sheds=1)
+    for name, title in RESOURCES.items():
+        if any(row.fact(name) is not None for row in group):
+            yield Column(title, _resource(name), sheds=2)
+
+
+def _second(row: Row) -> str:
+    time = row.fact(SECOND)
+    return units.duration(time) if time else text.NOTHING
+
+
+def _resource(name: str) -> Callable[[Row], str]:
+    def cell(row: Row) -> str:
+        value = row.fact(name)
+        return text.NOTHING if value is None else str(value)
+
+    return cell
 
 
 def _axis(name: str) -> Callable[[Row], str]:

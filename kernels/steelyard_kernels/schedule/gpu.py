@@ -15,6 +15,7 @@ from typing import Final
 from steelyard_kernels.dtypes import int32
 from steelyard_kernels.expr import Program
 from steelyard_kernels.loops import INDEX, Type, typed
+from steelyard_kernels.schedule.parameters import Slot
 
 WARP: Final = 32
 VECTOR_BYTES: Final = 16  # the widest load and store of a thread
@@ -73,3 +74,8 @@ def index_type(program: Program) -> Type:
     nodes = (*program.inputs, *(output.value for output in program.outputs))
     largest = max((prod(node.shape) for node in nodes), default=0)
     return typed(int32) if largest < (1 << 31) - (1 << 24) else INDEX
+
+
+def extent_slot(index: Type, value: int) -> Slot:
+    """Return the slot of a runtime extent, which has the type of a kernel's indices."""
+    return Slot("extent", value, "extent", "q" if index is INDEX else "i")

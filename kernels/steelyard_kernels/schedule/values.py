@@ -101,7 +101,15 @@ def spread(b: Builder, env: Env, numbers: Iterable[int], lanes: int) -> None:
         env[number] = b.splat(env[number], lanes)
 
 
-def lower(b: Builder, env: Env, node: Node, lanes: int, fused: Fused) -> Operand:
+def lower(
+    b: Builder,
+    env: Env,
+    node: Node,
+    lanes: int,
+    fused: Fused,
+    *,
+    target: str = "cpu",
+) -> Operand:
     """Emit the value of a node whose operands are in the environment."""
     if isinstance(node, Constant):
         return const(node.value, node.dtype, lanes)
@@ -120,7 +128,8 @@ def lower(b: Builder, env: Env, node: Node, lanes: int, fused: Fused) -> Operand
         return b.let("fma", left, right, addend)
     args = [operand(b, env, arg, lanes) for arg in node.args]
     if (
-        node.op == "add"
+        target == "cpu"
+        and node.op == "add"
         and node.dtype is dtypes.float32
         and any(map(_widened, node.args))
     ):

@@ -36,7 +36,7 @@ from steelyard_kernels.schedule.normalization.schedule import (
     scratch_bytes,
     store_alignment,
 )
-from steelyard_kernels.schedule.normalization.values import hoistable
+from steelyard_kernels.schedule.normalization.scratch import hoistable
 from steelyard_kernels.schedule.normalization.variance import expand_variance
 from steelyard_kernels.schedule.pointwise.schedule import STREAM_BYTES
 
@@ -83,11 +83,11 @@ def cuts(program: Program) -> Iterator[Cut]:
 
 def _kept_or_not(program: Program) -> Iterator[tuple[str, Rows]]:
     """Yield the passes with scratch rows if they fit, without if they differ."""
-    kept = analyse(program, keep=True)
+    kept = analyse(program, keep="scratch")
     if scratch_bytes(kept) <= SCRATCH_BYTES:
         yield "scratch", kept
     if kept.slots:
-        yield "recompute", analyse(program, keep=False)
+        yield "recompute", analyse(program, keep="recompute")
 
 
 def candidates(
@@ -157,7 +157,7 @@ def stores_of(
 
 def accumulators(each: Pass) -> int:
     """Return how many vectors a row's sums carry."""
-    return sum(2 if item.kind == "moments" else 1 for item in each.sums)
+    return sum(item.accumulators for item in each.sums)
 
 
 def work(rows: Rows, statistics: str) -> Work:

@@ -3,7 +3,8 @@
 A value depends on the row, on the column (the reduced last axis), on both or on
 neither; its depth is how many reductions it waits for. Pass p computes the
 reductions of depth p + 1 and everything for every element that they need; what a
-later pass needs again is kept in a scratch row, or computed anew.
+later pass needs again is kept (in a scratch row, on a GPU in registers), or computed
+anew.
 """
 
 from __future__ import annotations
@@ -34,6 +35,13 @@ from steelyard_kernels.schedule.space import Space, collapse, strides_of
 # The reductions that one walk of sums serves.
 ADDED: Final = frozenset({"sum", "mean", "var"})
 
+# What passes keep of what later ones need: on a CPU "scratch" has computed values (an
+# input comes from the same cache) or "recompute" nothing; on a GPU inputs count, and
+# "wide" has what is needed, "packed" the fewest bytes that are cheap to go on from,
+# "reload" nothing.
+NOTHING: Final = frozenset({"recompute", "reload"})
+COSTLY: Final = frozenset({"exp", "log", "divide", "sqrt", "rsqrt"})
+
 # What a value depends on.
 UNIFORM: Final = 0
 ROW: Final = 1
@@ -56,10 +64,15 @@ class Sum:
     ops: frozenset[str]
     factors: tuple[Node, Node] | None = None
 
+    @property
+    def accumulators(self) -> int:
+        """How many numbers it adds up."""
+        return 2 if self.kind == "moments" else 1
+
 
 @dataclass(frozen=True, slots=True)
 class Walk:
-    """What a walk over a row evaluates, in order; `loads` come from scratch rows."""
+    """What a walk over a row evaluates, in order; `loads` are those that were kept."""
 
     columns: tuple[Node, ...]
     elements: tuple[Node, ...]
@@ -104,8 +117,8 @@ class Rows:
     slots: tuple[dtypes.DType, ...]
 
 
-def analyse(program: Program, *, keep: bool) -> Rows:
-    """Cut a program into passes; `keep` says whether scratch rows are used.
+def analyse(program: Program, *, keep: str) -> Rows:
+    """Cut a program into passes; `keep` says what they keep for later ones.
 
     Raises Unsupported for programs whose rows do not line up.
     """
@@ -169,7 +182,7 @@ class _Cutter:
         places: dict[int, int],
         depths: dict[int, int],
         *,
-        keep: bool,
+        keep: str,
     ) -> None:
         self.program = program
         self.places = places
@@ -182,6 +195,7 @@ class _Cutter:
         self.scratch: dict[int, int] = {}
         self.slots: list[dtypes.DType] = []
         self.stored: dict[int, int] = {}  # by node, the pass that keeps it
+        self.bytes = {node.number: node.dtype.bytes for node in program.nodes}
 
     def passes(self) -> tuple[Pass, ...]:
         """Return all passes."""
@@ -257,12 +271,13 @@ class _Cutter:
         self, walk: Walk, later: Sequence[Sequence[Node]], index: int
     ) -> set[int]:
         """Return what the walk evaluates and a later one would evaluate again."""
-        if not self.keep:
+        if self.keep in NOTHING:
             return set()
         here = {
             node.number
             for node in walk.elements
-            if node.number not in walk.loads and not isinstance(node, Input)
+            if node.number not in walk.loads
+            and not (self.keep == "scratch" and isinstance(node, Input))
         }
         found: set[int] = set()
         seen: set[int] = set()
@@ -270,7 +285,9 @@ class _Cutter:
         while pending:
             node = pending.pop()
             if node.number in here:
-                found.add(node.number)
+                found |= (
+                    self.narrowest(node) if self.keep == "packed" else {node.number}
+                )
             elif node.number not in seen and node.number not in self.stored:
                 seen.add(node.number)
                 if not isinstance(node, Reduce):
@@ -278,6 +295,24 @@ class _Cutter:
         for number in found:
             self.stored[number] = index
         return found
+
+    def narrowest(self, node: Node) -> set[int]:
+        """Return the elements of fewest bytes that a node is cheap to compute from.
+
+        Halves stay as they are: what is below one mostly fills as many registers.
+        """
+        if node.number in self.stored:
+            return set()
+        here = {node.number}
+        costly = isinstance(node, Apply) and node.op in COSTLY
+        if isinstance(node, Input) or node.dtype in dtypes.HALVES or costly:
+            return here
+        below: set[int] = set()
+        for arg in operands(node):
+            if self.places[arg.number] == ELEMENT:
+                below |= self.narrowest(arg)
+        size = sum(self.bytes[number] for number in below)
+        return below if size < node.dtype.bytes else here
 
     def allot(self, passes: Sequence[Pass]) -> None:
         """Give each kept node a scratch slot, used again once its node is dead."""

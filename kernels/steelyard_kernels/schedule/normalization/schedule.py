@@ -64,7 +64,7 @@ def passes_of(program: Program, statistics: str, keep: str) -> Rows:
     """Cut the program into passes as the knobs of a schedule say."""
     if statistics == "two_pass":
         program = expand_variance(program)
-    return analyse(program, keep=keep == "scratch")
+    return analyse(program, keep=keep)
 
 
 def store_alignment(rows: Rows, lanes: int) -> int:

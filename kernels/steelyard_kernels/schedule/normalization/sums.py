@@ -24,7 +24,8 @@ from steelyard_kernels.schedule.values import Env, operand
 # (|z| > 4); without a shift, where the mean is beyond four standard deviations.
 CANCELLATION: Final = 16.0
 
-_COMBINE: Final = {
+# By what two accumulators of a kind of sum become one.
+COMBINE: Final = {
     "sum": "add",
     "moments": "add",
     "squares": "add",
@@ -41,13 +42,11 @@ def accumulator(dtype: DType) -> DType:
 def neutral(item: Sum, lanes: int) -> tuple[Const, ...]:
     """Return what the accumulators of one sum start from."""
     dtype = accumulator(item.arg.dtype)
-    if item.kind == "moments":
-        return (const(0, dtype, lanes),) * 2
-    return (const(_start(item.kind, dtype), dtype, lanes),)
+    return (const(_start(item.kind, dtype), dtype, lanes),) * item.accumulators
 
 
 def _start(kind: str, dtype: DType) -> float:
-    if _COMBINE[kind] == "add":
+    if COMBINE[kind] == "add":
         return 0
     if dtype.kind == "float":
         return -inf if kind == "max" else inf
@@ -82,7 +81,7 @@ def accumulate(
         value = b.let("sub", value, shift)
     value = live(value)
     if item.kind not in {"moments", "squares"}:
-        return (b.let(_COMBINE[item.kind], into[0], value),)
+        return (b.let(COMBINE[item.kind], into[0], value),)
     squares = b.let("fma", value, value, into[-1])
     if item.kind == "squares":
         return (squares,)
@@ -91,14 +90,15 @@ def accumulate(
 
 def total(b: Builder, item: Sum, parts: Sequence[Operand]) -> tuple[Operand, ...]:
     """Emit one scalar for each accumulator from those of all unrolled vectors."""
-    width = 2 if item.kind == "moments" else 1
-    combine = _COMBINE[item.kind]
+    combine = COMBINE[item.kind]
     return tuple(
         b.let(
             f"reduce_{combine}",
-            reduce(lambda x, y: b.let(combine, x, y), parts[place::width]),
+            reduce(
+                lambda x, y: b.let(combine, x, y), parts[place :: item.accumulators]
+            ),
         )
-        for place in range(width)
+        for place in range(item.accumulators)
     )
 
 

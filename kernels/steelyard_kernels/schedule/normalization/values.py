@@ -1,17 +1,17 @@
-"""Values of a row while it is lowered: scalars, columns, elements, scratch rows.
+"""Values of a row while it is lowered: scalars, columns, elements, what was kept.
 
-`RowValues` emits what a walk reads at one place of one row; `lowering` walks.
+`RowValues` emits what a walk reads at one spot of one row, for every target; a
+target's own lowering says where its buffers are, and walks.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Final
 
 from steelyard_kernels.builder import Builder
-from steelyard_kernels.expr import Input, Node, Reduce, Scalar, operands, reachable
-from steelyard_kernels.loops import INDEX, Buffer, Operand, Var
+from steelyard_kernels.expr import Input, Node, Reduce, Scalar, operands
+from steelyard_kernels.loops import Buffer, Operand, Var
 from steelyard_kernels.schedule.normalization.passes import (
     COLUMN,
     ELEMENT,
@@ -24,26 +24,8 @@ from steelyard_kernels.schedule.normalization.passes import (
 from steelyard_kernels.schedule.normalization.sums import accumulator
 from steelyard_kernels.schedule.parameters import Arguments
 from steelyard_kernels.schedule.space import offset
-from steelyard_kernels.schedule.tile import Carried, tile_constant
 from steelyard_kernels.schedule.values import Env, Fused, fusions
 from steelyard_kernels.schedule.values import lower as lower_node
-
-LINE: Final = 64  # bytes of a cache line on every CPU we emit for
-
-
-@dataclass(frozen=True, slots=True)
-class Knobs:
-    """What the emitter needs of a schedule."""
-
-    lanes: int
-    rows: int
-    unroll: int
-    threads: int
-    chunk: int
-    stream_alignment: int  # of every vector store, in bytes; 0: no streaming
-    prefetch: bool
-    hoist: bool  # compute columns once a launch, not once a block
-    shifted: bool  # take moments about the row's first element, not about zero
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +44,7 @@ class Row:
     """One row of a block: where it is in the block and in all, and its scalars.
 
     `starts` says, by input, where the row's part of an input begins, `out` where that
-    of every output does.
+    of every output does. `live` is whether the row exists (None: it surely does).
     """
 
     place: int | Operand
@@ -70,18 +52,21 @@ class Row:
     starts: dict[int, Operand]
     scope: Scope
     out: Operand
+    live: Operand | None = None
 
 
-def hoistable(rows: Rows) -> tuple[Node, ...]:
-    """Return the computed columns that elements or outputs read."""
-    read = read_by_rows(rows)
-    return tuple(
-        node
-        for node in rows.program.nodes
-        if rows.places[node.number] == COLUMN
-        and node.number in read
-        and not isinstance(node, Input)
-    )
+@dataclass(frozen=True, slots=True)
+class Spot:
+    """Where a walk is: at which element of the row, and of what is kept of a row.
+
+    `mask` says which lanes there are (None: all), `live` the same as a scalar where a
+    vector is there as a whole or not at all.
+    """
+
+    at: Operand
+    kept: Operand
+    mask: Operand | None = None
+    live: Operand | None = None
 
 
 def read_by_rows(rows: Rows) -> set[int]:
@@ -93,77 +78,76 @@ def read_by_rows(rows: Rows) -> set[int]:
     return read
 
 
-class RowValues:
-    """Emits the values of one program cut into passes."""
+def kept_exact(rows: Rows) -> set[int]:
+    """Return the nodes whose value must exist: no fma may take them up."""
+    kept = {output.value.number for output in rows.program.outputs}
+    for each in rows.passes:
+        kept |= each.stores
+        for item in each.sums:
+            kept.add(item.arg.number)
+            kept |= {factor.number for factor in item.factors or ()}
+    return kept
 
-    def __init__(self, rows: Rows, args: Arguments, knobs: Knobs) -> None:
-        self.b = Builder()
+
+class RowValues:
+    """Emits the values of one program cut into passes.
+
+    `lanes` elements a vector; `kept` are the buffers of what passes keep, by slot, and
+    rows of a block lie `pitch` elements apart in them. On a GPU the addresses of vectors
+    are multiples of their sizes, and loads and stores say so.
+    """
+
+    def __init__(
+        self,
+        rows: Rows,
+        args: Arguments,
+        b: Builder,
+        lanes: int,
+        pitch: int,
+        target: str = "cpu",
+    ) -> None:
+        self.b = b
         self.rows = rows
         self.args = args
-        self.knobs = knobs
-        self.lanes = knobs.lanes
+        self.lanes = lanes
+        self.pitch = pitch
+        self.target = target
         self.nodes = rows.program.nodes
-        self.fused: Fused = fusions(self.nodes, rows.places, self._kept())
+        self.fused: Fused = fusions(self.nodes, rows.places, kept_exact(rows))
         self.gone = {fusion.product for fusion in self.fused.values()}
-        # Rows of scratch start a line apart from each other's cache sets.
-        self.pitch = -(-rows.extent // self.lanes) * self.lanes + LINE
-        self.scratch: tuple[Buffer, ...] = ()
+        self.kept: tuple[Buffer, ...] = ()
+        self.staged: dict[int, Buffer] = {}  # inputs of this walk, kept before it
         self.spread = self._spread()
-        self.hoisted: dict[int, Buffer] = {}
-        self.count = Var("rows", INDEX)  # only the launch knows it
-        self.direct = read_by_rows(rows)
-        self.inputs = [
-            (node, rows.inputs[node.number])
-            for node in self.nodes
-            if isinstance(node, Input)
-        ]
-
-    def _kept(self) -> set[int]:
-        """Return the nodes whose value must exist: no fma may take them up."""
-        kept = {output.value.number for output in self.rows.program.outputs}
-        for each in self.rows.passes:
-            kept |= each.stores
-            for item in each.sums:
-                kept.add(item.arg.number)
-                kept |= {factor.number for factor in item.factors or ()}
-        return kept
+        self.count = Var("rows", b.index)  # only the launch knows it
 
     def _spread(self) -> set[int]:
         """Return the scalars that are read for every element."""
         places = self.rows.places
-        read = self._kept()
+        read = kept_exact(self.rows)
         for node in self.nodes:
             if places[node.number] in {COLUMN, ELEMENT}:
                 read |= {arg.number for arg in operands(node)}
         return {number for number in read if places[number] in {UNIFORM, ROW}}
 
-    def hoist(self, scope: Scope) -> None:
-        """Emit the columns that rows read, such as a widened bias, into scratch."""
-        b, lanes = self.b, self.lanes
-        columns = hoistable(self.rows)
-        buffers = [b.alloc("column", node.dtype, self.pitch) for node in columns]
-        needed = reachable(columns)
-        walk = [n for n in needed if self.rows.places[n.number] == COLUMN]
+    def alignment(self, buffer: Buffer) -> int:
+        """Return what the address of a vector of a buffer is a multiple of, in bytes."""
+        return self.lanes * buffer.dtype.bytes if self.target == "cuda" else 0
 
-        def body(
-            at: Operand, vectors: int, mask: Operand | None, _: Carried
-        ) -> Carried:
-            for u in range(vectors):
-                place = b.at("add", at, u * lanes)
-                env = self._column_values(walk, scope, place, mask)
-                for node, buffer in zip(columns, buffers, strict=True):
-                    b.store(buffer, place, env[node.number])
-            return ()
+    def vector(
+        self, buffer: Buffer, at: Operand | int, mask: Operand | None = None
+    ) -> Var:
+        """Emit a load of one vector."""
+        return self.b.load(buffer, at, self.lanes, mask, self.alignment(buffer))
 
-        tile_constant(b, self.rows.extent, (lanes, 1), body, (), positive=self.count)
-        self.hoisted = {
-            node.number: buffer for node, buffer in zip(columns, buffers, strict=True)
-        }
+    def node(self, env: Env, node: Node, lanes: int) -> Operand:
+        """Emit a node whose operands are in the environment."""
+        return lower_node(self.b, env, node, lanes, self.fused, target=self.target)
 
-    def row(self, scope: Scope, first: Operand, place: int) -> Row:
+    def row(
+        self, scope: Scope, number: Operand, place: int, live: Operand | None = None
+    ) -> Row:
         """Emit where a row's operands begin, and its scalars before any pass."""
         b, space = self.b, self.rows.space
-        number = b.at("add", first, place)
         starts: dict[int, Operand] = {
             node: offset(b, space.extents, space.strides[walk], number)
             for node, walk in self.rows.inputs.items()
@@ -171,7 +155,7 @@ class RowValues:
         inner = Scope(dict(scope.scalars), dict(scope.vectors))
         self.scalars(inner, starts, ROW, 0)
         out = b.at("mul", number, self.rows.extent)
-        return Row(place, number, starts, inner, out)
+        return Row(place, number, starts, inner, out, live)
 
     def scalars(
         self, scope: Scope, starts: dict[int, Operand], place: int, depth: int
@@ -189,105 +173,78 @@ class RowValues:
             elif isinstance(node, Scalar):
                 env[number] = self.args.scalars[node.name]
             elif not isinstance(node, Reduce) and number not in self.gone:
-                env[number] = lower_node(b, env, node, 1, self.fused)
+                env[number] = self.node(env, node, 1)
             if number in self.spread:
                 scope.vectors[number] = b.splat(env[number], self.lanes)
 
-    def columns(self, walk: Walk, row: Row, at: Operand, mask: Operand | None) -> Env:
+    def columns(self, walk: Walk, row: Row, spot: Spot) -> Env:
         """Emit what every row of the block reads at a column."""
-        # Uniform values are the same in every row's scope: the first row's will do.
-        if not self.hoisted:
-            return self._column_values(walk.columns, row.scope, at, mask)
-        b, lanes = self.b, self.lanes
-        shared: Env = {}
-        for node in walk.columns:
-            if node.number in self.hoisted:
-                shared[node.number] = b.load(self.hoisted[node.number], at, lanes)
-            elif isinstance(node, Input) and node.number in self.direct:
-                buffer = self.args.inputs[node.index]
-                shared[node.number] = b.load(buffer, at, lanes, mask)
-        return shared
+        # Uniform values are the same in every row's scope: any row's will do.
+        return self.column_values(walk.columns, row.scope, spot)
 
-    def _column_values(
-        self, columns: Iterable[Node], scope: Scope, at: Operand, mask: Operand | None
-    ) -> Env:
+    def column_values(self, columns: Iterable[Node], scope: Scope, spot: Spot) -> Env:
         """Emit one vector of columns from the inputs on."""
-        b, lanes = self.b, self.lanes
         env = dict(scope.vectors)
         made: Env = {}
         for node in columns:
             if isinstance(node, Input):
                 buffer = self.args.inputs[node.index]
-                made[node.number] = b.load(buffer, at, lanes, mask)
+                made[node.number] = self.vector(buffer, spot.at, spot.mask)
             elif node.number not in self.gone:
-                made[node.number] = lower_node(b, env, node, lanes, self.fused)
+                made[node.number] = self.node(env, node, self.lanes)
             if node.number in made:
                 env[node.number] = made[node.number]
         return made
 
-    def elements(
-        self, walk: Walk, row: Row, shared: Env, at: Operand, mask: Operand | None
-    ) -> Env:
-        """Emit one vector of a row: from scratch, from inputs, or computed."""
-        b, lanes = self.b, self.lanes
+    def elements(self, walk: Walk, row: Row, shared: Env, spot: Spot) -> Env:
+        """Emit one vector of a row: as it was kept, from inputs, or computed."""
+        b = self.b
         env = {**row.scope.vectors, **shared}
         for node in walk.elements:
             number = node.number
             if number in walk.loads:
                 buffer, begin = self.slot(node, row)
-                env[number] = b.load(buffer, b.at("add", at, begin), lanes)
+                env[number] = self.vector(buffer, b.at("add", spot.kept, begin))
             elif isinstance(node, Input):
-                buffer = self.args.inputs[node.index]
-                place = b.at("add", row.starts[number], at)
-                env[number] = b.load(buffer, place, lanes, mask)
+                env[number] = self.fetch(node, row, spot)
             elif number not in self.gone:
-                env[number] = lower_node(b, env, node, lanes, self.fused)
+                env[number] = self.node(env, node, self.lanes)
         return env
 
+    def fetch(self, node: Input, row: Row, spot: Spot) -> Operand:
+        """Emit one vector of a row of an input."""
+        place = self.b.at("add", row.starts[node.number], spot.at)
+        return self.vector(self.args.inputs[node.index], place, spot.mask)
+
     def slot(self, node: Node, row: Row) -> tuple[Buffer, Operand]:
-        """Return the scratch buffer of a kept node and where the row begins in it."""
+        """Return the buffer of a kept node and where the row begins in it."""
         begin = self.b.at("mul", row.place, self.pitch)
-        return self.scratch[self.rows.scratch[node.number]], begin
-
-    def prefetch(self, block: Sequence[Row], at: Operand, u: int) -> None:
-        """Ask for a part of the next block of rows: all of it, once a cache line.
-
-        A vector of every row is `part` lines of an input whose rows are contiguous:
-        line j of them runs through the j-th part of the block.
-        """
-        b, rows, count = self.b, self.rows, len(block)
-        for node, place in self.inputs:
-            strides = rows.space.strides[place]
-            if rows.places[node.number] != ELEMENT or len(strides) != 1:
-                continue
-            size = self.lanes * node.dtype.bytes
-            parts = max(1, count * size // LINE)
-            if count * size < LINE and u * size % LINE:
-                continue
-            begin = b.at("add", block[0].starts[node.number], count * strides[0])
-            along = b.at("mul", at, count // parts)
-            for part in range(parts):
-                line = b.at("add", begin, part * (count // parts) * strides[0])
-                b.prefetch(self.args.inputs[node.index], b.at("add", line, along))
+        return self.kept[self.rows.scratch[node.number]], begin
 
     def shifts(self, each: Pass, row: Row) -> dict[int, Operand]:
         """Emit the first element of every argument whose moments are taken."""
         b = self.b
         wanted = [item.arg for item in each.sums if item.kind == "moments"]
-        if not wanted or not self.knobs.shifted:
-            return {}
         env = dict(row.scope.scalars)
-        walk = each.walk
-        for node in sorted((*walk.columns, *walk.elements), key=lambda n: n.number):
-            if node.number in walk.loads:
-                buffer, begin = self.slot(node, row)
-                env[node.number] = b.load(buffer, begin)
-            elif isinstance(node, Input):
+        for node in first_elements(wanted, env):
+            if isinstance(node, Input):
                 at = row.starts[node.number]
                 env[node.number] = b.load(self.args.inputs[node.index], at)
             elif node.number not in self.gone:
-                env[node.number] = lower_node(b, env, node, 1, self.fused)
+                env[node.number] = self.node(env, node, 1)
         return {
             arg.number: b.cast(env[arg.number], accumulator(arg.dtype))
             for arg in wanted
         }
+
+
+def first_elements(wanted: Sequence[Node], known: Env) -> list[Node]:
+    """Return what the first elements of nodes are computed from, in order."""
+    found: dict[int, Node] = {}
+    pending = list(wanted)
+    while pending:
+        node = pending.pop()
+        if node.number not in known and node.number not in found:
+            found[node.number] = node
+            pending += operands(node)
+    return [found[number] for number in sorted(found)]

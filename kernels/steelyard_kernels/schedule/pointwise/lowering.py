@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from steelyard_kernels.builder import Builder
-from steelyard_kernels.expr import Input, Program, Scalar, operands
+from steelyard_kernels.expr import Input, Program, Scalar
 from steelyard_kernels.loops import INDEX, Buffer, Kernel, Operand, Var
 from steelyard_kernels.schedule.parameters import (
     Arguments,
@@ -19,18 +19,18 @@ from steelyard_kernels.schedule.parameters import (
     arguments,
     extent_slot,
 )
+from steelyard_kernels.schedule.pointwise.levels import ELEMENT, ONCE, ROW, levels
 from steelyard_kernels.schedule.pointwise.schedule import (
     LINE,
     Pointwise,
     check_program,
     check_streaming,
-    inputs,
     space_of,
     store_alignment,
 )
 from steelyard_kernels.schedule.space import Space, offset, rows
 from steelyard_kernels.schedule.tile import Body, Carried, tile_constant, tile_runtime
-from steelyard_kernels.schedule.values import Env, Fused, fusions, operand, spread
+from steelyard_kernels.schedule.values import Env, operand, spread
 from steelyard_kernels.schedule.values import lower as lower_node
 
 
@@ -53,10 +53,6 @@ def lower(program: Program, schedule: Pointwise, *, aligned: bool = True) -> Low
     return Lowered(kernel, slots, schedule.threads)
 
 
-# Where a node is computed: once, once a row, or for every element.
-_ONCE, _ROW, _ELEMENT = 0, 1, 2
-
-
 class _Emitter:
     """Emits one program under one schedule."""
 
@@ -68,32 +64,9 @@ class _Emitter:
         self.schedule = schedule
         self.args = args
         self.space = space
-        self.operand = {node.number: i for i, node in enumerate(inputs(program))}
-        self.level = self._levels()
-        self.fused: Fused = fusions(program.nodes, self.level, self._kept())
-        gone = {fusion.product for fusion in self.fused.values()}
-        live = [node for node in program.nodes if node.number not in gone]
-        self.at_level = [
-            [node for node in live if self.level[node.number] == level]
-            for level in (_ONCE, _ROW, _ELEMENT)
-        ]
+        self.levels = levels(program, space)
         self.alignment = store_alignment(program, schedule.lanes, space)
         self.extent = Var("extent" if len(space.extents) == 1 else "rows", INDEX)
-
-    def _kept(self) -> set[int]:
-        return {output.value.number for output in self.program.outputs}
-
-    def _levels(self) -> dict[int, int]:
-        level: dict[int, int] = {}
-        for node in self.program.nodes:
-            if isinstance(node, Input):
-                strides = self.space.strides[self.operand[node.number]]
-                across = _ROW if any(strides) else _ONCE
-                level[node.number] = _ELEMENT if strides[-1] else across
-            else:
-                below = [level[arg.number] for arg in operands(node)]
-                level[node.number] = max(below, default=_ONCE)
-        return level
 
     def kernel(self) -> Kernel:
         """Emit the whole kernel; its last parameter is the runtime extent."""
@@ -101,12 +74,14 @@ class _Emitter:
         flat = len(self.space.extents) == 1
         extent = self.extent
         env: Env = {}
-        self._scalars(env, _ONCE, {})
+        self._scalars(env, ONCE, {})
         step = schedule.lanes * schedule.unroll
         if flat:
             chunk = -(-schedule.chunk // step) * step
             with b.parallel(extent, chunk, schedule.threads) as (low, high):
-                body = self._body(env, dict.fromkeys(self.operand.values(), 0), 0)
+                body = self._body(
+                    env, dict.fromkeys(self.levels.operands.values(), 0), 0
+                )
                 tile_runtime(b, low, high, (schedule.lanes, schedule.unroll), body)
         else:
             chunk = max(1, schedule.chunk // self.space.extents[-1])
@@ -127,7 +102,7 @@ class _Emitter:
             for place, strides in enumerate(space.strides)
         }
         out = b.at("mul", row, space.extents[-1])
-        self._scalars(env, _ROW, starts)
+        self._scalars(env, ROW, starts)
         step = schedule.lanes, schedule.unroll
         body = self._body(env, starts, out)
         tile_constant(b, space.extents[-1], step, body, (), positive=self.extent)
@@ -135,27 +110,18 @@ class _Emitter:
     def _scalars(self, env: Env, level: int, starts: dict[int, Operand | int]) -> None:
         """Emit what is computed less often than for every element, then spread it."""
         b = self.b
-        for node in self.at_level[level]:
+        for node in self.levels.at[level]:
             if isinstance(node, Input):
                 buffer = self.args.inputs[node.index]
-                at = starts.get(self.operand[node.number], 0)
+                at = starts.get(self.levels.operands[node.number], 0)
                 env[node.number] = b.load(buffer, at)
             elif isinstance(node, Scalar):
                 env[node.number] = self.args.scalars[node.name]
             else:
-                env[node.number] = lower_node(b, env, node, 1, self.fused)
-        wanted = self._wanted()
-        ready = [node.number for node in self.at_level[level] if node.number in wanted]
+                env[node.number] = lower_node(b, env, node, 1, self.levels.fused)
+        wanted = self.levels.wanted
+        ready = [node.number for node in self.levels.at[level] if node.number in wanted]
         spread(b, env, ready, self.schedule.lanes)
-
-    def _wanted(self) -> set[int]:
-        """Return what is read for every element."""
-        read = {arg.number for n in self.at_level[_ELEMENT] for arg in operands(n)}
-        for node in self.at_level[_ELEMENT]:
-            fusion = self.fused.get(node.number)
-            if fusion:
-                read |= {fusion.a.number, fusion.b.number}
-        return read | self._kept()
 
     def _body(
         self, env: Env, starts: Mapping[int, Operand | int], out: Operand | int
@@ -184,14 +150,14 @@ class _Emitter:
         """Emit one vector of every element-level node."""
         b, lanes = self.b, self.schedule.lanes
         env = dict(env)
-        for node in self.at_level[_ELEMENT]:
+        for node in self.levels.at[ELEMENT]:
             if isinstance(node, Input):
                 buffer = self.args.inputs[node.index]
-                place = b.at("add", starts[self.operand[node.number]], at)
+                place = b.at("add", starts[self.levels.operands[node.number]], at)
                 self._prefetch(node, buffer, place, mask)
                 env[node.number] = b.load(buffer, place, lanes, mask)
             else:
-                env[node.number] = lower_node(b, env, node, lanes, self.fused)
+                env[node.number] = lower_node(b, env, node, lanes, self.levels.fused)
         return env
 
     def _prefetch(

@@ -1,0 +1,277 @@
+"""CUDA C++ text to a cubin in this process, without a GPU or a driver, through NVRTC.
+
+A process has one NVRTC: the one ``load`` chose, or the one cuda.bindings finds. All
+calls release the interpreter while the compiler works, so that threads overlap.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import re
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from time import monotonic_ns, perf_counter_ns
+from typing import Any
+
+from steelyard_device import nvrtc_log
+from steelyard_device.errors import DeviceError
+from steelyard_device.nvrtc_library import Compiler, bindings, compiler, load
+from steelyard_device.nvrtc_log import Diagnostic, KernelLog, Phase
+
+__all__ = [
+    "ARCHITECTURES",
+    "Cancelled",
+    "CompileError",
+    "Compiled",
+    "Compiler",
+    "Diagnostic",
+    "KernelLog",
+    "Phase",
+    "check_arch",
+    "compile",
+    "compiler",
+    "load",
+    "options_for",
+]
+
+ARCHITECTURES = ("sm_80", "sm_86", "sm_89", "sm_90a", "sm_100a", "sm_120a")
+"""What is built for by default: the data centre and desktop parts since Ampere."""
+
+_PROGRAM = b"kernel.cu"
+
+
+class CompileError(DeviceError):
+    """The compiler refused a program: its errors, and all that it wrote."""
+
+    def __init__(self, diagnostics: tuple[Diagnostic, ...], log: str) -> None:
+        super().__init__(diagnostics, log)  # what a pickle hands to the next process
+        self.diagnostics = diagnostics
+        self.log = log
+
+    def __str__(self) -> str:
+        """Say in one sentence what was refused first."""
+        if not self.diagnostics:
+            lines = self.log.strip().splitlines() or ["it gave no reason"]
+            return f"NVRTC refused the program: {lines[0]}"
+        first, *others = self.diagnostics
+        where = f"{first.source}({first.line})" if first.line else first.source
+        more = f" (and {len(others)} more, see its log)" if others else ""
+        return f"NVRTC refused the program: {where}: {first.message}{more}"
+
+
+class Cancelled(DeviceError):  # noqa: N818 - what happened, by somebody's wish
+    """The compilation was stopped at its deadline."""
+
+
+@dataclass(frozen=True, slots=True)
+class Compiled:
+    """What became of a program."""
+
+    cubin: bytes
+    log: str
+    nanoseconds: int
+    """Time in NVRTC's compilation proper."""
+    kernels: tuple[KernelLog, ...]
+    phases: tuple[Phase, ...]
+    """Empty unless asked for."""
+
+
+def options_for(arch: str) -> tuple[str, ...]:
+    """Return the options every program is compiled with, a part of cache keys."""
+    return (
+        f"-arch={arch}",
+        "--no-cache",  # cold is cold; a hit would also drop the log of ptxas
+        "-minimal",  # a third faster: no builtin header for what we never use
+        "-modify-stack-limit=false",  # the limit is the process's, and we have threads
+        "-fmad=false",  # what the program says is what is computed
+        "--ptxas-options=-v",
+    )
+
+
+def check_arch(arch: str) -> None:
+    """Check that code can be made for ``arch``, such as ``sm_90a``.
+
+    Raises:
+        DeviceError: NVRTC does not know the architecture.
+    """
+    match = re.fullmatch(r"sm_(\d{2,3})[af]?", arch)
+    if match is None or int(match[1]) not in _supported():
+        known = ", ".join(f"sm_{number}" for number in _supported())
+        raise DeviceError(
+            f"NVRTC {compiler().version} makes no code for {arch!r}: it knows {known}, "
+            "and variants of the newer ones such as sm_90a."
+        )
+
+
+@functools.cache
+def _supported() -> tuple[int, ...]:
+    _, numbers = bindings().nvrtcGetSupportedArchs()
+    return tuple(numbers)
+
+
+def compile(  # noqa: A001 - read as nvrtc.compile
+    text: str,
+    arch: str,
+    *,
+    options: Sequence[str] = (),
+    seconds: float | None = None,
+    phases: bool = False,
+) -> Compiled:
+    """Compile CUDA C++ ``text`` for ``arch``, ``options`` after the canonical ones.
+
+    A program that takes longer than ``seconds`` is stopped, within about 20 ms on NVRTC
+    13.5. With ``phases`` the compiler traces itself, which takes it some 3 ms more.
+
+    Raises:
+        CompileError: the program is not legal, or an option is not.
+        Cancelled: ``seconds`` passed.
+        DeviceError: there is no NVRTC, or it does not know ``arch``.
+    """
+    check_arch(arch)
+    folder = tempfile.TemporaryDirectory if phases else nullcontext
+    with folder() as traced, _program(text) as program:
+        flags = [*options_for(arch), *options]
+        if traced:
+            flags.append(f"--fdevice-time-trace={traced}/trace")
+        deadline = None if seconds is None else _stop_after(program, seconds)
+        nanoseconds = _run(program, flags, deadline)
+        log = _log(program)
+        return Compiled(
+            cubin=_bytes(program, "CUBIN"),
+            log=log,
+            nanoseconds=nanoseconds,
+            kernels=nvrtc_log.kernels(log),
+            phases=nvrtc_log.phases(_trace(traced)) if traced else (),
+        )
+
+
+def _trace(folder: str) -> str:
+    """Read the trace: NVRTC adds an ending to the name it is given."""
+    return Path(folder, "trace.json").read_text(encoding="utf-8")
+
+
+@contextmanager
+def _program(text: str) -> Iterator[Any]:
+    """Create NVRTC's program of ``text`` and destroy it on every path."""
+    if "\0" in text:
+        raise DeviceError(
+            f"the program has a NUL character at {text.index(chr(0))}, where NVRTC "
+            "would end it: remove it."
+        )
+    source = text.encode("utf-8", "surrogatepass")
+    nvrtc = bindings()
+    program = _checked(nvrtc.nvrtcCreateProgram(source, _PROGRAM, 0, [], []))
+    try:
+        yield program
+    finally:
+        nvrtc.nvrtcDestroyProgram(program)
+
+
+def _run(program: Any, flags: list[str], deadline: ctypes.c_int64 | None) -> int:
+    """Compile and return the nanoseconds it took."""
+    nvrtc = bindings()
+    encoded = [flag.encode() for flag in flags]
+    started = perf_counter_ns()
+    (result,) = nvrtc.nvrtcCompileProgram(program, len(encoded), encoded)
+    nanoseconds = perf_counter_ns() - started
+    if result == nvrtc.nvrtcResult.NVRTC_SUCCESS:
+        return nanoseconds
+    if result == nvrtc.nvrtcResult.NVRTC_ERROR_CANCELLED and deadline is not None:
+        raise Cancelled(
+            f"the compilation was stopped after {nanoseconds / 1e9:.3f} s, at its time "
+            "limit: allow it more, or drop this candidate."
+        )
+    log = _log(program)
+    # ptxas names lines of the PTX, which exists when it was ptxas that failed.
+    ptx = _bytes(program, "PTX").decode(errors="replace")
+    raise CompileError(nvrtc_log.diagnostics(log, ptx), log or result.name)
+
+
+def _log(program: Any) -> str:
+    """Return what the compiler wrote.
+
+    When ptxas fails its errors stand behind a NUL in the middle of the log.
+    """
+    parts = _bytes(program, "ProgramLog").decode(errors="replace").split("\0")
+    return "".join(parts).strip()
+
+
+def _bytes(program: Any, what: str) -> bytes:
+    """Return the ``CUBIN``, ``PTX`` or ``ProgramLog`` of a program.
+
+    NVIDIA's own way, filling ``b" " * size``, writes into an interned object when the
+    size is 1, as an empty log's is: every ``b" "`` of the process is then a NUL.
+    """
+    nvrtc = bindings()
+    size = _checked(getattr(nvrtc, f"nvrtcGet{what}Size")(program))
+    buffer = bytearray(size)
+    if size:
+        _checked(getattr(nvrtc, f"nvrtcGet{what}")(program, buffer))
+    return bytes(buffer)
+
+
+def _checked(answer: tuple[Any, ...]) -> Any:
+    """Return what NVRTC answered.
+
+    Raises:
+        DeviceError: it answered with an error.
+    """
+    result, *values = answer
+    if result != bindings().nvrtcResult.NVRTC_SUCCESS:
+        raise DeviceError(
+            f"NVRTC {compiler().version} failed with {result.name}: a smaller program "
+            "may need less of what it lacks."
+        )
+    return values[0] if values else None
+
+
+_STOP = """
+declare i32 @clock_gettime(i32, ptr)
+define i32 @nvrtc_stop(ptr %deadline, ptr %reserved) {
+  %time = alloca [2 x i64]
+  %failed = call i32 @clock_gettime(i32 1, ptr %time)
+  %seconds = load i64, ptr %time
+  %rest = getelementptr i64, ptr %time, i64 1
+  %nanoseconds = load i64, ptr %rest
+  %whole = mul i64 %seconds, 1000000000
+  %now = add i64 %whole, %nanoseconds
+  %limit = load i64, ptr %deadline
+  %passed = icmp sge i64 %now, %limit
+  %stop = zext i1 %passed to i32
+  ret i32 %stop
+}
+"""
+"""Whether the monotonic clock has reached a deadline, asked thousands of times a second.
+
+In native code: a Python function would wait for the interpreter each time, up to 5 ms
+while another thread computes.
+"""
+
+
+@functools.cache
+def _stop() -> int:
+    """Return the address of the function that NVRTC asks whether to go on."""
+    from steelyard_device import llvm
+
+    return llvm.link(llvm.assemble(_STOP), ["nvrtc_stop"])["nvrtc_stop"]
+
+
+def _stop_after(program: Any, seconds: float) -> ctypes.c_int64:
+    """Stop the program's compilation ``seconds`` from now.
+
+    The deadline that is returned must live as long as the program.
+    """
+    if not seconds >= 0:
+        raise DeviceError(
+            f"a time limit of {seconds} s is no time: give 0 or more seconds, or None."
+        )
+    stop = _stop()  # made on first use, which is not the program's time
+    # A century is as good as no limit, and fits.
+    deadline = ctypes.c_int64(monotonic_ns() + round(min(seconds, 3e9) * 1e9))
+    address = ctypes.addressof(deadline)
+    _checked(bindings().nvrtcSetFlowCallback(program, stop, address))
+    return deadline

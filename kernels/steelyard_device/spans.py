@@ -1,0 +1,187 @@
+"""Timed spans as plain data, and the rows that they add up to.
+
+    Event* --spans--> Span* --Track--> rows --> Row*
+
+A span's path names it and what it ran inside of. A track is what one thread or
+process did; the first one is of the thread that opened `timings`, and only its time
+adds up to the wall. Everything else ran beside it and has a row of its own on top.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple, TypeAlias
+
+NOT_TRACKED: Final = "not tracked"
+
+UNTRACKED_SHARE: Final = 0.01
+"""What is not tracked has a row above this share of the wall: less explains nothing."""
+
+
+class Span(NamedTuple):
+    """One timed stretch; a tuple, so that it can be pickled and sent.
+
+    `start` is the clock's (`perf_counter_ns`, which processes of one machine share on
+    Linux). `blocks` is by how many memory blocks the interpreter grew meanwhile, if
+    that was counted.
+    """
+
+    path: tuple[str, ...]
+    start: int
+    nanoseconds: int
+    blocks: int = 0
+
+
+Event: TypeAlias = str | int | tuple[Span, ...]
+"""A name and then its start: a span opens. An integer alone: the innermost one ends.
+Spans that somebody else timed lie inside of the innermost one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Track:
+    """What one thread or process did: its name (none: the first) and its spans."""
+
+    name: str | None
+    spans: tuple[Span, ...]
+
+    @property
+    def rooted(self) -> tuple[Span, ...]:
+        """The spans; of a named track inside of one from the first to the last."""
+        if self.name is None or not self.spans:
+            return self.spans
+        start = min(span.start for span in self.spans)
+        end = max(span.start + span.nanoseconds for span in self.spans)
+        blocks = sum(span.blocks for span in self.spans if len(span.path) == 1)
+        whole = Span((), start, end - start, blocks)
+        return tuple(under((self.name,), (whole, *self.spans)))
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """All spans of one path, or what their rows leave unexplained.
+
+    `nanoseconds` is the sum over calls and workers; `wall` the time in which at least
+    one of them ran. `beside`: it ran beside the thread whose time makes up the wall.
+    """
+
+    path: tuple[str, ...]
+    calls: int
+    nanoseconds: int
+    wall: int
+    blocks: int
+    beside: bool
+
+
+def spans(events: Sequence[Event], counts: Sequence[int], end: int) -> tuple[Span, ...]:
+    """Return the spans of a thread's events, parents first.
+
+    `counts` are the blocks at each opening and ending, or empty. A span that is still
+    open at `end`, or was closed after it, is cut there.
+    """
+    found: list[Span] = []
+    open_: list[int] = []
+    path: tuple[str, ...] = ()
+    blocks = iter(counts)
+    stream = iter(events)
+
+    def close(at: int, count: int) -> None:
+        place = open_.pop()
+        span = found[place]
+        length = max(0, min(at, end) - span.start)
+        found[place] = span._replace(nanoseconds=length, blocks=count - span.blocks)
+
+    for event in stream:
+        if isinstance(event, str):
+            start = next(stream, end)  # another thread may be between the two
+            assert isinstance(start, int)
+            if start > end:
+                break
+            path = (*path, event)
+            open_.append(len(found))
+            found.append(Span(path, start, 0, next(blocks, 0)))
+        elif isinstance(event, tuple):
+            found += under(path, event)
+        else:
+            close(event, next(blocks, 0))
+            path = path[:-1]
+    while open_:
+        close(end, found[open_[-1]].blocks)
+    return tuple(found)
+
+
+def under(path: tuple[str, ...], inside: Iterable[Span]) -> Iterator[Span]:
+    """Place spans inside of a path."""
+    return (span._replace(path=path + span.path) for span in inside)
+
+
+def checked(foreign: Iterable[Iterable[Any]]) -> tuple[Span, ...]:
+    """Return spans that came from elsewhere, each inside of one that came too.
+
+    Raises ValueError for a span without the one that it is inside of: it would be in
+    no row.
+    """
+    found = tuple(Span(*fields) for fields in foreign)
+    paths = {span.path for span in found} | {()}
+    for span in found:
+        if not span.path or span.path[:-1] not in paths:
+            raise ValueError(
+                f"the span {span.path} came without the one that it is inside of. "
+                "Give that one too."
+            )
+    return found
+
+
+def union(intervals: Iterable[tuple[int, int]]) -> int:
+    """Return how long at least one of the intervals (start, end) lasts."""
+    total, reached = 0, None
+    for start, end in sorted(intervals):
+        begin = start if reached is None else max(start, reached)
+        total += max(0, end - begin)
+        reached = end if reached is None else max(end, reached)
+    return total
+
+
+def rows(tracks: Iterable[Track], wall: int) -> tuple[Row, ...]:
+    """Add spans up by path: the longest first at each level, then what is untracked.
+
+    What rows inside of a row leave unexplained is a row `not tracked`, if it is above
+    1 % of the wall (nanoseconds); what the first thread leaves is one on top.
+    """
+    grouped: dict[bool, dict[tuple[str, ...], list[Span]]] = {False: {}, True: {}}
+    for track in tracks:
+        beside = track.name is not None
+        for span in track.rooted:
+            grouped[beside].setdefault(span.path, []).append(span)
+    own, others = (
+        [_row(path, group, beside=beside) for path, group in grouped[beside].items()]
+        for beside in (False, True)
+    )
+    return (*_level((), own, wall, wall), *_level((), others, 0, wall))
+
+
+def _row(path: tuple[str, ...], group: Sequence[Span], *, beside: bool) -> Row:
+    return Row(
+        path,
+        len(group),
+        sum(span.nanoseconds for span in group),
+        union((span.start, span.start + span.nanoseconds) for span in group),
+        sum(span.blocks for span in group),
+        beside,
+    )
+
+
+def _level(
+    path: tuple[str, ...], every: Sequence[Row], time: int, wall: int
+) -> Iterator[Row]:
+    """Yield the rows inside of a path that took `time`, each with those inside it."""
+    depth = len(path) + 1
+    here = [row for row in every if len(row.path) == depth]
+    for row in sorted(here, key=lambda row: -row.nanoseconds):
+        inside = [r for r in every if r.path[:depth] == row.path and r is not row]
+        yield row
+        yield from _level(row.path, inside, row.nanoseconds, wall)
+    rest = time - sum(row.nanoseconds for row in here)
+    if (here or not path) and rest > UNTRACKED_SHARE * wall:
+        beside = bool(here) and here[0].beside
+        yield Row((*path, NOT_TRACKED), 0, rest, rest, 0, beside)
