@@ -221,6 +221,11 @@ def span(name: str) -> AbstractContextManager[object, None]:
     return _HERE.log[name]
 
 
+def listening() -> bool:
+    """Say whether timings are open: whether it is worth asking others for theirs."""
+    return bool(_OPEN)
+
+
 def record(
     name: str,
     start: int,

@@ -62,17 +62,15 @@ def compiled() -> dict[tuple[str, str], Compiled]:
 
 
 @cache
-def disk() -> Disk | None:
-    """Return this user's cache, or None where STEELYARD_CACHE=off."""
-    directory = default_directory()
-    return Disk(directory) if directory is not None else None
+def disk() -> Disk:
+    """Return this user's cache, which keeps nothing where STEELYARD_CACHE=off."""
+    return Disk(default_directory())
 
 
 def recall(key: str) -> tuple[Entry, bytes] | Refused | None:
     """Read a build and its code from disk; None for anything that is not whole."""
-    store = disk()
-    found = store.get(key) if store else None
-    if store is None or found is None:
+    found = disk().get(key)
+    if found is None:
         return None
     try:
         entry = unpack(found)
@@ -80,14 +78,11 @@ def recall(key: str) -> tuple[Entry, bytes] | Refused | None:
         return None
     if isinstance(entry, Refused):
         return entry
-    code = store.get(entry.code)
+    code = disk().get(entry.code)
     return None if code is None else (entry, code)
 
 
 def remember(key: str, entry: Entry | Refused, code: bytes = b"") -> None:
-    """Write a build and then nothing else: a cache that fails costs only time."""
-    store = disk()
-    if store is None:
-        return
-    if isinstance(entry, Refused) or store.put(digest(code), code):
-        store.put(key, pack(entry))
+    """Write a build; a disk that refuses costs only time."""
+    if isinstance(entry, Refused) or disk().put(digest(code), code):
+        disk().put(key, pack(entry))

@@ -6,6 +6,8 @@ from collections.abc import Callable
 from time import perf_counter_ns
 from typing import TYPE_CHECKING, Final
 
+from steelyard_device import timings
+from steelyard_device.timings import listening, span
 from steelyard_kernels.binary import Code
 from steelyard_kernels.errors import CompilerBug
 from steelyard_kernels.keys import compiler, digest
@@ -27,11 +29,7 @@ def compile_text(text: str, target: Target, record: Recorder) -> Code:
     """
     if target.kind == CPU:
         return _llvm(text, target, record)
-    from steelyard_device import nvrtc
-
-    compiled = nvrtc.compile(text, target.arch)
-    record("compile", compiled.nanoseconds)
-    return code_of(compiled, ENTRY, target)
+    return _nvrtc(text, target, record)
 
 
 def _llvm(text: str, target: Target, record: Recorder) -> Code:
@@ -44,6 +42,27 @@ def _llvm(text: str, target: Target, record: Recorder) -> Code:
     code = llvm.assemble(text, named)
     taken = perf_counter_ns() - started
     return Code(code, ENTRY, digest(code), compiler(target), taken)
+
+
+def _nvrtc(text: str, target: Target, record: Recorder) -> Code:
+    from steelyard_device import nvrtc
+
+    started = perf_counter_ns()
+    compiled = nvrtc.compile(text, target.arch, phases=listening())
+    record("nvrtc", compiled.nanoseconds)
+    told(compiled, started)
+    with span("read cubin"):
+        return code_of(compiled, ENTRY, target)
+
+
+def told(compiled: Compiled, started: int) -> None:
+    """Record what NVRTC says of its own time, within a span that began at `started`."""
+    inside: list[tuple[tuple[str, ...], int, int]] = []
+    path: tuple[str, ...] = ()
+    for phase in compiled.phases:
+        path = (*path[: phase.depth], phase.name)
+        inside.append((path, started + phase.start, phase.nanoseconds))
+    timings.record("nvrtc", started, compiled.nanoseconds, inside)
 
 
 def code_of(compiled: Compiled, entry: str, target: Target) -> Code:
