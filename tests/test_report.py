@@ -209,9 +209,7 @@ def test_the_ledger_shows_every_part_and_the_rest_in_percent():
 
 
 def test_what_a_build_came_to_has_columns_where_a_row_has_it():
-    """Registers and spills of a thread, shared memory of a block; a fresh process's
-    second kernel.
-    """
+    """Registers, spills and shared memory; a fresh process's second kernel."""
     facts = {"registers": 40, "spill_bytes": 8, "shared_bytes": 512}
     first = {"second_kernel_ns": 2.5e6}
     made = [

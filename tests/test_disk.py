@@ -1,0 +1,384 @@
+import errno
+import json
+import os
+import struct
+import subprocess
+import sys
+import time
+from hashlib import blake2b
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from steelyard_kernels import disk as module
+from steelyard_kernels.disk import Disk, default_directory
+
+KEY = "ab" + "0123456789" * 3
+OTHER = "cd" + "0123456789" * 3
+HEADER = 36  # bytes before the payload
+
+
+def key(number):
+    """Return the key of an entry by its number."""
+    return blake2b(str(number).encode(), digest_size=16).hexdigest()
+
+
+def entry(folder, name=KEY):
+    """Return where an entry lies."""
+    return folder / name[:2] / f"{name}.build"
+
+
+def test_what_was_put_is_got(tmp_path):
+    """By any object and process that shares the folder."""
+    assert Disk(tmp_path).put(KEY, b"code")
+    assert Disk(tmp_path).get(KEY) == b"code"
+    assert Disk(tmp_path).get(OTHER) is None
+
+
+def test_an_empty_payload_is_not_a_miss(tmp_path):
+    """Zero bytes are a payload."""
+    Disk(tmp_path).put(KEY, b"")
+    assert Disk(tmp_path).get(KEY) == b""
+
+
+def test_a_second_put_replaces(tmp_path):
+    """The last one stands, and nothing else is left."""
+    disk = Disk(tmp_path)
+    disk.put(KEY, b"old")
+    disk.put(KEY, b"new")
+    assert disk.get(KEY) == b"new"
+    assert [p.name for p in tmp_path.glob("*/*")] == [f"{KEY}.build"]
+
+
+@given(st.binary(max_size=300))
+def test_any_bytes_come_back(tmp_path_factory, payload):
+    """Bytes in, the same bytes out."""
+    disk = Disk(tmp_path_factory.getbasetemp() / "any")
+    assert disk.put(KEY, payload)
+    assert disk.get(KEY) == payload
+
+
+@pytest.mark.parametrize("length", [0, 1, 61])
+def test_every_torn_or_flipped_entry_is_a_miss(tmp_path, length):
+    """Cut at every byte, each bit flipped, and with a tail."""
+    disk = Disk(tmp_path)
+    disk.put(KEY, bytes(range(length)))
+    whole = entry(tmp_path).read_bytes()
+    bad = [whole[:size] for size in range(len(whole))] + [whole + b"\0"]
+    for place in range(len(whole) * 8):
+        flipped = bytearray(whole)
+        flipped[place // 8] ^= 1 << place % 8
+        bad.append(bytes(flipped))
+    for text in bad:
+        entry(tmp_path).write_bytes(text)
+        assert disk.get(KEY) is None
+    assert disk.put(KEY, b"again")
+    assert disk.get(KEY) == b"again"
+
+
+def test_an_entry_under_another_key_is_foreign(tmp_path):
+    """A copy is whole, but of another build."""
+    disk = Disk(tmp_path)
+    disk.put(KEY, b"code")
+    disk.put(OTHER, b"other")
+    entry(tmp_path, OTHER).write_bytes(entry(tmp_path).read_bytes())
+    assert disk.get(OTHER) is None
+
+
+@pytest.mark.parametrize("schema", [0, 2, 2**32 - 1])
+def test_older_and_newer_schemas_are_misses(tmp_path, monkeypatch, schema):
+    """An entry with the right digest, of another version of the format."""
+    monkeypatch.setattr(module, "SCHEMA", schema)
+    Disk(tmp_path).put(KEY, b"code")
+    assert Disk(tmp_path).get(KEY) == b"code"
+    monkeypatch.undo()
+    assert struct.unpack_from("<I", entry(tmp_path).read_bytes(), 8) == (schema,)
+    assert Disk(tmp_path).get(KEY) is None
+
+
+@pytest.mark.parametrize("bad", ["", "ab", "../../etc/passwd", "AB" * 16, "ab" * 65])
+def test_a_key_is_a_hex_digest(tmp_path, bad):
+    """Anything else would be a path."""
+    with pytest.raises(ValueError, match="Give a hex digest"):
+        Disk(tmp_path).get(bad)
+
+
+def misses(disk):
+    """Say whether a disk refuses everything quietly."""
+    return (
+        not disk.put(KEY, b"code") and disk.get(KEY) is None and disk.size() == (0, 0)
+    )
+
+
+def test_no_folder_is_a_disk_that_misses():
+    """It is how a cache is turned off."""
+    assert misses(Disk(None))
+    assert Disk(None).drop() == 0
+
+
+def test_a_file_in_the_way_is_a_miss(tmp_path):
+    """Of the folder, of one above it, or of a folder of two digits."""
+    (tmp_path / "file").write_text("mine")
+    assert misses(Disk(tmp_path / "file"))
+    assert misses(Disk(tmp_path / "file" / "below"))
+    (tmp_path / KEY[:2]).write_text("mine")
+    assert misses(Disk(tmp_path))
+    assert Disk(tmp_path).drop() == 0
+    assert (tmp_path / KEY[:2]).read_text() == "mine"
+
+
+def test_a_folder_or_pipe_in_an_entrys_place_is_a_miss(tmp_path):
+    """Neither is read, waited for or replaced by force."""
+    entry(tmp_path).mkdir(parents=True)
+    assert Disk(tmp_path).get(KEY) is None
+    assert not Disk(tmp_path).put(KEY, b"code")
+    assert not list(tmp_path.glob("*/*.tmp"))
+    entry(tmp_path).rmdir()
+    os.mkfifo(entry(tmp_path))
+    assert Disk(tmp_path).get(KEY) is None
+
+
+def test_a_link_is_replaced_not_written_through(tmp_path):
+    """What it points to is somebody else's; a link that loops is a miss."""
+    (tmp_path / "theirs").write_text("theirs")
+    entry(tmp_path).parent.mkdir()
+    entry(tmp_path).symlink_to(entry(tmp_path))
+    assert Disk(tmp_path).get(KEY) is None
+    entry(tmp_path).unlink()
+    entry(tmp_path).symlink_to(tmp_path / "theirs")
+    assert Disk(tmp_path).get(KEY) is None
+    assert Disk(tmp_path).put(KEY, b"code")
+    assert (tmp_path / "theirs").read_text() == "theirs"
+    assert Disk(tmp_path).get(KEY) == b"code"
+
+
+def test_a_linked_folder_may_be_the_cache(tmp_path):
+    """Caches are moved to bigger disks that way."""
+    (tmp_path / "big").mkdir()
+    (tmp_path / "cache").symlink_to(tmp_path / "big")
+    disk = Disk(tmp_path / "cache")
+    assert disk.put(KEY, b"code")
+    assert disk.get(KEY) == b"code"
+    assert disk.drop() == 1
+
+
+@pytest.mark.parametrize(
+    ("call", "code"),
+    [
+        ("open", errno.EROFS),
+        ("open", errno.EMFILE),
+        ("write", errno.ENOSPC),
+        ("write", errno.EDQUOT),
+        ("close", errno.EIO),
+        ("replace", errno.EACCES),
+    ],
+)
+def test_a_disk_that_refuses_keeps_what_it_had(tmp_path, monkeypatch, call, code):
+    """Read-only, full, failing: put says False, and the old entry still stands."""
+    disk = Disk(tmp_path)
+    disk.put(KEY, b"old")
+    close = os.close
+
+    def refuse(*arguments, **options):
+        if call == "close":
+            close(*arguments)
+        raise OSError(code, os.strerror(code))
+
+    monkeypatch.setattr(Path if call == "replace" else os, call, refuse)
+    assert not disk.put(KEY, b"new")
+    monkeypatch.undo()
+    assert disk.get(KEY) == b"old"
+    assert [p.name for p in tmp_path.glob("*/*")] == [f"{KEY}.build"]
+
+
+def test_a_short_write_is_continued(tmp_path, monkeypatch):
+    """The kernel may take fewer bytes than it was given."""
+    write = os.write
+    monkeypatch.setattr(os, "write", lambda file, data: write(file, data[:7]))
+    assert Disk(tmp_path).put(KEY, bytes(100))
+    assert Disk(tmp_path).get(KEY) == bytes(100)
+
+
+def test_a_real_limit_on_file_sizes_is_survived(tmp_path):
+    """The kernel writes a part, then refuses (RLIMIT_FSIZE stands in for a full disk)."""
+    script = (
+        "import resource, sys; from pathlib import Path\n"
+        "from steelyard_kernels.disk import Disk\n"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096));"
+        "d = Disk(Path(sys.argv[1])); k = sys.argv[2];"
+        "print(d.put(k, bytes(9000)), d.get(k), d.put(k, bytes(9)), len(d.get(k)))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script, str(tmp_path), KEY],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout.split() == ["False", "None", "True", "9"]
+    assert not list(tmp_path.glob("*/*.tmp"))
+
+
+def test_an_interrupted_writer_leaves_no_temporary(tmp_path, monkeypatch):
+    """Control-C comes through, and the file is gone."""
+
+    def interrupt(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(os, "write", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        Disk(tmp_path).put(KEY, b"code")
+    assert not list(tmp_path.glob("*/*"))
+
+
+def test_the_longest_unused_go_first(tmp_path):
+    """A limit of four entries: a hit makes the oldest the newest."""
+    disk = Disk(tmp_path, limit=4 * (100 + HEADER), every=1)
+    for number in range(4):
+        disk.put(key(number), bytes(100))
+        os.utime(entry(tmp_path, key(number)), (1000 + number, 1000 + number))
+    assert disk.get(key(0)) == bytes(100)
+    disk.put(key(4), bytes(100))
+    kept = [number for number in range(5) if disk.get(key(number)) is not None]
+    assert kept == [0, 2, 3, 4]
+    assert disk.size() == (4, disk.limit)
+
+
+def test_a_hit_writes_its_time_at_most_once_an_hour(tmp_path):
+    """Reading a warm cache is reading."""
+    disk = Disk(tmp_path)
+    disk.put(KEY, b"code")
+    recent = time.time() - module.TOUCH_SECONDS / 2
+    for before, touched in ((recent, False), (1000, True)):
+        os.utime(entry(tmp_path), (before, before))
+        assert disk.get(KEY) == b"code"
+        assert (entry(tmp_path).stat().st_mtime - before > 1) is touched
+
+
+def test_a_time_that_cannot_be_written_is_still_a_hit(tmp_path, monkeypatch):
+    """As on a read-only disk."""
+    disk = Disk(tmp_path)
+    disk.put(KEY, b"code")
+    os.utime(entry(tmp_path), (0, 0))
+
+    def refuse(*_):
+        raise PermissionError
+
+    monkeypatch.setattr(os, "utime", refuse)
+    assert disk.get(KEY) == b"code"
+
+
+def test_what_is_above_the_limit_is_not_kept(tmp_path):
+    """Keeping it would throw out all else; and such a file is not even read."""
+    big, small = Disk(tmp_path), Disk(tmp_path, limit=HEADER + 9, every=1)
+    assert small.put(KEY, bytes(9))
+    assert not small.put(KEY, bytes(10))
+    assert small.get(KEY) == bytes(9)
+    assert big.put(KEY, bytes(10))
+    assert small.get(KEY) is None
+
+
+def test_eviction_survives_another_ones(tmp_path, monkeypatch):
+    """Files vanish between the look and the removal: they count as removed."""
+    disk = Disk(tmp_path, limit=2 * (100 + HEADER), every=1)
+    others = Disk(tmp_path)
+    for number in range(6):
+        others.put(key(number), bytes(100))
+        os.utime(entry(tmp_path, key(number)), (1000 + number, 1000 + number))
+    remove = module._remove
+
+    def twice(path):
+        remove(path)
+        return remove(path)
+
+    monkeypatch.setattr(module, "_remove", twice)
+    assert disk.put(key(6), bytes(100))
+    assert disk.size() == (2, disk.limit)
+    assert disk.get(key(6)) == bytes(100)
+
+
+def test_few_puts_look_at_all_entries(tmp_path, monkeypatch):
+    """One in 256 by the temporary's random name."""
+    looks = []
+    monkeypatch.setattr(Disk, "_evict", lambda disk: looks.append(1))
+    names = iter(range(1000))
+    monkeypatch.setattr(os, "urandom", lambda n: next(names).to_bytes(n, "little"))
+    for _ in range(513):
+        Disk(tmp_path).put(KEY, b"")
+    assert len(looks) == 3
+
+
+def test_only_old_temporaries_are_swept(tmp_path):
+    """A young one may be another process's that is writing now."""
+    disk = Disk(tmp_path, every=1)
+    disk.put(KEY, b"code")
+    young = tmp_path / "ab" / f"{KEY}.build.{'0' * 16}.tmp"
+    old = tmp_path / "ab" / f"{KEY}.build.{'1' * 16}.tmp"
+    for path in (young, old):
+        path.write_bytes(b"torn")
+    os.utime(old, (0, 0))
+    disk.put(OTHER, b"code")
+    assert young.exists()
+    assert not old.exists()
+    assert disk.size() == (2, 2 * (4 + HEADER))
+
+
+def test_drop_removes_ours_only(tmp_path):
+    """Other files, folders and what links lead to stay."""
+    disk = Disk(tmp_path / "cache")
+    for number in range(5):
+        disk.put(key(number), b"code")
+    (tmp_path / "cache" / "notes.txt").write_text("mine")
+    theirs = tmp_path / "cache" / key(0)[:2] / "0123456789abcdef"
+    theirs.write_text("an object of git's")
+    elsewhere = Disk(tmp_path / "elsewhere")
+    elsewhere.put("ff" * 16, b"code")
+    (tmp_path / "cache" / "ff").symlink_to(tmp_path / "elsewhere" / "ff")
+    torn = tmp_path / "cache" / key(1)[:2] / f"{key(1)}.build.{'0' * 16}.tmp"
+    torn.write_bytes(b"torn")
+    assert disk.drop() == 5
+    assert disk.size() == (0, 0)
+    assert theirs.exists()
+    assert elsewhere.get("ff" * 16) == b"code"
+    left = {path.name for path in (tmp_path / "cache").iterdir()}
+    assert left == {"notes.txt", key(0)[:2], "ff"}
+    assert disk.put(KEY, b"code")
+
+
+def test_entries_are_the_users_own(tmp_path):
+    """They are code that will run: nobody else may write or read them."""
+    disk = Disk(tmp_path / "new")
+    disk.put(KEY, b"code")
+    assert entry(tmp_path / "new").stat().st_mode & 0o077 == 0
+    assert entry(tmp_path / "new").parent.stat().st_mode & 0o077 == 0
+
+
+def test_the_environment_names_the_folder(monkeypatch, tmp_path):
+    """A path, `off`, or nothing: the user's cache folder."""
+    monkeypatch.setenv("STEELYARD_CACHE", str(tmp_path))
+    assert default_directory() == tmp_path
+    monkeypatch.setenv("STEELYARD_CACHE", "off")
+    assert default_directory() is None
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "xdg"))
+    for unset in ("", None):
+        monkeypatch.setenv("STEELYARD_CACHE", unset or "")
+        if unset is None:
+            monkeypatch.delenv("STEELYARD_CACHE")
+        assert default_directory() == tmp_path / "xdg" / "steelyard" / "builds"
+
+
+def test_a_storm_of_killed_processes_leaves_no_wrong_byte():
+    """Writers and readers killed at any point, files damaged: misses, never errors."""
+    script = Path(__file__).with_name("storm.py")
+    done = subprocess.run(
+        [sys.executable, script, "--seconds", "3", "--seed", "1"],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.stderr == ""
+    counts = json.loads(done.stdout)
+    assert done.returncode == 0, counts
+    assert min(counts[name] for name in ("kills", "hits", "kept", "damages")) > 0
