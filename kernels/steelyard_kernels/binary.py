@@ -10,9 +10,8 @@ from steelyard_kernels.schedule.parameters import Slot
 from steelyard_kernels.schedule.strategies import Schedule
 
 if TYPE_CHECKING:
-    from steelyard_device.cubin import Resources
-
     from steelyard_device.cpu import Function
+    from steelyard_device.cubin import Resources
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,9 +13,8 @@ from dataclasses import dataclass, replace
 from time import perf_counter_ns
 from typing import TYPE_CHECKING, Final, TypeAlias, TypeVar
 
-from steelyard_device.timings import span
-
 from steelyard_device.errors import DeviceError
+from steelyard_device.timings import span
 from steelyard_kernels.binary import Binary, Built, Code, Failed
 from steelyard_kernels.cache import LEVELS, Compiled, compiled, recall, remember
 from steelyard_kernels.compilers import ENTRY, compile_text
@@ -31,7 +30,6 @@ from steelyard_kernels.schedule.strategies import (
     lower,
     strategy,
 )
-from steelyard_kernels.simplify import simplify
 from steelyard_kernels.targets import CPU, Target, device, parse
 from steelyard_kernels.verify import verify
 
@@ -166,7 +164,7 @@ def prepare(
 ) -> Source:
     """Go as far as a candidate's text; raises what made it impossible."""
     run = phases.run
-    simple = run("simplify", lambda: simplify(program))
+    simple = program
     if schedule is None:
         schedule = run(
             "schedule", lambda: heuristic(simple, device(target), aligned=aligned)

@@ -29,7 +29,6 @@ from steelyard_kernels.convention import Convention, convention_of
 from steelyard_kernels.expr import Program
 from steelyard_kernels.schedule import strategies
 from steelyard_kernels.schedule.strategies import Schedule
-from steelyard_kernels.simplify import simplify
 from steelyard_kernels.targets import CPU, device, parse
 from steelyard_kernels.trace import Spec, signature, trace
 
@@ -61,14 +60,12 @@ class KernelFunction:
         self, *arrays: Array | Spec, target: str = CPU
     ) -> tuple[Schedule, ...]:
         """Return every legal schedule worth trying."""
-        program = simplify(self.program(*arrays))
+        program = self.program(*arrays)
         return strategies.candidates(program, device(parse(target)))
 
     def explain(self, *arrays: Array | Spec, target: str = CPU) -> str:
         """Return the model's table of the best schedules: why one was chosen."""
-        return strategies.explain(
-            simplify(self.program(*arrays)), device(parse(target))
-        )
+        return strategies.explain(self.program(*arrays), device(parse(target)))
 
     def build(
         self,
@@ -146,7 +143,7 @@ class KernelFunction:
             binding.check_writeable(name, convention.names[number], arrays[number])
         every = [*arrays, *binding.outputs_of(convention, out)]
         addresses = [binding.address(array) for array in every]
-        if convention.built.schedule.streaming and any(
+        if convention.streams and any(
             addresses[number] % LINE for number in convention.outputs
         ):
             convention = self._convention(arrays, schedule, aligned=False)

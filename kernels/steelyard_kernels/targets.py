@@ -55,10 +55,13 @@ def _join(kind: str, word: str) -> str:
 
 
 @cache
-def device(target: Target) -> Device:
-    """Describe what a target's schedules need to know."""
-    if target.kind == CUDA:
-        return GPUS[target.arch]
+def machine() -> Machine:
+    """Describe this machine to the schedules."""
     from steelyard_device import cpu, llvm
 
     return Machine(llvm.host().vector_bytes, cpu.pool_size())
+
+
+def device(target: Target) -> Device:
+    """Describe what a target's schedules need to know."""
+    return GPUS[target.arch] if target.kind == CUDA else machine()

@@ -91,7 +91,7 @@ def lower(
     if type(schedule).__name__ != _PARTS[fits, kind][_CLASS]:
         raise KernelError(
             f"{program.name}: got the {schedule.strategy} schedule {schedule.label}, "
-            f"but this program needs one of {fits} on {kind}; leave the schedule out, "
+            f"but this program needs {fits} on {kind}; leave the schedule out, "
             "or take one of its candidates."
         )
     lowered: Lowered = _module(fits, kind, _LOWERING).lower(
