@@ -143,19 +143,19 @@ class _Log(dict[str, "_Open"]):
 class _Open:
     """A span of one name in one thread's log: it holds no state, so it nests."""
 
-    __slots__ = ("add", "clock", "count", "name")
+    __slots__ = ("add", "add_all", "clock", "count", "name")
 
     def __init__(self, log: _Log, name: str, clock: Callable[[], int]) -> None:
         self.add = log.events.append
+        self.add_all = log.events.extend  # at once: others may read, or add, between
         self.count = log.counts.append
         self.name = name
         self.clock = clock
 
     # CPython 3.11 reads a slot quickly but calls a slot slowly: hence the local names.
     def __enter__(self) -> None:
-        add, clock = self.add, self.clock
-        add(self.name)
-        add(clock())
+        add_all, clock = self.add_all, self.clock
+        add_all((self.name, clock()))
 
     def __exit__(
         self,
@@ -174,8 +174,7 @@ class _Counted(_Open):
 
     def __enter__(self) -> None:
         self.count(sys.getallocatedblocks())
-        self.add(self.name)
-        self.add(self.clock())
+        self.add_all((self.name, self.clock()))
 
     def __exit__(
         self,
@@ -221,11 +220,6 @@ def span(name: str) -> AbstractContextManager[object, None]:
     return _HERE.log[name]
 
 
-def listening() -> bool:
-    """Say whether timings are open: whether it is worth asking others for theirs."""
-    return bool(_OPEN)
-
-
 def record(
     name: str,
     start: int,
@@ -268,11 +262,20 @@ def timings(
             _dismiss_guests()
             _OPEN.remove(recorder)
             recorder.own.expire()
-            _HERE.log = outer
+            if _HERE.log is recorder.own:
+                _HERE.log = outer
             if home in _OPEN:
-                own, *others = recorder.tracks
-                outer.events.append(own.spans)
-                home.merged += others
+                _hand_over(recorder, home, outer)
+
+
+def _hand_over(inner: Timings, outer: Timings, log: _Log) -> None:
+    """Give the spans of closed timings to the outer ones, each thread's to its own."""
+    own, *others = inner.tracks
+    log.events.append(own.spans)
+    for thread, track in zip(inner.guests, others, strict=False):
+        there = outer.guests.setdefault(thread, _Log(None))
+        there.events.append(track.spans)
+    outer.merged += inner.merged
 
 
 def _here() -> _Log:
