@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 from steelyard.work import CallableWork
 from steelyard_kernels import KernelFunction
 from steelyard_kernels.bind import BoundKernel
-from steelyard_kernels.build import machine
 from steelyard_kernels.schedule import strategies
+from steelyard_kernels.targets import machine
 
 Array = NDArray[Any]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +12,9 @@ from hypothesis import settings
 # An example may compile a kernel, and the machine may be busy: no deadlines.
 settings.register_profile("steelyard", deadline=None)
 settings.load_profile("steelyard")
+
+# Builds of tests are neither found in the user's cache nor left there.
+os.environ["STEELYARD_CACHE"] = "off"
 
 GOLDEN = Path(__file__).parent / "golden"
 

@@ -3,13 +3,18 @@
 import numpy as np
 import pytest
 
+from steelyard_device.errors import LLVMError
 from steelyard_kernels import array as xp
 from steelyard_kernels import library
-from steelyard_kernels.build import Built, Failed, build, machine
-from steelyard_kernels.cache import compiled
+from steelyard_kernels.binary import Built, Failed
+from steelyard_kernels.build import build
+from steelyard_kernels.cache import compiled, disk
+from steelyard_kernels.disk import Disk
 from steelyard_kernels.errors import KernelError
 from steelyard_kernels.function import kernel
+from steelyard_kernels.keys import digest, key
 from steelyard_kernels.schedule.pointwise.schedule import Pointwise
+from steelyard_kernels.targets import machine, parse
 
 SPECS = (((100,), "float32"), ((100,), "float32"))
 PHASES = ("trace", "schedule", "lower", "verify", "emit", "parse", "check", "codegen")
@@ -122,9 +127,109 @@ def test_errors_of_the_users_function_keep_their_type():
 def test_unknown_targets_and_caches_are_refused():
     """Both errors name what there is."""
     program = library.copy.program(((3,), "float32"))
-    assert "expected cpu" in build(program, target="tpu").error
-    with pytest.raises(KernelError, match="cold, warm-memory"):
+    assert "expected one of cpu, cuda:sm_80" in build(program, target="tpu").error
+    with pytest.raises(KernelError, match="cold, warm-disk, warm-memory"):
         library.copy.build(((3,), "float32"), cache="disk")
+    with pytest.raises(KernelError, match="memory, code, disk"):
+        library.copy.build(((3,), "float32"), drop=frozenset({"paper"}))
+
+
+@pytest.fixture
+def kept(tmp_path, monkeypatch):
+    """Keep builds in a folder of this test's own."""
+    monkeypatch.setenv("STEELYARD_CACHE", str(tmp_path))
+    disk.cache_clear()
+    yield tmp_path
+    disk.cache_clear()
+
+
+def test_what_a_process_built_before_needs_no_compiler(kept):
+    """A warm disk saves everything between tracing and loading, and runs the same."""
+    x = np.random.default_rng(3).normal(size=(4, 100)).astype(np.float32)
+    first = library.softmax.build(x)
+    expected = library.softmax(x)
+    again = library.softmax.build(x, cache="warm-disk")
+    assert [name for name, _ in again.phases] == ["trace", "look up", "link"]
+    assert again.text == first.text
+    assert again.made == first.made
+    assert again.binary == first.binary
+    assert again.schedule == first.schedule
+    work = library.softmax.bind(x)
+    assert work.built is not first
+    work.launch()
+    np.testing.assert_array_equal(work.outputs["out"], expected)
+
+
+def test_what_a_build_depends_on_is_in_its_key():
+    """Another shape, dtype, schedule, target, constant or alignment is another build."""
+
+    def other(a, b, *, s=3.0):
+        return a + s * b
+
+    def constant(a, b, *, s=3.0):
+        return a + (s + 1.0) * b
+
+    cpu, gpu = parse("cpu"), parse("cuda:sm_80")
+    program = library.triad.program(*SPECS)
+    keys = [
+        key(program, None, cpu, aligned=True),
+        key(program, None, cpu, aligned=False),
+        key(program, None, gpu, aligned=True),
+        key(program, None, parse("cuda:sm_90a"), aligned=True),
+        key(program, Pointwise(16, 1, 1, 64, False, 0), cpu, aligned=True),
+        key(program, Pointwise(16, 2, 1, 64, False, 0), cpu, aligned=True),
+        key(kernel(constant).program(*SPECS), None, cpu, aligned=True),
+        key(
+            library.triad.program(*((((101,), "float32"),) * 2)),
+            None,
+            cpu,
+            aligned=True,
+        ),
+        key(
+            library.triad.program(*((((100,), "float64"),) * 2)),
+            None,
+            cpu,
+            aligned=True,
+        ),
+    ]
+    assert len(set(keys)) == len(keys)
+    named = kernel(other).program(*SPECS)
+    assert key(named, None, cpu, aligned=True) == keys[0]  # a name is nothing
+
+
+def test_an_entry_that_is_not_ours_is_a_miss(kept):
+    """Whatever lies under a key, the build goes on and replaces it."""
+    program = library.copy.program(((64,), "float32"))
+    named = key(program, None, parse("cpu"), aligned=True)
+    for junk in (b"", b"{}", b"[1]", b'{"schedule": ["Nobody", {}]}', b"\xff\x00"):
+        Disk(kept).put(named, junk)
+        assert "codegen" in dict(build(program, levels=frozenset({"disk"})).phases)
+        assert "codegen" not in dict(build(program, levels=frozenset({"disk"})).phases)
+
+
+def test_a_build_whose_code_is_gone_is_built_again(kept):
+    """Facts and code are two entries; one may be evicted without the other."""
+    program = library.copy.program(((64,), "float32"))
+    built = build(program, levels=frozenset({"disk"}))
+    (kept / (name := digest(built.binary.code))[:2] / f"{name}.build").unlink()
+    assert "codegen" in dict(build(program, levels=frozenset({"disk"})).phases)
+
+
+def test_what_the_compiler_refused_is_remembered(kept, monkeypatch):
+    """It would refuse again: the second failure needs no compiler."""
+    asked = []
+
+    def refuse(*_):
+        asked.append(1)
+        raise LLVMError("no")
+
+    monkeypatch.setattr("steelyard_kernels.build.compile_text", refuse)
+    program = library.copy.program(((64,), "float32"))
+    only = frozenset({"disk"})
+    first = build(program, levels=only)
+    again = build(program, levels=only)
+    assert (first.phase, first.error) == (again.phase, again.error) == ("compile", "no")
+    assert len(asked) == 1
 
 
 def test_the_machine_has_vectors_and_threads():

@@ -10,7 +10,7 @@ from programs import agree, offset, values
 
 from steelyard_kernels import array as xp
 from steelyard_kernels import dtypes, library, loops_print, reference
-from steelyard_kernels.build import build, machine
+from steelyard_kernels.build import build
 from steelyard_kernels.errors import KernelError, Unsupported
 from steelyard_kernels.expr import text
 from steelyard_kernels.function import kernel
@@ -18,6 +18,7 @@ from steelyard_kernels.schedule import strategies
 from steelyard_kernels.schedule.normalization import model
 from steelyard_kernels.schedule.normalization.schedule import Normalization
 from steelyard_kernels.schedule.normalization.sums import CANCELLATION
+from steelyard_kernels.targets import machine
 from steelyard_kernels.verify import verify
 
 ONE = Normalization(16, 1, 1, "shifted", "scratch", False, False, False, 32, 1)
@@ -241,7 +242,7 @@ def test_sum_and_variance_of_the_same_data_share_one_pass(golden):
         }
 
     x = np.random.default_rng(9).standard_normal((4, 100)).astype(np.float32)
-    lowered = strategies.lower(statistics.program(x), ONE)
+    lowered = strategies.lower(statistics.program(x), ONE, machine())
     verify(lowered.kernel)
     shown = loops_print.text(lowered.kernel)
     golden(shown)
@@ -258,7 +259,7 @@ def test_a_value_widened_and_used_twice_is_converted_once(golden):
     specs = (((4, 96), "float16"), *((((96,), "float16"),) * 4))
     program = library.bias_layernorm.program(*specs)
     golden(text(program), "bias_layernorm_program")
-    lowered = strategies.lower(program, ONE)
+    lowered = strategies.lower(program, ONE, machine())
     verify(lowered.kernel)
     golden(loops_print.text(lowered.kernel))
     rng = np.random.default_rng(10)
@@ -272,7 +273,7 @@ def test_a_value_widened_and_used_twice_is_converted_once(golden):
 def test_generated_text_of_softmax(golden):
     """Maximum, sum of exponentials kept in a scratch row, scale."""
     program = library.softmax.program(((7, 100), "float32"))
-    lowered = strategies.lower(program, ONE)
+    lowered = strategies.lower(program, ONE, machine())
     verify(lowered.kernel)
     golden(loops_print.text(lowered.kernel))
     x = np.random.default_rng(11).standard_normal((7, 100)).astype(np.float32)

@@ -8,12 +8,14 @@ from programs import agree, offset, pointwise_cases, values
 
 from steelyard_kernels import array as xp
 from steelyard_kernels import dtypes, library, loops_print
-from steelyard_kernels.build import Built, build, machine
+from steelyard_kernels.binary import Built
+from steelyard_kernels.build import build
 from steelyard_kernels.errors import KernelError, Unsupported
 from steelyard_kernels.function import kernel
 from steelyard_kernels.schedule import strategies
 from steelyard_kernels.schedule.pointwise import model
 from steelyard_kernels.schedule.pointwise.schedule import Pointwise
+from steelyard_kernels.targets import machine
 from steelyard_kernels.verify import verify
 
 
@@ -121,11 +123,16 @@ def test_integers_and_booleans():
 def test_generated_text_of_triad(golden):
     """The loops of a fused broadcast, as they are also run above."""
     program = library.triad.program(((1000,), "float32"), ((1000,), "float32"))
-    lowered = strategies.lower(program, Pointwise(16, 2, 0, 4096, False, 0))
+    lowered = strategies.lower(program, Pointwise(16, 2, 0, 4096, False, 0), machine())
     verify(lowered.kernel)
     golden(loops_print.text(lowered.kernel))
     arrays = [np.arange(1000, dtype=np.float32), np.ones(1000, np.float32)]
-    agree(library.triad, arrays, {"s": 3.0}, Pointwise(16, 2, 0, 4096, False, 0))
+    agree(
+        library.triad,
+        arrays,
+        {"s": 3.0},
+        Pointwise(16, 2, 0, 4096, False, 0),
+    )
 
 
 def test_generated_text_of_a_broadcast(golden):
@@ -137,7 +144,7 @@ def test_generated_text_of_a_broadcast(golden):
         return x * row + column
 
     schedule = Pointwise(16, 2, 0, 64, True, 256)
-    lowered = strategies.lower(shifted.program(*specs), schedule)
+    lowered = strategies.lower(shifted.program(*specs), schedule, machine())
     verify(lowered.kernel)
     golden(loops_print.text(lowered.kernel))
     rng = np.random.default_rng(4)

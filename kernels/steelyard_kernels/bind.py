@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from steelyard_device import cpu, memory
 from steelyard_device.errors import DeviceError
 from steelyard_kernels import cost, dtypes
-from steelyard_kernels.build import Built, Failed
+from steelyard_kernels.binary import Built, Failed
 from steelyard_kernels.convention import Convention
 from steelyard_kernels.dtypes import DType
 from steelyard_kernels.errors import KernelError
@@ -235,6 +235,7 @@ def threads_of(built: Built) -> int:
 
 def launch_of(built: Built, slots: Sequence[int]) -> cpu.Launch:
     """Return a launch of a build with its slots' words."""
+    assert built.function is not None  # a call builds for this machine
     return cpu.Launch(built.function, slots, threads_of(built))
 
 
@@ -284,6 +285,7 @@ class BoundKernel:
             "bytes": cost.bytes_moved(built.program),
             "operations": cost.operations(built.program),
             "code_hash": built.code_hash,
+            "compiler": built.compiler,
             "threads": self.threads,
             "schedule": built.schedule.label,
             "strategy": built.strategy,

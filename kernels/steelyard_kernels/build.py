@@ -1,26 +1,28 @@
-"""From a program to loaded machine code, phase by phase; failures are data.
+"""From a program to code, phase by phase; failures are data.
 
-    Program --schedule--> loops.Kernel --verify--> --emit--> text --> code --> Function
+    Program --schedule--> loops.Kernel --verify--> --emit--> text --compile--> Code
 
-`build` never raises for a candidate: it returns `Built` or `Failed`.
+`build` never raises for a candidate: it returns `Built` or `Failed`. `prepare` goes as
+far as the text, so that a group of candidates can be compiled together.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from functools import cache
-from hashlib import blake2b
+from dataclasses import dataclass, replace
 from time import perf_counter_ns
-from typing import Final, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Final, TypeAlias, TypeVar
 
-from steelyard_device import cpu, llvm
-from steelyard_device.cpu import Function
-from steelyard_kernels.cache import Compiled, compiled
-from steelyard_kernels.emit.llvm import emit
+from steelyard_device.errors import DeviceError
+from steelyard_device.timings import span
+from steelyard_kernels.binary import Binary, Built, Code, Failed
+from steelyard_kernels.cache import LEVELS, Compiled, compiled, recall, remember
+from steelyard_kernels.compilers import ENTRY, compile_text
+from steelyard_kernels.entry import Entry, Refused
 from steelyard_kernels.errors import KernelError
 from steelyard_kernels.expr import Program
-from steelyard_kernels.schedule.model import Machine
+from steelyard_kernels.keys import digest, key
+from steelyard_kernels.loops import Kernel
 from steelyard_kernels.schedule.parameters import Slot
 from steelyard_kernels.schedule.strategies import (
     Schedule,
@@ -28,85 +30,45 @@ from steelyard_kernels.schedule.strategies import (
     lower,
     strategy,
 )
+from steelyard_kernels.targets import CPU, Target, device, parse
 from steelyard_kernels.verify import verify
+
+if TYPE_CHECKING:
+    from steelyard_device.cpu import Function
 
 _T = TypeVar("_T")
 
-ENTRY: Final = "kernel"  # the same for all, so that a hash does not depend on names
-TARGET: Final = "cpu"
-
-
-@dataclass(frozen=True, slots=True)
-class Binary:
-    """Machine code: its entry, what its slots take, how many threads (0: all)."""
-
-    code: bytes
-    entry: str
-    slots: tuple[Slot, ...]
-    threads: int
-
-
-@dataclass(frozen=True, slots=True)
-class Built:
-    """A kernel that can be launched.
-
-    `phases` are (name, nanoseconds) in order; a phase that a cache saved is missing.
-    `code_hash` is of the object's bytes and depends on no name of the kernel.
-    """
-
-    program: Program
-    strategy: str
-    schedule: Schedule
-    target: str
-    text: str
-    binary: Binary
-    code_hash: str
-    phases: tuple[tuple[str, int], ...]
-    function: Function
-
-
-@dataclass(frozen=True, slots=True)
-class Failed:
-    """A build that came to nothing: in which phase, and why in one sentence."""
-
-    name: str
-    schedule: Schedule | None
-    target: str
-    phase: str
-    error: str
-    cause: Exception
-    phases: tuple[tuple[str, int], ...]
-
-
+ALL_LEVELS: Final = frozenset(LEVELS)
 Recorder: TypeAlias = list[tuple[str, int]]
 
 
-@cache
-def machine() -> Machine:
-    """Describe this machine to the schedules."""
-    return Machine(llvm.host().vector_bytes, cpu.pool_size())
+@dataclass(frozen=True, slots=True)
+class Source:
+    """One candidate on its way to a compiler."""
+
+    program: Program
+    schedule: Schedule
+    target: Target
+    kernel: Kernel
+    text: str
+    slots: tuple[Slot, ...]
+    threads: int
+    per_block: int
 
 
-def check_target(name: str, target: str) -> None:
-    """Raise KernelError for a target that nothing emits for."""
-    if target != TARGET:
-        raise KernelError(
-            f"{name}: target {target} is not known, expected {TARGET}; leave target out."
-        )
-
-
-class _Phases:
+class Phases:
     """Times named phases; the last one begun is where an error happened."""
 
-    def __init__(self, done: Recorder) -> None:
-        self.done = done
+    def __init__(self) -> None:
+        self.done: Recorder = []
         self.current = ""
 
     def run(self, name: str, function: Callable[[], _T]) -> _T:
         """Run one phase."""
         self.current = name
         started = perf_counter_ns()
-        result = function()
+        with span(name):
+            result = function()
         self.done.append((name, perf_counter_ns() - started))
         return result
 
@@ -120,79 +82,202 @@ def build(
     schedule: Schedule | None = None,
     *,
     name: str = "kernel",
-    target: str = TARGET,
+    target: str = CPU,
     aligned: bool = True,
-    cached: bool = True,
+    levels: frozenset[str] = ALL_LEVELS,
 ) -> Built | Failed:
     """Build a program, or what tracing gives, under a schedule or the heuristic's.
 
-    `aligned` says that every output starts on a cache line; `cached` that code made
-    before from the same text may be used.
+    `aligned` says that every output starts on a cache line, on a GPU every array;
+    `levels` which caches may be asked and told.
     """
-    phases = _Phases([])
+    phases = Phases()
     try:
-        check_target(name, target)
+        where = parse(target)
         program = trace if isinstance(trace, Program) else phases.run("trace", trace)
-        return _build(program, schedule, phases, aligned=aligned, cached=cached)
+        return _build(program, schedule, where, phases, aligned=aligned, levels=levels)
     except Exception as error:  # noqa: BLE001 - a candidate's failure is data
-        return Failed(
-            name,
-            schedule,
-            target,
-            phases.current,
-            str(error),
-            error,
-            tuple(phases.done),
-        )
+        return failed(name, schedule, target, phases, error)
+
+
+def failed(
+    name: str,
+    schedule: Schedule | None,
+    target: str,
+    phases: Phases,
+    error: Exception,
+) -> Failed:
+    """Return a build that ended in an error."""
+    done = tuple(phases.done)
+    return Failed(name, schedule, target, phases.current, str(error), error, done)
 
 
 def _build(
     program: Program,
     schedule: Schedule | None,
-    phases: _Phases,
+    target: Target,
+    phases: Phases,
     *,
     aligned: bool,
-    cached: bool,
+    levels: frozenset[str],
 ) -> Built:
+    named = ""
+    if "disk" in levels:
+        found = phases.run(
+            "look up", lambda: _recalled(program, schedule, target, aligned=aligned)
+        )
+        named, known = found
+        if isinstance(known, Refused):
+            phases.current = known.phase
+            raise KernelError(known.error)
+        if known is not None:
+            reuse = "code" in levels
+            return _restored(program, target, known, phases, reuse=reuse)
+    source = prepare(program, schedule, target, phases, aligned=aligned)
+    try:
+        code, function = _code(source, phases, reuse="code" in levels)
+    except DeviceError as error:
+        if named:
+            refused = Refused(source.schedule, phases.current, str(error))
+            remember(named, refused)
+        raise
+    built = finish(source, code, function, phases)
+    if named:
+        phases.run("keep", lambda: keep(named, built))
+    return built
+
+
+def _recalled(
+    program: Program, schedule: Schedule | None, target: Target, *, aligned: bool
+) -> tuple[str, tuple[Entry, bytes] | Refused | None]:
+    named = key(program, schedule, target, aligned=aligned)
+    return named, recall(named)
+
+
+def prepare(
+    program: Program,
+    schedule: Schedule | None,
+    target: Target,
+    phases: Phases,
+    *,
+    aligned: bool,
+) -> Source:
+    """Go as far as a candidate's text; raises what made it impossible."""
     run = phases.run
+    simple = program
     if schedule is None:
         schedule = run(
-            "schedule", lambda: heuristic(program, machine(), aligned=aligned)
+            "schedule", lambda: heuristic(simple, device(target), aligned=aligned)
         )
     chosen = schedule
-    lowered = run("lower", lambda: lower(program, chosen, aligned=aligned))
-    run("verify", lambda: verify(lowered.kernel, TARGET))
-    text = run("emit", lambda: emit(lowered.kernel, llvm.host()))
-    found = compiled().get(text) if cached else None
-    if found is None:
-        found = _compile(text, phases)
-        compiled()[text] = found
-    binary = Binary(found.code, ENTRY, lowered.slots, lowered.threads)
-    return Built(
+    lowered = run(
+        "lower", lambda: lower(simple, chosen, device(target), aligned=aligned)
+    )
+    run("verify", lambda: verify(lowered.kernel, target.kind))
+    text = run("emit", lambda: emit(lowered.kernel, target))
+    return Source(
         program,
-        strategy(program),
-        schedule,
-        TARGET,
+        chosen,
+        target,
+        lowered.kernel,
         text,
-        binary,
-        found.code_hash,
-        tuple(phases.done),
-        found.function,
+        lowered.slots,
+        lowered.threads,
+        lowered.per_block,
     )
 
 
-def _compile(text: str, phases: _Phases) -> Compiled:
-    phases.current = "codegen"
-    code = llvm.assemble(text, _llvm_phases(phases))
-    code_hash = blake2b(code, digest_size=16).hexdigest()
-    function = phases.run("link", lambda: cpu.load(code, ENTRY))
-    return Compiled(code, code_hash, function)
+def emit(kernel: Kernel, target: Target) -> str:
+    """Return a kernel's text for a target's compiler."""
+    if target.kind == CPU:
+        from steelyard_device import llvm
+        from steelyard_kernels.emit.llvm import emit as emit_llvm
+
+        return emit_llvm(kernel, llvm.host())
+    from steelyard_kernels.emit.cuda import emit as emit_cuda
+
+    return emit_cuda(kernel, entry=ENTRY)
 
 
-def _llvm_phases(phases: _Phases) -> Callable[[str, int], None]:
-    """Tell LLVM's own verification from ours."""
+def _code(
+    source: Source, phases: Phases, *, reuse: bool
+) -> tuple[Code, Function | None]:
+    """Return a text's code, from this process's memory or the compiler."""
+    place = (str(source.target), source.text)
+    found = compiled().get(place) if reuse else None
+    if found is None:
+        phases.current = "compile"
+        with span("compile"):
+            code = compile_text(source.text, source.target, phases.record)
+        found = Compiled(code, _loaded(code, source.target, phases))
+        compiled()[place] = found
+    return found.made, found.function
 
-    def record(name: str, nanoseconds: int) -> None:
-        phases.record("check" if name == "verify" else name, nanoseconds)
 
-    return record
+def _loaded(code: Code, target: Target, phases: Phases) -> Function | None:
+    if target.kind != CPU:
+        return None
+    from steelyard_device import cpu
+
+    return phases.run("link", lambda: cpu.load(code.code, code.entry))
+
+
+def finish(
+    source: Source, code: Code, function: Function | None, phases: Phases
+) -> Built:
+    """Put a candidate and its code together."""
+    return Built(
+        source.program,
+        strategy(source.program),
+        source.schedule,
+        str(source.target),
+        source.text,
+        Binary(code.code, code.entry, source.slots, source.threads, source.per_block),
+        code,
+        tuple(phases.done),
+        function,
+    )
+
+
+def keep(named: str, built: Built) -> None:
+    """Write a build to disk."""
+    binary = built.binary
+    entry = Entry(
+        built.schedule,
+        built.text,
+        binary.slots,
+        binary.threads,
+        binary.per_block,
+        digest(binary.code),
+        built.made,
+    )
+    remember(named, entry, binary.code)
+
+
+def _restored(
+    program: Program,
+    target: Target,
+    known: tuple[Entry, bytes],
+    phases: Phases,
+    *,
+    reuse: bool,
+) -> Built:
+    """Return what the disk had, with this process's code for it if there is any."""
+    entry, code = known
+    place = (str(target), entry.text)
+    found = compiled().get(place) if reuse else None
+    if found is None:
+        made = replace(entry.made, code=code)
+        found = compiled()[place] = Compiled(made, _loaded(made, target, phases))
+    made = found.made
+    return Built(
+        program,
+        strategy(program),
+        entry.schedule,
+        str(target),
+        entry.text,
+        Binary(made.code, made.entry, entry.slots, entry.threads, entry.per_block),
+        made,
+        tuple(phases.done),
+        found.function,
+    )

@@ -1,28 +1,88 @@
-"""What is remembered within a process: machine code by the text it was made from.
+"""Which builds are remembered, and where: three levels, each can be left out.
 
-A kernel object also remembers its builds by shapes and dtypes (`function`); that
-lookup needs no tracing. Here, different shapes and kernels that come to the same text
-share one binary.
+- `memory`: a kernel object's builds by shapes, dtypes, schedule and target, found
+  before anything is traced (`function`);
+- `code`: a process's code by the text it was made from: different shapes and kernels
+  that come to the same text share one binary;
+- `disk`: builds of this user by everything that they depend on (`keys`).
 """
 
 from __future__ import annotations
 
 from functools import cache
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from steelyard_kernels.binary import Code
+from steelyard_kernels.disk import Disk, default_directory
+from steelyard_kernels.entry import Entry, Refused, pack, unpack
+from steelyard_kernels.errors import KernelError
+from steelyard_kernels.keys import digest
 
 if TYPE_CHECKING:
     from steelyard_device.cpu import Function
 
+LEVELS: Final = ("memory", "code", "disk")
+CACHES: Final = {
+    "cold": frozenset[str](),
+    "warm-disk": frozenset({"disk"}),
+    "warm-memory": frozenset(LEVELS),
+}
+"""What a build may find under each name: a quantity of the same name measures it."""
+
+
+def levels_of(
+    kernel: str, cache: str, drop: frozenset[str] = frozenset()
+) -> frozenset[str]:
+    """Return the levels of a named cache, less those that are dropped."""
+    if cache not in CACHES:
+        raise KernelError(
+            f"{kernel}: cache {cache!r} is not known, expected one of "
+            f"{', '.join(CACHES)}; pass one of these."
+        )
+    unknown = sorted(drop - set(LEVELS))
+    if unknown:
+        raise KernelError(
+            f"{kernel}: cache level {unknown[0]!r} is not known, expected one of "
+            f"{', '.join(LEVELS)}; drop one of these."
+        )
+    return CACHES[cache] - drop
+
 
 class Compiled(NamedTuple):
-    """Machine code with the hash of its bytes, loaded."""
+    """Code, loaded where it is this machine's."""
 
-    code: bytes
-    code_hash: str
-    function: Function
+    made: Code
+    function: Function | None
 
 
 @cache
-def compiled() -> dict[str, Compiled]:
-    """Return this process's binaries by LLVM IR text."""
+def compiled() -> dict[tuple[str, str], Compiled]:
+    """Return this process's code by target and text."""
     return {}
+
+
+@cache
+def disk() -> Disk:
+    """Return this user's cache, which keeps nothing where STEELYARD_CACHE=off."""
+    return Disk(default_directory())
+
+
+def recall(key: str) -> tuple[Entry, bytes] | Refused | None:
+    """Read a build and its code from disk; None for anything that is not whole."""
+    found = disk().get(key)
+    if found is None:
+        return None
+    try:
+        entry = unpack(found)
+    except (ValueError, KeyError, TypeError):  # of a development version, say
+        return None
+    if isinstance(entry, Refused):
+        return entry
+    code = disk().get(entry.code)
+    return None if code is None else (entry, code)
+
+
+def remember(key: str, entry: Entry | Refused, code: bytes = b"") -> None:
+    """Write a build; a disk that refuses costs only time."""
+    if isinstance(entry, Refused) or disk().put(digest(code), code):
+        disk().put(key, pack(entry))

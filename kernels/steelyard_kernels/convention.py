@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from steelyard_kernels.build import Built
+from steelyard_kernels.binary import Built
 from steelyard_kernels.expr import Output, Shape
 
 
@@ -30,7 +30,8 @@ class Convention:
     `outputs` are the numbers of what is written; `pairs` are (written, other, their
     bytes), which must not overlap; `words` are the slots' values with zeros where the
     address of an array (`addressed`: place, number) or a scalar (`scalars`: place,
-    name, format) goes; `form` is "one", "tuple" or "named", as the function returns.
+    name, format) goes; `form` is "one", "tuple" or "named", as the function returns;
+    `streams` says that stores go round the caches.
     """
 
     built: Built
@@ -44,6 +45,7 @@ class Convention:
     addressed: tuple[tuple[int, int], ...]
     scalars: tuple[tuple[int, str, str], ...]
     form: str
+    streams: bool
 
 
 def convention_of(built: Built, *, aligned: bool) -> Convention:
@@ -79,6 +81,7 @@ def convention_of(built: Built, *, aligned: bool) -> Convention:
             if slot.kind == "scalar"
         ),
         form=_form([output.name for output in program.outputs]),
+        streams=getattr(built.schedule, "streaming", False),
     )
 
 

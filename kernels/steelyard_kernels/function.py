@@ -11,8 +11,8 @@
 Arrays are NumPy's; uint16 carries bfloat16 bits, in and out: `dtypes.to_bfloat16`
 makes them of floats and `dtypes.from_bfloat16` floats of them.
 
-Builds are remembered by shapes, dtypes, schedule and alignment; the lookup is done
-before anything is traced.
+Builds are remembered by shapes, dtypes, schedule, target and alignment; the lookup is
+done before anything is traced. Behind it lie the caches of `cache`.
 """
 
 from __future__ import annotations
@@ -21,16 +21,17 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from steelyard_kernels import bind as binding
+from steelyard_kernels.binary import Built, Failed
 from steelyard_kernels.bind import Array, BoundKernel, Outputs, Result
-from steelyard_kernels.build import Built, Failed, build, machine
+from steelyard_kernels.build import build
+from steelyard_kernels.cache import levels_of
 from steelyard_kernels.convention import Convention, convention_of
-from steelyard_kernels.errors import KernelError
 from steelyard_kernels.expr import Program
 from steelyard_kernels.schedule import strategies
 from steelyard_kernels.schedule.strategies import Schedule
+from steelyard_kernels.targets import CPU, device, parse
 from steelyard_kernels.trace import Spec, signature, trace
 
-LEVELS = ("cold", "warm-memory")
 LINE = 64  # bytes; outputs that start on a multiple may be streamed to
 
 
@@ -55,43 +56,49 @@ class KernelFunction:
         """Trace the function for arrays of these shapes and dtypes."""
         return trace(self.function, self.signature, self._specs(arrays))
 
-    def candidates(self, *arrays: Array | Spec) -> tuple[Schedule, ...]:
+    def candidates(
+        self, *arrays: Array | Spec, target: str = CPU
+    ) -> tuple[Schedule, ...]:
         """Return every legal schedule worth trying."""
-        return strategies.candidates(self.program(*arrays), machine())
+        program = self.program(*arrays)
+        return strategies.candidates(program, device(parse(target)))
 
-    def explain(self, *arrays: Array | Spec) -> str:
+    def explain(self, *arrays: Array | Spec, target: str = CPU) -> str:
         """Return the model's table of the best schedules: why one was chosen."""
-        return strategies.explain(self.program(*arrays), machine())
+        return strategies.explain(self.program(*arrays), device(parse(target)))
 
     def build(
         self,
         *arrays: Array | Spec,
         schedule: Schedule | None = None,
+        target: str = CPU,
         cache: str = "warm-memory",
+        drop: frozenset[str] = frozenset(),
         aligned: bool = True,
     ) -> Built | Failed:
         """Build for arrays of these shapes and dtypes; never raises for a candidate.
 
-        `cache` "warm-memory" gives what was built before, "cold" builds everything
-        anew. `aligned` says that outputs start on a cache line.
+        `cache` "warm-memory" gives what was built before, "warm-disk" what any process
+        of this user built before, "cold" builds everything anew; `drop` leaves out some
+        of `cache.LEVELS`. `aligned` says that outputs start on a cache line (on a GPU:
+        every array at a multiple of 16 bytes).
         """
-        key = _key(arrays, schedule, aligned=aligned)
-        if cache == "warm-memory":
+        key = _key(arrays, schedule, target, aligned=aligned)
+        if cache == "warm-memory" and not drop:  # the way of every call
             found = self._builds.get(key)
             if found is not None:
                 return found
-        elif cache != "cold":
-            raise KernelError(
-                f"{self.name}: cache {cache!r} is not known, expected one of "
-                f"{', '.join(LEVELS)}; pass one of these."
-            )
+        levels = levels_of(self.name, cache, drop)
+        if "memory" in levels and key in self._builds:
+            return self._builds[key]
         specs = self._specs(arrays)
         built = build(
             lambda: trace(self.function, self.signature, specs),
             schedule,
             name=self.name,
+            target=target,
             aligned=aligned,
-            cached=cache != "cold",
+            levels=levels,
         )
         self._builds[key] = built
         self._conventions.pop(key, None)
@@ -107,9 +114,9 @@ class KernelFunction:
         """Check the arguments and pack them; raises KernelError with one sentence."""
         convention, every, slots = self._packed(arrays, out, schedule, scalars)
 
-        def rebuild(level: str) -> Built | Failed:
+        def rebuild(cache: str) -> Built | Failed:
             return self.build(
-                *arrays, schedule=schedule, cache=level, aligned=convention.aligned
+                *arrays, schedule=schedule, cache=cache, aligned=convention.aligned
             )
 
         return BoundKernel(convention, every, slots, rebuild)
@@ -136,7 +143,7 @@ class KernelFunction:
             binding.check_writeable(name, convention.names[number], arrays[number])
         every = [*arrays, *binding.outputs_of(convention, out)]
         addresses = [binding.address(array) for array in every]
-        if convention.built.schedule.streaming and any(
+        if convention.streams and any(
             addresses[number] % LINE for number in convention.outputs
         ):
             convention = self._convention(arrays, schedule, aligned=False)
@@ -148,7 +155,7 @@ class KernelFunction:
         self, arrays: tuple[Array, ...], schedule: Schedule | None, *, aligned: bool
     ) -> Convention:
         """Return a build's convention, remembered as the build is; raises what failed."""
-        key = _key(arrays, schedule, aligned=aligned)
+        key = _key(arrays, schedule, CPU, aligned=aligned)
         convention = self._conventions.get(key)
         if convention is None:
             built = self.build(*arrays, schedule=schedule, aligned=aligned)
@@ -173,14 +180,18 @@ class KernelFunction:
 
 
 def _key(
-    arrays: tuple[Array | Spec, ...], schedule: Schedule | None, *, aligned: bool
+    arrays: tuple[Array | Spec, ...],
+    schedule: Schedule | None,
+    target: str,
+    *,
+    aligned: bool,
 ) -> object:
     """Return what a build is remembered by; nothing is traced for it."""
     try:
         specs = tuple([(array.shape, array.dtype) for array in arrays])  # type: ignore[union-attr]
     except AttributeError:  # already specs
-        return arrays, schedule, aligned
-    return specs, schedule, aligned
+        return arrays, schedule, target, aligned
+    return specs, schedule, target, aligned
 
 
 def kernel(function: Callable[..., Any]) -> KernelFunction:

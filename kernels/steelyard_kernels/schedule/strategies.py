@@ -1,21 +1,40 @@
-"""All strategies: which fits a program, and what each can do with it."""
+"""All strategies: which fits a program, and what each can do with it on a target."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, TypeAlias
+from dataclasses import asdict
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from steelyard_kernels.errors import KernelError
 from steelyard_kernels.expr import Program, Reduce
+from steelyard_kernels.schedule.gpu import Gpu
 from steelyard_kernels.schedule.model import Machine, Prediction
 from steelyard_kernels.schedule.parameters import Lowered
-from steelyard_kernels.schedule.pointwise import lowering as pointwise_lowering
-from steelyard_kernels.schedule.pointwise import model as pointwise_model
-from steelyard_kernels.schedule.pointwise.schedule import Pointwise
 
 if TYPE_CHECKING:  # loaded when first needed: the first kernel of a process is a bar
+    from steelyard_kernels.schedule.normalization.cuda import CudaNormalization
     from steelyard_kernels.schedule.normalization.schedule import Normalization
+    from steelyard_kernels.schedule.pointwise.cuda import CudaPointwise
+    from steelyard_kernels.schedule.pointwise.schedule import Pointwise
 
-Schedule: TypeAlias = "Pointwise | Normalization"
+Schedule: TypeAlias = "Pointwise | Normalization | CudaPointwise | CudaNormalization"
+Device: TypeAlias = Machine | Gpu
+
+# By strategy and kind of target: the knobs' module and class, and the modules that
+# choose (candidates, rank, heuristic) and lower.
+_PARTS: Final = {
+    ("pointwise", "cpu"): ("schedule", "Pointwise", "model", "lowering"),
+    ("pointwise", "cuda"): ("cuda", "CudaPointwise", "cuda_model", "cuda_lowering"),
+    ("normalization", "cpu"): ("schedule", "Normalization", "model", "lowering"),
+    ("normalization", "cuda"): (
+        "cuda",
+        "CudaNormalization",
+        "cuda_model",
+        "cuda_lowering",
+    ),
+}
+_KNOBS, _CLASS, _MODEL, _LOWERING = range(4)
 
 
 def strategy(program: Program) -> str:
@@ -30,71 +49,102 @@ def is_nothing(program: Program) -> bool:
 
 
 def rank(
-    program: Program, machine: Machine, *, aligned: bool = True
+    program: Program, device: Device, *, aligned: bool = True
 ) -> list[tuple[Schedule, Prediction]]:
     """Return every candidate with its prediction, the best predicted first."""
-    ranked: list[tuple[Schedule, Prediction]] = []
     if is_nothing(program):
-        ranked += [(_nothing(machine), Prediction(()))]
-    elif strategy(program) == "pointwise":
-        ranked += pointwise_model.rank(program, machine, aligned=aligned)
-    else:
-        from steelyard_kernels.schedule.normalization import model
-
-        ranked += model.rank(program, machine, aligned=aligned)
+        return [(_nothing(device), Prediction(()))]
+    ranked = _model(program, device).rank(program, device, aligned=aligned)
     return sorted(ranked, key=lambda row: row[1].total)  # stable: ties keep order
 
 
-def _nothing(machine: Machine) -> Pointwise:
-    return Pointwise(machine.lanes(4), 1, 1, 1, streaming=False, prefetch=0)
-
-
 def candidates(
-    program: Program, machine: Machine, *, aligned: bool = True
+    program: Program, device: Device, *, aligned: bool = True
 ) -> tuple[Schedule, ...]:
     """Return every legal schedule worth trying, in order."""
     if is_nothing(program):
-        return (_nothing(machine),)
-    if strategy(program) == "pointwise":
-        return pointwise_model.candidates(program, machine, aligned=aligned)
-    from steelyard_kernels.schedule.normalization import model
+        return (_nothing(device),)
+    found: tuple[Schedule, ...] = _model(program, device).candidates(
+        program, device, aligned=aligned
+    )
+    return found
 
-    return model.candidates(program, machine, aligned=aligned)
 
-
-def heuristic(program: Program, machine: Machine, *, aligned: bool = True) -> Schedule:
+def heuristic(program: Program, device: Device, *, aligned: bool = True) -> Schedule:
     """Return the candidate that the model predicts to be fastest."""
     if is_nothing(program):
-        return _nothing(machine)
-    if strategy(program) == "pointwise":
-        return pointwise_model.heuristic(program, machine, aligned=aligned)
-    from steelyard_kernels.schedule.normalization import model
-
-    return model.heuristic(program, machine, aligned=aligned)
+        return _nothing(device)
+    best: Schedule = _model(program, device).heuristic(program, device, aligned=aligned)
+    return best
 
 
-def lower(program: Program, schedule: Schedule, *, aligned: bool = True) -> Lowered:
+def lower(
+    program: Program, schedule: Schedule, device: Device, *, aligned: bool = True
+) -> Lowered:
     """Return the loop-level kernel of a program under a schedule."""
+    kind = _kind(device)
     if is_nothing(program):
-        return pointwise_lowering.nothing(program)
+        lowering = _module("pointwise", kind, _LOWERING)
+        nothing: Lowered = lowering.nothing(program)
+        return nothing
     fits = strategy(program)
-    if schedule.strategy != fits:
+    if type(schedule).__name__ != _PARTS[fits, kind][_CLASS]:
         raise KernelError(
-            f"{program.name}: got a {schedule.strategy} schedule, but this program "
-            f"needs {fits}; leave the schedule out, or take one of its candidates."
+            f"{program.name}: got the {schedule.strategy} schedule {schedule.label}, "
+            f"but this program needs {fits} on {kind}; leave the schedule out, "
+            "or take one of its candidates."
         )
-    if isinstance(schedule, Pointwise):
-        return pointwise_lowering.lower(program, schedule, aligned=aligned)
-    from steelyard_kernels.schedule.normalization import lowering
+    lowered: Lowered = _module(fits, kind, _LOWERING).lower(
+        program, schedule, aligned=aligned
+    )
+    return lowered
 
-    return lowering.lower(program, schedule, aligned=aligned)
+
+def estimated_registers(program: Program, schedule: Schedule) -> int:
+    """Return how many registers a GPU's thread is estimated to need."""
+    model = _module(schedule.strategy, "cuda", _MODEL)
+    found: int = model.estimate_registers(program, schedule)
+    return found
+
+
+def to_json(schedule: Schedule) -> list[Any]:
+    """Return a schedule's class and knobs as JSON has them."""
+    return [type(schedule).__name__, asdict(schedule)]
+
+
+def from_json(facts: list[Any]) -> Schedule:
+    """Read what `to_json` wrote; raises KeyError or TypeError for anything else."""
+    name, knobs = facts
+    by_name = {parts[_CLASS]: place for place, parts in _PARTS.items()}
+    module = _module(*by_name[name], _KNOBS)
+    schedule: Schedule = getattr(module, name)(**knobs)
+    return schedule
+
+
+def _nothing(device: Device) -> Schedule:
+    knobs = _module("pointwise", _kind(device), _KNOBS)
+    schedule: Schedule = knobs.NOTHING
+    return schedule
+
+
+def _kind(device: Device) -> str:
+    return "cuda" if isinstance(device, Gpu) else "cpu"
+
+
+def _model(program: Program, device: Device) -> Any:
+    return _module(strategy(program), _kind(device), _MODEL)
+
+
+def _module(strategy: str, kind: str, part: int) -> Any:
+    name = _PARTS[strategy, kind][part]
+    return import_module(f"steelyard_kernels.schedule.{strategy}.{name}")
 
 
 def explain(
-    program: Program, machine: Machine, *, aligned: bool = True, top: int = 10
+    program: Program, device: Device, *, aligned: bool = True, top: int = 10
 ) -> str:
     """Return a table of the best predicted schedules and their terms, in us."""
-    ranked = rank(program, machine, aligned=aligned)
+    ranked = rank(program, device, aligned=aligned)
     if not ranked[0][1].terms:
         return f"{program.name}: nothing to compute\n"
     names = [name for name, _ in ranked[0][1].terms]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from math import gcd
-from typing import ClassVar
+from typing import ClassVar, Final
 
 from steelyard_kernels.errors import KernelError, Unsupported
 from steelyard_kernels.expr import Input, Program, Reduce
@@ -39,6 +39,10 @@ class Pointwise:
         stores = " stream" if self.streaming else ""
         ahead = f" ahead{self.prefetch}" if self.prefetch else ""
         return f"v{self.lanes}x{self.unroll} {who} c{self.chunk}{stores}{ahead}"
+
+
+# The schedule of a program that has no element to compute.
+NOTHING: Final = Pointwise(1, 1, 1, 1, streaming=False, prefetch=0)
 
 
 def check_program(program: Program) -> None:

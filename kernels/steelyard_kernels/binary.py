@@ -1,0 +1,91 @@
+"""What builds end at: data. Binaries with their resources, or why there is none."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from steelyard_kernels.expr import Program
+from steelyard_kernels.schedule.parameters import Slot
+from steelyard_kernels.schedule.strategies import Schedule
+
+if TYPE_CHECKING:
+    from steelyard_device.cpu import Function
+    from steelyard_device.cubin import Resources
+
+
+@dataclass(frozen=True, slots=True)
+class Code:
+    """What a compiler made of one candidate.
+
+    `code` is an object file or a cubin, in which other candidates may lie too;
+    `code_hash` is of this entry's instructions alone and depends on no name.
+    `nanoseconds` are the compiler's for this entry. Resources are a cubin's, spills
+    (bytes a thread) from the compiler's log.
+    """
+
+    code: bytes
+    entry: str
+    code_hash: str
+    compiler: str
+    nanoseconds: int
+    resources: Resources | None = None
+    spill_stores: int = 0
+    spill_loads: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Binary:
+    """Machine code: its entry, what its slots take, and who runs it.
+
+    On a CPU `threads` of the pool run a launch (0: all). On a GPU they make a block, and
+    a launch has one for every `per_block` of the last slot's extent.
+    """
+
+    code: bytes
+    entry: str
+    slots: tuple[Slot, ...]
+    threads: int
+    per_block: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Built:
+    """A kernel that can be launched, once loaded.
+
+    `phases` are (name, nanoseconds) in order; a phase that a cache saved is missing.
+    `function` is there for this machine's own target.
+    """
+
+    program: Program
+    strategy: str
+    schedule: Schedule
+    target: str
+    text: str
+    binary: Binary
+    made: Code
+    phases: tuple[tuple[str, int], ...]
+    function: Function | None
+
+    @property
+    def code_hash(self) -> str:
+        """The hash of the entry's instructions."""
+        return self.made.code_hash
+
+    @property
+    def compiler(self) -> str:
+        """The compiler's build."""
+        return self.made.compiler
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """A build that came to nothing: in which phase, and why in one sentence."""
+
+    name: str
+    schedule: Schedule | None
+    target: str
+    phase: str
+    error: str
+    cause: Exception
+    phases: tuple[tuple[str, int], ...]

@@ -1,0 +1,85 @@
+"""From a candidate's text to its code: LLVM for this machine, NVRTC for a GPU."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from time import perf_counter_ns
+from typing import TYPE_CHECKING, Final
+
+from steelyard_device import timings
+from steelyard_device.timings import listening, span
+from steelyard_kernels.binary import Code
+from steelyard_kernels.errors import CompilerBug
+from steelyard_kernels.keys import compiler, digest
+from steelyard_kernels.targets import CPU, Target
+
+if TYPE_CHECKING:
+    from steelyard_device.nvrtc import Compiled
+
+ENTRY: Final = "kernel"  # the same for all, so that a hash does not depend on names
+
+Recorder = Callable[[str, int], None]
+"""Told the name of each finished phase and its nanoseconds."""
+
+
+def compile_text(text: str, target: Target, record: Recorder) -> Code:
+    """Compile one candidate whose entry is `ENTRY`.
+
+    Raises LLVMError or DeviceError with the compiler's own message.
+    """
+    if target.kind == CPU:
+        return _llvm(text, target, record)
+    return _nvrtc(text, target, record)
+
+
+def _llvm(text: str, target: Target, record: Recorder) -> Code:
+    from steelyard_device import llvm
+
+    def named(name: str, nanoseconds: int) -> None:
+        record("check" if name == "verify" else name, nanoseconds)  # ours is "verify"
+
+    started = perf_counter_ns()
+    code = llvm.assemble(text, named)
+    taken = perf_counter_ns() - started
+    return Code(code, ENTRY, digest(code), compiler(target), taken)
+
+
+def _nvrtc(text: str, target: Target, record: Recorder) -> Code:
+    from steelyard_device import nvrtc
+
+    started = perf_counter_ns()
+    compiled = nvrtc.compile(text, target.arch, phases=listening())
+    record("nvrtc", compiled.nanoseconds)
+    told(compiled, started)
+    with span("read cubin"):
+        return code_of(compiled, ENTRY, target)
+
+
+def told(compiled: Compiled, started: int) -> None:
+    """Record what NVRTC says of its own time, within a span that began at `started`."""
+    inside: list[tuple[tuple[str, ...], int, int]] = []
+    path: tuple[str, ...] = ()
+    for phase in compiled.phases:
+        path = (*path[: phase.depth], phase.name)
+        inside.append((path, started + phase.start, phase.nanoseconds))
+    timings.record("nvrtc", started, compiled.nanoseconds, inside)
+
+
+def code_of(compiled: Compiled, entry: str, target: Target) -> Code:
+    """Return one entry of a cubin, with what it needs of a GPU."""
+    from steelyard_device import cubin
+
+    found = cubin.read(compiled.cubin).get(entry)
+    if found is None:
+        raise CompilerBug(f"the cubin has no entry {entry}; report it with its source.")
+    logged = {log.entry: log for log in compiled.kernels}.get(entry)
+    return Code(
+        compiled.cubin,
+        entry,
+        found.code_hash,
+        compiler(target),
+        logged.nanoseconds if logged else compiled.nanoseconds,
+        found,
+        logged.spill_stores if logged else 0,
+        logged.spill_loads if logged else 0,
+    )

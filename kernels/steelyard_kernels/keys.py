@@ -1,0 +1,108 @@
+"""What a build is known by on disk: everything that its bytes depend on, nothing else.
+
+Never a path, a date, a name of a kernel or a process's order of things.
+"""
+
+from __future__ import annotations
+
+import json
+from functools import cache
+from hashlib import blake2b
+from importlib import resources
+from importlib.abc import Traversable
+from typing import TYPE_CHECKING, Final
+
+from steelyard_kernels.expr import Constant, Program, operands
+from steelyard_kernels.targets import CPU, Target
+
+if TYPE_CHECKING:
+    from steelyard_kernels.schedule.strategies import Schedule
+
+SCHEMA: Final = 1
+COMPILER: Final = ("steelyard_device.llvm", "steelyard_device.nvrtc")
+
+
+def digest(data: bytes) -> str:
+    """Return 128 bits of BLAKE2b, in hex."""
+    return blake2b(data, digest_size=16).hexdigest()
+
+
+def key(
+    program: Program, schedule: Schedule | None, target: Target, *, aligned: bool
+) -> str:
+    """Return the key of a build.
+
+    It covers the schema, this compiler's own sources, the program, the schedule (or that
+    the heuristic chooses), the target with its machine, and the build of the compiler.
+    """
+    chosen = repr(schedule) if schedule else "heuristic"
+    what = (SCHEMA, sources(), described(program), chosen, aligned, toolchain(target))
+    return digest(json.dumps(what).encode())
+
+
+def described(program: Program) -> str:
+    """Return a program without its name: two of equal text compute the same."""
+    lines = []
+    for node in program.nodes:
+        kind = type(node).__name__
+        details = [getattr(node, name, "") for name in ("index", "op", "keepdims")]
+        value = repr(node.value) if isinstance(node, Constant) else ""
+        args = [arg.number for arg in operands(node)]
+        lines.append(
+            f"{node.number} {kind} {details} {value} {args} {node.shape} {node.dtype}"
+        )
+    inputs = [(i.index, i.name, i.shape, i.dtype.name) for i in program.inputs]
+    scalars = [(s.name, s.dtype.name) for s in program.scalars]
+    outputs = [(o.name, o.value.number, o.updates) for o in program.outputs]
+    return "\n".join([*lines, f"{inputs}{scalars}{outputs}"])
+
+
+@cache
+def toolchain(target: Target) -> str:
+    """Return the target with the build of its compiler and what that is told."""
+    if target.kind == CPU:
+        from steelyard_device import cpu, llvm
+
+        host = llvm.host()
+        features = ",".join(sorted(host.features))
+        return (
+            f"{compiler(target)} {host.triple} {host.cpu} {features} {cpu.pool_size()}"
+        )
+    from steelyard_device import nvrtc
+
+    return f"{compiler(target)} {' '.join(nvrtc.options_for(target.arch))}"
+
+
+@cache
+def compiler(target: Target) -> str:
+    """Return the name and build of a target's compiler."""
+    if target.kind == CPU:
+        import llvmlite
+        import llvmlite.binding
+
+        version = ".".join(map(str, llvmlite.binding.llvm_version_info))
+        return f"llvm {version} llvmlite {llvmlite.__version__}"
+    from steelyard_device import nvrtc
+
+    found = nvrtc.compiler()
+    return f"nvrtc {found.version} {found.build}"
+
+
+@cache
+def sources() -> str:
+    """Return the hash of this package's sources: a change of any rebuilds everything."""
+    found = blake2b(digest_size=16)
+    for package in ("steelyard_kernels", "steelyard_device"):
+        for name, text in sorted(_texts(resources.files(package), "")):
+            found.update(f"{name} {len(text)} ".encode() + text)
+    return found.hexdigest()
+
+
+def _texts(folder: Traversable, prefix: str) -> list[tuple[str, bytes]]:
+    found = []
+    for each in folder.iterdir():
+        if each.is_dir() and each.name != "__pycache__":
+            found += _texts(each, f"{prefix}{each.name}/")
+        elif each.name.endswith(".py"):
+            found.append((f"{prefix}{each.name}", each.read_bytes()))
+    return found

@@ -1,0 +1,67 @@
+"""What code is made for: `cpu`, this machine, or `cuda:ARCH`, no machine needed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+from typing import Final, TypeAlias
+
+from steelyard_kernels.errors import KernelError
+from steelyard_kernels.schedule.gpu import GPUS, Gpu
+from steelyard_kernels.schedule.model import Machine
+
+CPU: Final = "cpu"
+CUDA: Final = "cuda"
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """A parsed target: its kind and, of a GPU, the architecture."""
+
+    kind: str
+    arch: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.kind}:{self.arch}" if self.arch else self.kind
+
+
+Device: TypeAlias = Machine | Gpu
+
+
+def parse(text: str) -> Target:
+    """Read a target; raises KernelError for what nothing emits for."""
+    kind, _, arch = text.partition(":")
+    if text == CPU or (kind == CUDA and arch in GPUS):
+        return Target(kind, arch)
+    known = ", ".join([CPU, *(f"{CUDA}:{arch}" for arch in GPUS)])
+    raise KernelError(
+        f"target {text!r} is not known, expected one of {known}; pass one of these."
+    )
+
+
+def parse_all(text: str) -> tuple[Target, ...]:
+    """Read several: `cuda:sm_80,sm_90a` names a kind once for all its architectures."""
+    found: dict[Target, None] = {}
+    kind = ""
+    for word in text.split(","):
+        if ":" in word or word == CPU:
+            kind = word.partition(":")[0]
+        found[parse(word if ":" in word or not kind else _join(kind, word))] = None
+    return tuple(found)
+
+
+def _join(kind: str, word: str) -> str:
+    return word if word == CPU else f"{kind}:{word}"
+
+
+@cache
+def machine() -> Machine:
+    """Describe this machine to the schedules."""
+    from steelyard_device import cpu, llvm
+
+    return Machine(llvm.host().vector_bytes, cpu.pool_size())
+
+
+def device(target: Target) -> Device:
+    """Describe what a target's schedules need to know."""
+    return GPUS[target.arch] if target.kind == CUDA else machine()
