@@ -24,8 +24,10 @@ _FRAME_SIZE, _REGISTERS, _BARRIERS = 0x11, 0x2F, 0x4C
 _SIZED = 4
 """The format of an attribute whose value has a size; all others are two bytes."""
 
-_RESERVED_SHARED = 1024
-"""From sm_100 on the system's share of a block's shared memory is in the section."""
+_SYSTEM_SHARED = ".nv.shared.reserved.0"
+_SYSTEM_BYTES = 1024
+"""From sm_90 on, cubins with that section count the system's share of a block's shared
+memory with each kernel's own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,6 +140,7 @@ def _kernels(cubin: bytes) -> dict[str, Resources]:
     sections = _sections(cubin)
     named = {section.name: section for section in sections}
     values = _values(named[".nv.info"].data)
+    system = _SYSTEM_BYTES if _SYSTEM_SHARED in named else 0
     found = {}
     for index, entry, home in _entries(sections):
         found[entry] = _resources(
@@ -145,7 +148,7 @@ def _kernels(cubin: bytes) -> dict[str, Resources]:
             code=sections[home].data,
             registers=values[_REGISTERS, index],
             stack=values.get((_FRAME_SIZE, index), 0),
-            shared=_size(named, f".nv.shared.{entry}"),
+            shared=max(_size(named, f".nv.shared.{entry}") - system, 0),
             constant=_size(named, f".nv.constant0.{entry}"),
             info=named[f".nv.info.{entry}"].data,
         )
@@ -165,13 +168,12 @@ def _resources(
     """Gather what is known of one kernel."""
     own = dict(_attributes(info))
     threads = own.get(_REQUIRED_THREADS) or own.get(_MAX_THREADS)
-    reserved = _RESERVED_SHARED if architecture >= 100 else 0
     mix = sass.mix(code, architecture)
     return Resources(
         arch=f"sm_{architecture}",
         registers=registers,
         stack=stack,
-        shared=max(shared - reserved, 0),
+        shared=shared,
         constant=constant,
         barriers=int.from_bytes(own.get(_BARRIERS, b""), "little"),
         max_threads=_product(threads) if threads else None,

@@ -98,7 +98,7 @@ def check_arch(arch: str) -> None:
     Raises:
         DeviceError: NVRTC does not know the architecture.
     """
-    match = re.fullmatch(r"sm_(\d{2,3})[af]?", arch)
+    match = re.fullmatch(r"sm_([1-9]\d{1,2})[af]?", arch)
     if match is None or int(match[1]) not in _supported():
         known = ", ".join(f"sm_{number}" for number in _supported())
         raise DeviceError(

@@ -52,7 +52,7 @@ class Phase:
 
 
 _FRONT_END = re.compile(
-    r"^(?:(?P<source>.+)\((?P<line>\d+)\)|(?P<speaker>At end of source|nvrtc)): "
+    r"^(?:(?P<source>.+?)\((?P<line>\d+)\)|(?P<speaker>At end of source|nvrtc)): "
     r"(?:catastrophic |internal )?error(?: #\S+)?: (?P<message>.*)$",
     re.MULTILINE,
 )
