@@ -23,6 +23,7 @@ class Clock:
         self.now = 1000
 
     def __call__(self):
+        """Return the time."""
         return self.now
 
     def run(self, nanoseconds):

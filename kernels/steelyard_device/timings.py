@@ -83,7 +83,7 @@ class Timings:
         self.merged.append(Track(root, checked(other)))
 
     def table(self, *, width: int | None = None) -> str:
-        """Return the rows for people, at most `width` columns wide."""
+        """Return the rows for people; names are shortened to fit `width` columns."""
         return timings_print.table(
             self.rows(), self.wall, self.coverage, self._counted(), width
         )
@@ -218,6 +218,11 @@ def span(name: str) -> AbstractContextManager[object, None]:
     if not _OPEN:
         return OFF
     return _HERE.log[name]
+
+
+def listening() -> bool:
+    """Say whether timings are open: whether it is worth asking others for theirs."""
+    return bool(_OPEN)
 
 
 def record(

@@ -91,11 +91,11 @@ def _header(
     lines = [f"wall {duration(wall)}, {coverage:.1%} measured"]
     roots = [row for row in rows if row.beside and len(row.path) == 1]
     if roots:
-        workers = sum(row.calls for row in roots)
+        tracks = sum(row.calls for row in roots)
         total = sum(row.nanoseconds for row in roots)
         lines += [
-            f"workers beside it: {workers}, {duration(total)} together",
-            "time adds calls and workers up; wall is when at least one of them ran",
+            f"beside it {duration(total)} in {tracks} other threads or processes",
+            "time: calls and workers added up; wall: when at least one of them ran",
         ]
     if counted is not None:
         count, cost = counted
