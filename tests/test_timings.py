@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from steelyard_device import timings as module
 from steelyard_device.spans import NOT_TRACKED, Row, Span, union
-from steelyard_device.timings import record, span, timings
+from steelyard_device.timings import listening, record, span, timings
 from steelyard_device.timings_cost import cost
 from steelyard_device.timings_print import duration
 
@@ -77,6 +77,15 @@ def test_nothing_is_recorded_when_nobody_asked():
 
     assert min(many() for _ in range(5)) < 10
     record("phase", 0, 10)
+
+
+def test_a_program_can_ask_whether_anybody_listens():
+    """From any thread: asking a compiler for its times costs something."""
+    with ThreadPoolExecutor(1) as pool:
+        assert not pool.submit(listening).result()
+        with timings():
+            assert pool.submit(listening).result()
+        assert not listening()
 
 
 @pytest.mark.parametrize("on", [False, True])
