@@ -267,6 +267,16 @@ def test_phases_explain_the_call(tmp_path, monkeypatch):
         enclosing.append(phase)
 
 
+@pytest.mark.parametrize("seconds", [None, 0])
+def test_a_refused_trace_is_not_continued_elsewhere(tmp_path, monkeypatch, seconds):
+    """NVRTC wrote the next program's trace to `.json` in the working directory."""
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(DeviceError):
+        nvrtc.compile("nonsense", ARCH, phases=True, seconds=seconds)
+    nvrtc.compile(SCALE, ARCH)
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_ptxas_of_an_older_architecture_is_read_alike():
     """sm_80 tells of constant banks, which later ones do not."""
     log = (

@@ -132,11 +132,9 @@ def compile(  # noqa: A001 - read as nvrtc.compile
         DeviceError: there is no NVRTC, or it does not know ``arch``.
     """
     check_arch(arch)
-    folder = tempfile.TemporaryDirectory if phases else nullcontext
-    with folder() as traced, _program(text) as program:
-        flags = [*options_for(arch), *options]
-        if traced:
-            flags.append(f"--fdevice-time-trace={traced}/trace")
+    trace = _trace(arch) if phases else nullcontext()
+    with trace as path, _program(text) as program:
+        flags = [*options_for(arch), *options, *_traced(path)]
         deadline = None if seconds is None else _stop_after(program, seconds)
         nanoseconds = _run(program, flags, deadline)
         log = _log(program)
@@ -145,13 +143,31 @@ def compile(  # noqa: A001 - read as nvrtc.compile
             log=log,
             nanoseconds=nanoseconds,
             kernels=nvrtc_log.kernels(log),
-            phases=nvrtc_log.phases(_trace(traced)) if traced else (),
+            phases=nvrtc_log.phases(path.read_text("utf-8")) if path else (),
         )
 
 
-def _trace(folder: str) -> str:
-    """Read the trace: NVRTC adds an ending to the name it is given."""
-    return Path(folder, "trace.json").read_text(encoding="utf-8")
+@contextmanager
+def _trace(arch: str) -> Iterator[Path]:
+    """Lend a path for NVRTC's trace.
+
+    After a program that it refused, NVRTC (13.0 and 13.5) writes the next one's trace
+    in this thread to ``.json`` in the working directory, asked or not. So that next one
+    is an empty program of ours.
+    """
+    with tempfile.TemporaryDirectory(prefix="steelyard-") as folder:
+        path = Path(folder, "trace.json")
+        try:
+            yield path
+        except DeviceError:
+            with _program("") as program:
+                _run(program, [*options_for(arch), *_traced(path)], None)
+            raise
+
+
+def _traced(path: Path | None) -> tuple[str, ...]:
+    """Ask for a trace at ``path``, to which NVRTC adds the ending."""
+    return (f"--fdevice-time-trace={path.with_suffix('')}",) if path else ()
 
 
 @contextmanager
