@@ -1,0 +1,293 @@
+"""CUDA C++ of loop kernels, for NVRTC: no headers, one line or a few a statement.
+
+A kernel is `extern "C" __global__ void ENTRY(parameters)`: buffers as pointers that
+never alias, scalars by value. The text of a kernel depends on nothing but it and its
+entry, so that many can be one program; `#line 1 "ENTRY"` before each makes the
+compiler's messages name it. To be compiled with -fmad=false: the IR says what is fused.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from steelyard_kernels.dtypes import HALVES
+from steelyard_kernels.emit import cuda_memory
+from steelyard_kernels.emit.cuda_helpers import preamble
+from steelyard_kernels.emit.cuda_operations import copy, own
+from steelyard_kernels.emit.cuda_text import ELEMENT, STORED, register
+from steelyard_kernels.emit.cuda_values import Values
+from steelyard_kernels.errors import Unsupported
+from steelyard_kernels.loops import (
+    Alloc,
+    Buffer,
+    Const,
+    Effect,
+    Fence,
+    For,
+    If,
+    Kernel,
+    Let,
+    Load,
+    Parallel,
+    Prefetch,
+    Statement,
+    Store,
+    Var,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from steelyard_kernels.loops import Operand
+
+COPY_BYTES = {4: "ca", 8: "ca", 16: "cg"}  # of cp.async; 16 may go round the L1
+
+
+def emit(kernel: Kernel, *, entry: str = "kernel") -> str:
+    """Return the CUDA C++ of a verified kernel.
+
+    Raises `Unsupported` for what a GPU cannot do.
+    """
+    return emit_group([(entry, kernel)])
+
+
+def emit_group(kernels: Sequence[tuple[str, Kernel]]) -> str:
+    """Return one program of several kernels by their entries, which differ."""
+    used: set[str] = set()
+    texts = []
+    for entry, kernel in kernels:
+        emitter = _Emitter()
+        texts.append(f'#line 1 "{entry}"\n{emitter.entry(kernel, entry)}')
+        used |= emitter.w.helpers
+    return preamble(used) + "\n".join(texts)
+
+
+class _Emitter:
+    """Emits one kernel: a method a statement, tables for the operations."""
+
+    __slots__ = ("arrays", "buffers", "checks", "w")
+
+    def __init__(self) -> None:
+        self.w = Values()
+        self.arrays: list[str] = []
+        self.buffers: dict[str, str] = {}
+        self.checks: dict[type, Callable[..., None]] = {
+            Let: self.w.let,
+            Load: self.load,
+            Store: self.store,
+            Prefetch: self.nothing,
+            Alloc: self.alloc,
+            For: self.loop,
+            If: self.branch,
+            Parallel: self.parallel,
+            Fence: self.nothing,
+            Effect: self.effect,
+        }
+
+    def entry(self, kernel: Kernel, entry: str) -> str:
+        """Return the kernel's text; scratch memory is declared first."""
+        extents = {p.extent for p in kernel.parameters if isinstance(p, Buffer)}
+        extents |= {p for p in kernel.parameters[-1:] if isinstance(p, Var)}
+        spelled = [self.parameter(p, extents) for p in kernel.parameters]
+        self.body(kernel.body)
+        bounds = (
+            f"__maxnreg__({kernel.registers})"  # C++ allows only one of the two
+            if kernel.registers
+            else f"__launch_bounds__({kernel.threads})"
+        )
+        head = f'extern "C" __global__ void {bounds} {entry}({", ".join(spelled)}) {{'
+        arrays = [f"  {line}" for line in self.arrays]
+        return "\n".join([head, *arrays, *self.w.lines, "}\n"])
+
+    def parameter(self, parameter: Buffer | Var, extents: set[Operand]) -> str:
+        name = self.w.name(parameter.name)
+        if isinstance(parameter, Buffer):
+            self.buffers[parameter.name] = name
+            const = "const " if parameter.access == "in" else ""
+            return f"{const}{STORED[parameter.dtype]} *__restrict__ {name}"
+        self.w.refs[parameter.name] = name, True
+        if parameter not in extents:
+            self.w.wraps.add(parameter.name)
+        return f"{ELEMENT[parameter.type.dtype]} {name}"
+
+    def body(self, statements: Sequence[Statement]) -> None:
+        checks = self.checks
+        for statement in statements:
+            checks[type(statement)](statement)
+
+    def nested(self, statements: Sequence[Statement]) -> None:
+        """Emit a body in its block; what it widened is forgotten after it."""
+        twins = self.w.twins
+        self.w.twins = twins.copy()
+        self.body(statements)
+        self.w.twins = twins
+
+    def load(self, node: Load) -> None:
+        w, type_, buffer = self.w, node.var.type, node.buffer
+        how = cuda_memory.access(buffer, type_.lanes, node.alignment)
+        mask, flag = self.mask(node.mask)
+        packed = buffer.space in cuda_memory.PRIVATE and buffer.dtype in HALVES
+        index, _ = w.ref(node.index)
+        made = cuda_memory.load(type_, how, mask, packed=packed)
+        name = w.define(node.var)
+        if type_.dtype.kind == "int":
+            self.w.wraps.add(node.var.name)
+        self.w.put(made, name, self.buffers[buffer.name], index, flag)
+
+    def store(self, node: Store) -> None:
+        w, type_, buffer = self.w, node.value.type, node.buffer
+        how = cuda_memory.access(buffer, type_.lanes, node.alignment)
+        mask, flag = self.mask(node.mask)
+        packed = buffer.space in cuda_memory.PRIVATE and buffer.dtype in HALVES
+        index, _ = w.ref(node.index)
+        value, uniform = w.ref(node.value)
+        made = cuda_memory.store(
+            type_,
+            how,
+            mask,
+            packed=packed,
+            uniform=uniform,
+            streaming=node.streaming,
+        )
+        self.w.put(made, value, self.buffers[buffer.name], index, flag)
+
+    def mask(self, mask: Operand | None) -> tuple[str, str]:
+        """Return whether a mask is one condition or one a lane, and its spelling."""
+        if mask is None:
+            return "none", ""
+        text, uniform = self.w.ref(mask)
+        return "all" if uniform else "lanes", text
+
+    def alloc(self, node: Alloc) -> None:
+        """Declare at the top: the same memory however often this runs."""
+        buffer = node.buffer
+        name = self.buffers[buffer.name] = self.w.name(buffer.name)
+        assert isinstance(buffer.extent, Const)
+        self.arrays.append(cuda_memory.array(buffer, name, int(buffer.extent.value)))
+
+    def nothing(self, _node: Statement) -> None:
+        """Emit nothing: see the two statements this stands for.
+
+        Prefetch may name an address outside its buffer, which PTX does not say to be
+        harmless. After Fence nothing is left to order: what a launch wrote is seen by
+        whoever waits for its end, streaming stores too.
+        """
+
+    def loop(self, node: For) -> None:
+        """Carried values are variables of this level, assigned when a turn ends."""
+        w = self.w
+        names = []
+        for var, first in node.carried:
+            names.append(w.define(var))
+            self.w.copied(first, names[-1], declared=True)
+            self.w.wraps.add(var.name)
+        if node.unroll:
+            w.do(f"#pragma unroll {node.unroll}")
+        start, stop = w.ref(node.start)[0], w.ref(node.stop)[0]
+        name, type_ = w.define(node.var), register(node.var.type)
+        step = f"++{name}" if node.step == 1 else f"{name} += {node.step}"
+        w.open(f"for ({type_} {name} = {start}; {name} < {stop}; {step})")
+        self.nested(node.body)
+        self.turn(names, node.yields)
+        w.close()
+        for result, name in zip(node.results, names, strict=True):
+            w.refs[result.name] = name, result.type.lanes == 1
+            self.w.wraps.add(result.name)
+
+    def turn(self, names: Sequence[str], values: Sequence[Operand]) -> None:
+        """Assign what the next turn carries, all at once: two may change places."""
+        w, moves = self.w, []
+        for name, value in zip(names, values, strict=True):
+            text, uniform = w.ref(value)
+            if text == name:
+                continue
+            if any(text == other or text.startswith(f"{other}_") for other in names):
+                w.copied(value, f"{name}n", declared=True)
+                text, uniform = f"{name}n", value.type.lanes == 1
+            moves.append(
+                (copy(value.type, uniform=uniform, declared=False), name, text)
+            )
+        for made, name, text in moves:
+            w.put(made, name, text)
+
+    def branch(self, node: If) -> None:
+        """Results are variables of this level, assigned at the end of both sides."""
+        w = self.w
+        names = []
+        for result in node.results:
+            names.append(w.define(result))
+            declared = ", ".join(own(result.type)).format(names[-1])
+            w.do(f"{register(result.type)} {declared};")
+            self.w.wraps.add(result.name)
+        w.open(f"if ({w.ref(node.condition)[0]})")
+        self.side(names, node.body, node.values)
+        if node.orelse or names:
+            w.close("} else {")
+            w.indent += "  "
+            self.side(names, node.orelse, node.else_values)
+        w.close()
+
+    def side(
+        self, names: Sequence[str], body: Sequence[Statement], values: Sequence[Operand]
+    ) -> None:
+        self.nested(body)
+        for name, value in zip(names, values, strict=True):
+            self.w.copied(value, name, declared=False)
+
+    def parallel(self, _node: Parallel) -> None:
+        raise Unsupported(
+            "a loop that a CPU's threads share does not exist on target cuda; "
+            "choose a schedule made for cuda."
+        )
+
+    def effect(self, node: Effect) -> None:
+        EFFECTS[node.op](self, node)
+
+    def barrier(self, _node: Effect) -> None:
+        self.w.do("__syncthreads();")
+
+    def copy_async(self, node: Effect) -> None:
+        """Start a copy, as a group of its own: `copy_wait` counts groups."""
+        to, to_index, source, index, count = node.args
+        assert isinstance(to, Buffer)
+        assert isinstance(source, Buffer)
+        elements = count.value if isinstance(count, Const) else 0
+        size = int(elements) * to.dtype.bytes
+        if size not in COPY_BYTES:
+            raise Unsupported(
+                f"an asynchronous copy of {size or 'unknown'} bytes does not exist on "
+                f"target cuda; copy 4, 8 or 16 bytes, a constant, at a time."
+            )
+        w = self.w
+        shared = f"{self.buffers[to.name]} + {w.ref(_operand(to_index))[0]}"
+        far = f"{self.buffers[source.name]} + {w.ref(_operand(index))[0]}"
+        w.do(
+            f'asm volatile("cp.async.{COPY_BYTES[size]}.shared.global [%0], [%1], '
+            f'{size}; cp.async.commit_group;"'
+        )
+        w.do(
+            f'  :: "r"((unsigned)__cvta_generic_to_shared({shared})), '
+            f'"l"(__cvta_generic_to_global({far})) : "memory");'
+        )
+
+    def copy_wait(self, node: Effect) -> None:
+        (left,) = node.args
+        if not isinstance(left, Const):
+            raise Unsupported(
+                "waiting for an unknown count of copies does not exist on target cuda; "
+                "give copy_wait a constant."
+            )
+        count = int(left.value)
+        self.w.do(f'asm volatile("cp.async.wait_group {count};" ::: "memory");')
+
+
+def _operand(argument: Operand | Buffer) -> Operand:
+    assert not isinstance(argument, Buffer)
+    return argument
+
+
+EFFECTS: dict[str, Callable[[_Emitter, Effect], None]] = {
+    "barrier": _Emitter.barrier,
+    "copy_async": _Emitter.copy_async,
+    "copy_wait": _Emitter.copy_wait,
+}

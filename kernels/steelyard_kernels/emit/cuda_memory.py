@@ -1,0 +1,249 @@
+"""Loads and stores as CUDA C++ lines: vectors go as words of up to 16 bytes.
+
+A word is CUDA's own vector type (`float4`, `uint2`): one instruction each. What is
+known to be less aligned goes lane by lane. Register and stack buffers are arrays of
+the values' parts, halves in pairs, so that they live in registers as vectors do.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Final
+
+from steelyard_kernels.dtypes import (
+    HALVES,
+    bool_,
+    float32,
+    float64,
+    int32,
+    int64,
+)
+from steelyard_kernels.emit.cuda_operations import Template, own
+from steelyard_kernels.emit.cuda_text import is_packed, parts, register
+from steelyard_kernels.loops import Buffer, Type, typed
+
+WORD: Final = 16  # bytes of the widest access
+FIELDS: Final = "xyzw"
+WORDS: Final = {  # what a word is made of; halves and bools go as bits
+    float32: "float",
+    float64: "double",
+    int32: "int",
+    int64: "longlong",
+}
+PRIVATE: Final = frozenset({"register", "stack"})
+
+
+@cache
+def load(type_: Type, how: str, mask: str, *, packed: bool) -> Template:
+    """Return a load of `{0}` from `{1} + {2}`, zero where the mask `{3}` is false.
+
+    `how` is "private", "word:BYTES" or "lanes"; `mask` is "none", "all" (one condition
+    for the whole) or "lanes"; `packed` says that a private buffer holds pairs.
+    """
+    if how == "lanes" or mask == "lanes":
+        return _declared(type_, _by_lane(type_, mask, packed=packed))
+    if how == "private":
+        before: list[str] = []
+        values = _private(type_, packed=packed)
+    else:
+        before, values = _words(type_, int(how.removeprefix("word:")))
+    if mask == "none":
+        return Template((*before, *_declared(type_, values).lines))
+    zeros = _declared(type_, ["0"] * parts(type_)).lines
+    pairs = zip(own(type_), values, strict=True)
+    assigned = ", ".join(f"{name} = {value}" for name, value in pairs)
+    inside = [f"  {line}" for line in (*before, f"{assigned};")]
+    return Template((*zeros, "if ({3}) {{", *inside, "}}"))
+
+
+@cache
+def store(
+    type_: Type, how: str, mask: str, *, packed: bool, uniform: bool, streaming: bool
+) -> Template:
+    """Return a store of `{0}` to `{1} + {2}` where the mask `{3}` is true; see `load`."""
+    lanes = type_.lanes
+    if how == "lanes" or mask == "lanes":
+        guard = ""
+        if mask != "none":
+            guard = "if ({3}_%d) " if mask == "lanes" and lanes > 1 else "if ({3}) "
+        return Template(
+            tuple(
+                (guard.replace("%d", str(k)) + line)
+                for k, line in enumerate(
+                    _lane_stores(type_, packed=packed, uniform=uniform)
+                )
+            )
+        )
+    values = _values(type_, uniform=uniform)
+    if how == "private":
+        lines = _private_stores(type_, values, packed=packed)
+    else:
+        size = int(how.removeprefix("word:"))
+        lines = _word_stores(type_, values, size, streaming=streaming)
+    if mask == "all":
+        lines = ["if ({3}) {{", *[f"  {line}" for line in lines], "}}"]
+    return Template(tuple(lines))
+
+
+def access(buffer: Buffer, lanes: int, alignment: int) -> str:
+    """Return how a vector goes to or from a buffer: see `load`."""
+    dtype = buffer.dtype
+    if buffer.space in PRIVATE:
+        pairs = dtype in HALVES and lanes > 1 and alignment < 4
+        return "lanes" if pairs else "private"
+    size = min(WORD, alignment, lanes * dtype.bytes)
+    return f"word:{size}" if size > dtype.bytes else "lanes"
+
+
+def array(buffer: Buffer, name: str, extent: int) -> str:
+    """Return the declaration of a block's or thread's own memory."""
+    if buffer.space == "shared":
+        element = "unsigned char" if buffer.dtype is bool_ else register(_one(buffer))
+        return f"__shared__ alignas({WORD}) {element} {name}[{max(extent, 1)}];"
+    if buffer.dtype in HALVES:
+        return f"alignas({WORD}) unsigned {name}[{max(extent + 1, 2) // 2}];"
+    return f"alignas({WORD}) {register(_one(buffer))} {name}[{max(extent, 1)}];"
+
+
+def _one(buffer: Buffer) -> Type:
+    return typed(buffer.dtype)
+
+
+def _declared(type_: Type, values: list[str]) -> Template:
+    pairs = zip(own(type_), values, strict=True)
+    spelled = ", ".join(f"{name} = {value}" for name, value in pairs)
+    return Template((f"{register(type_)} {spelled};",))
+
+
+def _word(type_: Type, size: int) -> tuple[str, int]:
+    """Return the C type of a word of `size` bytes, and how many fields it has."""
+    bits = type_.dtype in HALVES or type_.dtype is bool_
+    width = 4 if bits else type_.dtype.bytes
+    fields = max(size // width, 1)
+    if bits and size < 4:
+        return "unsigned short", 1
+    if fields == 1:
+        return "unsigned" if bits else register(typed(type_.dtype)), 1
+    return f"{'uint' if bits else WORDS[type_.dtype]}{fields}", fields
+
+
+def _at(index: str, offset: int) -> str:
+    return f"{{1}} + {index} + {offset}" if offset else f"{{1}} + {index}"
+
+
+def _words(type_: Type, size: int) -> tuple[list[str], list[str]]:
+    """Return the loads of a vector's words, and its parts by their fields."""
+    word, fields = _word(type_, size)
+    per_word = size // type_.dtype.bytes
+    before, pieces = [], []
+    for k in range(type_.lanes // per_word):
+        name = f"{{0}}w_{k}"
+        before.append(f"{word} {name} = *(const {word} *)({_at('{2}', k * per_word)});")
+        pieces += (
+            [f"{name}.{FIELDS[j]}" for j in range(fields)] if fields > 1 else [name]
+        )
+    if type_.dtype is not bool_:
+        return before, pieces
+    width = min(size, 4)  # bytes of a field
+    return before, [
+        f"({piece} >> {8 * byte} & 255) != 0"
+        for piece in pieces
+        for byte in range(width)
+    ]
+
+
+def _word_stores(
+    type_: Type, values: list[str], size: int, *, streaming: bool
+) -> list[str]:
+    word, fields = _word(type_, size)
+    if type_.dtype is bool_:
+        width = min(size, 4)
+        values = [
+            " | ".join(
+                f"(unsigned){v} << {8 * j}" for j, v in enumerate(values[k : k + width])
+            )
+            for k in range(0, len(values), width)
+        ]
+    per_word = size // type_.dtype.bytes
+    lines = []
+    for k in range(type_.lanes // per_word):
+        given = ", ".join(values[k * fields : (k + 1) * fields])
+        value = f"{word}{{{{{given}}}}}" if fields > 1 else given
+        to = f"({word} *)({_at('{2}', k * per_word)})"
+        lines.append(f"__stcs({to}, {value});" if streaming else f"*{to} = {value};")
+    return lines
+
+
+def _private(type_: Type, *, packed: bool) -> list[str]:
+    """Return a value's parts in an array of them."""
+    if not packed:
+        return [f"{{1}}[{{2}} + {k}]" if k else "{1}[{2}]" for k in range(parts(type_))]
+    if type_.lanes == 1:
+        return [_half("{2}")]
+    return [f"{{1}}[({{2}}) / 2 + {k}]" for k in range(parts(type_))]
+
+
+def _half(index: str) -> str:
+    return f"(unsigned short)({{1}}[({index}) / 2] >> ({index}) % 2 * 16)"
+
+
+def _private_stores(type_: Type, values: list[str], *, packed: bool) -> list[str]:
+    if packed and type_.lanes == 1:
+        return [_store_half("{2}", values[0])]
+    return [
+        f"{place} = {value};"
+        for place, value in zip(_private(type_, packed=packed), values, strict=True)
+    ]
+
+
+def _store_half(index: str, value: str) -> str:
+    """Replace one half of a pair in an array."""
+    pair = f"{{1}}[({index}) / 2]"
+    return (
+        f"{pair} = ({index}) % 2 ? {pair} & 0xffffu | (unsigned){value} << 16 "
+        f": {pair} & 0xffff0000u | {value};"
+    )
+
+
+def _values(type_: Type, *, uniform: bool) -> list[str]:
+    return ["{0}"] * parts(type_) if uniform else own(type_)
+
+
+def _by_lane(type_: Type, mask: str, *, packed: bool) -> list[str]:
+    """Return a value's parts, each lane loaded by itself, behind its mask."""
+    lanes = []
+    for k in range(type_.lanes):
+        index = f"{{2}} + {k}" if k else "{2}"
+        value = _half(index) if packed else f"{{1}}[{index}]"
+        if type_.dtype is bool_:
+            value = f"{value} != 0"
+        if mask != "none":
+            single = mask == "all" or type_.lanes == 1
+            flag = "{3}" if single else f"{{3}}_{k}"
+            value = f"{flag} ? {value} : 0"
+        lanes.append(value)
+    if not is_packed(type_):
+        return lanes
+    return [
+        f"({low}) | (unsigned)({high}) << 16"
+        for low, high in zip(lanes[::2], lanes[1::2], strict=True)
+    ]
+
+
+def _lane_stores(type_: Type, *, packed: bool, uniform: bool) -> list[str]:
+    """Return one store a lane."""
+    lines = []
+    for k in range(type_.lanes):
+        index = f"{{2}} + {k}" if k else "{2}"
+        part = "{0}" if uniform else f"{{0}}_{k // 2 if is_packed(type_) else k}"
+        if is_packed(type_):
+            part = (
+                f"(unsigned short)({part} >> 16)"
+                if k % 2
+                else f"(unsigned short){part}"
+            )
+        if packed:
+            lines.append(_store_half(index, part))
+        else:
+            lines.append(f"{{1}}[{index}] = {part};")
+    return lines

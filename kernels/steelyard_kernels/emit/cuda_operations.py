@@ -1,0 +1,359 @@
+"""The operations of the loop IR as CUDA C++ lines: tables, and what is no template.
+
+Half arithmetic is done in float32 and rounded after every operation, as on the CPU
+(see `llvm_operations`). Divisions and roots are correctly rounded: NVRTC's own default
+(-prec-div, -prec-sqrt). exp, log and rsqrt are the CUDA library's, which handle NaN,
+infinities and denormals in full range; its largest errors in ulp (CUDA C++ Programming
+Guide, "Mathematical Functions"), and instructions seen for sm_90a:
+
+              exp     log     rsqrt
+    float32   2, 10   1, 28   2, 4
+    float64   1, 61   1, 84   1, 49
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
+
+from steelyard_kernels.dtypes import HALVES, bool_, float32, float64, int32, int64
+from steelyard_kernels.emit.cuda_text import (
+    ELEMENT,
+    SHORT,
+    is_packed,
+    parts,
+    register,
+    scalar,
+)
+from steelyard_kernels.errors import Unsupported
+from steelyard_kernels.loops import Type, typed
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from steelyard_kernels.dtypes import DType
+
+SINGLE, DOUBLE, INDEX, INT, BOOL = "single", "double", "index", "int", "bool"
+SPELLED: Final = {  # (operation, family): one lane
+    **{
+        (op, family): f"{{a}} {sign} {{b}}"
+        for family in (SINGLE, DOUBLE, INDEX)
+        for op, sign in (("add", "+"), ("sub", "-"), ("mul", "*"))
+    },
+    **{  # what is no index wraps, which signed integers may not in C++
+        (op, INT): f"({{t}})((unsigned {{t}}){{a}} {sign} (unsigned {{t}}){{b}})"
+        for op, sign in (("add", "+"), ("sub", "-"), ("mul", "*"))
+    },
+    **{("div", family): "{a} / {b}" for family in (SINGLE, DOUBLE, INT)},
+    **{
+        (op, family): f"{{a}} {sign} {{b}}"
+        for family in (SINGLE, DOUBLE, INT, BOOL)
+        for op, sign in (
+            ("lt", "<"),
+            ("le", "<="),
+            ("gt", ">"),
+            ("ge", ">="),
+            ("eq", "=="),
+            ("ne", "!="),
+        )
+    },
+    ("rem", INT): "{a} % {b}",
+    ("neg", INT): "({t})(0 - (unsigned {t}){a})",
+    ("abs", INT): "{a} < 0 ? ({t})(0 - (unsigned {t}){a}) : {a}",
+    ("min", INT): "min({a}, {b})",
+    ("max", INT): "max({a}, {b})",
+    **{
+        (op, family): text
+        for family in (SINGLE, DOUBLE)
+        for op, text in (
+            ("neg", "-{a}"),
+            ("min", "min_nan({a}, {b})"),
+            ("max", "max_nan({a}, {b})"),
+        )
+    },
+    **{(op, SINGLE): f"{op}f({{a}})" for op in ("sqrt", "rsqrt", "exp", "log")},
+    **{(op, DOUBLE): f"{op}({{a}})" for op in ("sqrt", "rsqrt", "exp", "log")},
+    ("abs", SINGLE): "fabsf({a})",
+    ("abs", DOUBLE): "fabs({a})",
+    ("fma", SINGLE): "fmaf({a}, {b}, {c})",
+    ("fma", DOUBLE): "fma({a}, {b}, {c})",
+    ("and", BOOL): "{a} & {b}",
+    ("or", BOOL): "{a} | {b}",
+    ("xor", BOOL): "{a} ^ {b}",
+    ("not", BOOL): "!{a}",
+}
+PAIRS: Final = {  # on the bits of one half, or of two: no rounding to do
+    "neg": ("{a} ^ 0x8000", "{a} ^ 0x80008000u"),
+    "abs": ("{a} & 0x7fff", "{a} & 0x7fff7fffu"),
+}
+CASTS: Final = {  # between float32, float64, integers and bool
+    **{(float32, to): "({t}){a}" for to in (float64,)},
+    **{(float64, to): "({t}){a}" for to in (float32,)},
+    **{
+        (whole, to): "({t}){a}"
+        for whole in (int32, int64)
+        for to in (float32, float64, int32, int64)
+    },
+    **{(bool_, to): "({t}){a}" for to in (float32, float64, int32, int64)},
+    **{(of, bool_): "{a} != 0" for of in (float32, float64, int32, int64)},
+    # NaN gives 0 as on the CPU: PTX's does so only where neither side has 64 bits
+    (float32, int32): "{a} == {a} ? __float2int_rz({a}) : 0",
+    (float32, int64): "{a} == {a} ? __float2ll_rz({a}) : 0",
+    (float64, int32): "{a} == {a} ? __double2int_rz({a}) : 0",
+    (float64, int64): "{a} == {a} ? __double2ll_rz({a}) : 0",
+}
+BITS: Final = frozenset(  # take halves as bits; all else takes their float32 twins
+    {"neg", "abs", "select", "splat", "extract", "shuffle_xor", "shuffle_down", "mma"}
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Template:
+    """Lines to `format` with the result's name and the arguments', and helpers."""
+
+    lines: tuple[str, ...]
+    helpers: frozenset[str] = frozenset()
+
+
+Names: TypeAlias = "Sequence[str]"  # of one argument: a placeholder a lane or part
+
+
+@cache
+def template(op: str, result: Type, *given: Any) -> Template:
+    """Return the lines of an operation: `{0}` is its result, `{1}` the first argument.
+
+    `given` are the arguments' types, each followed by whether it is `uniform`, without
+    parts: flat, because this is looked up for every statement. Halves come as float32
+    twins, but for operations in BITS. `index_` before an operation says that it is on
+    indices, which do not wrap. Raises `Unsupported`.
+    """
+    types: tuple[Type, ...] = given[::2]
+    names = [
+        [f"{{{at}}}"] * type_.lanes
+        if uniform
+        else [f"{{{at}}}_{k}" for k in range(type_.lanes)]
+        for at, (type_, uniform) in enumerate(zip(types, given[1::2], strict=True), 1)
+    ]
+    shape = SHAPES.get(op)
+    if shape is not None:
+        return declare(result, shape(op, names, types, result))
+    if op in PAIRS and result.dtype in HALVES:
+        text = PAIRS[op][is_packed(result)]
+        return declare(result, [text.format(a=a) for a in names[0][: parts(result)]])
+    if op == "cast":
+        values = _cast(names[0], types[0].dtype, result.dtype)
+    elif op.startswith("reduce_"):
+        values = [_tree(op.removeprefix("reduce_"), types[0].dtype, names[0])]
+    else:
+        values = [one(op, types[0].dtype, lane) for lane in zip(*names, strict=True)]
+    return declare(result, rounded(values, result))
+
+
+def one(op: str, dtype: DType, args: Sequence[str]) -> str:
+    """Return one lane of an operation on arguments of `dtype`."""
+    family = INDEX if op.startswith("index_") else FAMILIES[dtype.name]
+    text = SPELLED.get((op.removeprefix("index_"), family))
+    if text is None:
+        raise Unsupported(
+            f"{op} of {dtype.name} does not exist on target cuda; "
+            f"choose a schedule made for cuda."
+        )
+    return text.format(t=ELEMENT[dtype], **dict(zip("abc", args, strict=False)))
+
+
+FAMILIES: Final = {
+    "float16": SINGLE,
+    "bfloat16": SINGLE,
+    "float32": SINGLE,
+    "float64": DOUBLE,
+    "int32": INT,
+    "int64": INT,
+    "bool": BOOL,
+}
+
+
+def rounded(values: Sequence[str], result: Type) -> list[str]:
+    """Round lanes, in float32, to a half result's parts; others are as they are."""
+    if result.dtype not in HALVES:
+        return list(values)
+    name = SHORT[result.dtype]
+    if result.lanes == 1:
+        return [f"{name}_round({values[0]})"]
+    pairs = zip(values[::2], values[1::2], strict=True)
+    return [f"{name}_pack({low}, {high})" for low, high in pairs]
+
+
+def declare(result: Type, values: Sequence[str]) -> Template:
+    """Return the declaration of a result by its parts."""
+    spelled = [
+        f"{name} = {value}" for name, value in zip(own(result), values, strict=True)
+    ]
+    line = f"{register(result)} {', '.join(spelled)};"
+    return Template((line,), _helpers(line))
+
+
+@cache
+def own(result: Type) -> list[str]:
+    """Return the placeholders of a result's parts."""
+    if result.lanes == 1:
+        return ["{0}"]
+    return [f"{{0}}_{k}" for k in range(parts(result))]
+
+
+def _helpers(line: str) -> frozenset[str]:
+    return frozenset(name for name in HELPED if f"{name}(" in line)
+
+
+HELPED: Final = (
+    *("min_nan", "max_nan", "round_to_odd"),
+    *(
+        f"{n}_{what}"
+        for n in SHORT.values()
+        for what in ("low", "high", "round", "pack")
+    ),
+)
+
+
+@cache
+def widen(source: Type, *, uniform: bool) -> Template:
+    """Return the declaration of a half value's float32 twin."""
+    name = SHORT[source.dtype]
+    if uniform:
+        return declare(typed(float32), [f"{name}_low({{1}})"])
+    values = [
+        f"{name}_{half}({{1}}_{k})"
+        for k in range(parts(source))
+        for half in ("low", "high")
+    ]
+    return declare(typed(float32, source.lanes), values)
+
+
+@cache
+def copy(type_: Type, *, uniform: bool, declared: bool) -> Template:
+    """Return the assignment of a value to a variable, which it may declare."""
+    source = ["{1}" if uniform else name.replace("{0}", "{1}") for name in own(type_)]
+    if declared:
+        return declare(type_, source)
+    pairs = zip(own(type_), source, strict=True)
+    return Template((f"{', '.join(f'{a} = {b}' for a, b in pairs)};",))
+
+
+def _cast(names: Names, source: DType, target: DType) -> list[str]:
+    """Convert lanes; to a half, as far as the float32 that is then rounded to it."""
+    source = float32 if source in HALVES else source
+    if target in HALVES:
+        if source in {float64, int32, int64}:
+            return [f"round_to_odd({a})" for a in names]
+        target = float32
+    if source is target:
+        return list(names)
+    text = CASTS[source, target]
+    return [text.format(a=a, t=ELEMENT[target]) for a in names]
+
+
+def _tree(op: str, dtype: DType, names: Names) -> str:
+    """Reduce lanes pairwise."""
+    values = list(names)
+    while len(values) > 1:
+        half = len(values) // 2
+        pairs = zip(values[:half], values[half:], strict=True)
+        values = [f"({one(op, dtype, pair)})" for pair in pairs]
+    return values[0]
+
+
+def _select(
+    _op: str, names: list[list[str]], types: tuple[Type, ...], result: Type
+) -> list[str]:
+    flags, a, b = names
+    whole = types[0].lanes == 1 or flags[0] == flags[-1]
+    if whole or not is_packed(result):
+        flags = flags * parts(result) if types[0].lanes == 1 else flags
+        sides = zip(flags, a, b, strict=False)
+        return [f"{flag} ? {x} : {y}" for flag, x, y in sides][: parts(result)]
+    return [
+        f"({flags[2 * k]} ? {a[k]} : {b[k]}) & 0xffffu"
+        f" | ({flags[2 * k + 1]} ? {a[k]} : {b[k]}) & 0xffff0000u"
+        for k in range(parts(result))
+    ]
+
+
+def _splat(
+    _op: str, names: list[list[str]], _types: tuple[Type, ...], result: Type
+) -> list[str]:
+    """Pack one half twice: only splats of halves are more than their scalar."""
+    return [f"{names[0][0]} * 0x10001u"] * parts(result)
+
+
+def _iota(
+    _op: str, _names: list[list[str]], _types: tuple[Type, ...], result: Type
+) -> list[str]:
+    return [scalar(lane, result.dtype) for lane in range(result.lanes)]
+
+
+def _mask_below(
+    _op: str, names: list[list[str]], _types: tuple[Type, ...], result: Type
+) -> list[str]:
+    return [f"{lane} < {names[0][0]}" for lane in range(result.lanes)]
+
+
+def _position(
+    op: str, _names: list[list[str]], _types: tuple[Type, ...], result: Type
+) -> list[str]:
+    return [f"({ELEMENT[result.dtype]}){op}Idx.x"]
+
+
+def _shuffle(
+    op: str, names: list[list[str]], _types: tuple[Type, ...], result: Type
+) -> list[str]:
+    function = {"shuffle_xor": "__shfl_xor_sync", "shuffle_down": "__shfl_down_sync"}
+    value, lane = names[0], names[1][0]
+    return [
+        f"{function[op]}(0xffffffffu, {part}, {lane})"
+        for part in value[: parts(result)]
+    ]
+
+
+SHAPES: Final[
+    dict[
+        str,
+        Callable[[str, list[list[str]], tuple[Type, ...], Type], list[str]],
+    ]
+] = {
+    "select": _select,
+    "splat": _splat,
+    "iota": _iota,
+    "mask_below": _mask_below,
+    "thread": _position,
+    "block": _position,
+    "shuffle_xor": _shuffle,
+    "shuffle_down": _shuffle,
+}
+
+
+@cache
+def matrix(types: tuple[Type, ...]) -> Template:
+    """Return mma.m16n8k16, the one shape: fragments of 8, 4 and 4 lanes a thread.
+
+    PTX ISA, "Warp Level Matrix Multiply-Accumulate Instructions", says which element
+    of each matrix a lane holds. Raises `Unsupported` for other fragments.
+    """
+    a, b, c = types
+    if (a.lanes, b.lanes, c.lanes) != (8, 4, 4):
+        raise Unsupported(
+            f"mma of {a}, {b} and {c} does not exist on target cuda; "
+            f"take fragments of 8, 4 and 4 lanes (m16n8k16)."
+        )
+    name = SHORT[a.dtype]
+    results = ", ".join([f'"+f"({{0}}_{k})' for k in range(4)])
+    left = ", ".join([f'"r"({{1}}_{k})' for k in range(4)])
+    right = ", ".join([f'"r"({{2}}_{k})' for k in range(2)])
+    return Template(
+        (
+            f'asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.{name}.{name}.f32 "',
+            '  "{{%0, %1, %2, %3}}, {{%4, %5, %6, %7}}, {{%8, %9}}, "',
+            '  "{{%0, %1, %2, %3}};"',
+            f"  : {results}",
+            f"  : {left}, {right});",
+        )
+    )

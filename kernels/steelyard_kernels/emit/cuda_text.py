@@ -1,0 +1,229 @@
+"""Spelling CUDA C++: types, literals, names, and a writer of lines.
+
+A scalar is a C variable; a float16 or bfloat16 is its bits, an `unsigned short`. A
+vector is one variable a lane (`v3_0`, `v3_1`), of halves one a pair of lanes (an
+`unsigned`, lane 0 low): the front end then has nothing to take apart, memory moves
+in words of 16 bytes, and what is packed stays packed. A vector whose lanes are all
+one scalar is that scalar: it has no parts (`uniform`). In memory a bool is a byte.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import struct
+from ctypes import c_float
+from functools import cache
+from typing import TYPE_CHECKING, Final, TypeAlias
+
+from steelyard_kernels.dtypes import (
+    HALVES,
+    bfloat16,
+    bool_,
+    float16,
+    float32,
+    float64,
+    int32,
+    int64,
+)
+from steelyard_kernels.graph import round_constant
+from steelyard_kernels.loops import Const, Type, Var
+
+if TYPE_CHECKING:
+    from steelyard_kernels.dtypes import DType
+    from steelyard_kernels.loops import Operand
+
+ELEMENT: Final = {  # a scalar
+    float16: "unsigned short",
+    bfloat16: "unsigned short",
+    float32: "float",
+    float64: "double",
+    int32: "int",
+    int64: "long long",
+    bool_: "bool",
+}
+STORED: Final = ELEMENT | {bool_: "unsigned char"}  # in memory
+SHORT: Final = {float16: "f16", bfloat16: "bf16"}  # in a helper's name
+KEYWORDS: Final = frozenset(
+    """alignas alignof and and_eq asm auto bitand bitor bool break case catch char
+    char8_t char16_t char32_t class compl concept const const_cast consteval constexpr
+    constinit continue co_await co_return co_yield decltype default delete do double
+    dynamic_cast else enum explicit export extern false float for friend goto if inline
+    int long mutable namespace new noexcept not not_eq nullptr operator or or_eq private
+    protected public register reinterpret_cast requires restrict return short signed
+    sizeof static static_assert static_cast struct switch template this thread_local
+    throw true try typedef typeid typename union unsigned using virtual void volatile
+    wchar_t while xor xor_eq""".split()  # noqa: SIM905 - a list of words
+)
+CALLED: Final = frozenset(  # what our text calls or reads; vectors are float4, uint2
+    """threadIdx blockIdx uint longlong fabsf fabs sqrtf sqrt fmaf fma expf exp logf log
+    rsqrtf rsqrt min max min_nan max_nan round_to_odd f16_low f16_high f16_round f16_pack
+    bf16_low bf16_high bf16_round bf16_pack linux unix NULL""".split()  # noqa: SIM905 - as above
+)
+
+Ref: TypeAlias = tuple[str, bool]  # a value's spelling, and whether it has no parts
+
+
+@cache
+def parts(type_: Type) -> int:
+    """Return how many C variables hold a value."""
+    return type_.lanes // 2 if is_packed(type_) else type_.lanes
+
+
+@cache
+def is_packed(type_: Type) -> bool:
+    """Say whether a value is pairs of halves."""
+    return type_.dtype in HALVES and type_.lanes > 1
+
+
+@cache
+def register(type_: Type) -> str:
+    """Return the C type of one part of a value."""
+    return "unsigned" if is_packed(type_) else ELEMENT[type_.dtype]
+
+
+@cache
+def local(name: str) -> str:
+    """Spell a name that the builder made, `x.12`, as `x12`; "" for any other.
+
+    The number is unique in a kernel and what precedes it ends in a letter, so no two
+    names or lanes (`x12_0`) can be spelled alike; `parameter` gives no such name.
+    """
+    base, _, number = name.rpartition(".")
+    if not base or not number.isdecimal():
+        return ""
+    base = ascii_only(base).rstrip("_0123456789") or "v"
+    reserved = base in KEYWORDS or base in CALLED
+    return f"{base}v{number}" if reserved else f"{base}{number}"
+
+
+@cache
+def parameter(name: str) -> str:
+    """Spell a name that a user chose; what C++ or our text has taken gets a `_`."""
+    spelled = ascii_only(name)
+    if spelled in KEYWORDS or spelled in CALLED:
+        return f"{spelled}_"
+    clean = spelled.isidentifier() and spelled[0] != "_" and "__" not in spelled
+    plain = spelled == name and clean and not spelled[-1].isdecimal()
+    return spelled if plain else f"{spelled}_"
+
+
+def ascii_only(name: str) -> str:
+    """Respell what C++ would not take in a name: a user's parameter `λ`."""
+    if name.isidentifier() and name.isascii():
+        return name
+    return re.sub(r"\W", lambda c: f"U{ord(c[0]):04X}", name, flags=re.ASCII)
+
+
+def scalar(value: float, dtype: DType) -> str:
+    """Return a number rounded to `dtype` as C++ spells it; a half's bits."""
+    if dtype is bool_:
+        return "true" if value else "false"
+    if dtype in HALVES:
+        return f"(unsigned short){_half_bits(value, dtype)}"
+    return _integer(int(value), dtype) if dtype.kind == "int" else _float(value, dtype)
+
+
+def _integer(number: int, dtype: DType) -> str:
+    suffix = "ll" if dtype is int64 else ""
+    if number == -(1 << (8 * dtype.bytes - 1)):  # its absolute value does not fit
+        return f"({number + 1}{suffix} - 1)"
+    return f"({number}{suffix})" if number < 0 else f"{number}{suffix}"
+
+
+def _float(value: float, dtype: DType) -> str:
+    single = dtype is float32
+    exact = c_float(value).value if single else float(value)
+    if math.isfinite(exact):
+        text = f"{exact!r}f" if single else repr(exact)
+        return f"({text})" if text[0] == "-" else text
+    if single:
+        bits = struct.unpack("<I", struct.pack("<f", exact))[0]
+        return f"__int_as_float(0x{bits:08x})"
+    bits = struct.unpack("<Q", struct.pack("<d", exact))[0]
+    return f"__longlong_as_double(0x{bits:016x}ll)"
+
+
+def _half_bits(value: float, dtype: DType) -> int:
+    """Return the bits of `value` rounded to a half type."""
+    rounded = float(round_constant(float(value), dtype))
+    if dtype is float16:
+        bits: int = struct.unpack("<H", struct.pack("<e", rounded))[0]
+        return bits
+    wide: int = struct.unpack("<I", struct.pack("<f", rounded))[0]
+    return wide >> 16
+
+
+class Writer:
+    """The lines of one kernel, what its names are spelled as, and helpers it needs.
+
+    `twins` remembers, for the innermost open body, the float32 twin of each half
+    value, so that a value is widened once however often it is used.
+    """
+
+    __slots__ = ("helpers", "indent", "lines", "refs", "taken", "twins")
+
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+        self.indent = "  "
+        self.refs: dict[str, Ref] = {}  # by the IR's name
+        self.taken: set[str] = set()
+        self.twins: dict[str, Ref] = {}  # by the spelling of the half value
+        self.helpers: set[str] = set()
+
+    def name(self, name: str) -> str:
+        """Spell a new name as nothing else in the kernel is."""
+        spelled = local(name)
+        if spelled:
+            return spelled
+        spelled = parameter(name)
+        while spelled in self.taken:
+            spelled += "_"
+        self.taken.add(spelled)
+        return spelled
+
+    def define(self, var: Var) -> str:
+        """Spell a new variable, whose lanes have parts."""
+        spelled = self.name(var.name)
+        self.refs[var.name] = spelled, var.type.lanes == 1
+        return spelled
+
+    def ref(self, operand: Operand) -> Ref:
+        """Return an operand's spelling: a half constant's is bits, packed in pairs."""
+        if isinstance(operand, Const):
+            return literal(operand), True
+        return self.refs[operand.name]
+
+    def do(self, line: str) -> None:
+        """Append one line."""
+        self.lines.append(self.indent + line)
+
+    def open(self, line: str) -> None:
+        """Append a line that opens a block."""
+        self.lines.append(f"{self.indent}{line} {{")
+        self.indent += "  "
+
+    def close(self, line: str = "}") -> None:
+        """Close the innermost block."""
+        self.indent = self.indent[:-2]
+        self.lines.append(self.indent + line)
+
+
+def literal(const: Const) -> str:
+    """Return a constant's spelling, the same for every part."""
+    if const.value:
+        return _literal(const.value, const.type)
+    return _literal.__wrapped__(const.value, const.type)  # 0.0 is -0.0 to a cache
+
+
+@cache
+def _literal(value: float, type_: Type) -> str:
+    if not is_packed(type_):
+        return scalar(value, type_.dtype)
+    bits = _half_bits(value, type_.dtype)
+    return f"0x{bits << 16 | bits:08x}u"
+
+
+def widened(const: Const) -> str:
+    """Return a half constant as the float32 it is."""
+    return scalar(round_constant(const.value, const.type.dtype), float32)
