@@ -10,7 +10,6 @@ adds up to the wall. Everything else ran beside it and has a row of its own on t
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any, Final, NamedTuple, TypeAlias
 
 NOT_TRACKED: Final = "not tracked"
@@ -38,8 +37,7 @@ Event: TypeAlias = str | int | tuple[Span, ...]
 Spans that were timed elsewhere lie inside of the innermost one."""
 
 
-@dataclass(frozen=True, slots=True)
-class Track:
+class Track(NamedTuple):
     """What one thread or process did: its name (none: the first) and its spans."""
 
     name: str | None
@@ -57,8 +55,7 @@ class Track:
         return tuple(under((self.name,), (whole, *self.spans)))
 
 
-@dataclass(frozen=True, slots=True)
-class Row:
+class Row(NamedTuple):
     """All spans of one path, or what their rows leave unexplained.
 
     `nanoseconds` is the sum over calls and workers; `wall` the time in which at least

@@ -23,7 +23,6 @@ from time import perf_counter_ns
 from types import TracebackType
 from typing import Final, cast
 
-from steelyard_device import timings_print
 from steelyard_device.spans import Event, Row, Span, Track, checked, rows, spans, under
 
 COUNTS: Final = 16
@@ -84,16 +83,22 @@ class Timings:
 
     def table(self, *, width: int | None = None) -> str:
         """Return the rows for people; names are shortened to fit `width` columns."""
+        from steelyard_device import timings_print  # few programs print: not loaded
+
         return timings_print.table(
             self.rows(), self.wall, self.coverage, self._counted(), width
         )
 
     def json(self) -> str:
         """Return the rows as JSON, times in nanoseconds."""
+        from steelyard_device import timings_print
+
         return timings_print.json(self.rows(), self.wall, self.coverage, self.counting)
 
     def chrome_trace(self) -> str:
         """Return every span as trace events, which ui.perfetto.dev opens."""
+        from steelyard_device import timings_print
+
         return timings_print.chrome_trace(self.tracks, self.start)
 
     def close(self) -> None:

@@ -47,7 +47,7 @@ def json(
     rows: Iterable[Row], wall: int, coverage: float, counting: float | None
 ) -> str:
     """Return rows as JSON, times in nanoseconds."""
-    every = [{name: getattr(row, name) for name in Row.__slots__} for row in rows]
+    every = [row._asdict() for row in rows]
     facts = {"wall": wall, "coverage": coverage, "counting": counting, "rows": every}
     return text.dumps(facts, indent=1)
 
