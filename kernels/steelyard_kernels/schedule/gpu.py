@@ -21,6 +21,8 @@ WARP: Final = 32
 VECTOR_BYTES: Final = 16  # the widest load and store of a thread
 MAX_THREADS: Final = 1024  # of a block
 REGISTER_UNIT: Final = 8  # a thread's registers are allotted in steps of
+MOST_REGISTERS: Final = 255  # of a thread: what an instruction can name
+REGISTERS: Final = 1 << 16  # of a multiprocessor
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +39,7 @@ class Gpu:
     l2_bytes: int
     threads: int  # resident on a multiprocessor
     blocks: int
-    registers: int = 1 << 16
+    registers: int = REGISTERS
     shared_bytes: int = 100 << 10
 
     def blocks_resident(self, threads: int, registers: int, shared: int = 0) -> int:
@@ -56,7 +58,9 @@ class Gpu:
 GPUS: Final = {
     gpu.arch: gpu
     for gpu in (
-        Gpu("sm_80", "A100 80GB", 108, 1900, 40 << 20, 2048, 32, shared_bytes=164 << 10),
+        Gpu(
+            "sm_80", "A100 80GB", 108, 1900, 40 << 20, 2048, 32, shared_bytes=164 << 10
+        ),
         Gpu("sm_86", "A10", 72, 550, 6 << 20, 1536, 16),
         Gpu("sm_89", "L40S", 142, 800, 96 << 20, 1536, 24),
         Gpu("sm_90a", "H200", 132, 4200, 60 << 20, 2048, 32, shared_bytes=228 << 10),
@@ -64,6 +68,16 @@ GPUS: Final = {
         Gpu("sm_120a", "RTX 5090", 170, 1600, 96 << 20, 1536, 24),
     )
 }
+
+
+def most_registers(threads: int) -> int:
+    """Return how many registers a thread may have for one block to fit.
+
+    Stated as a kernel's limit it keeps ptxas from its own: told of a block's threads
+    alone, it spills a few bytes where that lets another block in (seen with 13.5: 32
+    registers and 8 bytes of stack for blocks of 1024, where 36 do without).
+    """
+    return min(MOST_REGISTERS, REGISTERS // threads // REGISTER_UNIT * REGISTER_UNIT)
 
 
 def index_type(program: Program) -> Type:

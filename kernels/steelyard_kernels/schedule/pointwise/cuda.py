@@ -7,14 +7,18 @@ from typing import ClassVar, Final
 
 from steelyard_kernels.errors import KernelError
 from steelyard_kernels.expr import Program
-from steelyard_kernels.schedule.gpu import MAX_THREADS, VECTOR_BYTES, WARP
+from steelyard_kernels.schedule.gpu import (
+    MAX_THREADS,
+    MOST_REGISTERS,
+    VECTOR_BYTES,
+    WARP,
+)
 from steelyard_kernels.schedule.space import Space
 
 BLOCKS: Final = range(WARP, MAX_THREADS + 1, WARP)  # of whole warps
 LANES: Final = (1, 2, 4, 8, 16)  # up to single bytes of the widest access
 MOST_VECTORS: Final = 8  # that a thread has in flight
 LEAST_REGISTERS: Final = 16  # less than ptxas takes anyway
-MOST_REGISTERS: Final = 255  # that an instruction can name
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -22,7 +26,7 @@ class CudaPointwise:
     """The knobs of one pointwise lowering.
 
     A block has `threads`; each has `unroll` vectors of `lanes` elements in flight and
-    at most `registers` (0: the compiler chooses). `streaming` stores are the first to
+    at most `registers` (0: what a block of so many threads leaves to each). `streaming` stores are the first to
     leave the caches.
     """
 
@@ -86,7 +90,7 @@ def _out_of_range(schedule: CudaPointwise) -> str:
         schedule.registers
         and not LEAST_REGISTERS <= schedule.registers <= MOST_REGISTERS
     ):
-        wanted = f"{LEAST_REGISTERS} to {MOST_REGISTERS}, or 0: the compiler's choice"
+        wanted = f"{LEAST_REGISTERS} to {MOST_REGISTERS}, or 0: what the block leaves"
         return f"allows {schedule.registers} registers; choose {wanted}"
     return ""
 

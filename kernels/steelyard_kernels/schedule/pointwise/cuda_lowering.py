@@ -15,7 +15,12 @@ from math import prod
 from steelyard_kernels.builder import Builder
 from steelyard_kernels.expr import Input, Program, Scalar
 from steelyard_kernels.loops import Kernel, Operand, Var
-from steelyard_kernels.schedule.gpu import VECTOR_BYTES, extent_slot, index_type
+from steelyard_kernels.schedule.gpu import (
+    VECTOR_BYTES,
+    extent_slot,
+    index_type,
+    most_registers,
+)
 from steelyard_kernels.schedule.parameters import Arguments, Lowered, arguments
 from steelyard_kernels.schedule.pointwise.cuda import NOTHING, CudaPointwise, check
 from steelyard_kernels.schedule.pointwise.levels import (
@@ -82,7 +87,7 @@ class _Emitter:
             "kernel",
             (*self.args.order, self.extent),
             threads=schedule.threads,
-            registers=schedule.registers,
+            registers=schedule.registers or most_registers(schedule.threads),
         )
 
     def _single(self, env: Env, thread: Operand, first: Operand, at: Operand) -> None:
