@@ -58,6 +58,15 @@ def test_a_program_without_kernels_is_a_cubin_too(text):
     assert compiled.kernels == ()
 
 
+def test_the_way_to_the_cubin_can_be_read():
+    """PTX for the architecture, as text."""
+    text = nvrtc.ptx(SCALE, ARCH)
+    assert ".target sm_90a" in text
+    assert ".entry scale(" in text
+    with pytest.raises(nvrtc.CompileError):
+        nvrtc.ptx("nonsense", ARCH)
+
+
 def test_the_same_text_gives_the_same_cubin():
     """Bytes depend on text, options and compiler, so that they can be kept."""
     assert nvrtc.compile(SCALE, ARCH).cubin == nvrtc.compile(SCALE, ARCH).cubin
@@ -252,8 +261,10 @@ def test_phases_explain_the_call(tmp_path, monkeypatch):
         "CUDA C++ Front-End",
         "LibNVVM",
         "Total PTXAS Time",
+        "Trace and Clean-up",
     ]
     assert sum(phase.nanoseconds for phase in top) <= compiled.nanoseconds
+    assert top[-1].start + top[-1].nanoseconds == compiled.nanoseconds
     units = [p.name.split()[-1] for p in compiled.phases if "unit " in p.name]
     assert sorted(units[-2:]) == ["scale", "spill"]
     enclosing = []
