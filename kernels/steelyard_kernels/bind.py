@@ -12,12 +12,13 @@ from numpy.typing import NDArray
 
 from steelyard_device import cpu, memory
 from steelyard_device.errors import DeviceError
-from steelyard_kernels import cost, dtypes
+from steelyard_kernels import dtypes
 from steelyard_kernels.binary import Built, Failed
 from steelyard_kernels.convention import Convention
 from steelyard_kernels.dtypes import DType
 from steelyard_kernels.errors import KernelError
 from steelyard_kernels.expr import Output
+from steelyard_kernels.facts import facts_of
 from steelyard_kernels.trace import ScalarParameter, Signature
 
 Array: TypeAlias = NDArray[Any]
@@ -280,17 +281,7 @@ class BoundKernel:
 
     def facts(self) -> dict[str, object]:
         """Return what is known of the work without running it."""
-        built = self.built
-        return {
-            "bytes": cost.bytes_moved(built.program),
-            "operations": cost.operations(built.program),
-            "code_hash": built.code_hash,
-            "compiler": built.compiler,
-            "threads": self.threads,
-            "schedule": built.schedule.label,
-            "strategy": built.strategy,
-            "target": built.target,
-        }
+        return {**facts_of(self.built), "threads": self.threads}
 
     def build(self, level: str) -> None:
         """Build again: "cold" through no cache, "warm-memory" as a second call does."""

@@ -21,12 +21,14 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from steelyard_kernels import bind as binding
+from steelyard_kernels import dtypes
 from steelyard_kernels.binary import Built, Failed
 from steelyard_kernels.bind import Array, BoundKernel, Outputs, Result
 from steelyard_kernels.build import build
 from steelyard_kernels.cache import levels_of
 from steelyard_kernels.convention import Convention, convention_of
 from steelyard_kernels.expr import Program
+from steelyard_kernels.facts import TargetBuild
 from steelyard_kernels.schedule import strategies
 from steelyard_kernels.schedule.strategies import Schedule
 from steelyard_kernels.targets import CPU, device, parse
@@ -103,6 +105,13 @@ class KernelFunction:
         self._builds[key] = built
         self._conventions.pop(key, None)
         return built
+
+    def for_target(
+        self, target: str, *arrays: tuple[tuple[int, ...], str]
+    ) -> TargetBuild:
+        """Build for a target that this machine need not have; raises what failed."""
+        specs = [(shape, dtypes.of(dtype)) for shape, dtype in arrays]
+        return TargetBuild(lambda cache: self.build(*specs, target=target, cache=cache))
 
     def bind(
         self,

@@ -1,0 +1,80 @@
+"""What a build says of itself: facts in plain data, for rows and tables."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from steelyard_kernels import cost
+from steelyard_kernels.binary import Built, Failed
+from steelyard_kernels.errors import KernelError
+from steelyard_kernels.schedule import strategies
+from steelyard_kernels.schedule.gpu import Gpu
+from steelyard_kernels.targets import device, parse
+
+
+def facts_of(built: Built) -> dict[str, object]:
+    """Return what is known of a build without running it.
+
+    Of a GPU's code also what it takes: registers and bytes of stack and spills of a
+    thread, bytes of shared memory of a block, and counts of instructions.
+    """
+    return {
+        "target": built.target,
+        "strategy": built.strategy,
+        "schedule": built.schedule.label,
+        "bytes": cost.bytes_moved(built.program),
+        "operations": cost.operations(built.program),
+        "compiler": built.compiler,
+        "code_hash": built.code_hash,
+        **_resources(built),
+    }
+
+
+def _resources(built: Built) -> dict[str, object]:
+    made, threads = built.made, built.binary.threads
+    found = made.resources
+    if found is None:
+        return {}
+    gpu = device(parse(built.target))
+    assert isinstance(gpu, Gpu)
+    return {
+        "registers": found.registers,
+        "estimated_registers": strategies.estimated_registers(
+            built.program, built.schedule
+        ),
+        "stack_bytes": found.stack,
+        "spill_bytes": made.spill_stores + made.spill_loads,
+        "shared_bytes": found.shared,
+        "code_bytes": found.code_bytes,
+        "blocks_resident": gpu.blocks_resident(threads, found.registers, found.shared),
+        "loads_128": found.loads_128,
+        "tensor_core": found.tensor_core,
+        "local_memory": found.local_loads + found.local_stores,
+        "opcodes": dict(found.opcodes),
+        "compile_ns": made.nanoseconds,
+    }
+
+
+class TargetBuild:
+    """A kernel built for a target that this machine need not have, not launched.
+
+    `rebuild` builds with a cache by name (`cache.CACHES`).
+    """
+
+    def __init__(self, rebuild: Callable[[str], Built | Failed]) -> None:
+        self._rebuild = rebuild
+        self._built = self._made("warm-memory")
+
+    def build(self, cache: str) -> None:
+        """Build again; raises KernelError with the compiler's sentence."""
+        self._made(cache)
+
+    def facts(self) -> dict[str, object]:
+        """Return what the build says of itself."""
+        return facts_of(self._built)
+
+    def _made(self, cache: str) -> Built:
+        built = self._rebuild(cache)
+        if isinstance(built, Failed):
+            raise KernelError(built.error) from built.cause
+        return built
