@@ -1,0 +1,359 @@
+"""Kernels of every operation over special values, with what NumPy says of them.
+
+Shared by the tests that run the emitted CUDA C++ on the host and those on a GPU.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from steelyard_kernels.builder import Builder, const
+from steelyard_kernels.dtypes import (
+    ALL,
+    HALVES,
+    bfloat16,
+    bool_,
+    float16,
+    float32,
+    float64,
+    from_bfloat16,
+    int32,
+    int64,
+    to_bfloat16,
+)
+from steelyard_kernels.loops import Buffer, Kernel, Var, typed
+
+INT = typed(int32)
+N = Var("n", INT)
+COUNT = 1024
+THREADS = 32
+FLOATS = (float16, bfloat16, float32, float64)
+# Zeros, denormals of every type, ties of halves and of bfloat16, bounds, infinities.
+SPECIAL = [
+    *(0.0, -0.0, 1.0, -1.5, 1e-45, -3e-39, 6e-8, 2.98e-8, 6.1e-5, 5e-324, 1e-310),
+    *(1 + 2.0**-11, 1 + 3 * 2.0**-11, 1 + 2.0**-8, 1 + 3 * 2.0**-8, 1 + 2.0**-24),
+    *(65504.0, 65519.99, 65520.0, 7e4, 3.4e38, 3.3961e38, 1e39, 1.7e308, -88.5, 88.8),
+    *(2.0**31, -(2.0**31), 2.0**31 - 1, 2.0**63, -(2.0**63), 2.0**62, 1e19, -104.0),
+    *(np.inf, -np.inf, np.nan),
+]
+WHOLE = [0, 1, -1, 2**11 + 1, 2**24 + 1, 2**30 + 1, 65519, 65520, 65535, -4097]
+WIDE = [2**53 + 1, 2**62 + 1, 2**40 + 2**16 + 1, 2**63 - 1, -(2**63), (257 << 40) + 1]
+
+
+@dataclass(frozen=True)
+class Case:
+    """A kernel over arrays, what it should give, and by how many ulps it may miss."""
+
+    name: str
+    kernel: Kernel
+    arrays: tuple
+    dtype: object
+    expected: np.ndarray  # numbers, in float64 where they are floats
+    ulps: int = 0
+    per_thread: int = 1  # elements
+
+
+def stored(values, dtype):
+    """Return numbers as NumPy carries them in memory, rounded once."""
+    with np.errstate(all="ignore"):
+        if dtype is bfloat16:
+            return to_bfloat16(np.asarray(values))
+        return np.asarray(values).astype(dtype.numpy_name)
+
+
+def valued(array, dtype):
+    """Return a stored array as numbers that NumPy computes with."""
+    return from_bfloat16(array) if dtype is bfloat16 else array
+
+
+def numbers(dtype, seed=0):
+    """Return stored numbers of a dtype, the special ones among random ones."""
+    random = np.random.default_rng(seed)
+    if dtype is bool_:
+        return random.random(COUNT) < 0.5
+    if dtype.kind == "int":
+        bound = np.iinfo(dtype.numpy_name)
+        array = random.integers(bound.min, bound.max, COUNT, dtype.numpy_name)
+        array[:512] = random.integers(-70000, 70000, 512)
+        special = [*WHOLE, bound.min, bound.max, *(WIDE if dtype is int64 else [])]
+        array[: len(special)] = special
+    else:
+        wide = random.normal(0, 1, COUNT) * 10.0 ** random.integers(-9, 10, COUNT)
+        wide[: len(SPECIAL)] = SPECIAL
+        array = stored(wide, dtype)
+    if seed:
+        random.shuffle(array)
+    return array
+
+
+def misses(case, seen):
+    """Return how many elements of a result are further off than the case allows."""
+    seen, want = valued(seen, case.dtype), valued(case.expected, case.dtype)
+    if case.dtype.kind != "float":
+        return int(np.sum(seen != want))
+    with np.errstate(all="ignore"):
+        same = (seen == want) | (np.isnan(seen) & np.isnan(want))
+        if case.ulps:
+            room = case.ulps * spacing(want, case.dtype)
+            wide = np.abs(seen.astype(np.float64) - want.astype(np.float64))
+            same |= np.isfinite(want) & (wide <= room)
+    return int(np.sum(~same))
+
+
+def spacing(values, dtype):
+    """Return the distance to the next number of a dtype."""
+    wide = np.spacing(np.abs(values)).astype(np.float64)
+    return wide * 2**16 if dtype is bfloat16 else wide
+
+
+def elementwise(body, sources, target, lanes, per_thread=None):
+    """Make y[i:] = body(x0[i:], x1[i:], ...) of `lanes` elements a thread."""
+    inputs = [Buffer(f"x{k}", source, N) for k, source in enumerate(sources)]
+    y = Buffer("y", target, N, access="out")
+    b = Builder(INT)
+    position = b.at("add", b.at("mul", b.block(), THREADS), b.thread())
+    start = b.at("mul", position, lanes)
+    inside = b.splat(b.let("lt", start, N), lanes)
+    vectors = [
+        b.load(x, start, lanes, inside, min(16, lanes * x.dtype.bytes)) for x in inputs
+    ]
+    value = body(b, *vectors)
+    width = value.type.lanes
+    to = start if width == lanes else position
+    mask = inside if width == lanes else b.let("lt", start, N)
+    b.store(y, to, value, mask, alignment=min(16, width * target.bytes))
+    return b.kernel("elementwise", [*inputs, y, N], threads=THREADS)
+
+
+def op_case(op, lanes, dtype, expected, sources, target=None, ulps=0, body=None):
+    """Make the case of one operation on random arrays."""
+    target = target or dtype
+    arrays = tuple(numbers(source, seed) for seed, source in enumerate(sources))
+    with np.errstate(all="ignore"):
+        result = expected(
+            *(
+                valued(a, s).astype(np.float64) if s in HALVES else a
+                for a, s in zip(arrays, sources, strict=True)
+            )
+        )
+    made = body or (lambda b, *xs: b.let(op, *xs))
+    kernel = elementwise(made, sources, target, lanes)
+    name = f"{op}_{dtype.name}_{target.name}_{lanes}"
+    return Case(name, kernel, arrays, target, stored(result, target), ulps, lanes)
+
+
+ARITHMETIC = {
+    "add": np.add,
+    "sub": np.subtract,
+    "mul": np.multiply,
+    "div": np.divide,
+    "min": np.minimum,
+    "max": np.maximum,
+}
+COMPARED = {
+    "lt": np.less,
+    "le": np.less_equal,
+    "gt": np.greater,
+    "ge": np.greater_equal,
+    "eq": np.equal,
+    "ne": np.not_equal,
+}
+LOGIC = {"and": np.logical_and, "or": np.logical_or, "xor": np.logical_xor}
+
+
+def exactly(function):
+    """Evaluate in longdouble, so that what is stored has been rounded once."""
+    return lambda x: np.asarray(function(x.astype(np.longdouble)), np.float64)
+
+
+def arithmetic(lanes):
+    """Yield the cases that round once, or not at all."""
+    for dtype in (*FLOATS, int32, int64):
+        for op, function in ARITHMETIC.items():
+            if op != "div" or dtype.kind == "float":
+                yield op_case(op, lanes, dtype, function, [dtype] * 2)
+        yield op_case("neg", lanes, dtype, np.negative, [dtype])
+        yield op_case("abs", lanes, dtype, np.abs, [dtype])
+        if dtype.kind == "float":
+            yield op_case("sqrt", lanes, dtype, np.sqrt, [dtype])
+    for op, function in LOGIC.items():
+        yield op_case(op, lanes, bool_, function, [bool_] * 2)
+    yield op_case("not", lanes, bool_, np.logical_not, [bool_])
+
+
+def functions(lanes):
+    """Yield the cases of functions that round more than once."""
+    for dtype in FLOATS:
+        ulps = 1 if dtype in HALVES else 2
+        for op, function in (
+            ("exp", np.exp),
+            ("log", np.log),
+            ("rsqrt", lambda x: 1 / np.sqrt(x)),
+        ):
+            yield op_case(op, lanes, dtype, exactly(function), [dtype], ulps=ulps)
+
+
+def choices(lanes):
+    """Yield comparisons, and choices by them: one flag a lane, and one for all."""
+    for dtype in ALL:
+        for op, function in COMPARED.items():
+            yield op_case(op, lanes, dtype, function, [dtype] * 2, bool_)
+
+        def select(b, x, y):
+            return b.let("select", b.let("lt", x, y), x, y)
+
+        def least(x, y):
+            return np.where(x < y, x, y)
+
+        yield op_case("select", lanes, dtype, least, [dtype] * 2, body=select)
+
+
+def casts(lanes):
+    """Yield every conversion: rounded once, truncated, saturated, NaN as 0."""
+    for source in ALL:
+        for target in ALL:
+            if source is target:
+                continue
+
+            def cast(b, x, target=target):
+                return b.cast(x, target)
+
+            def expected(x, source=source, target=target):
+                if (source.kind, target.kind) == ("float", "int"):
+                    return saturated(x, target)
+                return x != 0 if target is bool_ else x
+
+            yield op_case(
+                f"cast_{target.name}", lanes, source, expected, [source], target,
+                body=cast,
+            )  # fmt: skip
+
+
+def saturated(values, dtype):
+    """Truncate floats to the nearest integer of a dtype; NaN gives 0."""
+    bound = np.iinfo(dtype.numpy_name)
+    limits = int(bound.min), int(bound.max)
+
+    def one(x):
+        if np.isnan(x):
+            return 0
+        if np.isinf(x):
+            return limits[x > 0]
+        return min(max(int(x), limits[0]), limits[1])
+
+    return np.array([one(x) for x in values.tolist()], dtype.numpy_name)
+
+
+def fused():
+    """Yield fused multiply-adds, which lose nothing of the product."""
+    for dtype, bits in ((float32, 12), (float64, 27)):
+        a = np.full(COUNT, 1 + 2.0**-bits, dtype.numpy_name)
+        c = np.full(COUNT, -1 - 2.0 ** (1 - bits), dtype.numpy_name)
+        kernel = elementwise(
+            lambda b, x, z: b.let("fma", x, x, z), [dtype] * 2, dtype, 2
+        )
+        want = np.full(COUNT, 2.0 ** (-2 * bits), dtype.numpy_name)
+        yield Case(f"fma_{dtype.name}", kernel, (a, c), dtype, want, 0, 2)
+
+
+def shapes():
+    """Yield what makes and takes lanes: reductions, extracts, splats, iota, masks."""
+    for dtype in (*HALVES, float32, float64, int32, int64):
+        whole = stored(np.random.default_rng(3).integers(-9, 9, COUNT), dtype)
+        rows = valued(whole, dtype).reshape(-1, 8)
+        for op, function in (("add", np.sum), ("min", np.min), ("max", np.max)):
+            want = function(rows, axis=1)
+            kernel = elementwise(
+                lambda b, x, op=op: b.let(f"reduce_{op}", x), [dtype], dtype, 8
+            )
+            name = f"reduce_{op}_{dtype.name}"
+            yield Case(name, kernel, (whole,), dtype, stored(want, dtype), 0, 8)
+        for lane in (0, 5):
+            name, want = f"extract_{lane}_{dtype.name}", stored(rows[:, lane], dtype)
+            kernel = elementwise(
+                lambda b, x, lane=lane: b.let("extract", x, const(lane, int32)),
+                [dtype], dtype, 8,
+            )  # fmt: skip
+            yield Case(name, kernel, (whole,), dtype, want, 0, 8)
+        kernel = elementwise(_spread, [dtype], dtype, 8)
+        want = stored(np.repeat(rows[:, 3], 8) + valued(whole, dtype), dtype)
+        yield Case(f"splat_{dtype.name}", kernel, (whole,), dtype, want, 0, 8)
+    flags = numbers(bool_)
+    for op, function in (("and", np.all), ("or", np.any)):
+        kernel = elementwise(
+            lambda b, x, op=op: b.let(f"reduce_{op}", x), [bool_], bool_, 4
+        )
+        want = function(flags.reshape(-1, 4), axis=1)
+        yield Case(f"reduce_{op}_bool", kernel, (flags,), bool_, want, 0, 4)
+
+
+def matrix(dtype):
+    """Make d = a @ b + c of 16x16 and 16x8, each lane's fragments in a row of its own.
+
+    PTX ISA: lane 4 g + t holds of a the pairs at (g, 2 t), (g + 8, 2 t), (g, 2 t + 8),
+    (g + 8, 2 t + 8), of b those at (2 t, g), (2 t + 8, g), of c (g, 2 t), (g + 8, 2 t).
+    """
+    a, b_ = Buffer("a", dtype, N), Buffer("b", dtype, N)
+    c, d = Buffer("c", float32, N), Buffer("d", float32, N, access="out")
+    b = Builder(INT)
+    lane = b.thread()
+    fragments = [
+        b.load(of, b.at("mul", lane, lanes), lanes, alignment=lanes * of.dtype.bytes)
+        for of, lanes in ((a, 8), (b_, 4), (c, 4))
+    ]
+    product = b.let("mma", *fragments)
+    b.store(d, b.at("mul", lane, 4), product, alignment=16)
+    return b.kernel("matrix", [a, b_, c, d, N], threads=32)
+
+
+def block_sums(threads=128):
+    """Make y[block] = the block's sum of x: shuffles, a barrier, shared memory."""
+    x, y = Buffer("x", float32, N), Buffer("y", float32, N, access="out")
+    b = Builder(INT)
+    lane = b.thread()
+    value = b.load(x, b.at("add", b.at("mul", b.block(), threads), lane))
+    for step in (16, 8, 4):
+        value = b.let("add", value, b.let("shuffle_xor", value, const(step, int32)))
+    for step in (2, 1):
+        value = b.let("add", value, b.let("shuffle_down", value, const(step, int32)))
+    parts = b.alloc("parts", float32, threads // 32, "shared")
+    first = b.let("eq", b.let("rem", lane, const(32, int32)), const(0, int32))
+    with b.branch(first):
+        b.store(parts, b.let("div", lane, const(32, int32)), value)
+    b.effect("barrier")
+    with b.branch(b.let("eq", lane, const(0, int32))):
+        total = b.load(parts, 0, threads // 32, alignment=16)
+        b.store(y, b.block(), b.let("reduce_add", total))
+    return b.kernel("block_sums", [x, y, N], threads=threads)
+
+
+def staged(threads=64):
+    """Make y = x through shared memory, by asynchronous copies of 16, 8 and 4 bytes."""
+    x, y = Buffer("x", float32, N), Buffer("y", float32, N, access="out")
+    b = Builder(INT)
+    room = b.alloc("room", float32, 4 * threads, "shared")
+    to = b.at("mul", b.thread(), 4)
+    start = b.at("add", b.at("mul", b.block(), 4 * threads), to)
+    for offset, count in ((0, 2), (2, 1), (3, 1)):
+        here, far = b.at("add", to, offset), b.at("add", start, offset)
+        b.effect("copy_async", room, here, x, far, const(count, int32))
+    b.effect("copy_wait", const(0, int32))
+    b.effect("barrier")
+    b.effect("copy_async", room, to, x, start, const(4, int32))
+    b.effect("copy_wait", const(0, int32))
+    b.effect("barrier")
+    b.store(y, start, b.load(room, to, 4, alignment=16), alignment=16)
+    return b.kernel("staged", [x, y, N], threads=threads)
+
+
+def _spread(b, x):
+    return b.let("add", x, b.splat(b.let("extract", x, const(3, int32)), 8))
+
+
+def everything():
+    """Return all cases, by lanes of 1 and 8 where an operation has both."""
+    made = []
+    for lanes in (1, 8):
+        for family in (arithmetic, functions, choices, casts):
+            made += family(lanes)
+    return [*made, *fused(), *shapes()]

@@ -1,0 +1,90 @@
+"""Emitted CUDA C++ run on the host, thread after thread: its helpers without PTX.
+
+Only for kernels whose threads do not talk to each other. Needs g++ with _Float16.
+"""
+
+import ctypes
+import re
+import subprocess
+
+PRELUDE = r"""
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+using std::min; using std::max;
+struct Index { unsigned x; };
+extern "C" { Index threadIdx, blockIdx; }
+struct uint2 { unsigned x, y; };
+struct alignas(16) uint4 { unsigned x, y, z, w; };
+struct float2 { float x, y; };
+struct alignas(16) float4 { float x, y, z, w; };
+struct int2 { int x, y; };
+struct alignas(16) int4 { int x, y, z, w; };
+struct alignas(16) double2 { double x, y; };
+struct alignas(16) longlong2 { long long x, y; };
+#define __global__
+#define __launch_bounds__(threads)
+template <class To, class From> To as(From from) {
+  To to; memcpy(&to, &from, sizeof to); return to;
+}
+float __int_as_float(unsigned bits) { return as<float>(bits); }
+double __longlong_as_double(long long bits) { return as<double>(bits); }
+template <class T> void __stcs(T *to, T value) { *to = value; }
+template <class To, class From> To to_int(From from, To low, To high) {
+  return from <= (From)low ? low : from >= -(From)low ? high : (To)from;
+}
+int __float2int_rz(float x) { return to_int(x, INT32_MIN, INT32_MAX); }
+int __double2int_rz(double x) { return to_int(x, INT32_MIN, INT32_MAX); }
+long long __float2ll_rz(float x) { return to_int<long long>(x, INT64_MIN, INT64_MAX); }
+long long __double2ll_rz(double x) { return to_int<long long>(x, INT64_MIN, INT64_MAX); }
+float rsqrtf(float x) { return 1 / std::sqrt((double)x); }
+double rsqrt(double x) { return 1 / std::sqrt((long double)x); }
+template <class T> T min_nan(T a, T b) { return a < b || a != a ? a : b; }
+template <class T> T max_nan(T a, T b) { return a > b || a != a ? a : b; }
+template <class T> float round_to_odd(T exact) {
+  float near = (float)(long double)exact;
+  long double back = near, from = exact;
+  if (back == from || from != from) return near;
+  unsigned bits = as<unsigned>(near);
+  return as<float>((bits - (std::fabs(back) > std::fabs(from))) | 1);
+}
+float f16_low(unsigned pair) { return as<_Float16>((unsigned short)pair); }
+float f16_high(unsigned pair) { return f16_low(pair >> 16); }
+unsigned short f16_round(float x) { return as<unsigned short>((_Float16)x); }
+unsigned f16_pack(float a, float b) { return f16_round(a) | (unsigned)f16_round(b) << 16; }
+float bf16_low(unsigned pair) { return as<float>(pair << 16); }
+float bf16_high(unsigned pair) { return as<float>(pair & 0xffff0000u); }
+unsigned short bf16_round(float x) {
+  unsigned bits = as<unsigned>(x);
+  return x != x ? 0x7fff : (bits + 0x7fff + (bits >> 16 & 1)) >> 16;
+}
+unsigned bf16_pack(float a, float b) {
+  return bf16_round(a) | (unsigned)bf16_round(b) << 16;
+}
+"""
+FLAGS = ("-O1", "-ffp-contract=off", "-w", "-shared", "-fPIC", "-std=c++17")
+
+
+def load(text, folder):
+    """Return a function `run(entry, blocks, threads, *args)` over a program's text."""
+    source, library = folder / "kernels.cpp", folder / "kernels.so"
+    kernels = text[text.index("#line") :]
+    source.write_text(PRELUDE + re.sub(r"#pragma unroll.*", "", kernels))
+    command = ["g++", *FLAGS, "-o", str(library), str(source)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[:2000]
+    loaded = ctypes.CDLL(str(library))
+    thread = ctypes.c_uint.in_dll(loaded, "threadIdx")
+    block = ctypes.c_uint.in_dll(loaded, "blockIdx")
+
+    def run(entry, blocks, threads, *args):
+        function = getattr(loaded, entry)
+        given = [
+            ctypes.c_void_p(arg.ctypes.data) if hasattr(arg, "ctypes") else arg
+            for arg in args
+        ]
+        for block.value in range(blocks):
+            for thread.value in range(threads):
+                function(*given)
+
+    return run

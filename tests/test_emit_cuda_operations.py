@@ -1,0 +1,94 @@
+"""Every operation of the loop IR as CUDA C++: run on the host, compiled for GPUs."""
+
+import shutil
+
+import gpu_cases
+import gpu_host
+import numpy as np
+import pytest
+from gpu_cases import COUNT, THREADS
+
+from steelyard_device import cubin, nvrtc
+from steelyard_kernels.builder import Builder, const
+from steelyard_kernels.dtypes import HALVES, bfloat16, float16, float32, int32, int64
+from steelyard_kernels.emit.cuda import emit, emit_group
+from steelyard_kernels.errors import Unsupported
+from steelyard_kernels.loops import Buffer
+from steelyard_kernels.verify import verify
+
+CASES = gpu_cases.everything()
+
+
+@pytest.fixture(scope="module")
+def program():
+    """The text of all cases in one group."""
+    for case in CASES:
+        verify(case.kernel, "cuda")
+    return emit_group([(case.name, case.kernel) for case in CASES])
+
+
+@pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++")
+def test_operations_give_what_numpy_says(program, tmp_path):
+    """On the host, with the helpers' PTX replaced; special values, lanes of 1 and 8."""
+    run = gpu_host.load(program, tmp_path)
+    wrong = {}
+    for case in CASES:
+        seen = np.full(len(case.expected), 7, case.dtype.numpy_name)
+        blocks = -(-COUNT // case.per_thread // THREADS)
+        run(case.name, blocks, THREADS, *case.arrays, seen, COUNT)
+        if missed := gpu_cases.misses(case, seen):
+            wrong[case.name] = missed
+    assert wrong == {}
+
+
+@pytest.mark.parametrize("arch", ["sm_80", "sm_90a"])
+def test_operations_compile_without_local_memory(program, arch):
+    """For the oldest architecture and the one we have; no frame, no spills."""
+    pytest.importorskip("cuda.bindings.nvrtc", reason="needs the cuda extra")
+    made = cubin.read(nvrtc.compile(program, arch).cubin)
+    assert set(made) == {case.name for case in CASES}
+    assert {name: r for name, r in made.items() if r.local_loads or r.local_stores} == {}
+
+
+@pytest.mark.parametrize("dtype", HALVES, ids=str)
+def test_packed_halves_stay_packed(dtype):
+    """16 bytes a load, two lanes a conversion to halves, one rounding of two sums."""
+    pytest.importorskip("cuda.bindings.nvrtc", reason="needs the cuda extra")
+    kernel = gpu_cases.elementwise(
+        lambda b, x, y: b.let("add", x, y), [dtype] * 2, dtype, 8
+    )
+    made = cubin.read(nvrtc.compile(emit(kernel), "sm_90a").cubin)["kernel"]
+    assert (made.loads_128, made.loads_global, made.stores_global) == (2, 2, 1)
+    assert made.count("F2FP") == 4
+    assert made.count("FADD") == 8
+    assert made.count("PRMT") <= (8 if dtype is bfloat16 else 0)
+
+
+def test_a_matrix_product_takes_one_shape():
+    """m16n8k16 becomes a tensor core's instruction; other fragments are refused."""
+    pytest.importorskip("cuda.bindings.nvrtc", reason="needs the cuda extra")
+    for dtype in (float16, bfloat16):
+        kernel = gpu_cases.matrix(dtype)
+        verify(kernel, "cuda")
+        made = cubin.read(nvrtc.compile(emit(kernel), "sm_80").cubin)["kernel"]
+        assert made.tensor_core == 1
+    x = Buffer("x", float16, gpu_cases.N)
+    b = Builder(gpu_cases.INT)
+    half = b.load(x, 0, 4)
+    b.let("mma", half, half, const(0.0, float32, 4))
+    with pytest.raises(Unsupported, match="take fragments of 8, 4 and 4 lanes"):
+        emit(b.kernel("small", [x, gpu_cases.N], threads=32))
+
+
+def test_integers_wrap_and_indices_do_not():
+    """What is loaded may exceed its type; an index may not, so that C++ may assume it."""
+    for dtype in (int32, int64):
+        x = Buffer("x", dtype, gpu_cases.N, access="inout")
+        b = Builder(gpu_cases.INT)
+        place = b.at("add", b.at("mul", b.block(), 32), b.thread())
+        value = b.load(x, place)
+        b.store(x, place, b.let("add", value, value))
+        text = emit(b.kernel("twice", [x, gpu_cases.N], threads=32))
+        name = "int" if dtype is int32 else "long long"
+        assert f"({name})((unsigned {name})x5 + (unsigned {name})x5)" in text
+        assert "int i4 = i2 + v3;" in text
