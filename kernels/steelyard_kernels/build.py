@@ -239,8 +239,8 @@ def finish(
     )
 
 
-def keep(named: str, built: Built) -> None:
-    """Write a build to disk."""
+def keep(named: str, built: Built, *, with_code: bool = True) -> None:
+    """Write a build to disk; its code may be there already, of others of a group."""
     binary = built.binary
     entry = Entry(
         built.schedule,
@@ -251,7 +251,7 @@ def keep(named: str, built: Built) -> None:
         digest(binary.code),
         built.made,
     )
-    remember(named, entry, binary.code)
+    remember(named, entry, binary.code if with_code else None)
 
 
 def _restored(

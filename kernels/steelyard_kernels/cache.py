@@ -82,7 +82,7 @@ def recall(key: str) -> tuple[Entry, bytes] | Refused | None:
     return None if code is None else (entry, code)
 
 
-def remember(key: str, entry: Entry | Refused, code: bytes = b"") -> None:
-    """Write a build; a disk that refuses costs only time."""
-    if isinstance(entry, Refused) or disk().put(digest(code), code):
+def remember(key: str, entry: Entry | Refused, code: bytes | None = None) -> None:
+    """Write a build and, if given, its code; a disk that refuses costs only time."""
+    if code is None or disk().put(digest(code), code):
         disk().put(key, pack(entry))

@@ -1,0 +1,275 @@
+"""A batch of candidates: those that wait for a compiler, by text, and those done."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from time import perf_counter_ns
+from typing import TYPE_CHECKING, Final
+
+from steelyard_device.errors import LLVMError
+from steelyard_kernels.binary import Built, Code, Failed
+from steelyard_kernels.build import (
+    Phases,
+    Source,
+    build,
+    failed,
+    finish,
+    keep,
+    prepare,
+)
+from steelyard_kernels.cache import Compiled, compiled, recall, remember
+from steelyard_kernels.entry import Refused
+from steelyard_kernels.expr import Program
+from steelyard_kernels.group_run import Group, Outcome
+from steelyard_kernels.keys import key
+from steelyard_kernels.schedule.strategies import Schedule
+from steelyard_kernels.targets import CPU, Target
+
+if TYPE_CHECKING:
+    from steelyard_device.cpu import Function
+
+PHASES: Final = ("look up", "schedule", "lower", "verify", "emit", "link", "keep")
+"""A candidate's phases on the calling thread."""
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A program to be built under a schedule, or the heuristic's; `name` is yours."""
+
+    name: str
+    program: Program
+    schedule: Schedule | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How far a batch is; duplicates are built too."""
+
+    built: int
+    failed: int
+    duplicates: int
+    total: int
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """A stage of all candidates, in nanoseconds: summed over workers, and on the wall.
+
+    What runs beside another stage counts on the wall of both.
+    """
+
+    name: str
+    nanoseconds: int
+    wall: int
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """What became of all candidates, in their order.
+
+    `duplicates` has, for each candidate whose instructions an earlier one has, that
+    one. `groups` are what was compiled together, in the order in which they were done.
+    """
+
+    results: tuple[Built | Failed, ...]
+    duplicates: Mapping[int, int]
+    groups: tuple[Group, ...]
+    stages: tuple[Stage, ...]
+    wall: int
+
+    @property
+    def distinct(self) -> tuple[Built, ...]:
+        """The builds of which no earlier one has the same instructions."""
+        return tuple(
+            result
+            for index, result in enumerate(self.results)
+            if isinstance(result, Built) and index not in self.duplicates
+        )
+
+
+class Collector:
+    """Takes candidates to their texts, and code to what becomes of them."""
+
+    def __init__(
+        self,
+        candidates: Sequence[Candidate],
+        target: Target,
+        levels: frozenset[str],
+        progress: Callable[[Progress], None] | None,
+        *,
+        aligned: bool,
+    ) -> None:
+        self.candidates = candidates
+        self.target = target
+        self.levels = levels
+        self.progress = progress
+        self.aligned = aligned
+        self.waiting: dict[str, list[int]] = {}
+        """Candidates by their text; those of one text are compiled once."""
+        self._phases = [Phases() for _ in candidates]
+        self._sources: dict[int, Source] = {}
+        self._keys: dict[int, str] = {}
+        self._results: dict[int, Built | Failed] = {}
+        self._kept: set[int] = set()
+        self._hashes: set[str] = set()
+        self._built = 0
+
+    def prepare(self) -> None:
+        """Take all candidates to their texts; those that a cache has are done."""
+        for index, candidate in enumerate(self.candidates):
+            try:
+                self._prepare(index, candidate)
+            except Exception as error:  # noqa: BLE001 - a candidate's failure is data
+                self._fail(index, error)
+        self._tell()
+
+    def _prepare(self, index: int, candidate: Candidate) -> None:
+        phases = self._phases[index]
+        if "disk" in self.levels and self._is_on_disk(index, candidate):
+            self._add(
+                index,
+                build(
+                    candidate.program,
+                    candidate.schedule,
+                    name=candidate.name,
+                    target=str(self.target),
+                    aligned=self.aligned,
+                    levels=self.levels,
+                ),
+            )
+            return
+        source = self._sources[index] = prepare(
+            candidate.program,
+            candidate.schedule,
+            self.target,
+            phases,
+            aligned=self.aligned,
+        )
+        phases.current = "compile"
+        known = compiled().get((str(self.target), source.text))
+        if known is not None and "code" in self.levels:
+            self._finish(index, known)
+        else:
+            self.waiting.setdefault(source.text, []).append(index)
+
+    def _is_on_disk(self, index: int, candidate: Candidate) -> bool:
+        program, schedule = candidate.program, candidate.schedule
+        named = key(program, schedule, self.target, aligned=self.aligned)
+        self._keys[index] = named
+        found = self._phases[index].run("look up", lambda: recall(named))
+        return found is not None
+
+    def settle(self, outcome: Outcome) -> None:
+        """Finish the candidates of each text that has its code, or its reason."""
+        waiting = list(self.waiting.values())
+        for part, made in outcome.made.items():
+            first, *_ = waiting[part]
+            for phase in made.phases:
+                self._phases[first].record(*phase)
+            self._made(waiting[part], made.code)
+        for part, error in outcome.refused.items():
+            for index in waiting[part]:
+                self._fail(index, error, lasting=_is_verdict(error))
+        self._tell()
+
+    def _made(self, indices: list[int], code: Code) -> None:
+        """Finish the candidates of one text."""
+        try:
+            found = Compiled(code, self._loaded(indices[0], code))
+        except Exception as error:  # noqa: BLE001 - a candidate's failure is data
+            for index in indices:
+                self._fail(index, error)
+            return
+        if "code" in self.levels:
+            compiled()[str(self.target), self._sources[indices[0]].text] = found
+        for index in indices:
+            self._finish(index, found)
+
+    def _loaded(self, index: int, code: Code) -> Function | None:
+        if self.target.kind != CPU:
+            return None
+        from steelyard_device import cpu
+
+        return self._phases[index].run("link", lambda: cpu.load(code.code, code.entry))
+
+    def _finish(self, index: int, found: Compiled) -> None:
+        built = finish(
+            self._sources[index], found.made, found.function, self._phases[index]
+        )
+        self._add(index, built)
+        if index in self._keys:
+            code = id(found.made.code)  # a group's cubin is one object, held by results
+            new = code not in self._kept
+            self._kept.add(code)
+            named = self._keys[index]
+            self._phases[index].run("keep", lambda: keep(named, built, with_code=new))
+
+    def _fail(self, index: int, error: Exception, *, lasting: bool = False) -> None:
+        candidate, phases = self.candidates[index], self._phases[index]
+        result = failed(
+            candidate.name, candidate.schedule, str(self.target), phases, error
+        )
+        self._results[index] = result
+        if lasting and index in self._keys:
+            schedule = self._sources[index].schedule
+            remember(self._keys[index], Refused(schedule, result.phase, result.error))
+
+    def _add(self, index: int, result: Built | Failed) -> None:
+        self._results[index] = result
+        if isinstance(result, Built):
+            self._built += 1
+            self._hashes.add(result.code_hash)
+
+    def _tell(self) -> None:
+        if self.progress is not None:
+            failures = len(self._results) - self._built
+            duplicates = self._built - len(self._hashes)
+            total = len(self.candidates)
+            self.progress(Progress(self._built, failures, duplicates, total))
+
+    def batch(self, groups: Sequence[Group], wall: int, started: int) -> Batch:
+        """Put the results together; `wall` is what compiling the groups took."""
+        results = tuple(self._results[index] for index in range(len(self.candidates)))
+        waiting = list(self.waiting.values())
+        done = tuple(
+            replace(group, candidates=tuple(waiting[each][0] for each in group.members))
+            for group in groups
+        )
+        return Batch(
+            results,
+            duplicates(results),
+            done,
+            self._stages(done, wall),
+            perf_counter_ns() - started,
+        )
+
+    def _stages(self, groups: Sequence[Group], wall: int) -> tuple[Stage, ...]:
+        """Add up the phases of all candidates, which are this thread's, and groups."""
+        sums: dict[str, int] = {}
+        for phases in self._phases:
+            for name, nanoseconds in phases.done:
+                sums[name] = sums.get(name, 0) + nanoseconds
+        # What the compiler was for each candidate is in the groups.
+        own = {name: sums[name] for name in PHASES if name in sums}
+        compiling = Stage("compile", sum(group.wall for group in groups), wall)
+        return (*(Stage(name, each, each) for name, each in own.items()), compiling)
+
+
+def _is_verdict(error: Exception) -> bool:
+    """Say whether it was the compiler's word on the candidate: it would be again."""
+    from steelyard_device.nvrtc import CompileError
+
+    return isinstance(error, (CompileError, LLVMError))
+
+
+def duplicates(results: Sequence[Built | Failed]) -> dict[int, int]:
+    """Return the first of the same instructions, for each that is not the first."""
+    first: dict[str, int] = {}
+    found = {}
+    for index, result in enumerate(results):
+        if isinstance(result, Built):
+            other = first.setdefault(result.code_hash, index)
+            if other != index:
+                found[index] = other
+    return found

@@ -1,0 +1,172 @@
+"""Who compiles a job: this process, or one that can be killed and replaced.
+
+NVRTC lets threads overlap and stops when its time is up, so it runs in this process.
+LLVM does neither. A process is also what a second build of NVRTC needs.
+
+    python -m steelyard_kernels.group_worker NVRTC DESCRIPTOR
+
+is such a process. It takes jobs from a connection and answers each with its reply.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from multiprocessing import Pipe
+from multiprocessing.connection import Connection
+from time import perf_counter_ns
+from typing import Final, Protocol
+
+from steelyard_device.errors import DeviceError
+from steelyard_device.timings import timings
+from steelyard_kernels.group_job import Job, Reply, compile_job
+
+GRACE: Final = 0.5
+"""Seconds that a worker may answer after its limit: NVRTC 13.0 stops within 0.4."""
+
+START: Final = 60.0
+"""Seconds that a process may take to start, which is half of one where all is well."""
+
+
+class Worker(Protocol):
+    """Compiles one job at a time."""
+
+    def compile(self, job: Job) -> Reply:
+        """Compile a job; errors are data."""
+
+    def close(self) -> None:
+        """End; from any thread, also while a job is under way."""
+
+
+class Here:
+    """A worker that is this process."""
+
+    def compile(self, job: Job) -> Reply:
+        """Compile on the calling thread."""
+        return compile_job(job)
+
+    def close(self) -> None:
+        """Do nothing: there is nobody to end."""
+
+
+def command(nvrtc: str | None = None) -> tuple[str, ...]:
+    """Return how a worker's process is started, but for its connection's descriptor."""
+    return (sys.executable, "-m", "steelyard_kernels.group_worker", nvrtc or "")
+
+
+class Process:
+    """A worker that is a process of its own, started when first needed.
+
+    It is killed when it does not answer in time, and replaced for the next job.
+    """
+
+    def __init__(self, arguments: Sequence[str]) -> None:
+        self.arguments = arguments
+        self._running: tuple[subprocess.Popen[bytes], Connection] | None = None
+
+    def compile(self, job: Job) -> Reply:
+        """Compile in the process."""
+        try:
+            process, connection = self._running or self._start()
+        except DeviceError as error:
+            return Reply(refused={entry: error for entry, _ in job.parts})
+        limit = None if job.seconds is None else job.seconds + GRACE
+        started = perf_counter_ns()
+        try:
+            connection.send(job)
+            stopped = not connection.poll(limit)
+            if not stopped:
+                reply: Reply = connection.recv()
+                return reply
+            why = (
+                f"the compilation did not stop at its time limit of {job.seconds:g} s "
+                "and its process was killed: allow it more, or drop this candidate."
+            )
+        except (EOFError, OSError):
+            stopped = False
+            why = (
+                f"the compiler's process ended with status {process.wait()} before it "
+                "answered: see what it wrote to stderr, and drop this candidate."
+            )
+        self.close()
+        return Reply(
+            error=DeviceError(why),
+            stopped=stopped,
+            died=not stopped,
+            nanoseconds=perf_counter_ns() - started,
+        )
+
+    def close(self) -> None:
+        """Kill the process; it holds nothing that others miss."""
+        running, self._running = self._running, None
+        if running is not None:
+            process, connection = running
+            process.kill()
+            process.wait()
+            connection.close()
+
+    def _start(self) -> tuple[subprocess.Popen[bytes], Connection]:
+        """Start the process and wait until it can compile."""
+        ours, theirs = Pipe()
+        number = theirs.fileno()
+        process = subprocess.Popen(
+            [*self.arguments, str(number)],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            pass_fds=[number],
+        )
+        theirs.close()
+        self._running = process, ours
+        try:
+            problem = ours.recv() if ours.poll(START) else f"not ready in {START:g} s"
+        except (EOFError, OSError):
+            problem = f"it ended with status {process.wait()}"
+        if problem is None:
+            return process, ours
+        self.close()
+        if isinstance(problem, DeviceError):
+            raise problem
+        raise DeviceError(
+            f"a process to compile in did not start ({problem}): see what it wrote to "
+            "stderr, or try with fewer threads."
+        )
+
+
+def main(nvrtc: str, descriptor: int) -> None:
+    """Serve jobs until the other end is closed."""
+    with Connection(descriptor) as connection:
+        connection.send(_problem(nvrtc))
+        while True:
+            try:
+                job: Job = connection.recv()
+            except EOFError:
+                return
+            connection.send(_answer(job))
+
+
+def _problem(path: str) -> DeviceError | None:
+    """Load the NVRTC that was asked for; return why it cannot be."""
+    if not path:
+        return None
+    from steelyard_device import nvrtc
+
+    try:
+        nvrtc.load(path)
+    except DeviceError as error:
+        return error
+    return None
+
+
+def _answer(job: Job) -> Reply:
+    """Compile a job, with the spans of it if they are wanted."""
+    if not job.timed:
+        return compile_job(job)
+    with timings() as recorded:
+        reply = compile_job(job)
+    return replace(reply, spans=recorded.spans())
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], int(sys.argv[2]))
