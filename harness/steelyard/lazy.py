@@ -19,7 +19,14 @@ import click
 
 from steelyard.errors import USAGE, SteelyardError
 
-OTHERS: Mapping[str, tuple[str, str]] = MappingProxyType({})
+OTHERS: Mapping[str, tuple[str, str]] = MappingProxyType(
+    {
+        "compile": (
+            "steelyard_kernels.commands:compile_",
+            "Build kernels and say what that takes and comes to.",
+        )
+    }
+)
 """Commands of packages that this one must not import: name to ``module:function`` and
 one line of help."""
 

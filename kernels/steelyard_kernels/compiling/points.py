@@ -1,0 +1,208 @@
+"""What `steelyard compile` builds: kernels at points of their axes, for targets.
+
+    KERNEL... x axes x targets --> Point*  --ready--> what a builder needs
+
+A point is plain data, so that another process can find the same kernel again.
+"""
+
+from __future__ import annotations
+
+import difflib
+import importlib.util
+import itertools
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from types import ModuleType
+from typing import Any, NamedTuple
+
+from steelyard_kernels import dtypes, library
+from steelyard_kernels.dtypes import DType
+from steelyard_kernels.errors import KernelError
+from steelyard_kernels.expr import Program
+from steelyard_kernels.function import KernelFunction
+from steelyard_kernels.library import examples
+from steelyard_kernels.library.examples import Spec
+from steelyard_kernels.schedule import strategies
+from steelyard_kernels.schedule.gpu import GPUS
+from steelyard_kernels.schedule.strategies import Schedule
+from steelyard_kernels.targets import device, parse, parse_all
+
+Axis = int | str
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """One kernel to build: for which arrays and target, and how if it was said."""
+
+    kernel: str
+    """A kernel of the library, or ``path.py:name``."""
+    axes: tuple[tuple[str, Axis], ...]
+    arrays: tuple[Spec, ...]
+    target: str
+    schedule: str = ""
+    """The label of a candidate; empty: the heuristic's."""
+    registers: int = 0
+    """The most that a thread may have; 0: as the schedule says."""
+
+    @property
+    def label(self) -> str:
+        """Say kernel, axes and target in one line."""
+        axes = ",".join(f"{name}={value}" for name, value in self.axes)
+        name = self.kernel.rpartition(":")[2]
+        return f"{name}[{axes}] {self.target}" if axes else f"{name} {self.target}"
+
+
+def point_of(facts: Mapping[str, Any]) -> Point:
+    """Read a point that came as JSON."""
+    arrays = tuple((tuple(shape), dtype) for shape, dtype in facts["arrays"])
+    axes = tuple((name, value) for name, value in facts["axes"])
+    return Point(**{**facts, "arrays": arrays, "axes": axes})
+
+
+class Ready(NamedTuple):
+    """A point with its kernel found."""
+
+    point: Point
+    kernel: KernelFunction
+    arrays: tuple[tuple[tuple[int, ...], DType], ...]
+    schedule: Schedule | None
+
+
+def ready(point: Point) -> Ready:
+    """Find a point's kernel and schedule; raises KernelError where there is none."""
+    kernel = find(point.kernel)
+    arrays = tuple((shape, dtypes.of(dtype)) for shape, dtype in point.arrays)
+    chosen = None
+    if point.schedule or point.registers:
+        chosen = _schedule(point, kernel.program(*arrays))
+    return Ready(point, kernel, arrays, chosen)
+
+
+def find(name: str) -> KernelFunction:
+    """Return a kernel of the library, or of a file by ``path.py:name``."""
+    path, colon, inside = name.rpartition(":")
+    if colon:
+        return _member(_module(path), inside, path)
+    return _member(library, name, "the library")
+
+
+def _member(module: ModuleType, name: str, place: str) -> KernelFunction:
+    found = getattr(module, name, None)
+    if isinstance(found, KernelFunction):
+        return found
+    kernels = [k for k, v in vars(module).items() if isinstance(v, KernelFunction)]
+    near = difflib.get_close_matches(name, kernels, 1)
+    hint = f"did you mean {near[0]}?" if near else f"it has {', '.join(kernels)}."
+    if not kernels:
+        hint = "put @kernel over a function there."
+    file = "" if module is not library else "; a file's is path.py:name"
+    raise KernelError(f"{place} has no kernel {name!r}{file}; {hint}")
+
+
+def _module(path: str) -> ModuleType:
+    file = Path(path)
+    if not file.is_file():
+        raise KernelError(f"there is no file {path}; name one as path.py:kernel.")
+    spec = importlib.util.spec_from_file_location(file.stem, file)
+    if spec is None or spec.loader is None:
+        raise KernelError(f"{path} is no Python file; name one as path.py:kernel.")
+    module = importlib.util.module_from_spec(spec)
+    sys.path.insert(0, str(file.parent.resolve()))
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:
+        said = " ".join(str(error).split())
+        raise KernelError(
+            f"{path} could not be imported: {type(error).__name__}: {said}. "
+            "Mend it first."
+        ) from error
+    finally:
+        sys.path.pop(0)
+    return module
+
+
+def _schedule(point: Point, program: Program) -> Schedule:
+    machine = device(parse(point.target))
+    if point.schedule:
+        chosen = _labelled(point, strategies.candidates(program, machine))
+    else:
+        chosen = strategies.heuristic(program, machine)
+    if not point.registers:
+        return chosen
+    if machine is not GPUS.get(parse(point.target).arch):
+        raise KernelError(
+            f"--max-registers {point.registers} limits a GPU's threads, {point.label} is "
+            "for none; name cuda targets only."
+        )
+    knobs: dict[str, Any] = {"registers": point.registers}
+    return replace(chosen, **knobs)
+
+
+def _labelled(point: Point, candidates: Sequence[Schedule]) -> Schedule:
+    labels = {one.label: one for one in candidates}
+    if point.schedule in labels:
+        return labels[point.schedule]
+    near = difflib.get_close_matches(point.schedule, labels, 1, cutoff=0.0)
+    raise KernelError(
+        f"{point.label} has no candidate {point.schedule!r} among {len(labels)}; the "
+        f"nearest is {near[0]!r}, --candidates lists them all."
+    )
+
+
+def points(
+    kernels: Sequence[str],
+    targets: str,
+    *,
+    axes: Mapping[str, Sequence[Axis]],
+    arrays: Sequence[Spec],
+    schedule: str = "",
+    registers: int = 0,
+) -> list[Point]:
+    """Return every kernel x point of its axes x target.
+
+    `axes` replace the values of those kernels that have them; `arrays` replace a
+    kernel's own. Raises KernelError for an axis that no kernel has.
+    """
+    found = [find(name) for name in kernels]
+    own = {
+        name: () if arrays or name not in examples.SHAPES else examples.axes_of(name)
+        for name in kernels
+    }
+    known = dict.fromkeys(axis for names in own.values() for axis in names)
+    for axis in axes:
+        if axis not in known:
+            raise KernelError(
+                f"-p {axis}: no kernel named here has this axis, expected one of "
+                f"{', '.join(known) or 'none'}; arrays are given by --arg."
+            )
+    if not arrays:
+        for name, kernel in zip(kernels, found, strict=True):
+            _require_arrays(name, kernel)
+    return [
+        Point(name, tuple(place.items()), arrays_, str(target), schedule, registers)
+        for name in kernels
+        for place in _places(own[name], axes)
+        for arrays_ in [tuple(arrays) or _example(name, place)]
+        for target in parse_all(targets)
+    ]
+
+
+def _places(
+    own: Sequence[str], axes: Mapping[str, Sequence[Axis]]
+) -> list[dict[str, Axis]]:
+    values = [axes.get(axis, (examples.AXES[axis],)) for axis in own]
+    return [dict(zip(own, place, strict=True)) for place in itertools.product(*values)]
+
+
+def _example(name: str, place: Mapping[str, Axis]) -> tuple[Spec, ...]:
+    return examples.specs(name, place) if name in examples.SHAPES else ()
+
+
+def _require_arrays(name: str, kernel: KernelFunction) -> None:
+    if name not in examples.SHAPES and kernel.signature.arrays:
+        raise KernelError(
+            f"{name} takes {', '.join(kernel.signature.arrays)} and is not of the "
+            "library; give each a --arg SHAPE:DTYPE, such as --arg 1024x768:float16."
+        )
