@@ -162,6 +162,19 @@ def test_a_damaged_cubin_is_read_or_refused(position, damage):
     assert all(it.code_bytes % 16 == 0 for it in found.values())
 
 
+@pytest.mark.parametrize("value", [0, 1, 2, 127, 255])
+def test_any_byte_of_the_tables_may_be_wrong(value):
+    """Headers and attributes too are read or refused, whatever they point to."""
+    whole = nvrtc.compile(EMPTY, ARCH).cubin
+    for position in range(len(whole)):
+        damaged = whole[:position] + bytes([value]) + whole[position + 1 :]
+        try:
+            found = cubin.read(damaged)
+        except DeviceError:
+            continue
+        assert len(found) <= 1
+
+
 @given(st.binary(max_size=400))
 def test_any_bytes_after_the_header_are_read_or_refused(tail):
     """A header that points anywhere."""

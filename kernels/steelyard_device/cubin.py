@@ -242,7 +242,10 @@ def _text(strings: bytes, offset: int) -> str:
 
 def _entries(sections: list[_Section]) -> Iterator[tuple[int, str, int]]:
     """Yield each kernel's symbol number, its name and the section of its code."""
-    symbols = next(section for section in sections if section.type == _SYMBOLS)
+    tables = [section for section in sections if section.type == _SYMBOLS]
+    if not tables:
+        raise ValueError("it has no symbols")
+    symbols = tables[0]
     names = sections[symbols.link].data
     for index, (name, kind, other, home, _, _) in enumerate(
         struct.iter_unpack("<IBBHQQ", symbols.data)
