@@ -153,10 +153,10 @@ class _Emitter:
         """Emit, by an operand's place in the space, where it has this element."""
         b, space = self.b, self.space
         starts: dict[tuple[int, ...], Operand] = {_dense(space): at}
-        axes = [
-            axis for walk in set(space.strides) - set(starts) for axis in _axes(walk)
-        ]
-        positions = self._positions(at, min(axes, default=len(space.extents)))
+        walks = set(space.strides) - set(starts)
+        positions = self._positions(
+            at, {axis for walk in walks for axis in _axes(walk)}
+        )
         for walk in space.strides:
             if walk not in starts:
                 total: Operand | int = 0
@@ -166,17 +166,16 @@ class _Emitter:
                 starts[walk] = b.at("add", total, 0)
         return {place: starts[walk] for place, walk in enumerate(space.strides)}
 
-    def _positions(self, at: Operand, outermost: int) -> dict[int, Operand]:
-        """Emit an element's position along each axis from `outermost` on."""
+    def _positions(self, at: Operand, axes: set[int]) -> dict[int, Operand]:
+        """Emit an element's position along these axes, the innermost first."""
         b, extents = self.b, self.space.extents
         positions: dict[int, Operand] = {}
-        for axis in range(len(extents) - 1, outermost - 1, -1):
-            if axis == 0:
-                positions[0] = at
-                break
-            positions[axis] = b.at("rem", at, extents[axis])
-            if axis > outermost:
-                at = b.at("div", at, extents[axis])
+        inner = 1
+        for axis in range(len(extents) - 1, -1, -1):
+            if axis in axes:
+                at, inner = b.at("div", at, inner), 1
+                positions[axis] = b.at("rem", at, extents[axis]) if axis else at
+            inner *= extents[axis]
         return positions
 
     def _loads(

@@ -71,8 +71,8 @@ SLOW_REGISTERS: Final = {0: 0, 2: 8, 4: 8, 8: 17}
 UNPACKED_SHARE: Final = 0.25
 # What a block must be able to have beyond the estimate, so that nothing spills.
 SPARE_REGISTERS: Final = 8
-# Building an operation on one element takes about 50 us, for perhaps 5000 launches.
-BUILD_NS: Final = 10.0
+# Building an instruction of one element takes about 50 us, for perhaps 20000 launches.
+BUILD_NS: Final = 2.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,8 +81,8 @@ class Facts:
 
     `loads` are the bytes of each array read for every element, `narrowest` the least
     of them and of the outputs', `accesses` the loads and stores an element,
-    `instructions` and `operations` its arithmetic with and without weight, `scratch`
-    the registers that its slowest operation needs besides.
+    `instructions` its arithmetic, `scratch` the registers that its slowest operation
+    needs besides.
     """
 
     space: Space
@@ -92,7 +92,6 @@ class Facts:
     narrowest: int
     accesses: int
     instructions: float
-    operations: int
     scratch: int
 
 
@@ -103,7 +102,6 @@ def facts(program: Program) -> Facts:
     loaded = [node.dtype.bytes for node in element if isinstance(node, Input)]
     stored = [output.value.dtype.bytes for output in program.outputs]
     slow = [n.dtype.bytes for n in element if isinstance(n, Apply) and n.op in SLOW]
-    operations = len(element) - len(loaded)
     return Facts(
         space,
         prod(space.extents),
@@ -111,8 +109,7 @@ def facts(program: Program) -> Facts:
         tuple(loaded),
         min(loaded + stored),
         len(loaded) + len(stored),
-        operations + (SLOW_INSTRUCTIONS - 1) * len(slow),
-        operations,
+        len(element) - len(loaded) + (SLOW_INSTRUCTIONS - 1) * len(slow),
         SLOW_REGISTERS[max(slow, default=0)],
     )
 
@@ -183,7 +180,8 @@ def _predict(known: Facts, schedule: CudaPointwise, gpu: Gpu) -> Prediction:
     memory = _memory(known, schedule, gpu, at_once)
     work = hypot(memory, _issue(known, schedule, gpu))  # neither hides all of the other
     bodies = schedule.unroll + (schedule.unroll > 1)
-    text = known.operations * (schedule.lanes * bodies + (schedule.lanes > 1))
+    spelled = schedule.lanes * bodies + (schedule.lanes > 1)
+    text = spelled * (known.instructions + known.accesses)
     return Prediction(
         (
             ("ramp", RAMP_NS),
