@@ -125,7 +125,7 @@ def elementwise(body, sources, target, lanes, per_thread=None):
     return b.kernel("elementwise", [*inputs, y, N], threads=THREADS)
 
 
-def op_case(op, lanes, dtype, expected, sources, target=None, ulps=0, body=None):
+def op_case(op, lanes, dtype, expected, sources, target=None, *, ulps=0, body=None):
     """Make the case of one operation on random arrays."""
     target = target or dtype
     arrays = tuple(numbers(source, seed) for seed, source in enumerate(sources))

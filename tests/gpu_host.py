@@ -23,6 +23,7 @@ struct alignas(16) int4 { int x, y, z, w; };
 struct alignas(16) double2 { double x, y; };
 struct alignas(16) longlong2 { long long x, y; };
 #define __global__
+#define __shared__
 #define __launch_bounds__(threads)
 template <class To, class From> To as(From from) {
   To to; memcpy(&to, &from, sizeof to); return to;
@@ -67,7 +68,8 @@ FLAGS = ("-O1", "-ffp-contract=off", "-w", "-shared", "-fPIC", "-std=c++17")
 
 def load(text, folder):
     """Return a function `run(entry, blocks, threads, *args)` over a program's text."""
-    source, library = folder / "kernels.cpp", folder / "kernels.so"
+    name = f"kernels{len(list(folder.iterdir()))}"  # one library a name and process
+    source, library = folder / f"{name}.cpp", folder / f"{name}.so"
     kernels = text[text.index("#line") :]
     source.write_text(PRELUDE + re.sub(r"#pragma unroll.*", "", kernels))
     command = ["g++", *FLAGS, "-o", str(library), str(source)]

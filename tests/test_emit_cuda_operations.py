@@ -21,7 +21,7 @@ CASES = gpu_cases.everything()
 
 @pytest.fixture(scope="module")
 def program():
-    """The text of all cases in one group."""
+    """Emit all cases as one group."""
     for case in CASES:
         verify(case.kernel, "cuda")
     return emit_group([(case.name, case.kernel) for case in CASES])
@@ -47,7 +47,9 @@ def test_operations_compile_without_local_memory(program, arch):
     pytest.importorskip("cuda.bindings.nvrtc", reason="needs the cuda extra")
     made = cubin.read(nvrtc.compile(program, arch).cubin)
     assert set(made) == {case.name for case in CASES}
-    assert {name: r for name, r in made.items() if r.local_loads or r.local_stores} == {}
+    assert {
+        name: r for name, r in made.items() if r.local_loads or r.local_stores
+    } == {}
 
 
 @pytest.mark.parametrize("dtype", HALVES, ids=str)

@@ -180,11 +180,12 @@ def _private(type_: Type, *, packed: bool) -> list[str]:
         return [f"{{1}}[{{2}} + {k}]" if k else "{1}[{2}]" for k in range(parts(type_))]
     if type_.lanes == 1:
         return [_half("{2}")]
-    return [f"{{1}}[({{2}}) / 2 + {k}]" for k in range(parts(type_))]
+    return [f"{{1}}[{{2}} / 2 + {k}]" for k in range(parts(type_))]
 
 
 def _half(index: str) -> str:
-    return f"(unsigned short)({{1}}[({index}) / 2] >> ({index}) % 2 * 16)"
+    """Cut one half from a pair in an array."""
+    return f"(unsigned short)({{1}}[{index} / 2] >> {index} % 2 * 16)"
 
 
 def _private_stores(type_: Type, values: list[str], *, packed: bool) -> list[str]:
@@ -198,9 +199,9 @@ def _private_stores(type_: Type, values: list[str], *, packed: bool) -> list[str
 
 def _store_half(index: str, value: str) -> str:
     """Replace one half of a pair in an array."""
-    pair = f"{{1}}[({index}) / 2]"
+    pair = f"{{1}}[{index} / 2]"
     return (
-        f"{pair} = ({index}) % 2 ? {pair} & 0xffffu | (unsigned){value} << 16 "
+        f"{pair} = {index} % 2 ? {pair} & 0xffffu | (unsigned){value} << 16 "
         f": {pair} & 0xffff0000u | {value};"
     )
 
@@ -213,7 +214,7 @@ def _by_lane(type_: Type, mask: str, *, packed: bool) -> list[str]:
     """Return a value's parts, each lane loaded by itself, behind its mask."""
     lanes = []
     for k in range(type_.lanes):
-        index = f"{{2}} + {k}" if k else "{2}"
+        index = _lane_index(k, packed=packed)
         value = _half(index) if packed else f"{{1}}[{index}]"
         if type_.dtype is bool_:
             value = f"{value} != 0"
@@ -230,11 +231,17 @@ def _by_lane(type_: Type, mask: str, *, packed: bool) -> list[str]:
     ]
 
 
+def _lane_index(lane: int, *, packed: bool) -> str:
+    if not lane:
+        return "{2}"
+    return f"({{2}} + {lane})" if packed else f"{{2}} + {lane}"
+
+
 def _lane_stores(type_: Type, *, packed: bool, uniform: bool) -> list[str]:
     """Return one store a lane."""
     lines = []
     for k in range(type_.lanes):
-        index = f"{{2}} + {k}" if k else "{2}"
+        index = _lane_index(k, packed=packed)
         part = "{0}" if uniform else f"{{0}}_{k // 2 if is_packed(type_) else k}"
         if is_packed(type_):
             part = (

@@ -144,8 +144,11 @@ class Values(Writer):
         self.copied(start, name, declared=True)
         fragments = []
         for which, factor in zip("lr", factors, strict=True):
-            fragments.append(f"{name}{which}")
-            self.copied(factor, fragments[-1], declared=True)
+            fragment, uniform = self.ref(factor)
+            if uniform:  # it has no parts to be named
+                fragment = f"{name}{which}"
+                self.copied(factor, fragment, declared=True)
+            fragments.append(fragment)
         self.put(made, name, *fragments)
         return True
 
