@@ -56,21 +56,24 @@ def emit(kernel: Kernel, host: Host) -> str:
 
     Raises `Unsupported` for what a CPU, or this one, cannot do.
     """
-    emitter = _Emitter(host)
+    emitter = Emitter(host)
     entry = emitter.entry(kernel)
     declared = "\n".join(sorted(emitter.w.declared))
     head = HEAD.format(name=kernel.name)
     text = f"{declared}\n\n{head}\n{entry}\n}}\n\n!0 = !{{i32 1}}\n"
-    return text if text.isascii() else _ascii(text)
+    return text if text.isascii() else ascii_only(text)
 
 
-def _ascii(text: str) -> str:
+def ascii_only(text: str) -> str:
     """Respell names that LLVM would want quoted: a user's parameter `λ`."""
     return "".join(c if c.isascii() else f"U{ord(c):04X}" for c in text)
 
 
-class _Emitter:
-    """Emits one kernel: a method a statement, tables for the operations."""
+class Emitter:
+    """Emits one kernel: a method a statement, tables for the operations.
+
+    `nvptx` overrides what a GPU does otherwise.
+    """
 
     __slots__ = ("allocas", "checks", "w")
 
@@ -101,6 +104,7 @@ class _Emitter:
         return "\n".join(["entry:", *arguments, *self.allocas, *w.lines])
 
     def argument(self, slot: int, parameter: Buffer | Var) -> None:
+        """Read one parameter from its slot."""
         w = self.w
         at = w.put(f"getelementptr inbounds i64, ptr %args, i64 {slot}")
         if isinstance(parameter, Buffer):
@@ -113,112 +117,140 @@ class _Emitter:
             w.do(f"%{parameter.name} = load {type_}, ptr {at}, align 8")
 
     def body(self, statements: Sequence[Statement]) -> None:
-        """Emit statements; what they widened is forgotten after a nested body."""
+        """Emit statements."""
         checks = self.checks
         for statement in statements:
             checks[type(statement)](statement)
 
     def nested(self, statements: Sequence[Statement]) -> None:
+        """Emit a body in its blocks; what it widened is forgotten after it."""
         wide = self.w.wide
         self.w.wide = wide.copy()
         self.body(statements)
         self.w.wide = wide
 
     def let(self, node: Let) -> None:
-        args = [_ref(arg) for arg in node.args]
+        """Emit an operation."""
+        args = [ref(arg) for arg in node.args]
         result = node.var.type
         type_ = node.args[0].type if args else result
         spelled = expression(self.w, node.op, args, type_, result)
         self.w.lines.append(f"  %{node.var.name} = {spelled}")
 
+    def pointer(self, buffer: Buffer) -> tuple[str, str]:
+        """Return the type and the value of a buffer's address."""
+        return "ptr", f"%{buffer.name}"
+
     def address(
         self, buffer: Buffer, index: Operand, inbounds: str = " inbounds"
-    ) -> str:
+    ) -> tuple[str, str]:
+        """Return the type and the value of an element's address."""
+        kind, base = self.pointer(buffer)
         if isinstance(index, Const) and index.value == 0:
-            return f"%{buffer.name}"
-        element = memory(typed(buffer.dtype))
-        return self.w.put(
-            f"getelementptr{inbounds} {element}, ptr %{buffer.name}, i64 {_ref(index)}"
+            return kind, base
+        element, number = memory(typed(buffer.dtype)), ELEMENT[index.type.dtype]
+        return kind, self.w.put(
+            f"getelementptr{inbounds} {element}, {kind} {base}, {number} {ref(index)}"
         )
 
+    def condition(self, mask: Operand) -> str | None:
+        """Return the one condition that a mask is in every lane, if it is known."""
+        return ref(mask) if mask.type.lanes == 1 else None
+
     def load(self, node: Load) -> None:
+        """Emit a load; a bool is a byte in memory."""
         w, type_ = self.w, node.var.type
         at = self.address(node.buffer, node.index)
         align = node.alignment or type_.dtype.bytes
         spelled = memory(type_)
         if node.mask is None:
-            expression = f"load {spelled}, ptr {at}, align {align}"
+            expression = f"load {spelled}, {at[0]} {at[1]}, align {align}"
         else:
-            expression = self.masked_load(node, at, align)
+            expression = self.masked_load(node, node.mask, at, align)
         if type_.dtype is bool_:
             expression = f"icmp ne {spelled} {w.put(expression)}, zeroinitializer"
         w.lines.append(f"  %{node.var.name} = {expression}")
 
-    def masked_load(self, node: Load, at: str, align: int) -> str:
+    def masked_load(
+        self, node: Load, mask: Operand, at: tuple[str, str], align: int
+    ) -> str:
+        """Return a load under a mask, its last step unnamed."""
         type_ = node.var.type
-        spelled, lanes = memory(type_), type_.lanes
-        mask = (spell("i1", lanes), _ref(node.mask)) if node.mask else ("", "")
-        if lanes == 1:
-            return self.load_if(at, spelled, mask[1], align)
-        name = f"llvm.masked.load.{_element_name(type_)}.p0"
+        spelled, flag = memory(type_), self.condition(mask)
+        if flag is not None:
+            return self.load_if(at, spelled, flag, align)
+        name = f"llvm.masked.load.{_element_name(type_)}.{_space_name(at)}"
+        flags = (spell("i1", type_.lanes), ref(mask))
         zeros = (spelled, "zeroinitializer")
-        return self.w.call(spelled, name, ("ptr", at), ("i32", str(align)), mask, zeros)
+        return self.w.call(spelled, name, at, ("i32", str(align)), flags, zeros)
 
-    def load_if(self, at: str, spelled: str, mask: str, align: int) -> str:
-        """Load a scalar behind a branch."""
+    def load_if(self, at: tuple[str, str], spelled: str, flag: str, align: int) -> str:
+        """Load behind a branch."""
         w = self.w
         before, name = w.block, f"masked.{w.fresh()}"
-        w.do(f"br i1 {mask}, label %{name}, label %{name}.end")
+        w.do(f"br i1 {flag}, label %{name}, label %{name}.end")
         w.label(name)
-        value = w.put(f"load {spelled}, ptr {at}, align {align}")
+        value = w.put(f"load {spelled}, {at[0]} {at[1]}, align {align}")
         w.do(f"br label %{name}.end")
         w.label(f"{name}.end")
         return f"phi {spelled} [ {value}, %{name} ], [ zeroinitializer, %{before} ]"
 
     def store(self, node: Store) -> None:
+        """Emit a store, behind a branch where one condition masks all lanes."""
         w, type_ = self.w, node.value.type
-        value, spelled = _ref(node.value), memory(type_)
+        value, spelled = ref(node.value), memory(type_)
         if type_.dtype is bool_:
             value = w.put(f"zext {register(type_)} {value} to {spelled}")
         at = self.address(node.buffer, node.index)
         align = node.alignment or type_.dtype.bytes
         if node.mask is None:
-            how = STREAMING if node.streaming else ""
-            w.do(f"store {spelled} {value}, ptr {at}, align {align}{how}")
-        elif type_.lanes == 1:
+            self.put(node, (spelled, value), at, align)
+            return
+        flag = self.condition(node.mask)
+        if flag is not None:
             name = f"masked.{w.fresh()}"
-            w.do(f"br i1 {_ref(node.mask)}, label %{name}, label %{name}.end")
+            w.do(f"br i1 {flag}, label %{name}, label %{name}.end")
             w.label(name)
-            w.do(f"store {spelled} {value}, ptr {at}, align {align}")
+            w.do(f"store {spelled} {value}, {at[0]} {at[1]}, align {align}")
             w.do(f"br label %{name}.end")
             w.label(f"{name}.end")
         else:
-            mask = (spell("i1", type_.lanes), _ref(node.mask))
-            name = f"llvm.masked.store.{_element_name(type_)}.p0"
-            to = (("ptr", at), ("i32", str(align)))
-            w.do(w.call("void", name, (spelled, value), *to, mask))
+            flags = (spell("i1", type_.lanes), ref(node.mask))
+            name = f"llvm.masked.store.{_element_name(type_)}.{_space_name(at)}"
+            w.do(w.call("void", name, (spelled, value), at, ("i32", str(align)), flags))
+
+    def put(
+        self, node: Store, value: tuple[str, str], at: tuple[str, str], align: int
+    ) -> None:
+        """Store without a mask."""
+        how = STREAMING if node.streaming else ""
+        to = f"{at[0]} {at[1]}"
+        self.w.do(f"store {value[0]} {value[1]}, {to}, align {align}{how}")
 
     def prefetch(self, node: Prefetch) -> None:
+        """Ask for a cache line."""
         at = self.address(node.buffer, node.index, inbounds="")
         how = [("i32", "0"), ("i32", str(node.locality)), ("i32", "1")]  # read, data
-        self.w.do(self.w.call("void", "llvm.prefetch.p0", ("ptr", at), *how))
+        self.w.do(self.w.call("void", "llvm.prefetch.p0", at, *how))
 
     def alloc(self, node: Alloc) -> None:
         """Reserve in the entry block: the same memory however often this runs."""
         buffer = node.buffer
-        element, extent = memory(typed(buffer.dtype)), _ref(buffer.extent)
+        element, extent = memory(typed(buffer.dtype)), ref(buffer.extent)
         align = buffer.alignment or buffer.dtype.bytes
         self.allocas.append(
             f"  %{buffer.name} = alloca [{extent} x {element}], align {align}"
         )
 
     def fence(self, _node: Fence) -> None:
+        """Order streaming stores."""
         if self.w.host.architecture == "x86_64":
             self.w.do(self.w.call("void", "llvm.x86.sse.sfence"))
         else:
             self.w.do("fence seq_cst")
 
     def effect(self, node: Effect) -> None:
+        """Refuse: a CPU has none of them."""
         raise Unsupported(
             f"{node.op} does not exist on target cpu; choose a schedule made for cpu."
         )
@@ -226,11 +258,12 @@ class _Emitter:
     def loop(self, node: For) -> None:
         """Emit a loop tested at its end, behind a guard unless it surely runs."""
         w = self.w
-        start, stop = _ref(node.start), _ref(node.stop)
+        start, stop = ref(node.start), ref(node.stop)
         name, before = f"loop.{w.fresh()}", w.block
+        index = ELEMENT[node.var.type.dtype]
         guarded = not _surely_runs(node)
         if guarded:
-            runs = w.put(f"icmp slt i64 {start}, {stop}")
+            runs = w.put(f"icmp slt {index} {start}, {stop}")
             w.do(f"br i1 {runs}, label %{name}, label %{name}.end")
         else:
             w.do(f"br label %{name}")
@@ -239,28 +272,33 @@ class _Emitter:
         w.lines += [""] * (1 + len(node.carried))
         self.nested(node.body)
         latch = w.block
-        following = w.put(f"add nsw i64 %{node.var.name}, {node.step}")
-        more = w.put(f"icmp slt i64 {following}, {stop}")
-        w.do(f"br i1 {more}, label %{name}, label %{name}.end")
+        following = w.put(f"add nsw {index} %{node.var.name}, {node.step}")
+        more = w.put(f"icmp slt {index} {following}, {stop}")
+        w.do(f"br i1 {more}, label %{name}, label %{name}.end{self.hint(node)}")
         w.lines[phis] = _phi(node.var, (start, before), (following, latch))
         for at, ((var, first), last) in enumerate(
             zip(node.carried, node.yields, strict=True), phis + 1
         ):
-            w.lines[at] = _phi(var, (_ref(first), before), (_ref(last), latch))
+            w.lines[at] = _phi(var, (ref(first), before), (ref(last), latch))
         w.label(f"{name}.end")
         for result, (_, first), last in zip(
             node.results, node.carried, node.yields, strict=True
         ):
-            edges = [(_ref(last), latch)]
+            edges = [(ref(last), latch)]
             if guarded:
-                edges.append((_ref(first), before))
+                edges.append((ref(first), before))
             w.lines.append(_phi(result, *edges))
 
+    def hint(self, _node: For) -> str:
+        """Return what a loop's branch tells the code generator."""
+        return ""
+
     def branch(self, node: If) -> None:
+        """Emit both sides; results are phis behind them."""
         w = self.w
         name = f"if.{w.fresh()}"
         then, orelse, end = f"{name}.then", f"{name}.else", f"{name}.end"
-        w.do(f"br i1 {_ref(node.condition)}, label %{then}, label %{orelse}")
+        w.do(f"br i1 {ref(node.condition)}, label %{then}, label %{orelse}")
         edges = []
         for label, body in ((then, node.body), (orelse, node.orelse)):
             w.label(label)
@@ -271,12 +309,12 @@ class _Emitter:
         for result, a, b in zip(
             node.results, node.values, node.else_values, strict=True
         ):
-            w.lines.append(_phi(result, (_ref(a), edges[0]), (_ref(b), edges[1])))
+            w.lines.append(_phi(result, (ref(a), edges[0]), (ref(b), edges[1])))
 
     def parallel(self, node: Parallel) -> None:
         """Take chunks by the ticket; one thread runs the body once, over all."""
         w = self.w
-        low, high, extent = node.low.name, node.high.name, _ref(node.extent)
+        low, high, extent = node.low.name, node.high.name, ref(node.extent)
         if node.threads == 1:
             w.do(f"%{low} = bitcast i64 0 to i64")
             w.do(f"%{high} = bitcast i64 {extent} to i64")
@@ -297,7 +335,8 @@ class _Emitter:
         w.label("done")
 
 
-def _ref(operand: Operand) -> str:
+def ref(operand: Operand) -> str:
+    """Return an operand without its type."""
     return literal(operand) if isinstance(operand, Const) else f"%{operand.name}"
 
 
@@ -311,6 +350,12 @@ def _surely_runs(node: For) -> bool:
     if isinstance(start, Const) and isinstance(stop, Const):
         return start.value < stop.value
     return False
+
+
+def _space_name(at: tuple[str, str]) -> str:
+    """Return an address's type as a masked intrinsic's name has it."""
+    number = "".join(filter(str.isdigit, at[0])) or "0"  # of the address space
+    return f"p{number}"
 
 
 def _element_name(type_: Type) -> str:

@@ -1,12 +1,12 @@
 """Conversions between the element types, rounded once, to nearest, ties to even.
 
 Each function appends what it needs and returns its last step as an expression.
-float16 rounds in hardware (F16C); bfloat16 in integers, because LLVM's own
-conversion flushes denormals where AVX512_BF16 exists. float64 and integers
-reach a half type through float32 rounded to odd: a second rounding to nearest
-then gives what one rounding would have (Boldo and Melquiond, "Emulation of FMA
-and correctly rounded sums", 2008; float32 has the two more bits it asks for).
-Floats go to integers truncated; NaN gives 0 and what does not fit the nearest
+float16 rounds in hardware (F16C; on a GPU `cvt`); bfloat16 too on a GPU, on a CPU in
+integers, because LLVM's own conversion flushes denormals where AVX512_BF16 exists.
+float64 and integers reach a half type through float32 rounded to odd: a second
+rounding to nearest then gives what one rounding would have (Boldo and Melquiond,
+"Emulation of FMA and correctly rounded sums", 2008; float32 has the two more bits it
+asks for). Floats go to integers truncated; NaN gives 0 and what does not fit the nearest
 bound, where NumPy leaves both undefined.
 """
 
@@ -87,7 +87,8 @@ def narrow(w: Writer, value: str, result: Type) -> str:
     bits, wide = spell("i16", lanes), spell("float", lanes)
     if result.dtype is float16:
         w.needs("f16c", "float16")
-        half = spell("half", lanes)
+    if result.dtype is float16 or w.host.architecture == "nvptx64":
+        half = spell("half" if result.dtype is float16 else "bfloat", lanes)
         return f"bitcast {half} {w.put(f'fptrunc {wide} {value} to {half}')} to {bits}"
     words = spell("i32", lanes)
 

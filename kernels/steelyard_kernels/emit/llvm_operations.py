@@ -209,15 +209,18 @@ def _iota(_w: Writer, _args: list[str], type_: Type, result: Type) -> str:
     return f"add {register(type_)} {order}, zeroinitializer"
 
 
-def _mask_below(w: Writer, args: list[str], _type: Type, result: Type) -> str:
+def _mask_below(w: Writer, args: list[str], type_: Type, result: Type) -> str:
     """Compare lanes in i32, the count brought into [0, lanes] first."""
     lanes, words = result.lanes, spell("i32", result.lanes)
     (count,) = args
     if not count.startswith("%"):
         return _known_mask(int(count), register(result), lanes)
-    for name, bound in (("llvm.smin.i64", lanes), ("llvm.smax.i64", 0)):
-        count = w.put(w.call("i64", name, ("i64", count), ("i64", str(bound))))
-    count = w.put(f"trunc i64 {count} to i32")
+    index = register(type_)
+    for name, bound in (("smin", lanes), ("smax", 0)):
+        pair = (index, count), (index, str(bound))
+        count = w.put(w.call(index, f"llvm.{name}.{index}", *pair))
+    if index != "i32":
+        count = w.put(f"trunc {index} {count} to i32")
     if lanes > 1:
         first = f"insertelement {words} poison, i32 {count}, i64 0"
         order = f"<{lanes} x i32> zeroinitializer"

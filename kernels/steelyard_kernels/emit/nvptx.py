@@ -1,0 +1,264 @@
+"""LLVM IR of a loop kernel for one thread of a GPU: what differs from the CPU's.
+
+For a single kernel's latency: `steelyard_device.nvptx` makes a cubin of it. The text is
+the same for all architectures. Halves convert by the GPU's own instructions; division
+and sqrt are rounded correctly; exp, log and rsqrt are the CPU's (`llvm_math`), so that
+the last bit may differ from what NVRTC's library gives. What there is no need to spell
+here (asynchronous copies, matrices) is `Unsupported`: NVRTC builds it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from steelyard_kernels.dtypes import bool_
+from steelyard_kernels.emit.llvm import Emitter, ascii_only, ref
+from steelyard_kernels.emit.llvm_text import ELEMENT, memory, register
+from steelyard_kernels.emit.unrolled import is_spelled_out, spelled_out
+from steelyard_kernels.errors import Unsupported
+from steelyard_kernels.loops import (
+    Alloc,
+    Buffer,
+    Const,
+    Effect,
+    Fence,
+    For,
+    Kernel,
+    Let,
+    Parallel,
+    Prefetch,
+    Store,
+    Type,
+    Var,
+    typed,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from steelyard_device.llvm import Host
+    from steelyard_kernels.emit.llvm_text import Writer
+    from steelyard_kernels.loops import Operand
+
+TRIPLE: Final = "nvptx64-nvidia-cuda"
+ADDRESSES: Final = {
+    "global": "ptr addrspace(1)",
+    "shared": "ptr addrspace(3)",
+    "register": "ptr",  # LLVM's registers in the end, its generic memory at first
+    "stack": "ptr",
+}
+SHARED_ALIGNMENT: Final = 16  # bytes: the widest access
+ROLLED: Final = """
+!9 = distinct !{!9, !8}
+!8 = !{!"llvm.loop.unroll.disable"}
+"""
+
+
+def emit(kernel: Kernel, *, entry: str = "kernel") -> str:
+    """Return the LLVM IR text of a verified kernel, its entry a `ptx_kernel`.
+
+    Raises `Unsupported` for what only NVRTC builds.
+    """
+    from steelyard_device.llvm import Host
+
+    host = Host(TRIPLE, "any", frozenset(), SHARED_ALIGNMENT)
+    emitter = _NvptxEmitter(host)
+    body = emitter.entry(kernel)
+    parameters = ", ".join([_parameter(p) for p in kernel.parameters])
+    declared = [*sorted(emitter.w.declared), *emitter.shared]
+    bounds = [f'!{{ptr @{entry}, !"maxntidx", i32 {kernel.threads}}}']
+    if kernel.registers:
+        bounds.append(f'!{{ptr @{entry}, !"maxnreg", i32 {kernel.registers}}}')
+    numbered = [f"!{k} = {bound}" for k, bound in enumerate(bounds)]
+    names = ", ".join([f"!{k}" for k in range(len(bounds))])
+    lines = [
+        f'target triple = "{TRIPLE}"',
+        *declared,
+        f"define ptx_kernel void @{entry}({parameters}) {{",
+        body,
+        "}",
+        f"!nvvm.annotations = !{{{names}}}",
+        *numbered,
+    ]
+    text = "\n".join(lines) + ROLLED
+    return text if text.isascii() else ascii_only(text)
+
+
+def _parameter(parameter: Buffer | Var) -> str:
+    if isinstance(parameter, Buffer):
+        only = "readonly " if parameter.access == "in" else ""
+        return f"{ADDRESSES['global']} noalias {only}%{parameter.name}"
+    if parameter.type.dtype is bool_:
+        return f"i8 %{parameter.name}.byte"
+    return f"{register(parameter.type)} %{parameter.name}"
+
+
+class _NvptxEmitter(Emitter):
+    """Emits one kernel for a GPU."""
+
+    __slots__ = ("shared", "splats")
+
+    def __init__(self, host: Host) -> None:
+        super().__init__(host)
+        self.shared: list[str] = []
+        self.splats: dict[str, str] = {}  # of bool vectors: their one condition
+
+    def argument(self, slot: int, parameter: Buffer | Var) -> None:  # noqa: ARG002 - all are passed by value
+        """Read a bool from its byte; others are there."""
+        if isinstance(parameter, Var) and parameter.type.dtype is bool_:
+            name = parameter.name
+            self.w.do(f"%{name} = icmp ne i8 %{name}.byte, 0")
+
+    def pointer(self, buffer: Buffer) -> tuple[str, str]:
+        """Return the type and the value of a buffer's address, by its space."""
+        sign = "@" if buffer.space == "shared" else "%"
+        return ADDRESSES[buffer.space], f"{sign}{buffer.name}"
+
+    def condition(self, mask: Operand) -> str | None:
+        """Return the one condition of a mask that is a splat."""
+        if isinstance(mask, Const):
+            return "true" if mask.value else "false"
+        return self.splats.get(mask.name) or super().condition(mask)
+
+    def let(self, node: Let) -> None:
+        """Emit an operation."""
+        own = OWN.get(node.op)
+        if own is None:
+            super().let(node)
+            if node.op == "splat" and node.var.type.dtype is bool_:
+                self.splats[node.var.name] = ref(node.args[0])
+            return
+        args = [ref(arg) for arg in node.args]
+        types = [arg.type for arg in node.args]
+        spelled = own(self.w, node.op, args, [*types, node.var.type])
+        self.w.do(f"%{node.var.name} = {spelled}")
+
+    def put(
+        self, node: Store, value: tuple[str, str], at: tuple[str, str], align: int
+    ) -> None:
+        """Store without a mask; a streaming store by its own instruction."""
+        type_ = node.value.type
+        if node.streaming and align >= 16:
+            self.stream(value, at, type_.lanes * type_.dtype.bytes // 16)
+        else:
+            spelled = f"{value[0]} {value[1]}, {at[0]} {at[1]}, align {align}"
+            self.w.do(f"store {spelled}")
+
+    def stream(self, value: tuple[str, str], at: tuple[str, str], words: int) -> None:
+        """Store words of 16 bytes that are the first to leave the caches.
+
+        LLVM's PTX has no way to say so but the instruction itself.
+        """
+        w, pairs = self.w, f"<{2 * words} x i64>"
+        whole = w.put(f"bitcast {value[0]} {value[1]} to {pairs}")
+        for word in range(words):
+            halves = [
+                w.put(f"extractelement {pairs} {whole}, i64 {2 * word + k}")
+                for k in range(2)
+            ]
+            to = w.put(f"getelementptr i8, {at[0]} {at[1]}, i64 {16 * word}")
+            args = ", ".join([f"{at[0]} {to}", *[f"i64 {half}" for half in halves]])
+            w.do(
+                'call void asm sideeffect "st.global.cs.v2.b64 [$0], {$1, $2};", '
+                f'"l,l,l,~{{memory}}"({args})'
+            )
+
+    def alloc(self, node: Alloc) -> None:
+        """Reserve a block's memory beside the kernel, a thread's in its entry."""
+        buffer = node.buffer
+        if buffer.space != "shared":
+            super().alloc(node)
+            return
+        room = f"[{ref(buffer.extent)} x {memory(typed(buffer.dtype))}]"
+        self.shared.append(
+            f"@{buffer.name} = internal addrspace(3) global {room} poison, "
+            f"align {SHARED_ALIGNMENT}"
+        )
+
+    def loop(self, node: For) -> None:
+        """Emit a loop, or every turn of it where that was asked for."""
+        if not is_spelled_out(node):
+            super().loop(node)
+            return
+        statements, last = spelled_out(node, f".{self.w.fresh()}")
+        self.body(statements)
+        for result, value in zip(node.results, last, strict=True):
+            type_ = register(result.type)
+            self.w.do(f"%{result.name} = bitcast {type_} {ref(value)} to {type_}")
+
+    def hint(self, node: For) -> str:
+        """Keep a loop rolled where that was asked for."""
+        return ", !llvm.loop !9" if node.unroll == 1 else ""
+
+    def effect(self, node: Effect) -> None:
+        """Emit a barrier; of the others there is none."""
+        if node.op != "barrier":
+            raise _only_nvrtc(node.op)
+        self.w.do(self.w.call("void", "llvm.nvvm.barrier0"))
+
+    def prefetch(self, _node: Prefetch) -> None:
+        """Emit nothing: PTX does not say that an address outside is harmless."""
+
+    def fence(self, _node: Fence) -> None:
+        """Emit nothing: whoever waits for the launch sees all that it wrote."""
+
+    def parallel(self, _node: Parallel) -> None:
+        """Refuse: blocks are dealt out by the launch."""
+        raise Unsupported(
+            "threads of a GPU take no chunks; choose a schedule made for cuda."
+        )
+
+
+def _only_nvrtc(op: str) -> Unsupported:
+    return Unsupported(f"{op} is not emitted as LLVM IR; build this kernel with NVRTC.")
+
+
+def _position(w: Writer, op: str, _args: list[str], types: list[Type]) -> str:
+    """Return which thread or block this is; both are below 2**31."""
+    name = {"thread": "tid", "block": "ctaid"}[op]
+    call = w.call("i32", f"llvm.nvvm.read.ptx.sreg.{name}.x")
+    to = ELEMENT[types[-1].dtype]
+    return f"zext i32 {w.put(call)} to {to}" if to != "i32" else call
+
+
+def _shuffle(w: Writer, op: str, args: list[str], types: list[Type]) -> str:
+    """Return a value of another lane of the warp, by words of 32 bits."""
+    value, lane = args
+    type_, index = types[0], ELEMENT[types[1].dtype]
+    if type_.lanes > 1:
+        raise _only_nvrtc(f"{op} of {type_}")
+    if index != "i32":
+        lane = w.put(f"trunc {index} {lane} to i32")
+    spelled, width = register(type_), 8 * type_.dtype.bytes
+    how = {"shuffle_xor": "bfly", "shuffle_down": "down"}[op]
+
+    def moved(word: str) -> str:
+        pairs = [("i32", x) for x in ("-1", word, lane, "31")]  # all of the warp's 32
+        return w.call("i32", f"llvm.nvvm.shfl.sync.{how}.i32", *pairs)
+
+    if width < 32:
+        word = w.put(f"zext {spelled} {value} to i32")
+        return f"trunc i32 {w.put(moved(word))} to {spelled}"
+    if width == 32:
+        word = w.put(f"bitcast {spelled} {value} to i32")
+        return f"bitcast i32 {w.put(moved(word))} to {spelled}"
+    both = w.put(f"bitcast {spelled} {value} to <2 x i32>")
+    whole = "poison"
+    for k in range(2):
+        word = w.put(f"extractelement <2 x i32> {both}, i64 {k}")
+        other = w.put(moved(word))
+        whole = w.put(f"insertelement <2 x i32> {whole}, i32 {other}, i64 {k}")
+    return f"bitcast <2 x i32> {whole} to {spelled}"
+
+
+def _matrix(_w: Writer, op: str, _args: list[str], _types: list[Type]) -> str:
+    raise _only_nvrtc(op)
+
+
+OWN: Final[dict[str, Callable[[Writer, str, list[str], list[Type]], str]]] = {
+    "thread": _position,
+    "block": _position,
+    "shuffle_xor": _shuffle,
+    "shuffle_down": _shuffle,
+    "mma": _matrix,
+}

@@ -1,0 +1,164 @@
+"""Loops spelled out: a turn after the other, each with names of its own.
+
+Index arithmetic on the loop's variable folds as it goes, so that what a turn says of
+its place in a register buffer is a constant, as LLVM needs to put it in registers.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from steelyard_kernels.builder import FOLDED
+from steelyard_kernels.errors import CompilerBug
+from steelyard_kernels.loops import (
+    Alloc,
+    Buffer,
+    Const,
+    Effect,
+    Fence,
+    For,
+    If,
+    Let,
+    Load,
+    Prefetch,
+    Statement,
+    Store,
+    Var,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from steelyard_kernels.loops import Operand
+
+
+def is_spelled_out(node: For) -> bool:
+    """Say whether a loop's hint asks for every turn."""
+    start, stop = node.start, node.stop
+    if not (isinstance(start, Const) and isinstance(stop, Const)):
+        return False
+    return len(range(int(start.value), int(stop.value), node.step)) <= node.unroll
+
+
+def spelled_out(node: For, suffix: str) -> tuple[list[Statement], list[Operand]]:
+    """Return the statements of all turns, and what the loop carried in the end.
+
+    Names get `suffix` and the turn's number, so that both together are new.
+    """
+    assert isinstance(node.start, Const)
+    assert isinstance(node.stop, Const)
+    carried = [first for _, first in node.carried]
+    statements: list[Statement] = []
+    turns = range(int(node.start.value), int(node.stop.value), node.step)
+    for turn, at in enumerate(turns):
+        copy = _Copy(f"{suffix}.{turn}", first=turn == 0)
+        copy.values[node.var.name] = Const(at, node.var.type)
+        for (var, _), value in zip(node.carried, carried, strict=True):
+            copy.values[var.name] = value
+        statements += copy.body(node.body)
+        carried = [copy.operand(value) for value in node.yields]
+    return statements, carried
+
+
+class _Copy:
+    """One turn's copy of a body.
+
+    `values` are what variables of the body became; other variables are from outside.
+    """
+
+    __slots__ = ("first", "suffix", "values")
+
+    def __init__(self, suffix: str, *, first: bool) -> None:
+        self.suffix = suffix
+        self.first = first
+        self.values: dict[str, Operand] = {}
+
+    def operand(self, operand: Operand) -> Operand:
+        if isinstance(operand, Const):
+            return operand
+        return self.values.get(operand.name, operand)
+
+    def operands(self, operands: Sequence[Operand]) -> tuple[Operand, ...]:
+        return tuple([self.operand(operand) for operand in operands])
+
+    def masked(self, mask: Operand | None) -> Operand | None:
+        return None if mask is None else self.operand(mask)
+
+    def define(self, var: Var) -> Var:
+        own = Var(f"{var.name}{self.suffix}", var.type)
+        self.values[var.name] = own
+        return own
+
+    def body(self, statements: Sequence[Statement]) -> list[Statement]:
+        copies = [self.statement(statement) for statement in statements]
+        return [copy for copy in copies if copy is not None]
+
+    def statement(self, node: Statement) -> Statement | None:
+        """Return a statement's copy, or None if there is nothing left of it."""
+        match node:
+            case Let():
+                return self.let(node)
+            case Load(var, buffer, index, mask, alignment):
+                at, mask = self.operand(index), self.masked(mask)
+                return Load(self.define(var), buffer, at, mask, alignment)
+            case Store(buffer, index, value, mask, streaming, alignment):
+                at, value = self.operands((index, value))
+                return Store(buffer, at, value, self.masked(mask), streaming, alignment)
+            case Prefetch(buffer, index, locality):
+                return Prefetch(buffer, self.operand(index), locality)
+            case Alloc():
+                return node if self.first else None  # the same memory in every turn
+            case For():
+                return self.loop(node)
+            case If():
+                return self.branch(node)
+            case Fence():
+                return node
+            case Effect(op, args):
+                own = [x if isinstance(x, Buffer) else self.operand(x) for x in args]
+                return Effect(op, tuple(own))
+        raise CompilerBug(f"a loop holds {type(node).__name__}, which no loop may.")
+
+    def let(self, node: Let) -> Statement | None:
+        """Copy an operation, or remember its result if it is a known index."""
+        args, type_ = self.operands(node.args), node.var.type
+        numbers = [arg.value for arg in args if isinstance(arg, Const)]
+        fold = FOLDED.get(node.op)
+        if fold and type_.dtype.kind == "int" and len(numbers) == 2:
+            value = fold(*numbers)
+            if abs(value) < 1 << (8 * type_.dtype.bytes - 1):
+                self.values[node.var.name] = Const(value, type_)
+                return None
+        return Let(self.define(node.var), node.op, args)
+
+    def loop(self, node: For) -> For:
+        start, stop = self.operands((node.start, node.stop))
+        firsts = self.operands([first for _, first in node.carried])
+        var = self.define(node.var)
+        names = [self.define(carried) for carried, _ in node.carried]
+        body = self.body(node.body)
+        yields = self.operands(node.yields)
+        return For(
+            var,
+            start,
+            stop,
+            node.step,
+            tuple(zip(names, firsts, strict=True)),
+            tuple(body),
+            yields,
+            tuple([self.define(result) for result in node.results]),
+            node.unroll,
+        )
+
+    def branch(self, node: If) -> If:
+        condition = self.operand(node.condition)
+        body, values = tuple(self.body(node.body)), self.operands(node.values)
+        orelse = tuple(self.body(node.orelse))
+        return If(
+            condition,
+            body,
+            values,
+            orelse,
+            self.operands(node.else_values),
+            tuple([self.define(result) for result in node.results]),
+        )
