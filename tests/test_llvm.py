@@ -1,5 +1,7 @@
 import ctypes
 import re
+import subprocess
+import sys
 
 import pytest
 
@@ -78,6 +80,24 @@ def test_a_failed_link_costs_no_later_one():
     with pytest.raises(llvm.LLVMError, match="Symbols not found"):
         llvm.link(llvm.assemble(ANSWER), ["question"])
     assert call(llvm.link(llvm.assemble(ANSWER), ["answer"])["answer"]) == 42
+
+
+def test_threads_may_begin_together():
+    """Each had a session of its own, and all but one were freed with their code."""
+    script = """
+import ctypes
+from concurrent.futures import ThreadPoolExecutor
+from steelyard_device import llvm
+def answer(k):
+    code = llvm.assemble(f"define i32 @f{k}() {{ ret i32 {k} }}")
+    call = ctypes.CFUNCTYPE(ctypes.c_int32)(llvm.link(code, [f"f{k}"])[f"f{k}"])
+    return {call() for _ in range(100)} == {k}
+with ThreadPoolExecutor(8) as pool:
+    print(all(pool.map(answer, range(32))))
+"""
+    command = [sys.executable, "-c", script]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert done.stdout == "True\n"
 
 
 def test_a_symbol_nobody_defines_fails_to_link():

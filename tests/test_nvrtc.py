@@ -216,19 +216,6 @@ def test_other_threads_run_while_it_compiles():
     assert sum(began < moment < ended for moment in seen) > 1000
 
 
-def test_threads_may_begin_together():
-    """The first eight deadlines of a process killed it: each made the same function."""
-    script = f"""
-from concurrent.futures import ThreadPoolExecutor
-from steelyard_device import nvrtc
-def build(_):
-    return len(nvrtc.compile({EMPTY!r}, {ARCH!r}, seconds=3600).kernels)
-with ThreadPoolExecutor(8) as pool:
-    print(sum(pool.map(build, range(8))))
-"""
-    assert python(script).strip() == "8"
-
-
 class Counting:
     """The bindings, counting programs made and destroyed."""
 

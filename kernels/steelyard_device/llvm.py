@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import itertools
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from time import perf_counter_ns
@@ -131,8 +132,21 @@ class _Session:
     numbers: Iterator[int] = field(default_factory=itertools.count)
 
 
-@functools.cache
+_STARTING = threading.Lock()
+
+
 def _session() -> _Session:
+    """Return the session of this process.
+
+    Threads that begin together must not each make one: with the ones that were not kept
+    the code linked in them would be freed.
+    """
+    with _STARTING:
+        return _started()
+
+
+@functools.cache
+def _started() -> _Session:
     llvm.initialize_native_target()
     llvm.initialize_native_asmprinter()
     return _Session(

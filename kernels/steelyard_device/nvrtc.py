@@ -10,7 +10,6 @@ import ctypes
 import functools
 import re
 import tempfile
-import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
@@ -287,18 +286,9 @@ interpreter, and beside a busy thread its 600 calls made a trivial kernel's 27 m
 """
 
 
-_LINKING = threading.Lock()
-"""LLVM works for one thread at a time; eight that compiled at once killed the process."""
-
-
+@functools.cache
 def _stop() -> int:
     """Return the address of the function that NVRTC asks whether to go on."""
-    with _LINKING:
-        return _linked_stop()
-
-
-@functools.cache
-def _linked_stop() -> int:
     from steelyard_device import llvm
 
     return llvm.link(llvm.assemble(_STOP), ["nvrtc_stop"])["nvrtc_stop"]
