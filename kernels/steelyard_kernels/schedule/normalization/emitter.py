@@ -14,7 +14,8 @@ from typing import Generic, TypeAlias, TypeVar
 
 from steelyard_kernels.builder import const
 from steelyard_kernels.loops import Operand
-from steelyard_kernels.schedule.normalization.passes import ROW, Pass, Sum, Walk
+from steelyard_kernels.schedule.normalization.outline import ROW
+from steelyard_kernels.schedule.normalization.passes import Pass, Sum, Walk
 from steelyard_kernels.schedule.normalization.sums import (
     accumulate,
     cancelled,

@@ -14,7 +14,8 @@ from collections.abc import Iterator, Sequence
 from steelyard_kernels.expr import Program
 from steelyard_kernels.loops import Kernel, Operand
 from steelyard_kernels.schedule.normalization.emitter import PassEmitter, Visit
-from steelyard_kernels.schedule.normalization.passes import UNIFORM, Rows, Sum, Walk
+from steelyard_kernels.schedule.normalization.outline import UNIFORM
+from steelyard_kernels.schedule.normalization.passes import Rows, Sum, Walk
 from steelyard_kernels.schedule.normalization.schedule import (
     Normalization,
     check_scratch,

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from math import prod
 from typing import Final
 
 from steelyard_kernels import dtypes
@@ -24,13 +23,13 @@ from steelyard_kernels.expr import (
     operands,
     users,
 )
-from steelyard_kernels.schedule.normalization.space import (
-    check_outputs,
-    check_squeezed,
-    row_space,
-    squeezed,
+from steelyard_kernels.schedule.normalization.outline import (
+    COLUMN,
+    ELEMENT,
+    Outline,
+    outline,
 )
-from steelyard_kernels.schedule.space import Space, collapse, strides_of
+from steelyard_kernels.schedule.normalization.space import squeezed
 
 # The reductions that one walk of sums serves.
 ADDED: Final = frozenset({"sum", "mean", "var"})
@@ -41,12 +40,6 @@ ADDED: Final = frozenset({"sum", "mean", "var"})
 # "reload" nothing.
 NOTHING: Final = frozenset({"recompute", "reload"})
 COSTLY: Final = frozenset({"exp", "log", "divide", "sqrt", "rsqrt"})
-
-# What a value depends on.
-UNIFORM: Final = 0
-ROW: Final = 1
-COLUMN: Final = 2
-ELEMENT: Final = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,21 +90,12 @@ class Pass:
 
 
 @dataclass(frozen=True, slots=True)
-class Rows:
-    """A program as passes over rows of `extent` elements.
+class Rows(Outline):
+    """A program as passes over its rows.
 
-    `space` is the collapsed outer space, with the strides of every input that is
-    read, by `inputs`. `places` and `depths` are by node number. `scratch` gives each
-    kept node its slot, `slots` each slot's dtype.
+    `scratch` gives each kept node its slot, `slots` each slot's dtype.
     """
 
-    program: Program
-    extent: int
-    rows: int
-    space: Space
-    inputs: dict[int, int]
-    places: dict[int, int]
-    depths: dict[int, int]
     passes: tuple[Pass, ...]
     scratch: dict[int, int]
     slots: tuple[dtypes.DType, ...]
@@ -122,55 +106,25 @@ def analyse(program: Program, *, keep: str) -> Rows:
 
     Raises Unsupported for programs whose rows do not line up.
     """
-    full = row_space(program)
-    check_outputs(program, full)
-    check_squeezed(program)
-    inputs = {
-        node.number: place
-        for place, node in enumerate(n for n in program.nodes if isinstance(n, Input))
-    }
-    read = [node for node in program.nodes if isinstance(node, Input)]
-    strides = [strides_of(node.shape, full)[:-1] for node in read]
-    space = collapse(full[:-1], strides)
-    places, depths = _classify(program, full[-1], inputs, space)
-    cutter = _Cutter(program, places, depths, keep=keep)
+    return cut(outline(program), keep=keep)
+
+
+def cut(found: Outline, *, keep: str) -> Rows:
+    """Cut an outlined program into passes; `keep` says what they keep."""
+    cutter = _Cutter(found.program, found.places, found.depths, keep=keep)
     passes = cutter.passes()
     return Rows(
-        program,
-        full[-1],
-        prod(full[:-1]),
-        space,
-        inputs,
-        places,
-        depths,
+        found.program,
+        found.extent,
+        found.rows,
+        found.space,
+        found.inputs,
+        found.places,
+        found.depths,
         passes,
         cutter.scratch,
         tuple(cutter.slots),
     )
-
-
-def _classify(
-    program: Program, extent: int, inputs: dict[int, int], space: Space
-) -> tuple[dict[int, int], dict[int, int]]:
-    """Return what each node depends on, and how many reductions it waits for."""
-    places: dict[int, int] = {}
-    depths: dict[int, int] = {}
-    for node in program.nodes:
-        below = operands(node)
-        depth = max((depths[arg.number] for arg in below), default=0)
-        if isinstance(node, Input):
-            walks = any(space.strides[inputs[node.number]])
-            along = bool(node.shape) and node.shape[-1] == extent != 1
-            place = (ROW if walks else UNIFORM) | (COLUMN if along else UNIFORM)
-        elif isinstance(node, Reduce):
-            place, depth = ROW, depth + 1
-        else:
-            place = UNIFORM
-            for arg in below:
-                place |= places[arg.number]
-        places[node.number] = place
-        depths[node.number] = depth
-    return places, depths
 
 
 class _Cutter:

@@ -12,15 +12,13 @@ from dataclasses import dataclass
 from steelyard_kernels.builder import Builder
 from steelyard_kernels.expr import Input, Node, Reduce, Scalar, operands
 from steelyard_kernels.loops import Buffer, Operand, Var
-from steelyard_kernels.schedule.normalization.passes import (
+from steelyard_kernels.schedule.normalization.outline import (
     COLUMN,
     ELEMENT,
     ROW,
     UNIFORM,
-    Pass,
-    Rows,
-    Walk,
 )
+from steelyard_kernels.schedule.normalization.passes import Pass, Rows, Walk
 from steelyard_kernels.schedule.normalization.sums import accumulator
 from steelyard_kernels.schedule.parameters import Arguments
 from steelyard_kernels.schedule.space import offset
@@ -104,6 +102,7 @@ class RowValues:
         b: Builder,
         lanes: int,
         pitch: int,
+        *,
         target: str = "cpu",
     ) -> None:
         self.b = b
