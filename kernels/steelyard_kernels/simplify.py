@@ -1,0 +1,165 @@
+"""Redundant casts, proved redundant and removed: Program -> Program, the same outputs.
+
+For every node there are the types that hold each of its values exactly: an input's are
+its own and the wider ones; a negation, a choice, a maximum or a broadcast has those of
+what it chooses from; a constant is looked at. A cast to such a type changes no value,
+so that a cast behind it may start before it:
+
+    f32(f16(x))  is  x             where x is f32(h), or a maximum of such, for a half h
+    f16(f32(y))  is  y             where y is f16(x): a second rounding to the same type
+    f32(f64(h))  is  f32(h)        for a half h
+
+A rounding that changes values stays, as the one between `bias_layernorm`'s two biases.
+NaN and -0.0 pass through all of it as they were.
+"""
+
+from __future__ import annotations
+
+from functools import reduce
+from operator import and_
+from typing import Final
+
+from steelyard_kernels import dtypes
+from steelyard_kernels.dtypes import bool_
+from steelyard_kernels.expr import (
+    Apply,
+    Broadcast,
+    Cast,
+    Constant,
+    Input,
+    Node,
+    Output,
+    Program,
+    Reduce,
+    Scalar,
+    operands,
+    reachable,
+)
+from steelyard_kernels.graph import Graph, round_constant, widens
+
+_BIT: Final = {dtype: 1 << place for place, dtype in enumerate(dtypes.ALL)}
+_HOLDS: Final = {  # a dtype's values are exact in these, as a set of bits
+    dtype: sum(
+        _BIT[other]
+        for other in dtypes.ALL
+        if other is dtype or dtype is bool_ or widens(dtype, other)
+    )
+    for dtype in dtypes.ALL
+}
+_SIGNS: Final = frozenset({"negative", "abs"})
+_EXTREMA: Final = frozenset({"maximum", "minimum"})
+_EXTREMES: Final = frozenset({"max", "min"})  # reductions
+
+
+def simplify(program: Program) -> Program:
+    """Return the program without redundant casts; itself if it has none."""
+    behind = [node for node in program.nodes if _behind_cast(node)]
+    if not behind:
+        return program  # nothing to prove: most programs
+    exact = _exact_casts(program)
+    if not any(_below(node).number in exact for node in behind):
+        return program
+    return _rebuilt(program, exact)
+
+
+def _behind_cast(node: Node) -> bool:
+    return isinstance(node, Cast) and isinstance(_below(node), Cast)
+
+
+def _below(node: Node) -> Node:
+    """Return what a cast converts, whatever it was broadcast to in between."""
+    (below,) = operands(node)
+    while isinstance(below, Broadcast):
+        below = below.arg
+    return below
+
+
+def _exact_casts(program: Program) -> set[int]:
+    """Return the numbers of the casts that change no value."""
+    exact: set[int] = set()
+    holds: dict[int, int] = {}  # by node number: the types, as bits
+    for node in program.nodes:
+        if isinstance(node, Constant):
+            types = _of_constant(node)
+        else:
+            types = _HOLDS[node.dtype]
+            chosen = [holds[value.number] for value in _chosen(node)]
+            if chosen:
+                types = reduce(and_, chosen)
+        if isinstance(node, Cast):
+            if types & _BIT[node.dtype]:
+                exact.add(node.number)
+            else:
+                types = _HOLDS[node.dtype]
+        holds[node.number] = types
+    return exact
+
+
+def _chosen(node: Node) -> tuple[Node, ...]:
+    """Return the nodes of whose values, or their negatives, a node's are."""
+    if isinstance(node, Cast | Broadcast):
+        return (node.arg,)
+    if isinstance(node, Reduce):
+        return (node.arg,) if node.op in _EXTREMES else ()
+    if not isinstance(node, Apply):
+        return ()
+    if node.op == "where":
+        return node.args[1:]
+    signed = node.op in _SIGNS and node.dtype.kind == "float"  # integers may wrap
+    return node.args if signed or node.op in _EXTREMA else ()
+
+
+def _of_constant(node: Constant) -> int:
+    """Return the types that hold a constant: bits, so that -0.0 is no integer's."""
+    kinds = {"float"} if node.dtype.kind == "float" else {"int", "float"}
+    types = _HOLDS[node.dtype]
+    for dtype in dtypes.ALL:
+        if dtype.kind in kinds:
+            rounded = round_constant(node.value, dtype)
+            if rounded == node.value or rounded != rounded:  # noqa: PLR0124 - NaN
+                types |= _BIT[dtype]
+    return types
+
+
+def _rebuilt(program: Program, exact: set[int]) -> Program:
+    """Make the program again, with every cast started before the exact ones below it."""
+    graph = Graph(program.name)
+    inputs = tuple(
+        graph.input(node.name, node.index, node.shape, node.dtype)
+        for node in program.inputs
+    )
+    made: dict[int, Node] = {
+        old.number: new for old, new in zip(program.inputs, inputs, strict=True)
+    }
+    source = made.copy()  # the same values, before exact casts
+    for node in program.nodes:
+        if isinstance(node, Input):
+            continue
+        if isinstance(node, Cast):
+            new = graph.cast(source[node.arg.number], node.dtype)
+            before = source[node.arg.number] if node.number in exact else new
+        else:
+            new = before = _again(graph, node, made)
+            if isinstance(node, Broadcast):
+                before = graph.broadcast(source[node.arg.number], node.shape)
+        made[node.number], source[node.number] = new, before
+    outputs = tuple(
+        Output(o.name, made[o.value.number], o.updates) for o in program.outputs
+    )
+    scalars = tuple(made[node.number] for node in program.scalars)
+    nodes = reachable(output.value for output in outputs)
+    return Program(program.name, inputs, scalars, outputs, nodes)  # type: ignore[arg-type]
+
+
+def _again(graph: Graph, node: Node, made: dict[int, Node]) -> Node:
+    args = [made[arg.number] for arg in operands(node)]
+    if isinstance(node, Scalar):
+        return graph.scalar(node.name, node.dtype)
+    if isinstance(node, Constant):
+        return graph.constant(node.value, node.dtype)
+    if isinstance(node, Apply):
+        return graph.apply(node.op, *args)
+    if isinstance(node, Broadcast):
+        return graph.broadcast(args[0], node.shape)
+    assert isinstance(node, Reduce)
+    return graph.reduce(node.op, args[0], keepdims=node.keepdims)
