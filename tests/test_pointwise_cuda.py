@@ -326,3 +326,37 @@ def test_a_limit_of_registers_is_stated_and_bounds_the_estimate():
     assert cuda_lowering.lower(program, limited).kernel.registers == 24
     assert cuda_model.estimate_registers(program, limited) == 24
     assert cuda_model.estimate_registers(program, free) > 24
+
+
+def resources(program, every):
+    """Return what each schedule's kernel takes on sm_90a, and what it spilled."""
+    pytest.importorskip("cuda.bindings.nvrtc", reason="needs the cuda extra")
+    from steelyard_device import cubin, nvrtc
+    from steelyard_kernels.emit import cuda
+
+    kernels = [
+        (f"k{place}", cuda_lowering.lower(program, knobs).kernel)
+        for place, knobs in enumerate(every)
+    ]
+    compiled = nvrtc.compile(cuda.emit_group(kernels), "sm_90a")
+    spilled = {
+        log.entry: log.spill_stores + log.spill_loads for log in compiled.kernels
+    }
+    read = cubin.read(compiled.cubin)
+    return [(read[name], spilled[name]) for name, _ in kernels]
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32"])
+def test_candidates_differ_in_code_use_no_local_memory_and_load_16_bytes(dtype):
+    """Registers are within 16 of their estimate."""
+    specs = [(shape, dtype) for shape in ((64, 128, 1024), (64, 1, 1), (1024,))]
+    program = shifted.program(*specs)
+    every = cuda_model.candidates(program, H200)[::3]
+    seen = resources(program, every)
+    assert len({taken.code_hash for taken, _ in seen}) == len(every)
+    for knobs, (taken, spilled) in zip(every, seen, strict=True):
+        assert taken.stack == spilled == taken.count("LDL", "STL") == 0
+        estimate = cuda_model.estimate_registers(program, knobs)
+        assert abs(taken.registers - estimate) <= 16
+        wide = knobs.lanes * program.outputs[0].value.dtype.bytes == 16
+        assert (taken.loads_128 > 0) == (taken.stores_128 > 0) == wide

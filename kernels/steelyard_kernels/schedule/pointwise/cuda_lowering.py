@@ -130,7 +130,7 @@ class _Emitter:
             self._body(env, [at], 1)
 
     def _body(self, once: Env, places: Sequence[Operand], lanes: int) -> None:
-        """Emit the vectors that begin at these elements: load, compute, store."""
+        """Emit the vectors that begin at these elements: load all, then finish each."""
         b, wanted = self.b, self.levels.wanted
         once = dict(once)
         spread(b, once, [number for number in once if number in wanted], lanes)
@@ -141,12 +141,11 @@ class _Emitter:
             self._loads(env, ROW, starts, 1)
             self._loads(env, ELEMENT, starts, lanes)
             envs.append(env)
-        for env in envs:
+        rows = [n.number for n in self.levels.at[ROW] if n.number in wanted]
+        for at, env in zip(places, envs, strict=True):
             self._values(env, ROW, 1)
-            rows = [n.number for n in self.levels.at[ROW] if n.number in wanted]
             spread(b, env, rows, lanes)
             self._values(env, ELEMENT, lanes)
-        for at, env in zip(places, envs, strict=True):
             self._store(env, at, lanes)
 
     def _starts(self, at: Operand) -> dict[int, Operand]:

@@ -61,9 +61,10 @@ ROOM_SHARE: Final = 0.5
 # would have stayed, the next kernel finds it in memory only.
 STREAM_SAVING: Final = 0.01
 # Registers, by least squares over all candidates of the library's programs and one of
-# rows and columns, float16 to float64, in NVRTC 13.5's code for sm_90a: mean error 3, at
-# most 15. A thread's own, those of an access, those of a slow operation by its bytes,
-# and the share of narrow elements that are unpacked at once.
+# rows and columns, float16 to float64, in NVRTC 13.5's code for sm_90a: off by 4 in the
+# mean, by 15 at most but for independent streams of halves, all unpacked at once (52).
+# A thread's own, those of an access, those of a slow operation by its bytes, and the
+# share of narrow elements that are unpacked.
 REGISTER_BYTES: Final = 4
 OWN_REGISTERS: Final = 5.0
 PLACE_REGISTERS: Final = 2.5
