@@ -311,6 +311,11 @@ def _check(points: Sequence[Point], asked: Asked) -> None:
             "--nvrtc chooses the compiler of cuda targets and there is none; add "
             "--target cuda:sm_90a."
         )
+    if asked.trace_file and not Path(asked.trace_file).parent.is_dir():
+        raise click.ClickException(
+            f"--trace {asked.trace_file}: {Path(asked.trace_file).parent} is no folder; "
+            "name a file in one that exists."
+        )
     if asked.cache == "first" and asked.recording:
         raise click.ClickException(
             "--timings sees into builds of a process that stays, first starts a new one "

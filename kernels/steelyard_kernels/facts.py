@@ -39,9 +39,7 @@ def _resources(built: Built) -> dict[str, object]:
     assert isinstance(gpu, Gpu)
     return {
         "registers": found.registers,
-        "estimated_registers": strategies.estimated_registers(
-            built.program, built.schedule
-        ),
+        **_estimate(built),
         "stack_bytes": found.stack,
         "spill_bytes": made.spill_stores + made.spill_loads,
         "shared_bytes": found.shared,
@@ -53,6 +51,14 @@ def _resources(built: Built) -> dict[str, object]:
         "opcodes": dict(found.opcodes),
         "compile_ns": made.nanoseconds,
     }
+
+
+def _estimate(built: Built) -> dict[str, object]:
+    """Return what the model expected; it knows nothing of nothing."""
+    if strategies.is_nothing(built.program):
+        return {}
+    program, schedule = built.program, built.schedule
+    return {"estimated_registers": strategies.estimated_registers(program, schedule)}
 
 
 class TargetBuild:

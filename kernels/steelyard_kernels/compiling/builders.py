@@ -264,5 +264,5 @@ def recorded(
             worker.record(allocations=allocations)
         samples = measure(every, cache, repeat)
         for worker in workers:
-            found.merge(worker.spans(), worker.library)
+            found.merge(worker.spans(), worker.said["compiler"])
     return samples, found

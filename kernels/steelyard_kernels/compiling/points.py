@@ -49,9 +49,14 @@ class Point:
     @property
     def label(self) -> str:
         """Say kernel, axes and target in one line."""
-        axes = ",".join(f"{name}={value}" for name, value in self.axes)
-        name = self.kernel.rpartition(":")[2]
-        return f"{name}[{axes}] {self.target}" if axes else f"{name} {self.target}"
+        words = [f"{name}={value}" for name, value in self.axes] or self.shapes
+        inside = f"[{','.join(words)}]" if words else ""
+        return f"{self.kernel.rpartition(':')[2]}{inside} {self.target}"
+
+    @property
+    def shapes(self) -> list[str]:
+        """The arrays as ``--arg`` reads them."""
+        return [f"{'x'.join(map(str, shape))}:{dtype}" for shape, dtype in self.arrays]
 
 
 def point_of(facts: Mapping[str, Any]) -> Point:

@@ -98,7 +98,14 @@ def _table(rows: Sequence[Row], columns: Iterable[Cells]) -> Table:
     made = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
     kept = list(columns)
     for title, _ in kept:
-        left = title in {"kernel", "target", "schedule", "dropped", "nvrtc", "compiler"}
+        left = title in {
+            "kernel",
+            "target",
+            "schedule",
+            "dropped",
+            "compiler",
+            "arrays",
+        }
         made.add_column(title, justify="left" if left else "right")
     for row in rows:
         made.add_row(*(Text(cell(row)) for _, cell in kept))
@@ -109,12 +116,12 @@ def _which(rows: Sequence[Row]) -> Iterator[Cells]:
     yield "kernel", lambda row: row.point.kernel.rpartition(":")[2]
     for name in dict.fromkeys(name for row in rows for name, _ in row.point.axes):
         yield name, _axis(name)
+    if any(row.point.arrays and not row.point.axes for row in rows):
+        yield "arrays", lambda row: " ".join(row.point.shapes)
     yield "target", lambda row: row.point.target
     yield "schedule", _fact("schedule")
     if any(row.drop for row in rows):
         yield "dropped", lambda row: ", ".join(row.drop) or NOTHING
-    if any(row.library for row in rows):
-        yield "nvrtc", lambda row: row.library or NOTHING
 
 
 def _times(rows: Sequence[Row]) -> Iterator[Cells]:
@@ -191,4 +198,6 @@ def _hash(row: Row) -> str:
 
 def _estimate_error(row: Row) -> str:
     actual = row.facts["registers"]
+    if "estimated_registers" not in row.facts:
+        return NOTHING
     return f"{100 * (row.facts['estimated_registers'] - actual) / actual:+.0f} %"

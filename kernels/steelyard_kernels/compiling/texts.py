@@ -87,7 +87,12 @@ def _ptx(source: Source) -> str:
 def _sass(source: Source) -> str:
     from steelyard_device import nvrtc
 
-    tool = _nvdisasm()
+    tool = nvdisasm()
+    if tool is None:
+        raise KernelError(
+            "--emit sass needs nvdisasm, which is not installed: pip install "
+            "nvidia-cuda-nvdisasm; --resources has the instruction mix without it."
+        )
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder, "kernel.cubin")
         file.write_bytes(nvrtc.compile(source.text, source.target.arch).cubin)
@@ -101,15 +106,10 @@ def _sass(source: Source) -> str:
     return done.stdout
 
 
-def _nvdisasm() -> str:
+def nvdisasm() -> str | None:
     """Return the disassembler of the path, or of NVIDIA's package beside us."""
     found = shutil.which("nvdisasm")
     spec = importlib.util.find_spec("nvidia")
     for folder in spec.submodule_search_locations or () if spec else ():
         found = found or shutil.which("nvdisasm", path=f"{folder}/cu13/bin")
-    if found is None:
-        raise KernelError(
-            "--emit sass needs nvdisasm, which is not installed: pip install "
-            "nvidia-cuda-nvdisasm; --resources has the instruction mix without it."
-        )
     return found

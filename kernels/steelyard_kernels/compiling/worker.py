@@ -1,6 +1,6 @@
 """The process that builds for `steelyard compile`: a line of JSON in, a line out.
 
-    {"points": [...], "library": path}               -->  {"began", "ready"}
+    {"points": [...], "library": path}               -->  {"began", "ready", "compiler"}
     {"build": number, "cache": name, "drop": [...]}  -->  a `Sample`
     {"record": true, "allocations": whether}         -->  {}
     {"spans": true}                                  -->  {"spans": [...]}
@@ -21,7 +21,7 @@ from time import monotonic_ns
 from typing import Any
 
 from steelyard_device.errors import DeviceError
-from steelyard_device.timings import Timings, timings
+from steelyard_device.timings import Timings, span, timings
 from steelyard_kernels.compiling.builders import Here
 from steelyard_kernels.compiling.points import point_of
 from steelyard_kernels.errors import KernelError
@@ -50,12 +50,19 @@ class Session:
         return asdict(self._builder.build(number, cache, drop))
 
     def _begin(self, message: Mapping[str, Any]) -> Mapping[str, Any]:
+        compiler = ""
         if message["library"]:
             from steelyard_device import nvrtc
 
             nvrtc.load(message["library"])
+            compiler = f"nvrtc {nvrtc.compiler().version} {nvrtc.compiler().build}"
         self._builder = Here(map(point_of, message["points"]))
-        return {"began": self._began, "ready": monotonic_ns()}
+        return {"began": self._began, "ready": monotonic_ns(), "compiler": compiler}
+
+
+def _next() -> str:
+    with span("wait for the next"):
+        return sys.stdin.readline()
 
 
 def main(began: int) -> None:
@@ -67,7 +74,7 @@ def main(began: int) -> None:
     os.dup2(2, 1)
     with ExitStack() as stack, answers:
         session = Session(began, stack)
-        for line in sys.stdin:
+        while line := _next():
             try:
                 answer = session.answer(json.loads(line))
             except (KernelError, DeviceError) as error:

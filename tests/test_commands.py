@@ -1,0 +1,347 @@
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from steelyard.cli import main
+from steelyard_kernels import cache
+from steelyard_kernels.binary import Failed
+from steelyard_kernels.compiling import report, spaces, texts
+from steelyard_kernels.group import Batch
+
+CUDA = "cuda:sm_90a"
+
+OWN = '''
+import os
+
+from steelyard_kernels import kernel
+
+
+@kernel
+def double(x):
+    """Return twice x."""
+    if os.environ.get("STEELYARD_CACHE") == "off":
+        os._exit(3)
+    return 2 * x
+
+
+@kernel
+def broken(x):
+    """Add what does not broadcast."""
+    return x + x[0] if hasattr(x, "nothing") else x + "1"
+'''
+
+
+@pytest.fixture(autouse=True)
+def desk(tmp_path, monkeypatch):
+    """Work in a folder with a kernel file and a cache of its own."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("STEELYARD_CACHE", str(tmp_path / "cache"))
+    cache.disk.cache_clear()
+    (tmp_path / "own.py").write_text(OWN)
+    yield tmp_path
+    cache.disk.cache_clear()
+
+
+@pytest.fixture
+def nvrtc():
+    """Need the compiler of GPUs."""
+    pytest.importorskip("cuda.bindings.nvrtc", reason="needs the cuda extra")
+    from steelyard_device import nvrtc
+
+    return nvrtc
+
+
+def invoke(*arguments):
+    """Run `steelyard compile`."""
+    return CliRunner().invoke(main, ["compile", *arguments])
+
+
+def said(*arguments, code=0):
+    """Return what it prints."""
+    result = invoke(*arguments)
+    assert result.exit_code == code, result.output
+    return result.stdout
+
+
+def rows_of(*arguments, code=0):
+    """Return the rows that it prints as JSON."""
+    found = json.loads(said(*arguments, "--json", code=code))
+    assert found["schema"] == 1
+    return found["rows"]
+
+
+def scrubbed(text):
+    """Replace what the machine and the compiler's version decide."""
+    text = re.sub(r"(?<= )\d+(?= )", "N", text)
+    text = re.sub(r"[\d.]+ (ns|us|ms|s)\b", "TIME", text)
+    text = re.sub(r"\b[0-9a-f]{8}\b", "HASH", text)
+    text = re.sub(r"nvrtc .*", "COMPILER", text)
+    return "\n".join(" ".join(line.split()) for line in text.splitlines()) + "\n"
+
+
+def test_a_row_stands_for_each_kernel_target_and_point_of_its_axes():
+    """Axes that a kernel has not are no matter of it."""
+    rows = rows_of("copy", "empty", "-p", "n=8,1e2", "--repeat", "2")
+    assert [(row["kernel"], row["axes"]) for row in rows] == [
+        ("copy", {"n": 8, "dtype": "float32"}),
+        ("copy", {"n": 100, "dtype": "float32"}),
+        ("empty", {}),
+    ]
+    for row in rows:
+        assert row["best"] <= row["median"] <= max(row["times"])
+        assert len(row["times"]) == 2
+        assert {"trace", "schedule", "lower", "verify", "emit"} <= set(row["phases"])
+        assert row["facts"]["compiler"].startswith("llvm")
+
+
+def test_the_table_has_phases_and_what_the_code_takes(nvrtc, golden):
+    """In this order, each table over its own rows."""
+    text = said("empty", "--target", CUDA, "--repeat", "1", "--resources")
+    golden(scrubbed(text))
+
+
+def test_each_level_of_cache_is_dropped_on_top_of_the_others():
+    """What a dropped level saved is built or looked up again."""
+    drops = [word for level in cache.LEVELS for word in ("--drop", level)]
+    rows = rows_of("copy", "-p", "n=77", "--repeat", "1", *drops)
+    assert [row["dropped"] for row in rows] == [
+        [],
+        ["memory"],
+        ["memory", "code"],
+        ["memory", "code", "disk"],
+    ]
+    assert {row["quantity"] for row in rows} == {"warm-memory"}
+    none, memory, code, disk = (set(row["phases"]) for row in rows)
+    assert none == set()
+    assert memory == {"trace", "look up"}
+    assert code == {"trace", "look up", "link"}
+    assert disk >= {"trace", "emit", "codegen", "link"}
+    lines = said("copy", "--drop", "memory", "--repeat", "1").splitlines()
+    assert "more" in lines[0]
+    assert re.search(r"memory .* \+[\d.]+ [um]s", lines[3])
+
+
+def test_a_build_that_is_on_disk_is_neither_lowered_nor_emitted():
+    """The first one, untimed, put it there."""
+    (row,) = rows_of("copy", "-p", "n=78", "--quantity", "warm-disk", "--repeat", "1")
+    assert set(row["phases"]) == {"trace", "look up", "link"}
+    assert not row["error"]
+
+
+def test_a_fresh_process_tells_import_first_and_second_kernel_apart():
+    """The time of the row is all but the second kernel."""
+    (row,) = rows_of("copy", "--quantity", "first", "--repeat", "1")
+    *parts, second = row["phases"].values()
+    assert tuple(row["phases"]) == report.FRESH
+    assert sum(parts) == pytest.approx(row["median"])
+    assert second > 0
+
+
+def test_a_kernel_of_ones_own_is_named_by_its_file():
+    """Its arrays are given."""
+    arguments = ("own.py:double", "--arg", "3x5:float16", "--repeat", "1")
+    (row,) = rows_of(*arguments)
+    assert row["arrays"] == [[[3, 5], "float16"]]
+    assert "double   3x5:float16   cpu" in said(*arguments)
+
+
+def test_a_build_that_fails_leaves_the_others_and_gives_exit_code_2():
+    """Its sentence stands on standard error."""
+    result = invoke("own.py:broken", "copy", "--arg", "8", "--repeat", "1")
+    assert result.exit_code == 2
+    assert result.stderr.startswith("failed: broken[8:float32] cpu: trace: ")
+    assert "failed" in result.stdout
+    assert re.search(r"copy .* [\d.]+ ms", result.stdout)
+    broken, copy = rows_of(
+        "own.py:broken", "copy", "--arg", "8", "--repeat", "1", code=2
+    )
+    assert broken["error"]
+    assert not copy["error"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["nope"], r"the library has no kernel 'nope'.*adam"),
+        (["adan"], r"did you mean adam\?"),
+        (["no.py:x"], r"there is no file no\.py"),
+        (["own.py:dubble"], r"own\.py has no kernel 'dubble'; did you mean double\?"),
+        (["bad.py:x"], r"bad\.py could not be imported: ZeroDivisionError.*Mend"),
+        (["note.txt:x"], r"note\.txt is no Python file"),
+        (["own.py:double"], r"takes x and is not of the library; give each a --arg"),
+        (["copy", "-p", "k=3"], r"-p k: no kernel named here has this axis.*n, dtype"),
+        (["copy", "-p", "n"], r"-p n: expected AXIS=VALUE"),
+        (["copy", "-p", "n=1.5"], r"-p n=1\.5: expected a whole number from 0 up"),
+        (["copy", "-p", "n=-1"], r"-p n=-1: expected a whole number"),
+        (["copy", "-p", "n=nan"], r"-p n=nan: expected a whole number"),
+        (["copy", "-p", "dtype=f31"], r"dtype f31 is not supported"),
+        (["copy", "--arg", "3,4"], r"--arg 3,4: expected SHAPE:DTYPE"),
+        (["copy", "--target", "tpu"], r"target 'tpu' is not known"),
+        (["copy", "--drop", "disk", "--quantity", "cold"], r"--drop disk: a cold"),
+        (["copy", "--schedule", "zz"], r"no candidate 'zz'.*nearest is 'v"),
+        (["copy", "--max-registers", "32"], r"limits a GPU's threads, copy.*cpu"),
+        (["copy", "--nvrtc", "/x"], r"--nvrtc chooses the compiler of cuda targets"),
+        (["copy", "--trace", "no/x"], r"--trace no/x: no is no folder"),
+        (["copy", "--timings", "--quantity", "first"], r"first starts a new one"),
+        (["copy", "--emit", "cuda"], r"--emit cuda is of cuda targets.*cuda:sm_90a"),
+        (["copy", "adam", "--emit", "loops"], r"shows one build, these are 2"),
+    ],
+)
+def test_a_users_mistake_is_one_sentence(desk, arguments, sentence):
+    """Exit code 4, no traceback, and the next step."""
+    (desk / "bad.py").write_text("1 / 0")
+    (desk / "note.txt").write_text("")
+    result = invoke(*arguments)
+    assert result.exit_code == 4
+    assert result.stdout == ""
+    assert result.stderr.startswith("Error: ")
+    assert len(result.stderr.splitlines()) == 1
+    assert re.search(sentence, result.stderr)
+
+
+def test_without_a_disk_there_is_no_build_from_it(monkeypatch):
+    """It would be a cold one."""
+    monkeypatch.setenv("STEELYARD_CACHE", "off")
+    result = invoke("copy", "--quantity", "warm-disk")
+    assert result.exit_code == 4
+    assert "STEELYARD_CACHE=off" in result.stderr
+
+
+def test_a_worker_that_dies_is_named_by_its_exit_code():
+    """A kernel may end its process while it is traced."""
+    result = invoke("own.py:double", "--arg", "8", "--quantity", "first")
+    assert result.exit_code == 4
+    assert "ended with exit code 3" in result.stderr
+
+
+@pytest.mark.parametrize("what", ["program", "schedule", "loops", "llvm"])
+def test_a_text_of_a_build_is_printed_alone(what):
+    """It is that phase's own."""
+    starts = {
+        "program": "program copy",
+        "schedule": "pointwise v",
+        "loops": "kernel kernel(",
+        "llvm": "declare",
+    }
+    assert said("copy", "--emit", what).startswith(starts[what])
+
+
+@pytest.mark.parametrize("what", ["cuda", "ptx", "sass"])
+def test_a_gpus_text_is_printed_alone(nvrtc, what):
+    """CUDA C++ is ours, the rest NVIDIA's compilers'."""
+    if what == "sass" and texts.nvdisasm() is None:
+        pytest.skip("needs nvdisasm")
+    found = said("copy", "--target", CUDA, "--emit", what)
+    marks = {"cuda": "__global__", "ptx": ".target sm_90a", "sass": "EXIT"}
+    assert marks[what] in found
+
+
+def test_sass_without_a_disassembler_names_the_package(nvrtc, monkeypatch):
+    """The instruction mix needs none."""
+    monkeypatch.setattr(shutil, "which", lambda *_, **__: None)
+    result = invoke("copy", "--target", CUDA, "--emit", "sass")
+    assert result.exit_code == 4
+    assert "pip install nvidia-cuda-nvdisasm" in result.stderr
+    assert "--resources" in result.stderr
+
+
+def test_what_each_phase_made_stands_under_its_name(golden):
+    """For a GPU, whose schedule is the same on every machine."""
+    golden(said("empty", "--target", CUDA, "--print-after-all"))
+
+
+def test_time_is_told_by_phase_and_by_the_compilers_own():
+    """As a table, as JSON, and as a trace with every single span."""
+    arguments = ("copy", "--repeat", "2", "--timings", "--trace", "spans.json")
+    text = said(*arguments)
+    assert "% measured" in text
+    assert re.search(r"copy\[n=65536,dtype=float32\] cpu +2 ", text)
+    found = json.loads(said(*arguments, "--json"))["timings"]
+    paths = {tuple(row["path"][1:]): row["calls"] for row in found["rows"]}
+    assert paths["compile", "codegen"] == 2
+    events = json.loads(Path("spans.json").read_text())["traceEvents"]
+    assert sum(event["name"] == "codegen" for event in events) == 2
+
+
+def test_blocks_of_memory_are_counted_when_asked_for():
+    """Their own cost is told."""
+    assert "blocks" in said("copy", "--repeat", "1", "--allocations")
+
+
+def test_registers_are_limited_by_the_schedule(nvrtc):
+    """The row says how many there are beside how many were expected."""
+    arguments = ("adam", "--target", CUDA, "--repeat", "1")
+    (row,) = rows_of(*arguments, "--max-registers", "24")
+    assert row["facts"]["registers"] <= 24
+    assert row["facts"]["schedule"].endswith("r24")
+    assert "estimated_registers" in row["facts"]
+    assert "no resources" in invoke("copy", "--resources", "--repeat", "1").stderr
+
+
+def test_each_library_builds_in_a_process_of_its_own(nvrtc):
+    """Both have their compiler build in the table, and a track in the timings."""
+    path = nvrtc.compiler().path
+    arguments = ("copy", "--target", CUDA, "--repeat", "1", "--nvrtc", path)
+    text = said(*arguments, "--timings")
+    version = f"nvrtc {nvrtc.compiler().version} {nvrtc.compiler().build}"
+    assert version in text.splitlines()[2]
+    assert "wait for a worker" in text
+    assert "NVVM Optimizer" in text
+    result = invoke("copy", "--target", CUDA, "--nvrtc", "/no/lib.so")
+    assert result.exit_code == 4
+    assert "/no/lib.so" in result.stderr
+
+
+def test_all_candidates_are_built_in_groups(nvrtc):
+    """A row each, then the stages summed over workers and on the wall."""
+    arguments = ("copy", "-p", "n=64", "--target", CUDA, "--candidates")
+    text = said(*arguments)
+    found = json.loads(said(*arguments, "--json"))
+    (space,) = found["spaces"]
+    results = space["results"]
+    assert space["candidates"] == len(results)
+    assert space["distinct"] == len({one["code_hash"] for one in results})
+    assert space["failed"] == 0
+    assert all(one["schedule"] in text for one in results)
+    assert "summed over workers" in text
+
+
+def test_a_candidate_that_fails_is_told_beside_the_others(monkeypatch):
+    """The exit code is 2."""
+
+    def build_all(candidates, **_):
+        made = [
+            Failed(c.name, c.schedule, "cpu", "compile", "it broke", ValueError(), ())
+            for c in candidates
+        ]
+        return Batch(tuple(made), {}, (), (), 1_000_000)
+
+    monkeypatch.setattr(spaces, "build_all", build_all)
+    text = said("copy", "--candidates", code=2)
+    assert "failed: it broke" in text
+    assert "0 distinct codes" in text
+
+
+def test_help_loads_no_kernels():
+    """The command is known by name until it is used."""
+    script = (
+        "import sys\nfrom steelyard.cli import main\n"
+        "try: main(['--help'])\n"
+        "except SystemExit: print('loaded', 'steelyard_kernels' in sys.modules)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script],
+        capture_output=True,
+        text=True,
+        check=True,
+        env=os.environ | {"COLUMNS": "80"},
+    )
+    assert "compile" in done.stdout
+    assert done.stdout.endswith("loaded False\n")
