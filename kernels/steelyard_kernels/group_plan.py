@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import heapq
 import math
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -28,18 +29,24 @@ SHARE: Final = 0.1
 """The part of a program's time that its fixed cost may be for having `PER_THREAD`."""
 
 
+_DIVISION: Final = re.compile(r" / |sqrt")
+"""What becomes dozens of instructions where it must be rounded as IEEE says."""
+
+
 @dataclass(frozen=True, slots=True)
 class Costs:
     """What a compiler takes, in seconds."""
 
     program: float
-    """Of a program, before its first kernel."""
-    kernel: float
+    """Of a program, whatever is in it."""
     character: float
+    kernel: float = 0.0
+    division: float = 0.0
 
     def weight(self, text: str) -> float:
         """Predict the seconds that a candidate's text adds to a program."""
-        return self.kernel + self.character * len(text)
+        divisions = len(_DIVISION.findall(text)) if self.division else 0
+        return self.kernel + self.character * len(text) + self.division * divisions
 
 
 def plan(

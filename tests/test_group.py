@@ -1,0 +1,317 @@
+import os
+import signal
+import threading
+from collections import Counter
+from dataclasses import replace
+
+import pytest
+
+from steelyard_device.timings import timings
+from steelyard_kernels import cache, group_batch, group_worker
+from steelyard_kernels.binary import Built, Failed
+from steelyard_kernels.build import prepare
+from steelyard_kernels.disk import Disk
+from steelyard_kernels.errors import KernelError
+from steelyard_kernels.group import Candidate, build_all, candidates_of
+from steelyard_kernels.group_job import combined
+from steelyard_kernels.library import copy, triad
+
+GPU = "cuda:sm_90a"
+ARRAY = ((1 << 20,), "float32")
+COLD = frozenset()
+
+
+@pytest.fixture(autouse=True)
+def disk(monkeypatch, tmp_path):
+    """Keep builds in a folder of the test's, and this process's of no other test."""
+    found, code = Disk(tmp_path), {}
+    monkeypatch.setattr(cache, "disk", lambda: found)
+    monkeypatch.setattr(cache, "compiled", lambda: code)
+    monkeypatch.setattr(group_batch, "compiled", lambda: code)
+    return found
+
+
+@pytest.fixture
+def nvrtc():
+    """Skip where nothing compiles for a GPU."""
+    pytest.importorskip("cuda.bindings.nvrtc", reason="needs the cuda extra")
+
+
+def some(count, target=GPU, kernel=copy):
+    """Return so many candidates of a kernel, spread over its schedules."""
+    specs = [ARRAY] * len(kernel.signature.arrays)
+    every = candidates_of(kernel, *specs, target=target)
+    return every[:: max(1, len(every) // count)][:count]
+
+
+def spoil(monkeypatch, texts):
+    """Replace the body of the candidates named in `texts`."""
+
+    def prepared(program, schedule, *rest, **options):
+        source = prepare(program, schedule, *rest, **options)
+        body = texts.get(schedule.label)
+        if body is None:
+            return source
+        first = source.text.index("{\n", source.text.index("__global__")) + 2
+        return replace(source, text=f"{source.text[:first]}{body}\n}}\n")
+
+    monkeypatch.setattr(group_batch, "prepare", prepared)
+
+
+def test_a_batch_is_what_single_builds_are(nvrtc):
+    """Same text, instructions, resources and slots; one cubin for a group."""
+    candidates = some(6) + some(3, kernel=triad)
+    batch = build_all(candidates, target=GPU, levels=COLD, threads=1)
+    for candidate, built in zip(candidates, batch.results, strict=True):
+        kernel = triad if candidate.program.name == "triad" else copy
+        specs = [ARRAY] * len(kernel.signature.arrays)
+        alone = kernel.build(
+            *specs, schedule=candidate.schedule, target=GPU, cache="cold"
+        )
+        assert built.text == alone.text
+        assert built.code_hash == alone.code_hash
+        assert built.made.resources == alone.made.resources
+        assert replace(built.binary, code=b"", entry="") == replace(
+            alone.binary, code=b"", entry=""
+        )
+        assert built.schedule == alone.schedule
+        assert built.made.nanoseconds > 0
+    (group,) = batch.groups
+    assert sorted(group.candidates) == [*range(9)]
+    assert len({id(built.binary.code) for built in batch.results}) == 1
+    assert len({built.binary.entry for built in batch.results}) == 9
+    total = sum(built.made.nanoseconds for built in batch.results)
+    assert total == pytest.approx(group.compile, rel=0.01)
+
+
+def test_a_bad_candidate_fails_alone_with_its_own_line(nvrtc, monkeypatch):
+    """The compiler's message is the one that it would have got alone."""
+    candidates = some(7)
+    spoil(monkeypatch, {candidates[3].name: "  int fine;\n  nonsense;"})
+    batch = build_all(candidates, target=GPU, levels=COLD, threads=1)
+    bad = batch.results[3]
+    assert [type(result) for result in batch.results].count(Built) == 6
+    assert isinstance(bad, Failed)
+    assert (bad.name, bad.phase) == (candidates[3].name, "compile")
+    assert 'kernel(3): identifier "nonsense" is undefined' in bad.error
+    assert [len(group.members) for group in batch.groups] == [7, 6]
+
+
+def test_what_ptxas_refuses_is_attributed_too(nvrtc, monkeypatch):
+    """It names the entry, and no line."""
+    candidates = some(5)
+    hog = (
+        "  __shared__ int hog[100000];\n"
+        "  hog[threadIdx.x] = extent; __syncthreads();\n"
+        '  asm volatile("" :: "r"(hog[extent]));'
+    )
+    spoil(monkeypatch, {candidates[2].name: hog})
+    batch = build_all(candidates, target=GPU, levels=COLD, threads=1)
+    assert isinstance(batch.results[2], Failed)
+    assert "too much shared data" in batch.results[2].error
+    assert "'kernel'" in batch.results[2].error
+    assert sum(isinstance(result, Built) for result in batch.results) == 4
+
+
+@pytest.mark.parametrize("bad", [(0, 2, 4), (0, 1, 2, 3, 4)])
+def test_each_of_several_bad_ones_has_its_own_message(nvrtc, monkeypatch, bad):
+    """Three of five, and all of them."""
+    candidates = some(5)
+    spoil(monkeypatch, {candidates[each].name: f"  bad{each};" for each in bad})
+    batch = build_all(candidates, target=GPU, levels=COLD, threads=1)
+    for index, result in enumerate(batch.results):
+        assert isinstance(result, Failed if index in bad else Built)
+        if index in bad:
+            assert f'kernel(2): identifier "bad{index}" is undefined' in result.error
+
+
+def test_equal_texts_are_compiled_once_and_equal_code_is_found(nvrtc):
+    """By candidate the first that has its instructions."""
+    one, other = some(2)
+    renamed = Candidate("again", one.program, one.schedule)
+    batch = build_all([one, other, renamed], target=GPU, levels=COLD)
+    assert batch.duplicates == {2: 0}
+    assert [built.schedule for built in batch.distinct] == [
+        one.schedule,
+        other.schedule,
+    ]
+    assert sum(len(group.members) for group in batch.groups) == 2
+    assert batch.results[2].made is batch.results[0].made
+
+
+def test_no_candidates_make_an_empty_batch():
+    """And ask no compiler."""
+    batch = build_all([], target=GPU)
+    assert (batch.results, batch.groups, batch.duplicates) == ((), (), {})
+
+
+def test_one_candidate_is_a_group_of_its_own(nvrtc):
+    """Under the heuristic's schedule if it has none."""
+    program = copy.program(ARRAY)
+    batch = build_all([Candidate("copy", program)], target=GPU)
+    assert isinstance(batch.results[0], Built)
+    assert len(batch.groups) == 1
+
+
+def test_a_target_that_nothing_is_made_for_is_the_callers_mistake():
+    """Not a failure of each candidate."""
+    with pytest.raises(KernelError, match="target 'cuda:sm_1' is not known"):
+        build_all([], target="cuda:sm_1")
+
+
+def test_progress_counts_what_is_built_failed_and_the_same(nvrtc, monkeypatch):
+    """On the caller's thread, up to all of them."""
+    candidates = [*some(4), some(4)[0]]
+    spoil(monkeypatch, {candidates[1].name: "  bad;"})
+    seen = []
+    build_all(candidates, target=GPU, levels=COLD, progress=seen.append)
+    assert {each.total for each in seen} == {5}
+    last = seen[-1]
+    assert (last.built, last.failed, last.duplicates) == (4, 1, 1)
+    finished = [each.built + each.failed for each in seen]
+    assert finished == sorted(finished)
+
+
+def test_candidates_on_disk_are_not_compiled(nvrtc, disk, monkeypatch):
+    """The group's cubin is there once, failures too, and a second batch only reads."""
+    candidates = some(5)
+    spoil(monkeypatch, {candidates[0].name: "  bad;"})
+    levels = frozenset({"disk"})
+    first = build_all(candidates, target=GPU, levels=levels, threads=1)
+    assert disk.size()[0] == 5 + 1
+    second = build_all(candidates, target=GPU, levels=levels)
+    assert second.groups == ()
+    assert second.results[0].error == first.results[0].error
+    for before, after in zip(first.results[1:], second.results[1:], strict=True):
+        assert after.made == before.made
+        assert after.binary == before.binary
+
+
+def test_this_processes_code_is_used_again(nvrtc):
+    """The level `code` finds it by its text."""
+    candidates = some(3)
+    levels = frozenset({"code"})
+    assert build_all(candidates, target=GPU, levels=levels).groups
+    again = build_all(candidates, target=GPU, levels=levels)
+    assert again.groups == ()
+    assert all(isinstance(result, Built) for result in again.results)
+
+
+@pytest.mark.parametrize("processes", [False, True])
+def test_a_limit_stops_the_compiler_and_fails_the_slow_one_alone(
+    nvrtc, monkeypatch, processes
+):
+    """The rest of its group is built; a limit of 0 would stop them all."""
+    candidates = some(4)
+    slow = "\n".join(
+        f"  volatile double x{i} = sin(extent + {i}.);" for i in range(3000)
+    )
+    spoil(monkeypatch, {candidates[1].name: slow})
+    batch = build_all(
+        candidates,
+        target=GPU,
+        levels=frozenset({"disk"}),
+        threads=1,
+        seconds=0.6,
+        processes=processes,
+    )
+    kinds = [type(result) for result in batch.results]
+    assert kinds == [Built, Failed, Built, Built]
+    assert "time limit" in batch.results[1].error
+    again = build_all(
+        candidates[1:2], target=GPU, levels=frozenset({"disk"}), seconds=0
+    )
+    assert len(again.groups) == 1, "that time was up is not remembered"
+
+
+def test_kernels_for_this_machine_are_loaded_and_run():
+    """Whether this process compiles them or others do."""
+    for processes in (False, True):
+        candidates = some(5, "cpu", triad)
+        batch = build_all(candidates, levels=COLD, processes=processes)
+        assert all(result.function is not None for result in batch.results)
+        single = [
+            triad.build(ARRAY, ARRAY, schedule=each.schedule, cache="cold")
+            for each in candidates
+        ]
+        assert [each.code_hash for each in single] == [
+            each.code_hash for each in batch.results
+        ]
+        assert [name for name, _ in batch.results[0].phases][-4:] == [
+            "parse",
+            "check",
+            "codegen",
+            "link",
+        ]
+
+
+def test_a_worker_killed_half_way_costs_no_candidate(monkeypatch):
+    """Its group is compiled again by the one that replaces it."""
+    killed = []
+
+    class Killed(group_worker.Process):
+        def compile(self, job):
+            if not killed:
+                process, _ = self._start()
+                killed.append(process.pid)
+                os.kill(process.pid, signal.SIGKILL)
+            return super().compile(job)
+
+    monkeypatch.setattr(group_worker, "Process", Killed)
+    batch = build_all(some(6, "cpu"), levels=COLD, processes=True, threads=1)
+    assert killed
+    assert all(isinstance(result, Built) for result in batch.results)
+
+
+def test_two_batches_at_once_do_not_mix(nvrtc):
+    """They share the compiler and the caches, nothing else."""
+    found = {}
+    halves = {"a": some(8)[:4], "b": some(8)[4:]}
+
+    def work(name):
+        found[name] = build_all(halves[name], target=GPU)
+
+    workers = [threading.Thread(target=work, args=name) for name in halves]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join()
+    for name, candidates in halves.items():
+        schedules = [result.schedule for result in found[name].results]
+        assert schedules == [candidate.schedule for candidate in candidates]
+
+
+def test_stages_add_up_over_workers_and_on_the_wall(nvrtc):
+    """Both sums, by stage; spans tell the same."""
+    with timings() as recorded:
+        batch = build_all(some(6), target=GPU, levels=COLD, threads=2)
+    stages = {stage.name: stage for stage in batch.stages}
+    assert list(stages) == ["lower", "verify", "emit", "compile"]
+    assert stages["compile"].nanoseconds == sum(group.wall for group in batch.groups)
+    assert sum(stage.wall for stage in batch.stages) <= batch.wall
+    rows = {row.path: row for row in recorded.rows()}
+    calls = Counter(path[-1] for path in rows)
+    assert calls["groups"] == 1
+    assert rows["lower",].calls == 6
+    workers = [row for path, row in rows.items() if path[-1] == "compile"]
+    assert sum(row.calls for row in workers) == len(batch.groups)
+
+
+def test_spans_of_other_processes_are_told_too():
+    """Under the span of the worker that waited for them."""
+    with timings() as recorded:
+        build_all(some(2, "cpu"), levels=COLD, processes=True, threads=1)
+    paths = {row.path for row in recorded.rows()}
+    assert any(path[1:] == ("compile", "process") for path in paths)
+
+
+def test_shared_functions_stand_once_in_a_program():
+    """And each kernel under its own name, from its line 1."""
+    helper = "static __device__ __forceinline__ int f() {\n  return 1;\n}\n"
+    body = 'extern "C" __global__ void __launch_bounds__(8) kernel(int n) {\n}\n'
+    text = f'{helper}#line 1 "kernel"\n{body}'
+    program = combined([("k_a", text), ("k_b", text.replace(helper, ""))])
+    assert program.count(helper) == 1
+    assert '#line 1 "k_a"\nextern "C"' in program
+    assert "__launch_bounds__(8) k_b(int n)" in program
+    assert "kernel(" not in program

@@ -1,0 +1,106 @@
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from steelyard_kernels.errors import CompilerBug
+from steelyard_kernels.group_plan import (
+    LARGEST,
+    LONGEST,
+    PER_THREAD,
+    Costs,
+    entries,
+    plan,
+    split,
+)
+
+PROGRAM = 0.016
+weights = st.lists(st.floats(1e-4, 1.0), max_size=300)
+threads = st.integers(1, 32)
+
+
+@given(weights, threads, st.sampled_from([0.0, 0.001, PROGRAM]))
+def test_every_candidate_is_in_exactly_one_group(weights, threads, program):
+    """And no group is empty or larger than a program may be."""
+    groups = plan(weights, threads, program)
+    assert sorted(each for group in groups for each in group) == [*range(len(weights))]
+    assert all(0 < len(group) <= LARGEST for group in groups)
+
+
+@given(weights, threads)
+def test_groups_come_longest_first_and_so_do_their_candidates(weights, threads):
+    """What is started last should be short."""
+    groups = plan(weights, threads, PROGRAM)
+    loads = [sum(weights[each] for each in group) for group in groups]
+    assert loads == pytest.approx(sorted(loads, reverse=True))
+    for group in groups:
+        own = [weights[each] for each in group]
+        assert own == sorted(own, reverse=True)
+
+
+@given(st.lists(st.floats(1e-4, 1.0), min_size=1, max_size=LARGEST), threads)
+def test_no_group_is_above_the_mean_by_more_than_a_candidate(weights, threads):
+    """Graham's bound, which holds wherever no group is full."""
+    groups = plan(weights, threads, PROGRAM)
+    loads = [sum(weights[each] for each in group) for group in groups]
+    assert max(loads) <= sum(weights) / len(groups) + max(weights) + 1e-9
+
+
+@pytest.mark.parametrize(
+    ("candidates", "weight", "threads", "sizes"),
+    [
+        (0, 0.002, 2, set()),
+        (1, 0.002, 2, {1}),
+        (1, 5.0, 2, {1}),
+        (64, 0.0017, 1, {64}),
+        (64, 0.0017, 2, {32}),
+        (640, 0.0017, 2, {64}),
+        (96, 0.05, 2, {8}),
+        (96, 0.09, 2, {4, 5}),
+        (8, 0.0017, 8, {8}),  # one program: each more costs as much as all of it
+        (7, 2.0, 2, {1}),
+    ],
+)
+def test_small_kernels_share_a_program_by_dozens_and_heavy_ones_by_a_few(
+    candidates, weight, threads, sizes
+):
+    """Sizes follow from weights: 32 to 64 small ones, 4 to 8 heavy ones."""
+    groups = plan([weight] * candidates, threads, PROGRAM)
+    assert {len(group) for group in groups} == sizes
+
+
+def test_a_thread_has_several_programs_where_there_is_enough():
+    """So that the last one to end does not hang over much."""
+    groups = plan([0.01] * 120, 2, PROGRAM)
+    assert len(groups) == 2 * PER_THREAD
+    assert all(len(group) * 0.01 <= LONGEST for group in groups)
+
+
+@given(st.integers(1, 100), st.integers(1, 10))
+def test_a_split_deals_out_all_of_a_group(size, parts):
+    """In parts that differ by one candidate at most."""
+    group = tuple(range(100, 100 + size))
+    pieces = split(group, parts)
+    assert sorted(each for piece in pieces for each in piece) == sorted(group)
+    assert len(pieces) == min(size, parts)
+    assert max(map(len, pieces)) - min(map(len, pieces)) <= 1
+
+
+@given(st.lists(st.text(max_size=3), max_size=50))
+def test_texts_share_an_entry_only_if_they_are_equal(texts):
+    """Equal ones are compiled once, under one name."""
+    named = entries((f"c{number}", text) for number, text in enumerate(texts))
+    assert set(named) == set(texts)
+    assert len(set(named.values())) == len(set(texts))
+
+
+def test_two_texts_of_one_entry_are_refused_with_both_candidates_named():
+    """Otherwise one would silently run as the other."""
+    with pytest.raises(CompilerBug, match=r"candidates first and third .* entry k_ "):
+        entries([("first", "a"), ("second", "a"), ("third", "b")], digits=0)
+
+
+def test_a_weight_counts_what_becomes_many_instructions():
+    """Text, divisions and roots."""
+    costs = Costs(0.016, character=1e-6, kernel=1e-3, division=1e-2)
+    assert costs.weight("a / sqrtf(b)") == pytest.approx(1e-3 + 12e-6 + 2e-2)
+    assert Costs(0.0, 1e-6).weight("a / b") == pytest.approx(5e-6)

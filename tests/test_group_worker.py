@@ -1,0 +1,132 @@
+import os
+import signal
+import sys
+import threading
+
+import pytest
+
+from steelyard_device.errors import DeviceError
+from steelyard_kernels.build import Phases, prepare
+from steelyard_kernels.group_job import Job, compile_job
+from steelyard_kernels.group_worker import Process, command
+from steelyard_kernels.library import triad
+from steelyard_kernels.targets import parse
+
+CPU = parse("cpu")
+ARRAY = ((64,), "float32")
+
+
+def text():
+    """Return a small program for this machine."""
+    program = triad.program(ARRAY, ARRAY)
+    return prepare(program, None, CPU, Phases(), aligned=True).text
+
+
+def job(seconds=None, *, timed=False):
+    """Return a job of a good candidate and a bad one."""
+    return Job((("good", text()), ("bad", "no program")), CPU, seconds, timed)
+
+
+def fake(body):
+    """Return a worker whose process runs `body` with its `connection`."""
+    script = (
+        "import os, sys, time; from multiprocessing.connection import Connection\n"
+        f"connection = Connection(int(sys.argv[-1]))\n{body}"
+    )
+    return Process([sys.executable, "-c", script])
+
+
+@pytest.fixture
+def process():
+    """Return a real worker."""
+    worker = Process(command())
+    yield worker
+    worker.close()
+
+
+def test_a_process_answers_as_this_one_does(process):
+    """The same bytes, phases and errors."""
+    here, there = compile_job(job()), process.compile(job())
+    assert there.made["good"].code.code == here.made["good"].code.code
+    assert [name for name, _ in there.made["good"].phases] == [
+        "parse",
+        "check",
+        "codegen",
+    ]
+    assert str(there.refused["bad"]) == str(here.refused["bad"])
+    assert there.refused.keys() == here.refused.keys() == {"bad"}
+    assert there.spans == ()
+
+
+def test_a_process_serves_many_jobs(process):
+    """It is started once."""
+    first, _ = process._running or process._start()
+    assert all(process.compile(job()).made for _ in range(3))
+    assert process._running[0] is first
+
+
+def test_a_process_that_hangs_is_killed_at_its_limit_and_replaced():
+    """Who ignores a limit loses the process, not the batch."""
+    worker = fake("connection.send(None); time.sleep(1000)")
+    process, _ = worker._start()
+    reply = worker.compile(job(seconds=0.0))
+    assert reply.stopped
+    assert "did not stop at its time limit of 0 s" in str(reply.error)
+    assert process.returncode == -signal.SIGKILL
+    worker.arguments = command()
+    assert worker.compile(job()).made.keys() == {"good"}
+    worker.close()
+
+
+def test_a_process_that_is_killed_half_way_says_so_and_is_replaced():
+    """As by kill -9, or for its memory."""
+    worker = fake("connection.send(None); connection.recv(); os.kill(os.getpid(), 9)")
+    reply = worker.compile(job())
+    assert reply.died
+    assert not reply.made
+    assert "ended with status -9" in str(reply.error)
+    worker.arguments = command()
+    assert worker.compile(job()).made.keys() == {"good"}
+    worker.close()
+
+
+def test_a_process_that_does_not_start_fails_all_of_its_job():
+    """Trying others would fail alike."""
+    worker = fake("sys.exit(3)")
+    reply = worker.compile(job())
+    assert reply.refused.keys() == {"good", "bad"}
+    assert "did not start (it ended with status 3)" in str(reply.refused["good"])
+
+
+def test_closing_from_another_thread_ends_a_job_that_hangs():
+    """As an interrupted batch does."""
+    worker = fake("connection.send(None); connection.recv(); time.sleep(1000)")
+    worker._start()
+    thread = threading.Timer(0.05, worker.close)
+    thread.start()
+    assert worker.compile(job()).died
+    thread.join()
+
+
+def test_closing_twice_or_before_the_start_is_nothing(process):
+    """There is nobody to end."""
+    process.close()
+    process.close()
+
+
+def test_a_library_that_is_no_nvrtc_fails_with_its_path(tmp_path):
+    """The process starts and says why it cannot compile."""
+    pytest.importorskip("cuda.bindings.nvrtc", reason="needs the cuda extra")
+    worker = Process(command(str(tmp_path / "libnothing.so")))
+    reply = worker.compile(job())
+    assert isinstance(reply.refused["good"], DeviceError)
+    assert "libnothing.so" in str(reply.refused["good"])
+
+
+def test_the_parents_end_is_the_workers_end(process):
+    """Nobody is left behind: a worker ends when its connection does."""
+    running, connection = process._start()
+    connection.close()
+    assert running.wait(timeout=60) == 0
+    process._running = None
+    assert os.getpid() != running.pid
