@@ -252,6 +252,7 @@ def test_generated_text_of_a_broadcast(golden):
         (schedule(unroll=9), "9 vectors in flight; choose 1 to 8"),
         (schedule(threads=33), "33 threads; choose a multiple of 32 up to 1024"),
         (schedule(registers=8), "allows 8 registers; choose 16 to 255"),
+        (schedule(threads=1024, registers=65), "65 registers; choose 16 to 64, or 0"),
         (schedule(2, streaming=True), "streams vectors of 8 bytes; choose vectors of"),
     ],
 )
@@ -326,6 +327,9 @@ def test_a_limit_of_registers_is_stated_and_bounds_the_estimate():
     assert cuda_lowering.lower(program, limited).kernel.registers == 24
     assert cuda_model.estimate_registers(program, limited) == 24
     assert cuda_model.estimate_registers(program, free) > 24
+    crowded = schedule(4, 8, threads=1024)
+    assert cuda_model.estimate_registers(program, crowded) == 64
+    assert cuda_model.predict(program, crowded, H200).total > 0
 
 
 def resources(program, every):

@@ -9,9 +9,9 @@ from steelyard_kernels.errors import KernelError
 from steelyard_kernels.expr import Program
 from steelyard_kernels.schedule.gpu import (
     MAX_THREADS,
-    MOST_REGISTERS,
     VECTOR_BYTES,
     WARP,
+    most_registers,
 )
 from steelyard_kernels.schedule.space import Space
 
@@ -86,11 +86,9 @@ def _out_of_range(schedule: CudaPointwise) -> str:
     if not 1 <= schedule.unroll <= MOST_VECTORS:
         wanted = f"1 to {MOST_VECTORS}"
         return f"has {schedule.unroll} vectors in flight; choose {wanted}"
-    if (
-        schedule.registers
-        and not LEAST_REGISTERS <= schedule.registers <= MOST_REGISTERS
-    ):
-        wanted = f"{LEAST_REGISTERS} to {MOST_REGISTERS}, or 0: what the block leaves"
+    most = most_registers(schedule.threads)
+    if schedule.registers and not LEAST_REGISTERS <= schedule.registers <= most:
+        wanted = f"{LEAST_REGISTERS} to {most}, or 0: what the block leaves"
         return f"allows {schedule.registers} registers; choose {wanted}"
     return ""
 

@@ -19,6 +19,7 @@ from steelyard_kernels.schedule.gpu import (
     MOST_REGISTERS,
     VECTOR_BYTES,
     Gpu,
+    most_registers,
 )
 from steelyard_kernels.schedule.model import Prediction
 from steelyard_kernels.schedule.pointwise.cuda import (
@@ -165,7 +166,7 @@ def _registers(known: Facts, schedule: CudaPointwise) -> int:
         + known.scratch
         + schedule.unroll * each
     )
-    return min(held, schedule.registers or MOST_REGISTERS)
+    return min(held, schedule.registers or most_registers(schedule.threads))
 
 
 def predict(program: Program, schedule: CudaPointwise, gpu: Gpu) -> Prediction:
