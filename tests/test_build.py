@@ -17,7 +17,17 @@ from steelyard_kernels.schedule.pointwise.schedule import Pointwise
 from steelyard_kernels.targets import machine, parse
 
 SPECS = (((100,), "float32"), ((100,), "float32"))
-PHASES = ("trace", "schedule", "lower", "verify", "emit", "parse", "check", "codegen")
+PHASES = (
+    "trace",
+    "simplify",
+    "schedule",
+    "lower",
+    "verify",
+    "emit",
+    "parse",
+    "check",
+    "codegen",
+)
 
 
 def test_a_cold_build_goes_through_every_phase():

@@ -30,6 +30,7 @@ from steelyard_kernels.schedule.strategies import (
     lower,
     strategy,
 )
+from steelyard_kernels.simplify import simplify
 from steelyard_kernels.targets import CPU, Target, device, parse
 from steelyard_kernels.verify import verify
 
@@ -164,7 +165,7 @@ def prepare(
 ) -> Source:
     """Go as far as a candidate's text; raises what made it impossible."""
     run = phases.run
-    simple = program
+    simple = run("simplify", lambda: simplify(program))
     if schedule is None:
         schedule = run(
             "schedule", lambda: heuristic(simple, device(target), aligned=aligned)

@@ -31,6 +31,7 @@ from steelyard_kernels.expr import Program
 from steelyard_kernels.facts import TargetBuild
 from steelyard_kernels.schedule import strategies
 from steelyard_kernels.schedule.strategies import Schedule
+from steelyard_kernels.simplify import simplify
 from steelyard_kernels.targets import CPU, device, parse
 from steelyard_kernels.trace import Spec, signature, trace
 
@@ -62,12 +63,14 @@ class KernelFunction:
         self, *arrays: Array | Spec, target: str = CPU
     ) -> tuple[Schedule, ...]:
         """Return every legal schedule worth trying."""
-        program = self.program(*arrays)
+        program = simplify(self.program(*arrays))
         return strategies.candidates(program, device(parse(target)))
 
     def explain(self, *arrays: Array | Spec, target: str = CPU) -> str:
         """Return the model's table of the best schedules: why one was chosen."""
-        return strategies.explain(self.program(*arrays), device(parse(target)))
+        return strategies.explain(
+            simplify(self.program(*arrays)), device(parse(target))
+        )
 
     def build(
         self,
