@@ -125,7 +125,7 @@ def elementwise(body, sources, target, lanes, per_thread=None):
     return b.kernel("elementwise", [*inputs, y, N], threads=THREADS)
 
 
-def op_case(op, lanes, dtype, expected, sources, target=None, *, ulps=0, body=None):
+def op_case(op, lanes, dtype, expected, sources, *, target=None, ulps=0, body=None):
     """Make the case of one operation on random arrays."""
     target = target or dtype
     arrays = tuple(numbers(source, seed) for seed, source in enumerate(sources))
@@ -197,7 +197,7 @@ def choices(lanes):
     """Yield comparisons, and choices by them: one flag a lane, and one for all."""
     for dtype in ALL:
         for op, function in COMPARED.items():
-            yield op_case(op, lanes, dtype, function, [dtype] * 2, bool_)
+            yield op_case(op, lanes, dtype, function, [dtype] * 2, target=bool_)
 
         def select(b, x, y):
             return b.let("select", b.let("lt", x, y), x, y)
@@ -224,7 +224,7 @@ def casts(lanes):
                 return x != 0 if target is bool_ else x
 
             yield op_case(
-                f"cast_{target.name}", lanes, source, expected, [source], target,
+                f"cast_{target.name}", lanes, source, expected, [source], target=target,
                 body=cast,
             )  # fmt: skip
 
