@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from steelyard_device.timings import timings
-from steelyard_kernels import cache, group_batch, group_worker
+from steelyard_kernels import cache, group, group_batch, group_worker
 from steelyard_kernels.binary import Built, Failed
 from steelyard_kernels.build import prepare
 from steelyard_kernels.disk import Disk
@@ -76,12 +76,12 @@ def test_a_batch_is_what_single_builds_are(nvrtc):
         )
         assert built.schedule == alone.schedule
         assert built.made.nanoseconds > 0
-    (group,) = batch.groups
-    assert sorted(group.candidates) == [*range(9)]
+    (together,) = batch.groups
+    assert sorted(together.candidates) == [*range(9)]
     assert len({id(built.binary.code) for built in batch.results}) == 1
     assert len({built.binary.entry for built in batch.results}) == 9
     total = sum(built.made.nanoseconds for built in batch.results)
-    assert total == pytest.approx(group.compile, rel=0.01)
+    assert total == pytest.approx(together.compile, rel=0.01)
 
 
 def test_a_bad_candidate_fails_alone_with_its_own_line(nvrtc, monkeypatch):
@@ -159,6 +159,32 @@ def test_a_target_that_nothing_is_made_for_is_the_callers_mistake():
         build_all([], target="cuda:sm_1")
 
 
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"threads": 0}, "threads is 0, expected 1 or more"),
+        ({"largest": 0}, "largest is 0, expected 1 or more"),
+        ({"seconds": -1.0}, "seconds is -1.0, expected 0 or more"),
+        ({"seconds": float("nan")}, "seconds is nan, expected 0 or more"),
+    ],
+)
+def test_a_number_that_cannot_be_is_the_callers_mistake(options, message):
+    """In one sentence, before anything is compiled."""
+    with pytest.raises(KernelError, match=message):
+        build_all([], **options)
+
+
+def test_one_candidate_a_program_is_what_groups_are_compared_with(nvrtc):
+    """The same code, in as many programs."""
+    candidates = some(4)
+    apart = build_all(candidates, target=GPU, levels=COLD, largest=1)
+    together = build_all(candidates, target=GPU, levels=COLD)
+    assert len(apart.groups) == 4
+    assert [each.code_hash for each in apart.results] == [
+        each.code_hash for each in together.results
+    ]
+
+
 def test_progress_counts_what_is_built_failed_and_the_same(nvrtc, monkeypatch):
     """On the caller's thread, up to all of them."""
     candidates = [*some(4), some(4)[0]]
@@ -204,7 +230,7 @@ def test_a_limit_stops_the_compiler_and_fails_the_slow_one_alone(
     """The rest of its group is built; a limit of 0 would stop them all."""
     candidates = some(4)
     slow = "\n".join(
-        f"  volatile double x{i} = sin(extent + {i}.);" for i in range(3000)
+        f"  volatile double x{i} = sin(extent + {i}.);" for i in range(8000)
     )
     spoil(monkeypatch, {candidates[1].name: slow})
     batch = build_all(
@@ -212,7 +238,7 @@ def test_a_limit_stops_the_compiler_and_fails_the_slow_one_alone(
         target=GPU,
         levels=frozenset({"disk"}),
         threads=1,
-        seconds=0.6,
+        seconds=1.0,
         processes=processes,
     )
     kinds = [type(result) for result in batch.results]
@@ -257,7 +283,7 @@ def test_a_worker_killed_half_way_costs_no_candidate(monkeypatch):
                 os.kill(process.pid, signal.SIGKILL)
             return super().compile(job)
 
-    monkeypatch.setattr(group_worker, "Process", Killed)
+    monkeypatch.setattr(group, "Process", Killed)
     batch = build_all(some(6, "cpu"), levels=COLD, processes=True, threads=1)
     assert killed
     assert all(isinstance(result, Built) for result in batch.results)

@@ -39,7 +39,7 @@ def fake(body):
 @pytest.fixture
 def process():
     """Return a real worker."""
-    worker = Process(command())
+    worker = Process(command("cpu"))
     yield worker
     worker.close()
 
@@ -73,7 +73,7 @@ def test_a_process_that_hangs_is_killed_at_its_limit_and_replaced():
     assert reply.stopped
     assert "did not stop at its time limit of 0 s" in str(reply.error)
     assert process.returncode == -signal.SIGKILL
-    worker.arguments = command()
+    worker.arguments = command("cpu")
     assert worker.compile(job()).made.keys() == {"good"}
     worker.close()
 
@@ -85,7 +85,7 @@ def test_a_process_that_is_killed_half_way_says_so_and_is_replaced():
     assert reply.died
     assert not reply.made
     assert "ended with status -9" in str(reply.error)
-    worker.arguments = command()
+    worker.arguments = command("cpu")
     assert worker.compile(job()).made.keys() == {"good"}
     worker.close()
 
@@ -117,7 +117,7 @@ def test_closing_twice_or_before_the_start_is_nothing(process):
 def test_a_library_that_is_no_nvrtc_fails_with_its_path(tmp_path):
     """The process starts and says why it cannot compile."""
     pytest.importorskip("cuda.bindings.nvrtc", reason="needs the cuda extra")
-    worker = Process(command(str(tmp_path / "libnothing.so")))
+    worker = Process(command("cuda", str(tmp_path / "libnothing.so")))
     reply = worker.compile(job())
     assert isinstance(reply.refused["good"], DeviceError)
     assert "libnothing.so" in str(reply.refused["good"])

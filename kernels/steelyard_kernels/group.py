@@ -15,11 +15,12 @@ from time import perf_counter_ns
 from typing import TYPE_CHECKING, Any, Final
 
 from steelyard_device.timings import span
-from steelyard_kernels import group_plan, group_worker
 from steelyard_kernels.build import ALL_LEVELS
+from steelyard_kernels.errors import KernelError
 from steelyard_kernels.group_batch import Batch, Candidate, Collector, Progress, Stage
-from steelyard_kernels.group_plan import Costs
+from steelyard_kernels.group_plan import LARGEST, Costs, entries, plan
 from steelyard_kernels.group_run import Group, Work, run
+from steelyard_kernels.group_worker import Here, Process, Worker, command
 from steelyard_kernels.targets import CPU, CUDA, parse
 
 if TYPE_CHECKING:
@@ -67,58 +68,77 @@ def build_all(
     progress: Callable[[Progress], None] | None = None,
     processes: bool | None = None,
     nvrtc: str | None = None,
+    largest: int = LARGEST,
 ) -> Batch:
     """Build candidates for a target; what goes wrong with one is that one's result.
 
     `seconds` limits the compilation of each. `threads` (by default one a processor)
     compile at the same time, in `processes` of their own where this process cannot
     stop its compiler or gains nothing from threads, or with the library `nvrtc`, whose
-    builds no cache keeps. `progress` is called on this thread.
+    builds no cache keeps. `progress` is called on this thread. At most `largest` are
+    compiled together: with 1, each is a program of its own, to compare with.
 
     Raises:
-        KernelError: there is no such target.
+        KernelError: there is no such target, or a number is none that can be.
     """
     started = perf_counter_ns()
-    if nvrtc is not None:
-        levels = frozenset()
-    collector = Collector(candidates, parse(target), levels, progress, aligned=aligned)
+    where = parse(target)
+    threads = _checked(threads, seconds, largest)
+    levels = ALL_LEVELS & levels if nvrtc is None else frozenset()
+    collector = Collector(candidates, where, levels, progress, aligned=aligned)
     collector.prepare()
     begun = perf_counter_ns()
-    work, groups, workers = _arranged(
-        collector, threads or len(os.sched_getaffinity(0)), seconds, processes, nvrtc
-    )
+    work = _work(collector, seconds)
+    workers = _workers(work, threads, processes, nvrtc)
+    groups = plan(work.weights, len(workers), work.costs.program, largest)
     with span("groups"):
-        done = run(work, groups, workers, collector.settle) if groups else ()
+        done = run(work, groups, workers, collector.settle)
     wall = perf_counter_ns() - begun
     return collector.batch(done, wall, started)
 
 
-def _arranged(
-    collector: Collector,
-    threads: int,
-    seconds: float | None,
-    processes: bool | None,
-    nvrtc: str | None,
-) -> tuple[Work, tuple[tuple[int, ...], ...], list[group_worker.Worker]]:
-    """Plan what is left to be compiled, and who does it."""
+def _checked(threads: int | None, seconds: float | None, largest: int) -> int:
+    """Return how many threads there are; raises KernelError for a number that is off."""
+    if threads is None:
+        threads = len(os.sched_getaffinity(0))
+    numbers: dict[str, tuple[float, int]] = {
+        "threads": (threads, 1),
+        "largest": (largest, 1),
+    }
+    if seconds is not None:
+        numbers["seconds"] = (seconds, 0)
+    for name, (value, least) in numbers.items():
+        if not value >= least:  # nor is NaN
+            raise KernelError(
+                f"build_all: {name} is {value}, expected {least} or more; "
+                f"leave {name} out for the default."
+            )
+    return threads
+
+
+def _work(collector: Collector, seconds: float | None) -> Work:
+    """Name the entries of what is left to be compiled, and weigh it."""
     costs = COSTS[collector.target.kind]
-    texts = list(collector.waiting)
-    weights = tuple(costs.weight(text) for text in texts)
-    named = group_plan.entries(
-        (collector.candidates[owners[0]].name, text)
-        for text, owners in collector.waiting.items()
+    named = entries(
+        (collector.candidates[first].name, text)
+        for text, (first, *_) in collector.waiting.items()
     )
+    parts = tuple((named[text], text) for text in collector.waiting)
+    weights = tuple(costs.weight(text) for text in collector.waiting)
+    return Work(parts, weights, collector.target, costs, seconds)
+
+
+def _workers(
+    work: Work, threads: int, processes: bool | None, nvrtc: str | None
+) -> Sequence[Worker]:
+    """Decide who compiles."""
+    kind = work.target.kind
     if processes is None:
-        saved = sum(weights) * (1 - 1 / threads)
-        alone = collector.target.kind == CPU and (seconds is not None or saved > SPAWN)
-        processes = nvrtc is not None or alone
-    if collector.target.kind == CPU and not processes:
-        threads = 1  # LLVM's locks let no two overlap
-    groups = group_plan.plan(weights, threads, costs.program)
-    parts = tuple((named[text], text) for text in texts)
-    command = group_worker.command(nvrtc)
-    workers: list[group_worker.Worker] = [
-        group_worker.Process(command) if processes else group_worker.Here()
-        for _ in range(threads)
-    ]
-    return Work(parts, weights, collector.target, costs, seconds), groups, workers
+        saved = sum(work.weights) * (1 - 1 / threads)
+        limited = work.seconds is not None and len(work.parts) > 0
+        needed = kind == CPU and (limited or saved > SPAWN)
+        processes = needed or nvrtc is not None
+    if processes:
+        return [Process(command(kind, nvrtc)) for _ in range(threads)]
+    # LLVM in two threads of one process is no faster than in one.
+    return [Here()] * (1 if kind == CPU else threads)

@@ -50,7 +50,7 @@ class Costs:
 
 
 def plan(
-    weights: Sequence[float], threads: int, program: float
+    weights: Sequence[float], threads: int, program: float, largest: int = LARGEST
 ) -> tuple[tuple[int, ...], ...]:
     """Put candidates into groups by their weights; the heaviest group comes first.
 
@@ -58,7 +58,7 @@ def plan(
     Multiprocessing Timing Anomalies", 1969). `program` is what a group costs beside
     its candidates, in seconds as the weights.
     """
-    count = _count(sum(weights), len(weights), threads, program)
+    count = _count(sum(weights), len(weights), threads, program, largest)
     groups: list[list[int]] = [[] for _ in range(count)]
     loads = [0.0] * count
     lightest = [(0.0, number) for number in range(count)]
@@ -66,13 +66,15 @@ def plan(
         _, number = heapq.heappop(lightest)
         groups[number].append(candidate)
         loads[number] += weights[candidate]
-        if len(groups[number]) < LARGEST:
+        if len(groups[number]) < largest:
             heapq.heappush(lightest, (loads[number], number))
     order = sorted(range(count), key=lambda number: -loads[number])
     return tuple(tuple(groups[number]) for number in order)
 
 
-def _count(total: float, candidates: int, threads: int, program: float) -> int:
+def _count(
+    total: float, candidates: int, threads: int, program: float, largest: int
+) -> int:
     """Return how many groups there are.
 
     As many as threads, or some times that if the fixed cost stays a small share; fewer
@@ -82,7 +84,7 @@ def _count(total: float, candidates: int, threads: int, program: float) -> int:
     wanted = threads * min(max(times, 1), PER_THREAD)
     affordable = math.ceil(total / program) if program else candidates
     count = min(wanted, max(affordable, 1))
-    least = max(math.ceil(candidates / LARGEST), math.ceil(total / LONGEST))
+    least = max(math.ceil(candidates / largest), math.ceil(total / LONGEST))
     if least > count:  # then a whole number for each thread
         count = math.ceil(least / threads) * threads
     return min(count, candidates)

@@ -3,7 +3,7 @@
 NVRTC lets threads overlap and stops when its time is up, so it runs in this process.
 LLVM does neither. A process is also what a second build of NVRTC needs.
 
-    python -m steelyard_kernels.group_worker NVRTC DESCRIPTOR
+    python -m steelyard_kernels.group_worker KIND NVRTC DESCRIPTOR
 
 is such a process. It takes jobs from a connection and answers each with its reply.
 """
@@ -22,6 +22,7 @@ from typing import Final, Protocol
 from steelyard_device.errors import DeviceError
 from steelyard_device.timings import timings
 from steelyard_kernels.group_job import Job, Reply, compile_job
+from steelyard_kernels.targets import CPU
 
 GRACE: Final = 0.5
 """Seconds that a worker may answer after its limit: NVRTC 13.0 stops within 0.4."""
@@ -51,9 +52,10 @@ class Here:
         """Do nothing: there is nobody to end."""
 
 
-def command(nvrtc: str | None = None) -> tuple[str, ...]:
-    """Return how a worker's process is started, but for its connection's descriptor."""
-    return (sys.executable, "-m", "steelyard_kernels.group_worker", nvrtc or "")
+def command(kind: str, nvrtc: str | None = None) -> tuple[str, ...]:
+    """Return how a process for a kind of target is started, but for its descriptor."""
+    module = "steelyard_kernels.group_worker"
+    return (sys.executable, "-m", module, kind, nvrtc or "")
 
 
 class Process:
@@ -134,10 +136,10 @@ class Process:
         )
 
 
-def main(nvrtc: str, descriptor: int) -> None:
+def main(kind: str, nvrtc: str, descriptor: int) -> None:
     """Serve jobs until the other end is closed."""
     with Connection(descriptor) as connection:
-        connection.send(_problem(nvrtc))
+        connection.send(_problem(kind, nvrtc))
         while True:
             try:
                 job: Job = connection.recv()
@@ -146,14 +148,18 @@ def main(nvrtc: str, descriptor: int) -> None:
             connection.send(_answer(job))
 
 
-def _problem(path: str) -> DeviceError | None:
-    """Load the NVRTC that was asked for; return why it cannot be."""
-    if not path:
-        return None
-    from steelyard_device import nvrtc
-
+def _problem(kind: str, path: str) -> DeviceError | None:
+    """Load the compiler, which is no candidate's time; return why it cannot be."""
     try:
-        nvrtc.load(path)
+        if kind == CPU:
+            from steelyard_device import llvm
+
+            llvm.host()
+        else:
+            from steelyard_device import nvrtc
+
+            nvrtc.load(path or None)
+            nvrtc.compiler()
     except DeviceError as error:
         return error
     return None
@@ -169,4 +175,4 @@ def _answer(job: Job) -> Reply:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], int(sys.argv[2]))
+    main(sys.argv[1], sys.argv[2], int(sys.argv[3]))
