@@ -1,0 +1,83 @@
+"""The LLVM IR of GPU kernels run on this machine, thread after thread.
+
+Only for kernels whose threads do not talk to each other. What differs from the text
+that LLVM's PTX is made of: address spaces, who a thread is (two parameters more), and
+rounding to bfloat16, which no CPU's LLVM does right.
+"""
+
+import ctypes
+import re
+
+import numpy as np
+
+from steelyard_device import llvm
+from steelyard_kernels.dtypes import bfloat16
+from steelyard_kernels.emit import llvm_convert
+from steelyard_kernels.emit.llvm_text import Writer, spell
+from steelyard_kernels.loops import typed
+
+SCALARS = {"i": ctypes.c_int32, "f": ctypes.c_double, "b": ctypes.c_bool}
+
+
+def joined(texts):
+    """Return the program of several emitted texts, without bounds of their blocks."""
+    lines = "\n".join(texts).splitlines()
+    kept = [line for line in lines if not line.startswith(("!", "target"))]
+    kept = [line.replace(", !llvm.loop !9", "") for line in kept]
+    declared = sorted({line for line in kept if line.startswith("declare")})
+    rest = [line for line in kept if not line.startswith("declare")]
+    return "\n".join([*declared, *rest, ""])
+
+
+def load(texts, entries):
+    """Return a function `run(entry, blocks, threads, *args)` over emitted texts."""
+    text = re.sub(r" addrspace\(\d\)", "", joined(texts))
+    text = re.sub(
+        r"define ptx_kernel (.*?)\(", r"define \1(i32 %tid, i32 %ctaid, ", text
+    )
+    text = text.replace(", )", ")")
+    text = re.sub(r"declare .*ptx.sreg.*\n", "", text)
+    text = re.sub(
+        r"call i32 @llvm.nvvm.read.ptx.sreg.(\w+).x\(\)", r"add i32 %\1, 0", text
+    )
+    text, roundings = _rounded_in_integers(text)
+    addresses = llvm.link(llvm.assemble(roundings + text), entries)
+
+    def run(entry, blocks, threads, *args):
+        slots = [_slot(arg) for arg in args]
+        kinds = [ctypes.c_int32, ctypes.c_int32, *[type(slot) for slot in slots]]
+        kernel = ctypes.CFUNCTYPE(None, *kinds)(addresses[entry])
+        for block in range(blocks):
+            for thread in range(threads):
+                kernel(thread, block, *slots)
+
+    return run
+
+
+def _slot(value):
+    if isinstance(value, np.ndarray):
+        return ctypes.c_void_p(value.ctypes.data)
+    return SCALARS[np.asarray(value).dtype.kind](value)
+
+
+def _rounded_in_integers(text):
+    """Call what the CPU's emitter rounds to bfloat16 with, and return that too."""
+    pattern = r"fptrunc (<(\d+) x float>|float) (%\S+) to (?:<\d+ x bfloat>|bfloat)"
+    lanes = {int(match[2] or 1) for match in re.finditer(pattern, text)}
+
+    def called(match):
+        count = int(match[2] or 1)
+        result = spell("bfloat", count)
+        return f"call {result} @bfloat16_{count}({match[1]} {match[3]})"
+
+    return re.sub(pattern, called, text), "".join(map(_rounding, sorted(lanes)))
+
+
+def _rounding(lanes):
+    w, result = Writer(llvm.host()), spell("bfloat", lanes)
+    bits = w.put(llvm_convert.narrow(w, "%x", typed(bfloat16, lanes)))
+    half = w.put(f"bitcast {spell('i16', lanes)} {bits} to {result}")
+    w.do(f"ret {result} {half}")
+    body = "\n".join(w.lines)
+    wide = spell("float", lanes)
+    return f"define internal {result} @bfloat16_{lanes}({wide} %x) {{\n{body}\n}}\n"
