@@ -1,11 +1,15 @@
 # Two commands: `make bench` weighs the shipped kernels here, `make test` checks everything.
+# `make builds` weighs what is only built, for GPUs that need not be here: minutes.
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: bench test lint types clean
+.PHONY: bench builds test lint types clean
 
 bench: .venv/ready
-	$(BIN)/steelyard run suites
+	$(BIN)/steelyard run suites -k "not cuda and not fusion"
+
+builds: .venv/ready
+	$(BIN)/steelyard run suites -k "cuda or fusion" --blocks 2
 
 test: .venv/ready
 	$(BIN)/pytest

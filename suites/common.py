@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from steelyard.work import CallableWork
 from steelyard_kernels import KernelFunction
 from steelyard_kernels.bind import BoundKernel
+from steelyard_kernels.facts import TargetBuild
 from steelyard_kernels.schedule import strategies
 from steelyard_kernels.targets import machine
 
@@ -28,6 +29,14 @@ _PACKAGES: Final = {"numba": "numba", "inductor": "torch"}
 def available(*names: str) -> list[str]:
     """Return the peers among ``names`` that are installed, importing none of them."""
     return [n for n in names if importlib.util.find_spec(_PACKAGES[n]) is not None]
+
+
+def cuda_targets() -> list[str]:
+    """Return the GPU that is built for where its compiler is installed: no GPU needed."""
+    found = importlib.util.find_spec("cuda") and importlib.util.find_spec(
+        "cuda.bindings"
+    )
+    return ["cuda:sm_90a"] if found else []
 
 
 def modes_of(n: int) -> tuple[str, ...]:
@@ -113,13 +122,46 @@ class BoundSequence:
             for work in self._works:
                 work.launch()
 
+    def build(self, cache: str) -> None:
+        """Build them all again."""
+        for work in self._works:
+            work.build(cache)
+
     def facts(self) -> Mapping[str, Any]:
         """Return the sums of bytes and operations: each kernel reads its arguments."""
-        each = [work.facts() for work in self._works]
-        return {
-            name: sum(int(str(facts[name])) for facts in each)
-            for name in ("bytes", "operations")
-        }
+        return _added([work.facts() for work in self._works])
+
+
+class BuildSequence:
+    """Builds of several kernels, one after another, for a target."""
+
+    def __init__(self, builds: Sequence[TargetBuild]) -> None:
+        self._builds = builds
+
+    def build(self, cache: str) -> None:
+        """Build them all again."""
+        for one in self._builds:
+            one.build(cache)
+
+    def facts(self) -> Mapping[str, Any]:
+        """Return sums, and of registers the most that one of them needs."""
+        each = [one.facts() for one in self._builds]
+        most = max(facts["registers"] for facts in each)
+        return {**_added(each), "registers": most}
+
+
+ADDED: Final = ("bytes", "operations", "spill_bytes", "shared_bytes", "code_bytes")
+"""Facts of several kernels that are told as one's by their sum."""
+
+
+def _added(each: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    sums = {
+        name: sum(int(facts[name]) for facts in each)
+        for name in ADDED
+        if all(name in facts for facts in each)
+    }
+    shared = {name: each[0][name] for name in ("target", "compiler")}
+    return {**sums, **shared}
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,6 +175,15 @@ class InTurn:
         """Bind them all."""
         return BoundSequence(
             [one.bind(*(arrays[place] for place in at)) for one, at in self.kernels]
+        )
+
+    def for_target(self, target: str, *specs: tuple[tuple[int, ...], str]) -> Any:
+        """Build them all for a target."""
+        return BuildSequence(
+            [
+                one.for_target(target, *(specs[place] for place in at))
+                for one, at in self.kernels
+            ]
         )
 
     def __call__(self, *arrays: Array) -> None:

@@ -368,3 +368,20 @@ def test_a_range_that_is_none_is_refused(text, said):
     with pytest.raises(SteelyardError) as caught:
         parse_override(text)
     assert said in str(caught.value)
+
+
+def test_values_that_only_an_override_asks_for_are_not_swept():
+    """They are listed where a value is unknown, and read as words."""
+
+    @benchmark(target=axis("cpu", default="cpu", others=["cuda:sm_80", "cuda:sm_90a"]))
+    def made(b, target):
+        return b.launch(len, b.input(1, name="x"))
+
+    assert [case.id for case in select([made])] == ["made"]
+    name, values = parse_override("target=cpu,cuda:sm_80")
+    found = select([made], overrides={name: values})
+    assert [case.id for case in found] == ["made", "made[target=cuda:sm_80]"]
+    with pytest.raises(SteelyardError, match="cuda:sm_80, cuda:sm_90a"):
+        select([made], overrides={"target": ["cuda:sm_10"]})
+    with pytest.raises(SteelyardError, match="two values that read 'cpu'"):
+        benchmark(target=axis("cpu", others=["cpu"]))(lambda b, target: None)

@@ -30,7 +30,12 @@ def cases(small):
     return [pytest.param(case, id=name) for name, case in found.items()]
 
 
-@pytest.mark.parametrize("case", cases(small=True))
+def launched(params):
+    """Leave out what is only built, for a machine that is not here."""
+    return [one for one in params if "cuda" not in one.id]
+
+
+@pytest.mark.parametrize("case", launched(cases(small=True)))
 def test_each_impl_of_each_benchmark_is_right_at_a_ragged_size(case):
     """A launch agrees with the case's float64 reference, whatever implements it."""
     prepared = PreparedCase(case, Settings())
@@ -42,7 +47,9 @@ def test_each_case_can_be_described_and_says_how_it_is_weighed(case):
     """Listing needs no buffers; the modes fit what the case launches."""
     description = case.describe()
     builds = [mode for mode in case.modes() if mode.quantity == "build"]
-    assert not builds or isinstance(description.call.target, KernelFunction)
+    only = description.call.built_for
+    assert not builds or only or hasattr(description.call.target, "for_target")
+    assert not only or len(builds) == len(case.modes())
 
 
 def test_every_kernel_of_the_library_has_its_builds_weighed():
@@ -57,13 +64,17 @@ def test_every_kernel_of_the_library_has_its_builds_weighed():
 
 
 def test_the_default_grid_is_short_enough_for_two_minutes():
-    """Points times four blocks times 0.2 s: a tenth of sampling, as much around it."""
+    """Points times four blocks times 0.2 s: a tenth of sampling, as much around it.
+
+    What `make bench` leaves to `make builds` is not in it.
+    """
     points = [
         (case.id, mode)
         for one in BENCHMARKS
         for case in one.cases()
         for mode in case.modes()
         if case.axes.get("impl") not in {"numba", "inductor"}
+        and not {"cuda", "fusion"} & set(re.findall(r"\w+", case.id))
     ]
     assert len(points) == len(set(points)) <= 155
 
@@ -95,3 +106,43 @@ def test_asv_takes_no_function_of_a_suite_for_a_benchmark():
         module = sys.modules[one.function.__module__]
         names = [n for n, v in vars(module).items() if inspect.isroutine(v)]
         assert not [name for name in names if taken.match(name)]
+
+
+@pytest.mark.parametrize("name", ["space", "group", "build", "fusion"])
+def test_what_is_only_built_says_what_came_of_it(name, monkeypatch):
+    """Sizes and times of many builds, resources of one; nothing is launched."""
+    if name not in {one.name for one in BENCHMARKS}:
+        pytest.skip("needs the cuda extra")
+    pytest.importorskip("cuda.bindings.nvrtc", reason="needs the cuda extra")
+    (one,) = (each for each in BENCHMARKS if each.name == name)
+    module = sys.modules[one.function.__module__]
+    if name in {"space", "group"}:  # a few of them
+        monkeypatch.setattr(module, "GROUP", 3)
+        monkeypatch.setattr(module, "build_space", few_of(module.build_space))
+    for case in one.cases({"target": ["cuda:sm_90a"]})[-2:]:
+        prepared = PreparedCase(case, Settings())
+        prepared.work.build("cold")
+        facts = prepared.facts()
+        assert facts["target"] == "cuda:sm_90a"
+        if name == "space":
+            assert facts["distinct"] <= facts["candidates"] == 3
+            assert facts["compile_ns"] > 0
+        elif name == "group":
+            assert facts["candidates"] == 3
+        else:
+            assert facts["registers"] > 0
+
+
+def few_of(build_space):
+    """Return `build_space` of the first three candidates."""
+    from steelyard_kernels.compiling import spaces
+
+    def few(point):
+        every = spaces.candidates
+        try:
+            spaces.candidates = lambda point: every(point)[:3]
+            return build_space(point)
+        finally:
+            spaces.candidates = every
+
+    return few

@@ -25,14 +25,17 @@ class Axis:
 
     values: tuple[Any, ...]
     default: Any = _NONE
+    others: tuple[Any, ...] = ()
+    """What ``-p`` may ask for besides; not swept by default."""
 
 
-def axis(*values: Any, default: Any = _NONE) -> Axis:
-    """Declare an axis with a default.
+def axis(*values: Any, default: Any = _NONE, others: Sequence[Any] = ()) -> Axis:
+    """Declare an axis with a default, or with values that only ``-p`` asks for.
 
-    Old case ids stay what they were when such an axis is added to a benchmark.
+    Old case ids stay what they were when an axis with a default is added to a
+    benchmark.
     """
-    return Axis(values, default)
+    return Axis(values, default, tuple(others))
 
 
 def text_of(value: Any) -> str:
@@ -67,23 +70,24 @@ def declared(name: str, given: Sequence[Any] | Axis) -> Axis:
     Raises:
         SteelyardError: it has none, two that read the same, or one that is not plain.
     """
+    others = given.others if isinstance(given, Axis) else ()
     values = given.values if isinstance(given, Axis) else given
     if isinstance(values, str) or not isinstance(values, Iterable):
         raise SteelyardError(f"{name} is {values!r}. Give it a list of values.")
     try:
-        listed = tuple(map(plain, values))
+        listed, others = (tuple(map(plain, some)) for some in (values, others))
     except TypeError as error:
         raise SteelyardError(f"{name} has the value {error}. Name it by one.") from None
     if not listed:
         raise SteelyardError(f"{name} has no values. Give it at least one.")
-    texts = [text_of(value) for value in listed]
+    texts = [text_of(value) for value in (*listed, *others)]
     for text in texts:
         if texts.count(text) > 1:
             raise SteelyardError(
                 f"{name} has two values that read {text!r}; case ids must differ. "
                 "Leave one out."
             )
-    return Axis(listed, given.default if isinstance(given, Axis) else _NONE)
+    return Axis(listed, given.default if isinstance(given, Axis) else _NONE, others)
 
 
 def parse_override(text: str) -> tuple[str, list[Any]]:
@@ -101,7 +105,7 @@ def parse_override(text: str) -> tuple[str, list[Any]]:
 
 
 def _values(text: str, part: str) -> list[Any]:
-    if ":" not in part:
+    if ":" not in part or part[0].isalpha():  # cuda:sm_90a is a word
         return [_value(part)]
     try:
         start, stop, step = part.split(":")

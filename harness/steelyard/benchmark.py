@@ -258,10 +258,14 @@ def _allowed(
         name: [
             value
             for asked in values
-            for value in _listed_or_number(one.axes[name].values, asked)
+            for value in _listed_or_number(_listable(one.axes[name]), asked)
         ]
         for name, values in replaced.items()
     }
+
+
+def _listable(axis: Axis) -> tuple[Any, ...]:
+    return (*axis.values, *axis.others)
 
 
 def _listed_or_number(listed: Sequence[Any], asked: Any) -> list[Any]:
@@ -281,7 +285,7 @@ def _check_values(able: Sequence[Benchmark], replaced: Mapping[str, Any]) -> Non
     for name, values in replaced.items():
         for value in values:
             if able and not any(_allowed(one, {name: [value]})[name] for one in able):
-                known = {text_of(v) for one in able for v in one.axes[name].values}
+                known = {text_of(v) for one in able for v in _listable(one.axes[name])}
                 raise SteelyardError(
                     f"-p {name}={value}: no benchmark lists this value of axis {name}; "
                     f"expected one of {_listed(known)}."

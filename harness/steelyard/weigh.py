@@ -64,6 +64,8 @@ def weigh(
             extra["collapsed"] = _collapsed(prepared)
             if mode.quantity == "latency" and mode.cache == "warm":
                 found = _ledger(prepared, mode, record)
+            if mode.quantity == "build":
+                facts = prepared.facts()  # of the last build, no longer of the first
             if mode.cache == "first":
                 found = ledger.first(prepared.starts)
                 facts |= _second(prepared)

@@ -49,7 +49,7 @@ def _resources(built: Built) -> dict[str, object]:
         "tensor_core": found.tensor_core,
         "local_memory": found.local_loads + found.local_stores,
         "opcodes": dict(found.opcodes),
-        "compile_ns": made.nanoseconds,
+        "compiler_ns": made.nanoseconds,
     }
 
 

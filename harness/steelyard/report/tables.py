@@ -126,26 +126,40 @@ def _columns(group: Sequence[Row], shared: set[str]) -> Iterator[Column]:
         yield Column("doubts", lambda row: ", ".join(row.doubts), right=False)
 
 
-SECOND: Final = "second_kernel_ns"
 RESOURCES: Final = {
     "registers": "registers",
     "spill_bytes": "spills",
     "shared_bytes": "shared",
+    "candidates": "candidates",
+    "distinct": "distinct",
 }
-"""Facts of a thread or block of a GPU's code, and their columns."""
+"""Facts of a GPU's code, by thread and by block, or of many builds, and their columns."""
+
+TIMES: Final = {
+    "second_kernel_ns": "second kernel",
+    "lower_ns": "lower",
+    "emit_ns": "emit",
+    "compile_ns": "compile",
+    "wall_ns": "wall",
+}
+"""Facts in nanoseconds; of many builds summed over workers, but for the wall."""
 
 
 def _of_builds(group: Sequence[Row]) -> Iterator[Column]:
-    if any(row.fact(SECOND) for row in group):
-        yield Column("second kernel", _second, sheds=1)
+    for name, title in TIMES.items():
+        if any(row.fact(name) for row in group):
+            yield Column(title, _fact_time(name), sheds=1)
     for name, title in RESOURCES.items():
         if any(row.fact(name) is not None for row in group):
             yield Column(title, _resource(name), sheds=2)
 
 
-def _second(row: Row) -> str:
-    time = row.fact(SECOND)
-    return units.duration(time) if time else text.NOTHING
+def _fact_time(name: str) -> Callable[[Row], str]:
+    def cell(row: Row) -> str:
+        time = row.fact(name)
+        return units.duration(time) if time else text.NOTHING
+
+    return cell
 
 
 def _resource(name: str) -> Callable[[Row], str]:

@@ -1,0 +1,144 @@
+"""All candidates of a kernel (hidet#426): how many, how many distinct, how long.
+
+A row is a whole space, built cold in groups: its size, its distinct codes, and what
+lowering, emitting and compiling took, summed over workers, beside the wall.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any, Final
+
+from steelyard import Builder, axis, benchmark
+from steelyard.handles import Call
+from steelyard_kernels.binary import Failed
+from steelyard_kernels.build import build
+from steelyard_kernels.compiling.points import Point
+from steelyard_kernels.compiling.spaces import Space, build_space, candidates
+from steelyard_kernels.group import Candidate, build_all
+from steelyard_kernels.library import examples
+
+from .build import OTHERS
+from .common import cuda_targets
+
+KERNELS: Final = ["triad", "bias_layernorm"]
+GROUP: Final = 64
+"""Candidates that are built together and apart: what seeds/002's factor of 8 is of."""
+
+
+class SpaceBuild:
+    """All candidates of a kernel, built again and again."""
+
+    def __init__(self, point: Point) -> None:
+        self._point = point
+        self._space: Space = build_space(point)
+
+    def build(self, cache: str) -> None:
+        """Build the whole space; its candidates are always built cold."""
+        del cache
+        self._space = build_space(self._point)
+
+    def facts(self) -> Mapping[str, Any]:
+        """Return the sizes and times of the last time."""
+        return {
+            "target": self._point.target,
+            **_compiler(self._space),
+            **self._space.facts(),
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Everything:
+    """A kernel's whole space, for `Builder.build`."""
+
+    kernel: str
+
+    def for_target(
+        self, target: str, *specs: tuple[tuple[int, ...], str]
+    ) -> SpaceBuild:
+        """Build it once."""
+        return SpaceBuild(Point(self.kernel, (), specs, target))
+
+
+class ManyBuild:
+    """Some candidates of one program, built together or each alone."""
+
+    def __init__(
+        self, chosen: Sequence[Candidate], target: str, *, alone: bool
+    ) -> None:
+        self._chosen = chosen
+        self._target = target
+        self._alone = alone
+        self.build("cold")
+
+    def build(self, cache: str) -> None:
+        """Build them all, on as many threads either way."""
+        del cache
+        failed = self._each() if self._alone else self._together()
+        assert not failed, failed[0].error
+
+    def facts(self) -> Mapping[str, Any]:
+        """Say how many they are."""
+        return {"target": self._target, "candidates": len(self._chosen)}
+
+    def _together(self) -> list[Failed]:
+        batch = build_all(self._chosen, target=self._target, levels=frozenset())
+        return [one for one in batch.results if isinstance(one, Failed)]
+
+    def _each(self) -> list[Failed]:
+        with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
+            made = list(pool.map(self._one, self._chosen))
+        return [one for one in made if isinstance(one, Failed)]
+
+    def _one(self, candidate: Candidate) -> Any:
+        return build(
+            candidate.program,
+            candidate.schedule,
+            name=candidate.name,
+            target=self._target,
+            levels=frozenset(),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Many:
+    """As many candidates of a kernel as make a group, for `Builder.build`."""
+
+    kernel: str
+    alone: bool
+
+    def for_target(self, target: str, *specs: tuple[tuple[int, ...], str]) -> ManyBuild:
+        """Build them once."""
+        chosen = candidates(Point(self.kernel, (), specs, target))[:GROUP]
+        assert len(chosen) == GROUP
+        return ManyBuild(chosen, target, alone=self.alone)
+
+
+def _compiler(space: Space) -> dict[str, Any]:
+    built = space.batch.distinct
+    return {"compiler": built[0].compiler} if built else {}
+
+
+if cuda_targets():
+
+    @benchmark(
+        kernel=axis(*KERNELS, others=[k for k in examples.SHAPES if k not in KERNELS]),
+        target=axis(*cuda_targets(), others=OTHERS),
+    )
+    def space(b: Builder, kernel: str, target: str) -> Call:
+        """Build every candidate of one kernel."""
+        specs = examples.specs(kernel)
+        b.mode("build/cold")
+        handles = [b.input(*spec, name=f"x{n}") for n, spec in enumerate(specs)]
+        return b.build(Everything(kernel), *handles, target=target)
+
+    @benchmark(impl=["group", "single"], target=axis(*cuda_targets(), others=OTHERS))
+    def group(b: Builder, impl: str, target: str) -> Call:
+        """Build 64 candidates of triad as one group, or as a program each."""
+        specs = examples.specs("triad")
+        b.mode("build/cold")
+        handles = [b.input(*spec, name=f"x{n}") for n, spec in enumerate(specs)]
+        return b.build(Many("triad", impl == "single"), *handles, target=target)
