@@ -2,9 +2,10 @@
 
 A scalar is a C variable; a float16 or bfloat16 is its bits, an `unsigned short`. A
 vector is one variable a lane (`v3_0`, `v3_1`), of halves one a pair of lanes (an
-`unsigned`, lane 0 low): the front end then has nothing to take apart, memory moves
-in words of 16 bytes, and what is packed stays packed. A vector whose lanes are all
-one scalar is that scalar: it has no parts (`uniform`). In memory a bool is a byte.
+`unsigned`, lane 0 low): memory moves in words of 16 bytes, and what is packed stays
+packed. NVRTC made the same instructions of 30 operations on 8 lanes from variables in
+72 ms, from structs in 87 and from arrays in 103. A vector whose lanes are all one
+scalar is that scalar: it has no parts (`uniform`). In memory a bool is a byte.
 """
 
 from __future__ import annotations
