@@ -361,4 +361,5 @@ def test_halves_widen_once_however_often_they_are_used():
         )
         name = "f16" if dtype is float16 else "bf16"
         text = emit(kernel)
-        assert text[text.index("#line") :].count(f"{name}_low(") == 2
+        assert text[text.index("#line") :].count(f" {name}_low(") == 2
+        assert (" f16_low(" in text) == (dtype is float16)  # no helper it does not call

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from steelyard_kernels.dtypes import HALVES
 from steelyard_kernels.emit import cuda_memory
 from steelyard_kernels.emit.cuda_helpers import preamble
-from steelyard_kernels.emit.cuda_operations import copy, own
+from steelyard_kernels.emit.cuda_template import copy, own
 from steelyard_kernels.emit.cuda_text import ELEMENT, STORED, register
 from steelyard_kernels.emit.cuda_values import Values
 from steelyard_kernels.errors import Unsupported

@@ -18,7 +18,7 @@ from steelyard_kernels.dtypes import (
     int32,
     int64,
 )
-from steelyard_kernels.emit.cuda_operations import Template, own
+from steelyard_kernels.emit.cuda_template import Template, declare, own
 from steelyard_kernels.emit.cuda_text import is_packed, parts, register
 from steelyard_kernels.loops import Buffer, Type, typed
 
@@ -41,15 +41,15 @@ def load(type_: Type, how: str, mask: str, *, packed: bool) -> Template:
     for the whole) or "lanes"; `packed` says that a private buffer holds pairs.
     """
     if how == "lanes" or mask == "lanes":
-        return _declared(type_, _by_lane(type_, mask, packed=packed))
+        return declare(type_, _by_lane(type_, mask, packed=packed))
     if how == "private":
         before: list[str] = []
         values = _private(type_, packed=packed)
     else:
         before, values = _words(type_, int(how.removeprefix("word:")))
     if mask == "none":
-        return Template((*before, *_declared(type_, values).lines))
-    zeros = _declared(type_, ["0"] * parts(type_)).lines
+        return Template((*before, *declare(type_, values).lines))
+    zeros = declare(type_, ["0"] * parts(type_)).lines
     pairs = zip(own(type_), values, strict=True)
     assigned = ", ".join(f"{name} = {value}" for name, value in pairs)
     inside = [f"  {line}" for line in (*before, f"{assigned};")]
@@ -107,12 +107,6 @@ def array(buffer: Buffer, name: str, extent: int) -> str:
 
 def _one(buffer: Buffer) -> Type:
     return typed(buffer.dtype)
-
-
-def _declared(type_: Type, values: list[str]) -> Template:
-    pairs = zip(own(type_), values, strict=True)
-    spelled = ", ".join(f"{name} = {value}" for name, value in pairs)
-    return Template((f"{register(type_)} {spelled};",))
 
 
 def _word(type_: Type, size: int) -> tuple[str, int]:

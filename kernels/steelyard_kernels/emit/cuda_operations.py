@@ -13,21 +13,14 @@ Guide, "Mathematical Functions"), and instructions seen for sm_90a:
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from steelyard_kernels.dtypes import HALVES, bool_, float32, float64, int32, int64
-from steelyard_kernels.emit.cuda_text import (
-    ELEMENT,
-    SHORT,
-    is_packed,
-    parts,
-    register,
-    scalar,
-)
+from steelyard_kernels.emit.cuda_template import Template, declare, rounded
+from steelyard_kernels.emit.cuda_text import ELEMENT, SHORT, is_packed, parts, scalar
 from steelyard_kernels.errors import Unsupported
-from steelyard_kernels.loops import Type, typed
+from steelyard_kernels.loops import Type
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -108,14 +101,6 @@ BITS: Final = frozenset(  # take halves as bits; all else takes their float32 tw
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Template:
-    """Lines to `format` with the result's name and the arguments', and helpers."""
-
-    lines: tuple[str, ...]
-    helpers: frozenset[str] = frozenset()
-
-
 Names: TypeAlias = "Sequence[str]"  # of one argument: a placeholder a lane or part
 
 
@@ -171,72 +156,6 @@ FAMILIES: Final = {
     "int64": INT,
     "bool": BOOL,
 }
-
-
-def rounded(values: Sequence[str], result: Type) -> list[str]:
-    """Round lanes, in float32, to a half result's parts; others are as they are."""
-    if result.dtype not in HALVES:
-        return list(values)
-    name = SHORT[result.dtype]
-    if result.lanes == 1:
-        return [f"{name}_round({values[0]})"]
-    pairs = zip(values[::2], values[1::2], strict=True)
-    return [f"{name}_pack({low}, {high})" for low, high in pairs]
-
-
-def declare(result: Type, values: Sequence[str]) -> Template:
-    """Return the declaration of a result by its parts."""
-    spelled = [
-        f"{name} = {value}" for name, value in zip(own(result), values, strict=True)
-    ]
-    line = f"{register(result)} {', '.join(spelled)};"
-    return Template((line,), _helpers(line))
-
-
-@cache
-def own(result: Type) -> list[str]:
-    """Return the placeholders of a result's parts."""
-    if result.lanes == 1:
-        return ["{0}"]
-    return [f"{{0}}_{k}" for k in range(parts(result))]
-
-
-def _helpers(line: str) -> frozenset[str]:
-    return frozenset(name for name in HELPED if f"{name}(" in line)
-
-
-HELPED: Final = (
-    *("min_nan", "max_nan", "round_to_odd"),
-    *(
-        f"{n}_{what}"
-        for n in SHORT.values()
-        for what in ("low", "high", "round", "pack")
-    ),
-)
-
-
-@cache
-def widen(source: Type, *, uniform: bool) -> Template:
-    """Return the declaration of a half value's float32 twin."""
-    name = SHORT[source.dtype]
-    if uniform:
-        return declare(typed(float32), [f"{name}_low({{1}})"])
-    values = [
-        f"{name}_{half}({{1}}_{k})"
-        for k in range(parts(source))
-        for half in ("low", "high")
-    ]
-    return declare(typed(float32, source.lanes), values)
-
-
-@cache
-def copy(type_: Type, *, uniform: bool, declared: bool) -> Template:
-    """Return the assignment of a value to a variable, which it may declare."""
-    source = ["{1}" if uniform else name.replace("{0}", "{1}") for name in own(type_)]
-    if declared:
-        return declare(type_, source)
-    pairs = zip(own(type_), source, strict=True)
-    return Template((f"{', '.join(f'{a} = {b}' for a, b in pairs)};",))
 
 
 def _cast(names: Names, source: DType, target: DType) -> list[str]:

@@ -9,14 +9,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from steelyard_kernels.dtypes import HALVES
-from steelyard_kernels.emit.cuda_operations import BITS, copy, matrix, template, widen
+from steelyard_kernels.emit.cuda_operations import BITS, matrix, template
+from steelyard_kernels.emit.cuda_template import copy, widen
 from steelyard_kernels.emit.cuda_text import Writer, is_packed, register, widened
 from steelyard_kernels.loops import Const, Let, Var
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from steelyard_kernels.emit.cuda_operations import Template
+    from steelyard_kernels.emit.cuda_template import Template
     from steelyard_kernels.emit.cuda_text import Ref
     from steelyard_kernels.loops import Operand
 
