@@ -9,7 +9,7 @@ import json
 from functools import cache
 from hashlib import blake2b
 from importlib import resources
-from importlib.abc import Traversable
+from importlib.resources.abc import Traversable
 from typing import TYPE_CHECKING, Final
 
 from steelyard_kernels.expr import Constant, Program, operands
