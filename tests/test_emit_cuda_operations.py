@@ -1,5 +1,6 @@
 """Every operation of the loop IR as CUDA C++: run on the host, compiled for GPUs."""
 
+import re
 import shutil
 
 import gpu_cases
@@ -64,6 +65,18 @@ def test_packed_halves_stay_packed(dtype):
     assert made.count("F2FP") == 4
     assert made.count("FADD") == 8
     assert made.count("PRMT") <= (8 if dtype is bfloat16 else 0)
+
+
+def test_the_line_of_every_operation_is_golden(golden):
+    """As scalars and as pairs, in every type: what stands before the store."""
+    lines = []
+    for lanes in (1, 2):
+        for family in ("arithmetic", "functions", "choices", "casts"):
+            for case in getattr(gpu_cases, family)(lanes):
+                text = emit(case.kernel).partition("#line")[2]
+                before = re.search(r"  (.*);\n  if \(\w+\)(?: \{\n)? .*y.*=", text)
+                lines.append(f"{case.name}: {before[1]}")
+    golden("\n".join(lines) + "\n")
 
 
 def test_a_matrix_product_takes_one_shape():

@@ -131,8 +131,8 @@ class _Emitter:
         made = cuda_memory.load(type_, how, mask, packed=packed)
         name = w.define(node.var)
         if type_.dtype.kind == "int":
-            self.w.wraps.add(node.var.name)
-        self.w.put(made, name, self.buffers[buffer.name], index, flag)
+            w.wraps.add(node.var.name)
+        w.put(made, name, self.buffers[buffer.name], index, flag)
 
     def store(self, node: Store) -> None:
         w, type_, buffer = self.w, node.value.type, node.buffer
@@ -149,7 +149,7 @@ class _Emitter:
             uniform=uniform,
             streaming=node.streaming,
         )
-        self.w.put(made, value, self.buffers[buffer.name], index, flag)
+        w.put(made, value, self.buffers[buffer.name], index, flag)
 
     def mask(self, mask: Operand | None) -> tuple[str, str]:
         """Return whether a mask is one condition or one a lane, and its spelling."""
