@@ -19,12 +19,13 @@ from steelyard_kernels.schedule.gpu import (
     WARP,
     extent_slot,
     index_type,
-    most_registers,
 )
 from steelyard_kernels.schedule.normalization.cuda import (
     RELOAD_UNROLL,
     CudaNormalization,
+    allowance,
     check,
+    demand,
 )
 from steelyard_kernels.schedule.normalization.emitter import PassEmitter, Visit
 from steelyard_kernels.schedule.normalization.outline import UNIFORM
@@ -118,7 +119,7 @@ class GroupEmitter(PassEmitter[ThreadValues]):
             "kernel",
             order,
             threads=schedule.block,
-            registers=schedule.registers or most_registers(schedule.block),
+            registers=schedule.registers or allowance(demand(self.rows), schedule),
         )
 
     def _place(self) -> Operand:

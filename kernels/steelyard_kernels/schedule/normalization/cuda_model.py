@@ -9,7 +9,7 @@ which is a load's latency, its reductions and its instructions.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
 from math import gcd, hypot
 from typing import Final
@@ -22,6 +22,7 @@ from steelyard_kernels.schedule.gpu import (
     VECTOR_BYTES,
     WARP,
     Gpu,
+    most_registers,
 )
 from steelyard_kernels.schedule.model import Prediction
 from steelyard_kernels.schedule.normalization.cuda import (
@@ -29,6 +30,7 @@ from steelyard_kernels.schedule.normalization.cuda import (
     RELOAD_UNROLL,
     CudaNormalization,
     Demand,
+    allowance,
     batches,
     crowded,
     demand,
@@ -48,13 +50,16 @@ from steelyard_kernels.schedule.pointwise.cuda_model import (
 
 # Threads of a row that are always worth trying; others fit a number of vectors each.
 THREADS: Final = (32, 64, 128, 256, 512, 1024)
-FITTED: Final = (1, 2, 3, 4, 5, 6, 8)
+FITTED: Final = (1, 2, 3, 4, 5, 6, 7, 8, 12)
 # Warps side by side in a block: one for few rows, four as quack has, and more.
 SIDES: Final = (1, 4, 8)
 UNROLLS: Final = (1, 2, 4)
 # Vectors that a thread holds of all its rows at most, and the best schedules returned.
-MOST_VECTORS: Final = 16
-MOST_CANDIDATES: Final = 128
+MOST_VECTORS: Final = 20
+MOST_CANDIDATES: Final = 112
+# The best of them are tried with fewer registers as well, if those are enough.
+LIMITED: Final = 16
+LIMIT_SHARE: Final = 0.8
 
 # Five shuffles with their additions; a barrier with the slots written and read around
 # it; and how much later the last warp of a block comes for each that there is.
@@ -193,7 +198,7 @@ def lane_choices(rows: Rows, *, aligned: bool) -> tuple[int, ...]:
 def thread_choices(extent: int, lanes: int) -> tuple[int, ...]:
     """Return how many threads may share a row, so that most have a vector each."""
     vectors = extent // lanes
-    most = min(MAX_THREADS, max(WARP, -(-vectors // WARP) * WARP))
+    most = min(MAX_THREADS, max(2 * WARP, -(-vectors // WARP) * WARP))
     fitted = {-(-vectors // (count * WARP)) * WARP for count in FITTED}
     return tuple(sorted(t for t in fitted | set(THREADS) if WARP <= t <= most))
 
@@ -212,7 +217,10 @@ def variants(
         for side, unroll in product(sides if threads == WARP else (1,), unrolls):
             if side * unroll > 1 and rows.rows < side * unroll * gpu.multiprocessors:
                 continue
-            if unroll > 1 and (count * unroll > MOST_VECTORS or each.keep == "reload"):
+            if each.keep == "reload":
+                if unroll > 1:
+                    continue
+            elif count * unroll > MOST_VECTORS:
                 continue
             schedule = CudaNormalization(
                 lanes, threads, count, side, unroll, each.statistics, each.keep
@@ -241,7 +249,7 @@ def predict(moved: int, schedule: CudaNormalization, each: Cut, gpu: Gpu) -> Pre
     does, rows = each.work, each.rows
     blocks = -(-rows.rows // schedule.per_block)
     active = max(1, min(blocks, gpu.multiprocessors))
-    need = min(schedule.registers or registers(each.demand, schedule), 255)
+    need = schedule.registers or allowance(each.demand, schedule)
     resident = max(1, gpu.blocks_resident(schedule.block, need))
     beside = min(resident, -(-blocks // gpu.multiprocessors))
     issued = schedule.rows * row_instructions(schedule, does)
@@ -258,7 +266,8 @@ def predict(moved: int, schedule: CudaNormalization, each: Cut, gpu: Gpu) -> Pre
     arithmetic = blocks * issued / (active * ISSUE_RATE)
     walked = rows.rows * rows.extent
     near = walked * does.columns / schedule.unroll / (active * NEAR_RATE)
-    near += walked * does.again / (L2_SHARE * gpu.memory_rate)
+    stays = moved / max(1, blocks) * beside * active <= 2 * gpu.l2_bytes  # half is read
+    near += walked * does.again / gpu.memory_rate / (L2_SHARE if stays else 1.0)
     memory = hypot(moved / gpu.memory_rate, flight)
     memory *= 1 + ROWS_SHARE * (schedule.unroll - 1)
     longest = max(memory, arithmetic, near)
@@ -306,7 +315,29 @@ def rank(
         for schedule in variants(each, gpu, lanes)
     ]
     found.sort(key=lambda row: (row[1].total, row[0]))
-    return found[:MOST_CANDIDATES]
+    del found[MOST_CANDIDATES:]
+    made = {(each.statistics, each.keep): each for each in cuts(program)}
+    for schedule, _ in found[:LIMITED]:
+        each = made[schedule.statistics, schedule.keep]
+        limited = denser(schedule, each, gpu)
+        if limited is not None:
+            found.append((limited, predict(moved, limited, each, gpu)))
+    return sorted(found, key=lambda row: (row[1].total, row[0]))
+
+
+def denser(
+    schedule: CudaNormalization, each: Cut, gpu: Gpu
+) -> CudaNormalization | None:
+    """Return the schedule with the registers that let one more block fit, if it may.
+
+    A fifth less than it needs is worth trying, and may spill.
+    """
+    need = allowance(each.demand, schedule)
+    more = gpu.blocks_resident(schedule.block, need) + 1
+    most = most_registers(schedule.block * more)
+    if need <= most or most < LIMIT_SHARE * need:
+        return None
+    return replace(schedule, registers=most)
 
 
 def candidates(
