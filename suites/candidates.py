@@ -6,16 +6,13 @@ lowering, emitting and compiling took, summed over workers, beside the wall.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, Final
 
 from steelyard import Builder, axis, benchmark
 from steelyard.handles import Call
 from steelyard_kernels.binary import Failed
-from steelyard_kernels.build import build
 from steelyard_kernels.compiling.points import Point
 from steelyard_kernels.compiling.spaces import Space, build_space, candidates
 from steelyard_kernels.group import Candidate, build_all
@@ -77,30 +74,16 @@ class ManyBuild:
     def build(self, cache: str) -> None:
         """Build them all, on as many threads either way."""
         del cache
-        failed = self._each() if self._alone else self._together()
+        largest = 1 if self._alone else GROUP
+        batch = build_all(
+            self._chosen, target=self._target, levels=frozenset(), largest=largest
+        )
+        failed = [one for one in batch.results if isinstance(one, Failed)]
         assert not failed, failed[0].error
 
     def facts(self) -> Mapping[str, Any]:
         """Say how many they are."""
         return {"target": self._target, "candidates": len(self._chosen)}
-
-    def _together(self) -> list[Failed]:
-        batch = build_all(self._chosen, target=self._target, levels=frozenset())
-        return [one for one in batch.results if isinstance(one, Failed)]
-
-    def _each(self) -> list[Failed]:
-        with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
-            made = list(pool.map(self._one, self._chosen))
-        return [one for one in made if isinstance(one, Failed)]
-
-    def _one(self, candidate: Candidate) -> Any:
-        return build(
-            candidate.program,
-            candidate.schedule,
-            name=candidate.name,
-            target=self._target,
-            levels=frozenset(),
-        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -133,7 +133,8 @@ def _build(
             raise KernelError(known.error)
         if known is not None:
             reuse = "code" in levels
-            return _restored(program, target, known, phases, reuse=reuse)
+            with span("restore"):
+                return _restored(program, target, known, phases, reuse=reuse)
     source = prepare(program, schedule, target, phases, aligned=aligned)
     try:
         code, function = _code(source, phases, reuse="code" in levels)
@@ -151,8 +152,10 @@ def _build(
 def _recalled(
     program: Program, schedule: Schedule | None, target: Target, *, aligned: bool
 ) -> tuple[str, tuple[Entry, bytes] | Refused | None]:
-    named = key(program, schedule, target, aligned=aligned)
-    return named, recall(named)
+    with span("key"):
+        named = key(program, schedule, target, aligned=aligned)
+    with span("read"):
+        return named, recall(named)
 
 
 def prepare(

@@ -9,6 +9,7 @@ from steelyard_kernels.binary import Built, Failed
 from steelyard_kernels.errors import KernelError
 from steelyard_kernels.schedule import strategies
 from steelyard_kernels.schedule.gpu import Gpu
+from steelyard_kernels.simplify import simplify
 from steelyard_kernels.targets import device, parse
 
 
@@ -57,7 +58,7 @@ def _estimate(built: Built) -> dict[str, object]:
     """Return what the model expected; it knows nothing of nothing."""
     if strategies.is_nothing(built.program):
         return {}
-    program, schedule = built.program, built.schedule
+    program, schedule = simplify(built.program), built.schedule
     return {"estimated_registers": strategies.estimated_registers(program, schedule)}
 
 

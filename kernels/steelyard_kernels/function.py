@@ -20,6 +20,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from steelyard_device.timings import span
 from steelyard_kernels import bind as binding
 from steelyard_kernels import dtypes
 from steelyard_kernels.binary import Built, Failed
@@ -105,8 +106,9 @@ class KernelFunction:
             aligned=aligned,
             levels=levels,
         )
-        self._builds[key] = built
-        self._conventions.pop(key, None)
+        with span("remember"):  # and forget the last, which unloads its code
+            self._builds[key] = built
+            self._conventions.pop(key, None)
         return built
 
     def for_target(

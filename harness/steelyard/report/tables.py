@@ -151,7 +151,7 @@ def _of_builds(group: Sequence[Row]) -> Iterator[Column]:
             yield Column(title, _fact_time(name), sheds=1)
     for name, title in RESOURCES.items():
         if any(row.fact(name) is not None for row in group):
-            yield Column(title, _resource(name), sheds=2)
+            yield Column(title, _resource(name))
 
 
 def _fact_time(name: str) -> Callable[[Row], str]:

@@ -125,7 +125,8 @@ class Here:
             where = f"{built.phase}: " if built.phase else ""
             return Sample(taken, dict(built.phases), {}, f"{where}{built.error}")
         phases = dict(built.phases) if count == 1 else {}
-        return Sample(taken / count, phases, facts_of(built))
+        with span("what came of it"):
+            return Sample(taken / count, phases, facts_of(built))
 
 
 class Worker:

@@ -27,6 +27,7 @@ from steelyard_kernels.library.examples import Spec
 from steelyard_kernels.schedule import strategies
 from steelyard_kernels.schedule.gpu import GPUS
 from steelyard_kernels.schedule.strategies import Schedule
+from steelyard_kernels.simplify import simplify
 from steelyard_kernels.targets import device, parse, parse_all
 
 Axis = int | str
@@ -81,7 +82,7 @@ def ready(point: Point) -> Ready:
     arrays = tuple((shape, dtypes.of(dtype)) for shape, dtype in point.arrays)
     chosen = None
     if point.schedule or point.registers:
-        chosen = _schedule(point, kernel.program(*arrays))
+        chosen = _schedule(point, simplify(kernel.program(*arrays)))
     return Ready(point, kernel, arrays, chosen)
 
 

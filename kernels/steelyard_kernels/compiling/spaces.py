@@ -12,9 +12,7 @@ from steelyard_kernels.binary import Built, Failed
 from steelyard_kernels.compiling.points import Point, ready
 from steelyard_kernels.compiling.report import HASH, NOTHING
 from steelyard_kernels.facts import facts_of
-from steelyard_kernels.group import Batch, Candidate, Progress, build_all
-from steelyard_kernels.schedule import strategies
-from steelyard_kernels.targets import device, parse
+from steelyard_kernels.group import Batch, Candidate, Progress, build_all, candidates_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -59,9 +57,7 @@ class Space:
 def candidates(point: Point) -> tuple[Candidate, ...]:
     """Return every candidate of a point."""
     _, kernel, arrays, _ = ready(point)
-    program = kernel.program(*arrays)
-    every = strategies.candidates(program, device(parse(point.target)))
-    return tuple(Candidate(one.label, program, one) for one in every)
+    return candidates_of(kernel, *arrays, target=point.target)
 
 
 def build_space(

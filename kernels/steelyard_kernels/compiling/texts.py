@@ -14,6 +14,7 @@ from steelyard_kernels import expr, loops_print
 from steelyard_kernels.build import Phases, Source, prepare
 from steelyard_kernels.compiling.points import Point, ready
 from steelyard_kernels.errors import KernelError
+from steelyard_kernels.simplify import simplify
 from steelyard_kernels.targets import CPU, parse
 
 KINDS: Final = {
@@ -71,7 +72,7 @@ def _source(point: Point) -> Source:
 
 
 def _stages(source: Source) -> Iterator[tuple[str, str]]:
-    yield "program", expr.text(source.program)
+    yield "program", expr.text(simplify(source.program))
     chosen = source.schedule
     yield "schedule", f"{chosen.strategy} {chosen.label}\n{chosen}\n"
     yield "loops", loops_print.text(source.kernel)
