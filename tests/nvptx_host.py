@@ -1,8 +1,8 @@
 """The LLVM IR of GPU kernels run on this machine, thread after thread.
 
 Only for kernels whose threads do not talk to each other. What differs from the text
-that LLVM's PTX is made of: address spaces, who a thread is (two parameters more), and
-rounding to bfloat16, which no CPU's LLVM does right.
+that LLVM's PTX is made of: address spaces, who a thread is (two parameters more), the
+GPU's rsqrt, and rounding to bfloat16, which no CPU's LLVM does right.
 """
 
 import ctypes
@@ -17,6 +17,16 @@ from steelyard_kernels.emit.llvm_text import Writer, spell
 from steelyard_kernels.loops import typed
 
 SCALARS = {"i": ctypes.c_int32, "f": ctypes.c_double, "b": ctypes.c_bool}
+
+
+RSQRT = """
+declare float @llvm.sqrt.f32(float)
+define internal float @rsqrt(float %x) {
+  %root = call float @llvm.sqrt.f32(float %x)
+  %result = fdiv float 1.0, %root
+  ret float %result
+}
+"""
 
 
 def joined(texts):
@@ -40,8 +50,10 @@ def load(texts, entries):
     text = re.sub(
         r"call i32 @llvm.nvvm.read.ptx.sreg.(\w+).x\(\)", r"add i32 %\1, 0", text
     )
+    text = re.sub(r"declare .*llvm.(sqrt.f32|nvvm.rsqrt).*\n", "", text)
+    text = text.replace("@llvm.nvvm.rsqrt.approx.f(", "@rsqrt(")
     text, roundings = _rounded_in_integers(text)
-    addresses = llvm.link(llvm.assemble(roundings + text), entries)
+    addresses = llvm.link(llvm.assemble(RSQRT + roundings + text), entries)
 
     def run(entry, blocks, threads, *args):
         slots = [_slot(arg) for arg in args]

@@ -242,7 +242,7 @@ class Emitter:
             f"  %{buffer.name} = alloca [{extent} x {element}], align {align}"
         )
 
-    def fence(self, _node: Fence) -> None:
+    def fence(self, node: Fence) -> None:  # noqa: ARG002 - all are one
         """Order streaming stores."""
         if self.w.host.architecture == "x86_64":
             self.w.do(self.w.call("void", "llvm.x86.sse.sfence"))
@@ -289,7 +289,7 @@ class Emitter:
                 edges.append((ref(first), before))
             w.lines.append(_phi(result, *edges))
 
-    def hint(self, _node: For) -> str:
+    def hint(self, node: For) -> str:  # noqa: ARG002 - for those who override it
         """Return what a loop's branch tells the code generator."""
         return ""
 

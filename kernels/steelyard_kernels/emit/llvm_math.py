@@ -181,11 +181,30 @@ def fma(w: Writer, type_: str, lanes: int, args: tuple[str, str, str]) -> str:
 
 
 def rsqrt(w: Writer, x: str, type_: Type) -> str:
-    """Return 1 / sqrt(x): two operations, each rounded correctly."""
+    """Return 1 / sqrt(x): two operations, each rounded correctly.
+
+    A GPU has an instruction for float32, within 2 ulp (PTX ISA, `rsqrt.approx`), which
+    is what the CUDA library's rsqrtf is.
+    """
     s = Lanes(w, type_)
+    if w.host.architecture == "nvptx64":
+        return _each_lane(s, "llvm.nvvm.rsqrt.approx.f", x)
     name = f"llvm.sqrt.{mangle(ELEMENT[s.dtype], s.lanes)}"
     root = w.put(w.call(s.type, name, (s.type, x)))
     return f"fdiv {s.type} {s.number(1.0)}, {root}"
+
+
+def _each_lane(s: Lanes, name: str, x: str) -> str:
+    """Return a function of one float32 of every lane, as an expression."""
+    w, value = s.writer, "poison"
+    if s.lanes == 1:
+        return w.call("float", name, ("float", x))
+    for lane in range(s.lanes):
+        one = w.put(f"extractelement {s.type} {x}, i64 {lane}")
+        one = w.put(w.call("float", name, ("float", one)))
+        last = f"insertelement {s.type} {value}, float {one}, i64 {lane}"
+        value = w.put(last) if lane + 1 < s.lanes else last
+    return value
 
 
 def exp(w: Writer, x: str, type_: Type) -> str:

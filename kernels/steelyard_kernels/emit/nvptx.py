@@ -1,17 +1,18 @@
 """LLVM IR of a loop kernel for one thread of a GPU: what differs from the CPU's.
 
 For a single kernel's latency: `steelyard_device.nvptx` makes a cubin of it. The text is
-the same for all architectures. Halves convert by the GPU's own instructions; division
-and sqrt are rounded correctly; exp, log and rsqrt are the CPU's (`llvm_math`), so that
-the last bit may differ from what NVRTC's library gives. What there is no need to spell
-here (asynchronous copies, matrices) is `Unsupported`: NVRTC builds it.
+the same for all architectures. What is emitted gives the bits that NVRTC's code gives:
+every operation is rounded correctly, or the one instruction that NVRTC takes as well.
+What is the CUDA library's (exp, log), and what there is no need to spell here
+(asynchronous copies, matrices), is `Unsupported`: NVRTC builds it.
 """
 
 from __future__ import annotations
 
+from itertools import product
 from typing import TYPE_CHECKING, Final
 
-from steelyard_kernels.dtypes import bool_
+from steelyard_kernels.dtypes import HALVES, bool_, float32, float64
 from steelyard_kernels.emit.llvm import Emitter, ascii_only, ref
 from steelyard_kernels.emit.llvm_text import ELEMENT, memory, register
 from steelyard_kernels.emit.unrolled import is_spelled_out, spelled_out
@@ -47,6 +48,8 @@ ADDRESSES: Final = {
     "register": "ptr",  # LLVM's registers in the end, its generic memory at first
     "stack": "ptr",
 }
+FLOATS: Final = (*HALVES, float32, float64)
+LIBRARY: Final = frozenset(product(("exp", "log"), FLOATS)) | {("rsqrt", float64)}
 SHARED_ALIGNMENT: Final = 16  # bytes: the widest access
 ROLLED: Final = """
 !9 = distinct !{!9, !8}
@@ -122,6 +125,8 @@ class _NvptxEmitter(Emitter):
 
     def let(self, node: Let) -> None:
         """Emit an operation."""
+        if (node.op, node.var.type.dtype) in LIBRARY:
+            raise _only_nvrtc(f"{node.op} of {node.var.type}")
         own = OWN.get(node.op)
         if own is None:
             super().let(node)
@@ -196,16 +201,17 @@ class _NvptxEmitter(Emitter):
             raise _only_nvrtc(node.op)
         self.w.do(self.w.call("void", "llvm.nvvm.barrier0"))
 
-    def prefetch(self, _node: Prefetch) -> None:
+    def prefetch(self, node: Prefetch) -> None:
         """Emit nothing: PTX does not say that an address outside is harmless."""
 
-    def fence(self, _node: Fence) -> None:
+    def fence(self, node: Fence) -> None:
         """Emit nothing: whoever waits for the launch sees all that it wrote."""
 
-    def parallel(self, _node: Parallel) -> None:
+    def parallel(self, node: Parallel) -> None:
         """Refuse: blocks are dealt out by the launch."""
         raise Unsupported(
-            "threads of a GPU take no chunks; choose a schedule made for cuda."
+            f"threads of a GPU take no chunks of {node.chunk}; choose a schedule made "
+            "for cuda."
         )
 
 
