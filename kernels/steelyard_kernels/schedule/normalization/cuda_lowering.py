@@ -95,6 +95,7 @@ class GroupEmitter(PassEmitter[ThreadValues]):
         self.schedule = schedule
         self.ragged = rows.rows % schedule.per_block != 0
         self.group = Group(self.b.number(0), 1)  # until the kernel begins
+        self.begin: Operand = self.b.number(0)  # of the thread's first vector
         self.leads: Operand | None = None
         self.tail: Operand | None = None  # whether this thread has the guarded vector
         self.tail_mask: Operand | None = None
@@ -133,6 +134,7 @@ class GroupEmitter(PassEmitter[ThreadValues]):
             thread = b.at("rem", thread, WARP)
         self.group = Group(thread, schedule.threads // WARP)
         self.leads = b.let("eq", thread, b.number(0))
+        self.begin = b.at("mul", thread, self.lanes)
         rest = self.rows.extent // self.lanes % schedule.threads
         if rest:
             self.tail = b.let("lt", thread, b.number(rest))
@@ -190,7 +192,7 @@ class GroupEmitter(PassEmitter[ThreadValues]):
         Where kept values lie in registers their loop must be unrolled.
         """
         b, lanes, threads = self.b, self.lanes, self.schedule.threads
-        begin = b.at("mul", self.group.thread, lanes)
+        begin = self.begin
         whole, rest = divmod(self.rows.extent // lanes, threads)
         carried = first
         if whole == 1:

@@ -54,11 +54,12 @@ FITTED: Final = (1, 2, 3, 4, 5, 6, 7, 8, 12)
 # Warps side by side in a block: one for few rows, four as quack has, and more.
 SIDES: Final = (1, 4, 8)
 UNROLLS: Final = (1, 2, 4)
-# Vectors that a thread holds of all its rows at most, and the best schedules returned.
-MOST_VECTORS: Final = 20
-MOST_CANDIDATES: Final = 112
+# Elements that a thread holds of all its rows at most: code grows with them, and the
+# compiler takes 0.3 s. And how many of the best schedules are worth trying.
+MOST_ELEMENTS: Final = 96
+MOST_CANDIDATES: Final = 100
 # The best of them are tried with fewer registers as well, if those are enough.
-LIMITED: Final = 16
+LIMITED: Final = 8
 LIMIT_SHARE: Final = 0.8
 
 # Five shuffles with their additions; a barrier with the slots written and read around
@@ -220,7 +221,7 @@ def variants(
             if each.keep == "reload":
                 if unroll > 1:
                     continue
-            elif count * unroll > MOST_VECTORS:
+            elif count * lanes * unroll > MOST_ELEMENTS:
                 continue
             schedule = CudaNormalization(
                 lanes, threads, count, side, unroll, each.statistics, each.keep
