@@ -22,6 +22,7 @@ from .build import OTHERS
 from .common import cuda_targets
 
 KERNELS: Final = ["triad", "bias_layernorm"]
+SMALL: Final = ("copy", "triad", "scale", "adam_m", "adam_v", "adam_update")
 GROUP: Final = 64
 """Candidates that are built together and apart: what seeds/002's factor of 8 is of."""
 
@@ -88,16 +89,29 @@ class ManyBuild:
 
 @dataclass(frozen=True, slots=True)
 class Many:
-    """As many candidates of a kernel as make a group, for `Builder.build`."""
+    """As many small candidates as make a group, for `Builder.build`."""
 
-    kernel: str
     alone: bool
 
-    def for_target(self, target: str, *specs: tuple[tuple[int, ...], str]) -> ManyBuild:
+    def for_target(self, target: str) -> ManyBuild:
         """Build them once."""
-        chosen = candidates(Point(self.kernel, (), specs, target))[:GROUP]
-        assert len(chosen) == GROUP
-        return ManyBuild(chosen, target, alone=self.alone)
+        return ManyBuild(small(target), target, alone=self.alone)
+
+
+def _elements(one: Candidate) -> int:
+    schedule: Any = one.schedule  # of a broadcast on a GPU
+    return int(schedule.lanes * schedule.unroll)
+
+
+def small(target: str) -> list[Candidate]:
+    """Return the candidates of all broadcasts with the fewest elements a thread."""
+    every = [
+        one
+        for kernel in SMALL
+        for one in candidates(Point(kernel, (), examples.specs(kernel), target))
+    ]
+    every.sort(key=_elements)
+    return every[:GROUP]
 
 
 def _compiler(space: Space) -> dict[str, Any]:
@@ -120,8 +134,6 @@ if cuda_targets():
 
     @benchmark(impl=["group", "single"], target=axis(*cuda_targets(), others=OTHERS))
     def group(b: Builder, impl: str, target: str) -> Call:
-        """Build 64 candidates of triad as one group, or as a program each."""
-        specs = examples.specs("triad")
+        """Build 64 small candidates in groups, or as a program each."""
         b.mode("build/cold")
-        handles = [b.input(*spec, name=f"x{n}") for n, spec in enumerate(specs)]
-        return b.build(Many("triad", impl == "single"), *handles, target=target)
+        return b.build(Many(impl == "single"), target=target)
