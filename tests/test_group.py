@@ -1,5 +1,6 @@
 import os
 import signal
+import sys
 import threading
 from collections import Counter
 from dataclasses import replace
@@ -312,7 +313,7 @@ def test_stages_add_up_over_workers_and_on_the_wall(nvrtc):
     with timings() as recorded:
         batch = build_all(some(6), target=GPU, levels=COLD, threads=2)
     stages = {stage.name: stage for stage in batch.stages}
-    assert list(stages) == ["lower", "verify", "emit", "compile"]
+    assert list(stages) == ["simplify", "lower", "verify", "emit", "compile"]
     assert stages["compile"].nanoseconds == sum(group.wall for group in batch.groups)
     assert sum(stage.wall for stage in batch.stages) <= batch.wall
     rows = {row.path: row for row in recorded.rows()}
@@ -341,3 +342,36 @@ def test_shared_functions_stand_once_in_a_program():
     assert '#line 1 "k_a"\nextern "C"' in program
     assert "__launch_bounds__(8) k_b(int n)" in program
     assert "kernel(" not in program
+
+
+def test_a_builder_that_ignores_its_limit_is_replaced(monkeypatch):
+    """Who hangs fails by name; those it was compiled with are built by the next."""
+    candidates = some(6, "cpu")
+    spoil_cpu(monkeypatch, candidates[2].name)
+    script = (
+        "import sys, time\n"
+        "from steelyard_kernels import group_worker\n"
+        "def answer(job, own=group_worker._answer):\n"
+        "    if any('; hang' in text for _, text in job.parts): time.sleep(1000)\n"
+        "    return own(job)\n"
+        "group_worker._answer = answer\n"
+        "group_worker.main('cpu', '', int(sys.argv[-1]))\n"
+    )
+    started = [sys.executable, "-c", script]
+    monkeypatch.setattr(group, "command", lambda *_: started)
+    monkeypatch.setattr(group_worker, "GRACE", 0.0)
+    batch = build_all(candidates, levels=COLD, threads=1, seconds=0.5)
+    kinds = [type(result) for result in batch.results]
+    assert kinds == [Built, Built, Failed, Built, Built, Built]
+    assert "did not stop at its time limit of 0.5 s" in batch.results[2].error
+
+
+def spoil_cpu(monkeypatch, label):
+    """Mark the text of one candidate for this machine."""
+
+    def prepared(program, schedule, *rest, **options):
+        source = prepare(program, schedule, *rest, **options)
+        mark = "; hang\n" if schedule.label == label else ""
+        return replace(source, text=source.text + mark)
+
+    monkeypatch.setattr(group_batch, "prepare", prepared)

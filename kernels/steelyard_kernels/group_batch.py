@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from time import perf_counter_ns
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from steelyard_device.errors import LLVMError
 from steelyard_kernels.binary import Built, Code, Failed
@@ -28,9 +28,6 @@ from steelyard_kernels.targets import CPU, Target
 
 if TYPE_CHECKING:
     from steelyard_device.cpu import Function
-
-PHASES: Final = ("look up", "schedule", "lower", "verify", "emit", "link", "keep")
-"""A candidate's phases on the calling thread."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,6 +108,7 @@ class Collector:
         self._sources: dict[int, Source] = {}
         self._keys: dict[int, str] = {}
         self._results: dict[int, Built | Failed] = {}
+        self._compilers: set[str] = set()
         self._kept: set[int] = set()
         self._hashes: set[str] = set()
         self._built = 0
@@ -165,8 +163,8 @@ class Collector:
         waiting = list(self.waiting.values())
         for part, made in outcome.made.items():
             first, *_ = waiting[part]
-            for phase in made.phases:
-                self._phases[first].record(*phase)
+            self._phases[first].done += made.phases
+            self._compilers |= {name for name, _ in made.phases}
             self._made(waiting[part], made.code)
         for part, error in outcome.refused.items():
             for index in waiting[part]:
@@ -249,11 +247,10 @@ class Collector:
         sums: dict[str, int] = {}
         for phases in self._phases:
             for name, nanoseconds in phases.done:
-                sums[name] = sums.get(name, 0) + nanoseconds
-        # What the compiler was for each candidate is in the groups.
-        own = {name: sums[name] for name in PHASES if name in sums}
+                if name not in self._compilers:  # which are in the groups
+                    sums[name] = sums.get(name, 0) + nanoseconds
         compiling = Stage("compile", sum(group.wall for group in groups), wall)
-        return (*(Stage(name, each, each) for name, each in own.items()), compiling)
+        return (*(Stage(name, each, each) for name, each in sums.items()), compiling)
 
 
 def _is_verdict(error: Exception) -> bool:

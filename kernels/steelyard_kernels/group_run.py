@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from time import perf_counter_ns
 from typing import Final
 
-from steelyard_device.timings import listening, record, span
+from steelyard_device.timings import listening, span
 from steelyard_kernels.group_job import Job, Made, Reply
 from steelyard_kernels.group_plan import Costs, split
 from steelyard_kernels.group_worker import Worker
@@ -96,7 +96,9 @@ def run(
                     job = _job(work, task)
                     future = pool.submit(_timed, workers[number], number, task, job)
                     running[future] = task
-                for future in wait(running, return_when=FIRST_COMPLETED).done:
+                with span("wait"):
+                    ended = wait(running, return_when=FIRST_COMPLETED).done
+                for future in ended:
                     group, reply = future.result()
                     free.append(group.worker)
                     done.append(group)
@@ -129,10 +131,7 @@ def limit(work: Work, task: Task) -> float | None:
 def _timed(worker: Worker, number: int, task: Task, job: Job) -> tuple[Group, Reply]:
     started = perf_counter_ns()
     with span("compile"):
-        begun = perf_counter_ns()
         reply = worker.compile(job)
-        if reply.spans:  # of another process
-            record("process", begun, perf_counter_ns() - begun, reply.spans)
     wall = perf_counter_ns() - started
     return Group(task.members, number, started, wall, reply.nanoseconds), reply
 

@@ -20,7 +20,7 @@ from time import perf_counter_ns
 from typing import Final, Protocol
 
 from steelyard_device.errors import DeviceError
-from steelyard_device.timings import timings
+from steelyard_device.timings import record, span, timings
 from steelyard_kernels.group_job import Job, Reply, compile_job
 from steelyard_kernels.targets import CPU
 
@@ -71,7 +71,8 @@ class Process:
     def compile(self, job: Job) -> Reply:
         """Compile in the process."""
         try:
-            process, connection = self._running or self._start()
+            with span("start process"):
+                process, connection = self._running or self._start()
         except DeviceError as error:
             return Reply(refused={entry: error for entry, _ in job.parts})
         limit = None if job.seconds is None else job.seconds + GRACE
@@ -81,6 +82,7 @@ class Process:
             stopped = not connection.poll(limit)
             if not stopped:
                 reply: Reply = connection.recv()
+                record("process", started, perf_counter_ns() - started, reply.spans)
                 return reply
             why = (
                 f"the compilation did not stop at its time limit of {job.seconds:g} s "
