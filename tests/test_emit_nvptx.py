@@ -197,12 +197,16 @@ def test_a_block_adds_up_by_shuffles_a_barrier_and_shared_memory():
 
 def test_streaming_stores_are_the_first_to_leave_the_caches():
     """One instruction a word of 16 bytes, of any type."""
-    for dtype, words in (("float32", 1), ("float16", 1), ("float64", 2)):
-        lanes = 8 if dtype == "float16" else 4
+    for dtype, lanes, name, words in (
+        ("float32", 4, "v4.b32", 1),
+        ("float16", 8, "v4.b32", 1),
+        ("float64", 4, "v2.b64", 2),
+        ("bool", 16, "v4.b32", 1),
+    ):
         kernel = pointwise(
             library.copy, ((1 << 20,), dtype), lanes=lanes, streaming=True
         )
-        assert nvptx.assembly(emit(kernel), ARCH).count("st.global.cs.v2.b64") == words
+        assert nvptx.assembly(emit(kernel), ARCH).count(f"st.global.cs.{name}") == words
         assert resources(kernel).stores_128 == words
 
 

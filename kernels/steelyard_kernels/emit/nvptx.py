@@ -50,7 +50,7 @@ ADDRESSES: Final = {
 }
 FLOATS: Final = (*HALVES, float32, float64)
 LIBRARY: Final = frozenset(product(("exp", "log"), FLOATS)) | {("rsqrt", float64)}
-SHARED_ALIGNMENT: Final = 16  # bytes: the widest access
+WORD: Final = 16  # bytes of the widest access
 ROLLED: Final = """
 !9 = distinct !{!9, !8}
 !8 = !{!"llvm.loop.unroll.disable"}
@@ -64,7 +64,7 @@ def emit(kernel: Kernel, *, entry: str = "kernel") -> str:
     """
     from steelyard_device.llvm import Host
 
-    host = Host(TRIPLE, "any", frozenset(), SHARED_ALIGNMENT)
+    host = Host(TRIPLE, "any", frozenset(), WORD)
     emitter = _NvptxEmitter(host)
     body = emitter.entry(kernel)
     parameters = ", ".join([_parameter(p) for p in kernel.parameters])
@@ -142,31 +142,32 @@ class _NvptxEmitter(Emitter):
         self, node: Store, value: tuple[str, str], at: tuple[str, str], align: int
     ) -> None:
         """Store without a mask; a streaming store by its own instruction."""
-        type_ = node.value.type
-        if node.streaming and align >= 16:
-            self.stream(value, at, type_.lanes * type_.dtype.bytes // 16)
+        if node.streaming and align >= WORD:
+            self.stream(value, at, node.value.type)
         else:
             spelled = f"{value[0]} {value[1]}, {at[0]} {at[1]}, align {align}"
             self.w.do(f"store {spelled}")
 
-    def stream(self, value: tuple[str, str], at: tuple[str, str], words: int) -> None:
+    def stream(self, value: tuple[str, str], at: tuple[str, str], type_: Type) -> None:
         """Store words of 16 bytes that are the first to leave the caches.
 
         LLVM's PTX has no way to say so but the instruction itself.
         """
-        w, pairs = self.w, f"<{2 * words} x i64>"
-        whole = w.put(f"bitcast {value[0]} {value[1]} to {pairs}")
-        for word in range(words):
-            halves = [
-                w.put(f"extractelement {pairs} {whole}, i64 {2 * word + k}")
-                for k in range(2)
-            ]
-            to = w.put(f"getelementptr i8, {at[0]} {at[1]}, i64 {16 * word}")
-            args = ", ".join([f"{at[0]} {to}", *[f"i64 {half}" for half in halves]])
-            w.do(
-                'call void asm sideeffect "st.global.cs.v2.b64 [$0], {$1, $2};", '
-                f'"l,l,l,~{{memory}}"({args})'
-            )
+        w, size = self.w, type_.lanes * type_.dtype.bytes
+        width, letter = (64, "l") if type_.dtype.bytes == 8 else (32, "r")
+        count = 8 * WORD // width  # parts of a word
+        vector = f"<{8 * size // width} x i{width}>"
+        whole = w.put(f"bitcast {value[0]} {value[1]} to {vector}")
+        slots = ", ".join([f"${k + 1}" for k in range(count)])
+        letters = "".join([f"{letter}," for _ in range(count)])
+        how = f'"st.global.cs.v{count}.b{width} [$0], {{{slots}}};"'
+        for word in range(size // WORD):
+            to = w.put(f"getelementptr i8, {at[0]} {at[1]}, i64 {WORD * word}")
+            args = f"{at[0]} {to}"
+            for k in range(count * word, count * (word + 1)):
+                part = w.put(f"extractelement {vector} {whole}, i64 {k}")
+                args += f", i{width} {part}"
+            w.do(f'call void asm sideeffect {how}, "l,{letters}~{{memory}}"({args})')
 
     def alloc(self, node: Alloc) -> None:
         """Reserve a block's memory beside the kernel, a thread's in its entry."""
@@ -176,8 +177,7 @@ class _NvptxEmitter(Emitter):
             return
         room = f"[{ref(buffer.extent)} x {memory(typed(buffer.dtype))}]"
         self.shared.append(
-            f"@{buffer.name} = internal addrspace(3) global {room} poison, "
-            f"align {SHARED_ALIGNMENT}"
+            f"@{buffer.name} = internal addrspace(3) global {room} poison, align {WORD}"
         )
 
     def loop(self, node: For) -> None:
