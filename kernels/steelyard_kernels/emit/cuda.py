@@ -40,6 +40,7 @@ if TYPE_CHECKING:
 
     from steelyard_kernels.loops import Operand
 
+MOST_REGISTERS = 255  # a thread can have: no bound at all
 COPY_BYTES = {4: "ca", 8: "ca", 16: "cg"}  # of cp.async; 16 may go round the L1
 
 
@@ -90,9 +91,10 @@ class _Emitter:
         extents |= {p for p in kernel.parameters[-1:] if isinstance(p, Var)}
         spelled = [self.parameter(p, extents) for p in kernel.parameters]
         self.body(kernel.body)
+        bounded = 0 < kernel.registers < MOST_REGISTERS  # C++ takes one of the two
         bounds = (
-            f"__maxnreg__({kernel.registers})"  # C++ allows only one of the two
-            if kernel.registers
+            f"__maxnreg__({kernel.registers})"
+            if bounded
             else f"__launch_bounds__({kernel.threads})"
         )
         head = f'extern "C" __global__ void {bounds} {entry}({", ".join(spelled)}) {{'
