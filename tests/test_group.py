@@ -239,7 +239,7 @@ def test_a_limit_stops_the_compiler_and_fails_the_slow_one_alone(
         target=GPU,
         levels=frozenset({"disk"}),
         threads=1,
-        seconds=1.0,
+        seconds=0.5,
         processes=processes,
     )
     kinds = [type(result) for result in batch.results]
@@ -360,10 +360,10 @@ def test_a_builder_that_ignores_its_limit_is_replaced(monkeypatch):
     started = [sys.executable, "-c", script]
     monkeypatch.setattr(group, "command", lambda *_: started)
     monkeypatch.setattr(group_worker, "GRACE", 0.0)
-    batch = build_all(candidates, levels=COLD, threads=1, seconds=0.5)
+    batch = build_all(candidates, levels=COLD, threads=1, seconds=0.25)
     kinds = [type(result) for result in batch.results]
     assert kinds == [Built, Built, Failed, Built, Built, Built]
-    assert "did not stop at its time limit of 0.5 s" in batch.results[2].error
+    assert "did not stop at its time limit of 0.25 s" in batch.results[2].error
 
 
 def spoil_cpu(monkeypatch, label):
