@@ -168,6 +168,48 @@ def test_spelled_out_or_not_a_loop_computes_the_same(count, rolled):
     assert np.array_equal(total, 6 * x.reshape(32, -1).sum(1, dtype=np.float32))
 
 
+def branches(count, unroll):
+    """Make y = x where it is below zero, else 2 x + i: all that a turn may hold."""
+    x, y = Buffer("x", int32, N), Buffer("y", int32, N, access="inout")
+    b = Builder(INT)
+    base = b.at("mul", b.thread(), count)
+    with b.loop(0, count, 1, b.number(0), unroll=unroll) as loop:
+        kept = b.alloc("kept", int32, 1, "register")
+        at = b.at("add", base, loop.var)
+        inside = b.let("lt", at, N)
+        b.prefetch(x, b.at("add", at, 32))
+        b.store(kept, 0, b.load(x, at, 1, inside))
+        value = b.load(kept, 0)
+        with b.branch(b.let("ge", value, b.number(0))) as side:
+            twice = b.let("add", value, value)
+            side.gives(b.let("add", twice, loop.var))
+            side.otherwise()
+            side.gives(value)
+        b.store(y, at, side.results[0], inside)
+        b.fence()
+        loop.yields(b.let("add", loop.carried[0], side.results[0]))
+    last = b.let("eq", b.thread(), b.number(31))
+    b.store(y, 0, loop.results[0], last)
+    return b.kernel("kernel", [x, y, N], threads=32)
+
+
+@given(st.integers(0, 4), st.integers(0, 128))
+def test_all_that_a_turn_may_hold_is_spelled_out(count, extent):
+    """Branches with results, masks, buffers of the loop's own: as if it were rolled."""
+    x = np.random.default_rng(extent).integers(-99, 99, extent).astype(np.int32)
+    results = []
+    for unroll in (4, 0):
+        kernel, y = branches(count, unroll), np.zeros(max(extent, 1), np.int32)
+        verify(kernel, "cuda")
+        run = nvptx_host.load([emit(kernel)], ["kernel"])
+        run("kernel", 1, 32, x, y, extent)
+        results.append(y)
+    assert np.array_equal(*results)
+    shown = slice(1, min(extent, 32 * count))
+    turn = np.arange(extent) % max(count, 1)
+    assert np.array_equal(y[shown], np.where(x < 0, x, 2 * x + turn)[shown])
+
+
 def test_a_loop_that_shall_stay_rolled_does():
     """`#pragma unroll 1` of the last block's vectors, as PTX says it."""
     kernel = pointwise(library.copy, LINE, unroll=4)

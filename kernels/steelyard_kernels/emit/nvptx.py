@@ -1,9 +1,9 @@
 """LLVM IR of a loop kernel for one thread of a GPU: what differs from the CPU's.
 
 For a single kernel's latency: `steelyard_device.nvptx` makes a cubin of it. The text is
-the same for all architectures. What is emitted gives the bits that NVRTC's code gives:
-every operation is rounded correctly, or the one instruction that NVRTC takes as well.
-What is the CUDA library's (exp, log), and what there is no need to spell here
+the same for all architectures. It is rounded as what NVRTC builds is: every operation
+correctly, or by the one instruction that NVRTC takes as well; so one build may stand in
+for the other. What is the CUDA library's (exp, log), and what there is no need to spell here
 (asynchronous copies, matrices), is `Unsupported`: NVRTC builds it.
 """
 
