@@ -14,6 +14,7 @@ from steelyard_kernels import cache
 from steelyard_kernels.binary import Failed
 from steelyard_kernels.compiling import report, spaces, texts
 from steelyard_kernels.group import Batch
+from steelyard_kernels.library import examples
 
 CUDA = "cuda:sm_90a"
 
@@ -33,8 +34,8 @@ def double(x):
 
 @kernel
 def broken(x):
-    """Add what does not broadcast."""
-    return x + x[0] if hasattr(x, "nothing") else x + "1"
+    """Divide by zero before there is anything to build."""
+    return x * (1 // 0)
 '''
 
 
@@ -79,8 +80,9 @@ def rows_of(*arguments, code=0):
 
 def scrubbed(text):
     """Replace what the machine and the compiler's version decide."""
-    text = re.sub(r"(?<= )\d+(?= )", "N", text)
     text = re.sub(r"[\d.]+ (ns|us|ms|s)\b", "TIME", text)
+    text = re.sub(r"(?<= )\d+(?= )", "N", text)
+    text = re.sub("─+", "─", text)
     text = re.sub(r"\b[0-9a-f]{8}\b", "HASH", text)
     text = re.sub(r"nvrtc .*", "COMPILER", text)
     return "\n".join(" ".join(line.split()) for line in text.splitlines()) + "\n"
@@ -99,6 +101,13 @@ def test_a_row_stands_for_each_kernel_target_and_point_of_its_axes():
         assert len(row["times"]) == 2
         assert {"trace", "schedule", "lower", "verify", "emit"} <= set(row["phases"])
         assert row["facts"]["compiler"].startswith("llvm")
+
+
+def test_the_whole_library_is_built_by_one_word():
+    """Each at the default point of its axes."""
+    rows = rows_of("all", "--repeat", "1")
+    assert [row["kernel"] for row in rows] == list(examples.SHAPES)
+    assert not any(row["error"] for row in rows)
 
 
 def test_the_table_has_phases_and_what_the_code_takes(nvrtc, golden):
@@ -192,6 +201,14 @@ def test_a_build_that_fails_leaves_the_others_and_gives_exit_code_2():
         (["copy", "--timings", "--quantity", "first"], r"first starts a new one"),
         (["copy", "--emit", "cuda"], r"--emit cuda is of cuda targets.*cuda:sm_90a"),
         (["copy", "adam", "--emit", "loops"], r"shows one build, these are 2"),
+        (
+            ["own.py:broken", "--arg", "8", "--emit", "loops"],
+            r"broken\[8:float32\] cpu cannot be traced: ZeroDivisionError",
+        ),
+        (
+            ["own.py:broken", "--arg", "8", "--candidates"],
+            r"cannot be traced: ZeroDivisionError",
+        ),
     ],
 )
 def test_a_users_mistake_is_one_sentence(desk, arguments, sentence):

@@ -181,7 +181,7 @@ def compile_(
 ) -> int:
     """Build kernels and say what that takes and comes to.
 
-    KERNEL is one of the library, or path.py:name. Nothing is launched. The exit code is
+    KERNEL is one of the library, all of it by "all", or path.py:name. Nothing is launched. The exit code is
     2 if a build failed.
     """
     with _sentences():

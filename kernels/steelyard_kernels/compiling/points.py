@@ -82,8 +82,22 @@ def ready(point: Point) -> Ready:
     arrays = tuple((shape, dtypes.of(dtype)) for shape, dtype in point.arrays)
     chosen = None
     if point.schedule or point.registers:
-        chosen = _schedule(point, simplify(kernel.program(*arrays)))
+        chosen = _schedule(point, simplify(traced(point, kernel, arrays)))
     return Ready(point, kernel, arrays, chosen)
+
+
+def traced(point: Point, kernel: KernelFunction, arrays: Sequence[Any]) -> Program:
+    """Return a point's program; what a user's function raises is a KernelError."""
+    try:
+        return kernel.program(*arrays)
+    except KernelError:
+        raise
+    except Exception as error:
+        said = " ".join(str(error).split())
+        raise KernelError(
+            f"{point.label} cannot be traced: {type(error).__name__}: {said}. "
+            "Mend it first."
+        ) from error
 
 
 def find(name: str) -> KernelFunction:
@@ -166,11 +180,12 @@ def points(
     schedule: str = "",
     registers: int = 0,
 ) -> list[Point]:
-    """Return every kernel x point of its axes x target.
+    """Return every kernel x point of its axes x target; "all" is the whole library.
 
     `axes` replace the values of those kernels that have them; `arrays` replace a
     kernel's own. Raises KernelError for an axis that no kernel has.
     """
+    kernels = [each for name in kernels for each in _expanded(name)]
     found = [find(name) for name in kernels]
     own = {
         name: () if arrays or name not in examples.SHAPES else examples.axes_of(name)
@@ -193,6 +208,10 @@ def points(
         for arrays_ in [tuple(arrays) or _example(name, place)]
         for target in parse_all(targets)
     ]
+
+
+def _expanded(name: str) -> Sequence[str]:
+    return tuple(examples.SHAPES) if name == "all" else (name,)
 
 
 def _places(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import statistics
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, Final
@@ -22,7 +23,7 @@ FRESH: Final = ("interpreter", "import", "first kernel", "second kernel")
 COLUMNS: Final = (*OWN, "compile", "cache", *FRESH)
 HASH: Final = 8  # digits shown: enough to tell the rows of a table apart
 
-PAGE: Final = 240
+PAGE: Final = 320
 """Columns where there is no terminal to ask."""
 
 Cells = tuple[str, Callable[[Row], str]]
@@ -55,9 +56,22 @@ def resources(rows: Sequence[Row]) -> Table | None:
     made = _table(held, [*_which(held), *columns])
     made.caption = (
         "registers, stack and spills (bytes) of a thread; shared memory (bytes) of a "
-        "block; counts of instructions"
+        f"block; counts of instructions; {_model_error(held)}"
     )
     return made
+
+
+def _model_error(rows: Sequence[Row]) -> str:
+    """Say how far estimates of registers are off: of each row by its actual ones."""
+    errors = [
+        abs(row.facts["estimated_registers"] / row.facts["registers"] - 1)
+        for row in rows
+        if "estimated_registers" in row.facts
+    ]
+    if not errors:
+        return "no registers were estimated"
+    mean, most = statistics.fmean(errors), max(errors)
+    return f"estimates are off by {100 * mean:.0f} % on average, {100 * most:.0f} % at most"
 
 
 def failures(rows: Iterable[Row]) -> Iterator[str]:

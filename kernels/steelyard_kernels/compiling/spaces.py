@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from steelyard_device.timings_print import duration
 from steelyard_kernels.binary import Built, Failed
-from steelyard_kernels.compiling.points import Point, ready
+from steelyard_kernels.compiling.points import Point, ready, traced
 from steelyard_kernels.compiling.report import HASH, NOTHING
 from steelyard_kernels.facts import facts_of
 from steelyard_kernels.group import Batch, Candidate, Progress, build_all, candidates_of
@@ -57,6 +57,7 @@ class Space:
 def candidates(point: Point) -> tuple[Candidate, ...]:
     """Return every candidate of a point."""
     _, kernel, arrays, _ = ready(point)
+    traced(point, kernel, arrays)  # says what its function raises
     return candidates_of(kernel, *arrays, target=point.target)
 
 

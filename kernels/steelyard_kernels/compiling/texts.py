@@ -12,7 +12,7 @@ from typing import Final
 
 from steelyard_kernels import expr, loops_print
 from steelyard_kernels.build import Phases, Source, prepare
-from steelyard_kernels.compiling.points import Point, ready
+from steelyard_kernels.compiling.points import Point, ready, traced
 from steelyard_kernels.errors import KernelError
 from steelyard_kernels.simplify import simplify
 from steelyard_kernels.targets import CPU, parse
@@ -66,7 +66,7 @@ def after_all(point: Point) -> str:
 
 def _source(point: Point) -> Source:
     _, kernel, arrays, schedule = ready(point)
-    program = kernel.program(*arrays)
+    program = traced(point, kernel, arrays)
     target = parse(point.target)
     return prepare(program, schedule, target, Phases(), aligned=True)
 

@@ -15,7 +15,7 @@ import json
 import os
 import sys
 from collections.abc import Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import asdict
 from time import monotonic_ns
 from typing import Any
@@ -72,7 +72,7 @@ def main(began: int) -> None:
     """
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
-    with ExitStack() as stack, answers:
+    with ExitStack() as stack, answers, suppress(KeyboardInterrupt):
         session = Session(began, stack)
         while line := _next():
             try:
