@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -62,6 +63,15 @@ def test_the_same_text_gives_the_same_cubin():
     """Bytes depend on text, architecture and compilers, so that they can be kept."""
     assert nvptx.compile(AXPY, ARCH).cubin == nvptx.compile(AXPY, ARCH).cubin
     assert nvptx.compiler().startswith("LLVM ")
+
+
+def test_threads_compile_side_by_side():
+    """Each gets its own program's code, whichever architecture the others build for."""
+    jobs = [(text, arch) for text in (EMPTY, AXPY) for arch in nvrtc.ARCHITECTURES]
+    alone = [nvptx.compile(*job).cubin for job in jobs]
+    with ThreadPoolExecutor(4) as threads:
+        together = list(threads.map(lambda job: nvptx.compile(*job).cubin, jobs * 2))
+    assert together == alone * 2
 
 
 @pytest.mark.parametrize("text", ["define", "define void @f() { ret i32 }", AXPY * 2])

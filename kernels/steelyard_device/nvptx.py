@@ -8,6 +8,7 @@ indexed by them into registers, ptxas (in nvJitLink) does the rest.
 from __future__ import annotations
 
 import functools
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from time import perf_counter_ns
@@ -15,7 +16,7 @@ from typing import Any
 
 import llvmlite.binding as llvm
 
-from steelyard_device import nvrtc_library, nvrtc_log
+from steelyard_device import nvrtc_log
 from steelyard_device.errors import DeviceError, LLVMError
 from steelyard_device.nvrtc import ARCHITECTURES, Compiled, Phase
 
@@ -110,8 +111,11 @@ def _machine(arch: str) -> llvm.TargetMachine:
 
 @functools.cache
 def _linker() -> Any:
-    """Import the bindings and load the library."""
-    nvrtc_library.bindings()  # which switches the driver's compute cache off first
+    """Import the bindings and load the library.
+
+    The driver's compute cache is switched off first, as for NVRTC, which need not load.
+    """
+    os.environ["CUDA_CACHE_DISABLE"] = "1"
     try:
         from cuda.bindings import nvjitlink
 
