@@ -108,7 +108,7 @@ def test_asv_takes_no_function_of_a_suite_for_a_benchmark():
         assert not [name for name in names if taken.match(name)]
 
 
-@pytest.mark.parametrize("name", ["space", "group", "build", "fusion"])
+@pytest.mark.parametrize("name", ["space", "group", "build", "fusion", "cubin"])
 def test_what_is_only_built_says_what_came_of_it(name, monkeypatch):
     """Sizes and times of many builds, resources of one; nothing is launched."""
     if name not in {one.name for one in BENCHMARKS}:

@@ -72,6 +72,11 @@ class TargetBuild:
         self._rebuild = rebuild
         self._built = self._made("warm-memory")
 
+    @property
+    def text(self) -> str:
+        """What the compiler is given."""
+        return self._built.text
+
     def build(self, cache: str) -> None:
         """Build again; raises KernelError with the compiler's sentence."""
         self._made(cache)
