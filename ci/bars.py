@@ -325,7 +325,8 @@ def main(only: Sequence[str], out: Path | None) -> None:
     Console().print(table(bar for bars in found.values() for bar in bars))
     if out is not None:
         before = json.loads(out.read_text())["bars"] if out.exists() else {}
-        out.write_text(json.dumps(document(before, found), indent=2) + "\n")
+        made = document(before, found, BARS, "python ci/bars.py")
+        out.write_text(json.dumps(made, indent=2) + "\n")
     sys.exit(any(bar.met is False for bars in found.values() for bar in bars))
 
 
@@ -338,16 +339,21 @@ def table(found: Iterable[Bar]) -> Table:
     return shown
 
 
-def document(before: dict[str, Any], found: dict[str, list[Bar]]) -> dict[str, Any]:
+def document(
+    before: dict[str, Any],
+    found: dict[str, list[Bar]],
+    order: Iterable[str],
+    command: str,
+) -> dict[str, Any]:
     """Return the bars with what their figures depend on; those not found stay."""
     from steelyard import machine
 
     made = {name: [asdict(bar) for bar in bars] for name, bars in found.items()}
     return {
-        "command": "python ci/bars.py",
+        "command": command,
         "machine": machine.describe(Path.cwd()),
         "bars": {
-            name: {**before, **made}[name] for name in BARS if name in {*before, *made}
+            name: {**before, **made}[name] for name in order if name in {*before, *made}
         },
     }
 

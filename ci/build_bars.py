@@ -1,0 +1,417 @@
+"""Weigh what the project promises of its builds, and print each bar with its figure.
+
+    python ci/build_bars.py [--only NAME]... [--out FILE]
+
+No GPU is needed. What is compared is built in turns in one process; a ratio is the
+median of the rounds' own ratios, a time the median of all rounds. Nothing is found in a
+cache but where the row says so. See ci/bars.py for the other bars.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from time import perf_counter
+from typing import Any, Final
+
+import bars
+import click
+from bars import Bar
+from rich.console import Console
+
+from steelyard_device import nvrtc, timings_cost
+from steelyard_device.timings import timings
+from steelyard_kernels import library
+from steelyard_kernels.binary import Built, Failed
+from steelyard_kernels.build import build
+from steelyard_kernels.cache import disk
+from steelyard_kernels.function import KernelFunction
+from steelyard_kernels.group import Batch, Candidate, build_all, candidates_of
+from steelyard_kernels.library import examples
+from steelyard_kernels.schedule.gpu import GPUS
+
+CUDA: Final = "cuda:sm_90a"
+OWN: Final = ("trace", "simplify", "schedule", "lower", "verify", "emit")
+LAYERNORM: Final = [((8192, 768), "float16"), *[((768,), "float16")] * 4]
+SMALL: Final = ("copy", "triad", "scale", "adam_m", "adam_v", "adam_update")
+SIZES: Final = (768, 1024, 1536, 2048, 4096, 5140, 20480)
+Specs = Sequence[Any]
+
+
+def specs(name: str) -> Specs:
+    """Return a library kernel's arrays at its axes' defaults."""
+    return examples.specs(name)
+
+
+def built(kernel: KernelFunction, arrays: Specs, **how: Any) -> Built:
+    """Build, and raise what went wrong."""
+    found = kernel.build(*arrays, **how)
+    if isinstance(found, Failed):
+        raise found.cause
+    return found
+
+
+def median_ms(times: Sequence[float]) -> float:
+    """Return the median of seconds, in milliseconds."""
+    return 1e3 * statistics.median(times)
+
+
+def timed(function: Callable[[], object]) -> float:
+    """Return the seconds a call took."""
+    began = perf_counter()
+    function()
+    return perf_counter() - began
+
+
+def cubins(rounds: int = 31) -> Iterator[Bar]:
+    """A cold build to a cubin against a bare NVRTC call on the same text."""
+    for name, limit in (("empty", 1.1), ("adam", 1.15)):
+        kernel, arrays = getattr(library, name), specs(name)
+        text = built(kernel, arrays, target=CUDA, cache="cold").text
+
+        def ours(kernel: KernelFunction = kernel, arrays: Specs = arrays) -> object:
+            return built(kernel, arrays, target=CUDA, cache="cold")
+
+        def bare(text: str = text) -> object:
+            return bare_nvrtc(text)
+
+        pairs = [(timed(ours), timed(bare)) for _ in range(rounds)]
+        ratio = statistics.median(a / b for a, b in pairs)
+        yield Bar(
+            f"{name} to a cubin, cold, against a bare NVRTC call on its text",
+            f"<= {limit} x",
+            f"{ratio:.3f} x ({median_ms([a for a, _ in pairs]):.1f} against "
+            f"{median_ms([b for _, b in pairs]):.1f} ms)",
+            ratio <= limit,
+            "python ci/build_bars.py --only cubins",
+        )
+
+
+def bare_nvrtc(text: str) -> bytes:
+    """Compile as somebody would with cuda.bindings alone."""
+    from cuda.bindings import nvrtc as bindings
+
+    encoded = [option.encode() for option in nvrtc.options_for("sm_90a")]
+    _, program = bindings.nvrtcCreateProgram(text.encode(), b"k.cu", 0, [], [])
+    (result,) = bindings.nvrtcCompileProgram(program, len(encoded), encoded)
+    assert result == bindings.nvrtcResult.NVRTC_SUCCESS
+    _, size = bindings.nvrtcGetCUBINSize(program)
+    cubin = bytearray(size)
+    bindings.nvrtcGetCUBIN(program, cubin)
+    bindings.nvrtcDestroyProgram(program)
+    return bytes(cubin)
+
+
+def share(rounds: int = 31) -> Iterator[Bar]:
+    """Our own phases of a build: everything before a compiler has the text."""
+    for name, limit in (("adam", 2.0), ("bias_layernorm", 4.0)):
+        for target in ("cpu", CUDA):
+            kernel, arrays = getattr(library, name), specs(name)
+            every = []
+            for _ in range(rounds):
+                phases = built(kernel, arrays, target=target, cache="cold").phases
+                every.append({n: ns / 1e9 for n, ns in phases if n in OWN})
+            total = median_ms([sum(one.values()) for one in every])
+            parts = ", ".join(
+                f"{n} {median_ms([one[n] for one in every]):.2f}" for n in OWN
+            )
+            yield Bar(
+                f"our share of {name}, {target}",
+                f"<= {limit:g} ms",
+                f"{total:.2f} ms ({parts})",
+                total <= limit,
+                "python ci/build_bars.py --only share",
+            )
+
+
+def warm(rounds: int = 301) -> Iterator[Bar]:
+    """Builds that a process, or another process before it, has made already."""
+    with tempfile.TemporaryDirectory() as folder:
+        os.environ["STEELYARD_CACHE"] = folder
+        disk.cache_clear()
+        for cache, limit in (("warm-memory", 5e-6), ("warm-disk", 1e-3)):
+            for name in ("adam", "bias_layernorm"):
+                for target in ("cpu", CUDA):
+                    kernel, arrays = getattr(library, name), specs(name)
+
+                    def again(
+                        kernel: KernelFunction = kernel,
+                        arrays: Specs = arrays,
+                        target: str = target,
+                        cache: str = cache,
+                    ) -> object:
+                        return built(kernel, arrays, target=target, cache=cache)
+
+                    again()
+                    taken = statistics.median(timed(again) for _ in range(rounds))
+                    yield Bar(
+                        f"{cache} build of {name}, {target}",
+                        f"<= {limit * 1e6:g} us",
+                        f"{taken * 1e6:.1f} us",
+                        taken <= limit,
+                        "python ci/build_bars.py --only warm",
+                    )
+
+
+def small() -> list[Candidate]:
+    """Return 64 small candidates of the library's broadcasts, the smallest texts."""
+    every = [
+        one
+        for name in SMALL
+        for one in candidates_of(getattr(library, name), *specs(name), target=CUDA)
+    ]
+    texts = {
+        one.name + one.program.name: one
+        for one in sorted(every, key=lambda one: repr(one.schedule))
+    }
+    return sorted(texts.values(), key=_elements)[:64]
+
+
+def _elements(one: Candidate) -> int:
+    schedule: Any = one.schedule  # of a broadcast on a GPU
+    return int(schedule.lanes * schedule.unroll)
+
+
+def together(chosen: Sequence[Candidate], largest: int = 64) -> Batch:
+    """Build candidates cold, at most so many a program; raise what went wrong."""
+    batch = build_all(chosen, target=CUDA, levels=frozenset(), largest=largest)
+    for one in batch.results:
+        if isinstance(one, Failed):
+            raise one.cause
+    return batch
+
+
+def groups(rounds: int = 5) -> Iterator[Bar]:
+    """64 small candidates: together, one NVRTC program each, one nvcc each."""
+    chosen = small()
+    pairs = [
+        (timed(lambda: together(chosen)), timed(lambda: together(chosen, 1)))
+        for _ in range(rounds)
+    ]
+    ratio = statistics.median(b / a for a, b in pairs)
+    grouped = statistics.median(a for a, _ in pairs)
+    distinct = len(together(chosen).distinct)
+    command = "python ci/build_bars.py --only groups"
+    yield Bar(
+        f"64 small candidates ({distinct} distinct codes), one group against one "
+        "NVRTC program each, equal threads",
+        ">= 8 x",
+        f"{ratio:.1f} x ({grouped:.2f} against "
+        f"{statistics.median(b for _, b in pairs):.2f} s)",
+        ratio >= 8,
+        command,
+    )
+    one = nvcc(chosen, 4)
+    if one is None:
+        yield Bar(
+            "the same against one nvcc each", ">= 100 x", "no nvcc", None, command
+        )
+        return
+    whole = one * len(chosen)
+    yield Bar(
+        "the same against one nvcc each, as many at once (4 measured, times 16)",
+        ">= 100 x",
+        f"{whole / grouped:.0f} x ({whole:.1f} s)",
+        whole / grouped >= 100,
+        command,
+    )
+
+
+def nvcc(chosen: Sequence[Candidate], count: int) -> float | None:
+    """Return the seconds a candidate costs when each has an nvcc, all threads busy."""
+    import shutil
+    from concurrent.futures import ThreadPoolExecutor
+
+    beside = next(
+        (p for p in Path(sys.prefix).glob("lib/*/site-packages/nvidia/cu13/bin/nvcc")),
+        None,
+    )
+    found = shutil.which("nvcc") or (str(beside) if beside else None)
+    if found is None:
+        return None
+    threads = len(os.sched_getaffinity(0))
+    with tempfile.TemporaryDirectory() as folder:
+
+        def compiled(place: int) -> None:
+            one = chosen[place]
+            text = build(one.program, one.schedule, target=CUDA, levels=frozenset())
+            assert isinstance(text, Built)
+            source = Path(folder, f"{place}.cu")
+            source.write_text(text.text)
+            command = [
+                found,
+                "-cubin",
+                "-arch=sm_90a",
+                "-o",
+                f"{source}bin",
+                str(source),
+            ]
+            subprocess.run(command, check=True, capture_output=True)
+
+        compiled(0)  # the tools are read from disk once
+        with ThreadPoolExecutor(threads) as pool:
+            began = perf_counter()
+            list(pool.map(compiled, range(count)))
+            return (perf_counter() - began) / count
+
+
+def space(rounds: int = 3) -> Iterator[Bar]:
+    """All candidates of one LayerNorm."""
+    every = candidates_of(library.bias_layernorm, *LAYERNORM, target=CUDA)
+    taken = statistics.median(timed(lambda: together(every)) for _ in range(rounds))
+    batch = together(every)
+    distinct = len(batch.distinct)
+    resources = all(
+        one.made.resources for one in batch.results if isinstance(one, Built)
+    )
+    stages = ", ".join(
+        f"{s.name} {s.nanoseconds / 1e9:.2f} summed {s.wall / 1e9:.2f} wall"
+        for s in batch.stages
+    )
+    yield Bar(
+        "all candidates of bias_layernorm 8192 x 768 float16, sm_90a, with resources",
+        ">= 96 candidates, >= 48 distinct codes, <= 5 s",
+        f"{len(every)} candidates, {distinct} distinct codes, {taken:.2f} s ({stages}; s)",
+        len(every) >= 96 and distinct >= 48 and taken <= 5 and resources,
+        "python ci/build_bars.py --only space",
+    )
+
+
+def architectures() -> Iterator[Bar]:
+    """Every library kernel for every architecture."""
+    worst: tuple[float, str] = (0.0, "")
+    for name in sorted(examples.SHAPES):
+        kernel, arrays = getattr(library, name), specs(name)
+
+        def all_six(kernel: KernelFunction = kernel, arrays: Specs = arrays) -> None:
+            for arch in GPUS:
+                built(kernel, arrays, target=f"cuda:{arch}", cache="cold")
+
+        worst = max(worst, (statistics.median(timed(all_six) for _ in range(3)), name))
+    yield Bar(
+        f"six architectures of each of {len(examples.SHAPES)} library kernels",
+        "<= 1 s a kernel",
+        f"{worst[0]:.2f} s at most ({worst[1]})",
+        worst[0] <= 1,
+        "python ci/build_bars.py --only architectures",
+    )
+
+
+def local() -> Iterator[Bar]:
+    """Local memory in any candidate of bias_layernorm."""
+    count, asked, unasked = 0, 0, []
+    for hidden in SIZES:
+        for dtype in ("float16", "float32"):
+            arrays = [((8192, hidden), dtype), *[((hidden,), dtype)] * 4]
+            every = candidates_of(library.bias_layernorm, *arrays, target=CUDA)
+            for one in together(every).results:
+                assert isinstance(one, Built)
+                resources = one.made.resources
+                assert resources is not None
+                count += 1
+                uses = (
+                    resources.stack or resources.local_loads or resources.local_stores
+                )
+                if uses and getattr(one.schedule, "registers", 0):
+                    asked += 1
+                elif uses:
+                    unasked.append(f"{hidden} {dtype} {one.schedule.label}")
+    yield Bar(
+        f"local memory in {count} candidates of bias_layernorm, {len(SIZES)} sizes, "
+        "float16 and float32, sm_90a",
+        "none, unless the schedule limits registers",
+        f"{len(unasked)} without a limit, {asked} with one" + "".join(unasked[:3]),
+        not unasked,
+        "python ci/build_bars.py --only local",
+    )
+
+
+def tracked(rounds: int = 5) -> Iterator[Bar]:
+    """How much of a build's wall time its rows explain."""
+    least, widest = (1.0, ""), (0.0, "")
+    for name in sorted(examples.SHAPES):
+        for target in ("cpu", CUDA):
+            kernel, arrays = getattr(library, name), specs(name)
+            for _ in range(rounds):
+                with timings() as taken:
+                    built(kernel, arrays, target=target, cache="cold")
+                least = min(least, (taken.coverage, f"{name} {target}"))
+            leaf, row = leaves(taken)
+            widest = max(widest, (leaf, f"{row} of {name} {target}"))
+    yield Bar(
+        "wall time of a build that its rows explain, the least of all library kernels",
+        ">= 95 %",
+        f"{least[0]:.1%} ({least[1]})",
+        least[0] >= 0.95,
+        "python ci/build_bars.py --only tracked",
+    )
+    yield Bar(
+        "the widest row without children",
+        "one step of the compiler's own, or <= 30 %",
+        f"{widest[0]:.0%} ({widest[1]})",
+        None,
+        "python ci/build_bars.py --only tracked",
+    )
+
+
+def leaves(taken: Any) -> tuple[float, str]:
+    """Return the widest row that no other lies in, as a share of the wall."""
+    rows = taken.rows()
+    inner = {row.path[:-1] for row in rows if row.calls}
+    found = [
+        (row.nanoseconds / taken.wall, " > ".join(row.path))
+        for row in rows
+        if row.path not in inner and row.calls
+    ]
+    return max(found)
+
+
+def spans() -> Iterator[Bar]:
+    """What a span costs, off and on."""
+    found = timings_cost.cost(60)
+    for figure, name, limit in zip(found, ("off", "on"), (150, 500), strict=False):
+        yield Bar(
+            f"a span, {name}",
+            f"<= {limit} ns",
+            f"{figure:.0f} ns",
+            figure <= limit,
+            "python ci/build_bars.py --only spans",
+        )
+
+
+BARS: Final[dict[str, Callable[[], Iterator[Bar]]]] = {
+    "cubins": cubins,
+    "share": share,
+    "warm": warm,
+    "groups": groups,
+    "space": space,
+    "architectures": architectures,
+    "local": local,
+    "tracked": tracked,
+    "spans": spans,
+}
+
+
+@click.command()
+@click.option("--only", multiple=True, type=click.Choice(list(BARS)))
+@click.option("--out", type=click.Path(dir_okay=False, path_type=Path))
+def main(only: Sequence[str], out: Path | None) -> None:
+    """Weigh the bars, print them, and end with 1 if one is missed."""
+    os.environ["STEELYARD_CACHE"] = "off"
+    found = {name: list(BARS[name]()) for name in only or BARS}
+    Console().print(bars.table(bar for some in found.values() for bar in some))
+    if out is not None:
+        before = json.loads(out.read_text())["bars"] if out.exists() else {}
+        document = bars.document(before, found, BARS, "python ci/build_bars.py")
+        out.write_text(json.dumps(document, indent=2) + "\n")
+    sys.exit(any(bar.met is False for some in found.values() for bar in some))
+
+
+if __name__ == "__main__":
+    main()
