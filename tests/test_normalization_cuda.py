@@ -394,6 +394,23 @@ def test_generated_text_of_a_warp_and_of_a_block(golden):
     assert text.count("barrier") == 2  # the second where a row cancelled
 
 
+def test_a_row_is_not_walked_again_once_it_is_overwritten():
+    """Where outputs are stored in the pass of a variance, it takes two passes."""
+
+    @kernel
+    def double(x):
+        return {"x": x + x, "var": xp.var(x, axis=-1)}
+
+    x = np.random.default_rng(4).standard_normal((3, 96)).astype(np.float32) + 1000
+    program = double.program(x)
+    with pytest.raises(KernelError, match="choose two_pass"):
+        launch(program, [x], knobs(96, statistics="plain"))
+    for schedule in cuda_model.candidates(program, H200)[::7]:
+        seen = launch(program, [x], schedule)
+        np.testing.assert_allclose(seen["var"], x.var(-1, dtype=float), rtol=1e-4)
+        np.testing.assert_array_equal(seen["x"], x + x)
+
+
 def test_registers_and_local_memory_are_as_planned():
     """No stack, and about as many registers as estimated, of every thirtieth."""
     nvrtc = pytest.importorskip("cuda.bindings.nvrtc", reason="needs the cuda extra")

@@ -23,6 +23,7 @@ MAX_THREADS: Final = 1024  # of a block
 REGISTER_UNIT: Final = 8  # a thread's registers are allotted in steps of
 MOST_REGISTERS: Final = 255  # of a thread: what an instruction can name
 REGISTERS: Final = 1 << 16  # of a multiprocessor
+SIDES: Final = 4  # of a multiprocessor, each with a quarter of its registers
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +49,8 @@ class Gpu:
         warps = -(-threads // WARP)
         limits = [self.threads // (warps * WARP), self.blocks]
         if registers:
-            limits.append(self.registers // (each * warps))
+            held = self.registers // SIDES // each * SIDES  # warps, by their registers
+            limits.append(held // warps)
         if shared:
             limits.append(self.shared_bytes // shared)
         return min(limits)
@@ -75,9 +77,11 @@ def most_registers(threads: int) -> int:
 
     Stated as a kernel's limit it keeps ptxas from its own: told of a block's threads
     alone, it spills a few bytes where that lets another block in (seen with 13.5: 32
-    registers and 8 bytes of stack for blocks of 1024, where 36 do without).
+    registers and 8 bytes of stack for blocks of 1024, where 36 do without). A launch
+    counts whole sets of warps, one for each side of a multiprocessor.
     """
-    return min(MOST_REGISTERS, REGISTERS // threads // REGISTER_UNIT * REGISTER_UNIT)
+    whole = -(-threads // (SIDES * WARP)) * SIDES * WARP
+    return min(MOST_REGISTERS, REGISTERS // whole // REGISTER_UNIT * REGISTER_UNIT)
 
 
 def index_type(program: Program) -> Type:

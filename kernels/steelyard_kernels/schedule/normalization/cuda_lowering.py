@@ -168,8 +168,9 @@ class GroupEmitter(PassEmitter[ThreadValues]):
     ) -> list[list[Carried]]:
         """Emit a walk; every row has one accumulator for each of a sum's."""
         width = len(first)
-        unroll = self.schedule.keep != "reload"
-        if unroll:
+        main = any(walk is each.walk for each in self.rows.passes)
+        unroll = bool(walk.loads) or (main and self.schedule.keep != "reload")
+        if main and unroll:
             self._stage(walk, block)
 
         def body(spot: Spot, carried: Carried) -> Carried:
@@ -220,7 +221,7 @@ class GroupEmitter(PassEmitter[ThreadValues]):
             if isinstance(node, Input) and node.number not in walk.loads
         ]
         alone = self.schedule.batches * len(block) == 1
-        if alone or not inputs or all(walk is not each.walk for each in passes):
+        if alone or not inputs:
             return
         buffers = {}
         for node in inputs:

@@ -53,10 +53,10 @@ THREADS: Final = (32, 64, 128, 256, 512, 1024)
 FITTED: Final = (1, 2, 3, 4, 5, 6, 7, 8, 12)
 # Warps side by side in a block: one for few rows, four as quack has, and more.
 SIDES: Final = (1, 4, 8)
-UNROLLS: Final = (1, 2, 4)
+UNROLLS: Final = (1, 2)
 # Elements that a thread holds of all its rows at most: code grows with them, and the
 # compiler takes 0.3 s. And how many of the best schedules are worth trying.
-MOST_ELEMENTS: Final = 96
+MOST_ELEMENTS: Final = 64
 MOST_CANDIDATES: Final = 100
 # The best of them are tried with fewer registers as well, if those are enough.
 LIMITED: Final = 8
@@ -65,8 +65,8 @@ LIMIT_SHARE: Final = 0.8
 # Five shuffles with their additions; a barrier with the slots written and read around
 # it; and how much later the last warp of a block comes for each that there is.
 SHUFFLES_NS: Final = 80.0
-BARRIER_NS: Final = 70.0
-SKEW_NS: Final = 5.0
+BARRIER_NS: Final = 100.0
+SKEW_NS: Final = 20.0
 # Instructions of one warp start every other cycle at most: by a thread, a nanosecond.
 THREAD_RATE: Final = 0.85
 # Instructions of a thread besides its elements: places, a reduction, scalars.
@@ -86,14 +86,12 @@ EXPOSED: Final = 0.1
 TAIL_SHARE: Final = 0.5
 # How often a row is assumed to lie so far from zero (or its first element) that its
 # variance takes a second walk.
-AGAIN: Final = {"plain": 0.25, "shifted": 0.001, "two_pass": 0.0}
-# How much of memory's time each further row of a thread costs: nvFuser lost a third of
-# its bandwidth to a second one where registers ran out, and some where they did not
-# (seeds/004, Fuser#383 and #386).
-ROWS_SHARE: Final = 0.03
+AGAIN: Final = {"plain": 0.5, "shifted": 0.001, "two_pass": 0.0}
+# The first elements of a row arrive before any other is of use.
+SHIFT_NS: Final = 400.0
 # Building takes about 40 us an operation on a vector, for perhaps 5000 launches.
 BUILD_NS: Final = 8.0
-AGAIN_TEXT: Final = 0.5  # of a program's text, what a second walk adds
+AGAIN_TEXT: Final = 1.5  # of a program's text, what a second walk adds
 _COSTS: Final = {"exp": 8.0, "log": 8.0, "divide": 8.0, "sqrt": 8.0, "rsqrt": 8.0}
 
 
@@ -260,6 +258,7 @@ def predict(moved: int, schedule: CudaNormalization, each: Cut, gpu: Gpu) -> Pre
     life = (
         waiting(schedule, does)
         + IDLE_NS
+        + SHIFT_NS * (schedule.statistics == "shifted")
         + stage * (does.reductions + rare)
         + issued / min(ISSUE_RATE, schedule.block * THREAD_RATE)
     )
@@ -270,7 +269,6 @@ def predict(moved: int, schedule: CudaNormalization, each: Cut, gpu: Gpu) -> Pre
     stays = moved / max(1, blocks) * beside * active <= 2 * gpu.l2_bytes  # half is read
     near += walked * does.again / gpu.memory_rate / (L2_SHARE if stays else 1.0)
     memory = hypot(moved / gpu.memory_rate, flight)
-    memory *= 1 + ROWS_SHARE * (schedule.unroll - 1)
     longest = max(memory, arithmetic, near)
     starts = blocks / active * START_NS
     hidden = EXPOSED * (memory + arithmetic + near + starts - longest)
@@ -353,7 +351,7 @@ def candidates(
 def heuristic(program: Program, gpu: Gpu, *, aligned: bool = True) -> CudaNormalization:
     """Return the best predicted schedule, looking at fewer than `rank` does.
 
-    Those with one row a thread and the widest vectors of which all threads of a warp
+    Those with the widest vectors of which all threads of a warp
     have one, and only where no row fits the registers at those that reload it.
     """
     moved = bytes_moved(program)
@@ -363,7 +361,7 @@ def heuristic(program: Program, gpu: Gpu, *, aligned: bool = True) -> CudaNormal
             widths = lane_choices(each.rows, aligned=aligned)
             busy = [lanes for lanes in widths if each.rows.extent >= lanes * WARP]
             lanes = (busy or widths[-1:])[0]
-            for schedule in variants(each, gpu, lanes, SIDES[:2], UNROLLS[:1]):
+            for schedule in variants(each, gpu, lanes, SIDES[:2]):
                 total = predict(moved, schedule, each, gpu).total
                 if best is None or (total, schedule) < best:
                     best = total, schedule

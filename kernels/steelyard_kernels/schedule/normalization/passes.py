@@ -171,10 +171,12 @@ class _Cutter:
         made = []
         for p in range(last + 1):
             walk = self.walk(goals[p])
-            stores = self.frontier(walk, goals[p + 1 :], p)
-            again = None
             moments = [each.arg for each in sums[p] if each.kind == "moments"]
-            if moments:
+            again = self.walk(moments) if moments else None
+            stores = self.frontier(walk, goals[p + 1 :], p)
+            if (
+                moments and self.keep == "scratch"
+            ):  # near; registers are not walked twice
                 again = self.walk(moments)
             made.append(
                 Pass(
