@@ -11,6 +11,7 @@ from steelyard_kernels.group_plan import (
     entries,
     plan,
     split,
+    unrolled,
 )
 
 PROGRAM = 0.016
@@ -104,3 +105,42 @@ def test_a_weight_counts_what_becomes_many_instructions():
     costs = Costs(0.016, character=1e-6, kernel=1e-3, division=1e-2)
     assert costs.weight("a / sqrtf(b)") == pytest.approx(1e-3 + 12e-6 + 2e-2)
     assert Costs(0.0, 1e-6).weight("a / b") == pytest.approx(5e-6)
+
+
+def test_a_weight_counts_loops_as_often_as_they_are_unrolled():
+    """A nested one as often as both say; one that stays a loop, once."""
+    text = """void kernel() {
+  #pragma unroll 3
+  for (int i = 0; i < 3; ++i) {
+    outer;
+    #pragma unroll 2
+    for (int j = 0; j < 2; ++j) {
+      inner;
+    }
+    if (i) {
+      one;
+    } else {
+      other;
+    }
+  }
+  #pragma unroll 1
+  for (int k = 0; k < 9; ++k) {
+    rolled;
+  }
+  after;
+}"""
+    times = {line.strip(): times for line, times in unrolled(text) if ";" in line[-1:]}
+    assert times == {
+        "outer;": 3,
+        "inner;": 6,
+        "one;": 3,
+        "other;": 3,
+        "rolled;": 1,
+        "after;": 1,
+    }
+    once = Costs(0.0, character=1.0).weight(text)
+    more = Costs(0.0, character=1.0, repeated=1.0).weight(text)
+    assert once == len(text)
+    assert more == sum(
+        times * len(line) for line, times in unrolled(text)
+    ) + text.count("\n")

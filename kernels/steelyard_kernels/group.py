@@ -37,12 +37,12 @@ __all__ = [
 ]
 
 COSTS: Final = {
-    CUDA: Costs(program=0.016, character=2.7e-6, division=6.5e-4),
+    CUDA: Costs(program=0.016, character=2.4e-6, repeated=9e-7, division=6e-4),
     CPU: Costs(program=0.001, character=3e-7, kernel=0.002),
 }
-"""Fitted to processor time of single candidates on the 2-core machine of FACTS.md: of 67
-pointwise ones for sm_90a the median error is 8 %, the ninth decile 18 %; of 60 for its
-own processor 5 % and 16 %. LLVM compiles each alone: a program there is a message."""
+"""Fitted to processor time of single candidates on the 2-core machine of FACTS.md: of 84
+for sm_90a from five kernels the median error is 8 %, the ninth decile 25 %; of 60
+for its own processor 5 % and 16 %. LLVM compiles each alone: a program is a message."""
 
 SPAWN: Final = 0.5
 """Seconds that worker processes must save to be started: what starting them takes."""

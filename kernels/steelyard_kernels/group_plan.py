@@ -9,7 +9,7 @@ from __future__ import annotations
 import heapq
 import math
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -29,6 +29,7 @@ SHARE: Final = 0.1
 """The part of a program's time that its fixed cost may be for having `PER_THREAD`."""
 
 
+_UNROLL: Final = re.compile(r"#pragma unroll (\d+)")
 _DIVISION: Final = re.compile(r" / |sqrt")
 """What becomes dozens of instructions where it must be rounded as IEEE says."""
 
@@ -40,13 +41,33 @@ class Costs:
     program: float
     """Of a program, whatever is in it."""
     character: float
+    repeated: float = 0.0
+    """Of a character for each further time that its unrolled loops repeat it."""
     kernel: float = 0.0
     division: float = 0.0
 
     def weight(self, text: str) -> float:
         """Predict the seconds that a candidate's text adds to a program."""
-        divisions = len(_DIVISION.findall(text)) if self.division else 0
-        return self.kernel + self.character * len(text) + self.division * divisions
+        found = self.kernel + self.character * len(text)
+        if self.division:
+            found += self.division * len(_DIVISION.findall(text))
+        if self.repeated:
+            again = sum((times - 1) * len(line) for line, times in unrolled(text))
+            found += self.repeated * again
+        return found
+
+
+def unrolled(text: str) -> Iterator[tuple[str, int]]:
+    """Yield a text's lines, each with how often its loops repeat it when unrolled."""
+    times, turns = [1], 1
+    for line in text.splitlines():
+        if line.lstrip().startswith("}"):
+            times.pop()
+        yield line, times[-1]
+        if line.endswith("{"):
+            times.append(times[-1] * turns)
+        asked = _UNROLL.search(line)  # of the loop in the next line
+        turns = int(asked[1]) if asked else 1
 
 
 def plan(
