@@ -281,3 +281,24 @@ def test_deep_expressions_do_not_recurse():
 
     built = deep.build(((16,), "float32"), schedule=Pointwise(16, 1, 1, 16, False, 0))
     assert isinstance(built, Built), built
+
+
+def test_a_quicker_way_to_a_gpu_makes_the_same_of_a_broadcast():
+    """LLVM's PTX and CUDA C++ come to code of the same resources, by other compilers."""
+    pytest.importorskip("cuda.bindings.nvjitlink", reason="needs the cuda extra")
+    built = [
+        library.triad.build(*SPECS, target=target, cache="cold")
+        for target in ("cuda:sm_90a", "nvptx:sm_90a")
+    ]
+    usual, quick = (one.made.resources for one in built)
+    assert (quick.registers, quick.stack, quick.shared) == (usual.registers, 0, 0)
+    assert quick.loads_128 == usual.loads_128
+    assert built[0].compiler != built[1].compiler
+    assert [name for name, _ in built[1].phases][-3:] == ["check", "codegen", "link"]
+
+
+def test_what_the_quick_way_lacks_names_the_other():
+    """exp is left to NVRTC's library."""
+    failed = library.softmax.build(((8, 64), "float32"), target="nvptx:sm_90a")
+    assert isinstance(failed, Failed)
+    assert "NVRTC" in failed.error

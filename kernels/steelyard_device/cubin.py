@@ -15,7 +15,7 @@ from steelyard_device import sass
 from steelyard_device.errors import DeviceError
 
 _CUDA_MACHINE = 190
-_SYMBOLS, _NO_BITS = 2, 8
+_SYMBOLS, _STRINGS, _NO_BITS = 2, 3, 8
 _FUNCTION, _ENTRY = 2, 0x10
 
 # Attributes in .nv.info, named EIATTR_* by cuobjdump.
@@ -24,9 +24,9 @@ _FRAME_SIZE, _REGISTERS, _BARRIERS = 0x11, 0x2F, 0x4C
 _SIZED = 4
 """The format of an attribute whose value has a size; all others are two bytes."""
 
-_SYSTEM_SHARED = ".nv.shared.reserved.0"
+_SYSTEM_SHARED = b"\0.nv.reservedSmem.offset0\0"
 _SYSTEM_BYTES = 1024
-"""From sm_90 on, cubins with that section count the system's share of a block's shared
+"""From sm_90 on, cubins with that symbol count the system's share of a block's shared
 memory with each kernel's own."""
 
 
@@ -140,7 +140,8 @@ def _kernels(cubin: bytes) -> dict[str, Resources]:
     sections = _sections(cubin)
     named = {section.name: section for section in sections}
     values = _values(named[".nv.info"].data)
-    system = _SYSTEM_BYTES if _SYSTEM_SHARED in named else 0
+    marked = any(_SYSTEM_SHARED in s.data for s in sections if s.type == _STRINGS)
+    system = _SYSTEM_BYTES if marked else 0
     found = {}
     for index, entry, home in _entries(sections):
         found[entry] = _resources(

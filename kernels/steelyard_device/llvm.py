@@ -62,17 +62,22 @@ def assemble(text: str, recorder: Recorder | None = None) -> bytes:
     started = perf_counter_ns()
     try:
         module = llvm.parse_assembly(text)
-        parsed = perf_counter_ns()
+        parsed = _told(recorder, "parse", started)
         module.verify()
-        verified = perf_counter_ns()
+        verified = _told(recorder, "verify", parsed)
     except RuntimeError as error:
         raise LLVMError(f"LLVM rejected the program: {str(error).strip()}") from error
     code = _emitted(module)
-    if recorder is not None:
-        recorder("parse", parsed - started)
-        recorder("verify", verified - parsed)
-        recorder("codegen", perf_counter_ns() - verified)
+    _told(recorder, "codegen", verified)
     return code
+
+
+def _told(recorder: Recorder | None, phase: str, since: int) -> int:
+    """Tell of a phase that ends now, and return when that is."""
+    now = perf_counter_ns()
+    if recorder is not None:
+        recorder(phase, now - since)
+    return now
 
 
 def _emitted(module: llvm.ModuleRef) -> bytes:

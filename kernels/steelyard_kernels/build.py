@@ -31,7 +31,7 @@ from steelyard_kernels.schedule.strategies import (
     strategy,
 )
 from steelyard_kernels.simplify import simplify
-from steelyard_kernels.targets import CPU, Target, device, parse
+from steelyard_kernels.targets import CPU, NVPTX, Target, device, parse
 from steelyard_kernels.verify import verify
 
 if TYPE_CHECKING:
@@ -177,7 +177,7 @@ def prepare(
     lowered = run(
         "lower", lambda: lower(simple, chosen, device(target), aligned=aligned)
     )
-    run("verify", lambda: verify(lowered.kernel, target.kind))
+    run("verify", lambda: verify(lowered.kernel, target.family))
     text = run("emit", lambda: emit(lowered.kernel, target))
     return Source(
         program,
@@ -198,6 +198,10 @@ def emit(kernel: Kernel, target: Target) -> str:
         from steelyard_kernels.emit.llvm import emit as emit_llvm
 
         return emit_llvm(kernel, llvm.host())
+    if target.kind == NVPTX:
+        from steelyard_kernels.emit.nvptx import emit as emit_nvptx
+
+        return emit_nvptx(kernel, entry=ENTRY)
     from steelyard_kernels.emit.cuda import emit as emit_cuda
 
     return emit_cuda(kernel, entry=ENTRY)

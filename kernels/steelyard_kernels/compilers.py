@@ -1,4 +1,4 @@
-"""From a candidate's text to its code: LLVM for this machine, NVRTC for a GPU."""
+"""From a candidate's text to its code: LLVM for this machine, NVRTC or LLVM for a GPU."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from steelyard_device.timings import listening, span
 from steelyard_kernels.binary import Code
 from steelyard_kernels.errors import CompilerBug
 from steelyard_kernels.keys import compiler, digest
-from steelyard_kernels.targets import CPU, Target
+from steelyard_kernels.targets import CPU, NVPTX, Target
 
 if TYPE_CHECKING:
     from steelyard_device.nvrtc import Compiled
@@ -29,6 +29,8 @@ def compile_text(text: str, target: Target, record: Recorder) -> Code:
     """
     if target.kind == CPU:
         return _llvm(text, target, record)
+    if target.kind == NVPTX:
+        return _nvptx(text, target, record)
     return _nvrtc(text, target, record)
 
 
@@ -36,7 +38,7 @@ def _llvm(text: str, target: Target, record: Recorder) -> Code:
     from steelyard_device import llvm
 
     def named(name: str, nanoseconds: int) -> None:
-        name = "check" if name == "verify" else name  # ours is "verify"
+        name = _unlike_ours(name)
         record(name, nanoseconds)
         timings.record(name, perf_counter_ns() - nanoseconds, nanoseconds)
 
@@ -44,6 +46,24 @@ def _llvm(text: str, target: Target, record: Recorder) -> Code:
     code = llvm.assemble(text, named)
     taken = perf_counter_ns() - started
     return Code(code, ENTRY, digest(code), compiler(target), taken)
+
+
+def _unlike_ours(phase: str) -> str:
+    """Return LLVM's name of a phase; we have a "verify" of our own."""
+    return "check" if phase == "verify" else phase
+
+
+def _nvptx(text: str, target: Target, record: Recorder) -> Code:
+    from steelyard_device import nvptx
+
+    started = perf_counter_ns()
+    compiled = nvptx.compile(text, target.arch)
+    for phase in compiled.phases:
+        name = _unlike_ours(phase.name)
+        record(name, phase.nanoseconds)
+        timings.record(name, started + phase.start, phase.nanoseconds)
+    with span("read cubin"):
+        return code_of(compiled, ENTRY, target)
 
 
 def _nvrtc(text: str, target: Target, record: Recorder) -> Code:

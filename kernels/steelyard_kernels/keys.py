@@ -13,7 +13,7 @@ from importlib.resources.abc import Traversable
 from typing import TYPE_CHECKING, Final
 
 from steelyard_kernels.expr import Constant, Program, operands
-from steelyard_kernels.targets import CPU, Target
+from steelyard_kernels.targets import CPU, NVPTX, Target
 
 if TYPE_CHECKING:
     from steelyard_kernels.schedule.strategies import Schedule
@@ -68,6 +68,8 @@ def toolchain(target: Target) -> str:
         return (
             f"{compiler(target)} {host.triple} {host.cpu} {features} {cpu.pool_size()}"
         )
+    if target.kind == NVPTX:
+        return f"{compiler(target)} {target}"
     from steelyard_device import nvrtc
 
     return f"{compiler(target)} {' '.join(nvrtc.options_for(target.arch))}"
@@ -82,6 +84,10 @@ def compiler(target: Target) -> str:
 
         version = ".".join(map(str, llvmlite.binding.llvm_version_info))
         return f"llvm {version} llvmlite {llvmlite.__version__}"
+    if target.kind == NVPTX:
+        from steelyard_device import nvptx
+
+        return nvptx.compiler()
     from steelyard_device import nvrtc
 
     found = nvrtc.compiler()

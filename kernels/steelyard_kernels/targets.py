@@ -1,4 +1,8 @@
-"""What code is made for: `cpu`, this machine, or `cuda:ARCH`, no machine needed."""
+"""What code is made for: `cpu`, this machine, or a GPU that need not be here.
+
+`cuda:ARCH` goes through CUDA C++ and NVRTC; `nvptx:ARCH` makes a single kernel sooner,
+through LLVM's PTX and nvJitLink.
+"""
 
 from __future__ import annotations
 
@@ -12,6 +16,7 @@ from steelyard_kernels.schedule.model import Machine
 
 CPU: Final = "cpu"
 CUDA: Final = "cuda"
+NVPTX: Final = "nvptx"
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,6 +25,11 @@ class Target:
 
     kind: str
     arch: str = ""
+
+    @property
+    def family(self) -> str:
+        """What schedules and the verifier tell apart: `cpu` or `cuda`."""
+        return CUDA if self.arch else CPU
 
     def __str__(self) -> str:
         return f"{self.kind}:{self.arch}" if self.arch else self.kind
@@ -31,9 +41,9 @@ Device: TypeAlias = Machine | Gpu
 def parse(text: str) -> Target:
     """Read a target; raises KernelError for what nothing emits for."""
     kind, _, arch = text.partition(":")
-    if text == CPU or (kind == CUDA and arch in GPUS):
+    if text == CPU or (kind in {CUDA, NVPTX} and arch in GPUS):
         return Target(kind, arch)
-    known = ", ".join([CPU, *(f"{CUDA}:{arch}" for arch in GPUS)])
+    known = ", ".join([CPU, *(f"{k}:{arch}" for k in (CUDA, NVPTX) for arch in GPUS)])
     raise KernelError(
         f"target {text!r} is not known, expected one of {known}; pass one of these."
     )
@@ -64,4 +74,4 @@ def machine() -> Machine:
 
 def device(target: Target) -> Device:
     """Describe what a target's schedules need to know."""
-    return GPUS[target.arch] if target.kind == CUDA else machine()
+    return GPUS[target.arch] if target.arch else machine()
