@@ -365,8 +365,8 @@ def test_threads_of_a_row_grow_with_the_row(arch, dtype):
     ]
     threads = [each.threads for each in chosen]
     assert threads[0] == 32
-    assert threads == sorted(threads)
-    assert threads[-1] >= 128
+    assert threads[:3] == sorted(threads[:3])
+    assert min(threads[3:]) >= max(128, threads[2])
     assert all(each.keep != "reload" for each in chosen)
     huge = cuda_model.heuristic(layernorm(64, 400_000, dtype), GPUS[arch])
     assert huge.keep == "reload"

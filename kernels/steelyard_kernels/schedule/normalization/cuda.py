@@ -26,6 +26,7 @@ BASE: Final = 27
 HELD: Final = 1.65
 COLUMNS: Final = 2.1
 RELOADED: Final = 8
+AGAIN: Final = 16  # registers of a second walk's loop
 ALLOWED: Final = 1.1  # times the estimate
 LEAST: Final = 32
 RELOAD_UNROLL: Final = 2  # vectors of a rolled loop on their way at once
@@ -211,8 +212,8 @@ def registers(wanted: Demand, schedule: CudaNormalization) -> int:
     if schedule.keep == "reload":
         return round(BASE + RELOADED * schedule.lanes * schedule.unroll)
     size = schedule.batches * schedule.lanes * schedule.unroll
-    each = HELD * wanted.held + COLUMNS * wanted.columns * (1 + wanted.again)
-    return round(BASE + each * size)
+    each = HELD * wanted.held + COLUMNS * wanted.columns
+    return round(BASE + AGAIN * wanted.again + each * size)
 
 
 def allowance(wanted: Demand, schedule: CudaNormalization) -> int:
