@@ -57,6 +57,7 @@ UNROLLS: Final = (1, 2)
 # Elements that a thread holds of all its rows at most: code grows with them, and the
 # compiler takes 0.3 s. And how many of the best schedules are worth trying.
 MOST_ELEMENTS: Final = 80
+MOST_AGAIN: Final = 32  # words held beside a second walk over full words
 MOST_CANDIDATES: Final = 100
 # The best of them are tried with fewer registers as well, if those are enough.
 LIMITED: Final = 8
@@ -222,11 +223,23 @@ def variants(
                     continue
             elif count * lanes * unroll > MOST_ELEMENTS:
                 continue
+            if _spills(each, count * lanes * unroll):
+                continue
             schedule = CudaNormalization(
                 lanes, threads, count, side, unroll, each.statistics, each.keep
             )
             if not (crowded(each.demand, schedule) or unordered(rows, schedule)):
                 yield schedule
+
+
+def _spills(each: Cut, size: int) -> bool:
+    """Say whether a second walk would find too many registers taken.
+
+    ptxas spilled beside 44 words of float32 rows; rows of halves had room with 80.
+    """
+    words = each.demand.held * size
+    full = each.keep == "packed" and each.demand.held >= 1
+    return each.demand.again and full and words > MOST_AGAIN
 
 
 def estimate_registers(program: Program, schedule: CudaNormalization) -> int:
