@@ -375,3 +375,16 @@ def spoil_cpu(monkeypatch, label):
         return replace(source, text=source.text + mark)
 
     monkeypatch.setattr(group_batch, "prepare", prepared)
+
+
+def test_the_quick_tier_compiles_each_candidate_alone(nvrtc):
+    """It has no fixed cost to share: groups of it are only messages."""
+    candidates = some(3, "nvptx:sm_90a")
+    batch = build_all(candidates, target="nvptx:sm_90a", levels=COLD)
+    alone = [
+        copy.build(ARRAY, schedule=each.schedule, target="nvptx:sm_90a", cache="cold")
+        for each in candidates
+    ]
+    assert [each.code_hash for each in batch.results] == [
+        each.code_hash for each in alone
+    ]

@@ -14,6 +14,7 @@ from steelyard_kernels.keys import compiler, digest
 from steelyard_kernels.targets import CPU, NVPTX, Target
 
 if TYPE_CHECKING:
+    from steelyard_device.cubin import Resources
     from steelyard_device.nvrtc import Compiled
 
 ENTRY: Final = "kernel"  # the same for all, so that a hash does not depend on names
@@ -89,11 +90,20 @@ def told(compiled: Compiled, started: int) -> None:
     timings.record("program, log and trace", end, perf_counter_ns() - end)
 
 
-def code_of(compiled: Compiled, entry: str, target: Target) -> Code:
-    """Return one entry of a cubin, with what it needs of a GPU."""
+def code_of(
+    compiled: Compiled,
+    entry: str,
+    target: Target,
+    *,
+    every: dict[str, Resources] | None = None,
+) -> Code:
+    """Return one entry of a cubin, with what it needs of a GPU.
+
+    `every` is what was read of the cubin, where more than one entry is wanted.
+    """
     from steelyard_device import cubin
 
-    found = cubin.read(compiled.cubin).get(entry)
+    found = (every or cubin.read(compiled.cubin)).get(entry)
     if found is None:
         raise CompilerBug(f"the cubin has no entry {entry}; report it with its source.")
     logged = {log.entry: log for log in compiled.kernels}.get(entry)

@@ -21,7 +21,7 @@ from steelyard_kernels.group_batch import Batch, Candidate, Collector, Progress,
 from steelyard_kernels.group_plan import LARGEST, Costs, entries, plan
 from steelyard_kernels.group_run import Group, Work, run
 from steelyard_kernels.group_worker import Here, Process, Worker, command
-from steelyard_kernels.targets import CPU, CUDA, parse
+from steelyard_kernels.targets import CPU, CUDA, NVPTX, parse
 
 if TYPE_CHECKING:
     from steelyard_kernels.function import KernelFunction
@@ -39,10 +39,12 @@ __all__ = [
 COSTS: Final = {
     CUDA: Costs(program=0.016, character=2.4e-6, repeated=9e-7, division=6e-4),
     CPU: Costs(program=0.001, character=3e-7, kernel=0.002),
+    NVPTX: Costs(program=0.001, character=3e-7, kernel=0.006),
 }
 """Fitted to processor time of single candidates on the 2-core machine of FACTS.md: of 84
 for sm_90a from five kernels the median error is 8 %, the ninth decile 25 %; of 60
-for its own processor 5 % and 16 %. LLVM compiles each alone: a program is a message."""
+for its own processor 5 % and 16 %. LLVM compiles each alone: a program is a message. The quick tier's
+are FACTS.md's for a trivial kernel."""
 
 SPAWN: Final = 0.5
 """Seconds that worker processes must save to be started: what starting them takes."""
@@ -136,9 +138,9 @@ def _workers(
     if processes is None:
         saved = sum(work.weights) * (1 - 1 / threads)
         limited = work.seconds is not None and len(work.parts) > 0
-        needed = kind == CPU and (limited or saved > SPAWN)
+        needed = kind != CUDA and (limited or saved > SPAWN)
         processes = needed or nvrtc is not None
     if processes:
         return [Process(command(kind, nvrtc)) for _ in range(threads)]
     # LLVM in two threads of one process is no faster than in one.
-    return [Here()] * (1 if kind == CPU else threads)
+    return [Here()] * (threads if kind == CUDA else 1)

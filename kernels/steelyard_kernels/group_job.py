@@ -12,9 +12,8 @@ from steelyard_device.errors import DeviceError
 from steelyard_device.spans import Span
 from steelyard_device.timings import listening, span
 from steelyard_kernels.binary import Code
-from steelyard_kernels.compilers import ENTRY, compile_text, told
-from steelyard_kernels.keys import compiler
-from steelyard_kernels.targets import CPU, Target
+from steelyard_kernels.compilers import ENTRY, code_of, compile_text, told
+from steelyard_kernels.targets import CUDA, Target
 
 if TYPE_CHECKING:
     from steelyard_device.nvrtc import Compiled, CompileError
@@ -62,9 +61,7 @@ def compile_job(job: Job) -> Reply:
     """Compile a job in this process; errors are data."""
     started = perf_counter_ns()
     try:
-        if job.target.kind == CPU:
-            return _each(job)
-        return _together(job)
+        return _together(job) if job.target.kind == CUDA else _each(job)
     except Exception as error:  # noqa: BLE001 - whatever it is, some candidate has it
         return Reply(error=error, nanoseconds=perf_counter_ns() - started)
 
@@ -155,24 +152,13 @@ def codes(compiled: Compiled, job: Job) -> dict[str, Made]:
     """
     from steelyard_device import cubin
 
-    resources = cubin.read(compiled.cubin)
+    every = cubin.read(compiled.cubin)
     logs = {log.entry: log for log in compiled.kernels}
     rest = compiled.nanoseconds - sum(log.nanoseconds for log in compiled.kernels)
     share = max(rest, 0) / sum(len(text) for _, text in job.parts)
-    build = compiler(job.target)
     made = {}
     for entry, text in job.parts:
-        log = logs[entry]
-        taken = log.nanoseconds + round(share * len(text))
-        code = Code(
-            compiled.cubin,
-            entry,
-            resources[entry].code_hash,
-            build,
-            taken,
-            resources[entry],
-            log.spill_stores,
-            log.spill_loads,
-        )
-        made[entry] = Made(code, (("nvrtc", taken),))
+        code = code_of(compiled, entry, job.target, every=every)
+        taken = logs[entry].nanoseconds + round(share * len(text))
+        made[entry] = Made(replace(code, nanoseconds=taken), (("nvrtc", taken),))
     return made

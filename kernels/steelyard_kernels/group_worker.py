@@ -22,7 +22,7 @@ from typing import Final, Protocol
 from steelyard_device.errors import DeviceError
 from steelyard_device.timings import record, span, timings
 from steelyard_kernels.group_job import Job, Reply, compile_job
-from steelyard_kernels.targets import CPU
+from steelyard_kernels.targets import CUDA
 
 GRACE: Final = 0.5
 """Seconds that a worker may answer after its limit: NVRTC 13.0 stops within 0.4."""
@@ -36,9 +36,11 @@ class Worker(Protocol):
 
     def compile(self, job: Job) -> Reply:
         """Compile a job; errors are data."""
+        ...
 
     def close(self) -> None:
         """End; from any thread, also while a job is under way."""
+        ...
 
 
 class Here:
@@ -153,15 +155,15 @@ def main(kind: str, nvrtc: str, descriptor: int) -> None:
 def _problem(kind: str, path: str) -> DeviceError | None:
     """Load the compiler, which is no candidate's time; return why it cannot be."""
     try:
-        if kind == CPU:
-            from steelyard_device import llvm
-
-            llvm.host()
-        else:
+        if kind == CUDA:
             from steelyard_device import nvrtc
 
             nvrtc.load(path or None)
             nvrtc.compiler()
+        else:
+            from steelyard_device import llvm
+
+            llvm.host()
     except DeviceError as error:
         return error
     return None
