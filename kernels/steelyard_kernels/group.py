@@ -42,9 +42,9 @@ COSTS: Final = {
     NVPTX: Costs(program=0.001, character=3e-7, kernel=0.006),
 }
 """Fitted to processor time of single candidates on the 2-core machine of FACTS.md: of 84
-for sm_90a from five kernels the median error is 8 %, the ninth decile 25 %; of 60
-for its own processor 5 % and 16 %. LLVM compiles each alone: a program is a message. The quick tier's
-are FACTS.md's for a trivial kernel."""
+for sm_90a from five kernels the median error is 8 %, the ninth decile 25 %; of 60 for
+its own processor 5 % and 16 %; the quick tier's are of a trivial kernel. LLVM compiles
+each alone: a program there is a message."""
 
 SPAWN: Final = 0.5
 """Seconds that worker processes must save to be started: what starting them takes."""
