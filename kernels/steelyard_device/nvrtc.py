@@ -125,8 +125,7 @@ def compile(  # noqa: A001 - read as nvrtc.compile
     """Compile CUDA C++ ``text`` for ``arch``, ``options`` after the canonical ones.
 
     A program that takes longer than ``seconds`` is stopped, about 20 ms late by NVRTC
-    13.5 and 0.4 s by 13.0. With ``phases`` the compiler traces itself, which takes some
-    3 ms more, and more for a larger program.
+    13.5 and 0.4 s by 13.0. With ``phases`` the compiler says what each part of it took.
 
     Raises:
         CompileError: the program is not legal, or an option is not.
@@ -134,18 +133,22 @@ def compile(  # noqa: A001 - read as nvrtc.compile
         DeviceError: there is no NVRTC, or it does not know ``arch``.
     """
     check_arch(arch)
-    trace = _trace(arch) if phases else nullcontext()
-    with trace as path, _program(text) as program:
-        flags = [*options_for(arch), *options, *_traced(path)]
+    folder = tempfile.TemporaryDirectory if phases else nullcontext
+    with folder() as private, _program(text) as program:
+        flags = [*options_for(arch), *options]
+        if private:
+            flags.append(f"-time={_times(private)}")
         deadline = None if seconds is None else _stop_after(program, seconds)
         nanoseconds = _run(program, flags, deadline)
         log = _log(program)
+        kernels = nvrtc_log.kernels(log)
+        times = _times(private).read_text("utf-8") if private else ""
         return Compiled(
             cubin=_bytes(program, "CUBIN"),
             log=log,
             nanoseconds=nanoseconds,
-            kernels=nvrtc_log.kernels(log),
-            phases=_phases(path, nanoseconds) if path else (),
+            kernels=kernels,
+            phases=nvrtc_log.phases(times, kernels, nanoseconds),
         )
 
 
@@ -161,31 +164,14 @@ def ptx(text: str, arch: str) -> str:
         return _bytes(program, "PTX").decode().rstrip("\0")
 
 
-@contextmanager
-def _trace(arch: str) -> Iterator[Path]:
-    """Lend a path for NVRTC's trace.
+def _times(folder: str) -> Path:
+    """Return where NVRTC is asked to write its phases.
 
-    After a program that it refused, NVRTC (13.0 and 13.5) writes the next one's trace
-    in this thread to ``.json`` in the working directory, asked or not. So that next one
-    is an empty program of ours.
+    Its nested trace (``--fdevice-time-trace``) would say more, but a process that asks
+    for it twice is often ended by it: with ``std::length_error`` or a segmentation
+    fault, by NVRTC 13.5 as soon as the second program has some dozens of kernels.
     """
-    with tempfile.TemporaryDirectory(prefix="steelyard-") as folder:
-        path = Path(folder, "trace.json")
-        try:
-            yield path
-        except DeviceError:
-            with _program("") as program:
-                _run(program, [*options_for(arch), *_traced(path)], None)
-            raise
-
-
-def _phases(path: Path, nanoseconds: int) -> tuple[Phase, ...]:
-    return nvrtc_log.phases(path.read_text(encoding="utf-8"), nanoseconds)
-
-
-def _traced(path: Path | None) -> tuple[str, ...]:
-    """Ask for a trace at ``path``, to which NVRTC adds the ending."""
-    return (f"--fdevice-time-trace={path.with_suffix('')}",) if path else ()
+    return Path(folder, "times.csv")
 
 
 @contextmanager

@@ -5,10 +5,9 @@ Pure functions of text. The spellings are those of NVRTC 13.0 and 13.5.
 
 from __future__ import annotations
 
-import json
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,40 +139,28 @@ def _first(pattern: re.Pattern[str], text: str) -> str:
     return found[1] if found else "0"
 
 
-_UNIT = "Optimizing compilation unit"
+def phases(
+    table: str, kernels: Sequence[KernelLog], nanoseconds: int
+) -> tuple[Phase, ...]:
+    """Read what ``-time`` writes: one phase a line, in whole milliseconds, in order.
 
-_REST = "Trace and Clean-up"
-
-_PER_FUNCTION = {"OptFunction", "Scanning Function Body", "Generating Function IR"}
-"""Thousands of events of microseconds each in a program of many kernels."""
-
-
-def phases(trace: str, nanoseconds: int) -> tuple[Phase, ...]:
-    """Read a ``--fdevice-time-trace`` (a Chrome trace in microseconds) as nested spans.
-
-    They come in the order in which they began, each after the one it lies in. The last
-    is ours, up to the end of the call after ``nanoseconds``: NVRTC writes the trace, a
-    fifth of a millisecond a kilobyte, and frees what it held.
+    ptxas' time for each of the ``kernels`` lies in the last phase. A phase ends with the
+    call, after ``nanoseconds``, if rounding would have it end later.
     """
-    events = [
-        event
-        for event in json.loads(trace)["traceEvents"]
-        if event.get("ph") == "X" and event["name"] not in _PER_FUNCTION
-    ]
-    events.sort(key=lambda event: (event["ts"], -event["dur"]))
     found: list[Phase] = []
-    ends: list[int] = []
-    for event in events:
-        while ends and event["ts"] >= ends[-1]:
-            ends.pop()
-        start, duration = event["ts"], event["dur"]
-        found.append(Phase(_name(event), start * 1000, duration * 1000, len(ends)))
-        ends.append(start + duration)
-    told = max((phase.start + phase.nanoseconds for phase in found), default=0)
-    return (*found, Phase(_REST, told, max(nanoseconds - told, 0), 0))
-
-
-def _name(event: dict[str, Any]) -> str:
-    """Name the phase; ptxas has one a kernel, which says whose it is."""
-    name: str = event["name"]
-    return f"{name} {event['args']['name']}" if name == _UNIT else name
+    start = 0
+    for line in table.splitlines():
+        _, name, time, unit = [*(word.strip() for word in line.split(",")), *[""] * 4][
+            :4
+        ]
+        if unit == "ms":
+            taken = min(int(time) * 1_000_000, nanoseconds - start)
+            found.append(Phase(name, start, taken, 0))
+            start += taken
+    if found:
+        begin, end = found[-1].start, start
+        for kernel in kernels:
+            taken = min(kernel.nanoseconds, end - begin)
+            found.append(Phase(f"ptxas {kernel.entry}", begin, taken, 1))
+            begin += taken
+    return tuple(found)

@@ -87,7 +87,7 @@ def told(compiled: Compiled, started: int) -> None:
         inside.append((path, started + phase.start, phase.nanoseconds))
     timings.record("nvrtc", started, compiled.nanoseconds, inside)
     end = started + compiled.nanoseconds
-    timings.record("program, log and trace", end, perf_counter_ns() - end)
+    timings.record("program and log", end, perf_counter_ns() - end)
 
 
 def code_of(
