@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from steelyard_device.errors import LLVMError
+from steelyard_device.errors import DeviceError, LLVMError
 from steelyard_kernels import array as xp
 from steelyard_kernels import library
 from steelyard_kernels.binary import Built, Failed
@@ -240,6 +240,20 @@ def test_what_the_compiler_refused_is_remembered(kept, monkeypatch):
     again = build(program, levels=only)
     assert (first.phase, first.error) == (again.phase, again.error) == ("compile", "no")
     assert len(asked) == 1
+
+
+def test_what_the_compiler_lacked_is_not_remembered(kept, monkeypatch):
+    """Out of memory once; the next build asks the compiler again, and is well."""
+
+    def lack(*_):
+        raise DeviceError("NVRTC failed with NVRTC_ERROR_OUT_OF_MEMORY")
+
+    program = library.copy.program(((64,), "float32"))
+    only = frozenset({"disk"})
+    with monkeypatch.context() as patched:
+        patched.setattr("steelyard_kernels.build.compile_text", lack)
+        assert "OUT_OF_MEMORY" in build(program, levels=only).error
+    assert isinstance(build(program, levels=only), Built)
 
 
 def test_the_machine_has_vectors_and_threads():

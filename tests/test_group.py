@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 
+from steelyard_device.errors import DeviceError
 from steelyard_device.timings import timings
 from steelyard_kernels import cache, group, group_batch, group_worker
 from steelyard_kernels.binary import Built, Failed
@@ -212,6 +213,22 @@ def test_candidates_on_disk_are_not_compiled(nvrtc, disk, monkeypatch):
     for before, after in zip(first.results[1:], second.results[1:], strict=True):
         assert after.made == before.made
         assert after.binary == before.binary
+
+
+def test_what_the_compiler_lacked_is_not_remembered(disk, monkeypatch):
+    """Each candidate fails alone; the next batch asks again, and is well."""
+
+    def lack(*_):
+        raise DeviceError("no memory")
+
+    candidates, levels = some(3, "cpu"), frozenset({"disk"})
+    with monkeypatch.context() as patched:
+        patched.setattr("steelyard_kernels.group_job.compile_text", lack)
+        batch = build_all(candidates, levels=levels, processes=False)
+        assert {result.error for result in batch.results} == {"no memory"}
+    assert disk.size()[0] == 0
+    batch = build_all(candidates, levels=levels, processes=False)
+    assert all(isinstance(result, Built) for result in batch.results)
 
 
 def test_this_processes_code_is_used_again(nvrtc):

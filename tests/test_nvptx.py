@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from steelyard_device import cubin, nvptx, nvrtc
-from steelyard_device.errors import DeviceError, LLVMError
+from steelyard_device.errors import CompileError, DeviceError, LLVMError
 
 pytest.importorskip("cuda.bindings.nvjitlink", reason="needs the cuda extra")
 
@@ -88,13 +88,28 @@ def test_what_is_no_program_is_refused_in_llvms_words(text):
 )
 def test_what_ptxas_refuses_says_why_in_one_line(text, said):
     """And who else could build it; the next one is compiled."""
-    with pytest.raises(DeviceError) as caught:
+    with pytest.raises(CompileError) as caught:
         nvptx.compile(text, ARCH)
     message = str(caught.value)
     assert said in message
     assert message.startswith(f"ptxas refused the program for {ARCH}: ")
     assert message.endswith("Compile it with NVRTC.")
     assert "\n" not in message
+    assert nvptx.compile(EMPTY, ARCH).cubin
+
+
+def test_what_nvjitlink_lacks_is_no_refusal(monkeypatch):
+    """Only what ptxas says of a program is said of it for ever."""
+    linker = nvptx._linker()
+
+    def lack(*_):
+        raise linker.nvJitLinkError(linker.Result.ERROR_THREADPOOL)
+
+    monkeypatch.setattr(linker, "complete", lack)
+    with pytest.raises(DeviceError, match="ERROR_THREADPOOL") as caught:
+        nvptx.compile(EMPTY, ARCH)
+    assert not isinstance(caught.value, CompileError)
+    monkeypatch.undo()
     assert nvptx.compile(EMPTY, ARCH).cubin
 
 

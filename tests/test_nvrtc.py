@@ -11,7 +11,7 @@ import pytest
 from cuda_programs import ADAM, CALLS, EMPTY, SCALE, SPILL
 
 from steelyard_device import nvrtc, nvrtc_log
-from steelyard_device.errors import DeviceError
+from steelyard_device.errors import CompileError, DeviceError
 
 pytest.importorskip("cuda.bindings.nvrtc", reason="needs the cuda extra")
 
@@ -27,7 +27,7 @@ extern "C" __global__ void {name}(float* x) {{
 
 def refusal(text, **options):
     """Compile what is refused, and return the error."""
-    with pytest.raises(nvrtc.CompileError) as caught:
+    with pytest.raises(nvrtc.NVRTCError) as caught:
         nvrtc.compile(text, ARCH, **options)
     return caught.value
 
@@ -63,7 +63,7 @@ def test_the_way_to_the_cubin_can_be_read():
     text = nvrtc.ptx(SCALE, ARCH)
     assert ".target sm_90a" in text
     assert ".entry scale(" in text
-    with pytest.raises(nvrtc.CompileError):
+    with pytest.raises(nvrtc.NVRTCError):
         nvrtc.ptx("nonsense", ARCH)
 
 
@@ -242,6 +242,25 @@ def test_programs_are_destroyed_on_every_path(monkeypatch):
         with pytest.raises(DeviceError):
             nvrtc.compile(text, ARCH, seconds=seconds)
     assert counting.made == counting.destroyed == 5
+
+
+class Lacking(Counting):
+    """The bindings, of a compiler that ends in an error that is not the program's."""
+
+    def __getattr__(self, name):
+        if name == "nvrtcCompileProgram":
+            return lambda *_: (self.bindings.nvrtcResult.NVRTC_ERROR_OUT_OF_MEMORY,)
+        return super().__getattr__(name)
+
+
+def test_what_the_compiler_lacked_is_no_refusal(monkeypatch):
+    """Out of memory is said of the machine: another time it may go through."""
+    lacking = Lacking(nvrtc.bindings())
+    monkeypatch.setattr(nvrtc, "bindings", lambda: lacking)
+    with pytest.raises(DeviceError, match="NVRTC_ERROR_OUT_OF_MEMORY") as caught:
+        nvrtc.compile(SCALE, ARCH)
+    assert not isinstance(caught.value, CompileError)
+    assert lacking.made == lacking.destroyed == 1
 
 
 def test_an_empty_buffer_leaves_the_process_its_space_character():

@@ -7,5 +7,9 @@ class DeviceError(Exception):
     """A device refused something: what was asked, what it said, what to do."""
 
 
-class LLVMError(DeviceError):
+class CompileError(DeviceError):
+    """A compiler refused a program: its verdict on that text, the same each time."""
+
+
+class LLVMError(CompileError):
     """LLVM rejected a program; the message is LLVM's own, with its line."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import os
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from time import perf_counter_ns
@@ -17,10 +18,11 @@ from typing import Any
 import llvmlite.binding as llvm
 
 from steelyard_device import nvrtc_log
-from steelyard_device.errors import DeviceError, LLVMError
+from steelyard_device.errors import CompileError, DeviceError, LLVMError
 from steelyard_device.nvrtc import ARCHITECTURES, Compiled, Phase
 
 TRIPLE = "nvptx64-nvidia-cuda"
+_REASON = re.compile(r"^error +: (.*)$", re.MULTILINE)  # of ptxas, without its name
 
 
 def compile(text: str, arch: str) -> Compiled:  # noqa: A001 - read as nvptx.compile
@@ -31,8 +33,9 @@ def compile(text: str, arch: str) -> Compiled:  # noqa: A001 - read as nvptx.com
 
     Raises:
         LLVMError: the text is not a legal LLVM program.
-        DeviceError: no code is made for ``arch``, ptxas refused the program, or
-            there is no nvJitLink.
+        CompileError: ptxas refused the program.
+        DeviceError: no code is made for ``arch``, there is no nvJitLink, or it lacked
+            something, such as memory, that it may have another time.
     """
     clock = [perf_counter_ns()]
     module = _parsed(text, arch)
@@ -138,15 +141,25 @@ def _linked(ptx: bytes, arch: str) -> tuple[bytes, str]:
             linker.complete(handle)
         except linker.nvJitLinkError as error:
             log = _log(linker, handle, "error")
-            told = nvrtc_log.diagnostics(log, ptx.decode())
-            first = (log or str(error)).splitlines()[0]
-            why = told[0].message if told else first.removeprefix("error").strip(" :")
-            raise DeviceError(
-                f"ptxas refused the program for {arch}: {why}. Compile it with NVRTC."
-            ) from error
+            raise _failure(log or str(error), ptx.decode(), arch) from error
         cubin = bytearray(linker.get_linked_cubin_size(handle))
         linker.get_linked_cubin(handle, cubin)
         return bytes(cubin), _log(linker, handle, "info")
+
+
+def _failure(log: str, ptx: str, arch: str) -> DeviceError:
+    """Return what a log of nvJitLink says: a refusal if ptxas wrote the reason.
+
+    Its status does not tell: too much shared memory is an internal error too.
+    """
+    told = [each.message for each in nvrtc_log.diagnostics(log, ptx)]
+    if why := told or _REASON.findall(log):
+        return CompileError(
+            f"ptxas refused the program for {arch}: {why[0]}. Compile it with NVRTC."
+        )
+    return DeviceError(
+        f"nvJitLink failed for {arch}: {log.splitlines()[0]}. Compile it with NVRTC."
+    )
 
 
 @contextmanager

@@ -18,18 +18,18 @@ from time import monotonic_ns, perf_counter_ns
 from typing import Any
 
 from steelyard_device import nvrtc_log
-from steelyard_device.errors import DeviceError
+from steelyard_device.errors import CompileError, DeviceError
 from steelyard_device.nvrtc_library import Compiler, bindings, compiler, load
 from steelyard_device.nvrtc_log import Diagnostic, KernelLog, Phase
 
 __all__ = [
     "ARCHITECTURES",
     "Cancelled",
-    "CompileError",
     "Compiled",
     "Compiler",
     "Diagnostic",
     "KernelLog",
+    "NVRTCError",
     "Phase",
     "check_arch",
     "compile",
@@ -45,8 +45,8 @@ ARCHITECTURES = ("sm_80", "sm_86", "sm_89", "sm_90a", "sm_100a", "sm_120a")
 _PROGRAM = b"kernel.cu"
 
 
-class CompileError(DeviceError):
-    """The compiler refused a program: its errors, and all that it wrote."""
+class NVRTCError(CompileError):
+    """NVRTC refused a program: its errors, and all that it wrote."""
 
     def __init__(self, diagnostics: tuple[Diagnostic, ...], log: str) -> None:
         super().__init__(diagnostics, log)  # what a pickle hands to the next process
@@ -128,9 +128,10 @@ def compile(  # noqa: A001 - read as nvrtc.compile
     13.5 and 0.4 s by 13.0. With ``phases`` the compiler says what each part of it took.
 
     Raises:
-        CompileError: the program is not legal, or an option is not.
+        NVRTCError: the program is not legal, or an option is not.
         Cancelled: ``seconds`` passed.
-        DeviceError: there is no NVRTC, or it does not know ``arch``.
+        DeviceError: there is no NVRTC, it does not know ``arch``, or it lacked
+            something, such as memory, that it may have another time.
     """
     check_arch(arch)
     folder = tempfile.TemporaryDirectory if phases else nullcontext
@@ -156,7 +157,7 @@ def ptx(text: str, arch: str) -> str:
     """Return the PTX that ``text`` becomes on its way to ``arch``, for people to read.
 
     Raises:
-        CompileError, DeviceError: as ``compile`` does.
+        NVRTCError, DeviceError: as ``compile`` does.
     """
     check_arch(arch)
     with _program(text) as program:
@@ -198,17 +199,19 @@ def _run(program: Any, flags: list[str], deadline: ctypes.c_int64 | None) -> int
     started = perf_counter_ns()
     (result,) = nvrtc.nvrtcCompileProgram(program, len(encoded), encoded)
     nanoseconds = perf_counter_ns() - started
-    if result == nvrtc.nvrtcResult.NVRTC_SUCCESS:
-        return nanoseconds
-    if result == nvrtc.nvrtcResult.NVRTC_ERROR_CANCELLED and deadline is not None:
+    kinds = nvrtc.nvrtcResult
+    if result == kinds.NVRTC_ERROR_CANCELLED and deadline is not None:
         raise Cancelled(
             f"the compilation was stopped after {nanoseconds / 1e9:.3f} s, at its time "
             "limit: allow it more, or drop this candidate."
         )
+    if result not in {kinds.NVRTC_ERROR_COMPILATION, kinds.NVRTC_ERROR_INVALID_OPTION}:
+        _checked((result,))
+        return nanoseconds
     log = _log(program)
     # ptxas names lines of the PTX, which exists when it was ptxas that failed.
     ptx = _bytes(program, "PTX").decode(errors="replace")
-    raise CompileError(nvrtc_log.diagnostics(log, ptx), log or result.name)
+    raise NVRTCError(nvrtc_log.diagnostics(log, ptx), log or result.name)
 
 
 def _log(program: Any) -> str:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from time import perf_counter_ns
 from typing import TYPE_CHECKING, Final, TypeAlias, TypeVar
 
-from steelyard_device.errors import DeviceError
+from steelyard_device.errors import CompileError
 from steelyard_device.timings import span
 from steelyard_kernels.binary import Binary, Built, Code, Failed
 from steelyard_kernels.cache import LEVELS, Compiled, compiled, recall, remember
@@ -138,8 +138,8 @@ def _build(
     source = prepare(program, schedule, target, phases, aligned=aligned)
     try:
         code, function = _code(source, phases, reuse="code" in levels)
-    except DeviceError as error:
-        if named:
+    except CompileError as error:
+        if named and phases.current == "compile":  # linking may lack memory
             refused = Refused(source.schedule, phases.current, str(error))
             remember(named, refused)
         raise

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from time import perf_counter_ns
 from typing import TYPE_CHECKING
 
-from steelyard_device.errors import LLVMError
+from steelyard_device.errors import CompileError
 from steelyard_kernels.binary import Built, Code, Failed
 from steelyard_kernels.build import (
     Phases,
@@ -168,7 +168,7 @@ class Collector:
             self._made(waiting[part], made.code)
         for part, error in outcome.refused.items():
             for index in waiting[part]:
-                self._fail(index, error, lasting=_is_verdict(error))
+                self._fail(index, error, lasting=isinstance(error, CompileError))
         self._tell()
 
     def _made(self, indices: list[int], code: Code) -> None:
@@ -251,13 +251,6 @@ class Collector:
                     sums[name] = sums.get(name, 0) + nanoseconds
         compiling = Stage("compile", sum(group.wall for group in groups), wall)
         return (*(Stage(name, each, each) for name, each in sums.items()), compiling)
-
-
-def _is_verdict(error: Exception) -> bool:
-    """Say whether it was the compiler's word on the candidate: it would be again."""
-    from steelyard_device.nvrtc import CompileError
-
-    return isinstance(error, (CompileError, LLVMError))
 
 
 def duplicates(results: Sequence[Built | Failed]) -> dict[int, int]:

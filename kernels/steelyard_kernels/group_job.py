@@ -16,7 +16,7 @@ from steelyard_kernels.compilers import ENTRY, code_of, compile_text, told
 from steelyard_kernels.targets import CUDA, Target
 
 if TYPE_CHECKING:
-    from steelyard_device.nvrtc import Compiled, CompileError
+    from steelyard_device.nvrtc import Compiled, NVRTCError
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +96,7 @@ def _together(job: Job) -> Reply:
     except nvrtc.Cancelled as error:
         taken = perf_counter_ns() - started
         return Reply(error=error, stopped=True, nanoseconds=taken)
-    except nvrtc.CompileError as error:
+    except nvrtc.NVRTCError as error:
         taken = perf_counter_ns() - started
         refused = blamed(error, [entry for entry, _ in job.parts])
         return Reply({}, refused, None if refused else error, nanoseconds=taken)
@@ -130,7 +130,7 @@ def combined(parts: Sequence[tuple[str, str]]) -> str:
     return "".join([*shared, *own])
 
 
-def blamed(error: CompileError, entries: Sequence[str]) -> dict[str, Exception]:
+def blamed(error: NVRTCError, entries: Sequence[str]) -> dict[str, Exception]:
     """Return each named candidate's own errors, as if it had been compiled alone."""
     found: dict[str, Exception] = {}
     for entry in entries:
