@@ -9,13 +9,16 @@ import pytest
 
 from steelyard_device.errors import DeviceError
 from steelyard_device.timings import timings
-from steelyard_kernels import cache, group, group_batch, group_worker
+from steelyard_kernels import cache
 from steelyard_kernels.binary import Built, Failed
 from steelyard_kernels.build import prepare
 from steelyard_kernels.disk import Disk
 from steelyard_kernels.errors import KernelError
 from steelyard_kernels.group import Candidate, build_all, candidates_of
-from steelyard_kernels.group_job import combined
+from steelyard_kernels.group import batch as batching
+from steelyard_kernels.group import build as building
+from steelyard_kernels.group import worker as workers
+from steelyard_kernels.group.job import combined
 from steelyard_kernels.library import copy, triad
 
 GPU = "cuda:sm_90a"
@@ -29,7 +32,7 @@ def disk(monkeypatch, tmp_path):
     found, code = Disk(tmp_path), {}
     monkeypatch.setattr(cache, "disk", lambda: found)
     monkeypatch.setattr(cache, "compiled", lambda: code)
-    monkeypatch.setattr(group_batch, "compiled", lambda: code)
+    monkeypatch.setattr(batching, "compiled", lambda: code)
     return found
 
 
@@ -57,7 +60,7 @@ def spoil(monkeypatch, texts):
         first = source.text.index("{\n", source.text.index("__global__")) + 2
         return replace(source, text=f"{source.text[:first]}{body}\n}}\n")
 
-    monkeypatch.setattr(group_batch, "prepare", prepared)
+    monkeypatch.setattr(batching, "prepare", prepared)
 
 
 def test_a_batch_is_what_single_builds_are(nvrtc):
@@ -223,7 +226,7 @@ def test_what_the_compiler_lacked_is_not_remembered(disk, monkeypatch):
 
     candidates, levels = some(3, "cpu"), frozenset({"disk"})
     with monkeypatch.context() as patched:
-        patched.setattr("steelyard_kernels.group_job.compile_text", lack)
+        patched.setattr("steelyard_kernels.group.job.compile_text", lack)
         batch = build_all(candidates, levels=levels, processes=False)
         assert {result.error for result in batch.results} == {"no memory"}
     assert disk.size()[0] == 0
@@ -293,7 +296,7 @@ def test_a_worker_killed_half_way_costs_no_candidate(monkeypatch):
     """Its group is compiled again by the one that replaces it."""
     killed = []
 
-    class Killed(group_worker.Process):
+    class Killed(workers.Process):
         def compile(self, job):
             if not killed:
                 process, _ = self._start()
@@ -301,7 +304,7 @@ def test_a_worker_killed_half_way_costs_no_candidate(monkeypatch):
                 os.kill(process.pid, signal.SIGKILL)
             return super().compile(job)
 
-    monkeypatch.setattr(group, "Process", Killed)
+    monkeypatch.setattr(building, "Process", Killed)
     batch = build_all(some(6, "cpu"), levels=COLD, processes=True, threads=1)
     assert killed
     assert all(isinstance(result, Built) for result in batch.results)
@@ -315,11 +318,11 @@ def test_two_batches_at_once_do_not_mix(nvrtc):
     def work(name):
         found[name] = build_all(halves[name], target=GPU)
 
-    workers = [threading.Thread(target=work, args=name) for name in halves]
-    for worker in workers:
-        worker.start()
-    for worker in workers:
-        worker.join()
+    threads = [threading.Thread(target=work, args=name) for name in halves]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
     for name, candidates in halves.items():
         schedules = [result.schedule for result in found[name].results]
         assert schedules == [candidate.schedule for candidate in candidates]
@@ -367,16 +370,16 @@ def test_a_builder_that_ignores_its_limit_is_replaced(monkeypatch):
     spoil_cpu(monkeypatch, candidates[2].name)
     script = (
         "import sys, time\n"
-        "from steelyard_kernels import group_worker\n"
-        "def answer(job, own=group_worker._answer):\n"
+        "from steelyard_kernels.group import serve\n"
+        "def answer(job, own=serve._answer):\n"
         "    if any('; hang' in text for _, text in job.parts): time.sleep(1000)\n"
         "    return own(job)\n"
-        "group_worker._answer = answer\n"
-        "group_worker.main('cpu', '', int(sys.argv[-1]))\n"
+        "serve._answer = answer\n"
+        "serve.main('cpu', '', int(sys.argv[-1]))\n"
     )
     started = [sys.executable, "-c", script]
-    monkeypatch.setattr(group, "command", lambda *_: started)
-    monkeypatch.setattr(group_worker, "GRACE", 0.0)
+    monkeypatch.setattr(building, "command", lambda *_: started)
+    monkeypatch.setattr(workers, "GRACE", 0.0)
     batch = build_all(candidates, levels=COLD, threads=1, seconds=0.25)
     kinds = [type(result) for result in batch.results]
     assert kinds == [Built, Built, Failed, Built, Built, Built]
@@ -391,7 +394,7 @@ def spoil_cpu(monkeypatch, label):
         mark = "; hang\n" if schedule.label == label else ""
         return replace(source, text=source.text + mark)
 
-    monkeypatch.setattr(group_batch, "prepare", prepared)
+    monkeypatch.setattr(batching, "prepare", prepared)
 
 
 def test_the_quick_tier_compiles_each_candidate_alone(nvrtc):

@@ -3,7 +3,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from steelyard_kernels.errors import CompilerBug
-from steelyard_kernels.group_plan import (
+from steelyard_kernels.group.plan import (
     LARGEST,
     LONGEST,
     PER_THREAD,

@@ -6,9 +6,9 @@ from hypothesis import strategies as st
 
 from steelyard_device.errors import DeviceError
 from steelyard_kernels.binary import Code
-from steelyard_kernels.group_job import Made, Reply
-from steelyard_kernels.group_plan import Costs
-from steelyard_kernels.group_run import Task, Work, limit, run
+from steelyard_kernels.group.job import Made, Reply
+from steelyard_kernels.group.plan import Costs
+from steelyard_kernels.group.run import Task, Work, limit, run
 from steelyard_kernels.targets import parse
 
 COSTS = Costs(0.016, 0.001)

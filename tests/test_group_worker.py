@@ -6,10 +6,10 @@ import threading
 import pytest
 
 from steelyard_device.errors import DeviceError
-from steelyard_kernels import group_worker
 from steelyard_kernels.build import Phases, prepare
-from steelyard_kernels.group_job import Job, Reply, compile_job
-from steelyard_kernels.group_worker import Process, command
+from steelyard_kernels.group import worker as workers
+from steelyard_kernels.group.job import Job, Reply, compile_job
+from steelyard_kernels.group.worker import Process, command
 from steelyard_kernels.library import triad
 from steelyard_kernels.targets import parse
 
@@ -76,7 +76,7 @@ def test_a_process_serves_many_jobs(process):
 
 def test_a_process_that_hangs_is_killed_at_its_limit_and_replaced(monkeypatch):
     """Who ignores a limit loses the process, not the batch."""
-    monkeypatch.setattr(group_worker, "GRACE", 0.0)
+    monkeypatch.setattr(workers, "GRACE", 0.0)
     worker = fake("connection.send(None); time.sleep(1000)")
     process, _ = worker._start()
     reply = worker.compile(job(seconds=0.0))

@@ -2,10 +2,6 @@
 
 NVRTC lets threads overlap and stops when its time is up, so it runs in this process.
 LLVM does neither. A process is also what a second build of NVRTC needs.
-
-    python -m steelyard_kernels.group_worker KIND NVRTC DESCRIPTOR
-
-is such a process. It takes jobs from a connection and answers each with its reply.
 """
 
 from __future__ import annotations
@@ -13,16 +9,14 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Sequence
-from dataclasses import replace
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
 from time import perf_counter_ns
 from typing import Final, Protocol
 
 from steelyard_device.errors import DeviceError
-from steelyard_device.timings import record, span, timings
-from steelyard_kernels.group_job import Job, Reply, compile_job
-from steelyard_kernels.targets import CUDA
+from steelyard_device.timings import record, span
+from steelyard_kernels.group.job import Job, Reply, compile_job
 
 GRACE: Final = 0.5
 """Seconds that a worker may answer after its limit: NVRTC 13.0 stops within 0.4."""
@@ -56,7 +50,7 @@ class Here:
 
 def command(kind: str, nvrtc: str | None = None) -> tuple[str, ...]:
     """Return how a process for a kind of target is started, but for its descriptor."""
-    module = "steelyard_kernels.group_worker"
+    module = "steelyard_kernels.group.serve"
     return (sys.executable, "-m", module, kind, nvrtc or "")
 
 
@@ -138,45 +132,3 @@ class Process:
             f"a process to compile in did not start ({problem}): see what it wrote to "
             "stderr, or try with fewer threads."
         )
-
-
-def main(kind: str, nvrtc: str, descriptor: int) -> None:
-    """Serve jobs until the other end is closed."""
-    with Connection(descriptor) as connection:
-        connection.send(_problem(kind, nvrtc))
-        while True:
-            try:
-                job: Job = connection.recv()
-            except EOFError:
-                return
-            connection.send(_answer(job))
-
-
-def _problem(kind: str, path: str) -> DeviceError | None:
-    """Load the compiler, which is no candidate's time; return why it cannot be."""
-    try:
-        if kind == CUDA:
-            from steelyard_device import nvrtc
-
-            nvrtc.load(path or None)
-            nvrtc.compiler()
-        else:
-            from steelyard_device import llvm
-
-            llvm.host()
-    except DeviceError as error:
-        return error
-    return None
-
-
-def _answer(job: Job) -> Reply:
-    """Compile a job, with the spans of it if they are wanted."""
-    if not job.timed:
-        return compile_job(job)
-    with timings() as recorded:
-        reply = compile_job(job)
-    return replace(reply, spans=recorded.spans())
-
-
-if __name__ == "__main__":
-    main(sys.argv[1], sys.argv[2], int(sys.argv[3]))

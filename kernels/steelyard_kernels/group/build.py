@@ -17,24 +17,14 @@ from typing import TYPE_CHECKING, Any, Final
 from steelyard_device.timings import span
 from steelyard_kernels.build import ALL_LEVELS
 from steelyard_kernels.errors import KernelError
-from steelyard_kernels.group_batch import Batch, Candidate, Collector, Progress, Stage
-from steelyard_kernels.group_plan import LARGEST, Costs, entries, plan
-from steelyard_kernels.group_run import Group, Work, run
-from steelyard_kernels.group_worker import Here, Process, Worker, command
+from steelyard_kernels.group.batch import Batch, Candidate, Collector, Progress
+from steelyard_kernels.group.plan import LARGEST, Costs, entries, plan
+from steelyard_kernels.group.run import Work, run
+from steelyard_kernels.group.worker import Here, Process, Worker, command
 from steelyard_kernels.targets import CPU, CUDA, NVPTX, parse
 
 if TYPE_CHECKING:
     from steelyard_kernels.function import KernelFunction
-
-__all__ = [
-    "Batch",
-    "Candidate",
-    "Group",
-    "Progress",
-    "Stage",
-    "build_all",
-    "candidates_of",
-]
 
 COSTS: Final = {
     CUDA: Costs(program=0.016, character=2.4e-6, repeated=9e-7, division=6e-4),

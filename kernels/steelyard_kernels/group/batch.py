@@ -21,7 +21,7 @@ from steelyard_kernels.build import (
 from steelyard_kernels.cache import Compiled, compiled, recall, remember
 from steelyard_kernels.entry import Refused
 from steelyard_kernels.expr import Program
-from steelyard_kernels.group_run import Group, Outcome
+from steelyard_kernels.group.run import Group, Outcome
 from steelyard_kernels.keys import key
 from steelyard_kernels.schedule.strategies import Schedule
 from steelyard_kernels.targets import CPU, Target

@@ -14,9 +14,9 @@ from time import perf_counter_ns
 from typing import Final
 
 from steelyard_device.timings import listening, span
-from steelyard_kernels.group_job import Job, Made, Reply
-from steelyard_kernels.group_plan import Costs, split
-from steelyard_kernels.group_worker import Worker
+from steelyard_kernels.group.job import Job, Made, Reply
+from steelyard_kernels.group.plan import Costs, split
+from steelyard_kernels.group.worker import Worker
 from steelyard_kernels.targets import Target
 
 SLOWER: Final = 4
