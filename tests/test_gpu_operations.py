@@ -18,7 +18,7 @@ CASES = gpu_cases.everything()
 @pytest.fixture(scope="module")
 def arch():
     """Say what the GPU's cubins are compiled for; skip without one."""
-    return gpu.context()
+    return gpu.context().device.arch
 
 
 @pytest.fixture(scope="module")

@@ -1,0 +1,143 @@
+"""The GPUs of this machine, and one made ready for work beside whoever else uses it."""
+
+from __future__ import annotations
+
+import functools
+import threading
+import uuid
+from dataclasses import dataclass
+
+from steelyard_device import cuda_driver
+from steelyard_device.cuda_driver import call
+from steelyard_device.errors import DeviceError
+
+
+@dataclass(frozen=True, slots=True)
+class Device:
+    """A GPU, as this process numbers it (CUDA_VISIBLE_DEVICES has its say)."""
+
+    index: int
+    name: str
+    uuid: str
+    """As nvidia-smi and NVML spell it, ``GPU-...``: their numbers may be others."""
+    arch: str
+    """What code is made for, as our targets spell it: ``sm_90a``."""
+    multiprocessors: int
+    l2_bytes: int
+    memory_bytes: int
+
+
+def devices() -> tuple[Device, ...]:
+    """Describe every GPU; no context is made.
+
+    Raises:
+        DeviceError: there is no driver.
+        CUDAError: there is no GPU.
+    """
+    return tuple(
+        device(index) for index in range(call("counting the GPUs", "cuDeviceGetCount"))
+    )
+
+
+@functools.cache
+def device(index: int = 0) -> Device:
+    """Describe one GPU; raises as ``devices`` does, and for an index there is not."""
+    count = call("counting the GPUs", "cuDeviceGetCount")
+    if not 0 <= index < count:
+        raise DeviceError(
+            f"there is no GPU {index}, expected 0 to {count - 1}: choose one that "
+            "nvidia-smi lists and CUDA_VISIBLE_DEVICES lets through."
+        )
+    asked = f"describing GPU {index}"
+    handle = call(asked, "cuDeviceGet", index)
+    name = call(asked, "cuDeviceGetName", 256, handle)
+    major = _value(index, "COMPUTE_CAPABILITY_MAJOR")
+    minor = _value(index, "COMPUTE_CAPABILITY_MINOR")
+    return Device(
+        index=index,
+        name=name.rstrip(b"\0").decode(),
+        uuid=f"GPU-{uuid.UUID(bytes=call(asked, 'cuDeviceGetUuid', handle).bytes)}",
+        # From Hopper on a GPU has instructions that its own variant alone may use.
+        arch=f"sm_{major}{minor}{'a' if major >= 9 else ''}",
+        multiprocessors=_value(index, "MULTIPROCESSOR_COUNT"),
+        l2_bytes=_value(index, "L2_CACHE_SIZE"),
+        memory_bytes=call(asked, "cuDeviceTotalMem", handle),
+    )
+
+
+def _value(index: int, name: str) -> int:
+    attribute = cuda_driver.attribute(f"CUdevice_attribute.CU_DEVICE_ATTRIBUTE_{name}")
+    value: int = call(f"asking GPU {index}", "cuDeviceGetAttribute", attribute, index)
+    return value
+
+
+@dataclass(frozen=True, slots=True)
+class Context:
+    """A GPU ready for work: handles of its context, and of our stream and memory pool.
+
+    It is the primary context, which PyTorch, CuPy and the CUDA runtime use too, so that
+    memory and code are everybody's.
+    """
+
+    device: Device
+    handle: int
+    stream: int
+    """Waits for no other stream, nor they for it."""
+    pool: int
+
+    def wait(self, stream: int | None = None) -> None:
+        """Return when everything on ``stream``, or on ours, is done."""
+        with cuda_driver.current(self.handle):
+            call(
+                f"waiting for GPU {self.device.index}",
+                "cuStreamSynchronize",
+                self.stream if stream is None else stream,
+            )
+
+    def free_bytes(self) -> int:
+        """Return how much memory nobody uses, other programs and our pool included."""
+        asked = f"asking for the memory of GPU {self.device.index}"
+        with cuda_driver.current(self.handle):
+            free, _ = call(asked, "cuMemGetInfo")
+        number: int = free
+        return number
+
+
+_STARTING = threading.Lock()
+
+
+def context(index: int = 0) -> Context:
+    """Return this process's context of a GPU, made on first use (0.2 s).
+
+    Raises as ``device`` does. It lives as long as the process.
+    """
+    with _STARTING:  # threads that begin together must not each make one
+        return _context(index)
+
+
+@functools.cache
+def _context(index: int) -> Context:
+    found = device(index)
+    asked = f"starting work on GPU {index} ({found.name})"
+    handle = int(call(asked, "cuDevicePrimaryCtxRetain", index))
+    with cuda_driver.current(handle):
+        not_blocking = cuda_driver.attribute("CUstream_flags.CU_STREAM_NON_BLOCKING")
+        stream = int(call(asked, "cuStreamCreate", int(not_blocking)))
+        return Context(found, handle, stream, _pool(asked, index))
+
+
+def _pool(asked: str, index: int) -> int:
+    """Make a memory pool that keeps what is freed: the next case takes it at once.
+
+    A pool of our own, since how the default one behaves is everybody's.
+    """
+    driver = cuda_driver.bindings()
+    properties = driver.CUmemPoolProps()
+    properties.allocType = driver.CUmemAllocationType.CU_MEM_ALLOCATION_TYPE_PINNED
+    properties.location.type = driver.CUmemLocationType.CU_MEM_LOCATION_TYPE_DEVICE
+    properties.location.id = index
+    pool = call(asked, "cuMemPoolCreate", properties)
+    threshold = driver.CUmemPool_attribute.CU_MEMPOOL_ATTR_RELEASE_THRESHOLD
+    everything = driver.cuuint64_t(2**64 - 1)
+    call(asked, "cuMemPoolSetAttribute", pool, threshold, everything)
+    return int(pool)

@@ -1,0 +1,166 @@
+"""Memory of a GPU in the order of a stream, and words that host and GPU share."""
+
+from __future__ import annotations
+
+import ctypes
+import math
+import weakref
+from typing import Any
+
+import numpy as np
+from numpy.typing import DTypeLike, NDArray
+
+from steelyard_device import cuda_driver
+from steelyard_device.cuda_device import Context
+from steelyard_device.cuda_driver import call
+from steelyard_device.errors import DeviceError
+
+ALIGNMENT = 256
+"""Every buffer starts at a multiple of this many bytes."""
+
+
+class Buffer:
+    """An uninitialised C-contiguous array in a GPU's memory.
+
+    Taken from the context's pool in the order of its stream, and given back in that
+    order when it is dropped or `free`d: launches before that on the same stream may
+    still use it. Whoever uses it on another stream waits for that one first.
+    """
+
+    __slots__ = ("__weakref__", "_release", "address", "context", "dtype", "shape")
+
+    def __init__(
+        self, context: Context, shape: tuple[int, ...], dtype: DTypeLike
+    ) -> None:
+        self.context = context
+        self.shape = shape
+        self.dtype = np.dtype(dtype)
+        asked = f"allocating {self.nbytes} bytes on {context.device.name}"
+        size = max(self.nbytes, 1)  # the driver refuses none
+        pool, stream = context.pool, context.stream
+        with cuda_driver.current(context.handle):
+            at = call(asked, "cuMemAllocFromPoolAsync", size, pool, stream)
+        self.address = int(at)
+        self._release = weakref.finalize(self, _free, context, self.address)
+        self._release.atexit = False  # the driver may be gone by then
+        if self.address % ALIGNMENT:
+            raise DeviceError(
+                f"{asked} gave the address {self.address:#x}, expected a multiple of "
+                f"{ALIGNMENT}: report this driver."
+            )
+
+    @property
+    def size(self) -> int:
+        """The number of elements."""
+        return math.prod(self.shape)
+
+    @property
+    def nbytes(self) -> int:
+        """The bytes of all elements."""
+        return self.size * self.dtype.itemsize
+
+    @property
+    def __cuda_array_interface__(self) -> dict[str, Any]:
+        """The array as PyTorch, CuPy and Numba read it."""
+        return {
+            "shape": self.shape,
+            "typestr": self.dtype.str,
+            "data": (self.address, False),
+            "stream": self.context.stream,
+            "version": 3,
+        }
+
+    def free(self) -> None:
+        """Give the memory back behind everything on the stream; once is enough."""
+        self._release()
+
+    def write(self, array: NDArray[Any]) -> None:
+        """Copy an array of the same shape and dtype here; done on return."""
+        self._check(array)
+        source = np.ascontiguousarray(array)
+        with cuda_driver.current(self.context.handle):
+            self._copy("cuMemcpyHtoDAsync", self.address, source.ctypes.data)
+
+    def read(self, out: NDArray[Any] | None = None) -> NDArray[Any]:
+        """Copy the elements to ``out``, or a new array, and return it."""
+        array = np.empty(self.shape, self.dtype) if out is None else out
+        self._check(array)
+        if not array.flags.c_contiguous or not array.flags.writeable:
+            raise DeviceError(
+                f"an array with strides {array.strides}, writeable "
+                f"{array.flags.writeable}, cannot be read into: pass a C-contiguous one "
+                "that can be written."
+            )
+        with cuda_driver.current(self.context.handle):
+            self._copy("cuMemcpyDtoHAsync", array.ctypes.data, self.address)
+        return array
+
+    def _check(self, array: NDArray[Any]) -> None:
+        if array.shape != self.shape or array.dtype != self.dtype:
+            raise DeviceError(
+                f"an array of {array.dtype} {array.shape} does not fit a buffer of "
+                f"{self.dtype} {self.shape}: pass one of the same shape and dtype."
+            )
+
+    def _copy(self, function: str, to: int, source: int) -> None:
+        asked = f"copying {self.nbytes} bytes"
+        if self.nbytes:
+            call(asked, function, to, source, self.nbytes, self.context.stream)
+            call(asked, "cuStreamSynchronize", self.context.stream)
+
+    def fill(self, value: Any) -> None:
+        """Set every element to ``value``, in the stream's order."""
+        pattern = np.array(value, self.dtype).tobytes()
+        width = len(pattern)
+        words = [pattern[at : at + 4] for at in range(0, width, 4)]
+        stream, asked = self.context.stream, f"filling {self.nbytes} bytes"
+        with cuda_driver.current(self.context.handle):
+            if not self.size:
+                return
+            if len(set(words)) == 1:
+                number = int.from_bytes(words[0], "little")
+                bits = 8 * len(words[0])
+                count = self.nbytes // len(words[0])
+                set_all = f"cuMemsetD{bits}Async"
+                call(asked, set_all, self.address, number, count, stream)
+                return
+            for place, word in enumerate(words):  # one column of words at a time
+                number, at = int.from_bytes(word, "little"), self.address + 4 * place
+                column = (at, width, number, 1, self.size)
+                call(asked, "cuMemsetD2D32Async", *column, stream)
+
+
+def copy_of(context: Context, array: NDArray[Any]) -> Buffer:
+    """Return a buffer that holds what ``array`` does."""
+    buffer = Buffer(context, array.shape, array.dtype)
+    buffer.write(array)
+    return buffer
+
+
+def _free(context: Context, address: int) -> None:
+    # Unchecked: it runs when it may, perhaps after a fault that was told of already.
+    with cuda_driver.current(context.handle):
+        cuda_driver.bindings().cuMemFreeAsync(address, context.stream)
+
+
+class SharedWords:
+    """Zeroed 8-byte words of host memory that the GPU reads and writes in place.
+
+    The same ``address`` serves both; they see each other's writes while kernels run.
+    """
+
+    def __init__(self, context: Context, count: int) -> None:
+        names = ("PORTABLE", "DEVICEMAP")
+        flags = sum(cuda_driver.attribute(f"CU_MEMHOSTALLOC_{name}") for name in names)
+        with cuda_driver.current(context.handle):
+            asked = f"allocating {count} words that the host and the GPU share"
+            self.address = int(call(asked, "cuMemHostAlloc", 8 * count, flags))
+        release = weakref.finalize(self, _free_host, context, self.address)
+        release.atexit = False
+        self.words = (ctypes.c_uint64 * count).from_address(self.address)
+        ctypes.memset(self.address, 0, 8 * count)
+
+
+def _free_host(context: Context, address: int) -> None:
+    with cuda_driver.current(context.handle):
+        cuda_driver.bindings().cuMemFreeHost(address)

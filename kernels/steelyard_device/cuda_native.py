@@ -1,0 +1,240 @@
+"""The native half of a GPU launch, as LLVM IR: the loop over cuLaunchKernel, the clock.
+
+Several launches are issued in turn, so that arguments rotate without Python between
+them. It takes the driver's entry points from a table: they are found once a process.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+from dataclasses import dataclass
+
+from steelyard_device import llvm
+from steelyard_device.cuda_driver import call
+from steelyard_device.errors import DeviceError
+
+CALLS = (
+    "cuLaunchKernel",
+    "cuStreamSynchronize",
+    "cuCtxGetCurrent",
+    "cuCtxPushCurrent",
+    "cuCtxPopCurrent",
+)
+"""What the loop calls, in the order of its table."""
+
+_VERSION = 12000
+"""The CUDA release whose variants of `CALLS` are asked for: their signatures are
+those that the text below declares."""
+
+
+class Entry(ctypes.Structure):
+    """One kernel with its packed arguments."""
+
+    _fields_ = (
+        ("function", ctypes.c_void_p),
+        ("grid", ctypes.c_uint32 * 3),
+        ("block", ctypes.c_uint32 * 3),
+        ("shared", ctypes.c_uint32),
+        ("parameters", ctypes.c_void_p),
+    )
+
+
+class Batch(ctypes.Structure):
+    """Entries that are launched in turn on one stream; ``next`` is whose turn it is."""
+
+    _fields_ = (
+        ("calls", ctypes.c_void_p),
+        ("context", ctypes.c_void_p),
+        ("stream", ctypes.c_void_p),
+        ("entries", ctypes.c_void_p),
+        ("count", ctypes.c_int64),
+        ("next", ctypes.c_int64),
+        ("start", ctypes.c_int64),
+        ("stop", ctypes.c_int64),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Library:
+    """The native functions: each takes a batch and a number of launches.
+
+    Both return the driver's status. ``window`` reads CLOCK_MONOTONIC before the first
+    launch and when the stream has nothing left to do. They take ``byref(batch)`` and a
+    ``c_int64``, unconverted: declared types would cost each call 70 ns.
+    """
+
+    launch: ctypes._CFunctionType
+    window: ctypes._CFunctionType
+
+
+@functools.cache
+def library() -> Library:
+    """Assemble the functions, on first use (3 ms)."""
+    at = llvm.link(llvm.assemble(_TEXT), ["cuda_launch", "cuda_window"])
+    prototype = ctypes.CFUNCTYPE(ctypes.c_int32)
+    launch, window = prototype(at["cuda_launch"]), prototype(at["cuda_window"])
+    return Library(launch, window)
+
+
+@functools.cache
+def calls() -> ctypes.Array[ctypes.c_void_p]:
+    """Return the addresses of `CALLS` in the driver.
+
+    Raises:
+        DeviceError: the driver lacks one.
+    """
+    table = (ctypes.c_void_p * len(CALLS))()
+    for place, name in enumerate(CALLS):
+        asked = f"finding {name} in the CUDA driver"
+        found = call(asked, "cuGetProcAddress", name.encode(), _VERSION, 0)
+        if not found[0]:
+            raise DeviceError(
+                f"this CUDA driver has no {name} of CUDA {_VERSION // 1000}: install a "
+                "newer one."
+            )
+        table[place] = int(found[0])
+    return table
+
+
+_TEXT = r"""
+%batch = type { ptr, ptr, ptr, ptr, i64, i64, i64, i64 }
+%entry = type { ptr, [3 x i32], [3 x i32], i32, ptr }
+%timespec = type { i64, i64 }
+
+declare i32 @clock_gettime(i32, ptr)
+
+define i32 @cuda_launch(ptr %batch, i64 %count) {
+  %status = call i32 @run(ptr %batch, i64 %count, i1 false)
+  ret i32 %status
+}
+
+define i32 @cuda_window(ptr %batch, i64 %count) {
+  %status = call i32 @run(ptr %batch, i64 %count, i1 true)
+  ret i32 %status
+}
+
+define internal i64 @now() {
+  %time = alloca %timespec
+  %failed = call i32 @clock_gettime(i32 1, ptr %time)
+  %seconds = load i64, ptr %time
+  %rest.at = getelementptr %timespec, ptr %time, i32 0, i32 1
+  %rest = load i64, ptr %rest.at
+  %scaled = mul i64 %seconds, 1000000000
+  %ticks = add i64 %scaled, %rest
+  ret i64 %ticks
+}
+
+; The thread may have another context, or none: ours is put on top meanwhile.
+define internal i32 @run(ptr %batch, i64 %count, i1 %timed) {
+entry:
+  %seen.at = alloca ptr
+  %calls = load ptr, ptr %batch
+  %context.at = getelementptr %batch, ptr %batch, i32 0, i32 1
+  %context = load ptr, ptr %context.at
+  %get.at = getelementptr ptr, ptr %calls, i32 2
+  %get = load ptr, ptr %get.at
+  %got = call i32 %get(ptr %seen.at)
+  %unknown = icmp ne i32 %got, 0
+  br i1 %unknown, label %refused, label %known
+known:
+  %seen = load ptr, ptr %seen.at
+  %ours = icmp eq ptr %seen, %context
+  br i1 %ours, label %inside, label %enter
+enter:
+  %push.at = getelementptr ptr, ptr %calls, i32 3
+  %push = load ptr, ptr %push.at
+  %pushed = call i32 %push(ptr %context)
+  %outside = icmp ne i32 %pushed, 0
+  br i1 %outside, label %refused, label %inside
+refused:
+  %refusal = phi i32 [ %got, %entry ], [ %pushed, %enter ]
+  ret i32 %refusal
+inside:
+  br i1 %timed, label %measured, label %plain
+plain:
+  %issued = call i32 @issue(ptr %batch, i64 %count)
+  br label %leave
+measured:
+  %start = call i64 @now()
+  %submitted = call i32 @issue(ptr %batch, i64 %count)
+  %lost = icmp ne i32 %submitted, 0
+  br i1 %lost, label %leave, label %finish
+finish:
+  %stream.at = getelementptr %batch, ptr %batch, i32 0, i32 2
+  %stream = load ptr, ptr %stream.at
+  %wait.at = getelementptr ptr, ptr %calls, i32 1
+  %wait = load ptr, ptr %wait.at
+  %waited = call i32 %wait(ptr %stream)
+  %stop = call i64 @now()
+  %start.at = getelementptr %batch, ptr %batch, i32 0, i32 6
+  store i64 %start, ptr %start.at
+  %stop.at = getelementptr %batch, ptr %batch, i32 0, i32 7
+  store i64 %stop, ptr %stop.at
+  br label %leave
+leave:
+  %status = phi i32 [ %issued, %plain ], [ %submitted, %measured ], [ %waited, %finish ]
+  br i1 %ours, label %exit, label %pop
+pop:
+  %pop.at = getelementptr ptr, ptr %calls, i32 4
+  %pop.call = load ptr, ptr %pop.at
+  %popped = call i32 %pop.call(ptr %seen.at)
+  br label %exit
+exit:
+  ret i32 %status
+}
+
+define internal i32 @issue(ptr %batch, i64 %count) {
+entry:
+  %calls = load ptr, ptr %batch
+  %launch = load ptr, ptr %calls
+  %stream.at = getelementptr %batch, ptr %batch, i32 0, i32 2
+  %stream = load ptr, ptr %stream.at
+  %entries.at = getelementptr %batch, ptr %batch, i32 0, i32 3
+  %entries = load ptr, ptr %entries.at
+  %entries.count.at = getelementptr %batch, ptr %batch, i32 0, i32 4
+  %entries.count = load i64, ptr %entries.count.at
+  %next.at = getelementptr %batch, ptr %batch, i32 0, i32 5
+  %first = load i64, ptr %next.at
+  %any = icmp sgt i64 %count, 0
+  br i1 %any, label %one, label %none
+one:
+  %i = phi i64 [ 0, %entry ], [ %i.next, %launched ]
+  %turn = phi i64 [ %first, %entry ], [ %turn.next, %launched ]
+  %entry.at = getelementptr ptr, ptr %entries, i64 %turn
+  %this = load ptr, ptr %entry.at
+  %function = load ptr, ptr %this
+  %gx.at = getelementptr %entry, ptr %this, i32 0, i32 1, i32 0
+  %gx = load i32, ptr %gx.at
+  %gy.at = getelementptr %entry, ptr %this, i32 0, i32 1, i32 1
+  %gy = load i32, ptr %gy.at
+  %gz.at = getelementptr %entry, ptr %this, i32 0, i32 1, i32 2
+  %gz = load i32, ptr %gz.at
+  %bx.at = getelementptr %entry, ptr %this, i32 0, i32 2, i32 0
+  %bx = load i32, ptr %bx.at
+  %by.at = getelementptr %entry, ptr %this, i32 0, i32 2, i32 1
+  %by = load i32, ptr %by.at
+  %bz.at = getelementptr %entry, ptr %this, i32 0, i32 2, i32 2
+  %bz = load i32, ptr %bz.at
+  %shared.at = getelementptr %entry, ptr %this, i32 0, i32 3
+  %shared = load i32, ptr %shared.at
+  %parameters.at = getelementptr %entry, ptr %this, i32 0, i32 4
+  %parameters = load ptr, ptr %parameters.at
+  %status = call i32 %launch(ptr %function, i32 %gx, i32 %gy, i32 %gz, i32 %bx, i32 %by, i32 %bz, i32 %shared, ptr %stream, ptr %parameters, ptr null)
+  %failed = icmp ne i32 %status, 0
+  br i1 %failed, label %stopped, label %launched
+launched:
+  %turn.up = add i64 %turn, 1
+  %round = icmp eq i64 %turn.up, %entries.count
+  %turn.next = select i1 %round, i64 0, i64 %turn.up
+  %i.next = add i64 %i, 1
+  %more = icmp slt i64 %i.next, %count
+  br i1 %more, label %one, label %stopped
+stopped:
+  %turn.last = phi i64 [ %turn, %one ], [ %turn.next, %launched ]
+  store i64 %turn.last, ptr %next.at
+  ret i32 %status
+none:
+  ret i32 0
+}
+"""

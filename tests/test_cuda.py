@@ -1,0 +1,392 @@
+"""The CUDA half of the device layer where no GPU is needed: errors, packing, the loop."""
+
+import ctypes
+import os
+import pickle
+import subprocess
+import sys
+from types import SimpleNamespace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from steelyard_device import cuda_driver, cuda_launch, cuda_native, llvm
+from steelyard_device.cuda_device import Context, Device
+from steelyard_device.cuda_driver import CUDAError
+from steelyard_device.cuda_launch import Launch, Rotation, extents, packed
+from steelyard_device.cuda_module import Attributes, Function, check_whole
+from steelyard_device.errors import DeviceError
+
+DEVICE = Device(0, "a GPU", "GPU-0", "sm_90a", 132, 60 << 20, 1 << 30)
+CONTEXT = Context(DEVICE, handle=0xC0, stream=0x57, pool=0xB0)
+ATTRIBUTES = Attributes(32, 0, 0, 0, 1024, "sm_90")
+
+
+class Recorder:
+    """Stands in for the driver's entry points and writes down how they are called."""
+
+    def __init__(self):
+        self.current = CONTEXT.handle
+        self.calls = []
+        self.fails = {}
+        """The status of a launch, by how many were before it."""
+        word, words = ctypes.c_void_p, ctypes.POINTER(ctypes.c_void_p)
+        number = ctypes.c_uint32
+        shapes = {
+            "launch": [word, *[number] * 7, word, words, word],
+            "wait": [word],
+            "get": [words],
+            "push": [word],
+            "pop": [words],
+        }
+        self._kept = [
+            ctypes.CFUNCTYPE(ctypes.c_int32, *shape)(getattr(self, name))
+            for name, shape in shapes.items()
+        ]
+        self.table = (word * len(self._kept))(
+            *(ctypes.cast(each, word) for each in self._kept)
+        )
+
+    def launch(self, function, *rest):
+        """Stand in for cuLaunchKernel."""
+        *numbers, stream, parameters, extra = rest
+        launched = sum(name == "launch" for name, *_ in self.calls)
+        first = ctypes.cast(parameters[0] or 0, ctypes.POINTER(ctypes.c_uint64))
+        value = first[0] if parameters[0] else None
+        self.calls.append(("launch", function, tuple(numbers), stream, value, extra))
+        return self.fails.get(launched, 0)
+
+    def wait(self, stream):
+        """Stand in for cuStreamSynchronize."""
+        self.calls.append(("wait", stream))
+        return 0
+
+    def get(self, seen):
+        """Stand in for cuCtxGetCurrent."""
+        seen[0] = self.current
+        return 0
+
+    def push(self, context):
+        """Stand in for cuCtxPushCurrent."""
+        self.calls.append(("push", context))
+        return 0
+
+    def pop(self, _):
+        """Stand in for cuCtxPopCurrent."""
+        self.calls.append(("pop",))
+        return 0
+
+    def launched(self):
+        """Return each launch's first argument."""
+        return [call[4] for call in self.calls if call[0] == "launch"]
+
+
+@pytest.fixture
+def driver(monkeypatch):
+    """Launch into a recorder."""
+    names = pytest.importorskip("cuda.bindings.driver", reason="needs the cuda extra")
+    recorder = Recorder()
+    monkeypatch.setattr(cuda_native, "calls", lambda: recorder.table)
+    fake = SimpleNamespace(
+        CUresult=names.CUresult, cuGetErrorString=lambda _: (0, b"as the driver says")
+    )
+    monkeypatch.setattr(cuda_driver, "bindings", lambda: fake)
+    return recorder
+
+
+def function(*sizes, name="kernel"):
+    """Return a function with parameters of these sizes."""
+    return Function(name, 0xF0, CONTEXT, sizes, ATTRIBUTES)
+
+
+def said_by_a_process(script):
+    """Return what a process without a GPU prints."""
+    done = subprocess.run(
+        [sys.executable, "-c", script],
+        env={**os.environ, "CUDA_VISIBLE_DEVICES": ""},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return done.stdout.strip()
+
+
+ASK = """
+from steelyard_device import cuda
+from steelyard_device.errors import DeviceError
+try:
+    cuda.device()
+except DeviceError as error:
+    print(error)
+"""
+
+
+def test_without_a_gpu_one_sentence_says_what_to_do():
+    """Whether the driver is missing or only the GPU."""
+    said = said_by_a_process(ASK)
+    assert said.endswith("measure on the CPU.")
+    assert "\n" not in said
+
+
+def test_without_the_bindings_one_sentence_says_what_to_install():
+    """The extra."""
+    said = said_by_a_process("import sys; sys.modules['cuda.bindings'] = None\n" + ASK)
+    assert said == (
+        'there is nothing to call a GPU with: pip install "steelyard[cuda]".'
+    )
+
+
+def test_importing_the_door_calls_nothing():
+    """Nor does it import what would."""
+    script = (
+        "import sys; from steelyard_device import cuda; print('cuda' in sys.modules)"
+    )
+    assert said_by_a_process(script) == "False"
+
+
+def test_every_hint_is_of_an_error_that_the_driver_has():
+    """A hint of a misspelt name would never be seen."""
+    driver = pytest.importorskip("cuda.bindings.driver", reason="needs the cuda extra")
+    assert cuda_driver._HINTS.keys() <= set(driver.CUresult.__members__)
+
+
+@pytest.mark.parametrize(
+    ("code", "name", "lost", "step"),
+    [
+        (2, "CUDA_ERROR_OUT_OF_MEMORY", False, "free buffers"),
+        (700, "CUDA_ERROR_ILLEGAL_ADDRESS", True, "compute-sanitizer"),
+        (709, "CUDA_ERROR_CONTEXT_IS_DESTROYED", True, "start another one"),
+        (800, "CUDA_ERROR_NOT_PERMITTED", False, "manual"),
+        (98765, "98765", False, "newer"),
+    ],
+)
+def test_an_error_has_the_drivers_name_and_the_next_step(
+    driver, code, name, lost, step
+):
+    """Also one that the bindings do not know yet."""
+    error = cuda_driver.failure("trying", code)
+    assert (error.name, error.lost) == (name, lost)
+    assert str(error).startswith("trying failed with CUDA")
+    assert name in str(error)
+    assert step in str(error)
+
+
+def test_an_error_survives_the_way_to_another_process(driver):
+    """With its name, by which the worker is replaced."""
+    error = cuda_driver.failure("trying", 700)
+    again = pickle.loads(pickle.dumps(error))
+    assert (str(again), again.name, again.lost) == (str(error), error.name, True)
+
+
+def test_a_launch_reaches_the_driver_as_it_was_packed(driver):
+    """Extents not given are one."""
+    launch = Launch(
+        function(8, 4), [1 << 40, 7], grid=(3, 2), block=(64, 1, 2), shared=16
+    )
+    launch.launch()
+    numbers = (3, 2, 1, 64, 1, 2, 16)
+    assert driver.calls == [("launch", 0xF0, numbers, 0x57, 1 << 40, None)]
+
+
+def test_a_launch_without_parameters_passes_none(driver):
+    """Its table of arguments has nothing in it."""
+    Launch(function(), [], grid=1, block=32).launch()
+    assert driver.launched() == [None]
+
+
+@given(count=st.integers(-3, 40), kernels=st.integers(1, 5), before=st.integers(0, 9))
+def test_a_rotation_takes_turns_and_goes_on_where_it_stopped(count, kernels, before):
+    """Whatever the counts; none for a negative one."""
+    with pytest.MonkeyPatch.context() as patch:
+        recorder = Recorder()
+        patch.setattr(cuda_native, "calls", lambda: recorder.table)
+        launches = [Launch(function(8), [n], grid=1, block=1) for n in range(kernels)]
+        rotation = Rotation(launches)
+        rotation.launch(before)
+        rotation.launch(count)
+        total = before + max(count, 0)
+        assert recorder.launched() == [n % kernels for n in range(total)]
+
+
+def test_a_refused_launch_ends_the_loop_and_keeps_its_turn(driver):
+    """The next call begins with it."""
+    launches = [Launch(function(8), [n], grid=1, block=1) for n in range(3)]
+    rotation = Rotation(launches)
+    driver.fails = {4: 701}
+    with pytest.raises(
+        CUDAError, match="3 kernels in turn failed with CUDA_ERROR_LAUN"
+    ):
+        rotation.launch(10)
+    assert driver.launched() == [0, 1, 2, 0, 1]
+    rotation.launch()
+    assert driver.launched()[-1] == 1
+
+
+def test_the_first_launch_may_be_the_one_that_is_refused(driver):
+    """Then a window does not wait."""
+    driver.fails = {0: 1}
+    launch = Launch(function(name="mine"), [], grid=5, block=2000)
+    expected = r"launching mine with grid \(5, 1, 1\) and block \(2000, 1, 1\) failed"
+    with pytest.raises(CUDAError, match=expected):
+        launch.window(4)
+    assert driver.calls == [
+        ("launch", 0xF0, (5, 1, 1, 2000, 1, 1, 0), 0x57, None, None)
+    ]
+
+
+@pytest.mark.parametrize("others", [0, 0xAB])
+def test_another_context_of_the_thread_is_put_back(driver, others):
+    """A thread that never called CUDA has none."""
+    driver.current = others
+    driver.fails = {1: 1}
+    launch = Launch(function(), [], grid=1, block=1)
+    launch.launch()
+    names = [name for name, *_ in driver.calls]
+    assert names == ["push", "launch", "pop"]
+    assert driver.calls[0] == ("push", CONTEXT.handle)
+    with pytest.raises(CUDAError):
+        launch.launch()
+    assert [name for name, *_ in driver.calls][3:] == ["push", "launch", "pop"]
+
+
+def test_a_window_waits_for_its_stream_between_two_reads_of_the_clock(driver):
+    """For the stream it was given, not the context's."""
+    launch = Launch(function(), [], grid=1, block=1, stream=0x99)
+    start, stop = launch.window(3)
+    assert 0 < start < stop
+    assert [call[0] for call in driver.calls] == [*["launch"] * 3, "wait"]
+    assert driver.calls[-1] == ("wait", 0x99)
+
+
+def test_an_argument_can_be_set_between_launches(driver):
+    """Checked as at first."""
+    launch = Launch(function(8), [1], grid=1, block=1)
+    launch.launch()
+    launch.set(0, 2)
+    launch.launch()
+    assert driver.launched() == [1, 2]
+    with pytest.raises(
+        DeviceError, match="argument 0 of kernel is -1, expected 8 bytes"
+    ):
+        launch.set(0, -1)
+
+
+def test_launches_of_a_rotation_share_a_stream(driver):
+    """And there is at least one."""
+    one = Launch(function(), [], grid=1, block=1)
+    other = Launch(function(), [], grid=1, block=1, stream=0x99)
+    with pytest.raises(DeviceError, match="2 launches on 2 streams"):
+        Rotation([one, other])
+    with pytest.raises(DeviceError, match="0 launches on 0 streams"):
+        Rotation([])
+
+
+@pytest.mark.parametrize(
+    ("given_", "expected"),
+    [(1, (1, 1, 1)), ((5,), (5, 1, 1)), ((5, 6), (5, 6, 1)), ((5, 6, 7), (5, 6, 7))],
+)
+def test_extents_not_given_are_one(given_, expected):
+    """A number is the innermost."""
+    assert extents("the grid", given_) == expected
+
+
+@pytest.mark.parametrize("given_", [0, -1, 2**31, (), (1, 0), (1, 1, 1, 1)])
+def test_extents_that_launch_nothing_are_refused(given_):
+    """The driver's own word for them would be INVALID_VALUE."""
+    with pytest.raises(DeviceError, match="expected one to three extents from 1 on"):
+        extents("the grid", given_)
+
+
+@given(st.lists(st.sampled_from([1, 2, 4, 8]), max_size=9), st.data())
+def test_words_are_packed_to_the_sizes_of_the_parameters(sizes, data):
+    """Little-endian, as wide as each parameter."""
+    words = [data.draw(st.integers(0, 256**size - 1)) for size in sizes]
+    seen = [bytes(each) for each in packed("kernel", sizes, words)]
+    expected = [w.to_bytes(s, "little") for w, s in zip(words, sizes, strict=True)]
+    assert seen == expected
+
+
+def test_bytes_go_through_as_they_are():
+    """A struct passed by value, zeros inside it and all."""
+    struct = b"\0a\0" * 40
+    assert [bytes(each) for each in packed("kernel", [120], [struct])] == [struct]
+
+
+@pytest.mark.parametrize(
+    ("slots", "said"),
+    [
+        ([1], r"takes 2 parameters of \(8, 4\) bytes, got 1 arguments"),
+        ([1, 2, 3], "got 3 arguments"),
+        ([1, 1 << 32], "argument 1 of kernel is 4294967296, expected 4 bytes"),
+        ([-1, 1], "argument 0 of kernel is -1"),
+        ([b"1234", 1], "argument 0 of kernel is 4 bytes, expected 8 bytes"),
+        ([1.0, 1], "argument 0 of kernel is 1.0"),
+    ],
+)
+def test_arguments_that_do_not_fit_are_refused(slots, said):
+    """The driver would read past them."""
+    with pytest.raises(DeviceError, match=said):
+        packed("kernel", [8, 4], slots)
+
+
+@pytest.fixture(scope="module")
+def cubin():
+    """Compile the probes."""
+    pytest.importorskip("cuda.bindings.nvrtc", reason="needs the cuda extra")
+    from steelyard_device import cuda_probes
+
+    return cuda_probes.cubin("sm_90a")
+
+
+def test_a_whole_cubin_may_be_loaded(cubin):
+    """It is not taken for a part."""
+    check_whole(cubin)
+
+
+@pytest.mark.parametrize("what", [b"", b"\x7fELF\x02\x01", b".version 8.0" * 20])
+def test_what_is_no_cubin_is_refused(what):
+    """The driver would compile PTX, and read past the end of anything."""
+    with pytest.raises(DeviceError, match="expected a cubin"):
+        check_whole(what)
+
+
+def test_an_object_file_of_the_host_is_refused():
+    """It is ELF too."""
+    code = llvm.assemble("define void @f() {\n ret void\n}")
+    with pytest.raises(DeviceError, match="expected a cubin"):
+        check_whole(code)
+
+
+@given(share=st.floats(0, 1, exclude_max=True))
+def test_part_of_a_cubin_is_refused(cubin, share):
+    """Cut anywhere."""
+    with pytest.raises(DeviceError, match="expected"):
+        check_whole(cubin[: int(share * len(cubin))])
+
+
+def test_every_probe_is_in_the_cubin_and_spills_nothing(cubin):
+    """By the reader of cubins."""
+    from steelyard_device import cubin as reader
+
+    found = reader.read(cubin)
+    names = {f"steelyard_{name}" for name in ("null", "spin", "walk", "delay")}
+    assert found.keys() == names
+    assert all(each.stack == 0 for each in found.values())
+
+
+def test_the_delay_is_a_chain_of_multiply_adds(cubin):
+    """And the flush reads 16 bytes at once and stores one word at most."""
+    from steelyard_device import cubin as reader
+
+    found = reader.read(cubin)
+    assert found["steelyard_delay"].count("FFMA") >= 64
+    walk = found["steelyard_walk"]
+    assert walk.loads_128 == walk.loads_global > 0
+    assert walk.stores_global == 1
+
+
+def test_the_free_share_of_shared_memory_asks_the_driver_for_nothing(driver):
+    """It has 48 KB at once."""
+    Launch(function(), [], grid=1, block=1, shared=cuda_launch.FREE_SHARED).launch()
+    assert driver.calls[0][2][6] == 48 << 10
