@@ -312,7 +312,7 @@ def test_a_quicker_way_to_a_gpu_makes_the_same_of_a_broadcast():
 
 
 def test_what_the_quick_way_lacks_names_the_other():
-    """exp is left to NVRTC's library."""
+    """Exp is left to NVRTC's library."""
     failed = library.softmax.build(((8, 64), "float32"), target="nvptx:sm_90a")
     assert isinstance(failed, Failed)
     assert "NVRTC" in failed.error

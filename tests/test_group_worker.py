@@ -56,7 +56,7 @@ def process():
 def test_a_process_answers_as_this_one_does(process):
     """The same bytes, phases and errors."""
     here, there = compile_job(job()), process.compile(job())
-    assert there.made["good"].code.code == here.made["good"].code.code
+    assert there.made["good"].code.image == here.made["good"].code.image
     assert [name for name, _ in there.made["good"].phases] == [
         "parse",
         "check",

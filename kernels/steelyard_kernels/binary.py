@@ -18,13 +18,13 @@ if TYPE_CHECKING:
 class Code:
     """What a compiler made of one candidate.
 
-    `code` is an object file or a cubin, in which other candidates may lie too;
+    `image` is an object file or a cubin, in which other candidates may lie too;
     `code_hash` is of this entry's instructions alone and depends on no name.
     `nanoseconds` are the compiler's for this entry. Resources are a cubin's, spills
     (bytes a thread) from the compiler's log.
     """
 
-    code: bytes
+    image: bytes
     entry: str
     code_hash: str
     compiler: str

@@ -11,18 +11,18 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from time import perf_counter_ns
-from typing import TYPE_CHECKING, Final, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from steelyard_device.errors import CompileError
 from steelyard_device.timings import span
 from steelyard_kernels.binary import Binary, Built, Code, Failed
 from steelyard_kernels.cache import LEVELS, Compiled, compiled, recall, remember
 from steelyard_kernels.compilers import ENTRY, compile_text
-from steelyard_kernels.entry import Entry, Refused
 from steelyard_kernels.errors import KernelError
 from steelyard_kernels.expr import Program
 from steelyard_kernels.keys import digest, key
 from steelyard_kernels.loops import Kernel
+from steelyard_kernels.record import Record, Refused
 from steelyard_kernels.schedule.parameters import Slot
 from steelyard_kernels.schedule.strategies import (
     Schedule,
@@ -40,7 +40,6 @@ if TYPE_CHECKING:
 _T = TypeVar("_T")
 
 ALL_LEVELS: Final = frozenset(LEVELS)
-Recorder: TypeAlias = list[tuple[str, int]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +60,7 @@ class Phases:
     """Times named phases; the last one begun is where an error happened."""
 
     def __init__(self) -> None:
-        self.done: Recorder = []
+        self.done: list[tuple[str, int]] = []
         self.current = ""
 
     def run(self, name: str, function: Callable[[], _T]) -> _T:
@@ -151,7 +150,7 @@ def _build(
 
 def _recalled(
     program: Program, schedule: Schedule | None, target: Target, *, aligned: bool
-) -> tuple[str, tuple[Entry, bytes] | Refused | None]:
+) -> tuple[str, tuple[Record, bytes] | Refused | None]:
     with span("key"):
         named = key(program, schedule, target, aligned=aligned)
     with span("read"):
@@ -227,7 +226,7 @@ def _loaded(code: Code, target: Target, phases: Phases) -> Function | None:
         return None
     from steelyard_device import cpu
 
-    return phases.run("link", lambda: cpu.load(code.code, code.entry))
+    return phases.run("link", lambda: cpu.load(code.image, code.entry))
 
 
 def finish(
@@ -240,17 +239,17 @@ def finish(
         source.schedule,
         str(source.target),
         source.text,
-        Binary(code.code, code.entry, source.slots, source.threads, source.per_block),
+        Binary(code.image, code.entry, source.slots, source.threads, source.per_block),
         code,
         tuple(phases.done),
         function,
     )
 
 
-def keep(named: str, built: Built, *, with_code: bool = True) -> None:
-    """Write a build to disk; its code may be there already, of others of a group."""
+def keep(named: str, built: Built, *, with_image: bool = True) -> None:
+    """Write a build to disk; its image may be there already, of others of a group."""
     binary = built.binary
-    entry = Entry(
+    record = Record(
         built.schedule,
         built.text,
         binary.slots,
@@ -259,32 +258,32 @@ def keep(named: str, built: Built, *, with_code: bool = True) -> None:
         digest(binary.code),
         built.made,
     )
-    remember(named, entry, binary.code if with_code else None)
+    remember(named, record, binary.code if with_image else None)
 
 
 def _restored(
     program: Program,
     target: Target,
-    known: tuple[Entry, bytes],
+    known: tuple[Record, bytes],
     phases: Phases,
     *,
     reuse: bool,
 ) -> Built:
     """Return what the disk had, with this process's code for it if there is any."""
-    entry, code = known
-    place = (str(target), entry.text)
+    record, image = known
+    place = (str(target), record.text)
     found = compiled().get(place) if reuse else None
     if found is None:
-        made = replace(entry.made, code=code)
+        made = replace(record.made, image=image)
         found = compiled()[place] = Compiled(made, _loaded(made, target, phases))
     made = found.made
     return Built(
         program,
         strategy(program),
-        entry.schedule,
+        record.schedule,
         str(target),
-        entry.text,
-        Binary(made.code, made.entry, entry.slots, entry.threads, entry.per_block),
+        record.text,
+        Binary(made.image, made.entry, record.slots, record.threads, record.per_block),
         made,
         tuple(phases.done),
         found.function,

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from steelyard_kernels.binary import Code
 from steelyard_kernels.disk import Disk, default_directory
-from steelyard_kernels.entry import Entry, Refused, pack, unpack
 from steelyard_kernels.errors import KernelError
 from steelyard_kernels.keys import digest
+from steelyard_kernels.record import Record, Refused, pack, unpack
 
 if TYPE_CHECKING:
     from steelyard_device.cpu import Function
@@ -67,22 +67,22 @@ def disk() -> Disk:
     return Disk(default_directory())
 
 
-def recall(key: str) -> tuple[Entry, bytes] | Refused | None:
-    """Read a build and its code from disk; None for anything that is not whole."""
+def recall(key: str) -> tuple[Record, bytes] | Refused | None:
+    """Read a build and its image from disk; None for anything that is not whole."""
     found = disk().get(key)
     if found is None:
         return None
     try:
-        entry = unpack(found)
+        record = unpack(found)
     except (ValueError, KeyError, TypeError):  # of a development version, say
         return None
-    if isinstance(entry, Refused):
-        return entry
-    code = disk().get(entry.code)
-    return None if code is None else (entry, code)
+    if isinstance(record, Refused):
+        return record
+    image = disk().get(record.image_digest)
+    return None if image is None else (record, image)
 
 
-def remember(key: str, entry: Entry | Refused, code: bytes | None = None) -> None:
-    """Write a build and, if given, its code; a disk that refuses costs only time."""
-    if code is None or disk().put(digest(code), code):
-        disk().put(key, pack(entry))
+def remember(key: str, record: Record | Refused, image: bytes | None = None) -> None:
+    """Write a build and, if given, its image; a disk that refuses costs only time."""
+    if image is None or disk().put(digest(image), image):
+        disk().put(key, pack(record))

@@ -18,8 +18,7 @@ from steelyard_kernels.targets import CPU, NVPTX, Target
 if TYPE_CHECKING:
     from steelyard_kernels.schedule.strategies import Schedule
 
-SCHEMA: Final = 1
-COMPILER: Final = ("steelyard_device.llvm", "steelyard_device.nvrtc")
+SCHEMA: Final = 2
 
 
 def digest(data: bytes) -> str:

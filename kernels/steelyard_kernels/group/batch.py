@@ -19,10 +19,10 @@ from steelyard_kernels.build import (
     prepare,
 )
 from steelyard_kernels.cache import Compiled, compiled, recall, remember
-from steelyard_kernels.entry import Refused
 from steelyard_kernels.expr import Program
 from steelyard_kernels.group.run import Group, Outcome
 from steelyard_kernels.keys import key
+from steelyard_kernels.record import Refused
 from steelyard_kernels.schedule.strategies import Schedule
 from steelyard_kernels.targets import CPU, Target
 
@@ -189,7 +189,7 @@ class Collector:
             return None
         from steelyard_device import cpu
 
-        return self._phases[index].run("link", lambda: cpu.load(code.code, code.entry))
+        return self._phases[index].run("link", lambda: cpu.load(code.image, code.entry))
 
     def _finish(self, index: int, found: Compiled) -> None:
         built = finish(
@@ -197,11 +197,13 @@ class Collector:
         )
         self._add(index, built)
         if index in self._keys:
-            code = id(found.made.code)  # a group's cubin is one object, held by results
-            new = code not in self._kept
-            self._kept.add(code)
+            image = id(
+                found.made.image
+            )  # a group's cubin is one object, held by results
+            new = image not in self._kept
+            self._kept.add(image)
             named = self._keys[index]
-            self._phases[index].run("keep", lambda: keep(named, built, with_code=new))
+            self._phases[index].run("keep", lambda: keep(named, built, with_image=new))
 
     def _fail(self, index: int, error: Exception, *, lasting: bool = False) -> None:
         candidate, phases = self.candidates[index], self._phases[index]

@@ -1,4 +1,4 @@
-"""A build as bytes for the disk: facts as JSON, then the text; code lies beside it.
+"""A build as bytes for the disk: facts as JSON, then the text; its image lies beside it.
 
 Reading back checks nothing but its own shape: the disk vouches for every byte.
 """
@@ -18,11 +18,11 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class Record:
     """What is remembered of a build: all of `Built` that tracing does not give.
 
-    `code` is the digest by which the code is found, so that a group of candidates keeps
-    its one cubin once; `made.code` is empty.
+    `image_digest` is what the image is found by, so that a group of candidates keeps
+    its one cubin once; `made.image` is empty.
     """
 
     schedule: Schedule
@@ -30,7 +30,7 @@ class Entry:
     slots: tuple[Slot, ...]
     threads: int
     per_block: int
-    code: str
+    image_digest: str
     made: Code
 
 
@@ -43,36 +43,36 @@ class Refused:
     error: str
 
 
-def pack(entry: Entry | Refused) -> bytes:
-    """Return an entry's bytes."""
-    facts: dict[str, Any] = {"schedule": strategies.to_json(entry.schedule)}
-    if isinstance(entry, Refused):
-        facts |= {"phase": entry.phase, "error": entry.error}
+def pack(record: Record | Refused) -> bytes:
+    """Return a record's bytes."""
+    facts: dict[str, Any] = {"schedule": strategies.to_json(record.schedule)}
+    if isinstance(record, Refused):
+        facts |= {"phase": record.phase, "error": record.error}
         return json.dumps(facts).encode() + b"\n"
     facts |= {
-        "slots": [[s.kind, s.index, s.name, s.code] for s in entry.slots],
-        "threads": entry.threads,
-        "per_block": entry.per_block,
-        "code": entry.code,
-        "made": asdict(replace(entry.made, code=b"")) | {"code": ""},
+        "slots": [[s.kind, s.index, s.name, s.code] for s in record.slots],
+        "threads": record.threads,
+        "per_block": record.per_block,
+        "image_digest": record.image_digest,
+        "made": asdict(replace(record.made, image=b"")) | {"image": ""},
     }
-    return json.dumps(facts).encode() + b"\n" + entry.text.encode()
+    return json.dumps(facts).encode() + b"\n" + record.text.encode()
 
 
-def unpack(data: bytes) -> Entry | Refused:
-    """Read an entry; raises ValueError, KeyError or TypeError for another shape."""
+def unpack(data: bytes) -> Record | Refused:
+    """Read a record; raises ValueError, KeyError or TypeError for another shape."""
     head, _, text = data.partition(b"\n")
     facts = json.loads(head)
     schedule = strategies.from_json(facts["schedule"])
     if "error" in facts:
         return Refused(schedule, facts["phase"], facts["error"])
-    return Entry(
+    return Record(
         schedule,
         text.decode(),
         tuple(Slot(*slot) for slot in facts["slots"]),
         facts["threads"],
         facts["per_block"],
-        facts["code"],
+        facts["image_digest"],
         _code(facts["made"]),
     )
 
@@ -86,4 +86,4 @@ def _code(facts: dict[str, Any]) -> Code:
             k: tuple(map(tuple, v)) for k, v in resources.items() if k == "opcodes"
         }
         resources = Resources(**resources | pairs)
-    return Code(**facts | {"code": b"", "resources": resources})
+    return Code(**facts | {"image": b"", "resources": resources})
