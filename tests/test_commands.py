@@ -137,6 +137,24 @@ def test_each_level_of_cache_is_dropped_on_top_of_the_others():
     assert re.search(r"memory .* \+[\d.]+ [um]s", lines[3])
 
 
+@pytest.mark.parametrize(
+    ("level", "rows", "saved"),
+    [
+        ("memory", [[], ["memory"]], {"trace", "look up"}),
+        ("code", [["memory"], ["memory", "code"]], {"link"}),
+        ("disk", [["memory", "code"], ["memory", "code", "disk"]], {"codegen", "emit"}),
+    ],
+)
+def test_a_level_dropped_alone_is_dropped_without_those_above_it(level, rows, saved):
+    """They have the build already: what the level saves is between the two rows."""
+    with_, without = rows_of("copy", "-p", "n=79", "--repeat", "1", "--drop", level)
+    assert [with_["dropped"], without["dropped"]] == rows
+    assert saved <= set(without["phases"]) - set(with_["phases"])
+    assert {one["quantity"] for one in (with_, without)} == {"warm-memory"}
+    disk = rows_of("copy", "--quantity", "warm-disk", "--drop", "disk")
+    assert [row["dropped"] for row in disk] == [[], ["disk"]]
+
+
 def test_a_build_that_is_on_disk_is_neither_lowered_nor_emitted():
     """The first one, untimed, put it there."""
     (row,) = rows_of("copy", "-p", "n=78", "--quantity", "warm-disk", "--repeat", "1")
@@ -197,6 +215,22 @@ def test_a_build_that_fails_leaves_the_others_and_gives_exit_code_2():
         (["copy", "--schedule", "zz"], r"no candidate 'zz'.*nearest is 'v"),
         (["copy", "--max-registers", "32"], r"limits a GPU's threads, copy.*cpu"),
         (["copy", "--nvrtc", "/x"], r"--nvrtc chooses the compiler of cuda targets"),
+        (
+            ["copy", "--target", f"nvptx:sm_90a,{CUDA}", "--nvrtc", "x"],
+            r"cuda targets, c",
+        ),
+        (["copy", "--candidates", "--nvrtc", "/x"], r"--nvrtc chooses the compiler"),
+        (["copy", "--candidates", "--trace", "no/x"], r"--trace no/x: no is no folder"),
+        (["copy", "--candidates", "--max-registers", "9"], r"limits a GPU's threads"),
+        (["copy", "--candidates", "--resources"], r"--resources does nothing with --c"),
+        (["copy", "--candidates", "--drop", "disk"], r"--drop does nothing.*once and"),
+        (["copy", "--candidates", "--repeat", "5"], r"--repeat does nothing with --ca"),
+        (["copy", "--candidates", "--schedule", "v1"], r"--schedule does nothing with"),
+        (["copy", "--candidates", "--quantity", "cold"], r"--quantity does nothing wi"),
+        (["copy", "--emit", "loops", "--json"], r"--json does nothing with --emit: it"),
+        (["copy", "--emit", "loops", "--candidates"], r"--candidates does nothing wit"),
+        (["copy", "--emit", "loops", "--timings"], r"--timings does nothing with --em"),
+        (["copy", "--print-after-all", "--json"], r"--json does nothing with --print-"),
         (["copy", "--trace", "no/x"], r"--trace no/x: no is no folder"),
         (["copy", "--timings", "--quantity", "first"], r"first starts a new one"),
         (["copy", "--emit", "cuda"], r"--emit cuda is of cuda targets.*cuda:sm_90a"),
@@ -328,6 +362,15 @@ def test_all_candidates_are_built_in_groups(nvrtc):
     assert space["failed"] == 0
     assert all(one["schedule"] in text for one in results)
     assert "summed over workers" in text
+
+
+def test_all_candidates_may_be_limited_in_registers(nvrtc):
+    """Those that differ in nothing else are one."""
+    arguments = ("adam", "--target", CUDA, "--candidates", "--max-registers", "24")
+    (space,) = json.loads(said(*arguments, "--json"))["spaces"]
+    labels = [one["schedule"] for one in space["results"]]
+    assert len(set(labels)) == len(labels) > 1
+    assert all(one["registers"] <= 24 for one in space["results"])
 
 
 def test_a_candidate_that_fails_is_told_beside_the_others(monkeypatch):

@@ -25,6 +25,23 @@ BUILD_FAILED: Final = 2
 """The exit code when a build came to nothing: the harness' of a failed benchmark."""
 
 TEXTS: Final = ("program", "schedule", "loops", "llvm", "cuda", "ptx", "sass")
+_SHOWN: Final = "it shows a text of a build and weighs nothing"
+_WEIGHING: Final = (
+    "--quantity", "--drop", "--repeat", "--timings", "--allocations", "--trace",
+    "--resources", "--json", "--nvrtc", "--candidates",
+)  # fmt: skip
+_COLD: Final = "it builds every candidate once and cold"
+IDLE: Final = {
+    "--emit": dict.fromkeys((*_WEIGHING, "--print-after-all"), _SHOWN),
+    "--print-after-all": dict.fromkeys(_WEIGHING, _SHOWN),
+    "--candidates": {
+        **dict.fromkeys(("--quantity", "--drop", "--repeat"), _COLD),
+        "--schedule": "it builds every schedule",
+        "--resources": "its table has them",
+    },
+}
+"""Options that another one leaves nothing to do, with the reason."""
+
 REPEAT: Final = 5
 """Builds of each row: a median of fewer is one disturbance away from another."""
 
@@ -81,6 +98,22 @@ def _paths(
     return given.split(",") if given else []
 
 
+def _refuse_idle(context: click.Context) -> None:
+    """Refuse an option that would do nothing beside another."""
+    words = click.core.ParameterSource
+    given = {
+        parameter.opts[0]
+        for parameter in context.command.params
+        if context.get_parameter_source(str(parameter.name)) is words.COMMANDLINE
+    }
+    for chosen, idle in IDLE.items():
+        for option in sorted(given & set(idle)) if chosen in given else ():
+            raise click.ClickException(
+                f"{option} does nothing with {chosen}: {idle[option]}; leave one of the "
+                "two out."
+            )
+
+
 @click.command(name="compile")
 @click.argument("kernels", nargs=-1, required=True, metavar="KERNEL...")
 @click.option(
@@ -118,7 +151,8 @@ def _paths(
     "levels",
     multiple=True,
     type=click.Choice(LEVELS),
-    help="Also build without this level of cache; repeated: without all so far.",
+    help="Say what this level of cache saves: build with and without it, both without "
+    "those above it (memory, code, disk).",
 )
 @click.option(
     "--repeat",
@@ -166,7 +200,10 @@ def _paths(
     metavar="PATH,PATH",
     help="Build with each of these libraries, in a process each.",
 )
+@click.pass_context
 def compile_(
+    context: click.Context,
+    /,
     *,
     kernels: tuple[str, ...],
     targets: str,
@@ -181,9 +218,10 @@ def compile_(
 ) -> int:
     """Build kernels and say what that takes and comes to.
 
-    KERNEL is one of the library, all of it by "all", or path.py:name. Nothing is launched. The exit code is
-    2 if a build failed.
+    KERNEL is one of the library, all of it by "all", or path.py:name. Nothing is
+    launched. The exit code is 2 if a build failed.
     """
+    _refuse_idle(context)
     with _sentences():
         from steelyard_kernels.compiling import run
         from steelyard_kernels.compiling.points import points

@@ -156,8 +156,13 @@ def _schedule(point: Point, program: Program) -> Schedule:
             f"--max-registers {point.registers} limits a GPU's threads, {point.label} is "
             "for none; name cuda targets only."
         )
-    knobs: dict[str, Any] = {"registers": point.registers}
-    return replace(chosen, **knobs)
+    return limited(chosen, point.registers)
+
+
+def limited(schedule: Schedule, registers: int) -> Schedule:
+    """Return a GPU's schedule with at most so many registers a thread."""
+    knobs: dict[str, Any] = {"registers": registers}
+    return replace(schedule, **knobs)
 
 
 def _labelled(point: Point, candidates: Sequence[Schedule]) -> Schedule:

@@ -152,9 +152,10 @@ def _difference(rows: Sequence[Row]) -> Callable[[Row], str]:
     }
 
     def cell(row: Row) -> str:
-        if not row.drop:
+        above = (row.point, row.library, row.drop[:-1])
+        if not row.drop or above not in before:
             return NOTHING
-        less = row.median - before[row.point, row.library, row.drop[:-1]]
+        less = row.median - before[above]
         return f"{'-' if less < 0 else '+'}{duration(abs(less))}"
 
     return cell

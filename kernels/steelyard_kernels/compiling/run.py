@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from steelyard_kernels.cache import CACHES
+from steelyard_kernels.cache import CACHES, LEVELS
 from steelyard_kernels.errors import KernelError
+from steelyard_kernels.targets import CUDA, parse
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -70,6 +71,8 @@ def spaces(points: Sequence[Point], asked: Asked) -> bool:
     from steelyard_device.timings import timings
     from steelyard_kernels.compiling import spaces as building
 
+    _check_libraries(points, asked)
+    _check_trace(asked)
     with ExitStack() as stack:
         spans = None
         if asked.recording:
@@ -119,20 +122,29 @@ def _check(points: Sequence[Point], asked: Asked) -> None:
             "--quantity warm-disk reads the cache on disk and STEELYARD_CACHE=off says "
             "that there is none; unset it, or name a folder."
         )
-    if asked.libraries and all(point.target == "cpu" for point in points):
-        raise KernelError(
-            "--nvrtc chooses the compiler of cuda targets and there is none; add "
-            "--target cuda:sm_90a."
-        )
-    if asked.trace_file and not Path(asked.trace_file).parent.is_dir():
-        raise KernelError(
-            f"--trace {asked.trace_file}: {Path(asked.trace_file).parent} is no folder; "
-            "name a file in one that exists."
-        )
+    _check_libraries(points, asked)
+    _check_trace(asked)
     if asked.cache == "first" and asked.recording:
         raise KernelError(
             "--timings sees into builds of a process that stays, first starts a new one "
             "each time; leave one of the two out."
+        )
+
+
+def _check_libraries(points: Sequence[Point], asked: Asked) -> None:
+    others = [point for point in points if parse(point.target).kind != CUDA]
+    if asked.libraries and others:
+        raise KernelError(
+            f"--nvrtc chooses the compiler of cuda targets, {others[0].label} is of "
+            "LLVM's; name cuda targets only, such as --target cuda:sm_90a."
+        )
+
+
+def _check_trace(asked: Asked) -> None:
+    if asked.trace_file and not Path(asked.trace_file).parent.is_dir():
+        raise KernelError(
+            f"--trace {asked.trace_file}: {Path(asked.trace_file).parent} is no folder; "
+            "name a file in one that exists."
         )
 
 
@@ -147,7 +159,7 @@ def _measured(
     from steelyard_kernels.compiling import builders
 
     cache, repeat = asked.cache, asked.repeat
-    drops = [asked.levels[:count] for count in range(len(asked.levels) + 1)]
+    drops = dropped(cache, asked.levels)
     spans = None
     with ExitStack() as stack:
         every = builders.ways(points, _builders(points, asked, stack), drops)
@@ -164,6 +176,19 @@ def _measured(
         for way, found in zip(every, samples, strict=True)
     ]
     return rows, spans
+
+
+def dropped(cache: str, asked: Sequence[str]) -> list[tuple[str, ...]]:
+    """Return the levels to leave out of each row, so that neighbours differ by one.
+
+    What a level saves shows only where no level above it has the build already: those
+    are left out of both rows.
+    """
+    known = [level for level in LEVELS if level in CACHES.get(cache, ())]
+    counts = {0} if not asked else set[int]()
+    for level in asked:
+        counts |= {known.index(level), known.index(level) + 1}
+    return [tuple(known[:count]) for count in sorted(counts)]
 
 
 def _builders(

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from steelyard_device.timings_print import duration
 from steelyard_kernels.binary import Built, Failed
-from steelyard_kernels.compiling.points import Point, ready, traced
+from steelyard_kernels.compiling.points import Point, limited, ready, traced
 from steelyard_kernels.compiling.report import HASH, NOTHING
 from steelyard_kernels.facts import facts_of
 from steelyard_kernels.group import Batch, Candidate, Progress, build_all, candidates_of
@@ -55,10 +55,15 @@ class Space:
 
 
 def candidates(point: Point) -> tuple[Candidate, ...]:
-    """Return every candidate of a point."""
+    """Return every candidate of a point, each once, with its limit of registers."""
     _, kernel, arrays, _ = ready(point)
     traced(point, kernel, arrays)  # says what its function raises
-    return candidates_of(kernel, *arrays, target=point.target)
+    found = candidates_of(kernel, *arrays, target=point.target)
+    if not point.registers:
+        return found
+    schedules = [one.schedule for one in found if one.schedule is not None]
+    alike = dict.fromkeys(limited(one, point.registers) for one in schedules)
+    return tuple(Candidate(one.label, found[0].program, one) for one in alike)
 
 
 def build_space(
