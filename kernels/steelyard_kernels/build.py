@@ -142,7 +142,8 @@ def _build(
             refused = Refused(source.schedule, phases.current, str(error))
             remember(named, refused)
         raise
-    built = finish(source, code, function, phases)
+    with span("put together"):
+        built = finish(source, code, function, phases)
     if named:
         phases.run("keep", lambda: keep(named, built))
     return built
@@ -277,14 +278,17 @@ def _restored(
         made = replace(record.made, image=image)
         found = compiled()[place] = Compiled(made, _loaded(made, target, phases))
     made = found.made
-    return Built(
-        program,
-        strategy(program),
-        record.schedule,
-        str(target),
-        record.text,
-        Binary(made.image, made.entry, record.slots, record.threads, record.per_block),
-        made,
-        tuple(phases.done),
-        found.function,
-    )
+    with span("put together"):
+        return Built(
+            program,
+            strategy(program),
+            record.schedule,
+            str(target),
+            record.text,
+            Binary(
+                made.image, made.entry, record.slots, record.threads, record.per_block
+            ),
+            made,
+            tuple(phases.done),
+            found.function,
+        )

@@ -12,6 +12,7 @@ from __future__ import annotations
 from functools import cache
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from steelyard_device.timings import span
 from steelyard_kernels.binary import Code
 from steelyard_kernels.disk import Disk, default_directory
 from steelyard_kernels.errors import KernelError
@@ -69,16 +70,19 @@ def disk() -> Disk:
 
 def recall(key: str) -> tuple[Record, bytes] | Refused | None:
     """Read a build and its image from disk; None for anything that is not whole."""
-    found = disk().get(key)
+    with span("read record"):
+        found = disk().get(key)
     if found is None:
         return None
     try:
-        record = unpack(found)
+        with span("unpack"):
+            record = unpack(found)
     except (ValueError, KeyError, TypeError):  # of a development version, say
         return None
     if isinstance(record, Refused):
         return record
-    image = disk().get(record.image_digest)
+    with span("read image"):
+        image = disk().get(record.image_digest)
     return None if image is None else (record, image)
 
 

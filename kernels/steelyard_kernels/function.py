@@ -94,10 +94,11 @@ class KernelFunction:
             found = self._builds.get(key)
             if found is not None:
                 return found
-        levels = levels_of(self.name, cache, drop)
-        if "memory" in levels and key in self._builds:
-            return self._builds[key]
-        specs = self._specs(arrays)
+        with span("arguments"):
+            levels = levels_of(self.name, cache, drop)
+            if "memory" in levels and key in self._builds:
+                return self._builds[key]
+            specs = self._specs(arrays)
         built = build(
             lambda: trace(self.function, self.signature, specs),
             schedule,
