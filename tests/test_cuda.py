@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from steelyard_device import cuda_driver, cuda_launch, cuda_native, llvm
 from steelyard_device.cuda_device import Context, Device
 from steelyard_device.cuda_driver import CUDAError
+from steelyard_device.cuda_issue import Issued
 from steelyard_device.cuda_launch import Launch, Rotation, extents, packed
 from steelyard_device.cuda_module import Attributes, Function, check_whole
 from steelyard_device.errors import DeviceError
@@ -39,6 +40,7 @@ class Recorder:
             "get": [words],
             "push": [word],
             "pop": [words],
+            "graph": [word, word],
         }
         self._kept = [
             ctypes.CFUNCTYPE(ctypes.c_int32, *shape)(getattr(self, name))
@@ -76,6 +78,11 @@ class Recorder:
         """Stand in for cuCtxPopCurrent."""
         self.calls.append(("pop",))
         return 0
+
+    def graph(self, *handles):
+        """Stand in for cuGraphLaunch."""
+        self.calls.append(("graph", *handles))
+        return self.fails.get(len(self.calls) - 1, 0)
 
     def launched(self):
         """Return each launch's first argument."""
@@ -272,6 +279,21 @@ def test_an_argument_can_be_set_between_launches(driver):
         launch.set(0, -1)
 
 
+def test_a_graph_is_launched_as_often_as_asked_until_it_is_refused(driver):
+    """By its handle, on its stream; a window waits for it."""
+    graph = Issued(CONTEXT, "a graph", 0x99, 0xE0, kind="cuda_graph")
+    graph.launch(2)
+    start, stop = graph.window(1)
+    assert 0 < start < stop
+    graph.launch(0)
+    once = ("graph", 0xE0, 0x99)
+    assert driver.calls == [once, once, once, ("wait", 0x99)]
+    driver.fails = {5: 701}
+    with pytest.raises(CUDAError, match="launching a graph failed with CUDA_ERROR_LA"):
+        graph.launch(5)
+    assert driver.calls[4:] == [once, once]
+
+
 def test_launches_of_a_rotation_share_a_stream(driver):
     """And there is at least one."""
     one = Launch(function(), [], grid=1, block=1)
@@ -380,7 +402,7 @@ def test_the_delay_is_a_chain_of_multiply_adds(cubin):
     from steelyard_device import cubin as reader
 
     found = reader.read(cubin)
-    assert found["steelyard_delay"].count("FFMA") >= 64
+    assert found["steelyard_delay"].count("FFMA") == 256
     walk = found["steelyard_walk"]
     assert walk.loads_128 == walk.loads_global > 0
     assert walk.stores_global == 1

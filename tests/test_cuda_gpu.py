@@ -371,18 +371,18 @@ def test_work_that_waits_for_a_spin_is_refused(context, monkeypatch):
 def test_a_delay_takes_four_cycles_a_step_and_the_clocks_agree(context):
     """By the multiprocessor's own counter: steps are dependent and nothing else counts.
 
-    Four cycles is the latency of a multiply-add since Volta.
+    Four cycles is the latency of a multiply-add since Volta; the loop's jump adds 1 %.
     """
-    steps = (64_000, 640_000)
+    steps = (256_000, 2_560_000)
     short, long = (cuda.Delay(context, count) for count in steps)
     short.launch(3)
     long.launch(3)
     slope = (long.cycles() - short.cycles()) / (long.steps - short.steps)
-    assert slope == pytest.approx(4, rel=0.01)
+    assert 4 <= slope < 4.1
     assert long.nanoseconds() > short.nanoseconds() > 0
 
 
-@pytest.mark.parametrize(("asked", "made"), [(0, 0), (1, 64), (64, 64), (65, 128)])
+@pytest.mark.parametrize(("asked", "made"), [(0, 0), (1, 256), (256, 256), (257, 512)])
 def test_a_delay_makes_the_steps_it_says(context, asked, made):
     """Whole turns of its loop."""
     delay = cuda.Delay(context, asked)
@@ -424,13 +424,13 @@ def test_a_kernel_that_faults_ends_in_sentences(context):
         cwd=gpu.__file__.rpartition("/")[0],
         capture_output=True,
         text=True,
-        check=True,
+        check=False,
     )
+    assert (done.returncode, done.stderr) == (0, "")
     first, second, third = done.stdout.splitlines()
     assert first.startswith("True waiting for GPU 0 failed with CUDA_ERROR_ILLEGAL_ADD")
     assert second == first
     assert third.startswith("True ")
-    assert done.stderr == ""
     context.wait()
 
 

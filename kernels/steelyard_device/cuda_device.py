@@ -55,7 +55,7 @@ def device(index: int = 0) -> Device:
     minor = _value(index, "COMPUTE_CAPABILITY_MINOR")
     return Device(
         index=index,
-        name=name.rstrip(b"\0").decode(),
+        name=name.partition(b"\0")[0].decode(),
         uuid=f"GPU-{uuid.UUID(bytes=call(asked, 'cuDeviceGetUuid', handle).bytes)}",
         # From Hopper on a GPU has instructions that its own variant alone may use.
         arch=f"sm_{major}{minor}{'a' if major >= 9 else ''}",

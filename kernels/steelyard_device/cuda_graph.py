@@ -8,68 +8,63 @@ from typing import Any
 from steelyard_device import cuda_driver
 from steelyard_device.cuda_device import Context
 from steelyard_device.cuda_driver import call
+from steelyard_device.cuda_issue import Issued
 from steelyard_device.cuda_launch import Launch, Rotation
 
 
-class Graph:
-    """``count`` launches of a launch, or of several in turn, submitted by one call.
+class Graph(Issued):
+    """``nodes`` launches of a launch, or of several in turn, submitted as one.
 
     Each node waits for the one before it. Arguments are those that the launches had
     when the graph was made or last updated.
     """
 
-    def __init__(self, launches: Launch | Rotation, count: int) -> None:
-        self.launches = launches
-        self.count = count
-        self._asked = f"making a graph of {count} launches"
-        self.context, self.stream = launches.context, launches.stream
-        with cuda_driver.current(self.context.handle):
-            graph = self._captured()
+    __slots__ = ("__weakref__", "_handle", "launches", "nodes")
+
+    def __init__(self, launches: Launch | Rotation, nodes: int) -> None:
+        self.launches, self.nodes = launches, nodes
+        context, stream = launches.context, launches.stream
+        shown = f"a graph of {nodes} launches"
+        with cuda_driver.current(context.handle):
+            graph = _captured(launches, nodes)
             try:
-                handle = int(call(self._asked, "cuGraphInstantiate", graph, 0))
+                made = call(f"making {shown}", "cuGraphInstantiate", graph, 0)
             finally:
-                call(self._asked, "cuGraphDestroy", graph)
-            self._handle = handle
-            release = weakref.finalize(self, _destroy, self.context, handle)
+                cuda_driver.bindings().cuGraphDestroy(graph)
+            self._handle = int(made)
+            release = weakref.finalize(self, _destroy, context, self._handle)
             release.atexit = False  # the driver may be gone by then
-            call(self._asked, "cuGraphUpload", handle, self.stream)
+            call(f"making {shown}", "cuGraphUpload", self._handle, stream)
+        super().__init__(context, shown, stream, self._handle, kind="cuda_graph")
 
     def update(self) -> None:
         """Take the launches' arguments of now, and a rotation's next turns.
 
-        Raises:
-            CUDAError: the graph is running on another stream, or lost.
+        Runs of the graph that were submitted before keep what they had.
         """
-        asked = f"updating a graph of {self.count} launches"
+        asked = f"updating a graph of {self.nodes} launches"
         with cuda_driver.current(self.context.handle):
-            graph = self._captured()
+            graph = _captured(self.launches, self.nodes)
             try:
                 call(asked, "cuGraphExecUpdate", self._handle, graph)
             finally:
-                call(asked, "cuGraphDestroy", graph)
+                cuda_driver.bindings().cuGraphDestroy(graph)
 
-    def launch(self, count: int = 1) -> None:
-        """Submit all launches of the graph, ``count`` times."""
-        asked = f"launching a graph of {self.count} launches"
-        with cuda_driver.current(self.context.handle):
-            for _ in range(count):
-                call(asked, "cuGraphLaunch", self._handle, self.stream)
 
-    def wait(self) -> None:
-        """Return when everything on the stream is done."""
-        self.context.wait(self.stream)
-
-    def _captured(self) -> Any:
-        """Record the launches, which native code issues, instead of running them."""
-        mode = cuda_driver.attribute(
-            "CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_THREAD_LOCAL"
-        )
-        call(self._asked, "cuStreamBeginCapture", self.stream, mode)
-        try:
-            self.launches.launch(self.count)
-        finally:  # a stream left capturing would take nothing else
-            graph = call(self._asked, "cuStreamEndCapture", self.stream)
-        return graph
+def _captured(launches: Launch | Rotation, nodes: int) -> Any:
+    """Record launches, which native code issues, instead of running them."""
+    asked = f"recording {nodes} launches"
+    mode = cuda_driver.attribute(
+        "CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_THREAD_LOCAL"
+    )
+    call(asked, "cuStreamBeginCapture", launches.stream, mode)
+    try:
+        launches.launch(nodes)
+    except cuda_driver.CUDAError:  # a stream left recording would take nothing else
+        _, graph = cuda_driver.bindings().cuStreamEndCapture(launches.stream)
+        cuda_driver.bindings().cuGraphDestroy(graph)
+        raise
+    return call(asked, "cuStreamEndCapture", launches.stream)
 
 
 def _destroy(context: Context, handle: int) -> None:

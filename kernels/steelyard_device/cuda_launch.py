@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Sequence
-from typing import Final
 
-from steelyard_device import cuda_driver, cuda_native
-from steelyard_device.cuda_device import Context
+from steelyard_device import cuda_native
+from steelyard_device.cuda_issue import Issued
 from steelyard_device.cuda_module import Function
 from steelyard_device.errors import DeviceError
 
@@ -17,80 +16,8 @@ Extents = int | tuple[int, ...]
 FREE_SHARED = 48 << 10
 """Dynamic shared memory of a block that needs no leave from the driver."""
 
-_ONE: Final = ctypes.c_int64(1)
 
-
-class _Issued:
-    """What is launched natively on one stream."""
-
-    __slots__ = (
-        "_alive",
-        "_batch",
-        "_issue",
-        "_shown",
-        "_where",
-        "context",
-        "entries",
-        "stream",
-    )
-
-    def __init__(
-        self,
-        context: Context,
-        shown: str,
-        entries: Sequence[cuda_native.Entry],
-        stream: int | None,
-    ) -> None:
-        self.context = context
-        self.stream = context.stream if stream is None else stream
-        self.entries = tuple(entries)
-        self._shown = shown
-        table = (ctypes.c_void_p * len(entries))(*map(ctypes.addressof, entries))
-        calls = cuda_native.calls()
-        self._batch = cuda_native.Batch(
-            calls=ctypes.addressof(calls),
-            context=context.handle,
-            stream=self.stream,
-            entries=ctypes.addressof(table),
-            count=len(entries),
-        )
-        self._alive: tuple[object, ...] = (table, calls)
-        self._where = ctypes.byref(self._batch)
-        self._issue = cuda_native.library().launch
-
-    def launch(self, count: int = 1) -> None:
-        """Submit ``count`` launches; they run one after another.
-
-        It returns before they are done; when about 1000 wait it waits with them.
-        """
-        number = _ONE if count == 1 else ctypes.c_int64(count)
-        if code := self._issue(self._where, number):
-            raise self._failure(code)
-
-    def window(self, count: int, *, dependent: bool = False) -> tuple[int, int]:
-        """Run ``count`` launches between two reads of the clock, all in native code.
-
-        Returns CLOCK_MONOTONIC in nanoseconds before the first is submitted and when
-        the last is done. In a stream all launches are dependent, asked or not.
-        """
-        del dependent
-        number = ctypes.c_int64(count)
-        if code := cuda_native.library().window(self._where, number):
-            raise self._failure(code)
-        return self._batch.start, self._batch.stop
-
-    def wait(self) -> None:
-        """Return when all launches on the stream are done."""
-        self.context.wait(self.stream)
-
-    def ready(self) -> None:
-        """Nothing of ours sleeps: a GPU takes a launch at any time."""
-
-    def _failure(self, code: int) -> cuda_driver.CUDAError:
-        return cuda_driver.failure(f"launching {self._shown}", code)
-
-
-class Launch(_Issued):
+class Launch(Issued):
     """One function with its packed arguments, ready to run any number of times.
 
     ``slots`` has a word for every parameter, encoded as ``cpu.slot`` does, or the bytes
@@ -101,7 +28,7 @@ class Launch(_Issued):
         DeviceError: arguments or extents do not fit the function.
     """
 
-    __slots__ = ("block", "function", "grid", "shared", "slots")
+    __slots__ = ("block", "entries", "function", "grid", "shared", "slots")
 
     def __init__(
         self,
@@ -121,16 +48,20 @@ class Launch(_Issued):
             function.allow_shared(shared)
         addresses = map(ctypes.addressof, self.slots)
         pointers = (ctypes.c_void_p * max(len(slots), 1))(*addresses)
-        entry = cuda_native.Entry(
-            function=function.handle,
-            grid=self.grid,
-            block=self.block,
-            shared=shared,
-            parameters=ctypes.addressof(pointers),
+        self.entries = (
+            cuda_native.Entry(
+                function=function.handle,
+                grid=self.grid,
+                block=self.block,
+                shared=shared,
+                parameters=ctypes.addressof(pointers),
+            ),
         )
         shown = f"{function.name} with grid {self.grid} and block {self.block}"
-        super().__init__(function.context, shown, [entry], stream)
-        self._alive = (*self._alive, pointers)
+        table, alive = _table(self.entries)
+        super().__init__(
+            function.context, shown, stream, table, alive=(alive, pointers)
+        )
 
     def set(self, place: int, value: int | bytes) -> None:
         """Give later launches another argument."""
@@ -154,13 +85,13 @@ class Launch(_Issued):
         }
 
 
-class Rotation(_Issued):
+class Rotation(Issued):
     """Launches issued in turn, on the stream of the first: rotating arguments.
 
     The next call goes on where the last one stopped.
     """
 
-    __slots__ = ("launches",)
+    __slots__ = ("entries", "launches")
 
     def __init__(self, launches: Sequence[Launch]) -> None:
         self.launches = tuple(launches)
@@ -170,9 +101,17 @@ class Rotation(_Issued):
                 f"a rotation was given {len(launches)} launches on {len(streams)} "
                 "streams: give it one or more, all on the same."
             )
-        entries = [entry for each in launches for entry in each.entries]
-        shown = f"{len(entries)} kernels in turn"
-        super().__init__(launches[0].context, shown, entries, launches[0].stream)
+        self.entries = tuple(entry for each in launches for entry in each.entries)
+        context, stream = launches[0].context, launches[0].stream
+        table, alive = _table(self.entries)
+        shown = f"{len(self.entries)} kernels in turn"
+        super().__init__(context, shown, stream, table, len(self.entries), alive=alive)
+
+
+def _table(entries: Sequence[cuda_native.Entry]) -> tuple[int, object]:
+    """Return the address of a table of entries, and what it is good as long as."""
+    table = (ctypes.c_void_p * len(entries))(*map(ctypes.addressof, entries))
+    return ctypes.addressof(table), table
 
 
 def extents(whose: str, given: Extents) -> tuple[int, int, int]:

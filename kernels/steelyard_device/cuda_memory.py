@@ -111,23 +111,31 @@ class Buffer:
     def fill(self, value: Any) -> None:
         """Set every element to ``value``, in the stream's order."""
         pattern = np.array(value, self.dtype).tobytes()
-        width = len(pattern)
-        words = [pattern[at : at + 4] for at in range(0, width, 4)]
-        stream, asked = self.context.stream, f"filling {self.nbytes} bytes"
+        words = [pattern[at : at + 4] for at in range(0, len(pattern), 4)]
+        if not self.size:
+            return
         with cuda_driver.current(self.context.handle):
-            if not self.size:
-                return
             if len(set(words)) == 1:
-                number = int.from_bytes(words[0], "little")
-                bits = 8 * len(words[0])
-                count = self.nbytes // len(words[0])
-                set_all = f"cuMemsetD{bits}Async"
-                call(asked, set_all, self.address, number, count, stream)
+                self._set(self.address, words[0], self.nbytes // len(words[0]))
                 return
-            for place, word in enumerate(words):  # one column of words at a time
-                number, at = int.from_bytes(word, "little"), self.address + 4 * place
-                column = (at, width, number, 1, self.size)
-                call(asked, "cuMemsetD2D32Async", *column, stream)
+            for place, word in enumerate(words):
+                self._set(self.address + 4 * place, word, 1)
+            self._repeat(len(pattern))
+
+    def _set(self, address: int, word: bytes, count: int) -> None:
+        function = f"cuMemsetD{8 * len(word)}Async"
+        number = int.from_bytes(word, "little")
+        asked = f"filling {self.nbytes} bytes"
+        call(asked, function, address, number, count, self.context.stream)
+
+    def _repeat(self, done: int) -> None:
+        """Copy the first ``done`` bytes over all others, twice as many each time."""
+        asked, stream = f"filling {self.nbytes} bytes", self.context.stream
+        while done < self.nbytes:
+            size = min(done, self.nbytes - done)
+            to = self.address + done
+            call(asked, "cuMemcpyDtoDAsync", to, self.address, size, stream)
+            done += size
 
 
 def copy_of(context: Context, array: NDArray[Any]) -> Buffer:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import ctypes
 import functools
-from dataclasses import dataclass
 
 from steelyard_device import llvm
 from steelyard_device.cuda_driver import call
@@ -20,6 +19,7 @@ CALLS = (
     "cuCtxGetCurrent",
     "cuCtxPushCurrent",
     "cuCtxPopCurrent",
+    "cuGraphLaunch",
 )
 """What the loop calls, in the order of its table."""
 
@@ -55,26 +55,18 @@ class Batch(ctypes.Structure):
     )
 
 
-@dataclass(frozen=True, slots=True)
-class Library:
-    """The native functions: each takes a batch and a number of launches.
+ENTRIES = ("cuda_launch", "cuda_window", "cuda_graph_launch", "cuda_graph_window")
+"""Functions of a batch and a number, which return the driver's status.
 
-    Both return the driver's status. ``window`` reads CLOCK_MONOTONIC before the first
-    launch and when the stream has nothing left to do. They take ``byref(batch)`` and a
-    ``c_int64``, unconverted: declared types would cost each call 70 ns.
-    """
-
-    launch: ctypes._CFunctionType
-    window: ctypes._CFunctionType
+A window reads CLOCK_MONOTONIC before the first launch and when the stream has nothing
+left to do. A batch of graphs has the graph's handle for its entries.
+"""
 
 
 @functools.cache
-def library() -> Library:
-    """Assemble the functions, on first use (3 ms)."""
-    at = llvm.link(llvm.assemble(_TEXT), ["cuda_launch", "cuda_window"])
-    prototype = ctypes.CFUNCTYPE(ctypes.c_int32)
-    launch, window = prototype(at["cuda_launch"]), prototype(at["cuda_window"])
-    return Library(launch, window)
+def addresses() -> dict[str, int]:
+    """Assemble the functions, on first use, and return where they are by name."""
+    return llvm.link(llvm.assemble(_TEXT), ENTRIES)
 
 
 @functools.cache
@@ -105,12 +97,22 @@ _TEXT = r"""
 declare i32 @clock_gettime(i32, ptr)
 
 define i32 @cuda_launch(ptr %batch, i64 %count) {
-  %status = call i32 @run(ptr %batch, i64 %count, i1 false)
+  %status = call i32 @run(ptr %batch, i64 %count, ptr @issue, i1 false)
   ret i32 %status
 }
 
 define i32 @cuda_window(ptr %batch, i64 %count) {
-  %status = call i32 @run(ptr %batch, i64 %count, i1 true)
+  %status = call i32 @run(ptr %batch, i64 %count, ptr @issue, i1 true)
+  ret i32 %status
+}
+
+define i32 @cuda_graph_launch(ptr %batch, i64 %count) {
+  %status = call i32 @run(ptr %batch, i64 %count, ptr @issue_graph, i1 false)
+  ret i32 %status
+}
+
+define i32 @cuda_graph_window(ptr %batch, i64 %count) {
+  %status = call i32 @run(ptr %batch, i64 %count, ptr @issue_graph, i1 true)
   ret i32 %status
 }
 
@@ -126,7 +128,7 @@ define internal i64 @now() {
 }
 
 ; The thread may have another context, or none: ours is put on top meanwhile.
-define internal i32 @run(ptr %batch, i64 %count, i1 %timed) {
+define internal i32 @run(ptr %batch, i64 %count, ptr %issue, i1 %timed) {
 entry:
   %seen.at = alloca ptr
   %calls = load ptr, ptr %batch
@@ -153,11 +155,11 @@ refused:
 inside:
   br i1 %timed, label %measured, label %plain
 plain:
-  %issued = call i32 @issue(ptr %batch, i64 %count)
+  %issued = call i32 %issue(ptr %batch, i64 %count)
   br label %leave
 measured:
   %start = call i64 @now()
-  %submitted = call i32 @issue(ptr %batch, i64 %count)
+  %submitted = call i32 %issue(ptr %batch, i64 %count)
   %lost = icmp ne i32 %submitted, 0
   br i1 %lost, label %leave, label %finish
 finish:
@@ -233,6 +235,32 @@ launched:
 stopped:
   %turn.last = phi i64 [ %turn, %one ], [ %turn.next, %launched ]
   store i64 %turn.last, ptr %next.at
+  ret i32 %status
+none:
+  ret i32 0
+}
+
+define internal i32 @issue_graph(ptr %batch, i64 %count) {
+entry:
+  %calls = load ptr, ptr %batch
+  %launch.at = getelementptr ptr, ptr %calls, i32 5
+  %launch = load ptr, ptr %launch.at
+  %stream.at = getelementptr %batch, ptr %batch, i32 0, i32 2
+  %stream = load ptr, ptr %stream.at
+  %graph.at = getelementptr %batch, ptr %batch, i32 0, i32 3
+  %graph = load ptr, ptr %graph.at
+  %any = icmp sgt i64 %count, 0
+  br i1 %any, label %one, label %none
+one:
+  %i = phi i64 [ 0, %entry ], [ %i.next, %launched ]
+  %status = call i32 %launch(ptr %graph, ptr %stream)
+  %failed = icmp ne i32 %status, 0
+  br i1 %failed, label %stopped, label %launched
+launched:
+  %i.next = add i64 %i, 1
+  %more = icmp slt i64 %i.next, %count
+  br i1 %more, label %one, label %stopped
+stopped:
   ret i32 %status
 none:
   ret i32 0

@@ -157,6 +157,16 @@ def rows(tracks: Iterable[Track], wall: int) -> tuple[Row, ...]:
     return (*_level((), own, wall, wall), *_level((), others, 0, wall))
 
 
+def explained(every: Iterable[Row], wall: int) -> float:
+    """Return the share of the wall that rows explain which hold no other rows.
+
+    A row that holds others does not count as explained where those leave something.
+    """
+    own = [row for row in every if row.calls and not row.beside]
+    holding = {row.path[:-1] for row in own}
+    return sum(row.nanoseconds for row in own if row.path not in holding) / max(1, wall)
+
+
 def _row(path: tuple[str, ...], group: Sequence[Span], *, beside: bool) -> Row:
     return Row(
         path,

@@ -6,7 +6,7 @@ import json as text
 from collections.abc import Iterable, Sequence
 from typing import Final
 
-from steelyard_device.spans import NOT_TRACKED, Row, Track
+from steelyard_device.spans import NOT_TRACKED, Row, Track, explained
 
 _UNITS: Final = ((1e9, "s"), (1e6, "ms"), (1e3, "us"), (1.0, "ns"))
 
@@ -44,11 +44,17 @@ def table(
 
 
 def json(
-    rows: Iterable[Row], wall: int, coverage: float, counting: float | None
+    rows: Sequence[Row], wall: int, coverage: float, counting: float | None
 ) -> str:
     """Return rows as JSON, times in nanoseconds."""
     every = [row._asdict() for row in rows]
-    facts = {"wall": wall, "coverage": coverage, "counting": counting, "rows": every}
+    facts = {
+        "wall": wall,
+        "coverage": coverage,
+        "explained": explained(rows, wall),
+        "counting": counting,
+        "rows": every,
+    }
     return text.dumps(facts, indent=1)
 
 
@@ -88,7 +94,11 @@ def _header(
     coverage: float,
     counted: tuple[int, float] | None,
 ) -> list[str]:
-    lines = [f"wall {duration(wall)}, {coverage:.1%} measured"]
+    innermost = explained(rows, wall)
+    lines = [
+        f"wall {duration(wall)}, {coverage:.1%} measured, "
+        f"{innermost:.1%} in rows that hold no others"
+    ]
     roots = [row for row in rows if row.beside and len(row.path) == 1]
     if roots:
         tracks = sum(row.calls for row in roots)
