@@ -478,6 +478,7 @@ def test_json_has_all_rows(clock):
     assert json.loads(t.json()) == {
         "wall": 10,
         "coverage": 1.0,
+        "explained": 1.0,
         "counting": None,
         "rows": [
             {
@@ -490,6 +491,18 @@ def test_json_has_all_rows(clock):
             }
         ],
     }
+
+
+def test_a_row_that_holds_others_explains_only_what_they_do(clock):
+    """All of a build in one row would be all measured, and nothing said."""
+    with timings(clock=clock) as t, span("build"):
+        clock.run(10)
+        with span("compile"):
+            clock.run(30)
+    found = json.loads(t.json())
+    assert found["coverage"] == 1.0
+    assert found["explained"] == 0.75
+    assert "100.0% measured, 75.0% in rows that hold no others" in t.table()
 
 
 TREES = st.recursive(

@@ -164,7 +164,8 @@ def explained(every: Iterable[Row], wall: int) -> float:
     """
     own = [row for row in every if row.calls and not row.beside]
     holding = {row.path[:-1] for row in own}
-    return sum(row.nanoseconds for row in own if row.path not in holding) / max(1, wall)
+    innermost = sum(row.nanoseconds for row in own if row.path not in holding)
+    return innermost / wall if wall else 1.0
 
 
 def _row(path: tuple[str, ...], group: Sequence[Span], *, beside: bool) -> Row:

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from math import prod
 from typing import Any, Final, TypeAlias
 
+from steelyard_device.timings import span
 from steelyard_kernels import dtypes
 from steelyard_kernels.array import Array
 from steelyard_kernels.dtypes import DType
@@ -135,10 +136,11 @@ def trace(
     scalars = tuple(
         graph.scalar(parameter.name, parameter.dtype) for parameter in signature.scalars
     )
-    result = function(
-        *(Array(graph, node) for node in inputs),
-        **{node.name: Array(graph, node, weak=True) for node in scalars},
-    )
+    with span("function"):
+        result = function(
+            *(Array(graph, node) for node in inputs),
+            **{node.name: Array(graph, node, weak=True) for node in scalars},
+        )
     outputs = _outputs(graph, inputs, result)
     nodes = reachable(output.value for output in outputs)
     used = {node.number for node in nodes}
