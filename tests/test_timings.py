@@ -502,7 +502,7 @@ def test_a_row_that_holds_others_explains_only_what_they_do(clock):
     found = json.loads(t.json())
     assert found["coverage"] == 1.0
     assert found["explained"] == 0.75
-    assert "100.0% measured, 75.0% in rows that hold no others" in t.table()
+    assert "100.0% measured, 75.0% in innermost rows" in t.table()
 
 
 TREES = st.recursive(

@@ -95,10 +95,8 @@ def _header(
     counted: tuple[int, float] | None,
 ) -> list[str]:
     innermost = explained(rows, wall)
-    lines = [
-        f"wall {duration(wall)}, {coverage:.1%} measured, "
-        f"{innermost:.1%} in rows that hold no others"
-    ]
+    measured = f"{coverage:.1%} measured, {innermost:.1%} in innermost rows"
+    lines = [f"wall {duration(wall)}, {measured}"]
     roots = [row for row in rows if row.beside and len(row.path) == 1]
     if roots:
         tracks = sum(row.calls for row in roots)
