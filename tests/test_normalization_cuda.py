@@ -357,14 +357,14 @@ def test_candidates_are_many_and_legal(width):
 @pytest.mark.parametrize("arch", GPUS)
 @pytest.mark.parametrize("dtype", ["float16", "float32"])
 def test_threads_of_a_row_grow_with_the_row(arch, dtype):
-    """A warp a row where rows are short, as quack has; more where they are long."""
+    """A warp or two a row where rows are short; more where they are long."""
     sizes = (768, 1024, 4096, 16384, 20480)
     chosen = [
         cuda_model.heuristic(layernorm(8192, width, dtype), GPUS[arch])
         for width in sizes
     ]
     threads = [each.threads for each in chosen]
-    assert threads[0] == 32
+    assert threads[0] in {32, 64}
     assert threads[:3] == sorted(threads[:3])
     assert min(threads[3:]) >= max(128, threads[2])
     assert all(each.keep != "reload" for each in chosen)

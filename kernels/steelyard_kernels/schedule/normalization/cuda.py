@@ -29,7 +29,10 @@ RELOADED: Final = 8
 AGAIN: Final = 16  # registers of a second walk's loop
 ALLOWED: Final = 1.1  # times the estimate
 LEAST: Final = 32
-RELOAD_UNROLL: Final = 2  # vectors of a rolled loop on their way at once
+# Vectors of a rolled loop on their way at once, where it turns often: few turns would
+# become none, and a reloaded row so short is no winner worth the compiler's time.
+RELOAD_UNROLL: Final = 2
+OFTEN: Final = 8
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -79,6 +82,11 @@ class CudaNormalization:
 def batches(extent: int, lanes: int, threads: int) -> int:
     """Return the vectors that a thread takes of a row."""
     return -(-extent // (lanes * threads))
+
+
+def reload_unroll(turns: int) -> int:
+    """Return how many turns of a loop that reads a row again are spelled out."""
+    return RELOAD_UNROLL if turns >= OFTEN else 1
 
 
 def check(rows: Rows, schedule: CudaNormalization, *, aligned: bool) -> None:

@@ -21,11 +21,11 @@ from steelyard_kernels.schedule.gpu import (
     index_type,
 )
 from steelyard_kernels.schedule.normalization.cuda import (
-    RELOAD_UNROLL,
     CudaNormalization,
     allowance,
     check,
     demand,
+    reload_unroll,
 )
 from steelyard_kernels.schedule.normalization.emitter import PassEmitter, Visit
 from steelyard_kernels.schedule.normalization.outline import UNIFORM
@@ -183,7 +183,10 @@ class GroupEmitter(PassEmitter[ThreadValues]):
                 out[begin : begin + width] = visit(k, env, mine, spot)
             return tuple(out)
 
-        carried = self._tile(body, first * len(block), unroll=unroll)
+        if main or unroll:
+            carried = self._tile(body, first * len(block), unroll=unroll)
+        else:
+            carried = self._roll(body, first * len(block))
         self.values.staged = {}
         return [[carried[k * width : (k + 1) * width]] for k in range(len(block))]
 
@@ -199,7 +202,7 @@ class GroupEmitter(PassEmitter[ThreadValues]):
         if whole == 1:
             carried = body(Spot(begin, b.number(0)), carried)
         elif whole:
-            times = whole if unroll else RELOAD_UNROLL
+            times = whole if unroll else reload_unroll(whole)
             with b.loop(0, whole, 1, *carried, unroll=times) as loop:
                 at = b.at("add", b.at("mul", loop.var, threads * lanes), begin)
                 kept = b.at("mul", loop.var, lanes) if unroll else b.number(0)
@@ -211,6 +214,14 @@ class GroupEmitter(PassEmitter[ThreadValues]):
             spot = Spot(at, kept, self.tail_mask, self.tail)
             carried = body(spot, carried)
         return carried
+
+    def _roll(self, body: Body, first: Carried) -> Carried:
+        """Emit the thread's share of a row vector by vector: the shortest text."""
+        b = self.b
+        step = self.schedule.threads * self.lanes
+        with b.loop(self.begin, self.rows.extent, step, *first, unroll=1) as loop:
+            loop.yields(*body(Spot(loop.var, b.number(0)), loop.carried))
+        return loop.results
 
     def _stage(self, walk: Walk, block: Sequence[Row]) -> None:
         """Emit the loads of all inputs that a walk reads, before it uses the first."""
