@@ -13,6 +13,7 @@ import pytest
 
 from steelyard_device import cubin as reader
 from steelyard_device import cuda, cuda_probes, nvrtc
+from steelyard_device.cuda_device import KEPT
 from steelyard_device.cuda_driver import CUDAError
 from steelyard_device.errors import DeviceError
 
@@ -400,38 +401,82 @@ def test_a_flush_reads_twice_the_cache_at_least(context):
     context.wait()
 
 
-FAULTY = """
-import gpu, test_cuda_gpu as t
-from steelyard_device import cuda
-context = gpu.context()
-cuda.Launch(t.function(context, "fault"), [16], grid=1, block=1).launch()
-for _ in range(2):
-    try:
-        context.wait()
-    except cuda.CUDAError as error:
-        print(error.lost, error)
-try:
-    cuda.null(context).launch()
-except cuda.CUDAError as error:
-    print(error.lost, error)
-"""
-
-
-def test_a_kernel_that_faults_ends_in_sentences(context):
-    """In a process of its own, which exits as if nothing were; this one goes on."""
+def said_by(script):
+    """Return the lines of a process of its own, which ends well and complains of nothing."""
     done = subprocess.run(
-        [sys.executable, "-c", FAULTY],
+        [sys.executable, "-c", script],
         cwd=gpu.__file__.rpartition("/")[0],
         capture_output=True,
         text=True,
         check=False,
+        timeout=120,
     )
-    assert (done.returncode, done.stderr) == (0, "")
-    first, second, third = done.stdout.splitlines()
+    assert done.stderr == ""
+    assert done.returncode == 0
+    return done.stdout.splitlines()
+
+
+FAULTY = """
+import gpu, test_cuda_gpu as t
+from steelyard_device import cuda
+context = gpu.context()
+kept = [cuda.Buffer(context, (9,), "int8"), cuda.Event(context), cuda.Spin(context)]
+kept.append(cuda.Graph(cuda.null(context), 3))
+dropped = cuda.Buffer(context, (9,), "int8"), cuda.Graph(cuda.null(context), 3)
+cuda.Launch(t.function(context, "fault"), [16], grid=1, block=1).launch()
+for act in (context.wait, context.wait, cuda.null, kept[-1].launch):
+    try:
+        act(context) if act is cuda.null else act()
+    except cuda.CUDAError as error:
+        print(error.lost, error)
+del dropped
+"""
+
+
+def test_a_kernel_that_faults_ends_in_sentences(context):
+    """Whatever is called next, in a process that still ends well; this one goes on."""
+    first, second, *others = said_by(FAULTY)
     assert first.startswith("True waiting for GPU 0 failed with CUDA_ERROR_ILLEGAL_ADD")
     assert second == first
-    assert third.startswith("True ")
+    assert len(others) == 2
+    assert all(line.startswith("True ") for line in others)
     context.wait()
+
+
+FORKED = """
+import os
+from steelyard_device import cuda
+context = cuda.context()
+buffer = cuda.Buffer(context, (9,), "int8")
+if child := os.fork():
+    os.waitpid(child, 0)
+    print(buffer.read().size)
+else:
+    try:
+        buffer.read()
+    except cuda.CUDAError as error:
+        print(error, flush=True)
+    del buffer
+    os._exit(0)
+"""
+
+
+def test_a_forked_process_is_told_to_spawn(context):
+    """And its parent goes on."""
+    child, parent = said_by(FORKED)
+    assert "CUDA_ERROR_NOT_INITIALIZED" in child
+    assert child.endswith("start processes with multiprocessing's spawn.")
+    assert parent == "9"
+
+
+def test_memory_that_is_given_back_is_there_for_other_programs(context):
+    """But for what the pool keeps."""
+    before = context.free_bytes()
+    buffer = cuda.Buffer(context, (context.free_bytes() // 2,), np.uint8)
+    assert context.free_bytes() < before * 0.6
+    buffer.free()
+    context.wait()
+    assert context.free_bytes() >= before - KEPT
 
 
 def test_pytorch_shares_memory_and_streams(context):

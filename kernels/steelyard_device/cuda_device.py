@@ -11,6 +11,11 @@ from steelyard_device import cuda_driver
 from steelyard_device.cuda_driver import call
 from steelyard_device.errors import DeviceError
 
+KEPT = 1 << 30
+"""Bytes of freed memory that the pool keeps when it is next waited for: buffers of most
+cases are there at once, and other programs find the GPU's memory free. A process that
+kept everything would starve the worker that replaces it."""
+
 
 @dataclass(frozen=True, slots=True)
 class Device:
@@ -127,10 +132,7 @@ def _context(index: int) -> Context:
 
 
 def _pool(asked: str, index: int) -> int:
-    """Make a memory pool that keeps what is freed: the next case takes it at once.
-
-    A pool of our own, since how the default one behaves is everybody's.
-    """
+    """Make a memory pool of our own: how the default one behaves is everybody's."""
     driver = cuda_driver.bindings()
     properties = driver.CUmemPoolProps()
     properties.allocType = driver.CUmemAllocationType.CU_MEM_ALLOCATION_TYPE_PINNED
@@ -138,6 +140,6 @@ def _pool(asked: str, index: int) -> int:
     properties.location.id = index
     pool = call(asked, "cuMemPoolCreate", properties)
     threshold = driver.CUmemPool_attribute.CU_MEMPOOL_ATTR_RELEASE_THRESHOLD
-    everything = driver.cuuint64_t(2**64 - 1)
-    call(asked, "cuMemPoolSetAttribute", pool, threshold, everything)
+    kept = driver.cuuint64_t(KEPT)
+    call(asked, "cuMemPoolSetAttribute", pool, threshold, kept)
     return int(pool)

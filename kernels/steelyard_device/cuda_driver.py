@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import functools
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
+import weakref
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from typing import Any
 
 from steelyard_device.errors import DeviceError
@@ -164,3 +165,20 @@ def attribute(name: str) -> Any:
     for part in name.split("."):
         found = getattr(found, part)
     return found
+
+
+def owned(owner: object, context: int, function: str, *args: Any) -> Callable[[], None]:
+    """Have ``function`` give something back when its ``owner`` is dropped.
+
+    Returns what does so sooner; once is enough. Never at the end of the process, when
+    the driver may be gone and takes everything back by itself.
+    """
+    release = weakref.finalize(owner, _release, context, function, args)
+    release.atexit = False
+    return release
+
+
+def _release(context: int, function: str, args: tuple[Any, ...]) -> None:
+    """Call ``function`` whatever it says: after a fault, that was told of before."""
+    with suppress(CUDAError), current(context):
+        getattr(bindings(), function)(*args)

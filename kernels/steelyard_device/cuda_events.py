@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import weakref
-
 from steelyard_device import cuda_driver
 from steelyard_device.cuda_device import Context
 from steelyard_device.cuda_driver import call
@@ -18,8 +16,7 @@ class Event:
         self.context = context
         with cuda_driver.current(context.handle):
             self._handle = int(call("making an event", "cuEventCreate", 0))
-        release = weakref.finalize(self, _destroy, context, self._handle)
-        release.atexit = False  # the driver may be gone by then
+        cuda_driver.owned(self, context.handle, "cuEventDestroy", self._handle)
 
     def record(self, stream: int | None = None) -> None:
         """Put the mark behind everything on a stream, the context's own by default."""
@@ -49,8 +46,3 @@ class Event:
                 asked, "cuEventElapsedTime", before._handle, self._handle
             )
         return milliseconds * 1e6
-
-
-def _destroy(context: Context, handle: int) -> None:
-    with cuda_driver.current(context.handle):
-        cuda_driver.bindings().cuEventDestroy(handle)

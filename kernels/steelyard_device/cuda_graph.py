@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import weakref
 from typing import Any
 
 from steelyard_device import cuda_driver
-from steelyard_device.cuda_device import Context
 from steelyard_device.cuda_driver import call
 from steelyard_device.cuda_issue import Issued
 from steelyard_device.cuda_launch import Launch, Rotation
@@ -32,8 +30,7 @@ class Graph(Issued):
             finally:
                 cuda_driver.bindings().cuGraphDestroy(graph)
             self._handle = int(made)
-            release = weakref.finalize(self, _destroy, context, self._handle)
-            release.atexit = False  # the driver may be gone by then
+            cuda_driver.owned(self, context.handle, "cuGraphExecDestroy", self._handle)
             call(f"making {shown}", "cuGraphUpload", self._handle, stream)
         super().__init__(context, shown, stream, self._handle, kind="cuda_graph")
 
@@ -65,8 +62,3 @@ def _captured(launches: Launch | Rotation, nodes: int) -> Any:
         cuda_driver.bindings().cuGraphDestroy(graph)
         raise
     return call(asked, "cuStreamEndCapture", launches.stream)
-
-
-def _destroy(context: Context, handle: int) -> None:
-    with cuda_driver.current(context.handle):
-        cuda_driver.bindings().cuGraphExecDestroy(handle)

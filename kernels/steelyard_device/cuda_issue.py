@@ -12,7 +12,7 @@ class Issued:
     """Something that is launched natively on one stream.
 
     ``entries`` and ``turns`` are what `cuda_native.Batch` says, ``kind`` the functions
-    that take it; ``alive`` is kept as long as this is.
+    that take it; ``alive`` is kept as long as this is. One thread at a time uses it.
     """
 
     __slots__ = ("_alive", "_batch", "_issue", "_shown", "_window", "context", "stream")

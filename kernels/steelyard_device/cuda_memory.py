@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes
 import math
-import weakref
 from typing import Any
 
 import numpy as np
@@ -41,8 +40,9 @@ class Buffer:
         with cuda_driver.current(context.handle):
             at = call(asked, "cuMemAllocFromPoolAsync", size, pool, stream)
         self.address = int(at)
-        self._release = weakref.finalize(self, _free, context, self.address)
-        self._release.atexit = False  # the driver may be gone by then
+        self._release = cuda_driver.owned(
+            self, context.handle, "cuMemFreeAsync", self.address, stream
+        )
         if self.address % ALIGNMENT:
             raise DeviceError(
                 f"{asked} gave the address {self.address:#x}, expected a multiple of "
@@ -145,12 +145,6 @@ def copy_of(context: Context, array: NDArray[Any]) -> Buffer:
     return buffer
 
 
-def _free(context: Context, address: int) -> None:
-    # Unchecked: it runs when it may, perhaps after a fault that was told of already.
-    with cuda_driver.current(context.handle):
-        cuda_driver.bindings().cuMemFreeAsync(address, context.stream)
-
-
 class SharedWords:
     """Zeroed 8-byte words of host memory that the GPU reads and writes in place.
 
@@ -163,12 +157,6 @@ class SharedWords:
         with cuda_driver.current(context.handle):
             asked = f"allocating {count} words that the host and the GPU share"
             self.address = int(call(asked, "cuMemHostAlloc", 8 * count, flags))
-        release = weakref.finalize(self, _free_host, context, self.address)
-        release.atexit = False
+        cuda_driver.owned(self, context.handle, "cuMemFreeHost", self.address)
         self.words = (ctypes.c_uint64 * count).from_address(self.address)
         ctypes.memset(self.address, 0, 8 * count)
-
-
-def _free_host(context: Context, address: int) -> None:
-    with cuda_driver.current(context.handle):
-        cuda_driver.bindings().cuMemFreeHost(address)

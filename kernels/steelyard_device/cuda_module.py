@@ -13,6 +13,12 @@ from steelyard_device.cuda_device import Context
 from steelyard_device.cuda_driver import call
 from steelyard_device.errors import DeviceError
 
+_HEADER = struct.Struct("<16sHHIQQQIHHHHHH")
+"""Of a 64-bit ELF file, after its mark: machine, then offsets, entry sizes and counts of
+the tables of programs and sections, among others."""
+
+CUDA_MACHINE = 190
+
 
 @dataclass(frozen=True, slots=True)
 class Attributes:
@@ -117,14 +123,9 @@ def check_whole(cubin: bytes) -> None:
 
     The driver is told no length: it would read past the end, and take text for PTX.
     """
-    try:
-        (magic,) = struct.unpack_from("<6s", cubin)
-        (machine,) = struct.unpack_from("<H", cubin, 18)
-        programs, sections = struct.unpack_from("<QQ", cubin, 32)
-        sizes = struct.unpack_from("<HHHH", cubin, 54)
-    except struct.error:
-        magic = b""
-    if magic != b"\x7fELF\x02\x01" or machine != 190:
+    fields = _HEADER.unpack(cubin[: _HEADER.size].ljust(_HEADER.size, b"\0"))
+    mark, _, machine, _, _, programs, sections, _, _, *sizes, _ = fields
+    if not mark.startswith(b"\x7fELF\x02\x01") or machine != CUDA_MACHINE:
         raise DeviceError(
             f"these {len(cubin)} bytes begin with {cubin[:6]!r}, expected a cubin: "
             "compile to one, PTX and fat binaries are not launched."

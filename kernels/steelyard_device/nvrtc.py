@@ -18,13 +18,12 @@ from time import monotonic_ns, perf_counter_ns
 from typing import Any
 
 from steelyard_device import nvrtc_log
-from steelyard_device.errors import CompileError, DeviceError
+from steelyard_device.errors import Cancelled, CompileError, DeviceError
 from steelyard_device.nvrtc_library import Compiler, bindings, compiler, load
 from steelyard_device.nvrtc_log import Diagnostic, KernelLog, Phase
 
 __all__ = [
     "ARCHITECTURES",
-    "Cancelled",
     "Compiled",
     "Compiler",
     "Diagnostic",
@@ -62,10 +61,6 @@ class NVRTCError(CompileError):
         where = f"{first.source}({first.line})" if first.line else first.source
         more = f" (and {len(others)} more, see its log)" if others else ""
         return f"NVRTC refused the program: {where}: {first.message}{more}"
-
-
-class Cancelled(DeviceError):  # noqa: N818 - what happened, by somebody's wish
-    """The compilation was stopped at its deadline."""
 
 
 @dataclass(frozen=True, slots=True)
