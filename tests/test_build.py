@@ -9,10 +9,11 @@ from steelyard_kernels import library
 from steelyard_kernels.binary import Built, Failed
 from steelyard_kernels.build import build
 from steelyard_kernels.cache import compiled, disk
+from steelyard_kernels.digest import digest
 from steelyard_kernels.disk import Disk
 from steelyard_kernels.errors import KernelError
 from steelyard_kernels.function import kernel
-from steelyard_kernels.keys import digest, key
+from steelyard_kernels.keys import key
 from steelyard_kernels.schedule.pointwise.schedule import Pointwise
 from steelyard_kernels.targets import machine, parse
 
@@ -233,7 +234,7 @@ def test_what_the_compiler_refused_is_remembered(kept, monkeypatch):
         asked.append(1)
         raise LLVMError("no")
 
-    monkeypatch.setattr("steelyard_kernels.build.compile_text", refuse)
+    monkeypatch.setattr("steelyard_kernels.toolchains.cpu.compile_text", refuse)
     program = library.copy.program(((64,), "float32"))
     only = frozenset({"disk"})
     first = build(program, levels=only)
@@ -251,7 +252,7 @@ def test_what_the_compiler_lacked_is_not_remembered(kept, monkeypatch):
     program = library.copy.program(((64,), "float32"))
     only = frozenset({"disk"})
     with monkeypatch.context() as patched:
-        patched.setattr("steelyard_kernels.build.compile_text", lack)
+        patched.setattr("steelyard_kernels.toolchains.cpu.compile_text", lack)
         assert "OUT_OF_MEMORY" in build(program, levels=only).error
     assert isinstance(build(program, levels=only), Built)
 

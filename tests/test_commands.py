@@ -12,9 +12,10 @@ from click.testing import CliRunner
 from steelyard.cli import main
 from steelyard_kernels import cache
 from steelyard_kernels.binary import Failed
-from steelyard_kernels.compiling import report, spaces, texts
+from steelyard_kernels.compiling import report, spaces
 from steelyard_kernels.group import Batch
 from steelyard_kernels.library import examples
+from steelyard_kernels.toolchains.listing import nvdisasm
 
 CUDA = "cuda:sm_90a"
 
@@ -234,6 +235,8 @@ def test_a_build_that_fails_leaves_the_others_and_gives_exit_code_2():
         (["copy", "--trace", "no/x"], r"--trace no/x: no is no folder"),
         (["copy", "--timings", "--quantity", "first"], r"first starts a new one"),
         (["copy", "--emit", "cuda"], r"--emit cuda is of cuda targets.*cuda:sm_90a"),
+        (["copy", "--emit", "ptx"], r"--emit ptx is of cuda and nvptx targets"),
+        (["copy", "--target", CUDA, "--emit", "llvm"], r"llvm is of cpu and nvptx"),
         (["copy", "adam", "--emit", "loops"], r"shows one build, these are 2"),
         (
             ["own.py:broken", "--arg", "8", "--emit", "loops"],
@@ -287,10 +290,20 @@ def test_a_text_of_a_build_is_printed_alone(what):
 @pytest.mark.parametrize("what", ["cuda", "ptx", "sass"])
 def test_a_gpus_text_is_printed_alone(nvrtc, what):
     """CUDA C++ is ours, the rest NVIDIA's compilers'."""
-    if what == "sass" and texts.nvdisasm() is None:
+    if what == "sass" and nvdisasm() is None:
         pytest.skip("needs nvdisasm")
     found = said("copy", "--target", CUDA, "--emit", what)
     marks = {"cuda": "__global__", "ptx": ".target sm_90a", "sass": "EXIT"}
+    assert marks[what] in found
+
+
+@pytest.mark.parametrize("what", ["llvm", "ptx", "sass"])
+def test_the_quick_tiers_texts_are_its_own(nvrtc, what):
+    """LLVM IR is ours, the PTX is LLVM's."""
+    if what == "sass" and nvdisasm() is None:
+        pytest.skip("needs nvdisasm")
+    found = said("copy", "--target", "nvptx:sm_90a", "--emit", what)
+    marks = {"llvm": "ptx_kernel", "ptx": "LLVM NVPTX", "sass": "EXIT"}
     assert marks[what] in found
 
 

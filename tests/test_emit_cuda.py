@@ -19,7 +19,7 @@ from steelyard_kernels.dtypes import (
     int32,
     int64,
 )
-from steelyard_kernels.emit.cuda import emit, emit_group
+from steelyard_kernels.emit.cuda import emit, joined
 from steelyard_kernels.errors import Unsupported
 from steelyard_kernels.loops import Buffer, Const, Var, typed
 from steelyard_kernels.verify import verify
@@ -101,6 +101,11 @@ def test_the_text_of_a_kernel_is_golden(golden):
     golden(emit(row_norms(), entry="row_norms"))
 
 
+def together(kernels):
+    """Return one program of kernels by their entries."""
+    return joined((entry, emit(kernel)) for entry, kernel in kernels.items())
+
+
 def test_memory_that_threads_share_is_golden(golden):
     """Shuffles, a barrier, shared memory; asynchronous copies; a matrix product."""
     kernels = {
@@ -110,22 +115,22 @@ def test_memory_that_threads_share_is_golden(golden):
     }
     for kernel in kernels.values():
         verify(kernel, "cuda")
-    golden(emit_group(list(kernels.items())))
+    golden(together(kernels))
 
 
 @pytest.mark.parametrize("arch", ARCHITECTURES)
 def test_registers_are_no_local_memory(arch):
     """A buffer of registers, indexed by unrolled loops, becomes registers."""
     pytest.importorskip("cuda.bindings.nvrtc", reason="needs the cuda extra")
-    group = [
-        ("row_norms", row_norms()),
-        ("block_sums", gpu_cases.block_sums()),
-        ("staged", gpu_cases.staged()),
-        ("matrix", gpu_cases.matrix(bfloat16)),
-    ]
-    made = cubin.read(nvrtc.compile(emit_group(group), arch).cubin)
-    assert [made[name].stack for name, _ in group] == [0] * 4
-    assert [made[name].local_loads for name, _ in group] == [0] * 4
+    group = {
+        "row_norms": row_norms(),
+        "block_sums": gpu_cases.block_sums(),
+        "staged": gpu_cases.staged(),
+        "matrix": gpu_cases.matrix(bfloat16),
+    }
+    made = cubin.read(nvrtc.compile(together(group), arch).cubin)
+    assert [made[name].stack for name in group] == [0] * 4
+    assert [made[name].local_loads for name in group] == [0] * 4
     assert made["row_norms"].loads_128 == made["row_norms"].loads_global >= 8
     assert made["row_norms"].stores_128 == 4
     assert made["matrix"].tensor_core == 1
@@ -134,7 +139,7 @@ def test_registers_are_no_local_memory(arch):
 def test_a_kernel_reads_the_same_alone_and_in_a_group():
     """Its text depends on nothing but the kernel and its entry."""
     alone = emit(row_norms(), entry="mine")
-    group = emit_group([("a", gpu_cases.block_sums()), ("mine", row_norms())])
+    group = together({"a": gpu_cases.block_sums(), "mine": row_norms()})
     body = alone[alone.index("#line") :]
     assert body.startswith('#line 1 "mine"\nextern "C" __global__ void')
     assert group.endswith(body)
@@ -284,7 +289,7 @@ def test_scratch_memory_holds_every_type_in_scalars_and_vectors(tmp_path, space)
                 b.store(y, inner.var, b.load(room, inner.var))
         kernels[f"scratch_{dtype.name}"] = b.kernel("scratch", [x, y, N], threads=1)
         verify(kernels[f"scratch_{dtype.name}"], "cuda")
-    run = gpu_host.load(emit_group(list(kernels.items())), tmp_path)
+    run = gpu_host.load(together(kernels), tmp_path)
     for dtype in ALL:
         array = (np.arange(9) * 37 % 5).astype(dtype.numpy_name)
         seen = np.empty_like(array)
@@ -317,7 +322,7 @@ def test_constants_are_exact(tmp_path):
             b.store(y, 3 * k, const(value, dtype))
             b.store(y, 3 * k + 1, const(value, dtype, 2))
         kernels[f"constants_{dtype.name}"] = b.kernel("k", [y, N], threads=1)
-    run = gpu_host.load(emit_group(list(kernels.items())), tmp_path)
+    run = gpu_host.load(together(kernels), tmp_path)
     for dtype in ALL:
         values = constants_of(dtype)
         seen = np.empty(3 * len(values), dtype.numpy_name)

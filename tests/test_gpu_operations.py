@@ -10,7 +10,7 @@ from gpu_cases import COUNT, THREADS
 
 from steelyard_device import nvrtc
 from steelyard_kernels.dtypes import HALVES
-from steelyard_kernels.emit.cuda import emit, emit_group
+from steelyard_kernels.emit.cuda import emit, joined
 
 CASES = gpu_cases.everything()
 
@@ -24,7 +24,7 @@ def arch():
 @pytest.fixture(scope="module")
 def cubin(arch):
     """Compile all cases into one cubin."""
-    text = emit_group([(case.name, case.kernel) for case in CASES])
+    text = joined((case.name, emit(case.kernel)) for case in CASES)
     return nvrtc.compile(text, arch).cubin
 
 

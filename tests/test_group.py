@@ -13,12 +13,12 @@ from steelyard_kernels import cache
 from steelyard_kernels.binary import Built, Failed
 from steelyard_kernels.build import prepare
 from steelyard_kernels.disk import Disk
+from steelyard_kernels.emit.cuda import joined
 from steelyard_kernels.errors import KernelError
 from steelyard_kernels.group import Candidate, build_all, candidates_of
 from steelyard_kernels.group import batch as batching
 from steelyard_kernels.group import build as building
 from steelyard_kernels.group import worker as workers
-from steelyard_kernels.group.job import combined
 from steelyard_kernels.library import copy, triad
 
 GPU = "cuda:sm_90a"
@@ -179,6 +179,12 @@ def test_a_number_that_cannot_be_is_the_callers_mistake(options, message):
         build_all([], **options)
 
 
+def test_a_library_for_a_target_that_it_does_not_compile_is_refused():
+    """Rather than forgotten."""
+    with pytest.raises(KernelError, match="nvptx:sm_90a is none; leave nvrtc out"):
+        build_all([], target="nvptx:sm_90a", nvrtc="/libnvrtc.so")
+
+
 def test_one_candidate_a_program_is_what_groups_are_compared_with(nvrtc):
     """The same code, in as many programs."""
     candidates = some(4)
@@ -226,7 +232,7 @@ def test_what_the_compiler_lacked_is_not_remembered(disk, monkeypatch):
 
     candidates, levels = some(3, "cpu"), frozenset({"disk"})
     with monkeypatch.context() as patched:
-        patched.setattr("steelyard_kernels.group.job.compile_text", lack)
+        patched.setattr("steelyard_kernels.toolchains.cpu.compile_text", lack)
         batch = build_all(candidates, levels=levels, processes=False)
         assert {result.error for result in batch.results} == {"no memory"}
     assert disk.size()[0] == 0
@@ -357,7 +363,7 @@ def test_shared_functions_stand_once_in_a_program():
     helper = "static __device__ __forceinline__ int f() {\n  return 1;\n}\n"
     body = 'extern "C" __global__ void __launch_bounds__(8) kernel(int n) {\n}\n'
     text = f'{helper}#line 1 "kernel"\n{body}'
-    program = combined([("k_a", text), ("k_b", text.replace(helper, ""))])
+    program = joined([("k_a", text), ("k_b", text.replace(helper, ""))])
     assert program.count(helper) == 1
     assert '#line 1 "k_a"\nextern "C"' in program
     assert "__launch_bounds__(8) k_b(int n)" in program

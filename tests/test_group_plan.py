@@ -7,12 +7,11 @@ from steelyard_kernels.group.plan import (
     LARGEST,
     LONGEST,
     PER_THREAD,
-    Costs,
     entries,
     plan,
     split,
-    unrolled,
 )
+from steelyard_kernels.toolchains.costs import Costs, unrolled
 
 PROGRAM = 0.016
 weights = st.lists(st.floats(1e-4, 1.0), max_size=300)

@@ -6,10 +6,11 @@ from hypothesis import strategies as st
 
 from steelyard_device.errors import DeviceError
 from steelyard_kernels.binary import Code
-from steelyard_kernels.group.job import Made, Reply
-from steelyard_kernels.group.plan import Costs
+from steelyard_kernels.group.job import Reply
 from steelyard_kernels.group.run import Task, Work, limit, run
 from steelyard_kernels.targets import parse
+from steelyard_kernels.toolchains.codes import Made
+from steelyard_kernels.toolchains.costs import Costs
 
 COSTS = Costs(0.016, 0.001)
 

@@ -1,5 +1,6 @@
 import pickle
 import signal
+import subprocess
 import sys
 import threading
 
@@ -136,6 +137,17 @@ def test_a_library_that_is_no_nvrtc_fails_with_its_path(tmp_path):
     reply = worker.compile(job())
     assert isinstance(reply.refused["good"], DeviceError)
     assert "libnothing.so" in str(reply.refused["good"])
+
+
+def test_the_quick_tiers_process_has_its_linker_before_its_first_job():
+    """Loading it is no candidate's time."""
+    pytest.importorskip("cuda.bindings.nvjitlink", reason="needs the cuda extra")
+    script = (
+        "import sys; from steelyard_kernels.group import serve\n"
+        "assert serve._problem('nvptx', '') is None\n"
+        "assert 'cuda.bindings.nvjitlink' in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", script], check=True)
 
 
 def test_the_parents_end_is_the_workers_end(process):

@@ -11,7 +11,7 @@ import pytest
 from cuda_programs import ADAM, CALLS, EMPTY, SCALE, SPILL
 
 from steelyard_device import nvrtc, nvrtc_log
-from steelyard_device.errors import CompileError, DeviceError
+from steelyard_device.errors import Cancelled, CompileError, DeviceError
 
 pytest.importorskip("cuda.bindings.nvrtc", reason="needs the cuda extra")
 
@@ -184,7 +184,7 @@ def test_options_say_all_that_code_depends_on():
 
 def test_a_deadline_stops_the_compiler():
     """And nothing else: the next program compiles."""
-    with pytest.raises(nvrtc.Cancelled, match="stopped after"):
+    with pytest.raises(Cancelled, match="stopped after"):
         nvrtc.compile(SPILL, ARCH, seconds=0)
     for seconds in (3600, float("inf")):
         assert nvrtc.compile(SCALE, ARCH, seconds=seconds).kernels

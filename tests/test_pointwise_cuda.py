@@ -339,10 +339,10 @@ def resources(program, every):
     from steelyard_kernels.emit import cuda
 
     kernels = [
-        (f"k{place}", cuda_lowering.lower(program, knobs).kernel)
+        (f"k{place}", cuda.emit(cuda_lowering.lower(program, knobs).kernel))
         for place, knobs in enumerate(every)
     ]
-    compiled = nvrtc.compile(cuda.emit_group(kernels), "sm_90a")
+    compiled = nvrtc.compile(cuda.joined(kernels), "sm_90a")
     spilled = {
         log.entry: log.spill_stores + log.spill_loads for log in compiled.kernels
     }

@@ -17,10 +17,10 @@ from steelyard_device.errors import CompileError
 from steelyard_device.timings import span
 from steelyard_kernels.binary import Binary, Built, Code, Failed
 from steelyard_kernels.cache import LEVELS, Compiled, compiled, recall, remember
-from steelyard_kernels.compilers import ENTRY, compile_text
+from steelyard_kernels.digest import digest
 from steelyard_kernels.errors import KernelError
 from steelyard_kernels.expr import Program
-from steelyard_kernels.keys import digest, key
+from steelyard_kernels.keys import key
 from steelyard_kernels.loops import Kernel
 from steelyard_kernels.record import Record, Refused
 from steelyard_kernels.schedule.parameters import Slot
@@ -31,7 +31,8 @@ from steelyard_kernels.schedule.strategies import (
     strategy,
 )
 from steelyard_kernels.simplify import simplify
-from steelyard_kernels.targets import CPU, NVPTX, Target, device, parse
+from steelyard_kernels.targets import CPU, Target, device, parse
+from steelyard_kernels.toolchains import toolchain
 from steelyard_kernels.verify import verify
 
 if TYPE_CHECKING:
@@ -178,7 +179,7 @@ def prepare(
         "lower", lambda: lower(simple, chosen, device(target), aligned=aligned)
     )
     run("verify", lambda: verify(lowered.kernel, target.family))
-    text = run("emit", lambda: emit(lowered.kernel, target))
+    text = run("emit", lambda: toolchain(target).emit(lowered.kernel))
     return Source(
         program,
         chosen,
@@ -191,22 +192,6 @@ def prepare(
     )
 
 
-def emit(kernel: Kernel, target: Target) -> str:
-    """Return a kernel's text for a target's compiler."""
-    if target.kind == CPU:
-        from steelyard_device import llvm
-        from steelyard_kernels.emit.llvm import emit as emit_llvm
-
-        return emit_llvm(kernel, llvm.host())
-    if target.kind == NVPTX:
-        from steelyard_kernels.emit.nvptx import emit as emit_nvptx
-
-        return emit_nvptx(kernel, entry=ENTRY)
-    from steelyard_kernels.emit.cuda import emit as emit_cuda
-
-    return emit_cuda(kernel, entry=ENTRY)
-
-
 def _code(
     source: Source, phases: Phases, *, reuse: bool
 ) -> tuple[Code, Function | None]:
@@ -216,7 +201,8 @@ def _code(
     if found is None:
         phases.current = "compile"
         with span("compile"):
-            code = compile_text(source.text, source.target, phases.record)
+            chain = toolchain(source.target)
+            code = chain.compile_text(source.text, source.target, phases.record)
         found = Compiled(code, _loaded(code, source.target, phases))
         compiled()[place] = found
     return found.made, found.function

@@ -12,18 +12,15 @@ from importlib import resources
 from importlib.resources.abc import Traversable
 from typing import TYPE_CHECKING, Final
 
+from steelyard_kernels.digest import digest
 from steelyard_kernels.expr import Constant, Program, operands
-from steelyard_kernels.targets import CPU, NVPTX, Target
+from steelyard_kernels.targets import Target
+from steelyard_kernels.toolchains import toolchain
 
 if TYPE_CHECKING:
     from steelyard_kernels.schedule.strategies import Schedule
 
 SCHEMA: Final = 2
-
-
-def digest(data: bytes) -> str:
-    """Return 128 bits of BLAKE2b, in hex."""
-    return blake2b(data, digest_size=16).hexdigest()
 
 
 def key(
@@ -35,7 +32,7 @@ def key(
     the heuristic chooses), the target with its machine, and the build of the compiler.
     """
     chosen = repr(schedule) if schedule else "heuristic"
-    what = (SCHEMA, sources(), described(program), chosen, aligned, toolchain(target))
+    what = (SCHEMA, sources(), described(program), chosen, aligned, compiled_by(target))
     return digest(json.dumps(what).encode())
 
 
@@ -57,40 +54,10 @@ def described(program: Program) -> str:
 
 
 @cache
-def toolchain(target: Target) -> str:
+def compiled_by(target: Target) -> str:
     """Return the target with the build of its compiler and what that is told."""
-    if target.kind == CPU:
-        from steelyard_device import cpu, llvm
-
-        host = llvm.host()
-        features = ",".join(sorted(host.features))
-        return (
-            f"{compiler(target)} {host.triple} {host.cpu} {features} {cpu.pool_size()}"
-        )
-    if target.kind == NVPTX:
-        return f"{compiler(target)} {target}"
-    from steelyard_device import nvrtc
-
-    return f"{compiler(target)} {' '.join(nvrtc.options_for(target.arch))}"
-
-
-@cache
-def compiler(target: Target) -> str:
-    """Return the name and build of a target's compiler."""
-    if target.kind == CPU:
-        import llvmlite
-        import llvmlite.binding
-
-        version = ".".join(map(str, llvmlite.binding.llvm_version_info))
-        return f"llvm {version} llvmlite {llvmlite.__version__}"
-    if target.kind == NVPTX:
-        from steelyard_device import nvptx
-
-        return nvptx.compiler()
-    from steelyard_device import nvrtc
-
-    found = nvrtc.compiler()
-    return f"nvrtc {found.version} {found.build}"
+    chain = toolchain(target)
+    return f"{target} {chain.compiler()} {chain.settings(target)}"
 
 
 @cache

@@ -11,8 +11,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from steelyard_kernels.dtypes import HALVES
-from steelyard_kernels.emit import cuda_memory
-from steelyard_kernels.emit.cuda_helpers import preamble
+from steelyard_kernels.emit import ENTRY, cuda_memory
+from steelyard_kernels.emit.cuda_helpers import functions, preamble
 from steelyard_kernels.emit.cuda_template import copy, own
 from steelyard_kernels.emit.cuda_text import ELEMENT, STORED, register
 from steelyard_kernels.emit.cuda_values import Values
@@ -36,31 +36,38 @@ from steelyard_kernels.loops import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from steelyard_kernels.loops import Operand
 
 MOST_REGISTERS = 255  # a thread can have: no bound at all
+LINE = '#line 1 "{}"\n'  # before a kernel: the compiler's messages name it
 COPY_BYTES = {4: "ca", 8: "ca", 16: "cg"}  # of cp.async; 16 may go round the L1
 
 
-def emit(kernel: Kernel, *, entry: str = "kernel") -> str:
+def emit(kernel: Kernel, *, entry: str = ENTRY) -> str:
     """Return the CUDA C++ of a verified kernel.
 
     Raises `Unsupported` for what a GPU cannot do.
     """
-    return emit_group([(entry, kernel)])
+    emitter = _Emitter()
+    own = emitter.entry(kernel, entry)
+    return f"{preamble(emitter.w.helpers)}{LINE.format(entry)}{own}"
 
 
-def emit_group(kernels: Sequence[tuple[str, Kernel]]) -> str:
-    """Return one program of several kernels by their entries, which differ."""
-    used: set[str] = set()
-    texts = []
-    for entry, kernel in kernels:
-        emitter = _Emitter()
-        texts.append(f'#line 1 "{entry}"\n{emitter.entry(kernel, entry)}')
-        used |= emitter.w.helpers
-    return preamble(used) + "\n".join(texts)
+def joined(texts: Iterable[tuple[str, str]]) -> str:
+    """Return one program of texts of `ENTRY`, by the entries that they get.
+
+    What helps several is there once; each is its entry's line 1, as if it were alone.
+    """
+    helpers: dict[str, None] = {}
+    every = []
+    for entry, text in texts:
+        shared, _, own = text.rpartition(LINE.format(ENTRY))
+        helpers |= dict.fromkeys(functions(shared))
+        renamed = own.replace(f" {ENTRY}(", f" {entry}(", 1)
+        every.append(f"{LINE.format(entry)}{renamed}")
+    return "".join([*helpers, *every])
 
 
 class _Emitter:

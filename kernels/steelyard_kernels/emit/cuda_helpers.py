@@ -90,11 +90,19 @@ HELPERS: Final[dict[str, tuple[str, ...]]] = {
 }
 
 
+_HEAD: Final = "static __device__ __forceinline__ "
+
+
 def preamble(used: Collection[str]) -> str:
     """Return the functions that are used, in one order whatever used them."""
     return "".join(
-        f"static __device__ __forceinline__ {text}\n"
+        f"{_HEAD}{text}\n"
         for name, texts in HELPERS.items()
         if name in used
         for text in texts
     )
+
+
+def functions(preamble: str) -> list[str]:
+    """Return the functions of a preamble, each whole."""
+    return [f"{_HEAD}{text}" for text in preamble.split(_HEAD)[1:]]

@@ -18,23 +18,14 @@ from steelyard_device.timings import span
 from steelyard_kernels.build import ALL_LEVELS
 from steelyard_kernels.errors import KernelError
 from steelyard_kernels.group.batch import Batch, Candidate, Collector, Progress
-from steelyard_kernels.group.plan import LARGEST, Costs, entries, plan
+from steelyard_kernels.group.plan import LARGEST, entries, plan
 from steelyard_kernels.group.run import Work, run
 from steelyard_kernels.group.worker import Here, Process, Worker, command
-from steelyard_kernels.targets import CPU, CUDA, NVPTX, parse
+from steelyard_kernels.targets import CPU, CUDA, parse
+from steelyard_kernels.toolchains import toolchain
 
 if TYPE_CHECKING:
     from steelyard_kernels.function import KernelFunction
-
-COSTS: Final = {
-    CUDA: Costs(program=0.016, character=2.4e-6, repeated=9e-7, division=6e-4),
-    CPU: Costs(program=0.001, character=3e-7, kernel=0.002),
-    NVPTX: Costs(program=0.001, character=3e-7, kernel=0.006),
-}
-"""Fitted to processor time of single candidates on the 2-core machine of FACTS.md: of 84
-for sm_90a from five kernels the median error is 8 %, the ninth decile 25 %; of 60 for
-its own processor 5 % and 16 %; the quick tier's are of a trivial kernel. LLVM compiles
-each alone: a program there is a message."""
 
 SPAWN: Final = 0.5
 """Seconds that worker processes must save to be started: what starting them takes."""
@@ -71,10 +62,16 @@ def build_all(
     compiled together: with 1, each is a program of its own, to compare with.
 
     Raises:
-        KernelError: there is no such target, or a number is none that can be.
+        KernelError: there is no such target, nvrtc is not its compiler, or a number is
+            none that can be.
     """
     started = perf_counter_ns()
     where = parse(target)
+    if nvrtc is not None and where.kind != CUDA:
+        raise KernelError(
+            f"build_all: an NVRTC is the compiler of cuda targets, {target} is none; "
+            "leave nvrtc out."
+        )
     threads = _checked(threads, seconds, largest)
     levels = ALL_LEVELS & levels if nvrtc is None else frozenset()
     collector = Collector(candidates, where, levels, progress, aligned=aligned)
@@ -110,7 +107,7 @@ def _checked(threads: int | None, seconds: float | None, largest: int) -> int:
 
 def _work(collector: Collector, seconds: float | None) -> Work:
     """Name the entries of what is left to be compiled, and weigh it."""
-    costs = COSTS[collector.target.kind]
+    costs = toolchain(collector.target).COSTS
     named = entries(
         (collector.candidates[first].name, text)
         for text, (first, *_) in collector.waiting.items()
@@ -124,13 +121,12 @@ def _workers(
     work: Work, threads: int, processes: bool | None, nvrtc: str | None
 ) -> Sequence[Worker]:
     """Decide who compiles."""
-    kind = work.target.kind
+    together = toolchain(work.target).THREADS
     if processes is None:
         saved = sum(work.weights) * (1 - 1 / threads)
         limited = work.seconds is not None and len(work.parts) > 0
-        needed = kind != CUDA and (limited or saved > SPAWN)
+        needed = not together and (limited or saved > SPAWN)
         processes = needed or nvrtc is not None
     if processes:
-        return [Process(command(kind, nvrtc)) for _ in range(threads)]
-    # LLVM in two threads of one process is no faster than in one.
-    return [Here()] * (threads if kind == CUDA else 1)
+        return [Process(command(work.target.kind, nvrtc)) for _ in range(threads)]
+    return [Here()] * (threads if together else 1)

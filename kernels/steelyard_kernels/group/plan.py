@@ -8,13 +8,11 @@ from __future__ import annotations
 
 import heapq
 import math
-import re
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
 from typing import Final
 
+from steelyard_kernels.digest import digest
 from steelyard_kernels.errors import CompilerBug
-from steelyard_kernels.keys import digest
 
 LARGEST: Final = 64
 """Kernels of a program: more save little of its fixed cost, and lose more together."""
@@ -27,47 +25,6 @@ PER_THREAD: Final = 3
 
 SHARE: Final = 0.1
 """The part of a program's time that its fixed cost may be for having `PER_THREAD`."""
-
-
-_UNROLL: Final = re.compile(r"#pragma unroll (\d+)")
-_DIVISION: Final = re.compile(r" / |sqrt")
-"""What becomes dozens of instructions where it must be rounded as IEEE says."""
-
-
-@dataclass(frozen=True, slots=True)
-class Costs:
-    """What a compiler takes, in seconds."""
-
-    program: float
-    """Of a program, whatever is in it."""
-    character: float
-    repeated: float = 0.0
-    """Of a character for each further time that its unrolled loops repeat it."""
-    kernel: float = 0.0
-    division: float = 0.0
-
-    def weight(self, text: str) -> float:
-        """Predict the seconds that a candidate's text adds to a program."""
-        found = self.kernel + self.character * len(text)
-        if self.division:
-            found += self.division * len(_DIVISION.findall(text))
-        if self.repeated:
-            again = sum((times - 1) * len(line) for line, times in unrolled(text))
-            found += self.repeated * again
-        return found
-
-
-def unrolled(text: str) -> Iterator[tuple[str, int]]:
-    """Yield a text's lines, each with how often its loops repeat it when unrolled."""
-    times, turns = [1], 1
-    for line in text.splitlines():
-        if line.lstrip().startswith("}"):
-            times.pop()
-        yield line, times[-1]
-        if line.endswith("{"):
-            times.append(times[-1] * turns)
-        asked = _UNROLL.search(line)  # of the loop in the next line
-        turns = int(asked[1]) if asked else 1
 
 
 def plan(

@@ -7,17 +7,19 @@ named, or time was up, it is split until the one remains.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from time import perf_counter_ns
 from typing import Final
 
 from steelyard_device.timings import listening, span
-from steelyard_kernels.group.job import Job, Made, Reply
-from steelyard_kernels.group.plan import Costs, split
+from steelyard_kernels.group.job import Job, Reply
+from steelyard_kernels.group.plan import split
 from steelyard_kernels.group.worker import Worker
 from steelyard_kernels.targets import Target
+from steelyard_kernels.toolchains.codes import Made
+from steelyard_kernels.toolchains.costs import Costs
 
 SLOWER: Final = 4
 """By how much a machine may be slower than predicted before a group is split, which
@@ -73,7 +75,7 @@ class Outcome:
     """What a task came to, by part, and what there is to do still."""
 
     made: dict[int, Made]
-    refused: dict[int, Exception]
+    refused: Mapping[int, Exception]
     rest: tuple[Task, ...]
 
 

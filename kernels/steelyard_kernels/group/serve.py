@@ -12,7 +12,7 @@ from multiprocessing.connection import Connection
 from steelyard_device.errors import DeviceError
 from steelyard_device.timings import timings
 from steelyard_kernels.group.job import Job, Reply, compile_job
-from steelyard_kernels.targets import CUDA
+from steelyard_kernels.toolchains import TOOLCHAINS
 
 
 def main(kind: str, nvrtc: str, descriptor: int) -> None:
@@ -30,15 +30,7 @@ def main(kind: str, nvrtc: str, descriptor: int) -> None:
 def _problem(kind: str, path: str) -> DeviceError | None:
     """Load the compiler, which is no candidate's time; return why it cannot be."""
     try:
-        if kind == CUDA:
-            from steelyard_device import nvrtc
-
-            nvrtc.load(path or None)
-            nvrtc.compiler()
-        else:
-            from steelyard_device import llvm
-
-            llvm.host()
+        TOOLCHAINS[kind].preload(path or None)
     except DeviceError as error:
         return error
     return None

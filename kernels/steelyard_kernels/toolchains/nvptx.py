@@ -1,0 +1,87 @@
+"""A GPU, sooner: LLVM IR through LLVM's PTX and nvJitLink, a kernel at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from time import perf_counter_ns
+from typing import TYPE_CHECKING, Final
+
+from steelyard_device import timings
+from steelyard_device.timings import span
+from steelyard_kernels.binary import Code
+from steelyard_kernels.emit import ENTRY
+from steelyard_kernels.toolchains import codes
+from steelyard_kernels.toolchains.costs import Costs
+from steelyard_kernels.toolchains.listing import disassembled, given
+
+if TYPE_CHECKING:
+    from steelyard_device.errors import DeviceError
+    from steelyard_device.llvm import Recorder
+    from steelyard_kernels.loops import Kernel
+    from steelyard_kernels.targets import Target
+
+
+def ptx(text: str, target: Target) -> str:
+    """Return LLVM's PTX."""
+    from steelyard_device import nvptx
+
+    return nvptx.assembly(text, target.arch)
+
+
+def sass(text: str, target: Target) -> str:
+    """Return what ptxas makes of it."""
+    from steelyard_device import nvptx
+
+    return disassembled(nvptx.compile(text, target.arch).cubin)
+
+
+COSTS: Final = Costs(program=0.001, character=3e-7, kernel=0.006)
+"""A program is a message: each candidate is compiled alone."""
+
+THREADS: Final = False
+TEXTS: Final = {"llvm": given, "ptx": ptx, "sass": sass}
+
+
+def emit(kernel: Kernel) -> str:
+    """Return LLVM IR, the same for all architectures."""
+    from steelyard_kernels.emit.nvptx import emit as emit_nvptx
+
+    return emit_nvptx(kernel, entry=ENTRY)
+
+
+def compile_text(text: str, target: Target, record: Recorder) -> Code:
+    """Compile to a cubin."""
+    from steelyard_device import cubin, nvptx
+
+    started = perf_counter_ns()
+    compiled = nvptx.compile(text, target.arch)
+    for phase in compiled.phases:
+        name = codes.unlike_ours(phase.name)
+        record(name, phase.nanoseconds)
+        timings.record(name, started + phase.start, phase.nanoseconds)
+    with span("read cubin"):
+        return codes.code_of(compiled, ENTRY, compiler(), cubin.read(compiled.cubin))
+
+
+def compile_many(
+    parts: Sequence[tuple[str, str]], target: Target, _seconds: float | None
+) -> dict[str, codes.Made | DeviceError]:
+    """Compile texts one by one; nothing stops LLVM."""
+    return codes.one_by_one(compile_text, parts, target)
+
+
+def compiler() -> str:
+    """Return the versions of LLVM and nvJitLink."""
+    from steelyard_device import nvptx
+
+    return nvptx.compiler()
+
+
+def settings(target: Target) -> str:
+    """Return the target: it is all that both are told."""
+    return str(target)
+
+
+def preload(_library: str | None) -> None:
+    """Load both."""
+    compiler()
