@@ -6,25 +6,38 @@ lowering, emitting and compiling took, summed over workers, beside the wall.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final
 
 from steelyard import Builder, axis, benchmark
 from steelyard.handles import Call
 from steelyard_kernels.binary import Failed
+from steelyard_kernels.build import Phases, prepare
 from steelyard_kernels.compiling.points import Point
 from steelyard_kernels.compiling.spaces import Space, build_space, candidates
+from steelyard_kernels.errors import KernelError
 from steelyard_kernels.group import Candidate, build_all
 from steelyard_kernels.library import examples
+from steelyard_kernels.targets import parse
 
 from .build import OTHERS
 from .common import cuda_targets
 
 KERNELS: Final = ["triad", "bias_layernorm"]
-SMALL: Final = ("copy", "triad", "scale", "adam_m", "adam_v", "adam_update")
 GROUP: Final = 64
 """Candidates that are built together and apart: what seeds/002's factor of 8 is of."""
+
+FROM: Final[dict[str, Sequence[str]]] = {
+    "mixed": ("copy", "triad", "scale", "adam_m"),
+    "triad": ("triad",),
+    "adam_update": ("adam_update",),
+}
+"""The kernels a group's candidates are taken from: the less a candidate takes, the
+more is saved, so that one operator, and one that divides, stand beside the mixture."""
+
+DTYPES: Final = ("float32", "float64", "float16", "int32")
 
 
 class SpaceBuild:
@@ -91,27 +104,41 @@ class ManyBuild:
 class Many:
     """As many small candidates as make a group, for `Builder.build`."""
 
+    kernels: str
     alone: bool
 
     def for_target(self, target: str) -> ManyBuild:
         """Build them once."""
-        return ManyBuild(small(target), target, alone=self.alone)
+        return ManyBuild(small(self.kernels, target), target, alone=self.alone)
 
 
-def _elements(one: Candidate) -> int:
-    schedule: Any = one.schedule  # of a broadcast on a GPU
-    return int(schedule.lanes * schedule.unroll)
-
-
-def small(target: str) -> list[Candidate]:
-    """Return the candidates of all broadcasts with the fewest elements a thread."""
-    every = [
-        one
-        for kernel in SMALL
-        for one in candidates(Point(kernel, (), examples.specs(kernel), target))
+def small(kernels: str, target: str) -> list[Candidate]:
+    """Return as many candidates as make a group: of distinct codes the shortest texts."""
+    texts: dict[str, Candidate] = {}
+    for one in _every(FROM[kernels], target):
+        assert one.schedule is not None
+        made = prepare(one.program, one.schedule, parse(target), Phases(), aligned=True)
+        texts.setdefault(made.text, one)
+    shortest = [
+        texts[text] for text in sorted(texts, key=lambda text: (len(text), text))
     ]
-    every.sort(key=_elements)
-    return every[:GROUP]
+    built = build_all(shortest[: 2 * GROUP], target=target, levels=frozenset())
+    distinct = [
+        one
+        for place, one in enumerate(shortest[: 2 * GROUP])
+        if place not in built.duplicates
+    ]
+    assert len(distinct) >= GROUP, f"{kernels} has {len(distinct)} distinct codes"
+    return distinct[:GROUP]
+
+
+def _every(kernels: Iterable[str], target: str) -> Iterator[Candidate]:
+    """Yield all candidates of kernels, in each type that they are defined in."""
+    for kernel in kernels:
+        for dtype in DTYPES:
+            specs = examples.specs(kernel, {"dtype": dtype})
+            with suppress(KernelError):  # a float's product with integers is refused
+                yield from candidates(Point(kernel, (), specs, target))
 
 
 def _compiler(space: Space) -> dict[str, Any]:
@@ -132,8 +159,12 @@ if cuda_targets():
         handles = [b.input(*spec, name=f"x{n}") for n, spec in enumerate(specs)]
         return b.build(Everything(kernel), *handles, target=target)
 
-    @benchmark(impl=["group", "single"], target=axis(*cuda_targets(), others=OTHERS))
-    def group(b: Builder, impl: str, target: str) -> Call:
+    @benchmark(
+        kernels=axis("mixed", others=[name for name in FROM if name != "mixed"]),
+        impl=["group", "single"],
+        target=axis(*cuda_targets(), others=OTHERS),
+    )
+    def group(b: Builder, kernels: str, impl: str, target: str) -> Call:
         """Build 64 small candidates in groups, or as a program each."""
         b.mode("build/cold")
-        return b.build(Many(impl == "single"), target=target)
+        return b.build(Many(kernels, impl == "single"), target=target)
