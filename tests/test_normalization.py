@@ -205,6 +205,28 @@ def test_rows_are_updated_in_place():
         np.testing.assert_allclose(x, expected, atol=1e-6)
 
 
+@kernel
+def double(x):
+    """Overwrite what the variance of the same pass may have to walk again."""
+    return {"x": x + x, "var": xp.var(x, axis=-1)}
+
+
+def test_a_row_is_not_walked_again_once_it_is_overwritten():
+    """Where outputs are stored in the pass of a variance, it takes two passes."""
+    x = np.random.default_rng(4).standard_normal((3, 96)).astype(np.float32) + 1000
+    every = strategies.candidates(double.program(x), machine(), aligned=False)
+    assert {each.statistics for each in every} == {"two_pass"}
+    for schedule in every[::3]:
+        seen = x.copy()
+        work = double.bind(seen, schedule=schedule)
+        work.launch()
+        var = work.outputs["var"]
+        np.testing.assert_allclose(var, x.var(-1, dtype=float), rtol=1e-4)
+        np.testing.assert_array_equal(seen, x + x)
+    with pytest.raises(KernelError, match="choose two_pass"):
+        double.bind(x, schedule=ONE)
+
+
 def test_outer_axes_may_be_broadcast_in_part():
     """A value for each of the inner rows is found by division of the row number."""
     rng = np.random.default_rng(8)

@@ -16,7 +16,7 @@ from steelyard_kernels.schedule.gpu import (
     most_registers,
 )
 from steelyard_kernels.schedule.normalization.outline import ROW, UNIFORM
-from steelyard_kernels.schedule.normalization.passes import Rows
+from steelyard_kernels.schedule.normalization.passes import Rows, rewalked
 
 STATISTICS: Final = ("plain", "shifted", "two_pass")
 KEEPS: Final = ("packed", "wide", "reload")
@@ -25,7 +25,7 @@ KEEPS: Final = ("packed", "wide", "reload")
 BASE: Final = 27
 HELD: Final = 1.65
 COLUMNS: Final = 2.1
-RELOADED: Final = 8
+RELOADED: Final = 5.5
 AGAIN: Final = 16  # registers of a second walk's loop
 ALLOWED: Final = 1.1  # times the estimate
 LEAST: Final = 32
@@ -154,7 +154,7 @@ def unordered(rows: Rows, schedule: CudaNormalization) -> str:
             "has every thread read a row's first element, which this program may "
             "overwrite meanwhile; choose other statistics"
         )
-    if any(each.again is not None and each.outputs for each in rows.passes):
+    if rewalked(rows):
         return (
             "may walk a row again that it has overwritten; choose two_pass statistics"
         )

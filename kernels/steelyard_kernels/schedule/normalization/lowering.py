@@ -18,6 +18,7 @@ from steelyard_kernels.schedule.normalization.outline import UNIFORM
 from steelyard_kernels.schedule.normalization.passes import Rows, Sum, Walk
 from steelyard_kernels.schedule.normalization.schedule import (
     Normalization,
+    check_order,
     check_scratch,
     check_streaming,
     passes_of,
@@ -47,6 +48,7 @@ def lower(
     rows = passes_of(program, schedule.statistics, schedule.keep)
     check_streaming(program, schedule, rows, aligned=aligned)
     check_scratch(rows, schedule)
+    check_order(rows, schedule)
     block = schedule.rows
     knobs = Knobs(
         schedule.lanes,

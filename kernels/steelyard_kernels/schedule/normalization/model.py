@@ -28,7 +28,12 @@ from steelyard_kernels.schedule.model import (
     together,
     traffic,
 )
-from steelyard_kernels.schedule.normalization.passes import Pass, Rows, analyse
+from steelyard_kernels.schedule.normalization.passes import (
+    Pass,
+    Rows,
+    analyse,
+    rewalked,
+)
 from steelyard_kernels.schedule.normalization.schedule import (
     SCRATCH_BYTES,
     Normalization,
@@ -78,7 +83,8 @@ def cuts(program: Program) -> Iterator[Cut]:
     two_pass = list(_kept_or_not(expand_variance(program) if variance else program))
     for statistics in STATISTICS if variance else STATISTICS[-1:]:
         for keep, rows in two_pass if statistics == STATISTICS[-1] else one_pass:
-            yield statistics, keep, rows, work(rows, statistics)
+            if not rewalked(rows):
+                yield statistics, keep, rows, work(rows, statistics)
 
 
 def _kept_or_not(program: Program) -> Iterator[tuple[str, Rows]]:

@@ -101,6 +101,12 @@ class Rows(Outline):
     slots: tuple[dtypes.DType, ...]
 
 
+def rewalked(rows: Rows) -> bool:
+    """Say whether a second walk may read a row that its pass has overwritten."""
+    updates = any(output.updates is not None for output in rows.program.outputs)
+    return updates and any(each.again and each.outputs for each in rows.passes)
+
+
 def analyse(program: Program, *, keep: str) -> Rows:
     """Cut a program into passes; `keep` says what they keep for later ones.
 

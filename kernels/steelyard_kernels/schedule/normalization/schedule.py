@@ -8,7 +8,7 @@ from typing import ClassVar, Final
 
 from steelyard_kernels.errors import KernelError
 from steelyard_kernels.expr import Program
-from steelyard_kernels.schedule.normalization.passes import Rows, analyse
+from steelyard_kernels.schedule.normalization.passes import Rows, analyse, rewalked
 from steelyard_kernels.schedule.normalization.variance import expand_variance
 from steelyard_kernels.schedule.pointwise.schedule import (
     LINE,
@@ -90,6 +90,15 @@ def check_streaming(
             f"{program.name}: schedule {schedule.label} streams to rows aligned to "
             f"{alignment} bytes, at least {STREAM_BYTES} are needed; choose a schedule "
             "without streaming."
+        )
+
+
+def check_order(rows: Rows, schedule: Normalization) -> None:
+    """Raise KernelError where a row may be walked again once it is overwritten."""
+    if rewalked(rows):
+        raise KernelError(
+            f"{rows.program.name}: schedule {schedule.label} may walk a row again that "
+            "it has overwritten; choose two_pass statistics."
         )
 
 
