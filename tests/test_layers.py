@@ -1,4 +1,5 @@
 import ast
+import re
 import subprocess
 import sys
 from graphlib import CycleError, TopologicalSorter
@@ -91,6 +92,22 @@ def test_no_file_is_too_long_to_be_read_at_once():
     """400 lines."""
     lengths = {name: len(path.read_text().splitlines()) for name, path in ALL.items()}
     assert {name: lines for name, lines in lengths.items() if lines > 400} == {}
+
+
+@pytest.mark.parametrize("package", SOURCES)
+def test_every_module_has_its_place_in_the_architecture(package):
+    """Under its package, with its folder; and no other is named there."""
+    text = (ROOT / "ARCHITECTURE.md").read_text()
+    (section,) = re.findall(rf"^## \w+/{package}, .*?(?=^## )", text, re.MULTILINE | re.DOTALL)
+    files = [
+        path.relative_to(SOURCES[package])
+        for path in modules(package).values()
+        if path.name != "__init__.py"
+    ]
+    said = set(re.findall(r"`(\w+\.py)`", section))
+    assert said == {file.name for file in files}
+    folders = {parent for file in files for parent in file.parts[:-1]}
+    assert {name for name in folders if f"`{name}/`" not in section} == set()
 
 
 @pytest.mark.parametrize(
