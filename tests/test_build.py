@@ -135,6 +135,30 @@ def test_errors_of_the_users_function_keep_their_type():
         broken(np.ones(3))
 
 
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        ("ValueError('boom')", "ValueError: boom ("),
+        ("KeyError('missing')", "KeyError: 'missing' ("),
+        ("ValueError", "ValueError ("),
+        ("RuntimeError('two\\nlines')", "RuntimeError: two lines ("),
+        ("SystemExit(3)", "SystemExit: 3 ("),
+    ],
+)
+def test_errors_of_the_users_function_have_their_type_and_line(tmp_path, error, said):
+    """The last line in the user's file, whatever it was called by."""
+    file = tmp_path / "mine.py"
+    file.write_text(
+        "from steelyard_kernels import kernel\n\n\ndef check(a):\n"
+        f"    raise {error}\n\n\n@kernel\ndef mine(a):\n    return check(a) + 1\n"
+    )
+    names = {"__name__": "mine"}
+    exec(compile(file.read_text(), str(file), "exec"), names)
+    failed = names["mine"].build(((3,), "float32"))
+    assert failed.phase == "trace"
+    assert failed.error == f"{said}{file}:5)"
+
+
 def test_unknown_targets_and_caches_are_refused():
     """Both errors name what there is."""
     program = library.copy.program(((3,), "float32"))
@@ -254,7 +278,10 @@ def test_what_the_compiler_lacked_is_not_remembered(kept, monkeypatch):
     with monkeypatch.context() as patched:
         patched.setattr("steelyard_kernels.toolchains.cpu.compile_text", lack)
         assert "OUT_OF_MEMORY" in build(program, levels=only).error
+        again = library.copy.build(((65,), "float32"), drop=frozenset({"code"}))
+        assert "OUT_OF_MEMORY" in again.error
     assert isinstance(build(program, levels=only), Built)
+    assert isinstance(library.copy.build(((65,), "float32")), Built)
 
 
 def test_the_machine_has_vectors_and_threads():

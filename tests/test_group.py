@@ -219,6 +219,7 @@ def test_candidates_on_disk_are_not_compiled(nvrtc, disk, monkeypatch):
     second = build_all(candidates, target=GPU, levels=levels)
     assert second.groups == ()
     assert second.results[0].error == first.results[0].error
+    assert [stage.name for stage in second.stages] == ["look up", "compile"]
     for before, after in zip(first.results[1:], second.results[1:], strict=True):
         assert after.made == before.made
         assert after.binary == before.binary

@@ -130,4 +130,4 @@ def test_without_nvjitlink_the_error_says_what_to_install():
     command = [sys.executable, "-c", script]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert "DeviceError: there is no nvJitLink here" in done.stderr
-    assert "pip install" in done.stderr
+    assert 'pip install "steelyard[cuda]"' in done.stderr

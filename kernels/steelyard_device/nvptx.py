@@ -126,7 +126,7 @@ def _linker() -> Any:
     except (ImportError, RuntimeError) as error:
         raise DeviceError(
             "there is no nvJitLink here to assemble PTX with: pip install "
-            "nvidia-nvjitlink, or compile with NVRTC."
+            '"steelyard[cuda]".'
         ) from error
     return nvjitlink
 

@@ -92,9 +92,11 @@ def bindings() -> Any:
         from cuda.bindings import nvrtc
 
         nvrtc.nvrtcVersion()
-    except (ImportError, RuntimeError) as error:  # no bindings; no library
+    except (ImportError, RuntimeError) as error:
+        lacking = "cuda.bindings" if isinstance(error, ImportError) else "NVRTC"
         raise DeviceError(
-            'there is no NVRTC here to compile CUDA with: pip install "steelyard[cuda]".'
+            f"there is no {lacking} here to compile CUDA with: pip install "
+            '"steelyard[cuda]".'
         ) from error
     return nvrtc
 

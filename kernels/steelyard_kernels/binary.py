@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from steelyard_device.errors import CompileError
+from steelyard_kernels.errors import KernelError
 from steelyard_kernels.expr import Program
 from steelyard_kernels.schedule.parameters import Slot
 from steelyard_kernels.schedule.strategies import Schedule
@@ -87,5 +89,10 @@ class Failed:
     target: str
     phase: str
     error: str
-    cause: Exception
+    cause: BaseException
     phases: tuple[tuple[str, int], ...]
+
+    @property
+    def lasting(self) -> bool:
+        """Whether the program is to blame, and not what a machine lacked."""
+        return isinstance(self.cause, (KernelError, CompileError))

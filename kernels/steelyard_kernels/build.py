@@ -18,7 +18,7 @@ from steelyard_device.timings import span
 from steelyard_kernels.binary import Binary, Built, Code, Failed
 from steelyard_kernels.cache import LEVELS, Compiled, compiled, recall, remember
 from steelyard_kernels.digest import digest
-from steelyard_kernels.errors import KernelError
+from steelyard_kernels.errors import KernelError, sentence
 from steelyard_kernels.expr import Program
 from steelyard_kernels.keys import key
 from steelyard_kernels.loops import Kernel
@@ -97,7 +97,7 @@ def build(
         where = parse(target)
         program = trace if isinstance(trace, Program) else phases.run("trace", trace)
         return _build(program, schedule, where, phases, aligned=aligned, levels=levels)
-    except Exception as error:  # noqa: BLE001 - a candidate's failure is data
+    except (Exception, SystemExit) as error:  # noqa: BLE001 - a failure is data
         return failed(name, schedule, target, phases, error)
 
 
@@ -106,11 +106,11 @@ def failed(
     schedule: Schedule | None,
     target: str,
     phases: Phases,
-    error: Exception,
+    error: BaseException,
 ) -> Failed:
     """Return a build that ended in an error."""
     done = tuple(phases.done)
-    return Failed(name, schedule, target, phases.current, str(error), error, done)
+    return Failed(name, schedule, target, phases.current, sentence(error), error, done)
 
 
 def _build(
@@ -122,19 +122,11 @@ def _build(
     aligned: bool,
     levels: frozenset[str],
 ) -> Built:
-    named = ""
-    if "disk" in levels:
-        found = phases.run(
-            "look up", lambda: _recalled(program, schedule, target, aligned=aligned)
-        )
-        named, known = found
-        if isinstance(known, Refused):
-            phases.current = known.phase
-            raise KernelError(known.error)
-        if known is not None:
-            reuse = "code" in levels
-            with span("restore"):
-                return _restored(program, target, known, phases, reuse=reuse)
+    named, restored = restore(
+        program, schedule, target, phases, aligned=aligned, levels=levels
+    )
+    if restored is not None:
+        return restored
     source = prepare(program, schedule, target, phases, aligned=aligned)
     try:
         code, function = _code(source, phases, reuse="code" in levels)
@@ -148,6 +140,34 @@ def _build(
     if named:
         phases.run("keep", lambda: keep(named, built))
     return built
+
+
+def restore(
+    program: Program,
+    schedule: Schedule | None,
+    target: Target,
+    phases: Phases,
+    *,
+    aligned: bool,
+    levels: frozenset[str],
+) -> tuple[str, Built | None]:
+    """Return a build's key on disk, empty if that is not asked, and what is there.
+
+    Raises KernelError, with the compiler's sentence, for what it refused before.
+    """
+    if "disk" not in levels:
+        return "", None
+    named, known = phases.run(
+        "look up", lambda: _recalled(program, schedule, target, aligned=aligned)
+    )
+    if known is None:
+        return named, None
+    if isinstance(known, Refused):
+        phases.current = known.phase
+        raise KernelError(known.error)
+    with span("restore"):
+        reuse = "code" in levels
+        return named, _restored(program, target, known, phases, reuse=reuse)
 
 
 def _recalled(
@@ -203,12 +223,13 @@ def _code(
         with span("compile"):
             chain = toolchain(source.target)
             code = chain.compile_text(source.text, source.target, phases.record)
-        found = Compiled(code, _loaded(code, source.target, phases))
+        found = Compiled(code, loaded(code, source.target, phases))
         compiled()[place] = found
     return found.made, found.function
 
 
-def _loaded(code: Code, target: Target, phases: Phases) -> Function | None:
+def loaded(code: Code, target: Target, phases: Phases) -> Function | None:
+    """Load code that is this machine's own."""
     if target.kind != CPU:
         return None
     from steelyard_device import cpu
@@ -262,7 +283,7 @@ def _restored(
     found = compiled().get(place) if reuse else None
     if found is None:
         made = replace(record.made, image=image)
-        found = compiled()[place] = Compiled(made, _loaded(made, target, phases))
+        found = compiled()[place] = Compiled(made, loaded(made, target, phases))
     made = found.made
     with span("put together"):
         return Built(

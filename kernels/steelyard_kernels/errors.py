@@ -2,6 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from traceback import extract_tb
+from typing import Final
+
+from steelyard_device.errors import DeviceError
+
+OURS: Final = str(Path(__file__).parent)
+
 
 class KernelError(Exception):
     """A user's mistake: one sentence that names it and ends with the next step."""
@@ -17,3 +25,19 @@ class CompilerBug(Exception):  # noqa: N818  # not the user's error: ours
     Deliberately no `KernelError`: code that reports a user's mistakes must not
     swallow one of ours.
     """
+
+
+def sentence(error: BaseException) -> str:
+    """Return what an error says; with its type and place if it is not one of ours.
+
+    The place is the last in the file of a kernel's function, which raised it or called
+    what did.
+    """
+    if isinstance(error, (KernelError, DeviceError, CompilerBug)):
+        return str(error)
+    frames = extract_tb(error.__traceback__)
+    users = [frame for frame in frames if not frame.filename.startswith(OURS)]
+    users = [frame for frame in users if frame.filename == users[0].filename]
+    where = [f" ({f.filename}:{f.lineno})" for f in (users or frames)[-1:]]
+    said = " ".join(str(error).split())
+    return ": ".join(filter(None, [type(error).__name__, said])) + "".join(where)

@@ -89,12 +89,12 @@ class KernelFunction:
         of `cache.LEVELS`. `aligned` says that outputs start on a cache line (on a GPU:
         every array at a multiple of 16 bytes).
         """
-        key = _key(arrays, schedule, target, aligned=aligned)
-        if cache == "warm-memory" and not drop:  # the way of every call
-            found = self._builds.get(key)
-            if found is not None:
-                return found
         with span("arguments"):
+            key = _key(arrays, schedule, target, aligned=aligned)
+            if cache == "warm-memory" and not drop:  # the way of every call
+                found = self._builds.get(key)
+                if found is not None:
+                    return found
             levels = levels_of(self.name, cache, drop)
             if "memory" in levels and key in self._builds:
                 return self._builds[key]
@@ -108,7 +108,9 @@ class KernelFunction:
             levels=levels,
         )
         with span("remember"):  # and forget the last, which unloads its code
-            self._builds[key] = built
+            self._builds.pop(key, None)
+            if isinstance(built, Built) or built.lasting:
+                self._builds[key] = built
             self._conventions.pop(key, None)
         return built
 

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 
 from steelyard_kernels import dtypes, library
 from steelyard_kernels.dtypes import DType
-from steelyard_kernels.errors import KernelError
+from steelyard_kernels.errors import KernelError, sentence
 from steelyard_kernels.expr import Program
 from steelyard_kernels.function import KernelFunction
 from steelyard_kernels.library import examples
@@ -92,11 +92,9 @@ def traced(point: Point, kernel: KernelFunction, arrays: Sequence[Any]) -> Progr
         return kernel.program(*arrays)
     except KernelError:
         raise
-    except Exception as error:
-        said = " ".join(str(error).split())
+    except (Exception, SystemExit) as error:
         raise KernelError(
-            f"{point.label} cannot be traced: {type(error).__name__}: {said}. "
-            "Mend it first."
+            f"{point.label} cannot be traced: {sentence(error)}. Mend it first."
         ) from error
 
 

@@ -5,29 +5,25 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from time import perf_counter_ns
-from typing import TYPE_CHECKING
 
 from steelyard_device.errors import CompileError
 from steelyard_kernels.binary import Built, Code, Failed
 from steelyard_kernels.build import (
     Phases,
     Source,
-    build,
     failed,
     finish,
     keep,
+    loaded,
     prepare,
+    restore,
 )
-from steelyard_kernels.cache import Compiled, compiled, recall, remember
+from steelyard_kernels.cache import Compiled, compiled, remember
 from steelyard_kernels.expr import Program
 from steelyard_kernels.group.run import Group, Outcome
-from steelyard_kernels.keys import key
 from steelyard_kernels.record import Refused
 from steelyard_kernels.schedule.strategies import Schedule
-from steelyard_kernels.targets import CPU, Target
-
-if TYPE_CHECKING:
-    from steelyard_device.cpu import Function
+from steelyard_kernels.targets import Target
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,19 +120,19 @@ class Collector:
 
     def _prepare(self, index: int, candidate: Candidate) -> None:
         phases = self._phases[index]
-        if "disk" in self.levels and self._is_on_disk(index, candidate):
-            self._add(
-                index,
-                build(
-                    candidate.program,
-                    candidate.schedule,
-                    name=candidate.name,
-                    target=str(self.target),
-                    aligned=self.aligned,
-                    levels=self.levels,
-                ),
-            )
+        named, restored = restore(
+            candidate.program,
+            candidate.schedule,
+            self.target,
+            phases,
+            aligned=self.aligned,
+            levels=self.levels,
+        )
+        if restored is not None:
+            self._add(index, restored)
             return
+        if named:
+            self._keys[index] = named
         source = self._sources[index] = prepare(
             candidate.program,
             candidate.schedule,
@@ -150,13 +146,6 @@ class Collector:
             self._finish(index, known)
         else:
             self.waiting.setdefault(source.text, []).append(index)
-
-    def _is_on_disk(self, index: int, candidate: Candidate) -> bool:
-        program, schedule = candidate.program, candidate.schedule
-        named = key(program, schedule, self.target, aligned=self.aligned)
-        self._keys[index] = named
-        found = self._phases[index].run("look up", lambda: recall(named))
-        return found is not None
 
     def settle(self, outcome: Outcome) -> None:
         """Finish the candidates of each text that has its code, or its reason."""
@@ -174,7 +163,7 @@ class Collector:
     def _made(self, indices: list[int], code: Code) -> None:
         """Finish the candidates of one text."""
         try:
-            found = Compiled(code, self._loaded(indices[0], code))
+            found = Compiled(code, loaded(code, self.target, self._phases[indices[0]]))
         except Exception as error:  # noqa: BLE001 - a candidate's failure is data
             for index in indices:
                 self._fail(index, error)
@@ -183,13 +172,6 @@ class Collector:
             compiled()[str(self.target), self._sources[indices[0]].text] = found
         for index in indices:
             self._finish(index, found)
-
-    def _loaded(self, index: int, code: Code) -> Function | None:
-        if self.target.kind != CPU:
-            return None
-        from steelyard_device import cpu
-
-        return self._phases[index].run("link", lambda: cpu.load(code.image, code.entry))
 
     def _finish(self, index: int, found: Compiled) -> None:
         built = finish(
