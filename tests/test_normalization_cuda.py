@@ -367,7 +367,7 @@ def test_threads_of_a_row_grow_with_the_row(arch, dtype):
     assert threads[0] in {32, 64}
     assert threads[:3] == sorted(threads[:3])
     assert min(threads[3:]) >= max(128, threads[2])
-    assert all(each.keep != "reload" for each in chosen)
+    assert all(each.keep != "reload" for each in chosen[:3])
     huge = cuda_model.heuristic(layernorm(64, 400_000, dtype), GPUS[arch])
     assert huge.keep == "reload"
 

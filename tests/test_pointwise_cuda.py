@@ -352,15 +352,21 @@ def resources(program, every):
 
 @pytest.mark.parametrize("dtype", ["float16", "float32"])
 def test_candidates_differ_in_code_use_no_local_memory_and_load_16_bytes(dtype):
-    """Registers are within 16 of their estimate."""
+    """Registers are 5 off their estimate in the mean, and never 12 above it.
+
+    Where ptxas puts loads off it takes far fewer than are live at once: that harms nobody.
+    """
     specs = [(shape, dtype) for shape in ((64, 128, 1024), (64, 1, 1), (1024,))]
     program = shifted.program(*specs)
     every = cuda_model.candidates(program, H200)[::3]
     seen = resources(program, every)
     assert len({taken.code_hash for taken, _ in seen}) == len(every)
+    more = []
     for knobs, (taken, spilled) in zip(every, seen, strict=True):
         assert taken.stack == spilled == taken.count("LDL", "STL") == 0
         estimate = cuda_model.estimate_registers(program, knobs)
-        assert abs(taken.registers - estimate) <= 16
+        more.append(taken.registers - estimate)
         wide = knobs.lanes * program.outputs[0].value.dtype.bytes == 16
         assert (taken.loads_128 > 0) == (taken.stores_128 > 0) == wide
+    assert max(more) < 12
+    assert sum(map(abs, more)) <= 5 * len(more)

@@ -24,6 +24,17 @@ REGISTER_UNIT: Final = 8  # a thread's registers are allotted in steps of
 MOST_REGISTERS: Final = 255  # of a thread: what an instruction can name
 REGISTERS: Final = 1 << 16  # of a multiprocessor
 SIDES: Final = 4  # of a multiprocessor, each with a quarter of its registers
+LEAST_REGISTERS: Final = 16  # less than ptxas takes anyway
+
+# From a load's issue to its value, from the memory of a busy card, and the part of a
+# block's life with nothing in flight: its start, its indices, its last stores.
+LATENCY_NS: Final = 700.0
+IDLE_NS: Final = 300.0
+# The time until all multiprocessors work, and of the last store: 1.5 to 2.5 us.
+RAMP_NS: Final = 2000.0
+# Instructions of a thread that a multiprocessor issues in a nanosecond: four warps a
+# cycle, at about 1.7 GHz.
+ISSUE_RATE: Final = 4 * 32 * 1.7
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +93,15 @@ def most_registers(threads: int) -> int:
     """
     whole = -(-threads // (SIDES * WARP)) * SIDES * WARP
     return min(MOST_REGISTERS, REGISTERS // whole // REGISTER_UNIT * REGISTER_UNIT)
+
+
+def registers_problem(limit: int, threads: int) -> str:
+    """Say why a thread's limit does not fit blocks of `threads`; "" if it does, or is 0."""
+    most = most_registers(threads)
+    if limit == 0 or LEAST_REGISTERS <= limit <= most:
+        return ""
+    wanted = f"{LEAST_REGISTERS} to {most}, or 0 for what the block leaves"
+    return f"allows {limit} registers; choose {wanted}"
 
 
 def index_type(program: Program) -> Type:

@@ -9,11 +9,11 @@ from steelyard_kernels.errors import KernelError
 from steelyard_kernels.expr import Input
 from steelyard_kernels.schedule.gpu import (
     MAX_THREADS,
-    MOST_REGISTERS,
     REGISTER_UNIT,
     VECTOR_BYTES,
     WARP,
     most_registers,
+    registers_problem,
 )
 from steelyard_kernels.schedule.normalization.outline import ROW, UNIFORM
 from steelyard_kernels.schedule.normalization.passes import Rows, rewalked
@@ -116,10 +116,7 @@ def _out_of_range(schedule: CudaNormalization) -> str:
         return f"has statistics {schedule.statistics!r}; choose {wanted}"
     if schedule.keep not in KEEPS:
         return f"keeps {schedule.keep!r}; choose one of {', '.join(KEEPS)}"
-    if schedule.registers not in {0, *range(16, MOST_REGISTERS + 1)}:
-        wanted = f"16 to {MOST_REGISTERS}, or 0 for the compiler's choice"
-        return f"allows {schedule.registers} registers; choose {wanted}"
-    return ""
+    return registers_problem(schedule.registers, schedule.block)
 
 
 def _unfitting(rows: Rows, schedule: CudaNormalization, *, aligned: bool) -> str:

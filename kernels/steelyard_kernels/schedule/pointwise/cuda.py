@@ -11,14 +11,13 @@ from steelyard_kernels.schedule.gpu import (
     MAX_THREADS,
     VECTOR_BYTES,
     WARP,
-    most_registers,
+    registers_problem,
 )
 from steelyard_kernels.schedule.space import Space
 
 BLOCKS: Final = range(WARP, MAX_THREADS + 1, WARP)  # of whole warps
 LANES: Final = (1, 2, 4, 8, 16)  # up to single bytes of the widest access
 MOST_VECTORS: Final = 8  # that a thread has in flight
-LEAST_REGISTERS: Final = 16  # less than ptxas takes anyway
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -86,11 +85,7 @@ def _out_of_range(schedule: CudaPointwise) -> str:
     if not 1 <= schedule.unroll <= MOST_VECTORS:
         wanted = f"1 to {MOST_VECTORS}"
         return f"has {schedule.unroll} vectors in flight; choose {wanted}"
-    most = most_registers(schedule.threads)
-    if schedule.registers and not LEAST_REGISTERS <= schedule.registers <= most:
-        wanted = f"{LEAST_REGISTERS} to {most}, or 0: what the block leaves"
-        return f"allows {schedule.registers} registers; choose {wanted}"
-    return ""
+    return registers_problem(schedule.registers, schedule.threads)
 
 
 def _unaligned(

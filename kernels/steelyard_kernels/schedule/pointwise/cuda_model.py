@@ -16,7 +16,11 @@ from typing import Final
 from steelyard_kernels.cost import bytes_moved
 from steelyard_kernels.expr import Apply, Input, Program
 from steelyard_kernels.schedule.gpu import (
+    IDLE_NS,
+    ISSUE_RATE,
+    LATENCY_NS,
     MOST_REGISTERS,
+    RAMP_NS,
     VECTOR_BYTES,
     Gpu,
     most_registers,
@@ -38,15 +42,6 @@ UNROLLS: Final = (1, 2, 3, 4, 6, MOST_VECTORS)
 # More fills no pipe that is not full yet.
 MOST_BYTES: Final = 4 * VECTOR_BYTES
 
-# From a load's issue to its value, from the memory of a busy card, and the part of a
-# block's life with nothing in flight: its start, its indices, its last stores.
-LATENCY_NS: Final = 700.0
-IDLE_NS: Final = 300.0
-# The time until all multiprocessors work, and of the last store: 1.5 to 2.5 us.
-RAMP_NS: Final = 2000.0
-# Instructions of a thread that a multiprocessor issues in a nanosecond: four warps a
-# cycle, at about 1.7 GHz.
-ISSUE_RATE: Final = 4 * 32 * 1.7
 # Instructions of a vector's place and guard; those that could have been issued while
 # the memory pipe, a quarter as wide, takes one access; those of a division or a root.
 PLACE_INSTRUCTIONS: Final = 6.0
