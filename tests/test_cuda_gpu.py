@@ -36,6 +36,18 @@ extern "C" __global__ void __launch_bounds__(256) tile(float* x) {
   x[threadIdx.x] = own[blockDim.x - 1 - threadIdx.x] + fixed[0] - 1;
 }
 extern "C" __global__ void fault(int* x) { *x = 1; }
+extern "C" __global__ void chase(const char* x, long long step, long long* cycles) {
+  unsigned at = 0;
+  long long before, after;
+  asm volatile("mov.u64 %0, %%clock64;" : "=l"(before) :: "memory");
+  #pragma unroll 1
+  for (int i = 0; i < 256; ++i)
+    asm volatile("ld.global.cg.u32 %0, [%1];"
+                 : "=r"(at) : "l"(x + i * step + at) : "memory");
+  cycles[1] = at;  // loads that nobody needs would be left out
+  asm volatile("mov.u64 %0, %%clock64;" : "=l"(after) :: "memory");
+  cycles[0] = after - before;
+}
 """
 
 
@@ -361,10 +373,9 @@ def test_as_many_launches_as_promised_fit_behind_a_spin(context):
     assert pair.measure(lambda: null.launch(cuda_probes.QUEUE)) > 0
 
 
-def test_work_that_waits_for_a_spin_is_refused(context, monkeypatch):
+def test_work_that_waits_for_a_spin_is_refused(context):
     """Its time would be the host's."""
-    monkeypatch.setattr(cuda_probes, "SPIN_SECONDS", 0.01)
-    pair = cuda.BlockedPair(context)
+    pair = cuda.BlockedPair(context, seconds=0.01)
     with pytest.raises(DeviceError, match=r"not queued within 0\.01 s"):
         pair.measure(context.wait)
 
@@ -416,6 +427,23 @@ def said_by(script):
     return done.stdout.splitlines()
 
 
+@pytest.mark.parametrize("nbytes", [1 << 16, 1 << 20, 24 << 20])
+def test_a_flush_leaves_nothing_of_others_in_the_cache(context, nbytes):
+    """Each of 256 loads that wait for each other takes twice as long, or more."""
+    flush = cuda.Flush(context)
+    x = cuda.Buffer(context, (nbytes,), np.uint8)
+    cycles = cuda.Buffer(context, (2,), np.int64)
+    args = [x.address, nbytes // 256, cycles.address]
+    chase = cuda.Launch(function(context, "chase"), args, grid=1, block=1)
+    x.fill(0)
+    chase.launch(2)
+    warm = cycles.read()[0]
+    x.fill(0)
+    flush()
+    chase.launch()
+    assert cycles.read()[0] > 2 * warm > 0
+
+
 FAULTY = """
 import gpu, test_cuda_gpu as t
 from steelyard_device import cuda
@@ -444,10 +472,11 @@ def test_a_kernel_that_faults_ends_in_sentences(context):
 
 
 FORKED = """
-import os
+import os, warnings
 from steelyard_device import cuda
 context = cuda.context()
 buffer = cuda.Buffer(context, (9,), "int8")
+warnings.simplefilter("ignore")  # Python's own, of the driver's threads
 if child := os.fork():
     os.waitpid(child, 0)
     print(buffer.read().size)

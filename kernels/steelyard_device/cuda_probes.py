@@ -17,8 +17,8 @@ from steelyard_device.cuda_module import Function, load
 from steelyard_device.errors import DeviceError
 
 FLUSH_CACHES = 2
-"""How many times its cache a flush reads: some lines of the first round stay where
-the replacement is not strictly by age."""
+"""How many times its cache a flush reads. On an H200 every line then comes from memory
+(690 cycles a load, 290 before), and four times changes nothing."""
 
 SPIN_SECONDS = 2.0
 """How long a spin waits for the host: longer than it takes to queue what a queue
@@ -100,7 +100,8 @@ class Spin:
 class Flush:
     """Reads other memory until nothing that was used before is in the L2 cache.
 
-    It writes nothing, so that the next kernel finds no lines to write back for others.
+    It writes nothing: behind a flush that does, a kernel waits for lines to be written
+    back that are not its own (1.3 us of 10 for a copy of 24 MiB on an H200).
     """
 
     def __init__(
@@ -162,8 +163,15 @@ class Delay:
 class BlockedPair:
     """Two events round work that was queued behind a spin."""
 
-    def __init__(self, context: Context, stream: int | None = None) -> None:
-        self._spin = Spin(context, stream=stream)
+    def __init__(
+        self,
+        context: Context,
+        *,
+        seconds: float = SPIN_SECONDS,
+        stream: int | None = None,
+    ) -> None:
+        self._spin = Spin(context, seconds=seconds, stream=stream)
+        self._seconds = seconds
         self._before, self._after = Event(context), Event(context)
         self._stream = stream
 
@@ -187,7 +195,7 @@ class BlockedPair:
         self._after.wait()
         if self._spin.expired:
             raise DeviceError(
-                f"the work was not queued within {SPIN_SECONDS} s, so its time is not "
+                f"the work was not queued within {self._seconds} s, so its time is not "
                 f"the GPU's alone: queue {QUEUE} launches at most, and wait for none."
             )
         return self._after.since(self._before)
