@@ -112,7 +112,7 @@ _STARTING = threading.Lock()
 
 
 def context(index: int = 0) -> Context:
-    """Return this process's context of a GPU, made on first use (0.2 s).
+    """Return this process's context of a GPU, made on first use (0.4 s).
 
     Raises as ``device`` does. It lives as long as the process.
     """
