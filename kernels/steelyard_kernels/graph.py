@@ -7,8 +7,8 @@ a narrowing of what was just widened) becomes no node at all.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from typing import Final
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final, TypeAlias
 
 import numpy as np
 
@@ -23,10 +23,14 @@ from steelyard_kernels.expr import (
     Constant,
     Input,
     Node,
+    Output,
+    Program,
     Reduce,
     Scalar,
     Shape,
     Value,
+    operands,
+    reachable,
 )
 
 _FLOAT: Final = frozenset({"float"})
@@ -180,6 +184,49 @@ class Graph:
                 )
             shape = joined
         return shape
+
+
+# What stands for a node in a program made again, given what stands for those before it;
+# None: itself.
+Rule: TypeAlias = Callable[[Graph, Node, Mapping[int, Node]], Node | None]
+
+
+def rewritten(program: Program, rule: Rule) -> Program:
+    """Make a program again, node by node, with what a rule puts for some of them."""
+    graph = Graph(program.name)
+    inputs = tuple(
+        graph.input(node.name, node.index, node.shape, node.dtype)
+        for node in program.inputs
+    )
+    made: dict[int, Node] = {
+        old.number: new for old, new in zip(program.inputs, inputs, strict=True)
+    }
+    for node in program.nodes:
+        if not isinstance(node, Input):
+            made[node.number] = rule(graph, node, made) or _again(graph, node, made)
+    outputs = tuple(
+        Output(o.name, made[o.value.number], o.updates) for o in program.outputs
+    )
+    scalars = tuple(made[node.number] for node in program.scalars)
+    nodes = reachable(output.value for output in outputs)
+    return Program(program.name, inputs, scalars, outputs, nodes)  # type: ignore[arg-type]
+
+
+def _again(graph: Graph, node: Node, made: Mapping[int, Node]) -> Node:
+    """Make a node of what stands for its operands."""
+    args = [made[arg.number] for arg in operands(node)]
+    if isinstance(node, Scalar):
+        return graph.scalar(node.name, node.dtype)
+    if isinstance(node, Constant):
+        return graph.constant(node.value, node.dtype)
+    if isinstance(node, Apply):
+        return graph.apply(node.op, *args)
+    if isinstance(node, Cast):
+        return graph.cast(args[0], node.dtype)
+    if isinstance(node, Broadcast):
+        return graph.broadcast(args[0], node.shape)
+    assert isinstance(node, Reduce)
+    return graph.reduce(node.op, args[0], keepdims=node.keepdims)
 
 
 def broadcast_shape(a: Shape, b: Shape) -> Shape | None:

@@ -15,6 +15,7 @@ NaN and -0.0 pass through all of it as they were.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import reduce
 from operator import and_
 from typing import Final
@@ -26,16 +27,12 @@ from steelyard_kernels.expr import (
     Broadcast,
     Cast,
     Constant,
-    Input,
     Node,
-    Output,
     Program,
     Reduce,
-    Scalar,
     operands,
-    reachable,
 )
-from steelyard_kernels.graph import Graph, round_constant, widens
+from steelyard_kernels.graph import Graph, rewritten, round_constant, widens
 
 _BIT: Final = {dtype: 1 << place for place, dtype in enumerate(dtypes.ALL)}
 _HOLDS: Final = {  # a dtype's values are exact in these, as a set of bits
@@ -123,43 +120,20 @@ def _of_constant(node: Constant) -> int:
 
 def _rebuilt(program: Program, exact: set[int]) -> Program:
     """Make the program again, with every cast started before the exact ones below it."""
-    graph = Graph(program.name)
-    inputs = tuple(
-        graph.input(node.name, node.index, node.shape, node.dtype)
-        for node in program.inputs
-    )
-    made: dict[int, Node] = {
-        old.number: new for old, new in zip(program.inputs, inputs, strict=True)
-    }
-    source = made.copy()  # the same values, before exact casts
-    for node in program.nodes:
-        if isinstance(node, Input):
-            continue
+    source: dict[int, Node] = {}  # the same values before exact casts, where there are
+
+    def rule(graph: Graph, node: Node, made: Mapping[int, Node]) -> Node | None:
+        if not isinstance(node, Cast | Broadcast):
+            return None
+        arg = node.arg.number
+        before = source.get(arg, made[arg])
         if isinstance(node, Cast):
-            new = graph.cast(source[node.arg.number], node.dtype)
-            before = source[node.arg.number] if node.number in exact else new
-        else:
-            new = before = _again(graph, node, made)
-            if isinstance(node, Broadcast):
-                before = graph.broadcast(source[node.arg.number], node.shape)
-        made[node.number], source[node.number] = new, before
-    outputs = tuple(
-        Output(o.name, made[o.value.number], o.updates) for o in program.outputs
-    )
-    scalars = tuple(made[node.number] for node in program.scalars)
-    nodes = reachable(output.value for output in outputs)
-    return Program(program.name, inputs, scalars, outputs, nodes)  # type: ignore[arg-type]
+            if node.number in exact:
+                source[node.number] = before
+            return graph.cast(before, node.dtype)
+        new = graph.broadcast(made[arg], node.shape)
+        if arg in source:
+            source[node.number] = graph.broadcast(before, node.shape)
+        return new
 
-
-def _again(graph: Graph, node: Node, made: dict[int, Node]) -> Node:
-    args = [made[arg.number] for arg in operands(node)]
-    if isinstance(node, Scalar):
-        return graph.scalar(node.name, node.dtype)
-    if isinstance(node, Constant):
-        return graph.constant(node.value, node.dtype)
-    if isinstance(node, Apply):
-        return graph.apply(node.op, *args)
-    if isinstance(node, Broadcast):
-        return graph.broadcast(args[0], node.shape)
-    assert isinstance(node, Reduce)
-    return graph.reduce(node.op, args[0], keepdims=node.keepdims)
+    return rewritten(program, rule)

@@ -63,6 +63,12 @@ PAGE_STALL: Final = 0.4
 BUILD_NS: Final = 4.0
 
 
+STREAM_BYTES: Final = (
+    16  # the least alignment a streaming store may state (loops.Store)
+)
+LINE: Final = 64  # bytes of a cache line on every CPU we emit for
+
+
 @dataclass(frozen=True, slots=True)
 class Machine:
     """What schedules need to know of a CPU: its vectors and its threads."""

@@ -13,6 +13,7 @@ from collections.abc import Iterator, Sequence
 
 from steelyard_kernels.expr import Program
 from steelyard_kernels.loops import Kernel, Operand
+from steelyard_kernels.schedule.model import LINE
 from steelyard_kernels.schedule.normalization.emitter import PassEmitter, Visit
 from steelyard_kernels.schedule.normalization.outline import UNIFORM
 from steelyard_kernels.schedule.normalization.passes import Rows, Sum, Walk
@@ -37,7 +38,6 @@ from steelyard_kernels.schedule.parameters import (
     arguments,
     extent_slot,
 )
-from steelyard_kernels.schedule.pointwise.schedule import LINE
 from steelyard_kernels.schedule.tile import Carried, tile_constant
 
 

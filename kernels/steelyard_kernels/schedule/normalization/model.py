@@ -19,6 +19,7 @@ from steelyard_kernels.schedule.model import (
     PREFETCH_SAVING,
     ROW_STALL,
     SHORT_ROW_BYTES,
+    STREAM_BYTES,
     Machine,
     Prediction,
     Traffic,
@@ -43,7 +44,6 @@ from steelyard_kernels.schedule.normalization.schedule import (
 )
 from steelyard_kernels.schedule.normalization.scratch import hoistable
 from steelyard_kernels.schedule.normalization.variance import expand_variance
-from steelyard_kernels.schedule.pointwise.schedule import STREAM_BYTES
 
 # Rows a thread takes at a time; 32 was the best of 4-64 with two threads (FACTS.md 2),
 # 4 shares out few rows.

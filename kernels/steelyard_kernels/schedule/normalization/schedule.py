@@ -8,11 +8,10 @@ from typing import ClassVar, Final
 
 from steelyard_kernels.errors import KernelError
 from steelyard_kernels.expr import Program
+from steelyard_kernels.schedule.model import LINE, STREAM_BYTES
 from steelyard_kernels.schedule.normalization.passes import Rows, analyse, rewalked
 from steelyard_kernels.schedule.normalization.variance import expand_variance
 from steelyard_kernels.schedule.pointwise.schedule import (
-    LINE,
-    STREAM_BYTES,
     check_aligned,
 )
 

@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from steelyard_kernels.builder import Builder
 from steelyard_kernels.expr import Input, Program, Scalar
 from steelyard_kernels.loops import INDEX, Buffer, Kernel, Operand, Var
+from steelyard_kernels.schedule.model import LINE
 from steelyard_kernels.schedule.parameters import (
     Arguments,
     Lowered,
@@ -21,7 +22,6 @@ from steelyard_kernels.schedule.parameters import (
 )
 from steelyard_kernels.schedule.pointwise.levels import ELEMENT, ONCE, ROW, levels
 from steelyard_kernels.schedule.pointwise.schedule import (
-    LINE,
     Pointwise,
     check_program,
     check_streaming,

@@ -8,10 +8,8 @@ from typing import ClassVar, Final
 
 from steelyard_kernels.errors import KernelError, Unsupported
 from steelyard_kernels.expr import Input, Program, Reduce
+from steelyard_kernels.schedule.model import LINE, STREAM_BYTES
 from steelyard_kernels.schedule.space import Space, collapse, strides_of
-
-STREAM_BYTES = 16  # the least alignment a streaming store may state (loops.Store)
-LINE = 64  # bytes of a cache line on every CPU we emit for
 
 
 @dataclass(frozen=True, slots=True, order=True)
