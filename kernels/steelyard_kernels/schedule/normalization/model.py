@@ -29,11 +29,14 @@ from steelyard_kernels.schedule.model import (
     together,
     traffic,
 )
+from steelyard_kernels.schedule.normalization.outline import outline
 from steelyard_kernels.schedule.normalization.passes import (
     Pass,
     Rows,
-    analyse,
     rewalked,
+)
+from steelyard_kernels.schedule.normalization.passes import (
+    cut as into_passes,
 )
 from steelyard_kernels.schedule.normalization.schedule import (
     SCRATCH_BYTES,
@@ -89,11 +92,12 @@ def cuts(program: Program) -> Iterator[Cut]:
 
 def _kept_or_not(program: Program) -> Iterator[tuple[str, Rows]]:
     """Yield the passes with scratch rows if they fit, without if they differ."""
-    kept = analyse(program, keep="scratch")
+    found = outline(program)
+    kept = into_passes(found, keep="scratch")
     if scratch_bytes(kept) <= SCRATCH_BYTES:
         yield "scratch", kept
     if kept.slots:
-        yield "recompute", analyse(program, keep="recompute")
+        yield "recompute", into_passes(found, keep="recompute")
 
 
 def candidates(
@@ -292,22 +296,34 @@ def heuristic(
 ) -> Normalization:
     """Return the best predicted candidate, as `rank` would, looking at fewer.
 
-    A shape whose walks alone would take longer, with the kindest stores, than the best
-    so far is not looked at any closer; large blocks come first, being mostly best.
+    A shape and its stores whose walks alone would take longer than the best so far are
+    not looked at any closer; large blocks come first, being mostly best.
     """
     best: tuple[float, Normalization] | None = None
     moved = traffic(program)
     for cut in cuts(program):
         stores = tuple(stores_of(cut[2], machine, aligned=aligned))
         for shape in sorted(shapes(cut), reverse=True):
-            base = [_schedule(cut, machine, shape, s, (CHUNKS[1], 0)) for s in stores]
-            computing = computing_time(base[0], cut[2:], machine)
-            least = min(
-                walking_time(moved, one, cut[2], machine, computing) for one in base
-            )
-            if best is not None and machine.threads > 1 and least >= best[0]:
-                continue
-            for one in variants_of_shape(cut, machine, shape, stores):
+            alike = (CHUNKS[1], 0)
+            first = _schedule(cut, machine, shape, stores[0], alike)
+            computing = computing_time(first, cut[2:], machine)
+            hopes = stores
+            if best is not None and machine.threads > 1:
+                if computing >= best[0]:
+                    continue
+                hopes = tuple(
+                    how
+                    for how in stores
+                    if walking_time(
+                        moved,
+                        _schedule(cut, machine, shape, how, alike),
+                        cut[2],
+                        machine,
+                        computing,
+                    )
+                    < best[0]
+                )
+            for one in variants_of_shape(cut, machine, shape, hopes):
                 total = predict(moved, one, cut[2:], machine).total
                 if best is None or (total, one) < best:
                     best = total, one
