@@ -3,7 +3,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: bench builds test lint types clean
+.PHONY: bench builds test test-gpu lint types clean
 
 bench: .venv/ready
 	$(BIN)/steelyard run suites -k "not cuda and not fusion"
@@ -13,6 +13,9 @@ builds: .venv/ready
 
 test: .venv/ready
 	$(BIN)/pytest
+
+test-gpu: .venv/ready
+	$(BIN)/pytest tests/test_*gpu*.py
 
 lint: .venv/ready
 	$(BIN)/ruff check .

@@ -2,6 +2,7 @@
 
     python ci/readme.py            rewrite the tables
     python ci/readme.py --check    end with 1 if they are not what the results say
+    python ci/readme.py --run      first run the commands whose output is shown
 
 A table stands between ``<!-- NAME -->`` and ``<!-- /NAME -->``.
 """
@@ -11,6 +12,7 @@ from __future__ import annotations
 import json
 import re
 import statistics
+import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -24,8 +26,18 @@ from steelyard.stats import Estimate
 ROOT: Final = Path(__file__).parent.parent
 RESULTS: Final = ROOT / "docs" / "results"
 BARS: Final = RESULTS / "cpu-bars.json"
+BUILD_BARS: Final = RESULTS / "build-bars.json"
 SUITE: Final = RESULTS / "cpu-suite.json"
 EXAMPLE: Final = RESULTS / "example.txt"
+
+COMMANDS: Final = {
+    "build-timings": "steelyard compile adam --target cuda:sm_90a --timings",
+    "build-candidates": (
+        "steelyard compile bias_layernorm -p dtype=float16 --target cuda:sm_90a "
+        "--candidates"
+    ),
+}
+"""Commands whose output is kept, under these names, and shown."""
 
 Blocks = dict[int, Estimate]
 
@@ -67,7 +79,16 @@ class Suite:
 
 def bars() -> Iterator[str]:
     """Every bar of ci/bars.py with its figure."""
-    document = json.loads(BARS.read_text())
+    yield from _bars(BARS)
+
+
+def build_bars() -> Iterator[str]:
+    """Every bar of ci/build_bars.py that was weighed, with its figure."""
+    yield from _bars(BUILD_BARS)
+
+
+def _bars(path: Path) -> Iterator[str]:
+    document = json.loads(path.read_text())
     yield machine(document["machine"], document["command"])
     yield "(weighed in parts; the commit is that of the last)"
     yield ""
@@ -152,8 +173,46 @@ def example() -> Iterator[str]:
     yield "```"
 
 
+def build_timings() -> Iterator[str]:
+    """Show where the time of a build goes: the table under the rows."""
+    lines = _output("build-timings")
+    start = next(n for n, line in enumerate(lines) if line.startswith("wall "))
+    yield from _shown("build-timings", lines[start:])
+
+
+def build_candidates() -> Iterator[str]:
+    """Show a whole space: its first rows, its stages and its sums."""
+    lines = _output("build-candidates")
+    stages = next(n for n, line in enumerate(lines) if line.startswith("stage "))
+    yield from _shown("build-candidates", [*lines[:8], "...", "", *lines[stages:]])
+
+
+def _output(name: str) -> list[str]:
+    text = (RESULTS / f"{name}.txt").read_text()
+    return [line.rstrip() for line in text.rstrip().splitlines()]
+
+
+def _shown(name: str, lines: Sequence[str]) -> Iterator[str]:
+    yield "```text"
+    yield f"$ {COMMANDS[name]}"
+    yield from lines
+    yield "```"
+
+
+def run_commands() -> None:
+    """Keep what the commands print here and now."""
+    for name, command in COMMANDS.items():
+        program, *arguments = command.split()
+        found = [str(Path(sys.executable).with_name(program)), *arguments]
+        done = subprocess.run(found, check=True, capture_output=True, text=True)
+        (RESULTS / f"{name}.txt").write_text(done.stdout)
+
+
 TABLES: Final[dict[str, Callable[[], Iterator[str]]]] = {
     "bars": bars,
+    "build-bars": build_bars,
+    "build-timings": build_timings,
+    "build-candidates": build_candidates,
     "layernorm": layernorm,
     "dispatch": dispatch,
     "example": example,
@@ -215,8 +274,11 @@ def written(text: str) -> str:
 
 @click.command()
 @click.option("--check", is_flag=True, help="Only say whether the tables are current.")
-def main(*, check: bool) -> None:
+@click.option("--run", "again", is_flag=True, help="Run the commands shown first.")
+def main(*, check: bool, again: bool) -> None:
     """Write the tables of README.md."""
+    if again:
+        run_commands()
     readme = ROOT / "README.md"
     before = readme.read_text()
     after = written(before)
