@@ -55,6 +55,16 @@ def test_the_second_build_is_the_first():
     assert len(calls) == 3
 
 
+def test_each_target_has_its_own_build():
+    """The lookup before tracing knows for what."""
+    pytest.importorskip("cuda.bindings.nvrtc", reason="needs the cuda extra")
+    targets = ["cuda:sm_80", "cuda:sm_90a", "cpu"]
+    found = [library.copy.build(SPECS[0], target=target) for target in targets]
+    again = [library.copy.build(SPECS[0], target=target) for target in targets]
+    assert [built.target for built in again] == targets
+    assert all(one is other for one, other in zip(found, again, strict=True))
+
+
 def test_arrays_and_specs_find_their_own_builds():
     """A build by arrays is found by equal arrays, and has the same code."""
     a = np.ones(100, np.float32)

@@ -15,11 +15,12 @@ from steelyard_kernels.build import prepare
 from steelyard_kernels.disk import Disk
 from steelyard_kernels.emit.cuda import joined
 from steelyard_kernels.errors import KernelError
-from steelyard_kernels.group import Candidate, build_all, candidates_of
+from steelyard_kernels.group import Candidate, Group, Stage, build_all, candidates_of
 from steelyard_kernels.group import batch as batching
 from steelyard_kernels.group import build as building
 from steelyard_kernels.group import worker as workers
 from steelyard_kernels.library import copy, triad
+from steelyard_kernels.targets import parse
 
 GPU = "cuda:sm_90a"
 ARRAY = ((1 << 20,), "float32")
@@ -241,6 +242,48 @@ def test_what_the_compiler_lacked_is_not_remembered(disk, monkeypatch):
     assert all(isinstance(result, Built) for result in batch.results)
 
 
+def test_another_alignment_is_another_build_on_disk():
+    """Code for aligned arrays would fail on others."""
+    candidates, levels = some(2, "cpu"), frozenset({"disk"})
+    for aligned in (True, False):
+        batch = build_all(candidates, levels=levels, aligned=aligned)
+        assert batch.groups
+        batch = build_all(candidates, levels=levels, aligned=aligned)
+        assert not batch.groups
+
+
+def test_equal_code_of_different_texts_is_a_duplicate(monkeypatch):
+    """Texts may differ in what no processor sees."""
+    (one,) = some(1, "cpu")
+    notes = iter(["; first\n", "; second\n"])
+
+    def prepared(*arguments, **options):
+        source = prepare(*arguments, **options)
+        return replace(source, text=source.text + next(notes))
+
+    monkeypatch.setattr(batching, "prepare", prepared)
+    batch = build_all([one, one], levels=COLD, processes=False)
+    assert batch.results[0].text != batch.results[1].text
+    assert batch.duplicates == {1: 0}
+
+
+def test_what_another_library_builds_is_not_kept(nvrtc, disk):
+    """The key has the build of this process's own."""
+    from steelyard_device.nvrtc import compiler
+
+    batch = build_all(some(1), target=GPU, nvrtc=compiler().path)
+    assert isinstance(batch.results[0], Built)
+    assert disk.size()[0] == 0
+    assert cache.compiled() == {}
+
+
+def test_the_wall_of_groups_side_by_side_is_not_their_sum():
+    """Two workers of 5 and 7 ns were done after 8."""
+    collector = batching.Collector([], parse("cpu"), COLD, None, aligned=True)
+    groups = [Group((), worker, 0, wall, 0) for worker, wall in enumerate((5, 7))]
+    assert collector.batch(groups, 8, 0).stages == (Stage("compile", 12, 8),)
+
+
 def test_this_processes_code_is_used_again(nvrtc):
     """The level `code` finds it by its text."""
     candidates = some(3)
@@ -258,7 +301,7 @@ def test_a_limit_stops_the_compiler_and_fails_the_slow_one_alone(
     """The rest of its group is built; a limit of 0 would stop them all."""
     candidates = some(4)
     slow = "\n".join(
-        f"  volatile double x{i} = sin(extent + {i}.);" for i in range(8000)
+        f"  volatile double x{i} = sin(extent + {i}.);" for i in range(500)
     )
     spoil(monkeypatch, {candidates[1].name: slow})
     batch = build_all(
@@ -379,7 +422,7 @@ def test_a_builder_that_ignores_its_limit_is_replaced(monkeypatch):
         "import sys, time\n"
         "from steelyard_kernels.group import serve\n"
         "def answer(job, own=serve._answer):\n"
-        "    if any('; hang' in text for _, text in job.parts): time.sleep(1000)\n"
+        "    if any('; hang' in text for _, text in job.parts): time.sleep(20)\n"
         "    return own(job)\n"
         "serve._answer = answer\n"
         "serve.main('cpu', '', int(sys.argv[-1]))\n"

@@ -78,7 +78,7 @@ def test_a_process_serves_many_jobs(process):
 def test_a_process_that_hangs_is_killed_at_its_limit_and_replaced(monkeypatch):
     """Who ignores a limit loses the process, not the batch."""
     monkeypatch.setattr(workers, "GRACE", 0.0)
-    worker = fake("connection.send(None); time.sleep(1000)")
+    worker = fake("connection.send(None); time.sleep(20)")
     process, _ = worker._start()
     reply = worker.compile(job(seconds=0.0))
     assert reply.stopped
@@ -113,7 +113,7 @@ def test_a_process_that_does_not_start_fails_all_of_its_job():
 
 def test_closing_from_another_thread_ends_a_job_that_hangs():
     """As an interrupted batch does."""
-    worker = fake("connection.send(None); connection.recv_bytes(); time.sleep(1000)")
+    worker = fake("connection.send(None); connection.recv_bytes(); time.sleep(20)")
     worker._start()
     thread = threading.Timer(0.05, worker.close)
     thread.start()
