@@ -9,7 +9,6 @@ cache but where the row says so. See ci/bars.py for the other bars.
 
 from __future__ import annotations
 
-import gc
 import json
 import os
 import statistics
@@ -24,11 +23,10 @@ from typing import Any, Final
 import bars
 import click
 from bars import Bar
+from build_rows import tracked
 from rich.console import Console
 
 from steelyard_device import timings_cost
-from steelyard_device.spans import explained
-from steelyard_device.timings import Timings, timings
 from steelyard_kernels import library
 from steelyard_kernels.binary import Built, Failed
 from steelyard_kernels.build import build
@@ -76,7 +74,7 @@ def timed(function: Callable[[], object]) -> float:
 
 
 def cubins(rounds: int = 31) -> Iterator[Bar]:
-    """A cold build to a cubin against a bare NVRTC call on the same text."""
+    """Hold a cold build to a cubin against a bare NVRTC call on the same text."""
     for name, limit in (("empty", 1.1), ("adam", 1.15)):
         kernel, arrays = getattr(library, name), specs(name)
         text = built(kernel, arrays, target=CUDA, cache="cold").text
@@ -123,7 +121,7 @@ def share(rounds: int = 31) -> Iterator[Bar]:
 
 
 def warm(rounds: int = 301) -> Iterator[Bar]:
-    """Builds that a process, or another process before it, has made already."""
+    """Find builds that this process, or another before it, has made already."""
     with tempfile.TemporaryDirectory() as folder:
         os.environ["STEELYARD_CACHE"] = folder
         disk.cache_clear()
@@ -313,100 +311,8 @@ def local() -> Iterator[Bar]:
     )
 
 
-def tracked(rounds: int = 5) -> Iterator[Bar]:
-    """How much of builds' wall time their rows explain, and the widest of ours."""
-    with tempfile.TemporaryDirectory() as folder:
-        os.environ["STEELYARD_CACHE"] = folder
-        disk.cache_clear()
-        # One turn of the scheduler is as long as five builds from disk: more of them.
-        for cache, count in (("cold", rounds), ("warm-disk", 5 * rounds)):
-            seen = [
-                (
-                    f"{name} {target}",
-                    [recorded(name, target, cache) for _ in range(count)],
-                )
-                for name in sorted(examples.SHAPES)
-                for target in ("cpu", CUDA)
-            ]
-            yield from _tracked(cache, seen)
-
-
-def recorded(name: str, target: str, cache: str) -> Timings:
-    """Record five builds, after one that the caches are filled by."""
-    kernel, arrays = getattr(library, name), specs(name)
-    built(kernel, arrays, target=target, cache=cache)
-    gc.collect()
-    gc.disable()  # as `steelyard compile` does: it is other builds' leavings
-    with timings() as taken:
-        for _ in range(5):
-            built(kernel, arrays, target=target, cache=cache)
-    gc.enable()
-    return taken
-
-
-def _tracked(
-    cache: str, seen: Sequence[tuple[str, Sequence[Timings]]]
-) -> Iterator[Bar]:
-    """Hold the median recording of each kernel and target against the bars."""
-    command = "python ci/build_bars.py --only tracked"
-    middle = statistics.median_low
-    least, of = min((middle(t.coverage for t in every), k) for k, every in seen)
-    inner, inner_of = min(
-        (middle(explained(t.rows(), t.wall) for t in every), k) for k, every in seen
-    )
-    yield Bar(
-        f"wall time of a {cache} build that its rows explain, the least of all library "
-        "kernels",
-        ">= 95 %",
-        f"{least:.1%} ({of}); innermost rows alone {inner:.1%} ({inner_of})",
-        least >= 0.95,
-        command,
-    )
-    (widest, row), label = max(
-        (middle(widest_of_ours(t) for t in every), k) for k, every in seen
-    )
-    yield Bar(
-        f"the widest row of a {cache} build that hides what is in it, steps of "
-        "compilers and linkers apart",
-        "<= 30 %",
-        f"{widest:.0%} ({row} of {label})",
-        widest <= 0.3,
-        command,
-    )
-
-
-STEPS: Final = {
-    "codegen",
-    "parse",
-    "check",
-    "link",
-    "CUDA C++ Frontend",
-    "NVVM Optimizer",
-    "PTX Translation",
-    "function",
-}
-"""What LLVM and NVRTC do in one call, or say no more of than their own logs do; and the
-kernel's function, which is its author's."""
-
-
-def widest_of_ours(taken: Timings) -> tuple[float, str]:
-    """Return the widest row that no other lies in, as a share of the wall.
-
-    What rows inside of a row leave is such a row. Steps of a foreign compiler are not
-    ours to see into, nor is what runs inside of them.
-    """
-    rows = taken.rows()
-    holding = {row.path[:-1] for row in rows}
-    found = [
-        (row.nanoseconds / taken.wall, " > ".join(row.path))
-        for row in rows
-        if row.path not in holding and not STEPS & set(row.path)
-    ]
-    return max(found)
-
-
 def spans() -> Iterator[Bar]:
-    """What a span costs, off and on."""
+    """Time a span, off and on."""
     found = timings_cost.cost(60)
     for figure, name, limit in zip(found, ("off", "on"), (150, 500), strict=False):
         yield Bar(
