@@ -301,7 +301,7 @@ def test_a_limit_stops_the_compiler_and_fails_the_slow_one_alone(
     """The rest of its group is built; a limit of 0 would stop them all."""
     candidates = some(4)
     slow = "\n".join(
-        f"  volatile double x{i} = sin(extent + {i}.);" for i in range(500)
+        f"  volatile double x{i} = sin(extent + {i}.);" for i in range(8000)
     )
     spoil(monkeypatch, {candidates[1].name: slow})
     batch = build_all(

@@ -103,6 +103,18 @@ def test_a_process_that_is_killed_half_way_says_so_and_is_replaced():
     worker.close()
 
 
+def test_a_process_that_dies_of_being_stopped_was_stopped():
+    """NVRTC does at times: its group is split, as when it stops in order."""
+    worker = fake(
+        "connection.send(None); connection.recv_bytes(); os.kill(os.getpid(), 11)"
+    )
+    reply = worker.compile(job(seconds=0.0))
+    assert (reply.stopped, reply.died) == (True, False)
+    assert "ended with status -11 before it answered, after its time limit" in str(
+        reply.error
+    )
+
+
 def test_a_process_that_does_not_start_fails_all_of_its_job():
     """Trying others would fail alike."""
     worker = fake("sys.exit(3)")

@@ -56,9 +56,8 @@ def build_all(
     """Build candidates for a target; what goes wrong with one is that one's result.
 
     `seconds` limits the compilation of each. `threads` (by default one a processor)
-    compile at the same time, in `processes` of their own where this process cannot
-    stop its compiler or gains nothing from threads, or with the library `nvrtc`, whose
-    builds no cache keeps. `progress` is called on this thread. At most `largest` are
+    compile at the same time, in `processes` of their own under a limit, where threads
+    gain nothing, or with the library `nvrtc`, whose builds no cache keeps. `progress` is called on this thread. At most `largest` are
     compiled together: with 1, each is a program of its own, to compare with.
 
     Raises:
@@ -121,12 +120,12 @@ def _workers(
     work: Work, threads: int, processes: bool | None, nvrtc: str | None
 ) -> Sequence[Worker]:
     """Decide who compiles."""
-    together = toolchain(work.target).THREADS
+    overlap = toolchain(work.target).THREADS
     if processes is None:
         saved = sum(work.weights) * (1 - 1 / threads)
         limited = work.seconds is not None and len(work.parts) > 0
-        needed = not together and (limited or saved > SPAWN)
+        needed = limited or (not overlap and saved > SPAWN)
         processes = needed or nvrtc is not None
     if processes:
         return [Process(command(work.target.kind, nvrtc)) for _ in range(threads)]
-    return [Here()] * (threads if together else 1)
+    return [Here()] * (threads if overlap else 1)

@@ -1,7 +1,8 @@
 """Who compiles a job: this process, or one that can be killed and replaced.
 
-NVRTC lets threads overlap and stops when its time is up, so it runs in this process.
-LLVM does neither. A process is also what a second build of NVRTC needs.
+NVRTC lets threads overlap, so it runs in this process; LLVM does not. Nothing stops
+LLVM, and NVRTC 13.5, stopped at an unlucky moment, ends its process: a time limit needs
+one of its own too, and so does a second build of NVRTC.
 """
 
 from __future__ import annotations
@@ -85,10 +86,12 @@ class Process:
                 "and its process was killed: allow it more, or drop this candidate."
             )
         except (EOFError, OSError):
-            stopped = False
+            passed = (perf_counter_ns() - started) / 1e9
+            stopped = job.seconds is not None and passed >= job.seconds
+            late = ", after its time limit" if stopped else ""
             why = (
                 f"the compiler's process ended with status {process.wait()} before it "
-                "answered: see what it wrote to stderr, and drop this candidate."
+                f"answered{late}: see what it wrote to stderr, and drop this candidate."
             )
         self.close()
         return Reply(

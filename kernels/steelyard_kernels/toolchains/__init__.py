@@ -27,7 +27,7 @@ class Toolchain(Protocol):
 
     @property
     def THREADS(self) -> bool:  # noqa: N802 - a module's constant
-        """Whether threads of one process overlap, and stop when their time is up."""
+        """Whether threads of one process overlap."""
         ...
 
     @property
