@@ -202,6 +202,7 @@ def test_a_build_that_fails_leaves_the_others_and_gives_exit_code_2():
         (["no.py:x"], r"there is no file no\.py"),
         (["own.py:dubble"], r"own\.py has no kernel 'dubble'; did you mean double\?"),
         (["bad.py:x"], r"bad\.py could not be imported: ZeroDivisionError.*Mend"),
+        (["end.py:x"], r"end\.py could not be imported: SystemExit: 3"),
         (["note.txt:x"], r"note\.txt is no Python file"),
         (["own.py:double"], r"takes x and is not of the library; give each a --arg"),
         (["copy", "-p", "k=3"], r"-p k: no kernel named here has this axis.*n, dtype"),
@@ -252,6 +253,7 @@ def test_a_users_mistake_is_one_sentence(desk, arguments, sentence):
     """Exit code 4, no traceback, and the next step."""
     (desk / "bad.py").write_text("1 / 0")
     (desk / "note.txt").write_text("")
+    (desk / "end.py").write_text("raise SystemExit(3)")
     result = invoke(*arguments)
     assert result.exit_code == 4
     assert result.stdout == ""
@@ -266,6 +268,16 @@ def test_without_a_disk_there_is_no_build_from_it(monkeypatch):
     result = invoke("copy", "--quantity", "warm-disk")
     assert result.exit_code == 4
     assert "STEELYARD_CACHE=off" in result.stderr
+
+
+def test_a_disk_that_keeps_nothing_gives_no_builds_from_it(desk, monkeypatch):
+    """A file where the folder would be: every build was cold."""
+    (desk / "file").write_text("")
+    monkeypatch.setenv("STEELYARD_CACHE", str(desk / "file"))
+    cache.disk.cache_clear()
+    result = invoke("copy", "--quantity", "warm-disk", "--repeat", "1")
+    assert result.exit_code == 4
+    assert re.search(r"copy.*built anew each time: .*file keeps", result.stderr)
 
 
 def test_a_worker_that_dies_is_named_by_its_exit_code():

@@ -130,7 +130,7 @@ def _module(path: str) -> ModuleType:
     sys.path.insert(0, str(file.parent.resolve()))
     try:
         spec.loader.exec_module(module)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         said = " ".join(str(error).split())
         raise KernelError(
             f"{path} could not be imported: {type(error).__name__}: {said}. "

@@ -175,7 +175,22 @@ def _measured(
         builders.Row(points[way.number], cache, way.drop, way.builder.library, found)
         for way, found in zip(every, samples, strict=True)
     ]
+    _check_found(rows)
     return rows, spans
+
+
+def _check_found(rows: Sequence[Row]) -> None:
+    """Refuse rows that name a cache on disk which kept nothing: they were cold."""
+    from steelyard_kernels import disk
+
+    for row in rows:
+        kept = CACHES.get(row.cache, frozenset()) - set(row.drop)
+        if kept == {"disk"} and "emit" in row.phases and not row.error:
+            raise KernelError(
+                f"{row.point.label} was built anew each time: "
+                f"{disk.default_directory()} keeps nothing; make it writable and leave "
+                "room there, or name another folder by STEELYARD_CACHE."
+            )
 
 
 def dropped(cache: str, asked: Sequence[str]) -> list[tuple[str, ...]]:

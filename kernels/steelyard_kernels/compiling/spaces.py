@@ -25,6 +25,7 @@ COLUMNS = {
     "spills": "spill_bytes",
     "shared": "shared_bytes",
     "code bytes": "code_bytes",
+    "128-bit loads": "loads_128",
     "local memory": "local_memory",
 }
 
@@ -119,7 +120,8 @@ def page(space: Space) -> Iterator[Table | str]:
     yield (
         f"{space.point.label}: {facts['candidates']} candidates, {facts['distinct']} "
         f"distinct codes, {len(space.batch.duplicates)} duplicates, "
-        f"{facts['failed']} failed; {groups} groups in {wall}"
+        f"{facts['failed']} failed; {groups} groups in {wall} (sums are of workers' own "
+        "clocks: those that share a processor wait in them too)"
     )
 
 
@@ -168,6 +170,10 @@ def _by_schedule(space: Space) -> Table:
     from rich.text import Text
 
     made = _table("schedule", "compile", *COLUMNS, "hash", "note")
+    made.caption = (
+        "compile: in a group, a candidate's own time in ptxas and its share of the rest "
+        "by the length of its text"
+    )
     for number, result in enumerate(space.batch.results):
         facts = _facts(result)
         cells = [str(facts.get(name, NOTHING)) for name in COLUMNS.values()]
