@@ -1,3 +1,4 @@
+import io
 import json
 import os
 import re
@@ -8,11 +9,13 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
+from rich.console import Console
 
 from steelyard.cli import main
 from steelyard_kernels import cache
 from steelyard_kernels.binary import Failed
-from steelyard_kernels.compiling import report, spaces
+from steelyard_kernels.compiling import builders, report, spaces
+from steelyard_kernels.compiling.points import Point
 from steelyard_kernels.group import Batch
 from steelyard_kernels.library import examples
 from steelyard_kernels.toolchains.listing import nvdisasm
@@ -115,6 +118,22 @@ def test_the_table_has_phases_and_what_the_code_takes(nvrtc, golden):
     """In this order, each table over its own rows."""
     text = said("empty", "--target", CUDA, "--repeat", "1", "--resources")
     golden(scrubbed(text))
+
+
+@pytest.mark.parametrize("width", [60, 80, 120])
+def test_a_narrow_terminal_gets_more_tables_and_every_figure(width):
+    """None is cut: a cut number reads like another."""
+    sample = builders.Sample(12.345e6, dict.fromkeys(report.COLUMNS, 1.234e6), {})
+    point = Point("copy", (("n", 1024),), (), "cpu")
+    row = builders.Row(point, "cold", (), "", (sample,))
+    console = Console(width=width, file=io.StringIO())
+    for made in report.tables([row], width):
+        console.print(made)
+    text = console.file.getvalue()
+    assert text.count("1.23 ms") == len(report.COLUMNS)
+    assert text.count("12.3 ms") == 2
+    assert "…" not in text
+    assert max(map(len, text.splitlines())) <= width
 
 
 def test_each_level_of_cache_is_dropped_on_top_of_the_others():

@@ -6,7 +6,7 @@ import json
 import statistics
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 from steelyard_device.timings_print import duration
 from steelyard_kernels.compiling.builders import Row
@@ -23,22 +23,29 @@ FRESH: Final = ("interpreter", "import", "first kernel", "second kernel")
 COLUMNS: Final = (*OWN, "compile", "cache", *FRESH)
 HASH: Final = 8  # digits shown: enough to tell the rows of a table apart
 
+GAP: Final = 3
+"""What stands between two columns."""
+
 PAGE: Final = 320
 """Columns where there is no terminal to ask."""
 
 Cells = tuple[str, Callable[[Row], str]]
 
 
-def table(rows: Sequence[Row]) -> Table:
-    """Return a line a row: its times, its phases and what it came to."""
-    return _table(rows, [*_which(rows), *_times(rows), *_phases(rows), *_came_to(rows)])
+def tables(rows: Sequence[Row], width: int) -> Iterator[Table]:
+    """Yield a line a row: its times, its phases and what it came to.
+
+    More tables than one where that is wider than `width`, each with what tells the rows
+    apart: a number is never cut.
+    """
+    yield from _fitting(rows, [*_times(rows), *_phases(rows), *_came_to(rows)], width)
 
 
-def resources(rows: Sequence[Row]) -> Table | None:
-    """Return what a GPU's code takes, beside what the model expected; None of none."""
+def resources(rows: Sequence[Row], width: int) -> list[Table]:
+    """Return what a GPU's code takes, beside what the model expected; none of none."""
     held = [row for row in rows if "registers" in row.facts]
     if not held:
-        return None
+        return []
     columns: list[Cells] = [
         ("registers", _fact("registers")),
         ("estimated", _fact("estimated_registers")),
@@ -53,8 +60,8 @@ def resources(rows: Sequence[Row]) -> Table | None:
         ("local memory", _fact("local_memory")),
         ("hash", _hash),
     ]
-    made = _table(held, [*_which(held), *columns])
-    made.caption = (
+    made = list(_fitting(held, columns, width))
+    made[-1].caption = (
         "registers, stack and spills (bytes) of a thread; shared memory (bytes) of a "
         f"block; counts of instructions; {_model_error(held)}"
     )
@@ -104,6 +111,26 @@ def _plain(row: Row) -> dict[str, Any]:
     }
 
 
+def _fitting(
+    rows: Sequence[Row], columns: Sequence[Cells], width: int
+) -> Iterator[Table]:
+    """Yield tables that hold as many columns as fit beside those that name the rows."""
+    names = list(_which(rows))
+    room = width - sum(_width(rows, each) for each in names)
+    block: list[Cells] = []
+    for column in columns:
+        if block and sum(_width(rows, each) for each in (*block, column)) > room:
+            yield _table(rows, [*names, *block])
+            block = []
+        block.append(column)
+    yield _table(rows, [*names, *block])
+
+
+def _width(rows: Sequence[Row], column: Cells) -> int:
+    title, cell = column
+    return max(len(title), *(len(cell(row)) for row in rows)) + GAP
+
+
 def _table(rows: Sequence[Row], columns: Iterable[Cells]) -> Table:
     from rich import box
     from rich.table import Table
@@ -120,7 +147,8 @@ def _table(rows: Sequence[Row], columns: Iterable[Cells]) -> Table:
             "compiler",
             "arrays",
         }
-        made.add_column(title, justify="left" if left else "right")
+        justify: Literal["left", "right"] = "left" if left else "right"
+        made.add_column(title, justify=justify, overflow="fold")
     for row in rows:
         made.add_row(*(Text(cell(row)) for _, cell in kept))
     return made

@@ -229,13 +229,14 @@ def _show(rows: Sequence[Row], spans: Timings | None, asked: Asked) -> None:
         click.echo(report.dumps(rows, spans))
         return
     console = _console()
-    console.print(report.table(rows))
-    taken = report.resources(rows) if asked.resources else None
-    if asked.resources and taken is None:
+    for place, made in enumerate(report.tables(rows, console.width)):
+        console.print(*([""] if place else []), made, sep="\n")
+    taken = report.resources(rows, console.width) if asked.resources else []
+    if asked.resources and not taken:
         click.echo("no resources: they are of cuda targets", err=True)
-    if taken is not None:
+    for made in taken:
         console.print()
-        console.print(taken)
+        console.print(made)
     if spans is not None:
         click.echo()
         click.echo(spans.table(), nl=False)
