@@ -190,9 +190,14 @@ class Worker:
             answer: dict[str, Any] = json.loads(self._process.stdout.readline())
         except (OSError, ValueError) as error:
             code = self._process.wait()
+            ended = (
+                f"was killed by signal {-code}; run it again"
+                if code < 0
+                else f"ended with exit code {code}; what it said stands above, try "
+                "without that kernel"
+            )
             raise KernelError(
-                f"the process that builds {self.library or 'here'} ended with exit code "
-                f"{code}; what it said stands above, try without that kernel."
+                f"the process that builds {self.library or 'here'} {ended}."
             ) from error
         if "refused" in answer:
             raise KernelError(answer["refused"])

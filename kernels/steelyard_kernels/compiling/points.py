@@ -188,7 +188,7 @@ def points(
     `axes` replace the values of those kernels that have them; `arrays` replace a
     kernel's own. Raises KernelError for an axis that no kernel has.
     """
-    kernels = [each for name in kernels for each in _expanded(name)]
+    kernels = list(dict.fromkeys(one for name in kernels for one in _expanded(name)))
     found = [find(name) for name in kernels]
     own = {
         name: () if arrays or name not in examples.SHAPES else examples.axes_of(name)

@@ -126,8 +126,8 @@ def _check(points: Sequence[Point], asked: Asked) -> None:
     _check_trace(asked)
     if asked.cache == "first" and asked.recording:
         raise KernelError(
-            "--timings sees into builds of a process that stays, first starts a new one "
-            "each time; leave one of the two out."
+            "--timings, --allocations and --trace see into builds of a process that "
+            "stays, first starts a new one each time; leave one of the two out."
         )
 
 
