@@ -50,7 +50,7 @@ def cases() -> Iterator[tuple[KernelFunction, Specs]]:
     for rows, hidden in ((1, 1), (7, 33), (3, 257), (33, 64), (129, 1000), (5, 65536)):
         for dtype in ("float16", "float32"):
             yield library.bias_layernorm, layernorm(rows, hidden, dtype)
-    for n in (1, 100, 4097, 1 << 20, 1 << 24):
+    for n in (1, 4097, 1 << 20, 1 << 24):
         yield library.adam, [((n,), "float32")] * 3
         yield library.scale, [((n,), "float32")] * 3
         for dtype in ("float16", "float32", "float64", "bfloat16"):
@@ -218,6 +218,7 @@ def sweep(job: Job, arch: str, cold: Cold) -> Iterator[dict[str, Any]]:
     target = f"cuda:{arch}"
     program = simplify(job.program)
     ranked = strategies.rank(program, device(parse(target)))
+    chosen = strategies.heuristic(program, device(parse(target)))
     batch = build_all(
         [Candidate(each.label, job.program, each) for each, _ in ranked], target=target
     )
@@ -257,6 +258,7 @@ def sweep(job: Job, arch: str, cold: Cold) -> Iterator[dict[str, Any]]:
         yield {
             "schedule": schedule.label,
             "rank": place,
+            "chosen": schedule == chosen,
             "predicted_us": prediction.total / 1000,
             "us": statistics.median(times),
             "us_quarters": [times[len(times) // 4], times[3 * len(times) // 4]],
@@ -266,7 +268,6 @@ def sweep(job: Job, arch: str, cold: Cold) -> Iterator[dict[str, Any]]:
             "spill_stores": built.made.spill_stores,
             "local": resources.local_loads + resources.local_stores,
             "blocks_per_multiprocessor": blocks,
-            "code_hash": built.code_hash,
         }
     for module in modules.values():
         checked(driver.cuModuleUnload(module))
@@ -278,6 +279,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--arch", default="sm_90a")
     parser.add_argument("-k", default="")
+    parser.add_argument("--commit", help="where the machine has no history of its own")
     parser.add_argument("--repeat", type=int, default=15)
     parser.add_argument("--seconds", type=float, default=480.0)
     options = parser.parse_args()
@@ -292,7 +294,7 @@ def main() -> None:
     results: list[dict[str, Any]] = []
     known = {
         "command": "python ci/gpu_sweep.py",
-        "commit": commit,
+        "commit": options.commit or commit,
         "machine": torch.cuda.get_device_name(0),
         "cuda": torch.version.cuda,
         "null_us": null(cold, options.arch),
@@ -307,7 +309,7 @@ def main() -> None:
         rows = list(sweep(job, options.arch, cold))
         good = [row for row in rows if "us" in row]
         fastest = min(good, key=lambda row: row["us"])
-        first = min(good, key=lambda row: row["rank"])
+        first = next((row for row in good if row["chosen"]), good[0])
         worst = max(row["error_epsilons"] for row in good)
         moved = bytes_moved(job.program)
         results.append(
@@ -320,7 +322,7 @@ def main() -> None:
             f"error {worst:.2f} eps",
             flush=True,
         )
-        options.out.write_text(json.dumps(known, indent=1))
+        options.out.write_text(json.dumps(known, separators=(",", ":")))
 
 
 def null(cold: Cold, arch: str) -> float:
