@@ -98,7 +98,9 @@ def test_no_file_is_too_long_to_be_read_at_once():
 def test_every_module_has_its_place_in_the_architecture(package):
     """Under its package, with its folder; and no other is named there."""
     text = (ROOT / "ARCHITECTURE.md").read_text()
-    (section,) = re.findall(rf"^## \w+/{package}, .*?(?=^## )", text, re.MULTILINE | re.DOTALL)
+    (section,) = re.findall(
+        rf"^## \w+/{package}, .*?(?=^## )", text, re.MULTILINE | re.DOTALL
+    )
     files = [
         path.relative_to(SOURCES[package])
         for path in modules(package).values()
