@@ -12,7 +12,7 @@ from gpu_cases import COUNT, THREADS
 from steelyard_device import cubin, nvrtc
 from steelyard_kernels.builder import Builder, const
 from steelyard_kernels.dtypes import HALVES, bfloat16, float16, float32, int32, int64
-from steelyard_kernels.emit.cuda import emit, emit_group
+from steelyard_kernels.emit.cuda import emit, joined
 from steelyard_kernels.errors import Unsupported
 from steelyard_kernels.loops import Buffer
 from steelyard_kernels.verify import verify
@@ -25,7 +25,7 @@ def program():
     """Emit all cases as one group."""
     for case in CASES:
         verify(case.kernel, "cuda")
-    return emit_group([(case.name, case.kernel) for case in CASES])
+    return joined((case.name, emit(case.kernel)) for case in CASES)
 
 
 @pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++")

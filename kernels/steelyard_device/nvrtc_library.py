@@ -73,9 +73,9 @@ def _loaded() -> str | None:
     except OSError:
         return None
     bindings()
-    from cuda import pathfinder
+    from cuda.pathfinder import load_nvidia_dynamic_lib
 
-    path: str = pathfinder.load_nvidia_dynamic_lib("nvrtc").abs_path
+    path: str = load_nvidia_dynamic_lib("nvrtc").abs_path
     return path
 
 
