@@ -354,3 +354,22 @@ def test_what_the_quick_way_lacks_names_the_other():
     failed = library.softmax.build(((8, 64), "float32"), target="nvptx:sm_90a")
     assert isinstance(failed, Failed)
     assert "NVRTC" in failed.error
+
+
+@pytest.mark.parametrize("target", ["cpu", "cuda:sm_80"])
+def test_a_disk_that_keeps_nothing_is_no_warm_one(kept, monkeypatch, target):
+    """A build from disk that is a cold one is an error where it is weighed."""
+    if target != "cpu":
+        pytest.importorskip("cuda.bindings.nvrtc", reason="needs the cuda extra")
+    a = np.ones(64, np.float32)
+    weighed = (
+        library.copy.bind(a, out=np.empty_like(a))
+        if target == "cpu"
+        else library.copy.for_target(target, ((64,), "float32"))
+    )
+    weighed.build("warm-disk")
+    monkeypatch.setenv("STEELYARD_CACHE", str(kept / "file"))
+    (kept / "file").write_text("in the way")
+    disk.cache_clear()
+    with pytest.raises(KernelError, match=r"copy was built anew .* keeps nothing"):
+        weighed.build("warm-disk")

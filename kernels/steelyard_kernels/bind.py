@@ -18,7 +18,7 @@ from steelyard_kernels.convention import Convention
 from steelyard_kernels.dtypes import DType
 from steelyard_kernels.errors import KernelError
 from steelyard_kernels.expr import Output
-from steelyard_kernels.facts import facts_of
+from steelyard_kernels.facts import facts_of, rebuilt
 from steelyard_kernels.trace import ScalarParameter, Signature
 
 Array: TypeAlias = NDArray[Any]
@@ -283,11 +283,9 @@ class BoundKernel:
         """Return what is known of the work without running it."""
         return {**facts_of(self.built), "threads": self.threads}
 
-    def build(self, level: str) -> None:
+    def build(self, cache: str) -> None:
         """Build again: "cold" through no cache, "warm-memory" as a second call does."""
-        built = self._rebuild(level)
-        if isinstance(built, Failed):
-            raise KernelError(built.error) from built.cause
+        rebuilt(self._rebuild, cache)
 
     def null(self) -> cpu.Launch:
         """Return a launch of nothing on the same threads: the hand-over's floor."""

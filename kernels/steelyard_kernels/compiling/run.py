@@ -12,6 +12,7 @@ import click
 
 from steelyard_kernels.cache import CACHES, LEVELS
 from steelyard_kernels.errors import KernelError
+from steelyard_kernels.facts import keeps_nothing
 from steelyard_kernels.targets import CUDA, parse
 
 if TYPE_CHECKING:
@@ -181,16 +182,10 @@ def _measured(
 
 def _check_found(rows: Sequence[Row]) -> None:
     """Refuse rows that name a cache on disk which kept nothing: they were cold."""
-    from steelyard_kernels import disk
-
     for row in rows:
         kept = CACHES.get(row.cache, frozenset()) - set(row.drop)
         if kept == {"disk"} and "emit" in row.phases and not row.error:
-            raise KernelError(
-                f"{row.point.label} was built anew each time: "
-                f"{disk.default_directory()} keeps nothing; make it writable and leave "
-                "room there, or name another folder by STEELYARD_CACHE."
-            )
+            raise keeps_nothing(row.point.label)
 
 
 def dropped(cache: str, asked: Sequence[str]) -> list[tuple[str, ...]]:
