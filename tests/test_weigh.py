@@ -1,5 +1,6 @@
 import json
 import os
+import statistics
 import subprocess
 import threading
 from dataclasses import replace
@@ -133,7 +134,8 @@ def test_a_cold_window_is_one_launch(scale):
     assert trial.extra["flush_bytes"] == 1 << 20
     warm = weighed(shift, "kernel/warm", scale)
     assert len(set(warm.samples.launches)) == 1
-    assert warm.samples.launches[0] > 1
+    # The window was found long enough with a third to spare; most still are.
+    assert statistics.median(warm.samples.ticks) >= 150 * warm.clock.quantum
     assert "flush_bytes" not in warm.extra
 
 
