@@ -18,7 +18,6 @@ from steelyard_kernels.convention import Convention
 from steelyard_kernels.dtypes import DType
 from steelyard_kernels.errors import KernelError
 from steelyard_kernels.expr import Output
-from steelyard_kernels.facts import facts_of, rebuilt
 from steelyard_kernels.trace import ScalarParameter, Signature
 
 Array: TypeAlias = NDArray[Any]
@@ -281,10 +280,14 @@ class BoundKernel:
 
     def facts(self) -> dict[str, object]:
         """Return what is known of the work without running it."""
+        from steelyard_kernels.facts import facts_of
+
         return {**facts_of(self.built), "threads": self.threads}
 
     def build(self, cache: str) -> None:
         """Build again: "cold" through no cache, "warm-memory" as a second call does."""
+        from steelyard_kernels.facts import rebuilt
+
         rebuilt(self._rebuild, cache)
 
     def null(self) -> cpu.Launch:

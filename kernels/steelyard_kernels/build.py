@@ -16,11 +16,10 @@ from typing import TYPE_CHECKING, Final, TypeVar
 from steelyard_device.errors import CompileError
 from steelyard_device.timings import span
 from steelyard_kernels.binary import Binary, Built, Code, Failed
-from steelyard_kernels.cache import LEVELS, Compiled, compiled, recall, remember
+from steelyard_kernels.cache import LEVELS, Compiled, compiled, disk, recall, remember
 from steelyard_kernels.digest import digest
 from steelyard_kernels.errors import KernelError, sentence
 from steelyard_kernels.expr import Program
-from steelyard_kernels.keys import key
 from steelyard_kernels.loops import Kernel
 from steelyard_kernels.record import Record, Refused
 from steelyard_kernels.schedule.parameters import Slot
@@ -155,7 +154,7 @@ def restore(
 
     Raises KernelError, with the compiler's sentence, for what it refused before.
     """
-    if "disk" not in levels:
+    if "disk" not in levels or disk().directory is None:
         return "", None
     named, known = phases.run(
         "look up", lambda: _recalled(program, schedule, target, aligned=aligned)
@@ -174,6 +173,8 @@ def _recalled(
     program: Program, schedule: Schedule | None, target: Target, *, aligned: bool
 ) -> tuple[str, tuple[Record, bytes] | Refused | None]:
     with span("key"):
+        from steelyard_kernels.keys import key  # the first kernel of a process is a bar
+
         named = key(program, schedule, target, aligned=aligned)
     with span("read"):
         return named, recall(named)

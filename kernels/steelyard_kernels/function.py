@@ -18,7 +18,7 @@ done before anything is traced. Behind it lie the caches of `cache`.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from steelyard_device.timings import span
 from steelyard_kernels import bind as binding
@@ -29,7 +29,6 @@ from steelyard_kernels.build import build
 from steelyard_kernels.cache import levels_of
 from steelyard_kernels.convention import Convention, convention_of
 from steelyard_kernels.expr import Program
-from steelyard_kernels.facts import TargetBuild
 from steelyard_kernels.schedule import strategies
 from steelyard_kernels.schedule.strategies import Schedule
 from steelyard_kernels.simplify import simplify
@@ -37,6 +36,9 @@ from steelyard_kernels.targets import CPU, device, parse
 from steelyard_kernels.trace import Spec, signature, trace
 
 LINE = 64  # bytes; outputs that start on a multiple may be streamed to
+
+if TYPE_CHECKING:
+    from steelyard_kernels.facts import TargetBuild
 
 
 class KernelFunction:
@@ -118,6 +120,8 @@ class KernelFunction:
         self, target: str, *arrays: tuple[tuple[int, ...], str]
     ) -> TargetBuild:
         """Build for a target that this machine need not have; raises what failed."""
+        from steelyard_kernels.facts import TargetBuild
+
         specs = [(shape, dtypes.of(dtype)) for shape, dtype in arrays]
         return TargetBuild(lambda cache: self.build(*specs, target=target, cache=cache))
 
