@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final, TypeVar
 from steelyard_device.errors import CompileError
 from steelyard_device.timings import span
 from steelyard_kernels.binary import Binary, Built, Code, Failed
-from steelyard_kernels.cache import LEVELS, Compiled, compiled, disk, recall, remember
+from steelyard_kernels.cache import LEVELS, Compiled, compiled, keeps, recall, remember
 from steelyard_kernels.digest import digest
 from steelyard_kernels.errors import KernelError, sentence
 from steelyard_kernels.expr import Program
@@ -154,7 +154,7 @@ def restore(
 
     Raises KernelError, with the compiler's sentence, for what it refused before.
     """
-    if "disk" not in levels or disk().directory is None:
+    if "disk" not in levels or not keeps():
         return "", None
     named, known = phases.run(
         "look up", lambda: _recalled(program, schedule, target, aligned=aligned)

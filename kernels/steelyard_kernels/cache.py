@@ -68,6 +68,11 @@ def disk() -> Disk:
     return Disk(default_directory())
 
 
+def keeps() -> bool:
+    """Say whether there is a folder to keep builds in at all."""
+    return disk().directory is not None
+
+
 def recall(key: str) -> tuple[Record, bytes] | Refused | None:
     """Read a build and its image from disk; None for anything that is not whole.
 
