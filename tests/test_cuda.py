@@ -11,12 +11,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from steelyard_device import cuda_driver, cuda_launch, cuda_native, llvm
-from steelyard_device.cuda_device import Context, Device
-from steelyard_device.cuda_driver import CUDAError
-from steelyard_device.cuda_issue import Issued
-from steelyard_device.cuda_launch import Launch, Rotation, extents, packed
-from steelyard_device.cuda_module import Attributes, Function, check_whole
+from steelyard_device import llvm
+from steelyard_device.cuda import driver as cuda_driver
+from steelyard_device.cuda import launch as cuda_launch
+from steelyard_device.cuda import native as cuda_native
+from steelyard_device.cuda.device import Context, Device
+from steelyard_device.cuda.driver import CUDAError
+from steelyard_device.cuda.issue import Issued
+from steelyard_device.cuda.launch import Launch, Rotation, extents, packed
+from steelyard_device.cuda.module import Attributes, Function, check_whole
 from steelyard_device.errors import DeviceError
 
 DEVICE = Device(0, "a GPU", "GPU-0", "sm_90a", 132, 60 << 20, 1 << 30)
@@ -356,9 +359,9 @@ def test_arguments_that_do_not_fit_are_refused(slots, said):
 def cubin():
     """Compile the probes."""
     pytest.importorskip("cuda.bindings.nvrtc", reason="needs the cuda extra")
-    from steelyard_device import cuda_probes
+    from steelyard_device.cuda import probes
 
-    return cuda_probes.cubin("sm_90a")
+    return probes.cubin("sm_90a")
 
 
 def test_a_whole_cubin_may_be_loaded(cubin):

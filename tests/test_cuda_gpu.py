@@ -12,9 +12,10 @@ import numpy as np
 import pytest
 
 from steelyard_device import cubin as reader
-from steelyard_device import cuda, cuda_probes, nvrtc
-from steelyard_device.cuda_device import KEPT
-from steelyard_device.cuda_driver import CUDAError
+from steelyard_device import cuda, nvrtc
+from steelyard_device.cuda import probes
+from steelyard_device.cuda.device import KEPT
+from steelyard_device.cuda.driver import CUDAError
 from steelyard_device.errors import DeviceError
 
 TEXT = r"""
@@ -370,7 +371,7 @@ def test_as_many_launches_as_promised_fit_behind_a_spin(context):
     """Without waiting for it."""
     pair = cuda.BlockedPair(context)
     null = cuda.null(context)
-    assert pair.measure(lambda: null.launch(cuda_probes.QUEUE)) > 0
+    assert pair.measure(lambda: null.launch(probes.QUEUE)) > 0
 
 
 def test_work_that_waits_for_a_spin_is_refused(context):

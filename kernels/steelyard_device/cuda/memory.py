@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from steelyard_device import cuda_driver
-from steelyard_device.cuda_device import Context
-from steelyard_device.cuda_driver import call
+from steelyard_device.cuda import driver
+from steelyard_device.cuda.device import Context
+from steelyard_device.cuda.driver import call
 from steelyard_device.errors import DeviceError
 
 ALIGNMENT = 256
@@ -37,10 +37,10 @@ class Buffer:
         asked = f"allocating {self.nbytes} bytes on {context.device.name}"
         size = max(self.nbytes, 1)  # the driver refuses none
         pool, stream = context.pool, context.stream
-        with cuda_driver.current(context.handle):
+        with driver.current(context.handle):
             at = call(asked, "cuMemAllocFromPoolAsync", size, pool, stream)
         self.address = int(at)
-        self._release = cuda_driver.owned(
+        self._release = driver.owned(
             self, context.handle, "cuMemFreeAsync", self.address, stream
         )
         if self.address % ALIGNMENT:
@@ -78,7 +78,7 @@ class Buffer:
         """Copy an array of the same shape and dtype here; done on return."""
         self._check(array)
         source = np.ascontiguousarray(array)
-        with cuda_driver.current(self.context.handle):
+        with driver.current(self.context.handle):
             self._copy("cuMemcpyHtoDAsync", self.address, source.ctypes.data)
 
     def read(self, out: NDArray[Any] | None = None) -> NDArray[Any]:
@@ -91,7 +91,7 @@ class Buffer:
                 f"{array.flags.writeable}, cannot be read into: pass a C-contiguous one "
                 "that can be written."
             )
-        with cuda_driver.current(self.context.handle):
+        with driver.current(self.context.handle):
             self._copy("cuMemcpyDtoHAsync", array.ctypes.data, self.address)
         return array
 
@@ -114,7 +114,7 @@ class Buffer:
         words = [pattern[at : at + 4] for at in range(0, len(pattern), 4)]
         if not self.size:
             return
-        with cuda_driver.current(self.context.handle):
+        with driver.current(self.context.handle):
             if len(set(words)) == 1:
                 self._set(self.address, words[0], self.nbytes // len(words[0]))
                 return
@@ -153,10 +153,10 @@ class SharedWords:
 
     def __init__(self, context: Context, count: int) -> None:
         names = ("PORTABLE", "DEVICEMAP")
-        flags = sum(cuda_driver.attribute(f"CU_MEMHOSTALLOC_{name}") for name in names)
-        with cuda_driver.current(context.handle):
+        flags = sum(driver.attribute(f"CU_MEMHOSTALLOC_{name}") for name in names)
+        with driver.current(context.handle):
             asked = f"allocating {count} words that the host and the GPU share"
             self.address = int(call(asked, "cuMemHostAlloc", 8 * count, flags))
-        cuda_driver.owned(self, context.handle, "cuMemFreeHost", self.address)
+        driver.owned(self, context.handle, "cuMemFreeHost", self.address)
         self.words = (ctypes.c_uint64 * count).from_address(self.address)
         ctypes.memset(self.address, 0, 8 * count)

@@ -5,9 +5,9 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Sequence
 
-from steelyard_device import cuda_native
-from steelyard_device.cuda_issue import Issued
-from steelyard_device.cuda_module import Function
+from steelyard_device.cuda import native
+from steelyard_device.cuda.issue import Issued
+from steelyard_device.cuda.module import Function
 from steelyard_device.errors import DeviceError
 
 Extents = int | tuple[int, ...]
@@ -49,7 +49,7 @@ class Launch(Issued):
         addresses = map(ctypes.addressof, self.slots)
         pointers = (ctypes.c_void_p * max(len(slots), 1))(*addresses)
         self.entries = (
-            cuda_native.Entry(
+            native.Entry(
                 function=function.handle,
                 grid=self.grid,
                 block=self.block,
@@ -108,7 +108,7 @@ class Rotation(Issued):
         super().__init__(context, shown, stream, table, len(self.entries), alive=alive)
 
 
-def _table(entries: Sequence[cuda_native.Entry]) -> tuple[int, object]:
+def _table(entries: Sequence[native.Entry]) -> tuple[int, object]:
     """Return the address of a table of entries, and what it is good as long as."""
     table = (ctypes.c_void_p * len(entries))(*map(ctypes.addressof, entries))
     return ctypes.addressof(table), table

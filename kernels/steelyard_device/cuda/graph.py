@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from steelyard_device import cuda_driver
-from steelyard_device.cuda_driver import call
-from steelyard_device.cuda_issue import Issued
-from steelyard_device.cuda_launch import Launch, Rotation
+from steelyard_device.cuda import driver
+from steelyard_device.cuda.driver import call
+from steelyard_device.cuda.issue import Issued
+from steelyard_device.cuda.launch import Launch, Rotation
 
 
 class Graph(Issued):
@@ -23,14 +23,14 @@ class Graph(Issued):
         self.launches, self.nodes = launches, nodes
         context, stream = launches.context, launches.stream
         shown = f"a graph of {nodes} launches"
-        with cuda_driver.current(context.handle):
+        with driver.current(context.handle):
             graph = _captured(launches, nodes)
             try:
                 made = call(f"making {shown}", "cuGraphInstantiate", graph, 0)
             finally:
-                cuda_driver.bindings().cuGraphDestroy(graph)
+                driver.bindings().cuGraphDestroy(graph)
             self._handle = int(made)
-            cuda_driver.owned(self, context.handle, "cuGraphExecDestroy", self._handle)
+            driver.owned(self, context.handle, "cuGraphExecDestroy", self._handle)
             call(f"making {shown}", "cuGraphUpload", self._handle, stream)
         super().__init__(context, shown, stream, self._handle, kind="cuda_graph")
 
@@ -40,25 +40,23 @@ class Graph(Issued):
         Runs of the graph that were submitted before keep what they had.
         """
         asked = f"updating a graph of {self.nodes} launches"
-        with cuda_driver.current(self.context.handle):
+        with driver.current(self.context.handle):
             graph = _captured(self.launches, self.nodes)
             try:
                 call(asked, "cuGraphExecUpdate", self._handle, graph)
             finally:
-                cuda_driver.bindings().cuGraphDestroy(graph)
+                driver.bindings().cuGraphDestroy(graph)
 
 
 def _captured(launches: Launch | Rotation, nodes: int) -> Any:
     """Record launches, which native code issues, instead of running them."""
     asked = f"recording {nodes} launches"
-    mode = cuda_driver.attribute(
-        "CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_THREAD_LOCAL"
-    )
+    mode = driver.attribute("CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_THREAD_LOCAL")
     call(asked, "cuStreamBeginCapture", launches.stream, mode)
     try:
         launches.launch(nodes)
-    except cuda_driver.CUDAError:  # a stream left recording would take nothing else
-        _, graph = cuda_driver.bindings().cuStreamEndCapture(launches.stream)
-        cuda_driver.bindings().cuGraphDestroy(graph)
+    except driver.CUDAError:  # a stream left recording would take nothing else
+        _, graph = driver.bindings().cuStreamEndCapture(launches.stream)
+        driver.bindings().cuGraphDestroy(graph)
         raise
     return call(asked, "cuStreamEndCapture", launches.stream)

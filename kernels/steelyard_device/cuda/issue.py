@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import ctypes
 
-from steelyard_device import cuda_driver, cuda_native, native_call
-from steelyard_device.cuda_device import Context
+from steelyard_device import native_call
+from steelyard_device.cuda import driver, native
+from steelyard_device.cuda.device import Context
 
 
 class Issued:
     """Something that is launched natively on one stream.
 
-    ``entries`` and ``turns`` are what `cuda_native.Batch` says, ``kind`` the functions
+    ``entries`` and ``turns`` are what `native.Batch` says, ``kind`` the functions
     that take it; ``alive`` is kept as long as this is. One thread at a time uses it.
     """
 
@@ -30,8 +31,8 @@ class Issued:
     ) -> None:
         self.context = context
         self.stream = context.stream if stream is None else stream
-        calls = cuda_native.calls()
-        self._batch = cuda_native.Batch(
+        calls = native.calls()
+        self._batch = native.Batch(
             calls=ctypes.addressof(calls),
             context=context.handle,
             stream=self.stream,
@@ -40,7 +41,7 @@ class Issued:
         )
         self._alive = (calls, alive)
         self._shown = shown
-        at, batch = cuda_native.addresses(), ctypes.addressof(self._batch)
+        at, batch = native.addresses(), ctypes.addressof(self._batch)
         self._issue = native_call.bound(at[f"{kind}_launch"], batch)
         self._window = native_call.bound(at[f"{kind}_window"], batch)
 
@@ -70,5 +71,5 @@ class Issued:
     def ready(self) -> None:
         """Nothing of ours sleeps: a GPU takes a launch at any time."""
 
-    def _failure(self, code: int) -> cuda_driver.CUDAError:
-        return cuda_driver.failure(f"launching {self._shown}", code)
+    def _failure(self, code: int) -> driver.CUDAError:
+        return driver.failure(f"launching {self._shown}", code)

@@ -7,8 +7,8 @@ import threading
 import uuid
 from dataclasses import dataclass
 
-from steelyard_device import cuda_driver
-from steelyard_device.cuda_driver import call
+from steelyard_device.cuda import driver
+from steelyard_device.cuda.driver import call
 from steelyard_device.errors import DeviceError
 
 KEPT = 1 << 30
@@ -71,7 +71,7 @@ def device(index: int = 0) -> Device:
 
 
 def _value(index: int, name: str) -> int:
-    attribute = cuda_driver.attribute(f"CUdevice_attribute.CU_DEVICE_ATTRIBUTE_{name}")
+    attribute = driver.attribute(f"CUdevice_attribute.CU_DEVICE_ATTRIBUTE_{name}")
     value: int = call(f"asking GPU {index}", "cuDeviceGetAttribute", attribute, index)
     return value
 
@@ -92,7 +92,7 @@ class Context:
 
     def wait(self, stream: int | None = None) -> None:
         """Return when everything on ``stream``, or on ours, is done."""
-        with cuda_driver.current(self.handle):
+        with driver.current(self.handle):
             call(
                 f"waiting for GPU {self.device.index}",
                 "cuStreamSynchronize",
@@ -102,7 +102,7 @@ class Context:
     def free_bytes(self) -> int:
         """Return how much memory nobody uses, other programs and our pool included."""
         asked = f"asking for the memory of GPU {self.device.index}"
-        with cuda_driver.current(self.handle):
+        with driver.current(self.handle):
             free, _ = call(asked, "cuMemGetInfo")
         number: int = free
         return number
@@ -125,21 +125,21 @@ def _context(index: int) -> Context:
     found = device(index)
     asked = f"starting work on GPU {index} ({found.name})"
     handle = int(call(asked, "cuDevicePrimaryCtxRetain", index))
-    with cuda_driver.current(handle):
-        not_blocking = cuda_driver.attribute("CUstream_flags.CU_STREAM_NON_BLOCKING")
+    with driver.current(handle):
+        not_blocking = driver.attribute("CUstream_flags.CU_STREAM_NON_BLOCKING")
         stream = int(call(asked, "cuStreamCreate", int(not_blocking)))
         return Context(found, handle, stream, _pool(asked, index))
 
 
 def _pool(asked: str, index: int) -> int:
     """Make a memory pool of our own: how the default one behaves is everybody's."""
-    driver = cuda_driver.bindings()
-    properties = driver.CUmemPoolProps()
-    properties.allocType = driver.CUmemAllocationType.CU_MEM_ALLOCATION_TYPE_PINNED
-    properties.location.type = driver.CUmemLocationType.CU_MEM_LOCATION_TYPE_DEVICE
+    names = driver.bindings()
+    properties = names.CUmemPoolProps()
+    properties.allocType = names.CUmemAllocationType.CU_MEM_ALLOCATION_TYPE_PINNED
+    properties.location.type = names.CUmemLocationType.CU_MEM_LOCATION_TYPE_DEVICE
     properties.location.id = index
     pool = call(asked, "cuMemPoolCreate", properties)
-    threshold = driver.CUmemPool_attribute.CU_MEMPOOL_ATTR_RELEASE_THRESHOLD
-    kept = driver.cuuint64_t(KEPT)
+    threshold = names.CUmemPool_attribute.CU_MEMPOOL_ATTR_RELEASE_THRESHOLD
+    kept = names.cuuint64_t(KEPT)
     call(asked, "cuMemPoolSetAttribute", pool, threshold, kept)
     return int(pool)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from steelyard_device import cuda_driver
-from steelyard_device.cuda_device import Context
-from steelyard_device.cuda_driver import call
+from steelyard_device.cuda import driver
+from steelyard_device.cuda.device import Context
+from steelyard_device.cuda.driver import call
 
 
 class Event:
@@ -14,34 +14,34 @@ class Event:
 
     def __init__(self, context: Context) -> None:
         self.context = context
-        with cuda_driver.current(context.handle):
+        with driver.current(context.handle):
             self._handle = int(call("making an event", "cuEventCreate", 0))
-        cuda_driver.owned(self, context.handle, "cuEventDestroy", self._handle)
+        driver.owned(self, context.handle, "cuEventDestroy", self._handle)
 
     def record(self, stream: int | None = None) -> None:
         """Put the mark behind everything on a stream, the context's own by default."""
         handle = self.context.stream if stream is None else stream
-        with cuda_driver.current(self.context.handle):
+        with driver.current(self.context.handle):
             call("recording an event", "cuEventRecord", self._handle, handle)
 
     def wait(self) -> None:
         """Return when the GPU has passed the mark."""
-        with cuda_driver.current(self.context.handle):
+        with driver.current(self.context.handle):
             call("waiting for an event", "cuEventSynchronize", self._handle)
 
     def passed(self) -> bool:
         """Whether the GPU has passed the mark."""
-        driver = cuda_driver.bindings()
-        with cuda_driver.current(self.context.handle):
-            (status,) = driver.cuEventQuery(self._handle)
-        if int(status) not in {0, driver.CUresult.CUDA_ERROR_NOT_READY}:
-            raise cuda_driver.failure("asking for an event", int(status))
+        names = driver.bindings()
+        with driver.current(self.context.handle):
+            (status,) = names.cuEventQuery(self._handle)
+        if int(status) not in {0, names.CUresult.CUDA_ERROR_NOT_READY}:
+            raise driver.failure("asking for an event", int(status))
         return not int(status)
 
     def since(self, before: Event) -> float:
         """Return the nanoseconds from ``before`` to this mark, both passed."""
         asked = "reading the time between two events"
-        with cuda_driver.current(self.context.handle):
+        with driver.current(self.context.handle):
             milliseconds: float = call(
                 asked, "cuEventElapsedTime", before._handle, self._handle
             )

@@ -9,11 +9,11 @@ from contextlib import contextmanager
 import numpy as np
 
 from steelyard_device import nvrtc
-from steelyard_device.cuda_device import Context
-from steelyard_device.cuda_events import Event
-from steelyard_device.cuda_launch import Launch
-from steelyard_device.cuda_memory import Buffer, SharedWords
-from steelyard_device.cuda_module import Function, load
+from steelyard_device.cuda.device import Context
+from steelyard_device.cuda.events import Event
+from steelyard_device.cuda.launch import Launch
+from steelyard_device.cuda.memory import Buffer, SharedWords
+from steelyard_device.cuda.module import Function, load
 from steelyard_device.errors import DeviceError
 
 FLUSH_CACHES = 2

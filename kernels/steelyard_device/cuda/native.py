@@ -10,7 +10,7 @@ import ctypes
 import functools
 
 from steelyard_device import llvm
-from steelyard_device.cuda_driver import call
+from steelyard_device.cuda.driver import call
 from steelyard_device.errors import DeviceError
 
 CALLS = (

@@ -8,9 +8,9 @@ import struct
 import threading
 from dataclasses import dataclass
 
-from steelyard_device import cuda_driver
-from steelyard_device.cuda_device import Context
-from steelyard_device.cuda_driver import call
+from steelyard_device.cuda import driver
+from steelyard_device.cuda.device import Context
+from steelyard_device.cuda.driver import call
 from steelyard_device.errors import DeviceError
 
 _HEADER = struct.Struct("<16sHHIQQQIHHHHHH")
@@ -56,7 +56,7 @@ class Function:
         """
         asked = f"asking how many blocks of {threads} threads of {self.name} fit"
         query = "cuOccupancyMaxActiveBlocksPerMultiprocessor"
-        with cuda_driver.current(self.context.handle):
+        with driver.current(self.context.handle):
             blocks: int = call(asked, query, self.handle, threads, shared)
         return blocks
 
@@ -64,7 +64,7 @@ class Function:
         """Let launches have ``shared`` dynamic bytes per block (48 KB need no leave)."""
         asked = f"giving a block of {self.name} {shared} bytes of shared memory"
         limit = _attribute("MAX_DYNAMIC_SHARED_SIZE_BYTES")
-        with cuda_driver.current(self.context.handle):
+        with driver.current(self.context.handle):
             call(asked, "cuFuncSetAttribute", self.handle, limit, shared)
 
 
@@ -84,7 +84,7 @@ class Module:
         running kernels to do so: for ever, when one of them waits for the host.
         """
         asked = f"finding {entry} in the cubin {self.digest[:12]}"
-        with cuda_driver.current(self.context.handle):
+        with driver.current(self.context.handle):
             handle = call(asked, "cuModuleGetFunction", self.handle, entry.encode())
             call(asked, "cuFuncLoad", handle)
             attributes, parameters = _attributes(asked, handle), _parameters(handle)
@@ -106,7 +106,7 @@ def load(context: Context, cubin: bytes) -> Module:
         loaded = _modules(context)
         if digest not in loaded:
             check_whole(cubin)
-            with cuda_driver.current(context.handle):
+            with driver.current(context.handle):
                 asked = f"loading the cubin {digest[:12]} on {context.device.arch}"
                 handle = int(call(asked, "cuModuleLoadData", cubin))
             loaded[digest] = Module(context, handle, digest)
@@ -139,7 +139,7 @@ def check_whole(cubin: bytes) -> None:
 
 
 def _attribute(name: str) -> object:
-    return cuda_driver.attribute(f"CUfunction_attribute.CU_FUNC_ATTRIBUTE_{name}")
+    return driver.attribute(f"CUfunction_attribute.CU_FUNC_ATTRIBUTE_{name}")
 
 
 def _attributes(asked: str, handle: object) -> Attributes:
@@ -159,10 +159,10 @@ def _attributes(asked: str, handle: object) -> Attributes:
 
 def _parameters(handle: object) -> tuple[int, ...]:
     """Ask for one parameter after another; the driver does not say how many."""
-    driver = cuda_driver.bindings()
+    names = driver.bindings()
     found: list[int] = []
     while True:
-        status, _, size = driver.cuFuncGetParamInfo(handle, len(found))
+        status, _, size = names.cuFuncGetParamInfo(handle, len(found))
         if int(status):
             return tuple(found)
         found.append(size)

@@ -1,0 +1,42 @@
+"""Launch cubins on this machine's GPUs: the door to the modules in this folder.
+
+Importing it calls nothing. `context` is where work begins; `load` a cubin in it, find
+its `Function`, pack a `Launch`.
+"""
+
+from __future__ import annotations
+
+from steelyard_device.cuda.device import Context, Device, context, device, devices
+from steelyard_device.cuda.driver import CUDAError
+from steelyard_device.cuda.events import Event
+from steelyard_device.cuda.graph import Graph
+from steelyard_device.cuda.launch import Launch, Rotation
+from steelyard_device.cuda.memory import ALIGNMENT, Buffer, SharedWords, copy_of
+from steelyard_device.cuda.module import Attributes, Function, Module, load
+from steelyard_device.cuda.probes import BlockedPair, Delay, Flush, Spin, null
+
+__all__ = [
+    "ALIGNMENT",
+    "Attributes",
+    "BlockedPair",
+    "Buffer",
+    "CUDAError",
+    "Context",
+    "Delay",
+    "Device",
+    "Event",
+    "Flush",
+    "Function",
+    "Graph",
+    "Launch",
+    "Module",
+    "Rotation",
+    "SharedWords",
+    "Spin",
+    "context",
+    "copy_of",
+    "device",
+    "devices",
+    "load",
+    "null",
+]
