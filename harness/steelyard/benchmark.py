@@ -16,7 +16,7 @@ from steelyard import expression
 from steelyard import mode as modes
 from steelyard.axes import Axis, declared, plain, text_of
 from steelyard.errors import BenchmarkError, SteelyardError
-from steelyard.handles import Builder, Call, Check, Handle
+from steelyard.handles import CPU, Builder, Call, Check, Handle
 
 OURS: Final = {"steelyard", "steelyard_device", "steelyard_kernels"}
 """Packages whose lines say nothing to a user about an error."""
@@ -31,6 +31,8 @@ class Description:
     check: Check | None
     modes: tuple[modes.Mode, ...]
     counts: Mapping[str, float]
+    device: str = CPU
+    """Where the buffers live: one of `handles.DEVICES`."""
 
     def handles_of(self, *roles: str) -> tuple[Handle, ...]:
         """Return the handles with one of ``roles``, in order of declaration."""
@@ -137,7 +139,12 @@ class Case:
             )
         handles = tuple(builder.handles.values())
         return Description(
-            handles, call, builder.checked, builder.modes, builder.counts
+            handles,
+            call,
+            builder.checked,
+            builder.modes,
+            builder.counts,
+            builder.device,
         )
 
 

@@ -21,6 +21,11 @@ from steelyard.errors import BenchmarkError
 if TYPE_CHECKING:
     import numpy as np  # 64 ms that importing steelyard does not spend
 
+CPU: Final = "cpu"
+CUDA: Final = "cuda"
+DEVICES: Final = (CPU, CUDA)
+"""Where buffers live and work runs; which GPU is the run's to say."""
+
 DISTRIBUTIONS: Final[Mapping[str, Mapping[str, float]]] = {
     "normal": {"mean": 0.0, "deviation": 1.0},
     "uniform": {"low": 0.0, "high": 1.0},
@@ -83,6 +88,22 @@ class Builder:
     checked: Check | None = None
     modes: tuple[modes.Mode, ...] = ()
     counts: dict[str, float] = field(default_factory=dict)
+    device: str = CPU
+
+    def on(self, device: str) -> None:
+        """Say where the buffers live and the work runs: ``cpu``, or ``cuda``, a GPU.
+
+        Which GPU is chosen by who weighs. A case on a GPU is left out where there is
+        none.
+
+        Raises:
+            BenchmarkError: ``device`` is neither.
+        """
+        if device not in DEVICES:
+            raise BenchmarkError(
+                f"on got the device {device!r}; expected one of {', '.join(DEVICES)}."
+            )
+        self.device = device
 
     def input(
         self,

@@ -21,5 +21,12 @@ class Settings:
     """Files instead of generated data, by the names of handles."""
     flush_bytes: int | None = None
     """What a flush walks; calibrated if it is not known yet."""
+    gpu: int = 0
+    """Which GPU cases on ``cuda`` use, as CUDA numbers them."""
+    clock: str = "auto"
+    """Which clock reads the kernel on a GPU: its id, ``auto`` for the best there is, or
+    ``all``, where every other one reads the same case beside it."""
+    scratch: str = ""
+    """A folder that the blocks of one run share, such as for rows of references."""
     check: bool = True
     allocations: bool = False

@@ -27,6 +27,9 @@ class Samples:
     """Nanoseconds of processor time of the whole process around the window."""
     preemptions: tuple[int, ...]
     """Involuntary context switches of the process around the window."""
+    mhz: tuple[int, ...] = ()
+    """Of a GPU's multiprocessors over the window and what led to it; empty where nobody
+    reads it."""
 
     def __len__(self) -> int:
         return len(self.ticks)
@@ -46,6 +49,13 @@ class ClockFacts:
     """The tick: what all steps between readings are multiples of, in nanoseconds."""
     floor: tuple[int, ...]
     """Raw readings around an empty window, in nanoseconds."""
+    offset: float = 0.0
+    """Nanoseconds that every window reads beside its launches, known beforehand: the
+    estimate is without them, the samples are as they were read."""
+    uncertainty: float = 0.0
+    """Nanoseconds of a window by which the offset may be wrong, to either side."""
+    drift: float = 0.0
+    """Share of any time by which the clock itself may be wrong."""
 
 
 @dataclass(frozen=True, slots=True)

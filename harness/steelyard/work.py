@@ -13,6 +13,7 @@ from steelyard.benchmark import Description
 from steelyard.buffers import Buffers
 from steelyard.errors import BenchmarkError
 from steelyard.handles import Call, Handle, replaced
+from steelyard_device import cuda
 
 
 class Work(Protocol):
@@ -46,6 +47,15 @@ class NativeWork(Work, Protocol):
     def null(self) -> NativeWork:
         """Return the same launch of a kernel that does nothing."""
         ...
+
+
+@runtime_checkable
+class DeviceWork(Work, Protocol):
+    """Work that runs on a GPU's stream after its launches were submitted."""
+
+    context: cuda.Context
+    stream: int
+    """Handle of the stream that all of it runs on."""
 
 
 @runtime_checkable
