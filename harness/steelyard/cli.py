@@ -306,6 +306,43 @@ def compare(
 
 
 @main.command()
+@click.argument("case_name", metavar="CASE")
+@click.option(
+    "-m", "--mode", metavar="MODE", help="Default: the first it was weighed in."
+)
+@click.option("--tag", help="Only runs that have this tag.")
+@click.option("--svg", type=click.Path(dir_okay=False), help="Draw to this file too.")
+@store_option
+def history(
+    *,
+    case_name: str,
+    mode: str | None,
+    tag: str | None,
+    svg: str | None,
+    store: str | None,
+) -> None:
+    """Draw a case over the stored runs, and say where it stepped."""
+    from steelyard import history as over_time
+    from steelyard.report import chart, tables
+
+    with _store(store) as opened:
+        found = over_time.history(opened, case_name, mode, tag)
+    for line in chart.lines(found, tables.console().width):
+        click.echo(line)
+    if svg is not None:
+        _write(svg, chart.svg(found))
+
+
+def _write(path: str, text: str) -> None:
+    from pathlib import Path
+
+    try:
+        Path(path).write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise SteelyardError(f"{path}: {error.strerror}. Name another file.") from error
+
+
+@main.command()
 @click.argument("run_name", metavar="[RUN]", default="@-1")
 @click.argument("file", metavar="[FILE]", type=click.File("wb", lazy=True), default="-")
 @store_option

@@ -1,0 +1,136 @@
+import math
+import random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from steelyard.steps import segments, steps
+
+NOISE = 0.01
+
+
+def white(draw, count, noise=NOISE):
+    """Noise of its own at each commit."""
+    return [math.exp(draw.gauss(0, noise)) for _ in range(count)]
+
+
+def hanging(draw, count, noise=NOISE, rho=0.7):
+    """Good and bad days hang together: AR(1)."""
+    found, x = [], 0.0
+    for _ in range(count):
+        x = rho * x + draw.gauss(0, noise * math.sqrt(1 - rho * rho))
+        found.append(math.exp(x))
+    return found
+
+
+def bimodal(draw, count, noise=NOISE):
+    """Three in ten runs take 5 % longer."""
+    return [
+        value * (1.05 if draw.random() < 0.3 else 1)
+        for value in white(draw, count, noise)
+    ]
+
+
+def heavy(draw, count, noise=NOISE):
+    """Student's t with three degrees of freedom."""
+    return [
+        math.exp(
+            noise
+            * draw.gauss(0, 1)
+            / math.sqrt(sum(draw.gauss(0, 1) ** 2 for _ in range(3)) / 3)
+        )
+        for _ in range(count)
+    ]
+
+
+@pytest.mark.parametrize("model", [white, hanging, bimodal, heavy])
+def test_no_commit_of_an_unchanged_program_is_a_step(model):
+    """Asked after each of 80 commits; ci/history.py asks after each of 1000."""
+    values = model(random.Random(1), 80)
+    assert not any(steps(values[:count]) for count in range(len(values) + 1))
+
+
+def found_after(change, seed):
+    """Return how many commits after a change a step is told of near it."""
+    draw = random.Random(seed)
+    values = white(draw, 40) + [x * (1 + change) for x in white(draw, 15)]
+    return next(
+        (
+            count - 40
+            for count in range(41, 56)
+            if any(abs(step.at - 40) <= 2 for step in steps(values[:count]))
+        ),
+        math.inf,
+    )
+
+
+@pytest.mark.parametrize("change", [0.05, -0.05])
+def test_a_step_of_five_noises_is_found_within_five_commits_nearly_always(change):
+    """In 18 of 20 series at least, up and down."""
+    late = [seed for seed in range(20) if found_after(change, seed) > 5]
+    assert len(late) <= 2
+
+
+def test_a_step_says_where_and_how_much():
+    """Its change is a share of the level before."""
+    draw = random.Random(3)
+    (step,) = steps(white(draw, 50) + [2 * x for x in white(draw, 50)])
+    assert step.at == 50
+    assert step.change == pytest.approx(1.0, abs=0.02)
+    assert step.noise < 0.01
+
+
+def test_a_regression_and_its_repair_are_two_steps():
+    """One up, one down."""
+    draw = random.Random(4)
+    values = [x * level for level in (1.0, 1.1, 1.0) for x in white(draw, 30)]
+    assert [(s.at, s.change > 0) for s in steps(values)] == [(30, True), (60, False)]
+
+
+def test_a_single_outlier_is_no_step():
+    """However far it is."""
+    values = white(random.Random(5), 60)
+    values[40] *= 3
+    assert steps(values) == []
+
+
+def test_equal_times_are_one_segment():
+    """It has no noise."""
+    assert steps([7.0] * 30) == []
+    (only,) = segments([7.0] * 30)
+    assert (only.first, only.stop, only.level, only.noise) == (
+        0,
+        30,
+        pytest.approx(7),
+        0,
+    )
+
+
+def test_a_noiseless_step_is_found():
+    """Nothing is divided by its noise."""
+    (step,) = steps([1.0] * 10 + [1.2] * 10)
+    assert (step.at, step.change) == (10, pytest.approx(0.2))
+
+
+@pytest.mark.parametrize("values", [[], [1.0], [1.0, 2.0], [1.0, 1.0, 2.0, 2.0]])
+def test_a_few_points_say_nothing(values):
+    """None of them raises."""
+    assert steps(values) == []
+
+
+@pytest.mark.parametrize("bad", [0.0, -1.0, math.nan, math.inf])
+def test_what_is_no_time_is_refused(bad):
+    """It has no logarithm."""
+    with pytest.raises(ValueError, match="above 0"):
+        steps([1.0, bad])
+
+
+@given(st.lists(st.floats(1e-3, 1e9), min_size=1, max_size=40), st.floats(1e-3, 1e3))
+def test_segments_cover_the_series_and_do_not_depend_on_the_unit(values, unit):
+    """Nanoseconds or seconds."""
+    found = segments(values)
+    assert [s.first for s in found] == [0, *(s.stop for s in found)][:-1]
+    assert found[-1].stop == len(values)
+    scaled = segments([unit * value for value in values])
+    assert sum(map(len, scaled)) == len(values)
