@@ -1,23 +1,17 @@
-"""A case ready to be weighed, and what a process weighs with."""
+"""A case ready to be weighed."""
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from steelyard import cold, inputs, ledger, work
+from steelyard import inputs, work
 from steelyard.benchmark import Case
 from steelyard.buffers import Buffers
 from steelyard.checking import Expectation, replay
-from steelyard.clocks import Clock
-from steelyard.clocks.host import HostClock
-from steelyard.clocks.native import NativeClock
-from steelyard.mode import Mode
 from steelyard.settings import Settings
 from steelyard.trial import METHOD_VERSION
-from steelyard_device import cpu
 
 
 class PreparedCase:
@@ -74,34 +68,3 @@ class PreparedCase:
         self._expected.check_buffers(self.buffers)
         results = self.description.results
         replay(self.work.launch, self.buffers, results, launches)
-
-
-class Scale:
-    """What one process weighs with: its clocks and its way to make caches cold."""
-
-    def __init__(self, flush_bytes: int | None = None) -> None:
-        self.host = HostClock()
-        self._flush_bytes = flush_bytes
-
-    @functools.cached_property
-    def flush(self) -> cpu.Flush:
-        """A flush of the size that is known, or calibrated on first use."""
-        if self._flush_bytes is not None:
-            return cpu.Flush(self._flush_bytes)
-        return cold.calibrated()
-
-    @functools.cached_property
-    def last_level_cache(self) -> int:
-        """Bytes of the largest cache."""
-        return cold.last_level_cache()
-
-    @functools.cached_property
-    def empty_call(self) -> float:
-        """Median nanoseconds of calling an empty Python function once."""
-        return ledger.per_call(work.CallableWork(lambda: None).launch)
-
-    def clock(self, weighed: work.Work, mode: Mode) -> Clock:
-        """Return the clock nearest to what the mode asks about."""
-        if mode.quantity == "kernel" and isinstance(weighed, work.NativeWork):
-            return NativeClock(weighed)
-        return self.host

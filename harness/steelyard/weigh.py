@@ -17,7 +17,8 @@ from steelyard.clocks.host import HostClock
 from steelyard.errors import SteelyardError
 from steelyard.mode import Mode
 from steelyard.neighbours import Neighbours
-from steelyard.prepared import PreparedCase, Scale
+from steelyard.prepared import PreparedCase
+from steelyard.scale import Scale
 from steelyard.settings import Settings
 from steelyard.stopping import Stopping
 from steelyard.trial import METHOD_VERSION, Trial

@@ -20,7 +20,8 @@ from steelyard import wire
 from steelyard.benchmark import raised
 from steelyard.errors import SteelyardError
 from steelyard.plan import Turn
-from steelyard.prepared import PreparedCase, Scale
+from steelyard.prepared import PreparedCase
+from steelyard.scale import Scale
 from steelyard.settings import Settings
 from steelyard.trial import Trial
 from steelyard.weigh import failed, weigh
