@@ -6,12 +6,20 @@ its `Function`, pack a `Launch`.
 
 from __future__ import annotations
 
-from steelyard_device.cuda.device import Context, Device, context, device, devices
+from steelyard_device.cuda.device import (
+    Context,
+    Device,
+    Stream,
+    beside,
+    context,
+    device,
+    devices,
+)
 from steelyard_device.cuda.driver import CUDAError
 from steelyard_device.cuda.events import Event
 from steelyard_device.cuda.graph import Graph
 from steelyard_device.cuda.launch import Launch, Rotation
-from steelyard_device.cuda.memory import ALIGNMENT, Buffer, SharedWords, copy_of
+from steelyard_device.cuda.memory import ALIGNMENT, Buffer, SharedWords, View, copy_of
 from steelyard_device.cuda.module import Attributes, Function, Module, load
 from steelyard_device.cuda.probes import BlockedPair, Delay, Flush, Spin, null
 
@@ -33,6 +41,9 @@ __all__ = [
     "Rotation",
     "SharedWords",
     "Spin",
+    "Stream",
+    "View",
+    "beside",
     "context",
     "copy_of",
     "device",
