@@ -50,12 +50,10 @@ _LENT: dict[int, Any] = {}
 """What others hold, by the address of its description: kept until they are done."""
 
 
-@_DELETER
 def _given_back(address: int, lent: dict[int, Any] = _LENT) -> None:
     lent.pop(address, None)
 
 
-_CAPSULE_DELETER = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
 _is_ours = ctypes.pythonapi.PyCapsule_IsValid
 _is_ours.argtypes = (ctypes.c_void_p, ctypes.c_char_p)
 _pointer = ctypes.pythonapi.PyCapsule_GetPointer
@@ -65,7 +63,6 @@ _pointer.argtypes, _pointer.restype = (
 )
 
 
-@_CAPSULE_DELETER
 def _dropped(
     capsule: int,
     lent: dict[int, Any] = _LENT,
@@ -78,12 +75,14 @@ def _dropped(
         lent.pop(pointer(capsule, name), None)
 
 
-_new_capsule = ctypes.pythonapi.PyCapsule_New
-_new_capsule.argtypes = (ctypes.c_void_p, ctypes.c_char_p, _CAPSULE_DELETER)
-_new_capsule.restype = ctypes.py_object
-
-for _callback in (_given_back, _dropped):  # tensors may outlive the modules' names
+_GIVEN_BACK: Final = _DELETER(_given_back)
+_DROPPED: Final = _DELETER(_dropped)
+for _callback in (_GIVEN_BACK, _DROPPED):  # tensors may outlive the modules' names
     ctypes.pythonapi.Py_IncRef(ctypes.py_object(_callback))
+
+_new_capsule = ctypes.pythonapi.PyCapsule_New
+_new_capsule.argtypes = (ctypes.c_void_p, ctypes.c_char_p, _DELETER)
+_new_capsule.restype = ctypes.py_object
 
 
 def capsule(
@@ -108,7 +107,7 @@ def capsule(
         ctypes.cast(strides, ctypes.POINTER(ctypes.c_int64)),
         0,
     )
-    managed = _Managed(tensor, None, _given_back)
+    managed = _Managed(tensor, None, _GIVEN_BACK)
     at = ctypes.addressof(managed)
     _LENT[at] = (managed, lengths, strides, owner)
-    return _new_capsule(at, _NAME, _dropped)
+    return _new_capsule(at, _NAME, _DROPPED)
