@@ -10,8 +10,9 @@ from typing import Any
 
 from steelyard import mode as modes
 from steelyard import stats
-from steelyard.doubts import WIDE, Doubt
+from steelyard.doubts import ABOVE, WIDE, Doubt
 from steelyard.errors import SteelyardError
+from steelyard.peaks import Peak
 from steelyard.stats import Estimate, Summary
 from steelyard.trial import Trial
 
@@ -30,6 +31,8 @@ class Row:
     errors: tuple[str, ...] = ()
     relative: Estimate | None = None
     """Time over that of the reference case, paired within blocks."""
+    peak: Peak | None = None
+    """Its share of what this machine was measured to do at most, where that is known."""
 
     @property
     def benchmark(self) -> str:
@@ -60,7 +63,23 @@ class Row:
             found.add(Doubt.UNSETTLED)
         if len(self.trials) == 1:
             found.add(Doubt.ONE_BLOCK)
+        if self.peak is not None and self.peak.share > ABOVE:
+            found.add(Doubt.ABOVE_PEAK)
         return tuple(sorted(found))
+
+    @property
+    def processor_time(self) -> float:
+        """Nanoseconds of processor time of the process for each launch."""
+        spent = [c for t in self.trials for c in t.samples.cpu]
+        return sum(spent) / max(
+            1, sum(n for t in self.trials for n in t.samples.launches)
+        )
+
+    def energy(self, name: str) -> float | None:
+        """Return ``watts`` or ``joules_per_launch``, the mean of the blocks with it."""
+        each = [t.extra.get("energy", {}).get(name) for t in self.trials]
+        known = [value for value in each if isinstance(value, (int, float))]
+        return sum(known) / len(known) if known else None
 
     def histogram(self) -> str:
         """All windows of all blocks in one line of bars."""
