@@ -1,4 +1,4 @@
-"""What a limit of registers buys (compiler thread of seeds/004): a table, not an opinion.
+"""What a limit of registers buys (Fuser#383), as a table.
 
 The best schedules of bias_layernorm by the model, each compiled with several limits:
 fewer registers mean more blocks on a multiprocessor, and from some point on spills. The
@@ -39,9 +39,10 @@ class Candidate:
     def schedule(self, target: str, *specs: Any) -> Schedule:
         """Return the schedule for arrays (or shapes and dtypes) on a target."""
         program = simplify(self.kernel.program(*specs))
-        ranked = strategies.rank(program, device(parse(target)))
+        ranked: list[Any] = strategies.rank(program, device(parse(target)))
         distinct = list(dict.fromkeys(replace(one, registers=0) for one, _ in ranked))
-        return replace(distinct[self.rank - 1], registers=self.registers)
+        chosen: Schedule = replace(distinct[self.rank - 1], registers=self.registers)
+        return chosen
 
     def bind(self, *arrays: Any, **keywords: Any) -> Any:
         """Bind the kernel under the schedule."""
