@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
-from steelyard import discovery, lock, npy, runner
+from steelyard import discovery, gpu, lock, machine, npy, runner
 from steelyard import mode as modes
 from steelyard import plan as plans
 from steelyard import run as runs
@@ -87,18 +87,23 @@ class Outcome:
         return UNRESOLVED if self.missing else FINE
 
 
-def planned(asked: Asked, seed: int) -> tuple[Turn, ...]:
+def planned(asked: Asked, seed: int) -> tuple[tuple[Turn, ...], str]:
     """Return the turns of a run; nothing is allocated and nothing runs.
 
+    Beside them a sentence on the cases that are left out for want of a GPU.
+
     Raises:
-        SteelyardError: something asked for does not exist or cannot be read.
+        SteelyardError: something asked for does not exist or cannot be read, or no
+            case can run here.
     """
     runs.check_tags(asked.tags)
     words = [word for text in asked.modes for word in text.split(",")]
     chosen = [modes.parse(word) for word in words] or None
-    cases = find(asked.places, asked.pattern, asked.overrides)
+    cases, left = gpu.able(find(asked.places, asked.pattern, asked.overrides))
+    if not cases:
+        raise SteelyardError(left)
     _check_inputs(read_inputs(asked.inputs), cases)
-    return plans.plan(cases, _once(chosen), asked.blocks, seed)
+    return plans.plan(cases, _once(chosen), asked.blocks, seed), left
 
 
 def _check_inputs(files: Mapping[str, str], cases: Sequence[Case]) -> None:
@@ -176,18 +181,41 @@ def _input(text: str) -> tuple[str, str]:
 
 
 def settings(
-    chosen: Config, asked: Asked, *, check: bool, allocations: bool
+    chosen: Config,
+    asked: Asked,
+    *,
+    check: bool,
+    allocations: bool,
+    energy: bool = False,
 ) -> Settings:
-    """Return how the run measures."""
+    """Return how the run measures; which GPU it uses is `on_gpu`'s to find."""
     return Settings(
         seed=chosen.seed,
         budget=chosen.budget,
         precision=chosen.precision,
         timeout=chosen.timeout,
         inputs=read_inputs(asked.inputs),
+        clock=chosen.clock,
         check=check,
         allocations=allocations,
+        energy=energy,
     )
+
+
+def on_gpu(
+    turns: Sequence[Turn], how: Settings, chosen: Config
+) -> tuple[Settings, dict[str, Any]]:
+    """Return the settings with a GPU, and its facts; neither where no case needs one.
+
+    Raises:
+        SteelyardError: there is no such GPU.
+    """
+    if not any(
+        gpu.needed(case) for case in {t.case.id: t.case for t in turns}.values()
+    ):
+        return how, {}
+    index = gpu.choose(chosen.gpu)
+    return replace(how, gpu=index), gpu.facts(index)
 
 
 def weigh(
@@ -196,20 +224,23 @@ def weigh(
     asked: Asked,
     store_url: str,
     *,
+    device: Mapping[str, Any] | None = None,
     on_start: Callable[[Run], None],
     on_turn: Callable[[Turn], None],
 ) -> Outcome:
     """Measure under the machine's lock and store every trial as it arrives.
 
     Ctrl-C and a store that fills up end the run; the outcome has every trial that was
-    measured, also one that could not be stored.
+    measured, also one that could not be stored. ``device`` has the facts of the GPU.
 
     Raises:
         SteelyardError: another run measures, or the store cannot be opened.
     """
     with lock.measuring(asked.wait), Store.open(store_url) as store:
         facts = asdict(how) | {"blocks": asked.blocks, "turns": len(turns)}
-        outcome = Outcome(runs.new(runs.command(), facts, asked.tags), turns)
+        around = machine.describe() | ({"gpu": dict(device)} if device else {})
+        begun = runs.new(runs.command(), facts, asked.tags, around)
+        outcome = Outcome(begun, turns)
         store.begin(outcome.run)
 
         def keep(trial: Trial) -> None:

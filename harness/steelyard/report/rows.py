@@ -9,10 +9,11 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from steelyard import mode as modes
-from steelyard import stats
+from steelyard import peaks, stats
 from steelyard.doubts import ABOVE, WIDE, Doubt
 from steelyard.errors import SteelyardError
 from steelyard.peaks import Peak
+from steelyard.run import Run
 from steelyard.stats import Estimate, Summary
 from steelyard.trial import Trial
 
@@ -77,7 +78,7 @@ class Row:
 
     def energy(self, name: str) -> float | None:
         """Return ``watts`` or ``joules_per_launch``, the mean of the blocks with it."""
-        each = [t.extra.get("energy", {}).get(name) for t in self.trials]
+        each = [t.extra.get("gpu", {}).get("energy", {}).get(name) for t in self.trials]
         known = [value for value in each if isinstance(value, (int, float))]
         return sum(known) / len(known) if known else None
 
@@ -183,6 +184,32 @@ def paired_ratio(new: Sequence[Trial], base: Sequence[Trial]) -> Estimate | None
     if not pairs or min(min(n.value, b.value) for n, b in pairs) <= 0:
         return None
     return stats.ratio([n for n, _ in pairs], [b for _, b in pairs])
+
+
+def with_peaks(made: Sequence[Row], run: Run) -> list[Row]:
+    """Add to each row of a kernel on a GPU how near it came to the run's peaks."""
+    table = run.machine.get("gpu", {}).get("peaks", {})
+    return [replace(r, peak=peak(r.trials, r.estimate, table)) for r in made]
+
+
+def peak(
+    trials: Sequence[Trial], estimate: Estimate | None, table: Mapping[str, Any]
+) -> Peak | None:
+    """Return how near an estimate came to peaks; None of what is no GPU's kernel."""
+    if not trials or estimate is None:
+        return None
+    last = trials[-1]
+    quantity, cache = (*last.mode.split("/"), "")[:2]
+    if "gpu" not in last.extra or quantity != "kernel":
+        return None
+    return peaks.nearest(
+        table,
+        estimate.value,
+        cache=cache,
+        nbytes=last.facts.get("bytes") or 0,
+        operations=last.facts.get("operations") or 0,
+        dtype=str(last.axes.get("dtype", last.facts.get("dtype", ""))),
+    )
 
 
 def reference(points: Iterable[Mapping[str, Any]], text: str) -> tuple[str, str]:
