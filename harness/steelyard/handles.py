@@ -32,9 +32,11 @@ DISTRIBUTIONS: Final[Mapping[str, Mapping[str, float]]] = {
     "lognormal": {"mean": 0.0, "deviation": 1.0},
     "integers": {"low": 0, "high": 100},
     "constant": {"value": 0.0},
+    "pattern": {"period": 64, "mean": 0.0, "deviation": 1.0},
 }
 """Each distribution with its parameters and their defaults. ``lognormal`` is exp of a
-normal; ``integers`` exclude ``high``; ``constant`` has to be asked for by name."""
+normal; ``integers`` exclude ``high``; ``constant`` (zeros by default) has to be asked
+for by name, as has ``pattern``: so many normal values again and again."""
 
 
 @dataclass(frozen=True, slots=True)

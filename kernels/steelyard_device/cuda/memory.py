@@ -124,6 +124,19 @@ class View:
             call(asked, function, to, source, self.nbytes, self.context.stream)
             call(asked, "cuStreamSynchronize", self.context.stream)
 
+    def copy_from(self, source: View) -> None:
+        """Copy as many bytes of the same GPU here, in the stream's order."""
+        if source.nbytes != self.nbytes:
+            raise DeviceError(
+                f"{source.nbytes} bytes were to be copied over {self.nbytes}: take "
+                "arrays of one size."
+            )
+        if self.nbytes:
+            asked, stream = f"copying {self.nbytes} bytes", self.context.stream
+            at, size = source.address, self.nbytes
+            with driver.current(self.context.handle):
+                call(asked, "cuMemcpyDtoDAsync", self.address, at, size, stream)
+
     def fill(self, value: Any) -> None:
         """Set every element to ``value``, in the stream's order."""
         pattern = np.array(value, self.dtype).tobytes()
