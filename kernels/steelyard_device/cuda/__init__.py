@@ -20,7 +20,13 @@ from steelyard_device.cuda.events import Event
 from steelyard_device.cuda.graph import Graph
 from steelyard_device.cuda.launch import Launch, Rotation
 from steelyard_device.cuda.memory import ALIGNMENT, Buffer, SharedWords, View, copy_of
-from steelyard_device.cuda.module import Attributes, Function, Module, load
+from steelyard_device.cuda.module import (
+    Attributes,
+    Function,
+    Module,
+    load,
+    load_again,
+)
 from steelyard_device.cuda.probes import BlockedPair, Delay, Flush, Spin, null
 
 __all__ = [
@@ -49,5 +55,6 @@ __all__ = [
     "device",
     "devices",
     "load",
+    "load_again",
     "null",
 ]

@@ -24,6 +24,11 @@ class Event:
         with driver.current(self.context.handle):
             call("recording an event", "cuEventRecord", self._handle, handle)
 
+    def hold(self, stream: int) -> None:
+        """Have what is submitted to a stream from now on wait for the mark."""
+        with driver.current(self.context.handle):
+            call("ordering two streams", "cuStreamWaitEvent", stream, self._handle, 0)
+
     def wait(self) -> None:
         """Return when the GPU has passed the mark."""
         with driver.current(self.context.handle):

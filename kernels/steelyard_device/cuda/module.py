@@ -6,11 +6,12 @@ import functools
 import hashlib
 import struct
 import threading
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from steelyard_device.cuda import driver
 from steelyard_device.cuda.device import Context
-from steelyard_device.cuda.driver import call
+from steelyard_device.cuda.driver import CUDAError, call
 from steelyard_device.errors import DeviceError
 
 _HEADER = struct.Struct("<16sHHIQQQIHHHHHH")
@@ -111,6 +112,29 @@ def load(context: Context, cubin: bytes) -> Module:
                 handle = int(call(asked, "cuModuleLoadData", cubin))
             loaded[digest] = Module(context, handle, digest)
         return loaded[digest]
+
+
+def load_again(context: Context, cubin: bytes, entry: str) -> Callable[[], None]:
+    """Load a cubin once more, as the first use of an entry does; return what unloads it.
+
+    For whoever asks what loading costs: nothing is launched of it.
+    """
+    check_whole(cubin)
+    asked = f"loading a cubin on {context.device.arch}"
+    with driver.current(context.handle):
+        handle = call(asked, "cuModuleLoadData", cubin)
+        try:
+            function = call(asked, "cuModuleGetFunction", handle, entry.encode())
+            call(asked, "cuFuncLoad", function)
+        except CUDAError:
+            driver.bindings().cuModuleUnload(handle)
+            raise
+
+    def unload() -> None:
+        with driver.current(context.handle):
+            call("unloading a cubin", "cuModuleUnload", handle)
+
+    return unload
 
 
 @functools.cache
