@@ -90,7 +90,7 @@ def parse(log: str) -> tuple[Kernel, ...]:
     for row in csv.DictReader(lines[begin:]):
         _, counted = found.setdefault(row["ID"], (row["Kernel Name"], {}))
         name = ours.get(row["Metric Name"])
-        value = _number(row["Metric Value"])
+        value = _number(row["Metric Value"] or "")  # nothing where the log is cut
         if name is not None and value is not None:
             counted[name] = value * SCALES.get(name, 1.0)
     return tuple(Kernel(name, counted) for name, counted in found.values())
@@ -111,7 +111,7 @@ def total(kernels: Sequence[Kernel]) -> dict[str, float]:
     What was not counted of each is left out.
     """
     found: dict[str, float] = {"kernels": len(kernels)}
-    weights = [kernel.counted.get("time_ns", 1.0) or 1.0 for kernel in kernels]
+    weights = [max(kernel.counted.get("time_ns", 1.0), 1.0) for kernel in kernels]
     for name in METRICS:
         values = [k.counted[name] for k in kernels if name in k.counted]
         if not values or len(values) < len(kernels):
