@@ -51,7 +51,7 @@ class Scale:
         return ledger.per_call(work.CallableWork(lambda: None).launch)
 
     def clock(self, weighed: work.Work, mode: Mode) -> Clock:
-        """Return the clock nearest to what the mode asks about."""
+        """Return the host's clock nearest to what the mode asks about."""
         if mode.quantity == "kernel" and isinstance(weighed, work.NativeWork):
             return NativeClock(weighed)
         return self.host

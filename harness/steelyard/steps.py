@@ -1,0 +1,128 @@
+"""What happens around the windows of a case that a clock of the host reads."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable
+from time import perf_counter_ns
+from typing import Any, Final
+
+from steelyard import sampler, work
+from steelyard.clocks import Clock
+from steelyard.mode import Mode
+from steelyard.prepared import PreparedCase
+from steelyard.scale import Scale
+from steelyard.settings import Settings
+from steelyard.stopping import Stopping
+from steelyard.windows import window_of
+
+TRIAL_BUDGET: Final = 0.08
+"""Seconds of sampling in one trial unless the run has a budget: four blocks of it give a
+median of 100 us kernels to a few per mille, and a suite of 100 rows in a minute."""
+
+
+def called(
+    prepared: PreparedCase,
+    mode: Mode,
+    scale: Scale,
+    clock: Clock,
+    settings: Settings,
+    *,
+    record: sampler.Record,
+    seed: int,
+) -> dict[str, Any]:
+    """Sample windows that a clock of the host reads; return what is told beside."""
+    steps, stopping = _steps(prepared, mode, scale, clock, settings)
+    sampler.sample(steps, record, seed)
+    extra: dict[str, Any] = {"settled": stopping.settled}
+    if mode.cache == "cold" and mode.quantity != "build":
+        if isinstance(prepared.work, work.DeviceWork):
+            extra["l2_flush_bytes"] = scale.on(prepared.work.context).flush.nbytes
+        else:
+            extra["flush_bytes"] = scale.flush.nbytes
+    return extra
+
+
+def stopping_of(settings: Settings, launches: int, quantum: float) -> Stopping:
+    """Return what ends a trial whose windows have so many launches."""
+    budget = int((settings.budget or TRIAL_BUDGET) * 1e9)
+    return Stopping(settings.precision, budget, perf_counter_ns, launches, quantum)
+
+
+def _steps(
+    prepared: PreparedCase, mode: Mode, scale: Scale, clock: Clock, settings: Settings
+) -> tuple[sampler.Steps, Stopping]:
+    window, unit = window_of(prepared, mode, clock)
+
+    def fresh(count: int) -> tuple[int, int]:
+        prepared.buffers.restore()
+        return window(count)
+
+    settle = _settling(prepared, mode, scale)
+    count, short = _warmed_up(fresh, mode, clock)
+    stopping = stopping_of(settings, count * unit, clock.facts.quantum)
+    warms = short and not prepared.buffers.updates and mode.quantity != "build"
+
+    def touch() -> None:
+        if warms:
+            prepared.work.launch(1)
+            prepared.work.wait()
+
+    def check(launches: int) -> None:
+        if mode.quantity != "build" and mode.flavour != "allocated":
+            prepared.check(launches)
+
+    return (
+        sampler.Steps(
+            restore=prepared.buffers.restore,
+            touch=touch,
+            settle=settle,
+            window=window,
+            count=count,
+            unit=unit,
+            finished=stopping.finished,
+            poison=prepared.buffers.poison,
+            check=check,
+        ),
+        stopping,
+    )
+
+
+def _settling(prepared: PreparedCase, mode: Mode, scale: Scale) -> Callable[[], None]:
+    """Return what makes caches cold, where that is asked for, and threads ready.
+
+    Before a window of the host's clock nothing may be left for a GPU to do.
+    """
+    weighed = prepared.work
+    cold = mode.cache == "cold" and mode.quantity != "build"
+    flush: Callable[[], None]
+    if isinstance(weighed, work.DeviceWork):
+        ready, flush = weighed.wait, scale.on(weighed.context).flush
+    else:
+        ready = weighed.ready
+        # Calibrated now, not in the first sample's time.
+        flush = scale.flush if cold else ready
+    if not cold:
+        return ready
+
+    def settle() -> None:
+        flush()
+        ready()
+
+    return settle
+
+
+def _warmed_up(window: sampler.Window, mode: Mode, clock: Clock) -> tuple[int, bool]:
+    """Run untimed windows; return the units of a timed one, and if a unit is short.
+
+    Afterwards code is loaded, memory touched, and other libraries' threads are up.
+    """
+    if mode.cache == "first":
+        return 1, False
+    window(1)
+    if mode.cache == "cold":
+        return 1, False
+    floor = statistics.median(clock.facts.floor)
+    count = sampler.launches_for(window, clock.facts.quantum, floor)
+    start, stop = window(1)
+    return count, stop - start <= sampler.LONGEST_WARM_UP
