@@ -37,7 +37,7 @@ class Reading:
     """Activities of the GPU in the window; 0 where the clock does not see them."""
 
 
-class Expired(BenchmarkError):
+class Expired(BenchmarkError):  # noqa: N818 # what became of the spin  # noqa: N818 # what happened, not what it is
     """The host filled a queue later than its spin would wait."""
 
 

@@ -16,7 +16,7 @@ from steelyard_device.cuda.device import (
     devices,
 )
 from steelyard_device.cuda.driver import CUDAError
-from steelyard_device.cuda.events import Event
+from steelyard_device.cuda.events import Event, EventPair
 from steelyard_device.cuda.graph import Graph
 from steelyard_device.cuda.launch import Launch, Rotation
 from steelyard_device.cuda.memory import ALIGNMENT, Buffer, SharedWords, View, copy_of
@@ -27,10 +27,11 @@ from steelyard_device.cuda.module import (
     load,
     load_again,
 )
-from steelyard_device.cuda.probes import BlockedPair, Delay, Flush, Spin, null
+from steelyard_device.cuda.probes import QUEUE, BlockedPair, Delay, Flush, Spin, null
 
 __all__ = [
     "ALIGNMENT",
+    "QUEUE",
     "Attributes",
     "BlockedPair",
     "Buffer",
@@ -39,6 +40,7 @@ __all__ = [
     "Delay",
     "Device",
     "Event",
+    "EventPair",
     "Flush",
     "Function",
     "Graph",

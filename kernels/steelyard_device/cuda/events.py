@@ -51,3 +51,16 @@ class Event:
                 asked, "cuEventElapsedTime", before._handle, self._handle
             )
         return milliseconds * 1e6
+
+
+class EventPair:
+    """Two marks round what is measured, and the time between them."""
+
+    __slots__ = ("after", "before")
+
+    def __init__(self, context: Context) -> None:
+        self.before, self.after = Event(context), Event(context)
+
+    def nanoseconds(self) -> float:
+        """Return the nanoseconds between the two, both passed."""
+        return self.after.since(self.before)

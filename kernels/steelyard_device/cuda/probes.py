@@ -142,6 +142,7 @@ class Delay:
         function = _function(context, "steelyard_delay")
         slots = (turns, self._marks.address)
         self._launch = Launch(function, slots, grid=1, block=1, stream=stream)
+        self.context, self.stream = context, self._launch.stream
         self.launch, self.window = self._launch.launch, self._launch.window
         self.wait = self._launch.wait
 
