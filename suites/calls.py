@@ -14,6 +14,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from steelyard import forms
 from steelyard_device import cuda
 from steelyard_device.cuda import driver
 
@@ -69,7 +70,11 @@ class Calls:
         """Return the work of calling it on these arrays; ``out`` is what comes of it."""
         context = context_of(out)
         call = _caller(self.function, arrays, out, context, self.result)
-        return Program(call, context, {"synchronises": self.waits}, waits=self.waits)
+        waits = self.waits or self.result == "allocated"  # as giving memory back does
+        facts: dict[str, Any] = {"synchronises": True} if waits else {}
+        if not isinstance(out, cuda.View):
+            facts["library"] = forms.adopted("torch")
+        return Program(call, context, facts, waits=self.waits)
 
     def __call__(self, *arrays: Any, out: Any) -> None:
         """Call it once on the result that is there."""
