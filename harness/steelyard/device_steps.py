@@ -66,7 +66,8 @@ def queued(
         read, left_out = beside(steps, others, mode, each, windows)
         extra |= {"clocks": read, "clocks_left_out": left_out}
     if gpu_state.wants_energy(settings, prepared.case.axes):
-        extra["energy"] = gpu_state.energy(weighed.context, weighed, each)
+        metered = gpu_state.energy(weighed.context, weighed, each)
+        extra |= {"energy": metered} if metered else {}
     return extra
 
 

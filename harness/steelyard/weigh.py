@@ -83,8 +83,8 @@ def weigh(
         taken.error = f"the work raised {raised(failure)}"
     extra = taken.extra
     if gpu:
-        energy = {"energy": extra.pop("energy", None)}
-        extra["gpu"] = gpu_state.after(gpu, before) | energy
+        metered = {"energy": extra.pop("energy")} if "energy" in extra else {}
+        extra["gpu"] = gpu_state.after(gpu, before) | metered
     extra["neighbours"] = others.busy()
     extra["mhz"].append(machine.clock_mhz())
     extra["wall_ns"] = perf_counter_ns() - began
@@ -212,7 +212,8 @@ def _ledger(taken: _Weighing) -> dict[str, float]:
     )
     allocated = taken.mode.flavour == "allocated"
     if isinstance(weighed, work.DeviceWork):
-        clock, *_ = taken.scale.on(weighed.context).clocks(taken.settings.clock)
+        # CUPTI's hooks would make all later calls of this process slower.
+        clock, *_ = taken.scale.on(weighed.context).clocks("events")
         parts = device_ledger.parts(
             described, buffers, weighed, clock, allocated=allocated
         )
