@@ -80,6 +80,12 @@ def missing() -> str | None:
     return None
 
 
+def now() -> int:
+    """Read the clock that activities are told in, nanoseconds; raises as `Recorder`."""
+    read: int = _session().cupti.get_timestamp()
+    return read
+
+
 class Recorder:
     """Records what is submitted in windows, in all streams and from all threads.
 
