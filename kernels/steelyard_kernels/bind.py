@@ -281,15 +281,6 @@ def launch_of(built: Built, slots: Sequence[int]) -> cpu.Launch:
     return cpu.Launch(built.function, slots, threads_of(built))
 
 
-def result(convention: Convention, arrays: Sequence[Array]) -> Result:
-    """Return the outputs as the function returned them: one, a tuple or by name."""
-    if convention.form == "one":
-        return arrays[convention.outputs[0]]
-    if convention.form == "tuple":
-        return tuple(arrays[number] for number in convention.outputs) or None
-    return {convention.names[number]: arrays[number] for number in convention.outputs}
-
-
 class BoundKernel:
     """A kernel with its arguments, ready to run: the work a harness measures.
 

@@ -13,8 +13,7 @@ import threading
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, TypeAlias
 
 from steelyard_device import cuda
 from steelyard_kernels import bind as binding
@@ -50,8 +49,7 @@ class Conventions(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
-class Packed:
+class Packed(NamedTuple):
     """The arguments of one launch, checked; `others` are streams that use them too."""
 
     convention: Convention
@@ -59,6 +57,7 @@ class Packed:
     stream: int
     others: frozenset[int]
     arrays: tuple[Placed, ...]
+    addresses: list[int]
     scalars: Mapping[str, float]
 
     @property
@@ -68,8 +67,7 @@ class Packed:
 
     def slots(self) -> list[int]:
         """Return the words of the launch's slots."""
-        addresses = [each.address for each in self.arrays]
-        return binding.packed(self.convention, addresses, self.scalars)
+        return binding.packed(self.convention, self.addresses, self.scalars)
 
 
 def function_of(built: Built, context: cuda.Context) -> cuda.Function:
@@ -100,7 +98,7 @@ class Calls:
         conventions: Conventions,
         rebuild: Callable[..., Built | Failed],
     ) -> None:
-        self.known: dict[tuple[int, ...], Remembered] = {}
+        self.known: dict[Key, Remembered] = {}
         self._signature = signature
         self._conventions = conventions
         self._rebuild = rebuild
@@ -116,11 +114,16 @@ class Calls:
     ) -> Result:
         """Run once, in the order of the arrays' streams."""
         packed = self._packed(arrays, out, None, None, scalars)
-        with ordered(packed.context, packed.stream, packed.others):
-            self._caller(packed).launch(packed)
-        if not scalars:
-            self._remember(arrays, out, packed)
-        return binding.result(packed.convention, packed.given)
+        caller = self._caller(packed)
+        if packed.others:
+            with ordered(packed.context, packed.stream, packed.others):
+                caller.launch(packed.addresses, packed.scalars)
+        else:
+            caller.launch(packed.addresses, packed.scalars)
+            if is_ours(arrays, out, packed.convention):
+                self._remember(arrays, out, packed, caller)
+        result: Result = packed.convention.result(packed.given)
+        return result
 
     def bind(
         self,
@@ -132,8 +135,9 @@ class Calls:
     ) -> CudaKernel:
         """Check the arguments and pack them for a stream, by default the arrays'."""
         packed = self._packed(arrays, out, schedule, stream, scalars)
-        with ordered(packed.context, packed.stream, packed.others):
-            pass  # what was under way when they were bound; later the caller orders
+        if packed.others and stream is None:
+            with ordered(packed.context, packed.stream, packed.others):
+                pass  # what was under way by now; from here on the caller orders
         specs = [(each.shape, each.dtype) for each in packed.arrays[: len(arrays)]]
         built = packed.convention.built
         again = functools.partial(
@@ -180,7 +184,7 @@ class Calls:
         if stream is None:
             stream = streams.pop() if len(streams) == 1 else context.stream
         others = frozenset(streams - {stream})
-        return Packed(convention, context, stream, others, every, values)
+        return Packed(convention, context, stream, others, every, addresses, values)
 
     def _caller(self, packed: Packed) -> Caller:
         """Return what calls of one build on one stream share."""
@@ -190,18 +194,36 @@ class Calls:
             caller = self._callers[key] = Caller(packed)
         return caller
 
-    def _remember(self, arrays: tuple[Any, ...], out: Outputs, packed: Packed) -> None:
-        """Keep a launch of these very arrays, if they are ours: those never change."""
-        fresh = len(packed.convention.fresh)
-        given = arrays if out is None else (*arrays, out)
-        if packed.others or len(given) != len(packed.arrays) or fresh > 1:
-            return
-        if not all(isinstance(each, cuda.View) for each in given):
-            return
-        if len(self.known) >= REMEMBERED:
-            self.known.clear()
-        key = (id(out), *map(id, arrays))
-        self.known[key] = Remembered(packed, given, self.known, key)
+    def _remember(
+        self, arrays: tuple[Any, ...], out: Outputs, packed: Packed, caller: Caller
+    ) -> None:
+        """Keep a launch of these very arrays as long as all of them live."""
+        known = self.known
+        if len(known) >= REMEMBERED:
+            known.clear()
+        ids = tuple(map(id, arrays))
+        key: Key = ids if out is None else (id(out), ids)
+
+        def forget(_: object) -> None:
+            known.pop(key, None)
+
+        watched = [weakref.ref(each.given, forget) for each in packed.arrays]
+        values = binding.scalar_values(self._signature, {}) if packed.scalars else {}
+        packed = packed._replace(scalars=values)
+        known[key] = Remembered(packed, caller, self._signature, watched)
+
+
+Key: TypeAlias = "tuple[int, ...] | tuple[int, tuple[int, ...]]"
+"""Identities of a call's arrays; where an output was given, behind its own."""
+
+
+def is_ours(arrays: tuple[Any, ...], out: Outputs, convention: Convention) -> bool:
+    """Say whether a call's arrays are all there and all ours: those never change."""
+    if out is None:
+        given, lacking = arrays, len(convention.fresh)
+    else:
+        given, lacking = (*arrays, out), len(convention.fresh) - 1
+    return not lacking and all(isinstance(each, cuda.View) for each in given)
 
 
 class Remembered:
@@ -210,29 +232,28 @@ class Remembered:
     The arrays are not kept: with the first of them that is dropped this is forgotten.
     """
 
-    __slots__ = ("_convention", "_launch", "_watched")
+    __slots__ = ("_addresses", "_caller", "_launch", "_rest", "_result")
 
     def __init__(
-        self,
-        packed: Packed,
-        arrays: Sequence[Any],
-        known: dict[tuple[int, ...], Remembered],
-        key: tuple[int, ...],
+        self, packed: Packed, caller: Caller, signature: Signature, watched: object
     ) -> None:
-        def forget(_: object) -> None:
-            known.pop(key, None)
-
-        self._watched = [weakref.ref(array, forget) for array in arrays]
-        self._convention = packed.convention
-        self._launch = launch_of(
+        self._result, self._caller = packed.convention.result, caller
+        self._addresses, self._rest = packed.addresses, (signature, watched)
+        launch = launch_of(
             packed.convention.built, packed.context, packed.stream, packed.slots()
         )
+        self._launch = launch.launch
 
-    def __call__(self, arrays: tuple[Any, ...], out: Outputs) -> Result:
-        """Run once more."""
-        self._launch.launch()
-        every = arrays if out is None else (*arrays, out)
-        return binding.result(self._convention, every)
+    def run(
+        self, arrays: tuple[Any, ...], out: Outputs, scalars: Mapping[str, float]
+    ) -> Any:
+        """Run once more, with scalars of this call."""
+        if scalars:
+            values = binding.scalar_values(self._rest[0], scalars)
+            self._caller.launch(self._addresses, values)
+        else:
+            self._launch()
+        return self._result(arrays if out is None else (*arrays, out))
 
 
 class Caller:
@@ -249,18 +270,19 @@ class Caller:
         self._layout = struct.Struct("<" + "".join(_LAID[s.code] for s in binary.slots))
         self._lock = threading.Lock()
 
-    def launch(self, packed: Packed) -> None:
+    def launch(self, addresses: Sequence[int], scalars: Mapping[str, float]) -> None:
         """Run once with these arguments."""
-        words: list[float] = list(self._convention.words)
-        for place, number in self._convention.addressed:
-            words[place] = packed.arrays[number].address
-        for place, name, _ in self._convention.scalars:
-            words[place] = packed.scalars[name]
+        convention = self._convention
+        words: list[float] = list(convention.words)
+        for place, number in convention.addressed:
+            words[place] = addresses[number]
+        for place, name, _ in convention.scalars:
+            words[place] = scalars[name]
         with self._lock:  # nobody else packs before the driver has copied them
             try:
                 self._layout.pack_into(self._launch.words, 0, *words)
             except (struct.error, OverflowError):
-                packed.slots()  # says which scalar does not fit
+                binding.packed(convention, addresses, scalars)  # says what does not fit
                 raise
             self._launch.launch()
 
@@ -340,9 +362,6 @@ def ordered(
     context: cuda.Context, stream: int, others: frozenset[int]
 ) -> Iterator[None]:
     """Have a stream wait for others, and then them for what is submitted meanwhile."""
-    if not others:
-        yield
-        return
     mark = cuda.Event(context)
     for other in others:
         mark.record(other)

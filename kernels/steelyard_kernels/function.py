@@ -41,7 +41,7 @@ from steelyard_kernels.trace import Spec, signature, trace
 LINE = 64  # bytes; outputs that start on a multiple may be streamed to
 
 if TYPE_CHECKING:
-    from steelyard_kernels.cuda_bind import Calls, CudaKernel, Remembered
+    from steelyard_kernels.cuda_bind import Calls, CudaKernel, Key, Remembered
     from steelyard_kernels.facts import TargetBuild
 
 
@@ -59,7 +59,7 @@ class KernelFunction:
         self._builds: dict[object, Built | Failed] = {}
         self._conventions: dict[object, Convention] = {}  # of builds, by the same keys
         self._calls: Calls | None = None  # on GPUs, from the first on
-        self._known: dict[tuple[int, ...], Remembered] = {}  # of them, by identities
+        self._known: dict[Key, Remembered] = {}  # of them, by identities
 
     def __repr__(self) -> str:
         return f"<kernel {self.name}({', '.join(self.signature.arrays)})>"
@@ -166,15 +166,18 @@ class KernelFunction:
 
         On a GPU it is submitted in the order of the arrays' stream, and not waited for.
         """
-        if self._known and not scalars:
-            known = self._known.get((id(out), *map(id, arrays)))
+        if self._known:
+            ids = tuple(map(id, arrays))
+            known = self._known.get(ids if out is None else (id(out), ids))
             if known is not None:
-                return known(arrays, out)
+                done: Result = known.run(arrays, out, scalars)
+                return done
         if arrays and type(arrays[0]) is not np.ndarray and binding.on_gpu(arrays[0]):
             return self._on_gpus().call(arrays, out, scalars)
         convention, every, slots = self._packed(arrays, out, None, scalars)
         binding.launch_of(convention.built, slots).launch()
-        return binding.result(convention, every)
+        result: Result = convention.result(every)
+        return result
 
     def _on_gpus(self) -> Calls:
         """Return what is known of calls on GPUs."""
