@@ -9,6 +9,7 @@ import click
 
 from steelyard.cli_options import (
     columns_option,
+    gpu_option,
     measuring_options,
     overrides_option,
     pattern_option,
@@ -72,8 +73,9 @@ def run(
     if every and asked["clock"]:
         raise SteelyardError("--clock and --clocks exclude each other: give one.")
     asked["clock"] = every or asked["clock"]
-    keys = ("seed", "budget", "precision", "blocks", "timeout", "store", "gpu", "clock")
-    flags = {key: asked.pop(key) for key in keys} | {"suites": paths or None}
+    flags = {key: asked.pop(key) for key in config.READERS.keys() & asked} | {
+        "suites": paths or None
+    }
     chosen = config.load(flags)
     request = session.Asked(places=_places(chosen), blocks=chosen.blocks, **asked)
     settings = session.settings(
@@ -307,6 +309,26 @@ def import_(files: Sequence[IO[bytes]], store: str | None) -> None:
                 f"run {loaded.uid[:8]}: {loaded.added} trials added, {loaded.present} "
                 "were already here"
             )
+
+
+@main.command()
+@click.option("--again", is_flag=True, help="Measure them again.")
+@gpu_option
+def peaks(*, again: bool, gpu: str | None) -> None:
+    """Show what a GPU does at most: copies by size, operations by dtype.
+
+    They are measured once for each GPU and driver, and kept.
+    """
+    from steelyard import config, lock, peak_measuring
+    from steelyard import gpu as gpus
+    from steelyard.report import peaks_table, tables
+
+    index = gpus.choose(config.load({"gpu": gpu}).gpu)
+    table = gpus.facts(index)["peaks"]
+    if again or not table:
+        with lock.measuring():
+            table = peak_measuring.in_its_process(index)
+    tables.console().print(*peaks_table.page(table), sep="\n")
 
 
 @main.command()

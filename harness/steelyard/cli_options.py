@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from steelyard.config import ALL, CLOCKS
+from steelyard.config import ALL, AUTO, CLOCKS, OFF
 
 store_option = click.option(
     "--store",
@@ -28,6 +28,12 @@ relative_option = click.option(
     "--relative-to",
     metavar="AXIS=VALUE",
     help="Add each case's time over that of the case with this value.",
+)
+gpu_option = click.option(
+    "--gpu",
+    metavar="N|UUID",
+    help="Use this GPU.",
+    show_default="the least used",
 )
 columns_option = click.option(
     "--columns",
@@ -108,12 +114,7 @@ _MEASURING = (
         help="Wait this long for a run that is measuring.",
         show_default=True,
     ),
-    click.option(
-        "--gpu",
-        metavar="N|UUID",
-        help="Run the cases of a GPU on this one.",
-        show_default="the least used",
-    ),
+    gpu_option,
     click.option(
         "--clock",
         metavar="ID",
@@ -125,5 +126,11 @@ _MEASURING = (
         "every_clock",
         type=click.Choice([ALL]),
         help="Read kernels on a GPU by every clock, side by side.",
+    ),
+    click.option(
+        "--peaks",
+        type=click.Choice([AUTO, OFF]),
+        help="Measure once what the GPU does at most, for percent of it.",
+        show_default=AUTO,
     ),
 )

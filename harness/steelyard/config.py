@@ -12,6 +12,7 @@ Each key of the table in ``pyproject.toml`` has a variable and a flag of its nam
     seed = 0                            # of inputs and of the order of turns
     gpu = "0"                           # its index or UUID; none: the least used one
     clock = "auto"                      # that reads kernels on a GPU: cupti, events, ...
+    peaks = "auto"                      # of a GPU, measured once; "off": never
 """
 
 from __future__ import annotations
@@ -45,6 +46,7 @@ BUILT_IN: Final = "steelyard.builtin"
 
 AUTO: Final = "auto"
 ALL: Final = "all"
+OFF: Final = "off"
 CLOCKS: Final = (AUTO, "cupti", "events", "graph", "globaltimer", ALL)
 """Clocks of kernels on a GPU: the best there is, one by its id, or each beside it."""
 
@@ -72,6 +74,8 @@ class Config:
     """An index or the beginning of a UUID; nothing: the least used one."""
     clock: str = AUTO
     """The id of a clock of the GPU's, or `ALL`."""
+    peaks: str = AUTO
+    """Whether what a GPU does at most is measured where it is not known: or `OFF`."""
 
 
 def load(
@@ -190,10 +194,13 @@ def _gpu(name: str, value: Any) -> str:
     return text
 
 
-def _clock(name: str, value: Any) -> str:
-    if value not in CLOCKS:
-        raise _wrong(name, value, f"one of {', '.join(CLOCKS)}")
-    return str(value)
+def _one_of(*known: str) -> Callable[[str, Any], str]:
+    def read(name: str, value: Any) -> str:
+        if value not in known:
+            raise _wrong(name, value, f"one of {', '.join(known)}")
+        return str(value)
+
+    return read
 
 
 def _positive(name: str, value: Any) -> float:
@@ -242,7 +249,8 @@ READERS: Final[Mapping[str, Callable[[str, Any], Any]]] = {
     "timeout": _positive,
     "seed": _whole(0),
     "gpu": _gpu,
-    "clock": _clock,
+    "clock": _one_of(*CLOCKS),
+    "peaks": _one_of(AUTO, OFF),
 }
 """Each key with what checks and converts its value."""
 

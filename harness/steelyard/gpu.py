@@ -71,7 +71,7 @@ def choose(
     """
     known = devices()
     if not known:
-        raise SteelyardError(f"--gpu {asked}: {missing()}")
+        raise SteelyardError(f"there is no GPU to choose: {missing()}")
     if not asked:
         if len(known) == 1:
             return known[0].index

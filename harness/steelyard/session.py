@@ -7,13 +7,13 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
-from steelyard import discovery, gpu, lock, machine, npy, runner
+from steelyard import discovery, gpu, lock, machine, npy, peak_measuring, runner
 from steelyard import mode as modes
 from steelyard import plan as plans
 from steelyard import run as runs
 from steelyard.axes import parse_override
 from steelyard.benchmark import Case, select
-from steelyard.config import Config
+from steelyard.config import AUTO, Config
 from steelyard.errors import FAILED, FINE, UNRESOLVED, SteelyardError, StoreError
 from steelyard.mode import Mode
 from steelyard.plan import Turn
@@ -215,7 +215,23 @@ def on_gpu(
     ):
         return how, {}
     index = gpu.choose(chosen.gpu)
-    return replace(how, gpu=index), gpu.facts(index)
+    facts = gpu.facts(index)
+    if not facts["peaks"] and chosen.peaks == AUTO:
+        facts["peaks"] = None  # to be measured once nobody else measures
+    return replace(how, gpu=index), facts
+
+
+def with_peaks(device: Mapping[str, Any], index: int) -> dict[str, Any]:
+    """Return the facts of a GPU with what it does at most, measured if nobody knows.
+
+    Where it cannot be measured, the reason stands in its place.
+    """
+    if not device or device["peaks"] is not None:
+        return dict(device)
+    try:
+        return {**device, "peaks": peak_measuring.in_its_process(index)}
+    except SteelyardError as error:
+        return {**device, "peaks": {"problem": str(error)}}
 
 
 def weigh(
@@ -238,7 +254,8 @@ def weigh(
     """
     with lock.measuring(asked.wait), Store.open(store_url) as store:
         facts = asdict(how) | {"blocks": asked.blocks, "turns": len(turns)}
-        around = machine.describe() | ({"gpu": dict(device)} if device else {})
+        found = with_peaks(device or {}, how.gpu)
+        around = machine.describe() | ({"gpu": found} if found else {})
         begun = runs.new(runs.command(), facts, asked.tags, around)
         outcome = Outcome(begun, turns)
         store.begin(outcome.run)
