@@ -27,6 +27,7 @@ from bars import Bar
 from gpu_rows import BOTH, COLD, WARM, Campaign, agreeing, known, line, read_by, script
 from rich.console import Console
 
+from steelyard import gpu
 from steelyard.report.rows import block_estimate
 from steelyard_device import cuda
 
@@ -331,7 +332,9 @@ def main(
 def _keep(out: Path, found: dict[str, list[Bar]], commit: str | None) -> None:
     before = json.loads(out.read_text())["bars"] if out.exists() else {}
     made = bars.document(before, found, BARS, "python ci/gpu_bars.py")
-    made["gpu"] = cuda.device().name
+    made["machine"]["gpu"] = {
+        name: fact for name, fact in gpu.facts(0).items() if name != "peaks"
+    }
     if commit:
         made["machine"]["versions"]["commit"] = commit
     out.write_text(json.dumps(made, indent=2) + "\n")

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Final
 
 import click
+import readme_gpu
 from readme_results import (
     RESULTS,
     Suite,
@@ -172,6 +173,7 @@ TABLES: Final[dict[str, Callable[[], Iterator[str]]]] = {
     "layernorm": layernorm,
     "dispatch": dispatch,
     "example": example,
+    **readme_gpu.TABLES,
 }
 
 
@@ -182,6 +184,8 @@ def _suite() -> Suite:
 def written(text: str) -> str:
     """Return README text with its tables made anew."""
     for name, made in TABLES.items():
+        if f"<!-- {name} -->" not in text:
+            continue
         block = f"<!-- {name} -->\n" + "\n".join(made()) + f"\n<!-- /{name} -->"
         pattern = f"<!-- {name} -->.*?<!-- /{name} -->"
         text = re.sub(pattern, lambda _, b=block: b, text, flags=re.DOTALL)

@@ -71,9 +71,10 @@ def bar_table(path: Path) -> Iterator[str]:
 def machine(facts: Mapping[str, Any], command: str) -> str:
     """Return one line on where and how something was measured."""
     identity, settings = facts["identity"], facts["settings"]
-    checkout = facts["versions"]
+    checkout, gpu = facts["versions"], facts.get("gpu")
+    where = f"{gpu['name']} (driver {gpu['driver']}), " if gpu else ""
     return (
-        f"`{command}` on {identity['cpu']}, {len(settings['affinity'])} cores, "
+        f"`{command}` on {where}{identity['cpu']}, {len(settings['affinity'])} cores, "
         f"hypervisor {identity['hypervisor']}, Python {checkout['python']}, commit "
         f"`{checkout.get('commit', 'unknown')[:10]}`"
     )
