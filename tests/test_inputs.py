@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from steelyard import BenchmarkError, Builder
 from steelyard.buffers import Buffers
 from steelyard.handles import Handle
-from steelyard.inputs import CHUNK, PART, _key, _words, collapsed, generate, recipe_hash
+from steelyard.inputs import CHUNK, _key, _words, collapsed, generate, recipe_hash
 from steelyard.npy import header
 
 MASK = 2**64 - 1
@@ -83,7 +83,7 @@ def in_one_go(handle, seed):
     return (np.exp(normal) if dist == "lognormal" else normal).astype(dtype)
 
 
-@pytest.mark.parametrize("size", [1, 31, CHUNK + 1, PART - 1, 2 * PART + CHUNK + 3])
+@pytest.mark.parametrize("size", [1, 31, CHUNK + 1, 8 * CHUNK - 1, 17 * CHUNK + 3])
 @pytest.mark.parametrize(
     ("dtype", "dist"),
     [

@@ -32,9 +32,6 @@ generator gives: their temporaries stay in a private cache."""
 FEWEST: Final = 2
 """Elements of which something can be said at all."""
 
-PART: Final = 8 * CHUNK
-"""Elements that one thread draws at a time: some milliseconds' work."""
-
 
 @functools.lru_cache(maxsize=4)
 def generate(handle: Handle, seed: int) -> Array:
@@ -77,12 +74,11 @@ def _filled(
     """Draw an array in parts, on all processors: NumPy lets others run meanwhile."""
     data = np.empty(size, dtype)
 
-    def fill(part: int) -> None:
-        for first in range(part, min(part + PART, size), CHUNK):
-            out = data[first : first + CHUNK]
-            out[...] = _values(recipe, dtype, key, first, out.size)
+    def fill(first: int) -> None:
+        part = data[first : first + CHUNK]
+        part[...] = _values(recipe, dtype, key, first, part.size)
 
-    threads.each(fill, range(0, size, PART))
+    threads.each(fill, range(0, size, CHUNK))
     return data
 
 
