@@ -40,6 +40,17 @@ def main() -> None:
 @pattern_option
 @overrides_option
 @measuring_options
+@click.option(
+    "--profile",
+    type=click.Choice(["ncu"]),
+    help="Read Nsight Compute's counters of one launch of each case on a GPU.",
+)
+@click.option(
+    "--trace",
+    type=click.Path(dir_okay=False),
+    metavar="FILE",
+    help="Write a trace of some launches of each case, for ui.perfetto.dev.",
+)
 @click.option("--dry-run", is_flag=True, help="Print the plan and measure nothing.")
 @click.option("--tag", "tags", multiple=True, help="Name the run, to find it by.")
 @click.option(
@@ -105,6 +116,7 @@ def run(
         device=device,
         on_start=shown.start,
         on_turn=shown.turn,
+        say=lambda line: click.echo(line, err=True),
     )
     shown.end()
     if json_file:

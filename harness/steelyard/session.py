@@ -41,6 +41,10 @@ class Asked:
     blocks: int = 1
     tags: Sequence[str] = ()
     wait: float = 0.0
+    profile: str | None = None
+    """Whose counters are read beside: ``ncu``'s."""
+    trace: str | None = None
+    """The file that a trace of the cases goes to."""
 
 
 @dataclass(slots=True)
@@ -243,16 +247,19 @@ def weigh(
     device: Mapping[str, Any] | None = None,
     on_start: Callable[[Run], None],
     on_turn: Callable[[Turn], None],
+    say: Callable[[str], None] = lambda _: None,
 ) -> Outcome:
     """Measure under the machine's lock and store every trial as it arrives.
 
     Ctrl-C and a store that fills up end the run; the outcome has every trial that was
-    measured, also one that could not be stored. ``device`` has the facts of the GPU.
+    measured, also one that could not be stored. ``device`` has the facts of the GPU;
+    ``say`` is told of what is looked at beside.
 
     Raises:
         SteelyardError: another run measures, or the store cannot be opened.
     """
     with lock.measuring(asked.wait), Store.open(store_url) as store:
+        look = _beside(turns, how, asked, say)
         facts = asdict(how) | {"blocks": asked.blocks, "turns": len(turns)}
         found = with_peaks(device or {}, how.gpu)
         around = machine.describe() | ({"gpu": found} if found else {})
@@ -261,6 +268,7 @@ def weigh(
         store.begin(outcome.run)
 
         def keep(trial: Trial) -> None:
+            trial = look(trial)
             outcome.trials.append(trial)
             store.add(outcome.run.uid, trial)
 
@@ -277,6 +285,22 @@ def weigh(
             raise
         _finish(store, outcome)
     return outcome
+
+
+def _beside(
+    turns: Sequence[Turn], how: Settings, asked: Asked, say: Callable[[str], None]
+) -> Callable[[Trial], Trial]:
+    """Trace and profile the cases as asked; return what adds the counters to a trial."""
+    if asked.trace:
+        from steelyard import tracing
+
+        tracing.trace(turns, how, Path(asked.trace), say)
+    if not asked.profile:
+        return lambda trial: trial
+    from steelyard import profile
+
+    found = profile.profiles(turns, how, say)
+    return lambda trial: profile.attach(trial, found)
 
 
 def _finish(store: Store, outcome: Outcome) -> None:
