@@ -10,6 +10,7 @@ import hashlib
 import os
 import tempfile
 from contextlib import suppress
+from importlib import metadata
 from pathlib import Path
 
 from steelyard_device import nvrtc
@@ -39,8 +40,9 @@ def folder() -> Path | None:
 def cubin(text: str, arch: str) -> bytes:
     """Return the cubin of a CUDA C++ text, compiled where none is kept.
 
-    It is known by text, arch and NVRTC's build. A damaged file is compiled anew, and a
-    folder that cannot be written keeps nothing.
+    It is known by text, arch and the version of NVRTC's package: asking NVRTC itself
+    would load it. A damaged file is compiled anew, and a folder that cannot be written
+    keeps nothing.
 
     Raises:
         CompileError: NVRTC refuses the text.
@@ -48,8 +50,7 @@ def cubin(text: str, arch: str) -> bytes:
     at = folder()
     if at is None:
         return nvrtc.compile(text, arch).cubin
-    compiler = nvrtc.compiler()
-    named = repr((text, arch, compiler.version, compiler.build))
+    named = repr((text, arch, _version()))
     path = at / f"{hashlib.blake2b(named.encode(), digest_size=16).hexdigest()}.cubin"
     kept = _read(path)
     if kept is None:
@@ -57,6 +58,14 @@ def cubin(text: str, arch: str) -> bytes:
         with suppress(OSError):
             _write(path, kept)
     return kept
+
+
+def _version() -> str:
+    """Return the version of the package that NVRTC is from, if it is from one."""
+    try:
+        return metadata.version("nvidia-cuda-nvrtc")
+    except metadata.PackageNotFoundError:
+        return "system"
 
 
 def _read(path: Path) -> bytes | None:

@@ -6,6 +6,7 @@ at the memory's speed from multiples of 8 bytes on, byte by byte elsewhere.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from typing import Any
 
@@ -16,7 +17,7 @@ from steelyard_device.cuda import kept
 from steelyard_device.cuda.device import Context
 from steelyard_device.cuda.launch import Launch
 from steelyard_device.cuda.memory import Buffer, View, copy_of
-from steelyard_device.cuda.module import load
+from steelyard_device.cuda.module import Function, load
 from steelyard_device.errors import DeviceError
 
 _BLOCK = 256
@@ -122,7 +123,8 @@ def gather(
     return taken.read()
 
 
-def _function(context: Context, entry: str) -> Any:
+@functools.cache
+def _function(context: Context, entry: str) -> Function:
     return load(context, kept.cubin(TEXT, context.device.arch)).function(entry)
 
 
