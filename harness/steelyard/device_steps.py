@@ -113,7 +113,7 @@ def _sized(steps: Steps, prepared: PreparedCase, *, cold: bool) -> tuple[Steps, 
     readings = [reading]
     kernels = max(1, reading.kernels)
     updates = len(prepared.description.handles_of("inout"))
-    several = min(PROBES, steps.clock.capacity(kernels + updates + 2))
+    several = min(PROBES, steps.clock.capacity(kernels + updates))
     single = several < 2 or prepared.facts().get("synchronises") or wall > LONG
     window = wall
     if not single:
@@ -124,7 +124,7 @@ def _sized(steps: Steps, prepared: PreparedCase, *, cold: bool) -> tuple[Steps, 
     launches = 1 if cold else steps.clock.launches(each)
     touches = not cold and each <= LONGEST_WARM_UP
     window += round((launches - 1 + touches) * each)
-    submitted = (launches + touches) * kernels + updates + 2
+    submitted = (launches + touches) * kernels + updates
     room = min(steps.clock.capacity(submitted), QUEUE // max(window, 1), WINDOWS)
     sized = replace(
         steps,
@@ -160,7 +160,7 @@ def beside(
         if not clock.serves(mode.cache):
             continue
         launches = 1 if mode.cache == "cold" else clock.launches(each)
-        room = min(windows, clock.capacity(launches * 2 + 8))
+        room = min(windows, clock.capacity(2 * launches))
         try:
             readings = device_sampler.beside(steps, clock, launches, room)
         except (SteelyardError, DeviceError) as failure:
