@@ -48,8 +48,8 @@ class Suite:
         return stats.ratio([new[b] for b in shared], [old[b] for b in shared])
 
     def fact(self, case: str, mode: str, name: str) -> Any:
-        """Return a fact of a row's last trial."""
-        return self.trials[case, mode][-1][name]
+        """Return a fact of a row's last trial, None if nobody knows it."""
+        return self.trials[case, mode][-1].get(name)
 
 
 def bar_table(path: Path) -> Iterator[str]:
