@@ -124,10 +124,10 @@ def raise_doubts(
     L2.
     """
     samples, extra = trial.samples, trial.extra
-    times = samples.per_launch()
+    times = stats.corrected(trial)
     if not times:
         return ()
-    summary = stats.summarise(times, samples.launches[0], trial.clock.quantum)
+    summary = stats.of(trial)
     warm_kernel = trial.mode.startswith("kernel/warm")
     share = extra.get("working_set", 0) / last_level_cache
     launched = extra.get("launched", True)

@@ -42,8 +42,8 @@ class Row:
 
     @property
     def minimum(self) -> float:
-        """The fastest window of all blocks."""
-        return min(min(t.samples.per_launch()) for t in self.trials)
+        """The fastest window of all blocks, without its clock's offset."""
+        return min(min(stats.corrected(t)) for t in self.trials)
 
     @property
     def samples(self) -> int:
@@ -84,7 +84,7 @@ class Row:
 
     def histogram(self) -> str:
         """All windows of all blocks in one line of bars."""
-        return stats.histogram([x for t in self.trials for x in t.samples.per_launch()])
+        return stats.histogram([x for t in self.trials for x in stats.corrected(t)])
 
     def rate(self, quantity: str) -> float | None:
         """Return bytes, operations or items per second; a build moves none of them."""
@@ -148,10 +148,7 @@ def _order(row: Row) -> tuple[Any, ...]:
 
 def summary(trial: Trial) -> Summary:
     """Return the statistics of one block."""
-    samples = trial.samples
-    return stats.summarise(
-        samples.per_launch(), samples.launches[0], trial.clock.quantum
-    )
+    return stats.of(trial)
 
 
 def block_estimate(trial: Trial) -> Estimate:
@@ -167,7 +164,8 @@ def combined(blocks: Sequence[Estimate]) -> Estimate | None:
         return stats.combine(blocks)
     # A clock too coarse to see the work reads zero, which has no logarithm.
     mean = sum(b.value for b in blocks) / len(blocks)
-    return Estimate(mean, min(b.low for b in blocks), max(b.high for b in blocks))
+    low, high = min(b.low for b in blocks), max(b.high for b in blocks)
+    return Estimate(mean, low, high, max(b.systematic for b in blocks))
 
 
 def floor_share(trial: Trial) -> float | None:
