@@ -193,9 +193,11 @@ L2 = 60 * MIB
         ("warm", 60 * MIB, 60 * MIB, 120 * MIB, "unknown"),
         ("warm", 20 * MIB, 9 * MIB, 40 * MIB, "unknown"),
         ("warm", 20 * MIB, MIB, 40 * MIB, "proven"),
-        ("cold", 256, 90_000, 512, "unknown"),
+        ("cold", 256, 2_560, 512, "unknown"),
         ("cold", 0, 0, 0, "unknown"),
         ("warm", 256, 0, 512, "unknown"),
+        ("cold", 65_536, 65_792, 131_072, "proven"),
+        ("warm", 65_536, 256, 131_072, "proven"),
     ],
 )
 def test_bytes_from_memory_say_whether_caches_were_as_told(
