@@ -49,7 +49,7 @@ def of(
         if any(row.rate(quantity) for row in group):
             yield Column(f"{unit}/s", _rate(quantity, unit), sheds=rank)
     yield from _of_builds(group)
-    yield from _of_machines(group, wanted)
+    yield from of_machines(group, wanted)
     if any(row.relative for row in group):
         yield Column("relative", lambda row: text.ratio(row.relative))
     yield Column("floor", _floor, sheds=6)
@@ -87,7 +87,8 @@ def _of_builds(group: Sequence[Row]) -> Iterator[Column]:
             yield Column(title, _resource(name))
 
 
-def _of_machines(group: Sequence[Row], wanted: Sequence[str]) -> Iterator[Column]:
+def of_machines(group: Sequence[Row], wanted: Sequence[str] = ()) -> Iterator[Column]:
+    """Yield the `EXTRAS` that are wanted, or shown of themselves, and known."""
     for name, (title, cell, of_itself, sheds) in EXTRAS.items():
         shown = name in wanted or of_itself
         if shown and any(cell(row) != text.NOTHING for row in group):
