@@ -14,9 +14,9 @@ from steelyard.trial import ClockFacts
 from steelyard.work import DeviceWork
 from steelyard_device import cuda
 
-NODES: Final = 20.0
+NODES: Final = 60.0
 """Nanoseconds that a node of a kernel that uses memory takes more than a delay's, next
-to CUPTI: -60 (nulls, copies in cache) to 70 (copies from 4 KiB to 1 MiB) on an H200."""
+to CUPTI: 0 for cuBLAS and large copies, 70 to 100 for copies up to 1 MiB on an H200."""
 
 NODES_UNKNOWN: Final = 60.0
 """By how much `NODES` may be wrong, to either side."""
@@ -53,7 +53,7 @@ class GraphClock:
             1,
             found.tick,
             found.empty,
-            offset=found.node + NODES,
+            offset=calibration.node(self._context) + NODES,
             uncertainty=calibration.LAUNCH_UNKNOWN + NODES_UNKNOWN,
             drift=calibration.DRIFT,
         )
