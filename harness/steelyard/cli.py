@@ -280,6 +280,8 @@ def compare(
                 console.print(*comparison.heading(*sides, around), sep="\n")
                 raise
     made = comparing.select(comparing.compare(*trials), pattern)
+    if not force:
+        comparing.require_same_gpu(*sides, made)
     for part in comparison.page(*sides, around, made):
         console.print(part)
 

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import functools
 import hashlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from steelyard import gpu_state, peaks
 from steelyard.errors import BenchmarkError, SteelyardError
 from steelyard.handles import CUDA
-from steelyard.machine import UNKNOWN
 
 if TYPE_CHECKING:
     from steelyard.benchmark import Case
@@ -113,19 +112,3 @@ def facts(index: int) -> dict[str, Any]:
 def hashed(uuid: str) -> str:
     """Return what tells GPUs apart in a stored run that may be published."""
     return hashlib.blake2b(f"steelyard {uuid}".encode(), digest_size=6).hexdigest()
-
-
-DECIDING = ("name", "memory", "driver")
-"""Facts of a GPU that times depend on; two that share them compare, and their UUIDs are
-shown."""
-
-
-def differences(
-    base: Mapping[str, Any], new: Mapping[str, Any], names: Iterable[str] = DECIDING
-) -> list[tuple[str, str, str]]:
-    """Return what differs between the GPUs of two runs: name, base, new."""
-    return [
-        (name, str(base.get(name, UNKNOWN)), str(new.get(name, UNKNOWN)))
-        for name in names
-        if base.get(name, UNKNOWN) != new.get(name, UNKNOWN)
-    ]

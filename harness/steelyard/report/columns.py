@@ -49,6 +49,7 @@ def of(
         if any(row.rate(quantity) for row in group):
             yield Column(f"{unit}/s", _rate(quantity, unit), sheds=rank)
     yield from _of_builds(group)
+    yield from _counters(group)
     yield from of_machines(group, wanted)
     if any(row.relative for row in group):
         yield Column("relative", lambda row: text.ratio(row.relative))
@@ -60,9 +61,11 @@ def of(
 
 
 RESOURCES: Final = {
+    "library": "library",
     "registers": "registers",
     "spill_bytes": "spills",
     "shared_bytes": "shared",
+    "blocks_per_multiprocessor": "blocks/SM",
     "candidates": "candidates",
     "distinct": "distinct",
 }
@@ -82,6 +85,8 @@ def _of_builds(group: Sequence[Row]) -> Iterator[Column]:
     for name, title in TIMES.items():
         if any(row.fact(name) for row in group):
             yield Column(title, _fact_time(name), sheds=1)
+    if any((row.fact("kernels") or 1) > 1 for row in group):
+        yield Column("kernels", _resource("kernels"))
     for name, title in RESOURCES.items():
         if any(row.fact(name) is not None for row in group):
             yield Column(title, _resource(name))
@@ -93,6 +98,32 @@ def of_machines(group: Sequence[Row], wanted: Sequence[str] = ()) -> Iterator[Co
         shown = name in wanted or of_itself
         if shown and any(cell(row) != text.NOTHING for row in group):
             yield Column(title, cell, sheds=0 if name in wanted else sheds)
+
+
+COUNTERS: Final[Mapping[str, tuple[str, Callable[[float], str]]]] = {
+    "time_ns": ("ncu", units.duration),
+    "eligible_warps": ("eligible warps", lambda value: units.figures(value, 3)),
+    "occupancy": ("occupancy", lambda value: f"{100 * value:.0f} %"),
+    "dram_read": ("DRAM read", units.size),
+    "dram_written": ("DRAM written", units.size),
+    "l2_hit": ("L2 hit", units.size),
+}
+"""What Nsight Compute counted of one launch: its key, the column, how it is written."""
+
+
+def _counters(group: Sequence[Row]) -> Iterator[Column]:
+    counted = [row.fact("ncu") or {} for row in group]
+    for name, (title, write) in COUNTERS.items():
+        if any(name in found for found in counted):
+            yield Column(title, _counter(name, write))
+
+
+def _counter(name: str, write: Callable[[float], str]) -> Callable[[Row], str]:
+    def cell(row: Row) -> str:
+        found = (row.fact("ncu") or {}).get(name)
+        return UNKNOWN if found is None else write(found)
+
+    return cell
 
 
 def _peak(row: Row) -> str:
