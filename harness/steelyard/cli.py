@@ -352,11 +352,13 @@ def doctor(store: str | None) -> None:
     from pathlib import Path
 
     from steelyard import doctor as looking
+    from steelyard import doctor_gpu
     from steelyard.report import diagnosis, tables
 
     url = _config(store).store
     folder = Path.cwd() if "://" in url else Path(url).parent
-    tables.console().print(diagnosis.table(looking.findings(folder)))
+    found = [*looking.findings(folder), *doctor_gpu.findings()]
+    tables.console().print(diagnosis.table(found))
 
 
 if __name__ == "__main__":

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 import os
+from collections import deque
 from collections.abc import Callable, Mapping
 from time import perf_counter_ns
 from typing import TYPE_CHECKING, Any, Final
@@ -19,8 +20,8 @@ if TYPE_CHECKING:
     from steelyard_device.cuda import Context
     from steelyard_device.nvml import Monitor
 
-METERED: Final = 0.4
-"""Seconds of launches whose energy is metered: some of the counter's steps."""
+METERED: Final = 0.5
+"""Seconds of launches whose energy is metered: 25 of the counter's steps on an H200."""
 
 STRETCH: Final = 5e6
 """Nanoseconds of launches between two readings of the counter: a hundredth of all."""
@@ -41,9 +42,14 @@ def settings(uuid: str) -> dict[str, Any]:
     return dict(_monitor(uuid).settings())
 
 
+def now(uuid: str) -> dict[str, Any]:
+    """Return a GPU's clocks, power, heat, memory and all its processes, just now."""
+    return dict(_monitor(uuid).moment())
+
+
 def before(context: Context) -> dict[str, Any]:
     """Return a GPU's clocks, power, heat, memory, and who else uses it, just now."""
-    found: dict[str, Any] = dict(_monitor(context.device.uuid).moment())
+    found = now(context.device.uuid)
     return found | {"others": others(found.pop("processes"), os.getpid())}
 
 
@@ -66,7 +72,7 @@ def others(processes: Any, own: int) -> Any:
 
 def use(uuid: str) -> tuple[float, ...]:
     """Return how busy a GPU is, to be compared: its work, then its memory."""
-    found = _monitor(uuid).moment()
+    found = now(uuid)
     known = [found[name] for name in ("gpu_use", "memory_used")]
     return tuple(float(v) if isinstance(v, (int, float)) else 0.0 for v in known)
 
@@ -83,16 +89,28 @@ def energy(
 
     Inputs are not restored in between.
     """
-    counter = _monitor(context.device.uuid).energy_mj
+    from steelyard_device import cuda
+
     count = min(MOST, max(1, round(STRETCH / max(launch_ns, 1.0))))
-    return metered(
-        lambda: work.launch(count), work.wait, counter, perf_counter_ns, count
+    marks = deque[cuda.Event]()
+
+    def submit() -> None:
+        """Give the GPU a stretch, and wait for the one before the last."""
+        work.launch(count)
+        marks.append(cuda.Event(context))
+        marks[-1].record(work.stream)
+        if len(marks) > 2:
+            marks.popleft().wait()
+
+    found = metered(
+        submit, _monitor(context.device.uuid).energy_mj, perf_counter_ns, count
     )
+    work.wait()
+    return found
 
 
 def metered(
     submit: Callable[[], object],
-    wait: Callable[[], object],
     counter: Callable[[], Any],
     clock: Callable[[], int],
     count: int,
@@ -101,14 +119,14 @@ def metered(
 ) -> dict[str, float] | None:
     """Return joules of a launch and watts between the first and last step of a counter.
 
-    ``submit`` gives the GPU ``count`` launches. The counter, in millijoules, moves in
+    ``submit`` gives the GPU ``count`` launches more and waits for earlier ones, so that
+    it is never idle while the counter is asked, which takes milliseconds. The counter, in millijoules, moves in
     steps of many milliseconds; None where it made fewer than two meanwhile.
     """
     began, seen, launches = clock(), counter(), 0
     steps: list[tuple[int, int, int]] = []
     while clock() - began < seconds * 1e9:
         submit()
-        wait()
         launches += count
         now = counter()
         if not isinstance(now, int) or not isinstance(seen, int):
