@@ -53,6 +53,13 @@ class Estimate:
         """Half the interval as a fraction of the value."""
         return (self.high - self.low) / 2 / self.value if self.value else math.inf
 
+    @property
+    def sampled(self) -> float:
+        """What more samples or blocks would narrow of it, as a fraction too."""
+        if not self.value:
+            return math.inf
+        return self.half_width - self.systematic / self.value
+
 
 @dataclass(frozen=True, slots=True)
 class Summary:
@@ -285,15 +292,10 @@ def _paired(new: Estimate, base: Estimate) -> Estimate:
     if not (new.value > 0 and base.value > 0):
         return Estimate(math.nan, math.nan, math.nan)
     value = new.value / base.value
-    half = math.hypot(*map(_sampled, (new, base)))
+    half = math.hypot(new.sampled, base.sampled)
     shared = abs(new.systematic / new.value - base.systematic / base.value)
     between = Estimate(value, value * (1 - half), value * (1 + half))
     return widened(between, value * shared)
-
-
-def _sampled(block: Estimate) -> float:
-    """Return the share of a value that is half its interval without the systematic."""
-    return block.half_width - block.systematic / block.value
 
 
 def _student(count: int) -> float:

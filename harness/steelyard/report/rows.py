@@ -60,7 +60,7 @@ class Row:
     def doubts(self) -> tuple[str, ...]:
         """Doubts of any block, and of all of them together."""
         found = {str(d) for t in self.trials for d in t.doubts} - {Doubt.UNSETTLED}
-        if self.estimate is not None and self.estimate.half_width > WIDE:
+        if self.estimate is not None and self.estimate.sampled > WIDE:
             found.add(Doubt.UNSETTLED)
         if len(self.trials) == 1:
             found.add(Doubt.ONE_BLOCK)
