@@ -8,7 +8,7 @@ from dataclasses import replace
 from time import perf_counter_ns
 from typing import TYPE_CHECKING, Any, Final
 
-from steelyard import device_sampler, gpu_state, sampler, stats
+from steelyard import device_sampler, sampler, stats
 from steelyard.clocks import DeviceClock, Reading
 from steelyard.device_sampler import Steps
 from steelyard.device_scale import WINDOWS, DeviceScale
@@ -65,9 +65,6 @@ def queued(
         windows = windows_beside(settings.clock)
         read, left_out = beside(steps, others, mode, each, windows)
         extra |= {"clocks": read, "clocks_left_out": left_out}
-    if gpu_state.wants_energy(settings, prepared.case.axes):
-        metered = gpu_state.energy(weighed.context, weighed, each)
-        extra |= {"energy": metered} if metered else {}
     return extra
 
 

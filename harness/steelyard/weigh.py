@@ -128,6 +128,7 @@ def _take(taken: _Weighing) -> None:
         if mode.cache == "first":
             taken.ledger = ledger.first(prepared.starts)
             taken.facts |= _second(prepared)
+    taken.extra |= _energy(taken)
     if taken.settings.allocations and prepared.launched:
         taken.extra["allocations"] = _allocations(prepared)
 
@@ -148,6 +149,18 @@ def _in_queues(taken: _Weighing, weighed: work.DeviceWork) -> None:
     )
     taken.facts["kernels"] = taken.extra.pop("kernels")
     taken.floors["null"] = device.null(clock)
+
+
+def _energy(taken: _Weighing) -> dict[str, Any]:
+    """Meter launches back to back, where that is asked for and can be had."""
+    prepared, weighed = taken.prepared, taken.prepared.work
+    wanted = gpu_state.wants_energy(taken.settings, prepared.case.axes)
+    if not (isinstance(weighed, work.DeviceWork) and wanted):
+        return {}
+    each = statistics.median(taken.record.samples().per_launch())
+    metered = gpu_state.energy(weighed.context, weighed, each)
+    prepared.buffers.restore()
+    return {"energy": metered} if metered else {}
 
 
 def _by_the_host(taken: _Weighing) -> None:

@@ -13,12 +13,16 @@ from steelyard_device.cuda import driver
 from steelyard_device.cuda.device import Context
 from steelyard_device.cuda.driver import CUDAError, call
 from steelyard_device.errors import DeviceError
+from steelyard_device.timings import span
 
 _HEADER = struct.Struct("<16sHHIQQQIHHHHHH")
 """Of a 64-bit ELF file, after its mark: machine, then offsets, entry sizes and counts of
 the tables of programs and sections, among others."""
 
 CUDA_MACHINE = 190
+
+LOADING = "load"
+"""The span of bringing code to a GPU."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +89,7 @@ class Module:
         running kernels to do so: for ever, when one of them waits for the host.
         """
         asked = f"finding {entry} in the cubin {self.digest[:12]}"
-        with driver.current(self.context.handle):
+        with span(LOADING), driver.current(self.context.handle):
             handle = call(asked, "cuModuleGetFunction", self.handle, entry.encode())
             call(asked, "cuFuncLoad", handle)
             attributes, parameters = _attributes(asked, handle), _parameters(handle)
@@ -107,7 +111,7 @@ def load(context: Context, cubin: bytes) -> Module:
         loaded = _modules(context)
         if digest not in loaded:
             check_whole(cubin)
-            with driver.current(context.handle):
+            with span(LOADING), driver.current(context.handle):
                 asked = f"loading the cubin {digest[:12]} on {context.device.arch}"
                 handle = int(call(asked, "cuModuleLoadData", cubin))
             loaded[digest] = Module(context, handle, digest)
