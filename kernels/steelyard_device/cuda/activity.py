@@ -112,7 +112,7 @@ class Recorder:
         self._session = _session()
         self._of = context
         self.context = self.stream = 0
-        self.version = metadata.version("cupti-python")
+        self.version = _version()
 
     @contextmanager
     def recording(self) -> Iterator[None]:
@@ -196,7 +196,9 @@ class _Session:
         if self._attached and os.getpid() == self.process:
             self._attached = False
             with _said(self.cupti, "detaching"):
+                self.cupti.activity_flush_all(1)
                 self.cupti.finalize()
+            self._found, self._windows, self._refused = [], [], 0  # numbers start anew
 
     def _called(self, _user: object, _domain: int, _number: int, call: Any) -> None:
         """Keep the number of a mark; both its beginning and its end come here."""
@@ -286,6 +288,13 @@ def _session() -> _Session:
             "measure with the clock of events."
         ) from error
     return _Session(cupti)
+
+
+def _version() -> str:
+    try:
+        return metadata.version("cupti-python")
+    except metadata.PackageNotFoundError:
+        return "unknown"
 
 
 @contextmanager
