@@ -36,7 +36,8 @@ def agrees(made, arrays, run, scalars=None):
     `run` gets the arrays there and returns the outputs by name.
     """
     program = made.program(*arrays)
-    bound = bounds(program, arrays, scalars or {})
+    defaults = {each.name: each.default for each in made.signature.scalars}
+    bound = bounds(program, arrays, {**defaults, **(scalars or {})})
     context = cuda.context()
     outputs = run(*[cuda.copy_of(context, array) for array in arrays])
     for output in program.outputs:
@@ -136,11 +137,11 @@ def test_a_dropped_buffers_place_is_not_remembered(context):
 
 def test_parts_that_do_not_start_at_16_bytes_take_another_build(context):
     """The values are the same."""
-    host = np.arange(4097, dtype=np.float32)
+    host = np.arange((1 << 22) + 1, dtype=np.float32)
     whole = cuda.copy_of(context, host)
-    part = whole.part(4, (4096,), np.float32)
-    out = cuda.Buffer(context, (4097,), np.float32)
-    moved = out.part(4, (4096,), np.float32)
+    part = whole.part(4, (1 << 22,), np.float32)
+    out = cuda.Buffer(context, host.shape, np.float32)
+    moved = out.part(4, (1 << 22,), np.float32)
     library.copy(part, out=moved)
     np.testing.assert_array_equal(moved.read(), host[1:])
     schedule = library.copy.bind(whole, out=out).built.schedule

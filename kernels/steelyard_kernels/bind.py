@@ -52,7 +52,8 @@ def on_gpu(array: object) -> bool:
     is_cuda = getattr(array, "is_cuda", None)  # of PyTorch's, which it says cheapest
     if is_cuda is not None:
         return bool(is_cuda)
-    return hasattr(array, "__cuda_array_interface__")
+    name = "__cuda_array_interface__"  # which not every class is quick to tell
+    return hasattr(type(array), name) or hasattr(array, name)
 
 
 def check_array(kernel: str, name: str, array: object) -> None:
@@ -196,6 +197,14 @@ def check_writeable(kernel: str, name: str, *, writeable: bool) -> None:
             f"{kernel}: output {name} is read-only, expected an array that can be "
             "written; pass a copy."
         )
+
+
+def defaults_of(signature: Signature) -> dict[str, float] | None:
+    """Return every scalar's default by name; None if one has none that will do."""
+    try:
+        return scalar_values(signature, {})
+    except KernelError:
+        return None
 
 
 def scalar_values(signature: Signature, given: Mapping[str, float]) -> dict[str, float]:

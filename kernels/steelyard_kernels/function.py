@@ -41,7 +41,7 @@ from steelyard_kernels.trace import Spec, signature, trace
 LINE = 64  # bytes; outputs that start on a multiple may be streamed to
 
 if TYPE_CHECKING:
-    from steelyard_kernels.cuda_bind import Calls, CudaKernel, Key, Remembered
+    from steelyard_kernels.cuda_bind import Calls, CudaKernel, Remembered
     from steelyard_kernels.facts import TargetBuild
 
 
@@ -58,8 +58,9 @@ class KernelFunction:
         self.__doc__ = function.__doc__
         self._builds: dict[object, Built | Failed] = {}
         self._conventions: dict[object, Convention] = {}  # of builds, by the same keys
+        self._defaults = binding.defaults_of(self.signature)
         self._calls: Calls | None = None  # on GPUs, from the first on
-        self._known: dict[Key, Remembered] = {}  # of them, by identities
+        self._known: dict[int, Remembered] = {}  # of them, by identities
 
     def __repr__(self) -> str:
         return f"<kernel {self.name}({', '.join(self.signature.arrays)})>"
@@ -167,10 +168,17 @@ class KernelFunction:
         On a GPU it is submitted in the order of the arrays' stream, and not waited for.
         """
         if self._known:
-            ids = tuple(map(id, arrays))
-            known = self._known.get(ids if out is None else (id(out), ids))
-            if known is not None:
-                done: Result = known.run(arrays, out, scalars)
+            try:  # key_of, spelled out
+                key = hash(arrays if out is None else (out, arrays))
+            except TypeError:  # NumPy's have none
+                key = 0
+            found = self._known.get(key)
+            if found is not None:
+                if scalars:
+                    found.launch_with(scalars)
+                else:
+                    found.launch()
+                done: Result = found.result(arrays if out is None else (*arrays, out))
                 return done
         if arrays and type(arrays[0]) is not np.ndarray and binding.on_gpu(arrays[0]):
             return self._on_gpus().call(arrays, out, scalars)
@@ -210,7 +218,9 @@ class KernelFunction:
         ):
             convention = self._convention(arrays, schedule, CPU, aligned=False)
         binding.check_overlap(convention, addresses)
-        values = binding.scalar_values(self.signature, scalars)
+        values = self._defaults
+        if scalars or values is None:
+            values = binding.scalar_values(self.signature, scalars)
         return convention, every, binding.packed(convention, addresses, values)
 
     def _convention(
