@@ -1,15 +1,22 @@
 # Two commands: `make bench` weighs the shipped kernels here, `make test` checks everything.
 # `make builds` weighs what is only built, for GPUs that need not be here: minutes.
+# `make gpu` weighs the shipped kernels on a GPU; `make peers` other people's beside them.
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: bench builds test test-gpu lint types clean
+.PHONY: bench builds gpu peers test test-gpu lint types clean
 
 bench: .venv/ready
-	$(BIN)/steelyard run suites -k "not cuda and not fusion"
+	$(BIN)/steelyard run suites -k "not cuda and not fusion and not gpu_"
 
 builds: .venv/ready
 	$(BIN)/steelyard run suites -k "cuda or fusion" --blocks 2
+
+gpu: .venv/ready
+	$(BIN)/steelyard run suites -k "gpu_ and not gpu_peers and not gpu_registers"
+
+peers: .venv/ready
+	$(BIN)/steelyard run suites/peers.py --relative-to impl=ours
 
 test: .venv/ready
 	$(BIN)/pytest

@@ -21,9 +21,9 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
-from test_steps import bimodal, found_after, hanging, heavy, white
+from test_change_points import bimodal, found_after, hanging, heavy, white
 
-from steelyard.steps import LONGEST, steps
+from steelyard.change_points import LONGEST, steps
 
 MODELS: dict[str, Callable[..., list[float]]] = {
     "white": white,

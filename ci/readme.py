@@ -16,15 +16,24 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import click
+import readme_gpu
+from readme_results import (
+    RESULTS,
+    Suite,
+    bar_table,
+    provenance,
+    ratio,
+    table,
+    time,
+    value,
+)
 
-from steelyard import stats, units
-from steelyard.stats import Estimate
+from steelyard import units
 
 ROOT: Final = Path(__file__).parent.parent
-RESULTS: Final = ROOT / "docs" / "results"
 BARS: Final = RESULTS / "cpu-bars.json"
 BUILD_BARS: Final = RESULTS / "build-bars.json"
 SUITE: Final = RESULTS / "cpu-suite.json"
@@ -39,73 +48,21 @@ COMMANDS: Final = {
 }
 """Commands whose output is kept, under these names, and shown."""
 
-Blocks = dict[int, Estimate]
-
-
-class Suite:
-    """A stored `steelyard run --json` by case and mode."""
-
-    def __init__(self, document: Mapping[str, Any]) -> None:
-        self.document = document
-        self.trials: dict[tuple[str, str], list[Mapping[str, Any]]] = {}
-        for trial in document["trials"]:
-            if trial["estimate"] is not None:
-                self.trials.setdefault((trial["case"], trial["mode"]), []).append(trial)
-
-    def blocks(self, case: str, mode: str) -> Blocks:
-        """Return the estimate of each block; none if the row is missing."""
-        return {
-            t["block"]: Estimate(t["estimate"], t["low"], t["high"])
-            for t in self.trials.get((case, mode), [])
-        }
-
-    def time(self, case: str, mode: str) -> Estimate | None:
-        """Return the estimate over all blocks."""
-        found = self.blocks(case, mode)
-        return stats.combine(list(found.values())) if found else None
-
-    def ratio(self, case: str, base: str, mode: str) -> Estimate | None:
-        """Return time over that of another case, paired by block."""
-        new, old = self.blocks(case, mode), self.blocks(base, mode)
-        shared = sorted(set(new) & set(old))
-        if not shared:
-            return None
-        return stats.ratio([new[b] for b in shared], [old[b] for b in shared])
-
-    def fact(self, case: str, mode: str, name: str) -> Any:
-        """Return a fact of a row's last trial."""
-        return self.trials[case, mode][-1][name]
-
 
 def bars() -> Iterator[str]:
     """Every bar of ci/bars.py with its figure."""
-    yield from _bars(BARS)
+    yield from bar_table(BARS)
 
 
 def build_bars() -> Iterator[str]:
     """Every bar of ci/build_bars.py that was weighed, with its figure."""
-    yield from _bars(BUILD_BARS)
-
-
-def _bars(path: Path) -> Iterator[str]:
-    document = json.loads(path.read_text())
-    yield machine(document["machine"], document["command"])
-    yield "(weighed in parts; the commit is that of the last)"
-    yield ""
-    yield from _table(
-        ["what", "bar", "measured", ""],
-        [
-            [bar["what"], bar["bar"], bar["figure"], _mark(bar["met"])]
-            for bars in document["bars"].values()
-            for bar in bars
-        ],
-    )
+    yield from bar_table(BUILD_BARS)
 
 
 def layernorm() -> Iterator[str]:
     """Set the kernel of Fuser#383 beside the fastest copy of its bytes."""
     suite = _suite()
-    yield _provenance(suite)
+    yield provenance(suite)
     yield ""
     lines = []
     for dtype in ("float32", "float16"):
@@ -121,7 +78,7 @@ def layernorm() -> Iterator[str]:
         "NumPy, warm",
         "ours, warm",
     ]
-    yield from _table(heads, lines)
+    yield from table(heads, lines)
 
 
 def _layernorm(suite: Suite, point: str) -> list[str]:
@@ -130,21 +87,21 @@ def _layernorm(suite: Suite, point: str) -> list[str]:
     copies = [f"{point}copy]", f"{point}copy_streaming]"]
     found = suite.time(ours, cold)
     assert found is not None
-    fastest = min(copies, key=lambda one: _value(suite.time(one, cold)))
+    fastest = min(copies, key=lambda one: value(suite.time(one, cold)))
     rate = suite.fact(ours, cold, "bytes") / found.value
     return [
-        _time(found),
+        time(found),
         f"{rate:.1f}",
-        _ratio(suite.ratio(ours, fastest, cold)),
-        _time(suite.time(f"{point}numpy]", warm)),
-        _time(suite.time(ours, warm)),
+        ratio(suite.ratio(ours, fastest, cold)),
+        time(suite.time(f"{point}numpy]", warm)),
+        time(suite.time(ours, warm)),
     ]
 
 
 def dispatch() -> Iterator[str]:
     """Say what the time of one call goes to (iree#17012)."""
     suite = _suite()
-    yield _provenance(suite)
+    yield provenance(suite)
     yield ""
     parts = ["allocate", "first_touch", "pack", "submit", "kernel", "synchronise"]
     parts.append("untracked")
@@ -157,8 +114,8 @@ def dispatch() -> Iterator[str]:
                     continue
                 ledgers = [t["ledger"] for t in suite.trials[case, mode]]
                 cells = [_part(ledgers, part) for part in parts]
-                lines.append([case, mode, _time(suite.time(case, mode)), *cells])
-    yield from _table(["case", "mode", "one call", *parts], lines)
+                lines.append([case, mode, time(suite.time(case, mode)), *cells])
+    yield from table(["case", "mode", "one call", *parts], lines)
 
 
 def _part(ledgers: Sequence[Mapping[str, float]], part: str) -> str:
@@ -216,56 +173,19 @@ TABLES: Final[dict[str, Callable[[], Iterator[str]]]] = {
     "layernorm": layernorm,
     "dispatch": dispatch,
     "example": example,
+    **readme_gpu.TABLES,
 }
-
-
-def machine(facts: Mapping[str, Any], command: str) -> str:
-    """Return one line on where and how something was measured."""
-    identity, settings = facts["identity"], facts["settings"]
-    checkout = facts["versions"]
-    return (
-        f"`{command}` on {identity['cpu']}, {len(settings['affinity'])} cores, "
-        f"hypervisor {identity['hypervisor']}, Python {checkout['python']}, commit "
-        f"`{checkout.get('commit', 'unknown')[:10]}`"
-    )
 
 
 def _suite() -> Suite:
     return Suite(json.loads(SUITE.read_text()))
 
 
-def _provenance(suite: Suite) -> str:
-    return machine(suite.document["machine"], suite.document["run"]["command"])
-
-
-def _table(heads: Sequence[str], lines: Sequence[Sequence[str]]) -> Iterator[str]:
-    yield "| " + " | ".join(heads) + " |"
-    yield "|" + " --- |" * len(heads)
-    for line in lines:
-        yield "| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |"
-
-
-def _value(found: Estimate | None) -> float:
-    return found.value if found else float("inf")
-
-
-def _time(found: Estimate | None) -> str:
-    if found is None:
-        return "-"
-    return f"{units.duration(found.value)} ± {100 * found.half_width:.1f} %"
-
-
-def _ratio(found: Estimate | None) -> str:
-    return f"{found.value:.2f} [{found.low:.2f}, {found.high:.2f}]" if found else "-"
-
-
-def _mark(met: bool | None) -> str:
-    return {True: "met", False: "**missed**", None: "not measured"}[met]
-
-
 def written(text: str) -> str:
     """Return README text with its tables made anew."""
     for name, made in TABLES.items():
+        if f"<!-- {name} -->" not in text:
+            continue
         block = f"<!-- {name} -->\n" + "\n".join(made()) + f"\n<!-- /{name} -->"
         pattern = f"<!-- {name} -->.*?<!-- /{name} -->"
         text = re.sub(pattern, lambda _, b=block: b, text, flags=re.DOTALL)

@@ -22,7 +22,14 @@ from steelyard_kernels.targets import machine
 
 Array = NDArray[Any]
 
-_PACKAGES: Final = {"numba": "numba", "inductor": "torch"}
+_PACKAGES: Final = {
+    "cupy": "cupy",
+    "inductor": "torch",
+    "numba": "numba",
+    "torch": "torch",
+    "torch_eager": "torch",
+    "triton": "triton",
+}
 """Peers that are measured where their package is installed."""
 
 
@@ -37,6 +44,11 @@ def cuda_targets() -> list[str]:
         "cuda.bindings"
     )
     return ["cuda:sm_90a"] if found else []
+
+
+def target_of(array: Any) -> str:
+    """Return the target of the GPU that an array of ours lies on."""
+    return f"cuda:{array.context.device.arch}"
 
 
 def modes_of(n: int) -> tuple[str, ...]:

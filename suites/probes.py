@@ -1,4 +1,4 @@
-"""Work of known length shows whether the scale is straight."""
+"""Work of known length shows whether the scale is straight, on the CPU and on a GPU."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from steelyard import Builder, benchmark
 from steelyard.handles import Call
-from steelyard_device import cpu
+from steelyard_device import cpu, cuda
 
 
 class Delay:
@@ -60,3 +60,56 @@ def nothing(b: Builder, threads: int) -> Call:
     b.count(bytes=0, operations=0)
     b.mode("kernel/warm", "kernel/warm/dependent", "per_launch/warm")
     return b.launch(Nothing(), unused, threads=threads)
+
+
+class DeviceDelay:
+    """Dependent multiply-adds by one thread of a GPU, which counts its own cycles."""
+
+    def __init__(self, delay: cuda.Delay, context: cuda.Context) -> None:
+        self._delay = delay
+        self.context, self.stream = context, context.stream
+        self.launch, self.wait = delay.launch, delay.wait
+
+    def ready(self) -> None:
+        """Nothing sleeps."""
+
+    def facts(self) -> dict[str, Any]:
+        """Return what the last launch says of itself; it waits for it."""
+        cycles, nanoseconds = self._delay.cycles(), self._delay.nanoseconds()
+        return {"steps": self._delay.steps, "cycles": cycles, "own_ns": nanoseconds}
+
+
+class OnGpu:
+    """A probe of the device layer, for `Builder.launch`: ``steps`` or nothing."""
+
+    def bind(self, unused: Any, *, steps: int) -> DeviceDelay | cuda.Launch:
+        """Make the launch."""
+        context = unused.context
+        if not steps:
+            return cuda.null(context)
+        return DeviceDelay(cuda.Delay(context, steps), context)
+
+    def __call__(self, unused: Any, *, steps: int) -> None:
+        """Launch once."""
+        self.bind(unused, steps=steps).launch()
+
+
+@benchmark(steps=[1 << n for n in range(10, 21, 2)])
+def gpu_delay(b: Builder, steps: int) -> Call:
+    """N dependent steps on a GPU; fact ``cycles`` is what clock64 counted of them."""
+    b.on("cuda")
+    unused = b.input(1)
+    b.count(bytes=0, operations=2 * steps, items=steps)
+    b.mode("kernel/warm")
+    return b.launch(OnGpu(), unused, steps=steps)
+
+
+@benchmark
+def gpu_nothing(b: Builder) -> Call:
+    """Launch nothing on a GPU: the hand-over, and what clocks read of it."""
+    b.on("cuda")
+    unused = b.input(1)
+    b.count(bytes=0, operations=0)
+    b.mode("kernel/warm", "kernel/cold", "latency/warm")
+    b.mode("per_launch/warm/1000", "per_launch/warm/graph/1000")
+    return b.launch(OnGpu(), unused, steps=0)

@@ -1,3 +1,5 @@
+import hashlib
+import itertools
 import math
 
 import numpy as np
@@ -8,7 +10,7 @@ from hypothesis import strategies as st
 from steelyard import BenchmarkError, Builder
 from steelyard.buffers import Buffers
 from steelyard.handles import Handle
-from steelyard.inputs import _words, collapsed, generate, recipe_hash
+from steelyard.inputs import CHUNK, _key, _words, collapsed, generate, recipe_hash
 from steelyard.npy import header
 
 MASK = 2**64 - 1
@@ -36,22 +38,82 @@ def philox(counter, key):
 @given(st.integers(0, 2**63), st.text(max_size=5))
 def test_words_are_those_of_philox(seed, name):
     """A device draws the same bits: word i is word i % 4 of block 1 + i // 4."""
-    import hashlib
-
     handle = Handle(name, "input", (8,), "float32", (("dist", "normal"),))
     text = f"{seed}/{name}/{handle.shape}/{handle.dtype}/{handle.recipe}"
     digest = hashlib.blake2b(text.encode(), digest_size=16).digest()
     key = [int.from_bytes(digest[:8], "little"), int.from_bytes(digest[8:], "little")]
     expected = [word for block in (1, 2) for word in philox(block, key)]
-    assert [int(word) for word in _words(handle, seed, 8)] == expected
+    assert [int(word) for word in _words(_key(handle, seed), 0, 8)] == expected
 
 
-@given(st.integers(0, 300), st.integers(0, 300))
-def test_word_i_does_not_depend_on_how_many_are_drawn(few, many):
+@given(st.integers(0, 300), st.integers(0, 300), st.integers(0, 70))
+def test_word_i_does_not_depend_on_which_are_drawn(few, many, block):
     """So that any part of an input can be drawn anywhere."""
-    handle = Handle("x", "input", (3,), "float32", ())
+    key = _key(Handle("x", "input", (3,), "float32", (("dist", "uniform"),)), 1)
     few, many = sorted((few, many))
-    assert np.array_equal(_words(handle, 1, few), _words(handle, 1, many)[:few])
+    assert np.array_equal(_words(key, 0, few), _words(key, 0, many)[:few])
+    assert np.array_equal(
+        _words(key, 4 * block, few), _words(key, 0, 600)[4 * block :][:few]
+    )
+
+
+def in_one_go(handle, seed):
+    """Return what a handle holds, of one stream drawn whole by one thread."""
+    recipe, dtype = dict(handle.recipe), np.dtype(handle.dtype)
+    size, dist = handle.size, recipe["dist"]
+    even = size + size % 2
+    shape = handle.shape if dist in ("uniform", "integers") else (even,)
+    text = f"{seed}/{handle.name}/{shape}/{handle.dtype}/{handle.recipe}"
+    key = np.frombuffer(hashlib.blake2b(text.encode(), digest_size=16).digest(), "u8")
+    words = np.random.Philox(key=key).random_raw(even)
+    if dist == "integers":
+        low, span = recipe["low"], recipe["high"] - recipe["low"]
+        return (low + (words[:size] % np.uint64(span)).astype("i8")).astype(dtype)
+    if dtype == np.float64:
+        uniform, one = (words >> np.uint64(11)) * 2.0**-53, np.float64(1)
+    else:
+        halves = words.view(np.uint32)[:even] >> np.uint32(8)
+        uniform, one = halves * np.float32(2.0**-24), np.float32(1)
+    if dist == "uniform":
+        return uniform[:size].astype(dtype)
+    radius = np.sqrt(-2 * one * np.log(one - uniform[0::2]))
+    angle = type(one)(2 * np.pi) * uniform[1::2]
+    normal = np.stack([radius * np.cos(angle), radius * np.sin(angle)], 1).ravel()
+    normal = normal.astype(type(one))[:size]
+    return (np.exp(normal) if dist == "lognormal" else normal).astype(dtype)
+
+
+@pytest.mark.parametrize("size", [1, 31, CHUNK + 1, 8 * CHUNK - 1, 17 * CHUNK + 3])
+@pytest.mark.parametrize(
+    ("dtype", "dist"),
+    [
+        *itertools.product(
+            ["float16", "float32", "float64"], ["normal", "uniform", "lognormal"]
+        ),
+        *itertools.product(["bool", "int8", "int64"], ["integers"]),
+    ],
+)
+def test_an_input_drawn_in_parts_has_the_bits_of_one_drawn_whole(size, dtype, dist):
+    """Whatever thread draws which part."""
+    handle = Builder().input(size, dtype, dist=dist, name="x")
+    assert generate(handle, 7).tobytes() == in_one_go(handle, 7).tobytes()
+
+
+@pytest.mark.parametrize(("size", "period"), [(0, 3), (1, 3), (3, 3), (100, 7)])
+def test_a_pattern_is_so_many_values_again_and_again(size, period):
+    """Normal ones; seeds/001's data that moves for free."""
+    x = drawn(size, dist="pattern", period=period)
+    assert np.array_equal(x, np.resize(x[:period], size))
+    assert len(set(x.tolist())) == min(size, period)
+
+
+@pytest.mark.parametrize("period", [0, -1, 2.5])
+def test_a_pattern_of_no_whole_number_of_values_is_refused(period):
+    """Named as it was given."""
+    with pytest.raises(
+        BenchmarkError, match=f"every {period} values; expected a whole"
+    ):
+        drawn(8, dist="pattern", period=period)
 
 
 @given(

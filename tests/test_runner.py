@@ -10,11 +10,14 @@ import numpy as np
 import pytest
 import trials
 
-from steelyard import discovery, runner, wire
+from steelyard import benchmark, discovery, runner, wire
 from steelyard.benchmark import select
 from steelyard.mode import parse
 from steelyard.plan import plan
 from steelyard.settings import Settings
+from steelyard.worker import Bench
+from steelyard_device import cuda
+from steelyard_device.errors import DeviceError
 
 QUICK = Settings(precision=0.5, timeout=60)
 """Half the value either way, so that the first look at the interval settles it."""
@@ -163,6 +166,52 @@ def test_a_worker_that_died_between_turns_is_not_the_next_cases_fault():
     turns = plan(cases("good"), [parse("latency/warm/8"), *LATENCY], 1, 0)
     runner.run(turns, QUICK, kill, lambda _: None)
     assert [trial.error for trial in told] == [None, None]
+
+
+def test_a_worker_that_lost_its_gpu_is_replaced(monkeypatch):
+    """Every later case of that process would fail; its answer is kept."""
+    receive = wire.receive
+    monkeypatch.setattr(wire, "receive", lambda c: {**receive(c), "lost": True})
+    turns = plan(cases("good"), [parse("latency/warm/8"), *LATENCY], 1, 0)
+    told = run(turns)
+    assert [trial.error for trial in told] == [None, None]
+    assert len({trial.worker for trial in told}) == 2
+    assert all(gone(trial.worker) for trial in told)
+
+
+@benchmark
+def far(b):
+    """Stand for a case on a GPU."""
+    b.on("cuda")
+    return b.launch(print)
+
+
+@pytest.mark.parametrize(
+    ("refusal", "lost"),
+    [
+        (None, False),
+        (cuda.CUDAError("CUDA_ERROR_ILLEGAL_ADDRESS", "gone"), True),
+        (cuda.CUDAError("CUDA_ERROR_OUT_OF_MEMORY", "full"), False),
+        (DeviceError("there is no GPU"), False),
+    ],
+)
+def test_a_gpu_is_asked_whether_it_is_lost(monkeypatch, refusal, lost):
+    """PyTorch's errors do not say, and a fault may come with the next call only."""
+
+    class Context:
+        def wait(self):
+            if refusal:
+                raise refusal
+
+    asked = []
+    monkeypatch.setattr(cuda, "context", lambda gpu: asked.append(gpu) or Context())
+    bench = Bench(None)
+    (turn,) = plan(far.cases(), LATENCY, 1, 0)
+    assert bench.lost(turn, Settings(gpu=3)) is lost
+    assert asked == [3]
+    (turn,) = plan(cases("good"), LATENCY, 1, 0)
+    assert bench.lost(turn, Settings()) is False
+    assert asked == [3]
 
 
 def test_no_turn_starts_when_the_budget_is_spent():

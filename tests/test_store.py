@@ -3,10 +3,12 @@ import os
 import resource
 import signal
 import sqlite3
+import struct
 import subprocess
 import sys
 import textwrap
 from contextlib import suppress
+from hashlib import blake2b
 from pathlib import Path
 
 import pytest
@@ -54,12 +56,25 @@ def child(code, *arguments):
     )
 
 
-@given(st.lists(st.tuples(*[INT64] * 5)), st.lists(INT64))
-def test_samples_survive_the_blob_unchanged(windows, floor):
-    """Any 64-bit integers in any number come back equal."""
-    columns = [tuple(c) for c in zip(*windows, strict=True)] or [()] * 5
+@pytest.mark.parametrize("arrays", [5, 6])
+@given(st.data())
+def test_samples_survive_the_blob_unchanged(arrays, data):
+    """Any 64-bit integers in any number come back equal, a GPU's frequencies too."""
+    windows = data.draw(st.lists(st.tuples(*[INT64] * arrays)))
+    floor = data.draw(st.lists(INT64))
+    columns = [tuple(c) for c in zip(*windows, strict=True)] or [()] * arrays
     samples = Samples(*columns)
     assert codec.unpack(codec.pack(samples, tuple(floor))) == (samples, tuple(floor))
+
+
+def test_blobs_of_the_first_format_are_still_read():
+    """They had no frequencies, and no flag that says so."""
+    numbers = (3, 4, 0, 3, 1, 1, 3, 4, 0, 0, 7)
+    body = struct.pack("<11q", *numbers)
+    digest = blake2b(body, digest_size=16).digest()
+    blob = struct.pack("<4sHHII16s", b"STYD", 1, 0, 2, 1, digest) + body
+    expected = Samples((3, 4), (0, 3), (1, 1), (3, 4), (0, 0))
+    assert codec.unpack(blob) == (expected, (7,))
 
 
 @given(st.data())

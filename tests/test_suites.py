@@ -1,10 +1,15 @@
-"""The shipped suites: every case runs and is right, and asv finds nothing to choke on."""
+"""The shipped suites: every case runs and is right, and asv finds nothing to choke on.
 
+What needs a GPU is described here and launched by `test_suites_gpu`.
+"""
+
+import importlib
 import inspect
 import re
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -31,8 +36,8 @@ def cases(small):
 
 
 def launched(params):
-    """Leave out what is only built, for a machine that is not here."""
-    return [one for one in params if "cuda" not in one.id]
+    """Leave out what is only built or needs a GPU, for machines that are not here."""
+    return [one for one in params if not re.search("cuda|^gpu", one.id)]
 
 
 @pytest.mark.parametrize("case", launched(cases(small=True)))
@@ -50,6 +55,7 @@ def test_each_case_can_be_described_and_says_how_it_is_weighed(case):
     only = description.call.built_for
     assert not builds or only or hasattr(description.call.target, "for_target")
     assert not only or len(builds) == len(case.modes())
+    assert (description.device == "cuda") is case.id.startswith("gpu_")
 
 
 def test_every_kernel_of_the_library_has_its_builds_weighed():
@@ -74,15 +80,28 @@ def test_the_default_grid_is_short_enough_for_two_minutes():
         for case in one.cases()
         for mode in case.modes()
         if case.axes.get("impl") not in {"numba", "inductor"}
-        and not {"cuda", "fusion"} & set(re.findall(r"\w+", case.id))
+        and not re.search("cuda|fusion|^gpu", case.id)
     ]
     assert len(points) == len(set(points)) <= 155
+
+
+def test_the_default_grid_of_a_gpu_is_a_matter_of_minutes():
+    """Points times four blocks times 0.3 s; registers and peers are asked for by name."""
+    points = [
+        (case.id, mode)
+        for one in BENCHMARKS
+        if re.match("gpu_(?!registers|peers)", one.name)
+        for case in one.cases()
+        for mode in case.modes()
+    ]
+    assert len(points) == len(set(points)) <= 130
 
 
 def test_suites_import_no_peer_and_no_pytest():
     """They are read where neither is installed, and by asv, which dies of pytest."""
     script = (
-        "import sys; sys.modules.update(dict.fromkeys(['torch', 'numba', 'pytest']))\n"
+        "import sys; PEERS = ['torch', 'numba', 'triton', 'cupy', 'pytest']\n"
+        "sys.modules.update(dict.fromkeys(PEERS))\n"
         "from steelyard import discovery\n"
         f"found = discovery.discover([{str(SUITES)!r}])\n"
         "print(*(case.id for one in found for case in one.cases()), sep='\\n')"
@@ -146,3 +165,59 @@ def few_of(build_space):
             spaces.candidates = every
 
     return few
+
+
+def test_peers_are_weighed_where_they_are_installed(tmp_path):
+    """By name: nothing of theirs is imported to list or to describe a case."""
+    for name in ("torch", "triton", "cupy"):
+        (tmp_path / f"{name}.py").write_text("raise ImportError")
+    script = (
+        f"import sys; sys.path.insert(0, {str(tmp_path)!r})\n"
+        "from steelyard import discovery\n"
+        f"for one in discovery.discover([{str(SUITES)!r}]):\n"
+        "    for case in one.cases():\n"
+        "        print(case.id, case.describe().call.form)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    listed = done.stdout.splitlines()
+    for case in (
+        "gpu_peers_matmul[shape=64x768x768,impl=torch] torch",
+        "gpu_peers_matmul[shape=64x768x768,impl=cupy] cupy",
+        "gpu_peers_adam[n=100,impl=ours] numpy",
+        "gpu_peers_adam[n=100,impl=cupy] cupy",
+        "gpu_peers_layernorm[hidden=768,impl=torch_eager] torch",
+        "gpu_peers_layernorm[hidden=768,impl=triton] torch",
+        "gpu_inputs_matmul[inputs=pattern,n=8192] torch",
+        "gpu_dispatch[kernel=matmul,result=pooled,wait=each] torch",
+    ):
+        assert case in listed
+
+
+@pytest.mark.parametrize("waits", [True, False])
+def test_a_program_waits_after_each_call_or_leaves_it_to_its_caller(waits):
+    """Its calls and waits in their order are what is timed."""
+    calls = importlib.import_module("suites.calls")
+    seen = []
+    context = SimpleNamespace(stream=7, wait=seen.append)
+    program = calls.Program(lambda: seen.append("call"), context, {}, waits=waits)
+    program.launch(2)
+    assert seen == (["call", 7] * 2 if waits else ["call"] * 2)
+    program.wait()
+    assert seen[-1] == 7
+
+
+def test_a_sweep_takes_the_models_best_schedules_whatever_their_limits():
+    """Ranks differ in more than registers, and the limit is the one that is asked for."""
+    registers = importlib.import_module("suites.registers")
+    specs = [((8192, 5140), "float16"), *[((5140,), "float16")] * 4]
+    found = [
+        registers.Candidate(library.bias_layernorm, rank, 40).schedule(
+            "cuda:sm_90a", *specs
+        )
+        for rank in (1, 2, 3, 4)
+    ]
+    assert len(set(found)) == 4
+    assert {one.registers for one in found} == {40}

@@ -13,7 +13,8 @@ from fakes import case_of
 from steelyard import BenchmarkError, benchmark, cold
 from steelyard.doubts import Doubt
 from steelyard.mode import BUILDS, CACHES, parse
-from steelyard.prepared import PreparedCase, Scale
+from steelyard.prepared import PreparedCase
+from steelyard.scale import Scale
 from steelyard.settings import Settings
 from steelyard.weigh import failed, weigh
 from steelyard_device import cpu, llvm

@@ -18,11 +18,12 @@ asv's test takes samples for independent.
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Sequence
 from itertools import product
 from pathlib import Path
 from typing import Any, ClassVar, Final, TypedDict
 
-from steelyard import discovery, lock, runner, stats
+from steelyard import config, discovery, gpu, lock, runner, stats
 from steelyard.benchmark import Benchmark, Case
 from steelyard.errors import BenchmarkError
 from steelyard.plan import plan
@@ -101,7 +102,8 @@ class Family:
 
 def weigh(folder: str, blocks: int) -> Weighed:
     """Weigh every case of a folder's benchmarks in ``blocks`` interleaved turns."""
-    cases = [case for one in discovery.discover([folder]) for case in one.cases()]
+    found = [case for one in discovery.discover([folder]) for case in one.cases()]
+    cases, _ = gpu.able(found)
     weighed: Weighed = {}
     estimates: dict[Point, list[float]] = defaultdict(list)
 
@@ -114,31 +116,34 @@ def weigh(folder: str, blocks: int) -> Weighed:
 
     with lock.measuring(wait=PATIENCE):
         turns = plan(cases, None, blocks, seed=0)
-        runner.run(turns, Settings(), keep, lambda _turn: None)
+        runner.run(turns, settings(cases), keep, lambda _turn: None)
     complete = {p: s for p, s in estimates.items() if p not in weighed}
     return weighed | {p: Samples(samples=s, number=1) for p, s in complete.items()}
 
 
+def settings(cases: Sequence[Case]) -> Settings:
+    """Return how they are weighed: as always, on the GPU of the configuration."""
+    chosen = config.load()
+    if not any(map(gpu.needed, cases)):
+        return Settings()
+    return Settings(gpu=gpu.choose(chosen.gpu), clock=chosen.clock)
+
+
 def _seconds(trial: Trial) -> float:
-    samples = trial.samples
-    summary = stats.summarise(
-        samples.per_launch(), samples.launches[0], trial.clock.quantum
-    )
-    return NANO * summary.estimate.value
+    return NANO * stats.of(trial).estimate.value
 
 
 def _family(benchmark: Benchmark, folder: str, blocks: int) -> type[Family]:
     """Return the class whose parameters are the benchmark's axes and the mode.
 
-    Cases may ask for different modes; asv skips the points that none asked for.
+    Cases may ask for different modes; asv skips the points that none asked for, and
+    those of a GPU where there is none: they have no number and did not fail.
     """
-    asked = {
-        (*case.axes.values(), str(mode))
-        for case in benchmark.cases()
-        for mode in case.modes()
-    }
+    cases = benchmark.cases()
+    here, _ = gpu.able(cases)
+    asked = {(*case.axes.values(), str(mode)) for case in here for mode in case.modes()}
     params = [list(axis.values) for axis in benchmark.axes.values()]
-    params.append(sorted({mode for *_, mode in asked}))
+    params.append(sorted({str(mode) for case in cases for mode in case.modes()}))
     members = {
         "__doc__": benchmark.doc,
         "folder": folder,

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from steelyard import inputs, npy, units
 from steelyard.errors import BenchmarkError
 from steelyard.handles import Handle, replaced
-from steelyard_device import memory
+from steelyard_device import cuda, memory
 
 Array = NDArray[Any]
 
@@ -35,36 +35,37 @@ agrees in the low 12 bits waits for it, and equal offsets would measure that."""
 class Buffers:
     """All arrays of one case, by the names of their handles."""
 
+    context: cuda.Context | None = None
+    """The GPU they lie on; None for this machine's own memory."""
+
     def __init__(
         self, handles: tuple[Handle, ...], seed: int, files: Mapping[str, str]
     ) -> None:
         self.seed = seed
         self.handles = handles = tuple(_from_file(h, files) for h in handles)
-        self.arrays: dict[str, Array] = {}
-        self._pristine: dict[str, Array] = {}
+        self.arrays: dict[str, Any] = {}
+        self._pristine: dict[str, Any] = {}
         self._sums: dict[str, int] = {}
-        _require_memory(handles)
+        self._require_memory()
         for index, handle in enumerate(handles):
-            array = _allocate(handle, index)
-            if handle.role == "output":
-                poison(array)
-            else:
-                array[...] = inputs.generate(handle, seed)
-                _require_data(handle, array)
+            self.arrays[handle.name] = self._allocate(handle, index)
+            if handle.role != "output":
+                data = inputs.generate(handle, seed)
+                _require_data(handle, data)
+                self._write(handle.name, data)
             if handle.role == "inout":
-                self._pristine[handle.name] = array.copy()
-            self.arrays[handle.name] = array
+                self._pristine[handle.name] = self._copy(handle.name)
             if handle.role == "input":
-                self._sums[handle.name] = _checksum(array)
+                self._sums[handle.name] = self._checksum(handle.name)
+        self.poison()
 
     def resolve(self, value: Any) -> Any:
         """Return the array of a handle, also in containers, and others as they are."""
         return replaced(value, lambda handle: self.arrays[handle.name])
 
     def pristine(self, value: Any) -> Any:
-        """Return what handles' arrays held before the first launch."""
-        first = {**self.arrays, **self._pristine}
-        return replaced(value, lambda handle: first[handle.name])
+        """Return what handles' arrays held before the first launch, as NumPy arrays."""
+        return replaced(value, lambda handle: self._first(handle.name))
 
     @property
     def updates(self) -> bool:
@@ -76,6 +77,15 @@ class Buffers:
         """Bytes of all buffers, without zones and copies."""
         return sum(array.nbytes for array in self.arrays.values())
 
+    def read(self, name: str) -> Array:
+        """Return what a buffer holds, as a NumPy array."""
+        return self.rows(name, None)
+
+    def rows(self, name: str, indices: NDArray[np.intp] | None) -> Array:
+        """Return some rows of a buffer, or all of it, as a NumPy array."""
+        array: Array = self.arrays[name]
+        return array if indices is None else array[indices]
+
     def restore(self) -> None:
         """Give every in-place argument its first data again."""
         for name, data in self._pristine.items():
@@ -85,7 +95,23 @@ class Buffers:
         """Overwrite every output, so that a result of an earlier launch cannot pass."""
         for handle in self.handles:
             if handle.role == "output":
-                poison(self.arrays[handle.name])
+                self._poison(handle.name)
+
+    def snapshot(self) -> dict[str, Any]:
+        """Copy what the work may write, by name."""
+        return {
+            handle.name: self._copy(handle.name)
+            for handle in self.handles
+            if handle.role != "input"
+        }
+
+    def same_as(self, snapshot: Mapping[str, Any]) -> bool:
+        """Whether buffers hold what copies of them do; NaN is equal to NaN."""
+        return all(self._equal(name, copy) for name, copy in snapshot.items())
+
+    def collapsed(self, name: str) -> bool:
+        """Whether a buffer no longer holds what users have: `inputs.collapsed`."""
+        return inputs.collapsed(self.arrays[name])
 
     def check_zones(self) -> None:
         """Look at the red zones.
@@ -94,12 +120,12 @@ class Buffers:
             BenchmarkError: a zone was written to; names the buffer and the distance.
         """
         for name, array in self.arrays.items():
-            before, after = _zones(array)
+            before, after = self._zones(name)
             sides = ((before[::-1], "before the start"), (after, "behind the end"))
             for zone, where in sides:
                 hit = np.flatnonzero(zone != ZONE_BYTE)
                 if hit.size:
-                    zone[:] = ZONE_BYTE
+                    self._guard(name)
                     raise BenchmarkError(
                         f"the work wrote up to {hit[-1] + 1} bytes {where} of {name} "
                         f"{array.shape}; expected no write outside it. "
@@ -112,14 +138,11 @@ class Buffers:
         Raises:
             BenchmarkError: an input was written to.
         """
-        for handle in self.handles:
-            if handle.role != "input":
-                continue
-            array = self.arrays[handle.name]
-            if _checksum(array) != self._sums[handle.name]:
+        for name, known in self._sums.items():
+            if self._checksum(name) != known:
                 raise BenchmarkError(
-                    f"the work changed its input {handle.name}; later launches would "
-                    "see other data. Declare it with b.inout."
+                    f"the work changed its input {name}; later launches would see "
+                    "other data. Declare it with b.inout."
                 )
 
     def check_written(self, name: str) -> None:
@@ -128,42 +151,120 @@ class Buffers:
         Raises:
             BenchmarkError: it does.
         """
-        array = self.arrays[name]
-        blank = np.empty(1, array.dtype)
-        poison(blank)
-        # As bytes: NumPy holds every bool that is not 0 for equal, poison or not.
-        blank = blank.view(np.uint8)
-        held = array.reshape(-1).view(np.uint8).reshape(-1, blank.size)
-        if bool((held[:ZONE] == blank).all()) and bool((held == blank).all()):
+        if self._holds_only(name, poison_of(self.arrays[name].dtype)):
             raise BenchmarkError(
                 f"the work wrote nothing to {name}. Is it the buffer it was given?"
             )
 
+    def _require_memory(self) -> None:
+        """Refuse a case before it makes the machine swap or ends its processes."""
+        needed = needed_bytes(self.handles)
+        if needed < SMALL:
+            return
+        import psutil
+
+        free = psutil.virtual_memory().available
+        if needed > free:
+            raise too_large(needed, free)
+
+    def _allocate(self, handle: Handle, index: int) -> Any:
+        offset = index * STAGGER % 4096
+        try:
+            array = memory.empty(
+                handle.shape, dtype_of(handle), offset=offset, margin=ZONE
+            )
+        except (MemoryError, ValueError):
+            raise BenchmarkError(
+                f"{handle.role} {handle.name} of shape {handle.shape} does not fit "
+                "into memory. Choose a smaller size."
+            ) from None
+        for zone in _zones(array):
+            zone[:] = ZONE_BYTE
+        return array
+
+    def _write(self, name: str, data: Array) -> None:
+        self.arrays[name][...] = data
+
+    def _copy(self, name: str) -> Any:
+        return self.arrays[name].copy()
+
+    def _first(self, name: str) -> Array:
+        first: Array = self._pristine.get(name, self.arrays[name])
+        return first
+
+    def _poison(self, name: str) -> None:
+        poison(self.arrays[name])
+
+    def _equal(self, name: str, copy: Any) -> bool:
+        array = self.arrays[name]
+        return bool(
+            np.array_equal(copy, array) or np.array_equal(copy, array, equal_nan=True)
+        )
+
+    def _zones(self, name: str) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
+        """Return the bytes before and after an array."""
+        return _zones(self.arrays[name])
+
+    def _guard(self, name: str) -> None:
+        """Make the zones of an array whole again."""
+        for zone in self._zones(name):
+            zone[:] = ZONE_BYTE
+
+    def _checksum(self, name: str) -> int:
+        return _checksum(self.arrays[name])
+
+    def _holds_only(self, name: str, pattern: bytes) -> bool:
+        # As bytes: NumPy holds every bool that is not 0 for equal, poison or not.
+        blank = np.frombuffer(pattern, np.uint8)
+        held = self.arrays[name].reshape(-1).view(np.uint8).reshape(-1, blank.size)
+        return bool((held[:ZONE] == blank).all()) and bool((held == blank).all())
+
+
+def poison_of(dtype: np.dtype[Any]) -> bytes:
+    """Return a finite value that no result should hold: NaN would hide NaN bugs."""
+    if dtype.kind == "f":
+        return np.array(-0.75 * np.finfo(dtype).max, dtype).tobytes()
+    return b"\x99" * dtype.itemsize
+
 
 def poison(array: Array) -> None:
-    """Fill with a finite value that no result should hold: NaN would hide NaN bugs."""
+    """Fill an array with what no result should hold."""
+    value = poison_of(array.dtype)
     if array.dtype.kind == "f":
-        array.fill(-0.75 * np.finfo(array.dtype).max)
+        array.fill(np.frombuffer(value, array.dtype)[0])
     else:
-        array.reshape(-1).view(np.uint8).fill(0x99)
+        array.reshape(-1).view(np.uint8).fill(value[0])
 
 
-def _require_memory(handles: tuple[Handle, ...]) -> None:
-    """Refuse a case before it makes the machine swap or ends its processes."""
-    needed = sum(
+def dtype_of(handle: Handle) -> np.dtype[Any]:
+    """Return the type of a handle's elements.
+
+    Raises:
+        BenchmarkError: NumPy does not know it.
+    """
+    try:
+        return np.dtype(handle.dtype)
+    except TypeError:
+        raise BenchmarkError(
+            f"{handle.role} {handle.name} has dtype {handle.dtype!r}, which NumPy does "
+            "not know. Use float16, float32, float64, int32, int64 or bool."
+        ) from None
+
+
+def needed_bytes(handles: tuple[Handle, ...]) -> int:
+    """Return the bytes of all buffers and of the copies that restore them."""
+    return sum(
         handle.size * np.dtype(handle.dtype).itemsize * (1 + (handle.role == "inout"))
         for handle in handles
     )
-    if needed < SMALL:
-        return
-    import psutil
 
-    free = psutil.virtual_memory().available
-    if needed > free:
-        raise BenchmarkError(
-            f"its buffers do not fit into memory: they need {units.size(needed)}, "
-            f"{units.size(free)} are free. Choose a smaller size."
-        )
+
+def too_large(needed: int, free: int) -> BenchmarkError:
+    """Return the error of a case that does not fit."""
+    return BenchmarkError(
+        f"its buffers do not fit into memory: they need {units.size(needed)}, "
+        f"{units.size(free)} are free. Choose a smaller size."
+    )
 
 
 def _require_data(handle: Handle, array: Array) -> None:
@@ -174,28 +275,6 @@ def _require_data(handle: Handle, array: Array) -> None:
             f"{recipe['file']} repeats one value, which no user's data does. "
             "Give real data, or b.load(..., constant=True) if it is meant."
         )
-
-
-def _allocate(handle: Handle, index: int) -> Array:
-    try:
-        dtype = np.dtype(handle.dtype)
-    except TypeError:
-        raise BenchmarkError(
-            f"{handle.role} {handle.name} has dtype {handle.dtype!r}, which NumPy does "
-            "not know. Use float16, float32, float64, int32, int64 or bool."
-        ) from None
-    try:
-        array = memory.empty(
-            handle.shape, dtype, offset=index * STAGGER % 4096, margin=ZONE
-        )
-    except (MemoryError, ValueError):
-        raise BenchmarkError(
-            f"{handle.role} {handle.name} of shape {handle.shape} does not fit into "
-            "memory. Choose a smaller size."
-        ) from None
-    for zone in _zones(array):
-        zone[:] = ZONE_BYTE
-    return array
 
 
 def _zones(array: Array) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:

@@ -7,11 +7,14 @@ import math
 import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Final, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
+from steelyard import answers, threads
+from steelyard.answers import Rows
 from steelyard.benchmark import Description, raised
 from steelyard.buffers import Buffers
 from steelyard.errors import BenchmarkError
@@ -34,34 +37,50 @@ ELEMENTS: Final = 4096
 
 
 class Expectation:
-    """What the outputs of one launch should hold, whole once and in rows afterwards."""
+    """What the outputs of one launch should hold, whole once and in rows afterwards.
 
-    def __init__(self, description: Description, buffers: Buffers, seed: int) -> None:
+    Rows that are ``kept`` in a file of an earlier block stand for the whole: then the
+    reference is not asked again.
+    """
+
+    def __init__(
+        self,
+        description: Description,
+        buffers: Buffers,
+        seed: int,
+        kept: Path | None = None,
+    ) -> None:
         self._results = description.results
         self._check = description.check
-        self._wanted: list[Array] | None = None
-        self._rows: list[NDArray[np.intp]] = []
-        if description.check is not None:
-            self._wanted = list(_answer(_Question.of(description, buffers)))
+        self._file = kept
+        self._whole: tuple[Array, ...] | None = None
+        self._rows: tuple[Rows, ...] | None = None
+        if description.check is None:
+            return
+        if kept is not None:
+            self._rows = answers.kept(kept, [h.shape for h in self._results])
+        if self._rows is None:
+            self._whole = _answer(_Question.of(description, buffers))
             draw = np.random.default_rng(seed)
-            for wanted in self._wanted:
-                self._rows.append(_draw_rows(wanted.shape, draw))
+            self._rows = tuple(_some_rows(wanted, draw) for wanted in self._whole)
 
     def check_all(self, buffers: Buffers) -> None:
         """Compare every element, then keep only some rows of what was expected.
 
+        Where an earlier block did so, these rows are all that is compared.
+
         Raises:
             BenchmarkError: an element is off, or a buffer was left or written wrongly.
         """
-        self.check_buffers(buffers)
-        if self._wanted is None:
+        if self._whole is None or self._rows is None:
+            self.check_rows(buffers)
             return
-        for handle, wanted in zip(self._results, self._wanted, strict=True):
-            self._compare(handle, buffers.arrays[handle.name], wanted)
-        self._wanted = [
-            wanted[rows] if wanted.ndim else wanted
-            for wanted, rows in zip(self._wanted, self._rows, strict=True)
-        ]
+        self.check_buffers(buffers)
+        for handle, wanted in zip(self._results, self._whole, strict=True):
+            self._compare(handle, buffers.read(handle.name), wanted)
+        self._whole = None
+        if self._file is not None:
+            answers.keep(self._file, self._rows)
 
     def check_rows(self, buffers: Buffers) -> None:
         """Compare the kept rows with what a timed launch left.
@@ -70,13 +89,10 @@ class Expectation:
             BenchmarkError: as `check_all`.
         """
         self.check_buffers(buffers)
-        if self._wanted is None:
-            return
-        for handle, wanted, rows in zip(
-            self._results, self._wanted, self._rows, strict=True
-        ):
-            array = buffers.arrays[handle.name]
-            self._compare(handle, array[rows] if array.ndim else array, wanted)
+        for handle, rows in zip(self._results, self._rows or (), strict=False):
+            indices = rows.indices if handle.shape else None
+            got = buffers.rows(handle.name, indices)
+            self._compare(handle, got, rows.wanted, rows.indices)
 
     def check_buffers(self, buffers: Buffers) -> None:
         """Check what needs no reference: zones, inputs, and that anything was written.
@@ -90,7 +106,13 @@ class Expectation:
             if handle.role == "output" and handle.size:
                 buffers.check_written(handle.name)
 
-    def _compare(self, handle: Handle, got: Array, wanted: Array) -> None:
+    def _compare(
+        self,
+        handle: Handle,
+        got: Array,
+        wanted: Array,
+        rows: NDArray[np.intp] | None = None,
+    ) -> None:
         assert self._check is not None
         epsilon = ULPS * _epsilon(got.dtype)
         rtol = epsilon if self._check.rtol is None else self._check.rtol
@@ -100,36 +122,38 @@ class Expectation:
         if wrong.size:
             first = tuple(int(i) for i in np.unravel_index(wrong[0], got.shape))
             value = float(wanted[first])
+            place = list(first)
+            if rows is not None and first:
+                place[0] = int(rows[first[0]])
             raise BenchmarkError(
                 f"{handle.name} is wrong in {wrong.size} of {got.size} elements: at "
-                f"{list(first)} it holds {float(got[first]):.6g}, expected {value:.6g} "
+                f"{place} it holds {float(got[first]):.6g}, expected {value:.6g} "
                 f"within {atol + rtol * abs(value):.2g}. Mend the work, or give b.check "
                 "an rtol or atol that it can meet."
             )
 
 
-def _draw_rows(shape: tuple[int, ...], draw: np.random.Generator) -> NDArray[np.intp]:
+def _some_rows(wanted: Array, draw: np.random.Generator) -> Rows:
     """Draw which rows of a result are kept, in order; all of a small one."""
+    shape = wanted.shape
     count = shape[0] if shape else 0
     enough = max(ROWS, -(-ELEMENTS // max(1, math.prod(shape[1:]))))
-    return np.sort(draw.choice(count, min(enough, count), replace=False))
+    rows = np.sort(draw.choice(count, min(enough, count), replace=False))
+    return Rows(rows, wanted[rows] if shape else wanted)
 
 
 def _wrong(got: Array, wanted: Array, rtol: float, atol: float) -> NDArray[np.intp]:
     """Return the flat places where two arrays differ by more than allowed."""
-    found = [
-        part
-        + np.flatnonzero(
-            ~_close(
-                got.reshape(-1)[part : part + CHUNK],
-                wanted.reshape(-1)[part : part + CHUNK],
-                rtol,
-                atol,
-            )
+    flat, expected = got.reshape(-1), wanted.reshape(-1)
+
+    def found(part: int) -> NDArray[np.intp]:
+        places = slice(part, part + CHUNK)
+        return part + np.flatnonzero(
+            ~_close(flat[places], expected[places], rtol, atol)
         )
-        for part in range(0, got.size, CHUNK)
-    ]
-    return np.concatenate(found) if found else np.empty(0, np.intp)
+
+    parts = threads.each(found, range(0, got.size, CHUNK))
+    return np.concatenate(parts) if parts else np.empty(0, np.intp)
 
 
 def _close(got: Array, wanted: Array, rtol: float, atol: float) -> NDArray[np.bool_]:
@@ -211,19 +235,15 @@ def replay(
     Raises:
         BenchmarkError: they left something else.
     """
-    timed = {h.name: buffers.arrays[h.name].copy() for h in results}
+    timed = buffers.snapshot()
     buffers.restore()
     launch(n)
     for handle in results:
-        if not np.array_equal(timed[handle.name], buffers.arrays[handle.name]):
-            equal = np.array_equal(
-                timed[handle.name], buffers.arrays[handle.name], equal_nan=True
+        if not buffers.same_as({handle.name: timed[handle.name]}):
+            raise BenchmarkError(
+                f"{n} timed launches left another {handle.name} than the same {n} "
+                "launches untimed. Is all of the work done when it returns?"
             )
-            if not equal:
-                raise BenchmarkError(
-                    f"{n} timed launches left another {handle.name} than the same "
-                    f"{n} launches untimed. Is all of the work done when it returns?"
-                )
 
 
 def _root_mean_square(values: Array) -> float:

@@ -7,37 +7,26 @@ from typing import IO, TYPE_CHECKING, Any, Final
 
 import click
 
+from steelyard.cli_options import (
+    columns_option,
+    gpu_option,
+    measuring_options,
+    overrides_option,
+    pattern_option,
+    relative_option,
+    store_option,
+)
 from steelyard.errors import SteelyardError
 from steelyard.lazy import Lazy
 
 if TYPE_CHECKING:
     from steelyard.config import Config
     from steelyard.report.rows import Row
+    from steelyard.run import Run
     from steelyard.store import Store
     from steelyard.trial import Trial
 
 FORMATS: Final = ("table", "json", "csv", "markdown")
-
-store_option = click.option(
-    "--store",
-    metavar="PATH|URL",
-    help="Where runs are kept; a file or an SQLAlchemy URL.",
-)
-pattern_option = click.option(
-    "-k", "pattern", metavar="EXPR", help="Select by words of case ids with and/or/not."
-)
-overrides_option = click.option(
-    "-p",
-    "overrides",
-    multiple=True,
-    metavar="AXIS=1,2",
-    help="Replace an axis's values: AXIS=1,2 or AXIS=2^10:2^20:4x.",
-)
-relative_option = click.option(
-    "--relative-to",
-    metavar="AXIS=VALUE",
-    help="Add each case's time over that of the case with this value.",
-)
 
 
 @click.group(cls=Lazy, context_settings={"help_option_names": ["-h", "--help"]})
@@ -50,74 +39,24 @@ def main() -> None:
 @click.argument("paths", nargs=-1)
 @pattern_option
 @overrides_option
+@measuring_options
 @click.option(
-    "--mode",
-    "modes",
-    multiple=True,
-    metavar="MODE,...",
-    help="What to measure: kernel/cold, latency/warm/64, ...",
-    show_default="what the benchmark asks for, else kernel/cold,kernel/warm",
+    "--profile",
+    type=click.Choice(["ncu"]),
+    help="Read Nsight Compute's counters of one launch of each case on a GPU.",
 )
 @click.option(
-    "--input",
-    "inputs",
-    multiple=True,
-    metavar="X=@FILE.npy",
-    help="Fill the input X from a file.",
+    "--trace",
+    type=click.Path(dir_okay=False),
+    metavar="FILE",
+    help="Write a trace of some launches of each case, for ui.perfetto.dev.",
 )
-@click.option(
-    "--seed",
-    type=int,
-    help="Seed of the inputs and of the order of turns.",
-    show_default="0",
-)
-@click.option(
-    "--budget",
-    type=float,
-    metavar="SECONDS",
-    help="End the whole run after this long.",
-    show_default="none",
-)
-@click.option(
-    "--precision",
-    type=float,
-    metavar="PERCENT",
-    help="Sample until half the interval is below this.",
-    show_default="0.5",
-)
-@click.option(
-    "--blocks",
-    type=int,
-    help="Give every case this many turns, each in a new process.",
-    show_default="4",
-)
-@click.option(
-    "--timeout",
-    type=float,
-    metavar="SECONDS",
-    help="Fail a case that is silent for this long.",
-    show_default="60",
-)
-@click.option(
-    "--check/--no-check",
-    default=True,
-    help="Check results against the benchmark's reference.",
-    show_default=True,
-)
-@click.option("--allocations", is_flag=True, help="Count what a launch allocates.")
 @click.option("--dry-run", is_flag=True, help="Print the plan and measure nothing.")
 @click.option("--tag", "tags", multiple=True, help="Name the run, to find it by.")
 @click.option(
     "--json", "json_file", metavar="FILE|-", help="Write the results to a file."
 )
-@click.option(
-    "--wait",
-    type=float,
-    default=0.0,
-    metavar="SECONDS",
-    help="Wait this long for a run that is measuring.",
-    show_default=True,
-)
+@columns_option
 @relative_option
 @store_option
 def run(
@@ -127,6 +66,7 @@ def run(
     dry_run: bool,
     check: bool,
     allocations: bool,
+    columns: str,
     relative_to: str | None,
     **asked: Any,
 ) -> int:
@@ -139,12 +79,26 @@ def run(
     from steelyard import config, session
     from steelyard.report import json_report, progress, rows
 
-    keys = ("seed", "budget", "precision", "blocks", "timeout", "store")
-    flags = {key: asked.pop(key) for key in keys} | {"suites": paths or None}
+    wanted = _columns(columns)
+    every = asked.pop("every_clock")
+    if every and asked["clock"]:
+        raise SteelyardError("--clock and --clocks exclude each other: give one.")
+    asked["clock"] = every or asked["clock"]
+    flags = {key: asked.pop(key) for key in config.READERS.keys() & asked} | {
+        "suites": paths or None
+    }
     chosen = config.load(flags)
     request = session.Asked(places=_places(chosen), blocks=chosen.blocks, **asked)
-    settings = session.settings(chosen, request, check=check, allocations=allocations)
-    turns = session.planned(request, chosen.seed)
+    settings = session.settings(
+        chosen,
+        request,
+        check=check,
+        allocations=allocations,
+        energy=not {"watts", "joules"}.isdisjoint(wanted),
+    )
+    turns, left = session.planned(request, chosen.seed)
+    if left:
+        click.echo(f"left out: {left}", err=True)
     if relative_to:
         rows.reference([turn.case.axes for turn in turns], relative_to)
     if json_file:
@@ -152,20 +106,23 @@ def run(
     if dry_run:
         progress.plan(turns)
         return 0
+    settings, device = session.on_gpu(turns, settings, chosen)
     shown = progress.Progress(len(turns), header_to_stderr=json_file == "-")
     outcome = session.weigh(
         turns,
         settings,
         request,
         chosen.store,
+        device=device,
         on_start=shown.start,
         on_turn=shown.turn,
+        say=lambda line: click.echo(line, err=True),
     )
     shown.end()
     if json_file:
         json_report.write(json_file, outcome.run, outcome.trials)
     if json_file != "-":
-        _print_rows(_rows(outcome.trials, relative_to))
+        _print_rows(_rows(outcome.run, outcome.trials, relative_to), wanted)
     progress.ending(outcome, chosen.store)
     return outcome.exit_code
 
@@ -180,19 +137,37 @@ def _places(chosen: Config) -> list[str]:
     return places
 
 
-def _rows(trials: Sequence[Trial], relative: str | None) -> list[Row]:
+def _rows(run: Run, trials: Sequence[Trial], relative: str | None) -> list[Row]:
     from steelyard.report import rows
 
-    made = rows.rows(trials)
+    made = rows.with_peaks(rows.rows(trials), run)
     return rows.relative_to(made, relative) if relative else made
 
 
-def _print_rows(made: Sequence[Row]) -> None:
+def _print_rows(made: Sequence[Row], wanted: Sequence[str]) -> None:
     from steelyard.report import tables
 
     console = tables.console()
-    for part in tables.page(made, console.width):
+    for part in tables.page(made, console.width, wanted):
         console.print(part)
+
+
+def _columns(text: str) -> list[str]:
+    """Read ``watts,mhz``: columns that are asked for.
+
+    Raises:
+        SteelyardError: there is none of that name.
+    """
+    from steelyard.report.columns import EXTRAS
+
+    words = [word for word in text.split(",") if word]
+    for word in words:
+        if word not in EXTRAS:
+            raise SteelyardError(
+                f"--columns {word}: there is no such column; expected some of "
+                f"{', '.join(EXTRAS)}."
+            )
+    return words
 
 
 @main.command(name="list")
@@ -202,12 +177,13 @@ def _print_rows(made: Sequence[Row]) -> None:
 def list_(
     paths: tuple[str, ...], pattern: str | None, overrides: Sequence[str]
 ) -> None:
-    """List cases and their modes."""
-    from steelyard import config, session
+    """List cases, their modes, and which run on a GPU."""
+    from steelyard import config, gpu, session
 
     chosen = config.load({"suites": paths or None})
     for case in session.find(_places(chosen), pattern, overrides):
-        click.echo(f"{case.id}  {' '.join(map(str, case.modes()))}")
+        where = "  on a GPU" * gpu.needed(case)
+        click.echo(f"{case.id}  {' '.join(map(str, case.modes()))}{where}")
 
 
 @main.command()
@@ -223,6 +199,7 @@ def list_(
     help="Write the run in this form.",
     show_default=True,
 )
+@columns_option
 @relative_option
 @store_option
 def show(
@@ -232,6 +209,7 @@ def show(
     all_runs: bool,
     repro: bool,
     shape: str,
+    columns: str,
     relative_to: str | None,
     store: str | None,
 ) -> None:
@@ -242,13 +220,14 @@ def show(
     """
     from steelyard.report import stored
 
+    wanted = _columns(columns)
     with _store(store) as opened:
         if all_runs:
             stored.print_runs(opened)
             return
         found, case = stored.locate(opened, run_name, case_name)
         trials = stored.of_case(opened.trials(found.uid), case)
-        made = _rows(trials, relative_to)
+        made = _rows(found, trials, relative_to)
         if repro:
             stored.print_reproduction(found, made)
         elif shape != "table":
@@ -257,7 +236,7 @@ def show(
             stored.print_details(found, made)
         else:
             stored.print_header(found, len(trials))
-            _print_rows(made)
+            _print_rows(made, wanted)
 
 
 def _store(url: str | None) -> Store:
@@ -301,45 +280,10 @@ def compare(
                 console.print(*comparison.heading(*sides, around), sep="\n")
                 raise
     made = comparing.select(comparing.compare(*trials), pattern)
+    if not force:
+        comparing.require_same_gpu(*sides, made)
     for part in comparison.page(*sides, around, made):
         console.print(part)
-
-
-@main.command()
-@click.argument("case_name", metavar="CASE")
-@click.option(
-    "-m", "--mode", metavar="MODE", help="Default: the first it was weighed in."
-)
-@click.option("--tag", help="Only runs that have this tag.")
-@click.option("--svg", type=click.Path(dir_okay=False), help="Draw to this file too.")
-@store_option
-def history(
-    *,
-    case_name: str,
-    mode: str | None,
-    tag: str | None,
-    svg: str | None,
-    store: str | None,
-) -> None:
-    """Draw a case over the stored runs, and say where it stepped."""
-    from steelyard import history as over_time
-    from steelyard.report import chart, tables
-
-    with _store(store) as opened:
-        found = over_time.history(opened, case_name, mode, tag)
-    for line in chart.lines(found, tables.console().width):
-        click.echo(line)
-    if svg is not None:
-        _write(svg, chart.svg(found))
-
-
-def _write(path: str, text: str) -> None:
-    from pathlib import Path
-
-    try:
-        Path(path).write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise SteelyardError(f"{path}: {error.strerror}. Name another file.") from error
 
 
 @main.command()
@@ -382,17 +326,39 @@ def import_(files: Sequence[IO[bytes]], store: str | None) -> None:
 
 
 @main.command()
+@click.option("--again", is_flag=True, help="Measure them again.")
+@gpu_option
+def peaks(*, again: bool, gpu: str | None) -> None:
+    """Show what a GPU does at most: copies by size, operations by dtype.
+
+    They are measured once for each GPU and driver, and kept.
+    """
+    from steelyard import config, lock, peak_measuring
+    from steelyard import gpu as gpus
+    from steelyard.report import peaks_table, tables
+
+    index = gpus.choose(config.load({"gpu": gpu}).gpu)
+    table = gpus.facts(index)["peaks"]
+    if again or not table:
+        with lock.measuring():
+            table = peak_measuring.in_its_process(index)
+    tables.console().print(*peaks_table.page(table), sep="\n")
+
+
+@main.command()
 @store_option
 def doctor(store: str | None) -> None:
     """Say what on this machine makes numbers lie."""
     from pathlib import Path
 
     from steelyard import doctor as looking
+    from steelyard import doctor_gpu
     from steelyard.report import diagnosis, tables
 
     url = _config(store).store
     folder = Path.cwd() if "://" in url else Path(url).parent
-    tables.console().print(diagnosis.table(looking.findings(folder)))
+    found = [*looking.findings(folder), *doctor_gpu.findings()]
+    tables.console().print(diagnosis.table(found))
 
 
 if __name__ == "__main__":

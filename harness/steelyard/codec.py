@@ -3,13 +3,15 @@
 The samples of a trial are one blob, little-endian::
 
     magic     4 bytes   b"STYD"
-    version   u16       1
+    version   u16       2
     flags     u16       bit 0: the body is compressed by zlib
+                        bit 1: there are frequencies (from version 2 on)
     windows   u32       n
     floors    u32       m
     digest    16 bytes  BLAKE2b of the uncompressed body
     body      i64[n] ticks, i64[n] starts, i64[n] launches, i64[n] cpu,
-              i64[n] preemptions, i64[m] raw readings of the clock's floor
+              i64[n] preemptions, i64[n] mhz where bit 1 says so,
+              i64[m] raw readings of the clock's floor
 """
 
 from __future__ import annotations
@@ -26,8 +28,9 @@ from steelyard.errors import StoreError
 from steelyard.trial import ClockFacts, Samples, Trial
 
 MAGIC: Final = b"STYD"
-VERSION: Final = 1
+VERSION: Final = 2
 COMPRESSED: Final = 1
+FREQUENCIES: Final = 2
 HEADER: Final = struct.Struct("<4sHHII16s")
 ARRAYS: Final = ("ticks", "starts", "launches", "cpu", "preemptions")
 
@@ -40,10 +43,11 @@ FLOAT: Final = "$float"
 
 def pack(samples: Samples, floor: tuple[int, ...]) -> bytes:
     """Write samples and the clock's raw floor readings as one blob."""
-    numbers = [x for name in ARRAYS for x in getattr(samples, name)]
+    flags = COMPRESSED | (FREQUENCIES if samples.mhz else 0)
+    numbers = [x for name in _arrays(flags) for x in getattr(samples, name)]
     body = struct.pack(f"<{len(numbers) + len(floor)}q", *numbers, *floor)
     digest = blake2b(body, digest_size=16).digest()
-    head = HEADER.pack(MAGIC, VERSION, COMPRESSED, len(samples), len(floor), digest)
+    head = HEADER.pack(MAGIC, VERSION, flags, len(samples), len(floor), digest)
     return head + zlib.compress(body, COMPRESSION)
 
 
@@ -53,14 +57,21 @@ def unpack(blob: bytes) -> tuple[Samples, tuple[int, ...]]:
     Raises:
         StoreError: the blob is cut, of a newer version, or not what was written.
     """
-    count, floors, body = _checked(blob)
-    numbers = struct.unpack(f"<{len(ARRAYS) * count + floors}q", body)
-    arrays = [numbers[i * count : (i + 1) * count] for i in range(len(ARRAYS))]
-    return Samples(*arrays), numbers[len(ARRAYS) * count :]
+    names, count, floors, body = _checked(blob)
+    numbers = struct.unpack(f"<{len(names) * count + floors}q", body)
+    arrays = {
+        name: numbers[i * count : (i + 1) * count] for i, name in enumerate(names)
+    }
+    return Samples(**arrays), numbers[len(names) * count :]
 
 
-def _checked(blob: bytes) -> tuple[int, int, bytes]:
-    """Return windows, floor readings and the body once all of it is verified."""
+def _arrays(flags: int) -> tuple[str, ...]:
+    """Return the arrays of a body in their order."""
+    return (*ARRAYS, "mhz") if flags & FREQUENCIES else ARRAYS
+
+
+def _checked(blob: bytes) -> tuple[tuple[str, ...], int, int, bytes]:
+    """Return arrays, windows, floor readings and body once all of it is verified."""
     if len(blob) < HEADER.size or blob[:4] != MAGIC:
         raise StoreError(
             f"samples begin with {blob[:4]!r}, expected {MAGIC!r}; this row was not "
@@ -79,9 +90,10 @@ def _checked(blob: bytes) -> tuple[int, int, bytes]:
         raise _damaged(str(error)) from error
     if blake2b(body, digest_size=16).digest() != digest:
         raise _damaged("the digest differs")
-    if len(body) != 8 * (len(ARRAYS) * count + floors):
+    names = _arrays(flags)
+    if len(body) != 8 * (len(names) * count + floors):
         raise _damaged("the length differs")
-    return count, floors, body
+    return names, count, floors, body
 
 
 def _damaged(why: str) -> StoreError:

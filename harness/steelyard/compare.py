@@ -42,6 +42,7 @@ class Comparison:
     ratio: Estimate | None
     """New over base, from the blocks both runs have; None where they do not compare."""
     note: str = ""
+    on_gpu: bool = False
 
     @property
     def differs(self) -> bool:
@@ -73,7 +74,8 @@ def _pair(case: str, mode: str, base: Row | None, new: Row | None) -> Comparison
     else:
         ratio = None
     estimates = [row.estimate if row else None for row in (base, new)]
-    return Comparison(case, mode, estimates[0], estimates[1], ratio, note)
+    on_gpu = any("gpu" in t.extra for row in (base, new) if row for t in row.trials)
+    return Comparison(case, mode, estimates[0], estimates[1], ratio, note, on_gpu)
 
 
 def _obstacle(base: Row | None, new: Row | None) -> str | None:
@@ -140,6 +142,7 @@ def differences(base: Run, new: Run) -> list[Difference]:
     """Return what differs around two runs, the machine's identity first."""
     found = [
         *(d for group in ("identity", *LISTED) for d in _group(base, new, group)),
+        *_gpu(base, new),
         *_facts("settings of the run", *(_how(side) for side in (base, new))),
     ]
     return list(dict.fromkeys(found))
@@ -152,6 +155,14 @@ def _how(run: Run) -> dict[str, Any]:
 
 def _group(base: Run, new: Run, group: str) -> Iterator[Difference]:
     return _facts(group, base.machine.get(group, {}), new.machine.get(group, {}))
+
+
+def _gpu(base: Run, new: Run) -> Iterator[Difference]:
+    """Yield what differs between the GPUs of two runs, where both had one."""
+    sides = [dict(run.machine.get("gpu", {})) for run in (base, new)]
+    if all(sides):
+        plain = [{n: v for n, v in side.items() if n != "peaks"} for side in sides]
+        yield from _facts("gpu", *plain)
 
 
 def _facts(
@@ -175,6 +186,27 @@ def require_same_machine(base: Run, new: Run) -> None:
         raise SteelyardError(
             f"runs {base.short} and {new.short} are of two machines and do not compare: "
             f"{what}. Weigh both on one machine, or print the ratios with --force."
+        )
+
+
+DECIDING: Final = frozenset({"name", "memory", "driver"})
+"""Facts of a GPU that its times depend on; others are shown where they differ."""
+
+
+def require_same_gpu(base: Run, new: Run, made: Sequence[Comparison]) -> None:
+    """Refuse comparisons of cases that ran on two models of GPUs, or two drivers.
+
+    Raises:
+        SteelyardError: some of ``made`` did.
+    """
+    count = sum(one.on_gpu and one.ratio is not None for one in made)
+    found = [d for d in _gpu(base, new) if d.name in DECIDING]
+    if count and found:
+        what = "; ".join(f"{d.name} {d.base} -> {d.new}" for d in found)
+        raise SteelyardError(
+            f"{count} rows of runs {base.short} and {new.short} are of two GPUs or "
+            f"drivers and do not compare: {what}. Weigh both on one, choose other cases "
+            "with -k, or print the ratios with --force."
         )
 
 

@@ -10,6 +10,9 @@ Each key of the table in ``pyproject.toml`` has a variable and a flag of its nam
     blocks = 4                          # turns of every case
     timeout = 60                        # seconds until a silent case has failed
     seed = 0                            # of inputs and of the order of turns
+    gpu = "0"                           # its index or UUID; none: the least used one
+    clock = "auto"                      # that reads kernels on a GPU: cupti, events, ...
+    peaks = "auto"                      # of a GPU, measured once; "off": never
 """
 
 from __future__ import annotations
@@ -17,6 +20,7 @@ from __future__ import annotations
 import difflib
 import math
 import os
+import re
 import tomllib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
@@ -40,6 +44,12 @@ TIMEOUT: Final = 60.0
 BUILT_IN: Final = "steelyard.builtin"
 """The module of the suite that is weighed where there is no other."""
 
+AUTO: Final = "auto"
+ALL: Final = "all"
+OFF: Final = "off"
+CLOCKS: Final = (AUTO, "cupti", "events", "graph", "globaltimer", ALL)
+"""Clocks of kernels on a GPU: the best there is, one by its id, or each beside it."""
+
 MARKS: Final = ("pyproject.toml", ".git")
 """What marks the folder that the default store lives in."""
 
@@ -60,6 +70,12 @@ class Config:
     timeout: float = TIMEOUT
     """Seconds."""
     seed: int = 0
+    gpu: str = ""
+    """An index or the beginning of a UUID; nothing: the least used one."""
+    clock: str = AUTO
+    """The id of a clock of the GPU's, or `ALL`."""
+    peaks: str = AUTO
+    """Whether what a GPU does at most is measured where it is not known: or `OFF`."""
 
 
 def load(
@@ -171,6 +187,22 @@ def _word(name: str, value: Any) -> str:
     return value
 
 
+def _gpu(name: str, value: Any) -> str:
+    text = str(value)
+    if isinstance(value, bool) or not re.fullmatch(r"\d+|(?i:GPU-)?[\da-fA-F-]+", text):
+        raise _wrong(name, value, "an index or the beginning of a GPU's UUID")
+    return text
+
+
+def _one_of(*known: str) -> Callable[[str, Any], str]:
+    def read(name: str, value: Any) -> str:
+        if value not in known:
+            raise _wrong(name, value, f"one of {', '.join(known)}")
+        return str(value)
+
+    return read
+
+
 def _positive(name: str, value: Any) -> float:
     number = _number(value)
     if not (math.isfinite(number) and number > 0):
@@ -216,6 +248,9 @@ READERS: Final[Mapping[str, Callable[[str, Any], Any]]] = {
     "blocks": _whole(1),
     "timeout": _positive,
     "seed": _whole(0),
+    "gpu": _gpu,
+    "clock": _one_of(*CLOCKS),
+    "peaks": _one_of(AUTO, OFF),
 }
 """Each key with what checks and converts its value."""
 

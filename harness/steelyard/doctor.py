@@ -71,7 +71,7 @@ def findings(store_folder: Path | None = None) -> list[Finding]:
     ]
 
 
-def _judge(
+def judge(
     topic: str, seen: Any, good: bool | None, why: str = "", advice: str = ""
 ) -> Finding:
     """Return a finding: ``good`` is None where it could not be read."""
@@ -82,35 +82,36 @@ def _judge(
     return Finding(topic, str(seen), "doubt", why, advice)
 
 
-def _is(value: Any, *good: Any) -> bool | None:
+def is_one_of(value: Any, *good: Any) -> bool | None:
+    """Tell whether a fact is as it should be; None where it is not known."""
     return None if value == UNKNOWN else value in good
 
 
 def _governor(seen: str) -> Finding:
-    return _judge(
+    return judge(
         "frequency governor",
         seen,
-        _is(seen, "performance"),
+        is_one_of(seen, "performance"),
         "cores start slow and speed up while they are timed",
         "cpupower frequency-set -g performance",
     )
 
 
 def _boost(seen: str) -> Finding:
-    return _judge(
+    return judge(
         "boost",
         seen,
-        _is(seen, "off"),
+        is_one_of(seen, "off"),
         "the frequency depends on heat and on what other cores do",
         "compare only within a run, or turn boost off in the firmware or sysfs",
     )
 
 
 def _virtual(seen: str) -> Finding:
-    return _judge(
+    return judge(
         "hypervisor",
         seen,
-        _is(seen, "no"),
+        is_one_of(seen, "no"),
         "other guests share caches, memory and cores; frequency is hidden",
         "compare only within a run; use a dedicated or bare-metal machine",
     )
@@ -123,7 +124,7 @@ def _neighbours() -> Iterator[Finding]:
     shares = psutil.cpu_times_percent(interval=WATCH_SECONDS)
     idle = shares.idle + getattr(shares, "iowait", 0.0)
     busy = max(0.0, 1 - idle / 100) * (psutil.cpu_count() or 1)
-    yield _judge(
+    yield judge(
         "neighbours",
         f"{busy:.2f} cores busy with other work",
         busy <= BUSY,
@@ -131,7 +132,7 @@ def _neighbours() -> Iterator[Finding]:
         "stop them: `top` lists them",
     )
     steal = getattr(shares, "steal", None)
-    yield _judge(
+    yield judge(
         "steal",
         f"{steal} % of the time",
         None if steal is None else steal <= 100 * STOLEN,
@@ -142,7 +143,7 @@ def _neighbours() -> Iterator[Finding]:
 
 def _load(load: Any, cores: Any) -> Finding:
     good = None if UNKNOWN in {load, cores} else load <= BUSY * cores + BUSY
-    return _judge(
+    return judge(
         "load",
         f"{load} over the last minute",
         good,
@@ -152,10 +153,10 @@ def _load(load: Any, cores: Any) -> Finding:
 
 
 def _quota(seen: Any) -> Finding:
-    return _judge(
+    return judge(
         "CPU quota",
         seen,
-        _is(seen, "none"),
+        is_one_of(seen, "none"),
         "the control group stops all threads once its share of a period is used up",
         "raise the container's limit, or give it whole cores (a cpuset)",
     )
@@ -163,7 +164,7 @@ def _quota(seen: Any) -> Finding:
 
 def _affinity(seen: Any, cores: Any) -> Finding:
     known = isinstance(seen, list)
-    return _judge(
+    return judge(
         "affinity",
         f"cores {core_list(seen)} of {cores}" if known else seen,
         len(seen) > 1 if known else None,
@@ -181,7 +182,7 @@ def _siblings(affinity: Any) -> Finding:
     pairs = machine.siblings(affinity) if isinstance(affinity, list) else UNKNOWN
     known = isinstance(pairs, list)
     shown = " ".join(core_list(pair) for pair in pairs) if known else UNKNOWN
-    return _judge(
+    return judge(
         "hyperthreads",
         f"share a core: {shown}" if shown else "no two of these share a core",
         not pairs if known else None,
@@ -191,10 +192,10 @@ def _siblings(affinity: Any) -> Finding:
 
 
 def _huge_pages(seen: str) -> Finding:
-    return _judge(
+    return judge(
         "huge pages",
         seen,
-        _is(seen, "always", "madvise"),
+        is_one_of(seen, "always", "madvise"),
         "large arrays miss the TLB, and by how much depends on where they lie",
         "echo madvise > /sys/kernel/mm/transparent_hugepage/enabled",
     )
@@ -202,7 +203,7 @@ def _huge_pages(seen: str) -> Finding:
 
 def _swap() -> Finding:
     used = machine.swap_used()
-    return _judge(
+    return judge(
         "swap",
         f"{units.size(used)} in use" if isinstance(used, int) else UNKNOWN,
         used == 0 if isinstance(used, int) else None,
@@ -212,20 +213,20 @@ def _swap() -> Finding:
 
 
 def _aslr(seen: str) -> Finding:
-    return _judge(
+    return judge(
         "address randomisation",
         seen,
-        _is(seen, "off"),
+        is_one_of(seen, "off"),
         "code and data lie elsewhere in each process, so two runs differ by a little",
         "leave it on and believe only differences that several runs agree on",
     )
 
 
 def _clocksource(seen: str) -> Finding:
-    return _judge(
+    return judge(
         "clock source",
         seen,
-        _is(seen, "tsc", "arch_sys_counter"),
+        is_one_of(seen, "tsc", "arch_sys_counter"),
         "every reading of the clock is a system call or a trap",
         "boot with tsc=reliable if the machine's counter is",
     )
@@ -234,7 +235,7 @@ def _clocksource(seen: str) -> Finding:
 def _clock() -> Iterator[Finding]:
     """Measure the clock itself: its tick, and what it reads around nothing."""
     tick = smallest_step(perf_counter_ns)
-    yield _judge(
+    yield judge(
         "clock tick",
         units.duration(tick) if math.isfinite(tick) else "it stands still",
         tick <= COARSE,
@@ -242,7 +243,7 @@ def _clock() -> Iterator[Finding]:
         "find another clock source",
     )
     empty = statistics.median(_empty_window() for _ in range(READINGS))
-    yield _judge(
+    yield judge(
         "empty window",
         units.duration(empty),
         empty <= COARSE,
@@ -258,7 +259,7 @@ def _empty_window() -> int:
 
 def _other_run() -> Finding:
     held = lock.is_held()
-    return _judge(
+    return judge(
         "another run",
         lock.describe(lock.content()) if held else "none measures now",
         None if held is None else not held,
@@ -268,7 +269,7 @@ def _other_run() -> Finding:
 
 
 def _disk(folder: Path) -> Finding:
-    return _judge(
+    return judge(
         "disk",
         *_room(folder),
         "a run whose trials cannot be stored ends",

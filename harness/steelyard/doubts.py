@@ -6,7 +6,7 @@ import statistics
 from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from types import MappingProxyType
-from typing import Final
+from typing import Any, Final
 
 from steelyard import stats
 from steelyard.trial import Trial
@@ -15,33 +15,46 @@ from steelyard.trial import Trial
 class Doubt(StrEnum):
     """Something seen while measuring that a reader of the number must know."""
 
+    ABOVE_PEAK = "above-peak"
     BIMODAL = "bimodal"
     BUSY_MACHINE = "busy-machine"
     CACHE_SIZED = "cache-sized"
+    CLOCKS_DISAGREE = "clocks-disagree"
     COLLAPSED_INPUT = "collapsed-input"
+    DISTURBED_GPU = "disturbed-gpu"
     DRIFTING = "drifting"
     EXCEEDS_CACHE = "exceeds-cache"
     FEW_SAMPLES = "few-samples"
     NOT_LAUNCHED = "not-launched"
     ONE_BLOCK = "one-block"
+    OTHER_STREAM = "other-stream"
     PREEMPTED = "preempted"
     QUANTISED = "quantised"
+    THROTTLED = "throttled"
     UNCHECKED = "unchecked"
     UNDER_FLOOR = "under-floor"
     UNSETTLED = "unsettled"
+    WRONG_CACHE = "wrong-cache"
 
 
 HINTS: Mapping[Doubt, str] = MappingProxyType(
     {
+        Doubt.ABOVE_PEAK: "faster than the fastest that was measured on this machine; "
+        "look whether its bytes and operations are counted right, or measure the peaks "
+        "again with `steelyard peaks --again`",
         Doubt.BIMODAL: "the samples fall into two groups and no single number stands "
         "for both; look at the histogram, and for what changes between launches",
         Doubt.BUSY_MACHINE: "other work kept the cores busy; weigh again on a quiet "
         "machine, or raise --budget so that quiet moments are found",
         Doubt.CACHE_SIZED: "the working set is near the size of a cache, where the "
         "same launch takes one of two times; choose a size well below or above",
+        Doubt.CLOCKS_DISAGREE: "two clocks of the GPU differ by more than the error "
+        "bars of both; `--clocks all` shows them side by side with the likely cause",
         Doubt.COLLAPSED_INPUT: "in-place updates turned an input into zeros, "
         "denormals, infinities or one constant during the window; such data is not "
         "what users have: weigh it cold, or give inputs that survive",
+        Doubt.DISTURBED_GPU: "another process had the GPU too; end it, or choose "
+        "another GPU with --gpu",
         Doubt.DRIFTING: "later samples are slower or faster than early ones; the "
         "machine or the kernel changes while it is weighed",
         Doubt.EXCEEDS_CACHE: "the working set does not fit the last-level cache, so "
@@ -52,16 +65,23 @@ HINTS: Mapping[Doubt, str] = MappingProxyType(
         "nothing says that its result is right; launch it where there is one",
         Doubt.ONE_BLOCK: "there is one block, so the interval knows nothing of what "
         "differs between processes; raise --blocks before comparing",
+        Doubt.OTHER_STREAM: "some of the work ran on a stream that is not the "
+        "harness's, where not all of it is timed; pass b.stream, or use as_=",
         Doubt.PREEMPTED: "more than a quarter of the samples were interrupted by the "
         "scheduler; weigh again on a quiet machine",
         Doubt.QUANTISED: "the clock's tick is a visible part of the window; the "
         "estimate is the mean of the middle half and its interval includes the tick",
+        Doubt.THROTTLED: "the GPU lowered its clock for its power or temperature, or "
+        "samples ran at different clocks; let it cool down, or compare only within a "
+        "run; `steelyard doctor` says what can be locked",
         Doubt.UNCHECKED: "no reference was given, so a wrong result would not be "
         "seen; add b.check(reference, ...)",
         Doubt.UNDER_FLOOR: "less than five times what the clock reads around "
         "nothing; the floor is a large part of the number",
         Doubt.UNSETTLED: "the interval is wider than 5 % to either side; raise "
         "--budget or --blocks, or accept the printed interval",
+        Doubt.WRONG_CACHE: "the GPU's counters say that the launch did not find the "
+        "cache as its mode promises; see the coldness of `steelyard show`",
     }
 )
 
@@ -76,6 +96,20 @@ NEIGHBOURS: Final = 0.25
 DRIFT: Final = 0.02
 SEPARATION: Final = 0.05
 """Two groups of samples nearer than this are one for every purpose."""
+ABOVE: Final = 1.03
+"""Share of a measured peak beyond what two measurements of it differ by."""
+STEADY: Final = 0.98
+"""Share of the highest frequency below which a sample was taken at another clock."""
+CAPS: Final = frozenset(
+    {
+        "sw_power_cap",
+        "hw_slowdown",
+        "sw_thermal_slowdown",
+        "hw_thermal_slowdown",
+        "hw_power_brake_slowdown",
+    }
+)
+"""NVML's reasons for a lower clock that nobody chose."""
 BETWEEN: Final = 0.85
 """Share of the variance between the best two groups (Otsu 1979): 0.64 for a normal
 distribution, 0.75 for a uniform one, 1 for two values."""
@@ -84,12 +118,16 @@ distribution, 0.75 for a uniform one, 1 for two values."""
 def raise_doubts(
     trial: Trial, last_level_cache: int, precision: float
 ) -> tuple[Doubt, ...]:
-    """Name everything about a trial that its readers must know."""
+    """Name everything about a trial that its readers must know.
+
+    ``last_level_cache`` are the bytes of the cache before memory where it ran: a GPU's
+    L2.
+    """
     samples, extra = trial.samples, trial.extra
-    times = samples.per_launch()
+    times = stats.corrected(trial)
     if not times:
         return ()
-    summary = stats.summarise(times, samples.launches[0], trial.clock.quantum)
+    summary = stats.of(trial)
     warm_kernel = trial.mode.startswith("kernel/warm")
     share = extra.get("working_set", 0) / last_level_cache
     launched = extra.get("launched", True)
@@ -98,18 +136,48 @@ def raise_doubts(
         Doubt.BUSY_MACHINE: extra.get("neighbours", 0.0) > NEIGHBOURS,
         Doubt.CACHE_SIZED: warm_kernel and 0.5 < share <= 1.5,
         Doubt.COLLAPSED_INPUT: extra.get("collapsed", False),
+        Doubt.DISTURBED_GPU: bool(of_gpu(trial, "others")),
         Doubt.DRIFTING: drifts(times),
         Doubt.EXCEEDS_CACHE: warm_kernel and share > 1.5,
         Doubt.FEW_SAMPLES: len(times) < stats.MINIMUM,
         Doubt.NOT_LAUNCHED: not launched,
+        Doubt.OTHER_STREAM: extra.get("other_stream", False),
         Doubt.PREEMPTED: sum(map(bool, samples.preemptions)) > DISTURBED * len(times),
         Doubt.QUANTISED: summary.quantised,
+        Doubt.THROTTLED: throttled(trial),
         Doubt.UNCHECKED: launched and not extra.get("checked", True),
-        Doubt.UNDER_FLOOR: statistics.median(samples.ticks)
-        < FLOORS * trial.floors.get("empty", 0.0),
+        Doubt.UNDER_FLOOR: under_floor(trial),
         Doubt.UNSETTLED: summary.estimate.half_width > max(WIDE, precision),
+        Doubt.WRONG_CACHE: extra.get("coldness") == "contradicted",
     }
     return tuple(doubt for doubt, holds in seen.items() if holds)
+
+
+def throttled(trial: Trial) -> bool:
+    """Tell whether a GPU's clock was lowered, or differed from sample to sample."""
+    mhz = trial.samples.mhz
+    uneven = bool(mhz) and min(mhz) < STEADY * max(mhz)
+    return uneven or not CAPS.isdisjoint(of_gpu(trial, "throttle"))
+
+
+def of_gpu(trial: Trial, name: str) -> list[Any]:
+    """Return what a list of the GPU's facts held before or after; none if unknown."""
+    gpu = trial.extra.get("gpu", {})
+    lists = [gpu.get(when, {}).get(name) for when in ("before", "after")]
+    return [item for each in lists if isinstance(each, (list, tuple)) for item in each]
+
+
+def under_floor(trial: Trial) -> bool:
+    """Tell whether a window is less than five times what is read around nothing.
+
+    Of a clock whose offset is known, that is by how much the offset may be wrong; of
+    any clock of a GPU, at least its tick.
+    """
+    clock = trial.clock
+    nothing = clock.uncertainty if clock.offset else trial.floors.get("empty", 0.0)
+    if "gpu" in trial.extra:
+        nothing = max(nothing, clock.quantum)
+    return statistics.median(trial.samples.ticks) - clock.offset < FLOORS * nothing
 
 
 def drifts(times: Sequence[float]) -> bool:

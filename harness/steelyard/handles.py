@@ -32,9 +32,11 @@ DISTRIBUTIONS: Final[Mapping[str, Mapping[str, float]]] = {
     "lognormal": {"mean": 0.0, "deviation": 1.0},
     "integers": {"low": 0, "high": 100},
     "constant": {"value": 0.0},
+    "pattern": {"period": 64, "mean": 0.0, "deviation": 1.0},
 }
 """Each distribution with its parameters and their defaults. ``lognormal`` is exp of a
-normal; ``integers`` exclude ``high``; ``constant`` has to be asked for by name."""
+normal; ``integers`` exclude ``high``; ``constant`` (zeros by default) has to be asked
+for by name, as has ``pattern``: so many normal values again and again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +58,15 @@ class Handle:
 
 
 @dataclass(frozen=True, slots=True)
+class StreamHandle:
+    """The stream that the work has to use, not yet made."""
+
+
+FORMS: Final = ("numpy", "torch", "cupy", "numba")
+"""How buffers may be handed over; ``numpy`` is an array of our own on a GPU."""
+
+
+@dataclass(frozen=True, slots=True)
 class Call:
     """The work of a case: ``target(*args, out=out, **scalars)`` over its buffers."""
 
@@ -64,7 +75,7 @@ class Call:
     args: tuple[Any, ...]
     out: Handle | tuple[Handle, ...] | None
     form: str
-    """How buffers are handed over: ``numpy`` arrays or ``torch`` tensors."""
+    """How buffers are handed over: one of `FORMS`."""
     scalars: Mapping[str, Any]
     built_for: str = ""
     """The target it is built for and not launched on; empty for what is launched."""
@@ -104,6 +115,14 @@ class Builder:
                 f"on got the device {device!r}; expected one of {', '.join(DEVICES)}."
             )
         self.device = device
+
+    @property
+    def stream(self) -> StreamHandle:
+        """Stand for the GPU's stream that the work has to use, among its arguments.
+
+        PyTorch, Triton and CuPy take it for their current one by themselves.
+        """
+        return StreamHandle()
 
     def input(
         self,
@@ -164,7 +183,7 @@ class Builder:
 
     def launch(
         self,
-        target: Callable[..., Any],
+        target: Any,
         /,
         *args: Any,
         out: Handle | tuple[Handle, ...] | None = None,
@@ -174,19 +193,21 @@ class Builder:
         """Say what the work is; return this from the benchmark's function.
 
         ``target`` is called with arrays in place of handles. Something that offers
-        ``bind`` (a compiled kernel) is bound once and launched natively.
+        ``bind`` (a compiled kernel, a `work.Cubin`) is bound once and launched
+        natively. ``as_`` says whose arrays: torch, cupy, numba.
 
         Raises:
             BenchmarkError: ``target`` cannot be called, or ``as_`` is not known.
         """
-        if not callable(target):
+        if not callable(target) and not hasattr(target, "bind"):
             raise BenchmarkError(
                 f"launch got {target!r}, which cannot be called. Pass a function or "
                 "a kernel first, then its handles."
             )
-        if as_ not in {"numpy", "torch"}:
+        if as_ not in FORMS:
             raise BenchmarkError(
-                f"as_={as_!r} is not a form of buffer; expected 'numpy' or 'torch'."
+                f"as_={as_!r} is not a form of buffer; expected one of "
+                f"{', '.join(FORMS)}."
             )
         return Call(target, args, out, as_, scalars)
 
@@ -270,16 +291,16 @@ class Builder:
         return self.handles[name]
 
 
-def replaced(value: Any, by: Callable[[Handle], Any]) -> Any:
+def replaced(value: Any, by: Callable[[Any], Any], kind: type = Handle) -> Any:
     """Put ``by(handle)`` for each handle in a value, in tuples, lists and dicts too."""
-    if isinstance(value, Handle):
+    if isinstance(value, kind):
         return by(value)
     if isinstance(value, tuple):
-        return tuple(replaced(item, by) for item in value)
+        return tuple(replaced(item, by, kind) for item in value)
     if isinstance(value, list):
-        return [replaced(item, by) for item in value]
+        return [replaced(item, by, kind) for item in value]
     if isinstance(value, dict):
-        return {key: replaced(item, by) for key, item in value.items()}
+        return {key: replaced(item, by, kind) for key, item in value.items()}
     return value
 
 

@@ -1,7 +1,7 @@
 """A case over the stored runs: its times in order, and where they stepped.
 
 Only runs that measure the same thing are of one series: the machine, the method and the
-clock are those of the latest. A step is told from the case's own noise (`steps`).
+clock are those of the latest. A step is told from the case's own noise (`change_points`).
 """
 
 from __future__ import annotations
@@ -10,12 +10,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from steelyard import steps
+from steelyard import change_points
+from steelyard.change_points import Step
 from steelyard.errors import SteelyardError
 from steelyard.report.rows import Row, nearest, rows
 from steelyard.run import Run
 from steelyard.stats import Estimate
-from steelyard.steps import Step
 from steelyard.store import Store
 from steelyard.trial import Trial
 
@@ -64,7 +64,7 @@ def history(store: Store, case: str, mode: str | None, tag: str | None) -> Histo
         for run, row in series
         if _method(run, row) == like and row.estimate and row.estimate.value > 0
     ]
-    found = steps.steps([point.estimate.value for point in points])
+    found = change_points.steps([point.estimate.value for point in points])
     left_out = len(series) - len(points)
     return History(case, chosen, tuple(points), left_out, tuple(found))
 

@@ -17,14 +17,20 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from steelyard import npy
+from steelyard import npy, threads
 from steelyard.errors import BenchmarkError
 from steelyard.handles import Handle
 
 Array = NDArray[Any]
 
+Key = NDArray[np.uint64]
+
 CHUNK: Final = 1 << 15
-"""Elements transformed at a time, even: their temporaries stay in a private cache."""
+"""Elements transformed at a time, a multiple of the eight that one count of the
+generator gives: their temporaries stay in a private cache."""
+
+FEWEST: Final = 2
+"""Elements of which something can be said at all."""
 
 
 @functools.lru_cache(maxsize=4)
@@ -45,24 +51,54 @@ def generate(handle: Handle, seed: int) -> Array:
 
 def _drawn(handle: Handle, recipe: Mapping[str, Any], seed: int) -> Array:
     dtype = np.dtype(handle.dtype)
-    if recipe["dist"] == "constant":
+    dist = recipe["dist"]
+    if dist == "constant":
         return np.full(handle.shape, recipe["value"], dtype)
-    wide = np.dtype(np.float64 if dtype.itemsize == 8 else np.float32)
-    if recipe["dist"] == "integers":
-        data = _integers(_words(handle, seed, handle.size), recipe, dtype)
+    if dist == "integers":
+        _check_range(recipe, dtype)
     elif dtype.kind != "f":
         raise BenchmarkError(
-            f"input {handle.name} is {dtype} with dist={recipe['dist']!r}; whole "
-            "numbers come from dist='integers'."
+            f"input {handle.name} is {dtype} with dist={dist!r}; whole numbers come "
+            "from dist='integers'."
         )
-    elif recipe["dist"] == "uniform":
-        data = _uniform(handle, seed, wide)
-        data = recipe["low"] + (recipe["high"] - recipe["low"]) * data
-    else:
-        data = recipe["mean"] + recipe["deviation"] * _normal(handle, seed, wide)
-        if recipe["dist"] == "lognormal":
-            data = np.exp(data)
-    return data.astype(dtype).reshape(handle.shape)
+    key = _key(handle, seed)
+    if dist == "pattern":
+        period = _period(handle, recipe)
+        return np.resize(_filled(period, dtype, recipe, key), handle.shape)
+    return _filled(handle.size, dtype, recipe, key).reshape(handle.shape)
+
+
+def _filled(
+    size: int, dtype: np.dtype[Any], recipe: Mapping[str, Any], key: Key
+) -> Array:
+    """Draw an array in parts, on all processors: NumPy lets others run meanwhile."""
+    data = np.empty(size, dtype)
+
+    def fill(first: int) -> None:
+        part = data[first : first + CHUNK]
+        part[...] = _values(recipe, dtype, key, first, part.size)
+
+    threads.each(fill, range(0, size, CHUNK))
+    return data
+
+
+def _values(
+    recipe: Mapping[str, Any], dtype: np.dtype[Any], key: Key, first: int, count: int
+) -> Array:
+    """Return elements from ``first`` on, a multiple of `CHUNK`, before they are cast."""
+    wide = np.dtype(np.float64 if dtype.itemsize == 8 else np.float32)
+    if recipe["dist"] == "integers":
+        low, high = int(recipe["low"]), int(recipe["high"])
+        words = _words(key, first, count)
+        return low + (words % np.uint64(high - low)).astype(np.int64)
+    if recipe["dist"] == "uniform":
+        least, most = float(recipe["low"]), float(recipe["high"])
+        return least + (most - least) * _uniform(key, first, count, wide)
+    mean, deviation = float(recipe["mean"]), float(recipe["deviation"])
+    data = mean + deviation * _normal(key, first, count, wide)
+    if recipe["dist"] == "lognormal":
+        np.exp(data, out=data)
+    return data
 
 
 def collapsed(data: Array) -> bool:
@@ -70,12 +106,17 @@ def collapsed(data: Array) -> bool:
 
     More than half of it zeros, denormals, infinities or NaN, or all of it one value.
     """
-    if data.size < 2 or data.dtype.kind != "f":
+    if data.size < FEWEST or data.dtype.kind != "f":
         return False
     magnitude = np.abs(data)
     normal = (magnitude >= np.finfo(data.dtype).tiny) & np.isfinite(magnitude)
     constant = bool((data == data.flat[0]).all())
-    return constant or bool(np.count_nonzero(normal) * 2 < data.size)
+    return is_collapsed(data.size, int(np.count_nonzero(normal)), constant=constant)
+
+
+def is_collapsed(size: int, normal: int, *, constant: bool) -> bool:
+    """Say the same of ``size`` elements of which so many are ``normal`` numbers."""
+    return constant or normal * 2 < size
 
 
 def recipe_hash(handles: tuple[Handle, ...], seed: int) -> str:
@@ -92,36 +133,34 @@ def _data(handle: Handle) -> Any:
     return hashlib.blake2b(Path(path).read_bytes(), digest_size=8).hexdigest()
 
 
-def _words(handle: Handle, seed: int, count: int) -> NDArray[np.uint64]:
-    """Return the first ``count`` 64-bit words of the handle's own stream."""
-    name = f"{seed}/{handle.name}/{handle.shape}/{handle.dtype}/{handle.recipe}"
-    key = hashlib.blake2b(name.encode(), digest_size=16).digest()
-    stream = np.random.Philox(key=np.frombuffer(key, np.uint64))
-    return stream.random_raw(count)
+def _key(handle: Handle, seed: int) -> Key:
+    """Return the key of the handle's own stream; normals are drawn as pairs in a row."""
+    drawn_flat = dict(handle.recipe)["dist"] not in {"uniform", "integers"}
+    shape = (handle.size + handle.size % 2,) if drawn_flat else handle.shape
+    name = f"{seed}/{handle.name}/{shape}/{handle.dtype}/{handle.recipe}"
+    digest = hashlib.blake2b(name.encode(), digest_size=16).digest()
+    return np.frombuffer(digest, np.uint64)
 
 
-def _uniform(handle: Handle, seed: int, dtype: np.dtype[Any]) -> Array:
+def _words(key: Key, first: int, count: int) -> NDArray[np.uint64]:
+    """Return 64-bit words of a stream from the ``first`` on, a multiple of four."""
+    return np.random.Philox(key=key, counter=first // 4).random_raw(count)
+
+
+def _uniform(key: Key, first: int, count: int, dtype: np.dtype[Any]) -> Array:
     """Return uniforms in [0, 1) with all bits of the significand."""
     if dtype == np.float64:
-        words = _words(handle, seed, handle.size)
-        return (words >> np.uint64(11)) * 2.0**-53
-    halves = _words(handle, seed, -(-handle.size // 2)).view(np.uint32)
-    return ((halves >> np.uint32(8)) * np.float32(2.0**-24))[: handle.size]
+        return (_words(key, first, count) >> np.uint64(11)) * 2.0**-53
+    halves = _words(key, first // 2, -(-count // 2)).view(np.uint32)
+    return ((halves >> np.uint32(8)) * np.float32(2.0**-24))[:count]
 
 
-def _normal(handle: Handle, seed: int, dtype: np.dtype[Any]) -> Array:
+def _normal(key: Key, first: int, count: int, dtype: np.dtype[Any]) -> Array:
     """Return normals by Box and Muller's transform of pairs of uniforms."""
-    pairs = -(-handle.size // 2)
-    uniform = _uniform(
-        Handle(handle.name, handle.role, (2 * pairs,), handle.dtype, handle.recipe),
-        seed,
-        dtype,
-    )
+    pairs = -(-count // 2)
     data = np.empty(2 * pairs, dtype)
-    for first in range(0, 2 * pairs, CHUNK):
-        part = slice(first, first + CHUNK)
-        _box_muller(uniform[part], data[part])
-    return data[: handle.size]
+    _box_muller(_uniform(key, first, 2 * pairs, dtype), data)
+    return data[:count]
 
 
 def _box_muller(uniform: Array, data: Array) -> None:
@@ -132,10 +171,11 @@ def _box_muller(uniform: Array, data: Array) -> None:
     np.multiply(radius, np.sin(angle), out=data[1::2])
 
 
-def _integers(
-    words: NDArray[np.uint64], recipe: Mapping[str, Any], dtype: np.dtype[Any]
-) -> Array:
-    """Return integers in [low, high), those of a range below 2**32 biased by < 2**-31."""
+def _check_range(recipe: Mapping[str, Any], dtype: np.dtype[Any]) -> None:
+    """Refuse integers in [low, high) that cannot be had.
+
+    Those of a range below 2**32 are biased by less than 2**-31.
+    """
     low, high = int(recipe["low"]), int(recipe["high"])
     limits = (0, 1) if dtype.kind == "b" else (-(2**53), 2**53)
     if dtype.kind in "iu":
@@ -145,7 +185,16 @@ def _integers(
             f"integers from {low} up to, not including, {high} cannot be had in "
             f"{dtype}. Change low= or high=."
         )
-    return low + (words % np.uint64(high - low)).astype(np.int64)
+
+
+def _period(handle: Handle, recipe: Mapping[str, Any]) -> int:
+    period = int(recipe["period"])
+    if period < 1 or period != recipe["period"]:
+        raise BenchmarkError(
+            f"input {handle.name} repeats itself every {recipe['period']} values; "
+            "expected a whole number from 1 up as period=."
+        )
+    return period
 
 
 def _read(handle: Handle, recipe: Mapping[str, Any]) -> Array:

@@ -24,11 +24,15 @@ OTHERS: Mapping[str, tuple[str, str]] = MappingProxyType(
         "compile": (
             "steelyard_kernels.commands:compile_",
             "Build kernels and say what that takes and comes to.",
-        )
+        ),
+        "history": (
+            "steelyard.history_command:command",
+            "Draw a case over the stored runs, and say where it stepped.",
+        ),
     }
 )
-"""Commands of packages that this one must not import: name to ``module:function`` and
-one line of help."""
+"""Commands that are imported when they are used, those of packages that this one must
+not import among them: name to ``module:function`` and one line of help."""
 
 ENTRY_POINTS: Final = "steelyard.commands"
 """Entry points of this group are commands of other distributions."""

@@ -15,11 +15,18 @@ machine; what the parts do not explain is a part too.
 
 The time of ``build/first`` has parts too, told by the fresh process itself:
 
-================  =================================================================
-``interpreter``   from the start of the process to the first line of ours
-``import``        of the benchmark's file and all that it imports
-``first kernel``  building and launching it once
-================  =================================================================
+====================  =============================================================
+``interpreter``       from the start of the process to the first line of ours
+``import``            of the benchmark's file and all that it imports
+``first kernel``      building and launching it once; on a GPU instead:
+``context``           loading the driver and making the GPU ready
+``first allocation``  of 1 MiB
+``first copy``        of 1 MiB to the GPU
+``build``             from the traced function to a cubin; nothing for plain callables
+``module load``       of that cubin
+``first launch``      and waiting for it
+``second launch``     and waiting for it
+====================  =============================================================
 
 A plain callable cannot be looked into: all its time is ``kernel``, but for the Python
 call around nothing, its ``submit``.
@@ -46,10 +53,9 @@ PARTS: Final[tuple[str, ...]] = (
     "kernel",
     "synchronise",
 )
-FIRST: Final[tuple[str, ...]] = ("interpreter", "import", "first kernel")
 SECOND: Final = "second kernel"
 """No part of ``build/first``, told beside it: the same build again, in a process that
-has built before."""
+has built before. Everything else that a fresh process tells is one."""
 
 WINDOWS: Final = 15
 FEWEST: Final = 3
@@ -82,11 +88,13 @@ def close(found: dict[str, float], total: float) -> dict[str, float]:
 
 def first(starts: Sequence[Mapping[str, int]]) -> dict[str, float]:
     """Return the parts (ns) of the process whose first kernel took the median time."""
-    totals = sorted(
-        (sum(start[name] for name in FIRST), n) for n, start in enumerate(starts)
-    )
-    median = starts[totals[len(totals) // 2][1]]
-    return {name: float(median[name]) for name in FIRST}
+    median = sorted(starts, key=whole)[len(starts) // 2]
+    return {name: float(took) for name, took in median.items() if name != SECOND}
+
+
+def whole(start: Mapping[str, int]) -> int:
+    """Return the nanoseconds of all parts of a fresh process."""
+    return sum(took for name, took in start.items() if name != SECOND)
 
 
 def per_call(

@@ -15,8 +15,12 @@
 ========================  ======================================================
 
 ``/dependent`` makes each launch wait for the one before (otherwise ``throughput``);
-``/allocated`` makes a latency allocate its outputs (otherwise ``preallocated``); a
-last number is the batch.
+``/graph`` submits a batch as one CUDA graph; ``/allocated`` makes a latency allocate its
+outputs (otherwise ``preallocated``); a last number is the batch.
+
+On a GPU the launches of a stream run one after another as it is: ``kernel/warm`` and
+``kernel/warm/dependent`` read the same there. A dependent ``per_launch`` waits on the
+host for each launch.
 """
 
 from __future__ import annotations
@@ -34,7 +38,7 @@ CACHES: Final = {
 }
 FLAVOURS: Final = {
     "kernel": ("throughput", "dependent"),
-    "per_launch": ("throughput", "dependent"),
+    "per_launch": ("throughput", "dependent", "graph"),
     "latency": ("preallocated", "allocated"),
     "build": ("",),
 }

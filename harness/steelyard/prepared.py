@@ -1,23 +1,19 @@
-"""A case ready to be weighed, and what a process weighs with."""
+"""A case ready to be weighed."""
 
 from __future__ import annotations
 
-import functools
+import hashlib
 from collections.abc import Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
-from steelyard import cold, inputs, ledger, work
+from steelyard import allocation, inputs, work
 from steelyard.benchmark import Case
-from steelyard.buffers import Buffers
 from steelyard.checking import Expectation, replay
-from steelyard.clocks import Clock
-from steelyard.clocks.host import HostClock
-from steelyard.clocks.native import NativeClock
-from steelyard.mode import Mode
+from steelyard.handles import CPU
 from steelyard.settings import Settings
 from steelyard.trial import METHOD_VERSION
-from steelyard_device import cpu
 
 
 class PreparedCase:
@@ -28,11 +24,13 @@ class PreparedCase:
         self.description = case.describe()
         self.launched = not self.description.call.built_for
         if not self.launched:  # shapes and dtypes are all that a build needs
-            self.description = replace(self.description, handles=(), check=None)
+            self.description = replace(
+                self.description, handles=(), check=None, device=CPU
+            )
         self.starts: list[Mapping[str, int]] = []
         """Of ``build/first``: where the time of each fresh process went."""
-        handles = self.description.handles
-        self.buffers = Buffers(handles, settings.seed, settings.inputs)
+        self.buffers = allocation.allocate(self.description, settings)
+        self._synchronises = False
         self.work = work.realise(self.description, self.buffers)
         self.hashes = {
             "source": case.benchmark.source_hash(),
@@ -45,13 +43,17 @@ class PreparedCase:
         self._expected = None
         if settings.check and self.launched:
             # Asked before the work can change what it is asked of.
-            self._expected = Expectation(self.description, self.buffers, settings.seed)
+            kept = self._kept(settings)
+            self._expected = Expectation(
+                self.description, self.buffers, settings.seed, kept
+            )
         if not self.launched:
             return
         # Checked or not: other libraries start their threads now, not pinned to one
         # core with the caller.
         self.work.launch(1)
         self.work.wait()
+        self._examine()
         if self._expected is not None:
             self._expected.check_all(self.buffers)
         self.buffers.restore()
@@ -62,7 +64,30 @@ class PreparedCase:
             self.buffers.arrays[h.name].nbytes * (2 if h.role == "inout" else 1)
             for h in self.description.handles
         )
-        return {"bytes": moved, **self.work.facts(), **self.description.counts}
+        found = {"bytes": moved, **self.work.facts(), **self.description.counts}
+        return found | ({"synchronises": True} if self._synchronises else {})
+
+    def _kept(self, settings: Settings) -> Path | None:
+        """Return where the blocks of a run keep rows of what this case should hold."""
+        if not settings.scratch:
+            return None
+        asked = f"{self.case.id} {settings.seed} {self.hashes}"
+        digest = hashlib.blake2b(asked.encode(), digest_size=16).hexdigest()
+        return Path(settings.scratch) / f"{digest}.npz"
+
+    def _examine(self) -> None:
+        """Find out where a GPU's work runs, unless that is known by its making."""
+        weighed = self.work
+        ours = isinstance(weighed, work.NativeWork)
+        if ours or not isinstance(weighed, work.DeviceWork):
+            return
+        if weighed.facts().get("synchronises"):
+            return
+        from steelyard import escapes
+
+        self._synchronises = escapes.examine(weighed, self.buffers)
+        if isinstance(weighed, work.DeviceCallable):
+            weighed.synchronises = self._synchronises
 
     def check(self, launches: int) -> None:
         """Check what ``launches`` timed launches left, if the case is checked at all."""
@@ -74,34 +99,3 @@ class PreparedCase:
         self._expected.check_buffers(self.buffers)
         results = self.description.results
         replay(self.work.launch, self.buffers, results, launches)
-
-
-class Scale:
-    """What one process weighs with: its clocks and its way to make caches cold."""
-
-    def __init__(self, flush_bytes: int | None = None) -> None:
-        self.host = HostClock()
-        self._flush_bytes = flush_bytes
-
-    @functools.cached_property
-    def flush(self) -> cpu.Flush:
-        """A flush of the size that is known, or calibrated on first use."""
-        if self._flush_bytes is not None:
-            return cpu.Flush(self._flush_bytes)
-        return cold.calibrated()
-
-    @functools.cached_property
-    def last_level_cache(self) -> int:
-        """Bytes of the largest cache."""
-        return cold.last_level_cache()
-
-    @functools.cached_property
-    def empty_call(self) -> float:
-        """Median nanoseconds of calling an empty Python function once."""
-        return ledger.per_call(work.CallableWork(lambda: None).launch)
-
-    def clock(self, weighed: work.Work, mode: Mode) -> Clock:
-        """Return the clock nearest to what the mode asks about."""
-        if mode.quantity == "kernel" and isinstance(weighed, work.NativeWork):
-            return NativeClock(weighed)
-        return self.host

@@ -198,6 +198,11 @@ def _weigh(
     Also a failure happens within ``pedantic``, so that the fixture counts as used and
     its row is left out of the table.
     """
+    from steelyard import gpu, stats
+
+    _, without = gpu.able([case])
+    if without:
+        pytest.skip(without)
     beam = _beam(config)
     # So that --benchmark-group-by=param:impl works.
     benchmark.param = _name(case, mode).partition("[")[2].removesuffix("]")
@@ -210,7 +215,7 @@ def _weigh(
         clock.load([0.0])
         benchmark.pedantic(_fail, args=(trial.error,))
     benchmark.extra_info.update(_facts(trial))
-    clock.load([NANO * sample for sample in trial.samples.per_launch()])
+    clock.load([NANO * sample for sample in stats.corrected(trial)])
     benchmark.pedantic(lambda: None, rounds=len(trial.samples))
     # The rounds hold means already: only the column says of how many launches.
     benchmark.stats.iterations = trial.samples.launches[0]
@@ -224,9 +229,7 @@ def _facts(trial: Trial) -> dict[str, Any]:
     """Return what pytest-benchmark has no column for, in plain types and seconds."""
     from steelyard import stats
 
-    summary = stats.summarise(
-        trial.samples.per_launch(), trial.samples.launches[0], trial.clock.quantum
-    )
+    summary = stats.of(trial)
     return {
         "case": trial.case,
         "axes": _axes(trial.axes),
@@ -242,7 +245,15 @@ def _facts(trial: Trial) -> dict[str, Any]:
         "operations": trial.facts.get("operations"),
         "code_hash": trial.facts.get("code_hash"),
         "doubts": [str(doubt) for doubt in trial.doubts],
+        "gpu": _plain(trial.extra.get("gpu")),
     }
+
+
+def _plain(value: Any) -> Any:
+    """Return facts as JSON has them."""
+    from steelyard import codec
+
+    return codec.plain(value)
 
 
 def _axes(axes: Mapping[str, Any]) -> dict[str, Any]:
@@ -270,7 +281,7 @@ class Beam:
         from steelyard.plan import Turn
         from steelyard.worker import Bench
 
-        settings = self._settings()
+        settings = self._settings(case)
         if self._bench is None:
             held = ExitStack()
             held.enter_context(lock.measuring())
@@ -290,7 +301,7 @@ class Beam:
         from steelyard.prepared import PreparedCase
 
         try:
-            PreparedCase(case, self._settings())
+            PreparedCase(case, self._settings(case))
         except SteelyardError as error:
             sentence = str(error)
             named = sentence.startswith(case.id)
@@ -298,13 +309,18 @@ class Beam:
         except Exception as error:
             raise BenchmarkError(f"{case.id} raised {raised(error)}") from error
 
-    def _settings(self) -> Settings:
+    def _settings(self, case: Case) -> Settings:
         """Return those of the project's ``[tool.steelyard]`` and the environment."""
-        from steelyard import config
+        from steelyard import config, gpu
         from steelyard.settings import Settings
 
         chosen = config.load(folder=self._root)
-        return Settings(seed=chosen.seed, precision=chosen.precision)
+        return Settings(
+            seed=chosen.seed,
+            precision=chosen.precision,
+            clock=chosen.clock,
+            gpu=gpu.choose(chosen.gpu) if gpu.needed(case) else 0,
+        )
 
 
 _BEAM: Final = pytest.StashKey[Beam]()

@@ -99,6 +99,8 @@ class _Workers:
                     "Look for a loop that does not stop, or raise --timeout.",
                 )
             answer = wire.receive(connection)
+            if answer.get("lost"):
+                self.end()  # its GPU would fail every later case
             if "error" in answer:
                 return _failed(turn, answer["error"])
             return wire.trial_of(answer["trial"])

@@ -57,6 +57,8 @@ class Record:
     launches: list[int] = field(default_factory=list)
     cpu: list[int] = field(default_factory=list)
     preemptions: list[int] = field(default_factory=list)
+    mhz: list[int] = field(default_factory=list)
+    """Of a GPU; empty on the CPU."""
 
     def add(self, start: int, stop: int, launches: int, cpu: int, lost: int) -> float:
         """Append a window; return its nanoseconds per launch."""
@@ -76,6 +78,7 @@ class Record:
             tuple(self.launches),
             tuple(self.cpu),
             tuple(self.preemptions),
+            tuple(self.mhz),
         )
 
 
@@ -84,7 +87,7 @@ def sample(steps: Steps, record: Record, seed: int) -> None:
 
     Whatever a window or a check raises passes through; the record keeps what it had.
     """
-    checked = _draw(seed)
+    checked = draw(seed)
     last = False
     while not last:
         chosen = next(checked)
@@ -95,11 +98,11 @@ def sample(steps: Steps, record: Record, seed: int) -> None:
         if chosen:
             steps.poison()
         steps.settle()
-        lost = _preemptions()
+        lost = preemptions()
         cpu = process_time_ns()
         start, stop = steps.window(steps.count)
         cpu = process_time_ns() - cpu
-        lost = _preemptions() - lost
+        lost = preemptions() - lost
         launches = steps.count * steps.unit
         taken = record.add(start, stop, launches, cpu, lost)
         if chosen:
@@ -147,7 +150,7 @@ def launches_for(window: Window, quantum: float, floor: float) -> int:
         count = max(count + 1, int(min(100 * count, 1.5 * count * wanted / taken)))
 
 
-def _draw(seed: int) -> Iterator[bool]:
+def draw(seed: int) -> Iterator[bool]:
     """Say of each sample whether it is checked: the first, then one of each octave."""
     drawn = random.Random(seed)  # noqa: S311 # not a secret
     yield True
@@ -158,5 +161,6 @@ def _draw(seed: int) -> Iterator[bool]:
         first *= OCTAVE
 
 
-def _preemptions() -> int:
+def preemptions() -> int:
+    """Return how often this process has lost its processor to another."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_nivcsw

@@ -7,13 +7,13 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
-from steelyard import discovery, lock, npy, runner
+from steelyard import discovery, gpu, lock, machine, npy, peak_measuring, runner
 from steelyard import mode as modes
 from steelyard import plan as plans
 from steelyard import run as runs
 from steelyard.axes import parse_override
 from steelyard.benchmark import Case, select
-from steelyard.config import Config
+from steelyard.config import AUTO, Config
 from steelyard.errors import FAILED, FINE, UNRESOLVED, SteelyardError, StoreError
 from steelyard.mode import Mode
 from steelyard.plan import Turn
@@ -41,6 +41,10 @@ class Asked:
     blocks: int = 1
     tags: Sequence[str] = ()
     wait: float = 0.0
+    profile: str | None = None
+    """Whose counters are read beside: ``ncu``'s."""
+    trace: str | None = None
+    """The file that a trace of the cases goes to."""
 
 
 @dataclass(slots=True)
@@ -87,18 +91,23 @@ class Outcome:
         return UNRESOLVED if self.missing else FINE
 
 
-def planned(asked: Asked, seed: int) -> tuple[Turn, ...]:
+def planned(asked: Asked, seed: int) -> tuple[tuple[Turn, ...], str]:
     """Return the turns of a run; nothing is allocated and nothing runs.
 
+    Beside them a sentence on the cases that are left out for want of a GPU.
+
     Raises:
-        SteelyardError: something asked for does not exist or cannot be read.
+        SteelyardError: something asked for does not exist or cannot be read, or no
+            case can run here.
     """
     runs.check_tags(asked.tags)
     words = [word for text in asked.modes for word in text.split(",")]
     chosen = [modes.parse(word) for word in words] or None
-    cases = find(asked.places, asked.pattern, asked.overrides)
+    cases, left = gpu.able(find(asked.places, asked.pattern, asked.overrides))
+    if not cases:
+        raise SteelyardError(left)
     _check_inputs(read_inputs(asked.inputs), cases)
-    return plans.plan(cases, _once(chosen), asked.blocks, seed)
+    return plans.plan(cases, _once(chosen), asked.blocks, seed), left
 
 
 def _check_inputs(files: Mapping[str, str], cases: Sequence[Case]) -> None:
@@ -176,18 +185,57 @@ def _input(text: str) -> tuple[str, str]:
 
 
 def settings(
-    chosen: Config, asked: Asked, *, check: bool, allocations: bool
+    chosen: Config,
+    asked: Asked,
+    *,
+    check: bool,
+    allocations: bool,
+    energy: bool = False,
 ) -> Settings:
-    """Return how the run measures."""
+    """Return how the run measures; which GPU it uses is `on_gpu`'s to find."""
     return Settings(
         seed=chosen.seed,
         budget=chosen.budget,
         precision=chosen.precision,
         timeout=chosen.timeout,
         inputs=read_inputs(asked.inputs),
+        clock=chosen.clock,
         check=check,
         allocations=allocations,
+        energy=energy,
     )
+
+
+def on_gpu(
+    turns: Sequence[Turn], how: Settings, chosen: Config
+) -> tuple[Settings, dict[str, Any]]:
+    """Return the settings with a GPU, and its facts; neither where no case needs one.
+
+    Raises:
+        SteelyardError: there is no such GPU.
+    """
+    if not any(
+        gpu.needed(case) for case in {t.case.id: t.case for t in turns}.values()
+    ):
+        return how, {}
+    index = gpu.choose(chosen.gpu)
+    facts = gpu.facts(index)
+    if not facts["peaks"] and chosen.peaks == AUTO:
+        facts["peaks"] = None  # to be measured once nobody else measures
+    return replace(how, gpu=index), facts
+
+
+def with_peaks(device: Mapping[str, Any], index: int) -> dict[str, Any]:
+    """Return the facts of a GPU with what it does at most, measured if nobody knows.
+
+    Where it cannot be measured, the reason stands in its place.
+    """
+    if not device or device["peaks"] is not None:
+        return dict(device)
+    try:
+        return {**device, "peaks": peak_measuring.in_its_process(index)}
+    except SteelyardError as error:
+        return {**device, "peaks": {"problem": str(error)}}
 
 
 def weigh(
@@ -196,23 +244,31 @@ def weigh(
     asked: Asked,
     store_url: str,
     *,
+    device: Mapping[str, Any] | None = None,
     on_start: Callable[[Run], None],
     on_turn: Callable[[Turn], None],
+    say: Callable[[str], None] = lambda _: None,
 ) -> Outcome:
     """Measure under the machine's lock and store every trial as it arrives.
 
     Ctrl-C and a store that fills up end the run; the outcome has every trial that was
-    measured, also one that could not be stored.
+    measured, also one that could not be stored. ``device`` has the facts of the GPU;
+    ``say`` is told of what is looked at beside.
 
     Raises:
         SteelyardError: another run measures, or the store cannot be opened.
     """
     with lock.measuring(asked.wait), Store.open(store_url) as store:
+        look = _beside(turns, how, asked, say)
         facts = asdict(how) | {"blocks": asked.blocks, "turns": len(turns)}
-        outcome = Outcome(runs.new(runs.command(), facts, asked.tags), turns)
+        found = with_peaks(device or {}, how.gpu)
+        around = machine.describe() | ({"gpu": found} if found else {})
+        begun = runs.new(runs.command(), facts, asked.tags, around)
+        outcome = Outcome(begun, turns)
         store.begin(outcome.run)
 
         def keep(trial: Trial) -> None:
+            trial = look(trial)
             outcome.trials.append(trial)
             store.add(outcome.run.uid, trial)
 
@@ -229,6 +285,22 @@ def weigh(
             raise
         _finish(store, outcome)
     return outcome
+
+
+def _beside(
+    turns: Sequence[Turn], how: Settings, asked: Asked, say: Callable[[str], None]
+) -> Callable[[Trial], Trial]:
+    """Trace and profile the cases as asked; return what adds the counters to a trial."""
+    if asked.trace:
+        from steelyard import tracing
+
+        tracing.trace(turns, how, Path(asked.trace), say)
+    if not asked.profile:
+        return lambda trial: trial
+    from steelyard import profile
+
+    found = profile.profiles(turns, how, say)
+    return lambda trial: profile.attach(trial, found)
 
 
 def _finish(store: Store, outcome: Outcome) -> None:

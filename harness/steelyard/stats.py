@@ -5,7 +5,9 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+
+from steelyard.trial import Trial
 
 CONFIDENCE = 0.95
 """Of every interval that is printed."""
@@ -15,7 +17,13 @@ MINIMUM = 6
 
 QUANTISED_SHARE = 0.005
 """A tick above this share of the window is visible in the median, which can then
-only take the values of ticks: the mean of the middle half stands for it."""
+only take the values of ticks: the mean within `FENCES` stands for it."""
+
+FENCES = (3.0, 2.0)
+"""Interquartile ranges, and ticks, beyond the quartiles within which readings of a
+quantised clock count. Ticks alone spread a time that never varies over two values, of
+which the rarer may be any share: Tukey's fences without the two ticks cut it off and are
+wrong by up to an eighth of a tick, the mean of the middle half by a quarter."""
 
 QUANTISED_SAMPLES = 30
 """Fewest samples of a quantised clock: the mean over ticks needs many to dither."""
@@ -36,11 +44,21 @@ class Estimate:
     value: float
     low: float
     high: float
+    systematic: float = 0.0
+    """Of half the interval, what is the same in every sample and every block: more of
+    them do not make it less."""
 
     @property
     def half_width(self) -> float:
         """Half the interval as a fraction of the value."""
         return (self.high - self.low) / 2 / self.value if self.value else math.inf
+
+    @property
+    def sampled(self) -> float:
+        """What more samples or blocks would narrow of it, as a fraction too."""
+        if not self.value:
+            return math.inf
+        return self.half_width - self.systematic / self.value
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +80,62 @@ class Summary:
     def variation(self) -> float:
         """The coefficient of variation: deviation over mean."""
         return self.deviation / self.mean if self.mean else math.nan
+
+
+def corrected(trial: Trial) -> tuple[float, ...]:
+    """Return each window's nanoseconds per launch without the clock's offset."""
+    samples, offset = trial.samples, trial.clock.offset
+    if not offset:
+        return samples.per_launch()
+    pairs = zip(samples.ticks, samples.launches, strict=True)
+    return tuple((ticks - offset) / launches for ticks, launches in pairs)
+
+
+def of(trial: Trial) -> Summary:
+    """Summarise a trial; its clock's offset is taken off and its errors are added.
+
+    Raises:
+        ValueError: it has no sample.
+    """
+    clock = trial.clock
+    launches = trial.samples.launches[0] if len(trial.samples) else 1
+    found = summarise(corrected(trial), launches, clock.quantum)
+    systematic = clock.uncertainty / launches + clock.drift * abs(found.estimate.value)
+    return replace(found, estimate=widened(found.estimate, systematic))
+
+
+def budget(trial: Trial) -> dict[str, float]:
+    """Return the parts of half a trial's interval, nanoseconds per launch each.
+
+    ``sampling`` is what more samples would narrow, ``quantum`` the clock's tick,
+    ``offset`` what is not known of the clock's offset, ``drift`` its rate. They add up
+    to half of the interval of `of`.
+    """
+    clock, launches = trial.clock, trial.samples.launches[0]
+    ordered = sorted(corrected(trial))
+    step = clock.quantum / launches
+    whole = estimate(ordered, step)
+    half = (whole.high - whole.low) / 2
+    if is_quantised(ordered, step):
+        sampling = min(half, _fenced(ordered, step)[1])
+    else:
+        sampling = half - step / 2
+    return {
+        "sampling": sampling,
+        "quantum": half - sampling,
+        "offset": clock.uncertainty / launches,
+        "drift": clock.drift * abs(whole.value),
+    }
+
+
+def widened(found: Estimate, systematic: float) -> Estimate:
+    """Add an error that all samples share to both ends of an interval."""
+    return Estimate(
+        found.value,
+        found.low - systematic,
+        found.high + systematic,
+        found.systematic + systematic,
+    )
 
 
 def summarise(
@@ -97,12 +171,14 @@ def is_quantised(ordered: Sequence[float], step: float) -> bool:
 def estimate(ordered: Sequence[float], step: float) -> Estimate:
     """Estimate sorted samples read in ticks of ``step``."""
     if is_quantised(ordered, step):
-        return _midmean_estimate(ordered, step)
-    return median(ordered)
+        return _fenced_estimate(ordered, step)
+    return median(ordered, step)
 
 
-def median(ordered: Sequence[float]) -> Estimate:
+def median(ordered: Sequence[float], step: float = 0.0) -> Estimate:
     """Return the median of sorted samples with its distribution-free interval.
+
+    Read in ticks of ``step``, it may be off by half of one however many there are.
 
     The interval is a pair of order statistics that holds the median of any
     continuous distribution with at least `CONFIDENCE` (David and Nagaraja, Order
@@ -110,7 +186,8 @@ def median(ordered: Sequence[float]) -> Estimate:
     does, and the interval is their range.
     """
     rank = median_rank(len(ordered))
-    return Estimate(statistics.median(ordered), ordered[rank], ordered[-1 - rank])
+    low, high = ordered[rank] - step / 2, ordered[-1 - rank] + step / 2
+    return Estimate(statistics.median(ordered), low, high)
 
 
 def median_rank(count: int) -> int:
@@ -137,19 +214,27 @@ def midmean(ordered: Sequence[float]) -> float:
     return math.fsum(middle) / len(middle)
 
 
-def _midmean_estimate(ordered: Sequence[float], step: float) -> Estimate:
-    count = len(ordered)
-    value = midmean(ordered)
-    cut = count // 4
-    clipped = [min(max(x, ordered[cut]), ordered[-1 - cut]) for x in ordered]
-    # Tukey and McLaughlin's standard error of a trimmed mean, from the winsorised
-    # deviation over the half that was kept.
-    error = 2 * statistics.pstdev(clipped) / math.sqrt(count)
-    half = max(
-        NORMAL * error,
-        step / math.sqrt(count),
-    )
+def _fenced_estimate(ordered: Sequence[float], step: float) -> Estimate:
+    value, error = _fenced(ordered, step)
+    half = max(error, step / math.sqrt(len(ordered)))
     return Estimate(value, value - half, value + half)
+
+
+def _fenced(ordered: Sequence[float], step: float) -> tuple[float, float]:
+    """Return the mean of sorted samples within `FENCES`, and Student's half interval.
+
+    A window that starts at any phase of a tick reads the tick below its time or the one
+    above, in such shares that the mean is the time itself.
+    """
+    lower, upper = quantile(ordered, 0.25), quantile(ordered, 0.75)
+    ranges, ticks = FENCES
+    reach = ranges * (upper - lower) + ticks * step
+    kept = [x for x in ordered if lower - reach <= x <= upper + reach]
+    mean = math.fsum(kept) / len(kept)
+    if len(kept) == 1:
+        return mean, 0.0
+    error = statistics.stdev(kept, mean) / math.sqrt(len(kept))
+    return mean, _student(len(kept)) * error
 
 
 def quantile(ordered: Sequence[float], share: float) -> float:
@@ -178,8 +263,9 @@ def combine(blocks: Sequence[Estimate]) -> Estimate:
     """Combine the estimates of several blocks of one case into one.
 
     The unit of replication is the block, which has a process of its own: the interval
-    is Student's t over the blocks' logarithms. One block keeps its own interval. A
-    block that read 0 or less has no logarithm, and the result is NaN.
+    is Student's t over the blocks' logarithms, and beyond it what is systematic in the
+    worst of them. One block keeps its own interval. A block that read 0 or less has no
+    logarithm, and the result is NaN.
     """
     if len(blocks) == 1:
         return blocks[0]
@@ -189,11 +275,16 @@ def combine(blocks: Sequence[Estimate]) -> Estimate:
     centre = math.fsum(logs) / len(logs)
     half = _student(len(logs)) * statistics.stdev(logs) / math.sqrt(len(logs))
     value = math.exp(centre)
-    return Estimate(value, value * math.exp(-half), value * math.exp(half))
+    between = Estimate(value, value * math.exp(-half), value * math.exp(half))
+    return widened(between, max(b.systematic for b in blocks))
 
 
 def ratio(new: Sequence[Estimate], base: Sequence[Estimate]) -> Estimate:
-    """Return new / base from blocks paired in order (see `combine`)."""
+    """Return new / base from blocks paired in order (see `combine`).
+
+    A clock's error is the same nanoseconds on both sides, and cancels as far as they
+    are as long.
+    """
     return combine([_paired(n, b) for n, b in zip(new, base, strict=True)])
 
 
@@ -201,8 +292,10 @@ def _paired(new: Estimate, base: Estimate) -> Estimate:
     if not (new.value > 0 and base.value > 0):
         return Estimate(math.nan, math.nan, math.nan)
     value = new.value / base.value
-    half = math.hypot(new.half_width, base.half_width)
-    return Estimate(value, value * (1 - half), value * (1 + half))
+    half = math.hypot(new.sampled, base.sampled)
+    shared = abs(new.systematic / new.value - base.systematic / base.value)
+    between = Estimate(value, value * (1 - half), value * (1 + half))
+    return widened(between, value * shared)
 
 
 def _student(count: int) -> float:

@@ -1,231 +1,128 @@
-"""Where a noisy series of times stepped up or down. Pure.
-
-A series is fitted by a function of few steps: of all such functions the one with the
-least sum of absolute residuals plus a price a step (the L1 Potts functional; Friedrich,
-Kempe, Liebscher and Winkler, "Complexity penalized M-estimation", 2008), found exactly
-by dynamic programming. The price is chosen by an information criterion that lets
-residuals hang together (AR(1)), since a machine's good and bad days do. Logarithms are
-fitted: noise and steps of times are proportions.
-"""
+"""What happens around the windows of a case that a clock of the host reads."""
 
 from __future__ import annotations
 
-import math
-from bisect import insort
-from collections.abc import Sequence
-from dataclasses import dataclass
-from itertools import pairwise
-from statistics import NormalDist, median
-from typing import Final
+import statistics
+from collections.abc import Callable
+from time import perf_counter_ns
+from typing import Any, Final
 
-import numpy as np
-from numpy.typing import NDArray
+from steelyard import sampler, work
+from steelyard.clocks import Clock
+from steelyard.mode import Mode
+from steelyard.prepared import PreparedCase
+from steelyard.scale import Scale
+from steelyard.settings import Settings
+from steelyard.stopping import Stopping
+from steelyard.windows import window_of
 
-LONGEST: Final = 200
-"""Points that are fitted, the latest: older ones do not move a step that is new, and the
-fit takes time with their square."""
-
-PRICES: Final = 24
-"""Prices tried, in equal ratios between none that is ever paid and one that always is."""
-
-FEWEST: Final = 3
-"""Points before a step is told: two neighbours are off together too often."""
-
-SMALLEST: Final = 0.01
-"""Share of a step that nobody asked to hear of is smaller than this."""
-
-FRESH: Final = 4
-"""Newest points that are a step by themselves if all are off, and most are far off."""
-
-KNOWN: Final = 20
-"""Points before, at least."""
-
-NEAR: Final = 2.0
-FAR: Final = 3.5
-"""Deviations of a point: what each of them, and their median, must be away. Bad days of
-machines hang together and pass one of the two, not both."""
-
-USUAL: Final = 0.98
-"""Quantile of the points before that the newest must be beyond: of a case that takes one
-of two times, the slower one is no step."""
-
-CAUTION: Final = 5.0
-"""Standard errors of the difference of two levels, of both segments' own residuals."""
+TRIAL_BUDGET: Final = 0.08
+"""Seconds of sampling in one trial unless the run has a budget: four blocks of it give a
+median of 100 us kernels to a few per mille, and a suite of 100 rows in a minute."""
 
 
-@dataclass(frozen=True, slots=True)
-class Segment:
-    """Neighbouring points of one level: ``first`` to ``stop``, which is not of it."""
-
-    first: int
-    stop: int
-    level: float
-    """The median, as the series has it."""
-    noise: float
-    """Robust standard deviation of a point, as a share of the level."""
-
-    def __len__(self) -> int:
-        return self.stop - self.first
-
-
-@dataclass(frozen=True, slots=True)
-class Step:
-    """The series changed its level at point ``at``."""
-
-    at: int
-    before: float
-    after: float
-    noise: float
-    """Standard error of the change, as a share."""
-
-    @property
-    def change(self) -> float:
-        """After over before, less 1."""
-        return self.after / self.before - 1
+def called(
+    prepared: PreparedCase,
+    mode: Mode,
+    scale: Scale,
+    clock: Clock,
+    settings: Settings,
+    *,
+    record: sampler.Record,
+    seed: int,
+) -> dict[str, Any]:
+    """Sample windows that a clock of the host reads; return what is told beside."""
+    steps, stopping = _steps(prepared, mode, scale, clock, settings)
+    sampler.sample(steps, record, seed)
+    extra: dict[str, Any] = {"settled": stopping.settled}
+    if mode.cache == "cold" and mode.quantity != "build":
+        if isinstance(prepared.work, work.DeviceWork):
+            extra["l2_flush_bytes"] = scale.on(prepared.work.context).flush.nbytes
+        else:
+            extra["flush_bytes"] = scale.flush.nbytes
+    return extra
 
 
-def steps(values: Sequence[float]) -> list[Step]:
-    """Return every step of a series of times above 0 that its own noise cannot be.
-
-    Raises:
-        ValueError: a value is not a finite number above 0.
-    """
-    found = segments(values)
-    if found:
-        found[-1:] = _divided(values, found[-1])
-    return [
-        Step(after.first, before.level, after.level, _error(before, after))
-        for before, after in pairwise(found)
-        if _clear(before, after)
-    ]
+def stopping_of(settings: Settings, launches: int, quantum: float) -> Stopping:
+    """Return what ends a trial whose windows have so many launches."""
+    budget = int((settings.budget or TRIAL_BUDGET) * 1e9)
+    return Stopping(settings.precision, budget, perf_counter_ns, launches, quantum)
 
 
-def segments(values: Sequence[float]) -> list[Segment]:
-    """Cut a series of times above 0 into the segments of its best fit.
+def _steps(
+    prepared: PreparedCase, mode: Mode, scale: Scale, clock: Clock, settings: Settings
+) -> tuple[sampler.Steps, Stopping]:
+    window, unit = window_of(prepared, mode, clock)
 
-    Raises:
-        ValueError: a value is not a finite number above 0.
-    """
-    if not all(0 < value < math.inf for value in values):
-        raise ValueError("a series of times holds only finite numbers above 0")
-    skipped = max(0, len(values) - LONGEST)
-    logs = [math.log(value) for value in values[skipped:]]
-    cuts = _cuts(logs)
-    return [_segment(values, a + skipped, b + skipped) for a, b in pairwise(cuts)]
+    def fresh(count: int) -> tuple[int, int]:
+        prepared.buffers.restore()
+        return window(count)
 
+    settle = _settling(prepared, mode, scale)
+    count, short = _warmed_up(fresh, mode, clock)
+    stopping = stopping_of(settings, count * unit, clock.facts.quantum)
+    warms = short and not prepared.buffers.updates and mode.quantity != "build"
 
-def _segment(values: Sequence[float], first: int, stop: int) -> Segment:
-    level = median(values[first:stop])
-    noise = _spread([math.log(x / level) for x in values[first:stop]])
-    return Segment(first, stop, level, noise)
+    def touch() -> None:
+        if warms:
+            prepared.work.launch(1)
+            prepared.work.wait()
 
+    def check(launches: int) -> None:
+        if mode.quantity != "build" and mode.flavour != "allocated":
+            prepared.check(launches)
 
-def _divided(values: Sequence[float], last: Segment) -> list[Segment]:
-    """Cut the newest points off where all are far from the level before them.
-
-    A criterion pays for a step once many points want it; a user wants to hear of it
-    after a few.
-    """
-    at = last.stop - FRESH
-    if at - last.first < KNOWN:
-        return [last]
-    before, after = _segment(values, last.first, at), _segment(values, at, last.stop)
-    known = [math.log(x / before.level) for x in values[last.first : at]]
-    away = [math.log(x / before.level) for x in values[at : last.stop]]
-    if median(away) < 0:
-        away = [-x for x in away]
-        known = [-x for x in known]
-    usual = sorted(known)[int(USUAL * (len(known) - 1))]
-    far = median(away) > max(FAR * before.noise, usual)
-    return [before, after] if far and min(away) > NEAR * before.noise else [last]
-
-
-def _error(before: Segment, after: Segment) -> float:
-    """Return the standard error of the difference of two medians.
-
-    A median of n has pi/2 times the variance of a mean. The deviations are pooled: a
-    short segment's own says little.
-    """
-    squares = len(before) * before.noise**2 + len(after) * after.noise**2
-    noise = math.sqrt(squares / (len(before) + len(after)))
-    return noise * math.sqrt(math.pi / 2 * (1 / len(before) + 1 / len(after)))
-
-
-def _clear(before: Segment, after: Segment) -> bool:
-    change = abs(math.log(after.level / before.level))
-    enough = len(after) >= FEWEST and len(before) >= FEWEST
-    return enough and change > max(SMALLEST, CAUTION * _error(before, after))
-
-
-def _spread(residuals: Sequence[float]) -> float:
-    """Return the deviation of a normal distribution of this median absolute one."""
-    return median(map(abs, residuals)) / NormalDist().inv_cdf(0.75)
-
-
-def _cuts(logs: Sequence[float]) -> list[int]:
-    """Return where segments begin, and the end, of the fit whose criterion is least."""
-    count = len(logs)
-    if count < 2 * FEWEST:
-        return [0, count] if count else [0]
-    costs = _costs(logs)
-    best = [0, count]
-    least = _criterion(logs, best)
-    top = float(costs[0, count])
-    seen = {tuple(best)}
-    for price in np.geomspace(max(top, 1e-12), max(top, 1e-12) / 1e4, PRICES):
-        cuts = _fit(costs, float(price))
-        if tuple(cuts) in seen:
-            continue
-        seen.add(tuple(cuts))
-        worth = _criterion(logs, cuts)
-        if worth < least:
-            best, least = cuts, worth
-    return best
-
-
-def _costs(logs: Sequence[float]) -> NDArray[np.float64]:
-    """Return the sum of absolute deviations from the median of every stretch."""
-    count = len(logs)
-    costs = np.zeros((count + 1, count + 1))
-    for first in range(count):
-        ordered: list[float] = []
-        for stop in range(first + 1, count + 1):
-            insort(ordered, logs[stop - 1])
-            half = len(ordered) // 2
-            costs[first, stop] = (
-                sum(ordered[-half:]) - sum(ordered[:half]) if half else 0
-            )
-    return costs
-
-
-def _fit(costs: NDArray[np.float64], price: float) -> list[int]:
-    """Return the cuts of the least cost plus price a segment."""
-    count = costs.shape[0] - 1
-    least = np.full(count + 1, np.inf)
-    least[0] = -price
-    back = np.zeros(count + 1, np.intp)
-    for stop in range(1, count + 1):
-        each = least[:stop] + price + costs[:stop, stop]
-        back[stop] = each.argmin()
-        least[stop] = each[back[stop]]
-    cuts = [count]
-    while cuts[-1]:
-        cuts.append(int(back[cuts[-1]]))
-    return cuts[::-1]
-
-
-def _criterion(logs: Sequence[float], cuts: Sequence[int]) -> float:
-    """Return what a fit costs: its steps, and the logarithm of what it leaves."""
-    values = np.array(logs)
-    rest = np.concatenate(
-        [values[a:b] - np.median(values[a:b]) for a, b in pairwise(cuts)]
+    return (
+        sampler.Steps(
+            restore=prepared.buffers.restore,
+            touch=touch,
+            settle=settle,
+            window=window,
+            count=count,
+            unit=unit,
+            finished=stopping.finished,
+            poison=prepared.buffers.poison,
+            check=check,
+        ),
+        stopping,
     )
-    count = len(values)
-    left = min(
-        float(np.abs(rest[1:] - rho * rest[:-1]).sum() + abs(rest[0]))
-        for rho in np.linspace(-0.9, 0.9, 19)
-    )
-    smallest = 1e-6
-    return 4 * math.log(count) / count * (len(cuts) - 1) + math.log(
-        smallest * count + left
-    )
+
+
+def _settling(prepared: PreparedCase, mode: Mode, scale: Scale) -> Callable[[], None]:
+    """Return what makes caches cold, where that is asked for, and threads ready.
+
+    Before a window of the host's clock nothing may be left for a GPU to do.
+    """
+    weighed = prepared.work
+    cold = mode.cache == "cold" and mode.quantity != "build"
+    flush: Callable[[], None]
+    if isinstance(weighed, work.DeviceWork):
+        ready, flush = weighed.wait, scale.on(weighed.context).flush
+    else:
+        ready = weighed.ready
+        # Calibrated now, not in the first sample's time.
+        flush = scale.flush if cold else ready
+    if not cold:
+        return ready
+
+    def settle() -> None:
+        flush()
+        ready()
+
+    return settle
+
+
+def _warmed_up(window: sampler.Window, mode: Mode, clock: Clock) -> tuple[int, bool]:
+    """Run untimed windows; return the units of a timed one, and if a unit is short.
+
+    Afterwards code is loaded, memory touched, and other libraries' threads are up.
+    """
+    if mode.cache == "first":
+        return 1, False
+    window(1)
+    if mode.cache == "cold":
+        return 1, False
+    floor = statistics.median(clock.facts.floor)
+    count = sampler.launches_for(window, clock.facts.quantum, floor)
+    start, stop = window(1)
+    return count, stop - start <= sampler.LONGEST_WARM_UP

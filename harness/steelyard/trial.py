@@ -6,8 +6,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-METHOD_VERSION = 1
-"""Raised whenever the way of measuring changes; trials of two methods never compare."""
+METHOD_VERSION = 2
+"""Raised whenever the way of measuring changes; trials of two methods never compare.
+
+1. The CPU, as it was first weighed.
+2. GPUs: windows in queues, clocks with an offset; the estimate of a quantised clock is
+   another one.
+"""
 
 
 @dataclass(frozen=True, slots=True)

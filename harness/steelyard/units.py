@@ -6,6 +6,7 @@ import math
 
 _TIMES = ((1e9, "s"), (1e6, "ms"), (1e3, "us"), (1.0, "ns"))
 _SIZES = ((2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB"), (1, "B"))
+_ENERGIES = ((1.0, "J"), (1e-3, "mJ"), (1e-6, "uJ"))
 _PREFIXES = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"), (1.0, ""))
 
 
@@ -39,6 +40,14 @@ def rate(per_second: float, unit: str) -> str:
         if per_second >= scale:
             return f"{figures(per_second / scale)} {prefix}{unit}/s"
     return f"{figures(per_second)} {unit}/s"
+
+
+def energy(joules: float) -> str:
+    """Write an energy: ``12.40 mJ``."""
+    for scale, unit in _ENERGIES:
+        if abs(joules) >= scale:
+            return f"{figures(joules / scale)} {unit}"
+    return f"{figures(joules * 1e9)} nJ"
 
 
 def percent(fraction: float) -> str:

@@ -6,27 +6,51 @@ import os
 import statistics
 import tracemalloc
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from time import perf_counter_ns, time_ns
-from typing import Any, Final
+from typing import Any
 
-from steelyard import doubts, inputs, ledger, machine, sampler, work
+from steelyard import (
+    device_ledger,
+    device_steps,
+    doubts,
+    gpu_state,
+    ledger,
+    machine,
+    sampler,
+    steps,
+    work,
+)
 from steelyard.benchmark import Case, raised
 from steelyard.clocks import Clock
 from steelyard.clocks.host import HostClock
 from steelyard.errors import SteelyardError
 from steelyard.mode import Mode
 from steelyard.neighbours import Neighbours
-from steelyard.prepared import PreparedCase, Scale
+from steelyard.prepared import PreparedCase
+from steelyard.scale import Scale
 from steelyard.settings import Settings
-from steelyard.stopping import Stopping
-from steelyard.trial import METHOD_VERSION, Trial
-from steelyard.windows import window_of
+from steelyard.trial import METHOD_VERSION, ClockFacts, Trial
 from steelyard_device import cpu
+from steelyard_device.errors import DeviceError
 
-TRIAL_BUDGET: Final = 0.08
-"""Seconds of sampling in one trial unless the run has a budget: four blocks of it give a
-median of 100 us kernels to a few per mille, and a suite of 100 rows in a minute."""
+
+@dataclass(slots=True)
+class _Weighing:
+    """What is weighed, and what it has come to so far: all is kept if it goes wrong."""
+
+    prepared: PreparedCase
+    mode: Mode
+    scale: Scale
+    settings: Settings
+    seed: int
+    clock: ClockFacts = field(default_factory=HostClock.nothing)
+    record: sampler.Record = field(default_factory=sampler.Record)
+    floors: dict[str, float] = field(default_factory=dict)
+    ledger: dict[str, float] = field(default_factory=dict)
+    facts: dict[str, Any] = field(default_factory=dict)
+    extra: dict[str, Any] = field(default_factory=dict)
+    error: str | None = None
 
 
 def weigh(
@@ -40,45 +64,27 @@ def weigh(
 ) -> Trial:
     """Weigh a prepared case; what goes wrong becomes the trial's error."""
     began = perf_counter_ns()
-    clock: Clock = scale.host
-    record = sampler.Record()
-    extra: dict[str, Any] = {
+    gpu = prepared.work.context if isinstance(prepared.work, work.DeviceWork) else None
+    taken = _Weighing(prepared, mode, scale, settings, settings.seed + position)
+    taken.extra = {
         "began_ns": time_ns(),
         "mhz": [machine.clock_mhz()],
         "checked": prepared.checked,
         "launched": prepared.launched,
         "working_set": prepared.buffers.nbytes,
     }
-    found: dict[str, float] = {}
-    floors: dict[str, float] = {}
-    facts: dict[str, Any] = {}
-    error = None
+    before = gpu_state.before(gpu) if gpu else {}
     others = Neighbours()
     try:
-        clock = scale.clock(prepared.work, mode)
-        facts = prepared.facts()
-        with _placed(prepared), sampler.no_collection() as collected:
-            steps, stopping = _steps(prepared, mode, scale, clock, settings)
-            sampler.sample(steps, record, seed=settings.seed + position)
-            extra["gc_ns"] = collected()
-            extra["collapsed"] = _collapsed(prepared)
-            if mode.quantity == "latency" and mode.cache == "warm":
-                found = _ledger(prepared, mode, record)
-            if mode.quantity == "build":
-                facts = prepared.facts()  # of the last build, no longer of the first
-            if mode.cache == "first":
-                found = ledger.first(prepared.starts)
-                facts |= _second(prepared)
-            floors = _floors(prepared, clock, scale)
-        extra["settled"] = stopping.settled
-        if mode.cache == "cold" and mode.quantity != "build":
-            extra["flush_bytes"] = scale.flush.nbytes
-        if settings.allocations and prepared.launched:
-            extra["allocations"] = _allocations(prepared)
-    except SteelyardError as failure:
-        error = str(failure)
+        _take(taken)
+    except (SteelyardError, DeviceError) as failure:
+        taken.error = str(failure)
     except (Exception, SystemExit) as failure:  # noqa: BLE001 # whatever the user's work raises
-        error = f"the work raised {raised(failure)}"
+        taken.error = f"the work raised {raised(failure)}"
+    extra = taken.extra
+    if gpu:
+        metered = {"energy": extra.pop("energy")} if "energy" in extra else {}
+        extra["gpu"] = gpu_state.after(gpu, before) | metered
     extra["neighbours"] = others.busy()
     extra["mhz"].append(machine.clock_mhz())
     extra["wall_ns"] = perf_counter_ns() - began
@@ -89,27 +95,100 @@ def weigh(
         block=block,
         position=position,
         worker=os.getpid(),
-        samples=record.samples(),
-        clock=clock.facts,
-        floors=floors,
-        ledger=found,
-        facts=facts,
+        samples=taken.record.samples(),
+        clock=taken.clock,
+        floors=taken.floors,
+        ledger=taken.ledger,
+        facts=taken.facts,
         hashes=prepared.hashes,
-        error=error and f"{prepared.case.id}: {error}",
+        error=taken.error and f"{prepared.case.id}: {taken.error}",
         extra=extra,
     )
-    seen = doubts.raise_doubts(trial, scale.last_level_cache, settings.precision)
+    cache = gpu.device.l2_bytes if gpu else scale.last_level_cache
+    seen = doubts.raise_doubts(trial, cache, settings.precision)
     return replace(trial, doubts=seen)
+
+
+def _take(taken: _Weighing) -> None:
+    """Take the samples and everything that is measured beside them."""
+    prepared, mode = taken.prepared, taken.mode
+    taken.facts = prepared.facts()
+    with _placed(prepared), sampler.no_collection() as collected:
+        if isinstance(prepared.work, work.DeviceWork) and mode.quantity == "kernel":
+            _in_queues(taken, prepared.work)
+        else:
+            _by_the_host(taken)
+        empty = statistics.median(taken.clock.floor or (0,))
+        taken.floors |= {"empty": float(empty), "call": taken.scale.empty_call}
+        taken.extra |= {"gc_ns": collected(), "collapsed": _collapsed(prepared)}
+        if mode.quantity == "latency" and mode.cache == "warm":
+            taken.ledger = _ledger(taken)
+        if mode.quantity == "build":
+            taken.facts = prepared.facts()  # of the last build, no longer of the first
+        if mode.cache == "first":
+            taken.ledger = ledger.first(prepared.starts)
+            taken.facts |= _second(prepared)
+    taken.extra |= _energy(taken)
+    if taken.settings.allocations and prepared.launched:
+        taken.extra["allocations"] = _allocations(prepared)
+
+
+def _in_queues(taken: _Weighing, weighed: work.DeviceWork) -> None:
+    """Weigh a kernel on a GPU by the GPU's clocks."""
+    device, settings = taken.scale.on(weighed.context), taken.settings
+    clock, *_ = device.clocks(settings.clock)
+    taken.clock = clock.facts
+    taken.extra |= device_steps.queued(
+        taken.prepared,
+        weighed,
+        taken.mode,
+        device,
+        settings,
+        record=taken.record,
+        seed=taken.seed,
+    )
+    taken.facts["kernels"] = taken.extra.pop("kernels")
+    taken.floors["null"] = device.null(clock)
+
+
+def _energy(taken: _Weighing) -> dict[str, Any]:
+    """Meter launches back to back, where that is asked for and can be had."""
+    prepared, weighed = taken.prepared, taken.prepared.work
+    wanted = gpu_state.wants_energy(taken.settings, prepared.case.axes)
+    if not (isinstance(weighed, work.DeviceWork) and wanted):
+        return {}
+    each = statistics.median(taken.record.samples().per_launch())
+    metered = gpu_state.energy(weighed.context, weighed, each)
+    prepared.buffers.restore()
+    return {"energy": metered} if metered else {}
+
+
+def _by_the_host(taken: _Weighing) -> None:
+    """Weigh what a clock of the host reads."""
+    clock = taken.scale.clock(taken.prepared.work, taken.mode)
+    taken.clock = clock.facts
+    taken.extra |= steps.called(
+        taken.prepared,
+        taken.mode,
+        taken.scale,
+        clock,
+        taken.settings,
+        record=taken.record,
+        seed=taken.seed,
+    )
+    taken.floors |= _null(taken.prepared, clock)
 
 
 def _placed(prepared: PreparedCase) -> AbstractContextManager[None]:
     """Pin the caller of native work, whose threads have processors of their own.
 
     A callable may start threads in each call; they would inherit the one processor and
-    read as slow as if there were no other.
+    read as slow as if there were no other. So would the driver's, and other libraries',
+    beside work on a GPU, which has no pool of ours.
     """
     native = isinstance(prepared.work, work.NativeWork)
-    return cpu.pinned() if native else nullcontext()
+    device = isinstance(prepared.work, work.DeviceWork)
+    return cpu.pinned() if native and not device else nullcontext()
 
 
 def failed(
@@ -137,86 +216,24 @@ def failed(
     )
 
 
-def _steps(
-    prepared: PreparedCase, mode: Mode, scale: Scale, clock: Clock, settings: Settings
-) -> tuple[sampler.Steps, Stopping]:
-    window, unit = window_of(prepared, mode, clock)
-
-    def fresh(count: int) -> tuple[int, int]:
-        prepared.buffers.restore()
-        return window(count)
-
-    cold = mode.cache == "cold" and mode.quantity != "build"
-    if cold:
-        _ = scale.flush  # calibrated now, not in the first sample's time
-    count, short = _warmed_up(fresh, mode, clock)
-    budget = settings.budget or TRIAL_BUDGET
-    stopping = Stopping(
-        settings.precision,
-        int(budget * 1e9),
-        perf_counter_ns,
-        count * unit,
-        clock.facts.quantum,
-    )
-    warms = short and not prepared.buffers.updates and mode.quantity != "build"
-
-    def touch() -> None:
-        if warms:
-            prepared.work.launch(1)
-            prepared.work.wait()
-
-    def settle() -> None:
-        if cold:
-            scale.flush()
-        prepared.work.ready()
-
-    def check(launches: int) -> None:
-        if mode.quantity != "build" and mode.flavour != "allocated":
-            prepared.check(launches)
-
-    return (
-        sampler.Steps(
-            restore=prepared.buffers.restore,
-            touch=touch,
-            settle=settle,
-            window=window,
-            count=count,
-            unit=unit,
-            finished=stopping.finished,
-            poison=prepared.buffers.poison,
-            check=check,
-        ),
-        stopping,
-    )
-
-
-def _warmed_up(window: sampler.Window, mode: Mode, clock: Clock) -> tuple[int, bool]:
-    """Run untimed windows; return the units of a timed one, and if a unit is short.
-
-    Afterwards code is loaded, memory touched, and other libraries' threads are up.
-    """
-    if mode.cache == "first":
-        return 1, False
-    window(1)
-    if mode.cache == "cold":
-        return 1, False
-    floor = statistics.median(clock.facts.floor)
-    count = sampler.launches_for(window, clock.facts.quantum, floor)
-    start, stop = window(1)
-    return count, stop - start <= sampler.LONGEST_WARM_UP
-
-
-def _ledger(
-    prepared: PreparedCase, mode: Mode, record: sampler.Record
-) -> dict[str, float]:
-    parts = ledger.parts(
+def _ledger(taken: _Weighing) -> dict[str, float]:
+    prepared = taken.prepared
+    described, buffers, weighed = (
         prepared.description,
         prepared.buffers,
         prepared.work,
-        allocated=mode.flavour == "allocated",
     )
+    allocated = taken.mode.flavour == "allocated"
+    if isinstance(weighed, work.DeviceWork):
+        # CUPTI's hooks would make all later calls of this process slower.
+        clock, *_ = taken.scale.on(weighed.context).clocks("events")
+        parts = device_ledger.parts(
+            described, buffers, weighed, clock, allocated=allocated
+        )
+    else:
+        parts = ledger.parts(described, buffers, weighed, allocated=allocated)
     prepared.buffers.restore()
-    return ledger.close(parts, statistics.median(record.samples().per_launch()))
+    return ledger.close(parts, statistics.median(taken.record.samples().per_launch()))
 
 
 def _second(prepared: PreparedCase) -> dict[str, float]:
@@ -225,25 +242,22 @@ def _second(prepared: PreparedCase) -> dict[str, float]:
     return {"second_kernel_ns": float(statistics.median(times))} if times else {}
 
 
-def _floors(prepared: PreparedCase, clock: Clock, scale: Scale) -> dict[str, float]:
-    """Return medians in nanoseconds of what is read around nothing."""
-    found = {"empty": float(statistics.median(clock.facts.floor))}
-    found["call"] = scale.empty_call
-    if isinstance(prepared.work, work.NativeWork):
-        nothing = prepared.work.null()
-        windows = [clock.window(nothing, 1, dependent=False) for _ in range(21)]
-        found["null"] = float(
-            statistics.median(stop - start for start, stop in windows)
-        )
-    return found
+def _null(prepared: PreparedCase, clock: Clock) -> dict[str, float]:
+    """Return the median nanoseconds of native work that does nothing, where it is."""
+    weighed = prepared.work
+    if not isinstance(weighed, work.NativeWork):
+        return {}
+    nothing = weighed.null()
+    windows = [clock.window(nothing, 1, dependent=False) for _ in range(21)]
+    return {"null": float(statistics.median(stop - start for start, stop in windows))}
 
 
 def _collapsed(prepared: PreparedCase) -> bool:
     """Look at what the last window left of the in-place arguments."""
     left = prepared.description.handles_of("inout")
-    after = any(inputs.collapsed(prepared.buffers.arrays[h.name]) for h in left)
+    after = any(prepared.buffers.collapsed(h.name) for h in left)
     prepared.buffers.restore()
-    before = any(inputs.collapsed(prepared.buffers.arrays[h.name]) for h in left)
+    before = any(prepared.buffers.collapsed(h.name) for h in left)
     return after and not before
 
 
@@ -252,6 +266,7 @@ def _allocations(prepared: PreparedCase) -> dict[str, int]:
     tracemalloc.start()
     before = tracemalloc.take_snapshot()
     prepared.work.launch(1)
+    prepared.work.wait()
     _, peak = tracemalloc.get_traced_memory()
     differences = tracemalloc.take_snapshot().compare_to(before, "filename")
     tracemalloc.stop()

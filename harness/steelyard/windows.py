@@ -18,7 +18,7 @@ from steelyard.errors import BenchmarkError
 from steelyard.mode import Mode
 from steelyard.prepared import PreparedCase
 from steelyard.sampler import Window
-from steelyard_device import cpu
+from steelyard_device import cpu, cuda
 
 FIRST: Final = (
     "from time import monotonic_ns; began = monotonic_ns(); import sys; "
@@ -47,6 +47,8 @@ def window_of(prepared: PreparedCase, mode: Mode, clock: Clock) -> tuple[Window,
         one = work.allocating(prepared.description, prepared.buffers)
     else:
         one = work.calling(prepared.description, prepared.buffers)
+    if mode.flavour == "graph":
+        return _graph(prepared, mode), mode.batch
     each = weighed.wait if mode.flavour == "dependent" else None
     return _batches(one, each, weighed.wait, mode.batch), mode.batch
 
@@ -72,11 +74,26 @@ def _batches(
     return window
 
 
+def _graph(prepared: PreparedCase, mode: Mode) -> Window:
+    """Return a window of batches that are each one CUDA graph, made beforehand."""
+    weighed = prepared.work
+    if not isinstance(weighed, work.DeviceWork):
+        raise BenchmarkError(
+            f"mode {mode} asks for a CUDA graph, but {prepared.case.id} runs on the "
+            "CPU. Leave the word graph out, or put the case on a GPU with b.on."
+        )
+    graph = cuda.Graph(weighed, mode.batch)
+    return _batches(graph.launch, None, graph.wait, 1)
+
+
 def _building(prepared: PreparedCase, mode: Mode) -> Window:
     weighed = prepared.work
     if mode.cache == "first":
         prepared.starts.clear()
-        return lambda _count: _fresh_process(prepared.case, prepared.starts)
+        gpu = (
+            weighed.context.device.index if isinstance(weighed, work.DeviceWork) else 0
+        )
+        return lambda _count: _fresh_process(prepared.case, gpu, prepared.starts)
     if not isinstance(weighed, work.Buildable):
         raise BenchmarkError(
             f"mode {mode} asks for a build, but {prepared.case.id} launches a plain "
@@ -93,13 +110,15 @@ def _building(prepared: PreparedCase, mode: Mode) -> Window:
     return window
 
 
-def _fresh_process(case: Case, parts: list[Mapping[str, int]]) -> tuple[int, int]:
+def _fresh_process(
+    case: Case, gpu: int, parts: list[Mapping[str, int]]
+) -> tuple[int, int]:
     """Time a new interpreter from its start to the end of the case's first launch.
 
     Where the time went is added to ``parts``; no cache on disk is found or left.
     """
     command = [sys.executable, "-c", FIRST, str(case.benchmark.path)]
-    command += [case.benchmark.name, json.dumps(dict(case.axes))]
+    command += [case.benchmark.name, json.dumps(dict(case.axes)), str(gpu)]
     environment = os.environ | {"STEELYARD_CACHE": "off"}
     start = monotonic_ns()
     with cpu.unpinned():  # a process inherits the processors it may run on
@@ -112,4 +131,4 @@ def _fresh_process(case: Case, parts: list[Mapping[str, int]]) -> tuple[int, int
         )
     said = json.loads(done.stdout.splitlines()[-1])
     parts.append({"interpreter": said.pop("began") - start, **said})
-    return start, start + sum(parts[-1][name] for name in ledger.FIRST)
+    return start, start + ledger.whole(parts[-1])

@@ -7,12 +7,12 @@ from functools import partial
 from itertools import repeat
 from typing import Any, Protocol, runtime_checkable
 
-import numpy as np
-
 from steelyard.benchmark import Description
 from steelyard.buffers import Buffers
+from steelyard.cubins import Cubin as Cubin  # noqa: PLC0414 # it is work too
 from steelyard.errors import BenchmarkError
-from steelyard.handles import Call, Handle, replaced
+from steelyard.forms import Form, adopted, form
+from steelyard.handles import Call, Handle, StreamHandle, replaced
 from steelyard_device import cuda
 
 
@@ -87,7 +87,7 @@ class Targeted(Protocol):
 class Bindable(Protocol):
     """A compiled kernel: bound to its arguments once, then launched natively."""
 
-    def bind(self, *args: Any, out: Any = None, **scalars: Any) -> NativeWork:
+    def bind(self, *args: Any, out: Any = None, **scalars: Any) -> Work:
         """Check the arguments and pack them."""
         ...
 
@@ -141,15 +141,45 @@ class BuiltOnly:
         """Nothing sleeps."""
 
 
+class DeviceCallable(CallableWork):
+    """A Python callable that submits to the stream of a GPU."""
+
+    def __init__(
+        self, call: Callable[[], Any], context: cuda.Context, library: str = ""
+    ) -> None:
+        super().__init__(call)
+        self.context, self.stream = context, context.stream
+        self.synchronises = False
+        """Whether a call waits for the GPU by itself: `escapes.examine` finds out."""
+        self._library = library
+
+    def wait(self) -> None:
+        """Return when everything on the stream is done."""
+        self.context.wait()
+
+    def facts(self) -> dict[str, Any]:
+        """Say whose arrays it takes, and whether it waits for the GPU by itself."""
+        found: dict[str, Any] = {"synchronises": True} if self.synchronises else {}
+        named = filter(None, (self._library, adopted("triton")))
+        return found | ({"library": ", ".join(named)} if self._library else {})
+
+
 def realise(description: Description, buffers: Buffers) -> Work:
-    """Give the case's work its buffers."""
+    """Give the case's work its buffers.
+
+    Raises:
+        BenchmarkError: they cannot be handed over in the form that was asked for.
+    """
     if description.call.built_for:
         return BuiltOnly(description.call)
     target = description.call.target
     called = calling(description, buffers)
     if isinstance(target, Bindable):
         return target.bind(*called.args, **called.keywords)
-    return CallableWork(target, *called.args, **called.keywords)
+    if buffers.context is None:
+        return CallableWork(target, *called.args, **called.keywords)
+    library = form(description.call.form, buffers.context).library
+    return DeviceCallable(called, buffers.context, library)
 
 
 def allocating(description: Description, buffers: Buffers) -> Callable[[], Any]:
@@ -158,17 +188,22 @@ def allocating(description: Description, buffers: Buffers) -> Callable[[], Any]:
     Nothing but allocating and calling happens in it: it is timed.
     """
     call = description.call
-    convert = _converter(call.form)
-    target, scalars = call.target, dict(call.scalars)
+    used = form(call.form, buffers.context)
+    target, scalars = call.target, _streamed(dict(call.scalars), used)
+
+    def given(value: Any) -> Any:
+        return _streamed(replaced(value, _array), used)
+
+    def _array(handle: Handle) -> Any:
+        return used.convert(buffers.arrays[handle.name])
 
     def maker(value: Any) -> Callable[[], Any]:
         if isinstance(value, tuple):
             makers = [maker(item) for item in value]
             return lambda: tuple(make() for make in makers)
         if isinstance(value, Handle) and value.role == "output":
-            fresh = allocator(value)
-            return fresh if call.form == "numpy" else lambda: convert(fresh())
-        ready = convert(buffers.resolve(value))
+            return allocator(value, buffers, call.form)
+        ready = given(value)
         return lambda: ready
 
     if any(isinstance(a, Handle) and a.role == "output" for a in call.args):
@@ -177,7 +212,7 @@ def allocating(description: Description, buffers: Buffers) -> Callable[[], Any]:
             out = maker(call.out)
             return lambda: target(*[make() for make in makers], out=out(), **scalars)
         return lambda: target(*[make() for make in makers], **scalars)
-    args = [convert(buffers.resolve(value)) for value in call.args]
+    args = [given(value) for value in call.args]
     if call.out is None:
         return partial(target, *args, **scalars)
     new = maker(call.out)
@@ -187,34 +222,39 @@ def allocating(description: Description, buffers: Buffers) -> Callable[[], Any]:
 def calling(description: Description, buffers: Buffers) -> partial[Any]:
     """Return a call of the work as a user writes it, outputs preallocated."""
     call = description.call
-    convert = _converter(call.form)
+    used = form(call.form, buffers.context)
     keywords = dict(call.scalars)
     if call.out is not None:
         keywords["out"] = call.out
 
     def array(handle: Handle) -> Any:
-        return convert(buffers.arrays[handle.name])
+        return used.convert(buffers.arrays[handle.name])
 
-    return partial(
-        call.target, *replaced(call.args, array), **replaced(keywords, array)
-    )
-
-
-def allocator(handle: Handle) -> Callable[[], Any]:
-    """Return a function that allocates a new array like ``handle``."""
-    return partial(np.empty, handle.shape, handle.dtype)
+    args, named = replaced((call.args, keywords), array)
+    args, named = _streamed((args, named), used)
+    return partial(call.target, *args, **named)
 
 
-def _converter(form: str) -> Callable[[Any], Any]:
-    """Return what makes of a buffer what the work takes."""
-    if form == "numpy":
-        return lambda array: array
-    try:
-        import torch
-    except ImportError:
-        raise BenchmarkError(
-            "as_='torch' needs PyTorch, which is not installed. Install torch, or "
-            "leave the case out with -k."
-        ) from None
-    convert: Callable[[Any], Any] = torch.from_numpy
-    return convert
+def allocator(
+    handle: Handle, buffers: Buffers | None = None, form_name: str = "numpy"
+) -> Callable[[], Any]:
+    """Return a function that allocates a new array like ``handle``.
+
+    It lies where ``buffers`` do, without any on the CPU.
+    """
+    context = None if buffers is None else buffers.context
+    empty = form(form_name, context).empty
+    return partial(empty, handle.shape, handle.dtype)
+
+
+def _streamed(value: Any, used: Form) -> Any:
+    """Put the stream where it was asked for."""
+
+    def stream(_: StreamHandle) -> Any:
+        if used.stream is None:
+            raise BenchmarkError(
+                'b.stream is of a GPU and the case is on the cpu. Say b.on("cuda").'
+            )
+        return used.stream
+
+    return replaced(value, stream, StreamHandle)

@@ -19,11 +19,15 @@ import psutil
 from steelyard import wire
 from steelyard.benchmark import raised
 from steelyard.errors import SteelyardError
+from steelyard.handles import CUDA
 from steelyard.plan import Turn
-from steelyard.prepared import PreparedCase, Scale
+from steelyard.prepared import PreparedCase
+from steelyard.scale import Scale
 from steelyard.settings import Settings
 from steelyard.trial import Trial
 from steelyard.weigh import failed, weigh
+from steelyard_device import cuda
+from steelyard_device.errors import DeviceError
 
 MEMORY_SHARE: Final = 4
 """Prepared cases may fill one part in this many of the memory that is free at start."""
@@ -50,7 +54,7 @@ class Bench:
                 block=turn.block,
                 position=turn.position,
             )
-        except SteelyardError as error:
+        except (SteelyardError, DeviceError) as error:
             return _failed(turn, str(error))
         except (Exception, SystemExit) as error:  # noqa: BLE001 # whatever the user's work raises
             return _failed(turn, f"the work raised {raised(error)}")
@@ -63,6 +67,20 @@ class Bench:
         while len(self._kept) > 1 and self._held() > self._room:
             self._kept.popitem(last=False)
         return self._kept[name]
+
+    def lost(self, turn: Turn, settings: Settings) -> bool:
+        """Whether this process can use a turn's GPU no more; asked after a failure.
+
+        Other libraries' errors do not say, and some come with the next call only.
+        """
+        try:
+            if turn.case.describe().device == CUDA:
+                cuda.context(settings.gpu).wait()
+        except SteelyardError:
+            return False  # it could not be described: nothing was launched
+        except DeviceError as error:
+            return isinstance(error, cuda.CUDAError) and error.lost
+        return False
 
     def _held(self) -> int:
         # An in-place argument is kept twice, so count everything twice.
@@ -93,7 +111,11 @@ def main(descriptor: str, parent: str) -> None:
         bench = bench or Bench(settings.flush_bytes)
         answer: wire.Message
         try:
-            answer = {"trial": asdict(bench.weigh(wire.turn_of(message), settings))}
+            turn = wire.turn_of(message)
+            trial = bench.weigh(turn, settings)
+            answer = {"trial": asdict(trial)}
+            if trial.error is not None:
+                answer["lost"] = bench.lost(turn, settings)
         except SteelyardError as error:
             answer = {"error": str(error)}
         if os.getpid() != home:

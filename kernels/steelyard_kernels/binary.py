@@ -50,6 +50,11 @@ class Binary:
     threads: int
     per_block: int = 0
 
+    @property
+    def blocks(self) -> int:
+        """How many blocks a launch on a GPU has: as many as cover the extent."""
+        return -(-self.slots[-1].index // self.per_block) if self.per_block else 1
+
 
 @dataclass(frozen=True, slots=True)
 class Built:

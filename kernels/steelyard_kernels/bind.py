@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import functools
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,6 +19,9 @@ from steelyard_kernels.dtypes import DType
 from steelyard_kernels.errors import KernelError
 from steelyard_kernels.expr import Output
 from steelyard_kernels.trace import ScalarParameter, Signature
+
+if TYPE_CHECKING:
+    from steelyard_device import cuda
 
 Array: TypeAlias = NDArray[Any]
 Result: TypeAlias = "Array | tuple[Array, ...] | dict[str, Array] | None"
@@ -44,18 +47,45 @@ def _element_type(dtype: Any) -> DType:
     return dtypes.of(dtype)
 
 
+def on_gpu(array: object) -> bool:
+    """Say whether an array lies in a GPU's memory, anyone's."""
+    is_cuda = getattr(array, "is_cuda", None)  # of PyTorch's, which it says cheapest
+    if is_cuda is not None:
+        return bool(is_cuda)
+    name = "__cuda_array_interface__"  # which not every class is quick to tell
+    return hasattr(type(array), name) or hasattr(array, name)
+
+
 def check_array(kernel: str, name: str, array: object) -> None:
     """Raise KernelError for what is no C-contiguous NumPy array."""
     if not isinstance(array, np.ndarray):
-        raise KernelError(
-            f"{kernel}: {name} is a {type(array).__name__}, expected a NumPy array; "
-            "pass numpy.asarray(...) of it, or a number as a keyword-only scalar."
-        )
+        raise _no_array(kernel, name, array)
     if not array.flags.c_contiguous:
-        raise KernelError(
-            f"{kernel}: {name} of shape {array.shape} has strides {array.strides}, "
-            "expected a C-contiguous array; pass numpy.ascontiguousarray(...) of it."
+        raise discontiguous(kernel, name, array.shape, array.strides)
+
+
+def _no_array(kernel: str, name: str, array: object) -> KernelError:
+    seen = type(array).__name__
+    if on_gpu(array):
+        return KernelError(
+            f"{kernel}: {name} is a {seen} on a GPU, expected a NumPy array as the first "
+            "argument is one; copy it to the host, or all others to the GPU."
         )
+    return KernelError(
+        f"{kernel}: {name} is a {seen}, expected a NumPy array; "
+        "pass numpy.asarray(...) of it, or a number as a keyword-only scalar."
+    )
+
+
+def discontiguous(
+    kernel: str, name: str, shape: Sequence[int], strides: Sequence[int]
+) -> KernelError:
+    """Return the error of an array whose elements are not behind one another."""
+    return KernelError(
+        f"{kernel}: {name} of shape {tuple(shape)} has strides {tuple(strides)}, "
+        "expected a C-contiguous array; pass a contiguous copy of it, as "
+        "numpy.ascontiguousarray(...) makes one."
+    )
 
 
 # Looked up once: every call needs them for every array. Any, since NumPy's stubs say
@@ -85,13 +115,10 @@ def check_overlap(convention: Convention, addresses: Sequence[int]) -> None:
 
 def outputs_of(convention: Convention, out: Outputs) -> Sequence[Array]:
     """Return the arrays of the fresh outputs in order: given, or allocated."""
-    fresh = convention.fresh
     if out is None:
-        return [allocate(each.output) for each in fresh]
-    given = (out,) if isinstance(out, np.ndarray) else _in_order(convention, out)
-    if len(given) != len(fresh):
-        raise _miscounted(convention, len(given))
-    for each, array in zip(fresh, given, strict=True):
+        return [allocate(each.output) for each in convention.fresh]
+    given = given_outputs(convention, out)
+    for each, array in zip(convention.fresh, given, strict=True):
         # One quick look at all that is expected; what was not so is told if it fails.
         if not (
             type(array) is np.ndarray
@@ -100,6 +127,15 @@ def outputs_of(convention: Convention, out: Outputs) -> Sequence[Array]:
             and array.flags.carray
         ):
             _check_output(convention.built.program.name, each.output, array)
+    return given
+
+
+def given_outputs(convention: Convention, out: Any) -> Sequence[Any]:
+    """Return the given arrays in the outputs' order; raises KernelError for a number."""
+    one = isinstance(out, np.ndarray) or on_gpu(out)
+    given = (out,) if one else _in_order(convention, out)
+    if len(given) != len(convention.fresh):
+        raise _miscounted(convention, len(given))
     return given
 
 
@@ -137,23 +173,38 @@ def allocate(output: Output) -> Array:
 def _check_output(kernel: str, output: Output, array: object) -> None:
     check_array(kernel, output.name, array)
     assert isinstance(array, np.ndarray)
-    dtype, shape = output.value.dtype, output.value.shape
-    seen = element_type(kernel, output.name, array.dtype)
-    if array.shape != shape or seen is not dtype:
+    check_fits(kernel, output, array.shape, array.dtype)
+    check_writeable(kernel, output.name, writeable=array.flags.writeable)
+
+
+def check_fits(
+    kernel: str, output: Output, shape: Sequence[int], element: object
+) -> None:
+    """Raise KernelError for an array of another shape or dtype than its output's."""
+    dtype, expected = output.value.dtype, output.value.shape
+    seen = element_type(kernel, output.name, element)
+    if shape != expected or seen is not dtype:
         raise KernelError(
-            f"{kernel}: output {output.name} is {seen} {array.shape}, expected {dtype} "
-            f"{shape}; pass an array of that dtype and shape, or leave out away."
+            f"{kernel}: output {output.name} is {seen} {shape}, expected {dtype} "
+            f"{expected}; pass an array of that dtype and shape, or leave out away."
         )
-    check_writeable(kernel, output.name, array)
 
 
-def check_writeable(kernel: str, name: str, array: Array) -> None:
+def check_writeable(kernel: str, name: str, *, writeable: bool) -> None:
     """Raise KernelError for a read-only array that would be written."""
-    if not array.flags.writeable:
+    if not writeable:
         raise KernelError(
             f"{kernel}: output {name} is read-only, expected an array that can be "
             "written; pass a copy."
         )
+
+
+def defaults_of(signature: Signature) -> dict[str, float] | None:
+    """Return every scalar's default by name; None if one has none that will do."""
+    try:
+        return scalar_values(signature, {})
+    except KernelError:
+        return None
 
 
 def scalar_values(signature: Signature, given: Mapping[str, float]) -> dict[str, float]:
@@ -239,26 +290,19 @@ def launch_of(built: Built, slots: Sequence[int]) -> cpu.Launch:
     return cpu.Launch(built.function, slots, threads_of(built))
 
 
-def result(convention: Convention, arrays: Sequence[Array]) -> Result:
-    """Return the outputs as the function returned them: one, a tuple or by name."""
-    if convention.form == "one":
-        return arrays[convention.outputs[0]]
-    if convention.form == "tuple":
-        return tuple(arrays[number] for number in convention.outputs) or None
-    return {convention.names[number]: arrays[number] for number in convention.outputs}
-
-
 class BoundKernel:
     """A kernel with its arguments, ready to run: the work a harness measures.
 
-    Keeps its arrays alive; `outputs` are by name, updated parameters included.
+    Keeps its arrays alive; `outputs` are by name, updated parameters included. What
+    differs between a CPU's and a GPU's is in `CpuKernel` and `cuda_bind.CudaKernel`.
     """
 
     def __init__(
         self,
         convention: Convention,
-        arrays: Sequence[Array],
-        slots: Sequence[int],
+        arrays: Sequence[Any],
+        launch: cpu.Launch | cuda.Launch,
+        null: Callable[[], cpu.Launch | cuda.Launch],
         rebuild: Callable[[str], Built | Failed],
     ) -> None:
         self.built = convention.built
@@ -267,12 +311,12 @@ class BoundKernel:
             convention.names[number]: arrays[number] for number in convention.outputs
         }
         self._rebuild = rebuild
-        self._launch = launch_of(convention.built, slots)
-        self.threads = threads_of(convention.built)
+        self._launch = launch
         # The harness calls these in its windows: no method of ours in between.
-        self.launch = self._launch.launch
-        self.ready = self._launch.ready
-        self.wait = self._launch.wait
+        self.launch = launch.launch
+        self.ready = launch.ready
+        self.wait = launch.wait
+        self.null = null  # a launch of nothing, as wide: the hand-over's floor
 
     def window(self, count: int, *, dependent: bool = False) -> tuple[int, int]:
         """Run `count` launches natively; return the clock before and after, in ns."""
@@ -282,7 +326,7 @@ class BoundKernel:
         """Return what is known of the work without running it."""
         from steelyard_kernels.facts import facts_of
 
-        return {**facts_of(self.built), "threads": self.threads}
+        return facts_of(self.built)
 
     def build(self, cache: str) -> None:
         """Build again: "cold" through no cache, "warm-memory" as a second call does."""
@@ -290,6 +334,22 @@ class BoundKernel:
 
         rebuilt(self._rebuild, cache)
 
-    def null(self) -> cpu.Launch:
-        """Return a launch of nothing on the same threads: the hand-over's floor."""
-        return cpu.null(self.threads)
+
+class CpuKernel(BoundKernel):
+    """A kernel bound to arrays of the host."""
+
+    def __init__(
+        self,
+        convention: Convention,
+        arrays: Sequence[Array],
+        slots: Sequence[int],
+        rebuild: Callable[[str], Built | Failed],
+    ) -> None:
+        self.threads = threads_of(convention.built)
+        launch = launch_of(convention.built, slots)
+        null = functools.partial(cpu.null, self.threads)
+        super().__init__(convention, arrays, launch, null, rebuild)
+
+    def facts(self) -> dict[str, object]:
+        """Return what is known of the work without running it."""
+        return {**super().facts(), "threads": self.threads}

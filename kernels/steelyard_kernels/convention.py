@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import prod
+from operator import itemgetter
 from typing import Any
 
 import numpy as np
@@ -30,7 +31,7 @@ class Convention:
     `outputs` are the numbers of what is written; `pairs` are (written, other, their
     bytes), which must not overlap; `words` are the slots' values with zeros where the
     address of an array (`addressed`: place, number) or a scalar (`scalars`: place,
-    name, format) goes; `form` is "one", "tuple" or "named", as the function returns;
+    name, format) goes; `result` picks of a call's arrays what the function returns;
     `streams` says that stores go round the caches.
     """
 
@@ -44,7 +45,7 @@ class Convention:
     words: tuple[int, ...]
     addressed: tuple[tuple[int, int], ...]
     scalars: tuple[tuple[int, str, str], ...]
-    form: str
+    result: Callable[[Sequence[Any]], Any]
     streams: bool
 
 
@@ -80,16 +81,22 @@ def convention_of(built: Built, *, aligned: bool) -> Convention:
             for place, slot in enumerate(slots)
             if slot.kind == "scalar"
         ),
-        form=_form([output.name for output in program.outputs]),
+        result=_result(names, outputs),
         streams=getattr(built.schedule, "streaming", False),
     )
 
 
-def _form(names: list[str]) -> str:
-    if names == ["out"]:
-        return "one"
-    in_order = [f"out{place}" for place in range(len(names))]
-    return "tuple" if names == in_order else "named"
+def _result(
+    names: Sequence[str], outputs: Sequence[int]
+) -> Callable[[Sequence[Any]], Any]:
+    """Return what makes one array, a tuple or a dict by name, as outputs are named."""
+    written = [names[number] for number in outputs]
+    if written == ["out"]:
+        return itemgetter(*outputs)
+    if written == [f"out{place}" for place in range(len(written))]:
+        return lambda arrays: tuple([arrays[number] for number in outputs]) or None
+    named = tuple(zip(written, outputs, strict=True))
+    return lambda arrays: {name: arrays[number] for name, number in named}
 
 
 def _pairs(

@@ -20,14 +20,17 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from steelyard_device.timings import span
 from steelyard_kernels import bind as binding
 from steelyard_kernels import dtypes
 from steelyard_kernels.binary import Built, Failed
-from steelyard_kernels.bind import Array, BoundKernel, Outputs, Result
+from steelyard_kernels.bind import Array, CpuKernel, Outputs, Result
 from steelyard_kernels.build import build
 from steelyard_kernels.cache import levels_of
 from steelyard_kernels.convention import Convention, convention_of
+from steelyard_kernels.errors import KernelError
 from steelyard_kernels.expr import Program
 from steelyard_kernels.schedule import strategies
 from steelyard_kernels.schedule.strategies import Schedule
@@ -38,6 +41,7 @@ from steelyard_kernels.trace import Spec, signature, trace
 LINE = 64  # bytes; outputs that start on a multiple may be streamed to
 
 if TYPE_CHECKING:
+    from steelyard_kernels.cuda_bind import Calls, CudaKernel, Remembered
     from steelyard_kernels.facts import TargetBuild
 
 
@@ -54,6 +58,9 @@ class KernelFunction:
         self.__doc__ = function.__doc__
         self._builds: dict[object, Built | Failed] = {}
         self._conventions: dict[object, Convention] = {}  # of builds, by the same keys
+        self._defaults = binding.defaults_of(self.signature)
+        self._calls: Calls | None = None  # on GPUs, from the first on
+        self._known: dict[int, Remembered] = {}  # of them, by identities
 
     def __repr__(self) -> str:
         return f"<kernel {self.name}({', '.join(self.signature.arrays)})>"
@@ -114,6 +121,8 @@ class KernelFunction:
             if isinstance(built, Built) or built.lasting:
                 self._builds[key] = built
             self._conventions.pop(key, None)
+            if self._calls is not None:
+                self._calls.forget()
         return built
 
     def for_target(
@@ -130,9 +139,20 @@ class KernelFunction:
         *arrays: Array,
         out: Outputs = None,
         schedule: Schedule | None = None,
+        stream: int | None = None,
         **scalars: float,
-    ) -> BoundKernel:
-        """Check the arguments and pack them; raises KernelError with one sentence."""
+    ) -> CpuKernel | CudaKernel:
+        """Check the arguments and pack them; raises KernelError with one sentence.
+
+        On a GPU launches run on `stream`, by default that of the arrays.
+        """
+        if arrays and type(arrays[0]) is not np.ndarray and binding.on_gpu(arrays[0]):
+            return self._on_gpus().bind(arrays, out, schedule, stream, scalars)
+        if stream is not None:
+            raise KernelError(
+                f"{self.name}: stream {stream} was given for arrays of the host, expected "
+                "arrays on a GPU; copy them there, or leave stream away."
+            )
         convention, every, slots = self._packed(arrays, out, schedule, scalars)
 
         def rebuild(cache: str) -> Built | Failed:
@@ -140,13 +160,41 @@ class KernelFunction:
                 *arrays, schedule=schedule, cache=cache, aligned=convention.aligned
             )
 
-        return BoundKernel(convention, every, slots, rebuild)
+        return CpuKernel(convention, every, slots, rebuild)
 
     def __call__(self, *arrays: Array, out: Outputs = None, **scalars: float) -> Result:
-        """Run once; return the outputs as the function returned them."""
+        """Run once; return the outputs as the function returned them.
+
+        On a GPU it is submitted in the order of the arrays' stream, and not waited for.
+        """
+        if self._known:
+            try:  # key_of, spelled out
+                key = hash(arrays if out is None else (out, arrays))
+            except TypeError:  # NumPy's have none
+                key = 0
+            found = self._known.get(key)
+            if found is not None:
+                if scalars:
+                    found.launch_with(scalars)
+                else:
+                    found.launch()
+                done: Result = found.result(arrays if out is None else (*arrays, out))
+                return done
+        if arrays and type(arrays[0]) is not np.ndarray and binding.on_gpu(arrays[0]):
+            return self._on_gpus().call(arrays, out, scalars)
         convention, every, slots = self._packed(arrays, out, None, scalars)
         binding.launch_of(convention.built, slots).launch()
-        return binding.result(convention, every)
+        result: Result = convention.result(every)
+        return result
+
+    def _on_gpus(self) -> Calls:
+        """Return what is known of calls on GPUs."""
+        if self._calls is None:
+            from steelyard_kernels.cuda_bind import Calls
+
+            self._calls = Calls(self.signature, self._convention, self.build)
+            self._known = self._calls.known
+        return self._calls
 
     def _packed(
         self,
@@ -159,27 +207,40 @@ class KernelFunction:
         name = self.name
         for parameter, array in zip(self.signature.arrays, arrays, strict=False):
             binding.check_array(name, parameter, array)
-        convention = self._convention(arrays, schedule, aligned=True)
+        convention = self._convention(arrays, schedule, CPU, aligned=True)
         for number in convention.updated:
-            binding.check_writeable(name, convention.names[number], arrays[number])
+            writeable = arrays[number].flags.writeable
+            binding.check_writeable(name, convention.names[number], writeable=writeable)
         every = [*arrays, *binding.outputs_of(convention, out)]
         addresses = [binding.address(array) for array in every]
         if convention.streams and any(
             addresses[number] % LINE for number in convention.outputs
         ):
-            convention = self._convention(arrays, schedule, aligned=False)
+            convention = self._convention(arrays, schedule, CPU, aligned=False)
         binding.check_overlap(convention, addresses)
-        values = binding.scalar_values(self.signature, scalars)
+        values = self._defaults
+        if scalars or values is None:
+            values = binding.scalar_values(self.signature, scalars)
         return convention, every, binding.packed(convention, addresses, values)
 
     def _convention(
-        self, arrays: tuple[Array, ...], schedule: Schedule | None, *, aligned: bool
+        self,
+        arrays: tuple[Any, ...],
+        schedule: Schedule | None,
+        target: str,
+        *,
+        aligned: bool,
     ) -> Convention:
         """Return a build's convention, remembered as the build is; raises what failed."""
-        key = _key(arrays, schedule, CPU, aligned=aligned)
+        key = _key(arrays, schedule, target, aligned=aligned)
         convention = self._conventions.get(key)
         if convention is None:
-            built = self.build(*arrays, schedule=schedule, aligned=aligned)
+            built = self.build(
+                *[(array.shape, array.dtype) for array in arrays],
+                schedule=schedule,
+                target=target,
+                aligned=aligned,
+            )
             if isinstance(built, Failed):
                 raise built.cause
             convention = self._conventions[key] = convention_of(built, aligned=aligned)

@@ -40,7 +40,7 @@ MAX_ELEMENTS: Final = 2**31 - 1  # issue 2; leaves room in every int64 byte offs
 
 
 # Keywords of a kernel's call and bind, which a scalar of that name would hide.
-RESERVED: Final = frozenset({"out", "schedule"})
+RESERVED: Final = frozenset({"out", "schedule", "stream"})
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Protocol
 
+from steelyard.errors import BenchmarkError
 from steelyard.trial import ClockFacts
-from steelyard.work import Work
+from steelyard.work import DeviceWork, Work
 
 
 class Clock(Protocol):
@@ -19,4 +22,58 @@ class Clock(Protocol):
 
     def window(self, work: Work, count: int, *, dependent: bool) -> tuple[int, int]:
         """Launch ``count`` times between two readings; return both, in nanoseconds."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """What a GPU's clock read of one window."""
+
+    ticks: int
+    """Nanoseconds as they were read, offset and all."""
+    start: int
+    """When it began, by a clock of the GPU."""
+    kernels: int
+    """Activities of the GPU in the window; 0 where the clock does not see them."""
+
+
+class Expired(BenchmarkError):  # noqa: N818 # what became of the spin  # noqa: N818 # what happened, not what it is
+    """The host filled a queue later than its spin would wait."""
+
+
+class DeviceClock(Protocol):
+    """Reads the time of launches on a GPU's stream, many windows in a queue."""
+
+    @functools.cached_property
+    def facts(self) -> ClockFacts:
+        """Its name, version, quantum, floor and offset, measured in this process."""
+        ...
+
+    def serves(self, cache: str) -> bool:
+        """Whether it reads kernels in this state of the cache, ``cold`` or ``warm``."""
+        ...
+
+    def launches(self, nanoseconds: float) -> int:
+        """Return how many launches of about this length a warm window should have."""
+        ...
+
+    def capacity(self, launches: int) -> int:
+        """Return how many windows of so many launches fit into one queue."""
+        ...
+
+    def read(
+        self,
+        work: DeviceWork,
+        launches: int,
+        windows: int,
+        ahead: Callable[[int], None],
+    ) -> list[Reading]:
+        """Read windows of launches, queued at once and waited for at the end.
+
+        Before each ``ahead`` is given its number; what it submits is not in the window.
+
+        Raises:
+            Expired: they were not queued in time; no window is good.
+            BenchmarkError: this work cannot be read so.
+        """
         ...

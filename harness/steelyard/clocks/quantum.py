@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from itertools import pairwise
 from typing import Final
 
@@ -11,6 +11,10 @@ FLOOR_SAMPLES: Final = 101
 """Odd, so that the median is a reading; enough for a stable one, 10 us in all."""
 
 READINGS: Final = 2000
+
+COARSEST: Final = 2048
+"""Nanoseconds of the longest tick looked for: GPUs that step in microseconds have one
+of 1024."""
 
 
 def smallest_step(read: Callable[[], int]) -> float:
@@ -22,3 +26,16 @@ def smallest_step(read: Callable[[], int]) -> float:
     readings = [read() for _ in range(READINGS)]
     steps = {b - a for a, b in pairwise(readings)} - {0}
     return float(math.gcd(*steps)) if steps else math.inf
+
+
+def common_tick(times: Iterable[float], slack: int = 1) -> float:
+    """Return the longest tick that all times are multiples of, give or take ``slack``.
+
+    CUPTI converts both ends of an interval to another scale: its durations are whole
+    ticks but for a nanosecond. 1 where nothing longer fits.
+    """
+    seen = {round(time) for time in times}
+    for tick in range(COARSEST, 4 * slack, -1):
+        if all(abs(time - tick * round(time / tick)) <= slack for time in seen):
+            return float(tick)
+    return 1.0

@@ -8,9 +8,9 @@ from typing import Final
 from xml.sax.saxutils import escape
 
 from steelyard import units
+from steelyard.change_points import Step
 from steelyard.history import History, Point
 from steelyard.machine import UNKNOWN
-from steelyard.steps import Step
 
 HEIGHT: Final = 12
 """Lines of a picture in the terminal."""

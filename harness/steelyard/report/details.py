@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
+import statistics
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -29,6 +30,9 @@ def reproduce(run: Run, row: Row) -> str:
     words += ["--blocks", str(1 + max((t.block for t in row.trials), default=0))]
     if run.settings.get("precision") is not None:
         words += ["--precision", f"{100 * run.settings['precision']:g}"]
+    if run.machine.get("gpu") and run.settings.get("clock", "auto") != "auto":
+        clock = run.settings["clock"]
+        words += ["--clocks" if clock == "all" else "--clock", clock]
     if run.settings.get("check") is False:
         words.append("--no-check")
     for name, path in dict(run.settings.get("inputs", {})).items():
@@ -44,9 +48,10 @@ def page(run: Run, row: Row) -> Iterator[RenderableType]:
     if not row.trials:
         return
     last = row.trials[-1]
+    near = f" · {100 * row.peak.share:.1f} % of {row.peak.bound}" if row.peak else ""
     yield Text(
         f"{text.time(row)} {text.margin(row.estimate)} over {len(row.trials)} blocks"
-        f" · {text.gigabytes(row)} GB/s · {row.histogram()}"
+        f" · {text.gigabytes(row)} GB/s{near} · {row.histogram()}"
     )
     yield _blocks(row)
     groups: dict[str, Mapping[str, Any]] = {
@@ -55,10 +60,25 @@ def page(run: Run, row: Row) -> Iterator[RenderableType]:
         "ledger (ns)": row.ledger(),
         "hashes": last.hashes,
         "extra": last.extra,
-        "clock": {"id": last.clock.id, "version": last.clock.version},
+        "clock (ns)": _clock(last),
+        "error bar (ns, half)": stats.budget(last),
     }
     yield _facts(groups)
     yield Text(f"$ {reproduce(run, row)}", style="bold")
+
+
+def _clock(trial: Trial) -> dict[str, Any]:
+    """Return which clock read a trial, and what is known of its errors."""
+    clock = trial.clock
+    return {
+        "id": clock.id,
+        "version": clock.version,
+        "quantum": clock.quantum,
+        "floor": statistics.median(clock.floor) if clock.floor else "-",
+        "offset": clock.offset,
+        "offset may be wrong by": clock.uncertainty,
+        "drift (share)": clock.drift,
+    }
 
 
 def _blocks(row: Row) -> Table:
@@ -95,7 +115,7 @@ def _block(trial: Trial) -> dict[str, str]:
         "preempted samples": str(sum(map(bool, samples.preemptions))),
         "worker": str(trial.worker),
         "place in the plan": str(trial.position),
-        "histogram": stats.histogram(samples.per_launch()),
+        "histogram": stats.histogram(stats.corrected(trial)),
         "doubts": "\n".join(trial.doubts),
     }
 

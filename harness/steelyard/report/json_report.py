@@ -6,7 +6,8 @@
       "schema": 1,              raised when a key changes its meaning
       "run": {"uid", "started", "finished", "state", "command", "version", "commit",
               "dirty", "tags", "settings"},
-      "machine": {"identity", "settings", "versions", "moment"},
+      "machine": {"identity", "settings", "versions", "moment",
+                  "gpu"},       where a case ran on one: its facts, and `peaks`
       "trials": [               one a case, mode and block, as they were measured
         {
           "case": "copy[n=1000]",
@@ -30,6 +31,24 @@
           "registers": 40,      of a thread of a GPU's code, or null; so spill_bytes
           "spill_bytes": 0,     (of a thread) and shared_bytes (of a block)
           "shared_bytes": 0,
+          "library": null,      whose kernels they are, with its version, if not ours
+          "clock": "cupti",     which read the windows
+          "quantum": 32.0,      its tick
+          "offset": 0.0,        what it read of each window beside the launches
+          "budget": {"sampling", "quantum", "offset", "drift"},     parts of half the
+                                interval, nanoseconds per launch
+          "cpu": 410.0,         nanoseconds of processor time of the process, per launch
+          "kernels": 1,         of the GPU in one launch, or null
+          "mhz": 1980,          of a GPU's multiprocessors: median and least of the
+          "mhz_least": 1965,    samples, or null
+          "joules": null,       of one launch, where it was metered
+          "watts": null,        meanwhile
+          "peak": 0.93,         share of what the GPU does at most, or null
+          "peak_bound": "copy", at what
+          "gpu": {"before", "after"},   its state round the trial, or null
+          "ncu": null,          what the counters of Nsight Compute read
+          "coldness": "unknown",        or proven, or contradicted, by those counters
+          "coldness_why": null,
           "doubts": ["preempted"],
           "error": null         or the sentence why it failed
         }
@@ -44,15 +63,17 @@ from __future__ import annotations
 import json
 import math
 import os
+import statistics
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Final
 
-from steelyard import codec
+from steelyard import codec, stats
 from steelyard.errors import SteelyardError
-from steelyard.report.rows import block_estimate, floor_share
+from steelyard.machine import UNKNOWN
+from steelyard.report.rows import block_estimate, floor_share, peak
 from steelyard.run import Run
 from steelyard.trial import Trial
 
@@ -70,7 +91,7 @@ def report(run: Run, trials: Sequence[Trial]) -> dict[str, Any]:
         "schema": SCHEMA,
         "run": _strict({k: v for k, v in values.items() if k not in hidden}),
         "machine": _strict(run.machine),
-        "trials": [_strict(_trial(trial)) for trial in trials],
+        "trials": [_strict(_trial(trial, _peaks(run))) for trial in trials],
     }
 
 
@@ -114,9 +135,15 @@ def write(place: str, run: Run, trials: Sequence[Trial]) -> None:
         ) from error
 
 
-def _trial(trial: Trial) -> dict[str, Any]:
+def _peaks(run: Run) -> Mapping[str, Any]:
+    found: Mapping[str, Any] = run.machine.get("gpu", {}).get("peaks", {})
+    return found
+
+
+def _trial(trial: Trial, peaks: Mapping[str, Any]) -> dict[str, Any]:
     good = trial.error is None and len(trial.samples) > 0
     estimate = block_estimate(trial) if good else None
+    near = peak([trial], estimate, peaks)
     return {
         "case": trial.case,
         "axes": trial.axes,
@@ -135,8 +162,42 @@ def _trial(trial: Trial) -> dict[str, Any]:
         "floors": trial.floors,
         "ledger": trial.ledger,
         **{name: trial.facts.get(name) for name in CODE},
+        **_clock(trial, good=good),
+        **_device(trial),
+        "peak": near and near.share,
+        "peak_bound": near and near.bound,
         "doubts": trial.doubts,
         "error": trial.error,
+    }
+
+
+def _clock(trial: Trial, *, good: bool) -> dict[str, Any]:
+    clock, samples = trial.clock, trial.samples
+    return {
+        "clock": clock.id,
+        "quantum": clock.quantum,
+        "offset": clock.offset,
+        "budget": stats.budget(trial) if good else None,
+        "cpu": sum(samples.cpu) / sum(samples.launches) if good else None,
+    }
+
+
+def _device(trial: Trial) -> dict[str, Any]:
+    """Return what is known of the GPU that a trial ran on, null for a CPU's."""
+    extra, mhz = trial.extra, trial.samples.mhz
+    state = extra.get("gpu", {})
+    energy = state.get("energy", {})
+    return {
+        "kernels": trial.facts.get("kernels"),
+        "library": trial.facts.get("library"),
+        "mhz": statistics.median(mhz) if mhz else None,
+        "mhz_least": min(mhz, default=None),
+        "joules": energy.get("joules_per_launch"),
+        "watts": energy.get("watts"),
+        "gpu": state or None,
+        "ncu": trial.facts.get("ncu"),
+        "coldness": extra.get("coldness", UNKNOWN),
+        "coldness_why": extra.get("coldness_why"),
     }
 
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import groupby
+from typing import Final
 
-from steelyard.report import text
+from steelyard.report import columns, text
+from steelyard.report.columns import Column
 from steelyard.report.rows import Row
 from steelyard.run import Run
 
@@ -18,21 +20,25 @@ def dumps(run: Run, made: Sequence[Row]) -> str:
     return "\n".join(lines) + "\n"
 
 
+NUMBERS: Final[Mapping[str, Callable[[Row], str]]] = {
+    "time": text.time,
+    "95 %": lambda row: text.margin(row.estimate),
+    "GB/s": text.gigabytes,
+}
+
+
 def _benchmark(name: str, group: Sequence[Row]) -> Iterator[str]:
     shared = text.shared_axes(group)
     axes = [
         n for n in dict.fromkeys(n for r in group for n in r.axes) if n not in shared
     ]
-    relative = any(row.relative for row in group)
-    heads = [
-        *axes,
-        "mode",
-        "time",
-        "95 %",
-        "GB/s",
-        *(["relative"] * relative),
-        "doubts",
+    measured = [
+        *(Column(title, cell) for title, cell in NUMBERS.items()),
+        *columns.of_machines([row for row in group if row.trials]),
     ]
+    if any(row.relative for row in group):
+        measured.append(Column("relative", lambda row: text.ratio(row.relative)))
+    heads = [*axes, "mode", *(column.title for column in measured), "doubts"]
     yield f"**{name}** {text.axes(shared)}".strip()
     yield ""
     yield _line(heads)
@@ -43,8 +49,7 @@ def _benchmark(name: str, group: Sequence[Row]) -> Iterator[str]:
                 [*_point(row, axes), "failed"] + [""] * (len(heads) - len(axes) - 2)
             )
             continue
-        ratio = [text.ratio(row.relative)] * relative
-        cells = [text.time(row), text.margin(row.estimate), text.gigabytes(row), *ratio]
+        cells = [column.cell(row) for column in measured]
         yield _line([*_point(row, axes), *cells, ", ".join(row.doubts)])
 
 

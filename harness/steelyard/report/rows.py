@@ -9,9 +9,11 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from steelyard import mode as modes
-from steelyard import stats
-from steelyard.doubts import WIDE, Doubt
+from steelyard import peaks, stats
+from steelyard.doubts import ABOVE, WIDE, Doubt
 from steelyard.errors import SteelyardError
+from steelyard.peaks import Peak
+from steelyard.run import Run
 from steelyard.stats import Estimate, Summary
 from steelyard.trial import Trial
 
@@ -30,6 +32,8 @@ class Row:
     errors: tuple[str, ...] = ()
     relative: Estimate | None = None
     """Time over that of the reference case, paired within blocks."""
+    peak: Peak | None = None
+    """Its share of what this machine was measured to do at most, where that is known."""
 
     @property
     def benchmark(self) -> str:
@@ -38,8 +42,8 @@ class Row:
 
     @property
     def minimum(self) -> float:
-        """The fastest window of all blocks."""
-        return min(min(t.samples.per_launch()) for t in self.trials)
+        """The fastest window of all blocks, without its clock's offset."""
+        return min(min(stats.corrected(t)) for t in self.trials)
 
     @property
     def samples(self) -> int:
@@ -56,15 +60,31 @@ class Row:
     def doubts(self) -> tuple[str, ...]:
         """Doubts of any block, and of all of them together."""
         found = {str(d) for t in self.trials for d in t.doubts} - {Doubt.UNSETTLED}
-        if self.estimate is not None and self.estimate.half_width > WIDE:
+        if self.estimate is not None and self.estimate.sampled > WIDE:
             found.add(Doubt.UNSETTLED)
         if len(self.trials) == 1:
             found.add(Doubt.ONE_BLOCK)
+        if self.peak is not None and self.peak.share > ABOVE:
+            found.add(Doubt.ABOVE_PEAK)
         return tuple(sorted(found))
+
+    @property
+    def processor_time(self) -> float:
+        """Nanoseconds of processor time of the process for each launch."""
+        spent = [c for t in self.trials for c in t.samples.cpu]
+        return sum(spent) / max(
+            1, sum(n for t in self.trials for n in t.samples.launches)
+        )
+
+    def energy(self, name: str) -> float | None:
+        """Return ``watts`` or ``joules_per_launch``, the mean of the blocks with it."""
+        each = [t.extra.get("gpu", {}).get("energy", {}).get(name) for t in self.trials]
+        known = [value for value in each if isinstance(value, (int, float))]
+        return sum(known) / len(known) if known else None
 
     def histogram(self) -> str:
         """All windows of all blocks in one line of bars."""
-        return stats.histogram([x for t in self.trials for x in t.samples.per_launch()])
+        return stats.histogram([x for t in self.trials for x in stats.corrected(t)])
 
     def rate(self, quantity: str) -> float | None:
         """Return bytes, operations or items per second; a build moves none of them."""
@@ -128,10 +148,7 @@ def _order(row: Row) -> tuple[Any, ...]:
 
 def summary(trial: Trial) -> Summary:
     """Return the statistics of one block."""
-    samples = trial.samples
-    return stats.summarise(
-        samples.per_launch(), samples.launches[0], trial.clock.quantum
-    )
+    return stats.of(trial)
 
 
 def block_estimate(trial: Trial) -> Estimate:
@@ -147,7 +164,8 @@ def combined(blocks: Sequence[Estimate]) -> Estimate | None:
         return stats.combine(blocks)
     # A clock too coarse to see the work reads zero, which has no logarithm.
     mean = sum(b.value for b in blocks) / len(blocks)
-    return Estimate(mean, min(b.low for b in blocks), max(b.high for b in blocks))
+    low, high = min(b.low for b in blocks), max(b.high for b in blocks)
+    return Estimate(mean, low, high, max(b.systematic for b in blocks))
 
 
 def floor_share(trial: Trial) -> float | None:
@@ -164,6 +182,32 @@ def paired_ratio(new: Sequence[Trial], base: Sequence[Trial]) -> Estimate | None
     if not pairs or min(min(n.value, b.value) for n, b in pairs) <= 0:
         return None
     return stats.ratio([n for n, _ in pairs], [b for _, b in pairs])
+
+
+def with_peaks(made: Sequence[Row], run: Run) -> list[Row]:
+    """Add to each row of a kernel on a GPU how near it came to the run's peaks."""
+    table = run.machine.get("gpu", {}).get("peaks", {})
+    return [replace(r, peak=peak(r.trials, r.estimate, table)) for r in made]
+
+
+def peak(
+    trials: Sequence[Trial], estimate: Estimate | None, table: Mapping[str, Any]
+) -> Peak | None:
+    """Return how near an estimate came to peaks; None of what is no GPU's kernel."""
+    if not trials or estimate is None:
+        return None
+    last = trials[-1]
+    quantity, cache = (*last.mode.split("/"), "")[:2]
+    if "gpu" not in last.extra or quantity != "kernel":
+        return None
+    return peaks.nearest(
+        table,
+        estimate.value,
+        cache=cache,
+        nbytes=last.facts.get("bytes") or 0,
+        operations=last.facts.get("operations") or 0,
+        dtype=str(last.axes.get("dtype", last.facts.get("dtype", ""))),
+    )
 
 
 def reference(points: Iterable[Mapping[str, Any]], text: str) -> tuple[str, str]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import statistics
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from itertools import groupby
 from typing import Final
 
@@ -18,7 +17,9 @@ from rich.text import Text
 
 from steelyard import units
 from steelyard.doubts import HINTS, Doubt
+from steelyard.report import columns as columns_
 from steelyard.report import text
+from steelyard.report.columns import Column
 from steelyard.report.rows import Row
 from steelyard.run import Run
 from steelyard.trial import Trial
@@ -34,18 +35,6 @@ DIVIDER: Final = 1
 
 ABOVE: Final = (1, 0, 0, 0)
 """A free line above each part."""
-
-
-@dataclass(frozen=True, slots=True)
-class Column:
-    """One column of a result table."""
-
-    title: str
-    cell: Callable[[Row], str]
-    right: bool = True
-    sheds: int = 0
-    """Where the terminal is narrow columns go by this rank, the highest first; 0
-    stays."""
 
 
 def console(*, stderr: bool = False) -> Console:
@@ -64,18 +53,22 @@ def run_header(run: Run, done: int | None = None) -> RenderableType:
     )
 
 
-def results(made: Sequence[Row], width: int) -> Iterator[RenderableType]:
-    """Yield one table a benchmark."""
+def results(
+    made: Sequence[Row], width: int, wanted: Sequence[str] = ()
+) -> Iterator[RenderableType]:
+    """Yield one table a benchmark; ``wanted`` are names of `columns.EXTRAS`."""
     for name, rows in groupby(made, key=lambda row: row.benchmark):
         group = list(rows)
         good = [row for row in group if row.trials]
         if good:
-            yield _benchmark(name, good, width)
+            yield _benchmark(name, good, width, wanted)
 
 
-def _benchmark(name: str, group: Sequence[Row], width: int) -> Table:
+def _benchmark(
+    name: str, group: Sequence[Row], width: int, wanted: Sequence[str]
+) -> Table:
     shared = text.shared_axes(group)
-    columns = _fitting(_columns(group, set(shared)), group, width)
+    columns = _fitting(columns_.of(group, set(shared), wanted), group, width)
     inside = f"[{','.join(f'{n}={v}' for n, v in shared.items())}]" if shared else ""
     modes = {row.mode for row in group}
     mode = f" {group[0].mode}" if len(modes) == 1 else ""
@@ -98,88 +91,6 @@ def _table(title: str, columns: Sequence[Column], group: Sequence[Row]) -> Table
     for row in group:
         table.add_row(*(Text(column.cell(row)) for column in columns))
     return table
-
-
-def _columns(group: Sequence[Row], shared: set[str]) -> Iterator[Column]:
-    names = dict.fromkeys(name for row in group for name in row.axes)
-    for name in names:
-        if name not in shared:
-            number = all(isinstance(r.axes.get(name, 0), (int, float)) for r in group)
-            yield Column(name, _axis(name), right=number)
-    if len({row.mode for row in group}) > 1:
-        yield Column("mode", lambda row: row.mode, right=False)
-    yield Column("time", text.time)
-    yield Column("95 %", lambda row: text.margin(row.estimate))
-    yield Column("min", lambda row: units.duration(row.minimum), sheds=3)
-    if any(row.rate("bytes") for row in group):
-        yield Column("GB/s", text.gigabytes)
-    for quantity, unit, rank in (("operations", "op", 4), ("items", "item", 1)):
-        if any(row.rate(quantity) for row in group):
-            yield Column(f"{unit}/s", _rate(quantity, unit), sheds=rank)
-    yield from _of_builds(group)
-    if any(row.relative for row in group):
-        yield Column("relative", lambda row: text.ratio(row.relative))
-    yield Column("floor", _floor, sheds=6)
-    yield Column("samples", lambda row: str(row.samples), sheds=5)
-    yield Column("histogram", lambda row: row.histogram(), right=False, sheds=2)
-    if any(row.doubts for row in group):
-        yield Column("doubts", lambda row: ", ".join(row.doubts), right=False)
-
-
-RESOURCES: Final = {
-    "registers": "registers",
-    "spill_bytes": "spills",
-    "shared_bytes": "shared",
-    "candidates": "candidates",
-    "distinct": "distinct",
-}
-"""Facts of a GPU's code, by thread and by block, or of many builds, and their columns."""
-
-TIMES: Final = {
-    "second_kernel_ns": "second kernel",
-    "lower_ns": "lower",
-    "emit_ns": "emit",
-    "compile_ns": "compile",
-    "wall_ns": "wall",
-}
-"""Facts in nanoseconds; of many builds summed over workers, but for the wall."""
-
-
-def _of_builds(group: Sequence[Row]) -> Iterator[Column]:
-    for name, title in TIMES.items():
-        if any(row.fact(name) for row in group):
-            yield Column(title, _fact_time(name), sheds=1)
-    for name, title in RESOURCES.items():
-        if any(row.fact(name) is not None for row in group):
-            yield Column(title, _resource(name))
-
-
-def _fact_time(name: str) -> Callable[[Row], str]:
-    def cell(row: Row) -> str:
-        time = row.fact(name)
-        return units.duration(time) if time else text.NOTHING
-
-    return cell
-
-
-def _resource(name: str) -> Callable[[Row], str]:
-    def cell(row: Row) -> str:
-        value = row.fact(name)
-        return text.NOTHING if value is None else str(value)
-
-    return cell
-
-
-def _axis(name: str) -> Callable[[Row], str]:
-    return lambda row: str(row.axes.get(name, text.NOTHING))
-
-
-def _rate(quantity: str, unit: str) -> Callable[[Row], str]:
-    return lambda row: text.rate(row, quantity, unit)
-
-
-def _floor(row: Row) -> str:
-    return text.NOTHING if row.floor is None else units.duration(row.floor)
 
 
 def _fitting(
@@ -274,9 +185,11 @@ def failures(made: Iterable[Row]) -> RenderableType | None:
     return Text("\n".join(found), style="red") if found else None
 
 
-def page(made: Sequence[Row], width: int) -> Iterator[RenderableType]:
+def page(
+    made: Sequence[Row], width: int, wanted: Sequence[str] = ()
+) -> Iterator[RenderableType]:
     """Yield everything a run's report shows below its header."""
-    for table in results(made, width):
+    for table in results(made, width, wanted):
         yield Padding(table, ABOVE, expand=False)
     trials = [t for row in made for t in row.trials]
     for part in (ledger(made), floors(trials)):

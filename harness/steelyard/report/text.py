@@ -64,13 +64,14 @@ def axes(values: Mapping[str, Any]) -> str:
 
 
 def header(run: Run, done: int | None = None) -> list[str]:
-    """Describe a run in four lines: which, where, with what, how.
+    """Describe a run in four lines: which, where, with what, how; a GPU has a fifth.
 
     ``done`` is the number of turns it had, where that is known.
     """
     return [
         _which(run, done),
         _where(run.machine),
+        *([_gpu(run.machine["gpu"])] if run.machine.get("gpu") else []),
         _with(run.machine),
         f"$ {run.command}",
     ]
@@ -110,6 +111,23 @@ def _where(facts: Mapping[str, Any]) -> str:
         f"governor {fact('settings', 'governor')}",
         f"hypervisor {fact('identity', 'hypervisor')}",
         f"load {fact('moment', 'load')}",
+    ]
+    return " · ".join(words)
+
+
+def _gpu(facts: Mapping[str, Any]) -> str:
+    def fact(name: str) -> Any:
+        return facts.get(name, UNKNOWN)
+
+    words = [
+        f"{fact('name')} ({fact('uuid')})",
+        f"L2 {_size(fact('l2'))}",
+        _size(fact("memory")),
+        f"driver {fact('driver')}",
+        f"power limit {fact('power_limit_w')} W",
+        f"ECC {fact('ecc')}",
+        f"MIG {fact('mig')}",
+        *([facts["peaks"]["problem"]] if "problem" in facts.get("peaks", {}) else []),
     ]
     return " · ".join(words)
 

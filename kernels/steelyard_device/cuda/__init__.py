@@ -6,17 +6,32 @@ its `Function`, pack a `Launch`.
 
 from __future__ import annotations
 
-from steelyard_device.cuda.device import Context, Device, context, device, devices
+from steelyard_device.cuda.device import (
+    Context,
+    Device,
+    Stream,
+    beside,
+    context,
+    device,
+    devices,
+)
 from steelyard_device.cuda.driver import CUDAError
-from steelyard_device.cuda.events import Event
+from steelyard_device.cuda.events import Event, EventPair
 from steelyard_device.cuda.graph import Graph
 from steelyard_device.cuda.launch import Launch, Rotation
-from steelyard_device.cuda.memory import ALIGNMENT, Buffer, SharedWords, copy_of
-from steelyard_device.cuda.module import Attributes, Function, Module, load
-from steelyard_device.cuda.probes import BlockedPair, Delay, Flush, Spin, null
+from steelyard_device.cuda.memory import ALIGNMENT, Buffer, SharedWords, View, copy_of
+from steelyard_device.cuda.module import (
+    Attributes,
+    Function,
+    Module,
+    load,
+    load_again,
+)
+from steelyard_device.cuda.probes import QUEUE, BlockedPair, Delay, Flush, Spin, null
 
 __all__ = [
     "ALIGNMENT",
+    "QUEUE",
     "Attributes",
     "BlockedPair",
     "Buffer",
@@ -25,6 +40,7 @@ __all__ = [
     "Delay",
     "Device",
     "Event",
+    "EventPair",
     "Flush",
     "Function",
     "Graph",
@@ -33,10 +49,14 @@ __all__ = [
     "Rotation",
     "SharedWords",
     "Spin",
+    "Stream",
+    "View",
+    "beside",
     "context",
     "copy_of",
     "device",
     "devices",
     "load",
+    "load_again",
     "null",
 ]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import threading
 import uuid
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from steelyard_device.cuda import driver
 from steelyard_device.cuda.driver import call
@@ -77,6 +77,21 @@ def _value(index: int, name: str) -> int:
 
 
 @dataclass(frozen=True, slots=True)
+class Stream:
+    """A stream as other libraries take it: by its ``handle``."""
+
+    handle: int
+
+    def __int__(self) -> int:
+        """Return the handle, as the driver calls take it."""
+        return self.handle
+
+    def __cuda_stream__(self) -> tuple[int, int]:
+        """Return the version of this protocol (of cuda.core) and the handle."""
+        return 0, self.handle
+
+
+@dataclass(frozen=True, slots=True)
 class Context:
     """A GPU ready for work: handles of its context, and of our stream and memory pool.
 
@@ -98,6 +113,14 @@ class Context:
                 "cuStreamSynchronize",
                 self.stream if stream is None else stream,
             )
+
+    def wait_for_all(self) -> None:
+        """Return when everything of this process on the GPU is done, whoever began it.
+
+        Streams of other libraries are waited for too.
+        """
+        with driver.current(self.handle):
+            call(f"waiting for all of GPU {self.device.index}", "cuCtxSynchronize")
 
     def free_bytes(self) -> int:
         """Return how much memory nobody uses, other programs and our pool included."""
@@ -121,14 +144,27 @@ def context(index: int = 0) -> Context:
 
 
 @functools.cache
+def beside(context: Context) -> Context:
+    """Return the same context with another stream of ours, made on first use.
+
+    Neither stream waits for the other; memory of either is the other's too.
+    """
+    with driver.current(context.handle):
+        return replace(context, stream=_stream("making another stream"))
+
+
+@functools.cache
 def _context(index: int) -> Context:
     found = device(index)
     asked = f"starting work on GPU {index} ({found.name})"
     handle = int(call(asked, "cuDevicePrimaryCtxRetain", index))
     with driver.current(handle):
-        not_blocking = driver.attribute("CUstream_flags.CU_STREAM_NON_BLOCKING")
-        stream = int(call(asked, "cuStreamCreate", int(not_blocking)))
-        return Context(found, handle, stream, _pool(asked, index))
+        return Context(found, handle, _stream(asked), _pool(asked, index))
+
+
+def _stream(asked: str) -> int:
+    not_blocking = driver.attribute("CUstream_flags.CU_STREAM_NON_BLOCKING")
+    return int(call(asked, "cuStreamCreate", int(not_blocking)))
 
 
 def _pool(asked: str, index: int) -> int:

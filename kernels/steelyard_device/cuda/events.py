@@ -24,6 +24,11 @@ class Event:
         with driver.current(self.context.handle):
             call("recording an event", "cuEventRecord", self._handle, handle)
 
+    def hold(self, stream: int) -> None:
+        """Have what is submitted to a stream from now on wait for the mark."""
+        with driver.current(self.context.handle):
+            call("ordering two streams", "cuStreamWaitEvent", stream, self._handle, 0)
+
     def wait(self) -> None:
         """Return when the GPU has passed the mark."""
         with driver.current(self.context.handle):
@@ -46,3 +51,16 @@ class Event:
                 asked, "cuEventElapsedTime", before._handle, self._handle
             )
         return milliseconds * 1e6
+
+
+class EventPair:
+    """Two marks round what is measured, and the time between them."""
+
+    __slots__ = ("after", "before")
+
+    def __init__(self, context: Context) -> None:
+        self.before, self.after = Event(context), Event(context)
+
+    def nanoseconds(self) -> float:
+        """Return the nanoseconds between the two, both passed."""
+        return self.after.since(self.before)

@@ -2,24 +2,43 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Protocol
 
 from steelyard_device.cuda import driver
+from steelyard_device.cuda.device import Context
 from steelyard_device.cuda.driver import call
 from steelyard_device.cuda.issue import Issued
-from steelyard_device.cuda.launch import Launch, Rotation
+
+
+class Launches(Protocol):
+    """Anything whose launches go to one stream: a launch, a rotation, others' work."""
+
+    @property
+    def context(self) -> Context:
+        """The GPU they run on."""
+        ...
+
+    @property
+    def stream(self) -> int:
+        """Handle of their stream."""
+        ...
+
+    def launch(self, count: int = 1) -> None:
+        """Submit ``count`` launches."""
+        ...
 
 
 class Graph(Issued):
     """``nodes`` launches of a launch, or of several in turn, submitted as one.
 
     Each node waits for the one before it. Arguments are those that the launches had
-    when the graph was made or last updated.
+    when the graph was made or last updated. What a launch raises while it is recorded
+    passes through.
     """
 
     __slots__ = ("__weakref__", "_handle", "launches", "nodes")
 
-    def __init__(self, launches: Launch | Rotation, nodes: int) -> None:
+    def __init__(self, launches: Launches, nodes: int) -> None:
         self.launches, self.nodes = launches, nodes
         context, stream = launches.context, launches.stream
         shown = f"a graph of {nodes} launches"
@@ -48,14 +67,14 @@ class Graph(Issued):
                 driver.bindings().cuGraphDestroy(graph)
 
 
-def _captured(launches: Launch | Rotation, nodes: int) -> Any:
+def _captured(launches: Launches, nodes: int) -> Any:
     """Record launches, which native code issues, instead of running them."""
     asked = f"recording {nodes} launches"
     mode = driver.attribute("CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_THREAD_LOCAL")
     call(asked, "cuStreamBeginCapture", launches.stream, mode)
     try:
         launches.launch(nodes)
-    except driver.CUDAError:  # a stream left recording would take nothing else
+    except BaseException:  # a stream left recording would take nothing else
         _, graph = driver.bindings().cuStreamEndCapture(launches.stream)
         driver.bindings().cuGraphDestroy(graph)
         raise

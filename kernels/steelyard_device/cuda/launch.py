@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Sequence
+from itertools import accumulate
 
 from steelyard_device.cuda import native
 from steelyard_device.cuda.issue import Issued
@@ -22,13 +23,14 @@ class Launch(Issued):
 
     ``slots`` has a word for every parameter, encoded as ``cpu.slot`` does, or the bytes
     of one that is larger; the caller keeps the buffers alive. ``shared`` are dynamic
-    bytes of a block, ``stream`` a handle, the context's own by default.
+    bytes of a block, ``stream`` a handle, the context's own by default. All arguments
+    lie in ``words``, each from a multiple of 8 bytes on, to be written at once.
 
     Raises:
         DeviceError: arguments or extents do not fit the function.
     """
 
-    __slots__ = ("block", "entries", "function", "grid", "shared", "slots")
+    __slots__ = ("block", "entries", "function", "grid", "shared", "slots", "words")
 
     def __init__(
         self,
@@ -41,7 +43,9 @@ class Launch(Issued):
         stream: int | None = None,
     ) -> None:
         self.function, self.shared = function, shared
-        self.slots = packed(function.name, function.parameters, slots)
+        self.words, self.slots = _together(
+            packed(function.name, function.parameters, slots)
+        )
         self.grid = extents(f"the grid of {function.name}", grid)
         self.block = extents(f"the block of {function.name}", block)
         if shared > FREE_SHARED:
@@ -147,6 +151,20 @@ def packed(
         (ctypes.c_char * size).from_buffer_copy(_encoded(name, place, size, value))
         for place, (size, value) in enumerate(zip(sizes, slots, strict=True))
     )
+
+
+def _together(
+    encoded: Sequence[ctypes.Array[ctypes.c_char]],
+) -> tuple[bytearray, tuple[ctypes.Array[ctypes.c_char], ...]]:
+    """Return arguments behind one another in one block, and each as it lies there."""
+    room = [bytes(each).ljust(-(-len(each) // 8) * 8, b"\0") for each in encoded]
+    words = bytearray(b"".join(room))
+    starts = accumulate(map(len, room), initial=0)
+    views = [
+        type(each).from_buffer(words, start)
+        for each, start in zip(encoded, starts, strict=False)
+    ]
+    return words, tuple(views)
 
 
 def _encoded(name: str, place: int, size: int, value: int | bytes) -> bytes:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from steelyard_device.cuda import driver
+from steelyard_device.cuda import dlpack, driver
 from steelyard_device.cuda.device import Context
 from steelyard_device.cuda.driver import call
 from steelyard_device.errors import DeviceError
@@ -18,36 +18,27 @@ ALIGNMENT = 256
 """Every buffer starts at a multiple of this many bytes."""
 
 
-class Buffer:
-    """An uninitialised C-contiguous array in a GPU's memory.
+class View:
+    """A C-contiguous array in a GPU's memory, which its ``owner`` keeps.
 
-    Taken from the context's pool in the order of its stream, and given back in that
-    order when it is dropped or `free`d: launches before that on the same stream may
-    still use it. Whoever uses it on another stream waits for that one first.
+    Its methods work in the order of its context's stream.
     """
 
-    __slots__ = ("__weakref__", "_release", "address", "context", "dtype", "shape")
+    __slots__ = ("__weakref__", "address", "context", "dtype", "owner", "shape")
 
     def __init__(
-        self, context: Context, shape: tuple[int, ...], dtype: DTypeLike
+        self,
+        context: Context,
+        address: int,
+        shape: tuple[int, ...],
+        dtype: DTypeLike,
+        owner: object = None,
     ) -> None:
         self.context = context
+        self.address = address
         self.shape = shape
         self.dtype = np.dtype(dtype)
-        asked = f"allocating {self.nbytes} bytes on {context.device.name}"
-        size = max(self.nbytes, 1)  # the driver refuses none
-        pool, stream = context.pool, context.stream
-        with driver.current(context.handle):
-            at = call(asked, "cuMemAllocFromPoolAsync", size, pool, stream)
-        self.address = int(at)
-        self._release = driver.owned(
-            self, context.handle, "cuMemFreeAsync", self.address, stream
-        )
-        if self.address % ALIGNMENT:
-            raise DeviceError(
-                f"{asked} gave the address {self.address:#x}, expected a multiple of "
-                f"{ALIGNMENT}: report this driver."
-            )
+        self.owner = owner
 
     @property
     def size(self) -> int:
@@ -70,9 +61,34 @@ class Buffer:
             "version": 3,
         }
 
-    def free(self) -> None:
-        """Give the memory back behind everything on the stream; once is enough."""
-        self._release()
+    def __dlpack_device__(self) -> tuple[int, int]:
+        """Say which GPU it lies on, in DLPack's numbers."""
+        return dlpack.CUDA, self.context.device.index
+
+    def __dlpack__(self, *, stream: int | None = None, **_: object) -> Any:
+        """Return the array as DLPack hands it over: no copy, ready on ``stream``.
+
+        -1 asks for no waiting; what other keywords ask for is what every version of
+        ours does.
+        """
+        if stream not in {-1, self.context.stream}:
+            self.context.wait()
+        device = self.context.device.index
+        return dlpack.capsule(self.address, self.shape, self.dtype, device, self)
+
+    def part(self, offset: int, shape: tuple[int, ...], dtype: DTypeLike) -> View:
+        """Return an array that lies ``offset`` bytes from the start.
+
+        Raises:
+            DeviceError: it would not lie within this one.
+        """
+        found = View(self.context, self.address + offset, shape, dtype, self)
+        if not 0 <= offset <= offset + found.nbytes <= self.nbytes:
+            raise DeviceError(
+                f"{found.nbytes} bytes at {offset} do not lie within the "
+                f"{self.nbytes} of {self.dtype} {self.shape}: take a smaller part."
+            )
+        return found
 
     def write(self, array: NDArray[Any]) -> None:
         """Copy an array of the same shape and dtype here; done on return."""
@@ -108,6 +124,19 @@ class Buffer:
             call(asked, function, to, source, self.nbytes, self.context.stream)
             call(asked, "cuStreamSynchronize", self.context.stream)
 
+    def copy_from(self, source: View) -> None:
+        """Copy as many bytes of the same GPU here, in the stream's order."""
+        if source.nbytes != self.nbytes:
+            raise DeviceError(
+                f"{source.nbytes} bytes were to be copied over {self.nbytes}: take "
+                "arrays of one size."
+            )
+        if self.nbytes:
+            asked, stream = f"copying {self.nbytes} bytes", self.context.stream
+            at, size = source.address, self.nbytes
+            with driver.current(self.context.handle):
+                call(asked, "cuMemcpyDtoDAsync", self.address, at, size, stream)
+
     def fill(self, value: Any) -> None:
         """Set every element to ``value``, in the stream's order."""
         pattern = np.array(value, self.dtype).tobytes()
@@ -136,6 +165,40 @@ class Buffer:
             to = self.address + done
             call(asked, "cuMemcpyDtoDAsync", to, self.address, size, stream)
             done += size
+
+
+class Buffer(View):
+    """Uninitialised memory of a GPU, an array of its own.
+
+    Taken from the context's pool in the order of its stream, and given back in that
+    order when it is dropped or `free`d: launches before that on the same stream may
+    still use it. Whoever uses it on another stream waits for that one first.
+    """
+
+    __slots__ = ("_release",)
+
+    def __init__(
+        self, context: Context, shape: tuple[int, ...], dtype: DTypeLike
+    ) -> None:
+        super().__init__(context, 0, shape, dtype)
+        asked = f"allocating {self.nbytes} bytes on {context.device.name}"
+        size = max(self.nbytes, 1)  # the driver refuses none
+        pool, stream = context.pool, context.stream
+        with driver.current(context.handle):
+            at = call(asked, "cuMemAllocFromPoolAsync", size, pool, stream)
+        self.address = int(at)
+        self._release = driver.owned(
+            self, context.handle, "cuMemFreeAsync", self.address, stream
+        )
+        if self.address % ALIGNMENT:
+            raise DeviceError(
+                f"{asked} gave the address {self.address:#x}, expected a multiple of "
+                f"{ALIGNMENT}: report this driver."
+            )
+
+    def free(self) -> None:
+        """Give the memory back behind everything on the stream; once is enough."""
+        self._release()
 
 
 def copy_of(context: Context, array: NDArray[Any]) -> Buffer:

@@ -6,18 +6,23 @@ import functools
 import hashlib
 import struct
 import threading
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from steelyard_device.cuda import driver
 from steelyard_device.cuda.device import Context
-from steelyard_device.cuda.driver import call
+from steelyard_device.cuda.driver import CUDAError, call
 from steelyard_device.errors import DeviceError
+from steelyard_device.timings import span
 
 _HEADER = struct.Struct("<16sHHIQQQIHHHHHH")
 """Of a 64-bit ELF file, after its mark: machine, then offsets, entry sizes and counts of
 the tables of programs and sections, among others."""
 
 CUDA_MACHINE = 190
+
+LOADING = "load"
+"""The span of bringing code to a GPU."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +89,7 @@ class Module:
         running kernels to do so: for ever, when one of them waits for the host.
         """
         asked = f"finding {entry} in the cubin {self.digest[:12]}"
-        with driver.current(self.context.handle):
+        with span(LOADING), driver.current(self.context.handle):
             handle = call(asked, "cuModuleGetFunction", self.handle, entry.encode())
             call(asked, "cuFuncLoad", handle)
             attributes, parameters = _attributes(asked, handle), _parameters(handle)
@@ -106,11 +111,34 @@ def load(context: Context, cubin: bytes) -> Module:
         loaded = _modules(context)
         if digest not in loaded:
             check_whole(cubin)
-            with driver.current(context.handle):
+            with span(LOADING), driver.current(context.handle):
                 asked = f"loading the cubin {digest[:12]} on {context.device.arch}"
                 handle = int(call(asked, "cuModuleLoadData", cubin))
             loaded[digest] = Module(context, handle, digest)
         return loaded[digest]
+
+
+def load_again(context: Context, cubin: bytes, entry: str) -> Callable[[], None]:
+    """Load a cubin once more, as the first use of an entry does; return what unloads it.
+
+    For whoever asks what loading costs: nothing is launched of it.
+    """
+    check_whole(cubin)
+    asked = f"loading a cubin on {context.device.arch}"
+    with driver.current(context.handle):
+        handle = call(asked, "cuModuleLoadData", cubin)
+        try:
+            function = call(asked, "cuModuleGetFunction", handle, entry.encode())
+            call(asked, "cuFuncLoad", function)
+        except CUDAError:
+            driver.bindings().cuModuleUnload(handle)
+            raise
+
+    def unload() -> None:
+        with driver.current(context.handle):
+            call("unloading a cubin", "cuModuleUnload", handle)
+
+    return unload
 
 
 @functools.cache

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import numpy as np
 
-from steelyard_device import nvrtc
+from steelyard_device.cuda import kept
 from steelyard_device.cuda.device import Context
 from steelyard_device.cuda.events import Event
 from steelyard_device.cuda.launch import Launch
@@ -36,10 +35,9 @@ _BLOCKS_EACH = 8
 """Of a multiprocessor: all the threads it can have."""
 
 
-@functools.cache
 def cubin(arch: str) -> bytes:
-    """Compile the probes, once a process (0.3 s, mostly the start of NVRTC)."""
-    return nvrtc.compile(TEXT.replace("{CHAIN}", str(CHAIN)), arch).cubin
+    """Return the probes' cubin, compiled once a machine."""
+    return kept.cubin(TEXT.replace("{CHAIN}", str(CHAIN)), arch)
 
 
 def _function(context: Context, entry: str) -> Function:
@@ -142,6 +140,7 @@ class Delay:
         function = _function(context, "steelyard_delay")
         slots = (turns, self._marks.address)
         self._launch = Launch(function, slots, grid=1, block=1, stream=stream)
+        self.context, self.stream = context, self._launch.stream
         self.launch, self.window = self._launch.launch, self._launch.window
         self.wait = self._launch.wait
 

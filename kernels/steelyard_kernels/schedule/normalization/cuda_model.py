@@ -215,7 +215,8 @@ def heuristic(program: Program, gpu: Gpu, *, aligned: bool = True) -> CudaNormal
 
     Two-pass statistics of rows kept in registers as they are used, by vectors of which
     all threads of a warp have one; where no two blocks of that fit a multiprocessor,
-    also rows read again.
+    also rows read again, with the registers that let one more block fit too: of what
+    waits for memory most, 16384 halves a row took 171 us so and 182 without.
     """
     moved = bytes_moved(program)
     wanted = [each for each in two_pass_cuts(program, KEEPS[:2]) if not each.doubled]
@@ -231,6 +232,11 @@ def heuristic(program: Program, gpu: Gpu, *, aligned: bool = True) -> CudaNormal
         wanted = list(two_pass_cuts(program, KEEPS[2:]))
         again = best_of(moved, wanted, gpu, aligned=aligned)
     found = [each for each in (best, again) if each is not None]
+    if again is not None:
+        _, schedule, each = again
+        fewer = denser(schedule, each, gpu)
+        if fewer is not None:
+            found.append((predict(moved, fewer, each, gpu).total, fewer, each))
     return min(found, key=lambda row: row[:2])[1]
 
 

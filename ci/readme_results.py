@@ -1,0 +1,115 @@
+"""What the tables of README.md are made of: stored results, and cells."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from steelyard import stats, units
+from steelyard.stats import Estimate
+
+RESULTS: Final = Path(__file__).parent.parent / "docs" / "results"
+
+Blocks = dict[int, Estimate]
+
+
+class Suite:
+    """A stored `steelyard run --json` by case and mode."""
+
+    def __init__(self, document: Mapping[str, Any]) -> None:
+        self.document = document
+        self.trials: dict[tuple[str, str], list[Mapping[str, Any]]] = {}
+        for trial in document["trials"]:
+            if trial["estimate"] is not None:
+                self.trials.setdefault((trial["case"], trial["mode"]), []).append(trial)
+
+    def blocks(self, case: str, mode: str) -> Blocks:
+        """Return the estimate of each block; none if the row is missing."""
+        return {
+            t["block"]: Estimate(
+                t["estimate"], t["low"], t["high"], t.get("systematic") or 0.0
+            )
+            for t in self.trials.get((case, mode), [])
+        }
+
+    def time(self, case: str, mode: str) -> Estimate | None:
+        """Return the estimate over all blocks."""
+        found = self.blocks(case, mode)
+        return stats.combine(list(found.values())) if found else None
+
+    def ratio(self, case: str, base: str, mode: str) -> Estimate | None:
+        """Return time over that of another case, paired by block."""
+        new, old = self.blocks(case, mode), self.blocks(base, mode)
+        shared = sorted(set(new) & set(old))
+        if not shared:
+            return None
+        return stats.ratio([new[b] for b in shared], [old[b] for b in shared])
+
+    def fact(self, case: str, mode: str, name: str) -> Any:
+        """Return a fact of a row's last trial, None if nobody knows it."""
+        return self.trials[case, mode][-1].get(name)
+
+
+def bar_table(path: Path) -> Iterator[str]:
+    """Every bar of a campaign with its figure."""
+    document = json.loads(path.read_text())
+    yield machine(document["machine"], document["command"])
+    yield "(weighed in parts; the commit is that of the last)"
+    yield ""
+    yield from table(
+        ["what", "bar", "measured", ""],
+        [
+            [bar["what"], bar["bar"], bar["figure"], mark(bar["met"])]
+            for bars in document["bars"].values()
+            for bar in bars
+        ],
+    )
+
+
+def machine(facts: Mapping[str, Any], command: str) -> str:
+    """Return one line on where and how something was measured."""
+    identity, settings = facts["identity"], facts["settings"]
+    checkout, gpu = facts["versions"], facts.get("gpu")
+    where = f"{gpu['name']} (driver {gpu['driver']}), " if gpu else ""
+    return (
+        f"`{command}` on {where}{identity['cpu']}, {len(settings['affinity'])} cores, "
+        f"hypervisor {identity['hypervisor']}, Python {checkout['python']}, commit "
+        f"`{checkout.get('commit', 'unknown')[:10]}`"
+    )
+
+
+def table(heads: Sequence[str], lines: Sequence[Sequence[str]]) -> Iterator[str]:
+    """Yield a table."""
+    yield "| " + " | ".join(heads) + " |"
+    yield "|" + " --- |" * len(heads)
+    for line in lines:
+        yield "| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |"
+
+
+def value(found: Estimate | None) -> float:
+    """Return a number to sort by: nothing is last."""
+    return found.value if found else float("inf")
+
+
+def time(found: Estimate | None) -> str:
+    """Return the cell of a time."""
+    if found is None:
+        return "-"
+    return f"{units.duration(found.value)} ± {100 * found.half_width:.1f} %"
+
+
+def ratio(found: Estimate | None) -> str:
+    """Return the cell of a ratio."""
+    return f"{found.value:.2f} [{found.low:.2f}, {found.high:.2f}]" if found else "-"
+
+
+def mark(met: bool | None) -> str:
+    """Return the cell of whether a bar was met."""
+    return {True: "met", False: "**missed**", None: "not measured"}[met]
+
+
+def provenance(suite: Suite) -> str:
+    """Return one line on where and how a run was measured."""
+    return machine(suite.document["machine"], suite.document["run"]["command"])

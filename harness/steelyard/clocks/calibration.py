@@ -1,0 +1,136 @@
+"""What GPU clocks other than CUPTI's read beside a kernel, found in this process.
+
+A delay tells its own time from its first instruction to its last. What a clock reads
+beyond that is the clock's and the hardware's share; of those only the second is taken
+from measurements made once, with CUPTI beside (`LAUNCH`).
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from steelyard.clocks import Expired
+from steelyard.clocks.quantum import common_tick
+from steelyard_device import cuda
+
+LAUNCH = 620.0
+"""Nanoseconds of a kernel's time before its first instruction and after its last: CUPTI
+less the delay's own time on an H200, 560 to 608 in one process and 656 to 673 in others,
+the same at every length from 0.6 us to 2 ms."""
+
+LAUNCH_UNKNOWN = 60.0
+"""By how much `LAUNCH` may be wrong, to either side."""
+
+DRIFT = 5e-4
+"""Share by which a GPU's timer may go wrong: it differed by 4e-4 from the host's over
+138 ms on an H200, the host's waiting included."""
+
+SPIN_SECONDS = 0.25
+"""A queue is filled in some 20 ms; what is not within this is thrown away."""
+
+AHEAD = 8
+"""Launches and copies that lead to a window, so many are reckoned with."""
+
+PAIRS = 50
+"""Event pairs a calibration takes: one scatters by 0.3 us, their mean by 0.05."""
+
+STEPS = 256
+"""Of the delay that calibrates: 0.6 us."""
+
+NODES = 50
+"""Of the shorter graph that calibrates."""
+
+GRAPHS = 8
+"""Graphs in a queue: as many as surely fit."""
+
+
+@dataclass(frozen=True, slots=True)
+class Calibration:
+    """What was found; nanoseconds."""
+
+    tick: float
+    """Of an event."""
+    timer_tick: float
+    """Of a kernel's own timer."""
+    empty: tuple[int, ...]
+    """Event pairs round nothing."""
+    kernel: float
+    """What CUPTI would say the delay takes that all this was found with."""
+    pair: float
+    """What an event pair reads beyond that."""
+
+
+@functools.cache
+def calibrated(context: cuda.Context) -> Calibration:
+    """Find it, once a process and GPU (10 ms)."""
+    delay = cuda.Delay(context, STEPS)
+    inside = []
+    for _ in range(PAIRS):
+        delay.launch()
+        inside.append(float(delay.nanoseconds()))
+    kernel = middle(inside) + LAUNCH
+    empty = _queue(context, delay, lambda: None)
+    full = _queue(context, delay, delay.launch)
+    return Calibration(
+        tick=common_tick([*empty, *full]),
+        timer_tick=common_tick(inside),
+        empty=tuple(map(round, empty)),
+        kernel=kernel,
+        pair=middle(full) - kernel,
+    )
+
+
+@functools.cache
+def node(context: cuda.Context) -> float:
+    """Return what a node of a graph of delays takes beyond the delay's own time."""
+    delay = cuda.Delay(context, STEPS)
+    short, long = (cuda.Graph(delay, nodes) for nodes in (NODES, 2 * NODES))
+    more = middle(_queue(context, delay, long.launch, GRAPHS))
+    less = middle(_queue(context, delay, short.launch, GRAPHS))
+    return (more - less) / NODES - calibrated(context).kernel
+
+
+def _queue(
+    context: cuda.Context,
+    delay: cuda.Delay,
+    work: Callable[[], object],
+    count: int = PAIRS,
+) -> list[float]:
+    """Return event pairs round what ``work`` submits, each behind a delay."""
+    spin = cuda.Spin(context, seconds=SPIN_SECONDS)
+    pairs = [cuda.EventPair(context) for _ in range(count)]
+    with queued(context, spin):
+        for pair in pairs:
+            delay.launch()
+            pair.before.record()
+            work()
+            pair.after.record()
+    return [pair.nanoseconds() for pair in pairs]
+
+
+@contextmanager
+def queued(context: cuda.Context, spin: cuda.Spin) -> Iterator[None]:
+    """Hold the GPU while a ``with`` submits; then let go and wait for all of it.
+
+    Raises:
+        Expired: the spin ended before it was let go.
+    """
+    with spin.held():
+        yield
+    context.wait()
+    if spin.expired:
+        raise Expired(
+            f"a queue of windows was not filled within {SPIN_SECONDS} s, so the GPU "
+            "waited for the host: submit fewer launches, and wait for none."
+        )
+
+
+def middle(times: list[float]) -> float:
+    """Return the mean of times without the lowest and highest tenth."""
+    cut = len(times) // 10
+    kept = sorted(times)[cut : len(times) - cut]
+    return math.fsum(kept) / len(kept)

@@ -1,0 +1,128 @@
+"""CUPTI's clock: when each activity of the GPU began and ended, as the GPU saw it.
+
+It has no offset: what it says a kernel took is what the other clocks are held against.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import nullcontext
+from typing import Final
+
+from steelyard.clocks import Reading, calibration
+from steelyard.clocks.quantum import common_tick
+from steelyard.errors import BenchmarkError
+from steelyard.trial import ClockFacts
+from steelyard.work import DeviceWork
+from steelyard_device import cuda
+from steelyard_device.cuda import activity
+
+FLOOR: Final = 30
+"""Null kernels that say what it reads at least, and show its tick."""
+
+
+class CuptiClock:
+    """The GPU's busy time in a window, whatever the host does meanwhile."""
+
+    def __init__(self, context: cuda.Context) -> None:
+        self._context = context
+        self._recorder = activity.Recorder(context)
+        self._spin = cuda.Spin(context, seconds=calibration.SPIN_SECONDS)
+        self._windows = 0
+        """Of all reads so far: a window's number is never used again."""
+
+    @functools.cached_property
+    def facts(self) -> ClockFacts:
+        """Its floor is a null kernel; its tick is that of delays of many lengths."""
+        null = cuda.null(self._context)
+        delays = [cuda.Delay(self._context, calibration.STEPS * n) for n in range(1, 9)]
+        launches = [*[null.launch] * FLOOR, *[each.launch for each in delays] * 4]
+        found = self._record(lambda _: None, launches)
+        times = [_busy(acts) for acts in found]
+        tick = common_tick(times)
+        return ClockFacts(
+            "cupti", 1, tick, tuple(times[:FLOOR]), drift=calibration.DRIFT
+        )
+
+    def serves(self, cache: str) -> bool:
+        """Whatever the caches are."""
+        return cache in {"cold", "warm"}
+
+    def launches(self, nanoseconds: float) -> int:
+        """One: each kernel's time is read in whole ticks, however many a window has."""
+        del nanoseconds
+        return 1
+
+    def capacity(self, launches: int) -> int:
+        """Return how many windows of so many launches fit behind a spin."""
+        return max(1, cuda.QUEUE // (launches + calibration.AHEAD))
+
+    def read(
+        self,
+        work: DeviceWork,
+        launches: int,
+        windows: int,
+        ahead: Callable[[int], None],
+    ) -> list[Reading]:
+        """Read windows behind a spin, so that launches stand back to back; one needs none.
+
+        Raises:
+            Expired: they were not queued in time.
+            BenchmarkError: a window has no activity, or one of another stream.
+        """
+        found = self._record(ahead, [lambda: work.launch(launches)] * windows)
+        for acts in found:
+            self._check(acts)
+        return [Reading(_busy(acts), acts[0].start, len(acts)) for acts in found]
+
+    def _record(
+        self, ahead: Callable[[int], None], windows: Sequence[Callable[[], object]]
+    ) -> list[tuple[activity.Activity, ...]]:
+        """Return the activities of each window."""
+        first = self._windows
+        self._windows += len(windows)
+        alone = len(windows) == 1
+        with self._recorder.recording():
+            with (
+                nullcontext()
+                if alone
+                else calibration.queued(self._context, self._spin)
+            ):
+                for place, window in enumerate(windows):
+                    ahead(place)
+                    with self._recorder.window(first + place):
+                        window()
+            self._context.wait()
+        found = self._recorder.collect()
+        return [found.get(first + place, ()) for place in range(len(windows))]
+
+    def _check(self, acts: Sequence[activity.Activity]) -> None:
+        if not acts:
+            raise BenchmarkError(
+                "a launch did nothing on the GPU that CUPTI saw: launch a kernel, or "
+                "weigh the case in latency modes."
+            )
+        ours = self._recorder.stream
+        elsewhere = {each.name for each in acts if each.stream != ours}
+        if elsewhere:
+            raise BenchmarkError(
+                f"{', '.join(sorted(elsewhere))} ran on another stream than ours, where "
+                "nothing orders it with what is measured: launch on b.stream, or let "
+                "as_= hand its library our stream."
+            )
+
+
+def busy(intervals: Iterable[tuple[int, int]]) -> int:
+    """Return how long any of the intervals lasted: overlaps once, gaps not at all."""
+    total, until = 0, None
+    for start, end in sorted(intervals):
+        if until is None or start > until:
+            until = start
+        total += max(0, end - until)
+        until = max(until, end)
+    return total
+
+
+def _busy(acts: Sequence[activity.Activity]) -> int:
+    return busy((each.start, each.end) for each in acts)

@@ -1,0 +1,87 @@
+"""Events behind a blocking kernel: the GPU's stamps before and after a launch.
+
+A single pair scatters by half a microsecond where the caches are cold, so that a trial
+wants hundreds of windows. Of several kernels a launch it reads the gaps too.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Final
+
+from steelyard.clocks import Reading, calibration
+from steelyard.clocks.calibration import calibrated
+from steelyard.trial import ClockFacts
+from steelyard.work import DeviceWork
+from steelyard_device import cuda
+
+KERNELS: Final = 200.0
+"""Nanoseconds that a pair reads more round kernels that read memory and take arguments
+than round a delay: 70 to 370 on an H200, for copies of 4 KiB to 1 GiB, softmax, LayerNorm
+and cuBLAS, warm and cold, in two processes."""
+
+KERNELS_UNKNOWN: Final = 90.0
+"""By how much `KERNELS` may be wrong for nearly all of them, to either side."""
+
+
+class EventsClock:
+    """Pairs of events, a queue of them behind one spin."""
+
+    def __init__(self, context: cuda.Context) -> None:
+        self._context = context
+        self._spin = cuda.Spin(context, seconds=calibration.SPIN_SECONDS)
+        self._pairs: list[cuda.EventPair] = []
+        self._origin = cuda.Event(context)
+        self._origin.record()
+
+    @functools.cached_property
+    def facts(self) -> ClockFacts:
+        """Its floor is a pair round nothing; its offset that of a delay, and `KERNELS`."""
+        found = calibrated(self._context)
+        return ClockFacts(
+            "events",
+            1,
+            found.tick,
+            found.empty,
+            offset=found.pair + KERNELS,
+            uncertainty=calibration.LAUNCH_UNKNOWN + KERNELS_UNKNOWN,
+            drift=calibration.DRIFT,
+        )
+
+    def serves(self, cache: str) -> bool:
+        """Whatever the caches are."""
+        return cache in {"cold", "warm"}
+
+    def launches(self, nanoseconds: float) -> int:
+        """One: between several a pair would read the hand-over too."""
+        del nanoseconds
+        return 1
+
+    def capacity(self, launches: int) -> int:
+        """Return how many windows of so many launches fit behind a spin."""
+        return max(1, cuda.QUEUE // (launches + 2 + calibration.AHEAD))
+
+    def read(
+        self,
+        work: DeviceWork,
+        launches: int,
+        windows: int,
+        ahead: Callable[[int], None],
+    ) -> list[Reading]:
+        """Read windows behind a spin; raises Expired if they were not queued in time."""
+        while len(self._pairs) < windows:
+            self._pairs.append(cuda.EventPair(self._context))
+        pairs = self._pairs[:windows]
+        with calibration.queued(self._context, self._spin):
+            for place, pair in enumerate(pairs):
+                ahead(place)
+                pair.before.record()
+                work.launch(launches)
+                pair.after.record()
+        return [
+            Reading(
+                round(pair.nanoseconds()), round(pair.before.since(self._origin)), 0
+            )
+            for pair in pairs
+        ]

@@ -1,0 +1,116 @@
+"""The GPU's timer as our own kernels read it: from the first block to the last."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Final, Protocol, runtime_checkable
+
+from steelyard.clocks import Reading, calibration
+from steelyard.clocks.calibration import calibrated
+from steelyard.errors import BenchmarkError
+from steelyard.trial import ClockFacts
+from steelyard.work import DeviceWork
+from steelyard_device import cuda
+
+QUEUE: Final = 64
+"""Windows in a queue; each is waited for by itself."""
+
+
+class StampedWork(Protocol):
+    """A kernel that writes down its own time."""
+
+    def launch(self, count: int = 1) -> None:
+        """Submit ``count`` launches."""
+        ...
+
+    def wait(self) -> None:
+        """Return when they are done."""
+        ...
+
+    def nanoseconds(self) -> int:
+        """Return the last launch's time, by the GPU's timer."""
+        ...
+
+
+@runtime_checkable
+class Stampable(Protocol):
+    """Work that has a copy of itself that writes down its time."""
+
+    def stamped(self) -> StampedWork:
+        """Return the copy; it may use a few registers more."""
+        ...
+
+
+class GlobaltimerClock:
+    """``%globaltimer`` in the kernel: what lies outside its instructions is its offset."""
+
+    def __init__(self, context: cuda.Context) -> None:
+        self._context = context
+        self._made: tuple[DeviceWork, StampedWork] | None = None
+        self._origin = cuda.Event(context)
+        self._now = cuda.Event(context)
+        self._origin.record()
+
+    @functools.cached_property
+    def facts(self) -> ClockFacts:
+        """It reads less than the kernel takes: its offset is below nothing."""
+        return ClockFacts(
+            "globaltimer",
+            1,
+            calibrated(self._context).timer_tick,
+            (),
+            offset=-calibration.LAUNCH,
+            uncertainty=calibration.LAUNCH_UNKNOWN,
+            drift=calibration.DRIFT,
+        )
+
+    def serves(self, cache: str) -> bool:
+        """Whatever the caches are."""
+        return cache in {"cold", "warm"}
+
+    def launches(self, nanoseconds: float) -> int:
+        """One: the kernel writes down its last launch."""
+        del nanoseconds
+        return 1
+
+    def capacity(self, launches: int) -> int:
+        """Return how many windows of so many launches fit into one queue."""
+        del launches
+        return QUEUE
+
+    def read(
+        self,
+        work: DeviceWork,
+        launches: int,
+        windows: int,
+        ahead: Callable[[int], None],
+    ) -> list[Reading]:
+        """Read windows one by one: what leads to one is queued with its launches.
+
+        Raises:
+            BenchmarkError: the work does not write down its time.
+        """
+        stamped = self._stamped(work)
+        readings = []
+        for place in range(windows):
+            ahead(place)
+            self._now.record()
+            ticks = 0
+            for _ in range(launches):
+                stamped.launch()
+                stamped.wait()
+                ticks += stamped.nanoseconds()
+            readings.append(Reading(ticks, round(self._now.since(self._origin)), 0))
+        return readings
+
+    def _stamped(self, work: DeviceWork) -> StampedWork:
+        if self._made is None or self._made[0] is not work:
+            if not isinstance(work, Stampable):
+                raise BenchmarkError(
+                    "the clock of globaltimer reads kernels of steelyard_kernels alone, "
+                    "which write down their own time: measure this one with --clock "
+                    "cupti or --clock events."
+                )
+            self._made = (work, work.stamped())
+        return self._made[1]

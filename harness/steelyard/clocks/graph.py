@@ -1,0 +1,131 @@
+"""Graph differences: what twice as many nodes of a CUDA graph take longer."""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable
+from typing import Final
+
+from steelyard.clocks import Reading, calibration
+from steelyard.clocks.calibration import calibrated
+from steelyard.errors import BenchmarkError
+from steelyard.trial import ClockFacts
+from steelyard.work import DeviceWork
+from steelyard_device import cuda
+
+NODES: Final = 60.0
+"""Nanoseconds that a node of a kernel that uses memory takes more than a delay's, next
+to CUPTI: 0 for cuBLAS and large copies, 70 to 100 for copies up to 1 MiB on an H200."""
+
+NODES_UNKNOWN: Final = 60.0
+"""By how much `NODES` may be wrong, to either side."""
+
+SCATTER: Final = 60_000
+"""Nanoseconds of a graph in which the 300 ns that two pairs scatter by are 0.5 %."""
+
+FEWEST, MOST = 4, 100
+"""Nodes of the shorter graph."""
+
+CAPACITY: Final = 8
+"""Windows in a queue: how much room a graph takes there the driver does not say."""
+
+
+class GraphClock:
+    """The time of a node: of a kernel that follows another one, hand-over and all."""
+
+    def __init__(self, context: cuda.Context) -> None:
+        self._context = context
+        self._spin = cuda.Spin(context, seconds=calibration.SPIN_SECONDS)
+        self._pairs = [
+            (cuda.EventPair(context), cuda.EventPair(context)) for _ in range(CAPACITY)
+        ]
+        self._origin = cuda.Event(context)
+        self._origin.record()
+        self._made: tuple[DeviceWork, tuple[int, cuda.Graph, cuda.Graph]] | None = None
+
+    @functools.cached_property
+    def facts(self) -> ClockFacts:
+        """Its floor is a pair round nothing; its offset a delay's hand-over, and `NODES`."""
+        found = calibrated(self._context)
+        return ClockFacts(
+            "graph",
+            1,
+            found.tick,
+            found.empty,
+            offset=calibration.node(self._context) + NODES,
+            uncertainty=calibration.LAUNCH_UNKNOWN + NODES_UNKNOWN,
+            drift=calibration.DRIFT,
+        )
+
+    def serves(self, cache: str) -> bool:
+        """Warm caches alone: a node follows the one before it."""
+        return cache == "warm"
+
+    def launches(self, nanoseconds: float) -> int:
+        """One: how many nodes a graph has is this clock's affair."""
+        del nanoseconds
+        return 1
+
+    def capacity(self, launches: int) -> int:
+        """Return how many windows of so many launches fit behind a spin."""
+        each = launches + 2 * (calibration.AHEAD + 3)
+        return max(1, min(CAPACITY, cuda.QUEUE // each))
+
+    def read(
+        self,
+        work: DeviceWork,
+        launches: int,
+        windows: int,
+        ahead: Callable[[int], None],
+    ) -> list[Reading]:
+        """Read nodes of two graphs for each window, and leave what its launches do.
+
+        Raises:
+            Expired: they were not queued in time.
+            BenchmarkError: the work cannot be recorded in a graph.
+        """
+        nodes, short, long = self._graphs(work)
+        pairs = self._pairs[:windows]
+        with calibration.queued(self._context, self._spin):
+            for place, (first, second) in enumerate(pairs):
+                for pair, graph in ((first, short), (second, long)):
+                    ahead(place)
+                    pair.before.record()
+                    graph.launch()
+                    pair.after.record()
+                ahead(place)
+                work.launch(launches)
+        readings = []
+        for first, second in pairs:
+            node = (second.nanoseconds() - first.nanoseconds()) / nodes
+            start = round(first.before.since(self._origin))
+            readings.append(Reading(round(node * launches), start, 0))
+        return readings
+
+    def _graphs(self, work: DeviceWork) -> tuple[int, cuda.Graph, cuda.Graph]:
+        """Return the nodes of the shorter graph, and both; made once for a work."""
+        if self._made is not None and self._made[0] is work:
+            return self._made[1]
+        self._made = None
+        nodes = self._nodes(work)
+        try:
+            graphs = nodes, cuda.Graph(work, nodes), cuda.Graph(work, 2 * nodes)
+        except Exception as error:
+            raise BenchmarkError(
+                f"the work cannot be recorded in a CUDA graph ({error}): measure it "
+                "with --clock cupti or --clock events."
+            ) from error
+        self._made = (work, graphs)
+        return graphs
+
+    def _nodes(self, work: DeviceWork) -> int:
+        """Return how many nodes of a work make the scatter of pairs small."""
+        pair, _ = self._pairs[0]
+        with calibration.queued(self._context, self._spin):
+            work.launch(1)
+            pair.before.record()
+            work.launch(1)
+            pair.after.record()
+        kernel = max(1.0, pair.nanoseconds() - calibrated(self._context).pair)
+        return min(max(math.ceil(SCATTER / kernel), FEWEST), MOST)

@@ -1,0 +1,187 @@
+"""Take the samples of one trial on a GPU, in queues that nobody waits within.
+
+A queue is a few milliseconds of windows, submitted at once and waited for at its end:
+between what leads to a window and its launches the GPU waits for no host.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from time import process_time_ns
+from typing import TYPE_CHECKING, Final, Protocol
+
+from steelyard import sampler
+from steelyard.clocks import DeviceClock, Expired, Reading
+from steelyard.errors import BenchmarkError
+
+if TYPE_CHECKING:
+    from steelyard.work import DeviceWork
+
+EXPIRIES: Final = 3
+"""Queues that may outlast their spin before the trial fails: each costs its seconds."""
+
+
+class Stamps(Protocol):
+    """Where a multiprocessor writes down its cycles and the time."""
+
+    def stamp(self, place: int) -> None:
+        """Submit a stamp."""
+        ...
+
+    def read(self, count: int) -> list[tuple[int, int]]:
+        """Return cycles and nanoseconds of the first places; waits for them."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Steps:
+    """What is submitted for each window of a trial; none of it waits."""
+
+    work: DeviceWork
+    clock: DeviceClock
+    stamps: Stamps
+    launches: int
+    """In a window."""
+    windows: int
+    """In a queue, at most."""
+    touch: Callable[[], None]
+    """Warms the caches by an untimed launch, where that is asked for."""
+    restore: Callable[[], None]
+    settle: Callable[[], None]
+    """Makes the caches cold, where that is asked for."""
+    finished: Callable[[float], bool]
+    """Takes nanoseconds per launch; says whether that was enough."""
+    poison: Callable[[], None]
+    check: Callable[[int], None]
+    """Checks the outputs of a window of so many launches; raises if they are wrong."""
+
+
+@dataclass(slots=True)
+class Told:
+    """What a trial's queues tell beside its samples."""
+
+    expired: int = 0
+    """Queues that were thrown away: the host had not filled them in time."""
+    kernels: int = 0
+    """Activities of the GPU in a window, where the clock sees them."""
+
+
+def sample(steps: Steps, record: sampler.Record, seed: int, told: Told) -> None:
+    """Fill ``record`` until the steps say it is enough; all of a queue is kept.
+
+    Whatever a queue or a check raises passes through; the record keeps what it had.
+    """
+    offset = steps.clock.facts.offset
+    for windows, chosen in queues(seed, steps.windows):
+        readings = _queue(steps, windows, record, told, poison=chosen)
+        if chosen:
+            steps.check(steps.launches)
+        enough = False
+        for reading in readings:
+            taken = (reading.ticks - offset) / steps.launches
+            enough = steps.finished(max(taken, 0.0)) or enough
+        if enough:
+            return
+
+
+def queues(seed: int, longest: int) -> Iterator[tuple[int, bool]]:
+    """Say of each queue how many windows it has and whether it is checked.
+
+    A window that is checked stands alone: its outputs are poisoned before and must not
+    be written by another's launches before they are looked at.
+    """
+    windows = 0
+    for chosen in sampler.draw(seed):
+        if not chosen and windows + 1 < longest:
+            windows += 1
+            continue
+        if not chosen:
+            yield windows + 1, False
+        else:
+            if windows:
+                yield windows, False
+            yield 1, True
+        windows = 0
+
+
+def _queue(
+    steps: Steps, windows: int, record: sampler.Record, told: Told, *, poison: bool
+) -> list[Reading]:
+    """Take one queue into the record, in halves where it outlasts its spin."""
+    lost, cpu = sampler.preemptions(), process_time_ns()
+    try:
+        readings = steps.clock.read(
+            steps.work, steps.launches, windows, ahead(steps, poison=poison)
+        )
+    except Expired:
+        told.expired += 1
+        if told.expired == EXPIRIES or windows == 1:
+            raise
+        half = windows // 2
+        return [
+            *_queue(steps, half, record, told, poison=poison),
+            *_queue(steps, windows - half, record, told, poison=poison),
+        ]
+    cpu, lost = process_time_ns() - cpu, sampler.preemptions() - lost
+    record.mhz += frequencies(steps.stamps, windows)
+    for place, reading in enumerate(readings):
+        # What the host was interrupted is nobody's window: the first stands for all.
+        record.add(
+            reading.start,
+            reading.start + reading.ticks,
+            steps.launches,
+            cpu // windows,
+            0 if place else lost,
+        )
+    told.kernels = readings[-1].kernels
+    return readings
+
+
+def ahead(steps: Steps, *, poison: bool = False) -> Callable[[int], None]:
+    """Return what submits all that leads to a window.
+
+    The warming launch comes first: it may change what is restored, and must not write
+    what is then checked. Poison lies under the flush.
+    """
+
+    def submit(place: int) -> None:
+        steps.stamps.stamp(place)
+        steps.touch()
+        steps.restore()
+        if poison:
+            steps.poison()
+        steps.settle()
+
+    return submit
+
+
+def frequencies(stamps: Stamps, windows: int) -> list[int]:
+    """Return the megahertz from each window's stamp to the next; 0 if one was missed.
+
+    The last window ends at a stamp submitted now.
+    """
+    stamps.stamp(windows)
+    marks = stamps.read(windows + 1)
+    return [_megahertz(before, after) for before, after in pairwise(marks)]
+
+
+def _megahertz(before: tuple[int, int], after: tuple[int, int]) -> int:
+    cycles, nanoseconds = after[0] - before[0], after[1] - before[1]
+    if not (before[1] and after[1] and cycles > 0 and nanoseconds > 0):
+        return 0
+    return round(1000 * cycles / nanoseconds)
+
+
+def beside(
+    steps: Steps, clock: DeviceClock, launches: int, windows: int
+) -> Sequence[Reading]:
+    """Have another clock read the same, in one queue.
+
+    Raises:
+        BenchmarkError: it cannot read this work.
+    """
+    if windows < 1:
+        raise BenchmarkError(f"the clock {clock.facts.id} has no room for a window.")
+    return clock.read(steps.work, launches, windows, ahead(steps))

@@ -1,0 +1,63 @@
+"""What one process weighs with on one GPU: clocks, a flush, stamps and floors."""
+
+from __future__ import annotations
+
+import functools
+import statistics
+from typing import TYPE_CHECKING, Final
+
+from steelyard_device import cuda
+from steelyard_device.cuda import driver
+
+if TYPE_CHECKING:
+    from steelyard.clocks import DeviceClock
+    from steelyard_device.cuda.stamps import Stamps
+
+WINDOWS: Final = 256
+"""Of a queue at most: stamps have places for so many."""
+
+NULLS: Final = 21
+"""Odd, so that the median is a reading."""
+
+
+class DeviceScale:
+    """Everything is made at its first use and kept as long as the process."""
+
+    def __init__(self, context: cuda.Context) -> None:
+        self.context = context
+        self._clocks: dict[str, tuple[DeviceClock, ...]] = {}
+        self._nulls: dict[str, float] = {}
+
+    @functools.cached_property
+    def flush(self) -> cuda.Flush:
+        """A flush of twice the L2 cache."""
+        return cuda.Flush(self.context)
+
+    @functools.cached_property
+    def stamps(self) -> Stamps:
+        """A place for the start of each window of a queue, and one for its end."""
+        from steelyard_device.cuda.stamps import Stamps
+
+        return Stamps(self.context, WINDOWS + 1)
+
+    def clocks(self, which: str) -> tuple[DeviceClock, ...]:
+        """Return the clock asked for, then those that check it."""
+        from steelyard.clocks import device
+
+        if which not in self._clocks:
+            self._clocks[which] = device.clocks(self.context, which)
+        return self._clocks[which]
+
+    def null(self, clock: DeviceClock) -> float:
+        """Return the median nanoseconds that a clock reads of a kernel of nothing."""
+        name = clock.facts.id
+        if name not in self._nulls:
+            nothing = cuda.null(self.context)
+            readings = clock.read(nothing, 1, NULLS, lambda _: None)
+            self._nulls[name] = float(statistics.median(r.ticks for r in readings))
+        return self._nulls[name]
+
+    def release_lines(self) -> None:
+        """Let go of cache lines that someone's work asked to be kept."""
+        with driver.current(self.context.handle):
+            driver.call("resetting persisting lines", "cuCtxResetPersistingL2Cache")

@@ -1,0 +1,185 @@
+"""What the windows of a case on a GPU are: how long, how many at once, what before."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from time import perf_counter_ns
+from typing import TYPE_CHECKING, Any, Final
+
+from steelyard import device_sampler, sampler, stats
+from steelyard.clocks import DeviceClock, Reading
+from steelyard.device_sampler import Steps
+from steelyard.device_scale import WINDOWS, DeviceScale
+from steelyard.errors import BenchmarkError, SteelyardError
+from steelyard.sampler import LONGEST_WARM_UP
+from steelyard.steps import stopping_of
+from steelyard_device.errors import DeviceError
+
+if TYPE_CHECKING:
+    from steelyard.mode import Mode
+    from steelyard.prepared import PreparedCase
+    from steelyard.settings import Settings
+    from steelyard.work import DeviceWork
+
+QUEUE: Final = 4_000_000
+"""Nanoseconds of windows in a queue: long beside the wait at its end, short beside the
+budget of a trial, so that settled cases stop soon."""
+
+PROBES: Final = 5
+"""Windows whose time, less that of one alone, says how many a queue has."""
+
+LONG: Final = 10_000_000
+"""Nanoseconds of a window that is a queue by itself; nothing is gained by more."""
+
+CHECKS: Final = 9
+"""Windows that a second clock reads of each trial: a median, and an interval of it."""
+
+
+def queued(
+    prepared: PreparedCase,
+    weighed: DeviceWork,
+    mode: Mode,
+    gpu: DeviceScale,
+    settings: Settings,
+    *,
+    record: sampler.Record,
+    seed: int,
+) -> dict[str, Any]:
+    """Sample a kernel on a GPU, by its clocks; return what is told beside."""
+    clock, *others = gpu.clocks(settings.clock)
+    steps, each = steps_of(prepared, weighed, mode, gpu, clock)
+    stopping = stopping_of(settings, steps.launches, clock.facts.quantum)
+    told = device_sampler.Told()
+    steps = replace(steps, finished=stopping.finished)
+    device_sampler.sample(steps, record, seed, told)
+    extra: dict[str, Any] = {
+        "settled": stopping.settled,
+        "expired": told.expired,
+        "kernels": told.kernels // steps.launches,
+    }
+    if mode.cache == "cold":
+        extra["l2_flush_bytes"] = gpu.flush.nbytes
+    if others and not prepared.facts().get("synchronises"):
+        windows = windows_beside(settings.clock)
+        read, left_out = beside(steps, others, mode, each, windows)
+        extra |= {"clocks": read, "clocks_left_out": left_out}
+    return extra
+
+
+def steps_of(
+    prepared: PreparedCase,
+    weighed: DeviceWork,
+    mode: Mode,
+    scale: DeviceScale,
+    clock: DeviceClock,
+) -> tuple[Steps, float]:
+    """Return the steps of a trial and about how many nanoseconds a launch takes.
+
+    Raises:
+        BenchmarkError: the clock cannot read this mode.
+    """
+    if not clock.serves(mode.cache):
+        raise BenchmarkError(
+            f"the clock {clock.facts.id} does not read kernels that are {mode.cache}. "
+            "Weigh it in another mode, or leave --clock out."
+        )
+    cold = mode.cache == "cold"
+    scale.release_lines()
+    steps = Steps(
+        work=weighed,
+        clock=clock,
+        stamps=scale.stamps,
+        launches=1,
+        windows=1,
+        touch=_nothing,
+        restore=prepared.buffers.restore,
+        settle=scale.flush if cold else _nothing,
+        finished=lambda _: True,
+        poison=prepared.buffers.poison,
+        check=prepared.check,
+    )
+    return _sized(steps, prepared, cold=cold)
+
+
+def _sized(steps: Steps, prepared: PreparedCase, *, cold: bool) -> tuple[Steps, float]:
+    """Choose launches, windows and warming by a few untimed queues."""
+    _probe(steps, 1)  # loads what is loaded at first use
+    wall, (reading,) = _probe(steps, 1)
+    readings = [reading]
+    kernels = max(1, reading.kernels)
+    updates = len(prepared.description.handles_of("inout"))
+    several = min(PROBES, steps.clock.capacity(kernels + updates))
+    single = several < 2 or prepared.facts().get("synchronises") or wall > LONG
+    window = wall
+    if not single:
+        more, readings = _probe(steps, several)
+        window = max(more - wall, 0) // (several - 1)
+    ticks = statistics.median(r.ticks for r in readings)
+    each = max(ticks - steps.clock.facts.offset, 1.0)
+    launches = 1 if cold else steps.clock.launches(each)
+    touches = not cold and each <= LONGEST_WARM_UP
+    window += round((launches - 1 + touches) * each)
+    submitted = (launches + touches) * kernels + updates
+    room = min(steps.clock.capacity(submitted), QUEUE // max(window, 1), WINDOWS)
+    sized = replace(
+        steps,
+        launches=launches,
+        windows=1 if single else max(1, room),
+        touch=(lambda: steps.work.launch(1)) if touches else _nothing,
+    )
+    return sized, each
+
+
+def _probe(steps: Steps, windows: int) -> tuple[int, list[Reading]]:
+    """Return the host's nanoseconds of an untimed queue, and what was read."""
+    began = perf_counter_ns()
+    submit = device_sampler.ahead(steps)
+    readings = steps.clock.read(steps.work, steps.launches, windows, submit)
+    return perf_counter_ns() - began, readings
+
+
+def beside(
+    steps: Steps,
+    clocks: Sequence[DeviceClock],
+    mode: Mode,
+    each: float,
+    windows: int,
+) -> tuple[dict[str, Mapping[str, Any]], dict[str, str]]:
+    """Have other clocks read the same case in turn.
+
+    Returns what each read, and the sentences of those that could not.
+    """
+    read: dict[str, Mapping[str, Any]] = {}
+    left_out: dict[str, str] = {}
+    for clock in clocks:
+        if not clock.serves(mode.cache):
+            continue
+        launches = 1 if mode.cache == "cold" else clock.launches(each)
+        room = min(windows, clock.capacity(2 * launches))
+        try:
+            readings = device_sampler.beside(steps, clock, launches, room)
+        except (SteelyardError, DeviceError) as failure:
+            if getattr(failure, "lost", False):
+                raise
+            left_out[clock.facts.id] = str(failure)
+            continue
+        read[clock.facts.id] = {
+            "ticks": [r.ticks for r in readings],
+            "launches": launches,
+            "quantum": clock.facts.quantum,
+            "offset": clock.facts.offset,
+            "uncertainty": clock.facts.uncertainty,
+            "drift": clock.facts.drift,
+        }
+    return read, left_out
+
+
+def windows_beside(which: str) -> int:
+    """Return how many windows other clocks read: as many as count, if asked for."""
+    return stats.QUANTISED_SAMPLES + 3 if which == "all" else CHECKS
+
+
+def _nothing() -> None:
+    """Submit nothing."""

@@ -1,0 +1,150 @@
+"""Buffers as a library's own arrays, without a copy, and new arrays of that library.
+
+On a GPU the library is told to work on our stream, so that what it launches lands
+where clocks look.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from types import ModuleType
+from typing import Any, Final
+
+import numpy as np
+
+from steelyard.errors import BenchmarkError
+from steelyard.handles import CPU, CUDA
+from steelyard_device import cuda
+
+DEVICES_OF: Final = {
+    "numpy": (CPU, CUDA),
+    "torch": (CPU, CUDA),
+    "cupy": (CUDA,),
+    "numba": (CUDA,),
+}
+"""Where each form is to be had; ``numpy`` on a GPU is an array of ours, `cuda.View`."""
+
+_SHOWN: Final = {"torch": "PyTorch", "cupy": "CuPy", "numba": "Numba"}
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """How arrays are handed to the work."""
+
+    convert: Callable[[Any], Any]
+    """Makes one of a buffer."""
+    empty: Callable[[tuple[int, ...], str], Any]
+    """Allocates a new one of a shape and dtype, as the library's users do."""
+    stream: Any = None
+    """What ``b.stream`` stands for; None where there are no streams."""
+    library: str = ""
+    """``torch 2.11.0``; empty for our own arrays."""
+
+
+def form(name: str, context: cuda.Context | None) -> Form:
+    """Return a form on a GPU, or on the CPU where there is no ``context``.
+
+    Raises:
+        BenchmarkError: the library is not installed, or has no such arrays.
+    """
+    device = CPU if context is None else CUDA
+    if device not in DEVICES_OF[name]:
+        raise BenchmarkError(
+            f"as_={name!r} hands over arrays on a GPU, but the case is on the {device}. "
+            'Say b.on("cuda") first, or leave as_ out.'
+        )
+    if context is None:
+        return _HOST[name]()
+    for other in ("torch", "cupy"):  # what the work calls may use either
+        if other == name or other in sys.modules:
+            _STREAMED[other](_library(other), context)
+    return _DEVICE[name](context)
+
+
+def adopted(module: str) -> str:
+    """Return a library's name and version for the row; empty if it is not imported."""
+    library = sys.modules.get(module)
+    version = getattr(library, "__version__", "")
+    return f"{module} {version}" if version else ""
+
+
+def _library(name: str) -> Any:
+    try:
+        return importlib.import_module("numba.cuda" if name == "numba" else name)
+    except ImportError:
+        raise BenchmarkError(
+            f"as_={name!r} needs {_SHOWN[name]}, which is not installed. Install "
+            f"{name}, or leave the case out with -k."
+        ) from None
+
+
+def _host_numpy() -> Form:
+    return Form(lambda array: array, np.empty)
+
+
+def _host_torch() -> Form:
+    torch = _library("torch")
+    return Form(torch.from_numpy, _torch_empty(torch, "cpu"), library=adopted("torch"))
+
+
+def _device_numpy(context: cuda.Context) -> Form:
+    stream = cuda.Stream(context.stream)
+    return Form(lambda view: view, partial(cuda.Buffer, context), stream)
+
+
+def _device_torch(context: cuda.Context) -> Form:
+    torch = _library("torch")
+    empty = _torch_empty(torch, f"cuda:{context.device.index}")
+    stream = torch.cuda.current_stream(context.device.index)
+    return Form(torch.from_dlpack, empty, stream, adopted("torch"))
+
+
+def _device_cupy(context: cuda.Context) -> Form:
+    cupy = _library("cupy")
+    stream = cupy.cuda.ExternalStream(context.stream, context.device.index)
+    return Form(cupy.from_dlpack, cupy.empty, stream, adopted("cupy"))
+
+
+def _device_numba(context: cuda.Context) -> Form:
+    """Numba has no current stream: each launch names one, as ``kernel[..., stream]``."""
+    numba = _library("numba")
+    numba.select_device(context.device.index)
+    stream = numba.external_stream(context.stream)
+    return Form(
+        partial(numba.as_cuda_array, sync=False),
+        partial(numba.device_array, stream=stream),
+        stream,
+        adopted("numba"),
+    )
+
+
+def _torch_empty(torch: ModuleType, device: str) -> Callable[..., Any]:
+    def empty(shape: tuple[int, ...], dtype: str) -> Any:
+        return torch.empty(shape, dtype=getattr(torch, dtype), device=device)
+
+    return empty
+
+
+def _stream_torch(torch: Any, context: cuda.Context) -> None:
+    device = torch.device("cuda", context.device.index)
+    torch.cuda.set_stream(torch.cuda.ExternalStream(context.stream, device=device))
+
+
+def _stream_cupy(cupy: Any, context: cuda.Context) -> None:
+    index = context.device.index
+    cupy.cuda.Device(index).use()
+    cupy.cuda.ExternalStream(context.stream, index).use()
+
+
+_HOST: Final = {"numpy": _host_numpy, "torch": _host_torch}
+_DEVICE: Final = {
+    "numpy": _device_numpy,
+    "torch": _device_torch,
+    "cupy": _device_cupy,
+    "numba": _device_numba,
+}
+_STREAMED: Final = {"torch": _stream_torch, "cupy": _stream_cupy}

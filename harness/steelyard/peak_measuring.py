@@ -1,0 +1,162 @@
+"""Measure what a GPU does at most, once for each GPU and driver.
+
+Run as ``python -m steelyard.peak_measuring GPU``, which prints the table of `peaks`: a
+process of its own, so that the run's has no context, and a fault there is not the run's.
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+import subprocess
+import sys
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, Final
+
+from steelyard import peaks
+from steelyard.errors import SteelyardError
+
+if TYPE_CHECKING:
+    from steelyard.clocks import DeviceClock
+    from steelyard_device import cuda
+    from steelyard_device.cuda.peaks import Copies
+
+SMALLEST: Final = 1 << 16
+LARGEST: Final = 1 << 30
+"""Bytes read and written by a copy: from a launch's own time to all of memory's rate."""
+
+CHOOSING: Final = 15
+"""Windows by which the fastest of the copies of one size is found."""
+
+WINDOWS: Final = 60
+"""Windows of the fastest, read anew: the best of many readings is too good."""
+
+RATES: Final = 15
+"""Windows of half a millisecond of one operation."""
+
+PATIENCE: Final = 120
+"""Seconds; it takes about five, and longer where kernels are compiled first."""
+
+
+class _Work:
+    """A launch as clocks take work."""
+
+    def __init__(self, issued: cuda.Launch) -> None:
+        self.context, self.stream = issued.context, issued.stream
+        self._issued = issued
+
+    def launch(self, count: int = 1) -> None:
+        """Submit launches."""
+        self._issued.launch(count)
+
+    def wait(self) -> None:
+        """Wait for them."""
+        self._issued.wait()
+
+    def ready(self) -> None:
+        """Nothing sleeps on a GPU."""
+
+    def facts(self) -> Mapping[str, Any]:
+        """Nothing that a peak needs."""
+        return {}
+
+
+def measure(context: cuda.Context, clock: DeviceClock) -> dict[str, Any]:
+    """Return the table of `peaks` of a GPU."""
+    from steelyard_device import cuda
+    from steelyard_device.cuda import peaks as kernels
+
+    flush = cuda.Flush(context)
+    copies = kernels.Copies(context, LARGEST)
+    found: dict[str, dict[str, float]] = {"warm": {}, "cold": {}}
+    size = SMALLEST
+    while size <= LARGEST:
+        found["warm"][str(size)] = _fastest(clock, copies, size, None)
+        found["cold"][str(size)] = _fastest(clock, copies, size, flush)
+        size *= 2
+    rates: dict[str, dict[str, float]] = {}
+    for rate in kernels.rates(context):
+        nanoseconds = read(clock, _Work(rate.launch), RATES, None)
+        rates.setdefault(rate.dtype, {})[rate.units] = (
+            rate.operations / nanoseconds * 1e9
+        )
+    return {
+        "method": peaks.METHOD,
+        "gpu": context.device.name,
+        "clock": clock.facts.id,
+        "copy": found,
+        "rates": rates,
+    }
+
+
+def _fastest(
+    clock: DeviceClock, copies: Copies, size: int, flush: Callable[[], None] | None
+) -> float:
+    """Return the nanoseconds of the best shape of a copy."""
+    works = [_Work(launch) for launch in copies.launches(size)]
+    best = min(works, key=lambda work: read(clock, work, CHOOSING, flush))
+    return read(clock, best, WINDOWS, flush)
+
+
+def read(
+    clock: DeviceClock,
+    work: _Work,
+    windows: int,
+    flush: Callable[[], None] | None,
+) -> float:
+    """Return the median nanoseconds of one launch: cold behind a flush, else warm."""
+
+    def ahead(_window: int) -> None:
+        if flush is None:
+            work.launch(1)
+        else:
+            flush()
+
+    ticks: list[int] = []
+    while len(ticks) < windows:
+        room = min(windows - len(ticks), clock.capacity(1))
+        ticks += [r.ticks for r in clock.read(work, 1, room, ahead)]
+    return statistics.median(ticks) - clock.facts.offset
+
+
+def in_its_process(index: int) -> dict[str, Any]:
+    """Measure a GPU's peaks in a process of their own, and keep them.
+
+    Raises:
+        SteelyardError: that process failed, in its own words.
+    """
+    command = [sys.executable, "-m", "steelyard.peak_measuring", str(index)]
+    try:
+        done = subprocess.run(
+            command, capture_output=True, text=True, timeout=PATIENCE, check=False
+        )
+    except subprocess.TimeoutExpired:
+        raise SteelyardError(
+            f"the peaks of GPU {index} were not measured within {PATIENCE} s; see with "
+            "nvidia-smi who else uses it, or give --peaks off."
+        ) from None
+    if done.returncode:
+        said = (done.stderr.strip().splitlines() or ["nothing was said"])[-1]
+        raise SteelyardError(
+            f"the peaks of GPU {index} could not be measured ({said}); the run goes on "
+            "with --peaks off."
+        )
+    found: dict[str, Any] = json.loads(done.stdout)
+    return found
+
+
+def main() -> None:
+    """Measure one GPU, keep its table and print it."""
+    from steelyard import gpu_state
+    from steelyard.clocks import device
+    from steelyard_device import cuda
+
+    context = cuda.context(int(sys.argv[1]))
+    table = measure(context, device.clocks(context, "auto")[0])
+    driver = gpu_state.settings(context.device.uuid)["driver"]
+    peaks.keep(peaks.path(context.device.uuid, driver), table)
+    sys.stdout.write(json.dumps(table))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,119 @@
+"""What a GPU was measured to do at most, and what share of that a launch reached.
+
+The table of a GPU, as it is kept and as a run stores it::
+
+    {
+      "method": 1,
+      "copy": {"warm": {"65536": 1180.0, ...}, "cold": {...}},
+      "rates": {"float16": {"tensor": 7.1e14, "fma": 1.2e14}, ...}
+    }
+
+``copy`` has the nanoseconds of the best copy by the bytes that it reads and writes;
+``rates`` the operations per second of each dtype by the units that do them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import json
+import math
+import os
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+METHOD: Final = 1
+"""Raised whenever peaks are measured in another way: kept ones are measured again."""
+
+COPY: Final = "copy"
+
+Table = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Peak:
+    """How near a launch came to what its machine can do."""
+
+    share: float
+    """Of the bound it is nearest to."""
+    bound: str
+    """``copy``, or a dtype with the units that compute it: ``float16 tensor``."""
+
+
+def nearest(
+    table: Table,
+    nanoseconds: float,
+    *,
+    cache: str,
+    nbytes: float = 0,
+    operations: float = 0,
+    dtype: str = "",
+) -> Peak | None:
+    """Return the bound that a launch of this time is nearest to.
+
+    Bytes are held against the best copy of as many bytes in the same state of the
+    cache, operations against the fastest units for the dtype. None where neither is
+    known.
+    """
+    if not nanoseconds > 0:
+        return None
+    found = []
+    times = table.get(COPY, {}).get(cache, {})
+    if nbytes and times:
+        found.append(Peak(_copied(times, nbytes) / nanoseconds, COPY))
+    rates = table.get("rates", {}).get(dtype, {})
+    if operations and rates:
+        units = max(rates, key=lambda name: float(rates[name]))
+        share = operations / nanoseconds * 1e9 / rates[units]
+        found.append(Peak(share, f"{dtype} {units}"))
+    return max(found, key=lambda peak: peak.share, default=None)
+
+
+def _copied(times: Mapping[str, float], nbytes: float) -> float:
+    """Return the nanoseconds of the best copy of so many bytes.
+
+    Between two sizes as a power of the size; below the least a copy takes no shorter,
+    above the largest its rate stays.
+    """
+    known = sorted((int(size), float(time)) for size, time in times.items())
+    (least, shortest), (largest, longest) = known[0], known[-1]
+    if nbytes <= least:
+        return shortest
+    if nbytes >= largest:
+        return longest * nbytes / largest
+    for (size, time), (beyond, later) in itertools.pairwise(known):
+        if nbytes <= beyond:
+            part = math.log(nbytes / size) / math.log(beyond / size)
+            return float(time * (later / time) ** part)
+    raise AssertionError(nbytes)
+
+
+def path(uuid: str, driver: str) -> Path:
+    """Return the file that keeps the table of a GPU under a driver."""
+    import platformdirs
+
+    text = f"{uuid} {driver} {METHOD}"
+    name = hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
+    return platformdirs.user_data_path("steelyard") / "peaks" / f"{name}.json"
+
+
+def kept(place: Path) -> dict[str, Any] | None:
+    """Return the table in a file; None where there is none that can be used."""
+    try:
+        found = json.loads(place.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+    good = isinstance(found, dict) and found.get("method") == METHOD
+    return found if good and COPY in found and "rates" in found else None
+
+
+def keep(place: Path, table: Table) -> None:
+    """Write a table aside and rename it; where nothing can be written, it is not kept."""
+    aside = place.with_name(f"{place.name}.{os.getpid()}")
+    with suppress(OSError):
+        place.parent.mkdir(parents=True, exist_ok=True)
+        aside.write_text(json.dumps(dict(table)), encoding="utf-8")
+        aside.replace(place)

@@ -1,0 +1,71 @@
+"""The table of `--clocks all`: one kernel by every clock, with the parts of the bars."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import chain
+from typing import Final
+
+from rich import box
+from rich.console import RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from steelyard import agreement, stats, units
+from steelyard.report.rows import Row, combined
+from steelyard.stats import Estimate
+from steelyard.trial import Trial
+
+PARTS: Final = ("sampling", "quantum", "offset", "drift")
+"""Of half an interval, as `stats.budget` names them."""
+
+
+def page(made: Sequence[Row]) -> Iterator[RenderableType]:
+    """Yield the table of the rows that more than one clock read, and who disagrees."""
+    found = [(row, by_clock(row)) for row in made]
+    group = [(row, clocks) for row, clocks in found if len(clocks) > 1]
+    if group:
+        yield _table(group)
+    for row, clocks in group:
+        estimates = {name: _together(trials) for name, trials in clocks.items()}
+        kernels = max(trial.extra.get("kernels", 1) for trial in row.trials)
+        for sentence in agreement.disagree(estimates, kernels):
+            yield Text(f"{row.case} {row.mode}: {sentence}")
+
+
+def by_clock(row: Row) -> dict[str, tuple[Trial, ...]]:
+    """Return a row's trials as each clock read them, by the clocks' ids."""
+    views = [agreement.views(trial) for trial in row.trials]
+    names = dict.fromkeys(chain.from_iterable(views))
+    return {n: tuple(view[n] for view in views if n in view) for n in names}
+
+
+def _together(trials: Sequence[Trial]) -> Estimate:
+    estimate = combined([stats.of(trial).estimate for trial in trials])
+    assert estimate is not None, "a clock is named by a trial that it read"
+    return estimate
+
+
+def _table(group: Sequence[tuple[Row, Mapping[str, Sequence[Trial]]]]) -> Table:
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
+    table.title, table.title_justify = Text("clocks", style="bold"), "left"
+    for name in ("case", "mode", "clock"):
+        table.add_column(name, no_wrap=name != "case")
+    for name in ("kernel", "±", *(f"± {part}" for part in PARTS)):
+        table.add_column(name, justify="right", no_wrap=True)
+    for row, clocks in group:
+        where = [row.case, row.mode]
+        for name, trials in clocks.items():
+            table.add_row(*(Text(cell) for cell in (*where, name, *_bar(trials))))
+            where = ["", ""]
+    return table
+
+
+def _bar(trials: Sequence[Trial]) -> Iterator[str]:
+    """Yield a clock's estimate, half its interval, and the parts of the last block's."""
+    estimate = _together(trials)
+    yield units.duration(estimate.value)
+    yield units.duration((estimate.high - estimate.low) / 2)
+    parts = stats.budget(trials[-1])
+    for part in PARTS:
+        yield units.duration(parts[part])

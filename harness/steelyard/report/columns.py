@@ -1,0 +1,197 @@
+"""The columns of a result table: which there are, and what each says of a row."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from steelyard import units
+from steelyard.machine import UNKNOWN
+from steelyard.report import text
+from steelyard.report.rows import Row
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """One column of a result table."""
+
+    title: str
+    cell: Callable[[Row], str]
+    right: bool = True
+    sheds: int = 0
+    """Where the terminal is narrow columns go by this rank, the highest first; 0
+    stays."""
+
+
+def of(
+    group: Sequence[Row], shared: set[str], wanted: Sequence[str] = ()
+) -> Iterator[Column]:
+    """Yield the columns that the rows of ``group`` have something for.
+
+    ``shared`` are axes of one value, which the title tells; ``wanted`` are names of
+    `EXTRAS`, which then stay however narrow the terminal.
+    """
+    names = dict.fromkeys(name for row in group for name in row.axes)
+    for name in names:
+        if name not in shared:
+            number = all(isinstance(r.axes.get(name, 0), (int, float)) for r in group)
+            yield Column(name, _axis(name), right=number)
+    if len({row.mode for row in group}) > 1:
+        yield Column("mode", lambda row: row.mode, right=False)
+    yield Column("time", text.time)
+    yield Column("95 %", lambda row: text.margin(row.estimate))
+    yield Column("min", lambda row: units.duration(row.minimum), sheds=3)
+    if any(row.rate("bytes") for row in group):
+        yield Column("GB/s", text.gigabytes)
+    for quantity, unit, rank in (("operations", "op", 4), ("items", "item", 1)):
+        if any(row.rate(quantity) for row in group):
+            yield Column(f"{unit}/s", _rate(quantity, unit), sheds=rank)
+    yield from _of_builds(group)
+    yield from _counters(group)
+    yield from of_machines(group, wanted)
+    if any(row.relative for row in group):
+        yield Column("relative", lambda row: text.ratio(row.relative))
+    yield Column("floor", _floor, sheds=6)
+    yield Column("samples", lambda row: str(row.samples), sheds=5)
+    yield Column("histogram", lambda row: row.histogram(), right=False, sheds=2)
+    if any(row.doubts for row in group):
+        yield Column("doubts", lambda row: ", ".join(row.doubts), right=False)
+
+
+RESOURCES: Final = {
+    "library": "library",
+    "registers": "registers",
+    "spill_bytes": "spills",
+    "shared_bytes": "shared",
+    "blocks_per_multiprocessor": "blocks/SM",
+    "candidates": "candidates",
+    "distinct": "distinct",
+}
+"""Facts of a GPU's code, by thread and by block, or of many builds, and their columns."""
+
+TIMES: Final = {
+    "second_kernel_ns": "second kernel",
+    "lower_ns": "lower",
+    "emit_ns": "emit",
+    "compile_ns": "compile",
+    "wall_ns": "wall",
+}
+"""Facts in nanoseconds; of many builds summed over workers, but for the wall."""
+
+
+def _of_builds(group: Sequence[Row]) -> Iterator[Column]:
+    for name, title in TIMES.items():
+        if any(row.fact(name) for row in group):
+            yield Column(title, _fact_time(name), sheds=1)
+    if any((row.fact("kernels") or 1) > 1 for row in group):
+        yield Column("kernels", _resource("kernels"))
+    for name, title in RESOURCES.items():
+        if any(row.fact(name) is not None for row in group):
+            yield Column(title, _resource(name))
+
+
+def of_machines(group: Sequence[Row], wanted: Sequence[str] = ()) -> Iterator[Column]:
+    """Yield the `EXTRAS` that are wanted, or shown of themselves, and known."""
+    for name, (title, cell, of_itself, sheds) in EXTRAS.items():
+        shown = name in wanted or of_itself
+        if shown and any(cell(row) != text.NOTHING for row in group):
+            yield Column(title, cell, sheds=0 if name in wanted else sheds)
+
+
+COUNTERS: Final[Mapping[str, tuple[str, Callable[[float], str]]]] = {
+    "time_ns": ("ncu", units.duration),
+    "eligible_warps": ("eligible warps", lambda value: units.figures(value, 3)),
+    "occupancy": ("occupancy", lambda value: f"{100 * value:.0f} %"),
+    "dram_read": ("DRAM read", units.size),
+    "dram_written": ("DRAM written", units.size),
+    "l2_hit": ("L2 hit", units.size),
+}
+"""What Nsight Compute counted of one launch: its key, the column, how it is written."""
+
+
+def _counters(group: Sequence[Row]) -> Iterator[Column]:
+    counted = [row.fact("ncu") or {} for row in group]
+    for name, (title, write) in COUNTERS.items():
+        if any(name in found for found in counted):
+            yield Column(title, _counter(name, write))
+
+
+def _counter(name: str, write: Callable[[float], str]) -> Callable[[Row], str]:
+    def cell(row: Row) -> str:
+        found = (row.fact("ncu") or {}).get(name)
+        return UNKNOWN if found is None else write(found)
+
+    return cell
+
+
+def _peak(row: Row) -> str:
+    return f"{100 * row.peak.share:.1f}" if row.peak else text.NOTHING
+
+
+def _processor(row: Row) -> str:
+    called = row.mode.startswith(("per_launch", "latency"))
+    return units.duration(row.processor_time) if called else text.NOTHING
+
+
+def _mhz(row: Row) -> str:
+    found = [mhz for trial in row.trials for mhz in trial.samples.mhz]
+    return f"{statistics.median(found):.0f}" if found else text.NOTHING
+
+
+def _watts(row: Row) -> str:
+    found = row.energy("watts")
+    return text.NOTHING if found is None else f"{found:.0f}"
+
+
+def _joules(row: Row) -> str:
+    found = row.energy("joules_per_launch")
+    return text.NOTHING if found is None else units.energy(found)
+
+
+def _celsius(row: Row) -> str:
+    states = [t.extra.get("gpu", {}).get("after", {}) for t in row.trials]
+    found = [s["temperature_c"] for s in states if "temperature_c" in s]
+    known = [value for value in found if value != UNKNOWN]
+    return f"{max(known):.0f}" if known else text.NOTHING
+
+
+EXTRAS: Final[Mapping[str, tuple[str, Callable[[Row], str], bool, int]]] = {
+    "peak": ("% peak", _peak, True, 1),
+    "cpu": ("CPU", _processor, True, 3),
+    "mhz": ("MHz", _mhz, True, 7),
+    "watts": ("W", _watts, True, 1),
+    "joules": ("energy", _joules, True, 2),
+    "celsius": ("°C", _celsius, False, 7),
+}
+"""What the machine did meanwhile, by the word of ``--columns``: title, cell, whether it
+is shown unasked, and how soon it goes. ``cpu`` is the process's time of a launch."""
+
+
+def _fact_time(name: str) -> Callable[[Row], str]:
+    def cell(row: Row) -> str:
+        time = row.fact(name)
+        return units.duration(time) if time else text.NOTHING
+
+    return cell
+
+
+def _resource(name: str) -> Callable[[Row], str]:
+    def cell(row: Row) -> str:
+        value = row.fact(name)
+        return text.NOTHING if value is None else str(value)
+
+    return cell
+
+
+def _axis(name: str) -> Callable[[Row], str]:
+    return lambda row: str(row.axes.get(name, text.NOTHING))
+
+
+def _rate(quantity: str, unit: str) -> Callable[[Row], str]:
+    return lambda row: text.rate(row, quantity, unit)
+
+
+def _floor(row: Row) -> str:
+    return text.NOTHING if row.floor is None else units.duration(row.floor)

@@ -1,0 +1,62 @@
+"""A bound kernel's launch that times itself, by the GPU's global timer."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from steelyard_device import cubin, cuda
+from steelyard_device.cuda import kept
+from steelyard_kernels.binary import Built
+from steelyard_kernels.emit import ENTRY
+from steelyard_kernels.emit.cuda_stamps import stamped
+
+
+class Stamped:
+    """The launch of a build of its own, in which each block writes when it ran.
+
+    Never the measured kernel: `facts` says what the stamps add.
+    """
+
+    def __init__(
+        self, built: Built, context: cuda.Context, stream: int, slots: Sequence[int]
+    ) -> None:
+        text, binary = stamped(built.text), built.binary
+        self.context, self.stream = context, stream
+        self._built = built
+        self._image = kept.cubin(text, context.device.arch)
+        self._marks = cuda.Buffer(context, (binary.blocks, 2), np.uint64)
+        context.wait()  # the marks' memory is there for any stream
+        self._launch = cuda.Launch(
+            cuda.load(context, self._image).function(ENTRY),
+            [*slots, self._marks.address],
+            grid=binary.blocks,
+            block=binary.threads,
+            stream=stream,
+        )
+        self.launch, self.wait = self._launch.launch, self._launch.wait
+        self.ready = self._launch.ready
+
+    def blocks(self) -> np.ndarray[tuple[int, int], np.dtype[np.uint64]]:
+        """Return start and end of each block of the last launch, in ns; waits for it."""
+        self.wait()
+        return self._marks.read()
+
+    def nanoseconds(self) -> int:
+        """Return the time from the first start to the last end of the last launch."""
+        marks = self.blocks()
+        return int(marks[:, 1].max() - marks[:, 0].min())
+
+    def facts(self) -> dict[str, object]:
+        """Say what it takes, and by how many registers that is more than measured."""
+        taken = cubin.read(self._image)[ENTRY]
+        measured = self._built.made.resources
+        assert measured is not None
+        return {
+            "registers": taken.registers,
+            "registers_added": taken.registers - measured.registers,
+            "stack_bytes": taken.stack,
+            "stack_bytes_added": taken.stack - measured.stack,
+            "code_hash": taken.code_hash,
+        }

@@ -1,0 +1,67 @@
+"""What a limit of registers buys (Fuser#383), as a table.
+
+The best schedules of bias_layernorm by the model, each compiled with several limits:
+fewer registers mean more blocks on a multiprocessor, and from some point on spills. The
+rows have time, registers, spills and blocks; eligible warps come from ``--profile ncu``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+from steelyard import Builder, axis, benchmark
+from steelyard.handles import Call
+from steelyard_kernels import KernelFunction, library
+from steelyard_kernels.schedule import strategies
+from steelyard_kernels.schedule.strategies import Schedule
+from steelyard_kernels.simplify import simplify
+from steelyard_kernels.targets import device, parse
+
+from .common import target_of
+from .gpu import described_layernorm
+
+LIMITS: Final = (0, 32, 40, 48, 56, 64, 96)
+OTHER_LIMITS: Final = tuple(n for n in range(24, 256, 8) if n not in LIMITS)
+"""Registers of a thread; 0 is the compiler's choice. A Hopper multiprocessor has 64 Ki:
+at 32 all of its 2048 threads have theirs."""
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A kernel under one of its schedules, for `Builder.launch`."""
+
+    kernel: KernelFunction
+    rank: int
+    """Place among the model's best, from 1 on, whatever their own limits are."""
+    registers: int
+
+    def schedule(self, target: str, *specs: Any) -> Schedule:
+        """Return the schedule for arrays (or shapes and dtypes) on a target."""
+        program = simplify(self.kernel.program(*specs))
+        ranked: list[Any] = strategies.rank(program, device(parse(target)))
+        distinct = list(dict.fromkeys(replace(one, registers=0) for one, _ in ranked))
+        chosen: Schedule = replace(distinct[self.rank - 1], registers=self.registers)
+        return chosen
+
+    def bind(self, *arrays: Any, **keywords: Any) -> Any:
+        """Bind the kernel under the schedule."""
+        specs = [(tuple(array.shape), array.dtype) for array in arrays]
+        chosen = self.schedule(target_of(arrays[0]), *specs)
+        return self.kernel.bind(*arrays, schedule=chosen, **keywords)
+
+    def __call__(self, *arrays: Any, **keywords: Any) -> None:
+        """Run once."""
+        self.bind(*arrays, **keywords).launch()
+
+
+@benchmark(
+    hidden=[4096, 5140],
+    rank=axis(1, 2, 3, 4, others=range(5, 33)),
+    registers=axis(*LIMITS, others=OTHER_LIMITS),
+)
+def gpu_registers(b: Builder, hidden: int, rank: int, registers: int) -> Call:
+    """Two biases and LayerNorm of 8192 float16 rows, cold."""
+    b.mode("kernel/cold")
+    chosen = Candidate(library.bias_layernorm, rank, registers)
+    return described_layernorm(b, hidden, "float16", chosen)

@@ -1,0 +1,217 @@
+import random
+import statistics
+from dataclasses import dataclass, field, replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from steelyard import sampler
+from steelyard.clocks import Expired, Reading
+from steelyard.device_sampler import (
+    EXPIRIES,
+    Steps,
+    Told,
+    beside,
+    frequencies,
+    queues,
+    sample,
+)
+from steelyard.errors import BenchmarkError
+from steelyard.trial import ClockFacts
+
+
+@dataclass
+class Machine:
+    """A GPU that does what is submitted in order, at a known frequency."""
+
+    log: list = field(default_factory=list)
+    time: int = 1000
+    mhz: int = 1980
+    marks: dict = field(default_factory=dict)
+
+    def stamp(self, place):
+        """Note cycles and time at once: nothing else is under way."""
+        self.log.append(f"stamp {place}")
+        self.time += 2000
+        self.marks[place] = (self.time * self.mhz // 1000, self.time)
+
+    def read(self, count):
+        """Return what was noted; places that were not stamped read zero."""
+        return [self.marks.get(place, (0, 0)) for place in range(count)]
+
+    def does(self, word):
+        """Return work that is logged."""
+        return lambda: self.log.append(word)
+
+
+@dataclass
+class FakeClock:
+    """Reads what a kernel takes, and an offset that it knows."""
+
+    machine: Machine
+    kernel: int = 3200
+    facts: ClockFacts = field(
+        default_factory=lambda: ClockFacts("fake", 1, 32.0, (), offset=2000.0)
+    )
+    late: list = field(default_factory=list)
+    """Sizes of queues that outlast their spin, each once."""
+    kernels: int = 1
+
+    def read(self, work, launches, windows, ahead):
+        """Take all windows of a queue, one after the other."""
+        if windows in self.late:
+            self.late.remove(windows)
+            raise Expired("late")
+        found = []
+        for place in range(windows):
+            ahead(place)
+            start = self.machine.time
+            self.machine.log.append(f"launch {launches}")
+            self.machine.time += launches * self.kernel + 70_000
+            ticks = launches * self.kernel + 2000
+            found.append(Reading(ticks, start, launches * self.kernels))
+        self.machine.log.append("wait")
+        return found
+
+
+def spoken(clock=None, samples=12, **changes):
+    """Return steps whose doings a machine logs, and what they were fed."""
+    machine = clock.machine if clock else Machine()
+    fed = []
+
+    def finished(time):
+        fed.append(time)
+        return len(fed) >= samples
+
+    steps = Steps(
+        work=object(),
+        clock=clock or FakeClock(machine),
+        stamps=machine,
+        launches=4,
+        windows=8,
+        touch=machine.does("touch"),
+        restore=machine.does("restore"),
+        settle=machine.does("flush"),
+        finished=finished,
+        poison=machine.does("poison"),
+        check=lambda launches: machine.log.append(f"check {launches}"),
+    )
+    return replace(steps, **changes), machine, fed
+
+
+def test_nothing_waits_between_what_leads_to_a_window_and_its_launches():
+    """The warming launch stands before the data and the poison, the flush behind."""
+    steps, machine, _ = spoken(samples=1)
+    sample(steps, sampler.Record(), 0, Told())
+    around = ["stamp 0", "touch", "restore", "poison", "flush", "launch 4", "wait"]
+    assert machine.log == [*around, "stamp 1", "check 4"]
+
+
+@given(st.integers(0, 500), st.integers(1, 40))
+def test_a_checked_window_stands_alone_in_its_queue(seed, longest):
+    """The windows of all queues are those that are drawn, in their order."""
+    drawn, found = sampler.draw(seed), []
+    for windows, checked in queues(seed, longest):
+        assert 1 <= windows <= longest
+        assert not checked or windows == 1
+        found += [checked] * windows
+        if len(found) > 100:
+            break
+    assert found == [next(drawn) for _ in found]
+
+
+@pytest.mark.parametrize("samples", [1, 2, 9, 31])
+def test_all_windows_of_the_last_queue_are_kept(samples):
+    """Stopping in the middle of it would choose among samples that are there."""
+    steps, machine, fed = spoken(samples=samples)
+    record = sampler.Record()
+    sample(steps, record, 3, Told())
+    taken = record.samples()
+    assert len(taken) == len(fed) == machine.log.count("launch 4")
+    assert samples <= len(taken) < samples + steps.windows
+    assert len(taken.mhz) == len(taken.cpu) == len(taken.preemptions) == len(taken)
+    assert set(taken.ticks) == {4 * 3200 + 2000}
+    assert set(taken.mhz) == {1980}
+    assert list(taken.starts) == sorted(taken.starts)
+
+
+def test_stopping_is_fed_what_is_left_without_the_offset():
+    """Or a wide interval of a short kernel would pass for a narrow one."""
+    steps, _, fed = spoken(samples=3)
+    sample(steps, sampler.Record(), 0, Told())
+    assert set(fed) == {3200.0}
+
+
+def test_a_queue_that_comes_late_is_thrown_away_and_halved():
+    """All its windows are taken again; how many were is told."""
+    steps, machine, _ = spoken(FakeClock(Machine(), late=[8, 4]), samples=40, windows=8)
+    told, record = Told(), sampler.Record()
+    sample(steps, record, 0, told)
+    assert told.expired == 2
+    assert machine.log.count("launch 4") == len(record.ticks) >= 40
+
+
+@pytest.mark.parametrize("late", [[1], [8] * EXPIRIES + [4] * EXPIRIES])
+def test_a_host_that_is_always_late_fails_the_trial(late):
+    """One window cannot be halved, and each attempt costs seconds."""
+    steps, _, _ = spoken(FakeClock(Machine(), late=list(late)), samples=99)
+    told = Told()
+    with pytest.raises(Expired):
+        sample(steps, sampler.Record(), 0, told)
+    assert 1 <= told.expired <= EXPIRIES
+
+
+def test_samples_before_a_wrong_result_are_kept():
+    """The window whose outputs were wrong among them, with its frequency."""
+
+    def fail(_):
+        raise BenchmarkError("wrong")
+
+    steps, _, _ = spoken(check=fail)
+    record = sampler.Record()
+    with pytest.raises(BenchmarkError, match="wrong"):
+        sample(steps, record, 0, Told())
+    assert len(record.samples()) == len(record.samples().mhz) == 1
+
+
+def test_kernels_of_a_window_are_told():
+    """As the clock saw them."""
+    steps, _, _ = spoken(FakeClock(Machine(), kernels=3))
+    told = Told()
+    sample(steps, sampler.Record(), 0, told)
+    assert told.kernels == 12
+
+
+def test_a_frequency_is_cycles_over_time_between_two_stamps():
+    """A missed stamp, or one that counts backwards, is no frequency."""
+    machine = Machine(mhz=1500)
+    for place in (0, 1, 2):
+        machine.stamp(place)
+    assert frequencies(machine, 3) == [1500, 1500, 1500]
+    del machine.marks[1]
+    assert frequencies(machine, 3) == [0, 0, 1500]
+    machine.marks[1] = (1, machine.marks[0][1])
+    assert frequencies(machine, 3)[0] == 0
+
+
+def test_another_clock_reads_the_same_windows():
+    """With all that stands before them, and no poison."""
+    steps, machine, _ = spoken()
+    other = FakeClock(machine, kernel=3300)
+    readings = beside(steps, other, 1, 9)
+    assert statistics.median(r.ticks for r in readings) == 3300 + 2000
+    assert machine.log.count("flush") == 9
+    assert "poison" not in machine.log
+    with pytest.raises(BenchmarkError, match="no room"):
+        beside(steps, other, 1, 0)
+
+
+def test_queues_of_any_length_end_when_enough_is_enough():
+    """Whatever the seed."""
+    draw = random.Random(1)
+    for seed in range(50):
+        samples = draw.randrange(1, 60)
+        steps, _, fed = spoken(samples=samples, windows=draw.randrange(1, 30))
+        sample(steps, sampler.Record(), seed, Told())
+        assert len(fed) >= samples

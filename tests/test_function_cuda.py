@@ -1,0 +1,371 @@
+"""Kernels called on arrays of a GPU that is not there: what reaches the driver."""
+
+import gc
+import struct
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pytest
+from test_cuda import ATTRIBUTES, CONTEXT, Recorder
+
+from steelyard_device import cuda
+from steelyard_device.cuda import driver as cuda_driver
+from steelyard_device.cuda import native as cuda_native
+from steelyard_device.cuda.module import Function
+from steelyard_kernels import cuda_arrays, cuda_bind, library
+from steelyard_kernels.errors import KernelError
+from steelyard_kernels.function import KernelFunction, kernel
+
+pytest.importorskip("cuda.bindings.nvrtc", reason="needs the cuda extra")
+
+SIZES = {"q": 8, "d": 8, "i": 4, "?": 1}
+SECOND = replace(CONTEXT, device=replace(CONTEXT.device, index=1), handle=0xC1)
+
+
+class Driver(Recorder):
+    """Writes down the bytes of each launch's parameters too."""
+
+    def __init__(self):
+        self.sizes = ()
+        self.passed = []
+        super().__init__()
+
+    def launch(self, function, *rest):
+        """Stand in for cuLaunchKernel."""
+        import ctypes
+
+        parameters = rest[-2]
+        self.passed.append(
+            [
+                ctypes.string_at(parameters[place], size)
+                for place, size in enumerate(self.sizes)
+            ]
+        )
+        return super().launch(function, *rest)
+
+
+@pytest.fixture
+def driver(monkeypatch):
+    """Launch into a recorder; functions take what their builds' slots say."""
+    recorder = Driver()
+
+    def function_of(built, context):
+        recorder.sizes = tuple(SIZES[slot.code] for slot in built.binary.slots)
+        return Function("kernel", 0xF0, context, recorder.sizes, ATTRIBUTES)
+
+    monkeypatch.setattr(cuda_native, "calls", lambda: recorder.table)
+    monkeypatch.setattr(cuda_bind, "function_of", function_of)
+    return recorder
+
+
+@pytest.fixture
+def triad():
+    """Give a kernel that was never called."""
+    return KernelFunction(library.triad.function)
+
+
+def view(address=0x1000, count=100, dtype=np.float32, context=CONTEXT):
+    """Return an array of ours."""
+    return cuda.View(context, address, (count,), dtype)
+
+
+@dataclass
+class Foreign:
+    """An array of another library, by its interface."""
+
+    __cuda_array_interface__: dict
+
+
+def foreign(monkeypatch, address=0x1000, **fields):
+    """Return one on the first GPU."""
+    monkeypatch.setattr(cuda_arrays, "_index", lambda _: 0)
+    monkeypatch.setattr(cuda, "context", lambda _: CONTEXT)
+    return Foreign(
+        {"shape": (100,), "typestr": "<f4", "data": (address, False), **fields}
+    )
+
+
+def test_a_call_passes_addresses_scalars_and_extent(driver, triad):
+    """In the order of the slots; one thread has an element or more."""
+    out = view(0x3000)
+    assert triad(view(0x1000), view(0x2000), out=out, s=0.5) is out
+    (passed,) = driver.passed
+    words = [int.from_bytes(each, "little") for each in passed[:3]]
+    assert words == [0x1000, 0x2000, 0x3000]
+    assert struct.unpack("<d", passed[3]) == (0.5,)
+    assert int.from_bytes(passed[4], "little") == 100
+    (_, _, numbers, stream, *_) = driver.calls[0]
+    assert stream == CONTEXT.stream
+    assert numbers[0] * numbers[3] >= 100 / 4
+
+
+def test_every_call_launches_with_its_own_scalars(driver, triad):
+    """Remembered or not, and the defaults come back; a zero keeps its sign."""
+    a, b, out = view(0x1000), view(0x2000), view(0x3000)
+    given = [{}, {"s": 0.5}, {}, {"s": -0.0}, {"s": 0.0}, {"s": 7}, {}]
+    for scalars in given:
+        triad(a, b, out=out, **scalars)
+    seen = [passed[3] for passed in driver.passed]
+    expected = [struct.pack("<d", each.get("s", 3.0)) for each in given]
+    assert seen == expected
+
+
+def test_a_remembered_call_looks_at_nothing_again(driver, triad, monkeypatch):
+    """The arrays are the same objects, and ours do not change."""
+    a, out = view(0x1000), view(0x2000)
+    triad(a, a, out=out)
+    monkeypatch.setattr(cuda_bind, "placed", None)  # what would look
+    assert triad(a, a, out=out) is out
+    assert driver.launched() == [0x1000, 0x1000]
+
+
+def test_what_is_remembered_goes_with_the_arrays(driver, triad):
+    """With any of them; nothing keeps them alive."""
+    a, b, out = view(0x1000), view(0x2000), view(0x3000)
+    triad(a, b, out=out)
+    triad(b, a, out=out)
+    assert len(triad._known) == 2
+    del b
+    gc.collect()
+    assert not triad._known
+    triad(a, a, out=out)
+    assert len(triad._known) == 1
+    del out
+    gc.collect()
+    assert not triad._known
+
+
+def test_an_output_given_is_not_taken_for_an_input(driver, triad):
+    """The same three arrays, one of them in another place, are another call."""
+    a, b, out = view(0x1000), view(0x2000), view(0x3000)
+    triad(a, b, out=out)
+    with pytest.raises(KernelError, match="got 3 arrays"):
+        triad(a, b, out)
+
+
+def test_a_cold_build_forgets_what_was_packed(driver, triad):
+    """Calls run the new code."""
+    a, out = view(0x1000), view(0x2000)
+    triad(a, a, out=out)
+    specs = [((100,), np.dtype("float32"))] * 2
+    triad.build(*specs, target="cuda:sm_90a", cache="cold")
+    assert not triad._known
+    triad(a, a, out=out)
+    assert len(driver.launched()) == 2
+
+
+def test_scalars_without_a_default_are_asked_for_in_every_call(driver):
+    """Also of arrays that are remembered."""
+
+    @kernel
+    def scaled(a, *, factor, shift=0.0):
+        return {"a": a * factor + shift}
+
+    a = view(0x1000)
+    for _ in range(2):
+        scaled(a, factor=2.0)
+        with pytest.raises(KernelError, match="scalar factor is missing"):
+            scaled(a)
+        with pytest.raises(KernelError, match="scalar factor is missing"):
+            scaled(a, shift=2.0)
+    assert len(driver.launched()) == 2
+
+
+def test_one_kernel_is_called_on_both_sides(driver, triad):
+    """What is remembered of a GPU does not stand in the host's way."""
+    a, out = view(0x1000), view(0x2000)
+    triad(a, a, out=out)
+    ones = np.ones(3, np.float32)
+    assert (triad(ones, ones) == 4).all()
+    assert (triad(ones, ones, out=np.empty_like(ones)) == 4).all()
+    triad(a, a, out=out)
+    assert len(driver.launched()) == 2
+
+
+def test_many_calls_are_not_remembered_for_ever(driver, triad, monkeypatch):
+    """At most so many."""
+    monkeypatch.setattr(cuda_bind, "REMEMBERED", 3)
+    arrays = [view(0x1000 * place) for place in range(1, 9)]
+    out = view(0x100000)
+    for each in arrays:
+        triad(each, each, out=out)
+        assert len(triad._known) <= 3
+
+
+def test_foreign_arrays_are_looked_at_in_each_call(driver, triad, monkeypatch):
+    """Their memory may have moved."""
+    a = foreign(monkeypatch, stream=CONTEXT.stream)
+    triad(a, a, out=view(0x3000))
+    a.__cuda_array_interface__["data"] = (0x2000, False)
+    triad(a, a, out=view(0x3000))
+    assert driver.launched() == [0x1000, 0x2000]
+    assert not triad._known
+
+
+def test_work_runs_on_the_stream_of_its_arrays(driver, triad, monkeypatch):
+    """Of the legacy stream if they name none; a given stream goes before."""
+    out = foreign(monkeypatch, 0x3000, stream=0x99)
+    a = foreign(monkeypatch, stream=0x99)
+    assert triad.bind(a, a, out=out).stream == 0x99
+    assert triad.bind(a, a, out=out, stream=7).stream == 7
+    a, out = foreign(monkeypatch), foreign(monkeypatch, 0x3000, stream=1)
+    assert triad.bind(a, a, out=out).stream == cuda_arrays.LEGACY
+
+
+def test_streams_wait_for_each_other(driver, triad, monkeypatch):
+    """Ours for theirs before the launch, theirs for ours behind it."""
+    steps = []
+
+    class Event:
+        def __init__(self, _):
+            pass
+
+        def record(self, stream):
+            steps.append(("record", stream))
+
+        def hold(self, stream):
+            steps.append(("hold", stream))
+
+    monkeypatch.setattr(cuda, "Event", Event)
+    launch = driver.launch
+    driver.launch = None
+    monkeypatch.setattr(
+        cuda_bind.Caller, "launch", lambda *_: steps.append(("launch",))
+    )
+    driver.launch = launch
+    triad(foreign(monkeypatch, stream=0x99), view(0x2000), out=view(0x3000))
+    ours = CONTEXT.stream
+    assert steps == [
+        *(("record", 0x99), ("hold", ours)),
+        ("launch",),
+        *(("record", ours), ("hold", 0x99)),
+    ]
+
+
+def test_arrays_off_16_bytes_take_another_build(driver, triad):
+    """An input or an output; bound work says which schedule it has."""
+    a, out = view(1 << 28, 1 << 22), view(2 << 28, 1 << 22)
+    off = view((3 << 28) + 4, 1 << 22)
+    aligned = triad.bind(a, a, out=out).built
+    assert triad.bind(a, off, out=out).built.schedule != aligned.schedule
+    assert triad.bind(a, a, out=off).built.schedule != aligned.schedule
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (
+            {"a": np.ones(100, np.float32)},
+            "b is a View on a GPU, expected a NumPy array",
+        ),
+        (
+            {"b": np.ones(100, np.float32)},
+            "b is a ndarray, expected an array on a GPU",
+        ),
+        ({"b": view(0x2000, context=SECOND)}, "b lies on GPU 1, expected GPU 0 as a"),
+        ({"b": view(0x2000, 7)}, "cannot broadcast shapes"),
+        ({"b": view(0x2000, dtype="int8")}, "b: dtype int8 is not supported"),
+        ({"out": view(0x3000, 99)}, r"output out is float32 \(99,\), expected float32"),
+        ({"out": view(0x3000, dtype="float64")}, "output out is float64"),
+        ({"out": view(0x1080)}, "output out shares memory with a"),
+        ({"out": np.ones(100, np.float32)}, "out is a ndarray, expected an array on"),
+        ({"out": [view(0x3000)] * 2}, r"out has 2 arrays, expected 1 \(out\)"),
+        ({"s": "x"}, "scalar s is 'x' of type str"),
+        ({"t": 1.0}, "unknown scalar t, expected s"),
+    ],
+)
+def test_bad_arguments_are_one_sentence(driver, triad, change, words):
+    """As on the CPU; nothing is launched."""
+    given = {"a": view(0x1000), "b": view(0x2000), "out": view(0x3000), **change}
+    a, b = given.pop("a"), given.pop("b")
+    with pytest.raises(KernelError, match=words) as raised:
+        triad(a, b, **given)
+    assert str(raised.value).startswith("triad: ")
+    assert not driver.calls
+
+
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        ({"strides": (8,)}, r"b of shape \(100,\) has strides \(8,\), expected"),
+        ({"typestr": ">f4"}, "swapped bytes"),
+        ({"data": (0, False)}, "lies at address 0"),
+    ],
+)
+def test_bad_foreign_arrays_are_one_sentence(driver, triad, monkeypatch, fields, words):
+    """By their interface."""
+    b = foreign(monkeypatch, **fields)
+    with pytest.raises(KernelError, match=words):
+        triad(view(0x1000), b)
+
+
+def test_read_only_foreign_arrays_are_inputs_and_not_outputs(
+    driver, triad, monkeypatch
+):
+    """Where they would be written they are refused."""
+    fixed = foreign(monkeypatch, 0x2000, data=(0x2000, True), stream=CONTEXT.stream)
+    triad(view(0x1000), fixed, out=view(0x3000))
+    with pytest.raises(KernelError, match="output out is read-only"):
+        triad(view(0x1000), view(0x3000), out=fixed)
+    with pytest.raises(KernelError, match="output m is read-only"):
+        library.adam_m(fixed, view(0x3000))
+
+
+def test_strides_of_extents_of_one_say_nothing(driver, triad, monkeypatch):
+    """Nor do those of arrays without elements."""
+    a = foreign(monkeypatch, shape=(1, 100), strides=(12345, 4))
+    triad.bind(a, a, out=foreign(monkeypatch, 0x3000, shape=(1, 100)))
+    empty = foreign(monkeypatch, 0, shape=(0, 3), strides=(0, 0))
+    triad.bind(empty, empty, out=foreign(monkeypatch, 0, shape=(0, 3)))
+
+
+def test_integers_out_of_range_are_refused_on_a_gpu_too(driver):
+    """By the sentence that the CPU has; the next call is well."""
+
+    @kernel
+    def add(a, *, n: int = 1):
+        return {"a": a + n}
+
+    a = view(0x1000, dtype="int32")
+    add(a)
+    for _ in range(2):
+        with pytest.raises(KernelError, match=r"scalar n: .* does not fit"):
+            add(a, n=1 << 70)
+        add(a, n=-5)
+    assert driver.passed[-1][1] == struct.pack("<q", -5)
+
+
+def test_bound_work_can_be_built_again(driver, triad, monkeypatch):
+    """A cold one is loaded too, and says so; one from memory was."""
+    unloaded = []
+    monkeypatch.setattr(
+        cuda, "load_again", lambda *_: lambda: unloaded.append("unloaded")
+    )
+    work = triad.bind(view(0x1000), view(0x2000), out=view(0x3000))
+    work.build("warm-memory")
+    assert not unloaded
+    work.build("cold")
+    assert unloaded == ["unloaded"]
+    with pytest.raises(KernelError, match="not known"):
+        work.build("tepid")
+
+
+def test_there_is_no_stream_on_a_cpu(triad):
+    """It is refused and not dropped."""
+    ones = np.ones(3, np.float32)
+    with pytest.raises(KernelError, match="stream 7 was given for arrays of the host"):
+        triad.bind(ones, ones, stream=7)
+
+
+def test_errors_of_a_launch_are_the_drivers(driver, triad, monkeypatch):
+    """Remembered or not."""
+    driver.fails = {1: 700, 2: 700}
+    monkeypatch.setattr(
+        cuda_driver, "failure", lambda asked, code: cuda.CUDAError(str(code), asked)
+    )
+    a, out = view(0x1000), view(0x2000)
+    triad(a, a, out=out)
+    with pytest.raises(cuda.CUDAError, match="launching kernel"):
+        triad(a, a, out=out)
+    with pytest.raises(cuda.CUDAError, match="launching kernel"):
+        triad(a, a, out=out, s=2.0)
