@@ -24,10 +24,10 @@ from typing import Final
 import bars
 import click
 from bars import Bar
-from gpu_rows import BOTH, COLD, WARM, Campaign, agreeing, known, line, read_by, script
+from gpu_rows import BOTH, COLD, WARM, Campaign, agreeing, known, line, script
 from rich.console import Console
 
-from steelyard import gpu
+from steelyard import agreement, gpu
 from steelyard.report.rows import block_estimate
 from steelyard_device import cuda
 
@@ -89,14 +89,14 @@ def coverage(campaign: Campaign) -> Iterator[Bar]:
         *("-k", "gpu_copy or gpu_peers_matmul or gpu_layernorm and ours"),
         *("--blocks", "7"),
     )
+    read = [
+        agreement.readings(trial)
+        for row in found.rows
+        for trial in row.trials
+        if trial.clock.id == "cupti"
+    ]
     for clock in ("events", "graph", "globaltimer"):
-        pairs = [
-            (beside, block_estimate(trial))
-            for row in found.rows
-            for trial in row.trials
-            if trial.clock.id == "cupti"
-            and (beside := read_by(trial, clock)) is not None
-        ]
+        pairs = [(each[clock], each["cupti"]) for each in read if clock in each]
         if not pairs:
             continue
         held = statistics.fmean(one.low <= t.value <= one.high for one, t in pairs)

@@ -8,7 +8,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -16,9 +16,8 @@ import click
 from bars import Weighed
 
 from steelyard.report.rows import Row, block_estimate, rows
-from steelyard.stats import Estimate
 from steelyard.store import Store
-from steelyard.trial import ClockFacts, Samples, Trial
+from steelyard.trial import Trial
 
 CI: Final = Path(__file__).parent
 COMMAND: Final = [sys.executable, "-m", "steelyard.cli"]
@@ -80,28 +79,6 @@ def line(points: Sequence[tuple[float, float]]) -> tuple[float, float]:
     over = sum(w * (a - x) * (b - y) for w, (a, b) in zip(weights, points, strict=True))
     under = sum(w * (a - x) ** 2 for w, (a, _) in zip(weights, points, strict=True))
     return over / under, y - over / under * x
-
-
-def read_by(trial: Trial, clock: str) -> Estimate | None:
-    """Return what another clock made of a trial's case, if it read it."""
-    found = trial.extra.get("clocks", {}).get(clock)
-    if not found or not found["ticks"]:
-        return None
-    count = len(found["ticks"])
-    launches = found["launches"]
-    each = (launches,) * count if isinstance(launches, int) else tuple(launches)
-    nothing = (0,) * count
-    samples = Samples(tuple(found["ticks"]), nothing, each, nothing, nothing)
-    facts = ClockFacts(
-        clock,
-        1,
-        found["quantum"],
-        (),
-        found["offset"],
-        found["uncertainty"],
-        found["drift"],
-    )
-    return block_estimate(replace(trial, samples=samples, clock=facts))
 
 
 def agreeing(row: Row, limit: float) -> float:

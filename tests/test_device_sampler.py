@@ -1,13 +1,14 @@
 import random
 import statistics
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
 import pytest
+from fake_gpu import FakeClock, Machine
 from hypothesis import given
 from hypothesis import strategies as st
 
 from steelyard import sampler
-from steelyard.clocks import Expired, Reading
+from steelyard.clocks import Expired
 from steelyard.device_sampler import (
     EXPIRIES,
     Steps,
@@ -18,61 +19,6 @@ from steelyard.device_sampler import (
     sample,
 )
 from steelyard.errors import BenchmarkError
-from steelyard.trial import ClockFacts
-
-
-@dataclass
-class Machine:
-    """A GPU that does what is submitted in order, at a known frequency."""
-
-    log: list = field(default_factory=list)
-    time: int = 1000
-    mhz: int = 1980
-    marks: dict = field(default_factory=dict)
-
-    def stamp(self, place):
-        """Note cycles and time at once: nothing else is under way."""
-        self.log.append(f"stamp {place}")
-        self.time += 2000
-        self.marks[place] = (self.time * self.mhz // 1000, self.time)
-
-    def read(self, count):
-        """Return what was noted; places that were not stamped read zero."""
-        return [self.marks.get(place, (0, 0)) for place in range(count)]
-
-    def does(self, word):
-        """Return work that is logged."""
-        return lambda: self.log.append(word)
-
-
-@dataclass
-class FakeClock:
-    """Reads what a kernel takes, and an offset that it knows."""
-
-    machine: Machine
-    kernel: int = 3200
-    facts: ClockFacts = field(
-        default_factory=lambda: ClockFacts("fake", 1, 32.0, (), offset=2000.0)
-    )
-    late: list = field(default_factory=list)
-    """Sizes of queues that outlast their spin, each once."""
-    kernels: int = 1
-
-    def read(self, work, launches, windows, ahead):
-        """Take all windows of a queue, one after the other."""
-        if windows in self.late:
-            self.late.remove(windows)
-            raise Expired("late")
-        found = []
-        for place in range(windows):
-            ahead(place)
-            start = self.machine.time
-            self.machine.log.append(f"launch {launches}")
-            self.machine.time += launches * self.kernel + 70_000
-            ticks = launches * self.kernel + 2000
-            found.append(Reading(ticks, start, launches * self.kernels))
-        self.machine.log.append("wait")
-        return found
 
 
 def spoken(clock=None, samples=12, **changes):

@@ -37,6 +37,31 @@ def test_the_list_of_doubts_is_closed_and_each_has_a_hint():
         HINTS[Doubt.DRIFTING] = ""
 
 
+def state(**facts):
+    """Return what a trial keeps of a GPU that was in this state at its end."""
+    return {"gpu": {"before": {}, "after": facts}}
+
+
+def read(nanoseconds):
+    """Return what another clock read, as a trial keeps it."""
+    errors = {"quantum": 1.0, "offset": 500.0, "uncertainty": 5.0, "drift": 0.0}
+    return {"ticks": [nanoseconds + 500] * 40, "launches": 1, **errors}
+
+
+EVENTS = ClockFacts("events", 1, 32.0, (), offset=2400.0, uncertainty=150.0)
+CUPTI = ClockFacts("cupti", 1, 32.0, ())
+TINY = [3100] * 40  # a kernel of 700 ns, of which 150 are not sure
+
+
+@pytest.mark.parametrize(("least", "holds"), [(1979, False), (1930, True)])
+def test_samples_at_another_clock_are_doubted(least, holds):
+    """Beyond 2 % below the highest."""
+    same = (1000,) * 40
+    mhz = (1980,) * 39 + (least,)
+    samples = Samples(same, same, (1,) * 40, same, (0,) * 40, mhz)
+    assert (Doubt.THROTTLED in doubted(samples=samples)) is holds
+
+
 @pytest.mark.parametrize(
     ("doubt", "changes"),
     [
@@ -50,6 +75,13 @@ def test_the_list_of_doubts_is_closed_and_each_has_a_hint():
         (Doubt.UNDER_FLOOR, {"floors": {"empty": 2100.0}}),
         (Doubt.FEW_SAMPLES, {"ticks": [10_000] * 5}),
         (Doubt.UNSETTLED, {"ticks": [10_000, 11_500] * 10}),
+        (Doubt.THROTTLED, {"extra": state(throttle=["gpu_idle", "sw_power_cap"])}),
+        (Doubt.DISTURBED_GPU, {"extra": state(others=[{"pid": 8, "bytes": 1}])}),
+        (Doubt.OTHER_STREAM, {"extra": {"other_stream": True}}),
+        (Doubt.WRONG_CACHE, {"extra": {"coldness": "contradicted"}}),
+        (Doubt.CLOCKS_DISAGREE, {"extra": {"clocks": {"events": read(11_000)}}}),
+        (Doubt.UNDER_FLOOR, {"clock": EVENTS, "ticks": TINY, "extra": state()}),
+        (Doubt.UNDER_FLOOR, {"clock": CUPTI, "ticks": [128] * 40, "extra": state()}),
     ],
 )
 def test_what_was_seen_is_doubted(doubt, changes):
@@ -67,6 +99,15 @@ def test_what_was_seen_is_doubted(doubt, changes):
         (Doubt.QUANTISED, {"clock": ClockFacts("cupti", 1, 32.0, (0,))}),
         (Doubt.UNDER_FLOOR, {"floors": {"empty": 1900.0}}),
         (Doubt.FEW_SAMPLES, {"ticks": [10_000] * 6}),
+        (Doubt.THROTTLED, {"extra": state(throttle=["gpu_idle"])}),
+        (Doubt.THROTTLED, {"extra": state(throttle="unknown")}),
+        (Doubt.DISTURBED_GPU, {"extra": state(others=[])}),
+        (Doubt.DISTURBED_GPU, {"extra": state(others="unknown")}),
+        (Doubt.WRONG_CACHE, {"extra": {"coldness": "unknown"}}),
+        (Doubt.CLOCKS_DISAGREE, {"extra": {"clocks": {"events": read(10_020)}}}),
+        (Doubt.UNDER_FLOOR, {"clock": EVENTS, "extra": state()}),
+        (Doubt.UNDER_FLOOR, {"clock": CUPTI, "ticks": [192] * 40, "extra": state()}),
+        (Doubt.BIMODAL, {"clock": CUPTI, "ticks": [544, 576] * 20}),
     ],
 )
 def test_what_was_not_seen_is_not_doubted(doubt, changes):

@@ -8,13 +8,17 @@ import numpy as np
 import pytest
 from test_cuda import ATTRIBUTES, CONTEXT, Recorder
 
-from steelyard_device import cuda
+from steelyard_device import cubin, cuda, nvrtc
 from steelyard_device.cuda import driver as cuda_driver
 from steelyard_device.cuda import native as cuda_native
 from steelyard_device.cuda.module import Function
 from steelyard_kernels import cuda_arrays, cuda_bind, library
-from steelyard_kernels.errors import KernelError
+from steelyard_kernels.cuda_facts import check_agrees
+from steelyard_kernels.emit.cuda_stamps import stamped
+from steelyard_kernels.errors import CompilerBug, KernelError
+from steelyard_kernels.facts import facts_of
 from steelyard_kernels.function import KernelFunction, kernel
+from steelyard_kernels.library import examples
 
 pytest.importorskip("cuda.bindings.nvrtc", reason="needs the cuda extra")
 
@@ -369,3 +373,45 @@ def test_errors_of_a_launch_are_the_drivers(driver, triad, monkeypatch):
         triad(a, a, out=out)
     with pytest.raises(cuda.CUDAError, match="launching kernel"):
         triad(a, a, out=out, s=2.0)
+
+
+def shipped(name):
+    """Return a build of a library kernel for a GPU."""
+    made = getattr(library, name)
+    return made.build(*examples.specs(name), target="cuda:sm_90a")
+
+
+@pytest.mark.parametrize("name", sorted(examples.SHAPES))
+def test_a_stamped_kernel_has_every_statement_of_the_measured_one(name):
+    """In their order, with one parameter more; it compiles, and is other code."""
+    built = shipped(name)
+    text = stamped(built.text)
+    lines = built.text.splitlines()
+    statements = [line for line in lines if not line.startswith('extern "C"')]
+    assert len(statements) == len(lines) - 1
+    rest = iter(text.splitlines())
+    assert all(line in rest for line in statements)
+    made = cubin.read(nvrtc.compile(text, "sm_90a").cubin)["kernel"]
+    assert made.code_hash != built.code_hash
+    assert text.count("globaltimer") == 2
+    assert made.stack == built.made.resources.stack
+
+
+def test_where_driver_and_cubin_differ_it_is_our_bug():
+    """Any of the three; what agrees passes."""
+    built = shipped("bias_layernorm")
+    read = built.made.resources
+    said = replace(ATTRIBUTES, registers=read.registers, shared=read.shared)
+    resident = facts_of(built)["blocks_resident"]
+    check_agrees(built, said, resident)
+    for attributes, blocks, words in (
+        (replace(said, registers=99), resident, "says 99 registers, expected"),
+        (
+            replace(said, shared=99),
+            resident,
+            "says 99 bytes of shared memory, expected",
+        ),
+        (said, 99, "says 99 blocks on a multiprocessor, expected"),
+    ):
+        with pytest.raises(CompilerBug, match=words):
+            check_agrees(built, attributes, blocks)

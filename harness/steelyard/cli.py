@@ -122,7 +122,8 @@ def run(
     if json_file:
         json_report.write(json_file, outcome.run, outcome.trials)
     if json_file != "-":
-        _print_rows(_rows(outcome.run, outcome.trials, relative_to), wanted)
+        made = _rows(outcome.run, outcome.trials, relative_to)
+        _print_rows(outcome.run, made, wanted)
     progress.ending(outcome, chosen.store)
     return outcome.exit_code
 
@@ -144,12 +145,16 @@ def _rows(run: Run, trials: Sequence[Trial], relative: str | None) -> list[Row]:
     return rows.relative_to(made, relative) if relative else made
 
 
-def _print_rows(made: Sequence[Row], wanted: Sequence[str]) -> None:
-    from steelyard.report import tables
+def _print_rows(run: Run, made: Sequence[Row], wanted: Sequence[str]) -> None:
+    from steelyard import config
+    from steelyard.report import clocks_table, tables
 
     console = tables.console()
     for part in tables.page(made, console.width, wanted):
         console.print(part)
+    if run.settings.get("clock") == config.ALL:
+        for part in clocks_table.page(made):
+            console.print(part)
 
 
 def _columns(text: str) -> list[str]:
@@ -236,7 +241,7 @@ def show(
             stored.print_details(found, made)
         else:
             stored.print_header(found, len(trials))
-            _print_rows(made, wanted)
+            _print_rows(found, made, wanted)
 
 
 def _store(url: str | None) -> Store:

@@ -101,11 +101,11 @@ class DeviceBuffers(Buffers):
 
     def _poison(self, name: str) -> None:
         view: cuda.View = self.arrays[name]
-        value = np.frombuffer(poison_of(view.dtype), view.dtype)[0]
+        value = poison_of(view.dtype)
         if view.dtype.kind == "f":
-            view.fill(value)
+            view.fill(np.frombuffer(value, view.dtype)[0])
         else:  # as bytes: a bool would be made 1
-            view.part(0, (view.nbytes,), np.uint8).fill(value.tobytes()[0])
+            view.part(0, (view.nbytes,), np.uint8).fill(value[0])
 
     def _equal(self, name: str, copy: cuda.Buffer) -> bool:
         view: cuda.View = self.arrays[name]

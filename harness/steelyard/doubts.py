@@ -8,7 +8,7 @@ from enum import StrEnum
 from types import MappingProxyType
 from typing import Any, Final
 
-from steelyard import stats
+from steelyard import agreement, stats
 from steelyard.trial import Trial
 
 
@@ -132,9 +132,12 @@ def raise_doubts(
     share = extra.get("working_set", 0) / last_level_cache
     launched = extra.get("launched", True)
     seen = {
-        Doubt.BIMODAL: two_groups(times),
+        Doubt.BIMODAL: two_groups(times, trial.clock.quantum / samples.launches[0]),
         Doubt.BUSY_MACHINE: extra.get("neighbours", 0.0) > NEIGHBOURS,
         Doubt.CACHE_SIZED: warm_kernel and 0.5 < share <= 1.5,
+        Doubt.CLOCKS_DISAGREE: bool(
+            agreement.disagree(agreement.readings(trial), extra.get("kernels", 1))
+        ),
         Doubt.COLLAPSED_INPUT: extra.get("collapsed", False),
         Doubt.DISTURBED_GPU: bool(of_gpu(trial, "others")),
         Doubt.DRIFTING: drifts(times),
@@ -147,7 +150,7 @@ def raise_doubts(
         Doubt.THROTTLED: throttled(trial),
         Doubt.UNCHECKED: launched and not extra.get("checked", True),
         Doubt.UNDER_FLOOR: under_floor(trial),
-        Doubt.UNSETTLED: summary.estimate.half_width > max(WIDE, precision),
+        Doubt.UNSETTLED: summary.estimate.sampled > max(WIDE, precision),
         Doubt.WRONG_CACHE: extra.get("coldness") == "contradicted",
     }
     return tuple(doubt for doubt, holds in seen.items() if holds)
@@ -191,8 +194,11 @@ def drifts(times: Sequence[float]) -> bool:
     return apart and abs(last.value - first.value) > DRIFT * first.value
 
 
-def two_groups(times: Sequence[float]) -> bool:
-    """Tell whether the samples, but for the slowest tenth, are two groups."""
+def two_groups(times: Sequence[float], step: float = 0.0) -> bool:
+    """Tell whether the samples, but for the slowest tenth, are two groups.
+
+    Neighbouring ticks of the clock, ``step`` apart, are not.
+    """
     ordered = sorted(times)[: max(1, round(0.9 * len(times)))]
     if len(ordered) < 16 or ordered[0] == ordered[-1]:
         return False
@@ -209,6 +215,6 @@ def two_groups(times: Sequence[float]) -> bool:
     high = sum(ordered[cut:]) / (count - cut)
     return (
         best > BETWEEN * spread
-        and high - low > SEPARATION * low
+        and high - low > max(SEPARATION * low, 2 * step)
         and min(cut, count - cut) > 0.15 * count
     )

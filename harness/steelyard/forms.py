@@ -42,7 +42,7 @@ class Form:
     stream: Any = None
     """What ``b.stream`` stands for; None where there are no streams."""
     library: str = ""
-    """``torch 2.11.0``; empty for our own arrays."""
+    """``torch 2.11.0``; empty for our own arrays. Triton's kernels take PyTorch's."""
 
 
 def form(name: str, context: cuda.Context | None) -> Form:
@@ -65,11 +65,10 @@ def form(name: str, context: cuda.Context | None) -> Form:
     return _DEVICE[name](context)
 
 
-def adopted(module: str) -> str:
-    """Return a library's name and version for the row; empty if it is not imported."""
-    library = sys.modules.get(module)
-    version = getattr(library, "__version__", "")
-    return f"{module} {version}" if version else ""
+def _named(*modules: str) -> str:
+    """Return names and versions of those that are imported."""
+    loaded = {name: sys.modules.get(name) for name in modules}
+    return ", ".join(f"{n} {m.__version__}" for n, m in loaded.items() if m is not None)
 
 
 def _library(name: str) -> Any:
@@ -88,7 +87,7 @@ def _host_numpy() -> Form:
 
 def _host_torch() -> Form:
     torch = _library("torch")
-    return Form(torch.from_numpy, _torch_empty(torch, "cpu"), library=adopted("torch"))
+    return Form(torch.from_numpy, _torch_empty(torch, "cpu"), library=_named("torch"))
 
 
 def _device_numpy(context: cuda.Context) -> Form:
@@ -100,13 +99,13 @@ def _device_torch(context: cuda.Context) -> Form:
     torch = _library("torch")
     empty = _torch_empty(torch, f"cuda:{context.device.index}")
     stream = torch.cuda.current_stream(context.device.index)
-    return Form(torch.from_dlpack, empty, stream, adopted("torch"))
+    return Form(torch.from_dlpack, empty, stream, _named("torch", "triton"))
 
 
 def _device_cupy(context: cuda.Context) -> Form:
     cupy = _library("cupy")
-    stream = cupy.cuda.ExternalStream(context.stream, context.device.index)
-    return Form(cupy.from_dlpack, cupy.empty, stream, adopted("cupy"))
+    stream = _cupys_stream(cupy, context)
+    return Form(cupy.from_dlpack, cupy.empty, stream, _named("cupy"))
 
 
 def _device_numba(context: cuda.Context) -> Form:
@@ -118,7 +117,7 @@ def _device_numba(context: cuda.Context) -> Form:
         partial(numba.as_cuda_array, sync=False),
         partial(numba.device_array, stream=stream),
         stream,
-        adopted("numba"),
+        _named("numba"),
     )
 
 
@@ -135,9 +134,15 @@ def _stream_torch(torch: Any, context: cuda.Context) -> None:
 
 
 def _stream_cupy(cupy: Any, context: cuda.Context) -> None:
-    index = context.device.index
-    cupy.cuda.Device(index).use()
-    cupy.cuda.ExternalStream(context.stream, index).use()
+    cupy.cuda.Device(context.device.index).use()
+    _cupys_stream(cupy, context).use()
+
+
+def _cupys_stream(cupy: Any, context: cuda.Context) -> Any:
+    """Return ours as CuPy's: by the protocol of streams, which came with CuPy 14."""
+    if hasattr(cupy.cuda.Stream, "from_external"):
+        return cupy.cuda.Stream.from_external(cuda.Stream(context.stream))
+    return cupy.cuda.ExternalStream(context.stream, context.device.index)
 
 
 _HOST: Final = {"numpy": _host_numpy, "torch": _host_torch}

@@ -154,8 +154,10 @@ def _in_queues(taken: _Weighing, weighed: work.DeviceWork) -> None:
 def _energy(taken: _Weighing) -> dict[str, Any]:
     """Meter launches back to back, where that is asked for and can be had."""
     prepared, weighed = taken.prepared, taken.prepared.work
-    wanted = gpu_state.wants_energy(taken.settings, prepared.case.axes)
-    if not (isinstance(weighed, work.DeviceWork) and wanted):
+    wanted = taken.mode.quantity == "kernel" and gpu_state.wants_energy(
+        taken.settings, prepared.case.axes
+    )
+    if not (wanted and isinstance(weighed, work.DeviceWork)):
         return {}
     each = statistics.median(taken.record.samples().per_launch())
     metered = gpu_state.energy(weighed.context, weighed, each)

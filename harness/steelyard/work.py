@@ -11,7 +11,7 @@ from steelyard.benchmark import Description
 from steelyard.buffers import Buffers
 from steelyard.cubins import Cubin as Cubin  # noqa: PLC0414 # it is work too
 from steelyard.errors import BenchmarkError
-from steelyard.forms import Form, adopted, form
+from steelyard.forms import Form, form
 from steelyard.handles import Call, Handle, StreamHandle, replaced
 from steelyard_device import cuda
 
@@ -160,8 +160,7 @@ class DeviceCallable(CallableWork):
     def facts(self) -> dict[str, Any]:
         """Say whose arrays it takes, and whether it waits for the GPU by itself."""
         found: dict[str, Any] = {"synchronises": True} if self.synchronises else {}
-        named = filter(None, (self._library, adopted("triton")))
-        return found | ({"library": ", ".join(named)} if self._library else {})
+        return found | ({"library": self._library} if self._library else {})
 
 
 def realise(description: Description, buffers: Buffers) -> Work:

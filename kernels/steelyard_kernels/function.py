@@ -9,7 +9,8 @@
     built = triad.build(a, b)            # Built or Failed, by shapes and dtypes
 
 Arrays are NumPy's; uint16 carries bfloat16 bits, in and out: `dtypes.to_bfloat16`
-makes them of floats and `dtypes.from_bfloat16` floats of them.
+makes them of floats and `dtypes.from_bfloat16` floats of them. Where they lie on a GPU
+(`cuda.Buffer`, PyTorch's, anyone's with `__cuda_array_interface__`) it runs there.
 
 Builds are remembered by shapes, dtypes, schedule, target and alignment; the lookup is
 done before anything is traced. Behind it lie the caches of `cache`.

@@ -37,6 +37,8 @@
           "offset": 0.0,        what it read of each window beside the launches
           "budget": {"sampling", "quantum", "offset", "drift"},     parts of half the
                                 interval, nanoseconds per launch
+          "clocks": {"cupti": {"estimate", "low", "high"}, ...},    this one and those
+                                that read the same kernel beside it, each by itself
           "cpu": 410.0,         nanoseconds of processor time of the process, per launch
           "kernels": 1,         of the GPU in one launch, or null
           "mhz": 1980,          of a GPU's multiprocessors: median and least of the
@@ -70,7 +72,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Final
 
-from steelyard import codec, stats
+from steelyard import agreement, codec, stats
 from steelyard.errors import SteelyardError
 from steelyard.machine import UNKNOWN
 from steelyard.report.rows import block_estimate, floor_share, peak
@@ -178,7 +180,15 @@ def _clock(trial: Trial, *, good: bool) -> dict[str, Any]:
         "quantum": clock.quantum,
         "offset": clock.offset,
         "budget": stats.budget(trial) if good else None,
+        "clocks": _readings(trial) if good else None,
         "cpu": sum(samples.cpu) / sum(samples.launches) if good else None,
+    }
+
+
+def _readings(trial: Trial) -> dict[str, Any]:
+    return {
+        name: {"estimate": found.value, "low": found.low, "high": found.high}
+        for name, found in agreement.readings(trial).items()
     }
 
 

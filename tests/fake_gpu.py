@@ -1,0 +1,79 @@
+"""A made-up GPU and its clock, whose times and frequency are known."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from steelyard.clocks import Expired, Reading
+from steelyard.trial import ClockFacts
+
+
+@dataclass
+class Machine:
+    """A GPU that does what is submitted in order, at a known frequency."""
+
+    log: list = field(default_factory=list)
+    time: int = 1000
+    mhz: int = 1980
+    marks: dict = field(default_factory=dict)
+
+    def stamp(self, place):
+        """Note cycles and time at once: nothing else is under way."""
+        self.log.append(f"stamp {place}")
+        self.time += 2000
+        self.marks[place] = (self.time * self.mhz // 1000, self.time)
+
+    def read(self, count):
+        """Return what was noted; places that were not stamped read zero."""
+        return [self.marks.get(place, (0, 0)) for place in range(count)]
+
+    def does(self, word):
+        """Return work that is logged."""
+        return lambda: self.log.append(word)
+
+
+@dataclass
+class FakeClock:
+    """Reads what a kernel takes, and an offset that it knows."""
+
+    machine: Machine
+    kernel: int = 3200
+    facts: ClockFacts = field(
+        default_factory=lambda: ClockFacts("fake", 1, 32.0, (), offset=2000.0)
+    )
+    late: list = field(default_factory=list)
+    """Sizes of queues that outlast their spin, each once."""
+    kernels: int = 1
+    caches: tuple = ("cold", "warm")
+    room: int = 900
+    asked: list = field(default_factory=list)
+    """Launches and windows of every queue."""
+
+    def serves(self, cache):
+        """Say which caches it reads."""
+        return cache in self.caches
+
+    def launches(self, nanoseconds):
+        """Ask for windows of 12.8 us."""
+        return max(1, round(12_800 / nanoseconds))
+
+    def capacity(self, launches):
+        """Have room for so many launches."""
+        return max(1, self.room // launches)
+
+    def read(self, work, launches, windows, ahead):
+        """Take all windows of a queue, one after the other."""
+        self.asked.append((launches, windows))
+        if windows in self.late:
+            self.late.remove(windows)
+            raise Expired("late")
+        found = []
+        for place in range(windows):
+            ahead(place)
+            start = self.machine.time
+            self.machine.log.append(f"launch {launches}")
+            self.machine.time += launches * self.kernel + 70_000
+            ticks = launches * self.kernel + 2000
+            found.append(Reading(ticks, start, launches * self.kernels))
+        self.machine.log.append("wait")
+        return found

@@ -1,0 +1,181 @@
+"""The buffers of a case on a GPU whose memory is the host's."""
+
+import gc
+
+import host_memory_gpu
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from steelyard import BenchmarkError, Builder, inputs
+from steelyard.buffers import SMALL, ZONE, Buffers
+from steelyard.device_buffers import DeviceBuffers
+from steelyard_device import cuda
+from steelyard_device.cuda.device import KEPT
+
+DTYPES = ["bool", "int8", "int32", "int64", "float16", "float32", "float64"]
+
+
+@pytest.fixture
+def driver(monkeypatch):
+    """Give a GPU whose memory is the host's."""
+    yield host_memory_gpu.install(monkeypatch)
+    gc.collect()  # memory that the fake gave goes back to it
+
+
+def handles_of(shape=(4, 3), dtype="float32"):
+    """Return an input x, an inout u and an output y of one shape."""
+    b = Builder()
+    return tuple(
+        declare(shape, dtype, name=n)
+        for declare, n in ((b.input, "x"), (b.inout, "u"), (b.output, "y"))
+    )
+
+
+def buffers_of(shape=(4, 3), dtype="float32"):
+    """Allocate them."""
+    return DeviceBuffers(host_memory_gpu.CONTEXT, handles_of(shape, dtype), 3, {})
+
+
+@given(
+    shape=st.lists(st.integers(0, 5), max_size=3).map(tuple),
+    dtype=st.sampled_from(DTYPES),
+)
+def test_a_gpus_buffers_hold_what_a_hosts_do(shape, dtype):
+    """The same bits at first and restored, on the alignment of a pool; zones whole."""
+    with pytest.MonkeyPatch.context() as patch:
+        host_memory_gpu.install(patch)
+        here, there = Buffers(handles_of(shape, dtype), 3, {}), buffers_of(shape, dtype)
+        for _ in range(2):
+            for name in "xuy":
+                assert there.read(name).tobytes() == here.read(name).tobytes()
+                assert there.arrays[name].address % cuda.ALIGNMENT == 0
+            there.check_zones()
+            there.check_inputs()
+            there.arrays["u"].fill(0)
+            there.arrays["y"].fill(0)
+            there.restore()
+            there.poison()
+        handle = there.handles[1]
+        assert there.pristine(handle).tobytes() == here.pristine(handle).tobytes()
+        assert (there.nbytes, there.updates) == (here.nbytes, here.updates)
+        del there
+
+
+def test_memory_is_given_back_with_the_buffers(driver):
+    """All of it, copies that restore among it."""
+    buffers = buffers_of()
+    assert len(driver.memory) == 4
+    view = buffers.arrays["x"]
+    del buffers
+    gc.collect()
+    assert len(driver.memory) == 1  # what somebody holds a part of stays
+    del view
+    gc.collect()
+    assert not driver.memory
+
+
+def test_restoring_and_poisoning_wait_for_nothing(driver):
+    """They stand between a flush and a launch."""
+    buffers = buffers_of()
+    driver.calls.clear()
+    buffers.restore()
+    buffers.poison()
+    assert driver.calls
+    assert "wait" not in driver.calls
+
+
+@pytest.mark.parametrize("name", ["x", "u", "y"])
+@pytest.mark.parametrize(
+    ("offset", "said"),
+    [
+        (0, "1 bytes behind the end of"),
+        (ZONE - 1, f"{ZONE} bytes behind the end of"),
+        (-1, "1 bytes before the start of"),
+        (-ZONE, f"{ZONE} bytes before the start of"),
+    ],
+)
+@pytest.mark.parametrize("shape", [(4, 3), (), (0, 3)])
+def test_a_write_outside_a_buffer_is_seen_and_measured(
+    driver, name, shape, offset, said
+):
+    """Of a buffer of no bytes too; afterwards the zone is whole again."""
+    buffers = buffers_of(shape)
+    view = buffers.arrays[name]
+    at = offset if offset < 0 else view.nbytes + offset
+    view.owner.part(ZONE + at, (1,), np.uint8).fill(1)
+    with pytest.raises(BenchmarkError) as caught:
+        buffers.check_zones()
+    assert f"the work wrote up to {said} {name} {shape}" in str(caught.value)
+    buffers.check_zones()
+
+
+def test_a_changed_input_is_seen(driver):
+    """And what to declare instead."""
+    buffers = buffers_of()
+    buffers.arrays["x"].part(8, (1,), "float32").fill(0)
+    with pytest.raises(BenchmarkError, match=r"changed its input x; .* b\.inout"):
+        buffers.check_inputs()
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_an_output_that_was_left_alone_is_seen(driver, dtype):
+    """Again after it is poisoned on request."""
+    buffers = buffers_of((3, 50), dtype)
+    for _ in range(2):
+        with pytest.raises(BenchmarkError, match="wrote nothing to y"):
+            buffers.check_written("y")
+        buffers.arrays["y"].fill(1)
+        buffers.check_written("y")
+        buffers.poison()
+
+
+def test_copies_are_compared_by_value(driver):
+    """NaN is equal to NaN whatever its bits, and 0 to -0."""
+    buffers = buffers_of((3,))
+    buffers.arrays["u"].write(np.array([np.nan, 0, 1], np.float32))
+    copies = buffers.snapshot()
+    assert set(copies) == {"u", "y"}
+    buffers.arrays["u"].write(np.array([-np.nan, -0.0, 1], np.float32))
+    assert buffers.same_as(copies)
+    buffers.arrays["u"].write(np.array([np.nan, 0, 2], np.float32))
+    assert not buffers.same_as(copies)
+    assert buffers.same_as({"y": copies["y"]})
+
+
+@pytest.mark.parametrize(
+    "data",
+    [[], [0.0], [0.0, 0, 0, 1], [0.0, 0, 2, 1], [1.0] * 4, [np.nan] * 4, [1.0, 2, 3]],
+)
+def test_data_that_users_do_not_have_is_seen_as_on_the_host(driver, data):
+    """Of no elements and of one too."""
+    buffers = buffers_of((len(data),))
+    buffers.arrays["u"].write(np.array(data, np.float32))
+    assert buffers.collapsed("u") is inputs.collapsed(np.array(data, np.float32))
+
+
+def test_rows_are_read_and_a_scalar_has_none(driver):
+    """Only these."""
+    buffers = buffers_of((5, 2))
+    rows = np.array([4, 0])
+    assert np.array_equal(buffers.rows("x", rows), buffers.read("x")[rows])
+    assert buffers_of(()).rows("x", None).shape == ()
+
+
+def test_what_does_not_fit_is_named_before_it_is_asked_for(driver):
+    """What our pool keeps is as good as free."""
+    driver.free = SMALL
+    count = (SMALL + KEPT) // 4 + 1
+    with pytest.raises(BenchmarkError, match=r"they need 1\.\d+ GiB, .* are free"):
+        DeviceBuffers(
+            host_memory_gpu.CONTEXT, (Builder().output(count, name="y"),), 0, {}
+        )
+    assert not driver.memory
+
+
+def test_what_the_driver_refuses_is_named_too(driver):
+    """With what is needed and what is free."""
+    driver.refuses.add("alloc")
+    with pytest.raises(BenchmarkError, match="do not fit into memory: they need"):
+        buffers_of()

@@ -1,0 +1,174 @@
+import itertools
+from types import SimpleNamespace
+
+import pytest
+from fake_gpu import FakeClock, Machine
+
+from steelyard import device_steps, sampler
+from steelyard.device_scale import WINDOWS
+from steelyard.errors import BenchmarkError
+from steelyard.mode import parse
+from steelyard.settings import Settings
+from steelyard_device import cuda
+
+COLD, WARM = parse("kernel/cold"), parse("kernel/warm")
+
+
+class Rig:
+    """A prepared case and what weighs it, on a made-up GPU whose time is the host's."""
+
+    def __init__(self, monkeypatch, *clocks, updates=0, **facts):
+        self.machine = machine = Machine()
+        self.clocks = [FakeClock(machine, **how) for how in clocks or ({},)]
+        monkeypatch.setattr(device_steps, "perf_counter_ns", lambda: machine.time)
+        self.work = SimpleNamespace(launch=lambda _: machine.log.append("touch"))
+        self.scale = SimpleNamespace(
+            stamps=machine,
+            flush=machine.does("flush"),
+            clocks=lambda _: self.clocks,
+            release_lines=machine.does("release"),
+        )
+        self.scale.flush.nbytes = 1 << 27
+        self.prepared = SimpleNamespace(
+            buffers=SimpleNamespace(
+                restore=machine.does("restore"), poison=machine.does("poison")
+            ),
+            description=SimpleNamespace(handles_of=lambda _: "x" * updates),
+            check=lambda launches: machine.log.append(f"check {launches}"),
+            facts=lambda: facts,
+        )
+
+    def steps(self, mode):
+        """Return the steps of a trial, and how long a launch takes."""
+        return device_steps.steps_of(
+            self.prepared, self.work, mode, self.scale, self.clocks[0]
+        )
+
+    def queued(self, mode, settings):
+        """Sample; return what is told beside, and the samples."""
+        record = sampler.Record()
+        extra = device_steps.queued(
+            self.prepared, self.work, mode, self.scale, settings, record=record, seed=0
+        )
+        return extra, record.samples()
+
+
+def test_a_cold_window_is_one_launch_behind_a_flush(monkeypatch):
+    """And nothing warms it; lines that others pinned are let go of once."""
+    rig = Rig(monkeypatch)
+    steps, each = rig.steps(COLD)
+    assert (steps.launches, each) == (1, 3200)
+    rig.machine.log.clear()
+    steps.touch()
+    steps.settle()
+    assert rig.machine.log == ["flush"]
+    _, samples = rig.queued(COLD, Settings())
+    assert set(samples.launches) == {1}
+    assert rig.machine.log.count("release") == 1
+
+
+def test_a_warm_window_has_as_many_launches_as_its_clock_wants(monkeypatch):
+    """Behind one untimed launch, unless a launch is long; and nothing is flushed."""
+    rig = Rig(monkeypatch)
+    steps, _ = rig.steps(WARM)
+    assert steps.launches == 4
+    rig.machine.log.clear()
+    steps.touch()
+    assert rig.machine.log == ["touch"]
+    slow = Rig(monkeypatch, {"kernel": 2_000_000})
+    steps, _ = slow.steps(WARM)
+    slow.machine.log.clear()
+    steps.touch()
+    assert slow.machine.log == []
+    assert "flush" not in slow.machine.log
+
+
+@pytest.mark.parametrize("kernel", [600, 3_200, 50_000, 3_000_000, 400_000_000])
+def test_a_queue_lasts_a_few_milliseconds(monkeypatch, kernel):
+    """Of short kernels it has many windows, of a long one a single one."""
+    rig = Rig(monkeypatch, {"kernel": kernel})
+    steps, _ = rig.steps(COLD)
+    window = kernel + 72_000
+    assert 1 <= steps.windows <= WINDOWS
+    assert steps.windows == 1 or steps.windows * window <= device_steps.QUEUE
+    assert (steps.windows + 1) * window > device_steps.QUEUE
+    # A kernel of half a second is tried twice before it is sampled, not seven times.
+    tried = sum(windows for _, windows in rig.clocks[0].asked)
+    assert tried == (2 if kernel > device_steps.LONG else 2 + device_steps.PROBES)
+
+
+@pytest.mark.parametrize(("room", "kernels"), [(1, 1), (30, 1), (900, 300), (10, 4)])
+def test_no_queue_has_more_than_fits_behind_a_spin(monkeypatch, room, kernels):
+    """It would wait for the host, which waits for room in it."""
+    rig = Rig(monkeypatch, {"room": room, "kernels": kernels}, updates=2)
+    rig.queued(WARM, Settings())
+    for launches, windows in rig.clocks[0].asked:
+        assert windows == 1 or windows * launches * kernels <= room
+
+
+def test_work_that_waits_by_itself_has_windows_alone(monkeypatch):
+    """It would wait for the spin; and no clock that needs one checks it."""
+    rig = Rig(monkeypatch, {}, {}, synchronises=True)
+    extra, _ = rig.queued(COLD, Settings(precision=0.5))
+    assert {windows for _, windows in rig.clocks[0].asked} == {1}
+    assert rig.clocks[1].asked == []
+    assert "clocks" not in extra
+
+
+@pytest.mark.parametrize("which", ["auto", "all"])
+def test_other_clocks_read_the_same_case_in_turn(monkeypatch, which):
+    """A few windows check each trial; side by side they are as many as count."""
+    rig = Rig(monkeypatch, {}, {"kernel": 3300}, {"caches": ("warm",)})
+    rig.clocks[2].facts = rig.clocks[1].facts
+    extra, samples = rig.queued(COLD, Settings(precision=0.5, clock=which))
+    windows = device_steps.windows_beside(which)
+    assert rig.clocks[1].asked == [(1, windows)]
+    assert rig.clocks[2].asked == []
+    (read,) = extra["clocks"].values()
+    assert read["ticks"] == [5300] * windows
+    assert (read["launches"], read["offset"], read["quantum"]) == (1, 2000.0, 32.0)
+    assert extra["settled"]
+    assert extra["expired"] == 0
+    assert extra["kernels"] == 1
+    assert extra["l2_flush_bytes"] == 1 << 27
+    assert set(samples.per_launch()) == {5200}
+
+
+def test_a_clock_that_cannot_read_the_work_is_left_out_with_its_reason(monkeypatch):
+    """But for a lost GPU, which ends the trial."""
+    rig = Rig(monkeypatch, {}, {})
+
+    def refuse(*_):
+        raise BenchmarkError("it cannot be recorded")
+
+    rig.clocks[1].read = refuse
+    extra, _ = rig.queued(WARM, Settings(precision=0.5))
+    assert extra["clocks"] == {}
+    assert extra["clocks_left_out"] == {"fake": "it cannot be recorded"}
+
+    def lose(*_):
+        raise cuda.CUDAError("CUDA_ERROR_ILLEGAL_ADDRESS", "gone")
+
+    rig.clocks[1].read = lose
+    with pytest.raises(cuda.CUDAError, match="gone"):
+        rig.queued(WARM, Settings(precision=0.5))
+
+
+def test_a_clock_that_does_not_read_the_mode_says_so(monkeypatch):
+    """Before anything is launched."""
+    rig = Rig(monkeypatch, {"caches": ("warm",)})
+    with pytest.raises(
+        BenchmarkError, match="fake does not read kernels that are cold"
+    ):
+        rig.steps(COLD)
+    assert rig.machine.log == []
+
+
+def test_a_trial_ends_with_its_budget(monkeypatch):
+    """However wide its samples are."""
+    rig = Rig(monkeypatch, {"kernel": 1000})
+    time = itertools.count(step=10_000_000)
+    monkeypatch.setattr("steelyard.steps.perf_counter_ns", lambda: next(time))
+    extra, samples = rig.queued(COLD, Settings(precision=1e-9, budget=0.2))
+    assert not extra["settled"]
+    assert 3 <= len(samples) <= 20 + WINDOWS

@@ -1,0 +1,87 @@
+"""What is made of NVML's facts, and metering with a counter that moves in steps."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from steelyard import gpu_state
+from steelyard.settings import Settings
+
+
+@pytest.mark.parametrize(
+    ("processes", "found"),
+    [
+        ("unknown", "unknown"),
+        ([], "unknown"),
+        ([{"pid": 7, "bytes": 1}], []),
+        ([{"pid": 7, "bytes": 1}, {"pid": 8, "bytes": 2}], [{"pid": 8, "bytes": 2}]),
+        ([{"pid": 8, "bytes": 2}], "unknown"),
+    ],
+)
+def test_others_are_known_only_where_we_see_ourselves(processes, found):
+    """In a container the list may be empty, or have another numbering."""
+    assert gpu_state.others(processes, 7) == found
+
+
+class Meter:
+    """A GPU that draws constant power; its counter moves every 20 ms."""
+
+    def __init__(self, watts, launch_ns, step_ns=20_000_000):
+        self.time, self.watts = 0, watts
+        self.launch_ns, self.step_ns = launch_ns, step_ns
+
+    def submit(self, count):
+        """Run launches."""
+        self.time += count * self.launch_ns
+
+    def counter(self):
+        """Read millijoules; asking takes time too, in which the GPU goes on."""
+        steps = self.time // self.step_ns
+        return int(self.watts * steps * self.step_ns / 1e6)
+
+    def metered(self, count, seconds=0.5):
+        """Meter it."""
+        return gpu_state.metered(
+            lambda: self.submit(count),
+            self.counter,
+            lambda: self.time,
+            count,
+            seconds=seconds,
+        )
+
+
+@given(
+    watts=st.floats(50, 700),
+    launch_ns=st.integers(1_000, 5_000_000),
+)
+def test_power_and_energy_are_found_between_two_steps_of_the_counter(watts, launch_ns):
+    """Within the stretches by which the first and the last step are seen late."""
+    count = max(1, round(5e6 / launch_ns))
+    found = Meter(watts, launch_ns).metered(count)
+    assert found["watts"] == pytest.approx(watts, rel=0.03)
+    assert found["joules_per_launch"] == pytest.approx(
+        watts * launch_ns / 1e9, rel=0.03
+    )
+    assert 0.4 < found["seconds"] < 0.5
+
+
+def test_a_counter_that_stands_still_tells_nothing():
+    """Or moves only once."""
+    assert Meter(300, 1000, step_ns=10**12).metered(1000) is None
+    assert Meter(300, 1000, step_ns=400_000_000).metered(1000) is None
+
+
+def test_without_a_counter_there_is_no_energy():
+    """NVML may refuse it."""
+    ticks = iter(range(0, 10**9, 10**6))
+    found = gpu_state.metered(
+        lambda: None, lambda: "unknown", lambda: next(ticks), 1, seconds=0.1
+    )
+    assert found is None
+
+
+def test_energy_is_metered_where_it_is_asked_for_or_inputs_are_compared():
+    """It takes half a second a case."""
+    assert not gpu_state.wants_energy(Settings(), {"n": 1})
+    assert gpu_state.wants_energy(Settings(energy=True), {})
+    assert gpu_state.wants_energy(Settings(), {"inputs": "constant"})

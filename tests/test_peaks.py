@@ -1,0 +1,161 @@
+"""Shares of what a GPU was measured to do at most: pure, and kept in a file."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from steelyard import peak_measuring, peaks
+from steelyard.clocks import Reading
+from steelyard.errors import SteelyardError
+from steelyard.trial import ClockFacts
+
+TABLE = {
+    "method": peaks.METHOD,
+    "copy": {
+        "warm": {"65536": 1000.0, "131072": 1200.0, "1048576": 2000.0},
+        "cold": {"65536": 1500.0, "1048576": 4000.0},
+    },
+    "rates": {"float16": {"fma": 1e14, "tensor": 8e14}, "float32": {"fma": 6e13}},
+}
+
+
+def share(nanoseconds, **of):
+    """Return the share of a launch of so many nanoseconds."""
+    return peaks.nearest(TABLE, nanoseconds, cache="warm", **of).share
+
+
+@pytest.mark.parametrize(
+    ("nbytes", "expected"),
+    [
+        (1, 1000.0),
+        (65536, 1000.0),
+        (131072, 1200.0),
+        (1048576, 2000.0),
+        (2097152, 4000.0),
+    ],
+)
+def test_a_copy_as_fast_as_the_best_is_all_of_the_peak(nbytes, expected):
+    """Below the least size time stays, above the largest the rate does."""
+    assert share(expected, nbytes=nbytes) == pytest.approx(1)
+    assert share(2 * expected, nbytes=nbytes) == pytest.approx(0.5)
+
+
+@given(st.integers(1, 1 << 24), st.integers(1, 1 << 24))
+def test_more_bytes_never_have_a_shorter_best_time(one, other):
+    """Between two sizes the time of the best copy rises."""
+    less, more = sorted((one, other))
+    assert share(1e4, nbytes=less) <= share(1e4, nbytes=more) * (1 + 1e-12)
+
+
+def test_cold_launches_are_held_against_cold_copies():
+    """At the same bytes they have more time."""
+    cold = peaks.nearest(TABLE, 4000.0, cache="cold", nbytes=1 << 20)
+    assert cold == peaks.Peak(1.0, "copy")
+
+
+def test_the_bound_is_the_one_that_is_nearest():
+    """Operations of a dtype are held against its fastest units."""
+    matmul = peaks.nearest(
+        TABLE, 1e6, cache="warm", nbytes=65536, operations=4e11, dtype="float16"
+    )
+    assert matmul == peaks.Peak(0.5, "float16 tensor")
+    copying = peaks.nearest(
+        TABLE, 1000.0, cache="warm", nbytes=65536, operations=10, dtype="float16"
+    )
+    assert copying.bound == "copy"
+
+
+@pytest.mark.parametrize(
+    ("table", "nanoseconds", "of"),
+    [
+        ({}, 1.0, {"nbytes": 8}),
+        (TABLE, 0.0, {"nbytes": 8}),
+        (TABLE, float("nan"), {"nbytes": 8}),
+        (TABLE, 1.0, {}),
+        (TABLE, 1.0, {"operations": 8, "dtype": "int4"}),
+        ({"problem": "no clock"}, 1.0, {"nbytes": 8}),
+    ],
+)
+def test_where_nothing_is_known_there_is_no_share(table, nanoseconds, of):
+    """It is absent, never a guess."""
+    assert peaks.nearest(table, nanoseconds, cache="warm", **of) is None
+
+
+def test_a_table_is_kept_by_gpu_and_driver(tmp_path):
+    """What was written is read; a driver of another number has a file of its own."""
+    place = tmp_path / "deep" / "a.json"
+    assert peaks.kept(place) is None
+    peaks.keep(place, TABLE)
+    assert peaks.kept(place) == TABLE
+    assert [file.name for file in place.parent.iterdir()] == ["a.json"]
+    assert peaks.path("GPU-1", "580.1") != peaks.path("GPU-1", "580.2")
+    assert peaks.path("GPU-1", "580.1") != peaks.path("GPU-2", "580.1")
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", '{"method": 0}', '{"method": 1}'])
+def test_a_damaged_or_older_table_is_measured_again(tmp_path, text):
+    """It counts as none."""
+    place = tmp_path / "a.json"
+    place.write_text(text)
+    assert peaks.kept(place) is None
+
+
+def test_where_nothing_can_be_written_a_table_is_not_kept(tmp_path):
+    """The run has it all the same."""
+    (tmp_path / "file").write_text("")
+    peaks.keep(tmp_path / "file" / "a.json", TABLE)
+    assert peaks.kept(tmp_path / "file" / "a.json") is None
+
+
+class Clock:
+    """Reads kernels of known nanoseconds, some windows at a time, with an offset."""
+
+    facts = ClockFacts("fake", 1, 1.0, (), offset=500.0)
+
+    def __init__(self, times):
+        self.times, self.queues = iter(times), []
+
+    def capacity(self, launches):
+        """Three windows fit."""
+        return 3 // launches
+
+    def read(self, work, launches, windows, ahead):
+        """Read a queue."""
+        self.queues.append(windows)
+        for window in range(windows):
+            ahead(window)
+        return [Reading(next(self.times) + 500, 0, launches) for _ in range(windows)]
+
+
+class Work:
+    """Counts launches."""
+
+    def __init__(self):
+        self.launched = 0
+
+    def launch(self, count):
+        """Launch."""
+        self.launched += count
+
+
+def test_a_peak_is_read_without_the_offset_in_queues_that_fit():
+    """The median of all windows; a warm one has a launch before it."""
+    clock, work = Clock([100, 120, 110, 90, 400, 105, 115]), Work()
+    assert peak_measuring.read(clock, work, 7, None) == 110
+    assert clock.queues == [3, 3, 1]
+    assert work.launched == 7
+
+
+def test_a_cold_peak_is_read_behind_a_flush():
+    """And nothing of the work comes before it."""
+    flushes = []
+    work = Work()
+    peak_measuring.read(Clock([1, 2]), work, 2, lambda: flushes.append(1))
+    assert (len(flushes), work.launched) == (2, 0)
+
+
+def test_peaks_that_cannot_be_measured_are_a_sentence():
+    """Here there is no GPU: the process that measures says so."""
+    pytest.importorskip("cuda.bindings.driver", reason="needs the cuda extra")
+    with pytest.raises(SteelyardError, match="peaks of GPU 99 could not be measured"):
+        peak_measuring.in_its_process(99)
