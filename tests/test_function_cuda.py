@@ -158,6 +158,15 @@ def test_a_cold_build_forgets_what_was_packed(driver, triad):
     assert len(driver.launched()) == 2
 
 
+def test_another_shape_makes_nothing_forgotten(driver, triad):
+    """Only a build that replaces one does."""
+    triad(view(), view(), out=view(0x3000))
+    a, out = view(0x1000), view(0x3000)
+    triad(a, a, out=out)
+    triad(view(count=7), view(count=7), out=view(0x3000, 7))
+    assert len(triad._known) == 1
+
+
 def test_scalars_without_a_default_are_asked_for_in_every_call(driver):
     """Also of arrays that are remembered."""
 

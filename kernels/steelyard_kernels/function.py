@@ -118,12 +118,12 @@ class KernelFunction:
             levels=levels,
         )
         with span("remember"):  # and forget the last, which unloads its code
-            self._builds.pop(key, None)
+            before = self._builds.pop(key, None)
+            if before is not None and self._calls is not None:
+                self._calls.forget()
             if isinstance(built, Built) or built.lasting:
                 self._builds[key] = built
             self._conventions.pop(key, None)
-            if self._calls is not None:
-                self._calls.forget()
         return built
 
     def for_target(
