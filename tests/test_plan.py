@@ -30,13 +30,6 @@ def fails(b, n):
     return b.launch(1 // n)
 
 
-@benchmark(n=[1, 2, 3])
-def far(b, n):
-    """Stand for a case on a GPU."""
-    b.on("cuda")
-    return b.launch(print, n)
-
-
 CASES = [*triad.cases(), *copy.cases()]
 
 
@@ -96,17 +89,3 @@ def test_nothing_planned_is_no_turns():
     """No cases or no blocks."""
     assert plan([], MODES, 3, 0) == ()
     assert plan(CASES, MODES, 0, 0) == ()
-
-
-@given(st.integers(0, 2**32))
-def test_calls_of_a_gpu_stand_before_its_kernels(seed):
-    """What records kernels makes each later call of its process slower."""
-    modes = [parse("kernel/cold"), parse("latency/warm"), parse("per_launch/warm/8")]
-    turns = plan([*far.cases(), *fails.cases(), *triad.cases()], modes, 2, seed)
-    for block in (0, 1):
-        order = [
-            turn.mode.quantity != "kernel"
-            for turn in turns
-            if turn.block == block and turn.case.benchmark.name == "far"
-        ]
-        assert order == sorted(order, reverse=True)

@@ -9,8 +9,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from steelyard.benchmark import Case
-from steelyard.errors import BenchmarkError
-from steelyard.handles import CUDA
 from steelyard.mode import Mode
 
 
@@ -31,29 +29,18 @@ def plan(
 
     Within a block the order is random, but cases that differ only in ``impl`` stand
     next to each other: their ratio is what people read, and the machine drifts.
-    ``modes`` replaces what the cases ask for. Calls of a GPU stand first: once CUPTI has
-    recorded kernels in a process, each launch costs the host a third more.
+    ``modes`` replaces what the cases ask for.
     """
     shuffle = random.Random(seed)  # noqa: S311 # an order, not a secret
     families = _families(cases, modes)
     turns: list[Turn] = []
     for block in range(blocks):
         shuffle.shuffle(families)
-        families.sort(key=lambda family: not _calls_a_gpu(*family[0]))
         for family in families:
             shuffle.shuffle(family)
             for case, mode in family:
                 turns.append(Turn(len(turns), block, case, mode))
     return tuple(turns)
-
-
-def _calls_a_gpu(case: Case, mode: Mode) -> bool:
-    if mode.quantity not in {"per_launch", "latency"}:
-        return False
-    try:
-        return case.describe().device == CUDA
-    except BenchmarkError:  # weighing it will say why
-        return False
 
 
 def _families(

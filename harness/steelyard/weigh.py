@@ -227,7 +227,7 @@ def _ledger(taken: _Weighing) -> dict[str, float]:
     )
     allocated = taken.mode.flavour == "allocated"
     if isinstance(weighed, work.DeviceWork):
-        # CUPTI's hooks would make all later calls of this process slower.
+        # CUPTI would hook into the calls that are measured beside it.
         clock, *_ = taken.scale.on(weighed.context).clocks("events")
         parts = device_ledger.parts(
             described, buffers, weighed, clock, allocated=allocated
