@@ -54,8 +54,6 @@ class Calibration:
 
     tick: float
     """Of an event."""
-    timer_tick: float
-    """Of a kernel's own timer."""
     empty: tuple[int, ...]
     """Event pairs round nothing."""
     kernel: float
@@ -77,11 +75,15 @@ def calibrated(context: cuda.Context) -> Calibration:
     full = _queue(context, delay, delay.launch)
     return Calibration(
         tick=common_tick([*empty, *full]),
-        timer_tick=common_tick(inside),
         empty=tuple(map(round, empty)),
         kernel=kernel,
         pair=middle(full) - kernel,
     )
+
+
+def delays(context: cuda.Context) -> list[cuda.Delay]:
+    """Return delays of eight lengths, whose times show a clock's tick."""
+    return [cuda.Delay(context, STEPS * length) for length in range(1, 9)]
 
 
 @functools.cache

@@ -36,7 +36,7 @@ class CuptiClock:
     def facts(self) -> ClockFacts:
         """Its floor is a null kernel; its tick is that of delays of many lengths."""
         null = cuda.null(self._context)
-        delays = [cuda.Delay(self._context, calibration.STEPS * n) for n in range(1, 9)]
+        delays = calibration.delays(self._context)
         launches = [*[null.launch] * FLOOR, *[each.launch for each in delays] * 4]
         found = self._record(lambda _: None, launches)
         times = [_busy(acts) for acts in found]

@@ -1,0 +1,130 @@
+import io
+import math
+
+import pytest
+import trials
+from rich.console import Console
+
+from steelyard import agreement
+from steelyard.report import clocks_table, rows
+from steelyard.stats import Estimate
+from steelyard.trial import ClockFacts
+
+
+def near(value, half=10.0):
+    """Return an estimate with this half of an interval."""
+    return Estimate(value, value - half, value + half)
+
+
+def weighed(clocks, block=0, **changes):
+    """Return a trial that CUPTI read 3200 ns of, and others what the test says."""
+    read = {
+        name: {
+            "ticks": ticks,
+            "launches": 1,
+            "quantum": 32.0,
+            "offset": offset,
+            "uncertainty": 150.0,
+            "drift": 1e-3,
+        }
+        for name, (ticks, offset) in clocks.items()
+    }
+    return trials.trial(
+        "copy[n=1]",
+        samples=trials.samples([3200] * 40),
+        clock=ClockFacts("cupti", 1, 32.0, ()),
+        block=block,
+        extra={"clocks": read, **changes},
+    )
+
+
+@pytest.mark.parametrize(
+    ("less", "more", "kernels", "cause"),
+    [
+        ("cupti", "events", 1, agreement.LAUNCH),
+        ("events", "cupti", 1, agreement.RECORDED),
+        ("cupti", "events", 3, agreement.MANY),
+        ("cupti", "graph", 2, agreement.MANY),
+        ("cupti", "graph", 1, agreement.NODES),
+        ("events", "graph", 3, agreement.NODES),
+        ("globaltimer", "cupti", 1, agreement.BUILD),
+    ],
+)
+def test_clocks_whose_intervals_do_not_meet_are_named_with_the_likely_cause(
+    less, more, kernels, cause
+):
+    """Whichever way round they are given."""
+    for order in ((less, more), (more, less)):
+        values = {less: near(3200.0), more: near(3600.0)}
+        (said,) = agreement.disagree({name: values[name] for name in order}, kernels)
+        assert said.startswith(f"{more} reads 400.0 ns more than {less}")
+        assert "leave 380.0 ns of it" in said
+        assert said.endswith(f"{cause}.")
+
+
+def test_intervals_that_touch_agree():
+    """And one clock always does with itself; NaN is not called a difference of clocks."""
+    assert not agreement.disagree({"cupti": near(3200.0), "events": near(3220.0)})
+    assert not agreement.disagree({"cupti": near(3200.0)})
+    assert not agreement.disagree({})
+    assert not agreement.disagree({"cupti": near(math.nan), "events": near(3220.0)})
+
+
+def test_every_pair_that_disagrees_is_told():
+    """Three clocks, each by itself."""
+    values = {"cupti": near(1000.0), "events": near(2000.0), "graph": near(3000.0)}
+    assert len(agreement.disagree(values)) == 3
+
+
+def test_each_clock_is_read_with_its_own_offset():
+    """The trial's own comes first."""
+    trial = weighed({"events": ([6100] * 9, 2900.0), "graph": ([3260] * 9, 60.0)})
+    found = agreement.readings(trial)
+    assert list(found) == ["cupti", "events", "graph"]
+    assert {estimate.value for estimate in found.values()} == {3200.0}
+    assert found["events"].systematic == pytest.approx(150.0 + 3.2)
+    assert not agreement.disagree(found)
+
+
+def test_a_trial_of_one_clock_has_one_reading():
+    """Also where another one read nothing."""
+    assert list(agreement.readings(weighed({}))) == ["cupti"]
+    assert list(agreement.readings(weighed({"events": ([], 0.0)}))) == ["cupti"]
+    assert list(agreement.readings(trials.trial())) == ["perf_counter_ns"]
+
+
+def shown(made):
+    """Return the page as a terminal shows it."""
+    console = Console(width=160, record=True, file=io.StringIO())
+    for part in clocks_table.page(rows.rows(made)):
+        console.print(part)
+    return console.export_text()
+
+
+def test_the_table_has_a_line_for_each_clock_with_the_parts_of_its_bar():
+    """And a sentence for those that disagree."""
+    clocks = {"events": ([6600] * 9, 2900.0), "graph": ([3260] * 9, 60.0)}
+    page = shown([weighed(clocks, block) for block in range(3)])
+    lines = [line.split() for line in page.splitlines()]
+    words = [line for line in lines if "us" in line]
+    assert [line[-12:-10] for line in words[:3]] == [
+        ["3.200", "us"],
+        ["3.700", "us"],
+        ["3.200", "us"],
+    ]
+    assert "copy[n=1] kernel/warm: events reads 500.0 ns more than cupti" in page
+    assert all(part in page for part in clocks_table.PARTS)
+
+
+def test_blocks_that_another_clock_did_not_read_are_left_out_of_its_line():
+    """It read the second one only."""
+    made = [weighed({}), weighed({"events": ([6100] * 9, 2900.0)}, block=1)]
+    (row,) = rows.rows(made)
+    found = clocks_table.by_clock(row)
+    assert [len(each) for each in found.values()] == [2, 1]
+
+
+def test_rows_of_one_clock_make_no_table():
+    """Nor does nothing."""
+    assert shown([trials.trial()]) == ""
+    assert shown([]) == ""
