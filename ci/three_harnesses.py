@@ -277,15 +277,20 @@ def table(answers: Mapping[str, Answer]) -> list[dict[str, Any]]:
         for cache in CACHES:
             row: dict[str, Any] = {"kernel": shown, "caches": cache}
             for who, answer in answers.items():
-                row[f"{who}, us"] = answer.times.get(name, {}).get(cache)
+                row[f"{who}, us"] = _rounded(answer.times.get(name, {}).get(cache))
                 if answer.half_widths:
-                    row[f"{who}, ±"] = answer.half_widths.get(name, {}).get(cache)
+                    width = answer.half_widths.get(name, {}).get(cache)
+                    row[f"{who}, ±"] = _rounded(width)
             found.append(row)
-    spent = {f"{who}, us": one.seconds / len(NAMES) for who, one in answers.items()}
-    return [
-        *found,
-        {"kernel": "seconds a kernel, everything in", "caches": "", **spent},
-    ]
+    last: dict[str, Any] = {"kernel": "seconds a kernel, everything in", "caches": ""}
+    for who, answer in answers.items():
+        last[f"{who}, us"] = _rounded(answer.seconds / len(NAMES))
+    return [*found, last]
+
+
+def _rounded(value: float | None) -> float | None:
+    """Keep a nanosecond of microseconds."""
+    return None if value is None else round(value, 3)
 
 
 def versions() -> dict[str, str]:

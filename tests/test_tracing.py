@@ -4,11 +4,13 @@ import json
 from contextlib import contextmanager
 
 import pytest
+from click.testing import CliRunner
 from fakes import FakeClock, case_of
 from hypothesis import given
 from hypothesis import strategies as st
 
-from steelyard import mode, perfetto, tracing
+from steelyard import lock, mode, perfetto, tracing
+from steelyard.cli import main
 from steelyard.discovery import discover
 from steelyard.errors import SteelyardError
 from steelyard.perfetto import HOST, Recording, Span, Work
@@ -183,13 +185,20 @@ def test_device_work_lies_on_the_hosts_time_axis(monkeypatch):
     assert len(check(perfetto.document([recording], {}))) == 5
 
 
+PLAIN = """
+from steelyard import benchmark
+
+@benchmark
+def plain(b):
+    x = b.input(10)
+    return b.launch(print, x)
+"""
+
+
 def written(tmp_path, *modes):
     """Trace a plain callable on the CPU; return the document and what was said."""
     file = tmp_path / "plain.py"
-    file.write_text(
-        "from steelyard import benchmark\n\n@benchmark\ndef plain(b):\n"
-        "    x = b.input(10)\n    return b.launch(print, x)\n"
-    )
+    file.write_text(PLAIN)
     (case,) = (one.cases()[0] for one in discover([str(file)]))
     place, said = tmp_path / "trace.json", []
     how = Settings(flush_bytes=1 << 20)
@@ -239,3 +248,18 @@ def test_a_place_that_cannot_be_written_is_one_sentence(tmp_path):
     """After all the work; the sentence names the file."""
     with pytest.raises(SteelyardError, match="--trace"):
         tracing._write(tmp_path / "no" / "trace.json", "{}")
+
+
+def test_a_run_writes_the_trace_beside_its_results(tmp_path, monkeypatch):
+    """One command does both; nothing of the trace is in what it prints as results."""
+    monkeypatch.setattr(lock, "default_path", lambda: tmp_path / "lock")
+    file, place = tmp_path / "plain.py", tmp_path / "trace.json"
+    file.write_text(PLAIN)
+    line = ["run", str(file), "--mode", "kernel/warm", "--blocks", "1"]
+    line += ["--store", str(tmp_path / "runs.db"), "--budget", "1"]
+    done = CliRunner().invoke(main, [*line, "--trace", str(place), "--profile", "ncu"])
+    assert done.exit_code == 0, done.output
+    check(json.loads(place.read_text()))
+    assert f"{place} has 1 traces" in done.stderr
+    assert "no chosen case runs on a GPU" in done.stderr
+    assert "--trace:" not in done.stdout

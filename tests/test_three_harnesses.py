@@ -1,0 +1,74 @@
+"""The table of three harnesses, where no GPU and none of the others is needed."""
+
+import importlib
+import sys
+
+import pytest
+from test_readme import ROOT
+
+
+@pytest.fixture
+def script(monkeypatch):
+    """Return the script as a module."""
+    monkeypatch.syspath_prepend(str(ROOT / "ci"))
+    return importlib.import_module("three_harnesses")
+
+
+def test_a_harness_that_failed_leaves_its_column_empty(script):
+    """The others' figures stand, and nothing is made up for it."""
+    times = {name: {"cold": 2.00049, "warm": 1.0} for name in script.NAMES}
+    answers = {
+        "truth": script.Answer(times, {}, 3.0),
+        "ours": script.Answer(times, times, 30.0),
+        "theirs": script.Answer({}, {}, 1.5, "theirs: not here"),
+    }
+    rows = script.table(answers)
+    assert [(row["kernel"], row["caches"]) for row in rows[:2]] == [
+        ("add, 64 float32", "cold"),
+        ("add, 64 float32", "warm"),
+    ]
+    assert rows[0] == {
+        "kernel": "add, 64 float32",
+        "caches": "cold",
+        "truth, us": 2.0,
+        "ours, us": 2.0,
+        "ours, ±": 2.0,
+        "theirs, us": None,
+    }
+    assert rows[-1]["ours, us"] == 10.0
+    assert len(rows) == 2 * len(script.NAMES) + 1
+
+
+def test_nvbenchs_summaries_are_seconds_as_text(script):
+    """Its JSON says numbers as strings; cold is one launch, batch many."""
+    state = {
+        "summaries": [
+            {"tag": "nv/cold/time/gpu/mean", "data": [{"value": "6.5e-06"}]},
+            {"tag": "nv/cold/walltime", "data": [{"value": "4.0"}]},
+            {"tag": "nv/batch/time/gpu/mean", "data": [{"value": "2.25e-05"}]},
+        ]
+    }
+    assert script._of_nvbench(state) == {
+        "cold": pytest.approx(6.5),
+        "warm": pytest.approx(22.5),
+    }
+
+
+def test_a_part_that_cannot_run_is_a_note(script, monkeypatch):
+    """As where triton, nvbench or a GPU is missing: the sentence says whose."""
+    monkeypatch.setattr(script, "__file__", str(ROOT / "ci" / "no such script.py"))
+    answer = script.asked("nvbench")
+    assert answer.times == {}
+    assert answer.note.startswith("nvbench: ")
+    assert answer.seconds > 0
+
+
+def test_each_kernel_of_the_table_is_a_case_on_a_gpu():
+    """Steelyard weighs the very calls that the others are handed."""
+    from steelyard.discovery import discover
+
+    file = ROOT / "ci" / "three_harnesses.py"
+    cases = [one.cases()[0] for one in discover([str(file)])]
+    assert all(case.describe().device == "cuda" for case in cases)
+    module = sys.modules[cases[0].benchmark.function.__module__]
+    assert {case.id for case in cases} == module.NAMES.keys()
