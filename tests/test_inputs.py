@@ -83,7 +83,7 @@ def in_one_go(handle, seed):
     return (np.exp(normal) if dist == "lognormal" else normal).astype(dtype)
 
 
-@pytest.mark.parametrize("size", [1, 31, CHUNK + 1, 8 * CHUNK - 1, 17 * CHUNK + 3])
+@pytest.mark.parametrize("size", [1, 31, CHUNK + 1, 4 * CHUNK - 1, 5 * CHUNK + 3])
 @pytest.mark.parametrize(
     ("dtype", "dist"),
     [

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import zipfile
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -45,13 +46,14 @@ def keep(path: Path, rows: Sequence[Rows]) -> None:
             np.savez(file, allow_pickle=False, **arrays)
         aside.replace(path)
     except OSError:
-        aside.unlink(missing_ok=True)
+        with suppress(OSError):
+            aside.unlink(missing_ok=True)
 
 
 def kept(path: Path, shapes: Sequence[tuple[int, ...]]) -> tuple[Rows, ...] | None:
     """Return rows of results of these shapes; None if they are not whole."""
     try:
-        with np.load(path, allow_pickle=False) as stored:
+        with path.open("rb") as file, np.load(file, allow_pickle=False) as stored:
             rows = tuple(
                 Rows(stored[f"indices{n}"], stored[f"wanted{n}"])
                 for n in range(len(shapes))

@@ -26,8 +26,9 @@ ULPS: Final = 8
 """Default tolerance in units of the output dtype's epsilon, of each expected value and of
 the root mean square of all: a result near zero carries the error of its summands."""
 
-CHUNK: Final = 1 << 15
-"""Elements compared at a time: their temporaries stay in a private cache."""
+CHUNK: Final = 1 << 17
+"""Elements that a thread compares at a time: their temporaries stay in a private cache,
+and the kept rows are too few for a second thread."""
 
 ROWS: Final = 64
 """Rows kept at least of each expected result, for outputs of timed launches."""

@@ -75,6 +75,10 @@ class Cubin:
         made.arguments = given
         return made
 
+    def __call__(self, *args: Any, out: Any = None) -> None:
+        """Launch it once, as a program that keeps nothing does."""
+        self.bind(*args, out=out).launch()
+
     def _code(self) -> bytes:
         if isinstance(self.source, bytes):
             return self.source

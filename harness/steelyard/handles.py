@@ -183,7 +183,7 @@ class Builder:
 
     def launch(
         self,
-        target: Any,
+        target: Callable[..., Any],
         /,
         *args: Any,
         out: Handle | tuple[Handle, ...] | None = None,
@@ -199,7 +199,7 @@ class Builder:
         Raises:
             BenchmarkError: ``target`` cannot be called, or ``as_`` is not known.
         """
-        if not callable(target) and not hasattr(target, "bind"):
+        if not callable(target):
             raise BenchmarkError(
                 f"launch got {target!r}, which cannot be called. Pass a function or "
                 "a kernel first, then its handles."

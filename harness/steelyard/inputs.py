@@ -25,9 +25,13 @@ Array = NDArray[Any]
 
 Key = NDArray[np.uint64]
 
-CHUNK: Final = 1 << 15
-"""Elements transformed at a time, a multiple of the eight that one count of the
-generator gives: their temporaries stay in a private cache."""
+CHUNK: Final = 1 << 17
+"""Elements that a thread draws at a time, a multiple of the eight that one count of the
+generator gives: so many that threads seldom wait for each other between NumPy's calls,
+so few that their temporaries stay in a private cache."""
+
+MOST: Final = 2**64 - 1
+"""The largest word."""
 
 FEWEST: Final = 2
 """Elements of which something can be said at all."""
@@ -144,7 +148,9 @@ def _key(handle: Handle, seed: int) -> Key:
 
 def _words(key: Key, first: int, count: int) -> NDArray[np.uint64]:
     """Return 64-bit words of a stream from the ``first`` on, a multiple of four."""
-    return np.random.Philox(key=key, counter=first // 4).random_raw(count)
+    stream = np.random.Generator(np.random.Philox(key=key, counter=first // 4))
+    # As random_raw gives them, which would keep other threads waiting.
+    return stream.integers(0, MOST, count, np.uint64, endpoint=True)
 
 
 def _uniform(key: Key, first: int, count: int, dtype: np.dtype[Any]) -> Array:

@@ -54,12 +54,14 @@ def _given_back(address: int, lent: dict[int, Any] = _LENT) -> None:
     lent.pop(address, None)
 
 
-_is_ours = ctypes.pythonapi.PyCapsule_IsValid
-_is_ours.argtypes = (ctypes.c_void_p, ctypes.c_char_p)
-_pointer = ctypes.pythonapi.PyCapsule_GetPointer
-_pointer.argtypes, _pointer.restype = (
-    (ctypes.c_void_p, ctypes.c_char_p),
-    ctypes.c_void_p,
+def _python(name: str, result: Any, *arguments: Any) -> Any:
+    """Return a function of Python's own; ctypes shares its attributes with others."""
+    return ctypes.PYFUNCTYPE(result, *arguments)((name, ctypes.pythonapi))
+
+
+_is_ours = _python("PyCapsule_IsValid", ctypes.c_int, ctypes.c_void_p, ctypes.c_char_p)
+_pointer = _python(
+    "PyCapsule_GetPointer", ctypes.c_void_p, ctypes.c_void_p, ctypes.c_char_p
 )
 
 
@@ -78,11 +80,11 @@ def _dropped(
 _GIVEN_BACK: Final = _DELETER(_given_back)
 _DROPPED: Final = _DELETER(_dropped)
 for _callback in (_GIVEN_BACK, _DROPPED):  # tensors may outlive the modules' names
-    ctypes.pythonapi.Py_IncRef(ctypes.py_object(_callback))
+    _python("Py_IncRef", None, ctypes.py_object)(_callback)
 
-_new_capsule = ctypes.pythonapi.PyCapsule_New
-_new_capsule.argtypes = (ctypes.c_void_p, ctypes.c_char_p, _DELETER)
-_new_capsule.restype = ctypes.py_object
+_new_capsule = _python(
+    "PyCapsule_New", ctypes.py_object, ctypes.c_void_p, ctypes.c_char_p, _DELETER
+)
 
 
 def capsule(
