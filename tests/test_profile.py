@@ -187,7 +187,7 @@ def test_the_answer_is_found_among_what_the_work_prints(ncu):
 def test_a_hanging_program_is_ended_with_what_it_started():
     """Its own child holds the pipe, and is ended too."""
     slow = "import subprocess, sys; subprocess.run(['sleep', '60'])"
-    with pytest.raises(Exception, match="was ended after"):
+    with pytest.raises(Exception, match="and was ended"):
         stage.run([sys.executable, "-c", slow], 0.2)
 
 

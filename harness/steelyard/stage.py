@@ -96,7 +96,7 @@ def run(command: Sequence[str], seconds: float) -> Said:
             if not isinstance(error, subprocess.TimeoutExpired):
                 raise
             raise SteelyardError(
-                f"{command[0]} was ended after {seconds:g} s of silence; raise "
+                f"{command[0]} was not done within {seconds:g} s and was ended; raise "
                 "--timeout."
             ) from None
     return Said(process.returncode, output, errors)
