@@ -9,7 +9,7 @@ import ctypes
 import os
 import signal
 import sys
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from dataclasses import asdict
 from multiprocessing.connection import Connection
 from typing import Final
@@ -30,7 +30,8 @@ from steelyard_device import cuda
 from steelyard_device.errors import DeviceError
 
 MEMORY_SHARE: Final = 4
-"""Prepared cases may fill one part in this many of the memory that is free at start."""
+"""Prepared cases may fill one part in this many of the memory that is free at start, or
+of all that a GPU has."""
 
 _PR_SET_PDEATHSIG: Final = 1
 
@@ -64,7 +65,7 @@ class Bench:
         if name not in self._kept:
             self._kept[name] = PreparedCase(turn.case, settings)
         self._kept.move_to_end(name)
-        while len(self._kept) > 1 and self._held() > self._room:
+        while len(self._kept) > 1 and self._crowded():
             self._kept.popitem(last=False)
         return self._kept[name]
 
@@ -82,9 +83,15 @@ class Bench:
             return isinstance(error, cuda.CUDAError) and error.lost
         return False
 
-    def _held(self) -> int:
-        # An in-place argument is kept twice, so count everything twice.
-        return sum(2 * case.buffers.nbytes for case in self._kept.values())
+    def _crowded(self) -> bool:
+        held: Counter[cuda.Context | None] = Counter()
+        for case in self._kept.values():
+            # An in-place argument is kept twice, so count everything twice.
+            held[case.buffers.context] += 2 * case.buffers.nbytes
+        return any(
+            nbytes > (gpu.device.memory_bytes // MEMORY_SHARE if gpu else self._room)
+            for gpu, nbytes in held.items()
+        )
 
 
 def _failed(turn: Turn, sentence: str) -> Trial:
