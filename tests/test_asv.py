@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from steelyard import asv
+from steelyard import asv, gpu
 from steelyard.errors import BenchmarkError
+from steelyard_device.cuda import Device
 
 ROOT = Path(__file__).parent.parent
 
@@ -40,6 +41,17 @@ def broken(b):
     b.check(lambda x: x, x)
     b.mode("kernel/warm")
     return b.launch(lambda x, out: out.fill(7), x, out=y)
+"""
+
+ON_GPU = """
+from steelyard import benchmark
+
+@benchmark(device=["cpu", "cuda"])
+def where(b, device):
+    b.on(device)
+    x = b.input(10)
+    y = b.output(10)
+    return b.launch(print, x, y)
 """
 
 ADAPTER = """
@@ -154,3 +166,15 @@ def test_a_point_that_was_not_weighed_is_an_error_and_never_a_number():
         dispatch.track_seconds(weighed, *point)
     with pytest.raises(BenchmarkError, match="was not weighed in latency/warm"):
         dispatch.track_seconds({}, *point)
+
+
+def test_points_of_a_gpu_are_skipped_where_there_is_none(tmp_path, monkeypatch):
+    """They have no number and did not fail: asv writes n/a."""
+    (tmp_path / "onboard.py").write_text(ON_GPU)
+    monkeypatch.setattr(gpu, "_seen", lambda: ((), "no driver here."))
+    family = asv.families(str(tmp_path / "asv_suite.py"))["where"]
+    assert family.params == [["cpu", "cuda"], ["kernel/cold", "kernel/warm"]]
+    assert family.skip_params == [("cuda", "kernel/cold"), ("cuda", "kernel/warm")]
+    device = Device(0, "a GPU", "GPU-0", "sm_90a", 132, 60 << 20, 1 << 30)
+    monkeypatch.setattr(gpu, "_seen", lambda: ((device,), ""))
+    assert asv.families(str(tmp_path / "asv_suite.py"))["where"].skip_params == []

@@ -13,11 +13,12 @@ import pytest
 import trials
 from click.testing import CliRunner
 
-from steelyard import lazy, lock, runner
+from steelyard import gpu, lazy, lock, peak_measuring, peaks, runner
 from steelyard.cli import main
-from steelyard.errors import StoreError
+from steelyard.errors import SteelyardError, StoreError
 from steelyard.lazy import BUG, INTERRUPTED
 from steelyard.store import Store
+from steelyard_device.cuda import Device
 
 SUITE = '''
 import numpy as np
@@ -567,3 +568,85 @@ def test_a_real_run_end_to_end(tmp_path):
     assert by_case["fails[bad=False]"]["doubts"].count("unchecked") == 1
     assert "ValueError: not today (broken.py:6)" in by_case["fails[bad=True]"]["error"]
     assert "failed: fails[bad=True]" in done.stderr
+
+
+ON_GPU = """
+import steelyard
+
+@steelyard.benchmark(n=[8], device=["cpu", "cuda"])
+def where(b, n, device):
+    b.on(device)
+    x = b.input(8)
+    y = b.output(8)
+    b.mode("kernel/warm")
+    return b.launch(print, x, y)
+"""
+
+
+def test_cases_of_a_gpu_are_left_out_and_said_to_be(desk, monkeypatch):
+    """The others are weighed; `list` shows where each runs."""
+    (desk / "onboard.py").write_text(ON_GPU)
+    monkeypatch.setattr(gpu, "_seen", lambda: ((), "there is no driver."))
+    done = CliRunner().invoke(main, ["run", "onboard.py", "--blocks", "1"])
+    assert done.exit_code == 0
+    assert "left out: 1 case needs a GPU: there is no driver." in done.stderr
+    assert steelyard("list", "onboard.py").splitlines() == [
+        "where[n=8,device=cpu]  kernel/warm",
+        "where[n=8,device=cuda]  kernel/warm  on a GPU",
+    ]
+
+
+def test_where_nothing_is_left_the_exit_code_is_4(desk, monkeypatch):
+    """With the same sentence."""
+    (desk / "onboard.py").write_text(ON_GPU)
+    monkeypatch.setattr(gpu, "_seen", lambda: ((), "there is no driver."))
+    said = error("run", "onboard.py", "-p", "device=cuda")
+    assert said == "error: 1 case needs a GPU: there is no driver."
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (("--columns", "wats"), "--columns wats: there is no such column; .*watts"),
+        (("--clock", "wall"), "--clock is 'wall', expected one of auto, cupti"),
+        (("--clock", "cupti", "--clocks", "all"), "exclude each other"),
+        (("--gpu", "H200"), "--gpu is 'H200', expected an index or .* UUID"),
+    ],
+)
+def test_a_gpu_a_clock_and_columns_are_named_right_or_refused(desk, words, says):
+    """Before anything is measured."""
+    (desk / "onboard.py").write_text(ON_GPU)
+    assert re.search(says, error("run", "onboard.py", *words))
+
+
+def test_the_gpu_its_clock_and_its_peaks_are_the_runs(desk, monkeypatch):
+    """Peaks are measured once, and what is known of the GPU is stored with the run."""
+    (desk / "onboard.py").write_text(ON_GPU)
+    device = Device(0, "a GPU", "GPU-0", "sm_90a", 132, 60 << 20, 1 << 30)
+    table = {"method": 1, "copy": {}, "rates": {}}
+    monkeypatch.setattr(gpu, "_seen", lambda: ((device,), ""))
+    monkeypatch.setattr(peaks, "kept", lambda _: None)
+    monkeypatch.setattr(peak_measuring, "in_its_process", lambda _: table)
+    steelyard("run", "onboard.py", "--clocks", "all", "--columns", "watts")
+    stored = json.loads(steelyard("show", "--format", "json"))
+    assert stored["run"]["settings"]["clock"] == "all"
+    assert stored["run"]["settings"]["energy"] is True
+    assert stored["machine"]["gpu"]["name"] == "a GPU"
+    assert stored["machine"]["gpu"]["peaks"] == table
+    assert "a GPU (d636be844157)" in steelyard("show")
+
+
+def test_peaks_that_cannot_be_measured_do_not_end_the_run(desk, monkeypatch):
+    """The reason is in the run's header."""
+    (desk / "onboard.py").write_text(ON_GPU)
+    device = Device(0, "a GPU", "GPU-0", "sm_90a", 132, 60 << 20, 1 << 30)
+    monkeypatch.setattr(gpu, "_seen", lambda: ((device,), ""))
+    monkeypatch.setattr(peaks, "kept", lambda _: None)
+
+    def refuse(_):
+        raise SteelyardError("the peaks of GPU 0 could not be measured (x).")
+
+    monkeypatch.setattr(peak_measuring, "in_its_process", refuse)
+    shown = " ".join(steelyard("run", "onboard.py").split())
+    assert "could not be measured (x)" in shown
+    steelyard("run", "onboard.py", "--peaks", "off")

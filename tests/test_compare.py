@@ -147,3 +147,46 @@ def test_other_compilers_are_named_by_their_target():
     assert compare.compilers(base[:1], new) == []
     notes = [row.note for row in compare.compare(base, new)]
     assert notes.count("same code, other compiler") == 1
+
+
+def on_gpu(trials_):
+    """Return the same trials as a GPU's."""
+    return [dataclasses.replace(t, extra={"gpu": trials.STATE}) for t in trials_]
+
+
+def with_gpu(**facts):
+    """Return a run on a GPU."""
+    return trials.run(machine=trials.FACTS | {"gpu": trials.GPU | facts})
+
+
+@pytest.mark.parametrize(
+    ("facts", "what"),
+    [
+        ({"name": "NVIDIA A100"}, "name NVIDIA H200 -> NVIDIA A100"),
+        ({"driver": "590.1"}, "driver 580.159.04 -> 590.1"),
+    ],
+)
+def test_cases_of_two_gpus_or_drivers_are_refused(facts, what):
+    """The exit code is 4; those of the CPU beside them compare."""
+    made = compare.compare(on_gpu(side()), on_gpu(side(1.05)))
+    with pytest.raises(SteelyardError, match=f"1 rows .*{what}.*-k.*--force") as caught:
+        compare.require_same_gpu(with_gpu(), with_gpu(**facts), made)
+    assert caught.value.exit_code == USAGE
+    host = compare.compare(side(), side())
+    compare.require_same_gpu(with_gpu(), with_gpu(**facts), host)
+
+
+def test_two_gpus_of_one_model_compare_and_are_told_apart():
+    """What differs is shown; peaks follow from the rest and are not."""
+    made = compare.compare(on_gpu(side()), on_gpu(side()))
+    other = with_gpu(uuid="001122334455", ecc="off", peaks={})
+    compare.require_same_gpu(with_gpu(), other, made)
+    found = [(d.group, d.name) for d in compare.differences(with_gpu(), other)]
+    assert found == [("gpu", "uuid"), ("gpu", "ecc")]
+
+
+def test_a_run_without_a_gpu_compares_with_one_that_had_it():
+    """By the cases of the CPU, which both have."""
+    made = compare.compare(side(), side() + on_gpu(side(mode="kernel/cold")))
+    compare.require_same_gpu(trials.run(), with_gpu(), made)
+    assert compare.differences(trials.run(), with_gpu()) == []

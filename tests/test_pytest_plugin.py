@@ -239,3 +239,27 @@ def test_loading_the_plugin_imports_nothing_heavy():
     loaded = set(done.stdout.split())
     assert "steelyard" in loaded
     assert not loaded & {"numpy", "llvmlite", "sqlalchemy", "rich", "psutil", "click"}
+
+
+ON_GPU = """
+from steelyard import benchmark
+
+@benchmark
+def onboard(b):
+    b.on("cuda")
+    x = b.input(10)
+    y = b.output(10)
+    return b.launch(print, x, y)
+"""
+
+
+@pytest.mark.parametrize("argument", ["--benchmark-only", "--benchmark-disable"])
+def test_a_case_of_a_gpu_is_skipped_where_there_is_none(project, argument):
+    """With the reason, and no failure; the machine's driver is hidden here."""
+    (project / "suites" / "onboard.py").write_text(ON_GPU)
+    done = run_pytest(
+        project, "suites/onboard.py", argument, "-rs", CUDA_VISIBLE_DEVICES=""
+    )
+    assert done.code == 0, done.text
+    assert "2 skipped" in done.text
+    assert "1 case needs a GPU: " in done.text

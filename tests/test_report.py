@@ -2,6 +2,7 @@ import csv
 import io
 import json
 import math
+import re
 import shlex
 
 import pytest
@@ -20,6 +21,7 @@ from steelyard.report import (
     text,
 )
 from steelyard.stats import Estimate
+from steelyard.trial import ClockFacts, Samples
 
 
 def rendered(parts, width=160):
@@ -300,3 +302,105 @@ def test_details_of_a_failed_case_show_its_sentence():
     (row,) = rows.rows([trials.trial(error="it hung", ticks=())])
     assert "failed: it hung" in rendered(details.page(trials.run(), row))
     assert details.reproduce(trials.run(), row).startswith("steelyard run ")
+
+
+def of_gpu(**changes):
+    """Return a trial of 4000 ns a launch on a GPU, by a clock with an offset."""
+    same = (6000,) * 40
+    values = {
+        "samples": Samples(same, same, (1,) * 40, same, (0,) * 40, (1980,) * 40),
+        "clock": ClockFacts("events", 1, 32.0, (), 2000.0, 150.0, 0.0005),
+        "extra": {"gpu": trials.STATE},
+        "mode": "kernel/cold",
+        "axes": {"dtype": "float16"},
+    }
+    return trials.trial("scale", **(values | changes))
+
+
+def with_peaks(*made):
+    """Return rows in a run whose GPU is known."""
+    run = trials.run(machine=trials.FACTS | {"gpu": trials.GPU})
+    return rows.with_peaks(rows.rows(made), run)
+
+
+def test_a_row_of_a_gpu_says_its_clock_power_and_share_of_the_peak():
+    """Columns stand where a row has something for them."""
+    shown = rendered(tables.page(with_peaks(of_gpu()), 200, ["celsius"]), 200)
+    heads, _, line = shown.splitlines()[2:5]
+    assert re.search("% peak +MHz +W +energy +°C", heads)
+    for cell in ("4.000 us", "50.0", "1980", "510", "2.500 mJ", "45"):
+        assert cell in line
+    assert "°C" not in rendered(tables.page(with_peaks(of_gpu()), 200), 200)
+
+
+def test_a_row_of_the_cpu_has_none_of_it():
+    """Nor has a latency on a GPU a share of a peak: it is not the kernel's time."""
+    (host, call) = with_peaks(trials.trial("a"), of_gpu(mode="latency/warm"))
+    assert host.peak is call.peak is None
+    assert "MHz" not in rendered(tables.page([host], 200), 200)
+
+
+def test_faster_than_the_peak_is_doubted():
+    """Beyond what two measurements differ by."""
+    (row,) = with_peaks(of_gpu(facts={"bytes": 8192}, axes={}, mode="kernel/warm"))
+    assert row.peak.share == 0.25
+    assert "above-peak" not in row.doubts
+    (row,) = with_peaks(
+        of_gpu(facts={"bytes": 8192}, samples=trials.samples([2900] * 9))
+    )
+    assert row.peak.share > 1.03
+    assert "above-peak" in row.doubts
+
+
+def test_processor_time_is_that_of_a_launch_and_shown_for_calls():
+    """Of a dispatch table: real and CPU time side by side."""
+    samples = trials.samples([5000] * 20, launches=10)
+    trial = of_gpu(mode="per_launch/warm/10", samples=samples)
+    assert with_peaks(trial)[0].processor_time == 500
+    assert " CPU " in rendered(tables.page(with_peaks(trial), 200), 200)
+    assert " CPU " not in rendered(tables.page(with_peaks(of_gpu()), 200), 200)
+
+
+def test_counters_are_columns_and_what_was_not_counted_is_unknown():
+    """As Nsight Compute gave them."""
+    counted = of_gpu(facts={"ncu": {"occupancy": 0.5, "dram_read": 1 << 20}})
+    plain = of_gpu(facts={}, mode="kernel/warm")
+    shown = rendered(tables.page(with_peaks(counted, plain), 200), 200)
+    assert "DRAM read" in shown
+    assert "1.00 MiB" in shown
+    assert "50 %" in shown
+    assert "unknown" in shown
+    assert "L2 hit" not in shown
+
+
+def test_everything_of_a_gpus_row_is_shown_with_the_parts_of_its_error_bar():
+    """Which clock, what it reads beside the kernel, and how sure that is."""
+    run = trials.run(machine=trials.FACTS | {"gpu": trials.GPU})
+    shown = rendered(details.page(run, with_peaks(of_gpu())[0]), 200)
+    assert re.search(r"id +events", shown)
+    assert re.search(r"offset +2000", shown)
+    assert re.search(r"offset +150", shown)
+    assert re.search(r"drift +2.000", shown)
+    assert "50.0 % of copy" in shown
+    assert "NVIDIA H200 (aabbccddeeff)" in rendered([tables.run_header(run)], 200)
+
+
+def test_a_gpus_row_is_exported_with_all_it_knows():
+    """Null where nothing is known; a CPU's has the same keys."""
+    run = trials.run(machine=trials.FACTS | {"gpu": trials.GPU})
+    device, host = json_report.report(run, [of_gpu(), trials.trial("a")])["trials"]
+    assert device.keys() == host.keys()
+    assert device["estimate"] == 4000.0
+    assert device["budget"] == {
+        "sampling": pytest.approx(0, abs=32),
+        "quantum": pytest.approx(16, abs=32),
+        "offset": 150.0,
+        "drift": 2.0,
+    }
+    assert (device["peak"], device["peak_bound"]) == (0.5, "copy")
+    assert (device["mhz"], device["watts"], device["joules"]) == (1980, 510.0, 0.0025)
+    assert device["clocks"].keys() == {"events"}
+    assert device["gpu"]["after"]["temperature_c"] == 45
+    assert (host["gpu"], host["mhz"], host["peak"]) == (None, None, None)
+    assert "% peak" in markdown.dumps(run, with_peaks(of_gpu()))
+    assert "peak_bound" in csv_report.dumps(run, [of_gpu()])

@@ -29,6 +29,29 @@ FACTS = {
 }
 
 
+GPU = {
+    "name": "NVIDIA H200",
+    "uuid": "aabbccddeeff",
+    "memory": 141 << 30,
+    "l2": 60 << 20,
+    "driver": "580.159.04",
+    "ecc": "on",
+    "peaks": {
+        "method": 1,
+        "copy": {"warm": {"8192": 1000.0}, "cold": {"8192": 2000.0}},
+        "rates": {"float16": {"tensor": 8e14}},
+    },
+}
+"""The facts of a run's GPU."""
+
+STATE = {
+    "before": {"temperature_c": 40, "throttle": ["gpu_idle"], "others": []},
+    "after": {"temperature_c": 45, "throttle": [], "others": []},
+    "energy": {"joules_per_launch": 0.0025, "watts": 510.0},
+}
+"""What a trial keeps of its GPU."""
+
+
 def samples(ticks: Sequence[int], launches: int = 1) -> Samples:
     """Return windows of the given ticks, one after the other."""
     starts = [sum(ticks[:i]) for i in range(len(ticks))]
