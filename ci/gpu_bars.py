@@ -11,6 +11,7 @@ weighed now stays.
 
 from __future__ import annotations
 
+import functools
 import json
 import re
 import statistics
@@ -59,7 +60,16 @@ def delay(campaign: Campaign) -> Iterator[Bar]:
 def ncu(campaign: Campaign) -> Iterator[Bar]:
     """Hold the kernel column against Nsight Compute's own time."""
     found = campaign.weigh(
-        "suites/gpu.py", "-k", "gpu_copy", *BOTH, "--profile", "ncu", "--blocks", "2"
+        "suites/gpu.py",
+        "-p",
+        "n=1048576,3145728,16777216,67108864,134217728",
+        "-k",
+        "gpu_copy",
+        *BOTH,
+        "--profile",
+        "ncu",
+        "--blocks",
+        "1",
     )
     gaps = [
         (row.estimate.value, row.fact("ncu")["time_ns"], row.mode)
@@ -121,9 +131,9 @@ PROCESSES: Final = 10
 def processes(campaign: Campaign) -> Iterator[Bar]:
     """Weigh the same cases in ten fresh processes: a block is one."""
     found = campaign.weigh(
-        "suites/gpu.py", "suites/peers.py", "-k",
-        "(gpu_copy or gpu_triad or gpu_adam or gpu_softmax or gpu_layernorm or "
-        "gpu_peers_matmul) and not n=100",
+        "suites/gpu.py", "-k",
+        "n=4194304 or n=16777216 or n=26214400 or n=67108864 or gpu_softmax or "
+        "gpu_layernorm and not hidden=20480",
         *BOTH, "--blocks", str(PROCESSES),
     )  # fmt: skip
     for mode, limit in ((WARM, 0.01), (COLD, 0.02)):
@@ -150,8 +160,8 @@ def cost(campaign: Campaign) -> Iterator[Bar]:
     began = perf_counter()
     found = campaign.weigh(
         "suites/gpu.py", *BOTH, "-k",
-        "gpu_copy or n=1048576 or hidden=768 or hidden=1600 or cols=768",
-        "-p", "n=1024,4096,16384,65536,262144,1048576,3145728,4194304",
+        "not (n=16777216 or n=26214400 or n=67108864 or n=134217728 or hidden=4096 or "
+        "hidden=5140 or hidden=20480 or cols=4096)",
     )  # fmt: skip
     wall = perf_counter() - began
     trials = sum(len(row.trials) for row in found.rows)
@@ -188,11 +198,10 @@ def launch(_campaign: Campaign) -> Iterator[Bar]:
 def adam(campaign: Campaign) -> Iterator[Bar]:
     """Adam against an in-place scale of its streams, and what a small call costs."""
     found = campaign.weigh(
-        "suites/peers.py", "-k", "gpu_peers_adam", "--blocks", "6", keep="adam"
+        *("suites/gpu.py", "-k", "gpu_adam", "-p", f"n={1 << 24}"),
+        *("--mode", COLD, "--blocks", "8"),
     )
-    ours, scale = (
-        f"gpu_peers_adam[n={1 << 24},impl={impl}]" for impl in ("ours", "scale")
-    )
+    ours, scale = (f"gpu_adam[n={1 << 24},impl={impl}]" for impl in ("ours", "scale"))
     ratio = found.ratio(scale, [ours], COLD)
     yield Bar(
         "adam 16.8 M float32, cold: rate over that of an in-place three-stream scale",
@@ -268,19 +277,24 @@ def harnesses(campaign: Campaign) -> Iterator[Bar]:
     )
 
 
-def tables(campaign: Campaign) -> Iterator[Bar]:
-    """Weigh what README.md shows without a bar: dispatch, what data costs, registers."""
-    for keep, *arguments in (
-        ("dispatch", "suites/dispatch.py", "-k", "gpu_", "--blocks", "3"),
-        ("inputs", "suites/inputs.py", "--blocks", "3", "--columns", "watts"),
-        ("registers", "suites/registers.py", "--blocks", "2", "--profile", "ncu"),
-    ):
-        began = perf_counter()
-        found = campaign.weigh(*arguments, keep=keep)
-        told = f"{len(found.rows)} rows in {perf_counter() - began:.0f} s"
-        yield Bar(
-            f"{keep} on the GPU", "a table", told, bool(found.rows), found.command
-        )
+SHOWN: Final[dict[str, tuple[str, ...]]] = {
+    "peers": ("suites/peers.py", "-k", "matmul or adam", "--blocks", "3"),
+    "dispatch": ("suites/dispatch.py", "-k", "gpu_", "--blocks", "3"),
+    "inputs": ("suites/inputs.py", "--blocks", "3"),
+    "registers": (
+        *("suites/registers.py", "-p", "hidden=5140", "-p", "rank=1,3"),
+        *("--blocks", "3", "--profile", "ncu"),
+    ),
+}
+"""Runs that README.md shows, without a bar."""
+
+
+def tables(campaign: Campaign, name: str) -> Iterator[Bar]:
+    """Weigh what stands in a table of README.md."""
+    began = perf_counter()
+    found = campaign.weigh(*SHOWN[name], keep=name)
+    told = f"{len(found.rows)} rows in {perf_counter() - began:.0f} s"
+    yield Bar(f"{name} on the GPU", "a table", told, bool(found.rows), found.command)
 
 
 BARS: Final[dict[str, Callable[[Campaign], Iterator[Bar]]]] = {
@@ -293,7 +307,7 @@ BARS: Final[dict[str, Callable[[Campaign], Iterator[Bar]]]] = {
     "adam": adam,
     "layernorm": layernorm,
     "harnesses": harnesses,
-    "tables": tables,
+    **{name: functools.partial(tables, name=name) for name in SHOWN},
 }
 
 

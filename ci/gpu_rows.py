@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import statistics
 import subprocess
 import sys
@@ -58,7 +59,7 @@ class Campaign:
         for row in made:
             for error in row.errors:
                 click.echo(f"{row.case} {row.mode}: {error}", err=True)
-        return Weighed(run, made, " ".join(["steelyard run", *shown]))
+        return Weighed(run, made, shlex.join(["steelyard", "run", *shown]))
 
 
 def known(trial: Trial) -> float:

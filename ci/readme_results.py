@@ -28,9 +28,7 @@ class Suite:
     def blocks(self, case: str, mode: str) -> Blocks:
         """Return the estimate of each block; none if the row is missing."""
         return {
-            t["block"]: Estimate(
-                t["estimate"], t["low"], t["high"], t.get("systematic") or 0.0
-            )
+            t["block"]: Estimate(t["estimate"], t["low"], t["high"], _systematic(t))
             for t in self.trials.get((case, mode), [])
         }
 
@@ -50,6 +48,12 @@ class Suite:
     def fact(self, case: str, mode: str, name: str) -> Any:
         """Return a fact of a row's last trial, None if nobody knows it."""
         return self.trials[case, mode][-1].get(name)
+
+
+def _systematic(trial: Mapping[str, Any]) -> float:
+    """Return the part of half an interval that more samples do not make less."""
+    parts: Mapping[str, float] = trial.get("budget") or {}
+    return parts.get("offset", 0.0) + parts.get("drift", 0.0)
 
 
 def bar_table(path: Path) -> Iterator[str]:
