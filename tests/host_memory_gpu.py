@@ -9,6 +9,7 @@ from steelyard_device.cuda.device import Context, Device
 
 DEVICE = Device(0, "a GPU", "GPU-0", "sm_90a", 132, 60 << 20, 1 << 30)
 CONTEXT = Context(DEVICE, handle=0xC0, stream=0x57, pool=0xB0)
+BESIDE = Context(DEVICE, handle=0xC0, stream=0x58, pool=0xB0)
 
 
 class Driver:
@@ -121,12 +122,12 @@ class Tools:
         return int(np.count_nonzero(normal)), len(bits) == 1
 
 
-def install(monkeypatch):
+def install(monkeypatch, fake=None):
     """Put such a GPU in the driver's place; return it."""
     from steelyard import device_buffers
     from steelyard_device.cuda import driver
 
-    fake = Driver()
+    fake = fake or Driver()
     monkeypatch.setattr(driver, "bindings", lambda: fake)
     monkeypatch.setattr(device_buffers, "tools", Tools())
     return fake
