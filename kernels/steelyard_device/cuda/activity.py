@@ -58,7 +58,7 @@ class Activity(NamedTuple):
     grid: tuple[int, int, int]
     block: tuple[int, int, int]
     registers: int
-    """Per thread."""
+    """Per thread, as they are given out: 16 to a kernel that uses 4."""
     shared: int
     """Bytes per block, static and dynamic."""
     nbytes: int
