@@ -60,7 +60,7 @@ def form(name: str, context: cuda.Context | None) -> Form:
     if context is None:
         return _HOST[name]()
     for other in ("torch", "cupy"):  # what the work calls may use either
-        if other == name or other in sys.modules:
+        if other == name or sys.modules.get(other) is not None:
             _STREAMED[other](_library(other), context)
     return _DEVICE[name](context)
 
@@ -97,6 +97,11 @@ def _device_numpy(context: cuda.Context) -> Form:
 
 def _device_torch(context: cuda.Context) -> Form:
     torch = _library("torch")
+    if not torch.cuda.is_available():
+        raise BenchmarkError(
+            f"PyTorch {torch.__version__} was built without CUDA, or finds no GPU. "
+            "Install one with CUDA, or leave the case out with -k."
+        )
     empty = _torch_empty(torch, f"cuda:{context.device.index}")
     stream = torch.cuda.current_stream(context.device.index)
     return Form(torch.from_dlpack, empty, stream, _named("torch", "triton"))
@@ -129,8 +134,9 @@ def _torch_empty(torch: ModuleType, device: str) -> Callable[..., Any]:
 
 
 def _stream_torch(torch: Any, context: cuda.Context) -> None:
-    device = torch.device("cuda", context.device.index)
-    torch.cuda.set_stream(torch.cuda.ExternalStream(context.stream, device=device))
+    if torch.cuda.is_available():  # of one for the CPU nobody asks more
+        device = torch.device("cuda", context.device.index)
+        torch.cuda.set_stream(torch.cuda.ExternalStream(context.stream, device=device))
 
 
 def _stream_cupy(cupy: Any, context: cuda.Context) -> None:
