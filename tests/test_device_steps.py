@@ -115,23 +115,37 @@ def test_work_that_waits_by_itself_has_windows_alone(monkeypatch):
     assert "clocks" not in extra
 
 
-@pytest.mark.parametrize("which", ["auto", "all"])
-def test_other_clocks_read_the_same_case_in_turn(monkeypatch, which):
-    """A few windows check each trial; side by side they are as many as count."""
-    rig = Rig(monkeypatch, {}, {"kernel": 3300}, {"caches": ("warm",)})
+@pytest.mark.parametrize(("kernel", "room"), [(3300, 900), (3300, 16)])
+def test_other_clocks_read_the_same_case_in_turn(monkeypatch, kernel, room):
+    """In as many windows as count, and in as many queues as they need."""
+    rig = Rig(
+        monkeypatch,
+        {},
+        {"kernel": kernel, "room": room},
+        {"caches": ("warm",)},
+    )
     rig.clocks[2].facts = rig.clocks[1].facts
-    extra, samples = rig.queued(COLD, Settings(precision=0.5, clock=which))
-    windows = device_steps.windows_beside(which)
-    assert rig.clocks[1].asked == [(1, windows)]
+    extra, samples = rig.queued(COLD, Settings(precision=0.5))
+    asked = [windows for _, windows in rig.clocks[1].asked]
+    assert max(asked) <= room // 2
+    assert sum(asked) == device_steps.CHECKS
     assert rig.clocks[2].asked == []
     (read,) = extra["clocks"].values()
-    assert read["ticks"] == [5300] * windows
+    assert read["ticks"] == [kernel + 2000] * device_steps.CHECKS
     assert (read["launches"], read["offset"], read["quantum"]) == (1, 2000.0, 32.0)
     assert extra["settled"]
     assert extra["expired"] == 0
     assert extra["kernels"] == 1
     assert extra["l2_flush_bytes"] == 1 << 27
     assert set(samples.per_launch()) == {5200}
+
+
+@pytest.mark.parametrize(("kernel", "windows"), [(2_000_000, 10), (10**9, 3)])
+def test_other_clocks_read_few_windows_of_a_long_kernel(monkeypatch, kernel, windows):
+    """They say as much; a second is not spent on a check."""
+    rig = Rig(monkeypatch, {"kernel": kernel}, {"kernel": kernel})
+    rig.queued(COLD, Settings(precision=0.5))
+    assert rig.clocks[1].asked == [(1, windows)]
 
 
 def test_a_clock_that_cannot_read_the_work_is_left_out_with_its_reason(monkeypatch):

@@ -8,13 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 from time import process_time_ns
 from typing import TYPE_CHECKING, Final, Protocol
 
 from steelyard import sampler
 from steelyard.clocks import DeviceClock, Expired, Reading
-from steelyard.errors import BenchmarkError
 
 if TYPE_CHECKING:
     from steelyard.work import DeviceWork
@@ -158,13 +156,25 @@ def ahead(steps: Steps, *, poison: bool = False) -> Callable[[int], None]:
 
 
 def frequencies(stamps: Stamps, windows: int) -> list[int]:
-    """Return the megahertz from each window's stamp to the next; 0 if one was missed.
+    """Return the megahertz from each window's stamp to the next.
 
-    The last window ends at a stamp submitted now.
+    The last window ends at a stamp submitted now. Where a stamp was missed (a
+    multiprocessor that changes how much of its memory is shared takes no block) the ones
+    around it stand for it; 0 where there is none.
     """
     stamps.stamp(windows)
     marks = stamps.read(windows + 1)
-    return [_megahertz(before, after) for before, after in pairwise(marks)]
+    befores = _filled(marks[:-1])
+    afters = _filled(marks[:0:-1])[::-1]
+    return [_megahertz(*pair) for pair in zip(befores, afters, strict=True)]
+
+
+def _filled(marks: list[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Replace missed marks by the last one before them."""
+    filled = marks[:1]
+    for mark in marks[1:]:
+        filled.append(mark if mark[1] else filled[-1])
+    return filled
 
 
 def _megahertz(before: tuple[int, int], after: tuple[int, int]) -> int:
@@ -177,11 +187,14 @@ def _megahertz(before: tuple[int, int], after: tuple[int, int]) -> int:
 def beside(
     steps: Steps, clock: DeviceClock, launches: int, windows: int
 ) -> Sequence[Reading]:
-    """Have another clock read the same, in one queue.
+    """Have another clock read the same.
 
     Raises:
         BenchmarkError: it cannot read this work.
     """
-    if windows < 1:
-        raise BenchmarkError(f"the clock {clock.facts.id} has no room for a window.")
-    return clock.read(steps.work, launches, windows, ahead(steps))
+    room = max(1, clock.capacity(2 * launches))
+    readings: list[Reading] = []
+    while len(readings) < windows:
+        some = min(room, windows - len(readings))
+        readings += clock.read(steps.work, launches, some, ahead(steps))
+    return readings

@@ -8,11 +8,12 @@ from dataclasses import replace
 from time import perf_counter_ns
 from typing import TYPE_CHECKING, Any, Final
 
-from steelyard import device_sampler, sampler, stats
+from steelyard import device_sampler, sampler
 from steelyard.clocks import DeviceClock, Reading
 from steelyard.device_sampler import Steps
 from steelyard.device_scale import WINDOWS, DeviceScale
 from steelyard.errors import BenchmarkError, SteelyardError
+from steelyard.ledger import FEWEST
 from steelyard.sampler import LONGEST_WARM_UP
 from steelyard.steps import stopping_of
 from steelyard_device.errors import DeviceError
@@ -33,8 +34,15 @@ PROBES: Final = 5
 LONG: Final = 10_000_000
 """Nanoseconds of a window that is a queue by itself; nothing is gained by more."""
 
-CHECKS: Final = 9
-"""Windows that a second clock reads of each trial: a median, and an interval of it."""
+CHECKS: Final = 33
+"""Windows that other clocks read of each trial: their ticks are estimated like any."""
+
+CHECKING: Final = 20_000_000
+"""Nanoseconds after which another clock reads no more: of long kernels a few windows say
+as much."""
+
+FLUSHING: Final = 100_000
+"""About what leads to a cold window, in nanoseconds."""
 
 
 def queued(
@@ -62,8 +70,7 @@ def queued(
     if mode.cache == "cold":
         extra["l2_flush_bytes"] = gpu.flush.nbytes
     if others and not prepared.facts().get("synchronises"):
-        windows = windows_beside(settings.clock)
-        read, left_out = beside(steps, others, mode, each, windows)
+        read, left_out = beside(steps, others, mode, each)
         extra |= {"clocks": read, "clocks_left_out": left_out}
     return extra
 
@@ -145,7 +152,6 @@ def beside(
     clocks: Sequence[DeviceClock],
     mode: Mode,
     each: float,
-    windows: int,
 ) -> tuple[dict[str, Mapping[str, Any]], dict[str, str]]:
     """Have other clocks read the same case in turn.
 
@@ -157,9 +163,10 @@ def beside(
         if not clock.serves(mode.cache):
             continue
         launches = 1 if mode.cache == "cold" else clock.launches(each)
-        room = min(windows, clock.capacity(2 * launches))
+        windows = round(CHECKING / (launches * each + FLUSHING))
+        windows = min(max(windows, FEWEST), CHECKS)
         try:
-            readings = device_sampler.beside(steps, clock, launches, room)
+            readings = device_sampler.beside(steps, clock, launches, windows)
         except (SteelyardError, DeviceError) as failure:
             if getattr(failure, "lost", False):
                 raise
@@ -174,11 +181,6 @@ def beside(
             "drift": clock.facts.drift,
         }
     return read, left_out
-
-
-def windows_beside(which: str) -> int:
-    """Return how many windows other clocks read: as many as count, if asked for."""
-    return stats.QUANTISED_SAMPLES + 3 if which == "all" else CHECKS
 
 
 def _nothing() -> None:

@@ -158,7 +158,7 @@ def raise_doubts(
 
 def throttled(trial: Trial) -> bool:
     """Tell whether a GPU's clock was lowered, or differed from sample to sample."""
-    mhz = trial.samples.mhz
+    mhz = [each for each in trial.samples.mhz if each]  # 0 is not known
     uneven = bool(mhz) and min(mhz) < STEADY * max(mhz)
     return uneven or not CAPS.isdisjoint(of_gpu(trial, "throttle"))
 

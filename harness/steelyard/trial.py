@@ -33,8 +33,8 @@ class Samples:
     preemptions: tuple[int, ...]
     """Involuntary context switches of the process around the window."""
     mhz: tuple[int, ...] = ()
-    """Of a GPU's multiprocessors over the window and what led to it; empty where nobody
-    reads it."""
+    """Of a GPU's multiprocessors over the window and what led to it, 0 where it was
+    missed; empty where nobody reads it."""
 
     def __len__(self) -> int:
         return len(self.ticks)

@@ -47,6 +47,7 @@ class Stamps:
         never stamped, or whose stamp found multiprocessor 0 taken, reads (0, 0).
         """
         marks = self._marks.read()[:count]
+        self._marks.fill(0)  # a stamp that is missed later must not read as this one
         return [(cycles, nanoseconds) for cycles, nanoseconds in marks.tolist()]
 
 
