@@ -43,7 +43,7 @@ class Stamps:
     def read(self, count: int) -> list[tuple[int, int]]:
         """Return cycles and nanoseconds of the first ``count`` places; waits for them.
 
-        Both count from moments of their own: only differences mean anything. A place
+        All places are empty after. Both count from moments of their own: only differences mean anything. A place
         never stamped, or whose stamp found multiprocessor 0 taken, reads (0, 0).
         """
         marks = self._marks.read()[:count]
