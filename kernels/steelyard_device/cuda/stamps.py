@@ -43,8 +43,9 @@ class Stamps:
     def read(self, count: int) -> list[tuple[int, int]]:
         """Return cycles and nanoseconds of the first ``count`` places; waits for them.
 
-        All places are empty after. Both count from moments of their own: only differences mean anything. A place
-        never stamped, or whose stamp found multiprocessor 0 taken, reads (0, 0).
+        All places are empty after. Both count from moments of their own: only
+        differences mean anything. A place never stamped, or whose stamp found
+        multiprocessor 0 taken, reads (0, 0).
         """
         marks = self._marks.read()[:count]
         self._marks.fill(0)  # a stamp that is missed later must not read as this one
