@@ -231,7 +231,8 @@ def test_facts_of_another_code_are_our_bug(context):
 
 def test_work_goes_to_the_stream_it_is_given(context):
     """A kernel that is held on one stream holds no other."""
-    other = int(cuda.driver.call("making a stream", "cuStreamCreate", 1))
+    with cuda.driver.current(context.handle):
+        other = int(cuda.driver.call("making a stream", "cuStreamCreate", 1))
     a = cuda.copy_of(context, np.ones(100, np.float32))
     out = cuda.Buffer(context, (100,), np.float32)
     out.fill(0)

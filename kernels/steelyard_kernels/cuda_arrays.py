@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -66,7 +67,7 @@ def _of_torch(kernel: str, name: str, tensor: Any) -> Placed:
         ) from None
     index = tensor.device.index
     at: int = tensor.data_ptr()
-    return Placed(tensor, at, shape, dtype, cuda.context(index), _current(index))
+    return Placed(tensor, at, shape, dtype, cuda.context(index), _current()(index))
 
 
 @functools.cache
@@ -76,15 +77,16 @@ def _dtype(dtype: Any) -> np.dtype[Any]:
     return np.dtype("uint16" if name == dtypes.bfloat16.name else name)
 
 
-def _current(index: int) -> int:
-    """Return the stream that PyTorch works on now.
+@functools.cache
+def _current() -> Callable[[int], int]:
+    """Return what says on which stream PyTorch works now, of a GPU by its number.
 
-    By the function that its own compiler and Triton call: the public way takes 1 us.
+    It is what PyTorch's own compiler and Triton call: the public way takes 1 us.
     """
     from torch import _C
 
-    stream: int = _C._cuda_getCurrentRawStream(index)  # noqa: SLF001 # see above
-    return stream
+    found: Callable[[int], int] = _C._cuda_getCurrentRawStream  # noqa: SLF001 # see above
+    return found
 
 
 def _of_interface(

@@ -237,10 +237,19 @@ class Remembered:
     """A packed launch of arrays that are still alive, known by their identities.
 
     The arrays are not kept: with the first of them that is dropped this is forgotten.
-    `launch` runs once more with the scalars' defaults, `result` is the convention's.
+    `submit` runs it with the scalars' defaults, as a launch's does, and `failure` makes
+    an error of its code; `result` is the convention's.
     """
 
-    __slots__ = ("_caller", "_packed", "_signature", "_watched", "launch", "result")
+    __slots__ = (
+        "_addresses",
+        "_caller",
+        "_kept",
+        "_signature",
+        "failure",
+        "result",
+        "submit",
+    )
 
     def __init__(
         self,
@@ -250,21 +259,27 @@ class Remembered:
         defaults: Mapping[str, float] | None,
         watched: object,
     ) -> None:
-        self._caller, self._signature, self._watched = caller, signature, watched
-        self._packed = packed._replace(arrays=())  # which would be kept
+        self._caller, self._signature = caller, signature
+        self._addresses = packed.addresses
         self.result = packed.convention.result
-        self.launch: Callable[[], object]
-        if defaults is None:  # says which is missing
-            self.launch = functools.partial(binding.scalar_values, signature, {})
-        else:
-            slots = binding.packed(packed.convention, packed.addresses, defaults)
-            where = packed.convention.built, packed.context, packed.stream
-            self.launch = launch_of(*where, slots).launch
+        values = packed.scalars if defaults is None else defaults
+        slots = binding.packed(packed.convention, packed.addresses, values)
+        where = packed.convention.built, packed.context, packed.stream
+        launch = launch_of(*where, slots)
+        self.submit, self.failure = launch.submit, launch.failure
+        self._kept = watched, launch
+        if defaults is None:
+            self.submit = self._lacks
+
+    def _lacks(self, _count: int) -> int:
+        """Raise the KernelError that names the scalar without a default."""
+        binding.scalar_values(self._signature, {})
+        return 0
 
     def launch_with(self, scalars: Mapping[str, float]) -> None:
         """Run once more, with scalars of this call."""
         values = binding.scalar_values(self._signature, scalars)
-        self._caller.launch(self._packed.addresses, values)
+        self._caller.launch(self._addresses, values)
 
 
 class Caller:

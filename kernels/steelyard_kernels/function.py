@@ -177,8 +177,8 @@ class KernelFunction:
             if found is not None:
                 if scalars:
                     found.launch_with(scalars)
-                else:
-                    found.launch()
+                elif code := found.submit(1):
+                    raise found.failure(code)
                 done: Result = found.result(arrays if out is None else (*arrays, out))
                 return done
         if arrays and type(arrays[0]) is not np.ndarray and binding.on_gpu(arrays[0]):

@@ -14,9 +14,19 @@ class Issued:
 
     ``entries`` and ``turns`` are what `native.Batch` says, ``kind`` the functions
     that take it; ``alive`` is kept as long as this is. One thread at a time uses it.
+    ``submit`` is `launch` without a Python function round it: it takes the count and
+    returns the driver's code, of which `failure` makes an error.
     """
 
-    __slots__ = ("_alive", "_batch", "_issue", "_shown", "_window", "context", "stream")
+    __slots__ = (
+        "_alive",
+        "_batch",
+        "_shown",
+        "_window",
+        "context",
+        "stream",
+        "submit",
+    )
 
     def __init__(
         self,
@@ -42,7 +52,7 @@ class Issued:
         self._alive = (calls, alive)
         self._shown = shown
         at, batch = native.addresses(), ctypes.addressof(self._batch)
-        self._issue = native_call.bound(at[f"{kind}_launch"], batch)
+        self.submit = native_call.bound(at[f"{kind}_launch"], batch)
         self._window = native_call.bound(at[f"{kind}_window"], batch)
 
     def launch(self, count: int = 1) -> None:
@@ -50,8 +60,8 @@ class Issued:
 
         It returns before they are done; when about 1000 wait it waits with them.
         """
-        if code := self._issue(count):
-            raise self._failure(code)
+        if code := self.submit(count):
+            raise self.failure(code)
 
     def window(self, count: int, *, dependent: bool = False) -> tuple[int, int]:
         """Run ``count`` launches between two reads of the clock, all in native code.
@@ -61,7 +71,7 @@ class Issued:
         """
         del dependent
         if code := self._window(count):
-            raise self._failure(code)
+            raise self.failure(code)
         return self._batch.start, self._batch.stop
 
     def wait(self) -> None:
@@ -71,5 +81,6 @@ class Issued:
     def ready(self) -> None:
         """Nothing of ours sleeps: a GPU takes a launch at any time."""
 
-    def _failure(self, code: int) -> driver.CUDAError:
+    def failure(self, code: int) -> driver.CUDAError:
+        """Return the error that a code of ``submit`` stands for."""
         return driver.failure(f"launching {self._shown}", code)
