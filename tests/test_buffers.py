@@ -179,3 +179,33 @@ def test_arrays_stand_for_handles_wherever_these_stand():
     assert buffers.resolve([(x, 1)])[0][0] is array
     assert buffers.resolve({"where": x})["where"] is array
     assert buffers.resolve("x") == "x"
+
+
+def test_copies_are_compared_by_value():
+    """Of what the work may write; NaN is equal to NaN, and 0 to -0."""
+    buffers = buffers_of((3,))
+    buffers.arrays["u"][...] = [np.nan, 0, 1]
+    copies = buffers.snapshot()
+    assert set(copies) == {"u", "y"}
+    buffers.arrays["u"][...] = [-np.nan, -0.0, 1]
+    assert buffers.same_as(copies)
+    buffers.arrays["u"][2] = 2
+    assert not buffers.same_as(copies)
+    assert buffers.same_as({"y": copies["y"]})
+
+
+def test_a_buffer_is_read_whole_or_in_rows():
+    """A scalar has none."""
+    buffers = buffers_of((5, 2))
+    rows = np.array([4, 0])
+    assert np.array_equal(buffers.read("x"), buffers.arrays["x"])
+    assert np.array_equal(buffers.rows("x", rows), buffers.arrays["x"][[4, 0]])
+    assert buffers_of(()).rows("x", None).shape == ()
+
+
+def test_a_buffer_of_zeros_has_collapsed():
+    """As `inputs.collapsed` says."""
+    buffers = buffers_of()
+    assert not buffers.collapsed("u")
+    buffers.arrays["u"][...] = 0
+    assert buffers.collapsed("u")

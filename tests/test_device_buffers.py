@@ -13,6 +13,7 @@ from steelyard.buffers import SMALL, ZONE, Buffers
 from steelyard.device_buffers import DeviceBuffers
 from steelyard_device import cuda
 from steelyard_device.cuda.device import KEPT
+from steelyard_device.errors import DeviceError
 
 DTYPES = ["bool", "int8", "int32", "int64", "float16", "float32", "float64"]
 
@@ -179,3 +180,38 @@ def test_what_the_driver_refuses_is_named_too(driver):
     driver.refuses.add("alloc")
     with pytest.raises(BenchmarkError, match="do not fit into memory: they need"):
         buffers_of()
+
+
+def test_a_part_lies_within_its_array(driver):
+    """Or is refused."""
+    whole = cuda.copy_of(host_memory_gpu.CONTEXT, np.arange(10, dtype=np.int32))
+    part = whole.part(8, (2,), np.int32)
+    assert part.read().tolist() == [2, 3]
+    assert part.owner is whole
+    assert whole.part(40, (0, 3), np.int32).nbytes == 0
+    for offset, count in ((-4, 1), (36, 2), (44, 0)):
+        with pytest.raises(DeviceError, match="do not lie within"):
+            whole.part(offset, (count,), np.int32)
+
+
+def test_arrays_of_two_sizes_are_not_copied_over_each_other(driver):
+    """Neither would be whole."""
+    one, two = (cuda.Buffer(host_memory_gpu.CONTEXT, (n,), "float32") for n in (3, 4))
+    with pytest.raises(DeviceError, match="16 bytes were to be copied over 12"):
+        one.copy_from(two)
+
+
+@pytest.mark.parametrize(
+    ("stream", "waits"),
+    [(None, True), (1, True), (-1, False), (host_memory_gpu.CONTEXT.stream, False)],
+)
+def test_an_array_is_handed_over_when_it_is_ready(driver, stream, waits):
+    """On the stream of who takes it; ours needs no waiting."""
+    buffer = cuda.Buffer(host_memory_gpu.CONTEXT, (3,), "float32")
+    driver.calls.clear()
+    assert "dltensor" in repr(buffer.__dlpack__(stream=stream, max_version=(1, 0)))
+    assert ("wait" in driver.calls) is waits
+    assert buffer.__dlpack_device__() == (2, 0)
+    interface = buffer.__cuda_array_interface__
+    assert interface["data"] == (buffer.address, False)
+    assert interface["stream"] == host_memory_gpu.CONTEXT.stream
