@@ -12,7 +12,7 @@ from steelyard_device import cubin, cuda, nvrtc
 from steelyard_device.cuda import driver as cuda_driver
 from steelyard_device.cuda import native as cuda_native
 from steelyard_device.cuda.module import Function
-from steelyard_kernels import cuda_arrays, cuda_bind, library
+from steelyard_kernels import cuda_arrays, cuda_bind, cuda_calls, library
 from steelyard_kernels.cuda_facts import check_agrees
 from steelyard_kernels.emit.cuda_stamps import stamped
 from steelyard_kernels.errors import CompilerBug, KernelError
@@ -118,7 +118,7 @@ def test_a_remembered_call_looks_at_nothing_again(driver, triad, monkeypatch):
     """The arrays are the same objects, and ours do not change."""
     a, out = view(0x1000), view(0x2000)
     triad(a, a, out=out)
-    monkeypatch.setattr(cuda_bind, "placed", None)  # what would look
+    monkeypatch.setattr(cuda_calls, "placed", None)  # what would look
     assert triad(a, a, out=out) is out
     assert driver.launched() == [0x1000, 0x1000]
 
@@ -197,7 +197,7 @@ def test_one_kernel_is_called_on_both_sides(driver, triad):
 
 def test_many_calls_are_not_remembered_for_ever(driver, triad, monkeypatch):
     """At most so many."""
-    monkeypatch.setattr(cuda_bind, "REMEMBERED", 3)
+    monkeypatch.setattr(cuda_calls, "REMEMBERED", 3)
     arrays = [view(0x1000 * place) for place in range(1, 9)]
     out = view(0x100000)
     for each in arrays:
@@ -243,7 +243,7 @@ def test_streams_wait_for_each_other(driver, triad, monkeypatch):
     launch = driver.launch
     driver.launch = None
     monkeypatch.setattr(
-        cuda_bind.Caller, "launch", lambda *_: steps.append(("launch",))
+        cuda_calls.Caller, "launch", lambda *_: steps.append(("launch",))
     )
     driver.launch = launch
     triad(foreign(monkeypatch, stream=0x99), view(0x2000), out=view(0x3000))

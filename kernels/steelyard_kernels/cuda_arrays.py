@@ -104,7 +104,7 @@ def _of_interface(
             "GPU; pass an array that is still alive."
         )
     stream = interface.get("stream")
-    named = LEGACY if stream in {None, 1} else int(stream)
+    named = LEGACY if stream is None or stream == 1 else int(stream)
     context = cuda.context(_index(address))
     return Placed(array, address, shape, dtype, context, named, not read_only)
 

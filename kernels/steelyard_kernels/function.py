@@ -42,7 +42,8 @@ from steelyard_kernels.trace import Spec, signature, trace
 LINE = 64  # bytes; outputs that start on a multiple may be streamed to
 
 if TYPE_CHECKING:
-    from steelyard_kernels.cuda_bind import Calls, CudaKernel, Remembered
+    from steelyard_kernels.cuda_bind import CudaKernel
+    from steelyard_kernels.cuda_calls import Calls, Remembered
     from steelyard_kernels.facts import TargetBuild
 
 
@@ -191,7 +192,7 @@ class KernelFunction:
     def _on_gpus(self) -> Calls:
         """Return what is known of calls on GPUs."""
         if self._calls is None:
-            from steelyard_kernels.cuda_bind import Calls
+            from steelyard_kernels.cuda_calls import Calls
 
             self._calls = Calls(self.signature, self._convention, self.build)
             self._known = self._calls.known
