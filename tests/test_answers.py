@@ -1,13 +1,18 @@
 """Rows of what references expect, kept for the blocks of a run."""
 
+import tempfile
+
 import numpy as np
 import pytest
 from fakes import case_of
 from hypothesis import given
 from hypothesis import strategies as st
 
-from steelyard import BenchmarkError, checking
+from steelyard import BenchmarkError, checking, discovery, runner
 from steelyard.answers import Rows, keep, kept
+from steelyard.benchmark import select
+from steelyard.mode import parse
+from steelyard.plan import plan
 from steelyard.prepared import PreparedCase
 from steelyard.settings import Settings
 
@@ -138,3 +143,39 @@ def test_a_wrong_row_of_a_later_block_is_named_by_its_place(tmp_path, block):
     prepared.buffers.arrays["y"][4000:] = 7
     with pytest.raises(BenchmarkError, match=r"at \[4\d\d\d\] it holds 7"):
         prepared.check(1)
+
+
+SUITE = """
+from pathlib import Path
+import numpy as np
+from steelyard import benchmark
+
+def reference(x):
+    with (Path(__file__).parent / "asked").open("a") as file:
+        file.write("!")
+    return -x
+
+@benchmark
+def negates(b):
+    x = b.input(3000)
+    y = b.output(3000)
+    b.check(reference, x)
+    return b.launch(np.negative, x, out=y)
+"""
+
+
+def test_the_blocks_of_a_run_share_their_answers(tmp_path, monkeypatch):
+    """Though each has a process of its own; nothing is left behind."""
+    (tmp_path / "suite.py").write_text(SUITE)
+    cases = select(discovery.discover([str(tmp_path / "suite.py")]))
+    modes = [parse("latency/warm")]
+    found, shared = [], tmp_path / "shared"
+    shared.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(shared))
+    turns = plan(cases, modes, blocks=3, seed=0)
+    runner.run(turns, Settings(precision=0.5), found.append, lambda _: None)
+    assert [trial.error for trial in found] == [None] * 3
+    assert len({trial.worker for trial in found}) == 3
+    assert all(trial.extra["checked"] for trial in found)
+    assert (tmp_path / "asked").read_text() == "!"
+    assert list(shared.iterdir()) == []

@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from multiprocessing.connection import Connection
+from tempfile import TemporaryDirectory
 from time import monotonic
 from typing import Final, Self
 
@@ -45,7 +46,8 @@ def run(
     began = monotonic()
     broken: set[tuple[str, Mode]] = set()
     block = 0
-    with _Workers() as workers:
+    with _scratch() as scratch, _Workers() as workers:
+        settings = replace(settings, scratch=settings.scratch or scratch)
         for turn in turns:
             if (turn.case.id, turn.mode) in broken:
                 continue
@@ -64,6 +66,11 @@ def run(
                 flush_bytes=trial.extra.get("flush_bytes", settings.flush_bytes),
             )
             on_trial(trial)
+
+
+def _scratch() -> TemporaryDirectory[str]:
+    """Return a folder that the blocks of a run share; it goes with the run."""
+    return TemporaryDirectory(prefix="steelyard-", ignore_cleanup_errors=True)
 
 
 def _share(settings: Settings, spent: float, turns_left: int) -> float | None:
