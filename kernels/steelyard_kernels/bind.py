@@ -139,9 +139,7 @@ def given_outputs(convention: Convention, out: Any) -> Sequence[Any]:
     return given
 
 
-def _in_order(
-    convention: Convention, out: Sequence[Array] | Mapping[str, Array]
-) -> Sequence[Array]:
+def _in_order(convention: Convention, out: object) -> Sequence[Any]:
     if isinstance(out, Sequence):
         return out
     if not isinstance(out, Mapping):
