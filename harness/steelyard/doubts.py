@@ -70,7 +70,7 @@ HINTS: Mapping[Doubt, str] = MappingProxyType(
         Doubt.PREEMPTED: "more than a quarter of the samples were interrupted by the "
         "scheduler; weigh again on a quiet machine",
         Doubt.QUANTISED: "the clock's tick is a visible part of the window; the "
-        "estimate is the mean of the middle half and its interval includes the tick",
+        "estimate is a mean of ticks and its interval includes one",
         Doubt.THROTTLED: "the GPU lowered its clock for its power or temperature, or "
         "samples ran at different clocks; let it cool down, or compare only within a "
         "run; `steelyard doctor` says what can be locked",
@@ -173,13 +173,14 @@ def of_gpu(trial: Trial, name: str) -> list[Any]:
 def under_floor(trial: Trial) -> bool:
     """Tell whether a window is less than five times what is read around nothing.
 
-    Of a clock whose offset is known, that is by how much the offset may be wrong; of
-    any clock of a GPU, at least its tick.
+    A kernel on a GPU is read by the GPU, where that is the clock's tick, or by how much
+    its offset may be wrong.
     """
     clock = trial.clock
-    nothing = clock.uncertainty if clock.offset else trial.floors.get("empty", 0.0)
-    if "gpu" in trial.extra:
-        nothing = max(nothing, clock.quantum)
+    if "gpu" in trial.extra and trial.mode.startswith("kernel"):
+        nothing = max(clock.uncertainty, clock.quantum)
+    else:
+        nothing = trial.floors.get("empty", 0.0)
     return statistics.median(trial.samples.ticks) - clock.offset < FLOORS * nothing
 
 

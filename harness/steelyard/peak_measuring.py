@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from steelyard_device import cuda
     from steelyard_device.cuda.peaks import Copies
 
-SMALLEST: Final = 1 << 16
+SMALLEST: Final = 1 << 10
 LARGEST: Final = 1 << 30
 """Bytes read and written by a copy: from a launch's own time to all of memory's rate."""
 

@@ -56,13 +56,13 @@ def nearest(
 
     Bytes are held against the best copy of as many bytes in the same state of the
     cache, operations against the fastest units for the dtype. None where neither is
-    known.
+    known, as below the least size that was copied.
     """
     if not nanoseconds > 0:
         return None
     found = []
     times = table.get(COPY, {}).get(cache, {})
-    if nbytes and times:
+    if times and nbytes >= min(map(int, times)):
         found.append(Peak(_copied(times, nbytes) / nanoseconds, COPY))
     rates = table.get("rates", {}).get(dtype, {})
     if operations and rates:
@@ -75,13 +75,10 @@ def nearest(
 def _copied(times: Mapping[str, float], nbytes: float) -> float:
     """Return the nanoseconds of the best copy of so many bytes.
 
-    Between two sizes as a power of the size; below the least a copy takes no shorter,
-    above the largest its rate stays.
+    Between two sizes as a power of the size; above the largest its rate stays.
     """
     known = sorted((int(size), float(time)) for size, time in times.items())
-    (least, shortest), (largest, longest) = known[0], known[-1]
-    if nbytes <= least:
-        return shortest
+    largest, longest = known[-1]
     if nbytes >= largest:
         return longest * nbytes / largest
     for (size, time), (beyond, later) in itertools.pairwise(known):

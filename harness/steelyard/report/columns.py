@@ -89,7 +89,7 @@ def _of_builds(group: Sequence[Row]) -> Iterator[Column]:
         yield Column("kernels", _resource("kernels"))
     for name, title in RESOURCES.items():
         if any(row.fact(name) is not None for row in group):
-            yield Column(title, _resource(name))
+            yield Column(title, _resource(name), sheds=2)
 
 
 def of_machines(group: Sequence[Row], wanted: Sequence[str] = ()) -> Iterator[Column]:

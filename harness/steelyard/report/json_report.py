@@ -28,9 +28,11 @@
           "ledger": {},         of a latency or a first build: nanoseconds of each part
           "code_hash": "...",   or null where it is not known
           "compiler": "...",    its name and build; null where nothing was compiled
+          "schedule": "...",    the knobs it was built with, or null
           "registers": 40,      of a thread of a GPU's code, or null; so spill_bytes
           "spill_bytes": 0,     (of a thread) and shared_bytes (of a block)
           "shared_bytes": 0,
+          "blocks_per_multiprocessor": 8,       that fit at once, or null
           "library": null,      whose kernels they are, with its version, if not ours
           "clock": "cupti",     which read the windows
           "quantum": 32.0,      its tick
@@ -81,7 +83,10 @@ from steelyard.trial import Trial
 
 SCHEMA: Final = 1
 
-CODE: Final = ("code_hash", "compiler", "registers", "spill_bytes", "shared_bytes")
+CODE: Final = (
+    *("code_hash", "compiler", "schedule"),
+    *("registers", "spill_bytes", "shared_bytes", "blocks_per_multiprocessor"),
+)
 """What is said of a trial's code, as the facts name it."""
 
 
