@@ -7,7 +7,7 @@ from fakes import prepared
 
 from steelyard import BenchmarkError, Builder
 from steelyard.buffers import Buffers
-from steelyard.checking import ULPS, Expectation, replay
+from steelyard.checking import ULPS, Expectation, _some_rows, replay
 
 
 def expected(body, seed=0):
@@ -317,3 +317,23 @@ def test_timed_updates_are_compared_with_the_same_untimed():
         replay(launch, buffers, [u], 3)
     array[0] = np.nan
     replay(lambda _: array.__setitem__(0, np.nan), buffers, [], 1)
+
+
+@pytest.mark.parametrize(
+    ("shape", "kept"),
+    [
+        ((), 0),
+        ((0, 3), 0),
+        ((5000,), 4096),
+        ((300, 5), 300),
+        ((3000, 5), 820),
+        ((100, 4096), 64),
+        ((100, 65536), 32),
+        ((3, 1 << 22), 1),
+    ],
+)
+def test_so_many_rows_are_kept(shape, kept):
+    """64 or 4096 elements at least; of wide rows fewer, but one."""
+    rows = _some_rows(np.broadcast_to(1.0, shape), np.random.default_rng(0))
+    assert len(set(rows.indices.tolist())) == kept
+    assert rows.fits(shape)

@@ -36,6 +36,9 @@ ROWS: Final = 64
 ELEMENTS: Final = 4096
 """Elements kept at least: a row of a one-dimensional result is one element."""
 
+MOST: Final = 1 << 21
+"""Elements kept at most, but for a row: 16 MiB, read from a file by each later block."""
+
 
 class Expectation:
     """What the outputs of one launch should hold, whole once and in rows afterwards.
@@ -138,7 +141,8 @@ def _some_rows(wanted: Array, draw: np.random.Generator) -> Rows:
     """Draw which rows of a result are kept, in order; all of a small one."""
     shape = wanted.shape
     count = shape[0] if shape else 0
-    enough = max(ROWS, -(-ELEMENTS // max(1, math.prod(shape[1:]))))
+    width = max(1, math.prod(shape[1:]))
+    enough = max(min(ROWS, MOST // width), -(-ELEMENTS // width))
     rows = np.sort(draw.choice(count, min(enough, count), replace=False))
     return Rows(rows, wanted[rows] if shape else wanted)
 
