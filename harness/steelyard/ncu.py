@@ -26,7 +26,8 @@ METRICS: Final[Mapping[str, str]] = MappingProxyType(
         "l2_hit": "lts__t_sectors_op_read_lookup_hit.sum",
     }
 )
-"""Our names of what is counted, and ncu's."""
+"""Our names of what is counted, and ncu's: three passes on an H200, one without the L2
+cache's hits."""
 
 SUMMED: Final = ("time_ns", "dram_read", "dram_written", "l2_read", "l2_hit")
 """Of several kernels these are added up; the others are means weighted by time."""
@@ -145,8 +146,8 @@ def refusal(log: str, reason: str, code: int) -> str:
         return f"ncu counted nothing: {said[0].rstrip('.')}. Run its command by hand."
     if not code:
         return (
-            "ncu found no kernel in the launch: does the work run on the GPU, in this "
-            "process, before wait returns?"
+            "ncu found no kernel in the launch, and sees neither the driver's copies and "
+            "fills nor other processes: profile work that launches kernels."
         )
     return f"ncu ended with exit code {code}: {reason or 'it said nothing'}."
 
