@@ -141,7 +141,7 @@ class Stage:
     def must_read(self) -> int:
         """Return the bytes of memory that a launch cannot do without reading."""
         buffers = self.prepared.buffers
-        written = sum(
+        written: int = sum(
             buffers.arrays[handle.name].nbytes
             for handle in self.prepared.description.handles_of("output", "inout")
         )
