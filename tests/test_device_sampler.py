@@ -36,6 +36,7 @@ def spoken(clock=None, samples=12, **changes):
         stamps=machine,
         launches=4,
         windows=8,
+        lead=machine.does("lead"),
         touch=machine.does("touch"),
         restore=machine.does("restore"),
         settle=machine.does("flush"),
@@ -50,7 +51,16 @@ def test_nothing_waits_between_what_leads_to_a_window_and_its_launches():
     """The warming launch stands before the data and the poison, the flush behind."""
     steps, machine, _ = spoken(samples=1)
     sample(steps, sampler.Record(), 0, Told())
-    around = ["stamp 0", "touch", "restore", "poison", "flush", "launch 4", "wait"]
+    around = [
+        "lead",
+        "stamp 0",
+        "touch",
+        "restore",
+        "poison",
+        "flush",
+        "launch 4",
+        "wait",
+    ]
     assert machine.log == [*around, "stamp 1", "check 4"]
 
 
@@ -82,6 +92,14 @@ def test_all_windows_of_the_last_queue_are_kept(samples):
     assert list(taken.starts) == sorted(taken.starts)
 
 
+def test_a_queue_has_one_lead_before_everything():
+    """An idle GPU is slower at first; within a queue it is busy."""
+    steps, machine, _ = spoken(samples=30)
+    sample(steps, sampler.Record(), 0, Told())
+    assert machine.log.count("lead") == machine.log.count("wait")
+    assert machine.log[machine.log.index("lead") + 1] == "stamp 0"
+
+
 def test_stopping_is_fed_what_is_left_without_the_offset():
     """Or a wide interval of a short kernel would pass for a narrow one."""
     steps, _, fed = spoken(samples=3)
@@ -96,12 +114,15 @@ def test_a_queue_that_comes_late_is_thrown_away_and_halved():
     sample(steps, record, 0, told)
     assert told.expired == 2
     assert machine.log.count("launch 4") == len(record.ticks) >= 40
+    sizes = [windows for _, windows in steps.clock.asked]
+    assert max(sizes[sizes.index(4) + 1 :]) == told.room == 2
 
 
-@pytest.mark.parametrize("late", [[1], [8] * EXPIRIES + [4] * EXPIRIES])
+@pytest.mark.parametrize("late", [[1], [256, 128, 64, 32, 16, 8, 4, 2]])
 def test_a_host_that_is_always_late_fails_the_trial(late):
     """One window cannot be halved, and each attempt costs seconds."""
-    steps, _, _ = spoken(FakeClock(Machine(), late=list(late)), samples=99)
+    clock = FakeClock(Machine(), late=list(late))
+    steps, _, _ = spoken(clock, samples=999, windows=256)
     told = Told()
     with pytest.raises(Expired):
         sample(steps, sampler.Record(), 0, told)
@@ -145,7 +166,8 @@ def test_another_clock_reads_the_same_windows():
     """With all that stands before them, and no poison."""
     steps, machine, _ = spoken()
     other = FakeClock(machine, kernel=3300)
-    readings = beside(steps, other, 1, 9)
+    readings = beside(steps, other, 1, 9, 4)
+    assert other.asked == [(1, 4), (1, 4), (1, 1)]
     assert statistics.median(r.ticks for r in readings) == 3300 + 2000
     assert machine.log.count("flush") == 9
     assert "poison" not in machine.log

@@ -83,6 +83,18 @@ def test_a_warm_window_has_as_many_launches_as_its_clock_wants(monkeypatch):
     assert "flush" not in slow.machine.log
 
 
+@pytest.mark.parametrize(
+    ("kernel", "leads"), [(600, 3), (100_000, 2), (299_999, 1), (300_000, 0)]
+)
+def test_a_lead_lasts_until_the_clock_is_steady(monkeypatch, kernel, leads):
+    """It flushes, whatever the mode, and launches the work; a long launch needs none."""
+    rig = Rig(monkeypatch, {"kernel": kernel})
+    steps, _ = rig.steps(WARM)
+    rig.machine.log.clear()
+    steps.lead()
+    assert rig.machine.log == ["flush", "touch"] * leads
+
+
 @pytest.mark.parametrize("kernel", [600, 3_200, 50_000, 3_000_000, 400_000_000])
 def test_a_queue_lasts_a_few_milliseconds(monkeypatch, kernel):
     """Of short kernels it has many windows, of a long one a single one."""

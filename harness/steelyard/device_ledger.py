@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from steelyard.clocks import DeviceClock
 from steelyard.ledger import per_call
-from steelyard.work import Bindable, DeviceWork, allocator, calling
+from steelyard.work import Bindable, DeviceWork, allocating, allocator, calling
 
 if TYPE_CHECKING:
     from steelyard.benchmark import Description
@@ -43,9 +43,7 @@ def parts(
     allocated: bool,
 ) -> dict[str, float]:
     """Return the nanoseconds per call of each part."""
-    found: dict[str, float] = {}
-    if allocated:
-        found["allocate"] = _allocating(description, buffers)
+    found = {"allocate": _allocating(description, buffers)} if allocated else {}
     submit, wait = _halves(work.launch, work.wait, buffers.restore)
     if work.facts().get("synchronises"):  # nothing can be told from outside
         return found | {"kernel": submit + wait}
@@ -53,9 +51,9 @@ def parts(
     found |= {"submit": submit, "kernel": kernel, "synchronise": wait - kernel}
     target: Any = description.call.target
     if isinstance(target, Bindable) and callable(target):
-        call = calling(description, buffers)
+        call = (allocating if allocated else calling)(description, buffers)
         called, _ = _halves(call, work.wait, buffers.restore)
-        found["pack"] = called - submit
+        found["pack"] = called - submit - found.get("allocate", 0.0)
     return found
 
 

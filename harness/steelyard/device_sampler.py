@@ -6,6 +6,7 @@ between what leads to a window and its launches the GPU waits for no host.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from time import process_time_ns
@@ -17,8 +18,9 @@ from steelyard.clocks import DeviceClock, Expired, Reading
 if TYPE_CHECKING:
     from steelyard.work import DeviceWork
 
-EXPIRIES: Final = 3
-"""Queues that may outlast their spin before the trial fails: each costs its seconds."""
+EXPIRIES: Final = 8
+"""Queues that may outlast their spin before the trial fails: each costs its seconds, and
+halves all that follow. A clock that sees no kernels takes a launch for one of them."""
 
 
 class Stamps(Protocol):
@@ -44,6 +46,8 @@ class Steps:
     """In a window."""
     windows: int
     """In a queue, at most."""
+    lead: Callable[[], None]
+    """Loads the GPU before the first window of a queue; see `device_steps.LEAD`."""
     touch: Callable[[], None]
     """Warms the caches by an untimed launch, where that is asked for."""
     restore: Callable[[], None]
@@ -62,6 +66,8 @@ class Told:
 
     expired: int = 0
     """Queues that were thrown away: the host had not filled them in time."""
+    room: int = sys.maxsize
+    """Windows of a queue that are not too many, as far as is known."""
     kernels: int = 0
     """Activities of the GPU in a window, where the clock sees them."""
 
@@ -107,7 +113,13 @@ def queues(seed: int, longest: int) -> Iterator[tuple[int, bool]]:
 def _queue(
     steps: Steps, windows: int, record: sampler.Record, told: Told, *, poison: bool
 ) -> list[Reading]:
-    """Take one queue into the record, in halves where it outlasts its spin."""
+    """Take one queue into the record, in parts where it outlasts its spin."""
+    if windows > told.room:
+        some = told.room
+        return [
+            *_queue(steps, some, record, told, poison=poison),
+            *_queue(steps, windows - some, record, told, poison=poison),
+        ]
     lost, cpu = sampler.preemptions(), process_time_ns()
     try:
         readings = steps.clock.read(
@@ -117,11 +129,8 @@ def _queue(
         told.expired += 1
         if told.expired == EXPIRIES or windows == 1:
             raise
-        half = windows // 2
-        return [
-            *_queue(steps, half, record, told, poison=poison),
-            *_queue(steps, windows - half, record, told, poison=poison),
-        ]
+        told.room = windows // 2
+        return _queue(steps, windows, record, told, poison=poison)
     cpu, lost = process_time_ns() - cpu, sampler.preemptions() - lost
     record.mhz += frequencies(steps.stamps, windows)
     for place, reading in enumerate(readings):
@@ -145,6 +154,8 @@ def ahead(steps: Steps, *, poison: bool = False) -> Callable[[int], None]:
     """
 
     def submit(place: int) -> None:
+        if not place:
+            steps.lead()
         steps.stamps.stamp(place)
         steps.touch()
         steps.restore()
@@ -158,8 +169,7 @@ def ahead(steps: Steps, *, poison: bool = False) -> Callable[[int], None]:
 def frequencies(stamps: Stamps, windows: int) -> list[int]:
     """Return the megahertz from each window's stamp to the next.
 
-    The last window ends at a stamp submitted now. Where a stamp was missed (a
-    multiprocessor that changes how much of its memory is shared takes no block) the ones
+    The last window ends at a stamp submitted now. Where a stamp was missed, the ones
     around it stand for it; 0 where there is none.
     """
     stamps.stamp(windows)
@@ -185,14 +195,13 @@ def _megahertz(before: tuple[int, int], after: tuple[int, int]) -> int:
 
 
 def beside(
-    steps: Steps, clock: DeviceClock, launches: int, windows: int
+    steps: Steps, clock: DeviceClock, launches: int, windows: int, room: int
 ) -> Sequence[Reading]:
-    """Have another clock read the same.
+    """Have another clock read the same, in queues of ``room`` windows.
 
     Raises:
         BenchmarkError: it cannot read this work.
     """
-    room = max(1, clock.capacity(2 * launches))
     readings: list[Reading] = []
     while len(readings) < windows:
         some = min(room, windows - len(readings))
