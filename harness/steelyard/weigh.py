@@ -227,6 +227,8 @@ def _ledger(taken: _Weighing) -> dict[str, float]:
     )
     allocated = taken.mode.flavour == "allocated"
     if isinstance(weighed, work.DeviceWork):
+        if taken.mode.batch > 1:
+            return {}  # calls of a batch overlap: their parts do not add up
         # CUPTI would hook into the calls that are measured beside it.
         clock, *_ = taken.scale.on(weighed.context).clocks("events")
         parts = device_ledger.parts(
