@@ -5,15 +5,19 @@ from __future__ import annotations
 import functools
 import hashlib
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
-from steelyard import gpu_state, peaks
+from steelyard import gpu_state, machine, peaks
 from steelyard.errors import BenchmarkError, SteelyardError
 from steelyard.handles import CUDA
 
 if TYPE_CHECKING:
     from steelyard.benchmark import Case
     from steelyard_device.cuda import Device
+
+
+PACKAGES: Final = ("cuda-bindings", "cupti-python", "nvidia-cuda-nvrtc")
+"""What stands between us and a GPU; NVRTC may also come with the CUDA toolkit."""
 
 
 @functools.cache
@@ -105,6 +109,7 @@ def facts(index: int) -> dict[str, Any]:
         "multiprocessors": device.multiprocessors,
         "l2": device.l2_bytes,
         **settings,
+        **machine.installed(*PACKAGES),
         "peaks": peaks.kept(peaks.path(device.uuid, settings["driver"])) or {},
     }
 

@@ -228,11 +228,16 @@ def _groups(root: Path) -> list[Path]:
 
 def versions() -> dict[str, str]:
     """Return the versions of Python and of the packages numbers depend on."""
-    return {"python": platform.python_version()} | {
+    return {"python": platform.python_version()} | installed(*PACKAGES)
+
+
+def installed(*packages: str) -> dict[str, str]:
+    """Return the versions of packages."""
+    return {
         name: _unless(
             metadata.PackageNotFoundError, functools.partial(metadata.version, name)
         )
-        for name in PACKAGES
+        for name in packages
     }
 
 
