@@ -1,0 +1,159 @@
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from fake_gpu import FakeClock, Machine
+from fakes import case_of
+
+from steelyard import device_steps, gpu_state, work
+from steelyard.codec import pack, unpack
+from steelyard.mode import parse
+from steelyard.prepared import PreparedCase
+from steelyard.scale import Scale
+from steelyard.settings import Settings
+from steelyard.weigh import weigh
+from steelyard_device import cuda
+from steelyard_device.cuda import activity
+
+QUICK = Settings(precision=0.5, budget=0.01)
+
+
+class Launched:
+    """A callable on the CPU that passes for work on a GPU."""
+
+    def __init__(self, inner, context):
+        self.launch, self.wait, self.ready = inner.launch, inner.wait, inner.ready
+        self.facts, self.context, self.stream = inner.facts, context, 7
+
+
+class Rig:
+    """A case whose GPU is made up; its arrays lie on the CPU and are checked there."""
+
+    def __init__(self, monkeypatch, body, **axes):
+        self.machine = machine = Machine()
+        self.clocks = [FakeClock(machine), FakeClock(machine, kernel=3300)]
+        context = SimpleNamespace(device=SimpleNamespace(l2_bytes=60 << 20, index=0))
+        self.prepared = PreparedCase(case_of(body), QUICK)
+        self.prepared.work = Launched(self.prepared.work, context)
+        self.prepared.case = SimpleNamespace(id=body.__name__, axes=axes)
+        self.scale = Scale()
+        self.device = SimpleNamespace(
+            stamps=machine,
+            flush=machine.does("flush"),
+            clocks=lambda _: self.clocks,
+            release_lines=lambda: None,
+            null=lambda _: 640.0,
+        )
+        self.device.flush.nbytes = 1 << 27
+        self.detached = []
+        monkeypatch.setattr(self.scale, "on", lambda _: self.device)
+        monkeypatch.setattr(gpu_state, "before", lambda _: {"sm_mhz": 1980})
+        monkeypatch.setattr(gpu_state, "after", lambda _, start: {"before": start})
+        monkeypatch.setattr(gpu_state, "energy", lambda *_: {"joules_per_launch": 1.5})
+        monkeypatch.setattr(activity, "detach", lambda: self.detached.append(1))
+        monkeypatch.setattr(device_steps, "perf_counter_ns", lambda: machine.time)
+        for clock in self.clocks:
+            clock.read = self.launching(clock.read)
+
+    def launching(self, read):
+        """Have windows of a made-up clock launch the work, as real ones do."""
+
+        def launch(weighed, launches, windows, ahead):
+            def each(place):
+                ahead(place)
+                weighed.launch(launches)
+
+            return read(weighed, launches, windows, each)
+
+        return launch
+
+    def weigh(self, mode, settings=QUICK):
+        """Return the trial."""
+        return weigh(self.prepared, parse(mode), self.scale, settings)
+
+
+def negate(b):
+    """Negate an array."""
+    x = b.input(1000)
+    y = b.output(1000)
+    b.check(np.negative, x)
+    return b.launch(np.negative, x, out=y)
+
+
+@pytest.mark.parametrize("mode", ["kernel/cold", "kernel/warm"])
+def test_a_kernels_trial_has_all_that_its_gpu_tells(monkeypatch, mode):
+    """Raw ticks by its own clock, frequencies, another clock, and the GPU's state."""
+    rig = Rig(monkeypatch, negate)
+    trial = rig.weigh(mode)
+    assert trial.error is None
+    assert isinstance(rig.prepared.work, work.DeviceWork)
+    assert set(trial.samples.mhz) == {1980}
+    assert (trial.clock.id, trial.clock.offset) == ("fake", 2000.0)
+    assert trial.facts["kernels"] == 1
+    assert trial.floors["null"] == 640
+    assert trial.extra["gpu"] == {"before": {"sm_mhz": 1980}}
+    assert trial.extra["clocks"]["fake"]["ticks"]
+    assert ("l2_flush_bytes" in trial.extra) == (mode == "kernel/cold")
+    assert "flush_bytes" not in trial.extra  # the CPU's own
+    assert unpack(pack(trial.samples, ()))[0] == trial.samples
+    assert rig.detached == []
+
+
+def test_a_lost_gpu_fails_the_trial_and_keeps_its_samples(monkeypatch):
+    """The driver's sentence is told as it is."""
+    rig = Rig(monkeypatch, negate)
+    read, queues = rig.clocks[0].read, []
+
+    def lose(*asked):
+        queues.append(asked)
+        if len(queues) > 4:
+            raise cuda.CUDAError("CUDA_ERROR_ILLEGAL_ADDRESS", "the GPU is gone")
+        return read(*asked)
+
+    rig.clocks[0].read = lose
+    trial = rig.weigh("kernel/cold", Settings(precision=1e-9))
+    assert trial.error == "negate: the GPU is gone"
+    assert len(trial.samples) == len(trial.samples.mhz) == 1
+    assert trial.clock.id == "fake"
+
+
+def test_energy_is_metered_where_inputs_are_compared(monkeypatch):
+    """Of kernels alone, and the data is as it was."""
+    rig = Rig(monkeypatch, negate, inputs="zeros")
+    metered = rig.weigh("kernel/cold").extra["gpu"]["energy"]
+    assert metered == {"joules_per_launch": 1.5}
+    assert "energy" not in rig.weigh("per_launch/warm").extra["gpu"]
+    assert "energy" not in Rig(monkeypatch, negate).weigh("kernel/cold").extra["gpu"]
+
+
+@pytest.mark.parametrize(
+    "mode", ["per_launch/warm/8", "latency/cold", "latency/warm/8"]
+)
+def test_calls_are_timed_without_cuptis_hooks(monkeypatch, mode):
+    """By the host's clock; a batch of them has no ledger, they overlap."""
+    rig = Rig(monkeypatch, negate)
+    trial = rig.weigh(mode)
+    assert trial.error is None
+    assert rig.detached == [1]
+    assert trial.clock.id == "perf_counter_ns"
+    assert trial.samples.mhz == ()
+    assert trial.ledger == {}
+
+
+def test_a_graph_is_of_launches_on_a_gpu(monkeypatch):
+    """Of anything else it is refused in a sentence."""
+    made = []
+
+    class Graph:
+        def __init__(self, weighed, nodes):
+            made.append(nodes)
+            self.launch, self.wait = weighed.launch, weighed.wait
+
+    monkeypatch.setattr(cuda, "Graph", Graph)
+    trial = Rig(monkeypatch, negate).weigh("per_launch/warm/graph/16")
+    assert trial.error is None
+    assert made == [16]
+    assert all(n % 16 == 0 for n in trial.samples.launches)
+    here = PreparedCase(case_of(negate), QUICK)
+    said = weigh(here, parse("per_launch/warm/graph/16"), Scale(), QUICK).error
+    assert "asks for a CUDA graph, but negate runs on the CPU" in said
