@@ -118,7 +118,7 @@ def test_scalars_are_given_at_each_call(context):
     host = np.arange(100, dtype=np.float32)
     a = cuda.copy_of(context, host)
     out = cuda.Buffer(context, (100,), np.float32)
-    for scalars in ({}, {"s": 0.5}, {}, {"s": -0.0}, {"s": 7}, {}):
+    for scalars in ({}, {}, {}, {"s": 0.5}, {}, {"s": -0.0}, {"s": 7}, {}):
         library.triad(a, a, out=out, **scalars)
         factor = scalars.get("s", 3.0)
         np.testing.assert_array_equal(out.read(), host + factor * host)

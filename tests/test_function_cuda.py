@@ -89,6 +89,12 @@ def foreign(monkeypatch, address=0x1000, **fields):
     )
 
 
+def known(made, *arrays, **keywords):
+    """Call until the arrays are known by themselves."""
+    for _ in range(3):
+        made(*arrays, **keywords)
+
+
 def test_a_call_passes_addresses_scalars_and_extent(driver, triad):
     """In the order of the slots; one thread has an element or more."""
     out = view(0x3000)
@@ -106,7 +112,7 @@ def test_a_call_passes_addresses_scalars_and_extent(driver, triad):
 def test_every_call_launches_with_its_own_scalars(driver, triad):
     """Remembered or not, and the defaults come back; a zero keeps its sign."""
     a, b, out = view(0x1000), view(0x2000), view(0x3000)
-    given = [{}, {"s": 0.5}, {}, {"s": -0.0}, {"s": 0.0}, {"s": 7}, {}]
+    given = [{}, {}, {}, {"s": 0.5}, {}, {"s": -0.0}, {"s": 0.0}, {"s": 7}, {}]
     for scalars in given:
         triad(a, b, out=out, **scalars)
     seen = [passed[3] for passed in driver.passed]
@@ -117,22 +123,24 @@ def test_every_call_launches_with_its_own_scalars(driver, triad):
 def test_a_remembered_call_looks_at_nothing_again(driver, triad, monkeypatch):
     """The arrays are the same objects, and ours do not change."""
     a, out = view(0x1000), view(0x2000)
-    triad(a, a, out=out)
+    known(triad, a, a, out=out)
+    driver.calls.clear()
     monkeypatch.setattr(cuda_calls, "placed", None)  # what would look
     assert triad(a, a, out=out) is out
+    triad(a, a, out=out, s=2.0)
     assert driver.launched() == [0x1000, 0x1000]
 
 
 def test_what_is_remembered_goes_with_the_arrays(driver, triad):
     """With any of them; nothing keeps them alive."""
     a, b, out = view(0x1000), view(0x2000), view(0x3000)
-    triad(a, b, out=out)
-    triad(b, a, out=out)
+    known(triad, a, b, out=out)
+    known(triad, b, a, out=out)
     assert len(triad._known) == 2
     del b
     gc.collect()
     assert not triad._known
-    triad(a, a, out=out)
+    known(triad, a, a, out=out)
     assert len(triad._known) == 1
     del out
     gc.collect()
@@ -142,7 +150,7 @@ def test_what_is_remembered_goes_with_the_arrays(driver, triad):
 def test_an_output_given_is_not_taken_for_an_input(driver, triad):
     """The same three arrays, one of them in another place, are another call."""
     a, b, out = view(0x1000), view(0x2000), view(0x3000)
-    triad(a, b, out=out)
+    known(triad, a, b, out=out)
     with pytest.raises(KernelError, match="got 3 arrays"):
         triad(a, b, out)
 
@@ -150,19 +158,19 @@ def test_an_output_given_is_not_taken_for_an_input(driver, triad):
 def test_a_cold_build_forgets_what_was_packed(driver, triad):
     """Calls run the new code."""
     a, out = view(0x1000), view(0x2000)
-    triad(a, a, out=out)
+    known(triad, a, a, out=out)
+    driver.calls.clear()
     specs = [((100,), np.dtype("float32"))] * 2
     triad.build(*specs, target="cuda:sm_90a", cache="cold")
     assert not triad._known
     triad(a, a, out=out)
-    assert len(driver.launched()) == 2
+    assert len(driver.launched()) == 1
 
 
 def test_another_shape_makes_nothing_forgotten(driver, triad):
     """Only a build that replaces one does."""
-    triad(view(), view(), out=view(0x3000))
     a, out = view(0x1000), view(0x3000)
-    triad(a, a, out=out)
+    known(triad, a, a, out=out)
     triad(view(count=7), view(count=7), out=view(0x3000, 7))
     assert len(triad._known) == 1
 
@@ -175,24 +183,24 @@ def test_scalars_without_a_default_are_asked_for_in_every_call(driver):
         return {"a": a * factor + shift}
 
     a = view(0x1000)
-    for _ in range(2):
+    for _ in range(4):
         scaled(a, factor=2.0)
         with pytest.raises(KernelError, match="scalar factor is missing"):
             scaled(a)
         with pytest.raises(KernelError, match="scalar factor is missing"):
             scaled(a, shift=2.0)
-    assert len(driver.launched()) == 2
+    assert len(driver.launched()) == 4
 
 
 def test_one_kernel_is_called_on_both_sides(driver, triad):
     """What is remembered of a GPU does not stand in the host's way."""
     a, out = view(0x1000), view(0x2000)
-    triad(a, a, out=out)
+    known(triad, a, a, out=out)
     ones = np.ones(3, np.float32)
     assert (triad(ones, ones) == 4).all()
     assert (triad(ones, ones, out=np.empty_like(ones)) == 4).all()
     triad(a, a, out=out)
-    assert len(driver.launched()) == 2
+    assert len(driver.launched()) == 4
 
 
 def test_many_calls_are_not_remembered_for_ever(driver, triad, monkeypatch):
@@ -201,18 +209,37 @@ def test_many_calls_are_not_remembered_for_ever(driver, triad, monkeypatch):
     arrays = [view(0x1000 * place) for place in range(1, 9)]
     out = view(0x100000)
     for each in arrays:
-        triad(each, each, out=out)
+        known(triad, each, each, out=out)
         assert len(triad._known) <= 3
 
 
 def test_foreign_arrays_are_looked_at_in_each_call(driver, triad, monkeypatch):
     """Their memory may have moved."""
     a = foreign(monkeypatch, stream=CONTEXT.stream)
-    triad(a, a, out=view(0x3000))
-    a.__cuda_array_interface__["data"] = (0x2000, False)
-    triad(a, a, out=view(0x3000))
-    assert driver.launched() == [0x1000, 0x2000]
+    places = [0x1000, 0x1000, 0x1000, 0x2000, 0x2000, 0x1000]
+    for turn, place in enumerate(places):
+        a.__cuda_array_interface__["data"] = (place, False)
+        out = foreign(monkeypatch, 0x3000, stream=CONTEXT.stream)
+        assert triad(a, a, out=out, s=turn) is out
+    assert driver.launched() == places
+    factors = [struct.unpack("<d", passed[3])[0] for passed in driver.passed]
+    assert factors == list(range(len(places)))
     assert not triad._known
+
+
+def test_arrays_in_the_same_places_are_not_checked_again(driver, triad, monkeypatch):
+    """From the third call on, whoever's they are; another stream is another place."""
+    packed = []
+    pack = triad._on_gpus()._packed
+    monkeypatch.setattr(
+        triad._on_gpus(), "_packed", lambda *args: packed.append(args) or pack(*args)
+    )
+    for stream in (0x99, 0x98):
+        for _ in range(5):
+            a = foreign(monkeypatch, stream=stream)
+            triad(a, a, out=foreign(monkeypatch, 0x3000, stream=stream))
+    assert len(packed) == 4
+    assert [call[3] for call in driver.calls] == [0x99] * 5 + [0x98] * 5
 
 
 def test_work_runs_on_the_stream_of_its_arrays(driver, triad, monkeypatch):
@@ -372,12 +399,14 @@ def test_there_is_no_stream_on_a_cpu(triad):
 
 def test_errors_of_a_launch_are_the_drivers(driver, triad, monkeypatch):
     """Remembered or not."""
-    driver.fails = {1: 700, 2: 700}
+    driver.fails = {3: 700, 4: 700, 5: 700}
     monkeypatch.setattr(
         cuda_driver, "failure", lambda asked, code: cuda.CUDAError(str(code), asked)
     )
     a, out = view(0x1000), view(0x2000)
-    triad(a, a, out=out)
+    known(triad, a, a, out=out)
+    with pytest.raises(cuda.CUDAError, match="launching kernel"):
+        triad(view(0x1000), a, out=out)
     with pytest.raises(cuda.CUDAError, match="launching kernel"):
         triad(a, a, out=out)
     with pytest.raises(cuda.CUDAError, match="launching kernel"):

@@ -19,13 +19,16 @@ LEGACY = 0
 
 
 class Placed(NamedTuple):
-    """An array with its place: the GPU's context, and the stream that its owner uses."""
+    """An array with its place: the GPU's context, and the stream that its owner uses.
+
+    From the address on it is all that a launch depends on: an address is one GPU's.
+    """
 
     given: Any
+    context: cuda.Context
     address: int
     shape: tuple[int, ...]
     dtype: np.dtype[Any]
-    context: cuda.Context
     stream: int
     writeable: bool = True
 
@@ -35,7 +38,7 @@ def placed(kernel: str, name: str, array: Any) -> Placed:
     if isinstance(array, cuda.View):
         context = array.context
         return Placed(
-            array, array.address, array.shape, array.dtype, context, context.stream
+            array, context, array.address, array.shape, array.dtype, context.stream
         )
     if getattr(array, "is_cuda", False):  # only PyTorch's say so
         return _of_torch(kernel, name, array)
@@ -67,7 +70,7 @@ def _of_torch(kernel: str, name: str, tensor: Any) -> Placed:
         ) from None
     index = tensor.device.index
     at: int = tensor.data_ptr()
-    return Placed(tensor, at, shape, dtype, cuda.context(index), _current()(index))
+    return Placed(tensor, cuda.context(index), at, shape, dtype, _current()(index))
 
 
 @functools.cache
@@ -106,7 +109,7 @@ def _of_interface(
     stream = interface.get("stream")
     named = LEGACY if stream is None or stream == 1 else int(stream)
     context = cuda.context(_index(address))
-    return Placed(array, address, shape, dtype, context, named, not read_only)
+    return Placed(array, context, address, shape, dtype, named, not read_only)
 
 
 def _is_contiguous(

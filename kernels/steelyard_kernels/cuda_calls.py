@@ -1,8 +1,9 @@
 """Calls of a kernel on a GPU's arrays, one launch at a time, and what they remember.
 
-A call of arrays that are our own and were seen together before costs a lookup more than
-the launch: what was packed for them is remembered as long as they live. Others are
-checked and packed again, into one launch for all calls of their build on a stream.
+What is called twice with arrays in the same places is checked and packed no more; where
+the arrays are our own, which do not change, it is known by them as long as they live, and
+costs a lookup more than the launch. Others are checked and packed each time, into one
+launch for all calls of their build on a stream.
 """
 
 from __future__ import annotations
@@ -14,14 +15,14 @@ import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from operator import or_
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias
 
 from steelyard_device import cuda
 from steelyard_kernels import bind as binding
 from steelyard_kernels.binary import Built, Failed
 from steelyard_kernels.bind import Outputs, Result
 from steelyard_kernels.convention import Convention
-from steelyard_kernels.cuda_arrays import placed
+from steelyard_kernels.cuda_arrays import Placed, placed
 from steelyard_kernels.cuda_bind import (
     CudaKernel,
     Packed,
@@ -74,27 +75,61 @@ class Calls:
         self._rebuild = rebuild
         self._defaults = binding.defaults_of(signature)
         self._callers: dict[tuple[int, int, int], Caller] = {}
+        self._once: set[Places] = set()
+        self._often: dict[Places, Remembered] = {}
+        self._watched: dict[int, object] = {}
 
     def forget(self) -> None:
         """Forget what was packed: there is another build."""
-        self.known.clear()
-        self._callers.clear()
+        for each in (self.known, self._callers, self._once, self._often):
+            each.clear()
+        self._watched.clear()
 
     def call(
         self, arrays: tuple[Any, ...], out: Outputs, scalars: Mapping[str, float]
     ) -> Result:
         """Run once, in the order of the arrays' streams."""
-        packed = self._packed(arrays, out, None, None, scalars)
+        inputs = self._inputs(arrays)
+        outputs = given_output(self._signature.name, out)
+        places = tuple([each[2:] for each in (*inputs, *outputs)]), len(outputs)
+        found = self._often.get(places) if out is None or outputs else None
+        if found is None:
+            return self._first(inputs, out, places, scalars)
+        found.launch(scalars)
+        every = arrays if out is None else (*arrays, out)
+        if all(isinstance(each, cuda.View) for each in every):
+            self._remember(key_of(arrays, out), every, found)
+        result: Result = found.result(every)
+        return result
+
+    def _first(
+        self,
+        inputs: tuple[Placed, ...],
+        out: Outputs,
+        places: Places,
+        scalars: Mapping[str, float],
+    ) -> Result:
+        """Check, pack and run; what comes to the same places again is kept."""
+        packed = self._packed(inputs, out, None, None, scalars)
         caller = self._caller(packed)
         if packed.others:
             with ordered(packed.context, packed.stream, packed.others):
                 caller.launch(packed.addresses, packed.scalars)
         else:
             caller.launch(packed.addresses, packed.scalars)
-            if is_ours(arrays, out, packed.convention):
-                self._remember(arrays, out, packed, caller)
+            if len(places[0]) == len(packed.arrays):
+                self._note(places, packed, caller)
         result: Result = packed.convention.result(packed.given)
         return result
+
+    def _note(self, places: Places, packed: Packed, caller: Caller) -> None:
+        """Keep a launch for these places, from the second time on."""
+        for kept in (self._once, self._often):
+            if len(kept) >= REMEMBERED:
+                kept.clear()
+        if places in self._once:
+            self._often[places] = Remembered(packed, caller, self._defaults)
+        self._once.add(places)
 
     def bind(
         self,
@@ -105,7 +140,8 @@ class Calls:
         scalars: Mapping[str, float],
     ) -> CudaKernel:
         """Check the arguments and pack them for a stream, by default the arrays'."""
-        packed = self._packed(arrays, out, schedule, stream, scalars)
+        inputs = self._inputs(arrays)
+        packed = self._packed(inputs, out, schedule, stream, scalars)
         if packed.others and stream is None:
             with ordered(packed.context, packed.stream, packed.others):
                 pass  # what was under way by now; from here on the caller orders
@@ -122,9 +158,16 @@ class Calls:
             packed, lambda cache: loaded(again(cache=cache), cache, packed)
         )
 
+    def _inputs(self, arrays: tuple[Any, ...]) -> tuple[Placed, ...]:
+        """Return where the arrays lie."""
+        name, names = self._signature.name, self._signature.arrays
+        if len(arrays) > len(names):  # they are counted where the function is traced
+            names = (*names, *map("array {}".format, range(len(arrays))))
+        return tuple([placed(name, n, a) for n, a in zip(names, arrays, strict=False)])
+
     def _packed(
         self,
-        arrays: tuple[Any, ...],
+        inputs: tuple[Placed, ...],
         out: Outputs,
         schedule: Schedule | None,
         stream: int | None,
@@ -132,11 +175,6 @@ class Calls:
     ) -> Packed:
         """Check the arguments; raises KernelError with one sentence."""
         name = self._signature.name
-        # More arrays than parameters are counted where the function is traced.
-        names = (*self._signature.arrays, *map("array {}".format, range(len(arrays))))
-        inputs = tuple(
-            [placed(name, n, a) for n, a in zip(names, arrays, strict=False)]
-        )
         context = inputs[0].context
         target = f"{CUDA}:{context.device.arch}"
         convention = self._conventions(inputs, schedule, target, aligned=True)
@@ -163,25 +201,34 @@ class Calls:
         key = id(packed.convention), packed.context.handle, packed.stream
         caller = self._callers.get(key)
         if caller is None:
-            caller = self._callers[key] = Caller(packed)
+            values = functools.partial(binding.scalar_values, self._signature)
+            caller = self._callers[key] = Caller(packed, values)
         return caller
 
-    def _remember(
-        self, arrays: tuple[Any, ...], out: Outputs, packed: Packed, caller: Caller
-    ) -> None:
-        """Keep a launch of these very arrays as long as all of them live."""
-        known = self.known
+    def _remember(self, key: int, arrays: tuple[Any, ...], found: Remembered) -> None:
+        """Know a launch by these very arrays as long as all of them live."""
+        known, watched = self.known, self._watched
         if len(known) >= REMEMBERED:
             known.clear()
-        key = key_of(arrays, out)
+            watched.clear()
 
         def forget(_: object) -> None:
             known.pop(key, None)
+            watched.pop(key, None)
 
-        watched = [weakref.ref(each.given, forget) for each in packed.arrays]
-        known[key] = Remembered(
-            packed, caller, self._signature, self._defaults, watched
-        )
+        known[key] = found
+        watched[key] = [weakref.ref(array, forget) for array in arrays]
+
+
+Places: TypeAlias = tuple[tuple[tuple[object, ...], ...], int]
+"""Where the arrays of a call lie, and how many of them are outputs that were given."""
+
+
+def given_output(kernel: str, out: Outputs) -> tuple[Placed, ...]:
+    """Return where an output lies, if one array was given for it."""
+    if out is None or isinstance(out, Sequence | Mapping):
+        return ()
+    return (placed(kernel, "out", out),) if binding.on_gpu(out) else ()
 
 
 def key_of(arrays: tuple[Any, ...], out: Outputs) -> int:
@@ -193,70 +240,49 @@ def key_of(arrays: tuple[Any, ...], out: Outputs) -> int:
     return hash(arrays if out is None else (out, arrays))
 
 
-def is_ours(arrays: tuple[Any, ...], out: Outputs, convention: Convention) -> bool:
-    """Say whether a call's arrays are all there and all ours: those never change."""
-    if out is None:
-        given, lacking = arrays, len(convention.fresh)
-    else:
-        given, lacking = (*arrays, out), len(convention.fresh) - 1
-    return not lacking and all(isinstance(each, cuda.View) for each in given)
-
-
 class Remembered:
-    """A packed launch of arrays that are still alive, known by their identities.
+    """A packed launch of arrays in their places; it does not keep them.
 
-    The arrays are not kept: with the first of them that is dropped this is forgotten.
     `submit` runs it with the scalars' defaults, as a launch's does, and `failure` makes
     an error of its code; `result` is the convention's.
     """
 
-    __slots__ = (
-        "_addresses",
-        "_caller",
-        "_kept",
-        "_signature",
-        "failure",
-        "result",
-        "submit",
-    )
+    __slots__ = ("_addresses", "_caller", "_launch", "failure", "result", "submit")
 
     def __init__(
-        self,
-        packed: Packed,
-        caller: Caller,
-        signature: Signature,
-        defaults: Mapping[str, float] | None,
-        watched: object,
+        self, packed: Packed, caller: Caller, defaults: Mapping[str, float] | None
     ) -> None:
-        self._caller, self._signature = caller, signature
-        self._addresses = packed.addresses
+        self._caller, self._addresses = caller, packed.addresses
         self.result = packed.convention.result
         values = packed.scalars if defaults is None else defaults
         slots = binding.packed(packed.convention, packed.addresses, values)
-        where = packed.convention.built, packed.context, packed.stream
-        launch = launch_of(*where, slots)
-        self.submit, self.failure = launch.submit, launch.failure
-        self._kept = watched, launch
+        self._launch = caller.another(slots)
+        self.submit, self.failure = self._launch.submit, self._launch.failure
         if defaults is None:
             self.submit = self._lacks
 
     def _lacks(self, _count: int) -> int:
         """Raise the KernelError that names the scalar without a default."""
-        binding.scalar_values(self._signature, {})
+        self._caller.values({})
         return 0
 
-    def launch_with(self, scalars: Mapping[str, float]) -> None:
+    def launch(self, scalars: Mapping[str, float]) -> None:
         """Run once more, with scalars of this call."""
-        values = binding.scalar_values(self._signature, scalars)
-        self._caller.launch(self._addresses, values)
+        if scalars:
+            self._caller.launch(self._addresses, self._caller.values(scalars))
+        elif code := self.submit(1):
+            raise self.failure(code)
 
 
 class Caller:
     """One build on one GPU and stream: a launch that every call packs anew."""
 
-    __slots__ = ("_convention", "_launch", "_layout", "_lock")
+    __slots__ = ("_convention", "_launch", "_layout", "_lock", "values")
 
-    def __init__(self, packed: Packed) -> None:
+    def __init__(
+        self, packed: Packed, values: Callable[[Mapping[str, float]], dict[str, float]]
+    ) -> None:
+        self.values = values  # checks the scalars of a call
         convention = self._convention = packed.convention
         binary = convention.built.binary
         self._launch = launch_of(
@@ -264,6 +290,13 @@ class Caller:
         )
         self._layout = struct.Struct("<" + "".join(_LAID[s.code] for s in binary.slots))
         self._lock = threading.Lock()
+
+    def another(self, slots: Sequence[int]) -> cuda.Launch:
+        """Return a launch of its own, with its slots' words."""
+        like = self._launch
+        return cuda.Launch(
+            like.function, slots, grid=like.grid, block=like.block, stream=like.stream
+        )
 
     def launch(self, addresses: Sequence[int], scalars: Mapping[str, float]) -> None:
         """Run once with these arguments."""

@@ -177,7 +177,7 @@ class KernelFunction:
             found = self._known.get(key)
             if found is not None:
                 if scalars:
-                    found.launch_with(scalars)
+                    found.launch(scalars)
                 elif code := found.submit(1):
                     raise found.failure(code)
                 done: Result = found.result(arrays if out is None else (*arrays, out))
