@@ -35,8 +35,18 @@ class Gpu:
     a graph `node`; a kernel of user's `extra` beyond what a delay has.
     """
 
-    def __init__(self, event=1250.0, launch=1500.0, node=10.0, extra=200.0, seed=0):
+    def __init__(
+        self,
+        *,
+        event=1250.0,
+        launch=1500.0,
+        node=10.0,
+        extra=200.0,
+        seed=0,
+        fetch=0.0,
+    ):
         self.event, self.launch, self.node, self.extra = event, launch, node, extra
+        self.fetch, self.all_entries = fetch, 0
         self.now = 0.0
         self.random = random.Random(seed)
         self.kernels, self.entries, self.held, self.captured = [], 0, False, None
@@ -52,6 +62,9 @@ class Gpu:
     def entry(self):
         """Take a place in the queue."""
         self.entries += 1
+        self.all_entries += 1
+        # Every eighth is fetched late: what comes after it waits.
+        self.now += self.fetch * (self.all_entries % 8 == 0)
         self.stuck |= self.held and self.entries > ROOM
 
     def kernel(self, nanoseconds, extra=0.0, stream=13):
@@ -250,6 +263,17 @@ def test_every_clocks_error_bar_holds_the_kernels_time(
     found = estimate(clock, Stampable(gpu, nanoseconds))
     assert found.low <= nanoseconds <= found.high
     assert (found.high - found.low) / 2 <= 200 + 0.01 * nanoseconds
+
+
+@pytest.mark.parametrize("length", range(9))
+def test_how_windows_lie_in_what_the_gpu_fetches_does_not_matter(monkeypatch, length):
+    """Of any length: each lies in every way in turn, as those of the calibration do."""
+    gpu, clock = build(monkeypatch, events.EventsClock, fetch=1500.0)
+    lead = Work(gpu, 10.0)
+    taken = clock.read(Work(gpu, 3205.0), 1, 40, lambda _: lead.launch(length))
+    ticks = [reading.ticks for reading in taken]
+    trial = trials.trial(samples=trials.samples(ticks), clock=clock.facts)
+    assert abs(stats.of(trial).mean - 3205.0) < clock.facts.uncertainty
 
 
 @KINDS

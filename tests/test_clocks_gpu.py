@@ -94,7 +94,7 @@ def test_the_error_bar_of_events_holds_cuptis_time_of_copies(context, recorded, 
     """And is at most 0.2 us and 1 % wide, to either side."""
     clock, outside = EventsClock(context), []
     for case in copies(context, cache):
-        found = [estimate(clock, case, 200) for _ in range(2)]
+        found = [estimate(clock, case, 300) for _ in range(2)]
         truth = estimate(recorded, case, 60)
         for each in found:
             assert (each.high - each.low) / 2 <= 200 + 0.01 * truth.value
@@ -105,9 +105,9 @@ def test_the_error_bar_of_events_holds_cuptis_time_of_copies(context, recorded, 
 
 @pytest.mark.parametrize("kind", [GraphClock, GlobaltimerClock])
 def test_the_error_bars_of_other_clocks_meet_cuptis(context, recorded, kind):
-    """Of copies that stay well inside the cache, warm."""
+    """Of small copies, warm: larger ones find another state of the cache in a graph."""
     clock = kind(context)
-    for case in [*copies(context, "warm")][:5]:
+    for case in [*copies(context, "warm")][:3]:
         found = estimate(clock, case, 40)
         truth = estimate(recorded, case, 60)
         assert found.low <= truth.high

@@ -31,6 +31,7 @@ class EventsClock:
     def __init__(self, context: cuda.Context) -> None:
         self._context = context
         self._spin = cuda.Spin(context, seconds=calibration.SPIN_SECONDS)
+        self._null = cuda.null(context)
         self._pairs: list[cuda.EventPair] = []
         self._origin = cuda.Event(context)
         self._origin.record()
@@ -60,7 +61,8 @@ class EventsClock:
 
     def capacity(self, launches: int) -> int:
         """Return how many windows of so many launches fit behind a spin."""
-        return max(1, cuda.QUEUE // (launches + 2 + calibration.AHEAD))
+        each = launches + 2 + calibration.AHEAD + calibration.SHIFTS
+        return max(1, cuda.QUEUE // each)
 
     def read(
         self,
@@ -75,6 +77,7 @@ class EventsClock:
         pairs = self._pairs[:windows]
         with calibration.queued(self._context, self._spin):
             for place, pair in enumerate(pairs):
+                calibration.shift(self._null, place)
                 ahead(place)
                 pair.before.record()
                 work.launch(launches)

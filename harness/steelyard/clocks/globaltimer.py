@@ -13,6 +13,13 @@ from steelyard.trial import ClockFacts
 from steelyard.work import DeviceWork
 from steelyard_device import cuda
 
+BLOCKS: Final = 80.0
+"""Nanoseconds that more lie outside a kernel of many blocks than outside a delay: -140 to
+160 around it on an H200, for softmax, LayerNorm and most copies."""
+
+BLOCKS_UNKNOWN: Final = 140.0
+"""By how much `BLOCKS` may be wrong, to either side."""
+
 QUEUE: Final = 64
 """Windows in a queue; each is waited for by itself."""
 
@@ -64,8 +71,8 @@ class GlobaltimerClock:
             1,
             common_tick(times, slack=0),
             (),
-            offset=-calibration.LAUNCH,
-            uncertainty=calibration.LAUNCH_UNKNOWN,
+            offset=-calibration.LAUNCH - BLOCKS,
+            uncertainty=calibration.LAUNCH_UNKNOWN + BLOCKS_UNKNOWN,
             drift=calibration.DRIFT,
         )
 
