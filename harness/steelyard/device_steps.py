@@ -127,9 +127,8 @@ def _sized(
 ) -> tuple[Steps, float]:
     """Choose launches, windows and warming by a few untimed queues."""
     _probe(steps, 1)  # loads what is loaded at first use
-    wall, (reading,) = _probe(steps, 1)
-    readings = [reading]
-    kernels = max(1, reading.kernels)
+    wall, readings = _probe(steps, 1)
+    kernels = max(1, readings[0].kernels)
     updates = len(prepared.description.handles_of("inout"))
     several = min(PROBES, steps.clock.capacity(kernels + updates))
     single = several < 2 or prepared.facts().get("synchronises") or wall > LONG
@@ -144,22 +143,29 @@ def _sized(
     window += round((launches - 1 + touches) * each)
     submitted = (launches + touches) * kernels + updates
     room = min(steps.clock.capacity(submitted), QUEUE // max(window, 1), WINDOWS)
-    leads = math.ceil(LEAD / (each + FLUSHING)) if each < LEAD else 0
-    leads = min(leads, ROOM // (kernels + 1))
-
-    def lead() -> None:
-        for _ in range(leads):
-            flush()
-            steps.work.launch(1)
-
     sized = replace(
         steps,
-        lead=lead,
+        lead=_lead(steps, flush, each, kernels),
         launches=launches,
         windows=1 if single else max(1, room),
         touch=(lambda: steps.work.launch(1)) if touches else _nothing,
     )
     return sized, each
+
+
+def _lead(
+    steps: Steps, flush: Callable[[], None], each: float, kernels: int
+) -> Callable[[], None]:
+    """Return what loads the GPU for `LEAD`; a launch that is longer needs none."""
+    times = math.ceil(LEAD / (each + FLUSHING)) if each < LEAD else 0
+    times = min(times, ROOM // (kernels + 1))
+
+    def lead() -> None:
+        for _ in range(times):
+            flush()
+            steps.work.launch(1)
+
+    return lead
 
 
 def _probe(steps: Steps, windows: int) -> tuple[int, list[Reading]]:

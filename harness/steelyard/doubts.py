@@ -136,7 +136,7 @@ def raise_doubts(
         Doubt.BUSY_MACHINE: extra.get("neighbours", 0.0) > NEIGHBOURS,
         Doubt.CACHE_SIZED: warm_kernel and 0.5 < share <= 1.5,
         Doubt.CLOCKS_DISAGREE: bool(
-            agreement.disagree(agreement.readings(trial), extra.get("kernels", 1))
+            agreement.disagree(agreement.readings(trial), trial.facts.get("kernels", 1))
         ),
         Doubt.COLLAPSED_INPUT: extra.get("collapsed", False),
         Doubt.DISTURBED_GPU: bool(of_gpu(trial, "others")),

@@ -147,7 +147,8 @@ def _in_queues(taken: _Weighing, weighed: work.DeviceWork) -> None:
         record=taken.record,
         seed=taken.seed,
     )
-    taken.facts["kernels"] = taken.extra.pop("kernels")
+    if kernels := taken.extra.pop("kernels"):  # not every clock sees them
+        taken.facts["kernels"] = kernels
     taken.floors["null"] = device.null(clock)
 
 

@@ -28,7 +28,7 @@ def page(made: Sequence[Row]) -> Iterator[RenderableType]:
         yield _table(group)
     for row, clocks in group:
         estimates = {name: _together(trials) for name, trials in clocks.items()}
-        kernels = max(trial.extra.get("kernels", 1) for trial in row.trials)
+        kernels = max(trial.facts.get("kernels", 1) for trial in row.trials)
         for sentence in agreement.disagree(estimates, kernels):
             yield Text(f"{row.case} {row.mode}: {sentence}")
 
