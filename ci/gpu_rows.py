@@ -35,12 +35,14 @@ class Campaign:
 
     folder: Path
     prefix: str
+    commit: str = ""
+    """What is weighed, where no checkout says so."""
 
     def weigh(self, *arguments: str, keep: str = "") -> Weighed:
         """Run the product on its suites; ``keep`` names the JSON that it leaves."""
+        kept = self.folder / f"{self.prefix}-{keep}.json"
         with tempfile.TemporaryDirectory() as scratch:
             store = f"{scratch}/bars.db"
-            kept = self.folder / f"{self.prefix}-{keep}.json"
             asked = [*arguments, *(["--json", str(kept)] if keep else [])]
             done = subprocess.run(
                 [*COMMAND, "run", *asked, "--store", store],
@@ -54,12 +56,22 @@ class Campaign:
             with Store.open(store) as opened:
                 run = opened.runs()[0]
                 trials = opened.trials(run.uid)
-        shown = [one.replace(str(self.folder), "docs/results") for one in asked]
         made = rows(trials)
         for row in made:
             for error in row.errors:
                 click.echo(f"{row.case} {row.mode}: {error}", err=True)
-        return Weighed(run, made, shlex.join(["steelyard", "run", *shown]))
+        command = shlex.join(["steelyard", "run", *arguments])
+        if keep:
+            self._told(kept, command)
+        return Weighed(run, made, command)
+
+    def _told(self, kept: Path, command: str) -> None:
+        """Say in a kept run what to type, and which commit it is of."""
+        document = json.loads(kept.read_text())
+        document["run"]["command"] = command
+        if self.commit:
+            document["machine"]["versions"]["commit"] = self.commit
+        kept.write_text(json.dumps(document, indent=1) + "\n")
 
 
 def known(trial: Trial) -> float:

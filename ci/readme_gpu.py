@@ -35,7 +35,7 @@ def dispatch() -> Iterator[str]:
     yield provenance(suite)
     yield ""
     kernel = "matmul" if any("matmul" in case for case, _ in suite.trials) else "add"
-    heads = ["result", "waited for", *(f"{n} calls" for n in BATCHES)]
+    heads = ["result", "waited for", "1 call", *(f"{n} calls" for n in BATCHES[1:])]
     lines = [
         [
             place,
