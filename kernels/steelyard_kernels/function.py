@@ -169,18 +169,19 @@ class KernelFunction:
 
         On a GPU it is submitted in the order of the arrays' stream, and not waited for.
         """
-        if self._known:
+        known = self._known
+        if known:
+            given = arrays if out is None else (*arrays, out)
             try:  # key_of, spelled out
-                key = hash(arrays if out is None else (out, arrays))
+                found = known.get(hash(arrays if out is None else (out, arrays)))
             except TypeError:  # NumPy's have none
-                key = 0
-            found = self._known.get(key)
+                found = None
             if found is not None:
                 if scalars:
                     found.launch(scalars)
                 elif code := found.submit(1):
                     raise found.failure(code)
-                done: Result = found.result(arrays if out is None else (*arrays, out))
+                done: Result = found.result(given)
                 return done
         if arrays and type(arrays[0]) is not np.ndarray and binding.on_gpu(arrays[0]):
             return self._on_gpus().call(arrays, out, scalars)
