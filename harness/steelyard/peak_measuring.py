@@ -7,13 +7,12 @@ process of its own, so that the run's has no context, and a fault there is not t
 from __future__ import annotations
 
 import json
-import statistics
 import subprocess
 import sys
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
-from steelyard import peaks
+from steelyard import peaks, stats
 from steelyard.errors import SteelyardError
 
 if TYPE_CHECKING:
@@ -25,7 +24,7 @@ SMALLEST: Final = 1 << 10
 LARGEST: Final = 1 << 30
 """Bytes read and written by a copy: from a launch's own time to all of memory's rate."""
 
-CHOOSING: Final = 15
+CHOOSING: Final = 11
 """Windows by which the fastest of the copies of one size is found."""
 
 WINDOWS: Final = 60
@@ -35,7 +34,7 @@ RATES: Final = 15
 """Windows of half a millisecond of one operation."""
 
 PATIENCE: Final = 120
-"""Seconds; it takes about five, and longer where kernels are compiled first."""
+"""Seconds; it takes about seven, and longer where kernels are compiled first."""
 
 
 class _Work:
@@ -104,7 +103,7 @@ def read(
     windows: int,
     flush: Callable[[], None] | None,
 ) -> float:
-    """Return the median nanoseconds of one launch: cold behind a flush, else warm."""
+    """Return the nanoseconds of one launch: cold behind a flush, else warm."""
 
     def ahead(_window: int) -> None:
         if flush is None:
@@ -116,7 +115,8 @@ def read(
     while len(ticks) < windows:
         room = min(windows - len(ticks), clock.capacity(1))
         ticks += [r.ticks for r in clock.read(work, 1, room, ahead)]
-    return statistics.median(ticks) - clock.facts.offset
+    found = stats.summarise(ticks, 1, clock.facts.quantum).estimate
+    return found.value - clock.facts.offset
 
 
 def in_its_process(index: int) -> dict[str, Any]:

@@ -23,7 +23,8 @@ def duration(nanoseconds: float) -> str:
     for scale, unit in _TIMES:
         if abs(nanoseconds) >= scale:
             return f"{figures(nanoseconds / scale)} {unit}"
-    return f"{figures(nanoseconds, 3)} ns"
+    tiny = abs(nanoseconds) < 0.0005  # what rounding leaves of nothing
+    return f"{figures(0 if tiny else nanoseconds, 3)} ns"
 
 
 def size(count: float) -> str:

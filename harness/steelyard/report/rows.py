@@ -64,8 +64,10 @@ class Row:
             found.add(Doubt.UNSETTLED)
         if len(self.trials) == 1:
             found.add(Doubt.ONE_BLOCK)
-        if self.peak is not None and self.peak.share > ABOVE:
-            found.add(Doubt.ABOVE_PEAK)
+        if self.peak is not None and self.estimate is not None:
+            surely = self.peak.share * self.estimate.value / self.estimate.high
+            if surely > ABOVE:
+                found.add(Doubt.ABOVE_PEAK)
         return tuple(sorted(found))
 
     @property

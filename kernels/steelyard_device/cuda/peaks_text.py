@@ -7,7 +7,7 @@ from itertools import product
 UNROLLS = (1, 2, 4, 8)
 """16-byte words that a thread of a copy has on their way at once."""
 
-THREADS = (256, 512)
+THREADS = (64, 256, 512)
 HINTS = ("", "streaming")
 
 CHAINS = 8
