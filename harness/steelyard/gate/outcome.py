@@ -37,6 +37,8 @@ class Finding:
     """Where the benchmark is defined."""
     note: str = ""
     """What else to know: ``clock, not code``; why it failed or is not known."""
+    codes: tuple[str, str] = ("", "")
+    """The hashes of base's and head's code; nothing where it is not known."""
 
     @property
     def failed(self) -> bool:
