@@ -14,7 +14,6 @@ from __future__ import annotations
 import functools
 import json
 import re
-import statistics
 import sys
 import traceback
 from collections.abc import Callable, Iterator, Sequence
