@@ -155,7 +155,12 @@ def test_bytes_are_counted_from_the_buffers(scale):
     assert weighed(negate, "latency/warm", scale).facts["bytes"] == 8000
     assert weighed(turn, "latency/warm", scale).facts["bytes"] == 8000
     facts = weighed(shift, "latency/warm", scale).facts
-    assert facts == {"bytes": 16, "items": 1.0, "threads": cpu.pool_size()}
+    assert facts == {
+        "bytes": 16,
+        "items": 1.0,
+        "threads": cpu.pool_size(),
+        "dtype": "int64",
+    }
 
 
 class Cheat:

@@ -65,6 +65,9 @@ class PreparedCase:
             for h in self.description.handles
         )
         found = {"bytes": moved, **self.work.facts(), **self.description.counts}
+        largest = max(self.description.handles, key=lambda h: h.size, default=None)
+        if largest is not None:
+            found["dtype"] = largest.dtype  # whose peak the operations are held against
         return found | ({"synchronises": True} if self._synchronises else {})
 
     def _kept(self, settings: Settings) -> Path | None:
