@@ -627,7 +627,9 @@ def test_the_gpu_its_clock_and_its_peaks_are_the_runs(desk, monkeypatch):
     monkeypatch.setattr(gpu, "_seen", lambda: ((device,), ""))
     monkeypatch.setattr(peaks, "kept", lambda _: None)
     monkeypatch.setattr(peak_measuring, "in_its_process", lambda _: table)
-    steelyard("run", "onboard.py", "--clocks", "all", "--columns", "watts")
+    words = ["run", "onboard.py", "--clocks", "all", "--columns", "watts"]
+    done = CliRunner().invoke(main, words)
+    assert "measuring once what a GPU does at most" in done.stderr
     stored = json.loads(steelyard("show", "--format", "json"))
     assert stored["run"]["settings"]["clock"] == "all"
     assert stored["run"]["settings"]["energy"] is True

@@ -56,6 +56,10 @@ def test_a_url_is_left_as_it_is(tmp_path):
         ("blocks = 2.5", "2.5, expected a whole number"),
         ("blocks = true", "True, expected a whole number"),
         ("precision = nan", "nan, expected a percentage"),
+        ("gpu = true", "gpu in .* is True, expected an index or the beginning"),
+        ('gpu = "H200"', "'H200', expected an index or the beginning of a GPU's UUID"),
+        ('clock = "wall"', "'wall', expected one of auto, cupti, events"),
+        ('peaks = "on"', "'on', expected one of auto, off"),
         ("precision = 100", "expected a percentage between 0 and 100"),
         ("budget = -1", "-1, expected a number above 0"),
         ("budget = inf", "inf, expected a number above 0"),
@@ -98,3 +102,12 @@ def test_suites_fall_back_to_the_folder_and_then_to_the_built_in(tmp_path):
     (tmp_path / "suites").mkdir()
     assert config.suites(settings, tmp_path) == [str(tmp_path / "suites")]
     assert config.suites(config.Config(suites=("x",)), tmp_path) == ["x"]
+
+
+@pytest.mark.parametrize("text", ["0", "12", "GPU-7e219368", "gpu-7E21", "7e219368-aa"])
+def test_a_gpu_is_an_index_or_the_beginning_of_a_uuid(tmp_path, text):
+    """Also a number of the file; which one it is the machine knows."""
+    folder = project(tmp_path, "gpu = 1\nclock = 'events'\npeaks = 'off'\n")
+    settings = config.load({}, {}, folder)
+    assert (settings.gpu, settings.clock, settings.peaks) == ("1", "events", "off")
+    assert config.load({"gpu": text}, {"STEELYARD_GPU": "3"}, folder).gpu == text

@@ -107,6 +107,12 @@ def run(
         progress.plan(turns)
         return 0
     settings, device = session.on_gpu(turns, settings, chosen)
+    if device and device["peaks"] is None:
+        click.echo(
+            f"measuring once what {device['name']} does at most: about 8 s, or give "
+            "--peaks off",
+            err=True,
+        )
     shown = progress.Progress(len(turns), header_to_stderr=json_file == "-")
     outcome = session.weigh(
         turns,
