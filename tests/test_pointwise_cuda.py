@@ -296,12 +296,10 @@ def test_the_heuristic_is_within_a_percent_of_the_least_prediction(count, gpu):
 
 
 def test_the_heuristic_takes_wide_vectors_where_memory_is_the_limit():
-    """And streams what no cache holds; small programs do neither."""
+    """Stores round the caches gain nothing there."""
     large = library.adam.program(*[((1 << 24,), "float32")] * 3)
-    small = library.adam.program(*[((1000,), "float32")] * 3)
     chosen = cuda_model.heuristic(large, H200)
-    assert (chosen.lanes, chosen.streaming) == (4, True)
-    assert not cuda_model.heuristic(small, H200).streaming
+    assert (chosen.lanes, chosen.streaming) == (4, False)
 
 
 def test_more_in_flight_is_more_of_memorys_rate():

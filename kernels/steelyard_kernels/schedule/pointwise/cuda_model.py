@@ -48,14 +48,18 @@ PLACE_INSTRUCTIONS: Final = 6.0
 ACCESS_INSTRUCTIONS: Final = 4.0
 SLOW_INSTRUCTIONS: Final = 8.0
 SLOW: Final = frozenset({"divide", "sqrt", "rsqrt", "exp", "log"})
+# From one block's start to the next's on a multiprocessor: of copies of 128 KiB to 32 MiB
+# on an H200 the choice is then 5 % above the best in the mean, warm or cold, and 13 % at
+# most; 42 and 17 % without, 118 % at most.
+START_NS: Final = 80.0
 # How much of a wave's time the end of the last one adds: its blocks end one by one.
 TAIL_SHARE: Final = 0.25
 # A block's room is free when its last warp ends: how much of the time that all of its
 # threads wait this adds, for a block that fills its multiprocessor.
 ROOM_SHARE: Final = 0.5
-# Stores that leave the caches first leave room for what is read again; where all of it
-# would have stayed, the next kernel finds it in memory only.
-STREAM_SAVING: Final = 0.01
+# Stores that leave the caches first: of 20 programs and sizes on an H200 one was faster
+# with them by 0.5 %, and updates in place were 3 % slower (docs/results).
+STREAM_COST: Final = 0.01
 # Registers, by least squares over all candidates of the library's programs and one of
 # rows and columns, float16 to float64, in NVRTC 13.5's code for sm_90a: off by 4 in the
 # mean, by 15 at most but for independent streams of halves, all unpacked at once (52).
@@ -124,6 +128,7 @@ def _candidates(
     known: Facts,
     gpu: Gpu,
     blocks: Sequence[int] = THREADS,
+    streams: Sequence[bool] = (False, True),
     *,
     aligned: bool,
 ) -> Iterator[CudaPointwise]:
@@ -133,7 +138,7 @@ def _candidates(
     for lanes, unroll in product(sorted({widest, widest // 2 or 1, 1}), UNROLLS):
         if lanes * unroll * known.narrowest > MOST_BYTES:
             continue
-        for streaming in (False, True):
+        for streaming in streams:
             first = CudaPointwise(lanes, unroll, THREADS[0], 0, streaming)
             if problem(program, first, known.space, aligned=aligned):
                 continue
@@ -201,15 +206,17 @@ def _memory(known: Facts, schedule: CudaPointwise, gpu: Gpu, at_once: int) -> fl
     waiting = turns * (LATENCY_NS + IDLE_NS) * room
     full = known.moved / gpu.memory_rate
     if schedule.streaming:
-        full *= 1 - STREAM_SAVING if known.moved > gpu.l2_bytes else 1 + STREAM_SAVING
+        full *= 1 + STREAM_COST
     return hypot(full, waiting)
 
 
 def _issue(known: Facts, schedule: CudaPointwise, gpu: Gpu) -> float:
-    """Return the nanoseconds that issuing all instructions takes."""
+    """Return the nanoseconds of starting all blocks and issuing all instructions."""
     vector = known.accesses * ACCESS_INSTRUCTIONS + PLACE_INSTRUCTIONS
     each = known.instructions + vector / schedule.lanes
-    return known.elements * each / (gpu.multiprocessors * ISSUE_RATE)
+    issuing = known.elements * each / (gpu.multiprocessors * ISSUE_RATE)
+    blocks = -(-known.elements // schedule.per_block)
+    return issuing + START_NS * blocks / min(blocks, gpu.multiprocessors)
 
 
 def _last_block(known: Facts, schedule: CudaPointwise) -> float:
@@ -232,13 +239,13 @@ def rank(
 
 
 def heuristic(program: Program, gpu: Gpu, *, aligned: bool = True) -> CudaPointwise:
-    """Return the best predicted candidate: of the two smaller sizes of blocks.
+    """Return the best predicted candidate: but for the largest blocks.
 
-    Larger ones share nothing here, and hold their room for longer.
+    Those share nothing here, and hold their room for longer.
     """
     check_program(program)
     known = facts(program)
     return min(
-        _candidates(program, known, gpu, THREADS[:2], aligned=aligned),
+        _candidates(program, known, gpu, THREADS[:3], (False,), aligned=aligned),
         key=lambda schedule: _predict(known, schedule, gpu).total,
     )
