@@ -239,9 +239,10 @@ def rank(
 
 
 def heuristic(program: Program, gpu: Gpu, *, aligned: bool = True) -> CudaPointwise:
-    """Return the best predicted candidate: but for the largest blocks.
+    """Return the best predicted candidate.
 
-    Those share nothing here, and hold their room for longer.
+    Left out are the largest blocks, which hold their room for longer and share nothing
+    here, and stores round the caches.
     """
     check_program(program)
     known = facts(program)
