@@ -7,10 +7,11 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from multiprocessing.connection import Connection
+from pathlib import Path
 from tempfile import TemporaryDirectory
 from time import monotonic
 from typing import Final, Self
@@ -46,7 +47,7 @@ def run(
     began = monotonic()
     broken: set[tuple[str, Mode]] = set()
     block = 0
-    with _scratch() as scratch, _Workers() as workers:
+    with _scratch() as scratch, Workers() as workers:
         settings = replace(settings, scratch=settings.scratch or scratch)
         for turn in turns:
             if (turn.case.id, turn.mode) in broken:
@@ -80,10 +81,24 @@ def _share(settings: Settings, spent: float, turns_left: int) -> float | None:
     return (settings.budget - spent) * (1 - GRACE) / turns_left
 
 
-class _Workers:
-    """One worker at a time, started when there is work."""
+class Workers:
+    """One worker at a time, started when there is work.
 
-    def __init__(self) -> None:
+    ``python`` runs it in ``folder``, with what ``environment`` gives for the next one;
+    ``path_of`` says where a file of benchmarks lies for it.
+    """
+
+    def __init__(
+        self,
+        python: str = sys.executable,
+        environment: Callable[[], Mapping[str, str]] | None = None,
+        path_of: Callable[[Path], Path] = lambda path: path,
+        folder: Path | None = None,
+    ) -> None:
+        self._folder = folder
+        self._python = python
+        self._environment = environment
+        self._path_of = path_of
         self._process: subprocess.Popen[bytes] | None = None
         self._connection: Connection | None = None
 
@@ -95,24 +110,33 @@ class _Workers:
 
     def weigh(self, turn: Turn, settings: Settings) -> Trial:
         """Have a worker weigh one turn."""
+        answer = self._ask(turn, settings, wire.TRIAL)
+        if "error" in answer:
+            return _failed(turn, answer["error"])
+        return wire.trial_of(answer["trial"])
+
+    def facts(self, turn: Turn, settings: Settings) -> wire.Message:
+        """Have a worker say what it knows of a turn's case; or else its ``error``."""
+        return self._ask(turn, settings, wire.FACTS)
+
+    def _ask(self, turn: Turn, settings: Settings, what: str) -> wire.Message:
+        path = self._path_of(turn.case.benchmark.path)
         connection = self._started()
         try:
-            wire.send(connection, wire.request(turn, settings))
+            wire.send(connection, wire.request(turn, settings, what, path))
             if not connection.poll(settings.timeout + (settings.budget or 0)):
                 self.end()
-                return _failed(
-                    turn,
-                    f"no answer within {settings.timeout:g} s; the worker was ended. "
-                    "Look for a loop that does not stop, or raise --timeout.",
-                )
+                return {
+                    "error": f"no answer within {settings.timeout:g} s; the worker was "
+                    "ended. Look for a loop that does not stop, or raise --timeout."
+                }
             answer = wire.receive(connection)
-            if answer.get("lost"):
-                self.end()  # its GPU would fail every later case
-            if "error" in answer:
-                return _failed(turn, answer["error"])
-            return wire.trial_of(answer["trial"])
         except (EOFError, ConnectionError, BrokenPipeError):
-            return _failed(turn, f"the worker {self._cause()} while weighing it.")
+            doing = "weighing" if what == wire.TRIAL else "preparing"
+            return {"error": f"the worker {self._cause()} while {doing} it."}
+        if answer.get("lost"):
+            self.end()  # its GPU would fail every later case
+        return answer
 
     def _started(self) -> Connection:
         if self._process is not None and self._process.poll() is not None:
@@ -120,12 +144,14 @@ class _Workers:
         if self._connection is None:
             ours, theirs = multiprocessing.Pipe()
             descriptor = theirs.fileno()
-            command = [sys.executable, "-m", "steelyard.worker"]
+            command = [self._python, "-m", "steelyard.worker"]
             # A session of its own: Ctrl-C reaches the run, which ends the worker. What
             # the work prints goes where errors go: standard output may be a report.
             self._process = subprocess.Popen(
                 [*command, str(descriptor), str(os.getpid())],
                 pass_fds=[descriptor],
+                cwd=self._folder,
+                env=self._environment() if self._environment else None,
                 stdin=subprocess.DEVNULL,
                 stdout=STANDARD_ERROR,
                 start_new_session=True,
@@ -148,6 +174,7 @@ class _Workers:
         return f"ended with exit code {code}"
 
     def end(self) -> None:
+        """End the worker, if there is one, and all that it started."""
         if self._process is not None:
             # Its whole session: the work may have started processes of its own.
             with suppress(ProcessLookupError):
@@ -162,7 +189,7 @@ def _failed(turn: Turn, why: str) -> Trial:
     return failed(
         turn.case,
         turn.mode,
-        f"{turn.case.id}: {why}",
+        why if why.startswith(turn.case.id) else f"{turn.case.id}: {why}",
         block=turn.block,
         position=turn.position,
     )

@@ -1,7 +1,7 @@
 """What passes between a run and its workers: JSON messages of a stated version.
 
 A request names a case by the path of its file, its benchmark and its axes, so that the
-worker imports it itself; the answer is a trial.
+worker imports it itself; the answer is a trial, or what the case says of itself.
 """
 
 from __future__ import annotations
@@ -19,7 +19,16 @@ from steelyard.plan import Turn
 from steelyard.settings import Settings
 from steelyard.trial import ClockFacts, Samples, Trial
 
-PROTOCOL: Final = 1
+PROTOCOL: Final = 2
+"""Raised whenever a message changes: a worker may be of another environment.
+
+1. Turns and their trials.
+2. ``ask`` says whether a case is weighed or only tells its facts.
+"""
+
+TRIAL: Final = "trial"
+FACTS: Final = "facts"
+"""What a request may ask for."""
 
 Message = dict[str, Any]
 
@@ -45,10 +54,13 @@ def receive(connection: Connection) -> Message:
     return message
 
 
-def request(turn: Turn, settings: Settings) -> Message:
-    """Return the message that asks for a turn."""
+def request(
+    turn: Turn, settings: Settings, ask: str = TRIAL, path: Path | None = None
+) -> Message:
+    """Return the message that asks for a turn, whose file may lie at another path."""
     return {
-        "path": str(turn.case.benchmark.path),
+        "ask": ask,
+        "path": str(path or turn.case.benchmark.path),
         "name": turn.case.benchmark.name,
         "axes": dict(turn.case.axes),
         "mode": str(turn.mode),

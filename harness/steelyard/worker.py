@@ -12,6 +12,7 @@ import sys
 from collections import Counter, OrderedDict
 from dataclasses import asdict
 from multiprocessing.connection import Connection
+from pathlib import Path
 from typing import Final
 
 import psutil
@@ -32,6 +33,9 @@ from steelyard_device.errors import DeviceError
 MEMORY_SHARE: Final = 4
 """Prepared cases may fill one part in this many of the memory that is free at start, or
 of all that a GPU has."""
+
+FOREIGN: Final = "STEELYARD_GATE_FOREIGN"
+"""Names a folder whose code this process must not import: see `gate.sides`."""
 
 _PR_SET_PDEATHSIG: Final = 1
 
@@ -59,6 +63,17 @@ class Bench:
             return _failed(turn, str(error))
         except (Exception, SystemExit) as error:  # noqa: BLE001 # whatever the user's work raises
             return _failed(turn, f"the work raised {raised(error)}")
+
+    def facts(self, turn: Turn, settings: Settings) -> wire.Message:
+        """Say what is known of a turn's case without weighing it."""
+        try:
+            prepared = self._prepare(turn, settings)
+            told = {"facts": prepared.facts(), "hashes": prepared.hashes}
+        except (SteelyardError, DeviceError) as error:
+            return {"error": _of(turn, str(error))}
+        except (Exception, SystemExit) as error:  # noqa: BLE001 # whatever the user's work raises
+            return {"error": _of(turn, f"the work raised {raised(error)}")}
+        return told | {"strays": strays()}
 
     def _prepare(self, turn: Turn, settings: Settings) -> PreparedCase:
         name = turn.case.id
@@ -94,12 +109,40 @@ class Bench:
         )
 
 
-def _failed(turn: Turn, sentence: str) -> Trial:
-    if not sentence.startswith(turn.case.id):
-        sentence = f"{turn.case.id}: {sentence}"
-    return failed(
-        turn.case, turn.mode, sentence, block=turn.block, position=turn.position
+def strays() -> list[str]:
+    """Return modules that come from a folder which this process is told to avoid.
+
+    That is the checkout of a gate's other side, but for the harness and what is
+    installed in an environment within.
+    """
+    avoided = os.environ.get(FOREIGN)
+    if not avoided:
+        return []
+    files = {
+        name: Path(file)
+        for name, module in list(sys.modules.items())
+        if (file := getattr(module, "__file__", None))
+    }
+    return sorted(
+        name
+        for name, file in files.items()
+        if Path(avoided) in file.parents and "site-packages" not in file.parts
     )
+
+
+def _failed(turn: Turn, sentence: str) -> Trial:
+    return failed(
+        turn.case,
+        turn.mode,
+        _of(turn, sentence),
+        block=turn.block,
+        position=turn.position,
+    )
+
+
+def _of(turn: Turn, sentence: str) -> str:
+    told = sentence.startswith(turn.case.id)
+    return sentence if told else f"{turn.case.id}: {sentence}"
 
 
 def main(descriptor: str, parent: str) -> None:
@@ -119,9 +162,13 @@ def main(descriptor: str, parent: str) -> None:
         answer: wire.Message
         try:
             turn = wire.turn_of(message)
-            trial = bench.weigh(turn, settings)
-            answer = {"trial": asdict(trial)}
-            if trial.error is not None:
+            if message["ask"] == wire.FACTS:
+                answer = bench.facts(turn, settings)
+                wrong = "error" in answer
+            else:
+                trial = bench.weigh(turn, settings)
+                answer, wrong = {"trial": asdict(trial)}, trial.error is not None
+            if wrong:
                 answer["lost"] = bench.lost(turn, settings)
         except SteelyardError as error:
             answer = {"error": str(error)}
