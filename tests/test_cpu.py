@@ -248,3 +248,15 @@ def test_two_python_threads_share_the_pool():
     for thread in threads:
         thread.join(timeout=30)
     assert not any(thread.is_alive() for thread in threads)
+
+
+@pytest.mark.parametrize("threads", sorted({1, cpu.pool_size()}))
+def test_one_launch_after_another_is_one_launch_of_both(threads):
+    """Each thread does both, with the arguments of each."""
+    first, second = Counted(threads, value=7), Counted(1, value=8)
+    both = first.launch.then(second.launch)
+    both.launch(3)
+    for counted, value in ((first, 7), (second, 8)):
+        assert counted.runs[:threads].tolist() == [3] * threads
+        assert counted.last[0] == value
+    assert both.facts() == {"threads": threads}

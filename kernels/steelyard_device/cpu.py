@@ -98,7 +98,15 @@ class Launch:
     each; the caller keeps the buffers alive. ``threads`` is 1, or `pool_size()`.
     """
 
-    __slots__ = ("_address", "_first", "_launch", "_threads", "_window", "_words")
+    __slots__ = (
+        "_address",
+        "_first",
+        "_kept",
+        "_launch",
+        "_threads",
+        "_window",
+        "_words",
+    )
 
     def __init__(self, function: Function, slots: Sequence[int], threads: int) -> None:
         if threads not in {1, pool_size()}:
@@ -121,6 +129,7 @@ class Launch:
         at = first + 2 * WORDS
         words[at : at + len(slots)] = list(slots)
         self._words, self._first, self._address = words, first, address
+        self._kept: tuple[Launch, ...] = ()
 
     def launch(self, count: int = 1, *, dependent: bool = False) -> None:
         """Run ``count`` launches one after another; they are done on return."""
@@ -143,6 +152,22 @@ class Launch:
         """Wake the pool with an empty launch, so that the next one finds it spinning."""
         if self._threads > 1:
             null(pool_size()).launch()
+
+    def then(self, other: Launch) -> Launch:
+        """Return a launch of this and then ``other``, on this one's threads.
+
+        Each thread does its part of one and all of the other between fences, so that
+        their times add up; the other must claim no chunks, which are this one's.
+        """
+        made = Launch(
+            _library().both, (*self._called(), *other._called()), self._threads
+        )
+        made._kept = self, other
+        return made
+
+    def _called(self) -> tuple[int, int]:
+        """Return the addresses of the function and of its arguments."""
+        return self._words[self._first + 1], self._words[self._first + 2]
 
     def null(self) -> Launch:
         """Return a launch of nothing on the same threads: the floor of this one."""
@@ -254,6 +279,7 @@ class _Library:
     window: ctypes._CFunctionType
     worker: Function
     null: Function
+    both: Function
 
 
 @functools.cache
@@ -266,6 +292,7 @@ def _library() -> _Library:
         window=ctypes.CFUNCTYPE(None, pointer, int64, int32)(at["window"]),
         worker=Function("pool_worker", at["pool_worker"]),
         null=Function("null", at["null"]),
+        both=Function("both", at["both"]),
     )
 
 

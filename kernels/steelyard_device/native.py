@@ -13,7 +13,7 @@ from __future__ import annotations
 from steelyard_device.errors import DeviceError
 from steelyard_device.llvm import Host
 
-ENTRIES = ("pool_worker", "launch_many", "window", "null")
+ENTRIES = ("pool_worker", "launch_many", "window", "null", "both")
 PROBES = ("delay", "walk")
 
 # Per architecture: the number of the futex call, a spin hint, and a fence that
@@ -255,6 +255,21 @@ define void @window(ptr %launch, i64 %count, i32 %fenced) {
 }
 
 define void @null(ptr %args, ptr %ticket, i32 %index, i32 %count) {
+  ret void
+}
+
+define void @both(ptr %args, ptr %ticket, i32 %index, i32 %count) {
+  %first = load ptr, ptr %args
+  %first.args.at = getelementptr i64, ptr %args, i64 1
+  %first.args = load ptr, ptr %first.args.at
+  %second.at = getelementptr i64, ptr %args, i64 2
+  %second = load ptr, ptr %second.at
+  %second.args.at = getelementptr i64, ptr %args, i64 3
+  %second.args = load ptr, ptr %second.args.at
+  call void %first(ptr %first.args, ptr %ticket, i32 %index, i32 %count)
+  {fence}
+  call void %second(ptr %second.args, ptr %ticket, i32 %index, i32 %count)
+  {fence}
   ret void
 }
 """

@@ -347,6 +347,7 @@ class CpuKernel(BoundKernel):
         launch = launch_of(convention.built, slots)
         null = functools.partial(cpu.null, self.threads)
         super().__init__(convention, arrays, launch, null, rebuild)
+        self.then = launch.then  # as a part of more work
 
     def facts(self) -> dict[str, object]:
         """Return what is known of the work without running it."""
