@@ -274,7 +274,7 @@ SHOWN: Final[dict[str, tuple[str, ...]]] = {
     "inputs": ("suites/inputs.py", "--blocks", "3"),
     "registers": (
         *("suites/registers.py", "-p", "hidden=5140", "-p", "rank=1,3"),
-        *("--blocks", "3", "--profile", "ncu"),
+        *("-p", "registers=0,32,40,56,80", "--blocks", "3", "--profile", "ncu"),
     ),
 }
 """Runs that README.md shows, without a bar."""

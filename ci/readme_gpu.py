@@ -128,8 +128,7 @@ def inputs() -> Iterator[str]:
     yield provenance(suite)
     yield ""
     lines = []
-    for case, mode in suite.trials:
-        trials = suite.trials[case, mode]
+    for (case, mode), trials in sorted(suite.trials.items(), key=_as_declared):
         watts, joules = _known(trials, "watts"), _known(trials, "joules")
         megahertz = trials[-1].get("mhz")
         lines.append(
@@ -142,6 +141,16 @@ def inputs() -> Iterator[str]:
             ]
         )
     yield from table(["case", "time", "W", "energy a launch", "MHz"], lines)
+
+
+DATA: Final = ("normal", "pattern", "constant")
+
+
+def _as_declared(row: tuple[Key, list[Mapping[str, Any]]]) -> tuple[Any, ...]:
+    """Order rows by benchmark and axes, whatever order the plan had; data by `DATA`."""
+    (case, _), trials = row
+    axes = trials[-1]["axes"].values()
+    return case.partition("[")[0], *(DATA.index(v) if v in DATA else v for v in axes)
 
 
 def _known(trials: Sequence[Mapping[str, Any]], name: str) -> float | None:
@@ -166,7 +175,7 @@ def registers() -> Iterator[str]:
             ),
             _eligible(trials[-1]),
         ]
-        for (case, mode), trials in suite.trials.items()
+        for (case, mode), trials in sorted(suite.trials.items(), key=_as_declared)
     ]
     heads = ["hidden", "schedule", "limit", "cold", "registers", "spills", "blocks"]
     yield from table([*heads, "eligible warps"], lines)

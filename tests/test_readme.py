@@ -122,6 +122,22 @@ def test_the_table_of_limits_says_unknown_of_what_nobody_counted(tables):
     assert lines[-1].endswith("| - | - | - | 1.50 |")
 
 
+def test_the_table_of_inputs_has_real_data_first_and_what_any_block_knew(tables):
+    """The plan shuffles rows; energy is read in one block, and may be in none."""
+    case = "gpu_inputs_copy[inputs={},n=8]".format
+    lines = tables(
+        "inputs",
+        [
+            trial(case("constant"), "kernel/warm", 2e3, mhz=1980.0),
+            trial(case("normal"), "kernel/warm", 2e3, watts=500.0, joules=0.001),
+            trial(case("normal"), "kernel/warm", 2e3, block=1, mhz=1700.0),
+        ],
+    )
+    assert "normal" in lines[-2]
+    assert lines[-2].endswith("| 500 | 1.000 mJ | 1700 |")
+    assert lines[-1].endswith("| - | - | 1980 |")
+
+
 def test_a_line_through_readings_is_straight_in_their_ratios(monkeypatch):
     """A constant offset is the intercept, and no microsecond outweighs another."""
     monkeypatch.syspath_prepend(str(ROOT / "ci"))
