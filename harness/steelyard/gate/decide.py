@@ -16,6 +16,9 @@ from typing import Final
 from steelyard import verdict
 from steelyard.verdict import Judgement, Policy, Verdict
 
+POLICY: Final = Policy(false_discoveries=0.02)
+"""What a gate goes by: of fifty changes that it tells one may be none."""
+
 DECISIVE: Final = 0.0001
 """The p-value at which a change is told before all confirming blocks are there, or of a
 case that is too noisy to be told anything less of: it is looked at after each block."""
@@ -153,12 +156,17 @@ def _judged(seen: Mapping[str, Evidence], policy: Policy) -> dict[str, Judgement
     confirmed = {case: one.confirmed for case, one in seen.items() if one.confirmed}
     found = verdict.judge(screened, confirmed, policy)
     for case, one in found.items():
-        if one.blocks < 2:
-            more = policy.screen - one.blocks
+        if one.blocks < 2 or _is_cut_short(one, seen[case], policy):
+            more = max(policy.screen - one.blocks, one.more, 1)
             found[case] = replace(one, verdict=Verdict.UNRESOLVED, more=more)
         elif one.verdict in MOVED and _is_unlikely(confirmed[case], policy):
             found[case] = replace(one, verdict=Verdict.NOT_GATEABLE)
     return found
+
+
+def _is_cut_short(one: Judgement, seen: Evidence, policy: Policy) -> bool:
+    """Say whether a case without a change was to have more blocks."""
+    return one.verdict not in MOVED and stage(seen, policy) is not Stage.DONE
 
 
 def _is_unlikely(blocks: tuple[float, ...], policy: Policy) -> bool:

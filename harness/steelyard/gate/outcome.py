@@ -30,6 +30,8 @@ class Finding:
     """Why the policy lets it pass."""
     accepted: bool = False
     """Whether the policy names this very change as intended."""
+    new: bool = False
+    """Whether only head has the case: there is nothing to compare it with."""
     changes: tuple[str, ...] = ()
     """What may explain it, the likeliest first."""
     file: str = ""
@@ -42,8 +44,8 @@ class Finding:
 
     @property
     def failed(self) -> bool:
-        """Whether there is no verdict, and the policy did not expect that."""
-        return self.verdict is None and not self.accepted
+        """Whether there should be a verdict and is none."""
+        return self.verdict is None and not (self.accepted or self.new)
 
     @property
     def regressed(self) -> bool:
