@@ -21,6 +21,10 @@ from steelyard.errors import USAGE, SteelyardError
 
 OTHERS: Mapping[str, tuple[str, str]] = MappingProxyType(
     {
+        "accept": (
+            "steelyard.verdict_command:accept",
+            "Write down that changes of the last gate are meant.",
+        ),
         "compile": (
             "steelyard_kernels.commands:compile_",
             "Build kernels and say what that takes and comes to.",
@@ -28,6 +32,14 @@ OTHERS: Mapping[str, tuple[str, str]] = MappingProxyType(
         "history": (
             "steelyard.history_command:command",
             "Draw a case over the stored runs, and say where it stepped.",
+        ),
+        "verdict": (
+            "steelyard.verdict_command:verdict",
+            "Show what the last gate came to, and end as it did.",
+        ),
+        "lock": (
+            "steelyard_kernels.locking.command:lock",
+            "Write what every kernel's code takes to a file, or check that.",
         ),
     }
 )

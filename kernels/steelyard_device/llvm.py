@@ -10,6 +10,7 @@ import functools
 import itertools
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from time import perf_counter_ns
 
@@ -81,19 +82,25 @@ def _told(recorder: Recorder | None, phase: str, since: int) -> int:
 
 
 def _emitted(module: llvm.ModuleRef) -> bytes:
-    """Emit object code without loop strength reduction.
+    machine = _session().machine
+    with without_strength_reduction():
+        code: bytes = machine.emit_object(module)
+    return code
+
+
+@contextmanager
+def without_strength_reduction() -> Iterator[None]:
+    """Emit code without loop strength reduction.
 
     It takes a quarter of code generation and gains nothing measurable on programs that
     spell their addresses out. The switch is the process's, so it is put back for other
     users of the same LLVM (Numba).
     """
-    machine = _session().machine
     llvm.set_option("", "-disable-lsr=true")
     try:
-        code: bytes = machine.emit_object(module)
+        yield
     finally:
         llvm.set_option("", "-disable-lsr=false")
-    return code
 
 
 def disassembly(text: str) -> str:

@@ -1,0 +1,113 @@
+"""What is locked: kernels of the library at sizes that matter, and for what targets."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
+
+from steelyard_device.processors import PROCESSORS
+from steelyard_kernels import dtypes, library
+from steelyard_kernels.expr import Program
+from steelyard_kernels.function import KernelFunction
+from steelyard_kernels.library import examples
+from steelyard_kernels.schedule.gpu import GPUS, Gpu
+from steelyard_kernels.schedule.model import Machine
+from steelyard_kernels.targets import CPU, CUDA
+
+DTYPES: Final = ("float16", "float32")
+SMALL: Final = 100
+LARGE: Final = 1024 * 4096
+"""Beside the axes' own size: a launch that is all overhead, and the issue's of Adam."""
+
+ROWS: Final = 8192
+HIDDEN: Final = (
+    768,
+    1024,
+    1280,
+    1536,
+    1600,
+    2048,
+    2560,
+    4096,
+    5140,
+    12288,
+    16384,
+    20480,
+)
+"""The LayerNorm widths that the suites weigh."""
+
+THREADS: Final = 8
+"""Of the processors that code is locked for: schedules know their number, and the file
+must be the same on every machine."""
+
+TARGETS: Final = (
+    *(f"{CPU}:{name}" for name in PROCESSORS),
+    *(f"{CUDA}:{arch}" for arch in GPUS),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One kernel at one point of its axes."""
+
+    kernel: str
+    axes: tuple[tuple[str, int | str], ...]
+
+    @property
+    def label(self) -> str:
+        """Say kernel and axes as benchmarks do."""
+        inside = ",".join(f"{name}={value}" for name, value in self.axes)
+        return f"{self.kernel}[{inside}]" if inside else self.kernel
+
+    def program(self) -> Program:
+        """Trace the kernel."""
+        kernel = getattr(library, self.kernel)
+        assert isinstance(kernel, KernelFunction)
+        specs = examples.specs(self.kernel, dict(self.axes))
+        return kernel.program(*((shape, dtypes.of(dtype)) for shape, dtype in specs))
+
+
+def cases() -> tuple[Case, ...]:
+    """Return all cases; every kernel of the library has one."""
+    return tuple(sorted(_cases(), key=_order))
+
+
+def _order(case: Case) -> tuple[str, list[tuple[str, str, int]]]:
+    """Sort by name and axes, numbers by their value."""
+    keys = [
+        (name, "", value) if isinstance(value, int) else (name, value, 0)
+        for name, value in case.axes
+    ]
+    return case.kernel, keys
+
+
+def _cases() -> Iterator[Case]:
+    for kernel in examples.SHAPES:
+        for point in _points(kernel):
+            names = examples.axes_of(kernel)
+            yield Case(kernel, tuple((name, point[name]) for name in names))
+
+
+def _points(kernel: str) -> Iterator[dict[str, int | str]]:
+    """Yield the points of a kernel's axes."""
+    own = dict(examples.AXES)
+    axes = examples.axes_of(kernel)
+    if not axes:
+        yield own
+    for dtype in DTYPES if axes else ():
+        yield {**own, "dtype": dtype}
+        if "hidden" in axes:
+            widths = HIDDEN if kernel == "bias_layernorm" else (4096,)
+            for width in widths:
+                yield {**own, "rows": ROWS, "hidden": width, "dtype": dtype}
+    if kernel == "adam":
+        yield from ({**own, "n": n, "dtype": "float32"} for n in (SMALL, LARGE))
+
+
+def device(target: str) -> Machine | Gpu:
+    """Describe a target to the schedules."""
+    kind, _, name = target.partition(":")
+    if kind == CPU:
+        return Machine(PROCESSORS[name].vector_bytes, THREADS)
+    return GPUS[name]

@@ -1,0 +1,259 @@
+"""From a case to what its code takes; what was found is kept on disk by its text."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any, Final
+
+from steelyard_device import cubin, processors, sass
+from steelyard_device.errors import DeviceError
+from steelyard_kernels import cost
+from steelyard_kernels.binary import Code
+from steelyard_kernels.cache import disk, keeps
+from steelyard_kernels.digest import digest
+from steelyard_kernels.errors import KernelError, sentence
+from steelyard_kernels.group.plan import entries, plan
+from steelyard_kernels.group.run import Outcome, Work, run
+from steelyard_kernels.group.worker import Here
+from steelyard_kernels.locking.cases import Case, device
+from steelyard_kernels.locking.entries import NUMBERS, Entry, Lock
+from steelyard_kernels.schedule.parameters import Lowered
+from steelyard_kernels.schedule.strategies import heuristic, lower
+from steelyard_kernels.simplify import simplify
+from steelyard_kernels.targets import CPU, parse
+from steelyard_kernels.toolchains import toolchain
+from steelyard_kernels.verify import verify
+
+Facts = dict[str, Any]
+"""What was found of one text: `code`, `numbers` and `opcodes`, as JSON has them."""
+
+Told = Callable[[int, int], None]
+"""Told how many texts are compiled, and of how many."""
+
+VERSION: Final = 1
+"""Of what is read of code: another one forgets what a lock file says of texts."""
+
+
+class BuildError(KernelError):
+    """A kernel of the library that cannot be built."""
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """A case on its way to a target's compiler, and what is known before."""
+
+    case: Case
+    target: str
+    schedule: str
+    text: str
+    numbers: Mapping[str, int]
+
+
+def sources(cases: Sequence[Case], targets: Sequence[str]) -> list[Source]:
+    """Take every case to its text for every target; raises BuildError."""
+    found = []
+    for case in cases:
+        program = case.program()
+        simple = simplify(program)
+        moves = {
+            "bytes": cost.bytes_moved(program),
+            "operations": cost.operations(program),
+        }
+        for target in targets:
+            try:
+                schedule = heuristic(simple, device(target), aligned=True)
+                lowered = lower(simple, schedule, device(target), aligned=True)
+                text = _emitted(lowered, target)
+            except Exception as error:
+                raise _unbuilt(case, target, error) from error
+            numbers = {**_launch(lowered), **moves}
+            found.append(Source(case, target, schedule.label, text, numbers))
+    return found
+
+
+def _unbuilt(case: Case, target: str, error: BaseException) -> BuildError:
+    return BuildError(
+        f"{case.label} cannot be built for {target}: {sentence(error)} Mend it first."
+    )
+
+
+def _emitted(lowered: Lowered, target: str) -> str:
+    kind, _, name = target.partition(":")
+    if kind == CPU:
+        from steelyard_kernels.emit.llvm import emit
+
+        verify(lowered.kernel, kind)
+        return emit(lowered.kernel, processors.PROCESSORS[name])
+    where = parse(target)
+    verify(lowered.kernel, where.family)
+    return toolchain(where).emit(lowered.kernel)
+
+
+def _launch(lowered: Lowered) -> dict[str, int]:
+    """Return what one launch is: a GPU's has blocks, of a CPU the pool has threads."""
+    last = lowered.slots[-1] if lowered.slots else None
+    extent = last.index if last is not None and last.kind == "extent" else 0
+    found = {"launches": 1}
+    if lowered.per_block:
+        found["blocks"] = -(-extent // lowered.per_block)
+    return {**found, "threads": lowered.threads, "extent": extent}
+
+
+def compilers() -> dict[str, str]:
+    """Return the builds of all compilers, by kind of target, loading them."""
+    return {kind: toolchain(parse(each)).compiler() for kind, each in _ANY.items()}
+
+
+_ANY: Final = {"cpu": "cpu", "cuda": "cuda:sm_90a"}
+
+
+def entry_of(source: Source, facts: Facts) -> Entry:
+    """Put what was known before and what the code says together."""
+    numbers = {**source.numbers, **facts["numbers"]}
+    return Entry(
+        source.case.label,
+        source.target,
+        named(source.target, source.text),
+        facts["code"],
+        source.schedule,
+        {name: number for name, number in numbers.items() if number},
+        facts["opcodes"],
+    )
+
+
+def known(lock: Lock) -> dict[str, Facts]:
+    """Return what a lock says of each text, by its name.
+
+    A compiler of the same build makes the same of it; of another one nothing is known.
+    """
+    here = compilers()
+    own = NUMBERS["takes"]
+    return {
+        entry.text: {
+            "code": entry.code,
+            "numbers": {n: v for n, v in entry.numbers.items() if n in own},
+            "opcodes": dict(entry.opcodes),
+        }
+        for entry in lock.entries.values()
+        if lock.compilers == here
+    }
+
+
+def compiled(
+    found: Sequence[Source], told: Told, before: Mapping[str, Facts]
+) -> list[Entry]:
+    """Return every source's entry; texts that are the same are compiled once.
+
+    What `before` says of a text, by its name, is believed.
+    """
+    texts = list(dict.fromkeys((source.target, source.text) for source in found))
+    facts: dict[tuple[str, str], Facts] = {}
+    for each in texts:
+        kept = before.get(named(*each)) or _recalled(*each)
+        if kept is not None:
+            facts[each] = kept
+    missing = [each for each in texts if each not in facts]
+    owners = {(s.target, s.text): s for s in reversed(found)}
+    for target in dict.fromkeys(target for target, _ in missing):
+        wanted = [text for each, text in missing if each == target]
+        for text, result in _compiled(wanted, target):
+            if isinstance(result, Exception):
+                raise _unbuilt(owners[target, text].case, target, result) from result
+            facts[target, text] = result
+            if keeps():
+                disk().put(_key(target, text), json.dumps(result).encode())
+            told(sum(each in facts for each in missing), len(missing))
+    return [entry_of(source, facts[source.target, source.text]) for source in found]
+
+
+def _compiled(texts: Sequence[str], target: str) -> list[tuple[str, Facts | Exception]]:
+    """Compile texts for one target, together where its compiler gains by that."""
+    kind, _, name = target.partition(":")
+    if kind == CPU:
+        return [(text, _assembled(text, name)) for text in texts]
+    where = parse(target)
+    chain = toolchain(where)
+    names = entries((target, text) for text in texts)
+    costs = chain.COSTS
+    weights = tuple(costs.weight(text) for text in texts)
+    work = Work(tuple((names[t], t) for t in texts), weights, where, costs)
+    workers = [Here()] * _threads()
+    found: list[tuple[str, Facts | Exception]] = []
+
+    def settle(outcome: Outcome) -> None:
+        found.extend((texts[i], _facts(made.code)) for i, made in outcome.made.items())
+        found.extend((texts[i], error) for i, error in outcome.refused.items())
+
+    run(work, plan(weights, len(workers), costs.program), workers, settle)
+    return found
+
+
+def _threads() -> int:
+    import os
+
+    return len(os.sched_getaffinity(0))
+
+
+def _assembled(text: str, processor: str) -> Facts | Exception:
+    try:
+        made = processors.compile(text, processor)
+    except DeviceError as error:
+        return error
+    numbers = {"spilled bytes": made.spill_bytes}
+    return {"code": made.code_hash, "numbers": numbers, "opcodes": dict(made.opcodes)}
+
+
+def _facts(made: Code) -> Facts:
+    taken = made.resources
+    assert taken is not None, "a cubin says what it takes"
+    numbers = {
+        "registers": taken.registers,
+        "stack bytes": taken.stack,
+        "spilled bytes": made.spill_stores + made.spill_loads,
+        "shared bytes": taken.shared,
+        "wide loads": taken.loads_128,
+        "wide stores": taken.stores_128,
+    }
+    return {"code": made.code_hash, "numbers": numbers, "opcodes": dict(taken.opcodes)}
+
+
+def _recalled(target: str, text: str) -> Facts | None:
+    """Return what is known of a text on disk; anything that is not whole is a miss."""
+    found = disk().get(_key(target, text)) if keeps() else None
+    try:
+        facts = json.loads(found) if found is not None else None
+    except ValueError:
+        return None
+    whole = isinstance(facts, dict) and {"code", "numbers", "opcodes"} == set(facts)
+    return facts if whole else None
+
+
+def named(target: str, text: str) -> str:
+    """Return the name of what a compiler is given: its build is in it, and its options."""
+    what = (VERSION, target, _compiled_by(target), text)
+    return digest(json.dumps(what).encode())
+
+
+def _key(target: str, text: str) -> str:
+    """Return where a text's facts are kept: also by our sources that read them."""
+    return digest(f"{_readers()} {named(target, text)}".encode())
+
+
+@cache
+def _readers() -> str:
+    """Return the hash of the sources that say what is read of code."""
+    files = (cubin.__file__, sass.__file__, processors.__file__, __file__)
+    return digest(b"".join(Path(str(file)).read_bytes() for file in files))
+
+
+@cache
+def _compiled_by(target: str) -> str:
+    """Return the build of a target's compiler and what it is told."""
+    kind = target.partition(":")[0]
+    chain = toolchain(parse(_ANY[kind]))
+    told = "" if kind == CPU else chain.settings(parse(target))
+    return f"{chain.compiler()} {told}"
