@@ -8,9 +8,10 @@ import sys
 from pathlib import Path
 
 import pytest
+import trials
 
 from steelyard import asv, gpu
-from steelyard.errors import BenchmarkError
+from steelyard.errors import BenchmarkError, SteelyardError
 from steelyard_device.cuda import Device
 
 ROOT = Path(__file__).parent.parent
@@ -54,9 +55,11 @@ def where(b, device):
     return b.launch(print, x, y)
 """
 
+ADAPTER_FILE = ROOT / "suites" / "asv_suite.py"
+
 ADAPTER = """
 from steelyard import asv
-globals().update(asv.families(__file__, blocks=2))
+globals().update(asv.families(__file__, rounds=2))
 """
 
 
@@ -77,6 +80,13 @@ def repository(tmp_path):
     git(suites.parent, "add", ".")
     git(suites.parent, "commit", "--quiet", "--message=suites")
     return suites.parent
+
+
+@pytest.fixture
+def shared(tmp_path, monkeypatch):
+    """Stand in the folder that the points of a run share."""
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
 
 
 def git(folder, *arguments):
@@ -105,7 +115,7 @@ def run_asv(repository, *arguments):
 
 
 def test_asv_run_keeps_our_seconds_of_every_point(repository):
-    """One setup_cache weighs the suite; asv fails what failed and skips what is not."""
+    """A number a round and point; asv fails what failed and skips what is not."""
     run_asv(repository, "machine", "--yes")
     commit = git(repository, "rev-parse", "HEAD")
     done = run_asv(
@@ -133,7 +143,7 @@ def test_asv_run_keeps_our_seconds_of_every_point(repository):
     ]
     weighed = [samples is not None for samples in row["samples"]]
     assert weighed == [True, True, True, False] * 2
-    assert all(len(samples) == 2 for samples in row["samples"] if samples)
+    assert all(len(set(samples)) == 2 for samples in row["samples"] if samples)
     assert all(0 < s < 1e-3 for samples in row["samples"] if samples for s in samples)
 
 
@@ -157,15 +167,95 @@ def test_the_shipped_suites_are_found_with_their_units_and_versions(tmp_path):
     assert rows["asv_suite.adam.track_seconds"]["param_names"] == ["n", "impl", "mode"]
 
 
-def test_a_point_that_was_not_weighed_is_an_error_and_never_a_number():
+def test_a_point_that_was_not_weighed_is_an_error_and_never_a_number(shared):
     """Neither a failed case nor a missing one returns samples."""
-    dispatch = asv.families(str(ROOT / "suites" / "asv_suite.py"))["dispatch"]()
+    dispatch = asv.families(str(ADAPTER_FILE))["dispatch"]()
     point = (1000, "numpy", "latency/warm")
-    weighed = {("dispatch[n=1000,impl=numpy]", "latency/warm"): "it crashed"}
+    weighed = {"dispatch[n=1000,impl=numpy] latency/warm": "it crashed"}
     with pytest.raises(BenchmarkError, match="it crashed"):
         dispatch.track_seconds(weighed, *point)
+    (shared / asv.ASKED).unlink()
     with pytest.raises(BenchmarkError, match="was not weighed in latency/warm"):
         dispatch.track_seconds({}, *point)
+
+
+@pytest.mark.parametrize("ticks", [[0] * 9, [-5] * 9, []])
+def test_what_is_no_time_is_an_error(ticks):
+    """A clock that stood still or went back gives no sample."""
+    trial = trials.trial(ticks=ticks)
+    assert "no time" in str(asv._seconds(trial))
+
+
+def test_a_round_is_weighed_when_its_first_point_is_asked_for(shared, monkeypatch):
+    """All others of the round share it; what failed in the first is not tried again."""
+    family = asv.families(str(ADAPTER_FILE))["dispatch"]
+    points = [(n, "numpy", "latency/warm") for n in family.params[0]]
+    names = [asv.key(f"dispatch[n={n},impl=numpy]", mode) for n, _, mode in points]
+    first = {names[0]: "it hung", **dict.fromkeys(names[1:], 1.0)}
+    rounds = []
+
+    def weigh(asked):
+        rounds.append({asv.key(case.id, str(mode)) for case, mode in asked})
+        return dict.fromkeys(names[1:], 1.0 + len(rounds))
+
+    monkeypatch.setattr(asv, "weigh", weigh)
+    seen = []
+    for _ in range(3):
+        with pytest.raises(BenchmarkError, match="it hung"):
+            family().track_seconds(first, *points[0])
+        seen += [family().track_seconds(first, *p)["samples"] for p in points[1:]]
+    count = len(points) - 1
+    assert seen == [[1.0]] * count + [[2.0]] * count + [[3.0]] * count
+    assert len(rounds) == 2
+    assert all(names[0] not in asked and names[1] in asked for asked in rounds)
+
+
+@pytest.mark.parametrize("rounds", [6, 0])
+def test_rounds_that_asv_can_see_nothing_with_are_refused(rounds):
+    """Six against six can never differ for its test."""
+    with pytest.raises(SteelyardError, match="cannot see a change"):
+        asv.families(str(ADAPTER_FILE), rounds=rounds)
+
+
+@pytest.mark.parametrize(
+    ("command", "patterns"),
+    [
+        (
+            "/usr/bin/python3 /usr/bin/asv continuous -b move -b=copy a b",
+            ["move", "copy"],
+        ),
+        ("python -m asv run -e -bmove HEAD^!", ["move"]),
+        ("python -m asv run --bench move", ["move"]),
+        ("python -m asv run -b", []),
+        ("python -m asv run", []),
+        ("python -m pytest -b move", []),
+    ],
+)
+def test_what_asv_was_asked_for_is_read_from_its_command_line(
+    tmp_path, command, patterns
+):
+    """It is our parent, or the parent of its fork server."""
+    parent, other = str(os.getppid()), "77"
+    for number, above, words in (
+        (parent, other, "python run_server"),
+        (other, "1", command),
+    ):
+        (tmp_path / number).mkdir()
+        (tmp_path / number / "cmdline").write_text(words.replace(" ", "\0") + "\0")
+        (tmp_path / number / "stat").write_text(f"{number} (a ) b) S {above} 0")
+    assert asv.asked_for(tmp_path) == patterns
+
+
+def test_only_what_asv_asks_for_is_weighed():
+    """By asv's names and values; a pattern that fits nothing leaves nothing out."""
+    file = str(ADAPTER_FILE)
+    everything = asv.selected(file, [])
+    copies = asv.selected(file, ["asv_suite.copy.track_seconds"])
+    assert {case.benchmark.name for case, _ in copies} == {"copy"}
+    assert len(copies) < len(everything)
+    warm = asv.selected(file, [r"^asv_suite\.copy\..*'kernel/warm'\)"])
+    assert {str(mode) for _, mode in warm} == {"kernel/warm"}
+    assert asv.selected(file, ["of another suite"]) == everything
 
 
 def test_points_of_a_gpu_are_skipped_where_there_is_none(tmp_path, monkeypatch):

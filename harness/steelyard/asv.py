@@ -6,39 +6,62 @@ A suite's folder holds one adapter module of two lines::
     globals().update(asv.families(__file__))
 
 asv imports every module of the folder (which needs an ``__init__.py``), finds the
-classes there and draws their history. It runs each point of a class in a process of its
-own, but shares what ``setup_cache`` returned: the whole suite is weighed there, once,
-interleaved, on a worker that is replaced when it crashes.
+classes there and draws their history. Each point of a class it runs in a process of its
+own, in the folder where ``setup_cache`` ran: there one worker weighs the whole suite,
+interleaved, and the points look their numbers up.
 
-The samples of a point are the estimates of its blocks, not of its windows: windows of
-one process agree with each other far better than two runs of the same code do, and
-asv's test takes samples for independent.
+That happens once a round, and a point returns one number a round: windows of one
+process agree with each other far better than two runs of the same code do, and asv's
+test takes its samples for independent. ``asv continuous`` begins a new folder for each
+round of each commit, in turn; where asv stays with one commit (an existing environment)
+all rounds share a folder, and the first point that is asked again begins the next.
+
+With ``-b`` only what asv will ask for is weighed; it tells no benchmark, so its own
+command line is read.
 """
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Sequence
+import argparse
+import json
+import math
+import os
+import re
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import product
 from pathlib import Path
 from typing import Any, ClassVar, Final, TypedDict
 
 from steelyard import config, discovery, gpu, lock, runner, stats
 from steelyard.benchmark import Benchmark, Case
-from steelyard.errors import BenchmarkError
-from steelyard.plan import plan
+from steelyard.errors import BenchmarkError, SteelyardError
+from steelyard.mode import Mode
+from steelyard.plan import Turn, plan
 from steelyard.settings import Settings
 from steelyard.trial import Trial
 
-BLOCKS: Final = 8
-"""Turns of every case, hence samples of a point. asv's test (Mann-Whitney, p < 0.002)
-needs seven on either side to see any change, and with 6 against 6 it can see none."""
+ROUNDS: Final = 8
+"""Numbers that asv compares on either side. Its test (Mann-Whitney, p < 0.002) needs
+seven to see any change."""
+
+BLIND: Final = 6
+"""Rounds with which asv 0.6 sees no change at all: a one-sided p tells it that its test
+can, and the two-sided one cannot."""
 
 PATIENCE: Final = 3600
 """Seconds that asv waits for a whole suite, and that it waits its turn on the machine."""
 
 NANO: Final = 1e-9
 """Trials are in nanoseconds, asv's samples in seconds."""
+
+ANCESTORS: Final = 3
+"""Processes above ours among which asv is: one, or its fork server between."""
+
+PROCESSES: Final = Path("/proc")
+
+ASKED: Final = "asked.json"
+"""How often each point of this folder was asked for."""
 
 Point = tuple[str, str]
 """A case's id and a mode's text: how asv's processes agree on what was weighed."""
@@ -51,27 +74,29 @@ class Samples(TypedDict):
     number: int
 
 
-Weighed = dict[Point, Samples | str]
-"""The samples of each point, or the sentence that says why there are none."""
+Weighed = Mapping[str, float | str]
+"""One round: the seconds of each point (see `key`), or why there are none."""
 
 
-def families(adapter: str, blocks: int = BLOCKS) -> dict[str, type[Family]]:
+def families(adapter: str, rounds: int = ROUNDS) -> dict[str, type[Family]]:
     """Return one class for each benchmark in the folder of the file ``adapter``.
 
     Raises:
-        SteelyardError: a module of the folder cannot be imported, or it has none.
+        SteelyardError: a module of the folder cannot be imported, it has none, or asv
+            could never see a change in so many rounds.
     """
-    folder = str(Path(adapter).parent)
-    return {
-        one.name: _family(one, folder, blocks) for one in discovery.discover([folder])
-    }
+    if rounds == BLIND or rounds < 1:
+        raise SteelyardError(
+            f"rounds is {rounds}: asv cannot see a change in so many. Take {ROUNDS}."
+        )
+    found = discovery.discover([str(Path(adapter).parent)])
+    return {one.name: _family(one, adapter, rounds) for one in found}
 
 
 class Family:
     """One benchmark, as asv reads classes."""
 
-    folder: ClassVar[str]
-    blocks: ClassVar[int]
+    adapter: ClassVar[str]
     benchmark: ClassVar[Benchmark]
     params: ClassVar[list[list[Any]]]
     param_names: ClassVar[list[str]]
@@ -79,46 +104,117 @@ class Family:
     version: ClassVar[str]
     """Of the benchmark's source: asv starts a new history when it changes."""
     unit: ClassVar[str] = "seconds"
+    timeout: ClassVar[int] = PATIENCE
+    """Of a point: the first of a later round weighs the whole suite."""
 
     def setup_cache(self) -> Weighed:
-        """Weigh the whole suite; asv keys this by line, so all families share it."""
-        return weigh(self.folder, self.blocks)
+        """Weigh the first round; asv keys this by line, so all families share it."""
+        return weigh(selected(self.adapter, asked_for()))
 
     setup_cache.timeout = PATIENCE  # type: ignore[attr-defined] # where asv looks for it
 
-    def track_seconds(self, weighed: Weighed, *point: Any) -> Samples:
-        """Return the samples of one point.
+    def seconds(self, first: Weighed, *point: Any) -> Samples:
+        """Return the one sample of this round of a point.
 
         Raises:
             BenchmarkError: it failed, in its own sentence.
         """
         *values, mode = point
         case = Case(self.benchmark, dict(zip(self.benchmark.axes, values, strict=True)))
-        found = weighed.get((case.id, mode), f"{case.id} was not weighed in {mode}.")
+        wanted = key(case.id, mode)
+        number = _times_asked(wanted)
+        weighed = first if number == 1 else _later(self.adapter, number, first)
+        found = weighed.get(wanted, f"{case.id} was not weighed in {mode}.")
         if isinstance(found, str):
             raise BenchmarkError(found)
-        return found
+        return Samples(samples=[found], number=1)
 
 
-def weigh(folder: str, blocks: int) -> Weighed:
-    """Weigh every case of a folder's benchmarks in ``blocks`` interleaved turns."""
-    found = [case for one in discovery.discover([folder]) for case in one.cases()]
+def key(case: str, mode: str) -> str:
+    """Return what a point is called between asv's processes."""
+    return f"{case} {mode}"
+
+
+def selected(adapter: str, patterns: Sequence[str]) -> list[tuple[Case, Mode]]:
+    """Return the points of a folder that asv asks for with ``-b`` these patterns."""
+    folder = Path(adapter).parent
+    found = [case for one in discovery.discover([str(folder)]) for case in one.cases()]
     cases, _ = gpu.able(found)
-    weighed: Weighed = {}
-    estimates: dict[Point, list[float]] = defaultdict(list)
+    points = [(case, mode) for case in cases for mode in case.modes()]
+    chosen = [p for p in points if _matches(patterns, adapter, *p)]
+    # A pattern that we read otherwise than asv does must not leave its points out.
+    return chosen or points
+
+
+def _matches(patterns: Sequence[str], adapter: str, case: Case, mode: Mode) -> bool:
+    """Tell whether asv takes a point; it searches the name it prints."""
+    values = ", ".join(map(repr, (*case.axes.values(), str(mode))))
+    module = _module(adapter)
+    name = f"{module}{case.benchmark.name}.track_seconds({values})"
+    return not patterns or any(re.search(one, name) for one in patterns)
+
+
+def _module(adapter: str) -> str:
+    """Return the adapter's module as asv spells it, within the folder of benchmarks."""
+    for module in list(sys.modules.values()):
+        if getattr(module, "__file__", None) == adapter:
+            _, dot, below = module.__name__.partition(".")
+            return f"{below}." if dot else ""
+    return f"{Path(adapter).stem}."
+
+
+def asked_for(processes: Path = PROCESSES) -> list[str]:
+    """Return the patterns of ``-b`` on asv's command line; none where it is not seen."""
+    parser = argparse.ArgumentParser(add_help=False, exit_on_error=False)
+    parser.add_argument("-b", "--bench", action="append", default=[])
+    for words in _ancestors(processes):
+        names = [Path(word).name for word in words]
+        if "asv" in names:
+            try:
+                known, _ = parser.parse_known_args(words[names.index("asv") + 1 :])
+            except argparse.ArgumentError:
+                return []
+            return [str(one) for one in known.bench]
+    return []
+
+
+def _ancestors(processes: Path) -> Iterator[list[str]]:
+    """Yield the command lines of the processes above this one."""
+    parent = os.getppid()
+    for _ in range(ANCESTORS):
+        folder = processes / str(parent)
+        try:
+            words = (folder / "cmdline").read_bytes().decode(errors="replace")
+            facts = (folder / "stat").read_text(encoding="ascii", errors="replace")
+        except OSError:
+            return
+        yield words.rstrip("\0").split("\0")
+        parent = int(facts.rpartition(")")[2].split()[1])  # its name may have anything
+
+
+def weigh(points: Sequence[tuple[Case, Mode]]) -> Weighed:
+    """Weigh one round: every point once, on one worker that begins with it."""
+    weighed: dict[str, float | str] = {}
 
     def keep(trial: Trial) -> None:
-        point = trial.case, trial.mode
-        if trial.error is not None:
-            weighed[point] = trial.error
-        else:
-            estimates[point].append(_seconds(trial))
+        weighed[key(trial.case, trial.mode)] = _seconds(trial)
 
+    wanted = {(case.id, mode) for case, mode in points}
+    cases = list({case.id: case for case, _ in points}.values())
+    # Another order in every round: a case's neighbours must not be part of its time.
+    turns = plan(cases, None, 1, seed=int.from_bytes(os.urandom(4)))
     with lock.measuring(wait=PATIENCE):
-        turns = plan(cases, None, blocks, seed=0)
-        runner.run(turns, settings(cases), keep, lambda _turn: None)
-    complete = {p: s for p, s in estimates.items() if p not in weighed}
-    return weighed | {p: Samples(samples=s, number=1) for p, s in complete.items()}
+        runner.run(
+            [turn for turn in turns if (turn.case.id, turn.mode) in wanted],
+            settings(cases),
+            keep,
+            _quietly,
+        )
+    return weighed
+
+
+def _quietly(_: Turn) -> None:
+    """Tell nobody of a turn that begins."""
 
 
 def settings(cases: Sequence[Case]) -> Settings:
@@ -129,11 +225,51 @@ def settings(cases: Sequence[Case]) -> Settings:
     return Settings(gpu=gpu.choose(chosen.gpu), clock=chosen.clock)
 
 
-def _seconds(trial: Trial) -> float:
-    return NANO * stats.of(trial).estimate.value
+def _seconds(trial: Trial) -> float | str:
+    """Return a trial's number, or the sentence that says why it has none."""
+    if trial.error is not None:
+        return trial.error
+    value = NANO * stats.of(trial).estimate.value if len(trial.samples) else math.nan
+    if not 0 < value < math.inf:
+        return f"{trial.case} took {value:g} s, which is no time. Look at its clock."
+    return value
 
 
-def _family(benchmark: Benchmark, folder: str, blocks: int) -> type[Family]:
+def _times_asked(point: str) -> int:
+    """Count, in the folder that a suite's points share, how often this one ran."""
+    file = Path(ASKED)
+    counts = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
+    counts[point] = counts.get(point, 0) + 1
+    _write(file, counts)
+    return int(counts[point])
+
+
+def _later(adapter: str, number: int, first: Weighed) -> Weighed:
+    """Return a later round, weighing it for the first point that asks for it.
+
+    What failed in the first is not tried again.
+    """
+    file = Path(f"round-{number}.json")
+    if not file.exists():
+        points = [
+            (case, mode)
+            for case, mode in selected(adapter, asked_for())
+            if not isinstance(first.get(key(case.id, str(mode))), str)
+        ]
+        broken = {point: why for point, why in first.items() if isinstance(why, str)}
+        _write(file, {**broken, **weigh(points)})
+    weighed: Weighed = json.loads(file.read_text(encoding="utf-8"))
+    return weighed
+
+
+def _write(file: Path, content: Mapping[str, Any]) -> None:
+    """Write it aside and rename: asv ends a process that takes too long."""
+    aside = file.with_suffix(".new")
+    aside.write_text(json.dumps(content), encoding="utf-8")
+    aside.replace(file)
+
+
+def _family(benchmark: Benchmark, adapter: str, rounds: int) -> type[Family]:
     """Return the class whose parameters are the benchmark's axes and the mode.
 
     Cases may ask for different modes; asv skips the points that none asked for, and
@@ -146,12 +282,23 @@ def _family(benchmark: Benchmark, folder: str, blocks: int) -> type[Family]:
     params.append(sorted({str(mode) for case in cases for mode in case.modes()}))
     members = {
         "__doc__": benchmark.doc,
-        "folder": folder,
-        "blocks": blocks,
+        "adapter": adapter,
         "benchmark": benchmark,
         "params": params,
         "param_names": [*benchmark.axes, "mode"],
         "skip_params": [point for point in product(*params) if point not in asked],
         "version": benchmark.source_hash(),
+        "track_seconds": _tracked(rounds),
     }
     return type(benchmark.name, (Family,), members)
+
+
+def _tracked(rounds: int) -> Callable[..., Samples]:
+    """Return what asv runs: it reads the rounds from the function, not the class."""
+
+    def track_seconds(self: Family, first: Weighed, *point: Any) -> Samples:
+        """Return the sample of one point."""
+        return self.seconds(first, *point)
+
+    track_seconds.rounds = rounds  # type: ignore[attr-defined] # where asv looks for it
+    return track_seconds
