@@ -1,0 +1,308 @@
+"""An outcome as JSON, and back: for other programs, and to be shown or accepted later.
+
+::
+
+    {
+      "schema": 1,              raised when a key changes its meaning
+      "exit_code": 1,
+      "ending": "regression",   or passed, failed, unresolved, no verdict
+      "baseline": "main",       as it was named
+      "head": "5f0c...",        what is judged
+      "runs": {"base": "...", "head": "..."},       ids of the stored runs
+      "notes": [],
+      "problem": null,          or {"sentence", "exit_code"}: why there is no verdict
+      "findings": [             one a case and mode
+        {
+          "case": "copy[n=1000]",
+          "mode": "kernel/cold",
+          "verdict": "slower",  null where nothing could be compared
+          "is": "regression",   as the policy sees it: the verdict, or failed,
+                                regression, tolerated, accepted, new
+          "judgement": {"verdict", "ratio", "low", "high", "blocks", "detectable",
+                        "more"},        of the blocks alone, ratio is head over base;
+                                null of what was not measured
+          "tolerance": 0.0,     the slowdown that passes, as a share
+          "reason": "",         why
+          "accepted": false,
+          "changes": [],        what may explain it, the likeliest first
+          "file": "suites/copy.py",
+          "line": 12,
+          "note": "",
+          "codes": ["", ""],    hashes of base's and head's code
+          "new": false          whether only head has the case
+        }
+      ],
+      "static": [{"case", "target", "changes", "forbidden"}],
+      "calibration": null       or {"run", "measured", "comparisons", "alarms", "rate",
+                                "detectable": [[case, mode, share]], "power"}
+    }
+
+It is strict JSON: what is not a finite number is null, and reads as not a number, or as
+infinite where it is a bound.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from collections.abc import Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, Final
+
+from steelyard import config
+from steelyard.errors import SteelyardError
+from steelyard.gate import words
+from steelyard.gate.outcome import Calibration, Finding, Outcome, StaticChange
+from steelyard.stats import Estimate
+from steelyard.verdict import Judgement, Verdict
+
+SCHEMA: Final = 1
+
+LAST: Final = "gate.json"
+"""The last gate's outcome, beside the store."""
+
+
+def report(outcome: Outcome) -> dict[str, Any]:
+    """Return the document of an outcome."""
+    problem = outcome.problem
+    return {
+        "schema": SCHEMA,
+        "exit_code": outcome.exit_code,
+        "ending": words.ending(outcome),
+        "baseline": outcome.baseline,
+        "head": outcome.head,
+        "runs": dict(outcome.runs),
+        "notes": list(outcome.notes),
+        "problem": problem
+        and {"sentence": str(problem), "exit_code": problem.exit_code},
+        "findings": [_finding(one) for one in outcome.findings],
+        "static": [asdict(one) for one in outcome.static],
+        "calibration": _calibration(outcome.calibration),
+    }
+
+
+def dumps(outcome: Outcome) -> str:
+    """Return the document's text."""
+    return json.dumps(_strict(report(outcome)), indent=2, allow_nan=False) + "\n"
+
+
+def _finding(one: Finding) -> dict[str, Any]:
+    judged = one.judgement
+    return {
+        "case": one.case,
+        "mode": one.mode,
+        "verdict": one.verdict,
+        "is": words.kind(one),
+        "judgement": judged and _judgement(judged),
+        "tolerance": one.tolerance,
+        "reason": one.reason,
+        "accepted": one.accepted,
+        "changes": list(one.changes),
+        "file": one.file,
+        "line": one.line,
+        "note": one.note,
+        "codes": list(one.codes),
+        "new": one.new,
+    }
+
+
+def _judgement(judged: Judgement) -> dict[str, Any]:
+    return {
+        "verdict": judged.verdict,
+        "ratio": judged.ratio.value,
+        "low": judged.ratio.low,
+        "high": judged.ratio.high,
+        "blocks": judged.blocks,
+        "detectable": judged.detectable,
+        "more": judged.more,
+    }
+
+
+def _calibration(found: Calibration | None) -> dict[str, Any] | None:
+    if found is None:
+        return None
+    rate = found.rate
+    return {
+        "run": found.run,
+        "measured": found.measured,
+        "comparisons": found.comparisons,
+        "alarms": found.alarms,
+        "rate": {"value": rate.value, "low": rate.low, "high": rate.high},
+        "detectable": [[*key, value] for key, value in found.detectable.items()],
+        "power": {repr(size): value for size, value in found.power.items()},
+    }
+
+
+def _strict(value: Any) -> Any:
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    if isinstance(value, Mapping):
+        return {str(key): _strict(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_strict(item) for item in value]
+    return value
+
+
+def loads(text: str, name: str = LAST) -> Outcome:
+    """Return the outcome of a document.
+
+    Raises:
+        SteelyardError: it is none, or one of a newer steelyard.
+    """
+    try:
+        found = json.loads(text)
+        schema = found["schema"]
+        if isinstance(schema, int) and schema > SCHEMA:
+            raise SteelyardError(
+                f"{name} has schema {schema} and this steelyard reads up to {SCHEMA}; "
+                "upgrade it, or gate again."
+            )
+        outcome = _outcome(found)
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+        raise SteelyardError(
+            f"{name} is no outcome of a gate ({type(error).__name__}: {error}); gate "
+            "again with --format json."
+        ) from error
+    if outcome.exit_code != found.get("exit_code"):
+        raise SteelyardError(
+            f"{name} says exit code {found.get('exit_code')} and holds one of "
+            f"{outcome.exit_code}: it was changed by hand; gate again."
+        )
+    return outcome
+
+
+def _outcome(found: Mapping[str, Any]) -> Outcome:
+    problem = found["problem"]
+    return Outcome(
+        baseline=str(found["baseline"]),
+        head=str(found["head"]),
+        findings=tuple(map(_read_finding, found["findings"])),
+        static=tuple(map(_read_static, found["static"])),
+        calibration=_read_calibration(found["calibration"]),
+        problem=problem and _problem(problem),
+        runs={str(k): str(v) for k, v in found["runs"].items()},
+        notes=_texts(found["notes"]),
+    )
+
+
+def _problem(found: Mapping[str, Any]) -> SteelyardError:
+    error = SteelyardError(str(found["sentence"]))
+    error.exit_code = int(found["exit_code"])
+    return error
+
+
+def _read_finding(found: Mapping[str, Any]) -> Finding:
+    verdict, judged = found["verdict"], found["judgement"]
+    base, head = _texts(found["codes"])
+    return Finding(
+        case=str(found["case"]),
+        mode=str(found["mode"]),
+        verdict=None if verdict is None else Verdict(verdict),
+        judgement=judged and _read_judgement(judged),
+        tolerance=float(found["tolerance"]),
+        reason=str(found["reason"]),
+        accepted=found["accepted"] is True,
+        changes=_texts(found["changes"]),
+        file=str(found["file"]),
+        line=int(found["line"]),
+        note=str(found["note"]),
+        codes=(base, head),
+        new=found["new"] is True,
+    )
+
+
+def _read_judgement(found: Mapping[str, Any]) -> Judgement:
+    ratio = Estimate(
+        _number(found["ratio"], math.nan),
+        _number(found["low"], 0.0),
+        _number(found["high"], math.inf),
+    )
+    return Judgement(
+        Verdict(found["verdict"]),
+        ratio,
+        int(found["blocks"]),
+        _number(found["detectable"], math.inf),
+        int(found["more"]),
+    )
+
+
+def _read_static(found: Mapping[str, Any]) -> StaticChange:
+    return StaticChange(
+        str(found["case"]),
+        str(found["target"]),
+        _texts(found["changes"]),
+        str(found["forbidden"]),
+    )
+
+
+def _read_calibration(found: Mapping[str, Any] | None) -> Calibration | None:
+    if found is None:
+        return None
+    rate = found["rate"]
+    return Calibration(
+        run=str(found["run"]),
+        measured=str(found["measured"]),
+        comparisons=int(found["comparisons"]),
+        alarms=int(found["alarms"]),
+        rate=Estimate(float(rate["value"]), float(rate["low"]), float(rate["high"])),
+        detectable={
+            (str(case), str(mode)): _number(value, math.inf)
+            for case, mode, value in found["detectable"]
+        },
+        power={float(size): float(value) for size, value in found["power"].items()},
+    )
+
+
+def _texts(found: Any) -> tuple[str, ...]:
+    return tuple(str(one) for one in found)
+
+
+def _number(value: Any, missing: float) -> float:
+    return missing if value is None else float(value)
+
+
+def home(store: str) -> Path:
+    """Return the folder of what a project keeps beside its store, a path or a URL."""
+    place = config.default_store(Path.cwd()) if "://" in store else store
+    return Path(place).parent
+
+
+def keep(outcome: Outcome, folder: Path) -> Path:
+    """Write the last outcome beside the store, aside and renamed; return where.
+
+    Raises:
+        SteelyardError: the disk refuses.
+    """
+    place = folder / LAST
+    aside = place.with_name(f".{LAST}.{os.getpid()}")
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        aside.write_text(dumps(outcome), encoding="utf-8")
+        aside.replace(place)
+    except OSError as error:
+        raise SteelyardError(
+            f"{place}: {error.strerror}. Make room; the gate's runs are in the store."
+        ) from error
+    finally:
+        aside.unlink(missing_ok=True)
+    return place
+
+
+def read(place: Path) -> Outcome:
+    """Return the outcome that a file holds.
+
+    Raises:
+        SteelyardError: there is none.
+    """
+    try:
+        text = place.read_text(encoding="utf-8")
+    except FileNotFoundError as error:
+        raise SteelyardError(
+            f"{place} is missing: no gate ended here yet. Run `steelyard gate BASELINE`, "
+            "or name the JSON of one by --from."
+        ) from error
+    except (OSError, ValueError) as error:
+        raise SteelyardError(f"{place} cannot be read: {error}.") from error
+    return loads(text, str(place))

@@ -1,0 +1,325 @@
+"""What may have made a case slower or faster: what differs, the likeliest first. Pure.
+
+Some differences predict a ratio of times: twice the instructions may take twice as long,
+half the blocks on a multiprocessor may hide half the latency, a clock at 95 % takes
+5 % longer. Each is the most that this difference can do, and how much of the measured
+change that is ranks them. What predicts none stands behind those that account for a
+tenth or more, in an order of plausibility: the work, the code, its launch, then the
+machine. A prediction for the other direction stands last: it was outweighed.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import PurePath
+from typing import Any, Final
+
+from steelyard import units
+from steelyard.machine import UNKNOWN
+from steelyard.stats import Estimate
+from steelyard.trial import Trial
+
+NOTABLE: Final = 0.1
+"""The share of a change from which a prediction stands before what predicts nothing."""
+
+DIFFERS: Final = 0.005
+"""The share from which two clocks differ: neighbouring blocks' do by a third of it."""
+
+OPCODES: Final = 3
+"""Instructions that are named: who wants all reads the listing."""
+
+FILES: Final = 3
+"""Changed files that are named: who wants all asks git."""
+
+BUSY: Final = 0.25
+"""Processors by which what others use differs: of less nobody is slower."""
+
+_PLAUSIBLE: Final = (
+    *("inputs", "work", "schedule", "spills", "instructions", "registers"),
+    *("shared", "launch", "compiler", "code", "library", "source"),
+    *("clock", "throttle", "heat", "neighbours", "versions", "settings"),
+)
+"""What is likelier to matter stands first: other work and other code explain any change,
+the machine was the same within minutes and both sides had their turns in it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """One thing that two sides do not share."""
+
+    kind: str
+    """One of the words of plausibility."""
+    words: str
+    predicted: float = 1.0
+    """The most that it can multiply the time by; 1: it predicts nothing."""
+
+
+def explain(
+    base: Sequence[Trial],
+    head: Sequence[Trial],
+    ratio: Estimate | None = None,
+    machines: tuple[Mapping[str, Any], Mapping[str, Any]] = ({}, {}),
+    files: Sequence[str] = (),
+) -> tuple[str, ...]:
+    """Return what differs between the trials of one case, the likeliest cause first.
+
+    ``files`` are those that changed from base to head.
+    """
+    if not base or not head:
+        return ()
+    found = [
+        *_work(base, head),
+        *_source(head[-1].case, files),
+        *_code(base, head),
+        *_machine(base, head, machines),
+    ]
+    change = math.log(ratio.value) if ratio and _usable(ratio.value) else 0.0
+    return tuple(_said(one, change) for one in ranked(found, change))
+
+
+def ranked(found: Sequence[Difference], change: float) -> list[Difference]:
+    """Order differences by how much of a change, a logarithm, they can account for."""
+
+    def key(one: Difference) -> tuple[float, int]:
+        share = accounts(one, change)
+        order = _PLAUSIBLE.index(one.kind)
+        if share is None or 0 <= share < NOTABLE:
+            return 0.0, order
+        return -share, order
+
+    return sorted(found, key=key)
+
+
+def accounts(one: Difference, change: float) -> float | None:
+    """Return the share of a change that a difference can account for, at most 1.
+
+    Negative: it predicts the other direction. None: it predicts nothing.
+    """
+    if not change or one.predicted == 1 or not _usable(one.predicted):
+        return None
+    return max(-1.0, min(1.0, math.log(one.predicted) / change))
+
+
+def _usable(value: float) -> bool:
+    return math.isfinite(value) and value > 0
+
+
+def _said(one: Difference, change: float) -> str:
+    share = accounts(one, change)
+    if share is None:
+        return one.words
+    if share < 0:
+        return f"{one.words} (for the other direction)"
+    return f"{one.words} (accounts for up to {100 * share:.0f} %)"
+
+
+def _work(base: Sequence[Trial], head: Sequence[Trial]) -> Iterator[Difference]:
+    old, new = base[-1], head[-1]
+    for kind, words in (
+        ("inputs", "other inputs"),
+        ("source", "the benchmark's source"),
+    ):
+        hashes = [side.hashes.get(kind) for side in (old, new)]
+        if hashes[0] != hashes[1]:
+            yield Difference(kind, words)
+    for name, write in (("bytes", units.size), ("operations", _count)):
+        pair = _pair(old, new, name)
+        if pair and pair[0] != pair[1]:
+            words = f"{name} of a launch {write(pair[0])} -> {write(pair[1])}"
+            yield Difference("work", words, _over(pair))
+
+
+def _source(case: str, files: Sequence[str]) -> Iterator[Difference]:
+    """Yield the files that changed, first those that are named as the benchmark is."""
+    if files:
+        words = set(case.partition("[")[0].split("_"))
+        related = sorted(files, key=lambda f: words.isdisjoint(_words(f)))
+        more = f" and {len(files) - FILES} more" if len(files) > FILES else ""
+        yield Difference("source", f"changed: {', '.join(related[:FILES])}{more}")
+
+
+def _words(file: str) -> set[str]:
+    return set(PurePath(file).stem.split("_"))
+
+
+def _code(base: Sequence[Trial], head: Sequence[Trial]) -> Iterator[Difference]:
+    old, new = base[-1], head[-1]
+    codes = [side.facts.get("code_hash") for side in (old, new)]
+    if all(codes) and codes[0] != codes[1]:
+        yield Difference("code", "other code")
+    for kind in ("strategy", "schedule", "compiler", "library"):
+        was, now = (side.facts.get(kind) for side in (old, new))
+        if was != now:
+            known = "schedule" if kind == "strategy" else kind
+            yield Difference(known, f"{kind} {_or_none(was)} -> {_or_none(now)}")
+    for name, (kind, words) in RESOURCES.items():
+        pair = _pair(old, new, name)
+        if pair and pair[0] != pair[1]:
+            yield Difference(kind, more_or_fewer(pair, words))
+    yield from _occupancy(old, new)
+    yield from _instructions(old, new)
+    for name in ("grid", "block"):
+        was, now = (side.facts.get(name) for side in (old, new))
+        if was and now and was != now:
+            yield Difference("launch", f"{name} {was} -> {now}")
+
+
+RESOURCES: Final[Mapping[str, tuple[str, str]]] = {
+    "spill_bytes": ("spills", "bytes of spills"),
+    "local_memory": ("spills", "local loads and stores"),
+    "registers": ("registers", "registers"),
+    "shared_bytes": ("shared", "bytes of shared memory"),
+    "kernels": ("launch", "kernels a launch"),
+}
+"""Facts that are counts, their kind and what is counted."""
+
+
+def more_or_fewer(pair: tuple[float, float], words: str) -> str:
+    """Write ``3 more registers, 40 -> 43``."""
+    less, more = sorted(pair)
+    word = "more" if pair[1] > pair[0] else "fewer"
+    return (
+        f"{_count(more - less)} {word} {words}, {_count(pair[0])} -> {_count(pair[1])}"
+    )
+
+
+def _occupancy(old: Trial, new: Trial) -> Iterator[Difference]:
+    """Yield fewer or more blocks at once: at most so much more latency is seen."""
+    for name in ("blocks_per_multiprocessor", "blocks_resident"):
+        pair = _pair(old, new, name)
+        if pair:
+            if pair[0] != pair[1]:
+                words = more_or_fewer(pair, "blocks on a multiprocessor")
+                yield Difference("registers", words, 1 / _over(pair))
+            return
+
+
+def _instructions(old: Trial, new: Trial) -> Iterator[Difference]:
+    mixes = [side.facts.get("opcodes") for side in (old, new)]
+    if not all(isinstance(mix, Mapping) and mix for mix in mixes):
+        return
+    was, now = (dict(mix) for mix in mixes if mix)
+    changed = {
+        name: now.get(name, 0) - was.get(name, 0)
+        for name in dict.fromkeys((*was, *now))
+    }
+    most = sorted(changed, key=lambda name: (-abs(changed[name]), name))
+    named = [f"{name} {changed[name]:+d}" for name in most if changed[name]][:OPCODES]
+    if named:
+        pair = float(sum(was.values())), float(sum(now.values()))
+        percent = 100 * (_over(pair) - 1)
+        count = (
+            f"{abs(percent):.2g} % {'more' if percent > 0 else 'fewer'} instructions"
+        )
+        what = count if percent else "other instructions"
+        yield Difference("instructions", f"{what} ({', '.join(named)})", _over(pair))
+
+
+def _machine(
+    base: Sequence[Trial],
+    head: Sequence[Trial],
+    machines: tuple[Mapping[str, Any], Mapping[str, Any]],
+) -> Iterator[Difference]:
+    clocks = [_mhz(side) for side in (base, head)]
+    if all(clocks) and abs(math.log(clocks[1] / clocks[0])) > DIFFERS:
+        words = f"the clock {clocks[0]:.0f} -> {clocks[1]:.0f} MHz"
+        yield Difference("clock", words, clocks[0] / clocks[1])
+    for kind, words, read in _STATES:
+        was, now = read(base), read(head)
+        if was != now:
+            yield Difference(kind, f"{words} {_or_none(was)} -> {_or_none(now)}")
+    yield from _busy(base, head)
+    for group in ("versions", "settings"):
+        was_all, now_all = (side.get(group, {}) for side in machines)
+        for name in dict.fromkeys((*was_all, *now_all)):
+            was, now = was_all.get(name), now_all.get(name)
+            if was != now and name not in {"commit", "dirty"}:
+                yield Difference(group, f"{name} {_or_none(was)} -> {_or_none(now)}")
+
+
+def _busy(base: Sequence[Trial], head: Sequence[Trial]) -> Iterator[Difference]:
+    """Yield what others used of the processors, where that differs."""
+    found = [
+        [t.extra["neighbours"] for t in s if "neighbours" in t.extra]
+        for s in (base, head)
+    ]
+    known = [[v for v in side if isinstance(v, (int, float))] for side in found]
+    if all(known):
+        was, now = map(statistics.median, known)
+        if abs(now - was) > BUSY:
+            words = f"others used {was:.1f} -> {now:.1f} processors"
+            yield Difference("neighbours", words)
+
+
+def _mhz(side: Sequence[Trial]) -> float:
+    """Return the median clock over trials; 0 where nobody knows."""
+    windows = [mhz for trial in side for mhz in trial.samples.mhz if mhz]
+    if windows:
+        return statistics.median(windows)
+    around = [mhz for trial in side for mhz in trial.extra.get("mhz", ())]
+    known = [mhz for mhz in around if isinstance(mhz, (int, float)) and mhz > 0]
+    return statistics.median(known) if known else 0.0
+
+
+def _throttled(side: Sequence[Trial]) -> str:
+    """Return why the GPU was slowed down in any trial; idling slows nothing down."""
+    found = {
+        str(why)
+        for trial in side
+        for state in _states(trial)
+        for why in _listed(state.get("throttle"))
+    }
+    return ", ".join(sorted(found - {"gpu_idle"}))
+
+
+def _heat(side: Sequence[Trial]) -> str:
+    """Return in which tens of degrees the GPU was at its hottest."""
+    degrees = [s.get("temperature_c") for t in side for s in _states(t)]
+    known = [value for value in degrees if isinstance(value, (int, float))]
+    return f"{10 * round(max(known) / 10)} °C" if known else ""
+
+
+def _neighbours(side: Sequence[Trial]) -> str:
+    """Return whether anybody else used the GPU."""
+    seen = any(_listed(s.get("others")) for t in side for s in _states(t))
+    return "others on the GPU" if seen else ""
+
+
+_STATES: Final[tuple[tuple[str, str, Callable[[Sequence[Trial]], str]], ...]] = (
+    ("throttle", "slowed down for", _throttled),
+    ("heat", "temperature", _heat),
+    ("neighbours", "neighbours", _neighbours),
+)
+
+
+def _states(trial: Trial) -> Iterator[Mapping[str, Any]]:
+    state = trial.extra.get("gpu") or {}
+    yield from (state[when] for when in ("before", "after") if when in state)
+
+
+def _listed(value: Any) -> Sequence[Any]:
+    return value if isinstance(value, (list, tuple)) else ()
+
+
+def _pair(old: Trial, new: Trial, name: str) -> tuple[float, float] | None:
+    """Return a numeric fact of both sides; None where one does not have it."""
+    was, now = (side.facts.get(name) for side in (old, new))
+    if isinstance(was, (int, float)) and isinstance(now, (int, float)):
+        return float(was), float(now)
+    return None
+
+
+def _over(pair: tuple[float, float]) -> float:
+    """Return the second over the first; 1 where that says nothing."""
+    return pair[1] / pair[0] if all(map(_usable, pair)) else 1.0
+
+
+def _count(value: float) -> str:
+    return f"{value:.0f}"
+
+
+def _or_none(value: Any) -> str:
+    return str(value) if value not in (None, "", UNKNOWN) else "none"

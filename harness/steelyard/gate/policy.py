@@ -1,0 +1,223 @@
+"""What a project lets pass, and why: ``ci/policy.toml``.
+
+::
+
+    [static]
+    forbid = ["spills", "local loads"]  # more of it in the code fails by itself
+    reason = "both have always been an accident here"
+
+    [[tolerance]]
+    cases = "dispatch and latency"      # words as of -k, of a case and its mode
+    percent = 8                         # slower by up to this passes
+    reason = "Python's own time, moved by every interpreter"
+    until = 2027-06-30                  # the last day that it holds
+
+    [[accepted]]                        # written by `steelyard accept`
+    case = "softmax[columns=768]"
+    mode = "kernel/cold"
+    verdict = "slower"
+    base = "5f0c..."                    # the two codes; "" where a hash is not known
+    head = "91ab..."
+    ratio = [1.08, 1.12]                # as it was measured
+    reason = "the division is rounded right now"
+    date = 2026-11-20
+
+Of several tolerances that cover a case the first counts. One whose last day is over lets
+nothing pass, and the gate says so.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from datetime import UTC, date, datetime, timedelta
+from pathlib import Path
+from typing import Final
+
+from steelyard import expression
+from steelyard.gate.outcome import Finding, Outcome, StaticChange
+from steelyard.verdict import Verdict
+
+UNBOUND: Final = timedelta(days=30)
+"""How long an accepted change holds whose code has no hash to know it by: as long as a
+branch lives until it is merged, and no next change hides behind it."""
+
+VANISHED: Final = "vanished"
+"""What is accepted of a case that only the base has; its note begins with this word."""
+
+STATIC: Final = "static"
+"""The verdict that is accepted of code that the policy forbids."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tolerance:
+    """A slowdown that passes."""
+
+    cases: str
+    share: float
+    reason: str
+    until: date
+    """The last day that it holds."""
+    line: int = 0
+
+    def covers(self, case: str, mode: str) -> bool:
+        """Whether its words accept a case in a mode."""
+        return expression.parse(self.cases)(f"{case} {mode}")
+
+
+@dataclass(frozen=True, slots=True)
+class Accepted:
+    """One change that was meant."""
+
+    case: str
+    mode: str
+    """Of static changes the target."""
+    verdict: str
+    """One of `Verdict`, `VANISHED` or `STATIC`."""
+    reason: str
+    on: date
+    base: str = ""
+    head: str = ""
+    ratio: tuple[float, float] | None = None
+    """The interval of new over base as it was measured."""
+    changes: tuple[str, ...] = ()
+    """Of static changes their words."""
+    line: int = 0
+
+    def covers(self, finding: Finding, today: date) -> bool:
+        """Whether this very change was meant, and not another of the same case."""
+        same = (finding.case, finding.mode, verdict_of(finding), *finding.codes)
+        if same != (self.case, self.mode, self.verdict, self.base, self.head):
+            return False
+        known = all(finding.codes)
+        return (known or today <= self.on + UNBOUND) and self._no_worse(finding)
+
+    def _no_worse(self, finding: Finding) -> bool:
+        if finding.verdict is not Verdict.SLOWER:
+            return True
+        if self.ratio is None or finding.judgement is None:
+            return False
+        return finding.judgement.ratio.low <= self.ratio[1]  # NaN is not
+
+    def covers_static(self, change: StaticChange) -> bool:
+        """Whether these very changes of the code were meant."""
+        return (self.case, self.mode, self.verdict, self.changes) == (
+            *(change.case, change.target, STATIC),
+            change.changes,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """A policy; without a file there is nothing in it."""
+
+    path: Path | None = None
+    tolerances: tuple[Tolerance, ...] = ()
+    accepted: tuple[Accepted, ...] = ()
+    forbid: tuple[str, ...] = ()
+    """Words of static changes that fail by themselves when there is more of it."""
+    forbidden_for: str = ""
+    """Why."""
+
+    def tolerance(self, case: str, mode: str, today: date) -> Tolerance | None:
+        """Return what holds today for a case in a mode."""
+        found = (t for t in self.tolerances if t.covers(case, mode))
+        return next((t for t in found if today <= t.until), None)
+
+    def tolerance_of(self, case: str, mode: str, today: date | None = None) -> float:
+        """Return the slowdown that passes today, as a share; 0: none."""
+        found = self.tolerance(case, mode, today or now())
+        return found.share if found else 0.0
+
+    def expired(self, today: date) -> Iterator[str]:
+        """Yield a sentence for each tolerance that is over."""
+        for one in self.tolerances:
+            if today > one.until:
+                yield (
+                    f"{self.path}:{one.line}: the tolerance of {one.cases!r} ended on "
+                    f"{one.until} and lets nothing pass; renew its date or remove it."
+                )
+
+    def forbids(self, change: StaticChange) -> str:
+        """Return why a static change fails by itself; nothing if it does not."""
+        if any(one.covers_static(change) for one in self.accepted):
+            return ""
+        hits = [w for w in self.forbid if any(_more(c, w) for c in change.changes)]
+        if not hits:
+            return ""
+        return f"{self.path} forbids {' and '.join(hits)}: {self.forbidden_for}"
+
+
+def now() -> date:
+    """Return today, in UTC as every date of ours."""
+    return datetime.now(UTC).date()
+
+
+def verdict_of(finding: Finding) -> str:
+    """Return what would be accepted of a finding; nothing of a failure."""
+    if finding.verdict is not None:
+        return str(finding.verdict)
+    return VANISHED if finding.note.startswith(VANISHED) else ""
+
+
+def _more(change: str, word: str) -> bool:
+    """Say whether ``4 new local loads`` is more of ``local loads``."""
+    stems = [part.removesuffix("s") for part in word.lower().split()]
+    more = re.search(r"\b(more|new)\b", change)
+    return more is not None and " ".join(stems) in change.lower().replace("s ", " ")
+
+
+def apply(outcome: Outcome, rules: Rules, today: date | None = None) -> Outcome:
+    """Return the outcome with what the policy says of each finding."""
+    day = today or now()
+    findings = tuple(_apply(one, rules, day) for one in outcome.findings)
+    static = tuple(
+        replace(one, forbidden=one.forbidden or rules.forbids(one))
+        for one in outcome.static
+    )
+    notes = (*outcome.notes, *rules.expired(day), *_merged(outcome, rules))
+    return replace(
+        outcome,
+        findings=findings,
+        static=static,
+        notes=tuple(dict.fromkeys((*notes, *_unexplained(findings)))),
+    )
+
+
+def _apply(finding: Finding, rules: Rules, today: date) -> Finding:
+    accepted = next((a for a in rules.accepted if a.covers(finding, today)), None)
+    if accepted:
+        return replace(finding, accepted=True, reason=accepted.reason)
+    tolerance = rules.tolerance(finding.case, finding.mode, today)
+    if tolerance:
+        return replace(finding, tolerance=tolerance.share, reason=tolerance.reason)
+    return finding
+
+
+def _merged(outcome: Outcome, rules: Rules) -> Iterator[str]:
+    """Yield a sentence for each accepted change that the base has already."""
+    for finding in outcome.findings:
+        for one in rules.accepted:
+            named = (one.case, one.mode) == (finding.case, finding.mode)
+            if named and one.head and finding.codes[0] == one.head:
+                yield (
+                    f"{rules.path}:{one.line}: the accepted change of {one.case} is in "
+                    "the baseline; remove it."
+                )
+
+
+def _unexplained(findings: tuple[Finding, ...]) -> Iterator[str]:
+    faster = [
+        one.case
+        for one in findings
+        if one.verdict is Verdict.FASTER and not one.accepted
+    ]
+    names = list(dict.fromkeys(faster))
+    if names:
+        more = f" and {len(names) - 1} more" if len(names) > 1 else ""
+        yield (
+            f"{names[0]}{more}: faster, and nobody has said why; make sure that the work "
+            "is still done, then say so by `steelyard accept CASE --reason TEXT`, and "
+            "compare with this from now on, or the way back would pass for no change."
+        )

@@ -1,0 +1,136 @@
+"""An outcome in a terminal, and the door to its other forms."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+from rich import box
+from rich.console import Console, RenderableType
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from steelyard.errors import SteelyardError
+from steelyard.gate import annotations as annotating
+from steelyard.gate import document, junit, summary, words
+from steelyard.gate.outcome import Finding, Outcome
+from steelyard.report import tables
+
+FORMATS: Final = ("table", "markdown", "json", "junit")
+
+STYLES: Final = {
+    words.FAILURE: "bold red",
+    words.REGRESSED: "bold red",
+    "unresolved": "yellow",
+    "not-gateable": "yellow",
+    "faster": "green",
+}
+
+NARROW: Final = 100
+"""Columns below which the interval and the blocks are left out."""
+
+
+def page(outcome: Outcome, width: int = tables.PAGE) -> Iterator[RenderableType]:
+    """Yield what a terminal shows: the rows, what explains the bad ones, the ending."""
+    if outcome.findings:
+        yield Padding(
+            _table(words.in_order(outcome), width), tables.ABOVE, expand=False
+        )
+    for one in words.in_order(outcome):
+        if one.changes and words.kind(one) not in words.QUIET:
+            yield Text("\n" + "\n".join(words.explained(one)))
+    if outcome.static:
+        yield Text("")
+    for change in outcome.static:
+        yield Text(words.of_static(change), style="red" if change.forbidden else "")
+    for note in outcome.notes:
+        yield Text(f"\n{note}", style="dim")
+    if outcome.findings:
+        yield Text(f"\n{words.calibrated(outcome.calibration)}", style="dim")
+    bad = outcome.exit_code != 0
+    ending = f"\n{words.headline(outcome)}"
+    yield Text(ending, style="bold red" if bad else "bold green")
+
+
+def _table(findings: list[Finding], width: int) -> Table:
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
+    for name in ("case", "mode", "verdict"):
+        table.add_column(name)
+    table.add_column("change", justify="right", no_wrap=True)
+    wide = width >= NARROW
+    for name in ("95 %", "blocks", "found from") if wide else ():
+        table.add_column(name, justify="right", no_wrap=True)
+    table.add_column("note")
+    for one in findings:
+        kind, judged = words.kind(one), one.judgement
+        numbers = (
+            words.interval(judged),
+            str(judged.blocks) if judged else words.NOTHING,
+            words.share(judged.detectable) if judged else words.NOTHING,
+        )
+        cells = (
+            *(one.case, one.mode),
+            Text(kind, style=STYLES.get(kind, "")),
+            words.change(judged),
+            *(numbers if wide else ()),
+            "; ".join(filter(None, [one.note, one.reason])),
+        )
+        table.add_row(*(c if isinstance(c, Text) else Text(c) for c in cells))
+    return table
+
+
+def dumps(outcome: Outcome, shape: str) -> str:
+    """Return the outcome's text in one of `FORMATS`, a table as wide as a page."""
+    if shape == "table":
+        console = Console(width=tables.PAGE, color_system=None, highlight=False)
+        with console.capture() as captured:
+            console.print(*page(outcome), sep="\n")
+        return captured.get()
+    written = {
+        "markdown": summary.dumps,
+        "json": document.dumps,
+        "junit": junit.dumps,
+    }
+    return written[shape](outcome)
+
+
+def write(
+    outcome: Outcome,
+    shape: str = "table",
+    output: str | None = None,
+    *,
+    annotations: bool = False,
+) -> None:
+    """Show an outcome on standard output or in a file; annotations are always shown.
+
+    A file of JSON would not do with lines of annotations in it: beside another form
+    than a table they go to standard error, which a workflow reads too.
+
+    Raises:
+        SteelyardError: the file cannot be written.
+    """
+    to_file = output not in {None, "-"}
+    if to_file:
+        _to_file(str(output), dumps(outcome, shape))
+    elif shape == "table":
+        console = tables.console()
+        console.print(*page(outcome, console.width), sep="\n")
+    else:
+        sys.stdout.write(dumps(outcome, shape))
+    if annotations:
+        stream = sys.stdout if to_file or shape == "table" else sys.stderr
+        stream.writelines(f"{line}\n" for line in annotating.lines(outcome))
+        stream.flush()
+
+
+def _to_file(place: str, text: str) -> None:
+    try:
+        Path(place).write_text(text, encoding="utf-8", errors="replace")
+    except OSError as error:
+        raise SteelyardError(
+            f"--output {place}: {error.strerror}. Name another file; `steelyard verdict` "
+            "shows the same outcome again."
+        ) from error

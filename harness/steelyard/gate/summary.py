@@ -1,0 +1,122 @@
+"""An outcome as Markdown: a job's summary, a pull request's comment. Pure.
+
+Short: what wants attention stands open, every row and the explanations are folded.
+"""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+from steelyard.gate import words
+from steelyard.gate.outcome import Finding, Outcome
+
+MARKER: Final = "<!-- steelyard gate -->"
+"""The first line, so that a workflow finds its own comment and replaces it."""
+
+OPEN: Final = 10
+"""Rows that stand open; more are no longer read."""
+
+MOST: Final = 60_000
+"""Characters of a comment: GitHub takes 65,536."""
+
+MARKS: Final = {
+    words.FAILURE: "❌",
+    words.REGRESSED: "❌",
+    "unresolved": "❔",
+    "not-gateable": "❔",
+    "faster": "🟢",
+}
+
+
+def dumps(outcome: Outcome) -> str:
+    """Return the whole text, cut where GitHub would refuse it."""
+    text = "\n".join([MARKER, *_lines(outcome)]) + "\n"
+    if len(text) <= MOST:
+        return text
+    rest = "\n</details>\n" * (text[:MOST].count("<details>") - _closed(text[:MOST]))
+    return f"{text[:MOST].rpartition(chr(10))[0]}\n{rest}\nCut here: it is too long.\n"
+
+
+def _closed(text: str) -> int:
+    return text.count("</details>")
+
+
+def _lines(outcome: Outcome) -> Iterator[str]:
+    yield f"### steelyard: {_plain(words.headline(outcome))}"
+    if outcome.problem is not None:
+        yield from ("", f"**No verdict**: {_plain(str(outcome.problem))}")
+    for note in outcome.notes:
+        yield from ("", f"> {_plain(note)}")
+    every = words.in_order(outcome)
+    loud = [one for one in every if words.kind(one) not in words.QUIET]
+    if loud:
+        yield from ("", *_table(loud[:OPEN]))
+    yield from _explanations(loud)
+    yield from _static(outcome)
+    if len(every) > len(loud[:OPEN]):
+        yield from _folded(f"all {len(every)} rows", list(_table(every)))
+    yield from ("", f"<sub>{_plain(words.calibrated(outcome.calibration))}</sub>")
+
+
+def _table(findings: Sequence[Finding]) -> Iterator[str]:
+    yield "| | case | mode | change | 95 % | blocks | found from | |"
+    yield "| --- | --- | --- | ---: | ---: | ---: | ---: | --- |"
+    for one in findings:
+        judged, kind = one.judgement, words.kind(one)
+        cells = (
+            f"{MARKS.get(kind, '')} {kind}".strip(),
+            f"`{one.case}`",
+            one.mode,
+            words.change(judged),
+            words.interval(judged),
+            str(judged.blocks) if judged else words.NOTHING,
+            words.share(judged.detectable) if judged else words.NOTHING,
+            "; ".join(filter(None, [one.note, one.reason])),
+        )
+        yield f"| {' | '.join(map(_cell, cells))} |"
+
+
+def _explanations(loud: Sequence[Finding]) -> Iterator[str]:
+    found = [one for one in loud if one.changes]
+    if found:
+        lines = []
+        for one in found:
+            lines += [f"**{_plain(words.sentence(one))}**", ""]
+            lines += [f"{n}. {_plain(why)}" for n, why in enumerate(one.changes, 1)]
+            if words.kind(one) == words.REGRESSED:
+                lines += ["", f"If it is meant: `{words.acceptance(one.case)}`"]
+            lines.append("")
+        yield from _folded("what may explain it", lines)
+
+
+def _static(outcome: Outcome) -> Iterator[str]:
+    forbidden = [one for one in outcome.static if one.forbidden]
+    for one in forbidden:
+        yield from ("", f"❌ {_plain(words.of_static(one))}")
+    rest = [one for one in outcome.static if not one.forbidden]
+    if rest:
+        lines = [f"- {_plain(words.of_static(one))}" for one in rest]
+        yield from _folded(f"{len(rest)} changed in code", lines)
+
+
+def _folded(title: str, lines: Sequence[str]) -> Iterator[str]:
+    yield from ("", f"<details><summary>{title}</summary>", "")
+    yield from lines
+    yield from ("", "</details>")
+
+
+def _cell(text: str) -> str:
+    """Return text that stays in its cell: ids and notes are anybody's."""
+    one_line = " ".join(text.split())
+    plain = one_line if one_line.startswith("`") else _plain(one_line)
+    return plain.replace("|", "\\|")
+
+
+def _plain(text: str) -> str:
+    """Return text that Markdown and HTML leave alone."""
+    safe = html.escape(" ".join(text.split()), quote=False)
+    for sign in "\\`*_[]":
+        safe = safe.replace(sign, f"\\{sign}")
+    return safe.replace("@", "@\u200b")  # nobody is called by a benchmark's name

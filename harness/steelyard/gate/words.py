@@ -1,0 +1,191 @@
+"""What is said of a finding, in the words that every surface shares. Pure."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from typing import Final
+
+from steelyard import units
+from steelyard.errors import FAILED, FINE, REGRESSION, UNRESOLVED
+from steelyard.gate.outcome import Calibration, Finding, Outcome, StaticChange
+from steelyard.stats import Estimate
+from steelyard.verdict import Judgement, Verdict
+
+FAILURE: Final = "failed"
+REGRESSED: Final = "regression"
+TOLERATED: Final = "tolerated"
+ACCEPTED: Final = "accepted"
+NEW: Final = "new"
+
+ORDER: Final = (
+    *(FAILURE, REGRESSED, str(Verdict.SLOWER), str(Verdict.UNRESOLVED)),
+    *(str(Verdict.NOT_GATEABLE), TOLERATED, ACCEPTED, str(Verdict.FASTER)),
+    *(NEW, str(Verdict.SAME), str(Verdict.IDENTICAL_CODE)),
+)
+"""What wants attention first."""
+
+QUIET: Final = frozenset({str(Verdict.SAME), str(Verdict.IDENTICAL_CODE)})
+"""What nobody needs to look at."""
+
+ENDINGS: Final = {
+    FINE: "passed",
+    REGRESSION: "regression",
+    FAILED: "failed",
+    UNRESOLVED: "unresolved",
+}
+"""What an exit code means; any other is a problem."""
+
+NOTHING: Final = "-"
+
+
+def kind(finding: Finding) -> str:
+    """Return what a finding comes to: its verdict as the policy sees it."""
+    if finding.accepted:
+        return ACCEPTED
+    if finding.failed:
+        return FAILURE
+    if finding.verdict is None:
+        return NEW
+    if finding.regressed:
+        return REGRESSED
+    if finding.verdict is Verdict.SLOWER:
+        return TOLERATED
+    return str(finding.verdict)
+
+
+def in_order(outcome: Outcome) -> list[Finding]:
+    """Return the findings, what wants attention first, the largest change before."""
+
+    def key(finding: Finding) -> tuple[int, float]:
+        change = abs(ratio(finding) - 1) if finding.judgement else 0.0
+        return ORDER.index(kind(finding)), -change if math.isfinite(
+            change
+        ) else -math.inf
+
+    return sorted(outcome.findings, key=key)
+
+
+def counts(outcome: Outcome) -> dict[str, int]:
+    """Return how many findings come to what, what wants attention first."""
+    found = Counter(map(kind, outcome.findings))
+    return {name: found[name] for name in ORDER if found[name]}
+
+
+def ending(outcome: Outcome) -> str:
+    """Return what the gate says in a word."""
+    return ENDINGS.get(outcome.exit_code, "no verdict")
+
+
+def headline(outcome: Outcome) -> str:
+    """Return the outcome in a sentence."""
+    found = counts(outcome)
+    forbidden = sum(bool(change.forbidden) for change in outcome.static)
+    parts = [f"{count} {name}" for name, count in found.items()]
+    if outcome.static:
+        parts.append(f"{len(outcome.static)} changed in code")
+    if forbidden:
+        parts.append(f"{forbidden} forbidden by the policy")
+    what = ", ".join(parts) or "nothing to judge"
+    head = outcome.head[:10] if _is_commit(outcome.head) else outcome.head
+    return f"{ending(outcome)}: {head} against {outcome.baseline}: {what}"
+
+
+def _is_commit(name: str) -> bool:
+    return len(name) == 40 and set(name) <= set("0123456789abcdef")
+
+
+def ratio(finding: Finding) -> float:
+    """Return new over base; NaN of what was not measured."""
+    return finding.judgement.ratio.value if finding.judgement else math.nan
+
+
+def change(judgement: Judgement | None) -> str:
+    """Write the change: ``+5.20 %``."""
+    return units.percent(judgement.ratio.value - 1) if judgement else NOTHING
+
+
+def interval(judgement: Judgement | None) -> str:
+    """Write the change's interval: ``+3.10 to +7.30 %``."""
+    if judgement is None:
+        return NOTHING
+    low, high = (100 * (end - 1) for end in (judgement.ratio.low, judgement.ratio.high))
+    return f"{low:+.2f} to {high:+.2f} %"
+
+
+def share(value: float) -> str:
+    """Write a share: ``3.1 %``; nothing of an infinite one."""
+    return f"{100 * value:.2g} %" if math.isfinite(value) else NOTHING
+
+
+def evidence(finding: Finding) -> str:
+    """Return the numbers behind a verdict in a sentence."""
+    judged = finding.judgement
+    if judged is None:
+        return "not measured"
+    verb = "slower" if judged.ratio.value > 1 else "faster"
+    percent = f"{abs(100 * (judged.ratio.value - 1)):.2f} %"
+    words = f"{percent} {verb} [{interval(judged)}] in {judged.blocks} blocks"
+    if judged.more:
+        words += f", {judged.more} more would decide it"
+    if math.isfinite(judged.detectable):
+        words += f"; found from {share(judged.detectable)} on"
+    return words
+
+
+def sentence(finding: Finding) -> str:
+    """Say what a finding is, what it rests on, and what the policy says to it."""
+    parts = [f"{finding.case} {finding.mode}: {kind(finding)}"]
+    if finding.judgement is not None:
+        parts.append(evidence(finding))
+    if finding.tolerance and finding.verdict is Verdict.SLOWER:
+        parts.append(f"up to {share(finding.tolerance)} passes ({finding.reason})")
+    elif finding.reason:
+        parts.append(finding.reason)
+    if finding.note:
+        parts.append(finding.note)
+    return "; ".join(parts)
+
+
+def explained(finding: Finding) -> list[str]:
+    """Return the sentence, what may explain it, and the next step, a line each."""
+    lines = [sentence(finding)]
+    lines += [f"{n}. {words}" for n, words in enumerate(finding.changes, 1)]
+    if kind(finding) == REGRESSED:
+        lines.append(f"If it is meant: {acceptance(finding.case)}")
+    return lines
+
+
+def acceptance(case: str) -> str:
+    """Return the command that accepts a case's change."""
+    return f"steelyard accept '{case}' --reason TEXT"
+
+
+def of_static(change: StaticChange) -> str:
+    """Say what changed in a kernel's code."""
+    words = f"{change.case} on {change.target}: {', '.join(change.changes)}"
+    return f"{words}; {change.forbidden}" if change.forbidden else words
+
+
+def calibrated(found: Calibration | None) -> str:
+    """Say what is known of the gate itself on this machine."""
+    if found is None:
+        return (
+            "The gate was never tried on this machine: `steelyard selftest` says how "
+            "often it is wrong here."
+        )
+    rate = found.rate
+    words = (
+        f"Self-test of {found.measured[:10]}: {found.alarms} false alarms in "
+        f"{found.comparisons} comparisons ({_percents(rate)})"
+    )
+    power = [f"{share(size)} in {share(p)}" for size, p in sorted(found.power.items())]
+    return (
+        f"{words}; planted slowdowns found: {', '.join(power)}."
+        if power
+        else f"{words}."
+    )
+
+
+def _percents(rate: Estimate) -> str:
+    return f"{100 * rate.low:.2g} to {100 * rate.high:.2g} %"
