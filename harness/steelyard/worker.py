@@ -17,7 +17,7 @@ from typing import Final
 
 import psutil
 
-from steelyard import wire
+from steelyard import planting, wire
 from steelyard.benchmark import raised
 from steelyard.errors import SteelyardError
 from steelyard.handles import CUDA
@@ -79,6 +79,7 @@ class Bench:
         name = turn.case.id
         if name not in self._kept:
             self._kept[name] = PreparedCase(turn.case, settings)
+            planting.plant(self._kept[name])
         self._kept.move_to_end(name)
         while len(self._kept) > 1 and self._crowded():
             self._kept.popitem(last=False)
