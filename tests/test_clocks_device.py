@@ -41,7 +41,7 @@ class Gpu:
         event=1250.0,
         launch=1500.0,
         node=10.0,
-        extra=200.0,
+        extra=events.KERNELS,
         seed=0,
         fetch=0.0,
     ):
@@ -257,7 +257,7 @@ def test_every_clocks_error_bar_holds_the_kernels_time(
         "event": costs.uniform(500, 2000),
         "launch": costs.uniform(700, 3000),
         "node": costs.uniform(-100, 900),
-        "extra": costs.uniform(100, 300),
+        "extra": events.KERNELS + costs.uniform(-90, 90),
     }
     gpu, clock = build(monkeypatch, kind, seed=seed, **how)
     found = estimate(clock, Stampable(gpu, nanoseconds))
