@@ -13,6 +13,7 @@ Each key of the table in ``pyproject.toml`` has a variable and a flag of its nam
     gpu = "0"                           # its index or UUID; none: the least used one
     clock = "auto"                      # that reads kernels on a GPU: cupti, events, ...
     peaks = "auto"                      # of a GPU, measured once; "off": never
+    build = "ci/build.sh"               # makes .venv in a gate's worktree of the base
 """
 
 from __future__ import annotations
@@ -76,6 +77,8 @@ class Config:
     """The id of a clock of the GPU's, or `ALL`."""
     peaks: str = AUTO
     """Whether what a GPU does at most is measured where it is not known: or `OFF`."""
+    build: str = ""
+    """The command that builds a commit for a gate; nothing: it needs no building."""
 
 
 def load(
@@ -187,6 +190,12 @@ def _word(name: str, value: Any) -> str:
     return value
 
 
+def _command(name: str, value: Any) -> str:
+    if not isinstance(value, str) or not value.strip():
+        raise _wrong(name, value, "a command line")
+    return value
+
+
 def _gpu(name: str, value: Any) -> str:
     text = str(value)
     if isinstance(value, bool) or not re.fullmatch(r"\d+|(?i:GPU-)?[\da-fA-F-]+", text):
@@ -251,6 +260,7 @@ READERS: Final[Mapping[str, Callable[[str, Any], Any]]] = {
     "gpu": _gpu,
     "clock": _one_of(*CLOCKS),
     "peaks": _one_of(AUTO, OFF),
+    "build": _command,
 }
 """Each key with what checks and converts its value."""
 

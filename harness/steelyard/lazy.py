@@ -29,6 +29,10 @@ OTHERS: Mapping[str, tuple[str, str]] = MappingProxyType(
             "steelyard_kernels.commands:compile_",
             "Build kernels and say what that takes and comes to.",
         ),
+        "gate": (
+            "steelyard.gate_cli:command",
+            "Judge the checkout by a commit, measured again beside it.",
+        ),
         "history": (
             "steelyard.history_command:command",
             "Draw a case over the stored runs, and say where it stepped.",

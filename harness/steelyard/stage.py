@@ -11,7 +11,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -74,14 +74,21 @@ class Said:
         return "".join(self.errors.strip().splitlines()[-1:])
 
 
-def run(command: Sequence[str], seconds: float) -> Said:
-    """Run a program and those that it starts.
+def run(
+    command: Sequence[str],
+    seconds: float,
+    environment: Mapping[str, str] | None = None,
+    folder: Path | None = None,
+) -> Said:
+    """Run a program and those that it starts, in this environment unless given another.
 
     Raises:
         SteelyardError: it was not done in time; all of them are ended.
     """
     with subprocess.Popen(
         command,
+        env=environment,
+        cwd=folder,
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

@@ -1,0 +1,92 @@
+"""From what was measured to what is said of each case."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import Any
+
+from steelyard.errors import SteelyardError
+from steelyard.gate import decide
+from steelyard.gate.blocks import Point
+from steelyard.gate.measuring import Measured
+from steelyard.gate.outcome import BASE, HEAD, Finding
+from steelyard.verdict import Policy, Verdict
+
+
+def of(
+    points: Sequence[Point],
+    measured: Measured,
+    known: Collection[str] | None,
+    policy: Policy,
+) -> tuple[Finding, ...]:
+    """Say what is known of every point; ``known`` are the cases of base's own suites.
+
+    Raises:
+        SteelyardError: base runs none of the cases that it has.
+    """
+    judged = decide.judge(measured.times, measured.cycles, policy)
+    found = []
+    for point in points:
+        key = point.key
+        failed, codes = measured.failed.get(key), _codes(measured.facts.get(key, {}))
+        if failed:
+            found.append(_failure(point, failed, known))
+        elif key in measured.identical:
+            found.append(finding(point, Verdict.IDENTICAL_CODE, codes=codes))
+        elif key in judged:
+            judgement, note = judged[key]
+            verdict = judgement.verdict
+            found.append(
+                finding(point, verdict, judgement=judgement, codes=codes, note=note)
+            )
+        else:
+            note = "no block of it within the budget"
+            found.append(finding(point, Verdict.UNRESOLVED, codes=codes, note=note))
+    _require_some(found, measured)
+    return tuple(found)
+
+
+def finding(point: Point, verdict: Verdict | None, **more: Any) -> Finding:
+    """Return a finding of a point, with where its benchmark is defined."""
+    benchmark = point.case.benchmark
+    return Finding(
+        point.case.id,
+        str(point.mode),
+        verdict,
+        file=str(benchmark.path),
+        line=benchmark.line,
+        **more,
+    )
+
+
+def vanished(known: Collection[str], points: Collection[str]) -> Iterator[Finding]:
+    """Yield a finding for each case that only base has."""
+    for case in sorted(set(known) - set(points)):
+        yield Finding(case, "", None, note="vanished: only the base has this case")
+
+
+def _failure(
+    point: Point, failed: Mapping[str, str], known: Collection[str] | None
+) -> Finding:
+    if HEAD in failed:
+        return finding(point, None, note=failed[HEAD])
+    if known is not None and point.case.id not in known:
+        return finding(point, None, new=True, note=f"new: {failed[BASE]}")
+    note = f"base fails: {failed[BASE]}"
+    return finding(point, Verdict.UNRESOLVED, note=note)
+
+
+def _codes(facts: Mapping[str, Mapping[str, Any]]) -> tuple[str, str]:
+    base, head = (
+        str(facts.get(side, {}).get("code_hash") or "") for side in (BASE, HEAD)
+    )
+    return base, head
+
+
+def _require_some(found: Sequence[Finding], measured: Measured) -> None:
+    alone = [one for one in measured.failed.values() if HEAD not in one]
+    if found and len(alone) == len(found) and not all(one.new for one in found):
+        raise SteelyardError(
+            f"the baseline runs none of {len(found)} cases: {alone[0][BASE]} Name "
+            "another baseline."
+        )

@@ -1,0 +1,230 @@
+"""The gate lane from a baseline to an outcome: what `steelyard gate` does.
+
+A baseline that is a commit is measured again beside head. Every trial is stored as it
+arrives, in a run for each side; an end at any moment leaves what was finished.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import asdict, dataclass, replace
+from time import monotonic
+from typing import Any
+
+from steelyard import gpu, lock, machine, session
+from steelyard import mode as modes
+from steelyard import run as runs
+from steelyard.config import Config
+from steelyard.errors import SteelyardError
+from steelyard.gate import changed, explain, findings, listing, policy, policy_file
+from steelyard.gate.blocks import Blocks, Point
+from steelyard.gate.decide import MOVED, POLICY
+from steelyard.gate.measuring import measure
+from steelyard.gate.outcome import BASE, HEAD, Calibration, Finding, Outcome
+from steelyard.gate.sides import Side, commit_of
+from steelyard.plan import Turn
+from steelyard.run import Run
+from steelyard.settings import Settings
+from steelyard.store import Store
+from steelyard.trial import Trial
+
+TAG = "gate"
+"""Runs of a gate are tagged ``gate/base`` and ``gate/head``."""
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What the command line asks for."""
+
+    baseline: str
+    places: Sequence[str]
+    pattern: str | None = None
+    overrides: Sequence[str] = ()
+    modes: Sequence[str] = ()
+    wait: float = 0.0
+
+
+Say = Callable[[str], None]
+
+
+def gate(asked: Asked, chosen: Config, how: Settings, say: Say) -> Outcome:
+    """Judge head by a baseline; what stands against that is the outcome's problem.
+
+    ``say`` is told what is under way.
+    """
+    head = Side.head()
+    outcome = Outcome(asked.baseline, name_of(head))
+    try:
+        rules = policy_file.load()
+        points, left = planned(asked)
+        if left:
+            say(f"left out: {left}")
+        turns = [Turn(0, 0, point.case, point.mode) for point in points]
+        how, device = session.on_gpu(turns, how, replace(chosen, peaks="off"))
+        with lock.measuring(asked.wait), Store.open(chosen.store) as store:
+            lane = _Lane(asked, chosen, how, store, device, say)
+            if commit_of(asked.baseline, head.root):
+                outcome = lane.against_commit(outcome, head, points)
+            else:
+                outcome = lane.against_run(outcome, head, points)
+    except SteelyardError as error:
+        return replace(outcome, problem=error)
+    return policy.apply(outcome, rules)
+
+
+def name_of(head: Side) -> str:
+    """Return what is judged: a commit, and whether it was changed since."""
+    dirty = machine.describe(head.root)["versions"].get("dirty") is True
+    return (head.commit[:12] or "this folder") + " with changes" * dirty
+
+
+def planned(asked: Asked) -> tuple[list[Point], str]:
+    """Return what is compared; and a sentence on what is left out for want of a GPU.
+
+    Raises:
+        SteelyardError: nothing matches, or nothing can run here.
+    """
+    words = [word for text in asked.modes for word in text.split(",")]
+    chosen = list(dict.fromkeys(map(modes.parse, words)))
+    found = session.find(asked.places, asked.pattern, asked.overrides)
+    cases, left = gpu.able(found)
+    if not cases:
+        raise SteelyardError(left)
+    return [Point(case, m) for case in cases for m in chosen or case.modes()], left
+
+
+@dataclass(frozen=True, slots=True)
+class _Lane:
+    """One gate under way."""
+
+    asked: Asked
+    chosen: Config
+    how: Settings
+    store: Store
+    device: Mapping[str, Any]
+    say: Say
+
+    def against_commit(
+        self, outcome: Outcome, head: Side, points: Sequence[Point]
+    ) -> Outcome:
+        """Measure a commit and head in turn."""
+        asked = self.asked
+        deadline = monotonic() + self.chosen.budget if self.chosen.budget else None
+        with ExitStack() as opened:
+            self.say(f"base {asked.baseline}: a worktree of its own")
+            base = opened.enter_context(
+                Side.of_ref(asked.baseline, asked.places, self.chosen.build)
+            )
+            known = listing.cases(base, asked.places, asked.pattern, asked.overrides)
+            base.install_suites()
+            runs_of = opened.enter_context(self._recorded(base, head))
+            calibration = self._calibration()
+            measured = measure(
+                Blocks(base, head, self.how, self._keep(runs_of)),
+                points,
+                POLICY,
+                noisy=_noisy(calibration),
+                identity=True,
+                deadline=deadline,
+                on_block=lambda number, count: self.say(
+                    f"block {number + 1}: {count} of {len(points)} are open"
+                ),
+            )
+        found = findings.of(points, measured, known, POLICY)
+        notes = []
+        if known is None:
+            notes.append("base's own suites cannot be read: what vanished is not known")
+        else:
+            ids = {case.id for case in session.find(asked.places, None, ())}
+            ids |= {point.case.id for point in points}
+            found += tuple(findings.vanished(known, ids))
+        files = changed.files(head.root, base.commit)
+        return replace(
+            outcome,
+            findings=tuple(self._explained(one, runs_of, files) for one in found),
+            calibration=calibration,
+            runs={side: run.uid for side, run in runs_of.items()},
+            notes=(*outcome.notes, *notes),
+        )
+
+    def against_run(
+        self, outcome: Outcome, head: Side, points: Sequence[Point]
+    ) -> Outcome:
+        """Measure head alone and hold it against stored numbers."""
+        from steelyard.gate import stored
+
+        base = stored.find(self.store, self.asked.baseline, head.root)
+        stored.require_comparable(base, self._run(head), self.store)
+        with self._recorded(head) as runs_of:
+            stored.measure(head, points, self.how, self._keep(runs_of), self.say)
+        found = stored.findings(self.store, base, runs_of[HEAD], points)
+        return replace(
+            outcome,
+            findings=tuple(found),
+            calibration=self._calibration(),
+            runs={BASE: base.uid, HEAD: runs_of[HEAD].uid},
+            notes=(*outcome.notes, stored.WEAK),
+        )
+
+    def _run(self, side: Side) -> Run:
+        around = machine.describe() | ({"gpu": dict(self.device)} if self.device else {})
+        tags = (f"{TAG}/{side.name}",)
+        made = runs.new(runs.command(), asdict(self.how), tags, around)
+        if side.name == HEAD:
+            return made
+        return replace(made, commit=side.commit, dirty=False)
+
+    @contextmanager
+    def _recorded(self, *sides: Side) -> Iterator[dict[str, Run]]:
+        """Store a run a side, and how it ended."""
+        made = {side.name: self._run(side) for side in sides}
+        for run in made.values():
+            self.store.begin(run)
+        state = "failed"
+        try:
+            yield made
+            state = "finished"
+        except KeyboardInterrupt:
+            state = "interrupted"
+            raise
+        finally:
+            for run in made.values():
+                self.store.finish(run.uid, state)
+
+    def _keep(self, made: Mapping[str, Run]) -> Callable[[str, Trial], None]:
+        return lambda side, trial: self.store.add(made[side].uid, trial)
+
+    def _calibration(self) -> Calibration | None:
+        """Return what the last self-test of this machine found."""
+        from steelyard import calibration
+
+        return calibration.latest(self.store, machine.describe())
+
+    def _explained(
+        self, one: Finding, made: Mapping[str, Run], files: Sequence[str]
+    ) -> Finding:
+        """Say what may have made a case slower or faster."""
+        if one.verdict not in MOVED or one.judgement is None:
+            return one
+        base, head = (
+            [
+                trial
+                for trial in self.store.trials(made[side].uid, one.case)
+                if trial.mode == one.mode
+            ]
+            for side in (BASE, HEAD)
+        )
+        why = explain.explain(base, head, one.judgement.ratio, files=files)
+        return replace(one, changes=why)
+
+
+def _noisy(calibration: Calibration | None) -> set[str]:
+    """Return the keys of points whose changes the gate is known not to tell."""
+    if calibration is None:
+        return set()
+    return {
+        f"{case} {mode}"
+        for (case, mode), share in calibration.detectable.items()
+        if share > POLICY.tolerance
+    }

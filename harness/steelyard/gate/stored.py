@@ -1,0 +1,228 @@
+"""Head against stored numbers: the weakest gate, for base was measured at another time.
+
+Nothing is paired, so that what the machine does from day to day is in the difference.
+A case is told slower or faster only where the change is far beyond how much its own
+time moved from run to run, and nothing is ever told the same: it stays unresolved.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import statistics
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Final
+
+from steelyard import compare
+from steelyard.errors import SteelyardError, StoreError
+from steelyard.gate import findings as made
+from steelyard.gate.blocks import Point, same_code, unusable, value, worker
+from steelyard.gate.decide import POLICY
+from steelyard.gate.outcome import HEAD, Finding
+from steelyard.gate.sides import Side
+from steelyard.plan import Turn
+from steelyard.run import Run
+from steelyard.settings import Settings
+from steelyard.stats import Estimate
+from steelyard.store import Store
+from steelyard.trial import METHOD_VERSION, Trial
+from steelyard.verdict import Judgement, Verdict
+
+WEAK: Final = (
+    "base's numbers are from another time: nothing was measured in turn, and only a "
+    "change far beyond the history's noise is told"
+)
+
+BLOCKS: Final = 4
+VISIT: Final = 0.08
+"""Seconds of sampling in each, as in a run."""
+
+FAR: Final = 5
+"""Standard deviations that a change must be beyond."""
+
+RUNS: Final = 12
+"""The latest runs that say how much a case moves by itself."""
+
+ENOUGH: Final = 5
+"""Runs that tell it; with fewer it is taken to be `ASSUMED`."""
+
+ASSUMED: Final = 0.05
+"""A public history's unchanged kernels moved by more than this in a quarter of pairs."""
+
+Key = tuple[str, str]
+
+
+def find(store: Store, name: str, folder: Path) -> Run:
+    """Return the stored run that a baseline names.
+
+    Raises:
+        StoreError: it is neither a commit nor a run.
+    """
+    try:
+        return store.find(name)
+    except StoreError as error:
+        raise StoreError(
+            f"baseline {name!r} is no commit of {folder}, and {error}"
+        ) from error
+
+
+def require_comparable(base: Run, head: Run, store: Store) -> None:
+    """Refuse a run of another machine, GPU, driver or method, or one without numbers.
+
+    Raises:
+        SteelyardError: it says what differs.
+    """
+    compare.require_same_machine(base, head)
+    gpus = [dict(run.machine.get("gpu", {})) for run in (base, head)]
+    differ = [
+        f"{name} {gpus[0].get(name)} -> {gpus[1].get(name)}"
+        for name in sorted(compare.DECIDING)
+        if all(gpus) and gpus[0].get(name) != gpus[1].get(name)
+    ]
+    if differ:
+        raise SteelyardError(
+            f"run {base.short} is of another GPU or driver and does not compare: "
+            f"{'; '.join(differ)}. Weigh the baseline again here."
+        )
+    trials = store.trials(base.uid)
+    if not any(trial.error is None for trial in trials):
+        raise SteelyardError(
+            f"run {base.short} has no number to compare with. Name another."
+        )
+    methods = {trial.hashes.get("method") for trial in trials}
+    if methods != {str(METHOD_VERSION)}:
+        told = ", ".join(sorted(str(method) for method in methods))
+        raise SteelyardError(
+            f"run {base.short} was measured by method {told} and this is method "
+            f"{METHOD_VERSION}: they do not compare. Weigh the baseline again."
+        )
+
+
+def measure(
+    head: Side,
+    points: Sequence[Point],
+    how: Settings,
+    on_trial: Callable[[str, Trial], None],
+    say: Callable[[str], None],
+) -> None:
+    """Weigh every point in blocks of fresh workers."""
+    positions = itertools.count()
+    broken = set()
+    with TemporaryDirectory(prefix="steelyard-", ignore_cleanup_errors=True) as folder:
+        how = replace(how, scratch=how.scratch or folder, budget=VISIT)
+        for block in range(BLOCKS):
+            say(f"block {block + 1} of {BLOCKS}: {len(points)} cases and modes")
+            workers = worker(head)
+            try:
+                for point in points:
+                    if point.key in broken:
+                        continue
+                    turn = Turn(next(positions), block, point.case, point.mode)
+                    trial = workers.weigh(turn, how)
+                    on_trial(HEAD, trial)
+                    if trial.error:
+                        broken.add(point.key)
+                    walked = trial.extra.get("flush_bytes", how.flush_bytes)
+                    how = replace(how, flush_bytes=walked)
+            finally:
+                workers.end()
+
+
+def findings(
+    store: Store, base: Run, head: Run, points: Sequence[Point]
+) -> Iterator[Finding]:
+    """Yield what is said of every point, then of each case that only base has."""
+    old, new = (_by_key(store.trials(run.uid)) for run in (base, head))
+    past = _past(store, head, {run.uid for run in (base, head)})
+    for point in points:
+        key = (point.case.id, str(point.mode))
+        yield _finding(point, old.get(key, []), new.get(key, []), past.get(key, []))
+    yield from made.vanished({case for case, _ in old}, {p.case.id for p in points})
+
+
+def _by_key(trials: Sequence[Trial]) -> dict[Key, list[Trial]]:
+    found: dict[Key, list[Trial]] = {}
+    for trial in trials:
+        found.setdefault((trial.case, trial.mode), []).append(trial)
+    return found
+
+
+def _past(store: Store, head: Run, skipped: set[str]) -> Mapping[Key, list[float]]:
+    """Return the logarithms of the times of each case in the latest runs here."""
+    identity = head.machine.get("identity")
+    here = [
+        run
+        for run in store.runs()
+        if run.machine.get("identity") == identity and run.uid not in skipped
+    ]
+    found: dict[Key, list[float]] = {}
+    for run in here[-RUNS:]:
+        for key, trials in _by_key(store.trials(run.uid)).items():
+            blocks = _blocks(trials)
+            if blocks:
+                found.setdefault(key, []).append(statistics.fmean(blocks))
+    return found
+
+
+def _blocks(trials: Sequence[Trial]) -> list[float]:
+    good = [t for t in trials if t.error is None and not unusable(t)]
+    return [math.log(value(trial)) for trial in good]
+
+
+def _finding(
+    point: Point, old: Sequence[Trial], new: Sequence[Trial], past: Sequence[float]
+) -> Finding:
+    problem = next((t.error or unusable(t) for t in new if t.error or unusable(t)), "")
+    if problem or not new:
+        return made.finding(point, None, note=problem or "it was not measured")
+    if not old:
+        return made.finding(point, None, new=True, note="new: the run lacks this case")
+    before = _blocks(old)
+    if not before:
+        note = f"base failed: {old[0].error}"
+        return made.finding(point, Verdict.UNRESOLVED, note=note)
+    obstacle = _obstacle(old[-1], new[-1])
+    if obstacle:
+        return made.finding(point, Verdict.UNRESOLVED, note=obstacle)
+    code, other = (str(t.facts.get("code_hash") or "") for t in (old[-1], new[-1]))
+    if point.mode.quantity == "kernel" and same_code(old[-1].facts, new[-1].facts):
+        return made.finding(point, Verdict.IDENTICAL_CODE, codes=(code, other))
+    judgement = judge(before, _blocks(new), past)
+    return made.finding(
+        point, judgement.verdict, judgement=judgement, codes=(code, other)
+    )
+
+
+def _obstacle(old: Trial, new: Trial) -> str:
+    """Say why two trials are not of the same thing."""
+    for what, read in compare.METHOD.items():
+        if read(old) != read(new):
+            return f"not comparable: {what} {read(old)} -> {read(new)}"
+    if old.hashes.get("inputs") != new.hashes.get("inputs"):
+        return "not comparable: other inputs"
+    return ""
+
+
+def judge(
+    base: Sequence[float], head: Sequence[float], past: Sequence[float]
+) -> Judgement:
+    """Judge two sets of blocks that were not paired, by how much the case moves."""
+    change = statistics.fmean(head) - statistics.fmean(base)
+    known = len(past) >= ENOUGH
+    moves = max(statistics.stdev(past) if known else 0.0, 0.0 if known else ASSUMED)
+    within = sum(statistics.pvariance(side) / len(side) for side in (base, head))
+    reach = FAR * math.sqrt(2 * moves**2 + within)
+    margin = math.log1p(POLICY.margin)
+    verdict = Verdict.UNRESOLVED
+    if abs(change) > margin + reach:
+        verdict = Verdict.SLOWER if change > 0 else Verdict.FASTER
+    ends = (math.exp(change - reach), math.exp(change + reach))
+    return Judgement(
+        verdict,
+        Estimate(math.exp(change), *ends),
+        min(len(base), len(head)),
+        math.expm1(margin + reach),
+    )
