@@ -48,8 +48,10 @@ def page(outcome: Outcome, width: int = tables.PAGE) -> Iterator[RenderableType]
         yield Text(words.of_static(change), style="red" if change.forbidden else "")
     for note in outcome.notes:
         yield Text(f"\n{note}", style="dim")
-    if outcome.findings:
-        yield Text(f"\n{words.calibrated(outcome.calibration)}", style="dim")
+    if words.trust(outcome):
+        yield Text(f"\n{words.trust(outcome)}", style="dim")
+    if outcome.problem is not None:
+        yield Text(f"\n{outcome.problem}", style="red")
     bad = outcome.exit_code != 0
     ending = f"\n{words.headline(outcome)}"
     yield Text(ending, style="bold red" if bad else "bold green")

@@ -57,7 +57,8 @@ def _lines(outcome: Outcome) -> Iterator[str]:
     yield from _static(outcome)
     if len(every) > len(loud[:OPEN]):
         yield from _folded(f"all {len(every)} rows", list(_table(every)))
-    yield from ("", f"<sub>{_plain(words.calibrated(outcome.calibration))}</sub>")
+    if words.trust(outcome):
+        yield from ("", f"<sub>{_plain(words.trust(outcome))}</sub>")
 
 
 def _table(findings: Sequence[Finding]) -> Iterator[str]:

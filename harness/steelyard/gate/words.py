@@ -167,8 +167,14 @@ def of_static(change: StaticChange) -> str:
     return f"{words}; {change.forbidden}" if change.forbidden else words
 
 
+def trust(outcome: Outcome) -> str:
+    """Say what is known of the gate itself on this machine, where it measured there."""
+    measured = any(finding.judgement for finding in outcome.findings)
+    return calibrated(outcome.calibration) if measured else ""
+
+
 def calibrated(found: Calibration | None) -> str:
-    """Say what is known of the gate itself on this machine."""
+    """Say what a self-test came to."""
     if found is None:
         return (
             "The gate was never tried on this machine: `steelyard selftest` says how "

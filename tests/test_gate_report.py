@@ -1,0 +1,306 @@
+import dataclasses
+import io
+import json
+import math
+import re
+import sys
+
+import junit_schema
+import outcomes
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from outcomes import CASE, finding, outcome
+from rich.console import Console
+
+from steelyard.errors import SteelyardError
+from steelyard.gate import annotations, document, junit, report, summary, words
+from steelyard.verdict import Verdict
+
+FULL = outcome(
+    *outcomes.EVERY,
+    static=outcomes.STATIC,
+    calibration=outcomes.CALIBRATION,
+    runs={"base": "b" * 32, "head": "a" * 32},
+    notes=("base's numbers are from another time",),
+)
+KINDS = (
+    *("failed", "regression", "unresolved", "not-gateable", "tolerated"),
+    *("accepted", "faster", "new", "same", "identical-code"),
+)
+
+
+def on_a_terminal(made, width=160):
+    """Return what a terminal of the given width shows."""
+    console = Console(width=width, record=True, file=io.StringIO())
+    console.print(*report.page(made, width), sep="\n")
+    return console.export_text()
+
+
+def test_each_finding_is_called_what_the_policy_makes_of_it():
+    """One of each kind, what wants attention first."""
+    assert [words.kind(one) for one in words.in_order(FULL)] == list(KINDS)
+
+
+def test_the_largest_change_comes_first_and_nan_before_all():
+    """What is not a number may be anything: it is looked at first."""
+    ratios = (1.2, math.nan, 1.5)
+    made = outcome(*(finding(f"case[n={r}]", ratio=r) for r in ratios))
+    assert [one.case for one in words.in_order(made)] == [
+        *("case[n=nan]", "case[n=1.5]", "case[n=1.2]")
+    ]
+    assert made.exit_code == 1
+
+
+def test_a_terminal_shows_rows_explanations_and_the_ending():
+    """The last line says what the command ends with."""
+    shown = on_a_terminal(FULL)
+    row = next(line for line in shown.splitlines() if line.startswith(CASE))
+    assert re.search(r"regression +\+10.00 % +\+8.00 to \+12.00 % +15 +3.1 %", row)
+    assert "1. 12 % more instructions (HFMA2 +40)\n2. 3 more registers" in shown
+    assert f"If it is meant: steelyard accept '{CASE}' --reason TEXT" in shown
+    assert "0 false alarms in 1200 comparisons (0 to 0.3 %)" in shown
+    assert "planted slowdowns found: 3 % in 95 %, 5 % in 99 %." in shown
+    assert "adam on cuda:sm_90a: 16 new bytes of spills, 3 more registers" in shown
+    assert "base's numbers are from another time" in shown
+    ending = shown.rstrip().rpartition("\n\n")[2]
+    assert ending.startswith("failed: c0ffee0000 against main: 1 failed, 1 regression,")
+
+
+@pytest.mark.parametrize("width", [60, 80, 100])
+def test_a_narrow_terminal_cuts_no_line(width):
+    """Columns go where there is no room, cells fold."""
+    assert max(map(len, on_a_terminal(FULL, width).splitlines())) <= width
+
+
+def test_only_a_gate_that_measured_speaks_of_its_own_errors():
+    """The static lane is never wrong by chance."""
+    assert "selftest" in on_a_terminal(outcome(finding()))
+    static = outcome(finding(verdict=Verdict.IDENTICAL_CODE, judgement=None))
+    assert "selftest" not in on_a_terminal(static)
+
+
+@pytest.mark.parametrize("shape", report.FORMATS)
+@pytest.mark.parametrize(
+    "made",
+    [FULL, outcome(), outcome(problem=outcomes.PROBLEM)],
+    ids=["full", "empty", "no verdict"],
+)
+def test_every_form_has_something_for_every_outcome(made, shape):
+    """Also for one without a finding, and for one without a verdict."""
+    text = report.dumps(made, shape)
+    assert text.endswith("\n")
+    if made.problem:
+        assert "not comparable" in text
+
+
+def test_json_reads_back_as_what_it_was_written_from():
+    """All but what is no number, which JSON has not."""
+    assert document.loads(document.dumps(FULL)) == FULL
+    problem = document.loads(document.dumps(outcome(problem=outcomes.PROBLEM)))
+    assert (str(problem.problem), problem.exit_code) == (str(outcomes.PROBLEM), 4)
+
+
+def test_json_is_strict_and_says_the_exit_code():
+    """NaN is null and reads back as NaN: it stays a regression."""
+    made = outcome(finding(ratio=math.nan))
+    found = json.loads(document.dumps(made), parse_constant=pytest.fail)
+    assert found["exit_code"] == 1
+    assert found["findings"][0]["is"] == "regression"
+    assert found["findings"][0]["judgement"]["ratio"] is None
+    assert document.loads(document.dumps(made)).exit_code == 1
+
+
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        lambda text: "",
+        lambda text: text[: len(text) // 2],
+        lambda text: "[]",
+        lambda text: "{}",
+        lambda text: "null",
+        lambda text: "[" * 100_000,
+        lambda text: text.replace('"slower"', '"sluggish"'),
+        lambda text: text.replace('"codes"', '"cods"'),
+        lambda text: text.replace('"schema": 1', '"schema": 2'),
+        lambda text: text.replace('"exit_code": 2', '"exit_code": 0'),
+        lambda text: text.replace('"blocks": 15', '"blocks": null'),
+    ],
+)
+def test_a_spoiled_document_is_refused_in_a_sentence(spoil):
+    """Truncated, foreign, newer, or edited by hand."""
+    with pytest.raises(SteelyardError, match=r"last\.json"):
+        document.loads(spoil(document.dumps(FULL)), "last.json")
+
+
+def test_a_kept_outcome_is_whole_or_the_one_before(tmp_path, monkeypatch):
+    """The disk is full while the second is written."""
+    document.keep(FULL, tmp_path)
+
+    def full(*_arguments, **_options):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(document.Path, "write_text", full)
+    with pytest.raises(SteelyardError, match="No space left"):
+        document.keep(outcome(), tmp_path)
+    assert document.read(tmp_path / document.LAST) == FULL
+    assert [path.name for path in tmp_path.iterdir()] == [document.LAST]
+
+
+def test_markdown_folds_what_nobody_has_to_look_at():
+    """The quiet rows are in the folded table alone."""
+    text = summary.dumps(FULL)
+    assert text.startswith(summary.MARKER)
+    visible = re.sub(r"<details>.*?</details>", "", text, flags=re.DOTALL)
+    assert CASE in visible
+    assert "even[n=1]" not in visible
+    assert "even[n=1]" in text
+    assert text.count("<details>") == text.count("</details>") == 3
+    assert "| ❌ failed |" in visible
+
+
+def test_markdown_leaves_no_cell_and_calls_nobody():
+    """A note with a bar, a line's end, HTML and an @ stays text."""
+    note = "raised |x|\n</details><img src=x> @somebody `code` *"
+    text = summary.dumps(outcome(finding(verdict=None, note=note)))
+    row = next(line for line in text.splitlines() if line.startswith("| ❌"))
+    assert len(re.findall(r"(?<!\\)\|", row)) == 9
+    assert "<img" not in text
+    assert "@somebody" not in text
+
+
+def test_markdown_that_github_would_refuse_is_cut():
+    """Nothing is left open, and it says so."""
+    every = tuple(
+        finding(f"case[n={n}]", changes=("x" * 500,), ratio=1.1) for n in range(300)
+    )
+    text = summary.dumps(outcome(*every))
+    assert len(text) < 65_536
+    assert text.count("<details>") == text.count("</details>")
+    assert "Cut here" in text
+
+
+def test_junit_is_valid_and_has_one_test_case_a_benchmark():
+    """With the numbers as properties and the explanation as the failure's text."""
+    root = junit_schema.check(junit.dumps(FULL))
+    cases = {case.get("name"): case for case in root.iter("testcase")}
+    assert len(cases) == len(FULL.findings) + len(FULL.static)
+    failure = cases[f"{CASE} kernel/cold"].find("failure")
+    assert failure.get("type") == "regression"
+    assert "1. 12 % more instructions" in failure.text
+    (suite,) = (s for s in root if s.get("name") == f"{CASE} kernel/cold")
+    numbers = {p.get("name"): p.get("value") for p in suite.iter("property")}
+    assert numbers["ratio"] == "1.1"
+    assert (numbers["low"], numbers["high"]) == (repr(1.1 - 0.02), repr(1.1 + 0.02))
+    assert (numbers["blocks"], numbers["source"]) == ("15", "suites/softmax.py:12")
+    assert numbers["smallest_detectable_change"] == "0.031"
+    failed = {name for name, case in cases.items() if case.find("failure") is not None}
+    assert failed == {
+        f"{case} kernel/cold" for case in (CASE, "open[n=1]", "broken[n=1]")
+    }
+    assert cases["loud[n=1] kernel/cold"].find("skipped") is not None
+    assert (root.get("tests"), root.get("failures")) == ("11", "3")
+
+
+@pytest.mark.parametrize(
+    "made",
+    [
+        outcome(problem=outcomes.PROBLEM),
+        outcome(finding(verdict=Verdict.NOT_GATEABLE)),
+        outcome(
+            finding(verdict=Verdict.SAME),
+            static=(dataclasses.replace(outcomes.STATIC[0], forbidden="no spills"),),
+        ),
+    ],
+    ids=["problem", "nothing gateable", "forbidden"],
+)
+def test_junit_fails_where_the_gate_does(made):
+    """Whoever reads only the document is told no other story."""
+    assert made.exit_code
+    root = junit_schema.check(junit.dumps(made))
+    assert int(root.get("failures")) > 0
+
+
+@given(st.text())
+def test_whatever_a_benchmark_says_junit_stays_xml(note):
+    """Control characters and halves of pairs are replaced."""
+    junit_schema.check(
+        junit.dumps(outcome(finding(verdict=None, note=note, reason=note)))
+    )
+
+
+def decoded(line):
+    """Return level, properties and message of a workflow command, as GitHub reads it."""
+    level, rest = re.fullmatch(r"::(\w+) (.*)", line).groups()
+    written, _, message = rest.partition("::")
+    properties = dict(pair.split("=", 1) for pair in written.split(","))
+
+    def plain(text):
+        for sign, number in ((",", "2C"), (":", "3A"), ("\n", "0A"), ("\r", "0D")):
+            text = text.replace(f"%{number}", sign)
+        return text.replace("%25", "%")
+
+    return level, {n: plain(v) for n, v in properties.items()}, plain(message)
+
+
+def test_annotations_stand_at_the_benchmarks_line(tmp_path):
+    """Of what is wrong, by its path in the checkout; what is fine has none."""
+    place = tmp_path / "suites" / "a, b: 100 %.py"
+    made = outcome(
+        finding(file=str(place), changes=("5 % more, or so",)),
+        finding("even[n=1]", Verdict.SAME),
+    )
+    (line,) = annotations.lines(made, tmp_path)
+    level, properties, message = decoded(line)
+    assert level == "error"
+    assert properties["file"] == "suites/a, b: 100 %.py"
+    assert properties["line"] == "12"
+    assert properties["title"] == f"{CASE} kernel/cold: regression"
+    assert "\n1. 5 % more, or so" in message
+    assert "file=suites/a%2C b%3A 100 %25.py,line=12," in line
+
+
+@given(st.text(), st.text(min_size=1))
+def test_an_annotation_is_one_line_whatever_it_says(message, title):
+    """What is read back is what was said."""
+    line = annotations.command("error", message, title=title)
+    assert not set("\r\n") & set(line)
+    _, properties, said = decoded(line)
+    assert (properties["title"], said) == (title, message)
+
+
+def test_every_kind_of_finding_is_annotated_as_loud_as_it_is(tmp_path):
+    """A problem and forbidden code too."""
+    static = dataclasses.replace(outcomes.STATIC[0], forbidden="no spills")
+    made = dataclasses.replace(FULL, static=(static,), problem=outcomes.PROBLEM)
+    levels = [decoded(line)[0] for line in annotations.lines(made, tmp_path)]
+    assert levels == ["error", "error", "error", "warning", "notice", "error"]
+
+
+def test_annotations_do_not_spoil_json_on_standard_output(capsys):
+    """They go to standard error, which a workflow reads too."""
+    report.write(FULL, "json", None, annotations=True)
+    captured = capsys.readouterr()
+    assert document.loads(captured.out) == FULL
+    assert captured.err.startswith("::error ")
+
+
+def test_a_report_goes_to_a_file_and_says_where_it_cannot(tmp_path, capsys):
+    """The outcome can be shown again, so nothing is lost."""
+    report.write(FULL, "junit", str(tmp_path / "junit.xml"), annotations=True)
+    junit_schema.check((tmp_path / "junit.xml").read_text())
+    assert capsys.readouterr().out.startswith("::error ")
+    with pytest.raises(SteelyardError, match=r"No such file.*steelyard verdict"):
+        report.write(FULL, "json", str(tmp_path / "no" / "such"))
+
+
+def test_only_what_shows_tables_costs_rich():
+    """JSON, Markdown and JUnit are made of the standard library."""
+    import subprocess
+
+    modules = "document, summary, junit, annotations, explain, policy"
+    script = f"import sys; from steelyard.gate import {modules}; print(*sys.modules)"
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True
+    )
+    assert not {"rich", "numpy", "sqlalchemy"} & set(done.stdout.split())
