@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -10,12 +11,13 @@ from pathlib import Path
 from typing import Any, Final
 
 from steelyard_device import cubin, processors, sass
-from steelyard_device.errors import DeviceError
+from steelyard_device.errors import CompileError, DeviceError
 from steelyard_kernels import cost
 from steelyard_kernels.binary import Code
 from steelyard_kernels.cache import disk, keeps
 from steelyard_kernels.digest import digest
 from steelyard_kernels.errors import KernelError, sentence
+from steelyard_kernels.expr import Program
 from steelyard_kernels.group.plan import entries, plan
 from steelyard_kernels.group.run import Outcome, Work, run
 from steelyard_kernels.group.worker import Here
@@ -55,29 +57,38 @@ class Source:
 
 def sources(cases: Sequence[Case], targets: Sequence[str]) -> list[Source]:
     """Take every case to its text for every target; raises BuildError."""
-    found = []
+    found: list[Source] = []
     for case in cases:
-        program = case.program()
+        try:
+            program = case.program()
+        except Exception as error:
+            raise _unbuilt(case, "any target", error) from error
         simple = simplify(program)
         moves = {
             "bytes": cost.bytes_moved(program),
             "operations": cost.operations(program),
         }
-        for target in targets:
-            try:
-                schedule = heuristic(simple, device(target), aligned=True)
-                lowered = lower(simple, schedule, device(target), aligned=True)
-                text = _emitted(lowered, target)
-            except Exception as error:
-                raise _unbuilt(case, target, error) from error
-            numbers = {**_launch(lowered), **moves}
-            found.append(Source(case, target, schedule.label, text, numbers))
+        found += [_source(case, simple, target, moves) for target in targets]
     return found
 
 
+def _source(
+    case: Case, program: Program, target: str, moves: Mapping[str, int]
+) -> Source:
+    """Take one case to its text for one target, under the heuristic's schedule."""
+    try:
+        schedule = heuristic(program, device(target), aligned=True)
+        lowered = lower(program, schedule, device(target), aligned=True)
+        text = _emitted(lowered, target)
+    except Exception as error:
+        raise _unbuilt(case, target, error) from error
+    return Source(case, target, schedule.label, text, {**_launch(lowered), **moves})
+
+
 def _unbuilt(case: Case, target: str, error: BaseException) -> BuildError:
+    said = sentence(error).rstrip(".")
     return BuildError(
-        f"{case.label} cannot be built for {target}: {sentence(error)} Mend it first."
+        f"{case.label} cannot be built for {target}: {said}. Mend it first."
     )
 
 
@@ -161,8 +172,10 @@ def compiled(
     for target in dict.fromkeys(target for target, _ in missing):
         wanted = [text for each, text in missing if each == target]
         for text, result in _compiled(wanted, target):
-            if isinstance(result, Exception):
+            if isinstance(result, CompileError):
                 raise _unbuilt(owners[target, text].case, target, result) from result
+            if isinstance(result, Exception):  # not the text's: a lack of memory, say
+                raise result
             facts[target, text] = result
             if keeps():
                 disk().put(_key(target, text), json.dumps(result).encode())
@@ -181,7 +194,7 @@ def _compiled(texts: Sequence[str], target: str) -> list[tuple[str, Facts | Exce
     costs = chain.COSTS
     weights = tuple(costs.weight(text) for text in texts)
     work = Work(tuple((names[t], t) for t in texts), weights, where, costs)
-    workers = [Here()] * _threads()
+    workers = [Here()] * len(os.sched_getaffinity(0))
     found: list[tuple[str, Facts | Exception]] = []
 
     def settle(outcome: Outcome) -> None:
@@ -190,12 +203,6 @@ def _compiled(texts: Sequence[str], target: str) -> list[tuple[str, Facts | Exce
 
     run(work, plan(weights, len(workers), costs.program), workers, settle)
     return found
-
-
-def _threads() -> int:
-    import os
-
-    return len(os.sched_getaffinity(0))
 
 
 def _assembled(text: str, processor: str) -> Facts | Exception:

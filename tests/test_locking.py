@@ -1,0 +1,457 @@
+"""What every kernel's code takes, kept in a file that is reviewed."""
+
+import json
+import re
+from dataclasses import replace
+
+import pytest
+from click.testing import CliRunner
+from hypothesis import given
+from hypothesis import strategies as st
+
+from steelyard.cli import main
+from steelyard_device import cpu, llvm
+from steelyard_kernels import cache, library
+from steelyard_kernels.build import build
+from steelyard_kernels.facts import facts_of
+from steelyard_kernels.locking import cases, changes, code, command, compare, run
+from steelyard_kernels.locking.cases import TARGETS, Case
+from steelyard_kernels.locking.entries import Entry, Foreign, Lock, Unreadable
+from steelyard_kernels.locking.entries import read as read_lock
+from steelyard_kernels.locking.entries import text as text_of
+
+CPU = "cpu:x86-64-v3"
+GPU = "cuda:sm_90a"
+SMALL = (
+    Case("copy", (("n", 1000), ("dtype", "float32"))),
+    Case("softmax", (("rows", 64), ("hidden", 4096), ("dtype", "float32"))),
+)
+
+ENTRY = Entry(
+    case="adam[n=100,dtype=float32]",
+    target=GPU,
+    text="0" * 32,
+    code="a" * 32,
+    schedule="v1 u1 b128 r0",
+    numbers={
+        "launches": 1,
+        "blocks": 8,
+        "threads": 128,
+        "extent": 1000,
+        "bytes": 2400,
+        "operations": 1302,
+        "registers": 40,
+    },
+    opcodes={"FFMA": 60, "LDG": 20, "NOP": 5, "STG": 20},
+)
+
+
+@pytest.fixture(autouse=True)
+def desk(tmp_path, monkeypatch):
+    """Work in a folder with a cache of its own, and lock two kernels for two targets."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("STEELYARD_CACHE", str(tmp_path / "cache"))
+    cache.disk.cache_clear()
+    monkeypatch.setattr(run, "cases", lambda: SMALL)
+    monkeypatch.setattr(run, "TARGETS", (CPU, GPU))
+    yield tmp_path
+    cache.disk.cache_clear()
+
+
+@pytest.fixture
+def nvrtc():
+    """Need the compiler of GPUs."""
+    pytest.importorskip("cuda.bindings.nvrtc", reason="needs the cuda extra")
+
+
+def steelyard(*arguments):
+    """Run the command line."""
+    return CliRunner().invoke(main, list(arguments))
+
+
+def lock_of(*entries, compilers=None):
+    """Return a lock of these entries."""
+    made = {"cpu": "llvm 20", "cuda": "nvrtc 13"} if compilers is None else compilers
+    return Lock(made, {entry.key: entry for entry in entries})
+
+
+def changed(counts=None, opcodes=None, **fields):
+    """Return the words for a change of `ENTRY`."""
+    numbers = {**ENTRY.numbers, **(counts or {})}
+    mix = {**ENTRY.opcodes, **(opcodes or {})}
+    new = replace(
+        ENTRY,
+        numbers={name: number for name, number in numbers.items() if number},
+        opcodes={name: count for name, count in mix.items() if count},
+        **fields,
+    )
+    return list(changes.changes(ENTRY, new))
+
+
+# What is locked.
+
+
+def test_every_kernel_of_the_library_is_locked():
+    """Under labels as benchmarks have them, each once."""
+    labels = [case.label for case in cases.cases()]
+    assert {case.kernel for case in cases.cases()} == set(library.__all__)
+    assert len(labels) == len(set(labels))
+    assert "empty" in labels
+    assert "bias_layernorm[rows=8192,hidden=5140,dtype=float16]" in labels
+
+
+def test_code_for_processors_is_the_same_on_every_machine(monkeypatch):
+    """Nobody asks what the processor here is, or how many threads it has."""
+    before = code.sources(SMALL, (CPU,))
+    monkeypatch.setattr(llvm, "host", None)
+    monkeypatch.setattr(cpu, "pool_size", None)
+    assert code.sources(SMALL, (CPU,)) == before
+    cpus = [target for target in TARGETS if target.startswith("cpu:")]
+    assert all(code.sources(SMALL, (target,)) for target in cpus)
+
+
+def test_an_entry_says_what_a_build_says_of_itself(nvrtc):
+    """The facts of `steelyard compile` are the oracle."""
+    made = run.made()
+    for case in SMALL:
+        built = build(case.program(), target=GPU)
+        said, entry = facts_of(built), made.entries[case.label, GPU]
+        assert entry.code == said["code_hash"]
+        assert entry.schedule == said["schedule"]
+        assert entry.opcodes == said["opcodes"]
+        assert changes.resident(entry) == said["blocks_resident"]
+        for ours, theirs in [
+            ("registers", "registers"),
+            ("spilled bytes", "spill_bytes"),
+            ("shared bytes", "shared_bytes"),
+            ("wide loads", "loads_128"),
+            ("bytes", "bytes"),
+            ("operations", "operations"),
+        ]:
+            assert entry.numbers.get(ours, 0) == said[theirs], ours
+        assert entry.numbers["blocks"] == built.binary.blocks
+        assert entry.numbers["threads"] == built.binary.threads
+
+
+# The file.
+
+NAMES = st.from_regex(r"[A-Za-z][A-Za-z0-9]{0,6}", fullmatch=True)
+COUNTS = st.integers(1, 10**18 - 1)
+ENTRIES = st.builds(
+    Entry,
+    case=st.sampled_from(["copy[n=1,dtype=float16]", "empty", "a_b[x=1.5]"]),
+    target=st.sampled_from([CPU, GPU]),
+    text=st.from_regex(r"[0-9a-f]{32}", fullmatch=True),
+    code=st.from_regex(r"[0-9a-f]{32}", fullmatch=True),
+    schedule=st.sampled_from(["v1 u1", "t96 v8 two_pass"]),
+    numbers=st.dictionaries(
+        st.sampled_from(["launches", "extent", "bytes", "stack bytes"]), COUNTS
+    ),
+    opcodes=st.dictionaries(NAMES, COUNTS, max_size=4),
+)
+
+
+@given(st.lists(ENTRIES, max_size=4, unique_by=lambda entry: entry.key))
+def test_what_is_written_is_read(entries):
+    """And a file that is cut off anywhere is never read as a shorter one."""
+    lock = lock_of(*entries)
+    content = text_of(lock)
+    assert read_lock(content, "it") == lock
+    for end in range(0, len(content), 7):
+        with pytest.raises(Unreadable):
+            read_lock(content[:end], "it")
+
+
+def test_carriage_returns_change_nothing():
+    """Git may give a checkout Windows' ends of lines."""
+    lock = lock_of(ENTRY)
+    assert read_lock(text_of(lock).replace("\n", "\r\n"), "it") == lock
+
+
+GOOD = text_of(lock_of(ENTRY))
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        ("", "it is empty"),
+        ("# nothing\n\n", "it is empty"),
+        ("[tool.steelyard]\nbuild = 1\n", "it is no lock file"),
+        ("\x7fELF\x02", "it is no lock file"),
+        (GOOD.replace("kernels.lock 1", "kernels.lock 2"), "of version 2.*upgrade it"),
+        (GOOD.replace("kernels.lock 1", "kernels.lock 0"), "of the old version 0"),
+        (GOOD[:-5], "cut off after line 15"),
+        (GOOD.replace("entries 1", "entries 2"), "1 entries where 2 were said"),
+        (GOOD.replace("entries 1", "<<<<<<< HEAD"), "it:6: '<<<<<<< HEAD'"),
+        (GOOD.replace("  schedule v1 u1 b128 r0\n", ""), "it:8: .*lacks its schedule"),
+        (GOOD.replace("bytes 2400", "bytes -1"), "it:13: 'bytes -1' is no count"),
+        (GOOD.replace("bytes 2400", "bytes NaN"), "'bytes NaN' is no count"),
+        (GOOD.replace("FFMA 60", "FFMA 60, FFMA 61"), "'FFMA 61' is no count"),
+        (GOOD.replace("bytes 2400", "registers 2"), "'registers 2' is no count"),
+        (GOOD.replace("a" * 32, "z" * 32), "it:10: 'zzz.*no hash of code"),
+        (GOOD.replace("  moves", "  gains"), "it:13: 'gains .* is not known here"),
+        (
+            GOOD.replace("entries 1", "entries 2").replace(
+                "\nend", GOOD[GOOD.index("\nadam") : -4] + "\nend"
+            ),
+            "is there twice",
+        ),
+    ],
+)
+def test_a_bad_file_is_one_sentence_with_its_line(content, said):
+    """It says where, why, and what to do."""
+    with pytest.raises(Unreadable, match=said) as caught:
+        read_lock(content, "it")
+    assert str(caught.value).startswith("it")
+    assert "\n" not in str(caught.value)
+    assert str(caught.value).endswith(".")
+
+
+# Words.
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (
+            {"counts": {"registers": 43}},
+            ["2 blocks fewer per SM (10 instead of 12)", "3 more registers"],
+        ),
+        ({"counts": {"spilled bytes": 16}}, ["16 new bytes of spills"]),
+        ({"counts": {"stack bytes": 1}}, ["1 new byte of stack"]),
+        ({"counts": {"bytes": 2300}}, ["100 fewer bytes moved"]),
+        ({"counts": {"operations": 1303}}, ["1 more operation"]),
+        ({"counts": {"blocks": 9}}, ["9 blocks instead of 8"]),
+        ({"counts": {"launches": 3}}, ["2 more launches"]),
+        ({"counts": {"extent": 0}}, ["an extent of 0 instead of 1000"]),
+        (
+            {"counts": {"threads": 256}},
+            [
+                "6 blocks fewer per SM (6 instead of 12)",
+                "blocks of 256 threads instead of 128",
+            ],
+        ),
+        (
+            {"opcodes": {"LDL": 4}},
+            ["4 new local loads", "4 % more instructions (LDL +4)"],
+        ),
+        (
+            {"opcodes": {"FFMA": 50, "HFMA2": 40, "MOV": 1, "SEL": 1}},
+            ["32 % more instructions (HFMA2 +40, FFMA -10, MOV +1, ...)"],
+        ),
+        (
+            {"opcodes": {"LDG": 19, "LDS": 1}},
+            ["as many instructions of other kinds (LDG -1, LDS +1)"],
+        ),
+        ({"opcodes": {"STG": 0}}, ["20 % fewer instructions (STG -20)"]),
+        ({"code": "b" * 32}, ["other code of as many instructions of each kind"]),
+        ({"schedule": "v2"}, ["the schedule v2 instead of v1 u1 b128 r0"]),
+        ({"text": "1" * 32}, []),
+        ({}, []),
+    ],
+)
+def test_a_change_is_said_in_words(change, said):
+    """Another text that comes to the same code is none."""
+    assert changed(**change) == said
+
+
+def test_the_weightiest_change_comes_first():
+    """Spills before registers, and both before the mix that they make."""
+    words = changed(
+        counts={"spilled bytes": 8, "registers": 41},
+        opcodes={"LDL": 1, "STL": 1},
+        schedule="v2",
+    )
+    assert words[:3] == [
+        "8 new bytes of spills",
+        "1 new local load",
+        "1 new local store",
+    ]
+    assert words[3].endswith("per SM (10 instead of 12)")
+    assert words[4] == "1 more register"
+    assert words[-1].startswith("the schedule")
+
+
+def test_a_case_may_vanish_or_appear():
+    """Both are said."""
+    other = replace(ENTRY, case="empty")
+    found = changes.differences(lock_of(ENTRY), lock_of(other))
+    assert [(each.case, each.changes) for each in found] == [
+        ("empty", ("is new",)),
+        (ENTRY.case, ("is gone",)),
+    ]
+
+
+def test_targets_that_changed_alike_share_a_line():
+    """As `--target` reads them."""
+    assert command.joined(["cpu:a", "cuda:sm_80", "cuda:sm_90a"]) == (
+        "cpu:a,cuda:sm_80,sm_90a"
+    )
+
+
+# Made and compared.
+
+
+def test_unchanged_sources_cost_nothing(nvrtc, monkeypatch):
+    """The second time nothing is traced, and nothing compiled."""
+    first = run.made()
+    monkeypatch.setattr(code, "sources", None)
+    assert run.made() == first
+
+
+def test_a_text_that_is_the_same_is_not_compiled_again(nvrtc, monkeypatch):
+    """Neither when other sources changed, nor where the file is all there is."""
+    first = run.made()
+    monkeypatch.setattr(run.keys, "sources", lambda: "others")
+    monkeypatch.setattr(code, "_compiled", None)
+    assert run.made() == first
+    monkeypatch.setenv("STEELYARD_CACHE", "off")
+    cache.disk.cache_clear()
+    assert run.made(before=first) == first
+    with pytest.raises(TypeError):
+        run.made()
+
+
+def test_what_another_compiler_made_is_not_believed():
+    """Even if a text's name were the same."""
+    assert code.known(lock_of(ENTRY)) == {}
+
+
+def test_a_torn_cache_is_a_miss(nvrtc, desk):
+    """Whatever lies there."""
+    first = run.made()
+    for file in (desk / "cache").rglob("*.build"):
+        file.write_bytes(file.read_bytes()[:-3])
+    assert run.made() == first
+
+
+def test_a_changed_kernel_is_a_suspect_in_words(nvrtc, monkeypatch):
+    """Fewer registers than it needs, as if somebody had limited them."""
+    content = text_of(run.made())
+    assert compare(content, "it") == {
+        "same": [(case.label, target) for case in SMALL for target in (CPU, GPU)],
+        "changed": [],
+        "gone": [],
+    }
+    chosen = code.heuristic
+
+    def limited(program, where, *, aligned):
+        schedule = chosen(program, where, aligned=aligned)
+        if isinstance(where, cases.Gpu) and program.name == "softmax":
+            return replace(schedule, registers=16)
+        return schedule
+
+    monkeypatch.setattr(code, "heuristic", limited)
+    monkeypatch.setattr(run.keys, "sources", lambda: "changed")
+    said = compare(content, "it")
+    ((case, target, words),) = said["changed"]
+    assert (case, target) == (SMALL[1].label, GPU)
+    assert re.fullmatch(r"\d+ new bytes of spills", words[0])
+    assert any(re.match(r"\d+ fewer registers", each) for each in words)
+    assert len(said["same"]) == 3
+    json.dumps(said)
+
+
+def test_a_case_that_is_not_built_any_more_is_gone(nvrtc, monkeypatch):
+    """It is never among those that are the same."""
+    content = text_of(run.made())
+    monkeypatch.setattr(run, "cases", lambda: SMALL[:1])
+    monkeypatch.setattr(run.keys, "sources", lambda: "changed")
+    said = compare(content, "it")
+    assert said["gone"] == [(SMALL[1].label, CPU), (SMALL[1].label, GPU)]
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (None, "there is no it"),
+        ("", "it is empty"),
+        (GOOD, "it is of the cpu compiler llvm 20, here is llvm"),
+    ],
+)
+def test_what_cannot_be_compared_is_a_problem_and_never_a_pass(nvrtc, content, said):
+    """Another compiler is said once, not as a change of everything."""
+    found = compare(content, "it")
+    assert said in found["problem"]
+    assert found["exit_code"] == 4
+
+
+def test_a_kernel_that_cannot_be_built_is_named(nvrtc, monkeypatch):
+    """With the exit code of a benchmark that failed."""
+    content = text_of(run.made())
+    monkeypatch.setattr(run.keys, "sources", lambda: "changed")
+    monkeypatch.setattr(code, "heuristic", lambda *_, **__: 1 // 0)
+    found = compare(content, "it")
+    assert found["exit_code"] == 2
+    assert found["problem"].startswith(f"{SMALL[0].label} cannot be built for {CPU}: ")
+
+
+# The command.
+
+
+def test_a_lock_is_written_and_checked(nvrtc, desk):
+    """The folder need not be there; a check writes nothing."""
+    assert steelyard("lock", "--check").exit_code == 4
+    done = steelyard("lock")
+    assert (done.exit_code, done.output) == (0, "ci/kernels.lock: 4 entries.\n")
+    file = desk / "ci" / "kernels.lock"
+    assert read_lock(file.read_text(), "it") == run.made()
+    assert [each.name for each in file.parent.iterdir()] == [file.name]
+    done = steelyard("lock", "--check")
+    assert (done.exit_code, done.output) == (
+        0,
+        "ci/kernels.lock is up to date: 4 entries.\n",
+    )
+
+
+def test_a_file_that_is_out_of_date_says_what_changed(nvrtc, desk):
+    """A check exits with 1 and leaves it; writing mends it and says the same."""
+    assert steelyard("lock", "mine").exit_code == 0
+    file = desk / "mine"
+    good = file.read_text()
+    old = good.replace("takes registers 10", "takes registers 9", 1)
+    assert old != good
+    file.write_text(old)
+    done = steelyard("lock", "--check", "mine")
+    assert done.exit_code == 1
+    assert f"{SMALL[0].label} {GPU}: 1 more register\n" in done.output
+    assert file.read_text() == old
+    done = steelyard("lock", "mine")
+    assert (done.exit_code, file.read_text()) == (0, good)
+    assert f"{SMALL[0].label} {GPU}: 1 more register\n" in done.output
+
+
+def test_another_compilers_file_is_replaced_and_not_compared(nvrtc, desk):
+    """A check has no answer; writing says that all of it is new."""
+    (desk / "mine").write_text(GOOD)
+    done = steelyard("lock", "--check", "mine")
+    assert done.exit_code == 4
+    assert "mine is of the cpu compiler llvm 20, here is llvm" in done.output
+    done = steelyard("lock", "mine")
+    assert done.exit_code == 0
+    assert "all of it is new" in done.output
+    assert read_lock((desk / "mine").read_text(), "it") == run.made()
+
+
+def test_a_damaged_lock_is_replaced_and_anybody_elses_file_is_not(nvrtc, desk):
+    """A file that is not ours is left as it is."""
+    (desk / "mine").write_text(GOOD[:100])
+    assert steelyard("lock", "mine").exit_code == 0
+    for content in ("import this\n", GOOD.replace("kernels.lock 1", "kernels.lock 9")):
+        (desk / "mine").write_text(content)
+        assert steelyard("lock", "mine").exit_code == 4
+        assert (desk / "mine").read_text() == content
+    with pytest.raises(Foreign):
+        read_lock(content, "it")
+    (desk / "mine").write_bytes(b"\xff\xfe\x00")
+    done = steelyard("lock", "mine")
+    assert (done.exit_code, "it is no text" in done.output) == (4, True)
+
+
+def test_a_file_that_cannot_be_written_is_one_sentence(nvrtc, desk):
+    """And nothing is left beside it."""
+    (desk / "place").write_text("a file")
+    done = steelyard("lock", "place/kernels.lock")
+    assert done.exit_code == 4
+    assert done.output.startswith("Error: place/kernels.lock cannot be")
+    assert steelyard("lock", str(desk)).exit_code == 4
