@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterator, Sequence
 from datetime import date
 from pathlib import Path
@@ -15,6 +14,7 @@ from steelyard.errors import SteelyardError
 from steelyard.gate import document, policy, policy_file, report, words
 from steelyard.gate.outcome import Finding, Outcome, StaticChange
 from steelyard.gate.policy import STATIC, VANISHED, Accepted
+from steelyard.report import rows
 from steelyard.verdict import Verdict
 
 MEANT = frozenset({str(Verdict.SLOWER), str(Verdict.FASTER), VANISHED})
@@ -122,9 +122,10 @@ def _meant(
     static = [one for one in outcome.static if one.case == case]
     if not found and not static:
         known = {f.case for f in outcome.findings} | {s.case for s in outcome.static}
-        near = difflib.get_close_matches(case, known, 1)
-        hint = f"did you mean {near[0]}?" if near else "look at `steelyard verdict`."
-        raise SteelyardError(f"the gate has no case {case!r}; {hint}")
+        raise SteelyardError(
+            f"the gate has no case {case!r}; look at `steelyard verdict`."
+            f"{rows.nearest(case, known)}"
+        )
     made = [*_of_findings(found, reason, today), *_of_static(static, reason, today)]
     chosen = [one for one in made if mode in {None, one.mode}]
     if not chosen:

@@ -72,7 +72,7 @@ class Accepted:
 
     case: str
     mode: str
-    """Of static changes the target."""
+    """Of static changes the target; nothing of a case that vanished in all of them."""
     verdict: str
     """One of `Verdict`, `VANISHED` or `STATIC`."""
     reason: str

@@ -223,7 +223,7 @@ _TOLERANCE: Final = {
 }
 _ACCEPTED: Final = {
     "case": (_text, "the id of a case"),
-    "mode": (_text, "a mode such as 'kernel/cold'"),
+    "mode": (lambda value: isinstance(value, str), "a mode such as 'kernel/cold'"),
     "verdict": (lambda value: value in _VERDICTS, f"one of {', '.join(_VERDICTS)}"),
     "base": _HASH,
     "head": _HASH,
