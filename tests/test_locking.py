@@ -312,6 +312,22 @@ def test_a_text_that_is_the_same_is_not_compiled_again(nvrtc, monkeypatch):
         run.made()
 
 
+def test_what_a_file_said_is_not_taken_for_made(nvrtc, monkeypatch):
+    """A gate believes its file, each time; a lock is what the compilers say."""
+    true = run.made()
+    lies = Lock(
+        true.compilers,
+        {key: replace(each, code="f" * 32) for key, each in true.entries.items()},
+    )
+    monkeypatch.setattr(run.keys, "sources", lambda: "others")
+    assert run.made(before=lies) == lies
+    with monkeypatch.context() as patch:
+        patch.setattr(code, "sources", None)
+        assert run.made(before=lies) == lies
+    assert run.made() == true
+    assert run.made(before=lies) == true
+
+
 def test_what_another_compiler_made_is_not_believed():
     """Even if a text's name were the same."""
     assert code.known(lock_of(ENTRY)) == {}

@@ -115,21 +115,23 @@ def _static(said: Mapping[str, Any], name: str) -> Static:
         for case, target, words in said["changed"]
     )
     gone = tuple(
-        Finding(case, MODE, None, note=f"{VANISHED}: {name} has it for {targets}")
+        Finding(
+            case, MODE, None, note=f"{VANISHED}: {name} has it for {', '.join(targets)}"
+        )
         for case, targets in _by_case(said["gone"]).items()
     )
     suspect = {one.case for one in changes} | {one.case for one in gone}
     same = tuple(
-        Finding(case, MODE, Verdict.IDENTICAL_CODE, note=targets)
+        Finding(case, MODE, Verdict.IDENTICAL_CODE, note=f"{len(targets)} targets")
         for case, targets in _by_case(said["same"]).items()
         if case not in suspect
     )
     return Static((*same, *gone), changes)
 
 
-def _by_case(keys: list[tuple[str, str]]) -> dict[str, str]:
-    """Return the targets of each case, in words."""
+def _by_case(keys: list[tuple[str, str]]) -> dict[str, list[str]]:
+    """Return the targets of each case."""
     found: dict[str, list[str]] = {}
     for case, target in keys:
         found.setdefault(case, []).append(target)
-    return {case: ", ".join(targets) for case, targets in found.items()}
+    return found

@@ -45,19 +45,33 @@ def made(told: code.Told = _silent, before: Lock | None = None) -> Lock:
         DeviceError: there is no compiler for GPUs here.
     """
     compilers = code.compilers()
-    named = digest(json.dumps([FORMAT, keys.sources(), compilers]).encode())
-    kept = disk().get(named) if keeps() else None
-    if kept is not None:
-        try:
-            return read(kept.decode(), "cache")
-        except (UnicodeDecodeError, Unreadable):
-            pass  # of a development version, say: made anew
+    plain = _key(compilers, None)
+    believed = _key(compilers, before) if before is not None else plain
+    for key in dict.fromkeys((plain, believed)):
+        kept = _recalled(key)
+        if kept is not None:
+            return kept
     known = code.known(before) if before is not None else {}
     found = code.compiled(code.sources(cases(), TARGETS), told, known)
     lock = Lock(compilers, {entry.key: entry for entry in found})
-    if keeps() and not known:
-        disk().put(named, text(lock).encode())
+    if keeps():
+        disk().put(believed, text(lock).encode())
     return lock
+
+
+def _key(compilers: Mapping[str, str], before: Lock | None) -> str:
+    """Return where a lock is kept; one that believed a file is kept by that too."""
+    file = text(before) if before is not None else ""
+    return digest(json.dumps([FORMAT, keys.sources(), compilers, file]).encode())
+
+
+def _recalled(key: str) -> Lock | None:
+    """Return a lock that is kept whole."""
+    kept = disk().get(key) if keeps() else None
+    try:
+        return read(kept.decode(), "cache") if kept is not None else None
+    except (UnicodeDecodeError, Unreadable):  # of a development version, say
+        return None
 
 
 class Incomparable(KernelError):  # noqa: N818 - reads as the verdict it is
