@@ -46,6 +46,7 @@ class Buffers:
         self.arrays: dict[str, Any] = {}
         self._pristine: dict[str, Any] = {}
         self._sums: dict[str, int] = {}
+        self._turned = 0
         self._require_memory()
         for index, handle in enumerate(handles):
             self.arrays[handle.name] = self._allocate(handle, index)
@@ -96,6 +97,42 @@ class Buffers:
         for handle in self.handles:
             if handle.role == "output":
                 self._poison(handle.name)
+
+    def drawn(self, value: Any, seed: int) -> Any:
+        """Return what handles' arrays would hold if drawn by another seed."""
+        mine = {handle.name: handle for handle in self.handles}
+        return replaced(value, lambda h: inputs.generate(mine[h.name], seed))
+
+    def draw(self, seed: int) -> bool:
+        """Give all arguments the data of a seed; say whether that can differ at all.
+
+        `restore` gives in-place arguments that of the case's own again; inputs keep it
+        until they are drawn by `seed`.
+        """
+        self._turned = 0
+        for handle in self.handles:
+            if handle.role != "output":
+                self._write(handle.name, inputs.generate(handle, seed))
+        return any(map(_is_random, self.handles))
+
+    def turn(self, by: int) -> None:
+        """Give all random arguments the case's own data, turned by so many elements.
+
+        That is other data of the same kind, had at the speed of memory.
+        """
+        for handle in filter(_is_random, self.handles):
+            if handle.role == "inout":
+                data = np.roll(self._first(handle.name), by)
+            else:
+                data = np.roll(self.read(handle.name), by - self._turned)
+            self._write(handle.name, data)
+        self._turned = by
+
+    def put(self, snapshot: Mapping[str, Any]) -> None:
+        """Give outputs what a snapshot holds of them."""
+        for handle in self.handles:
+            if handle.role == "output":
+                self._write(handle.name, snapshot[handle.name])
 
     def snapshot(self) -> dict[str, Any]:
         """Copy what the work may write, by name."""
@@ -275,6 +312,12 @@ def _require_data(handle: Handle, array: Array) -> None:
             f"{recipe['file']} repeats one value, which no user's data does. "
             "Give real data, or b.load(..., constant=True) if it is meant."
         )
+
+
+def _is_random(handle: Handle) -> bool:
+    """Whether what a handle holds follows from the seed."""
+    kind = dict(handle.recipe).get("dist", "constant")
+    return handle.role != "output" and kind != "constant"
 
 
 def _zones(array: Array) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:

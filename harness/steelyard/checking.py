@@ -118,10 +118,7 @@ class Expectation:
         rows: NDArray[np.intp] | None = None,
     ) -> None:
         assert self._check is not None
-        epsilon = ULPS * _epsilon(got.dtype)
-        rtol = epsilon if self._check.rtol is None else self._check.rtol
-        given = self._check.atol
-        atol = epsilon * _root_mean_square(wanted) if given is None else given
+        rtol, atol = _tolerances(self._check, got, wanted)
         wrong = _wrong(got, wanted, rtol, atol)
         if wrong.size:
             first = tuple(int(i) for i in np.unravel_index(wrong[0], got.shape))
@@ -135,6 +132,31 @@ class Expectation:
                 f"within {atol + rtol * abs(value):.2g}. Mend the work, or give b.check "
                 "an rtol or atol that it can meet."
             )
+
+
+def is_wrong_for(
+    description: Description, buffers: Buffers, handle: Handle, seed: int
+) -> bool:
+    """Whether a result is not what the reference expects of the data of another seed.
+
+    False where there is no reference.
+    """
+    check = description.check
+    if check is None:
+        return False
+    args = [_widened(buffers.drawn(value, seed)) for value in check.args]
+    wanted = _asked(check, description.results, args)[description.results.index(handle)]
+    got = buffers.read(handle.name)
+    return bool(_wrong(got, wanted, *_tolerances(check, got, wanted)).size)
+
+
+def _tolerances(check: Check, got: Array, wanted: Array) -> tuple[float, float]:
+    """Return the relative and the absolute one, as given or by default."""
+    epsilon = ULPS * _epsilon(got.dtype)
+    rtol = epsilon if check.rtol is None else check.rtol
+    given = check.atol
+    atol = epsilon * _root_mean_square(wanted) if given is None else given
+    return rtol, atol
 
 
 def _some_rows(wanted: Array, draw: np.random.Generator) -> Rows:
@@ -216,14 +238,21 @@ def _reference(question: _Question) -> tuple[Array, ...]:
     buffers = question.data()
     assert buffers is not None
     args = [_widened(buffers.pristine(value)) for value in question.check.args]
+    return _asked(question.check, question.results, args)
+
+
+def _asked(
+    check: Check, results: Sequence[Handle], args: Sequence[Any]
+) -> tuple[Array, ...]:
+    """Call a reference and look at the shapes of what it gives."""
     try:
         with np.errstate(all="ignore"):
-            found = question.check.function(*args)
-            results = found if isinstance(found, (tuple, list)) else [found]
-            wanted = tuple(map(_exact, results))
+            found = check.function(*args)
+            several = found if isinstance(found, (tuple, list)) else [found]
+            wanted = tuple(map(_exact, several))
     except (Exception, SystemExit) as error:
         raise BenchmarkError(f"its reference raised {raised(error)}") from error
-    shapes = [handle.shape for handle in question.results]
+    shapes = [handle.shape for handle in results]
     if [array.shape for array in wanted] != shapes:
         raise BenchmarkError(
             f"its reference gave shapes {[array.shape for array in wanted]}; expected "

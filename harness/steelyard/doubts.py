@@ -16,6 +16,7 @@ class Doubt(StrEnum):
     """Something seen while measuring that a reader of the number must know."""
 
     ABOVE_PEAK = "above-peak"
+    ALLOCATES = "allocates"
     BIMODAL = "bimodal"
     BUSY_MACHINE = "busy-machine"
     CACHE_SIZED = "cache-sized"
@@ -25,11 +26,13 @@ class Doubt(StrEnum):
     DRIFTING = "drifting"
     EXCEEDS_CACHE = "exceeds-cache"
     FEW_SAMPLES = "few-samples"
+    IDLE = "idle"
     NOT_LAUNCHED = "not-launched"
     ONE_BLOCK = "one-block"
     OTHER_STREAM = "other-stream"
     PREEMPTED = "preempted"
     QUANTISED = "quantised"
+    REMEMBERS = "remembers"
     THROTTLED = "throttled"
     UNCHECKED = "unchecked"
     UNDER_FLOOR = "under-floor"
@@ -42,17 +45,19 @@ HINTS: Mapping[Doubt, str] = MappingProxyType(
         Doubt.ABOVE_PEAK: "faster than the fastest that was measured on this machine; "
         "look whether its bytes and operations are counted right, or measure the peaks "
         "again with `steelyard peaks --again`",
+        Doubt.ALLOCATES: "each launch allocates memory, which is timed with its work; "
+        "give it preallocated buffers, such as out= of NumPy's functions",
         Doubt.BIMODAL: "the samples fall into two groups and no single number stands "
         "for both; look at the histogram, and for what changes between launches",
         Doubt.BUSY_MACHINE: "other work kept the cores busy; weigh again on a quiet "
         "machine, or raise --budget so that quiet moments are found",
         Doubt.CACHE_SIZED: "the working set is near the size of a cache, where the "
         "same launch takes one of two times; choose a size well below or above",
-        Doubt.CLOCKS_DISAGREE: "two clocks of the GPU differ by more than the error "
-        "bars of both; `--clocks all` shows them side by side with the likely cause",
-        Doubt.COLLAPSED_INPUT: "in-place updates turned an input into zeros, "
-        "denormals, infinities or one constant during the window; such data is not "
-        "what users have: weigh it cold, or give inputs that survive",
+        Doubt.CLOCKS_DISAGREE: "two clocks differ by more than the error bars of both; "
+        "on a GPU `--clocks all` shows them side by side with the likely cause",
+        Doubt.COLLAPSED_INPUT: "inputs are zeros, denormals, infinities or one "
+        "constant, or in-place updates turned them into such during the window; users "
+        "have other data: weigh it cold, or give inputs that survive",
         Doubt.DISTURBED_GPU: "another process had the GPU too; end it, or choose "
         "another GPU with --gpu",
         Doubt.DRIFTING: "later samples are slower or faster than early ones; the "
@@ -61,6 +66,8 @@ HINTS: Mapping[Doubt, str] = MappingProxyType(
         "warm launches read memory too; choose a smaller size, or weigh it cold",
         Doubt.FEW_SAMPLES: "the budget ended before the interval means anything; "
         "raise --budget",
+        Doubt.IDLE: "the processor was idle for half of the windows and more: the work "
+        "sleeps, or waits for a disk or another process, and that is no work",
         Doubt.NOT_LAUNCHED: "the code is for a target that it was not launched on, so "
         "nothing says that its result is right; launch it where there is one",
         Doubt.ONE_BLOCK: "there is one block, so the interval knows nothing of what "
@@ -71,6 +78,8 @@ HINTS: Mapping[Doubt, str] = MappingProxyType(
         "scheduler; weigh again on a quiet machine",
         Doubt.QUANTISED: "the clock's tick is a visible part of the window; the "
         "estimate is a mean of ticks and its interval includes one",
+        Doubt.REMEMBERS: "a launch on new data takes much longer than the same again: "
+        "the work keeps results, or looks whether they are there; users have new data",
         Doubt.THROTTLED: "the GPU lowered its clock for its power or temperature, or "
         "samples ran at different clocks; let it cool down, or compare only within a "
         "run; `steelyard doctor` says what can be locked",
@@ -80,8 +89,9 @@ HINTS: Mapping[Doubt, str] = MappingProxyType(
         "nothing; the floor is a large part of the number",
         Doubt.UNSETTLED: "the interval is wider than 5 % to either side; raise "
         "--budget or --blocks, or accept the printed interval",
-        Doubt.WRONG_CACHE: "the GPU's counters say that the launch did not find the "
-        "cache as its mode promises; see the coldness of `steelyard show`",
+        Doubt.WRONG_CACHE: "the launch does not find the cache as its mode promises: a "
+        "GPU's counters say so (see the coldness of `steelyard show`), or its data is "
+        "read as fast as from cache behind the flush",
     }
 )
 
@@ -98,6 +108,22 @@ SEPARATION: Final = 0.05
 """Two groups of samples nearer than this are one for every purpose."""
 ABOVE: Final = 1.03
 """Share of a measured peak beyond what two measurements of it differ by."""
+ALLOCATED: Final = 128 << 10
+"""Bytes from which C libraries have the system map and unmap memory for each array."""
+PAIRS: Final = 3
+"""Pairs of launches on new data and on the same again that say anything."""
+TIMES: Final = 2.0
+"""How much longer new data may take: branch predictors learn data that is small."""
+COLD: Final = ("kernel/cold", "per_launch/cold", "latency/cold")
+CACHED: Final = 0.6
+"""Share of the way from a cold read to a cached one."""
+ASTRAY: Final = 0.005
+"""Share by which two clocks of the host may differ: one is slewed by 0.05 % at most."""
+JITTER: Final = 200_000
+"""Nanoseconds that may pass between the readings of two clocks, at both ends."""
+AWAKE: Final = 0.5
+"""Share of a window's time for which its process used a processor, or it waited."""
+SHARES: Final = 3
 STEADY: Final = 0.98
 """Share of the highest frequency below which a sample was taken at another clock."""
 CAPS: Final = frozenset(
@@ -131,29 +157,67 @@ def raise_doubts(
     warm_kernel = trial.mode.startswith("kernel/warm")
     share = extra.get("working_set", 0) / last_level_cache
     launched = extra.get("launched", True)
+    found = extra.get("audit", {})
     seen = {
+        Doubt.ALLOCATES: found.get("peak_bytes", 0) >= ALLOCATED,
         Doubt.BIMODAL: two_groups(times, trial.clock.quantum / samples.launches[0]),
         Doubt.BUSY_MACHINE: extra.get("neighbours", 0.0) > NEIGHBOURS,
         Doubt.CACHE_SIZED: warm_kernel and 0.5 < share <= 1.5,
         Doubt.CLOCKS_DISAGREE: bool(
             agreement.disagree(agreement.readings(trial), trial.facts.get("kernels", 1))
-        ),
+        )
+        or astray(extra.get("spans", (0, 0))),
         Doubt.COLLAPSED_INPUT: extra.get("collapsed", False),
         Doubt.DISTURBED_GPU: bool(of_gpu(trial, "others")),
         Doubt.DRIFTING: drifts(times),
         Doubt.EXCEEDS_CACHE: warm_kernel and share > 1.5,
         Doubt.FEW_SAMPLES: len(times) < stats.MINIMUM,
+        Doubt.IDLE: idle(trial),
         Doubt.NOT_LAUNCHED: not launched,
         Doubt.OTHER_STREAM: extra.get("other_stream", False),
         Doubt.PREEMPTED: sum(map(bool, samples.preemptions)) > DISTURBED * len(times),
         Doubt.QUANTISED: summary.quantised,
+        Doubt.REMEMBERS: remembers(found.get("again", ())),
         Doubt.THROTTLED: throttled(trial),
         Doubt.UNCHECKED: launched and not extra.get("checked", True),
         Doubt.UNDER_FLOOR: under_floor(trial),
         Doubt.UNSETTLED: summary.estimate.sampled > max(WIDE, precision),
-        Doubt.WRONG_CACHE: extra.get("coldness") == "contradicted",
+        Doubt.WRONG_CACHE: extra.get("coldness") == "contradicted"
+        or (trial.mode.startswith(COLD) and is_kept_warm(found.get("kept_warm"))),
     }
     return tuple(doubt for doubt, holds in seen.items() if holds)
+
+
+def remembers(pairs: Sequence[Sequence[int]]) -> bool:
+    """Tell whether launches on new data are slower than the same again, all of them."""
+    if len(pairs) < PAIRS:
+        return False
+    new, again = zip(*pairs, strict=True)
+    return bool(min(new) > TIMES * statistics.median(again))
+
+
+def is_kept_warm(share: float | str | None) -> bool:
+    """Tell whether data is nearer to cached than to cold when a cold window begins."""
+    return isinstance(share, (int, float)) and share > CACHED
+
+
+def astray(spans: Sequence[int]) -> bool:
+    """Tell whether a trial took another time by its own clock than by a second one."""
+    own, other = spans
+    return abs(own - other) > ASTRAY * other + JITTER
+
+
+def idle(trial: Trial) -> bool:
+    """Tell whether a case of the CPU leaves the processor idle while it is timed.
+
+    A window that lost its processor says nothing.
+    """
+    if "gpu" in trial.extra or trial.mode.startswith("build"):
+        return False
+    samples = trial.samples
+    rows = zip(samples.cpu, samples.ticks, samples.preemptions, strict=True)
+    shares = [cpu / ticks for cpu, ticks, lost in rows if ticks > 0 and not lost]
+    return len(shares) >= SHARES and statistics.median(shares) < AWAKE
 
 
 def throttled(trial: Trial) -> bool:

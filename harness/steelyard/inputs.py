@@ -105,6 +105,12 @@ def _values(
     return data
 
 
+def is_constant(handle: Handle) -> bool:
+    """Whether an input is asked to be one value."""
+    recipe = dict(handle.recipe)
+    return bool(recipe.get("constant")) or recipe.get("dist") == "constant"
+
+
 def collapsed(data: Array) -> bool:
     """Tell whether data is no longer what users have.
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import hashlib
+import os
+import zlib
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -29,6 +31,10 @@ class PreparedCase:
             )
         self.starts: list[Mapping[str, int]] = []
         """Of ``build/first``: where the time of each fresh process went."""
+        self.audited: dict[str, Any] = {}
+        """What `audit` has found of this case so far."""
+        self.audits = False
+        """Whether this process looks: one a run, as a rule the first block's."""
         self.buffers = allocation.allocate(self.description, settings)
         self._synchronises = False
         self.work = work.realise(self.description, self.buffers)
@@ -42,6 +48,7 @@ class PreparedCase:
         self.checked = settings.check and self.description.check is not None
         self._expected = None
         if settings.check and self.launched:
+            self.audits = self._first(settings)
             # Asked before the work can change what it is asked of.
             kept = self._kept(settings)
             self._expected = Expectation(
@@ -74,9 +81,27 @@ class PreparedCase:
         """Return where the blocks of a run keep rows of what this case should hold."""
         if not settings.scratch:
             return None
+        return self._shared(settings, ".npz")
+
+    def _first(self, settings: Settings) -> bool:
+        """Whether no earlier block of the run audits this case, where there are more."""
+        if not settings.scratch:
+            return True
+        # Both sides of a gate share the folder, and each has a root of its own.
+        side = zlib.crc32(os.fsencode(Path.cwd()))
+        try:
+            self._shared(settings, f".{side}.audited").touch(exist_ok=False)
+        except FileExistsError:
+            return False
+        except OSError:  # a disk that is full: rather twice than never
+            return True
+        return True
+
+    def _shared(self, settings: Settings, suffix: str) -> Path:
+        """Return where the blocks of a run keep something of this case."""
         asked = f"{self.case.id} {settings.seed} {self.hashes}"
         digest = hashlib.blake2b(asked.encode(), digest_size=16).hexdigest()
-        return Path(settings.scratch) / f"{digest}.npz"
+        return Path(settings.scratch) / f"{digest}{suffix}"
 
     def _examine(self) -> None:
         """Find out where a GPU's work runs, unless that is known by its making."""

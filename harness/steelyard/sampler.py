@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 import gc
+import math
 import random
 import resource
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from time import perf_counter_ns, process_time_ns
+from time import (
+    CLOCK_MONOTONIC_RAW,
+    clock_gettime_ns,
+    perf_counter_ns,
+    process_time_ns,
+)
 from typing import Final
 
+from steelyard.errors import BenchmarkError
 from steelyard.stats import QUANTISED_SHARE
 from steelyard.trial import Samples
 
@@ -21,6 +28,10 @@ one warms its own caches within the window."""
 OCTAVE: Final = 8
 """Of the timed outputs the first is checked, then one drawn at random from each stretch
 that is so many times as long as all before: a few in any trial, and never none of it."""
+
+STILL: Final = 10_000
+"""Times that three windows may take longer by another clock than by their own: with a
+clock of 50 ns that is 0.1 s for what it reads as less than 10 us."""
 
 Window = Callable[[int], tuple[int, int]]
 """One timed window of so many units of work: both readings of the clock."""
@@ -59,6 +70,10 @@ class Record:
     preemptions: list[int] = field(default_factory=list)
     mhz: list[int] = field(default_factory=list)
     """Of a GPU; empty on the CPU."""
+    began: int = 0
+    """Before the first window, by a clock that nobody sets or slews."""
+    ended: int = 0
+    """By the same, after the last."""
 
     def add(self, start: int, stop: int, launches: int, cpu: int, lost: int) -> float:
         """Append a window; return its nanoseconds per launch."""
@@ -68,6 +83,13 @@ class Record:
         self.cpu.append(cpu)
         self.preemptions.append(lost)
         return (stop - start) / launches
+
+    def spans(self) -> list[int]:
+        """Return what the clock says the trial took, and what another clock says."""
+        if not self.ticks:
+            return [0, 0]
+        taken = self.starts[-1] + self.ticks[-1] - self.starts[0]
+        return [taken, self.ended - self.began]
 
     def samples(self) -> Samples:
         """Return them, starts relative to the first."""
@@ -100,14 +122,37 @@ def sample(steps: Steps, record: Record, seed: int) -> None:
         steps.settle()
         lost = preemptions()
         cpu = process_time_ns()
+        record.began = record.began or other_clock()
         start, stop = steps.window(steps.count)
+        record.ended = other_clock()
         cpu = process_time_ns() - cpu
         lost = preemptions() - lost
         launches = steps.count * steps.unit
+        require_forward(record, start, stop)
         taken = record.add(start, stop, launches, cpu, lost)
         if chosen:
             steps.check(launches)
         last = steps.finished(taken)
+
+
+def other_clock() -> int:
+    """Read the clock that the one of the windows is held against."""
+    return clock_gettime_ns(CLOCK_MONOTONIC_RAW)
+
+
+def require_forward(record: Record, start: int, stop: int) -> None:
+    """Refuse a window of a clock that steps back, in it or since the last.
+
+    Raises:
+        BenchmarkError: it does.
+    """
+    last = record.starts[-1] if record.starts else start
+    back = max(start - stop, last - start)
+    if back > 0:
+        raise BenchmarkError(
+            f"the clock stepped back by {back} ns; no time can be read from it. Look "
+            "for what sets the clock of this machine."
+        )
 
 
 @contextmanager
@@ -140,14 +185,27 @@ def launches_for(window: Window, quantum: float, floor: float) -> int:
     `QUANTISED_SHARE` of the window.
     """
     wanted = max(quantum, floor) / QUANTISED_SHARE
+    if wanted == math.inf:
+        raise stands_still()
     count = 1
     while True:
+        began = other_clock()
         start, stop = min((window(count) for _ in range(3)), key=lambda w: w[1] - w[0])
         taken = max(1, stop - start)
+        if taken < wanted and other_clock() - began > STILL * max(wanted, taken):
+            raise stands_still()
         if taken >= wanted or count >= 1 << 24:
             return count
         # Half as much again as the last window promises: the first are cold.
         count = max(count + 1, int(min(100 * count, 1.5 * count * wanted / taken)))
+
+
+def stands_still() -> BenchmarkError:
+    """Return the error of a clock that does not move."""
+    return BenchmarkError(
+        "the clock stands still while launches run; no time can be read from it. "
+        "Choose another clock, or look at the clock source of this machine."
+    )
 
 
 def draw(seed: int) -> Iterator[bool]:

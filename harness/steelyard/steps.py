@@ -61,7 +61,7 @@ def _steps(
         prepared.buffers.restore()
         return window(count)
 
-    settle = _settling(prepared, mode, scale)
+    settle = settling(prepared, mode, scale)
     count, short = _warmed_up(fresh, mode, clock)
     stopping = stopping_of(settings, count * unit, clock.facts.quantum)
     warms = short and not prepared.buffers.updates and mode.quantity != "build"
@@ -91,7 +91,7 @@ def _steps(
     )
 
 
-def _settling(prepared: PreparedCase, mode: Mode, scale: Scale) -> Callable[[], None]:
+def settling(prepared: PreparedCase, mode: Mode, scale: Scale) -> Callable[[], None]:
     """Return what makes caches cold, where that is asked for, and threads ready.
 
     Before a window of the host's clock nothing may be left for a GPU to do.

@@ -11,10 +11,12 @@ from time import perf_counter_ns, time_ns
 from typing import Any
 
 from steelyard import (
+    audit,
     device_ledger,
     device_steps,
     doubts,
     gpu_state,
+    inputs,
     ledger,
     machine,
     sampler,
@@ -24,6 +26,7 @@ from steelyard import (
 from steelyard.benchmark import Case, raised
 from steelyard.clocks import Clock
 from steelyard.clocks.host import HostClock
+from steelyard.clocks.quantum import seen_tick
 from steelyard.errors import SteelyardError
 from steelyard.mode import Mode
 from steelyard.neighbours import Neighbours
@@ -123,6 +126,8 @@ def _take(taken: _Weighing) -> None:
         taken.extra |= {"gc_ns": collected(), "collapsed": _collapsed(prepared)}
         if mode.quantity == "latency" and mode.cache == "warm":
             taken.ledger = _ledger(taken)
+        if mode.quantity != "build":
+            taken.extra |= _audit(taken)
         if mode.quantity == "build":
             taken.facts = prepared.facts()  # of the last build, no longer of the first
         if mode.cache == "first":
@@ -150,6 +155,16 @@ def _in_queues(taken: _Weighing, weighed: work.DeviceWork) -> None:
     if kernels := taken.extra.pop("kernels"):  # not every clock sees them
         taken.facts["kernels"] = kernels
     taken.floors["null"] = device.null(clock)
+
+
+def _audit(taken: _Weighing) -> dict[str, Any]:
+    """Look whether the work does all of its work, by launches that are not timed."""
+    prepared, mode = taken.prepared, taken.mode
+    settle = None
+    if mode.cache == "cold" and not isinstance(prepared.work, work.DeviceWork):
+        settle = steps.settling(prepared, mode, taken.scale)
+    found = audit.audit(prepared, settle)
+    return {"audit": found} if found else {}
 
 
 def _energy(taken: _Weighing) -> dict[str, Any]:
@@ -180,6 +195,11 @@ def _by_the_host(taken: _Weighing) -> None:
         seed=taken.seed,
     )
     taken.floors |= _null(taken.prepared, clock)
+    if taken.mode.quantity != "build":
+        taken.extra["spans"] = taken.record.spans()
+    seen = seen_tick(taken.record.ticks)
+    if seen > clock.facts.quantum:  # it says that it ticks finer than it does
+        taken.clock = replace(clock.facts, quantum=seen)
 
 
 def _placed(prepared: PreparedCase) -> AbstractContextManager[None]:
@@ -258,7 +278,10 @@ def _null(prepared: PreparedCase, clock: Clock) -> dict[str, float]:
 
 
 def _collapsed(prepared: PreparedCase) -> bool:
-    """Look at what the last window left of the in-place arguments."""
+    """Look at the inputs, and what the last window left of in-place arguments."""
+    given = [h for h in prepared.buffers.handles if h.role != "output"]
+    if given and all(inputs.is_constant(handle) for handle in given):
+        return True
     left = prepared.description.handles_of("inout")
     after = any(prepared.buffers.collapsed(h.name) for h in left)
     prepared.buffers.restore()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from itertools import pairwise
 from typing import Final
 
@@ -11,6 +11,10 @@ FLOOR_SAMPLES: Final = 101
 """Odd, so that the median is a reading; enough for a stable one, 10 us in all."""
 
 READINGS: Final = 2000
+
+READ: Final = 12
+"""Readings that do not all share a divisor by accident: of random ones all are even in
+one case in 4096."""
 
 COARSEST: Final = 2048
 """Nanoseconds of the longest tick looked for: GPUs that step in microseconds have one
@@ -26,6 +30,16 @@ def smallest_step(read: Callable[[], int]) -> float:
     readings = [read() for _ in range(READINGS)]
     steps = {b - a for a, b in pairwise(readings)} - {0}
     return float(math.gcd(*steps)) if steps else math.inf
+
+
+def seen_tick(times: Sequence[int]) -> float:
+    """Return what all differing readings are multiples of; 0 where too few are there.
+
+    Windows of a clock that ticks in 1 ns differ by anything, whatever they time.
+    """
+    if len(times) < READ or len(set(times)) == 1:
+        return 0.0
+    return float(math.gcd(*times))
 
 
 def common_tick(times: Iterable[float], slack: int = 1) -> float:
