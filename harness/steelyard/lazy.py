@@ -37,6 +37,10 @@ OTHERS: Mapping[str, tuple[str, str]] = MappingProxyType(
             "steelyard.history_command:command",
             "Draw a case over the stored runs, and say where it stepped.",
         ),
+        "selftest": (
+            "steelyard.selftest_command:command",
+            "Find out what the gate can tell on this machine.",
+        ),
         "verdict": (
             "steelyard.verdict_command:verdict",
             "Show what the last gate came to, and end as it did.",
