@@ -67,6 +67,15 @@ def test_a_terminal_shows_rows_explanations_and_the_ending():
     assert ending.startswith("failed: c0ffee0000 against main: 1 failed, 1 regression,")
 
 
+def test_identical_code_takes_a_line_and_not_a_row_each():
+    """Nobody reads a thousand rows that say nothing."""
+    cases = ("adam[n=1]", "adam[n=2]", "empty")
+    same = [finding(c, Verdict.IDENTICAL_CODE, judgement=None) for c in cases]
+    shown = on_a_terminal(outcome(*same))
+    assert "identical code, not measured: adam (2), empty (1)\n" in shown
+    assert "adam[n=1]" not in shown
+
+
 @pytest.mark.parametrize("width", [60, 80, 100])
 def test_a_narrow_terminal_cuts_no_line(width):
     """Columns go where there is no room, cells fold."""

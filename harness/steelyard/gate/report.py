@@ -18,6 +18,7 @@ from steelyard.gate import annotations as annotating
 from steelyard.gate import document, junit, summary, words
 from steelyard.gate.outcome import Finding, Outcome
 from steelyard.report import tables
+from steelyard.verdict import Verdict
 
 FORMATS: Final = ("table", "markdown", "json", "junit")
 
@@ -35,11 +36,13 @@ NARROW: Final = 100
 
 def page(outcome: Outcome, width: int = tables.PAGE) -> Iterator[RenderableType]:
     """Yield what a terminal shows: the rows, what explains the bad ones, the ending."""
-    if outcome.findings:
-        yield Padding(
-            _table(words.in_order(outcome), width), tables.ABOVE, expand=False
-        )
-    for one in words.in_order(outcome):
+    every = words.in_order(outcome)
+    rows = [one for one in every if words.kind(one) != Verdict.IDENTICAL_CODE]
+    if rows:
+        yield Padding(_table(rows, width), tables.ABOVE, expand=False)
+    if len(rows) < len(every):
+        yield Text(f"\nidentical code, not measured: {words.names(every)}")
+    for one in every:
         if one.changes and words.kind(one) not in words.QUIET:
             yield Text("\n" + "\n".join(words.explained(one)))
     if outcome.static:
@@ -62,7 +65,7 @@ def _table(findings: list[Finding], width: int) -> Table:
     for name in ("case", "mode", "verdict"):
         table.add_column(name)
     table.add_column("change", justify="right", no_wrap=True)
-    wide = width >= NARROW
+    wide = width >= NARROW and any(one.judgement for one in findings)
     for name in ("95 %", "blocks", "found from") if wide else ():
         table.add_column(name, justify="right", no_wrap=True)
     table.add_column("note")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from collections.abc import Sequence
 from typing import Final
 
 from steelyard import units
@@ -70,6 +71,16 @@ def counts(outcome: Outcome) -> dict[str, int]:
     """Return how many findings come to what, what wants attention first."""
     found = Counter(map(kind, outcome.findings))
     return {name: found[name] for name in ORDER if found[name]}
+
+
+def names(findings: Sequence[Finding]) -> str:
+    """Return how many cases of each benchmark have identical code."""
+    found = Counter(
+        one.case.partition("[")[0]
+        for one in findings
+        if kind(one) == Verdict.IDENTICAL_CODE
+    )
+    return ", ".join(f"{name} ({count})" for name, count in found.items())
 
 
 def ending(outcome: Outcome) -> str:
