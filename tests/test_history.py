@@ -1,17 +1,21 @@
 """`steelyard history`: a case over the stored runs."""
 
+import itertools
 import random
 import xml.etree.ElementTree as ET
 from dataclasses import replace
 
+import asv_commits
 import pytest
 import trials
 from click.testing import CliRunner
+from hypothesis import given
+from hypothesis import strategies as st
 
-from steelyard import cli
+from steelyard import branches, cli
 from steelyard.errors import SteelyardError
-from steelyard.history import history
-from steelyard.report import chart
+from steelyard.history import along, chosen, histories, stepped, stored
+from steelyard.report import chart, drawing
 from steelyard.store import Store
 
 CASE = "copy[n=1024,impl=numpy]"
@@ -24,14 +28,22 @@ def store(tmp_path):
         yield opened
 
 
-def add(store, index, time, *, machine=None, tags=(), case=CASE, **changes):
+def history(store, case, mode=None, tag=None):
+    """Return one case's history."""
+    return chosen(histories(stored(store, case, tag)), mode)
+
+
+def add(
+    store, index, time, *, machine=None, tags=(), case=CASE, dirty=False, **changes
+):
     """Store a run of one trial that took about ``time`` nanoseconds."""
     run = trials.run(
         uid=f"{index:032x}",
         started=f"2026-01-01T{index // 60:02}:{index % 60:02}:00+00:00",
-        commit=f"{index:040x}",
+        commit=f"{index:02x}" * 20,
         state="finished",
         tags=tags,
+        dirty=dirty,
     )
     if machine:
         identity = {**run.machine["identity"], "id": machine}
@@ -40,23 +52,23 @@ def add(store, index, time, *, machine=None, tags=(), case=CASE, **changes):
     store.add(run.uid, trials.trial(case, [round(time)] * 20, **changes))
 
 
-def planted(store, count=24, at=12, change=1.1):
+def planted(store, count=24, at=12, change=1.1, case=CASE):
     """Store runs whose times step at one of them."""
     draw = random.Random(0)
     for index in range(count):
         level = 1e5 * (change if index >= at else 1)
-        add(store, index, level * (1 + draw.gauss(0, 0.005)))
+        add(store, index, level * (1 + draw.gauss(0, 0.005)), case=case)
 
 
 def test_a_planted_regression_is_told_with_its_commits(store):
     """The one before it, and the first that has it."""
     planted(store)
-    found = history(store, CASE, None, None)
+    found = history(store, CASE)
     (step,) = found.steps
     assert step.at == 12
     line = chart.said(found, step)
     assert line.startswith(f"{step.change:.1%} slower")
-    assert "between 0000000000 and 0000000000" in line
+    assert "between 0b0b0b0b0b and 0c0c0c0c0c" in line
 
 
 def test_runs_of_another_machine_or_method_are_left_out(store):
@@ -65,7 +77,7 @@ def test_runs_of_another_machine_or_method_are_left_out(store):
     add(store, 30, 5e5, machine="ba9876543210")
     add(store, 31, 5e5, hashes={"method": "0"})
     add(store, 32, 1.1e5)
-    found = history(store, CASE, None, None)
+    found = history(store, CASE)
     assert (len(found.points), found.left_out) == (25, 2)
     assert len(found.steps) == 1
 
@@ -74,7 +86,7 @@ def test_only_runs_of_a_tag_are_looked_at(store):
     """Such as those of one branch."""
     planted(store)
     add(store, 40, 1e5, tags=("main",))
-    assert len(history(store, CASE, None, "main").points) == 1
+    assert len(history(store, CASE, tag="main").points) == 1
 
 
 @pytest.mark.parametrize(
@@ -92,25 +104,142 @@ def test_what_there_is_not_is_one_sentence(store, case, mode, tag, said):
         history(store, case, mode, tag)
 
 
+def test_runs_of_gates_and_selftests_are_no_history_unless_asked_for(store):
+    """Some of them weigh code that was made slower on purpose."""
+    add(store, 0, 1e5)
+    add(store, 1, 2e5, tags=("gate/head",))
+    add(store, 2, 2e5, tags=("selftest",))
+    assert len(history(store, CASE).points) == 1
+    assert history(store, CASE, tag="gate/head").points[0].estimate.value == 2e5
+
+
+def test_runs_in_which_it_failed_are_said(store):
+    """They are no points, and no times of 0 are either."""
+    add(store, 0, 1e5)
+    add(store, 1, 1e5, error="it crashed")
+    add(store, 2, 0)
+    found = history(store, CASE)
+    assert (len(found.points), found.failed, found.left_out) == (1, 2, 0)
+    assert "failed in 2 runs" in list(chart.lines(found, 80))
+
+
+def test_a_case_that_always_failed_has_no_history(store):
+    """It is an error, never an empty picture."""
+    add(store, 0, 1e5, error="it crashed")
+    with pytest.raises(SteelyardError, match="failed in all 1 runs"):
+        history(store, CASE)
+
+
+def test_runs_stand_in_the_order_of_their_commits_on_a_branch(store):
+    """An old commit that is measured again is no news; unknown and dirty ones are out."""
+    commits = [f"{index:02x}" * 20 for index in (3, 1, 2)]
+    for index in (1, 2, 3, 9):
+        add(store, index, 1e5 + index)
+    runs = store.runs()
+    assert [run.commit for run in along(runs, commits)] == commits
+    add(store, 20, 1e5, dirty=True)
+    dirty = [*commits, f"{20:02x}" * 20]
+    assert len(stored(store, CASE, commits=dirty)) == 3
+    with pytest.raises(SteelyardError, match="unchanged commit of that branch"):
+        stored(store, CASE, commits=["0" * 40])
+
+
+def test_a_branch_is_read_from_git(store, tmp_path, monkeypatch):
+    """Its commits, not those of another; no branch and no repository are sentences."""
+    made = [asv_commits.git(tmp_path, "init", "--quiet", "--initial-branch=main")]
+    for index, branch in enumerate(("main", "main", "other")):
+        asv_commits.git(tmp_path, "checkout", "--quiet", "-B", branch)
+        asv_commits.git(tmp_path, "commit", "--allow-empty", "-q", f"-m{index}")
+        made.append(asv_commits.git(tmp_path, "rev-parse", "HEAD"))
+    assert branches.commits("main", tmp_path) == made[1:3]
+    assert branches.commits("other", tmp_path) == made[1:]
+    with pytest.raises(SteelyardError, match="--branch lost: git does not know it"):
+        branches.commits("lost", tmp_path)
+    with pytest.raises(SteelyardError, match="--branch --all: git does not know"):
+        branches.commits("--all", tmp_path)
+    monkeypatch.setenv("PATH", "")
+    with pytest.raises(SteelyardError, match="does not list its commits"):
+        branches.commits("main", tmp_path)
+
+
+def test_without_a_case_the_latest_steps_are_listed_the_slowest_first(
+    store, golden, monkeypatch
+):
+    """What did not step, or has too few runs, is counted."""
+    monkeypatch.setenv("COLUMNS", "80")
+    planted(store, case="scale[n=10]", change=0.9)
+    for index in range(24):
+        level = 1.3 if index >= 15 else 1.0
+        store.add(f"{index:032x}", trials.trial(CASE, [round(1e5 * level)] * 9))
+        store.add(f"{index:032x}", trials.trial("empty", [1000] * 9))
+    store.add(f"{23:032x}", trials.trial("new", [1000] * 9))
+    found = histories(stored(store))
+    assert [one.case for one in stepped(found)] == [CASE, "scale[n=10]"]
+    done = CliRunner().invoke(cli.main, ["history", "--store", store.name])
+    assert done.exit_code == 0, done.output
+    assert all(len(line) <= 80 for line in done.output.splitlines())
+    golden(done.output, "history_overview")
+
+
 def test_one_run_and_equal_times_can_be_drawn(store):
     """Nothing is divided by their range."""
     add(store, 0, 1e5)
-    found = history(store, CASE, None, None)
-    assert "no step" in list(chart.lines(found, 80))[-1]
-    assert chart.svg(found).startswith("<svg")
+    found = history(store, CASE)
+    assert "too few to tell" in list(chart.lines(found, 80))[-1]
+    ET.fromstring(drawing.svg(found))
+    for index in range(1, 9):
+        add(store, index, 1e5)
+    assert "no step" in list(chart.lines(history(store, CASE), 80))[-1]
 
 
-def test_the_svg_is_one_and_has_every_run(store):
+def test_the_svg_has_every_run_and_names_every_step(store):
     """Whatever characters a case has in its id."""
     planted(store)
     add(store, 50, 1e5, case="x[s=<&>]")
-    drawn = ET.fromstring(chart.svg(history(store, CASE, None, None)))
+    drawn = ET.fromstring(drawing.svg(history(store, CASE)))
     assert len(drawn.findall(".//{*}circle")) == 24
-    ET.fromstring(chart.svg(history(store, "x[s=<&>]", None, None)))
+    assert "0c0c0c0c0c 10.0% slower" in texts(drawn)
+    ET.fromstring(drawing.svg(history(store, "x[s=<&>]")))
 
 
-def test_the_command_draws_and_writes(store, tmp_path, golden):
+def texts(drawn):
+    """Return what stands in a picture, by what it says."""
+    return {one.text: one for one in drawn.findall(".//{*}text")}
+
+
+def test_labels_of_steps_stay_in_the_picture_and_apart(store):
+    """However near the edges and one another the steps are."""
+    for index in range(58):
+        add(store, index, 1e5 * 2 ** (min(index, 56) // 7 % 2))
+    found = history(store, CASE)
+    drawn = ET.fromstring(drawing.svg(found))
+    _, _, wide, high = map(float, drawn.get("viewBox").split())
+    places = [
+        (float(one.get("y")), float(one.get("x")), drawing.LETTER * len(text) / 2)
+        for text, one in texts(drawn).items()
+        if text.endswith(("slower", "faster"))
+    ]
+    assert len(places) == len(found.steps) >= 7
+    for y, x, half in places:
+        assert half <= x <= wide - half
+        assert 0 < y < high
+    places.sort()
+    for (y, x, half), (below, right, other) in itertools.pairwise(places):
+        assert y != below or x + half <= right - other
+
+
+@given(st.floats(1e-3, 1e12), st.floats(1e-6, 1e3))
+def test_times_on_the_axis_are_round_few_and_within(low, share):
+    """Steps of 1, 2 or 5 times a power of ten."""
+    high = low * (1 + share)
+    found = drawing.ticks(low, high)
+    assert 1 <= len(found) <= 2 * drawing.TICKS
+    assert all(low * (1 - 1e-9) <= tick <= high * (1 + 1e-9) for tick in found)
+
+
+def test_the_command_draws_and_writes(store, tmp_path, golden, monkeypatch):
     """As text, and to a file where one is named."""
+    monkeypatch.setenv("COLUMNS", "80")
     planted(store)
     file = tmp_path / "history.svg"
     done = CliRunner().invoke(
@@ -124,8 +253,10 @@ def test_the_command_draws_and_writes(store, tmp_path, golden):
 def test_a_picture_that_cannot_be_written_is_an_error(store, tmp_path):
     """It names the file."""
     add(store, 0, 1e5)
-    done = CliRunner().invoke(
-        cli.main,
-        ["history", CASE, "--store", store.name, "--svg", str(tmp_path / "no/x.svg")],
-    )
-    assert done.exit_code != 0
+    picture = ["--svg", str(tmp_path / "no/x.svg")]
+    for words, said in (([CASE], "no/x.svg"), ([], "name it")):
+        done = CliRunner().invoke(
+            cli.main, ["history", *words, "--store", store.name, *picture]
+        )
+        assert done.exit_code == 4
+        assert said in done.output

@@ -1,79 +1,121 @@
-"""A case's history as a picture: in the terminal, and as SVG."""
+"""Histories as text: one case drawn, or the latest step of each."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import textwrap
+from collections.abc import Iterator, Sequence
 from itertools import pairwise
+from statistics import median
 from typing import Final
-from xml.sax.saxutils import escape
 
 from steelyard import units
-from steelyard.change_points import Step
-from steelyard.history import History, Point
-from steelyard.machine import UNKNOWN
+from steelyard.change_points import FEWEST, Step
+from steelyard.history import History, Point, stepped
 
 HEIGHT: Final = 12
-"""Lines of a picture in the terminal."""
+"""Lines of a picture."""
 
-WIDE: Final = 960
-HIGH: Final = 360
-EDGE: Final = 72
-"""Pixels of the SVG and of the frame around its points."""
+MARGIN: Final = 12
+"""Columns before a picture, for times."""
 
-SVG: Final = (
-    f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDE} {HIGH}" '
-    'font-family="sans-serif" font-size="12">'
-)
+WIDE: Final = 68
+"""Columns that a picture of few points is drawn wide to; of many it has one each."""
+
+WIDEST: Final = 6
+"""Columns of a point at most."""
+
 POINT: Final = "•"
 LEVEL: Final = "─"
+STEP: Final = "▲"
 
 
 def lines(history: History, width: int) -> Iterator[str]:
-    """Yield the history as text: what it is, the picture, its steps."""
+    """Yield one history: what it is, the picture, its steps."""
     points = history.points
-    yield f"{history.case}  {history.mode}  {_count(len(points), 'run')}"
+    told = [history.case, history.mode, count(len(points), "run")]
+    yield "  ".join(filter(None, told))
     if history.left_out:
-        yield f"left out: {_count(history.left_out, 'run')} of another machine, method or clock"
-    yield from _picture(history, max(width - 12, 10))
+        yield f"left out: {count(history.left_out, 'run')} of another machine, method or clock"
+    if history.failed:
+        yield f"failed in {count(history.failed, 'run')}"
+    yield from _picture(history, max(width - MARGIN, 24))
     for step in history.steps:
-        yield said(history, step)
+        yield from _wrapped(said(history, step), width)
     if not history.steps:
-        yield "no step that the noise of these runs could not be"
+        yield _no_step(history)
+
+
+def overview(found: Sequence[History], width: int) -> Iterator[str]:
+    """Yield the latest step of each case that has one, the slowest first."""
+    steps = stepped(found)
+    few = sum(len(one.points) < 2 * FEWEST for one in found)
+    yield f"{len(steps)} of {count(len(found), 'row')} stepped" + (
+        f"; fewer than {2 * FEWEST} runs, too few to tell: {few}" if few else ""
+    )
+    for one in steps:
+        step = one.steps[-1]
+        yield ""
+        yield from _wrapped(f"{share(step)}  {one.case}  {one.mode}".rstrip(), width)
+        yield from _wrapped(f"  {_change(step)} {_when(one, step)}", width)
+    if steps:
+        yield ""
+        yield "`steelyard history CASE` draws one."
 
 
 def said(history: History, step: Step) -> str:
-    """Say one step in a line: when, between which commits, by how much."""
-    last, first = history.points[step.at - 1].run, history.points[step.at].run
-    word = "slower" if step.change > 0 else "faster"
+    """Say one step in a sentence: by how much, between which commits, when."""
     return (
-        f"{abs(step.change):.1%} {word} (± {2 * step.noise:.1%}) from "
-        f"{units.duration(step.before)} to {units.duration(step.after)} between "
-        f"{named(last.commit, last.short)} and {named(first.commit, first.short)}, "
-        f"{first.started[:16].replace('T', ' ')}"
+        f"{share(step)} (± {2 * step.noise:.1%}) {_change(step)} {_when(history, step)}"
     )
 
 
-def named(commit: str, run: str) -> str:
-    """Name a run by its commit, where it has one."""
-    return f"run {run}" if commit == UNKNOWN else commit[:10]
+def share(step: Step) -> str:
+    """Say by how much a step changed the time."""
+    return f"{abs(step.change):.1%} {'slower' if step.change > 0 else 'faster'}"
 
 
-def _count(number: int, what: str) -> str:
+def count(number: int, what: str) -> str:
+    """Write a number of things."""
     return f"{number} {what}" if number == 1 else f"{number} {what}s"
 
 
-def _levels(history: History) -> list[tuple[int, int, float]]:
+def day(point: Point) -> str:
+    """Write when a run was, to the minute."""
+    return point.started[:16].replace("T", " ")
+
+
+def levels(history: History) -> list[tuple[int, int, float]]:
     """Return where each level begins and ends, and its time."""
     values = [point.estimate.value for point in history.points]
     cuts = [0, *(step.at for step in history.steps), len(values)]
-    return [
-        (a, b, sorted(values[a:b])[(b - a) // 2]) for a, b in pairwise(cuts) if b > a
-    ]
+    return [(a, b, median(values[a:b])) for a, b in pairwise(cuts)]
+
+
+def _change(step: Step) -> str:
+    return f"from {units.duration(step.before)} to {units.duration(step.after)}"
+
+
+def _when(history: History, step: Step) -> str:
+    last, first = history.points[step.at - 1], history.points[step.at]
+    since = count(len(history.points) - step.at, "run")
+    return f"between {last.name} and {first.name}, {day(first)}, {since} ago"
+
+
+def _no_step(history: History) -> str:
+    if len(history.points) < 2 * FEWEST:
+        return f"fewer than {2 * FEWEST} runs: too few to tell a step from noise"
+    return "no step that the noise of these runs could not be"
+
+
+def _wrapped(text: str, width: int) -> list[str]:
+    indent = " " * (len(text) - len(text.lstrip()) + 2)
+    return textwrap.wrap(text, width, subsequent_indent=indent, break_on_hyphens=False)
 
 
 def _picture(history: History, width: int) -> Iterator[str]:
-    """Draw the latest ``width`` points, a column each, over their levels."""
-    shown = history.points[-width:]
+    """Draw the latest points over their levels, with the first and last below."""
+    each = max(1, min(WIDEST, min(width, WIDE) // len(history.points)))
+    shown = history.points[-(width // each) :]
     skipped = len(history.points) - len(shown)
     values = [point.estimate.value for point in shown]
     low, high = min(values), max(values)
@@ -82,63 +124,29 @@ def _picture(history: History, width: int) -> Iterator[str]:
     def row(value: float) -> int:
         return round((high - min(max(value, low), high)) / scale * (HEIGHT - 1))
 
-    grid = [[" "] * len(shown) for _ in range(HEIGHT)]
-    for first, stop, level in _levels(history):
-        for column in range(max(first - skipped, 0), stop - skipped):
+    grid = [[" "] * (each * len(shown)) for _ in range(HEIGHT)]
+    for first, stop, level in levels(history):
+        for column in range(max(first - skipped, 0) * each, (stop - skipped) * each):
             grid[row(level)][column] = LEVEL
-    for column, value in enumerate(values):
-        grid[row(value)][column] = POINT
+    for place, value in enumerate(values):
+        grid[row(value)][place * each + each // 2] = POINT
+    labelled = {0, HEIGHT // 2, HEIGHT - 1}
     for place, marks in enumerate(grid):
         value = high - place * scale / (HEIGHT - 1)
-        label = units.duration(value) if place in {0, HEIGHT - 1} else ""
-        yield f"{label:>10} {''.join(marks).rstrip()}".rstrip()
+        label = units.duration(value) if place in labelled else ""
+        yield f"{label:>{MARGIN - 2}} {''.join(marks).rstrip()}".rstrip()
+    yield from _axis(history, shown, skipped, each)
 
 
-def svg(history: History) -> str:
-    """Return the history as an SVG file; each point tells its run when pointed at."""
-    points = history.points
-    low = min(p.estimate.low for p in points)
-    high = max(p.estimate.high for p in points)
-    scale = (high - low) or 1.0
-
-    def x(place: float) -> float:
-        return EDGE + (WIDE - 2 * EDGE) * (place + 0.5) / len(points)
-
-    def y(value: float) -> float:
-        return EDGE / 2 + (HIGH - EDGE) * (high - value) / scale
-
-    parts = [
-        SVG,
-        f"<title>{escape(history.case)} {escape(history.mode)}</title>",
-        f'<text x="{EDGE}" y="16">{escape(history.case)} {escape(history.mode)}</text>',
-    ]
-    parts += [
-        f'<text x="{EDGE - 6}" y="{y(value) + 4:.1f}" text-anchor="end">'
-        f"{units.duration(value)}</text>"
-        for value in (low, high)
-    ]
-    parts += [_mark(point, x(place), y) for place, point in enumerate(points)]
-    for first, stop, level in _levels(history):
-        parts.append(
-            f'<path d="M{x(first - 0.5):.1f} {y(level):.1f}H{x(stop - 0.5):.1f}" '
-            'stroke="#c33" stroke-width="2"/>'
-        )
+def _axis(
+    history: History, shown: Sequence[Point], skipped: int, each: int
+) -> Iterator[str]:
+    """Yield where steps are, and what the first and the last run are."""
+    marks = [" "] * (each * len(shown))
     for step in history.steps:
-        parts.append(
-            f'<text x="{x(step.at):.1f}" y="{HIGH - 8}" text-anchor="middle">'
-            f"{named(points[step.at].run.commit, points[step.at].run.short)} "
-            f"{step.change:+.1%}</text>"
-        )
-    return "\n".join([*parts, "</svg>\n"])
-
-
-def _mark(point: Point, x: float, y: Callable[[float], float]) -> str:
-    estimate, run = point.estimate, point.run
-    title = f"{named(run.commit, run.short)} {run.started[:16]} " + units.duration(
-        estimate.value
-    )
-    return (
-        f'<g stroke="#36c"><title>{escape(title)}</title>'
-        f'<path d="M{x:.1f} {y(estimate.low):.1f}V{y(estimate.high):.1f}"/>'
-        f'<circle cx="{x:.1f}" cy="{y(estimate.value):.1f}" r="3" fill="#36c"/></g>'
-    )
+        if step.at >= skipped:
+            marks[(step.at - skipped) * each + each // 2] = STEP
+    if history.steps:
+        yield (" " * (MARGIN - 1) + "".join(marks)).rstrip()
+    ends = [f"{point.name}, {day(point)[:10]}" for point in (shown[0], shown[-1])]
+    yield " " * (MARGIN - 1) + " to ".join(dict.fromkeys(ends))

@@ -1,0 +1,182 @@
+"""A case's history as SVG: every run with its interval, levels, and steps by name."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Final
+from xml.sax.saxutils import escape
+
+from steelyard import units
+from steelyard.history import History, Point
+from steelyard.report.chart import count, day, levels, share
+
+WIDE: Final = 960
+"""Pixels of the picture, as are the others."""
+
+PLOT: Final = 280
+"""Height of what is drawn into."""
+
+LEFT: Final = 90
+RIGHT: Final = 24
+TITLE: Final = 24
+LINE: Final = 18
+"""Height of a line of labels."""
+
+LETTER: Final = 7.0
+"""Width of a letter at most, on average: labels must not run into each other."""
+
+TICKS: Final = 5
+"""Times on the axis, about."""
+
+AIR: Final = 0.06
+"""Share of the range that is left free above and below."""
+
+SLOWER: Final = "#b3261e"
+FASTER: Final = "#1b7a3d"
+POINTS: Final = "#3366aa"
+LEVELS: Final = "#222222"
+GRID: Final = "#dddddd"
+
+
+@dataclass(frozen=True, slots=True)
+class _Frame:
+    """Where a point of a history lies in the picture."""
+
+    runs: int
+    low: float
+    high: float
+    top: float
+
+    def x(self, place: float) -> float:
+        return LEFT + (WIDE - LEFT - RIGHT) * (place + 0.5) / self.runs
+
+    def y(self, value: float) -> float:
+        inside = min(max(value, self.low), self.high)
+        return self.top + PLOT * (self.high - inside) / (self.high - self.low)
+
+
+@dataclass(frozen=True, slots=True)
+class _Label:
+    """A step's name, in one of the lines above the plot."""
+
+    at: float
+    """Where the step is; its name may have to stand aside."""
+    x: float
+    line: int
+    text: str
+    colour: str
+
+
+def svg(history: History) -> str:
+    """Return the history as an SVG file; each point tells its run when pointed at."""
+    labels = _labels(history)
+    above = 1 + max((label.line for label in labels), default=-1)
+    frame = _frame(history, TITLE + LINE * above + 10)
+    high = frame.top + PLOT + 2 * LINE
+    head = (
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDE} {high:g}" '
+        'font-family="sans-serif" font-size="12">'
+    )
+    parts = [
+        head,
+        f"<title>{_title(history)}</title>",
+        f'<rect width="{WIDE}" height="{high:g}" fill="white"/>',
+        f'<text x="{LEFT}" y="16" font-size="14">{_title(history)}</text>',
+        *_axes(history, frame),
+        *_levels(history, frame),
+        *(_mark(p, frame.x(at), frame.y) for at, p in enumerate(history.points)),
+        *(_label(label, frame) for label in labels),
+    ]
+    return "\n".join([*parts, "</svg>\n"])
+
+
+def _title(history: History) -> str:
+    told = [history.case, history.mode, count(len(history.points), "run")]
+    return escape("  ".join(filter(None, told)))
+
+
+def _frame(history: History, top: float) -> _Frame:
+    """Return the frame of all points; an interval may leave it, far out as some are."""
+    values = [point.estimate.value for point in history.points]
+    low, high = min(values), max(values)
+    air = AIR * (high - low) or AIR * high
+    lowest = min(p.estimate.low for p in history.points)
+    highest = max(p.estimate.high for p in history.points)
+    reach = high - low or air
+    low, high = max(lowest, low - reach), min(highest, high + reach)
+    return _Frame(len(values), low - air, high + air, top)
+
+
+def _axes(history: History, frame: _Frame) -> Iterator[str]:
+    """Yield lines at round times, and the first and the last run below."""
+    for value in ticks(frame.low, frame.high):
+        y = frame.y(value)
+        yield f'<path d="M{LEFT} {y:.1f}H{WIDE - RIGHT}" stroke="{GRID}"/>'
+        yield (
+            f'<text x="{LEFT - 8}" y="{y + 4:.1f}" text-anchor="end">'
+            f"{units.duration(value)}</text>"
+        )
+    ends = [(history.points[0], LEFT, "start")]
+    if len(history.points) > 1:
+        ends.append((history.points[-1], WIDE - RIGHT, "end"))
+    for point, x, anchor in ends:
+        yield (
+            f'<text x="{x}" y="{frame.top + PLOT + LINE:.1f}" text-anchor="{anchor}">'
+            f"{escape(point.name)}, {day(point)}</text>"
+        )
+
+
+def ticks(low: float, high: float) -> list[float]:
+    """Return about `TICKS` round values between two."""
+    rough = (high - low) / TICKS
+    power = 10.0 ** math.floor(math.log10(rough))
+    size = next(n * power for n in (1, 2, 5, 10) if n * power >= rough)
+    first = math.ceil(low / size)
+    return [size * n for n in range(first, math.floor(high / size) + 1)]
+
+
+def _levels(history: History, frame: _Frame) -> Iterator[str]:
+    for first, stop, level in levels(history):
+        yield (
+            f'<path d="M{frame.x(first - 0.5):.1f} {frame.y(level):.1f}'
+            f'H{frame.x(stop - 0.5):.1f}" stroke="{LEVELS}" stroke-width="2"/>'
+        )
+
+
+def _labels(history: History) -> list[_Label]:
+    """Name each step above its place, in the first line that has room for it."""
+    ends: list[float] = []
+    found = []
+    for step in history.steps:
+        text = f"{history.points[step.at].name} {share(step)}"
+        half = LETTER * len(text) / 2
+        at = LEFT + (WIDE - LEFT - RIGHT) * step.at / len(history.points)
+        x = min(max(at, half), WIDE - half)
+        line = next((n for n, end in enumerate(ends) if end < x - half), len(ends))
+        ends[line : line + 1] = [x + half]
+        colour = SLOWER if step.change > 0 else FASTER
+        found.append(_Label(at, x, line, text, colour))
+    return found
+
+
+def _label(label: _Label, frame: _Frame) -> str:
+    y = TITLE + LINE * (label.line + 0.8)
+    bottom = frame.top + PLOT
+    return (
+        f'<g><text x="{label.x:.1f}" y="{y:.1f}" text-anchor="middle" '
+        f'fill="{label.colour}">{escape(label.text)}</text>'
+        f'<path d="M{label.at:.1f} {y + 4:.1f}V{bottom:.1f}" stroke="{label.colour}" '
+        'stroke-dasharray="3 3" opacity="0.6"/></g>'
+    )
+
+
+def _mark(point: Point, x: float, y: Callable[[float], float]) -> str:
+    estimate = point.estimate
+    told = f"{point.name}, {day(point)}, {units.duration(estimate.value)}"
+    return (
+        f'<g stroke="{POINTS}"><title>{escape(told)}</title>'
+        f'<path d="M{x:.1f} {y(estimate.low):.1f}V{y(estimate.high):.1f}"/>'
+        f'<circle cx="{x:.1f}" cy="{y(estimate.value):.1f}" r="3" fill="{POINTS}"/></g>'
+    )

@@ -1,0 +1,154 @@
+"""A repository of ten commits, one of which makes one of two kernels slower.
+
+Both kernels copy an array and then do work of known length. The suite and asv's
+configuration are beside them; asv's environments find this checkout's steelyard.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import site
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).parent.parent
+
+COUNT = 10
+PLANTED = 6
+"""The first slower one of ten."""
+
+STEPS = 60_000
+"""Dependent multiply-adds, four cycles each: about 60 us."""
+
+KERNELS = """
+import numpy as np
+from steelyard_device import cpu
+
+RESULT = np.zeros(1, np.float32)
+STEADY = cpu.delay({steady}, RESULT)
+PLANTED = cpu.delay({planted}, RESULT)
+
+
+def steady(x, y):
+    np.copyto(y, x)
+    STEADY.launch()
+
+
+def planted(x, y):
+    np.copyto(y, x)
+    PLANTED.launch()
+"""
+
+SUITE = """
+import weighed
+from steelyard import benchmark
+
+
+@benchmark(which=["steady", "planted"])
+def work(b, which):
+    x = b.input(64)
+    y = b.output(64)
+    b.check(lambda x: x, x)
+    b.mode("kernel/warm")
+    return b.launch(getattr(weighed, which), x, y)
+"""
+
+ADAPTER = """
+from steelyard import asv
+globals().update(asv.families(__file__, rounds={rounds}))
+"""
+
+INSTALL = """
+import shutil, sys, sysconfig
+from pathlib import Path
+here = Path(sysconfig.get_path("purelib"))
+shutil.copy(Path(sys.argv[1]) / "src" / "weighed.py", here)
+(here / "steelyard.pth").write_text({paths!r})
+"""
+
+
+def make(folder: Path, change: float, count: int = COUNT, rounds: int = 8) -> list[str]:
+    """Make the repository; return its commits, the slower ones from `PLANTED` on."""
+    (folder / "suites").mkdir(parents=True)
+    (
+        folder / "src"
+    ).mkdir()  # asv puts the folder of the suites' folder first on the path
+    paths = [ROOT / "harness", ROOT / "kernels", *site.getsitepackages()]
+    files = {
+        "suites/__init__.py": "",
+        "suites/work.py": SUITE,
+        "suites/asv_suite.py": ADAPTER.format(rounds=rounds),
+        "install.py": INSTALL.format(paths="\n".join(map(str, paths))),
+        "asv.conf.json": json.dumps(configuration()),
+        ".gitignore": ".asv/\n.steelyard/\n__pycache__/\n",
+    }
+    for name, text in files.items():
+        (folder / name).write_text(text)
+    git(folder, "init", "--quiet", "--initial-branch=main")
+    return [
+        commit(folder, index, change if index >= PLANTED else 0.0)
+        for index in range(count)
+    ]
+
+
+def configuration() -> dict[str, object]:
+    """Return an ``asv.conf.json`` whose environments install with `INSTALL`."""
+    return {
+        "version": 1,
+        "project": "planted",
+        "repo": ".",
+        "branches": ["main"],
+        "benchmark_dir": "suites",
+        "environment_type": "virtualenv",
+        "build_command": [],
+        "install_command": ["python {conf_dir}/install.py {build_dir}"],
+        "uninstall_command": [],
+        "env_dir": ".asv/env",
+        "results_dir": ".asv/results",
+        "html_dir": ".asv/html",
+    }
+
+
+def commit(folder: Path, index: int, change: float) -> str:
+    """Commit both kernels, the second longer by ``change``."""
+    text = KERNELS.format(steady=STEPS, planted=round(STEPS * (1 + change)))
+    (folder / "src" / "weighed.py").write_text(f"# {index}\n{text}")
+    git(folder, "add", ".")
+    day = f"2026-01-{index + 1:02}T00:00:00+00:00"
+    dates = {"GIT_AUTHOR_DATE": day, "GIT_COMMITTER_DATE": day}
+    git(folder, "commit", "--quiet", f"--message=commit {index}", **dates)
+    return git(folder, "rev-parse", "HEAD")
+
+
+def git(folder: Path, *arguments: str, **environment: str) -> str:
+    """Run git there as nobody in particular; return what it printed."""
+    who = ["-c", "user.name=nobody", "-c", "user.email=nobody@example.org"]
+    return subprocess.run(
+        ["git", *who, *arguments],
+        cwd=folder,
+        env={**os.environ, **environment},
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout.strip()
+
+
+def asv(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run asv with a home, and a machine's lock, of its own."""
+    return run(folder, sys.executable, "-m", "asv", *arguments)
+
+
+def run(folder: Path, *command: str) -> subprocess.CompletedProcess[str]:
+    """Run a command in the repository, as `asv` does."""
+    home = folder.parent
+    own = {"HOME": str(home), "STEELYARD_LOCK": str(home / "lock")}
+    return subprocess.run(
+        command,
+        cwd=folder,
+        env={**os.environ, **own},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
