@@ -21,7 +21,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Final
+from typing import Final, NamedTuple
 
 from steelyard_kernels.errors import KernelError
 
@@ -183,38 +183,47 @@ def _lock(lines: list[tuple[int, str]]) -> Lock:
 
 def _entry(lines: list[tuple[int, str]]) -> Entry:
     number, title = lines[0]
-    found = {}
-    for place, line in lines[1:]:
-        word, _, rest = line.strip().partition(" ")
-        if word not in _LINES or word in found or not line.startswith("  "):
-            raise _Bad(place, f"{line.strip()[:40]!r} is not known here")
-        found[word] = (place, rest)
+    found = _fields(lines[1:])
     missing = [word for word in _LINES if word not in found]
     if missing:
         raise _Bad(number, f"{title} lacks its {missing[0]}")
     matched = _TITLE.fullmatch(title)
     assert matched
     for word in _HASHES:
-        place, digits = found[word]
-        if not _HASH.fullmatch(digits):
-            raise _Bad(place, f"{digits[:40]!r} is no hash of {word}")
+        if not _HASH.fullmatch(found[word].rest):
+            hint = f"{found[word].rest[:40]!r} is no hash of {word}"
+            raise _Bad(found[word].line, hint)
     numbers: dict[str, int] = {}
     for word, names in NUMBERS.items():
-        numbers |= _counts(*found[word], names)
-    opcodes = _counts(*found["opcodes"])
-    text, code, schedule = (found[word][1] for word in (*_HASHES, "schedule"))
+        numbers |= _counts(found[word], names)
+    opcodes = _counts(found["opcodes"])
+    text, code, schedule = (found[word].rest for word in (*_HASHES, "schedule"))
     return Entry(matched[1], matched[2], text, code, schedule, numbers, opcodes)
 
 
-def _counts(
-    line: int, words: str, names: tuple[str, ...] | None = None
-) -> dict[str, int]:
+class _Field(NamedTuple):
+    line: int
+    rest: str
+
+
+def _fields(lines: list[tuple[int, str]]) -> dict[str, _Field]:
+    """Read the lines of an entry by their first words, each there once."""
+    found: dict[str, _Field] = {}
+    for number, line in lines:
+        word, _, rest = line.strip().partition(" ")
+        if word not in _LINES or word in found or not line.startswith("  "):
+            raise _Bad(number, f"{line.strip()[:40]!r} is not known here")
+        found[word] = _Field(number, rest)
+    return found
+
+
+def _counts(field: _Field, names: tuple[str, ...] | None = None) -> dict[str, int]:
     """Read ``FFMA 12, LDG 3``; `names` are those that may be there."""
     found: dict[str, int] = {}
-    for word in words.split(", ") if words != _NOTHING else []:
+    for word in field.rest.split(", ") if field.rest != _NOTHING else []:
         matched = _COUNT.fullmatch(word)
         name = matched[1] if matched else ""
         if not matched or name in found or (names is not None and name not in names):
-            raise _Bad(line, f"{word[:40]!r} is no count that belongs there")
+            raise _Bad(field.line, f"{word[:40]!r} is no count that belongs there")
         found[name] = int(matched[2])
     return found
