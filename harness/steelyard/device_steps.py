@@ -11,12 +11,14 @@ from typing import TYPE_CHECKING, Any, Final
 
 from steelyard import device_sampler, sampler
 from steelyard.clocks import DeviceClock, Reading
+from steelyard.config import ALL
 from steelyard.device_sampler import Steps
 from steelyard.device_scale import WINDOWS, DeviceScale
 from steelyard.errors import BenchmarkError, SteelyardError
 from steelyard.ledger import FEWEST
 from steelyard.sampler import LONGEST_WARM_UP
 from steelyard.steps import stopping_of
+from steelyard_device.cuda import activity
 from steelyard_device.errors import DeviceError
 
 if TYPE_CHECKING:
@@ -51,6 +53,10 @@ CHECKING: Final = 20_000_000
 """Nanoseconds after which another clock reads no more: of long kernels a few windows say
 as much."""
 
+COMPARED: Final = 10
+"""Times both where clocks are asked to be compared: a pair of events round a cold launch
+scatters by 0.45 us."""
+
 FLUSHING: Final = 100_000
 """About what leads to a cold window, in nanoseconds."""
 
@@ -81,7 +87,8 @@ def queued(
         extra["l2_flush_bytes"] = gpu.flush.nbytes
     if others and not prepared.facts().get("synchronises"):
         kernels = max(1, extra["kernels"])
-        read, left_out = beside(steps, others, mode, each, kernels)
+        times = COMPARED if settings.clock == ALL else 1
+        read, left_out = beside(steps, others, mode, each, kernels, times=times)
         extra |= {"clocks": read, "clocks_left_out": left_out}
     return extra
 
@@ -182,19 +189,26 @@ def beside(
     mode: Mode,
     each: float,
     kernels: int = 1,
+    *,
+    times: int = 1,
 ) -> tuple[dict[str, Mapping[str, Any]], dict[str, str]]:
     """Have other clocks read the same case of so many ``kernels`` in turn.
+
+    Each takes ``times`` as many windows as a check does, and CUPTI is out of their way:
+    recording or not, what it did to launches stays until it is taken out.
 
     Returns what each read, and the sentences of those that could not.
     """
     read: dict[str, Mapping[str, Any]] = {}
     left_out: dict[str, str] = {}
+    if times > 1:
+        activity.detach()
     for clock in clocks:
         if not clock.serves(mode.cache):
             continue
         launches = 1 if mode.cache == "cold" else clock.launches(each)
-        windows = round(CHECKING / (launches * each + FLUSHING))
-        windows = min(max(windows, FEWEST), CHECKS)
+        windows = round(times * CHECKING / (launches * each + FLUSHING))
+        windows = min(max(windows, FEWEST), times * CHECKS)
         try:
             room = clock.capacity(2 * launches * kernels)
             readings = device_sampler.beside(steps, clock, launches, windows, room)
