@@ -282,6 +282,12 @@ def test_inputs_that_collapse_in_place_are_doubted(scale):
     assert Doubt.COLLAPSED_INPUT not in weighed(body, "kernel/cold", scale).doubts
 
 
+def test_in_place_arguments_pass_through_the_caches_twice(scale):
+    """Restoring them reads their first data, between a launch and the next window."""
+    assert weighed(negate, "kernel/warm", scale).extra["working_set"] == 8000
+    assert weighed(turn, "kernel/warm", scale).extra["working_set"] == 8000
+
+
 def test_allocations_are_counted_on_request(scale):
     """What one more launch allocates and keeps."""
     kept = []

@@ -74,7 +74,7 @@ def weigh(
         "mhz": [machine.clock_mhz()],
         "checked": prepared.checked,
         "launched": prepared.launched,
-        "working_set": prepared.buffers.nbytes,
+        "working_set": _working_set(prepared),
     }
     before = gpu_state.before(gpu) if gpu else {}
     others = Neighbours()
@@ -275,6 +275,17 @@ def _null(prepared: PreparedCase, clock: Clock) -> dict[str, float]:
     nothing = weighed.null()
     windows = [clock.window(nothing, 1, dependent=False) for _ in range(21)]
     return {"null": float(statistics.median(stop - start for start, stop in windows))}
+
+
+def _working_set(prepared: PreparedCase) -> int:
+    """Return the bytes that pass through the caches from one warm window to the next.
+
+    In-place arguments count twice: restoring them reads their first data.
+    """
+    buffers = prepared.buffers
+    updated = prepared.description.handles_of("inout")
+    copies: int = sum(buffers.arrays[handle.name].nbytes for handle in updated)
+    return buffers.nbytes + copies
 
 
 def _collapsed(prepared: PreparedCase) -> bool:
