@@ -4,6 +4,7 @@ import json
 import math
 import re
 import shlex
+from dataclasses import replace
 
 import pytest
 import trials
@@ -329,7 +330,7 @@ def test_a_row_of_a_gpu_says_its_clock_power_and_share_of_the_peak():
     heads, _, line = shown.splitlines()[2:5]
     assert re.search("% peak +MHz +W +energy +°C", heads)
     for cell in ("4.000 us", "50.0", "1980", "510", "2.500 mJ", "45"):
-        assert cell in line
+        assert f" {cell} " in f"{line} "
     assert "°C" not in rendered(tables.page(with_peaks(of_gpu()), 200), 200)
 
 
@@ -350,6 +351,37 @@ def test_faster_than_the_peak_is_doubted():
     )
     assert row.peak.share > 1.03
     assert "above-peak" in row.doubts
+    # By a clock that may be wrong by more than it is beyond, it says nothing.
+    vague = ClockFacts("events", 1, 32.0, (), 0.0, 2000.0, 0.0005)
+    (row,) = with_peaks(
+        of_gpu(facts={"bytes": 8192}, samples=trials.samples([1900] * 9), clock=vague)
+    )
+    assert row.peak.share > 1.03
+    assert "above-peak" not in row.doubts
+
+
+def test_two_kernels_share_no_error_of_a_clocks_offset():
+    """Events read another 0.2 us round another kernel; of the same one it cancels."""
+    ours, theirs = (
+        replace(of_gpu(block=0), case=f"add[impl={impl}]", axes={"impl": impl})
+        for impl in ("ours", "theirs")
+    )
+    made = rows.relative_to(rows.rows([ours, theirs]), "impl=ours")
+    found = {r.axes["impl"]: r.relative for r in made}
+    assert found["theirs"].value == 1
+    assert found["theirs"].high - 1 >= 2 * 150 / 4000
+    assert found["ours"].high - 1 < 0.01
+    assert rows.paired_ratio([theirs], [theirs]) == found["ours"]
+
+
+def test_a_frequency_that_was_missed_is_no_frequency():
+    """A stamp that was not read has 0: neither median nor least is that."""
+    samples = replace(of_gpu().samples, mhz=(0,) * 30 + (1980,) * 10)
+    missed = of_gpu(samples=samples)
+    run = trials.run(machine=trials.FACTS | {"gpu": trials.GPU})
+    (told,) = json_report.report(run, [missed])["trials"]
+    assert (told["mhz"], told["mhz_least"]) == (1980, 1980)
+    assert " 1980 " in rendered(tables.page(with_peaks(missed), 200, ["mhz"]), 200)
 
 
 def test_processor_time_is_that_of_a_launch_and_shown_for_calls():

@@ -140,6 +140,17 @@ def test_calls_are_timed_without_cuptis_hooks(monkeypatch, mode):
     assert trial.ledger == {}
 
 
+def test_a_ledger_reads_the_kernel_without_cupti(monkeypatch):
+    """Its hooks would come back into the calls that are timed beside."""
+    rig = Rig(monkeypatch, negate)
+    asked = []
+    rig.device.clocks = lambda which: asked.append(which) or rig.clocks
+    trial = rig.weigh("latency/warm")
+    assert trial.error is None
+    assert "kernel" in trial.ledger
+    assert asked == ["events"]
+
+
 def test_a_graph_is_of_launches_on_a_gpu(monkeypatch):
     """Of anything else it is refused in a sentence."""
     made = []

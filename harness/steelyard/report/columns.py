@@ -136,7 +136,7 @@ def _processor(row: Row) -> str:
 
 
 def _mhz(row: Row) -> str:
-    found = [mhz for trial in row.trials for mhz in trial.samples.mhz]
+    found = [mhz for trial in row.trials for mhz in trial.samples.mhz if mhz]
     return f"{statistics.median(found):.0f}" if found else text.NOTHING
 
 

@@ -199,7 +199,7 @@ def _readings(trial: Trial) -> dict[str, Any]:
 
 def _device(trial: Trial) -> dict[str, Any]:
     """Return what is known of the GPU that a trial ran on, null for a CPU's."""
-    extra, mhz = trial.extra, trial.samples.mhz
+    extra, mhz = trial.extra, [each for each in trial.samples.mhz if each]
     state = extra.get("gpu", {})
     energy = state.get("energy", {})
     return {
