@@ -1,5 +1,6 @@
 """What every kernel's code takes, kept in a file that is reviewed."""
 
+import errno
 import json
 import re
 from dataclasses import replace
@@ -471,3 +472,19 @@ def test_a_file_that_cannot_be_written_is_one_sentence(nvrtc, desk):
     assert done.exit_code == 4
     assert done.output.startswith("Error: place/kernels.lock cannot be")
     assert steelyard("lock", str(desk)).exit_code == 4
+
+
+def test_a_full_disk_leaves_the_file_that_was_there(nvrtc, desk, monkeypatch):
+    """It is written aside and renamed; what was begun is removed."""
+    (desk / "mine").write_text(GOOD)
+
+    def full(path, *_, **__):
+        path.touch()
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(command.Path, "write_text", full)
+    done = steelyard("lock", "mine")
+    assert done.exit_code == 4
+    assert "mine cannot be written: No space left on device" in done.output
+    assert (desk / "mine").read_text() == GOOD
+    assert sorted(each.name for each in desk.iterdir()) == ["cache", "mine"]

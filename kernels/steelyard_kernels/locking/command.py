@@ -56,7 +56,7 @@ def _check(file: Path) -> int:
 
     content = _content(file)
     if content is None:
-        raise KernelError(f"there is no {file}: {entries.AGAIN} and commit it.")
+        raise KernelError(f"there is no {file}: {entries.WRITE} and commit it.")
     old = entries.read(content, str(file))
     run.check_comparable(old.compilers, code.compilers(), str(file))
     new = run.made(_progress)

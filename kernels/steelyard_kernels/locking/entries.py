@@ -34,6 +34,7 @@ _HEAD: Final = """\
 """
 _FIRST: Final = "kernels.lock"
 _END: Final = "end"
+WRITE: Final = "write it with `steelyard lock`"
 AGAIN: Final = "write it anew with `steelyard lock`"
 
 NUMBERS: Final[Mapping[str, tuple[str, ...]]] = {

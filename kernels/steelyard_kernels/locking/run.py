@@ -22,6 +22,7 @@ from steelyard_kernels.locking.changes import GONE, differences
 from steelyard_kernels.locking.entries import (
     AGAIN,
     FORMAT,
+    WRITE,
     Lock,
     Unreadable,
     read,
@@ -98,7 +99,7 @@ def compare(content: str | None, name: str) -> dict[str, Any]:
     """
     try:
         if content is None:
-            raise Unreadable(f"there is no {name}: {AGAIN} and commit it.")
+            raise Unreadable(f"there is no {name}: {WRITE} and commit it.")
         old = read(content, name)
         check_comparable(old.compilers, code.compilers(), name)
         new = made(before=old)
