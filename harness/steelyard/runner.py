@@ -5,6 +5,7 @@ from __future__ import annotations
 import multiprocessing
 import os
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -17,6 +18,7 @@ from time import monotonic
 from typing import Final, Self
 
 from steelyard import wire
+from steelyard.baton import VARIABLE
 from steelyard.mode import Mode
 from steelyard.plan import Turn
 from steelyard.settings import Settings
@@ -85,7 +87,7 @@ class Workers:
     """One worker at a time, started when there is work.
 
     ``python`` runs it in ``folder``, with what ``environment`` gives for the next one;
-    ``path_of`` says where a file of benchmarks lies for it.
+    ``path_of`` says where a file of benchmarks lies for it. It inherits ``baton``.
     """
 
     def __init__(
@@ -94,7 +96,9 @@ class Workers:
         environment: Callable[[], Mapping[str, str]] | None = None,
         path_of: Callable[[Path], Path] = lambda path: path,
         folder: Path | None = None,
+        baton: socket.socket | None = None,
     ) -> None:
+        self._baton = baton
         self._folder = folder
         self._python = python
         self._environment = environment
@@ -138,6 +142,13 @@ class Workers:
             self.end()  # its GPU would fail every later case
         return answer
 
+    def start(self) -> None:
+        """Start the worker if it does not run.
+
+        It ends with the thread that starts it: the kernel sees to that.
+        """
+        self._started()
+
     def _started(self) -> Connection:
         if self._process is not None and self._process.poll() is not None:
             self.end()  # a thread of an earlier case ended it; the next is not to blame
@@ -145,13 +156,18 @@ class Workers:
             ours, theirs = multiprocessing.Pipe()
             descriptor = theirs.fileno()
             command = [self._python, "-m", "steelyard.worker"]
+            variables = dict(self._environment() if self._environment else os.environ)
+            shared = []
+            if self._baton and self._baton.fileno() >= 0:
+                shared = [self._baton.fileno()]
+                variables[VARIABLE] = str(shared[0])
             # A session of its own: Ctrl-C reaches the run, which ends the worker. What
             # the work prints goes where errors go: standard output may be a report.
             self._process = subprocess.Popen(
                 [*command, str(descriptor), str(os.getpid())],
-                pass_fds=[descriptor],
+                pass_fds=[descriptor, *shared],
                 cwd=self._folder,
-                env=self._environment() if self._environment else None,
+                env=variables,
                 stdin=subprocess.DEVNULL,
                 stdout=STANDARD_ERROR,
                 start_new_session=True,

@@ -6,6 +6,7 @@ import functools
 from typing import TYPE_CHECKING
 
 from steelyard import cold, ledger, work
+from steelyard.baton import Baton
 from steelyard.clocks import Clock
 from steelyard.clocks.host import HostClock
 from steelyard.clocks.native import NativeClock
@@ -23,6 +24,8 @@ class Scale:
     def __init__(self, flush_bytes: int | None = None) -> None:
         self.host = HostClock()
         self._flush_bytes = flush_bytes
+        self.baton: Baton | None = None
+        """Held while this process measures, where another takes turns with it."""
         self._devices: dict[int, DeviceScale] = {}
 
     def on(self, context: cuda.Context) -> DeviceScale:

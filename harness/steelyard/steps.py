@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Callable
+from dataclasses import replace
 from time import perf_counter_ns
 from typing import Any, Final
 
 from steelyard import sampler, work
+from steelyard.baton import Baton
 from steelyard.clocks import Clock
 from steelyard.mode import Mode
 from steelyard.prepared import PreparedCase
@@ -36,6 +38,8 @@ def called(
     if isinstance(prepared.work, work.DeviceWork):
         activity.detach()  # CUPTI's hooks make each launch cost the host a third more
     steps, stopping = _steps(prepared, mode, scale, clock, settings)
+    if scale.baton is not None:
+        steps = _in_turn(steps, stopping, scale.baton)
     sampler.sample(steps, record, seed)
     extra: dict[str, Any] = {"settled": stopping.settled}
     if mode.cache == "cold" and mode.quantity != "build":
@@ -44,6 +48,17 @@ def called(
         else:
             extra["flush_bytes"] = scale.flush.nbytes
     return extra
+
+
+def _in_turn(steps: sampler.Steps, stopping: Stopping, baton: Baton) -> sampler.Steps:
+    """Return steps whose windows are taken in turn with another worker's."""
+    count = baton.agree(steps.count)
+    stopping.begin()
+    return replace(
+        steps,
+        count=count,
+        finished=lambda taken: baton.finished(enough=stopping.finished(taken)),
+    )
 
 
 def stopping_of(settings: Settings, launches: int, quantum: float) -> Stopping:

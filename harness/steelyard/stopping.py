@@ -36,6 +36,10 @@ class Stopping:
     _deadline: int = 0
 
     def __post_init__(self) -> None:
+        self.begin()
+
+    def begin(self) -> None:
+        """Count the budget from now on."""
         self._deadline = self.now() + self.budget
 
     def finished(self, sample: float) -> bool:

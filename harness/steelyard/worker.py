@@ -18,6 +18,7 @@ from typing import Final
 import psutil
 
 from steelyard import planting, wire
+from steelyard.baton import Baton
 from steelyard.benchmark import raised
 from steelyard.errors import SteelyardError
 from steelyard.handles import CUDA
@@ -51,6 +52,19 @@ class Bench:
     def weigh(self, turn: Turn, settings: Settings) -> Trial:
         """Weigh one turn; what goes wrong becomes the trial's error."""
         try:
+            baton = Baton.inherited(settings.baton, settings.timeout)
+        except SteelyardError as error:
+            return _failed(turn, str(error))
+        self._scale.baton = baton
+        trial = self._weigh(turn, settings)
+        if baton is not None and trial.error is not None:
+            baton.drop()
+        return trial
+
+    def _weigh(self, turn: Turn, settings: Settings) -> Trial:
+        try:
+            if self._scale.baton is not None:
+                self._scale.baton.wait_to_prepare()
             return weigh(
                 self._prepare(turn, settings),
                 turn.mode,

@@ -1,8 +1,9 @@
-"""ABBA blocks: each side of each case twice, in fresh workers; a log ratio a block.
+"""Blocks: both sides of each case in turn, in fresh workers; a log ratio a block.
 
-Both workers of a block live at once and one measures at a time. A case's four visits
-follow each other within a fraction of a second, as A B B A or as B A A B in turn, so
-that what drifts cancels; where the memory of a process lies is new in each block.
+Both workers of a block live at once and one measures at a time. Windows that the host's
+clock reads are taken in turn, a few milliseconds apart (`baton`); of kernels on a GPU,
+whose windows stand in queues, each side has two visits, A B B A or B A A B. So what
+drifts cancels; where the memory of a process lies is new in each block.
 """
 
 from __future__ import annotations
@@ -11,25 +12,26 @@ import itertools
 import math
 import random
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from statistics import fmean, median
 from tempfile import TemporaryDirectory
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
-from steelyard import stats
+from steelyard import baton, stats
 from steelyard.benchmark import Case
 from steelyard.errors import SteelyardError
 from steelyard.gate.outcome import BASE, HEAD
+from steelyard.gate.pairs import Pair, Processes
 from steelyard.gate.sides import Side
+from steelyard.handles import CUDA
 from steelyard.mode import Mode
 from steelyard.plan import Turn
-from steelyard.runner import Workers
 from steelyard.settings import Settings
 from steelyard.trial import Trial
 
 VISIT: Final = 0.03
-"""Seconds of sampling in one visit: four of them, and their warming up, are a block."""
+"""Seconds of sampling in one visit; in turn both sides have four of them together."""
 
 PRECISION: Final = 0.002
 """Half-width at which a visit ends before: blocks differ by more than that."""
@@ -67,27 +69,6 @@ class Reading:
     """What the work of each side says of itself."""
 
 
-class Weigher(Protocol):
-    """What answers for one side: a worker process, or a fake."""
-
-    def weigh(self, turn: Turn, settings: Settings) -> Trial:
-        """Weigh one turn."""
-        ...
-
-    def facts(self, turn: Turn, settings: Settings) -> Mapping[str, Any]:
-        """Return ``facts``, ``hashes`` and ``strays`` of a case, or its ``error``."""
-        ...
-
-    def end(self) -> None:
-        """End it."""
-        ...
-
-
-def worker(side: Side) -> Weigher:
-    """Return what starts a process of a side's when there is work."""
-    return Workers(side.python, side.variables, side.path_of, side.root)
-
-
 class Blocks:
     """Measures blocks and tells of every trial as it arrives, with its side."""
 
@@ -97,7 +78,7 @@ class Blocks:
         head: Side,
         settings: Settings,
         on_trial: Callable[[str, Trial], None],
-        start: Callable[[Side], Weigher] = worker,
+        start: Callable[[Mapping[str, Side]], Pair] = Processes,
     ) -> None:
         self._sides = {BASE: base, HEAD: head}
         self._settings = replace(settings, precision=PRECISION)
@@ -126,74 +107,109 @@ class Blocks:
         With ``identity`` the code of both sides is looked at first, and kernels that
         are the same are not measured.
         """
-        with ExitStack() as opened:
-            workers = {name: self._start(side) for name, side in self._sides.items()}
-            for one in workers.values():
-                opened.callback(one.end)
+        with self._start(self._sides) as pair:
             for place, group in enumerate(_shuffled(points, number)):
-                yield from self._group(workers, group, number, place, identity=identity)
+                told = self._look(pair, group[0], number) if identity else Reading()
+                for offset, point in enumerate(group):
+                    same = told.identical and point.mode.quantity == "kernel"
+                    if told.failed or same:
+                        yield point, told
+                        continue
+                    forward = (number + place + offset) % 2 == 0
+                    order = (BASE, HEAD) if forward else (HEAD, BASE)
+                    reading = self._read(pair, point, number, order)
+                    if reading.failed:
+                        pair.renew()  # one side may still wait for the other
+                    yield point, replace(reading, facts=told.facts)
 
-    def _group(
-        self,
-        workers: Mapping[str, Weigher],
-        group: Sequence[Point],
-        number: int,
-        place: int,
-        *,
-        identity: bool,
-    ) -> Iterator[tuple[Point, Reading]]:
-        """Yield the readings of the modes of one case."""
-        first = Turn(0, number, group[0].case, group[0].mode)
-        told = Reading()
-        if identity:
-            told = _identity(
-                {n: one.facts(first, self._settings) for n, one in workers.items()}
-            )
-        for offset, point in enumerate(group):
-            same = told.identical and point.mode.quantity == "kernel"
-            if told.failed or same:
-                yield point, told
-                continue
-            forward = (number + place + offset) % 2 == 0
-            reading = self._visits(workers, point, number, forward=forward)
-            yield point, replace(reading, facts=told.facts)
+    def _look(self, pair: Pair, point: Point, number: int) -> Reading:
+        turn = Turn(0, number, point.case, point.mode)
+        return _identity({s: pair.facts(s, turn, self._settings) for s in self._sides})
 
-    def _visits(
-        self,
-        workers: Mapping[str, Weigher],
-        point: Point,
-        number: int,
-        *,
-        forward: bool,
+    def _read(
+        self, pair: Pair, point: Point, number: int, order: tuple[str, str]
     ) -> Reading:
-        order = (BASE, HEAD, HEAD, BASE) if forward else (HEAD, BASE, BASE, HEAD)
-        times: dict[str, list[float]] = {BASE: [], HEAD: []}
-        cycles: dict[str, list[float]] = {BASE: [], HEAD: []}
-        failed: dict[str, str] = {}
-        for name in order:
-            if name in failed:
-                continue
-            trial = self._visit(workers[name], point, number)
-            self._on_trial(name, trial)
-            problem = trial.error or unusable(trial)
-            if problem:
-                failed[name] = problem
-                continue
-            times[name].append(value(trial))
-            megahertz = [mhz for mhz in trial.samples.mhz if mhz]
-            if megahertz:
-                cycles[name].append(value(trial) * median(megahertz))
-        if failed:
-            return Reading(failed=failed)
-        return Reading(log_ratio(times), log_ratio(cycles))
+        if not _in_queues(point):
+            return self._in_turn(pair, point, number, order[0])
+        first, second = order
+        visits: dict[str, list[Trial]] = {BASE: [], HEAD: []}
+        for side in (first, second, second, first):
+            turn = self._turn(point, number)
+            trial = pair.weigh(side, turn, replace(self._settings, budget=VISIT))
+            self._take(side, trial)
+            visits[side].append(trial)
+            if trial.error or unusable(trial):
+                break
+        return of_visits(visits)
 
-    def _visit(self, one: Weigher, point: Point, number: int) -> Trial:
-        turn = Turn(next(self._positions), number, point.case, point.mode)
-        trial = one.weigh(turn, replace(self._settings, budget=VISIT))
+    def _in_turn(self, pair: Pair, point: Point, number: int, leader: str) -> Reading:
+        turns = {side: self._turn(point, number) for side in self._sides}
+        how = replace(self._settings, budget=4 * VISIT)
+        trials = pair.in_turn(leader, turns, how)
+        for side, trial in trials.items():
+            self._take(side, trial)
+        return of_turns(trials)
+
+    def _turn(self, point: Point, number: int) -> Turn:
+        return Turn(next(self._positions), number, point.case, point.mode)
+
+    def _take(self, side: str, trial: Trial) -> None:
+        self._on_trial(side, trial)
         walked = trial.extra.get("flush_bytes")
         if walked is not None:
             self._settings = replace(self._settings, flush_bytes=walked)
-        return trial
+
+
+def _in_queues(point: Point) -> bool:
+    """Say whether a GPU's clock reads windows that nobody waits within."""
+    if point.mode.quantity != "kernel":
+        return False
+    try:
+        return point.case.describe().device == CUDA
+    except SteelyardError:
+        return False  # weighing it says why
+
+
+def of_visits(visits: Mapping[str, Sequence[Trial]]) -> Reading:
+    """Return what two visits of each side say."""
+    problems = {side: _failures(trials) for side, trials in visits.items()}
+    failed = {side: told[0] for side, told in problems.items() if told}
+    if failed:
+        return Reading(failed=failed)
+    times = {s: [math.log(value(t)) for t in trials] for s, trials in visits.items()}
+    clocks = {s: [_megahertz(t) for t in trials] for s, trials in visits.items()}
+    ratio = fmean(times[HEAD]) - fmean(times[BASE])
+    if not all(all(read) for read in clocks.values()):
+        return Reading(ratio)
+    faster = {side: fmean(map(math.log, read)) for side, read in clocks.items()}
+    return Reading(ratio, ratio + faster[HEAD] - faster[BASE])
+
+
+def of_turns(trials: Mapping[str, Trial]) -> Reading:
+    """Return what windows in turn say: the median of neighbours' ratios.
+
+    Of each two neighbours one is the first after a change of hands, the base's and the
+    head's in turn: the two kinds weigh the same.
+    """
+    problems = {side: _failures([trial]) for side, trial in trials.items()}
+    failed = {side: told[0] for side, told in problems.items() if told}
+    blamed = {s: told for s, told in failed.items() if not told.endswith(baton.OTHER)}
+    if failed:
+        return Reading(failed=blamed or failed)
+    times = [trials[side].samples.per_launch() for side in (BASE, HEAD)]
+    ratios = [math.log(head / base) for base, head in zip(*times, strict=False)]
+    kinds = [kind for kind in (ratios[::2], ratios[1::2]) if kind]
+    return Reading(fmean(map(median, kinds)))
+
+
+def _failures(trials: Iterable[Trial]) -> list[str]:
+    told = (trial.error or unusable(trial) for trial in trials)
+    return [problem for problem in told if problem]
+
+
+def _megahertz(trial: Trial) -> float:
+    read = [mhz for mhz in trial.samples.mhz if mhz]
+    return median(read) if read else 0.0
 
 
 def value(trial: Trial) -> float:
@@ -205,24 +221,16 @@ def unusable(trial: Trial) -> str:
     """Say why a trial's number is none; nothing where it is one."""
     if not len(trial.samples):
         return f"{trial.case}: no window was taken."
-    backward = sum(ticks < 0 for ticks in trial.samples.ticks)
-    if backward:
+    none = sum(not ticks > 0 for ticks in trial.samples.ticks)
+    if none:
         return (
-            f"{trial.case}: {backward} of {len(trial.samples)} windows are negative; "
-            f"clock {trial.clock.id} steps back."
+            f"{trial.case}: {none} of {len(trial.samples)} windows took no time, or "
+            f"less; clock {trial.clock.id} stands or steps back."
         )
     found = value(trial)
     if not (math.isfinite(found) and found > 0):
         return f"{trial.case}: takes {found} ns, which is no time."
     return ""
-
-
-def log_ratio(times: Mapping[str, Sequence[float]]) -> float | None:
-    """Return the logarithm of head over base of a block's visits, if all are there."""
-    if not all(len(times[name]) == 2 for name in (BASE, HEAD)):
-        return None
-    means = {name: fmean(map(math.log, times[name])) for name in (BASE, HEAD)}
-    return means[HEAD] - means[BASE]
 
 
 def _shuffled(points: Iterable[Point], number: int) -> list[list[Point]]:

@@ -19,12 +19,13 @@ from typing import Final
 from steelyard import compare
 from steelyard.errors import SteelyardError, StoreError
 from steelyard.gate import findings as made
-from steelyard.gate.blocks import Point, same_code, unusable, value, worker
+from steelyard.gate.blocks import Point, same_code, unusable, value
 from steelyard.gate.decide import POLICY
 from steelyard.gate.outcome import HEAD, Finding
 from steelyard.gate.sides import Side
 from steelyard.plan import Turn
 from steelyard.run import Run
+from steelyard.runner import Workers
 from steelyard.settings import Settings
 from steelyard.stats import Estimate
 from steelyard.store import Store
@@ -115,8 +116,7 @@ def measure(
         how = replace(how, scratch=how.scratch or folder, budget=VISIT)
         for block in range(BLOCKS):
             say(f"block {block + 1} of {BLOCKS}: {len(points)} cases and modes")
-            workers = worker(head)
-            try:
+            with Workers(path_of=head.path_of) as workers:
                 for point in points:
                     if point.key in broken:
                         continue
@@ -127,8 +127,6 @@ def measure(
                         broken.add(point.key)
                     walked = trial.extra.get("flush_bytes", how.flush_bytes)
                     how = replace(how, flush_bytes=walked)
-            finally:
-                workers.end()
 
 
 def findings(

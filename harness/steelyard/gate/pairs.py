@@ -1,0 +1,98 @@
+"""A worker of each side, with a baton between them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from typing import Any, Protocol, Self
+
+from steelyard import baton
+from steelyard.gate.sides import Side
+from steelyard.plan import Turn
+from steelyard.runner import Workers
+from steelyard.settings import Settings
+from steelyard.trial import Trial
+
+
+class Pair(Protocol):
+    """What answers for both sides, by their names: worker processes, or a fake."""
+
+    def facts(self, side: str, turn: Turn, settings: Settings) -> Mapping[str, Any]:
+        """Return ``facts``, ``hashes`` and ``strays`` of a case, or its ``error``."""
+        ...
+
+    def weigh(self, side: str, turn: Turn, settings: Settings) -> Trial:
+        """Weigh one turn of one side."""
+        ...
+
+    def in_turn(
+        self, leader: str, turns: Mapping[str, Turn], settings: Settings
+    ) -> dict[str, Trial]:
+        """Weigh a turn of each side, windows taken in turn."""
+        ...
+
+    def renew(self) -> None:
+        """Give both up; the next question starts others."""
+        ...
+
+    def __enter__(self) -> Self: ...
+
+    def __exit__(self, *_: object) -> None: ...
+
+
+class Processes:
+    """Processes of both sides; started when there is work."""
+
+    def __init__(self, sides: Mapping[str, Side]) -> None:
+        self._sides = sides
+        self._workers: dict[str, Workers] = {}
+        self._threads = ThreadPoolExecutor(len(sides))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.renew()
+        self._threads.shutdown()
+
+    def facts(self, side: str, turn: Turn, settings: Settings) -> Mapping[str, Any]:
+        """Ask a side's worker."""
+        return self._started()[side].facts(turn, settings)
+
+    def weigh(self, side: str, turn: Turn, settings: Settings) -> Trial:
+        """Have a side's worker weigh a turn."""
+        return self._started()[side].weigh(turn, settings)
+
+    def in_turn(
+        self, leader: str, turns: Mapping[str, Turn], settings: Settings
+    ) -> dict[str, Trial]:
+        """Have both weigh at once; the baton says whose turn it is."""
+        workers = self._started()
+        asked = {}
+        for side, turn in turns.items():
+            role = baton.LEAD if side == leader else baton.FOLLOW
+            how = replace(settings, baton=role)
+            asked[side] = self._threads.submit(workers[side].weigh, turn, how)
+        return {side: one.result() for side, one in asked.items()}
+
+    def renew(self) -> None:
+        """End both."""
+        for one in self._workers.values():
+            one.end()
+        self._workers = {}
+
+    def _started(self) -> Mapping[str, Workers]:
+        """Start both here: a worker ends with the thread that started it."""
+        if self._workers:
+            return self._workers
+        ends = baton.pair()
+        for (name, side), end in zip(self._sides.items(), ends, strict=True):
+            self._workers[name] = Workers(
+                side.python, side.variables, side.path_of, side.root, end
+            )
+        for one in self._workers.values():
+            one.start()
+        for end in ends:  # theirs alone: who is left must see that the other is gone
+            end.close()
+        return self._workers
