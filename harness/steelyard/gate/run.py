@@ -199,7 +199,7 @@ class _Lane:
         """Return what the last self-test of this machine found."""
         from steelyard import calibration
 
-        return calibration.latest(self.store, machine.describe()["identity"])
+        return calibration.latest(self.store, machine.describe())
 
     def _explained(
         self, one: Finding, made: Mapping[str, Run], files: Sequence[str]
