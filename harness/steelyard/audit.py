@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from steelyard import checking, work
-from steelyard.buffers import Buffers
+from steelyard.buffers import Buffers, poison_of
 from steelyard.errors import BenchmarkError
 from steelyard.prepared import PreparedCase
 from steelyard_device import memory
@@ -26,6 +26,9 @@ from steelyard_device import memory
 WATCHED: Final = 0.005
 """Seconds for which results are watched after the work returned: a thread that it left
 behind writes by then, or a checked window has seen nothing written."""
+
+TRIES: Final = 3
+"""Times it is done: on a busy machine such a thread may not get a processor at once."""
 
 PAIRS: Final = 7
 """Times that launches on new data and on the same again take turns."""
@@ -48,7 +51,7 @@ DECIDABLE: Final = 64 << 10
 LARGEST: Final = 64 << 20
 """Bytes of the probe's own buffer at most."""
 
-ROUNDS: Final = 5
+ROUNDS: Final = 7
 """Flushes behind which a buffer is probed."""
 
 APART: Final = 1.5
@@ -123,21 +126,36 @@ def require_done(prepared: PreparedCase) -> None:
     Raises:
         BenchmarkError: they are.
     """
-    buffers = prepared.buffers
-    buffers.restore()
-    buffers.poison()
-    blank = buffers.snapshot()
-    prepared.work.launch(3)  # the first may find poison and take its time
-    prepared.work.wait()
-    buffers.restore()
-    buffers.poison()
-    sleep(WATCHED)
-    late = [name for name, copy in blank.items() if not buffers.same_as({name: copy})]
-    if late:
-        raise BenchmarkError(
-            f"the work changed {late[0]} after it returned: another thread goes on with "
-            "it, and no clock sees that. Wait for it, or give the work a wait()."
-        )
+    places = list(_places(prepared))
+    for _ in range(TRIES):
+        prepared.buffers.restore()
+        prepared.buffers.poison()
+        prepared.work.launch(3)  # the first may find poison and take its time
+        prepared.work.wait()
+        # At once, and without letting Python's other threads go on meanwhile.
+        for _name, part, mark in places:
+            part[:] = mark
+        sleep(WATCHED)
+        for name, part, mark in places:
+            if (part != mark).any():
+                raise BenchmarkError(
+                    f"the work changed {name} after it returned: another thread goes "
+                    "on with it, and no clock sees that. Wait for it in the call, or "
+                    "give the work a wait()."
+                )
+
+
+def _places(
+    prepared: PreparedCase,
+) -> Iterator[tuple[str, NDArray[np.uint8], NDArray[np.uint8]]]:
+    """Yield the bytes of the first, a middle and the last element of each result."""
+    for handle in prepared.description.results:
+        array = prepared.buffers.arrays[handle.name]
+        mark = np.frombuffer(poison_of(array.dtype), np.uint8)
+        raw = array.reshape(-1).view(np.uint8)
+        for place in {0, handle.size // 2, handle.size - 1} if handle.size else ():
+            first = place * mark.size
+            yield handle.name, raw[first : first + mark.size], mark
 
 
 def again(prepared: PreparedCase) -> list[list[int]]:
@@ -220,13 +238,16 @@ def kept_warm(prepared: PreparedCase, settle: Callable[[], None]) -> float | str
 
 
 def share_cached(rounds: Sequence[Mapping[str, int]]) -> float | str:
-    """Return the same from readings of each round: ``theirs``, ``cold``, ``cached``."""
+    """Return the same from readings of each round: ``theirs``, ``cold``, ``cached``.
+
+    Of theirs the slowest but two counts: two rounds are disturbed, the others agree.
+    """
     cold = statistics.median(one["cold"] for one in rounds)
     cached = statistics.median(one["cached"] for one in rounds)
     if cold < APART * cached:
         return "unknown"
-    theirs = statistics.median(one["theirs"] for one in rounds)
-    return (cold - theirs) / (cold - cached)
+    theirs = sorted(one["theirs"] for one in rounds)
+    return (cold - theirs[-3]) / (cold - cached)
 
 
 def _round(

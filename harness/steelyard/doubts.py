@@ -115,7 +115,7 @@ PAIRS: Final = 3
 TIMES: Final = 2.0
 """How much longer new data may take: branch predictors learn data that is small."""
 COLD: Final = ("kernel/cold", "per_launch/cold", "latency/cold")
-CACHED: Final = 0.6
+CACHED: Final = 0.4
 """Share of the way from a cold read to a cached one."""
 ASTRAY: Final = 0.005
 """Share by which two clocks of the host may differ: one is slewed by 0.05 % at most."""
