@@ -52,6 +52,7 @@ class Gpu:
         self.kernels, self.entries, self.held, self.captured = [], 0, False, None
         self.stuck = False
         self.context = self  # calibrations are known by it: each GPU has its own
+        self.device = SimpleNamespace(name="NVIDIA H200")
         self.stream, self.waits = 0x57, 0
 
     def wait(self):
@@ -283,6 +284,17 @@ def test_every_clock_finds_its_tick_and_names_itself(monkeypatch, kind):
     assert clock.facts.quantum == TICK
     assert CLOCKS[clock.facts.id] is kind
     assert clock.facts.uncertainty >= 0
+
+
+def test_where_nobody_has_looked_an_offset_may_be_wrong_by_more(monkeypatch):
+    """What a launch takes beside its instructions was found on an H200."""
+    for kind in (events.EventsClock, graph.GraphClock, globaltimer.GlobaltimerClock):
+        _, clock = build(monkeypatch, kind)
+        known = clock.facts.uncertainty
+        gpu, clock = build(monkeypatch, kind)
+        gpu.device.name = "NVIDIA A10G"
+        wider = clock.facts.uncertainty - known
+        assert wider == calibration.LAUNCH - calibration.LAUNCH_UNKNOWN
 
 
 @KINDS

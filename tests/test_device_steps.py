@@ -1,4 +1,5 @@
 import itertools
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -136,7 +137,8 @@ def test_other_clocks_read_the_same_case_in_turn(monkeypatch, kernel, room):
         {"kernel": kernel, "room": room},
         {"caches": ("warm",)},
     )
-    rig.clocks[2].facts = rig.clocks[1].facts
+    facts = replace(rig.clocks[1].facts, uncertainty=150.0, drift=5e-4)
+    rig.clocks[1].facts = rig.clocks[2].facts = facts
     extra, samples = rig.queued(COLD, Settings(precision=0.5))
     asked = [windows for _, windows in rig.clocks[1].asked]
     assert max(asked) <= room // 2
@@ -145,6 +147,7 @@ def test_other_clocks_read_the_same_case_in_turn(monkeypatch, kernel, room):
     (read,) = extra["clocks"].values()
     assert read["ticks"] == [kernel + 2000] * device_steps.CHECKS
     assert (read["launches"], read["offset"], read["quantum"]) == (1, 2000.0, 32.0)
+    assert (read["uncertainty"], read["drift"]) == (150.0, 5e-4)
     assert extra["settled"]
     assert extra["expired"] == 0
     assert extra["kernels"] == 1

@@ -123,6 +123,15 @@ def test_a_write_while_the_stream_is_held_is_caught(gpu, size, where):
         escapes.examine(Work(writes(buffers, int(where * (size - 1)))), buffers)
 
 
+def test_a_write_of_what_an_earlier_launch_left_is_caught(gpu):
+    """The launch before wrote the same: it is poisoned, so that one shows."""
+    buffers = buffers_of()
+    y = buffers.arrays["y"]
+    y.fill(3)
+    with pytest.raises(BenchmarkError, match="wrote y while its stream"):
+        escapes.examine(Work(lambda: y.fill(3)), buffers)
+
+
 def test_work_that_goes_on_elsewhere_is_caught(gpu):
     """It is done only when everything on the GPU is."""
     buffers = buffers_of()

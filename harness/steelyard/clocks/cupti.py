@@ -18,8 +18,8 @@ from steelyard.work import DeviceWork
 from steelyard_device import cuda
 from steelyard_device.cuda import activity
 
-FLOOR: Final = 30
-"""Null kernels that say what it reads at least, and show its tick."""
+NULLS: Final = 30
+"""Null kernels among those that show its tick."""
 
 
 class CuptiClock:
@@ -34,16 +34,14 @@ class CuptiClock:
 
     @functools.cached_property
     def facts(self) -> ClockFacts:
-        """Its floor is a null kernel; its tick is that of delays of many lengths."""
+        """Its tick is that of null kernels and delays; it has no floor to read."""
         null = cuda.null(self._context)
         delays = calibration.delays(self._context)
-        launches = [*[null.launch] * FLOOR, *[each.launch for each in delays] * 4]
+        launches = [*[null.launch] * NULLS, *[each.launch for each in delays] * 4]
         found = self._record(lambda _: None, launches)
         times = [_busy(acts) for acts in found]
         tick = common_tick(times)
-        return ClockFacts(
-            "cupti", 1, tick, tuple(times[:FLOOR]), drift=calibration.DRIFT
-        )
+        return ClockFacts("cupti", 1, tick, (), drift=calibration.DRIFT)
 
     def serves(self, cache: str) -> bool:
         """Whatever the caches are."""

@@ -46,7 +46,7 @@ class EventsClock:
             found.tick,
             found.empty,
             offset=found.pair + KERNELS,
-            uncertainty=calibration.LAUNCH_UNKNOWN + KERNELS_UNKNOWN,
+            uncertainty=calibration.unknown(self._context, KERNELS_UNKNOWN),
             drift=calibration.DRIFT,
         )
 

@@ -54,6 +54,7 @@ class GlobaltimerClock:
 
     def __init__(self, context: cuda.Context) -> None:
         self._context = context
+        self._context = context
         self._made: tuple[DeviceWork, StampedWork] | None = None
         self._origin = cuda.Event(context)
         self._now = cuda.Event(context)
@@ -72,7 +73,7 @@ class GlobaltimerClock:
             common_tick(times, slack=0),
             (),
             offset=-calibration.LAUNCH - BLOCKS,
-            uncertainty=calibration.LAUNCH_UNKNOWN + BLOCKS_UNKNOWN,
+            uncertainty=calibration.unknown(self._context, BLOCKS_UNKNOWN),
             drift=calibration.DRIFT,
         )
 

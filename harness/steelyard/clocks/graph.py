@@ -55,7 +55,7 @@ class GraphClock:
             found.tick,
             found.empty,
             offset=calibration.node(self._context) + NODES,
-            uncertainty=calibration.LAUNCH_UNKNOWN + NODES_UNKNOWN,
+            uncertainty=calibration.unknown(self._context, NODES_UNKNOWN),
             drift=calibration.DRIFT,
         )
 
