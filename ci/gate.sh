@@ -10,6 +10,7 @@ shift 2
 steelyard=${STEELYARD:-.venv/bin/steelyard}
 out=${GATE_OUT:-gate/$lane}
 mkdir -p "$out"
+rm -f "$out/gate.json" # an older verdict is not this one's
 
 # Measuring runs what it measures, on a machine of ours. The workflow asks this too; it
 # is asked again so that no other workflow forgets.

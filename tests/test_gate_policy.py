@@ -284,12 +284,13 @@ def test_an_accepted_regression_passes_the_next_gate(project):
 def test_improvements_vanished_cases_and_forbidden_code_can_be_meant(project):
     """Each in its own words."""
     gone = finding("gone[n=1]", None, mode="", note="vanished: only the base has it")
-    static = dataclasses.replace(outcomes.STATIC[0], forbidden="no spills")
+    both = (*outcomes.STATIC, dataclasses.replace(outcomes.STATIC[0], target="cpu"))
+    static = tuple(dataclasses.replace(one, forbidden="no spills") for one in both)
     quick = finding(verdict=Verdict.FASTER, ratio=0.8)
-    made = last_gate(project, quick, gone, static=(static,))
+    made = last_gate(project, quick, gone, static=static)
     code, _ = steelyard("accept", CASE, "gone[n=1]", "adam", "--reason", "meant")
     assert code == 0
-    bare = dataclasses.replace(made, static=outcomes.STATIC)
+    bare = dataclasses.replace(made, static=both)
     with_rule = (project / PATH).read_text() + '\n[static]\nforbid = ["spills"]\n'
     with_rule += 'reason = "always an accident"\n'
     known = policy_file.parse(with_rule, PATH)

@@ -67,6 +67,16 @@ def test_a_terminal_shows_rows_explanations_and_the_ending():
     assert ending.startswith("failed: c0ffee0000 against main: 1 failed, 1 regression,")
 
 
+def test_targets_that_changed_alike_share_a_line():
+    """Eight targets of a kernel are eight of a kind more often than not."""
+    (one,) = outcomes.STATIC
+    others = [dataclasses.replace(one, target=f"cuda:sm_{n}") for n in (80, 86)]
+    other = dataclasses.replace(one, target="cpu:x86-64-v3", changes=("5 % less",))
+    shown = on_a_terminal(outcome(static=(one, *others, other)))
+    assert "adam on cuda:sm_90a, cuda:sm_80, cuda:sm_86: 16 new bytes" in shown
+    assert "adam on cpu:x86-64-v3: 5 % less" in shown
+
+
 def test_identical_code_takes_a_line_and_not_a_row_each():
     """Nobody reads a thousand rows that say nothing."""
     cases = ("adam[n=1]", "adam[n=2]", "empty")

@@ -8,6 +8,8 @@ show those samples. What pytest-benchmark has no column for is in ``extra_info``
 Where pytest-benchmark disables itself (``--benchmark-disable``, or under xdist, whose
 processes would measure each other) every case is launched once and checked.
 
+``--steelyard-gate BASELINE`` judges the cases by a baseline instead: see `pytest_gate`.
+
 A folder is collected when the command line (or ``testpaths``) names it: ``suites`` of
 the root folder, or each one of the ini option ``steelyard_suites``. Everything heavy is
 imported when a suite is collected: this module is loaded by every run of pytest.
@@ -40,7 +42,13 @@ NANO: Final = 1e-9
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Declare the ini option."""
+    """Declare the ini option, and the gate's."""
+    parser.getgroup("steelyard").addoption(
+        "--steelyard-gate",
+        metavar="BASELINE",
+        help="measure each case beside this commit, in turn, and fail what is slower; "
+        "or beside a stored run",
+    )
     parser.addini(
         "steelyard_suites",
         "folders of steelyard's benchmarks, collected where pytest is pointed at them "
@@ -48,6 +56,14 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         type="paths",
         default=[],
     )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Judge instead of weighing where a baseline is named."""
+    if config.getoption("steelyard_gate"):
+        from steelyard import pytest_gate
+
+        config.pluginmanager.register(pytest_gate.Gating(config), pytest_gate.NAME)
 
 
 @pytest.hookimpl(wrapper=True)
@@ -105,7 +121,9 @@ class Suite(pytest.File):
         except SteelyardError as error:
             raise self.CollectError(str(error)) from None
         benchmarks = discovery._benchmarks(module)  # noqa: SLF001 # as above; a module of helpers has none
-        if benchmarks and not self.config.pluginmanager.hasplugin("benchmark"):
+        plugins = self.config.pluginmanager
+        gating = self.config.getoption("steelyard_gate")
+        if benchmarks and not gating and not plugins.hasplugin("benchmark"):
             raise self.CollectError(
                 f"{self.path.name} holds benchmarks, whose results pytest-benchmark "
                 "reports, and that plugin is not loaded. Install steelyard[pytest], "
@@ -141,13 +159,21 @@ class Weighing(pytest.Function):
     def of(cls, parent: Suite, case: Case, mode: Mode, group: str) -> Weighing:
         """Return the test ``name[axes,mode]``, the mode only where there are several."""
         clock = ReplayedClock()
+        gating = parent.config.getoption("steelyard_gate")
 
-        def test(benchmark: Any) -> None:
+        def weigh(benchmark: Any) -> None:
             _weigh(parent.config, case, mode, clock, benchmark)
 
-        item: Weighing = cls.from_parent(parent, name=_name(case, mode), callobj=test)
+        def judge() -> None:
+            from steelyard import pytest_gate
+
+            pytest_gate.judge(parent.config, case, mode)
+
+        made = judge if gating else weigh
+        item: Weighing = cls.from_parent(parent, name=_name(case, mode), callobj=made)
         item.case = case
-        item.add_marker(pytest.mark.benchmark(timer=clock, group=group))
+        if not gating:
+            item.add_marker(pytest.mark.benchmark(timer=clock, group=group))
         return item
 
     def reportinfo(self) -> tuple[Path, int, str]:

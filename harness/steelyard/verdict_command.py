@@ -127,7 +127,7 @@ def _meant(
             f"{rows.nearest(case, known)}"
         )
     made = [*_of_findings(found, reason, today), *_of_static(static, reason, today)]
-    chosen = [one for one in made if mode in {None, one.mode}]
+    chosen = [one for one in made if mode is None or mode in one.mode.split(",")]
     if not chosen:
         modes = [f"{words.kind(one)} in {one.mode}" for one in found] or ["unchanged"]
         raise SteelyardError(
@@ -160,7 +160,7 @@ def _of_findings(
 def _of_static(
     found: Sequence[StaticChange], reason: str, today: date
 ) -> Iterator[Accepted]:
-    for one in found:
+    for one in words.together(found):
         if one.forbidden:
             yield Accepted(
                 case=one.case,

@@ -36,7 +36,7 @@ def lines(outcome: Outcome, root: Path | None = None) -> Iterator[str]:
         level = LEVELS.get(words.kind(one))
         if level:
             yield _finding(level, one, root or checkout())
-    for change in outcome.static:
+    for change in words.together(outcome.static):
         level = "error" if change.forbidden else "notice"
         yield command(level, words.of_static(change), title=f"{change.case} changed")
 

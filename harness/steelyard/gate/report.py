@@ -47,7 +47,7 @@ def page(outcome: Outcome, width: int = tables.PAGE) -> Iterator[RenderableType]
             yield Text("\n" + "\n".join(words.explained(one)))
     if outcome.static:
         yield Text("")
-    for change in outcome.static:
+    for change in words.together(outcome.static):
         yield Text(words.of_static(change), style="red" if change.forbidden else "")
     for note in outcome.notes:
         yield Text(f"\n{note}", style="dim")

@@ -93,10 +93,11 @@ def _explanations(loud: Sequence[Finding]) -> Iterator[str]:
 
 
 def _static(outcome: Outcome) -> Iterator[str]:
-    forbidden = [one for one in outcome.static if one.forbidden]
+    changes = words.together(outcome.static)
+    forbidden = [one for one in changes if one.forbidden]
     for one in forbidden:
         yield from ("", f"❌ {_plain(words.of_static(one))}")
-    rest = [one for one in outcome.static if not one.forbidden]
+    rest = [one for one in changes if not one.forbidden]
     if rest:
         lines = [f"- {_plain(words.of_static(one))}" for one in rest]
         yield from _folded(f"{len(rest)} changed in code", lines)

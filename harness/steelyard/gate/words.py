@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Final
 
 from steelyard import units
@@ -172,9 +173,19 @@ def acceptance(case: str) -> str:
     return f"steelyard accept '{case}' --reason TEXT"
 
 
+def together(changes: Sequence[StaticChange]) -> list[StaticChange]:
+    """Return changes with the targets joined that changed in the same words."""
+    found: dict[tuple[str, tuple[str, ...], str], list[str]] = {}
+    for one in changes:
+        found.setdefault((one.case, one.changes, one.forbidden), []).append(one.target)
+    alike = {(one.case, one.changes, one.forbidden): one for one in changes}
+    return [replace(alike[key], target=",".join(names)) for key, names in found.items()]
+
+
 def of_static(change: StaticChange) -> str:
     """Say what changed in a kernel's code."""
-    words = f"{change.case} on {change.target}: {', '.join(change.changes)}"
+    targets = change.target.replace(",", ", ")
+    words = f"{change.case} on {targets}: {', '.join(change.changes)}"
     return f"{words}; {change.forbidden}" if change.forbidden else words
 
 

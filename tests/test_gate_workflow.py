@@ -1,0 +1,244 @@
+"""The workflow of the gate, run step by step as its file says, without its runner."""
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import junit_schema
+import pytest
+
+from steelyard.gate import document, summary
+
+yaml = pytest.importorskip("yaml")  # comes with asv
+
+ROOT = Path(__file__).parents[1]
+STEELYARD = Path(sys.executable).with_name("steelyard")
+
+WORK = """
+import numpy as np
+
+STEPS = 1
+
+
+def total(x, out):
+    for _ in range(STEPS):
+        np.add(x, 1, out=out)
+"""
+
+SUITE = """
+import numpy as np
+import work
+from steelyard import benchmark
+
+
+@benchmark(impl=["ours", "numpy"])
+def total(b, impl):
+    x = b.input(20_000)
+    y = b.output(20_000)
+    b.check(lambda x: x + 1, x)
+    b.mode("kernel/warm")
+    if impl == "numpy":
+        return b.launch(lambda x, out: np.add(x, 1, out=out), x, out=y)
+    return b.launch(work.total, x, out=y)
+"""
+
+
+def workflow():
+    """Return the workflow; YAML takes its key ``on`` for a truth value."""
+    text = (ROOT / ".github" / "workflows" / "gate.yml").read_text()
+    found = yaml.safe_load(text)
+    return found | {"on": found.get("on", found.get(True))}
+
+
+def git(folder, *arguments):
+    """Run git there as somebody; return what it says."""
+    who = ["-c", "user.name=a", "-c", "user.email=a@b", "-c", "init.defaultBranch=main"]
+    done = subprocess.run(
+        ["git", *who, *arguments],
+        cwd=folder,
+        check=True,
+        capture_output=True,
+        text=True,
+    )
+    return done.stdout.strip()
+
+
+@pytest.fixture
+def project(tmp_path):
+    """Return a repository with our scripts, a suite, and a change that triples work."""
+    home = tmp_path / "project"
+    for name in ("ci/gate.sh", "ci/kernels.lock"):
+        (home / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(ROOT / name, home / name)
+    for name, text in {
+        "work.py": WORK,
+        "suites/tiny.py": SUITE,
+        "pyproject.toml": "[tool.steelyard]\n",
+        ".gitignore": ".steelyard/\ngate/\n__pycache__/\n",
+    }.items():
+        (home / name).parent.mkdir(exist_ok=True)
+        (home / name).write_text(text)
+    git(home, "init")
+    git(home, "add", ".")
+    git(home, "commit", "-m", "base")
+    (home / "work.py").write_text(WORK.replace("STEPS = 1", "STEPS = 3"))
+    git(home, "commit", "-am", "three times the work")
+    return home
+
+
+def run_job(project, job, *, fork=False, **environment):
+    """Run a job's own steps, but for its set-up, as a runner would for a pull request."""
+    event = {
+        "pull_request": {
+            "base": {"sha": git(project, "rev-parse", "HEAD~1")},
+            "head": {"repo": {"full_name": "somebody/fork" if fork else "us/project"}},
+        }
+    }
+    place = project.parent
+    (place / "event.json").write_text(json.dumps(event))
+    variables = {
+        **os.environ,
+        "STEELYARD": str(STEELYARD),
+        "STEELYARD_LOCK": str(place / "lock"),
+        "PYTHONPATH": str(project),
+        "GITHUB_EVENT_PATH": str(place / "event.json"),
+        "GITHUB_REPOSITORY": "us/project",
+        "GITHUB_STEP_SUMMARY": str(place / "summary.md"),
+        "GITHUB_WORKSPACE": str(project),
+        "BASELINE": event["pull_request"]["base"]["sha"],
+        "OPTIONS": "--mode kernel/warm",
+        **environment,
+    }
+    said, code = "", 0
+    for step in workflow()["jobs"][job]["steps"]:
+        if "run" in step and step.get("name") != "Set up" and not code:
+            done = subprocess.run(
+                ["bash", "-e", "-c", step["run"]],
+                cwd=project,
+                env=variables,
+                capture_output=True,
+                text=True,
+                check=False,
+            )
+            code, said = done.returncode, said + done.stdout + done.stderr
+    text = place / "summary.md"
+    return SimpleNamespace(
+        code=code, said=said, summary=text.read_text() if text.exists() else ""
+    )
+
+
+@pytest.mark.skipif(not STEELYARD.exists(), reason="steelyard is not installed here")
+class TestRun:
+    """Its steps, with the same scripts."""
+
+    def test_a_slower_kernel_fails_the_job_with_every_surface(self, project):
+        """The annotation, the summary, JUnit and JSON tell one story."""
+        done = run_job(project, "measured")
+        assert done.code == 1, done.said
+        error = next(s for s in done.said.splitlines() if s.startswith("::error "))
+        line = SUITE.splitlines().index("def total(b, impl):") + 1
+        assert re.match(rf"::error file=suites/tiny\.py,line={line},", error), error
+        assert "total[impl=ours] kernel/warm%3A regression" in error
+        assert done.summary.startswith(summary.MARKER)
+        assert "`total[impl=ours]`" in done.summary
+        assert "changed: work.py" in done.summary
+        place = project / "gate" / "gate"
+        outcome = document.read(place / "gate.json")
+        assert outcome.exit_code == 1
+        verdicts = {one.case: one for one in outcome.findings}
+        assert verdicts["total[impl=ours]"].regressed
+        assert not verdicts["total[impl=numpy]"].regressed
+        root = junit_schema.check((place / "junit.xml").read_text())
+        failed = [
+            c.get("name") for c in root.iter("testcase") if len(c.findall("failure"))
+        ]
+        assert "total[impl=ours] kernel/warm" in failed
+
+    def test_an_accepted_change_passes_the_next_time(self, project):
+        """The policy is part of the pull request, so that it is reviewed there."""
+        place = project / "gate" / "gate" / "gate.json"
+        assert run_job(project, "measured").code == 1
+        command = [
+            STEELYARD,
+            "accept",
+            "total[impl=ours]",
+            "--reason",
+            "three is right",
+        ]
+        done = subprocess.run(
+            [*command, "--from", place],
+            cwd=project,
+            check=True,
+            capture_output=True,
+            text=True,
+        )
+        assert "slower, accepted in" in done.stdout
+        assert "three is right" in (project / "ci" / "policy.toml").read_text()
+        again = run_job(project, "measured")
+        assert "total[impl=ours] kernel/warm%3A regression" not in again.said, (
+            again.said
+        )
+
+    def test_a_forks_code_is_refused_before_anything_runs(self, project):
+        """Not even the gate's command is started."""
+        done = run_job(project, "measured", fork=True, STEELYARD="/no/such/program")
+        assert done.code == 1
+        assert "error: this is a fork's code" in done.said
+        assert "no/such/program" not in done.said
+        assert not (project / "gate" / "gate" / "gate.json").exists()
+
+    def test_a_forks_code_is_compared_statically(self, project):
+        """That lane runs on a machine of GitHub's, and none of its kernels."""
+        done = run_job(project, "static", fork=True)
+        assert "this is a fork's code" not in done.said
+        assert done.summary.startswith(summary.MARKER)
+        assert (project / "gate" / "static" / "junit.xml").exists()
+
+    def test_a_baseline_that_is_no_commit_ends_with_4_and_says_so(self, project):
+        """An annotation, a summary, and no verdict of an older run."""
+        stale = project / "gate" / "gate" / "gate.json"
+        stale.parent.mkdir(parents=True)
+        stale.write_text(document.dumps(document.Outcome("main", "old")))
+        done = run_job(project, "measured", BASELINE="0" * 40)
+        assert done.code == 4, done.said
+        assert "::error title=steelyard gate::" in done.said
+        assert document.read(stale).exit_code == 4
+
+
+def test_only_the_measuring_job_may_run_on_our_machine_and_not_for_a_fork():
+    """The others name GitHub's; nothing is triggered that has a fork's code and secrets."""
+    found = workflow()
+    assert set(found["on"]) == {"pull_request", "workflow_call"}
+    jobs = found["jobs"]
+    assert {name for name, job in jobs.items() if "inputs" in job["runs-on"]} == {
+        "measured"
+    }
+    condition = " ".join(jobs["measured"]["if"].split())
+    assert (
+        "github.event.pull_request.head.repo.full_name == github.repository"
+        in condition
+    )
+    assert condition.startswith("inputs.runner != '' && (")
+
+
+def test_no_job_has_both_a_pull_requests_code_and_a_token_that_writes():
+    """The one that comments checks nothing out; the others cannot write."""
+    found = workflow()
+    assert found["permissions"] == {"contents": "read"}
+    for job in found["jobs"].values():
+        checkouts = [s for s in job["steps"] if "checkout" in s.get("uses", "")]
+        assert not (checkouts and "permissions" in job)
+        assert all(s["with"]["persist-credentials"] is False for s in checkouts)
+
+
+def test_no_step_pastes_what_others_wrote_into_a_shell():
+    """Names of branches come as variables; set-up is the caller's own input."""
+    for job in workflow()["jobs"].values():
+        for step in job["steps"]:
+            pasted = re.findall(r"\$\{\{(.*?)\}\}", step.get("run", ""))
+            assert all(one.strip().startswith("inputs.setup") for one in pasted)
