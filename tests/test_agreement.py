@@ -112,6 +112,8 @@ def test_the_table_has_a_line_for_each_clock_with_the_parts_of_its_bar():
         ["3.700", "us"],
         ["3.200", "us"],
     ]
+    half, offset, drift = ("153.7", "150.0", "3.700")
+    assert [words[1][place] for place in (-10, -4, -2)] == [half, offset, drift]
     assert "copy[n=1] kernel/warm: events reads 500.0 ns more than cupti" in page
     assert all(part in page for part in clocks_table.PARTS)
 
