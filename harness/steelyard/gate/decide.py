@@ -50,6 +50,8 @@ class Evidence:
 
     def add(self, block: float, stage: Stage) -> Evidence:
         """Return the evidence with one more block of a stage."""
+        if not math.isfinite(block):
+            raise ValueError(f"a block is {block}, which is no number")
         if stage is Stage.CONFIRM:
             return replace(self, confirmed=(*self.confirmed, block))
         return replace(self, screened=(*self.screened, block))

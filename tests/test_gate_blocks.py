@@ -1,0 +1,259 @@
+import math
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import trials
+from fakes import case_of
+
+from steelyard import baton
+from steelyard.errors import SteelyardError
+from steelyard.gate import blocks as blocking
+from steelyard.gate import decide, findings
+from steelyard.gate.blocks import Blocks, Point
+from steelyard.gate.decide import POLICY
+from steelyard.gate.measuring import measure
+from steelyard.gate.sides import Side
+from steelyard.mode import parse
+from steelyard.settings import Settings
+from steelyard.verdict import Verdict
+
+WARM = parse("kernel/warm")
+FACTS = {"code_hash": "aa", "threads": 2, "compile_ns": 5}
+
+
+def copying(b):
+    """Declare a case that nobody launches."""
+    x = b.input((4,), "float32")
+    return b.launch(lambda x: None, x)
+
+
+@pytest.fixture
+def point():
+    """Give a case on the CPU, in one mode."""
+    return Point(case_of(copying), WARM)
+
+
+class Fake:
+    """Both sides as a function of the side and the turn to ticks, facts or an error."""
+
+    def __init__(self, ticks, facts=None):
+        self.ticks = ticks
+        self.told = facts or {}
+        self.asked, self.renewed, self.settings = [], 0, []
+
+    def __call__(self, sides):
+        """Stand for starting both."""
+        assert list(sides) == ["base", "head"]
+        return self
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.asked.append("end")
+
+    def facts(self, side, turn, settings):
+        """Tell what the test wants of a side."""
+        one = self.told.get(side, {})
+        if "error" in one:
+            return one
+        return {"facts": one, "hashes": {"inputs": "i"}, "strays": one.get("strays")}
+
+    def weigh(self, side, turn, settings):
+        """Make a trial of the ticks of a side."""
+        self.asked.append(side)
+        self.settings.append(settings)
+        made = self.ticks(side, turn)
+        if isinstance(made, str):
+            return trials.trial(turn.case.id, mode=str(turn.mode), error=made)
+        return trials.trial(turn.case.id, made, mode=str(turn.mode))
+
+    def in_turn(self, leader, turns, settings):
+        """Weigh both, the leader first."""
+        order = sorted(turns, key=lambda side: side != leader)
+        return {side: self.weigh(side, turns[side], settings) for side in order}
+
+    def renew(self):
+        """Count."""
+        self.renewed += 1
+
+
+def blocks(fake, kept=None):
+    """Return blocks of a fake's."""
+    keep = kept.append if kept is not None else lambda _: None
+    sides = [Side(name, Path()) for name in ("base", "head")]
+    return Blocks(*sides, Settings(), lambda *trial: keep(trial), fake)
+
+
+def test_a_block_is_the_logarithm_of_head_over_base(point):
+    """Of the quickest windows: neighbours only add time."""
+    noisy = [1000, 5000, 1000, 9000, 7000, 8000, 2000, 3000, 4000, 6000]
+    fake = Fake(lambda side, _: [t * (1 + (side == "head")) for t in noisy])
+    ((_, reading),) = blocks(fake).measure(0, [point])
+    assert reading.ratio == pytest.approx(math.log(2))
+
+
+def test_the_sides_lead_in_turn_and_every_trial_is_told_at_once(point):
+    """Who is first is a difference of its own; it is on both sides as often."""
+    kept, fake = [], Fake(lambda *_: [1000] * 8)
+    made = blocks(fake, kept)
+    for number in range(4):
+        for _ in made.measure(number, [point]):
+            assert len(kept) == 2 * number + 2
+    leaders = [side for side in fake.asked if side != "end"][::2]
+    assert leaders == ["base", "head", "base", "head"]
+    assert fake.asked.count("end") == 4  # fresh workers in each block
+
+
+def test_queues_of_a_gpu_are_visited_twice_by_each_side(point, monkeypatch):
+    """A B B A, then B A A B; cycles are told where the clock was read."""
+    monkeypatch.setattr(blocking, "_in_queues", lambda _: True)
+
+    class Clocked(Fake):
+        def weigh(self, side, turn, settings):
+            made = super().weigh(side, turn, settings)
+            mhz = 1000 if side == "base" else 500
+            samples = replace(made.samples, mhz=(mhz,) * len(made.samples))
+            return replace(made, samples=samples)
+
+    fake = Clocked(lambda side, _: [1000 if side == "base" else 2000] * 40)
+    made = blocks(fake)
+    ((_, reading),) = made.measure(0, [point])
+    assert fake.asked == ["base", "head", "head", "base", "end"]
+    assert reading.ratio == pytest.approx(math.log(2))
+    assert reading.cycles == pytest.approx(0)
+    list(made.measure(1, [point]))
+    assert fake.asked[5:9] == ["head", "base", "base", "head"]
+
+
+FAILURES = [
+    ("the work raised KeyError", "the work raised KeyError"),
+    ([1000, -5, 1000], "1 of 3 windows took no time, or less"),
+    ([0, 0, 0], "3 of 3 windows took no time, or less"),
+    ([], "no window was taken"),
+]
+
+
+@pytest.mark.parametrize("side", ["base", "head"])
+@pytest.mark.parametrize(("ticks", "sentence"), FAILURES)
+def test_what_is_no_time_has_failed_on_its_side(point, side, ticks, sentence):
+    """And nothing is said of the other; both workers are replaced."""
+    fake = Fake(lambda who, _: ticks if who == side else [1000] * 8)
+    ((_, reading),) = blocks(fake).measure(0, [point])
+    assert reading.ratio is None
+    assert list(reading.failed) == [side]
+    assert sentence in reading.failed[side]
+    assert fake.renewed == 1
+
+
+def test_who_waited_for_a_failed_side_is_not_blamed(point):
+    """Its trial ends too, with a sentence about the other."""
+    told = {"base": f"copying: {baton.OTHER}", "head": "copying: it crashed"}
+    ((_, reading),) = blocks(Fake(lambda who, _: told[who])).measure(0, [point])
+    assert reading.failed == {"head": "copying: it crashed"}
+
+
+def test_identical_code_is_not_measured(point):
+    """Nothing is launched for it; other quantities of the same case are measured."""
+    fake = Fake(lambda *_: [1000] * 8, {"base": FACTS, "head": dict(FACTS)})
+    other = Point(point.case, parse("latency/warm"))
+    found = measure(blocks(fake), [point, other], POLICY, identity=True)
+    assert found.identical == {point.key}
+    assert len(fake.settings) == 2 * len(found.times[other.key].screened)
+    said = findings.of([point, other], found, None, POLICY)
+    assert [one.verdict for one in said] == [Verdict.IDENTICAL_CODE, Verdict.SAME]
+    assert said[0].codes == ("aa", "aa")
+
+
+@pytest.mark.parametrize(
+    ("base", "head"),
+    [
+        (FACTS, {**FACTS, "code_hash": "bb"}),
+        (FACTS, {**FACTS, "threads": 1}),
+        (FACTS, {name: FACTS[name] for name in ("code_hash",)}),
+        ({"threads": 2}, {"threads": 2}),
+        ({"code_hash": None}, {"code_hash": None}),
+        ({"code_hash": ""}, {"code_hash": ""}),
+    ],
+)
+def test_other_code_or_launch_and_unknown_code_are_measured(base, head):
+    """A kernel whose hash is unknown never qualifies."""
+    assert not blocking.same_code(base, head)
+
+
+def test_times_among_the_facts_do_not_tell_code_apart():
+    """They differ between any two builds."""
+    assert blocking.same_code(FACTS, {**FACTS, "compile_ns": 6})
+
+
+def test_base_must_not_run_heads_code(point):
+    """Then everything would be the same."""
+    strays = {**FACTS, "strays": ["mine.kernels"]}
+    fake = Fake(lambda *_: [1000] * 8, {"base": strays, "head": FACTS})
+    with pytest.raises(SteelyardError, match=r"imports mine\.kernels .* build"):
+        list(blocks(fake).measure(0, [point], identity=True))
+
+
+@pytest.mark.parametrize(
+    ("side", "known", "verdict", "new"),
+    [
+        ("head", {"copying"}, None, False),
+        ("base", {"copying", "other"}, Verdict.UNRESOLVED, False),
+        ("base", {"other"}, None, True),
+        ("base", None, Verdict.UNRESOLVED, False),
+    ],
+)
+def test_a_failure_is_never_a_pass_unless_only_head_has_the_case(
+    point, side, known, verdict, new
+):
+    """A failure of base alone leaves nothing to compare with."""
+    fake = Fake(
+        lambda who, turn: (
+            "it fails" if who == side and turn.mode == WARM else [1000] * 8
+        )
+    )
+    points = [point, Point(point.case, parse("latency/warm"))]
+    found = measure(blocks(fake), points, POLICY)
+    one, other = findings.of(points, found, known, POLICY)
+    assert (one.verdict, one.new) == (verdict, new)
+    assert "it fails" in one.note
+    assert other.verdict is Verdict.SAME
+
+
+def test_a_base_that_runs_nothing_is_no_baseline(point):
+    """Its sentence is the reason."""
+    fake = Fake(lambda who, _: "no module foo." if who == "base" else [1000] * 8)
+    found = measure(blocks(fake), [point], POLICY)
+    with pytest.raises(SteelyardError, match="runs none of 1 cases: no module foo"):
+        findings.of([point], found, {"copying"}, POLICY)
+
+
+def test_the_budget_leaves_what_is_open_unresolved(point):
+    """With a verdict for none of it."""
+    other = Point(point.case, parse("latency/warm"))
+    fake = Fake(lambda *_: [1000] * 8)
+    found = measure(blocks(fake), [point, other], POLICY, deadline=0.0)
+    said = findings.of([point, other], found, None, POLICY)
+    assert found.cut_short
+    assert {one.verdict for one in said} == {Verdict.UNRESOLVED}
+
+
+def test_a_change_is_confirmed_on_fresh_blocks(point):
+    """What made it suspect does not count."""
+    fake = Fake(lambda who, _: [1000 + 100 * (who == "head")] * 8)
+    found = measure(blocks(fake), [point], POLICY)
+    seen = found.times[point.key]
+    assert len(seen.screened) == POLICY.screen
+    assert len(seen.confirmed) == decide.EARLIEST
+    (one,) = findings.of([point], found, None, POLICY)
+    assert one.verdict is Verdict.SLOWER
+    assert one.judgement.ratio.value == pytest.approx(1.1)
+    assert (one.file, one.line > 0) == (str(Path(__file__)), True)
+
+
+def test_cases_that_only_base_has_are_said():
+    """Never a pass: the verdict is none."""
+    (one,) = findings.vanished({"a", "b"}, {"b"})
+    assert (one.case, one.verdict, one.failed) == ("a", None, True)
+    assert one.note.startswith("vanished")
