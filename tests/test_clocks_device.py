@@ -284,6 +284,7 @@ def test_every_clock_finds_its_tick_and_names_itself(monkeypatch, kind):
     assert clock.facts.quantum == TICK
     assert CLOCKS[clock.facts.id] is kind
     assert clock.facts.uncertainty >= 0
+    assert kind is not cupti.CuptiClock or set(clock.facts.floor) == {0}
 
 
 def test_where_nobody_has_looked_an_offset_may_be_wrong_by_more(monkeypatch):

@@ -18,8 +18,8 @@ from steelyard.work import DeviceWork
 from steelyard_device import cuda
 from steelyard_device.cuda import activity
 
-NULLS: Final = 30
-"""Null kernels among those that show its tick."""
+FLOOR: Final = 30
+"""Windows of nothing, and null kernels among what shows its tick."""
 
 
 class CuptiClock:
@@ -34,14 +34,15 @@ class CuptiClock:
 
     @functools.cached_property
     def facts(self) -> ClockFacts:
-        """Its tick is that of null kernels and delays; it has no floor to read."""
+        """Its floor is that of empty windows, its tick of null kernels and delays."""
         null = cuda.null(self._context)
         delays = calibration.delays(self._context)
-        launches = [*[null.launch] * NULLS, *[each.launch for each in delays] * 4]
-        found = self._record(lambda _: None, launches)
+        launches = [*[null.launch] * FLOOR, *[each.launch for each in delays] * 4]
+        nothing = [lambda: None] * FLOOR
+        found = self._record(lambda _: None, [*nothing, *launches])
         times = [_busy(acts) for acts in found]
-        tick = common_tick(times)
-        return ClockFacts("cupti", 1, tick, (), drift=calibration.DRIFT)
+        tick, floor = common_tick(times[FLOOR:]), tuple(times[:FLOOR])
+        return ClockFacts("cupti", 1, tick, floor, drift=calibration.DRIFT)
 
     def serves(self, cache: str) -> bool:
         """Whatever the caches are."""
