@@ -77,7 +77,6 @@ def test_samples_at_another_clock_are_doubted(least, holds):
         (Doubt.UNSETTLED, {"ticks": [10_000, 11_500] * 10}),
         (Doubt.THROTTLED, {"extra": state(throttle=["gpu_idle", "sw_power_cap"])}),
         (Doubt.DISTURBED_GPU, {"extra": state(others=[{"pid": 8, "bytes": 1}])}),
-        (Doubt.OTHER_STREAM, {"extra": {"other_stream": True}}),
         (Doubt.WRONG_CACHE, {"extra": {"coldness": "contradicted"}}),
         (Doubt.CLOCKS_DISAGREE, {"extra": {"clocks": {"events": read(11_000)}}}),
         (Doubt.UNDER_FLOOR, {"clock": EVENTS, "ticks": TINY, "extra": state()}),

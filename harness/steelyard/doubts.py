@@ -29,7 +29,6 @@ class Doubt(StrEnum):
     IDLE = "idle"
     NOT_LAUNCHED = "not-launched"
     ONE_BLOCK = "one-block"
-    OTHER_STREAM = "other-stream"
     PREEMPTED = "preempted"
     QUANTISED = "quantised"
     REMEMBERS = "remembers"
@@ -72,8 +71,6 @@ HINTS: Mapping[Doubt, str] = MappingProxyType(
         "nothing says that its result is right; launch it where there is one",
         Doubt.ONE_BLOCK: "there is one block, so the interval knows nothing of what "
         "differs between processes; raise --blocks before comparing",
-        Doubt.OTHER_STREAM: "some of the work ran on a stream that is not the "
-        "harness's, where not all of it is timed; pass b.stream, or use as_=",
         Doubt.PREEMPTED: "more than a quarter of the samples were interrupted by the "
         "scheduler; weigh again on a quiet machine",
         Doubt.QUANTISED: "the clock's tick is a visible part of the window; the "
@@ -174,7 +171,6 @@ def raise_doubts(
         Doubt.FEW_SAMPLES: len(times) < stats.MINIMUM,
         Doubt.IDLE: idle(trial),
         Doubt.NOT_LAUNCHED: not launched,
-        Doubt.OTHER_STREAM: extra.get("other_stream", False),
         Doubt.PREEMPTED: sum(map(bool, samples.preemptions)) > DISTURBED * len(times),
         Doubt.QUANTISED: summary.quantised,
         Doubt.REMEMBERS: remembers(found.get("again", ())),
