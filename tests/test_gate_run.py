@@ -1,0 +1,266 @@
+import json
+import math
+import subprocess
+import sys
+from dataclasses import replace
+
+import pytest
+import trials
+from click.testing import CliRunner
+from fakes import case_of
+from test_gate_sides import git, homes, project
+
+from steelyard import run as runs
+from steelyard.cli import main
+from steelyard.errors import FAILED, FINE, REGRESSION, UNRESOLVED, USAGE, SteelyardError
+from steelyard.gate import findings, stored
+from steelyard.gate.blocks import Point
+from steelyard.mode import parse
+from steelyard.store import Store
+from steelyard.trial import METHOD_VERSION
+from steelyard.verdict import Verdict
+
+__all__ = ["project"]
+
+SUITE = """
+import numpy
+from steelyard import benchmark
+from mine import work
+
+@benchmark(n=[{sizes}])
+def adding(b, n):
+    b.mode("kernel/warm")
+    x = b.input((n,), "float64")
+    y = b.output((n,), "float64")
+    b.check(lambda x: x, x)
+    return b.launch(work, x, out=y)
+"""
+
+KERNEL = """
+import numpy
+
+def work(x, out):
+    for _ in range({turns}):
+        numpy.multiply(x, 1.0, out=out)
+"""
+
+
+@pytest.fixture
+def shop(project, monkeypatch):
+    """Give a project whose kernel and suite are written anew by the test."""
+    monkeypatch.setenv("STEELYARD_LOCK", str(project.parent / "lock"))
+    monkeypatch.setenv("PYTHONPATH", str(project / "src"))
+    write(project, turns=10)
+    git(project, "add", ".")
+    git(project, "commit", "-q", "-m", "second")
+    return project
+
+
+def write(root, *, turns, sizes="1000"):
+    """Write a kernel that does its work so many times, and a suite."""
+    text = KERNEL.format(turns=turns)
+    (root / "src" / "mine" / "__init__.py").write_text(text)
+    (root / "suites" / "adding.py").write_text(SUITE.format(sizes=sizes))
+
+
+def steelyard(folder, *arguments):
+    """Run a command in a process of its own, and return its exit code and output."""
+    command = [sys.executable, "-m", "steelyard.cli", *map(str, arguments)]
+    done = subprocess.run(
+        command, cwd=folder, capture_output=True, text=True, check=False
+    )
+    return done.returncode, done.stdout, done.stderr
+
+
+def gate(folder, baseline="HEAD", *arguments):
+    """Run a gate; return its exit code and the findings by their cases."""
+    code, output, errors = steelyard(
+        folder, "gate", baseline, "--format", "json", *arguments
+    )
+    document = json.loads(output) if output.startswith("{") else {"error": errors}
+    found = {one["case"]: one for one in document.get("findings", ())}
+    return code, found, document
+
+
+def test_work_that_is_done_twice_is_a_regression(shop, tmp_path):
+    """Found against the commit, stored side by side, and nothing of base is left."""
+    write(shop, turns=20)
+    code, found, document = gate(shop)
+    assert (code, found["adding[n=1000]"]["verdict"]) == (REGRESSION, "slower")
+    assert found["adding[n=1000]"]["judgement"]["low"] > 1.01
+    assert found["adding[n=1000]"]["file"].endswith("suites/adding.py")
+    assert homes(tmp_path) == []
+    with Store.open(str(shop / ".steelyard" / "steelyard.db")) as store:
+        base, head = store.runs()
+        assert (base.tags, head.tags) == (("gate/base",), ("gate/head",))
+        assert document["runs"] == {"base": base.uid, "head": head.uid}
+        assert {base.state, head.state} == {"finished"}
+        assert base.commit == git(shop, "rev-parse", "HEAD")
+        counts = [len(store.trials(side.uid)) for side in (base, head)]
+    assert counts[0] == counts[1] >= found["adding[n=1000]"]["judgement"]["blocks"]
+
+
+def test_a_case_that_fails_on_head_fails_and_a_vanished_one_too(shop):
+    """Whatever the other cases do."""
+    write(shop, turns=0, sizes="2000")
+    code, found, _ = gate(shop)
+    assert code == FAILED
+    assert "wrote nothing" in found["adding[n=2000]"]["note"]
+    assert found["adding[n=1000]"]["note"].startswith("vanished")
+    assert {one["verdict"] for one in found.values()} == {None}
+
+
+def test_a_gate_without_time_is_unresolved(shop):
+    """And leaves the verdict open, case by case."""
+    code, found, _ = gate(shop, "HEAD", "--budget", "0.01")
+    assert code == UNRESOLVED
+    assert found["adding[n=1000]"]["verdict"] == "unresolved"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (("nowhere",), "baseline 'nowhere' is no commit"),
+        (("HEAD", "-k", "nothing"), "nothing matched"),
+        (("HEAD", "nosuites"), "nosuites"),
+    ],
+)
+def test_what_cannot_be_compared_is_usage(shop, arguments, sentence):
+    """Never a pass, and never a traceback."""
+    code, output, errors = steelyard(shop, "gate", *arguments)
+    assert code == USAGE
+    assert sentence in output + errors
+    assert "Traceback" not in errors
+
+
+def test_a_gate_wants_a_baseline():
+    """The command says what it may be."""
+    done = CliRunner().invoke(main, ["gate"], standalone_mode=False)
+    assert isinstance(done.exception, SteelyardError)
+    assert "name a baseline" in str(done.exception)
+
+
+def test_a_stored_run_tells_only_what_is_far_beyond_noise(shop):
+    """Ten times the work is; the same work is unresolved, and the table says why."""
+    assert steelyard(shop, "run", "--blocks", "2", "--tag", "old")[0] == FINE
+    code, found, document = gate(shop, "old")
+    assert (code, found["adding[n=1000]"]["verdict"]) == (UNRESOLVED, "unresolved")
+    assert any("another time" in note for note in document["notes"])
+    write(shop, turns=100)
+    code, found, _ = gate(shop, "old")
+    assert (code, found["adding[n=1000]"]["verdict"]) == (REGRESSION, "slower")
+
+
+QUIET = [0.0, 0.001, -0.001, 0.002, 0.0, -0.002]
+
+
+@pytest.mark.parametrize(
+    ("change", "past", "verdict"),
+    [
+        (0.1, QUIET, Verdict.SLOWER),
+        (-0.1, QUIET, Verdict.FASTER),
+        (0.015, QUIET, Verdict.UNRESOLVED),
+        (0.1, QUIET[:4], Verdict.UNRESOLVED),
+        (0.5, QUIET[:4], Verdict.SLOWER),
+        (0.1, [40 * move for move in QUIET], Verdict.UNRESOLVED),
+        (0.0, QUIET, Verdict.UNRESOLVED),
+    ],
+)
+def test_numbers_of_another_time_are_judged_by_how_much_a_case_moves(
+    change, past, verdict
+):
+    """By its history; where that is short it is taken to be a restless one."""
+    old, new = [0.0, 0.001, -0.001], [change, change + 0.001]
+    made = stored.judge(old, new, past)
+    assert made.verdict is verdict
+    assert made.ratio.low < made.ratio.value < made.ratio.high
+    assert made.ratio.value == pytest.approx(math.exp(change), rel=0.01)
+
+
+def fill(store, **changes):
+    """Store a run with one trial, and return it."""
+    run = trials.run(**changes)
+    store.begin(run)
+    made = trials.trial(hashes={"method": str(METHOD_VERSION), "inputs": "i"})
+    store.add(run.uid, made)
+    return run
+
+
+def test_runs_that_do_not_compare_are_refused_with_what_differs(tmp_path):
+    """Another machine, driver, or method; and a run without a number."""
+    with Store.open(str(tmp_path / "s.db")) as store:
+        base, head = fill(store), trials.run()
+        stored.require_comparable(base, head, store)
+        other = trials.FACTS | {"identity": {"id": "ffff"}}
+        with pytest.raises(SteelyardError, match="two machines"):
+            stored.require_comparable(base, replace(head, machine=other), store)
+        gpus = [
+            trials.FACTS | {"gpu": trials.GPU | {"driver": driver}}
+            for driver in ("580", "590")
+        ]
+        sides = [replace(base, machine=gpus[0]), replace(head, machine=gpus[1])]
+        with pytest.raises(SteelyardError, match="driver 580 -> 590"):
+            stored.require_comparable(*sides, store)
+        empty = trials.run()
+        store.begin(empty)
+        with pytest.raises(SteelyardError, match="no number"):
+            stored.require_comparable(empty, head, store)
+        old = trials.run()
+        store.begin(old)
+        store.add(old.uid, trials.trial(hashes={"method": "1"}))
+        with pytest.raises(SteelyardError, match="method 1 and this is method"):
+            stored.require_comparable(old, head, store)
+
+
+def test_each_case_of_a_stored_run_has_its_finding(tmp_path):
+    """Identical code, other inputs, what vanished, failed, is new, or is no time."""
+
+    def copying(b):
+        x = b.input((4,), "float32")
+        return b.launch(lambda x: None, x)
+
+    case = case_of(copying)
+    points = [Point(case, parse(mode)) for mode in MODES]
+    with Store.open(str(tmp_path / "s.db")) as store:
+        base, head = trials.run(), trials.run()
+        for run in (base, head):
+            store.begin(run)
+        for place, (mode, (old, new, _)) in enumerate(MODES.items()):
+            for run, changes in ((base, old), (head, new)):
+                if changes is not None:
+                    ticks = changes.pop("ticks", [1000] * 8)
+                    made = trials.trial("copying", ticks, mode=mode, **changes)
+                    store.add(run.uid, replace(made, position=place))
+        store.add(base.uid, trials.trial("gone", position=99))
+        found = list(stored.findings(store, base, head, points))
+    said = {one.mode: (one.verdict, one.note.partition(":")[0]) for one in found[:-1]}
+    assert said == {mode: expected for mode, (_, _, expected) in MODES.items()}
+    assert (found[-1].case, found[-1].note.partition(":")[0]) == ("gone", "vanished")
+
+
+MODES = {
+    "kernel/warm": ({}, {}, (Verdict.IDENTICAL_CODE, "")),
+    "latency/warm": ({}, {}, (Verdict.UNRESOLVED, "")),
+    "kernel/cold": (
+        {},
+        {"hashes": {"inputs": "other", "method": "1"}},
+        (Verdict.UNRESOLVED, "not comparable"),
+    ),
+    "latency/warm/8": ({"error": "it fails"}, {}, (Verdict.UNRESOLVED, "base failed")),
+    "latency/warm/64": (None, {}, (None, "new")),
+    "per_launch/warm/8": ({}, {"error": "it fails"}, (None, "it fails")),
+    "per_launch/warm/64": ({}, {"ticks": [-1, 5]}, (None, "copying")),
+    "kernel/warm/dependent": ({}, None, (None, "it was not measured")),
+}
+
+
+def test_the_newest_runs_of_this_machine_alone_are_its_history(tmp_path):
+    """Another machine's say nothing of how much a case moves here."""
+    with Store.open(str(tmp_path / "s.db")) as store:
+        fill(store)
+        fill(store, machine=trials.FACTS | {"identity": {"id": "ffff"}})
+        head = trials.run()
+        past = stored._past(store, head, {head.uid})
+    assert [len(values) for values in past.values()] == [1]
+    assert runs.select([head], head.uid, "s") is head
+    assert list(findings.vanished([], [])) == []

@@ -1,0 +1,209 @@
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from steelyard import run, worker
+from steelyard.errors import USAGE, SteelyardError
+from steelyard.gate import listing, sides
+from steelyard.gate.sides import Side
+
+SUITE = """
+from steelyard import benchmark
+from mine import work
+
+@benchmark(n=[{sizes}])
+def adding(b, n):
+    x = b.input((n,), "float64")
+    y = b.output((n,), "float64")
+    return b.launch(work, x, out=y)
+"""
+
+
+def git(folder, *arguments):
+    """Run git as somebody, in no configuration of this machine's."""
+    who = ["-c", "user.name=A", "-c", "user.email=a@b", "-c", "commit.gpgsign=false"]
+    command = ["git", "-C", str(folder), *who, *arguments]
+    return subprocess.run(
+        command, check=True, capture_output=True, text=True
+    ).stdout.strip()
+
+
+@pytest.fixture
+def project(tmp_path, monkeypatch):
+    """Make a project whose kernel changed since its only commit, and stand in it."""
+    root = tmp_path / "project"
+    (root / "src" / "mine").mkdir(parents=True)
+    (root / "suites").mkdir()
+    write(root, "1", "16, 32")
+    git(root, "init", "-q", "-b", "main")
+    git(root, "add", ".")
+    git(root, "commit", "-q", "-m", "first")
+    write(root, "2", "32, 64")
+    monkeypatch.chdir(root)
+    monkeypatch.syspath_prepend(root / "src")
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr(sides.tempfile, "tempdir", None)
+    yield root
+    for name in [n for n in sys.modules if n.partition(".")[0] == "mine"]:
+        del sys.modules[name]
+
+
+def write(root, factor, sizes):
+    """Write a kernel and a suite."""
+    text = f"def work(x, out):\n    out[:] = {factor} * x\n"
+    (root / "src" / "mine" / "__init__.py").write_text(text)
+    (root / "suites" / "adding.py").write_text(SUITE.format(sizes=sizes))
+
+
+def homes(tmp_path):
+    """Return what gates have left."""
+    return list(tmp_path.glob(f"{sides.PREFIX}*"))
+
+
+def imported(side, expression):
+    """Return what a process of a side's prints."""
+    command = [side.python, "-c", f"import mine, steelyard; print({expression})"]
+    return subprocess.run(
+        command,
+        cwd=side.root,
+        env=side.variables(),
+        check=True,
+        capture_output=True,
+        text=True,
+    ).stdout.strip()
+
+
+def test_base_is_a_commit_with_its_own_sources_and_heads_harness(project, tmp_path):
+    """Its worktree is gone afterwards, and head was never touched."""
+    with Side.of_ref("HEAD", ["suites"]) as base:
+        assert base.commit == git(project, "rev-parse", "HEAD")
+        assert imported(base, "mine.work([1], out := [0]) or out") == "[1]"
+        assert imported(base, "mine.__file__").startswith(str(base.root))
+        harness = Path(imported(base, "steelyard.__file__")).resolve()
+        assert harness.parent == Path(sides.discovery.__file__).parent
+        assert len(homes(tmp_path)) == 1
+    assert homes(tmp_path) == []
+    assert git(project, "worktree", "list").count("\n") == 0
+    assert "src/mine" in git(project, "status", "--porcelain")
+
+
+def test_base_is_driven_by_heads_suites_and_asked_for_its_own_before(project):
+    """So that a case that vanished is seen."""
+    with Side.of_ref("HEAD", ["suites"]) as base:
+        assert listing.cases(base, ["suites"], None, ()) == {
+            "adding[n=16]",
+            "adding[n=32]",
+        }
+        assert listing.cases(base, ["suites"], "64", ()) == set()
+        assert listing.cases(base, ["other"], None, ()) is None
+        base.install_suites()
+        file = project / "suites" / "adding.py"
+        assert base.path_of(file) == base.root / "suites" / "adding.py"
+        assert base.path_of(file).read_text() == file.read_text()
+        assert base.path_of(Path("/elsewhere.py")) == Path("/elsewhere.py")
+
+
+def test_what_goes_wrong_meanwhile_leaves_no_worktree(project, tmp_path):
+    """Not even Ctrl-C does."""
+    with pytest.raises(KeyboardInterrupt), Side.of_ref("HEAD"):
+        raise KeyboardInterrupt
+    assert homes(tmp_path) == []
+
+
+@pytest.mark.parametrize("ref", ["nothing", "--all", ""])
+def test_a_baseline_that_git_does_not_know_says_so(project, ref):
+    """An option of git's is no commit either."""
+    with pytest.raises(SteelyardError, match="is no commit of") as told:
+        sides.require_commit(ref, project)
+    assert told.value.exit_code == USAGE
+
+
+def test_a_base_that_does_not_build_says_why_and_is_removed(project, tmp_path):
+    """With the end of its log."""
+    script = project / "build.py"
+    script.write_text("print('line 1'); print('no compiler'); raise SystemExit(3)")
+    build = f"{sys.executable} {script}"
+    with (
+        pytest.raises(SteelyardError, match=r"ended with 3(.|\n)*no compiler") as told,
+        Side.of_ref("HEAD", build=build),
+    ):
+        pytest.fail("it was measured")
+    assert told.value.exit_code == USAGE
+    assert homes(tmp_path) == []
+    with (
+        pytest.raises(SteelyardError, match=r"ended with 1(.|\n)*No such file"),
+        Side.of_ref("HEAD", build="/no/such/compiler"),
+    ):
+        pytest.fail("it was measured")
+
+
+def test_a_build_may_make_an_environment_of_its_own(project):
+    """Its interpreter runs base, and finds what the harness needs behind its own."""
+    build = f"{sys.executable} -m venv --without-pip .venv"
+    with Side.of_ref("HEAD", build=build) as base:
+        assert Path(base.python) == base.root / ".venv" / "bin" / "python"
+        assert imported(base, "__import__('sys').prefix") == str(base.root / ".venv")
+        assert imported(base, "__import__('numpy').__name__") == "numpy"
+
+
+def left(project, tmp_path, pid):
+    """Leave a worktree as a killed gate does."""
+    home = tmp_path / f"{sides.PREFIX}left"
+    home.mkdir()
+    owner = run.process(pid) | {"pid": pid}
+    (home / sides.OWNER).write_text(json.dumps(owner))
+    git(project, "worktree", "add", "-q", "--detach", str(home / sides.TREE))
+    return home
+
+
+def test_the_worktree_of_a_killed_gate_is_removed_by_the_next(project, tmp_path):
+    """Git knows nothing of it any more."""
+    done = subprocess.Popen([sys.executable, "-c", ""])
+    home = left(project, tmp_path, done.pid)
+    owner = json.loads((home / sides.OWNER).read_text())
+    done.wait()
+    (home / sides.OWNER).write_text(json.dumps(owner))
+    sides.remove_left(project)
+    assert not home.exists()
+    assert git(project, "worktree", "list").count("\n") == 0
+
+
+def test_the_worktree_of_a_living_gate_stays(project, tmp_path):
+    """Two may run in two checkouts of one repository."""
+    home = left(project, tmp_path, os.getpid())
+    sides.remove_left(project)
+    assert (home / sides.TREE / "suites").exists()
+
+
+@pytest.mark.parametrize("owner", [None, "", "{", "[]", "{}", '{"pid": "x"}'])
+def test_a_worktree_of_nobody_known_stays(project, tmp_path, owner):
+    """It may be about to say whose it is."""
+    home = left(project, tmp_path, os.getpid())
+    (home / sides.OWNER).unlink()
+    if owner is not None:
+        (home / sides.OWNER).write_text(owner)
+    sides.remove_left(project)
+    assert home.exists()
+
+
+def test_a_worker_tells_what_it_imports_from_the_other_side(project, monkeypatch):
+    """What is installed in an environment within the checkout is nobody's."""
+    monkeypatch.delenv(worker.FOREIGN, raising=False)
+    assert worker.strays() == []
+    monkeypatch.setenv(worker.FOREIGN, str(project))
+    import mine  # noqa: F401 # from the project
+
+    assert worker.strays() == ["mine"]
+    assert worker.FOREIGN == sides.GUARD
+
+
+def test_environments_of_workers_differ_in_length(project):
+    """Where the stack lies must not tell the sides apart."""
+    head = Side.head()
+    assert head.root == project.resolve()
+    lengths = {len(head.variables()[sides.PADDING]) for _ in range(20)}
+    assert len(lengths) > 1
