@@ -43,6 +43,10 @@ UNBOUND: Final = timedelta(days=30)
 """How long an accepted change holds whose code has no hash to know it by: as long as a
 branch lives until it is merged, and no next change hides behind it."""
 
+SLACK: Final = 0.05
+"""The share by which a slowdown that is measured again may be clearly more than when it
+was accepted: what is told of any case is no more certain (`verdict.Policy.tolerance`)."""
+
 VANISHED: Final = "vanished"
 """What is accepted of a case that only the base has; its note begins with this word."""
 
@@ -98,7 +102,8 @@ class Accepted:
             return True
         if self.ratio is None or finding.judgement is None:
             return False
-        return finding.judgement.ratio.low <= self.ratio[1]  # NaN is not
+        most = self.ratio[1] * (1 + SLACK)
+        return finding.judgement.ratio.low <= most  # NaN is not
 
     def covers_static(self, change: StaticChange) -> bool:
         """Whether these very changes of the code were meant."""
