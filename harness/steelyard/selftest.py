@@ -23,7 +23,7 @@ from typing import Final
 from steelyard import planting, stats
 from steelyard.calibration import Key, Tally
 from steelyard.gate import decide
-from steelyard.gate.blocks import Blocks, Point, Weigher, worker
+from steelyard.gate.blocks import Blocks, Point
 from steelyard.gate.decide import Stage
 from steelyard.gate.measuring import Measured, measure
 from steelyard.gate.outcome import BASE, HEAD
@@ -49,6 +49,8 @@ GRAIN: Final = 256
 
 EXACT: Final = 0.1
 """How far what can be planted may be off what was asked for, as a share of that."""
+
+Keep = Callable[[str, Trial], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,12 +82,17 @@ class SelfTest:
     points: Sequence[Point]
     settings: Settings
     tally: Tally
-    keep: Callable[[str, Trial], None] = lambda _side, _trial: None
+    keep: Keep = lambda _side, _trial: None
     """Told of every trial as it arrives, with its side."""
     say: Callable[[str], None] = lambda _: None
     policy: Policy = decide.POLICY
-    start: Callable[[Side], Weigher] = worker
+    make: Callable[[Side, Side, Settings, Keep], Blocks] = Blocks
+    """Makes what measures two sides."""
     now: Callable[[], float] = monotonic
+    sides: tuple[Side, Side] = field(
+        default_factory=lambda: (Side.head(BASE), Side.head(HEAD))
+    )
+    """Both are head; each runs under one side's name."""
     seed: int = 0
     sizes: Sequence[float] = SIZES
     _times: dict[Key, list[float]] = field(default_factory=dict)
@@ -103,7 +110,7 @@ class SelfTest:
             self.say(f"round {number + 1}: head against itself")
             found = Measured()
             for chunk in self._chunks(self.points, number):
-                blocks = self._blocks(Side.head(BASE), Side.head(HEAD))
+                blocks = self._blocks(*self.sides)
                 _add(found, self._measured(blocks, chunk, until))
                 if self.now() > until:
                     break
@@ -146,7 +153,8 @@ class SelfTest:
     ) -> None:
         """Plant one size in some kernels and count how many of them are found."""
         self.say(f"{size:+.0%} planted in {len(chunk)} kernels")
-        with planted({p.case.id: counts[p.case.id] for p in chunk}) as sides:
+        asked = {point.case.id: counts[point.case.id] for point in chunk}
+        with planted(self.sides, asked) as sides:
             found = self._measured(self._blocks(*sides), chunk, until)
         judged = self._judged(found)
         for point in chunk:
@@ -155,7 +163,7 @@ class SelfTest:
                 self.tally.planted.append((_key(point), size, verdict))
 
     def _blocks(self, base: Side, head: Side) -> Blocks:
-        return Blocks(base, head, self.settings, self._taken, self.start)
+        return self.make(base, head, self.settings, self._taken)
 
     def _taken(self, side: str, trial: Trial) -> None:
         """Keep a trial; of head against itself remember the time."""
@@ -167,7 +175,7 @@ class SelfTest:
     def _measured(
         self, blocks: Blocks, chunk: Sequence[Point], until: float
     ) -> Measured:
-        found = measure(blocks, chunk, self.policy, deadline=until)
+        found = measure(blocks, chunk, self.policy, deadline=until, now=self.now)
         for point in chunk:
             if point.key in found.failed:
                 told = next(iter(found.failed[point.key].values()))
@@ -212,15 +220,18 @@ class SelfTest:
 
 
 @contextmanager
-def planted(counts: Mapping[str, int]) -> Iterator[tuple[Side, Side]]:
-    """Give two sides that differ in the multiply-adds behind each launch of a case.
+def planted(
+    sides: tuple[Side, Side], counts: Mapping[str, int]
+) -> Iterator[tuple[Side, Side]]:
+    """Give sides of which the second has multiply-adds behind each launch of a case.
 
-    Base has none, but launches as if it had.
+    The first has none, but launches as if it had.
     """
+    first, second = sides
     none = dict.fromkeys(counts, 0)
     with TemporaryDirectory(prefix="steelyard-") as folder:
-        base = _planted(Side.head(BASE), none, Path(folder))
-        yield base, _planted(Side.head(HEAD), counts, Path(folder))
+        place = Path(folder)
+        yield _planted(first, none, place), _planted(second, counts, place)
 
 
 def _planted(side: Side, counts: Mapping[str, int], folder: Path) -> Side:

@@ -39,12 +39,13 @@ def measure(
     noisy: Collection[str] = (),
     identity: bool = False,
     deadline: float | None = None,
+    now: Callable[[], float] = monotonic,
     on_block: Callable[[int, int], None] = lambda _number, _open: None,
 ) -> Measured:
     """Measure blocks of what is open until nothing is, or until the deadline.
 
     A case that fails is not measured again. ``noisy`` are the keys of points that are
-    known to be; ``deadline`` is of `time.monotonic`; ``on_block`` is told the number of
+    known to be; ``deadline`` is one of ``now``; ``on_block`` is told the number of
     each block and how many points it has.
     """
     found = Measured(times={p.key: Evidence(noisy=p.key in noisy) for p in points})
@@ -56,7 +57,7 @@ def measure(
             first = identity and not found.blocks
             for point, reading in blocks.measure(found.blocks, wanted, identity=first):
                 _take(found, clocked, point.key, reading, stages[point.key])
-                if deadline is not None and monotonic() > deadline:
+                if deadline is not None and now() > deadline:
                     found.cut_short = True
                     break
             found.blocks += 1

@@ -1,0 +1,390 @@
+import json
+import math
+import random
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import trials
+from click.testing import CliRunner
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy import stats as scipy
+
+from steelyard import Case, benchmark, calibration, planting, selftest
+from steelyard.calibration import Tally
+from steelyard.cli import main
+from steelyard.gate import decide
+from steelyard.gate.blocks import Point, Reading
+from steelyard.gate.decide import POLICY, Evidence, Stage
+from steelyard.gate.sides import Side
+from steelyard.mode import parse
+from steelyard.report import selftest_table
+from steelyard.selftest import SelfTest, Steps
+from steelyard.settings import Settings
+from steelyard.store import Store
+from steelyard.verdict import Policy, Verdict
+from steelyard.work import CallableWork, NativeWork
+from steelyard_device import cpu
+
+WARM = "kernel/warm"
+KERNEL = 100_000
+"""Nanoseconds of a made-up kernel."""
+
+
+@benchmark(n=list(range(40)))
+def made_up(b, n):
+    """Weighed by nobody."""
+    x = b.input(n + 1)
+    y = b.output(n + 1)
+    return b.launch(np.copyto, y, x)
+
+
+def points(count=6, modes=(WARM,)):
+    """Return made-up cases in some modes."""
+    return [
+        Point(Case(made_up, {"n": n}), parse(mode))
+        for n in range(count)
+        for mode in modes
+    ]
+
+
+class Machine:
+    """A made-up machine: blocks of some noise take a second, and kernels their time."""
+
+    def __init__(self, noise=0.005, seed=0, broken=(), drawn=None):
+        self.time = 0.0
+        self.broken = broken
+        self.draw = random.Random(seed)
+        self.noise = drawn or (lambda draw: draw.gauss(0, noise))
+
+    def now(self):
+        """Return the seconds that blocks took."""
+        return self.time
+
+    def blocks(self, base, head, settings, on_trial):
+        """Return what measures two sides of it."""
+        return MadeUpBlocks(self, (base, head), on_trial)
+
+
+class MadeUpBlocks:
+    """Blocks of a made-up machine; sides differ by what their files plant."""
+
+    def __init__(self, machine, sides, on_trial):
+        self._machine, self._on_trial = machine, on_trial
+        files = [side.environment.get(planting.FILE) for side in sides]
+        self._planted = [json.loads(Path(f).read_text()) if f else {} for f in files]
+        self._names = [side.name for side in sides]
+
+    @contextmanager
+    def scratch(self):
+        """Nothing is shared."""
+        yield
+
+    def measure(self, number, asked, *, identity=False):
+        """Yield each point with the logarithm of its sides' times."""
+        for point in asked:
+            self._machine.time += 1
+            if point.case.id in self._machine.broken:
+                yield point, Reading(failed={"head": f"{point.case.id}: it broke."})
+                continue
+            times = [
+                KERNEL + planted.get(point.case.id, 0) for planted in self._planted
+            ]
+            for name, time in zip(self._names, times, strict=True):
+                facts = {"planted": 1} if any(self._planted) else {}
+                taken = trials.trial(
+                    point.case.id,
+                    [time] * 8,
+                    mode=str(point.mode),
+                    block=number,
+                    facts=facts,
+                )
+                self._on_trial(name, taken)
+            log = math.log(times[1] / times[0])
+            yield point, Reading(ratio=log + self._machine.noise(self._machine.draw))
+
+
+def new(machine, asked):
+    """Return a self-test on a made-up machine."""
+    sides = Side("base", Path()), Side("head", Path())
+    return SelfTest(
+        asked,
+        Settings(),
+        Tally(),
+        make=machine.blocks,
+        now=machine.now,
+        sides=sides,
+    )
+
+
+def self_tested(machine, seconds=600, asked=None, **changes):
+    """Run a self-test on a made-up machine; a multiply-add takes a nanosecond."""
+    test = new(machine, asked or points())
+    for name, value in changes.items():
+        setattr(test, name, value)
+    return selftest.run(test, seconds, lambda: Steps(1.0))
+
+
+def test_head_against_itself_is_no_change():
+    """Every round has a verdict on every case, and none is an alarm."""
+    tally = self_tested(Machine())
+    rounds = len(tally.same) // 6
+    assert rounds > 10
+    assert all(verdict is Verdict.SAME for _, verdict, _ in tally.same)
+    assert {key for key, _, _ in tally.same} == {(p.case.id, WARM) for p in points()}
+    made = tally.calibration(trials.run(), POLICY)
+    assert (made.alarms, made.rate.value) == (0, 0.0)
+    assert made.rate.high < 0.06
+
+
+def test_what_is_planted_is_found_from_the_published_size_on():
+    """And less of it below; the size is that of the work behind the launches."""
+    tally = self_tested(Machine(noise=0.005), seconds=3000)
+    published = tally.detectable(POLICY)
+    assert all(0.02 < size < 0.03 for size in published.values())
+    found = {size: hits / of for size, (hits, of) in tally.found().items()}
+    assert set(found) == {0.01, 0.02, 0.03, 0.05, 0.1}
+    assert found[0.01] < 0.1
+    assert min(found[size] for size in (0.03, 0.05, 0.1)) > 0.95
+    assert set(tally.found(published)) == {0.03, 0.05, 0.1}
+    assert tally.calibration(trials.run(), POLICY).power == found
+
+
+def test_a_machine_that_takes_sides_raises_alarms():
+    """Whose rate is published with the interval of so many comparisons."""
+    tally = self_tested(Machine(drawn=lambda draw: draw.gauss(0.05, 0.003)))
+    made = tally.calibration(trials.run(), POLICY)
+    assert made.alarms == made.comparisons
+    assert made.rate.low > 0.8
+    assert "slower" in selftest_table.alarms(tally)
+
+
+def test_a_case_that_is_too_noisy_says_so_and_is_no_alarm():
+    """Its smallest change is above what a gate lets pass."""
+    tally = self_tested(Machine(noise=0.2))
+    assert not tally.alarms
+    assert tally.undecided > 0.9 * len(tally.same)
+    assert min(tally.detectable(POLICY).values()) > POLICY.tolerance
+
+
+def test_a_case_that_fails_is_named_and_left_out():
+    """The others are tested all the same."""
+    first = points()[0].case.id
+    tally = self_tested(Machine(broken={first}))
+    assert tally.failed == {(first, WARM): f"{first}: it broke."}
+    assert first not in {case for (case, _), _, _ in tally.same}
+    assert len({key for key, _, _ in tally.same}) == 5
+
+
+def test_where_all_fail_it_ends_at_once():
+    """Nothing would come of more rounds."""
+    machine = Machine(broken={point.case.id for point in points()})
+    assert self_tested(machine, seconds=1e9).same == []
+    assert machine.time == len(points())
+
+
+def test_too_little_time_counts_nothing_that_is_not_decided():
+    """Half a comparison is none."""
+    tally = self_tested(Machine(), seconds=4)
+    assert tally.same == []
+    assert tally.planted == []
+    assert "give it more" in selftest_table.alarms(tally)
+
+
+def test_only_kernels_are_planted_in():
+    """What Python adds to a launch is not theirs."""
+    tally = self_tested(Machine(), asked=points(3, modes=("latency/warm", WARM)))
+    assert {mode for (_, mode), _, _ in tally.planted} == {WARM}
+    assert {mode for (_, mode), _, _ in tally.same} == {WARM, "latency/warm"}
+
+
+def test_a_kernel_too_short_for_a_size_is_not_asked_for_it():
+    """Three multiply-adds are no per cent of anything; none at all is no size."""
+    long = Steps(1.0)
+    point = points(1)[0]
+    assert long.of(point, 1000.0) == 1000
+    assert long.of(point, 0.2) is None
+    assert long.of(point, 1.4) is None
+    assert Steps(0.0).of(point, 1000.0) is None
+    none = new(Machine(), points())
+    none._times = {(p.case.id, WARM): [1.0] for p in points()}
+    none.plant(math.inf, lambda: long)
+    assert none.tally.planted == []
+
+
+def test_trials_are_kept_as_they_come():
+    """Each with its side and a place of its own."""
+    kept = []
+    self_tested(
+        Machine(), seconds=60, keep=lambda side, trial: kept.append((side, trial))
+    )
+    assert {side for side, _ in kept} == {"base", "head"}
+    assert [trial.position for _, trial in kept] == list(range(len(kept)))
+
+
+@pytest.mark.parametrize("noise", [0.005, 0.015, 0.03])
+def test_the_published_change_is_found_as_often_as_it_says(noise):
+    """By the gate's own rules for screening, confirming and stopping."""
+    draw = random.Random(7)
+    known = [noise, -noise] * 60
+    size = calibration.smallest(known, POLICY)
+    found = 0
+    for _ in range(150):
+        seen = Evidence()
+        while (stage := decide.stage(seen, POLICY)) is not Stage.DONE:
+            seen = seen.add(draw.gauss(math.log1p(size), noise), stage)
+        judged, _ = decide.judge({"x": seen}, {}, POLICY)["x"]
+        found += judged.verdict is Verdict.SLOWER
+    assert found / 150 >= calibration.POWER - 0.03
+
+
+def test_one_block_publishes_nothing():
+    """How noisy a case is takes two to know."""
+    assert calibration.smallest([], Policy()) == math.inf
+    assert calibration.smallest([0.01], Policy()) == math.inf
+
+
+@given(st.integers(1, 1500).flatmap(lambda n: st.tuples(st.integers(0, n), st.just(n))))
+def test_the_interval_of_a_share_is_scipy_s(counts):
+    """Clopper and Pearson's, at none and at all of them too."""
+    expected = scipy.binomtest(*counts).proportion_ci(0.95, method="exact")
+    found = calibration.share(*counts)
+    assert (found.low, found.high) == pytest.approx(tuple(expected), abs=1e-9)
+
+
+def test_a_share_of_nothing_may_be_any():
+    """It is no pass."""
+    found = calibration.share(0, 0)
+    assert math.isnan(found.value)
+    assert (found.low, found.high) == (0.0, 1.0)
+
+
+@pytest.fixture
+def store(tmp_path):
+    """Return an open store."""
+    with Store.open(str(tmp_path / "store.db")) as opened:
+        yield opened
+
+
+def kept(store, facts=trials.FACTS, **changes):
+    """Keep the result of a self-test and return it."""
+    tally = self_tested(Machine())
+    run = trials.run(tags=(calibration.TAG,), machine=facts, **changes)
+    made = tally.calibration(run, POLICY)
+    store.begin(replace(run, settings={calibration.KEY: calibration.document(made)}))
+    return made
+
+
+def test_a_later_gate_finds_the_latest_of_its_machine(store):
+    """Every figure of it, as it was."""
+    assert calibration.latest(store, trials.FACTS) is None
+    kept(store, started="2026-01-01T00:00:00.000000+00:00")
+    made = kept(store, started="2026-01-02T00:00:00.000000+00:00")
+    other = trials.FACTS | {"identity": trials.FACTS["identity"] | {"cores": 64}}
+    kept(store, other, started="2026-01-03T00:00:00.000000+00:00")
+    assert calibration.latest(store, trials.FACTS) == made
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {},
+        {calibration.KEY: None},
+        {calibration.KEY: {"method": 99}},
+        {calibration.KEY: {"method": calibration.METHOD}},
+        {calibration.KEY: {"method": 1, "comparisons": "many", "alarms": 0}},
+    ],
+    ids=["a user's tag", "empty", "newer", "truncated", "foreign"],
+)
+def test_what_is_no_calibration_is_passed_over(store, settings):
+    """An older one that is stands."""
+    made = kept(store, started="2026-01-01T00:00:00.000000+00:00")
+    store.begin(trials.run(tags=(calibration.TAG,), settings=settings))
+    assert calibration.latest(store, trials.FACTS) == made
+
+
+class Recorded:
+    """Work that writes down its launches."""
+
+    def __init__(self):
+        self.launches = 0
+
+    def __call__(self):
+        """Launch once."""
+        self.launches += 1
+
+
+def test_a_callable_has_the_delay_behind_each_call():
+    """And says that its code is another's."""
+    inner = Recorded()
+    work = planting.planted(CallableWork(inner), 1000)
+    work.launch(3)
+    assert inner.launches == 3
+    assert work.facts() == {"planted": 1000}
+    assert not isinstance(work, NativeWork)
+
+
+def test_native_work_stays_native_with_the_delay_behind_it():
+    """With its threads and its floor; its hash is not that of the code that runs."""
+
+    class Hashed(cpu.Launch):
+        def facts(self):
+            return {**super().facts(), "code_hash": "aa"}
+
+    result = np.zeros(1, np.float32)
+    nothing = cpu._library().null
+    work = planting.planted(Hashed(nothing, (result.ctypes.data,), 1), 1000)
+    assert isinstance(work, NativeWork)
+    start, stop = work.window(2)
+    assert stop >= start
+    assert work.facts() == {"threads": 1, "planted": 1000}
+    assert work.null().facts() == cpu.null().facts()
+
+
+SUITE = """
+import numpy as np
+from steelyard import benchmark
+from steelyard_device import cpu
+
+
+class Delay:
+    def bind(self, result):
+        return cpu.delay(20_000, result)
+
+
+@benchmark
+def delay(b):
+    b.mode("kernel/warm")
+    return b.launch(Delay(), b.inout(1, "float32", dist="uniform"))
+"""
+
+
+def test_the_command_stores_what_it_found(tmp_path, monkeypatch):
+    """Trials of both sides as they come, and the result as a run of its own."""
+    monkeypatch.setenv("STEELYARD_LOCK", str(tmp_path / "lock"))
+    suite, url = tmp_path / "suite.py", str(tmp_path / "store.db")
+    suite.write_text(SUITE)
+    asked = ["selftest", str(suite), "--minutes", "0.2", "--store", url]
+    done = CliRunner().invoke(main, asked, standalone_mode=False)
+    assert done.exception is None
+    assert "head against itself" in done.output
+    with Store.open(url, create=False) as opened:
+        base, head, result = opened.runs()
+        assert base.tags == ("selftest/base",)
+        assert head.tags == ("selftest/head",)
+        assert result.tags == ("selftest",)
+        planted = {
+            side.tags: {
+                t.facts["planted"]
+                for t in opened.trials(side.uid)
+                if "planted" in t.facts
+            }
+            for side in (base, head)
+        }
+        found = calibration.latest(opened, result.machine)
+    assert planted[base.tags] == {0}
+    assert min(planted[head.tags]) > 100
+    assert found.comparisons >= 1
