@@ -1,5 +1,7 @@
 import dataclasses
 import multiprocessing
+import re
+import textwrap
 import tomllib
 from datetime import date, timedelta
 from pathlib import Path
@@ -227,6 +229,20 @@ def test_a_file_that_is_not_there_is_an_empty_policy_unless_it_was_named(
     (tmp_path / PATH).write_bytes(b"\xff\xfe")
     with pytest.raises(SteelyardError, match="cannot be read"):
         policy_file.load()
+
+
+def test_the_policies_that_are_written_down_are_policies():
+    """The README's, the docstring's, and our own."""
+    root = Path(__file__).parents[1]
+    (shown,) = re.findall(
+        r"```toml\n(.*?)```", (root / "README.md").read_text(), re.DOTALL
+    )
+    documented = textwrap.dedent(
+        policy.__doc__.split("::\n\n")[1].split("\n\nOf sev")[0]
+    )
+    assert rules(shown).tolerance("dispatch[n=1]", "latency/warm", TODAY).share == 0.08
+    assert rules(documented).accepted[0].verdict == "slower"
+    assert policy_file.load(root / PATH).forbid
 
 
 WORDS = st.text(min_size=1).filter(str.strip)
