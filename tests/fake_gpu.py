@@ -47,23 +47,19 @@ class FakeClock:
     caches: tuple = ("cold", "warm")
     room: int = 900
     asked: list = field(default_factory=list)
-    """Launches and windows of every queue."""
+    """Windows of every queue."""
 
     def serves(self, cache):
         """Say which caches it reads."""
         return cache in self.caches
 
-    def launches(self, nanoseconds):
-        """Ask for windows of 12.8 us."""
-        return max(1, round(12_800 / nanoseconds))
+    def capacity(self, kernels):
+        """Have room for so many kernels."""
+        return max(1, self.room // kernels)
 
-    def capacity(self, launches):
-        """Have room for so many launches."""
-        return max(1, self.room // launches)
-
-    def read(self, work, launches, windows, ahead):
+    def read(self, work, windows, ahead):
         """Take all windows of a queue, one after the other."""
-        self.asked.append((launches, windows))
+        self.asked.append(windows)
         if windows in self.late:
             self.late.remove(windows)
             raise Expired("late")
@@ -71,9 +67,8 @@ class FakeClock:
         for place in range(windows):
             ahead(place)
             start = self.machine.time
-            self.machine.log.append(f"launch {launches}")
-            self.machine.time += launches * self.kernel + 70_000
-            ticks = launches * self.kernel + 2000
-            found.append(Reading(ticks, start, launches * self.kernels))
+            self.machine.log.append("launch")
+            self.machine.time += self.kernel + 70_000
+            found.append(Reading(self.kernel + 2000, start, self.kernels))
         self.machine.log.append("wait")
         return found

@@ -21,7 +21,6 @@ def weighed(clocks, block=0, **changes):
     read = {
         name: {
             "ticks": ticks,
-            "launches": 1,
             "quantum": 32.0,
             "offset": offset,
             "uncertainty": 150.0,

@@ -67,7 +67,7 @@ def estimate(clock, case, count):
     taken = []
     while len(taken) < count:
         windows = min(count - len(taken), clock.capacity(1))
-        taken += clock.read(case.work, 1, windows, case.ahead)
+        taken += clock.read(case.work, windows, case.ahead)
     samples = trials.samples([reading.ticks for reading in taken])
     return stats.of(trials.trial(samples=samples, clock=clock.facts)).estimate
 

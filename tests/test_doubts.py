@@ -45,7 +45,7 @@ def state(**facts):
 def read(nanoseconds):
     """Return what another clock read, as a trial keeps it."""
     errors = {"quantum": 1.0, "offset": 500.0, "uncertainty": 5.0, "drift": 0.0}
-    return {"ticks": [nanoseconds + 500] * 40, "launches": 1, **errors}
+    return {"ticks": [nanoseconds + 500] * 40, **errors}
 
 
 EVENTS = ClockFacts("events", 1, 32.0, (), offset=2400.0, uncertainty=150.0)

@@ -115,16 +115,16 @@ class Clock:
     def __init__(self, times):
         self.times, self.queues = iter(times), []
 
-    def capacity(self, launches):
+    def capacity(self, kernels):
         """Three windows fit."""
-        return 3 // launches
+        return 3 // kernels
 
-    def read(self, work, launches, windows, ahead):
+    def read(self, work, windows, ahead):
         """Read a queue."""
         self.queues.append(windows)
         for window in range(windows):
             ahead(window)
-        return [Reading(next(self.times) + 500, 0, launches) for _ in range(windows)]
+        return [Reading(next(self.times) + 500, 0, 1) for _ in range(windows)]
 
 
 class Work:

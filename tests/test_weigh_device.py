@@ -58,12 +58,12 @@ class Rig:
     def launching(self, read):
         """Have windows of a made-up clock launch the work, as real ones do."""
 
-        def launch(weighed, launches, windows, ahead):
+        def launch(weighed, windows, ahead):
             def each(place):
                 ahead(place)
-                weighed.launch(launches)
+                weighed.launch(1)
 
-            return read(weighed, launches, windows, each)
+            return read(weighed, windows, each)
 
         return launch
 

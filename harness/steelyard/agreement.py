@@ -28,7 +28,7 @@ def views(trial: Trial) -> dict[str, Trial]:
     for name, read in trial.extra.get("clocks", {}).items():
         ticks = tuple(read["ticks"])
         none = (0,) * len(ticks)
-        samples = Samples(ticks, none, (read["launches"],) * len(ticks), none, none)
+        samples = Samples(ticks, none, (1,) * len(ticks), none, none)
         numbers = ("quantum", "offset", "uncertainty", "drift")
         clock = ClockFacts(name, 1, floor=(), **{each: read[each] for each in numbers})
         if ticks:

@@ -96,6 +96,6 @@ def _kernel(work: DeviceWork, clock: DeviceClock, before: Callable[[], None]) ->
         before()
 
     windows = min(READINGS, clock.capacity(4))
-    readings = clock.read(work, 1, windows, ahead)
+    readings = clock.read(work, windows, ahead)
     ticks = statistics.median(reading.ticks for reading in readings)
     return max(ticks - clock.facts.offset, 0.0)

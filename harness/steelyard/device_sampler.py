@@ -1,7 +1,7 @@
 """Take the samples of one trial on a GPU, in queues that nobody waits within.
 
 A queue is a few milliseconds of windows, submitted at once and waited for at its end:
-between what leads to a window and its launches the GPU waits for no host.
+between what leads to a window and its launch the GPU waits for no host.
 """
 
 from __future__ import annotations
@@ -42,10 +42,8 @@ class Steps:
     work: DeviceWork
     clock: DeviceClock
     stamps: Stamps
-    launches: int
-    """In a window."""
     windows: int
-    """In a queue, at most."""
+    """In a queue, at most; each has one launch."""
     lead: Callable[[], None]
     """Loads the GPU before the first window of a queue; see `device_steps.LEAD`."""
     touch: Callable[[], None]
@@ -81,11 +79,10 @@ def sample(steps: Steps, record: sampler.Record, seed: int, told: Told) -> None:
     for windows, chosen in queues(seed, steps.windows):
         readings = _queue(steps, windows, record, told, poison=chosen)
         if chosen:
-            steps.check(steps.launches)
+            steps.check(1)
         enough = False
         for reading in readings:
-            taken = (reading.ticks - offset) / steps.launches
-            enough = steps.finished(max(taken, 0.0)) or enough
+            enough = steps.finished(max(reading.ticks - offset, 0.0)) or enough
         if enough:
             return
 
@@ -122,9 +119,7 @@ def _queue(
         ]
     lost, cpu = sampler.preemptions(), process_time_ns()
     try:
-        readings = steps.clock.read(
-            steps.work, steps.launches, windows, ahead(steps, poison=poison)
-        )
+        readings = steps.clock.read(steps.work, windows, ahead(steps, poison=poison))
     except Expired:
         told.expired += 1
         if told.expired == EXPIRIES or windows == 1:
@@ -138,7 +133,7 @@ def _queue(
         record.add(
             reading.start,
             reading.start + reading.ticks,
-            steps.launches,
+            1,
             cpu // windows,
             0 if place else lost,
         )
@@ -195,7 +190,7 @@ def _megahertz(before: tuple[int, int], after: tuple[int, int]) -> int:
 
 
 def beside(
-    steps: Steps, clock: DeviceClock, launches: int, windows: int, room: int
+    steps: Steps, clock: DeviceClock, windows: int, room: int
 ) -> Sequence[Reading]:
     """Have another clock read the same, in queues of ``room`` windows.
 
@@ -205,5 +200,5 @@ def beside(
     readings: list[Reading] = []
     while len(readings) < windows:
         some = min(room, windows - len(readings))
-        readings += clock.read(steps.work, launches, some, ahead(steps))
+        readings += clock.read(steps.work, some, ahead(steps))
     return readings

@@ -53,7 +53,7 @@ class DeviceScale:
         name = clock.facts.id
         if name not in self._nulls:
             nothing = cuda.null(self.context)
-            readings = clock.read(nothing, 1, NULLS, lambda _: None)
+            readings = clock.read(nothing, NULLS, lambda _: None)
             self._nulls[name] = float(statistics.median(r.ticks for r in readings))
         return self._nulls[name]
 

@@ -74,14 +74,14 @@ def queued(
     """Sample a kernel on a GPU, by its clocks; return what is told beside."""
     clock, *others = gpu.clocks(settings.clock)
     steps, each = steps_of(prepared, weighed, mode, gpu, clock)
-    stopping = stopping_of(settings, steps.launches, clock.facts.quantum)
+    stopping = stopping_of(settings, 1, clock.facts.quantum)
     told = device_sampler.Told()
     steps = replace(steps, finished=stopping.finished)
     device_sampler.sample(steps, record, seed, told)
     extra: dict[str, Any] = {
         "settled": stopping.settled,
         "expired": told.expired,
-        "kernels": told.kernels // steps.launches,
+        "kernels": told.kernels,
     }
     if mode.cache == "cold":
         extra["l2_flush_bytes"] = gpu.flush.nbytes
@@ -116,7 +116,6 @@ def steps_of(
         work=weighed,
         clock=clock,
         stamps=scale.stamps,
-        launches=1,
         windows=1,
         lead=_nothing,
         touch=_nothing,
@@ -132,7 +131,7 @@ def steps_of(
 def _sized(
     steps: Steps, prepared: PreparedCase, flush: Callable[[], None], *, cold: bool
 ) -> tuple[Steps, float]:
-    """Choose launches, windows and warming by a few untimed queues."""
+    """Choose windows and warming by a few untimed queues."""
     _probe(steps, 1)  # loads what is loaded at first use
     wall, readings = _probe(steps, 1)
     kernels = max(1, readings[0].kernels)
@@ -145,15 +144,13 @@ def _sized(
         window = max(more - wall, 0) // (several - 1)
     ticks = statistics.median(r.ticks for r in readings)
     each = max(ticks - steps.clock.facts.offset, 1.0)
-    launches = 1 if cold else steps.clock.launches(each)
     touches = not cold and each <= LONGEST_WARM_UP
-    window += round((launches - 1 + touches) * each)
-    submitted = (launches + touches) * kernels + updates
+    window += round(touches * each)
+    submitted = (1 + touches) * kernels + updates
     room = min(steps.clock.capacity(submitted), QUEUE // max(window, 1), WINDOWS)
     sized = replace(
         steps,
         lead=_lead(steps, flush, each, kernels),
-        launches=launches,
         windows=1 if single else max(1, room),
         touch=(lambda: steps.work.launch(1)) if touches else _nothing,
     )
@@ -179,7 +176,7 @@ def _probe(steps: Steps, windows: int) -> tuple[int, list[Reading]]:
     """Return the host's nanoseconds of an untimed queue, and what was read."""
     began = perf_counter_ns()
     submit = device_sampler.ahead(steps)
-    readings = steps.clock.read(steps.work, steps.launches, windows, submit)
+    readings = steps.clock.read(steps.work, windows, submit)
     return perf_counter_ns() - began, readings
 
 
@@ -206,12 +203,11 @@ def beside(
     for clock in clocks:
         if not clock.serves(mode.cache):
             continue
-        launches = 1 if mode.cache == "cold" else clock.launches(each)
-        windows = round(times * CHECKING / (launches * each + FLUSHING))
+        windows = round(times * CHECKING / (each + FLUSHING))
         windows = min(max(windows, FEWEST), times * CHECKS)
         try:
-            room = clock.capacity(2 * launches * kernels)
-            readings = device_sampler.beside(steps, clock, launches, windows, room)
+            room = clock.capacity(2 * kernels)
+            readings = device_sampler.beside(steps, clock, windows, room)
         except (SteelyardError, DeviceError) as failure:
             if getattr(failure, "lost", False):
                 raise
@@ -219,7 +215,6 @@ def beside(
             continue
         read[clock.facts.id] = {
             "ticks": [r.ticks for r in readings],
-            "launches": launches,
             "quantum": clock.facts.quantum,
             "offset": clock.facts.offset,
             "uncertainty": clock.facts.uncertainty,

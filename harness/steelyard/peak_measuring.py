@@ -114,7 +114,7 @@ def read(
     ticks: list[int] = []
     while len(ticks) < windows:
         room = min(windows - len(ticks), clock.capacity(1))
-        ticks += [r.ticks for r in clock.read(work, 1, room, ahead)]
+        ticks += [r.ticks for r in clock.read(work, room, ahead)]
     found = stats.summarise(ticks, 1, clock.facts.quantum).estimate
     return found.value - clock.facts.offset
 

@@ -37,12 +37,15 @@ class Reading:
     """Activities of the GPU in the window; 0 where the clock does not see them."""
 
 
-class Expired(BenchmarkError):  # noqa: N818 # what became of the spin  # noqa: N818 # what happened, not what it is
+class Expired(BenchmarkError):  # noqa: N818 # what happened, not what it is
     """The host filled a queue later than its spin would wait."""
 
 
 class DeviceClock(Protocol):
-    """Reads the time of launches on a GPU's stream, many windows in a queue."""
+    """Reads the time of launches on a GPU's stream, each a window, many in a queue.
+
+    Several launches in a window would be read with what lies between them.
+    """
 
     @functools.cached_property
     def facts(self) -> ClockFacts:
@@ -53,22 +56,17 @@ class DeviceClock(Protocol):
         """Whether it reads kernels in this state of the cache, ``cold`` or ``warm``."""
         ...
 
-    def launches(self, nanoseconds: float) -> int:
-        """Return how many launches of about this length a warm window should have."""
-        ...
-
-    def capacity(self, launches: int) -> int:
-        """Return how many windows of so many launches fit into one queue."""
+    def capacity(self, kernels: int) -> int:
+        """Return how many windows of so many kernels fit into one queue."""
         ...
 
     def read(
         self,
         work: DeviceWork,
-        launches: int,
         windows: int,
         ahead: Callable[[int], None],
     ) -> list[Reading]:
-        """Read windows of launches, queued at once and waited for at the end.
+        """Read a launch in each window, queued at once and waited for at the end.
 
         Before each ``ahead`` is given its number; what it submits is not in the window.
 

@@ -48,19 +48,13 @@ class CuptiClock:
         """Whatever the caches are."""
         return cache in {"cold", "warm"}
 
-    def launches(self, nanoseconds: float) -> int:
-        """One: each kernel's time is read in whole ticks, however many a window has."""
-        del nanoseconds
-        return 1
-
-    def capacity(self, launches: int) -> int:
-        """Return how many windows of so many launches fit behind a spin."""
-        return max(1, cuda.QUEUE // (launches + calibration.AHEAD))
+    def capacity(self, kernels: int) -> int:
+        """Return how many windows of so many kernels fit behind a spin."""
+        return max(1, cuda.QUEUE // (kernels + calibration.AHEAD))
 
     def read(
         self,
         work: DeviceWork,
-        launches: int,
         windows: int,
         ahead: Callable[[int], None],
     ) -> list[Reading]:
@@ -70,7 +64,7 @@ class CuptiClock:
             Expired: they were not queued in time.
             BenchmarkError: a window has no activity, or one of another stream.
         """
-        found = self._record(ahead, [lambda: work.launch(launches)] * windows)
+        found = self._record(ahead, [lambda: work.launch(1)] * windows)
         for acts in found:
             self._check(acts)
         return [Reading(_busy(acts), acts[0].start, len(acts)) for acts in found]

@@ -54,20 +54,14 @@ class EventsClock:
         """Whatever the caches are."""
         return cache in {"cold", "warm"}
 
-    def launches(self, nanoseconds: float) -> int:
-        """One: between several a pair would read the hand-over too."""
-        del nanoseconds
-        return 1
-
-    def capacity(self, launches: int) -> int:
-        """Return how many windows of so many launches fit behind a spin."""
-        each = launches + 2 + calibration.AHEAD + calibration.SHIFTS
+    def capacity(self, kernels: int) -> int:
+        """Return how many windows of so many kernels fit behind a spin."""
+        each = kernels + 2 + calibration.AHEAD + calibration.SHIFTS
         return max(1, cuda.QUEUE // each)
 
     def read(
         self,
         work: DeviceWork,
-        launches: int,
         windows: int,
         ahead: Callable[[int], None],
     ) -> list[Reading]:
@@ -80,7 +74,7 @@ class EventsClock:
                 calibration.shift(self._null, place)
                 ahead(place)
                 pair.before.record()
-                work.launch(launches)
+                work.launch(1)
                 pair.after.record()
         return [
             Reading(

@@ -20,7 +20,7 @@ BLOCKS: Final = 80.0
 BLOCKS_UNKNOWN: Final = 140.0
 """By how much `BLOCKS` may be wrong, to either side."""
 
-QUEUE: Final = 64
+CAPACITY: Final = 64
 """Windows in a queue; each is waited for by itself."""
 
 
@@ -54,7 +54,6 @@ class GlobaltimerClock:
 
     def __init__(self, context: cuda.Context) -> None:
         self._context = context
-        self._context = context
         self._made: tuple[DeviceWork, StampedWork] | None = None
         self._origin = cuda.Event(context)
         self._now = cuda.Event(context)
@@ -81,24 +80,18 @@ class GlobaltimerClock:
         """Whatever the caches are."""
         return cache in {"cold", "warm"}
 
-    def launches(self, nanoseconds: float) -> int:
-        """One: the kernel writes down its last launch."""
-        del nanoseconds
-        return 1
-
-    def capacity(self, launches: int) -> int:
-        """Return how many windows of so many launches fit into one queue."""
-        del launches
-        return QUEUE
+    def capacity(self, kernels: int) -> int:
+        """Return the same for any kernels: none stands behind a spin."""
+        del kernels
+        return CAPACITY
 
     def read(
         self,
         work: DeviceWork,
-        launches: int,
         windows: int,
         ahead: Callable[[int], None],
     ) -> list[Reading]:
-        """Read windows one by one: what leads to one is queued with its launches.
+        """Read windows one by one: what leads to one is queued with its launch.
 
         Raises:
             BenchmarkError: the work does not write down its time.
@@ -108,12 +101,10 @@ class GlobaltimerClock:
         for place in range(windows):
             ahead(place)
             self._now.record()
-            ticks = 0
-            for _ in range(launches):
-                stamped.launch()
-                stamped.wait()
-                ticks += stamped.nanoseconds()
-            readings.append(Reading(ticks, round(self._now.since(self._origin)), 0))
+            stamped.launch()
+            stamped.wait()
+            start = round(self._now.since(self._origin))
+            readings.append(Reading(stamped.nanoseconds(), start, 0))
         return readings
 
     def _stamped(self, work: DeviceWork) -> StampedWork:

@@ -63,24 +63,18 @@ class GraphClock:
         """Warm caches alone: a node follows the one before it."""
         return cache == "warm"
 
-    def launches(self, nanoseconds: float) -> int:
-        """One: how many nodes a graph has is this clock's affair."""
-        del nanoseconds
-        return 1
-
-    def capacity(self, launches: int) -> int:
-        """Return how many windows of so many launches fit behind a spin."""
-        each = launches + 2 * (calibration.AHEAD + 3)
+    def capacity(self, kernels: int) -> int:
+        """Return how many windows of so many kernels fit behind a spin."""
+        each = kernels + 2 * (calibration.AHEAD + 3)
         return max(1, min(CAPACITY, cuda.QUEUE // each))
 
     def read(
         self,
         work: DeviceWork,
-        launches: int,
         windows: int,
         ahead: Callable[[int], None],
     ) -> list[Reading]:
-        """Read nodes of two graphs for each window, and leave what its launches do.
+        """Read nodes of two graphs for each window, and leave what one launch does.
 
         Raises:
             Expired: they were not queued in time.
@@ -96,12 +90,12 @@ class GraphClock:
                     graph.launch()
                     pair.after.record()
                 ahead(place)
-                work.launch(launches)
+                work.launch(1)
         readings = []
         for first, second in pairs:
             node = (second.nanoseconds() - first.nanoseconds()) / nodes
             start = round(first.before.since(self._origin))
-            readings.append(Reading(round(node * launches), start, 0))
+            readings.append(Reading(round(node), start, 0))
         return readings
 
     def _graphs(self, work: DeviceWork) -> tuple[int, cuda.Graph, cuda.Graph]:
@@ -123,8 +117,8 @@ class GraphClock:
     def _nodes(self, work: DeviceWork) -> int:
         """Return how many nodes of a work make the scatter of pairs small."""
         pair, _ = self._pairs[0]
+        work.launch(1)
         with calibration.queued(self._context, self._spin):
-            work.launch(1)
             pair.before.record()
             work.launch(1)
             pair.after.record()
