@@ -13,11 +13,10 @@ from contextlib import suppress
 from dataclasses import replace
 from multiprocessing.connection import Connection
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from time import monotonic
 from typing import Final, Self
 
-from steelyard import wire
+from steelyard import scratch, wire
 from steelyard.baton import VARIABLE
 from steelyard.mode import Mode
 from steelyard.plan import Turn
@@ -49,8 +48,8 @@ def run(
     began = monotonic()
     broken: set[tuple[str, Mode]] = set()
     block = 0
-    with _scratch() as scratch, Workers() as workers:
-        settings = replace(settings, scratch=settings.scratch or scratch)
+    with scratch.folder() as shared, Workers() as workers:
+        settings = replace(settings, scratch=settings.scratch or shared)
         for turn in turns:
             if (turn.case.id, turn.mode) in broken:
                 continue
@@ -69,11 +68,6 @@ def run(
                 flush_bytes=trial.extra.get("flush_bytes", settings.flush_bytes),
             )
             on_trial(trial)
-
-
-def _scratch() -> TemporaryDirectory[str]:
-    """Return a folder that the blocks of a run share; it goes with the run."""
-    return TemporaryDirectory(prefix="steelyard-", ignore_cleanup_errors=True)
 
 
 def _share(settings: Settings, spent: float, turns_left: int) -> float | None:

@@ -15,10 +15,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from statistics import fmean, median
-from tempfile import TemporaryDirectory
 from typing import Any, Final
 
-from steelyard import baton, stats
+from steelyard import baton, scratch, stats
 from steelyard.benchmark import Case
 from steelyard.errors import SteelyardError
 from steelyard.gate.outcome import BASE, HEAD
@@ -95,9 +94,7 @@ class Blocks:
     def scratch(self) -> Iterator[None]:
         """Let all blocks within share references and how far a flush walks."""
         before = self._settings
-        with TemporaryDirectory(
-            prefix="steelyard-", ignore_cleanup_errors=True
-        ) as folder:
+        with scratch.folder() as folder:
             self._settings = replace(before, scratch=before.scratch or folder)
             try:
                 yield

@@ -11,7 +11,6 @@ A worktree says whose it is. That of a process that is gone is removed by the ne
 
 from __future__ import annotations
 
-import json
 import os
 import random
 import shlex
@@ -21,11 +20,11 @@ import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final, Self
 
-from steelyard import discovery, run
+from steelyard import discovery, scratch
 from steelyard.errors import SteelyardError
 from steelyard.gate.outcome import BASE, HEAD
 
@@ -36,7 +35,7 @@ LOG_LINES: Final = 20
 """Of a failed build's output, shown."""
 
 PREFIX: Final = "steelyard-gate-"
-OWNER: Final = "owner.json"
+OWNER: Final = scratch.OWNER
 TREE: Final = "tree"
 
 HARNESS: Final = ("steelyard", "steelyard_device")
@@ -99,6 +98,24 @@ class Side:
             }
             yield cls(BASE, tree, python, variables, commit, _moved(head, tree, places))
 
+    def beside(self, base: Side) -> Side:
+        """Return this side with a path like base's.
+
+        Python looks for what it imports, and for distributions, place by place: a side
+        with fewer of them would build quicker.
+        """
+        places = [
+            Path(place) for place in base.environment["PYTHONPATH"].split(os.pathsep)
+        ]
+        own = [
+            self.root / place.relative_to(base.root)
+            if base.root in (place, *place.parents)
+            else place
+            for place in places
+        ]
+        variables = {"PYTHONPATH": os.pathsep.join(map(str, own)), GUARD: ""}
+        return replace(self, environment=variables)
+
     def path_of(self, path: Path) -> Path:
         """Return where one of head's files of suites lies on this side."""
         for old, new in self.suites:
@@ -153,7 +170,7 @@ def _git(folder: Path, *arguments: str) -> str | None:
 def _worktree(root: Path, commit: str) -> Iterator[Path]:
     home = Path(tempfile.mkdtemp(prefix=PREFIX))
     try:
-        (home / OWNER).write_text(json.dumps(run.process(os.getpid())))
+        scratch.sign(home)
         tree = home / TREE
         line = ["git", "-C", str(root), "worktree", "add", "--detach", "--quiet"]
         done = subprocess.run(
@@ -175,21 +192,12 @@ def remove_left(root: Path) -> None:
     listed = (_git(root, "worktree", "list", "--porcelain") or "").splitlines()
     lines = [line for line in listed if line.startswith("worktree ")]
     for home in [Path(line.removeprefix("worktree ")).parent for line in lines]:
-        if home.name.startswith(PREFIX) and _abandoned(home):
+        if home.name.startswith(PREFIX) and scratch.abandoned(home):
             _remove(root, home)
     for home in Path(tempfile.gettempdir()).glob(f"{PREFIX}*"):
-        if _abandoned(home):  # killed before git knew of it, or by another checkout
+        # Killed before git knew of it, or by another checkout.
+        if scratch.abandoned(home):
             shutil.rmtree(home, ignore_errors=True)
-
-
-def _abandoned(home: Path) -> bool:
-    """Say whether the process that made a worktree is certainly gone."""
-    try:
-        writer = json.loads((home / OWNER).read_text())
-        owner = run.Run("", "", "", "", {}, {}, writer=writer)
-        return run.is_gone(owner)
-    except (OSError, ValueError, KeyError, TypeError):
-        return False  # it may be about to say whose it is
 
 
 def _remove(root: Path, home: Path) -> None:

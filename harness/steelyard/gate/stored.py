@@ -13,10 +13,9 @@ import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Final
 
-from steelyard import compare
+from steelyard import compare, scratch
 from steelyard.errors import SteelyardError, StoreError
 from steelyard.gate import findings as made
 from steelyard.gate.blocks import Point, same_code, unusable, value
@@ -112,7 +111,7 @@ def measure(
     """Weigh every point in blocks of fresh workers."""
     positions = itertools.count()
     broken = set()
-    with TemporaryDirectory(prefix="steelyard-", ignore_cleanup_errors=True) as folder:
+    with scratch.folder() as folder:
         how = replace(how, scratch=how.scratch or folder, budget=VISIT)
         for block in range(BLOCKS):
             say(f"block {block + 1} of {BLOCKS}: {len(points)} cases and modes")

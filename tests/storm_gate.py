@@ -1,0 +1,216 @@
+"""`run` and `gate` killed at random moments, and what is left of them.
+
+python tests/storm_gate.py --kills 200 --seed 1 [--only run|gate]
+
+In a repository of its own one command after the other is started and killed with
+SIGKILL, at a moment drawn from the whole of its time. Before each kill the store is
+read: what is in it then must be in it afterwards. Every few kills a command must go
+through to its end. Prints counts as JSON and exits with 1 if a trial was lost or
+cannot be read, a process outlived its command, a command that was let be failed, or a
+worktree is left.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from contextlib import suppress
+from pathlib import Path
+
+import psutil
+
+from steelyard.errors import StoreError
+from steelyard.store import Store
+
+SUITE = '''
+import numpy as np
+
+from steelyard import benchmark
+
+
+@benchmark(size=[64, 4096])
+def negate(b, size):
+    """Negate some numbers."""
+    b.mode("kernel/warm")
+    x = b.input(size)
+    y = b.output(size)
+    b.check(np.negative, x)
+    return b.launch(np.negative, x, out=y)
+'''
+
+COMMANDS = {
+    "run": ["run", "--blocks", "3", "--tag", "storm"],
+    "gate": ["gate", "HEAD", "--budget", "1"],
+}
+FINE = {"run": {0}, "gate": {0, 1, 3}}
+"""How a command may end that is let be: a gate of a busy machine may be wrong about
+code, but not about whether it can be measured."""
+
+EVERY = 20
+"""Kills after which a command is let be."""
+
+AFTER = 5.0
+"""Seconds in which the kernel has ended what a killed command started."""
+
+
+class Shop:
+    """A repository with a suite, and where its commands run."""
+
+    def __init__(self, folder: Path) -> None:
+        self.root = folder / "shop"
+        self.temporary = folder / "tmp"
+        self.store = self.root / ".steelyard" / "steelyard.db"
+        (self.root / "suites").mkdir(parents=True)
+        self.temporary.mkdir()
+        (self.root / "suites" / "small.py").write_text(SUITE)
+        (self.root / ".gitignore").write_text(".steelyard\n__pycache__\n")
+        (self.root / "pyproject.toml").write_text("[tool.steelyard]\n")
+        self.variables = os.environ | {
+            "STEELYARD_LOCK": str(folder / "lock"),
+            "TMPDIR": str(self.temporary),
+        }
+        self.git("init", "-q")
+        self.git("add", ".")
+        who = ("-c", "user.name=storm", "-c", "user.email=storm@localhost")
+        self.git(*who, "commit", "-q", "-m", "one")
+
+    def git(self, *arguments: str) -> str:
+        """Return what git says."""
+        line = ["git", "-C", str(self.root), *arguments]
+        return subprocess.run(line, capture_output=True, text=True, check=True).stdout
+
+    def start(self, command: str) -> subprocess.Popen[bytes]:
+        """Start a command and leave it to itself."""
+        return subprocess.Popen(
+            [sys.executable, "-m", "steelyard.cli", *COMMANDS[command]],
+            cwd=self.root,
+            env=self.variables,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+        )
+
+    def stored(self) -> set[tuple[str, int, str, str, int]]:
+        """Return the names of all trials that are in the store; reads each of them.
+
+        Raises:
+            StoreError: one cannot be read.
+        """
+        if not self.store.exists():
+            return set()
+        try:
+            store = Store.open(str(self.store), create=False)
+        except StoreError as error:
+            if "is empty" in str(error):  # killed before it had tables
+                return set()
+            raise
+        with store:
+            return {
+                (run.uid, t.position, t.case, t.mode, t.block)
+                for run in store.runs()
+                for t in store.trials(run.uid)
+            }
+
+    def worktrees(self) -> int:
+        """Return how many worktrees git knows beside the checkout."""
+        return self.git("worktree", "list", "--porcelain").count("worktree ") - 1
+
+
+def family(process: subprocess.Popen[bytes]) -> list[psutil.Process]:
+    """Return all processes that a command has started."""
+    try:
+        return psutil.Process(process.pid).children(recursive=True)
+    except psutil.NoSuchProcess:
+        return []
+
+
+def kill(shop: Shop, command: str, after: float) -> dict[str, int]:
+    """Kill a command some seconds after its start; count what is wrong then."""
+    process = shop.start(command)
+    with suppress(subprocess.TimeoutExpired):
+        process.wait(after)
+    before, started = shop.stored(), family(process)
+    process.send_signal(signal.SIGKILL)
+    process.communicate()
+    _, alive = psutil.wait_procs(started, timeout=AFTER)
+    for one in alive:
+        one.kill()
+    return {
+        "kills": 1,
+        "cut": int(process.returncode == -signal.SIGKILL),
+        "lost": len(before - shop.stored()),
+        "outlived": len(alive),
+    }
+
+
+def let_be(shop: Shop, command: str) -> dict[str, int]:
+    """Let a command come to its end, which must be a good one."""
+    before = len(shop.stored())
+    process = shop.start(command)
+    _, said = process.communicate()
+    good = process.returncode in FINE[command] and len(shop.stored()) > before
+    if not good:
+        sys.stderr.write(f"{command} ended with {process.returncode}: {said.decode()}")
+    return {"let_be": 1, "failed": int(not good)}
+
+
+def storm(folder: Path, kills: int, seed: int, commands: list[str]) -> dict[str, int]:
+    """Return counts of all that happened, and of what was found wrong."""
+    rng, shop = random.Random(seed), Shop(folder)
+    names = ("kills", "cut", "let_be", "lost", "outlived", "failed")
+    totals = dict.fromkeys(names, 0)
+
+    def count(found: dict[str, int]) -> None:
+        for name, number in found.items():
+            totals[name] += number
+
+    length = {}
+    for command in commands:
+        began = time.monotonic()
+        count(let_be(shop, command))
+        length[command] = time.monotonic() - began
+    for number in range(kills):
+        command = commands[number % len(commands)]
+        count(kill(shop, command, rng.uniform(0, length[command])))
+        if number % EVERY == EVERY - 1:
+            count(let_be(shop, rng.choice(commands)))
+    for command in commands:
+        count(let_be(shop, command))
+    return totals | aftermath(shop)
+
+
+def aftermath(shop: Shop) -> dict[str, int]:
+    """Return what is left once the last command went through."""
+    return {
+        "trials": len(shop.stored()),
+        "worktrees": shop.worktrees(),
+        "folders": len(list(shop.temporary.iterdir())),
+    }
+
+
+WRONG = ("lost", "outlived", "failed", "worktrees", "folders")
+
+
+def main() -> None:
+    """Run a storm in a folder of its own and print its counts."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--kills", type=int, default=200)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--only", choices=sorted(COMMANDS))
+    options = parser.parse_args()
+    commands = [options.only] if options.only else list(COMMANDS)
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
+        totals = storm(Path(folder), options.kills, options.seed, commands)
+    sys.stdout.write(json.dumps(totals) + "\n")
+    sys.exit(any(totals[name] for name in WRONG))
+
+
+if __name__ == "__main__":
+    main()
