@@ -13,7 +13,6 @@ import pytest
 
 from steelyard_device import cubin as reader
 from steelyard_device import cuda, nvrtc
-from steelyard_device.cuda import probes
 from steelyard_device.cuda.device import KEPT
 from steelyard_device.cuda.driver import CUDAError
 from steelyard_device.errors import DeviceError
@@ -368,17 +367,16 @@ def test_a_spin_is_released_when_what_it_holds_up_fails(context):
 
 
 def test_as_many_launches_as_promised_fit_behind_a_spin(context):
-    """Without waiting for it."""
-    pair = cuda.BlockedPair(context)
+    """Without waiting for it, with an event at either end."""
+    spin, pair = cuda.Spin(context), cuda.EventPair(context)
     null = cuda.null(context)
-    assert pair.measure(lambda: null.launch(probes.QUEUE)) > 0
-
-
-def test_work_that_waits_for_a_spin_is_refused(context):
-    """Its time would be the host's."""
-    pair = cuda.BlockedPair(context, seconds=0.01)
-    with pytest.raises(DeviceError, match=r"not queued within 0\.01 s"):
-        pair.measure(context.wait)
+    with spin.held():
+        pair.before.record()
+        null.launch(cuda.QUEUE)
+        pair.after.record()
+    pair.after.wait()
+    assert not spin.expired
+    assert pair.nanoseconds() > 0
 
 
 def test_a_delay_takes_four_cycles_a_step_and_the_clocks_agree(context):

@@ -33,9 +33,7 @@ def test_operations_take_time_in_proportion_to_their_number(context):
 
     def times(turns):
         return {
-            (rate.dtype, rate.units): peak_measuring.read(
-                clock, peak_measuring._Work(rate.launch), 9, None
-            )
+            (rate.dtype, rate.units): peak_measuring.read(clock, rate.launch, 9, None)
             for rate in peaks.rates(context, turns)
         }
 
@@ -49,7 +47,7 @@ def test_matrix_units_are_faster_than_multiply_adds(context):
     clock = clocks(context, "auto")[0]
     found = {}
     for rate in peaks.rates(context):
-        time = peak_measuring.read(clock, peak_measuring._Work(rate.launch), 9, None)
+        time = peak_measuring.read(clock, rate.launch, 9, None)
         found.setdefault(rate.dtype, {})[rate.units] = rate.operations / time
     for dtype, rates in found.items():
         assert rates.get("tensor", rates.get("fma")) >= 0.99 * max(rates.values()), (
@@ -71,7 +69,7 @@ def test_energy_of_a_launch_is_power_by_its_time(context):
     delay = cuda.Delay(context, 200_000)
     delay.launch()
     nanoseconds = delay.nanoseconds()
-    work = peak_measuring._Work(delay._launch)
+    work = delay._launch
     found = gpu_state.energy(context, work, nanoseconds)
     if found is None:
         pytest.skip("NVML tells no energy here")

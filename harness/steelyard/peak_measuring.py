@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
 from steelyard import peaks, stats
@@ -37,29 +37,6 @@ PATIENCE: Final = 120
 """Seconds; it takes about seven, and longer where kernels are compiled first."""
 
 
-class _Work:
-    """A launch as clocks take work."""
-
-    def __init__(self, issued: cuda.Launch) -> None:
-        self.context, self.stream = issued.context, issued.stream
-        self._issued = issued
-
-    def launch(self, count: int = 1) -> None:
-        """Submit launches."""
-        self._issued.launch(count)
-
-    def wait(self) -> None:
-        """Wait for them."""
-        self._issued.wait()
-
-    def ready(self) -> None:
-        """Nothing sleeps on a GPU."""
-
-    def facts(self) -> Mapping[str, Any]:
-        """Nothing that a peak needs."""
-        return {}
-
-
 def measure(context: cuda.Context, clock: DeviceClock) -> dict[str, Any]:
     """Return the table of `peaks` of a GPU."""
     from steelyard_device import cuda
@@ -75,7 +52,7 @@ def measure(context: cuda.Context, clock: DeviceClock) -> dict[str, Any]:
         size *= 2
     rates: dict[str, dict[str, float]] = {}
     for rate in kernels.rates(context):
-        nanoseconds = read(clock, _Work(rate.launch), RATES, None)
+        nanoseconds = read(clock, rate.launch, RATES, None)
         rates.setdefault(rate.dtype, {})[rate.units] = (
             rate.operations / nanoseconds * 1e9
         )
@@ -92,14 +69,15 @@ def _fastest(
     clock: DeviceClock, copies: Copies, size: int, flush: Callable[[], None] | None
 ) -> float:
     """Return the nanoseconds of the best shape of a copy."""
-    works = [_Work(launch) for launch in copies.launches(size)]
-    best = min(works, key=lambda work: read(clock, work, CHOOSING, flush))
+    best = min(
+        copies.launches(size), key=lambda copy: read(clock, copy, CHOOSING, flush)
+    )
     return read(clock, best, WINDOWS, flush)
 
 
 def read(
     clock: DeviceClock,
-    work: _Work,
+    work: cuda.Launch,
     windows: int,
     flush: Callable[[], None] | None,
 ) -> float:

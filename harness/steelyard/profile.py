@@ -20,6 +20,7 @@ from typing import Any, Final
 from steelyard import ncu, stage
 from steelyard.doubts import Doubt
 from steelyard.errors import SteelyardError
+from steelyard.handles import CUDA
 from steelyard.ncu import Coldness
 from steelyard.plan import Turn
 from steelyard.settings import Settings
@@ -68,7 +69,7 @@ def profiles(
 
     Each command line is said; so is, in a sentence, what cannot be counted.
     """
-    points = [p for p in stage.points(turns) if p[0].describe().device != "cpu"]
+    points = [p for p in stage.points(turns) if p[0].describe().device == CUDA]
     if not points:
         say("--profile ncu: no chosen case runs on a GPU, and ncu sees nothing else.")
         return {}

@@ -27,13 +27,12 @@ from steelyard_device.cuda.module import (
     load,
     load_again,
 )
-from steelyard_device.cuda.probes import QUEUE, BlockedPair, Delay, Flush, Spin, null
+from steelyard_device.cuda.probes import QUEUE, Delay, Flush, Spin, null
 
 __all__ = [
     "ALIGNMENT",
     "QUEUE",
     "Attributes",
-    "BlockedPair",
     "Buffer",
     "CUDAError",
     "Context",

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 
 import numpy as np
 
 from steelyard_device.cuda import kept
 from steelyard_device.cuda.device import Context
-from steelyard_device.cuda.events import Event
 from steelyard_device.cuda.launch import Launch
 from steelyard_device.cuda.memory import Buffer, SharedWords
 from steelyard_device.cuda.module import Function, load
-from steelyard_device.errors import DeviceError
 
 FLUSH_CACHES = 2
 """How many times its cache a flush reads. On an H200 every line then comes from memory
@@ -157,47 +155,6 @@ class Delay:
         self.wait()
         cycles, start, stop, _ = self._marks.read().tolist()
         return cycles, start, stop
-
-
-class BlockedPair:
-    """Two events round work that was queued behind a spin."""
-
-    def __init__(
-        self,
-        context: Context,
-        *,
-        seconds: float = SPIN_SECONDS,
-        stream: int | None = None,
-    ) -> None:
-        self._spin = Spin(context, seconds=seconds, stream=stream)
-        self._seconds = seconds
-        self._before, self._after = Event(context), Event(context)
-        self._stream = stream
-
-    def measure(
-        self, work: Callable[[], object], ahead: Callable[[], object] | None = None
-    ) -> float:
-        """Return the nanoseconds between the events round what ``work`` submits.
-
-        ``ahead`` submits what is not timed, such as a flush. Both together submit
-        `QUEUE` launches at most, and wait for nothing.
-
-        Raises:
-            DeviceError: the spin ended before everything was queued.
-        """
-        with self._spin.held():
-            if ahead is not None:
-                ahead()
-            self._before.record(self._stream)
-            work()
-            self._after.record(self._stream)
-        self._after.wait()
-        if self._spin.expired:
-            raise DeviceError(
-                f"the work was not queued within {self._seconds} s, so its time is not "
-                f"the GPU's alone: queue {QUEUE} launches at most, and wait for none."
-            )
-        return self._after.since(self._before)
 
 
 TEXT = r"""
