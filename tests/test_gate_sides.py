@@ -91,6 +91,18 @@ def test_base_is_a_commit_with_its_own_sources_and_heads_harness(project, tmp_pa
     assert "src/mine" in git(project, "status", "--porcelain")
 
 
+def test_head_is_run_with_a_path_like_bases(project):
+    """As long, with its own sources where base has base's."""
+    with Side.of_ref("HEAD", ["suites"]) as base:
+        head = Side.head().beside(base)
+        assert imported(head, "mine.work([1], out := [0]) or out") == "[1, 1]"
+        sides_path = [
+            imported(side, "len(__import__('sys').path)") for side in (base, head)
+        ]
+        assert sides_path[0] == sides_path[1]
+        assert imported(head, "mine.__file__").startswith(str(project))
+
+
 def test_base_is_driven_by_heads_suites_and_asked_for_its_own_before(project):
     """So that a case that vanished is seen."""
     with Side.of_ref("HEAD", ["suites"]) as base:

@@ -121,7 +121,7 @@ class _Lane:
             runs_of = opened.enter_context(self._recorded(base, head))
             calibration = self._calibration()
             measured = measure(
-                Blocks(base, head, self.how, self._keep(runs_of)),
+                Blocks(base, head.beside(base), self.how, self._keep(runs_of)),
                 points,
                 POLICY,
                 noisy=_noisy(calibration),
@@ -168,7 +168,9 @@ class _Lane:
         )
 
     def _run(self, side: Side) -> Run:
-        around = machine.describe() | ({"gpu": dict(self.device)} if self.device else {})
+        around = machine.describe() | (
+            {"gpu": dict(self.device)} if self.device else {}
+        )
         tags = (f"{TAG}/{side.name}",)
         made = runs.new(runs.command(), asdict(self.how), tags, around)
         if side.name == HEAD:

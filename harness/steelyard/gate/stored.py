@@ -197,9 +197,12 @@ def _obstacle(old: Trial, new: Trial) -> str:
     """Say why two trials are not of the same thing."""
     for what, read in compare.METHOD.items():
         if read(old) != read(new):
-            return f"not comparable: {what} {read(old)} -> {read(new)}"
+            return f"{INCOMPARABLE}: {what} {read(old)} -> {read(new)}"
+    dtypes = [trial.facts.get("dtype", UNKNOWN) for trial in (old, new)]
+    if dtypes[0] != dtypes[1]:
+        return f"{INCOMPARABLE}: dtype {dtypes[0]} -> {dtypes[1]}"
     if old.hashes.get("inputs") != new.hashes.get("inputs"):
-        return "not comparable: other inputs"
+        return f"{INCOMPARABLE}: other inputs"
     return ""
 
 
