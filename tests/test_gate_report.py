@@ -61,7 +61,7 @@ def test_a_terminal_shows_rows_explanations_and_the_ending():
     assert f"If it is meant: steelyard accept '{CASE}' --reason TEXT" in shown
     assert "0 false alarms in 1200 comparisons (0 to 0.3 %)" in shown
     assert "planted slowdowns found: 3 % in 95 %, 5 % in 99 %." in shown
-    assert "adam on cuda:sm_90a: 16 new bytes of spills, 3 more registers" in shown
+    assert "adam\n  cuda:sm_90a: 16 new bytes of spills, 3 more registers" in shown
     assert "base's numbers are from another time" in shown
     ending = shown.rstrip().rpartition("\n\n")[2]
     assert ending.startswith("failed: c0ffee0000 against main: 1 failed, 1 regression,")
@@ -73,8 +73,8 @@ def test_targets_that_changed_alike_share_a_line():
     others = [dataclasses.replace(one, target=f"cuda:sm_{n}") for n in (80, 86)]
     other = dataclasses.replace(one, target="cpu:x86-64-v3", changes=("5 % less",))
     shown = on_a_terminal(outcome(static=(one, *others, other)))
-    assert "adam on cuda:sm_90a, cuda:sm_80, cuda:sm_86: 16 new bytes" in shown
-    assert "adam on cpu:x86-64-v3: 5 % less" in shown
+    assert "adam\n  cuda:sm_90a, cuda:sm_80, cuda:sm_86: 16 new bytes" in shown
+    assert "3 more registers\n  cpu:x86-64-v3: 5 % less" in shown
 
 
 def test_identical_code_takes_a_line_and_not_a_row_each():

@@ -45,10 +45,7 @@ def page(outcome: Outcome, width: int = tables.PAGE) -> Iterator[RenderableType]
     for one in every:
         if one.changes and words.kind(one) not in words.QUIET:
             yield Text("\n" + "\n".join(words.explained(one)))
-    if outcome.static:
-        yield Text("")
-    for change in words.together(outcome.static):
-        yield Text(words.of_static(change), style="red" if change.forbidden else "")
+    yield from _static(outcome)
     for note in outcome.notes:
         yield Text(f"\n{note}", style="dim")
     if words.trust(outcome):
@@ -58,6 +55,17 @@ def page(outcome: Outcome, width: int = tables.PAGE) -> Iterator[RenderableType]
     bad = outcome.exit_code != 0
     ending = f"\n{words.headline(outcome)}"
     yield Text(ending, style="bold red" if bad else "bold green")
+
+
+def _static(outcome: Outcome) -> Iterator[RenderableType]:
+    """Yield what changed in code, a paragraph a case."""
+    changes = words.together(outcome.static)
+    for case in dict.fromkeys(change.case for change in changes):
+        yield Text(f"\n{case}", style="bold")
+        for change in changes:
+            if change.case == case:
+                style = "red" if change.forbidden else ""
+                yield Text(f"  {words.on_targets(change)}", style=style)
 
 
 def _table(findings: list[Finding], width: int) -> Table:

@@ -184,8 +184,13 @@ def together(changes: Sequence[StaticChange]) -> list[StaticChange]:
 
 def of_static(change: StaticChange) -> str:
     """Say what changed in a kernel's code."""
+    return f"{change.case} on {on_targets(change)}"
+
+
+def on_targets(change: StaticChange) -> str:
+    """Say on which targets what changed, and why that is forbidden."""
     targets = change.target.replace(",", ", ")
-    words = f"{change.case} on {targets}: {', '.join(change.changes)}"
+    words = f"{targets}: {', '.join(change.changes)}"
     return f"{words}; {change.forbidden}" if change.forbidden else words
 
 
