@@ -13,12 +13,12 @@ from steelyard import stats
 from steelyard.clocks import (
     Expired,
     Reading,
-    calibration,
     cupti,
     device,
     events,
     globaltimer,
     graph,
+    offsets,
 )
 from steelyard.clocks.quantum import common_tick
 from steelyard.errors import BenchmarkError, SteelyardError
@@ -41,7 +41,7 @@ class Gpu:
         event=1250.0,
         launch=1500.0,
         node=10.0,
-        extra=events.KERNELS,
+        extra=events.OWN,
         seed=0,
         fetch=0.0,
     ):
@@ -51,7 +51,7 @@ class Gpu:
         self.random = random.Random(seed)
         self.kernels, self.entries, self.held, self.captured = [], 0, False, None
         self.stuck = False
-        self.context = self  # calibrations are known by it: each GPU has its own
+        self.context = self  # offsets are known by it: each GPU has its own
         self.device = SimpleNamespace(name="NVIDIA H200")
         self.stream, self.waits = 0x57, 0
 
@@ -99,7 +99,7 @@ class Stampable(Work):
 
     def stamped(self):
         """Return that copy."""
-        inside = round((self.nanoseconds - calibration.LAUNCH) / TICK) * TICK
+        inside = round((self.nanoseconds - offsets.LAUNCH) / TICK) * TICK
         return SimpleNamespace(
             launch=self.launch, wait=self.gpu.wait, nanoseconds=lambda: inside
         )
@@ -130,7 +130,7 @@ def module_of(gpu):  # noqa: C901 # one class for each of the module's
     class Delay:
         def __init__(self, context, steps):
             self.context, self.stream = context, 0x57
-            self.takes = 2.27 * steps + calibration.LAUNCH
+            self.takes = 2.27 * steps + offsets.LAUNCH
 
         def launch(self, count=1):
             for _ in range(count):
@@ -138,7 +138,7 @@ def module_of(gpu):  # noqa: C901 # one class for each of the module's
 
         def nanoseconds(self):
             gpu.wait()
-            return round((self.takes - calibration.LAUNCH) / TICK) * TICK
+            return round((self.takes - offsets.LAUNCH) / TICK) * TICK
 
     class Graph:
         def __init__(self, launches, nodes):
@@ -215,7 +215,7 @@ def build(monkeypatch, kind, **how):
     """Return a GPU with a clock of it."""
     gpu = Gpu(**how)
     made = module_of(gpu)
-    for module in (calibration, cupti, device, events, globaltimer, graph):
+    for module in (cupti, device, events, globaltimer, graph, offsets):
         monkeypatch.setattr(module, "cuda", made)
     for module in (cupti, device):
         monkeypatch.setattr(module, "activity", activities_of(gpu))
@@ -258,7 +258,7 @@ def test_every_clocks_error_bar_holds_the_kernels_time(
         "event": costs.uniform(500, 2000),
         "launch": costs.uniform(700, 3000),
         "node": costs.uniform(-100, 900),
-        "extra": events.KERNELS + costs.uniform(-90, 90),
+        "extra": events.OWN + costs.uniform(-90, 90),
     }
     gpu, clock = build(monkeypatch, kind, seed=seed, **how)
     found = estimate(clock, Stampable(gpu, nanoseconds))
@@ -268,7 +268,7 @@ def test_every_clocks_error_bar_holds_the_kernels_time(
 
 @pytest.mark.parametrize("length", range(9))
 def test_how_windows_lie_in_what_the_gpu_fetches_does_not_matter(monkeypatch, length):
-    """Of any length: each lies in every way in turn, as those of the calibration do."""
+    """Of any length: each lies in every way in turn, as those of the offsets do."""
     gpu, clock = build(monkeypatch, events.EventsClock, fetch=1500.0)
     lead = Work(gpu, 10.0)
     taken = clock.read(Work(gpu, 3205.0), 40, lambda _: lead.launch(length))
@@ -295,7 +295,7 @@ def test_where_nobody_has_looked_an_offset_may_be_wrong_by_more(monkeypatch):
         gpu, clock = build(monkeypatch, kind)
         gpu.device.name = "NVIDIA A10G"
         wider = clock.facts.uncertainty - known
-        assert wider == calibration.LAUNCH - calibration.LAUNCH_UNKNOWN
+        assert wider == offsets.LAUNCH - offsets.LAUNCH_UNKNOWN
 
 
 @KINDS
@@ -444,7 +444,7 @@ def test_work_that_does_not_write_down_its_time_is_refused_by_globaltimer(monkey
 def test_globaltimer_reads_what_the_kernel_wrote_down(monkeypatch):
     """From its first instruction to its last."""
     gpu, clock = build(monkeypatch, globaltimer.GlobaltimerClock)
-    inside = round((5000.0 - calibration.LAUNCH) / TICK) * TICK
+    inside = round((5000.0 - offsets.LAUNCH) / TICK) * TICK
     (reading,) = clock.read(Stampable(gpu, 5000.0), 1, nothing)
     assert reading == Reading(inside, reading.start, 0)
 

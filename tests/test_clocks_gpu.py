@@ -9,7 +9,7 @@ import pytest
 import trials
 
 from steelyard import stats
-from steelyard.clocks import calibration
+from steelyard.clocks import offsets
 from steelyard.clocks.cupti import CuptiClock
 from steelyard.clocks.events import EventsClock
 from steelyard.clocks.globaltimer import GlobaltimerClock
@@ -84,7 +84,7 @@ def test_cupti_agrees_with_a_kernel_of_known_cycles(context, recorded):
     hertz = cycles[-1] / seconds
     slope, intercept = np.polyfit(np.array(cycles) / hertz, times, 1)
     assert abs(slope - 1) < 0.005
-    known = calibration.LAUNCH, 2 * calibration.LAUNCH_UNKNOWN
+    known = offsets.LAUNCH, 2 * offsets.LAUNCH_UNKNOWN
     assert times[0] - cycles[0] / hertz == pytest.approx(known[0], abs=known[1])
     print(f"slope {slope:.5f}, intercept {intercept:.0f} ns")  # noqa: T201 # asked for
 
@@ -114,10 +114,10 @@ def test_the_error_bars_of_other_clocks_meet_cuptis(context, recorded, kind):
         assert truth.low <= found.high
 
 
-def test_a_calibration_is_what_the_constants_stand_for(context):
+def test_what_is_measured_is_what_the_constants_stand_for(context):
     """A pair's overhead of some microseconds, a node's of some nanoseconds; ticks."""
-    found = calibration.calibrated(context)
+    found = offsets.measured(context)
     assert 500 < found.pair < 6000
-    assert abs(calibration.node(context)) < 1000
+    assert abs(offsets.node(context)) < 1000
     assert found.tick in {32.0, 1.0, 1024.0, 512.0, 500.0}
-    assert len(found.empty) == calibration.PAIRS
+    assert len(found.empty) == offsets.PAIRS

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import nullcontext
 from typing import Final
 
-from steelyard.clocks import Reading, calibration
+from steelyard.clocks import Reading, offsets
 from steelyard.clocks.quantum import common_tick
 from steelyard.errors import BenchmarkError
 from steelyard.trial import ClockFacts
@@ -28,7 +28,7 @@ class CuptiClock:
     def __init__(self, context: cuda.Context) -> None:
         self._context = context
         self._recorder = activity.Recorder(context)
-        self._spin = cuda.Spin(context, seconds=calibration.SPIN_SECONDS)
+        self._spin = cuda.Spin(context, seconds=offsets.SPIN_SECONDS)
         self._windows = 0
         """Of all reads so far: a window's number is never used again."""
 
@@ -36,13 +36,13 @@ class CuptiClock:
     def facts(self) -> ClockFacts:
         """Its floor is that of empty windows, its tick of null kernels and delays."""
         null = cuda.null(self._context)
-        delays = calibration.delays(self._context)
+        delays = offsets.delays(self._context)
         launches = [*[null.launch] * FLOOR, *[each.launch for each in delays] * 4]
         nothing = [lambda: None] * FLOOR
         found = self._record(lambda _: None, [*nothing, *launches])
         times = [_busy(acts) for acts in found]
         tick, floor = common_tick(times[FLOOR:]), tuple(times[:FLOOR])
-        return ClockFacts("cupti", 1, tick, floor, drift=calibration.DRIFT)
+        return ClockFacts("cupti", 1, tick, floor, drift=offsets.DRIFT)
 
     def serves(self, cache: str) -> bool:
         """Whatever the caches are."""
@@ -50,7 +50,7 @@ class CuptiClock:
 
     def capacity(self, kernels: int) -> int:
         """Return how many windows of so many kernels fit behind a spin."""
-        return max(1, cuda.QUEUE // (kernels + calibration.AHEAD))
+        return max(1, cuda.QUEUE // (kernels + offsets.AHEAD))
 
     def read(
         self,
@@ -77,11 +77,7 @@ class CuptiClock:
         self._windows += len(windows)
         alone = len(windows) == 1
         with self._recorder.recording():
-            with (
-                nullcontext()
-                if alone
-                else calibration.queued(self._context, self._spin)
-            ):
+            with nullcontext() if alone else offsets.queued(self._context, self._spin):
                 for place, window in enumerate(windows):
                     ahead(place)
                     with self._recorder.window(first + place):

@@ -10,19 +10,19 @@ import functools
 from collections.abc import Callable
 from typing import Final
 
-from steelyard.clocks import Reading, calibration
-from steelyard.clocks.calibration import calibrated
+from steelyard.clocks import Reading, offsets
+from steelyard.clocks.offsets import measured
 from steelyard.trial import ClockFacts
 from steelyard.work import DeviceWork
 from steelyard_device import cuda
 
-KERNELS: Final = 140.0
+OWN: Final = 140.0
 """Nanoseconds that a pair reads more round kernels that read memory and take arguments
 than round a delay: -35 to 300 on an H200, for copies of 4 KiB to 1 GiB, softmax, LayerNorm
 and cuBLAS, warm and cold, in three processes."""
 
-KERNELS_UNKNOWN: Final = 90.0
-"""By how much `KERNELS` may be wrong for nearly all of them, to either side."""
+OWN_UNKNOWN: Final = 90.0
+"""By how much `OWN` may be wrong for nearly all of them, to either side."""
 
 
 class EventsClock:
@@ -30,7 +30,7 @@ class EventsClock:
 
     def __init__(self, context: cuda.Context) -> None:
         self._context = context
-        self._spin = cuda.Spin(context, seconds=calibration.SPIN_SECONDS)
+        self._spin = cuda.Spin(context, seconds=offsets.SPIN_SECONDS)
         self._null = cuda.null(context)
         self._pairs: list[cuda.EventPair] = []
         self._origin = cuda.Event(context)
@@ -38,16 +38,16 @@ class EventsClock:
 
     @functools.cached_property
     def facts(self) -> ClockFacts:
-        """Its floor is a pair round nothing; its offset that of a delay, and `KERNELS`."""
-        found = calibrated(self._context)
+        """Its floor is a pair round nothing; its offset that of a delay, and `OWN`."""
+        found = measured(self._context)
         return ClockFacts(
             "events",
             1,
             found.tick,
             found.empty,
-            offset=found.pair + KERNELS,
-            uncertainty=calibration.unknown(self._context, KERNELS_UNKNOWN),
-            drift=calibration.DRIFT,
+            offset=found.pair + OWN,
+            uncertainty=offsets.unknown(self._context, OWN_UNKNOWN),
+            drift=offsets.DRIFT,
         )
 
     def serves(self, cache: str) -> bool:
@@ -56,7 +56,7 @@ class EventsClock:
 
     def capacity(self, kernels: int) -> int:
         """Return how many windows of so many kernels fit behind a spin."""
-        each = kernels + 2 + calibration.AHEAD + calibration.SHIFTS
+        each = kernels + 2 + offsets.AHEAD + offsets.SHIFTS
         return max(1, cuda.QUEUE // each)
 
     def read(
@@ -69,9 +69,9 @@ class EventsClock:
         while len(self._pairs) < windows:
             self._pairs.append(cuda.EventPair(self._context))
         pairs = self._pairs[:windows]
-        with calibration.queued(self._context, self._spin):
+        with offsets.queued(self._context, self._spin):
             for place, pair in enumerate(pairs):
-                calibration.shift(self._null, place)
+                offsets.shift(self._null, place)
                 ahead(place)
                 pair.before.record()
                 work.launch(1)

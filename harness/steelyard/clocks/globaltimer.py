@@ -6,19 +6,19 @@ import functools
 from collections.abc import Callable
 from typing import Final, Protocol, runtime_checkable
 
-from steelyard.clocks import Reading, calibration
+from steelyard.clocks import Reading, offsets
 from steelyard.clocks.quantum import common_tick
 from steelyard.errors import BenchmarkError
 from steelyard.trial import ClockFacts
 from steelyard.work import DeviceWork
 from steelyard_device import cuda
 
-BLOCKS: Final = 80.0
+OWN: Final = 80.0
 """Nanoseconds that more lie outside a kernel of many blocks than outside a delay: -140 to
 160 around it on an H200, for softmax, LayerNorm and most copies."""
 
-BLOCKS_UNKNOWN: Final = 140.0
-"""By how much `BLOCKS` may be wrong, to either side."""
+OWN_UNKNOWN: Final = 140.0
+"""By how much `OWN` may be wrong, to either side."""
 
 CAPACITY: Final = 64
 """Windows in a queue; each is waited for by itself."""
@@ -63,7 +63,7 @@ class GlobaltimerClock:
     def facts(self) -> ClockFacts:
         """It reads less than the kernel takes: its offset is below nothing."""
         times = []
-        for delay in calibration.delays(self._context) * 4:
+        for delay in offsets.delays(self._context) * 4:
             delay.launch()
             times.append(delay.nanoseconds())
         return ClockFacts(
@@ -71,9 +71,9 @@ class GlobaltimerClock:
             1,
             common_tick(times, slack=0),
             (),
-            offset=-calibration.LAUNCH - BLOCKS,
-            uncertainty=calibration.unknown(self._context, BLOCKS_UNKNOWN),
-            drift=calibration.DRIFT,
+            offset=-offsets.LAUNCH - OWN,
+            uncertainty=offsets.unknown(self._context, OWN_UNKNOWN),
+            drift=offsets.DRIFT,
         )
 
     def serves(self, cache: str) -> bool:

@@ -7,19 +7,19 @@ import math
 from collections.abc import Callable
 from typing import Final
 
-from steelyard.clocks import Reading, calibration
-from steelyard.clocks.calibration import calibrated
+from steelyard.clocks import Reading, offsets
+from steelyard.clocks.offsets import measured
 from steelyard.errors import BenchmarkError
 from steelyard.trial import ClockFacts
 from steelyard.work import DeviceWork
 from steelyard_device import cuda
 
-NODES: Final = 60.0
+OWN: Final = 60.0
 """Nanoseconds that a node of a kernel that uses memory takes more than a delay's, next
 to CUPTI: 0 for cuBLAS and large copies, 70 to 100 for copies up to 1 MiB on an H200."""
 
-NODES_UNKNOWN: Final = 120.0
-"""By how much `NODES` may be wrong, to either side. Copies of 12 to 16 MiB find another
+OWN_UNKNOWN: Final = 120.0
+"""By how much `OWN` may be wrong, to either side. Copies of 12 to 16 MiB find another
 state of the cache in a graph, and took 0.15 us less there."""
 
 SCATTER: Final = 60_000
@@ -37,7 +37,7 @@ class GraphClock:
 
     def __init__(self, context: cuda.Context) -> None:
         self._context = context
-        self._spin = cuda.Spin(context, seconds=calibration.SPIN_SECONDS)
+        self._spin = cuda.Spin(context, seconds=offsets.SPIN_SECONDS)
         self._pairs = [
             (cuda.EventPair(context), cuda.EventPair(context)) for _ in range(CAPACITY)
         ]
@@ -47,16 +47,16 @@ class GraphClock:
 
     @functools.cached_property
     def facts(self) -> ClockFacts:
-        """Its floor is a pair round nothing; its offset a delay's hand-over, and `NODES`."""
-        found = calibrated(self._context)
+        """Its floor is a pair round nothing; its offset a delay's hand-over, and `OWN`."""
+        found = measured(self._context)
         return ClockFacts(
             "graph",
             1,
             found.tick,
             found.empty,
-            offset=calibration.node(self._context) + NODES,
-            uncertainty=calibration.unknown(self._context, NODES_UNKNOWN),
-            drift=calibration.DRIFT,
+            offset=offsets.node(self._context) + OWN,
+            uncertainty=offsets.unknown(self._context, OWN_UNKNOWN),
+            drift=offsets.DRIFT,
         )
 
     def serves(self, cache: str) -> bool:
@@ -65,7 +65,7 @@ class GraphClock:
 
     def capacity(self, kernels: int) -> int:
         """Return how many windows of so many kernels fit behind a spin."""
-        each = kernels + 2 * (calibration.AHEAD + 3)
+        each = kernels + 2 * (offsets.AHEAD + 3)
         return max(1, min(CAPACITY, cuda.QUEUE // each))
 
     def read(
@@ -82,7 +82,7 @@ class GraphClock:
         """
         nodes, short, long = self._graphs(work)
         pairs = self._pairs[:windows]
-        with calibration.queued(self._context, self._spin):
+        with offsets.queued(self._context, self._spin):
             for place, (first, second) in enumerate(pairs):
                 for pair, graph in ((first, short), (second, long)):
                     ahead(place)
@@ -118,9 +118,9 @@ class GraphClock:
         """Return how many nodes of a work make the scatter of pairs small."""
         pair, _ = self._pairs[0]
         work.launch(1)
-        with calibration.queued(self._context, self._spin):
+        with offsets.queued(self._context, self._spin):
             pair.before.record()
             work.launch(1)
             pair.after.record()
-        kernel = max(1.0, pair.nanoseconds() - calibrated(self._context).pair)
+        kernel = max(1.0, pair.nanoseconds() - measured(self._context).pair)
         return min(max(math.ceil(SCATTER / kernel), FEWEST), MOST)

@@ -26,7 +26,7 @@ the same at every length from 0.6 us to 2 ms."""
 LAUNCH_UNKNOWN = 60.0
 """By how much `LAUNCH` may be wrong, to either side."""
 
-MEASURED = "H200"
+FOUND_ON = "H200"
 """In the names of GPUs on which this and the clocks' own constants were found."""
 
 DRIFT = 5e-4
@@ -40,13 +40,13 @@ AHEAD = 8
 """Launches and copies that lead to a window, so many are reckoned with."""
 
 PAIRS = 50
-"""Event pairs a calibration takes: one scatters by 0.3 us, their mean by 0.05."""
+"""Event pairs behind an offset: one scatters by 0.3 us, their mean by 0.05."""
 
 STEPS = 256
-"""Of the delay that calibrates: 0.6 us."""
+"""Of the delay that is timed: 0.6 us."""
 
 NODES = 50
-"""Of the shorter graph that calibrates."""
+"""Of the shorter graph that is timed."""
 
 GRAPHS = 8
 """Graphs in a queue: as many as surely fit."""
@@ -58,7 +58,7 @@ like in one process and 0.48 in another; null kernels before each shift the next
 
 
 @dataclass(frozen=True, slots=True)
-class Calibration:
+class Offsets:
     """What was found; nanoseconds."""
 
     tick: float
@@ -72,7 +72,7 @@ class Calibration:
 
 
 @functools.cache
-def calibrated(context: cuda.Context) -> Calibration:
+def measured(context: cuda.Context) -> Offsets:
     """Find it, once a process and GPU (10 ms)."""
     delay = cuda.Delay(context, STEPS)
     inside = []
@@ -82,7 +82,7 @@ def calibrated(context: cuda.Context) -> Calibration:
     kernel = middle(inside) + LAUNCH
     empty = _queue(context, delay, lambda: None)
     full = _queue(context, delay, delay.launch)
-    return Calibration(
+    return Offsets(
         tick=common_tick([*empty, *full]),
         empty=tuple(map(round, empty)),
         kernel=kernel,
@@ -95,7 +95,7 @@ def unknown(context: cuda.Context, own: float) -> float:
 
     On a GPU where nobody has looked, a launch's share is between none and twice `LAUNCH`.
     """
-    return own + (LAUNCH_UNKNOWN if MEASURED in context.device.name else LAUNCH)
+    return own + (LAUNCH_UNKNOWN if FOUND_ON in context.device.name else LAUNCH)
 
 
 def delays(context: cuda.Context) -> list[cuda.Delay]:
@@ -114,7 +114,7 @@ def node(context: cuda.Context) -> float:
         context.wait()
         found = _queue(context, delay, graph.launch, GRAPHS)
         times.append(statistics.median(found))
-    return (times[1] - times[0]) / NODES - calibrated(context).kernel
+    return (times[1] - times[0]) / NODES - measured(context).kernel
 
 
 def _queue(
