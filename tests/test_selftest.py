@@ -3,6 +3,7 @@ import math
 import random
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -13,12 +14,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats as scipy
 
-from steelyard import Case, benchmark, calibration, planting, selftest
+from steelyard import (
+    Case,
+    benchmark,
+    calibration,
+    planting,
+    selftest,
+    selftest_command,
+)
 from steelyard.calibration import Tally
 from steelyard.cli import main
 from steelyard.gate import decide
-from steelyard.gate.blocks import Point, Reading
+from steelyard.gate.blocks import Blocks, Point, Reading
 from steelyard.gate.decide import POLICY, Evidence, Stage
+from steelyard.gate.run import Asked
 from steelyard.gate.sides import Side
 from steelyard.mode import parse
 from steelyard.report import selftest_table
@@ -354,37 +363,94 @@ class Delay:
     def bind(self, result):
         return cpu.delay(20_000, result)
 
+    def __call__(self, result):
+        self.bind(result).launch()
+
 
 @benchmark
 def delay(b):
     b.mode("kernel/warm")
-    return b.launch(Delay(), b.inout(1, "float32", dist="uniform"))
+    result = b.inout(1, "float32", dist="uniform")
+    return b.launch(Delay(), result)
 """
 
 
-def test_the_command_stores_what_it_found(tmp_path, monkeypatch):
-    """Trials of both sides as they come, and the result as a run of its own."""
+@pytest.fixture
+def suite(tmp_path, monkeypatch):
+    """Return a file of one native kernel, weighed under a lock of its own."""
     monkeypatch.setenv("STEELYARD_LOCK", str(tmp_path / "lock"))
-    suite, url = tmp_path / "suite.py", str(tmp_path / "store.db")
-    suite.write_text(SUITE)
-    asked = ["selftest", str(suite), "--minutes", "0.2", "--store", url]
+    file = tmp_path / "suite.py"
+    file.write_text(SUITE)
+    return file
+
+
+def test_workers_plant_what_their_side_asks_for(suite):
+    """Multiply-adds behind the launches of head, and behind base's none."""
+    (point,), left = selftest_command.points_of(Asked("", [str(suite)]))
+    assert not left
+    taken = []
+    test = SelfTest([point], Settings(), Tally())
+    with selftest.planted(test.sides, {"delay": 5000}) as sides:
+        blocks = Blocks(*sides, Settings(), lambda *one: taken.append(one))
+        (_, reading), *_ = blocks.measure(0, [point])
+    assert not reading.failed
+    facts = {side: trial.facts for side, trial in taken}
+    assert facts["base"]["planted"] == 0
+    assert facts["head"]["planted"] == 5000
+
+
+def asked_for(suite, monkeypatch, machine):
+    """Run the command on a made-up machine; return it and the store."""
+    made = partial(SelfTest, make=machine.blocks, now=machine.now)
+    monkeypatch.setattr(selftest_command, "SelfTest", made)
+    url = str(suite.with_suffix(".db"))
+    asked = ["selftest", str(suite), "--minutes", "3", "--store", url]
     done = CliRunner().invoke(main, asked, standalone_mode=False)
     assert done.exception is None
-    assert "head against itself" in done.output
-    with Store.open(url, create=False) as opened:
-        base, head, result = opened.runs()
+    return done, Store.open(url, create=False)
+
+
+def test_the_command_stores_what_it_found(suite, monkeypatch):
+    """Trials of both sides as they come, and the result as a run of its own."""
+    done, store = asked_for(suite, monkeypatch, Machine())
+    assert done.return_value == 0
+    assert "0 false alarms" in done.output
+    with store:
+        base, head, result = store.runs()
         assert base.tags == ("selftest/base",)
         assert head.tags == ("selftest/head",)
         assert result.tags == ("selftest",)
-        planted = {
-            side.tags: {
-                t.facts["planted"]
-                for t in opened.trials(side.uid)
-                if "planted" in t.facts
-            }
-            for side in (base, head)
-        }
-        found = calibration.latest(opened, result.machine)
-    assert planted[base.tags] == {0}
-    assert min(planted[head.tags]) > 100
-    assert found.comparisons >= 1
+        assert len(store.trials(base.uid)) == len(store.trials(head.uid)) > 90
+        assert {run.state for run in store.runs()} == {"finished"}
+        found = calibration.latest(store, result.machine)
+    assert found.run == result.uid
+    assert found.comparisons > 20
+    assert set(found.power) == set(selftest.SIZES)
+
+
+def test_the_command_says_what_failed(suite, monkeypatch):
+    """With the exit code of a failed benchmark; there is no result to keep."""
+    done, store = asked_for(suite, monkeypatch, Machine(broken={"delay"}))
+    assert done.return_value == 2
+    assert "delay: it broke." in done.output
+    with store:
+        assert calibration.latest(store, store.runs()[-1].machine) is None
+
+
+def test_what_was_counted_before_ctrl_c_is_kept(suite, monkeypatch):
+    """And the runs say how they ended."""
+    machine = Machine()
+
+    def interrupted(draw):
+        if machine.time > 50:
+            raise KeyboardInterrupt
+        return draw.gauss(0, 0.005)
+
+    machine.noise = interrupted
+    done, store = asked_for(suite, monkeypatch, machine)
+    assert done.return_value == 130
+    with store:
+        states = [run.state for run in store.runs()]
+        found = calibration.latest(store, store.runs()[-1].machine)
+    assert states == ["interrupted", "interrupted", "finished"]
+    assert found.comparisons > 5
