@@ -67,6 +67,21 @@ def test_a_terminal_shows_rows_explanations_and_the_ending():
     assert ending.startswith("failed: c0ffee0000 against main: 1 failed, 1 regression,")
 
 
+@pytest.mark.parametrize(
+    ("share", "text"),
+    [
+        (0.031, "3.1 %"),
+        (1.234, "123 %"),
+        (0.0, "0 %"),
+        (math.inf, "-"),
+        (math.nan, "-"),
+    ],
+)
+def test_shares_are_written_without_an_exponent(share, text):
+    """What has no value is a dash."""
+    assert words.share(share) == text
+
+
 def test_targets_that_changed_alike_share_a_line():
     """Eight targets of a kernel are eight of a kind more often than not."""
     (one,) = outcomes.STATIC

@@ -17,7 +17,15 @@ from steelyard import mode as modes
 from steelyard import run as runs
 from steelyard.config import Config
 from steelyard.errors import SteelyardError
-from steelyard.gate import changed, explain, findings, listing, policy, policy_file
+from steelyard.gate import (
+    changed,
+    explain,
+    findings,
+    listing,
+    policy,
+    policy_file,
+    static,
+)
 from steelyard.gate.blocks import Blocks, Point
 from steelyard.gate.decide import MOVED, POLICY
 from steelyard.gate.measuring import measure
@@ -139,10 +147,14 @@ class _Lane:
             ids = {case.id for case in session.find(asked.places, None, ())}
             ids |= {point.case.id for point in points}
             found += tuple(findings.vanished(known, ids))
+        code = _code(head, base.commit)
+        if code.problem is not None:
+            notes.append(f"the static lane says nothing: {code.problem}")
         files = changed.files(head.root, base.commit)
         return replace(
             outcome,
             findings=tuple(self._explained(one, runs_of, files) for one in found),
+            static=code.changes,
             calibration=calibration,
             runs={side: run.uid for side, run in runs_of.items()},
             notes=(*outcome.notes, *notes),
@@ -159,9 +171,14 @@ class _Lane:
         with self._recorded(head) as runs_of:
             stored.measure(head, points, self.how, self._keep(runs_of), self.say)
         found = stored.findings(self.store, base, runs_of[HEAD], points)
+        both = {BASE: base, HEAD: runs_of[HEAD]}
+        code = _code(head, base.commit)
+        if code.problem is not None:
+            notes.append(f"the static lane says nothing: {code.problem}")
+        files = changed.files(head.root, base.commit)
         return replace(
             outcome,
-            findings=tuple(found),
+            findings=tuple(self._explained(one, both, files) for one in found),
             calibration=self._calibration(),
             runs={BASE: base.uid, HEAD: runs_of[HEAD].uid},
             notes=(*outcome.notes, stored.WEAK),
@@ -217,8 +234,16 @@ class _Lane:
             ]
             for side in (BASE, HEAD)
         )
-        why = explain.explain(base, head, one.judgement.ratio, files=files)
+        machines = made[BASE].machine, made[HEAD].machine
+        why = explain.explain(base, head, one.judgement.ratio, machines, files)
         return replace(one, changes=why)
+
+
+def _code(head: Side, commit: str) -> static.Static:
+    """Return what changed in the library's code, where a project keeps a file of it."""
+    if not (head.root / static.FILE).exists():
+        return static.Static()
+    return static.check(head.root, commit)
 
 
 def _noisy(calibration: Calibration | None) -> set[str]:

@@ -127,7 +127,11 @@ def interval(judgement: Judgement | None) -> str:
 
 def share(value: float) -> str:
     """Write a share: ``3.1 %``; nothing of an infinite one."""
-    return f"{100 * value:.2g} %" if math.isfinite(value) else NOTHING
+    if not math.isfinite(value):
+        return NOTHING
+    percent = 100 * value
+    # Two figures of 99.5 and more would be written with an exponent.
+    return f"{percent:.0f} %" if percent >= 99.5 else f"{percent:.2g} %"
 
 
 def evidence(finding: Finding) -> str:
