@@ -8,12 +8,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from steelyard import sampler
-from steelyard.clocks import Expired
+from steelyard.clocks import Expired, in_queues
 from steelyard.device_sampler import (
     EXPIRIES,
     Steps,
     Told,
-    beside,
+    ahead,
     frequencies,
     queues,
     sample,
@@ -164,8 +164,8 @@ def test_a_frequency_is_cycles_over_time_between_two_stamps():
 def test_another_clock_reads_the_same_windows():
     """With all that stands before them, and no poison."""
     steps, machine, _ = spoken()
-    other = FakeClock(machine, kernel=3300)
-    readings = beside(steps, other, 9, 4)
+    other = FakeClock(machine, kernel=3300, room=4)
+    readings = in_queues(other, steps.work, 9, ahead(steps))
     assert other.asked == [4, 4, 1]
     assert statistics.median(r.ticks for r in readings) == 3300 + 2000
     assert machine.log.count("flush") == 9

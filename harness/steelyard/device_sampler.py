@@ -7,7 +7,7 @@ between what leads to a window and its launch the GPU waits for no host.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from time import process_time_ns
 from typing import TYPE_CHECKING, Final, Protocol
@@ -187,18 +187,3 @@ def _megahertz(before: tuple[int, int], after: tuple[int, int]) -> int:
     if not (before[1] and after[1] and cycles > 0 and nanoseconds > 0):
         return 0
     return round(1000 * cycles / nanoseconds)
-
-
-def beside(
-    steps: Steps, clock: DeviceClock, windows: int, room: int
-) -> Sequence[Reading]:
-    """Have another clock read the same, in queues of ``room`` windows.
-
-    Raises:
-        BenchmarkError: it cannot read this work.
-    """
-    readings: list[Reading] = []
-    while len(readings) < windows:
-        some = min(room, windows - len(readings))
-        readings += clock.read(steps.work, some, ahead(steps))
-    return readings

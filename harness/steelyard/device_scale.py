@@ -6,6 +6,7 @@ import functools
 import statistics
 from typing import TYPE_CHECKING, Final
 
+from steelyard.clocks import in_queues
 from steelyard_device import cuda
 from steelyard_device.cuda import driver
 
@@ -53,7 +54,7 @@ class DeviceScale:
         name = clock.facts.id
         if name not in self._nulls:
             nothing = cuda.null(self.context)
-            readings = clock.read(nothing, NULLS, lambda _: None)
+            readings = in_queues(clock, nothing, NULLS, lambda _: None)
             self._nulls[name] = float(statistics.median(r.ticks for r in readings))
         return self._nulls[name]
 

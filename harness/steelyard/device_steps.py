@@ -10,12 +10,11 @@ from time import perf_counter_ns
 from typing import TYPE_CHECKING, Any, Final
 
 from steelyard import device_sampler, sampler
-from steelyard.clocks import DeviceClock, Reading
+from steelyard.clocks import DeviceClock, Reading, in_queues
 from steelyard.config import ALL
 from steelyard.device_sampler import Steps
 from steelyard.device_scale import WINDOWS, DeviceScale
 from steelyard.errors import BenchmarkError, SteelyardError
-from steelyard.ledger import FEWEST
 from steelyard.sampler import LONGEST_WARM_UP
 from steelyard.steps import stopping_of
 from steelyard_device.cuda import activity
@@ -56,6 +55,9 @@ as much."""
 COMPARED: Final = 10
 """Times both where clocks are asked to be compared: a pair of events round a cold launch
 scatters by 0.45 us."""
+
+FEWEST: Final = 3
+"""Windows of another clock, however long a kernel is."""
 
 FLUSHING: Final = 100_000
 """About what leads to a cold window, in nanoseconds."""
@@ -206,8 +208,8 @@ def beside(
         windows = round(times * CHECKING / (each + FLUSHING))
         windows = min(max(windows, FEWEST), times * CHECKS)
         try:
-            room = clock.capacity(2 * kernels)
-            readings = device_sampler.beside(steps, clock, windows, room)
+            submit = device_sampler.ahead(steps)
+            readings = in_queues(clock, steps.work, windows, submit, 2 * kernels)
         except (SteelyardError, DeviceError) as failure:
             if getattr(failure, "lost", False):
                 raise

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
 from steelyard import peaks, stats
+from steelyard.clocks import in_queues
 from steelyard.errors import SteelyardError
 
 if TYPE_CHECKING:
@@ -89,10 +90,7 @@ def read(
         else:
             flush()
 
-    ticks: list[int] = []
-    while len(ticks) < windows:
-        room = min(windows - len(ticks), clock.capacity(1))
-        ticks += [r.ticks for r in clock.read(work, room, ahead)]
+    ticks = [r.ticks for r in in_queues(clock, work, windows, ahead)]
     found = stats.summarise(ticks, 1, clock.facts.quantum).estimate
     return found.value - clock.facts.offset
 

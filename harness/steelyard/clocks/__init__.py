@@ -75,3 +75,21 @@ class DeviceClock(Protocol):
             BenchmarkError: this work cannot be read so.
         """
         ...
+
+
+def in_queues(
+    clock: DeviceClock,
+    work: DeviceWork,
+    windows: int,
+    ahead: Callable[[int], None],
+    kernels: int = 1,
+) -> list[Reading]:
+    """Read as many windows of so many kernels, in as many queues as they need.
+
+    Raises as a clock's ``read`` does.
+    """
+    room, readings = clock.capacity(kernels), list[Reading]()
+    while len(readings) < windows:
+        some = min(room, windows - len(readings))
+        readings += clock.read(work, some, ahead)
+    return readings
