@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from steelyard.clocks import Expired, Reading
@@ -26,6 +27,15 @@ class Machine:
     def read(self, count):
         """Return what was noted; places that were not stamped read zero."""
         return [self.marks.get(place, (0, 0)) for place in range(count)]
+
+    @contextmanager
+    def watched(self):
+        """Log when the clock is watched; nothing held it back."""
+        found = {}
+        self.log.append("watch")
+        yield found
+        self.log.append("watched")
+        found["power"] = 0
 
     def does(self, word):
         """Return work that is logged."""

@@ -28,6 +28,8 @@ class Rig:
             flush=machine.does("flush"),
             clocks=lambda _: self.clocks,
             release_lines=machine.does("release"),
+            capped=machine.watched,
+            kernels=lambda _: 3,
         )
         self.scale.flush.nbytes = 1 << 27
         self.prepared = SimpleNamespace(
@@ -180,6 +182,31 @@ def test_a_clock_that_cannot_read_the_work_is_left_out_with_its_reason(monkeypat
     rig.clocks[1].read = lose
     with pytest.raises(cuda.CUDAError, match="gone"):
         rig.queued(WARM, Settings(precision=0.5))
+
+
+def test_the_clock_is_watched_round_the_samples_alone(monkeypatch):
+    """Not while windows are sized, nor while other clocks read the same."""
+    rig = Rig(monkeypatch, {}, {})
+    extra, _ = rig.queued(COLD, Settings(precision=0.5))
+    log = rig.machine.log
+    begin, end = log.index("watch"), log.index("watched")
+    assert extra["capped"] == {"power": 0}
+    assert "wait" in log[:begin]
+    assert "wait" in log[begin:end]
+    assert "wait" in log[end:]
+
+
+@pytest.mark.parametrize(
+    ("seen", "facts", "kernels"),
+    [(2, {}, 2), (0, {}, 3), (0, {"synchronises": True}, 0)],
+)
+def test_kernels_that_a_clock_does_not_see_are_counted(
+    monkeypatch, seen, facts, kernels
+):
+    """By recording a launch; work that waits for the GPU cannot be recorded."""
+    rig = Rig(monkeypatch, {"kernels": seen}, **facts)
+    extra, _ = rig.queued(COLD, Settings(precision=0.5))
+    assert extra["kernels"] == kernels
 
 
 def test_a_clock_that_does_not_read_the_mode_says_so(monkeypatch):

@@ -49,6 +49,7 @@ def read(nanoseconds):
 
 
 EVENTS = ClockFacts("events", 1, 32.0, (), offset=2400.0, uncertainty=150.0)
+GRAPH = ClockFacts("graph", 1, 32.0, (), offset=1500.0, uncertainty=150.0)
 CUPTI = ClockFacts("cupti", 1, 32.0, ())
 TINY = [3100] * 40  # a kernel of 700 ns, of which 150 are not sure
 
@@ -75,9 +76,12 @@ def test_samples_at_another_clock_are_doubted(least, holds):
         (Doubt.UNDER_FLOOR, {"floors": {"empty": 2100.0}}),
         (Doubt.FEW_SAMPLES, {"ticks": [10_000] * 5}),
         (Doubt.UNSETTLED, {"ticks": [10_000, 11_500] * 10}),
-        (Doubt.THROTTLED, {"extra": state(throttle=["gpu_idle", "sw_power_cap"])}),
+        (Doubt.THROTTLED, {"extra": {"gpu": {"capped": {"power": 0, "board": 9}}}}),
+        (Doubt.GAPS, {"clock": EVENTS, "facts": {"kernels": 2}}),
+        (Doubt.GAPS, {"clock": GRAPH, "facts": {"kernels": 3}}),
         (Doubt.DISTURBED_GPU, {"extra": state(others=[{"pid": 8, "bytes": 1}])}),
         (Doubt.WRONG_CACHE, {"extra": {"coldness": "contradicted"}}),
+        (Doubt.WRONG_CACHE, {"extra": {"wrong_cache": "4 bytes are set aside"}}),
         (Doubt.CLOCKS_DISAGREE, {"extra": {"clocks": {"events": read(11_000)}}}),
         (Doubt.UNDER_FLOOR, {"clock": EVENTS, "ticks": TINY, "extra": state()}),
         (Doubt.UNDER_FLOOR, {"clock": CUPTI, "ticks": [128] * 40, "extra": state()}),
@@ -98,8 +102,12 @@ def test_what_was_seen_is_doubted(doubt, changes):
         (Doubt.QUANTISED, {"clock": ClockFacts("cupti", 1, 32.0, (0,))}),
         (Doubt.UNDER_FLOOR, {"floors": {"empty": 1900.0}}),
         (Doubt.FEW_SAMPLES, {"ticks": [10_000] * 6}),
-        (Doubt.THROTTLED, {"extra": state(throttle=["gpu_idle"])}),
-        (Doubt.THROTTLED, {"extra": state(throttle="unknown")}),
+        (Doubt.THROTTLED, {"extra": state(throttle=["gpu_idle", "sw_power_cap"])}),
+        (Doubt.THROTTLED, {"extra": {"gpu": {"capped": {"power": 0}}}}),
+        (Doubt.THROTTLED, {"extra": {"gpu": {"capped": {"power": "unknown"}}}}),
+        (Doubt.GAPS, {"clock": EVENTS, "facts": {"kernels": 1}}),
+        (Doubt.GAPS, {"clock": EVENTS, "facts": {}}),
+        (Doubt.GAPS, {"clock": CUPTI, "facts": {"kernels": 2}}),
         (Doubt.DISTURBED_GPU, {"extra": state(others=[])}),
         (Doubt.DISTURBED_GPU, {"extra": state(others="unknown")}),
         (Doubt.WRONG_CACHE, {"extra": {"coldness": "unknown"}}),

@@ -1,5 +1,7 @@
 """What is made of NVML's facts, and metering with a counter that moves in steps."""
 
+from types import SimpleNamespace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -21,6 +23,23 @@ from steelyard.settings import Settings
 def test_others_are_known_only_where_we_see_ourselves(processes, found):
     """In a container the list may be empty, or have another numbering."""
     assert gpu_state.others(processes, 7) == found
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "found"),
+    [(5, 5, 0), (5, 905, 900), ("unknown", 5, "unknown"), (5, "unknown", "unknown")],
+)
+def test_a_held_back_clock_is_counted_round_the_samples_alone(
+    monkeypatch, before, after, found
+):
+    """What was counted before, or is known at one end only, is not theirs."""
+    read = iter([{"power": before, "board": 7}, {"power": after, "board": 7}])
+    monitor = SimpleNamespace(held_back=lambda: next(read))
+    monkeypatch.setattr(gpu_state, "_monitor", lambda _: monitor)
+    context = SimpleNamespace(device=SimpleNamespace(uuid="GPU-1"))
+    with gpu_state.capped(context) as capped:
+        assert capped == {}
+    assert capped == {"power": found, "board": 0}
 
 
 class Meter:

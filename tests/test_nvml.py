@@ -38,6 +38,10 @@ ANSWERS = {
     "GraphicsRunningProcesses": [SimpleNamespace(pid=7, usedGpuMemory=5)],
     "TotalEnergyConsumption": 6_887_922,
     "UtilizationRates": SimpleNamespace(gpu=19, memory=3),
+    "ViolationStatus": {
+        policy: SimpleNamespace(referenceTime=1, violationTime=1000 + policy)
+        for policy in range(4)
+    },
 }
 
 UUID = "GPU-47e4f408"
@@ -130,6 +134,15 @@ def test_all_facts_are_unknown_when_everything_is_refused(answers):
     assert list(found) == keys
     assert found.pop("driver") == "580.159.04"
     assert set(found.values()) == {"unknown"}
+
+
+def test_how_long_a_clock_was_held_back_is_counted_by_reason(answers):
+    """Each as far as it is known."""
+    found = {"power": 1000, "thermal": 1001, "sync": 1002, "board": 1003}
+    assert Monitor(UUID).held_back() == found
+    del answers["ViolationStatus"]
+    assert set(Monitor(UUID).held_back().values()) == {"unknown"}
+    assert set(Monitor("GPU-other").held_back().values()) == {"unknown"}
 
 
 def test_older_bindings_lack_functions(answers, monkeypatch):

@@ -298,6 +298,28 @@ def test_details_show_every_block_and_how_to_repeat_it():
     assert command[-2:] == ["--input", "x=@/data/x.npy"]
 
 
+@pytest.mark.parametrize(
+    ("before", "after", "said"),
+    [
+        ([], [], "none"),
+        ([], [{"pid": 8}], "1"),
+        ("unknown", [{"pid": 8}, {"pid": 9}], "2"),
+        ("unknown", "unknown", "unknown"),
+        ([], "unknown", "unknown"),
+    ],
+)
+def test_details_say_who_else_had_the_gpu(before, after, said):
+    """Unknown, as in containers, does not read as nobody."""
+    state = {"before": {"others": before}, "after": {"others": after}}
+    made = rows.rows([trials.trial(extra={"gpu": state})])
+    lines = rendered(details.page(trials.run(), made[0])).splitlines()
+    (line,) = [line for line in lines if "others on the GPU" in line]
+    assert line.split()[-1] == said
+    assert "others on the GPU" not in rendered(
+        details.page(trials.run(), rows.rows([trials.trial()])[0])
+    )
+
+
 def test_details_of_a_failed_case_show_its_sentence():
     """There is nothing else to show."""
     (row,) = rows.rows([trials.trial(error="it hung", ticks=())])

@@ -42,10 +42,13 @@ class Rig:
             flush=machine.does("flush"),
             clocks=lambda _: self.clocks,
             release_lines=lambda: None,
+            capped=machine.watched,
+            persisting=lambda: self.set_aside,
             null=lambda _: 640.0,
         )
         self.device.flush.nbytes = 1 << 27
         self.detached = []
+        self.set_aside = 0
         monkeypatch.setattr(self.scale, "on", lambda _: self.device)
         monkeypatch.setattr(gpu_state, "before", lambda _: {"sm_mhz": 1980})
         monkeypatch.setattr(gpu_state, "after", lambda _, start: {"before": start})
@@ -91,7 +94,9 @@ def test_a_kernels_trial_has_all_that_its_gpu_tells(monkeypatch, mode):
     assert (trial.clock.id, trial.clock.offset) == ("fake", 2000.0)
     assert trial.facts["kernels"] == 1
     assert trial.floors["null"] == 640
-    assert trial.extra["gpu"] == {"before": {"sm_mhz": 1980}}
+    found = {"before": {"sm_mhz": 1980}, "capped": {"power": 0}}
+    assert trial.extra["gpu"] == found
+    assert "capped" not in trial.extra
     assert trial.extra["clocks"]["fake"]["ticks"]
     assert ("l2_flush_bytes" in trial.extra) == (mode == "kernel/cold")
     assert "flush_bytes" not in trial.extra  # the CPU's own
@@ -126,6 +131,34 @@ def test_energy_is_metered_where_inputs_are_compared(monkeypatch):
     assert "energy" not in Rig(monkeypatch, negate).weigh("kernel/cold").extra["gpu"]
 
 
+def test_energy_is_metered_after_the_state_is_read(monkeypatch):
+    """Its launches heat the GPU, and are none of the samples."""
+    rig = Rig(monkeypatch, negate, inputs="zeros")
+    order = []
+    monkeypatch.setattr(gpu_state, "after", lambda *_: order.append("after") or {})
+    monkeypatch.setattr(gpu_state, "energy", lambda *_: order.append("energy"))
+    assert rig.weigh("kernel/cold").error is None
+    assert order == ["after", "energy"]
+
+    def fail(*_):
+        raise cuda.CUDAError("CUDA_ERROR_ILLEGAL_ADDRESS", "the GPU is gone")
+
+    monkeypatch.setattr(gpu_state, "energy", fail)
+    assert rig.weigh("kernel/cold").error == "negate: the GPU is gone"
+
+
+@pytest.mark.parametrize("mode", ["kernel/cold", "per_launch/cold", "kernel/warm"])
+def test_cache_that_is_set_aside_is_not_cold(monkeypatch, mode):
+    """Each launch may keep lines there again, which no flush evicts."""
+    rig = Rig(monkeypatch, negate)
+    assert "wrong-cache" not in rig.weigh(mode).doubts
+    rig.set_aside = 4096
+    trial = rig.weigh(mode)
+    assert ("wrong-cache" in trial.doubts) is mode.endswith("cold")
+    if mode.endswith("cold"):
+        assert trial.extra["wrong_cache"].startswith("4096 bytes of the L2 cache")
+
+
 @pytest.mark.parametrize(
     "mode", ["per_launch/warm/8", "latency/cold", "latency/warm/8"]
 )
@@ -135,6 +168,7 @@ def test_calls_are_timed_without_cuptis_hooks(monkeypatch, mode):
     trial = rig.weigh(mode)
     assert trial.error is None
     assert rig.detached == [1]
+    assert trial.extra["gpu"]["capped"] == {"power": 0}
     assert trial.clock.id == "perf_counter_ns"
     assert trial.samples.mhz == ()
     assert trial.ledger == {}

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import functools
 import statistics
-from typing import TYPE_CHECKING, Final
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING, Any, Final
 
+from steelyard import gpu_state
 from steelyard.clocks import in_queues
 from steelyard_device import cuda
-from steelyard_device.cuda import driver
+from steelyard_device.cuda import driver, graph
 
 if TYPE_CHECKING:
     from steelyard.clocks import DeviceClock
+    from steelyard.work import DeviceWork
     from steelyard_device.cuda.stamps import Stamps
 
 WINDOWS: Final = 256
@@ -62,3 +66,28 @@ class DeviceScale:
         """Let go of cache lines that someone's work asked to be kept."""
         with driver.current(self.context.handle):
             driver.call("resetting persisting lines", "cuCtxResetPersistingL2Cache")
+
+    def persisting(self) -> int:
+        """Return the bytes of the L2 cache that are set aside for lines to be kept."""
+        limit = driver.attribute("CUlimit.CU_LIMIT_PERSISTING_L2_CACHE_SIZE")
+        with driver.current(self.context.handle):
+            try:
+                found = driver.call("asking for a limit", "cuCtxGetLimit", limit)
+            except cuda.CUDAError as failure:
+                if failure.lost:
+                    raise
+                return 0  # an older GPU keeps none
+        return int(found)
+
+    def capped(self) -> AbstractContextManager[Mapping[str, Any]]:
+        """Watch, within a ``with``, for how long the clock is held back."""
+        return gpu_state.capped(self.context)
+
+    def kernels(self, work: DeviceWork) -> int:
+        """Return how many activities a launch is, 0 where it cannot be recorded."""
+        try:
+            return graph.activities(work)
+        except Exception as failure:  # whatever the work raises
+            if getattr(failure, "lost", False):
+                raise
+            return 0

@@ -79,15 +79,18 @@ def queued(
     stopping = stopping_of(settings, 1, clock.facts.quantum)
     told = device_sampler.Told()
     steps = replace(steps, finished=stopping.finished)
-    device_sampler.sample(steps, record, seed, told)
+    with gpu.capped() as capped:
+        device_sampler.sample(steps, record, seed, told)
+    waits = prepared.facts().get("synchronises")  # nobody can record what waits
     extra: dict[str, Any] = {
         "settled": stopping.settled,
         "expired": told.expired,
-        "kernels": told.kernels,
+        "kernels": told.kernels or (0 if waits else gpu.kernels(weighed)),
+        "capped": capped,
     }
     if mode.cache == "cold":
         extra["l2_flush_bytes"] = gpu.flush.nbytes
-    if others and not prepared.facts().get("synchronises"):
+    if others and not waits:
         kernels = max(1, extra["kernels"])
         times = COMPARED if settings.clock == ALL else 1
         read, left_out = beside(steps, others, mode, each, kernels, times=times)

@@ -26,6 +26,7 @@ class Doubt(StrEnum):
     DRIFTING = "drifting"
     EXCEEDS_CACHE = "exceeds-cache"
     FEW_SAMPLES = "few-samples"
+    GAPS = "gaps"
     IDLE = "idle"
     NOT_LAUNCHED = "not-launched"
     ONE_BLOCK = "one-block"
@@ -65,6 +66,9 @@ HINTS: Mapping[Doubt, str] = MappingProxyType(
         "warm launches read memory too; choose a smaller size, or weigh it cold",
         Doubt.FEW_SAMPLES: "the budget ended before the interval means anything; "
         "raise --budget",
+        Doubt.GAPS: "a launch is several kernels and the time is with the gaps between "
+        "them, which this clock cannot leave out; install cupti-python and weigh with "
+        "--clock cupti to have the kernels alone",
         Doubt.IDLE: "the processor was idle for half of the windows and more: the work "
         "sleeps, or waits for a disk or another process, and that is no work",
         Doubt.NOT_LAUNCHED: "the code is for a target that it was not launched on, so "
@@ -87,8 +91,8 @@ HINTS: Mapping[Doubt, str] = MappingProxyType(
         Doubt.UNSETTLED: "the interval is wider than 5 % to either side; raise "
         "--budget or --blocks, or accept the printed interval",
         Doubt.WRONG_CACHE: "the launch does not find the cache as its mode promises: a "
-        "GPU's counters say so (see the coldness of `steelyard show`), or its data is "
-        "read as fast as from cache behind the flush",
+        "GPU's counters or limits say so (see coldness and wrong_cache of `steelyard "
+        "show`), or its data is read as fast as from cache behind the flush",
     }
 )
 
@@ -112,6 +116,8 @@ PAIRS: Final = 3
 TIMES: Final = 2.0
 """How much longer new data may take: branch predictors learn data that is small."""
 COLD: Final = ("kernel/cold", "per_launch/cold", "latency/cold")
+GAPPED: Final = frozenset({"events", "graph"})
+"""Clocks that read all of a launch, from its first kernel to its last."""
 CACHED: Final = 0.4
 """Share of the way from a cold read to a cached one."""
 ASTRAY: Final = 0.005
@@ -123,16 +129,6 @@ AWAKE: Final = 0.5
 SHARES: Final = 3
 STEADY: Final = 0.98
 """Share of the highest frequency below which a sample was taken at another clock."""
-CAPS: Final = frozenset(
-    {
-        "sw_power_cap",
-        "hw_slowdown",
-        "sw_thermal_slowdown",
-        "hw_thermal_slowdown",
-        "hw_power_brake_slowdown",
-    }
-)
-"""NVML's reasons for a lower clock that nobody chose."""
 BETWEEN: Final = 0.85
 """Share of the variance between the best two groups (Otsu 1979): 0.64 for a normal
 distribution, 0.75 for a uniform one, 1 for two values."""
@@ -169,6 +165,7 @@ def raise_doubts(
         Doubt.DRIFTING: drifts(times),
         Doubt.EXCEEDS_CACHE: warm_kernel and share > 1.5,
         Doubt.FEW_SAMPLES: len(times) < stats.MINIMUM,
+        Doubt.GAPS: trial.clock.id in GAPPED and trial.facts.get("kernels", 1) > 1,
         Doubt.IDLE: idle(trial),
         Doubt.NOT_LAUNCHED: not launched,
         Doubt.PREEMPTED: sum(map(bool, samples.preemptions)) > DISTURBED * len(times),
@@ -179,6 +176,7 @@ def raise_doubts(
         Doubt.UNDER_FLOOR: under_floor(trial),
         Doubt.UNSETTLED: summary.estimate.sampled > max(WIDE, precision),
         Doubt.WRONG_CACHE: extra.get("coldness") == "contradicted"
+        or "wrong_cache" in extra
         or (trial.mode.startswith(COLD) and is_kept_warm(found.get("kept_warm"))),
     }
     return tuple(doubt for doubt, holds in seen.items() if holds)
@@ -217,10 +215,15 @@ def idle(trial: Trial) -> bool:
 
 
 def throttled(trial: Trial) -> bool:
-    """Tell whether a GPU's clock was lowered, or differed from sample to sample."""
+    """Tell whether a GPU's clock was held back, or differed from sample to sample.
+
+    NVML's counters round the samples say so. Its reasons before and after do not: they
+    are of the moment, which may be another case's.
+    """
     mhz = [each for each in trial.samples.mhz if each]  # 0 is not known
     uneven = bool(mhz) and min(mhz) < STEADY * max(mhz)
-    return uneven or not CAPS.isdisjoint(of_gpu(trial, "throttle"))
+    held = trial.extra.get("gpu", {}).get("capped", {}).values()
+    return uneven or any(isinstance(each, int) and each > 0 for each in held)
 
 
 def of_gpu(trial: Trial, name: str) -> list[Any]:

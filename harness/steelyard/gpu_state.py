@@ -8,7 +8,8 @@ from __future__ import annotations
 import functools
 import os
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from time import perf_counter_ns
 from typing import TYPE_CHECKING, Any, Final
 
@@ -59,6 +60,29 @@ def before(context: Context) -> dict[str, Any]:
 def after(context: Context, start: Mapping[str, Any]) -> dict[str, Any]:
     """Return what a trial keeps of its GPU: how it was at its start, and is now."""
     return {"before": dict(start), "after": before(context)}
+
+
+@contextmanager
+def capped(context: Context) -> Iterator[dict[str, Any]]:
+    """Give what is filled at the end: nanoseconds for which the clock was held back.
+
+    By the reason; ``unknown`` where NVML does not count it.
+    """
+    found: dict[str, Any] = {}
+    monitor = _monitor(context.device.uuid)
+    before = monitor.held_back()
+    yield found
+    found |= grown(before, monitor.held_back())
+
+
+def grown(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str, Any]:
+    """Return by how much each counter grew, as far as it was known both times."""
+    return {
+        name: end - before[name]
+        if isinstance(end, int) and isinstance(before.get(name), int)
+        else UNKNOWN
+        for name, end in after.items()
+    }
 
 
 def others(processes: Any, own: int) -> Any:

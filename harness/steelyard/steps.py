@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from time import perf_counter_ns
 from typing import Any, Final
@@ -40,14 +41,27 @@ def called(
     steps, stopping = _steps(prepared, mode, scale, clock, settings)
     if scale.baton is not None:
         steps = _in_turn(steps, stopping, scale.baton)
-    sampler.sample(steps, record, seed)
+    with _capped(prepared, scale) as capped:
+        sampler.sample(steps, record, seed)
     extra: dict[str, Any] = {"settled": stopping.settled}
+    if capped is not None:
+        extra["capped"] = capped
     if mode.cache == "cold" and mode.quantity != "build":
         if isinstance(prepared.work, work.DeviceWork):
             extra["l2_flush_bytes"] = scale.on(prepared.work.context).flush.nbytes
         else:
             extra["flush_bytes"] = scale.flush.nbytes
     return extra
+
+
+def _capped(
+    prepared: PreparedCase, scale: Scale
+) -> AbstractContextManager[Mapping[str, Any] | None]:
+    """Watch whether a GPU's clock is held back, where work runs on one."""
+    weighed = prepared.work
+    if isinstance(weighed, work.DeviceWork):
+        return scale.on(weighed.context).capped()
+    return nullcontext()
 
 
 def _in_turn(steps: sampler.Steps, stopping: Stopping, baton: Baton) -> sampler.Steps:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import statistics
 import tracemalloc
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from time import perf_counter_ns, time_ns
@@ -78,16 +79,13 @@ def weigh(
     }
     before = gpu_state.before(gpu) if gpu else {}
     others = Neighbours()
-    try:
-        _take(taken)
-    except (SteelyardError, DeviceError) as failure:
-        taken.error = str(failure)
-    except (Exception, SystemExit) as failure:  # noqa: BLE001 # whatever the user's work raises
-        taken.error = f"the work raised {raised(failure)}"
+    _do(_take, taken)
     extra = taken.extra
     if gpu:
-        metered = {"energy": extra.pop("energy")} if "energy" in extra else {}
-        extra["gpu"] = gpu_state.after(gpu, before) | metered
+        extra["gpu"] = gpu_state.after(gpu, before)
+        extra["gpu"]["capped"] = extra.pop("capped", {})
+        if taken.error is None:  # now: the state above is not of what metering heats
+            _do(_energy, taken)
     extra["neighbours"] = others.busy()
     extra["mhz"].append(machine.clock_mhz())
     extra["wall_ns"] = perf_counter_ns() - began
@@ -112,6 +110,16 @@ def weigh(
     return replace(trial, doubts=seen)
 
 
+def _do(step: Callable[[_Weighing], None], taken: _Weighing) -> None:
+    """Do a step of a trial; what goes wrong becomes its error."""
+    try:
+        step(taken)
+    except (SteelyardError, DeviceError) as failure:
+        taken.error = str(failure)
+    except (Exception, SystemExit) as failure:  # noqa: BLE001 # whatever the user's work raises
+        taken.error = f"the work raised {raised(failure)}"
+
+
 def _take(taken: _Weighing) -> None:
     """Take the samples and everything that is measured beside them."""
     prepared, mode = taken.prepared, taken.mode
@@ -133,7 +141,7 @@ def _take(taken: _Weighing) -> None:
         if mode.cache == "first":
             taken.ledger = ledger.first(prepared.starts)
             taken.facts |= _second(prepared)
-    taken.extra |= _energy(taken)
+    taken.extra |= _set_aside(taken)
     if taken.settings.allocations and prepared.launched:
         taken.extra["allocations"] = _allocations(prepared)
 
@@ -167,18 +175,33 @@ def _audit(taken: _Weighing) -> dict[str, Any]:
     return {"audit": found} if found else {}
 
 
-def _energy(taken: _Weighing) -> dict[str, Any]:
+def _set_aside(taken: _Weighing) -> dict[str, Any]:
+    """Say why a flush does not make a GPU's cache cold, if the work saw to that.
+
+    Lines that persist are let go of once a trial; each launch may ask for them again.
+    """
+    weighed = taken.prepared.work
+    cold = taken.mode.cache == "cold" and taken.mode.quantity != "build"
+    if not (cold and isinstance(weighed, work.DeviceWork)):
+        return {}
+    nbytes = taken.scale.on(weighed.context).persisting()
+    why = f"{nbytes} bytes of the L2 cache are set aside for lines that no flush evicts"
+    return {"wrong_cache": why} if nbytes else {}
+
+
+def _energy(taken: _Weighing) -> None:
     """Meter launches back to back, where that is asked for and can be had."""
     prepared, weighed = taken.prepared, taken.prepared.work
     wanted = taken.mode.quantity == "kernel" and gpu_state.wants_energy(
         taken.settings, prepared.case.axes
     )
     if not (wanted and isinstance(weighed, work.DeviceWork)):
-        return {}
+        return
     each = statistics.median(taken.record.samples().per_launch())
     metered = gpu_state.energy(weighed.context, weighed, each)
     prepared.buffers.restore()
-    return {"energy": metered} if metered else {}
+    if metered:
+        taken.extra["gpu"]["energy"] = metered
 
 
 def _by_the_host(taken: _Weighing) -> None:

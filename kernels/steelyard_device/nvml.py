@@ -30,6 +30,9 @@ _REASONS = {
 }
 """Why clocks are below what is possible, by NVML's bits (nvmlClocksEventReasons)."""
 
+_POLICIES = {"power": 0, "thermal": 1, "sync": 2, "board": 3}
+"""Policies that hold a clock back and count for how long (nvmlPerfPolicyType_t)."""
+
 _COMPUTE_MODES = ("default", "exclusive_thread", "prohibited", "exclusive_process")
 _SWITCH = ("off", "on")
 
@@ -108,6 +111,16 @@ class Monitor:
             "gpu_use": self._asked("UtilizationRates", use=lambda found: found.gpu),
         }
 
+    def held_back(self) -> dict[str, int | str]:
+        """Return for how long the clock was held back, by why; only differences count.
+
+        Nanoseconds.
+        """
+        return {
+            why: self._asked("ViolationStatus", policy, use=_violation)
+            for why, policy in _POLICIES.items()
+        }
+
     def energy_mj(self) -> int | str:
         """Return what the GPU used since the driver started; an H200's steps are 20 ms.
 
@@ -173,6 +186,10 @@ def reasons(bits: int) -> list[str]:
         for place in range(bits.bit_length())
         if bits >> place & 1
     ]
+
+
+def _violation(found: Any) -> int:
+    return int(found.violationTime)
 
 
 def _thousandth(found: int) -> float:

@@ -14,6 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from steelyard import stats, units
+from steelyard.machine import UNKNOWN
 from steelyard.report import text
 from steelyard.report.rows import Row, summary
 from steelyard.run import Run
@@ -115,9 +116,21 @@ def _block(trial: Trial) -> dict[str, str]:
         "preempted samples": str(sum(map(bool, samples.preemptions))),
         "worker": str(trial.worker),
         "place in the plan": str(trial.position),
+        **({"others on the GPU": _others(trial)} if "gpu" in trial.extra else {}),
         "histogram": stats.histogram(stats.corrected(trial)),
         "doubts": "\n".join(trial.doubts),
     }
+
+
+def _others(trial: Trial) -> str:
+    """Say how many processes had the GPU too; unknown, as in containers, is not none."""
+    state = trial.extra["gpu"]
+    seen = [state.get(when, {}).get("others") for when in ("before", "after")]
+    known = [each for each in seen if isinstance(each, (list, tuple))]
+    pids = {one["pid"] for each in known for one in each}
+    if pids:
+        return str(len(pids))
+    return "none" if len(known) == len(seen) else UNKNOWN
 
 
 def _facts(groups: Mapping[str, Mapping[str, Any]]) -> Table:

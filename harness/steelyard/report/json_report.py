@@ -49,7 +49,8 @@
           "watts": null,        meanwhile
           "peak": 0.93,         share of what the GPU does at most, or null
           "peak_bound": "copy", at what
-          "gpu": {"before", "after"},   its state round the trial, or null
+          "gpu": {"before", "after",    its state round the trial, and nanoseconds of
+                  "capped"},    the samples with its clock held back, by why; or null
           "ncu": null,          what the counters of Nsight Compute read
           "coldness": "unknown",        or proven, or contradicted, by those counters
           "coldness_why": null,

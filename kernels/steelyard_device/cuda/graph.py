@@ -28,6 +28,41 @@ class Launches(Protocol):
         ...
 
 
+def activities(launches: Launches) -> int:
+    """Return how many kernels, copies and fills one launch is; nothing is run.
+
+    Raises:
+        CUDAError: it cannot be recorded, as where it waits for the GPU. What the launch
+            raises while it is recorded passes through.
+    """
+    with driver.current(launches.context.handle):
+        graph = _captured(launches, 1)
+        try:
+            return _count(graph)
+        finally:
+            driver.bindings().cuGraphDestroy(graph)
+
+
+def _count(graph: Any) -> int:
+    """Count the nodes that keep the GPU busy, and those of graphs within."""
+    asked = "counting the nodes of a graph"
+    types = driver.attribute("CUgraphNodeType")
+    busy = {
+        types.CU_GRAPH_NODE_TYPE_KERNEL,
+        types.CU_GRAPH_NODE_TYPE_MEMCPY,
+        types.CU_GRAPH_NODE_TYPE_MEMSET,
+    }
+    _, number = call(asked, "cuGraphGetNodes", graph, 0)
+    nodes, _ = call(asked, "cuGraphGetNodes", graph, number)
+    found = 0
+    for node in nodes:
+        kind = call(asked, "cuGraphNodeGetType", node)
+        if kind == types.CU_GRAPH_NODE_TYPE_GRAPH:
+            found += _count(call(asked, "cuGraphChildGraphNodeGetGraph", node))
+        found += kind in busy
+    return found
+
+
 class Graph(Issued):
     """``nodes`` launches of a launch, or of several in turn, submitted as one.
 
