@@ -1,4 +1,4 @@
-"""The judge over made-up suites: false regressions, and what is found of planted ones.
+"""The gate's rules over made-up suites: false regressions, and what is found of planted ones.
 
     python ci/nulls.py [--rounds 50]
 
@@ -18,7 +18,9 @@ from collections import Counter
 from concurrent.futures import ProcessPoolExecutor
 from statistics import fmean
 
-from steelyard.verdict import Policy, Verdict, judge, suspect
+from steelyard.gate import decide
+from steelyard.gate.decide import POLICY, Evidence, Stage
+from steelyard.verdict import Verdict
 
 CASES, PLANTED, DRIFT = 200, 5, 0.01
 NOISES = (0.005, 0.01, 0.02, 0.03, 0.04, 0.05)
@@ -37,19 +39,13 @@ def block(draw: random.Random, noise: float, change: float) -> float:
 
 def commit(noise: float, change: float, seed: int) -> dict[str, float]:
     """Judge one commit; return counts, and the blocks a case took."""
-    draw, policy = random.Random(seed), Policy()  # noqa: S311 # not a secret
+    draw = random.Random(seed)  # noqa: S311 # not a secret
     changes = {str(n): change if n < PLANTED else 0.0 for n in range(CASES)}
-
-    def some(case: str, count: int) -> list[float]:
-        return [block(draw, noise, changes[case]) for _ in range(count)]
-
-    screened = {case: some(case, policy.screen) for case in changes}
-    suspects = [case for case in changes if suspect(screened[case], policy)]
-    confirmed = {case: some(case, policy.confirm) for case in suspects}
-    made = judge(screened, confirmed, policy)
+    seen = {case: _decided(draw, noise, each) for case, each in changes.items()}
+    made = {case: one for case, (one, _) in decide.judge(seen, {}, POLICY).items()}
     planted = [made[case].verdict for case in changes if changes[case]]
     others = Counter(made[case].verdict for case in changes if not changes[case])
-    blocks = sum(map(len, (*screened.values(), *confirmed.values())))
+    blocks = sum(len(one.screened) + len(one.confirmed) for one in seen.values())
     return {
         "false slower": others[Verdict.SLOWER],
         "false faster": others[Verdict.FASTER],
@@ -57,6 +53,14 @@ def commit(noise: float, change: float, seed: int) -> dict[str, float]:
         "found of 5": planted.count(Verdict.SLOWER),
         "blocks a case": blocks / CASES,
     }
+
+
+def _decided(draw: random.Random, noise: float, change: float) -> Evidence:
+    """Return the blocks of one case, as many as a gate takes."""
+    seen = Evidence()
+    while (stage := decide.stage(seen, POLICY)) is not Stage.DONE:
+        seen = seen.add(block(draw, noise, change), stage)
+    return seen
 
 
 def main() -> None:

@@ -16,11 +16,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from statistics import median
-from tempfile import TemporaryDirectory
 from time import monotonic
 from typing import Final
 
-from steelyard import planting, stats
+from steelyard import planting, scratch, stats
 from steelyard.calibration import Key, Tally
 from steelyard.gate import decide
 from steelyard.gate.blocks import Blocks, Point
@@ -229,7 +228,7 @@ def planted(
     """
     first, second = sides
     none = dict.fromkeys(counts, 0)
-    with TemporaryDirectory(prefix="steelyard-") as folder:
+    with scratch.folder() as folder:
         place = Path(folder)
         yield _planted(first, none, place), _planted(second, counts, place)
 
