@@ -137,15 +137,21 @@ def git(folder: Path, *arguments: str, **environment: str) -> str:
 
 def asv(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     """Run asv with a home, and a machine's lock, of its own."""
-    return run(folder, sys.executable, "-m", "asv", *arguments)
+    return _run(folder, "asv", *arguments)
 
 
-def run(folder: Path, *command: str) -> subprocess.CompletedProcess[str]:
-    """Run a command in the repository, as `asv` does."""
+def steelyard(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run steelyard in the repository as it is checked out."""
+    return _run(folder, "steelyard.cli", *arguments, PYTHONPATH=str(folder / "src"))
+
+
+def _run(
+    folder: Path, module: str, *arguments: str, **environment: str
+) -> subprocess.CompletedProcess[str]:
     home = folder.parent
-    own = {"HOME": str(home), "STEELYARD_LOCK": str(home / "lock")}
+    own = {"HOME": str(home), "STEELYARD_LOCK": str(home / "lock"), **environment}
     return subprocess.run(
-        command,
+        [sys.executable, "-m", module, *arguments],
         cwd=folder,
         env={**os.environ, **own},
         capture_output=True,

@@ -81,6 +81,15 @@ def test_a_step_says_where_and_how_much():
     assert step.noise < 0.01
 
 
+@pytest.mark.parametrize("after", [3, 4, 6, 12])
+def test_a_step_far_beyond_the_noise_is_found_in_few_points(after):
+    """A fit of one segment a point, which leaves nothing, is none."""
+    for seed in range(20):
+        draw = random.Random(seed)
+        values = white(draw, 6, 0.02) + [2 * x for x in white(draw, after, 0.02)]
+        assert [step.at for step in steps(values)] == [6], seed
+
+
 def test_a_regression_and_its_repair_are_two_steps():
     """One up, one down."""
     draw = random.Random(4)

@@ -33,12 +33,11 @@ from itertools import product
 from pathlib import Path
 from typing import Any, ClassVar, Final, TypedDict
 
-from steelyard import config, discovery, gpu, lock, runner, stats
+from steelyard import discovery, gpu
 from steelyard.benchmark import Benchmark, Case
 from steelyard.errors import BenchmarkError, SteelyardError
 from steelyard.mode import Mode
 from steelyard.plan import Turn, plan
-from steelyard.settings import Settings
 from steelyard.trial import Trial
 
 ROUNDS: Final = 8
@@ -194,6 +193,10 @@ def _ancestors(processes: Path) -> Iterator[list[str]]:
 
 def weigh(points: Sequence[tuple[Case, Mode]]) -> Weighed:
     """Weigh one round: every point once, on one worker that begins with it."""
+    # What most of asv's processes, which look one number up, would wait for.
+    from steelyard import config, lock, runner
+    from steelyard.settings import Settings
+
     weighed: dict[str, float | str] = {}
 
     def keep(trial: Trial) -> None:
@@ -203,13 +206,13 @@ def weigh(points: Sequence[tuple[Case, Mode]]) -> Weighed:
     cases = list({case.id: case for case, _ in points}.values())
     # Another order in every round: a case's neighbours must not be part of its time.
     turns = plan(cases, None, 1, seed=int.from_bytes(os.urandom(4)))
+    turns = tuple(turn for turn in turns if (turn.case.id, turn.mode) in wanted)
+    settings = Settings()
+    if any(map(gpu.needed, cases)):
+        chosen = config.load()
+        settings = Settings(gpu=gpu.choose(chosen.gpu), clock=chosen.clock)
     with lock.measuring(wait=PATIENCE):
-        runner.run(
-            [turn for turn in turns if (turn.case.id, turn.mode) in wanted],
-            settings(cases),
-            keep,
-            _quietly,
-        )
+        runner.run(turns, settings, keep, _quietly)
     return weighed
 
 
@@ -217,16 +220,10 @@ def _quietly(_: Turn) -> None:
     """Tell nobody of a turn that begins."""
 
 
-def settings(cases: Sequence[Case]) -> Settings:
-    """Return how they are weighed: as always, on the GPU of the configuration."""
-    chosen = config.load()
-    if not any(map(gpu.needed, cases)):
-        return Settings()
-    return Settings(gpu=gpu.choose(chosen.gpu), clock=chosen.clock)
-
-
 def _seconds(trial: Trial) -> float | str:
     """Return a trial's number, or the sentence that says why it has none."""
+    from steelyard import stats
+
     if trial.error is not None:
         return trial.error
     value = NANO * stats.of(trial).estimate.value if len(trial.samples) else math.nan

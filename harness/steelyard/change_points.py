@@ -50,7 +50,16 @@ USUAL: Final = 0.98
 of two times, the slower one is no step."""
 
 CAUTION: Final = 5.0
-"""Standard errors of the difference of two levels, of both segments' own residuals."""
+"""Standard errors of the difference of two levels, of both segments' own residuals;
+more where these are few (`_caution`)."""
+
+ORDERS: Final = 1000
+"""Ways to choose which runs are of one segment: with fewer, chance alone sorts a series
+of good and bad days into such a step too often, and `CAUTION` is doubled."""
+
+SELDOM: Final = 0.1
+"""Share of a segment's points that may be beyond the other's level. A case that takes
+one of two times is in the slower one for a few runs, and comes back to it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +105,7 @@ def steps(values: Sequence[float]) -> list[Step]:
     return [
         Step(after.first, before.level, after.level, _error(before, after))
         for before, after in pairwise(found)
-        if _clear(before, after)
+        if _clear(before, after) and _apart(values, before, after)
     ]
 
 
@@ -154,7 +163,28 @@ def _error(before: Segment, after: Segment) -> float:
 def _clear(before: Segment, after: Segment) -> bool:
     change = abs(math.log(after.level / before.level))
     enough = len(after) >= FEWEST and len(before) >= FEWEST
-    return enough and change > max(SMALLEST, CAUTION * _error(before, after))
+    return enough and change > max(SMALLEST, _caution(before, after))
+
+
+def _caution(before: Segment, after: Segment) -> float:
+    """Return what the noise of two segments could be taken for.
+
+    The fit has put the cut where few points happen to agree, so that their noise reads
+    too small: the factor is near that of Student's t at one in a thousand.
+    """
+    count = len(before) + len(after)
+    few = 2 if math.comb(count, len(before)) < ORDERS else 1
+    return few * CAUTION * (count - 2) / (count - 4.5) * _error(before, after)
+
+
+def _apart(values: Sequence[float], before: Segment, after: Segment) -> bool:
+    """Tell whether hardly a point of either segment reaches the other's level."""
+    old = sorted(values[before.first : before.stop])
+    new = sorted(values[after.first : after.stop])
+    if after.level < before.level:
+        old, new, before, after = new, old, after, before
+    highest = old[len(old) - 1 - int(SELDOM * (len(old) - 1))]
+    return highest < after.level and new[int(SELDOM * (len(new) - 1))] > before.level
 
 
 def _spread(residuals: Sequence[float]) -> float:
@@ -199,13 +229,17 @@ def _costs(logs: Sequence[float]) -> NDArray[np.float64]:
 
 
 def _fit(costs: NDArray[np.float64], price: float) -> list[int]:
-    """Return the cuts of the least cost plus price a segment."""
+    """Return the cuts of the least cost plus price a segment of at least `FEWEST`.
+
+    Of few points, segments of one each would leave nothing and win.
+    """
     count = costs.shape[0] - 1
     least = np.full(count + 1, np.inf)
     least[0] = -price
     back = np.zeros(count + 1, np.intp)
-    for stop in range(1, count + 1):
-        each = least[:stop] + price + costs[:stop, stop]
+    for stop in range(FEWEST, count + 1):
+        last = stop - FEWEST + 1
+        each = least[:last] + price + costs[:last, stop]
         back[stop] = each.argmin()
         least[stop] = each[back[stop]]
     cuts = [count]
