@@ -144,6 +144,7 @@ def test_a_stored_run_tells_only_what_is_far_beyond_noise(shop):
     """Ten times the work is; the same work is unresolved, and the table says why."""
     assert steelyard(shop, "run", "--blocks", "2", "--tag", "old")[0] == FINE
     code, found, document = gate(shop, "old")
+    assert found, document
     assert (code, found["adding[n=1000]"]["verdict"]) == (UNRESOLVED, "unresolved")
     assert any("another time" in note for note in document["notes"])
     write(shop, turns=100)

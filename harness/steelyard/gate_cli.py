@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -112,8 +112,7 @@ def command(
     else:
         outcome = _measured(baseline, chosen, asked)
     report.write(outcome, shape, output, annotations=annotations)
-    if "://" not in chosen.store:
-        document.keep(outcome, Path(chosen.store).parent)
+    document.keep(outcome, document.home(chosen.store))
     return outcome.exit_code
 
 
@@ -121,11 +120,16 @@ def _measured(baseline: str, chosen: Config, asked: dict[str, Any]) -> Outcome:
     from steelyard import config, session
     from steelyard.gate import run
 
+    signal.signal(signal.SIGTERM, _interrupt)  # a job that is cancelled cleans up too
     request = run.Asked(baseline, config.suites(chosen), **asked)
     how = session.settings(
         chosen, session.Asked(request.places), check=True, allocations=False
     )
     return run.gate(request, chosen, how, say=lambda line: click.echo(line, err=True))
+
+
+def _interrupt(*_: object) -> None:
+    raise KeyboardInterrupt
 
 
 def _static(baseline: str | None) -> Outcome:

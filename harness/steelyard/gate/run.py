@@ -172,9 +172,6 @@ class _Lane:
             stored.measure(head, points, self.how, self._keep(runs_of), self.say)
         found = stored.findings(self.store, base, runs_of[HEAD], points)
         both = {BASE: base, HEAD: runs_of[HEAD]}
-        code = _code(head, base.commit)
-        if code.problem is not None:
-            notes.append(f"the static lane says nothing: {code.problem}")
         files = changed.files(head.root, base.commit)
         return replace(
             outcome,
