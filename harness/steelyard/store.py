@@ -285,6 +285,13 @@ def _frozen(path: Path) -> str:
     return "?mode=ro" if has_log else "?mode=ro&immutable=1"
 
 
+def _is_ours(connection: sqlite3.Connection) -> bool:
+    """Whether a database is a store, or has nothing in it yet."""
+    query = "SELECT name FROM sqlite_master WHERE type = 'table'"
+    tables = {name for (name,) in connection.execute(query)}
+    return not tables or SCHEMAS.name in tables
+
+
 def _sqlite(path: Path, query: str) -> sa.Engine:
     def connect() -> sqlite3.Connection:
         connection = sqlite3.connect(
@@ -295,7 +302,8 @@ def _sqlite(path: Path, query: str) -> sa.Engine:
         )
         connection.execute("PRAGMA foreign_keys = ON")
         if not query:
-            connection.execute("PRAGMA journal_mode = WAL")
+            if _is_ours(connection):  # it is written into the file, and stays
+                connection.execute("PRAGMA journal_mode = WAL")
             connection.execute("PRAGMA synchronous = FULL")
         return connection
 

@@ -89,13 +89,21 @@ def judge(
     """Judge every case by its logarithms of new over base, a block each.
 
     Those with confirming blocks are judged by these alone: what made a case suspect
-    does not count against it twice. Of the others none is slower or faster.
+    does not count against it twice. Of the others none is slower or faster. A case with
+    a block that is no number is unresolved, whatever its others are.
     """
-    slower = _rejected(confirmed, policy, 1)
-    faster = _rejected(confirmed, policy, -1)
+    sound = {case: blocks for case, blocks in confirmed.items() if are_numbers(blocks)}
+    slower = _rejected(sound, policy, 1)
+    faster = _rejected(sound, policy, -1)
     found = {}
     for case, first in screened.items():
         blocks = confirmed.get(case, first)
+        if not are_numbers(blocks):
+            nothing = Estimate(math.nan, 0.0, math.inf)
+            found[case] = Judgement(
+                Verdict.UNRESOLVED, nothing, len(blocks), math.inf, policy.screen
+            )
+            continue
         if case in slower:
             verdict = Verdict.SLOWER
         elif case in faster:
@@ -104,6 +112,11 @@ def judge(
             verdict = _undecided(blocks, policy)
         found[case] = _judgement(verdict, blocks, policy)
     return found
+
+
+def are_numbers(blocks: Sequence[float]) -> bool:
+    """Say whether no block is infinite or not a number."""
+    return all(map(math.isfinite, blocks))
 
 
 def _rejected(

@@ -231,8 +231,10 @@ def unusable(trial: Trial) -> str:
             f"{trial.case}: {none} of {len(trial.samples)} windows took no time, or "
             f"less; clock {trial.clock.id} stands or steps back."
         )
-    found = min(value(trial), quickest(trial))
-    if not (math.isfinite(found) and found > 0):
+    times = stats.corrected(trial)
+    finite = all(map(math.isfinite, times))
+    found = min(value(trial), quickest(trial)) if finite else times[0]
+    if not (finite and found > 0):
         return f"{trial.case}: takes {found} ns, which is no time."
     return ""
 

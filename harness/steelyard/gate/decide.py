@@ -58,7 +58,9 @@ class Evidence:
 
 
 def stage(evidence: Evidence, policy: Policy) -> Stage:
-    """Say what the next block of a case is for."""
+    """Say what the next block of a case is for; one that is no number ends it."""
+    if not verdict.are_numbers((*evidence.screened, *evidence.confirmed)):
+        return Stage.DONE
     if suspicious(evidence.screened, policy):
         done = _confirmed(evidence.confirmed, policy)
         return Stage.DONE if done else Stage.CONFIRM

@@ -6,12 +6,22 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from steelyard.errors import FAILED, FINE, REGRESSION, UNRESOLVED, SteelyardError
+from steelyard.errors import (
+    FAILED,
+    FINE,
+    REGRESSION,
+    UNRESOLVED,
+    USAGE,
+    SteelyardError,
+)
 from steelyard.stats import Estimate
 from steelyard.verdict import Judgement, Verdict
 
 BASE: Final = "base"
 HEAD: Final = "head"
+
+INCOMPARABLE: Final = "not comparable"
+"""How the note of a finding begins whose sides are of two different things."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +56,11 @@ class Finding:
     def failed(self) -> bool:
         """Whether there should be a verdict and is none."""
         return self.verdict is None and not (self.accepted or self.new)
+
+    @property
+    def incomparable(self) -> bool:
+        """Whether the two sides are not of the same thing."""
+        return self.note.startswith(INCOMPARABLE)
 
     @property
     def regressed(self) -> bool:
@@ -117,6 +132,8 @@ class Outcome:
         forbidden = any(change.forbidden for change in self.static)
         if forbidden or any(finding.regressed for finding in self.findings):
             return REGRESSION
+        if any(finding.incomparable for finding in self.findings):
+            return USAGE
         verdicts = {finding.verdict for finding in self.findings} - {None}
         open_ends = Verdict.UNRESOLVED in verdicts
         return UNRESOLVED if open_ends or verdicts == {Verdict.NOT_GATEABLE} else FINE

@@ -20,7 +20,7 @@ from steelyard.errors import SteelyardError, StoreError
 from steelyard.gate import findings as made
 from steelyard.gate.blocks import Point, same_code, unusable, value
 from steelyard.gate.decide import POLICY
-from steelyard.gate.outcome import HEAD, Finding
+from steelyard.gate.outcome import HEAD, INCOMPARABLE, Finding
 from steelyard.gate.sides import Side
 from steelyard.plan import Turn
 from steelyard.run import Run
@@ -198,8 +198,8 @@ def _obstacle(old: Trial, new: Trial) -> str:
     for what, read in compare.METHOD.items():
         if read(old) != read(new):
             return f"{INCOMPARABLE}: {what} {read(old)} -> {read(new)}"
-    dtypes = [trial.facts.get("dtype", UNKNOWN) for trial in (old, new)]
-    if dtypes[0] != dtypes[1]:
+    dtypes = [trial.facts.get("dtype") for trial in (old, new)]
+    if all(dtypes) and dtypes[0] != dtypes[1]:
         return f"{INCOMPARABLE}: dtype {dtypes[0]} -> {dtypes[1]}"
     if old.hashes.get("inputs") != new.hashes.get("inputs"):
         return f"{INCOMPARABLE}: other inputs"

@@ -1,0 +1,245 @@
+"""Baselines that nothing can be read from, or that are of something else: never a pass."""
+
+import json
+import math
+import os
+import sqlite3
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import storm_gate
+import trials
+from fakes import case_of
+from hypothesis import given
+from hypothesis import strategies as st
+
+from steelyard.errors import FAILED, FINE, USAGE
+from steelyard.gate import decide, stored
+from steelyard.gate.blocks import Point, unusable
+from steelyard.gate.decide import POLICY, Evidence
+from steelyard.gate.outcome import BASE, HEAD, Finding, Outcome
+from steelyard.mode import parse
+from steelyard.stats import Estimate
+from steelyard.store import Store
+from steelyard.trial import ClockFacts
+from steelyard.verdict import Judgement, Verdict
+
+
+@pytest.fixture(scope="module")
+def shop(tmp_path_factory):
+    """Make a repository with a stored run, and a copy of its store."""
+    made = storm_gate.Shop(tmp_path_factory.mktemp("shop"))
+    code, said = steelyard(made, "run", "--tag", "old")
+    assert code == FINE, said
+    return made
+
+
+def steelyard(shop, *arguments):
+    """Run a command where the suite is; return its exit code and all that it says."""
+    done = subprocess.run(
+        [sys.executable, "-m", "steelyard.cli", *arguments],
+        cwd=shop.root,
+        env=shop.variables,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    return done.returncode, done.stdout + done.stderr
+
+
+def copied(shop, tmp_path):
+    """Return a copy of the shop's store, and a connection that changes it."""
+    place = tmp_path / "copy.db"
+    with sqlite3.connect(shop.store) as old, sqlite3.connect(place) as new:
+        old.backup(new)
+    return place, sqlite3.connect(place)
+
+
+def empty(place):
+    """Leave a file of nothing."""
+    place.write_bytes(b"")
+
+
+def truncated(place):
+    """Leave the first half."""
+    data = place.read_bytes()
+    place.write_bytes(data[: len(data) // 2])
+
+
+def text(place):
+    """Leave something that is no database."""
+    place.write_text("case,ns\ncopy,12\n")
+
+
+def foreign(place):
+    """Leave a database of somebody else's."""
+    place.unlink()
+    with sqlite3.connect(place) as database:
+        database.execute("create table benchmarks (name text)")
+
+
+def missing(place):
+    """Leave nothing."""
+    place.unlink()
+
+
+def newer(place):
+    """Leave what a later version wrote."""
+    with sqlite3.connect(place) as database:
+        database.execute("update steelyard_schema set version = 99")
+
+
+def garbled(place):
+    """Leave samples that are none."""
+    with sqlite3.connect(place) as database:
+        database.execute("update trial set samples = x'00ff00ff'")
+
+
+@pytest.mark.parametrize(
+    "damage", [empty, truncated, text, foreign, missing, newer, garbled]
+)
+def test_a_store_that_cannot_be_read_is_no_baseline(damage, shop, tmp_path):
+    """One sentence and exit code 4; what is not ours stays as it is."""
+    place, _ = copied(shop, tmp_path)
+    damage(place)
+    before = place.read_bytes() if place.exists() else None
+    code, said = steelyard(shop, "gate", "old", "--store", str(place))
+    assert code == USAGE, said
+    assert "Traceback" not in said
+    assert "passed" not in said
+    if damage in {text, foreign}:
+        assert place.read_bytes() == before
+
+
+def test_a_run_of_another_machine_is_refused_with_what_differs(shop, tmp_path):
+    """Exit code 4, before anything is measured."""
+    place, database = copied(shop, tmp_path)
+    ((document,),) = database.execute("select machine from run")
+    other = json.loads(document)
+    other["identity"]["cpu"], other["identity"]["id"] = "Other CPU", "ffff"
+    with database:
+        database.execute("update run set machine = ?", [json.dumps(other)])
+    code, said = steelyard(shop, "gate", "old", "--store", str(place))
+    assert code == USAGE, said
+    assert "machine" in said
+    assert "Other CPU" in said or "ffff" in said
+
+
+def test_a_run_of_another_method_is_refused_with_both(shop, tmp_path):
+    """Its times are of something else."""
+    place, database = copied(shop, tmp_path)
+    rows = database.execute("select id, document from trial").fetchall()
+    with database:
+        for key, text in rows:
+            other = json.loads(text)
+            other["hashes"]["method"] = "0"
+            database.execute(
+                "update trial set document = ? where id = ?", [json.dumps(other), key]
+            )
+    code, said = steelyard(shop, "gate", "old", "--store", str(place))
+    assert code == USAGE, said
+    assert "method 0" in said
+
+
+def test_a_case_of_another_dtype_is_not_comparable(tmp_path):
+    """Exit code 4, and both are named; whatever the times are."""
+
+    def copying(b):
+        x = b.input((4,), "float32")
+        return b.launch(lambda x: None, x)
+
+    point = Point(case_of(copying), parse("latency/warm"))
+    with Store.open(str(tmp_path / "s.db")) as store:
+        sides = {BASE: "float32", HEAD: "float64"}
+        made = {name: trials.run() for name in sides}
+        for name, run in made.items():
+            store.begin(run)
+            facts = {"dtype": sides[name]}
+            one = trials.trial("copying", mode="latency/warm", facts=facts)
+            store.add(run.uid, one)
+        (found,) = stored.findings(store, made[BASE], made[HEAD], [point])
+    assert found.note == "not comparable: dtype float32 -> float64"
+    assert Outcome("old", "new", (found,)).exit_code == USAGE
+
+
+def test_a_base_that_does_not_build_is_refused_with_the_end_of_its_log(shop):
+    """Exit code 4, and no worktree is left."""
+    config = shop.root / "pyproject.toml"
+    before = config.read_text()
+    line = "sh -c 'echo no compiler; exit 3'"
+    config.write_text(f'[tool.steelyard]\nbuild = "{line}"\n')
+    try:
+        code, said = steelyard(shop, "gate", "HEAD")
+    finally:
+        config.write_text(before)
+    assert code == USAGE, said
+    assert "does not build" in said
+    assert "no compiler" in said
+    assert shop.worktrees() == 0
+
+
+@pytest.mark.parametrize(
+    ("ticks", "offset", "sentence"),
+    [
+        ([], 0.0, "no window"),
+        ([5, -5, 5] * 10, 0.0, "10 of 30 windows took no time, or less"),
+        ([0] * 30, 0.0, "30 of 30 windows took no time"),
+        ([100] * 30, 200.0, "is no time"),
+        ([100] * 30, math.nan, "is no time"),
+        ([100] * 30, math.inf, "is no time"),
+        ([100] * 30, 0.0, ""),
+    ],
+)
+def test_a_time_that_is_none_is_told_and_never_judged(ticks, offset, sentence):
+    """Negative, nothing, not a number, or infinite."""
+    clock = ClockFacts("events", 1, 1.0, (), offset=offset)
+    said = unusable(trials.trial(ticks=ticks, clock=clock))
+    assert (sentence in said) if sentence else said == ""
+
+
+ODD = st.sampled_from([math.nan, math.inf, -math.inf])
+
+
+@given(st.lists(st.floats(-0.1, 0.1), min_size=1, max_size=12), ODD, st.data())
+def test_a_block_that_is_no_number_never_passes(blocks, odd, data):
+    """In whichever place, screened or confirmed."""
+    place = data.draw(st.integers(0, len(blocks)))
+    spoilt = (*blocks[:place], odd, *blocks[place:])
+    for seen in (Evidence(spoilt), Evidence((0.5,) * 4, spoilt)):
+        assert decide.stage(seen, POLICY) is decide.Stage.DONE
+        judged = decide.judge({"a": seen}, {}, POLICY)["a"][0]
+        assert judged.verdict is Verdict.UNRESOLVED
+        assert judged.more > 0
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, 1.5])
+def test_a_slowdown_of_no_size_is_a_regression(value):
+    """A tolerance does not let NaN pass."""
+    judgement = Judgement(Verdict.SLOWER, Estimate(value, value, value), 8, 0.02)
+    found = Finding("a", "m", Verdict.SLOWER, judgement, tolerance=0.1)
+    assert found.regressed
+
+
+def test_no_finding_without_a_verdict_passes():
+    """What vanished or crashed fails; what is new does not."""
+    fine = Finding("a", "kernel/warm", Verdict.SAME)
+    lost = Finding("b", "kernel/warm", None, note="vanished: base had it")
+    for others, code in (
+        ((), FINE),
+        ((lost,), FAILED),
+        ((replace(lost, new=True),), FINE),
+    ):
+        assert Outcome("x", "y", (fine, *others)).exit_code == code
+
+
+@pytest.mark.parametrize("command", ["run", "gate"])
+def test_killed_commands_lose_nothing_and_the_next_one_works(command, tmp_path):
+    """At two moments each; `storm_gate.py` does so two hundred times."""
+    seen = storm_gate.storm(Path(tmp_path), 2, os.getpid(), [command])
+    assert {name: seen[name] for name in storm_gate.WRONG} == dict.fromkeys(
+        storm_gate.WRONG, 0
+    )
+    assert seen["trials"] > 0
