@@ -88,8 +88,31 @@ def test_a_table_is_kept_by_gpu_and_driver(tmp_path):
     peaks.keep(place, TABLE)
     assert peaks.kept(place) == TABLE
     assert [file.name for file in place.parent.iterdir()] == ["a.json"]
-    assert peaks.path("GPU-1", "580.1") != peaks.path("GPU-1", "580.2")
-    assert peaks.path("GPU-1", "580.1") != peaks.path("GPU-2", "580.1")
+    key = ("GPU-1", "580.1", "13.4", "cupti")
+    others = [("GPU-2", *key[1:]), ("GPU-1", "580.2", *key[2:])]
+    others += [(*key[:2], "13.5", "cupti"), (*key[:3], "events")]
+    assert len({peaks.path(*each) for each in (key, *others)}) == 5
+
+
+def test_the_table_of_the_best_clock_is_taken(tmp_path):
+    """One that is damaged is none."""
+    cupti, events = tmp_path / "cupti", tmp_path / "events"
+    assert peaks.best([cupti, events]) == {}
+    peaks.keep(events, TABLE | {"clock": "events"})
+    assert peaks.best([cupti, events])["clock"] == "events"
+    peaks.keep(cupti, TABLE | {"clock": "cupti"})
+    assert peaks.best([cupti, events])["clock"] == "cupti"
+    cupti.write_text("{")
+    assert peaks.best([cupti, events])["clock"] == "events"
+
+
+def test_a_share_knows_the_error_of_the_clock_that_read_the_peak():
+    """Nanoseconds are much of a short copy; a rate was read over long ones."""
+    table = TABLE | {"uncertainty": 100.0, "drift": 0.001}
+    copied = peaks.nearest(table, 500.0, cache="warm", nbytes=65536)
+    assert copied == peaks.Peak(2.0, "copy", pytest.approx(0.101))
+    counted = peaks.nearest(table, 1e6, cache="warm", operations=1, dtype="float32")
+    assert counted.error == 0.001
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"method": 0}', '{"method": 1}'])

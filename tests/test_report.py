@@ -382,6 +382,17 @@ def test_faster_than_the_peak_is_doubted():
     assert "above-peak" not in row.doubts
 
 
+def test_a_peak_that_may_be_wrong_is_no_limit():
+    """A copy of two microseconds that was read within 1.2 us."""
+    samples = trials.samples([2900] * 9)
+    trial = of_gpu(facts={"bytes": 8192}, samples=samples)
+    vague = trials.GPU | {"peaks": trials.GPU["peaks"] | {"uncertainty": 1200.0}}
+    run = trials.run(machine=trials.FACTS | {"gpu": vague})
+    (row,) = rows.with_peaks(rows.rows([trial]), run)
+    assert row.peak.share > 1.03
+    assert "above-peak" not in row.doubts
+
+
 def test_two_kernels_share_no_error_of_a_clocks_offset():
     """Events read another 0.2 us round another kernel; of the same one it cancels."""
     ours, theirs = (

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import hashlib
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from steelyard import gpu_state, machine, peaks
@@ -110,7 +111,19 @@ def facts(index: int) -> dict[str, Any]:
         "l2": device.l2_bytes,
         **settings,
         **machine.installed(*PACKAGES),
-        "peaks": peaks.kept(peaks.path(device.uuid, settings["driver"])) or {},
+        "peaks": peaks.best(peaks_files(device.uuid).values()),
+    }
+
+
+def peaks_files(uuid: str) -> dict[str, Path]:
+    """Return where a GPU's peaks are kept by the clock that read them, the best first.
+
+    Whether CUPTI works is not asked: it would be taken from whoever wants it.
+    """
+    driver = gpu_state.settings(uuid)["driver"]
+    cupti = str(machine.installed("cupti-python"))
+    return {
+        clock: peaks.path(uuid, driver, cupti, clock) for clock in ("cupti", "events")
     }
 
 

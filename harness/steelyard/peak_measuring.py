@@ -61,6 +61,8 @@ def measure(context: cuda.Context, clock: DeviceClock) -> dict[str, Any]:
         "method": peaks.METHOD,
         "gpu": context.device.name,
         "clock": clock.facts.id,
+        "uncertainty": clock.facts.uncertainty,
+        "drift": clock.facts.drift,
         "copy": found,
         "rates": rates,
     }
@@ -123,14 +125,13 @@ def in_its_process(index: int) -> dict[str, Any]:
 
 def main() -> None:
     """Measure one GPU, keep its table and print it."""
-    from steelyard import gpu_state
+    from steelyard import gpu
     from steelyard.clocks import device
     from steelyard_device import cuda
 
     context = cuda.context(int(sys.argv[1]))
     table = measure(context, device.clocks(context, "auto")[0])
-    driver = gpu_state.settings(context.device.uuid)["driver"]
-    peaks.keep(peaks.path(context.device.uuid, driver), table)
+    peaks.keep(gpu.peaks_files(context.device.uuid)[table["clock"]], table)
     sys.stdout.write(json.dumps(table))
 
 

@@ -4,12 +4,16 @@ The table of a GPU, as it is kept and as a run stores it::
 
     {
       "method": 1,
+      "clock": "cupti",
+      "uncertainty": 20.0,
+      "drift": 0.0,
       "copy": {"warm": {"65536": 1180.0, ...}, "cold": {...}},
       "rates": {"float16": {"tensor": 7.1e14, "fma": 1.2e14}, ...}
     }
 
 ``copy`` has the nanoseconds of the best copy by the bytes that it reads and writes;
-``rates`` the operations per second of each dtype by the units that do them.
+``rates`` the operations per second of each dtype by the units that do them. The clock's
+``uncertainty`` is in nanoseconds of any copy, its ``drift`` a share of any time.
 """
 
 from __future__ import annotations
@@ -19,7 +23,7 @@ import itertools
 import json
 import math
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -41,6 +45,8 @@ class Peak:
     """Of the bound it is nearest to."""
     bound: str
     """``copy``, or a dtype with the units that compute it: ``float16 tensor``."""
+    error: float = 0.0
+    """Share of the bound by which the clock that read it may be wrong."""
 
 
 def nearest(
@@ -61,14 +67,17 @@ def nearest(
     if not nanoseconds > 0:
         return None
     found = []
+    drift = table.get("drift", 0.0)
     times = table.get(COPY, {}).get(cache, {})
     if times and nbytes >= min(map(int, times)):
-        found.append(Peak(_copied(times, nbytes) / nanoseconds, COPY))
+        copied = _copied(times, nbytes)
+        error = drift + table.get("uncertainty", 0.0) / copied
+        found.append(Peak(copied / nanoseconds, COPY, error))
     rates = table.get("rates", {}).get(dtype, {})
     if operations and rates:
         units = max(rates, key=lambda name: float(rates[name]))
         share = operations / nanoseconds * 1e9 / rates[units]
-        found.append(Peak(share, f"{dtype} {units}"))
+        found.append(Peak(share, f"{dtype} {units}", drift))
     return max(found, key=lambda peak: peak.share, default=None)
 
 
@@ -88,11 +97,15 @@ def _copied(times: Mapping[str, float], nbytes: float) -> float:
     raise AssertionError(nbytes)
 
 
-def path(uuid: str, driver: str) -> Path:
-    """Return the file that keeps the table of a GPU under a driver."""
+def path(uuid: str, driver: str, cupti: str, clock: str) -> Path:
+    """Return the file that keeps the table of a GPU under a driver, read by a clock.
+
+    ``cupti`` is the version of its bindings: where they come or change, the table is
+    another one.
+    """
     import platformdirs
 
-    text = f"{uuid} {driver} {METHOD}"
+    text = f"{uuid} {driver} {METHOD} {cupti} {clock}"
     name = hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
     return platformdirs.user_data_path("steelyard") / "peaks" / f"{name}.json"
 
@@ -105,6 +118,11 @@ def kept(place: Path) -> dict[str, Any] | None:
         return None
     good = isinstance(found, dict) and found.get("method") == METHOD
     return found if good and COPY in found and "rates" in found else None
+
+
+def best(places: Iterable[Path]) -> dict[str, Any]:
+    """Return the table of the first file that has one; empty where none has."""
+    return next((table for table in map(kept, places) if table), {})
 
 
 def keep(place: Path, table: Table) -> None:

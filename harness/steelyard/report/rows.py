@@ -66,6 +66,7 @@ class Row:
             found.add(Doubt.ONE_BLOCK)
         if self.peak is not None and self.estimate is not None:
             surely = self.peak.share * self.estimate.value / self.estimate.high
+            surely *= 1 - self.peak.error
             if surely > ABOVE:
                 found.add(Doubt.ABOVE_PEAK)
         return tuple(sorted(found))
