@@ -31,7 +31,7 @@ class Gating:
     """The gate of one run of pytest."""
 
     def __init__(self, config: pytest.Config) -> None:
-        self.baseline: str = config.getoption("steelyard_gate")
+        self.baseline = str(config.getoption("steelyard_gate"))
         self._config = config
         self._cases: list[Case] = []
         self._outcome: Outcome | None = None
@@ -42,8 +42,8 @@ class Gating:
     ) -> None:
         """Note which cases were selected, and add the test of what belongs to none."""
         self._require_alone()
-        found = [item.case for item in items if hasattr(item, "case")]
-        self._cases = list({case.id: case for case in found}.values())
+        found = [getattr(item, "case", None) for item in items]
+        self._cases = list({case.id: case for case in found if case}.values())
         if self._cases:
             name = f"{NAME}[{self.baseline}]"
             items.insert(0, Rest.from_parent(session, name=name))
