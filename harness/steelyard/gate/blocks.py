@@ -30,7 +30,8 @@ from steelyard.settings import Settings
 from steelyard.trial import Trial
 
 VISIT: Final = 0.03
-"""Seconds of sampling in one visit; in turn both sides have four of them together."""
+"""Seconds of sampling in one visit; in turn both sides have four of them together, and
+eight where most of the time goes to flushes or builds."""
 
 QUICKEST: Final = 0.2
 """The share of windows in turn that counts. Neighbours on a machine only ever add time:
@@ -149,7 +150,8 @@ class Blocks:
 
     def _in_turn(self, pair: Pair, point: Point, number: int, leader: str) -> Reading:
         turns = {side: self._turn(point, number) for side in self._sides}
-        how = replace(self._settings, budget=4 * VISIT)
+        cold = point.mode.cache == "cold"
+        how = replace(self._settings, budget=(8 if cold else 4) * VISIT)
         trials = pair.in_turn(leader, turns, how)
         for side, trial in trials.items():
             self._take(side, trial)
