@@ -212,3 +212,49 @@ def test_doubts_read_as_words_and_keep_one_order():
     found = raise_doubts(trials.trial(ticks=[0, 10**6]), CACHE, 0.005)
     assert list(found) == sorted(found)
     assert "few-samples" in found
+
+
+@pytest.mark.parametrize(
+    ("cpu", "changes", "holds"),
+    [
+        ([100] * 40, {}, True),
+        ([100] * 19 + [9_000] + [100] * 20, {}, False),
+        ([9_000] * 20 + [100] * 20, {}, False),
+        ([100] * 40, {"extra": state()}, False),
+        ([100] * 40, {"mode": "build/cold"}, False),
+    ],
+)
+def test_windows_without_processor_time_are_doubted(cpu, changes, holds):
+    """Unless a quicker one has it, or the time is a GPU's or a build's."""
+    read = tuple(range(10_000, 10_040))
+    samples = Samples(read, read, (1,) * 40, tuple(cpu), (0,) * 40)
+    found = doubted(**({"samples": samples} | changes))
+    assert (Doubt.IDLE in found) is holds
+
+
+@pytest.mark.parametrize(
+    ("doubt", "extra", "holds"),
+    [
+        (Doubt.REMEMBERS, {"audit": {"again": [[210, 100]] * 3}}, True),
+        (Doubt.REMEMBERS, {"audit": {"again": [[210, 100]] * 2}}, False),
+        (Doubt.REMEMBERS, {"audit": {"again": [[210, 100]] * 6 + [[190, 100]]}}, False),
+        (Doubt.ALLOCATES, {"audit": {"peak_bytes": 128 << 10}}, True),
+        (Doubt.ALLOCATES, {"audit": {"peak_bytes": 127 << 10}}, False),
+        (Doubt.WRONG_CACHE, {"audit": {"kept_warm": 0.9}}, False),
+        (Doubt.CLOCKS_DISAGREE, {"spans": [10**9, 10**9 + 6_000_000]}, True),
+        (Doubt.CLOCKS_DISAGREE, {"spans": [10**9, 10**9 + 4_000_000]}, False),
+        (Doubt.CLOCKS_DISAGREE, {"spans": [1000, 90_000]}, False),
+    ],
+)
+def test_what_an_audit_found_is_doubted(doubt, extra, holds):
+    """On each side of a limit; a warm trial does not mind warm data."""
+    assert (doubt in doubted(extra=extra)) is holds
+
+
+@pytest.mark.parametrize(
+    ("share", "holds"), [(0.9, True), (0.3, False), ("unknown", False)]
+)
+def test_warm_data_is_doubted_in_a_cold_trial(share, holds):
+    """Where it could be told."""
+    found = doubted(mode="kernel/cold", extra={"audit": {"kept_warm": share}})
+    assert (Doubt.WRONG_CACHE in found) is holds

@@ -39,8 +39,9 @@ FEWEST: Final = 3
 LONGEST: Final = 0.1
 """Seconds for all pairs: of slow work there are fewer."""
 
-MOST: Final = 1 << 30
-"""Bytes of buffers beyond which nothing is asked: results are copied meanwhile."""
+MOST: Final = 256 << 20
+"""Bytes of buffers beyond which nothing is asked: drawing other data would take longer
+than all trials of the case."""
 
 PROBED: Final = 256 << 10
 """Bytes of a buffer whose coldness is probed: they fit every private cache."""
