@@ -596,6 +596,31 @@ def test_cases_of_a_gpu_are_left_out_and_said_to_be(desk, monkeypatch):
     ]
 
 
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (("--gpu", "abc"), "--gpu abc is not used"),
+        (("--clock", "cupti"), "--clock cupti is not used"),
+        (("--gpu", "0", "--clocks", "all"), "--gpu 0 and --clocks all are not used"),
+        ((), ""),
+    ],
+)
+def test_options_of_a_gpu_are_not_ignored_in_silence(desk, words, says):
+    """Cases of the CPU are weighed all the same."""
+    done = CliRunner().invoke(main, ["run", "--blocks", "1", *words])
+    assert done.exit_code == 0
+    assert says in done.stderr
+    assert ("not used: nothing here runs on a GPU" in done.stderr) is bool(says)
+
+
+@pytest.mark.parametrize("more", [(), ("--dry-run",)])
+def test_a_trace_that_has_no_folder_is_refused_first(desk, monkeypatch, more):
+    """Nothing is traced, nothing weighed."""
+    monkeypatch.setattr(runner, "run", None)
+    said = error("run", "--trace", "no/such.json", *more)
+    assert "--trace no/such.json cannot be written" in said
+
+
 def test_where_nothing_is_left_the_exit_code_is_4(desk, monkeypatch):
     """With the same sentence."""
     (desk / "onboard.py").write_text(ON_GPU)

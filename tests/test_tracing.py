@@ -250,6 +250,15 @@ def test_a_place_that_cannot_be_written_is_one_sentence(tmp_path):
         tracing._write(tmp_path / "no" / "trace.json", "{}")
 
 
+def test_a_place_that_cannot_be_written_is_refused_before_anything(tmp_path):
+    """A folder that is missing; a file there, or one to come, is fine."""
+    (tmp_path / "old.json").write_text("{}")
+    for name in ("old.json", "new.json"):
+        tracing.require_writable(tmp_path / name)
+    with pytest.raises(SteelyardError, match=r"--trace .* cannot be written: .* miss"):
+        tracing.require_writable(tmp_path / "no" / "trace.json")
+
+
 def test_a_run_writes_the_trace_beside_its_results(tmp_path, monkeypatch):
     """One command does both; nothing of the trace is in what it prints as results."""
     monkeypatch.setattr(lock, "default_path", lambda: tmp_path / "lock")

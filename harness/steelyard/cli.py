@@ -99,10 +99,15 @@ def run(
     turns, left = session.planned(request, chosen.seed)
     if left:
         click.echo(f"left out: {left}", err=True)
+    of_gpu = {
+        "--gpu": flags["gpu"],
+        "--clocks" if every else "--clock": flags["clock"],
+    }
+    if said := session.unused(turns, of_gpu):
+        click.echo(said, err=True)
     if relative_to:
         rows.reference([turn.case.axes for turn in turns], relative_to)
-    if json_file:
-        json_report.require_writable(json_file)
+    _require_writable(json_file, request.trace)
     if dry_run:
         progress.plan(turns)
         return 0
@@ -132,6 +137,19 @@ def run(
         _print_rows(outcome.run, made, wanted)
     progress.ending(outcome, chosen.store)
     return outcome.exit_code
+
+
+def _require_writable(json_file: str | None, trace: str | None) -> None:
+    """Refuse files that could not be written once everything is measured."""
+    from pathlib import Path
+
+    from steelyard import tracing
+    from steelyard.report import json_report
+
+    if json_file:
+        json_report.require_writable(json_file)
+    if trace:
+        tracing.require_writable(Path(trace))
 
 
 def _places(chosen: Config) -> list[str]:

@@ -206,6 +206,23 @@ def settings(
     )
 
 
+def needs_gpu(turns: Sequence[Turn]) -> bool:
+    """Tell whether any case of a plan runs on a GPU."""
+    return any(map(gpu.needed, {turn.case.id: turn.case for turn in turns}.values()))
+
+
+def unused(turns: Sequence[Turn], words: Mapping[str, str | None]) -> str:
+    """Return a sentence on options that were given and say nothing of these cases.
+
+    ``words`` are values by options that are about a GPU; empty where all count.
+    """
+    given = [f"{option} {value}" for option, value in words.items() if value]
+    if not given or needs_gpu(turns):
+        return ""
+    verb = "is" if len(given) == 1 else "are"
+    return f"{' and '.join(given)} {verb} not used: nothing here runs on a GPU"
+
+
 def on_gpu(
     turns: Sequence[Turn], how: Settings, chosen: Config
 ) -> tuple[Settings, dict[str, Any]]:
@@ -214,9 +231,7 @@ def on_gpu(
     Raises:
         SteelyardError: there is no such GPU.
     """
-    if not any(
-        gpu.needed(case) for case in {t.case.id: t.case for t in turns}.values()
-    ):
+    if not needs_gpu(turns):
         return how, {}
     index = gpu.choose(chosen.gpu)
     facts = gpu.facts(index)

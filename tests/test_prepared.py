@@ -1,0 +1,98 @@
+"""What is found out of a case's work before it is weighed."""
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from fakes import case_of
+
+from steelyard import escapes
+from steelyard.errors import BenchmarkError
+from steelyard.prepared import PreparedCase
+from steelyard.settings import Settings
+
+
+class Program:
+    """Somebody's own work, which passes for one on a GPU; it declares this."""
+
+    def __init__(self, call, facts):
+        self.call, self.declared = call, facts
+        self.context, self.stream = SimpleNamespace(), 7
+
+    def launch(self, count=1):
+        """Call."""
+        for _ in range(count):
+            self.call()
+
+    def wait(self):
+        """Nothing is under way."""
+
+    def ready(self):
+        """Nothing sleeps."""
+
+    def facts(self):
+        """Return what it declares."""
+        return self.declared
+
+
+def body_of(facts, **methods):
+    """Return a benchmark whose work declares these facts and has these methods too."""
+
+    class Negate:
+        def bind(self, x, out):
+            program = Program(lambda: np.negative(x, out=out), facts)
+            vars(program).update(methods)
+            return program
+
+        def __call__(self, x, out):
+            return np.negative(x, out=out)
+
+    def negate(b):
+        """Negate an array."""
+        x = b.input(10)
+        y = b.output(10)
+        b.check(np.negative, x)
+        return b.launch(Negate(), x, out=y)
+
+    return negate
+
+
+@pytest.mark.parametrize("facts", [{}, {"synchronises": True}])
+def test_work_of_others_is_examined_whatever_it_declares(monkeypatch, facts):
+    """That it waits by itself is no proof that it stays on its stream."""
+
+    def escaped(weighed, buffers):
+        raise BenchmarkError("the work wrote y while its stream was held back")
+
+    monkeypatch.setattr(escapes, "examine", escaped)
+    with pytest.raises(BenchmarkError, match="wrote y"):
+        PreparedCase(case_of(body_of(facts)), Settings())
+
+
+@pytest.mark.parametrize(
+    ("facts", "found", "known"),
+    [
+        ({}, False, {}),
+        ({}, True, {"synchronises": True}),
+        ({"synchronises": True}, False, {"synchronises": True}),
+    ],
+)
+def test_work_waits_by_itself_if_it_says_so_or_is_seen_to(
+    monkeypatch, facts, found, known
+):
+    """Either is a fact of the case."""
+    monkeypatch.setattr(escapes, "examine", lambda *_: found)
+    prepared = PreparedCase(case_of(body_of(facts)), Settings())
+    told = prepared.facts()
+    assert {k: v for k, v in told.items() if k == "synchronises"} == known
+
+
+def test_native_work_is_known_by_its_making(monkeypatch):
+    """Its launches are ours and go to one stream."""
+
+    def asked(*_):
+        raise AssertionError
+
+    monkeypatch.setattr(escapes, "examine", asked)
+    methods = {"window": lambda *_: (0, 1), "null": lambda: None}
+    PreparedCase(case_of(body_of({}, **methods)), Settings())
