@@ -165,7 +165,8 @@ def cost(options: Options) -> Found:
         began = monotonic()
         code = subprocess.run([STEELYARD, *arguments], cwd=ROOT, check=False).returncode
         took = monotonic() - began
-        findings = json.loads(file.read_text())["findings"] if file.exists() else []
+        told = json.loads(file.read_text()) if file.exists() else {}
+    findings = told.get("findings", [])
     judged = [f["judgement"]["blocks"] for f in findings if f["judgement"]]
     cases = len({finding["case"] for finding in findings})
     blocks = sum(judged) / max(len(findings), 1)
@@ -178,7 +179,9 @@ def cost(options: Options) -> Found:
         f"{len(findings)} rows, exit {code})",
         _of(bool(findings) and not options.quick, blocks <= 4 and wall <= 3),
     )
-    return [bar], {"seconds": took, "verdicts": verdicts, "exit": code}
+    problem = told.get("problem", "nothing was written")
+    figures = {"seconds": took, "verdicts": verdicts, "exit": code, "problem": problem}
+    return [bar], figures
 
 
 def static(options: Options) -> Found:
