@@ -35,7 +35,7 @@ from steelyard.selftest import SelfTest, Steps
 from steelyard.settings import Settings
 from steelyard.store import Store
 from steelyard.verdict import Policy, Verdict
-from steelyard.work import CallableWork, NativeWork
+from steelyard.work import CallableWork, DeviceWork, NativeWork
 from steelyard_device import cpu
 
 WARM = "kernel/warm"
@@ -454,3 +454,53 @@ def test_what_was_counted_before_ctrl_c_is_kept(suite, monkeypatch):
         found = calibration.latest(store, store.runs()[-1].machine)
     assert states == ["interrupted", "interrupted", "finished"]
     assert found.comparisons > 5
+
+
+class OnStream(Recorded):
+    """Work on the stream of a made-up GPU."""
+
+    context, stream = "context", 7
+
+    def launch(self, count=1):
+        """Launch so often."""
+        self.launches += count
+
+    def wait(self):
+        """Nothing is under way."""
+
+    def ready(self):
+        """Nothing sleeps."""
+
+    def facts(self):
+        """Say whose code it is."""
+        return {"code_hash": "aa", "registers": 32}
+
+
+def test_work_on_a_gpu_stays_on_its_stream_with_the_delay_behind_it():
+    """It is no native work then: two kernels make a launch."""
+    inner, behind = OnStream(), OnStream()
+    work = planting.PlantedDevice(inner, behind, 256)
+    work.launch(3)
+    assert (inner.launches, behind.launches) == (3, 3)
+    assert (work.context, work.stream) == ("context", 7)
+    assert isinstance(work, DeviceWork)
+    assert not isinstance(work, NativeWork)
+    assert work.facts() == {"registers": 32, "planted": 256}
+
+
+@pytest.mark.parametrize(
+    ("nanoseconds", "expected"),
+    [(256.0, 256), (1000.0, 1024), (128.0, None), (400.0, None)],
+)
+def test_a_gpu_is_planted_in_whole_turns_of_its_delay(nanoseconds, expected):
+    """Where that is near enough to what was asked for."""
+
+    @benchmark
+    def on_gpu(b):
+        b.on("cuda")
+        x = b.input(1)
+        y = b.output(1)
+        return b.launch(np.copyto, y, x)
+
+    point = Point(on_gpu.case({}), parse(WARM))
+    assert Steps(cpu=1.0, gpu=1.0).of(point, nanoseconds) == expected
