@@ -14,11 +14,22 @@ from typing import TYPE_CHECKING, Any, Final
 
 from steelyard import gpu, gpu_state, lock, machine, units
 from steelyard.doctor import Finding, is_one_of, judge
-from steelyard.doubts import CAPS, STEADY
+from steelyard.doubts import STEADY
 from steelyard.machine import UNKNOWN
 
 if TYPE_CHECKING:
     from steelyard_device.cuda import Device
+
+CAPS: Final = frozenset(
+    {
+        "sw_power_cap",
+        "hw_slowdown",
+        "sw_thermal_slowdown",
+        "hw_thermal_slowdown",
+        "hw_power_brake_slowdown",
+    }
+)
+"""NVML's reasons for a lower clock that nobody chose."""
 
 HOT: Final = 80
 """Degrees from which on a GPU in a closed case lowers its clock by itself."""
