@@ -84,9 +84,9 @@ def run(
     if every and asked["clock"]:
         raise SteelyardError("--clock and --clocks exclude each other: give one.")
     asked["clock"] = every or asked["clock"]
-    flags = {key: asked.pop(key) for key in config.READERS.keys() & asked} | {
-        "suites": paths or None
-    }
+    flags: dict[str, Any] = {
+        key: asked.pop(key) for key in config.READERS.keys() & asked
+    } | {"suites": paths or None}
     chosen = config.load(flags)
     request = session.Asked(places=_places(chosen), blocks=chosen.blocks, **asked)
     settings = session.settings(
