@@ -228,7 +228,7 @@ def layernorm(campaign: Campaign) -> Iterator[Bar]:
     """LayerNorm at the seeds' widths against PyTorch eager and a copy."""
     found = campaign.weigh(
         "suites/peers.py", "-k", "gpu_peers_layernorm", "-p", f"hidden={WIDTHS}",
-        "--mode", COLD, "--blocks", "3", keep="layernorm",
+        "--mode", COLD, "--blocks", "2", keep="layernorm",
     )  # fmt: skip
     against: dict[str, dict[int, float]] = {"torch_eager": {}, "copy": {}}
     for impl, ratios in against.items():
