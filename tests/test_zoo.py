@@ -1,15 +1,18 @@
 """Each liar is caught by one defence, and fools everybody without it."""
 
 import statistics
+from types import SimpleNamespace
 
+import host_memory_gpu
 import numpy as np
 import pytest
 import zoo
 from fakes import case_of
 
-from steelyard import audit, doubts, sampler, stats, weigh
+from steelyard import BenchmarkError, audit, doubts, sampler, stats, weigh
 from steelyard.buffers import Buffers
 from steelyard.checking import Expectation
+from steelyard.device_buffers import DeviceBuffers
 from steelyard.doubts import Doubt
 from steelyard.mode import parse
 from steelyard.prepared import PreparedCase
@@ -257,3 +260,39 @@ def test_after_an_audit_a_case_is_as_it_was(scale):
         assert trial.extra["audit"]["again"]
     assert (case.buffers.read("x") == before).all()
     case.buffers.check_inputs()
+
+
+class OnGpu:
+    """A launch on buffers of a GPU whose memory is the host's; it may remember."""
+
+    def __init__(self, buffers, *, remembers):
+        self.buffers, self.known, self.remembers = buffers, None, remembers
+
+    def launch(self, _count=1):
+        """Negate, or write what it has."""
+        if self.known is None or not self.remembers:
+            self.known = -self.buffers.read("x")
+        self.buffers.arrays["y"].write(self.known)
+
+    def wait(self):
+        """Nothing is under way."""
+
+
+@pytest.mark.parametrize("remembers", [False, True])
+def test_a_gpus_results_are_asked_about_too(remembers, monkeypatch):
+    """Other data lies at the same addresses there, and the case's own afterwards."""
+    host_memory_gpu.install(monkeypatch)
+    description = case_of(zoo.suite(np.negative)).describe()
+    buffers = DeviceBuffers(host_memory_gpu.CONTEXT, description.handles, 0, {})
+    before = buffers.read("x").copy()
+    work = OnGpu(buffers, remembers=remembers)
+    prepared = SimpleNamespace(description=description, buffers=buffers, work=work)
+    if remembers:
+        with pytest.raises(BenchmarkError, match="remembers results by where"):
+            audit.require_fresh(prepared)
+    else:
+        audit.require_fresh(prepared)
+    assert (buffers.read("x") != before).any()
+    buffers.draw(buffers.seed)
+    assert (buffers.read("x") == before).all()
+    buffers.check_inputs()
