@@ -35,11 +35,25 @@ gpu_option = click.option(
     help="Use this GPU.",
     show_default="the least used",
 )
+wait_option = click.option(
+    "--wait",
+    type=click.FloatRange(min=0),
+    default=0.0,
+    metavar="SECONDS",
+    help="Wait this long for a run that is measuring.",
+    show_default=True,
+)
 columns_option = click.option(
     "--columns",
     metavar="NAME,...",
     default="",
-    help="Show these columns too: watts, joules, celsius, mhz, cpu, peak.",
+    help="Show these columns too: watts, joules, celsius, mhz, cpu, items, peak.",
+)
+
+across_option = click.option(
+    "--across",
+    metavar="AXIS|mode",
+    help="One table a benchmark: a row a case, a column a value of this axis.",
 )
 
 
@@ -106,14 +120,7 @@ _MEASURING = (
         show_default=True,
     ),
     click.option("--allocations", is_flag=True, help="Count what a launch allocates."),
-    click.option(
-        "--wait",
-        type=float,
-        default=0.0,
-        metavar="SECONDS",
-        help="Wait this long for a run that is measuring.",
-        show_default=True,
-    ),
+    wait_option,
     gpu_option,
     click.option(
         "--clock",

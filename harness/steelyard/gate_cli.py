@@ -13,6 +13,7 @@ from steelyard.cli_options import (
     overrides_option,
     pattern_option,
     store_option,
+    wait_option,
 )
 from steelyard.errors import SteelyardError
 
@@ -58,14 +59,7 @@ FORMATS = ("table", "markdown", "json", "junit")
     help="Fail a case that is silent for this long.",
     show_default="60",
 )
-@click.option(
-    "--wait",
-    type=float,
-    default=0.0,
-    metavar="SECONDS",
-    help="Wait this long for a run that is measuring.",
-    show_default=True,
-)
+@wait_option
 @click.option(
     "--format",
     "shape",
@@ -111,8 +105,10 @@ def command(
         )
     else:
         outcome = _measured(baseline, chosen, asked)
-    report.write(outcome, shape, output, annotations=annotations)
-    document.keep(outcome, document.home(chosen.store))
+    try:
+        report.write(outcome, shape, output, annotations=annotations)
+    finally:  # also where nobody reads on, or the file cannot be written
+        document.keep(outcome, document.home(chosen.store))
     return outcome.exit_code
 
 
@@ -141,8 +137,8 @@ def _static(baseline: str | None) -> Outcome:
     rules = policy_file.load()
     found = static.check(head.root, commit)
     outcome = Outcome(
-        baseline or static.FILE,
-        run.name_of(head),
+        sides.name_of(baseline, commit) if baseline else static.FILE,
+        run.judged(head),
         found.findings,
         found.changes,
         problem=found.problem,

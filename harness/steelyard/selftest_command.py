@@ -17,6 +17,7 @@ from steelyard.cli_options import (
     overrides_option,
     pattern_option,
     store_option,
+    wait_option,
 )
 from steelyard.errors import FAILED, FINE, UNRESOLVED
 from steelyard.gate.blocks import Point
@@ -46,14 +47,7 @@ MINUTES: Final = 10.0
 )
 @pattern_option
 @overrides_option
-@click.option(
-    "--wait",
-    type=float,
-    default=0.0,
-    metavar="SECONDS",
-    help="Wait this long for a run that is measuring.",
-    show_default=True,
-)
+@wait_option
 @gpu_option
 @store_option
 def command(

@@ -6,7 +6,7 @@
       "schema": 1,              raised when a key changes its meaning
       "exit_code": 1,
       "ending": "regression",   or passed, failed, unresolved, no verdict
-      "baseline": "main",       as it was named
+      "baseline": "main (1a2b3c4d5e)",     as it was named, and the commit it stood for
       "head": "5f0c...",        what is judged
       "runs": {"base": "...", "head": "..."},       ids of the stored runs
       "notes": [],
@@ -52,7 +52,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from steelyard import config
-from steelyard.errors import SteelyardError
+from steelyard.errors import USAGE, SteelyardError
 from steelyard.gate import words
 from steelyard.gate.outcome import Calibration, Finding, Outcome, StaticChange
 from steelyard.stats import Estimate
@@ -272,10 +272,15 @@ def home(store: str) -> Path:
 def keep(outcome: Outcome, folder: Path) -> Path:
     """Write the last outcome beside the store, aside and renamed; return where.
 
+    A gate that could not begin, such as one of a baseline that does not exist, came to
+    nothing: the outcome before it stays the last.
+
     Raises:
         SteelyardError: the disk refuses.
     """
     place = folder / LAST
+    if outcome.problem is not None and outcome.exit_code == USAGE:
+        return place
     aside = place.with_name(f".{LAST}.{os.getpid()}")
     try:
         folder.mkdir(parents=True, exist_ok=True)

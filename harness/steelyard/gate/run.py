@@ -25,12 +25,13 @@ from steelyard.gate import (
     policy,
     policy_file,
     static,
+    stored,
 )
 from steelyard.gate.blocks import Blocks, Point
 from steelyard.gate.decide import MOVED, POLICY
 from steelyard.gate.measuring import measure
 from steelyard.gate.outcome import BASE, HEAD, Calibration, Finding, Outcome
-from steelyard.gate.sides import Side, commit_of
+from steelyard.gate.sides import Side, commit_of, name_of
 from steelyard.plan import Turn
 from steelyard.run import Run
 from steelyard.settings import Settings
@@ -62,26 +63,30 @@ def gate(asked: Asked, chosen: Config, how: Settings, say: Say) -> Outcome:
     ``say`` is told what is under way.
     """
     head = Side.head()
-    outcome = Outcome(asked.baseline, name_of(head))
+    outcome = Outcome(asked.baseline, judged(head))
     try:
         rules = policy_file.load()
         points, left = planned(asked)
-        if left:
-            say(f"left out: {left}")
         turns = [Turn(0, 0, point.case, point.mode) for point in points]
         how, device = session.on_gpu(turns, how, replace(chosen, peaks="off"))
         with lock.measuring(asked.wait), Store.open(chosen.store) as store:
             lane = _Lane(asked, chosen, how, store, device, say)
-            if commit_of(asked.baseline, head.root):
+            commit = commit_of(asked.baseline, head.root)
+            base = None if commit else stored.find(store, asked.baseline, head.root)
+            named = name_of(asked.baseline, base.uid if base else commit or "")
+            outcome = replace(outcome, baseline=named)
+            if left:
+                say(f"left out: {left}")
+            if base is None:
                 outcome = lane.against_commit(outcome, head, points)
             else:
-                outcome = lane.against_run(outcome, head, points)
+                outcome = lane.against_run(outcome, head, points, base)
     except SteelyardError as error:
         return replace(outcome, problem=error)
     return policy.apply(outcome, rules)
 
 
-def name_of(head: Side) -> str:
+def judged(head: Side) -> str:
     """Return what is judged: a commit, and whether it was changed since."""
     dirty = machine.describe(head.root)["versions"].get("dirty") is True
     return (head.commit[:12] or "this folder") + " with changes" * dirty
@@ -161,12 +166,9 @@ class _Lane:
         )
 
     def against_run(
-        self, outcome: Outcome, head: Side, points: Sequence[Point]
+        self, outcome: Outcome, head: Side, points: Sequence[Point], base: Run
     ) -> Outcome:
         """Measure head alone and hold it against stored numbers."""
-        from steelyard.gate import stored
-
-        base = stored.find(self.store, self.asked.baseline, head.root)
         stored.require_comparable(base, self._run(head), self.store)
         with self._recorded(head) as runs_of:
             stored.measure(head, points, self.how, self._keep(runs_of), self.say)

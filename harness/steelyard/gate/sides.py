@@ -149,6 +149,11 @@ def require_commit(ref: str, folder: Path) -> str:
     return commit
 
 
+def name_of(ref: str, commit: str) -> str:
+    """Return a ref with the commit it stands for, unless it says so itself."""
+    return ref if commit.startswith(ref) else f"{ref} ({commit[:10]})"
+
+
 def commit_of(ref: str, folder: Path) -> str | None:
     """Return the commit that git knows a ref as, if there is one."""
     if ref.startswith("-"):
