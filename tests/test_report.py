@@ -209,6 +209,17 @@ def test_the_ledger_shows_every_part_and_the_rest_in_percent():
         "75.0",
     ]
     assert tables.ledger(rows.rows(family("a"))) is None
+    assert tables.footnote(made) is None
+
+
+@pytest.mark.parametrize(("kernel", "told"), [(1040, False), (1060, True)])
+def test_parts_of_a_call_that_are_more_than_it_are_explained(kernel, told):
+    """From 5 % on; below that it is the parts' own noise."""
+    call = trials.trial(
+        mode="latency/warm", ticks=[1000] * 40, ledger={"kernel": float(kernel)}
+    )
+    text = rendered(tables.page(rows.rows([call]), 160))
+    assert ("parts are measured apart from the call" in text) is told
 
 
 def test_what_a_build_came_to_has_columns_where_a_row_has_it():

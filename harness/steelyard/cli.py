@@ -8,6 +8,7 @@ from typing import IO, TYPE_CHECKING, Any, Final
 import click
 
 from steelyard.cli_options import (
+    across_option,
     columns_option,
     gpu_option,
     measuring_options,
@@ -57,6 +58,7 @@ def main() -> None:
     "--json", "json_file", metavar="FILE|-", help="Write the results to a file."
 )
 @columns_option
+@across_option
 @relative_option
 @store_option
 def run(
@@ -67,6 +69,7 @@ def run(
     check: bool,
     allocations: bool,
     columns: str,
+    across: str | None,
     relative_to: str | None,
     **asked: Any,
 ) -> int:
@@ -77,9 +80,10 @@ def run(
     that mention steelyard.
     """
     from steelyard import config, session
-    from steelyard.report import json_report, progress, rows
+    from steelyard.report import columns as columns_
+    from steelyard.report import json_report, pivot, progress, rows
 
-    wanted = _columns(columns)
+    wanted = columns_.read(columns)
     every = asked.pop("every_clock")
     if every and asked["clock"]:
         raise SteelyardError("--clock and --clocks exclude each other: give one.")
@@ -105,6 +109,8 @@ def run(
     }
     if said := session.unused(turns, of_gpu):
         click.echo(said, err=True)
+    if across:
+        pivot.require([turn.case.axes for turn in turns], across)
     if relative_to:
         rows.reference([turn.case.axes for turn in turns], relative_to)
     _require_writable(json_file, request.trace)
@@ -134,7 +140,7 @@ def run(
         json_report.write(json_file, outcome.run, outcome.trials)
     if json_file != "-":
         made = _rows(outcome.run, outcome.trials, relative_to)
-        _print_rows(outcome.run, made, wanted)
+        _print_rows(outcome.run, made, wanted, across)
     progress.ending(outcome, chosen.store)
     return outcome.exit_code
 
@@ -169,34 +175,22 @@ def _rows(run: Run, trials: Sequence[Trial], relative: str | None) -> list[Row]:
     return rows.relative_to(made, relative) if relative else made
 
 
-def _print_rows(run: Run, made: Sequence[Row], wanted: Sequence[str]) -> None:
+def _print_rows(
+    run: Run, made: Sequence[Row], wanted: Sequence[str], across: str | None
+) -> None:
     from steelyard import config
-    from steelyard.report import clocks_table, tables
+    from steelyard.report import clocks_table, pivot, tables
 
     console = tables.console()
-    for part in tables.page(made, console.width, wanted):
+    if across:
+        shown = pivot.page(made, across, console.width, wanted)
+    else:
+        shown = tables.page(made, console.width, wanted)
+    for part in shown:
         console.print(part)
     if run.settings.get("clock") == config.ALL:
         for part in clocks_table.page(made):
             console.print(part)
-
-
-def _columns(text: str) -> list[str]:
-    """Read ``watts,mhz``: columns that are asked for.
-
-    Raises:
-        SteelyardError: there is none of that name.
-    """
-    from steelyard.report.columns import EXTRAS
-
-    words = [word for word in text.split(",") if word]
-    for word in words:
-        if word not in EXTRAS:
-            raise SteelyardError(
-                f"--columns {word}: there is no such column; expected some of "
-                f"{', '.join(EXTRAS)}."
-            )
-    return words
 
 
 @main.command(name="list")
@@ -229,6 +223,7 @@ def list_(
     show_default=True,
 )
 @columns_option
+@across_option
 @relative_option
 @store_option
 def show(
@@ -239,6 +234,7 @@ def show(
     repro: bool,
     shape: str,
     columns: str,
+    across: str | None,
     relative_to: str | None,
     store: str | None,
 ) -> None:
@@ -247,9 +243,10 @@ def show(
     RUN is the beginning of an id, a tag, the beginning of a commit, or @-1 for the
     latest (the default), @-2 for the one before.
     """
-    from steelyard.report import stored
+    from steelyard.report import columns as columns_
+    from steelyard.report import pivot, stored
 
-    wanted = _columns(columns)
+    wanted = columns_.read(columns)
     with _store(store) as opened:
         if all_runs:
             stored.print_runs(opened)
@@ -257,15 +254,20 @@ def show(
         found, case = stored.locate(opened, run_name, case_name)
         trials = stored.of_case(opened.trials(found.uid), case)
         made = _rows(found, trials, relative_to)
+        if across:
+            pivot.require([row.axes for row in made], across)
         if repro:
             stored.print_reproduction(found, made)
         elif shape != "table":
-            click.echo(stored.dumps(shape, found, trials, made), nl=False)
-        elif case is not None:
+            said = stored.dumps(
+                shape, found, trials, made, across=across, wanted=wanted
+            )
+            click.echo(said, nl=False)
+        elif case is not None and not across:
             stored.print_details(found, made)
         else:
             stored.print_header(found, len(trials))
-            _print_rows(found, made, wanted)
+            _print_rows(found, made, wanted, across)
 
 
 def _store(url: str | None) -> Store:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from steelyard import units
+from steelyard.errors import SteelyardError
 from steelyard.machine import UNKNOWN
 from steelyard.report import text
 from steelyard.report.rows import Row
@@ -45,9 +46,8 @@ def of(
     yield Column("min", lambda row: units.duration(row.minimum), sheds=3)
     if any(row.rate("bytes") for row in group):
         yield Column("GB/s", text.gigabytes)
-    for quantity, unit, rank in (("operations", "op", 4), ("items", "item", 1)):
-        if any(row.rate(quantity) for row in group):
-            yield Column(f"{unit}/s", _rate(quantity, unit), sheds=rank)
+    if any(row.rate("operations") for row in group):
+        yield Column("op/s", _rate("operations", "op"), sheds=4)
     yield from _of_builds(group)
     yield from _counters(group)
     yield from of_machines(group, wanted)
@@ -157,7 +157,12 @@ def _celsius(row: Row) -> str:
     return f"{max(known):.0f}" if known else text.NOTHING
 
 
+def _rate(quantity: str, unit: str) -> Callable[[Row], str]:
+    return lambda row: text.rate(row, quantity, unit)
+
+
 EXTRAS: Final[Mapping[str, tuple[str, Callable[[Row], str], bool, int]]] = {
+    "items": ("item/s", _rate("items", "item"), True, 1),
     "peak": ("% peak", _peak, True, 1),
     "cpu": ("CPU", _processor, True, 3),
     "mhz": ("MHz", _mhz, True, 7),
@@ -189,9 +194,21 @@ def _axis(name: str) -> Callable[[Row], str]:
     return lambda row: str(row.axes.get(name, text.NOTHING))
 
 
-def _rate(quantity: str, unit: str) -> Callable[[Row], str]:
-    return lambda row: text.rate(row, quantity, unit)
-
-
 def _floor(row: Row) -> str:
     return text.NOTHING if row.floor is None else units.duration(row.floor)
+
+
+def read(words: str) -> list[str]:
+    """Read ``watts,mhz``: columns that are asked for.
+
+    Raises:
+        SteelyardError: there is none of that name.
+    """
+    wanted = [word for word in words.split(",") if word]
+    for word in wanted:
+        if word not in EXTRAS:
+            raise SteelyardError(
+                f"--columns {word}: there is no such column; expected some of "
+                f"{', '.join(EXTRAS)}."
+            )
+    return wanted

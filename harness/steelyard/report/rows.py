@@ -138,15 +138,22 @@ def _usable(trial: Trial) -> bool:
 
 def _order(row: Row) -> tuple[Any, ...]:
     """Sort numbers as numbers, words as words, and modes as their table lists them."""
-    axes = [
-        (0, value, "") if isinstance(value, (int, float)) else (1, 0, str(value))
-        for value in row.axes.values()
-    ]
-    quantity, *words = row.mode.split("/")
+    return row.benchmark, [by_value(v) for v in row.axes.values()], mode_rank(row.mode)
+
+
+def by_value(value: Any) -> tuple[int, float, str]:
+    """Return what sorts values of an axis: numbers first, as numbers, then words."""
+    number = isinstance(value, (int, float))
+    return (0, value, "") if number else (1, 0, str(value))
+
+
+def mode_rank(text: str) -> tuple[int, list[str], list[int]]:
+    """Return what sorts modes as their table lists them, small batches first."""
+    quantity, *words = text.split("/")
     known = list(modes.CACHES)
     rank = known.index(quantity) if quantity in known else len(known)
     batch = [int(word) for word in words if word.isdecimal()]
-    return row.benchmark, axes, rank, [w for w in words if not w.isdecimal()], batch
+    return rank, [w for w in words if not w.isdecimal()], batch
 
 
 def summary(trial: Trial) -> Summary:

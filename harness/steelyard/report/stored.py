@@ -10,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from steelyard.errors import SteelyardError, StoreError
-from steelyard.report import csv_report, details, json_report, markdown, tables
+from steelyard.report import csv_report, details, json_report, markdown, pivot, tables
 from steelyard.report.rows import Row, nearest
 from steelyard.run import Run
 from steelyard.store import Store
@@ -109,8 +109,27 @@ def print_reproduction(run: Run, made: Sequence[Row]) -> None:
         click.echo(details.reproduce(run, row))
 
 
-def dumps(shape: str, run: Run, trials: Sequence[Trial], made: Sequence[Row]) -> str:
-    """Return a run as text for other programs."""
+def dumps(
+    shape: str,
+    run: Run,
+    trials: Sequence[Trial],
+    made: Sequence[Row],
+    *,
+    across: str | None = None,
+    wanted: Sequence[str] = (),
+) -> str:
+    """Return a run as text for other programs.
+
+    Raises:
+        SteelyardError: an axis goes across, of what is no table.
+    """
+    if across and shape != "markdown":
+        raise SteelyardError(
+            f"--across makes tables, and --format {shape} is none. Give --format table "
+            "or markdown."
+        )
+    if across:
+        return pivot.dumps(run, made, across, wanted)
     if shape == "json":
         return json_report.dumps(run, trials) + "\n"
     if shape == "csv":

@@ -155,13 +155,35 @@ def _part(name: str) -> Callable[[Row], str]:
     def cell(row: Row) -> str:
         parts = row.ledger()
         total = row.estimate.value if row.estimate else 0.0
-        tracked = sum(v for n, v in parts.items() if n != "untracked")
-        value = total - tracked if name == "untracked" else parts.get(name)
+        value = untracked(row) if name == "untracked" else parts.get(name)
         if value is None or not total:
             return text.NOTHING
         return f"{100 * value / total:.1f}"
 
     return cell
+
+
+def untracked(row: Row) -> float:
+    """Return what the parts of a call leave of it; below 0 where they are more."""
+    total = row.estimate.value if row.estimate else 0.0
+    return total - sum(v for n, v in row.ledger().items() if n != "untracked")
+
+
+EXCESS: Final = 0.05
+"""The share of a call by which its parts may exceed it without a word on it."""
+
+OVERLAP: Final = (
+    "untracked below 0: parts are measured apart from the call, in other launches, and "
+    "overlap; together they may be more than it"
+)
+
+
+def footnote(made: Iterable[Row]) -> RenderableType | None:
+    """Return why a ledger's parts are more than the call, where they are."""
+    group = (row for row in made if row.ledger() and row.estimate)
+    if not any(untracked(r) < -EXCESS * r.estimate.value for r in group if r.estimate):
+        return None
+    return Text(OVERLAP, style="dim")
 
 
 def hints(made: Iterable[Row]) -> RenderableType | None:
@@ -192,9 +214,15 @@ def page(
     for table in results(made, width, wanted):
         yield Padding(table, ABOVE, expand=False)
     trials = [t for row in made for t in row.trials]
-    for part in (ledger(made), floors(trials)):
-        if part is not None:
-            yield Padding(part, ABOVE, expand=False)
+    parts = ledger(made)
+    if parts is not None:
+        yield Padding(parts, ABOVE, expand=False)
+    below = footnote(made)
+    if below is not None:
+        yield below
+    around = floors(trials)
+    if around is not None:
+        yield Padding(around, ABOVE, expand=False)
     for line in (hints(made), failures(made)):
         if line is not None:
             yield line

@@ -1,0 +1,190 @@
+"""One axis, or the mode, across a table: a row a case, and ± in every cell. Pure."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from typing import Any, Final
+
+from rich import box
+from rich.cells import cell_len
+from rich.console import RenderableType
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from steelyard.errors import SteelyardError
+from steelyard.report import columns, tables, text
+from steelyard.report.rows import Row, by_value, mode_rank
+from steelyard.run import Run
+
+MODE: Final = "mode"
+DOUBTED: Final = " ?"
+"""Ends a cell whose row has doubts."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """What one cell says, and where it stands."""
+
+    benchmark: str
+    axes: Mapping[str, Any]
+    mode: str
+    cell: str
+
+    def place(self, name: str) -> Any:
+        """Return the value of an axis, or the mode."""
+        return self.mode if name == MODE else self.axes.get(name)
+
+
+@dataclass(frozen=True, slots=True)
+class Grid:
+    """A table: ``heads`` are columns that say which row it is, ``titles`` the others."""
+
+    title: str
+    heads: tuple[str, ...]
+    titles: tuple[str, ...]
+    lines: tuple[tuple[str, ...], ...]
+
+    def markdown(self) -> Iterator[str]:
+        """Yield its lines as Markdown."""
+        marks = ["---"] * len(self.heads) + ["---:"] * len(self.titles)
+        for cells in ((*self.heads, *self.titles), marks, *self.lines):
+            yield "| " + " | ".join(c.replace("|", "\\|") for c in cells) + " |"
+
+
+def require(points: Iterable[Mapping[str, Any]], across: str) -> None:
+    """Refuse an axis that no case has.
+
+    Raises:
+        SteelyardError: the sentence has those there are.
+    """
+    axes = sorted({name for point in points for name in point})
+    if across != MODE and across not in axes:
+        known = ", ".join(difflib.get_close_matches(across, axes, 1) or axes)
+        raise SteelyardError(
+            f"--across {across}: no case has this axis; expected mode, or one of the "
+            f"axes: {known or 'there are none'}."
+        )
+
+
+def grid(readings: Sequence[Reading], across: str, what: str = "") -> Grid:
+    """Return the table of one benchmark's readings; ``what`` ends its title."""
+    names = dict.fromkeys(n for one in readings for n in (*one.axes, MODE))
+    found = {n: dict.fromkeys(one.place(n) for one in readings) for n in names}
+    heads = [n for n in names if n != across and len(found[n]) > 1]
+    shared = [n for n in names if n != across and len(found[n]) == 1 and n != MODE]
+    values = sorted(
+        found.get(across, ()), key=mode_rank if across == MODE else by_value
+    )
+    lines: dict[tuple[str, ...], dict[Any, str]] = {}
+    for one in readings:
+        row = lines.setdefault(tuple(_written(one.place(n)) for n in heads), {})
+        row[one.place(across)] = one.cell
+    inside = ",".join(f"{n}={_written(next(iter(found[n])))}" for n in shared)
+    mode = readings[0].mode if across != MODE and len(found[MODE]) == 1 else ""
+    words = (readings[0].benchmark + f"[{inside}]" * bool(inside), mode, what)
+    return Grid(
+        " ".join(filter(None, words)),
+        tuple(heads),
+        tuple(f"{across}={v}" if across != MODE else str(v) for v in values),
+        tuple(
+            (*key, *(row.get(v, text.NOTHING) for v in values))
+            for key, row in lines.items()
+        ),
+    )
+
+
+def _written(value: Any) -> str:
+    return text.NOTHING if value is None else str(value)
+
+
+def grids(made: Sequence[Row], across: str, wanted: Sequence[str] = ()) -> list[Grid]:
+    """Return the tables of a benchmark: of time, then of each wanted column.
+
+    ``wanted`` are names of `columns.EXTRAS`. Benchmarks without the axis have none.
+    """
+    cells: dict[str, Callable[[Row], str]] = {"": _time}
+    cells |= {columns.EXTRAS[name][0]: columns.EXTRAS[name][1] for name in wanted}
+    if any(row.relative for row in made):
+        cells["relative"] = lambda row: text.ratio(row.relative)
+    found = []
+    for _, rows in groupby(made, key=lambda row: row.benchmark):
+        group = [r for r in rows if r.trials and (across == MODE or across in r.axes)]
+        for what, cell in cells.items():
+            readings = [Reading(r.benchmark, r.axes, r.mode, cell(r)) for r in group]
+            if any(one.cell != text.NOTHING for one in readings):
+                found.append(grid(readings, across, what))
+    return found
+
+
+def _time(row: Row) -> str:
+    said = f"{text.time(row)} {text.margin(row.estimate)}"
+    return said + DOUBTED * bool(row.doubts)
+
+
+def page(
+    made: Sequence[Row], across: str, width: int, wanted: Sequence[str] = ()
+) -> Iterator[RenderableType]:
+    """Yield what a terminal shows: the tables, what doubts mean, and what failed."""
+    for one in grids(made, across, wanted):
+        for part in fitting(one, width):
+            yield Padding(_table(part), tables.ABOVE, expand=False)
+    hints = tables.hints(made)
+    if hints is not None:
+        said = (
+            "a time that ends in ? has doubts: `steelyard show` without --across says"
+        )
+        yield Padding(Text(f"{said} which."), tables.ABOVE, expand=False)
+        yield hints
+    failed = tables.failures(made)
+    if failed is not None:
+        yield failed
+
+
+def fitting(whole: Grid, width: int) -> Iterator[Grid]:
+    """Yield it in parts that fit, one below the other; rows of nothing are left out."""
+    first = len(whole.heads)
+    sizes = [
+        tables.PADDING + tables.DIVIDER + max(map(cell_len, column))
+        for column in zip((*whole.heads, *whole.titles), *whole.lines, strict=True)
+    ]
+    begin = first
+    while begin < len(sizes):
+        end = begin + 1
+        while end < len(sizes) and sum(sizes[:first] + sizes[begin : end + 1]) <= width:
+            end += 1
+        lines = [(*line[:first], *line[begin:end]) for line in whole.lines]
+        full = [line for line in lines if set(line[first:]) != {text.NOTHING}]
+        titles = whole.titles[begin - first : end - first]
+        yield Grid(whole.title, whole.heads, titles, tuple(full))
+        begin = end
+
+
+def _table(shown: Grid) -> Table:
+    table = Table(
+        title=Text(shown.title, style="bold"),
+        title_justify="left",
+        box=box.SIMPLE_HEAD,
+        pad_edge=False,
+        show_edge=False,
+        padding=(0, tables.PADDING, 0, 0),
+    )
+    for name in (*shown.heads, *shown.titles):
+        side = "left" if name in shown.heads else "right"
+        table.add_column(Text(name), justify=side, no_wrap=True)  # type: ignore[arg-type] # a Literal of both
+    for line in shown.lines:
+        table.add_row(*map(Text, line))
+    return table
+
+
+def dumps(
+    run: Run, made: Sequence[Row], across: str, wanted: Sequence[str] = ()
+) -> str:
+    """Return the tables as Markdown below the facts of the run."""
+    lines = [f"> {line}  " for line in text.header(run)]
+    for one in grids(made, across, wanted):
+        lines += ["", f"**{one.title}**", "", *one.markdown()]
+    return "\n".join(lines) + "\n"

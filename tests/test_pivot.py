@@ -1,0 +1,121 @@
+"""One axis, or the mode, across a table."""
+
+import re
+
+import pytest
+import trials
+from test_report import rendered
+
+from steelyard import SteelyardError
+from steelyard.report import columns, pivot, rows, stored
+
+
+def weighed(case, mode="kernel/warm", time=1000, **more):
+    """Return the blocks of a case whose windows read about ``time`` ns."""
+    ticks = tuple(range(time, time + 40))
+    return [trials.trial(case, ticks, mode=mode, block=b, **more) for b in range(3)]
+
+
+def calls(**more):
+    """Return the rows of two cases in batches, the second without the largest."""
+    cells = {("ours", 1): 900, ("ours", 10): 300, ("ours", 100): 200, ("numpy", 1): 700}
+    cells["numpy", 10] = 600
+    found = []
+    for (impl, batch), time in cells.items():
+        mode = "per_launch/warm" + f"/{batch}" * (batch > 1)
+        found += weighed(f"call[n=8,impl={impl}]", mode, time, **more)
+    return rows.rows(found)
+
+
+def test_modes_go_across_in_their_order_and_every_cell_has_its_error():
+    """What was not weighed is a dash; an axis of one value is in the title."""
+    (found,) = pivot.grids(calls(), "mode")
+    assert found.title == "call[n=8]"
+    assert found.heads == ("impl",)
+    assert found.titles == (
+        "per_launch/warm",
+        "per_launch/warm/10",
+        "per_launch/warm/100",
+    )
+    numpy, ours = sorted(found.lines)
+    assert numpy[3] == "-"
+    assert all(re.fullmatch(r"[\d.]+ ns ± [\d.]+ %.*", cell) for cell in ours[1:])
+    assert ours[1].startswith("919.5 ns")
+
+
+def test_values_of_an_axis_go_across_as_numbers():
+    """100 is behind 20; the one mode there is ends the title."""
+    blocks = [weighed(f"copy[n={n}]", axes={"n": n}) for n in (100, 3, 20)]
+    made = rows.rows(sum(blocks, []))
+    (found,) = pivot.grids(made, "n")
+    assert found.titles == ("n=3", "n=20", "n=100")
+    assert found.title == "copy kernel/warm"
+    assert len(found.lines) == 1
+
+
+def test_wanted_columns_are_tables_below_that_of_time():
+    """Processor time and items a second; what nobody knows has no table."""
+    made = calls(facts={"items": 2})
+    found = pivot.grids(made, "mode", columns.read("cpu,items,watts"))
+    assert [one.title for one in found] == [
+        "call[n=8]",
+        "call[n=8] CPU",
+        "call[n=8] item/s",
+    ]
+
+
+def test_ratios_to_a_reference_have_a_table():
+    """Paired within blocks, as in the rows."""
+    found = pivot.grids(rows.relative_to(calls(), "impl=numpy"), "impl")
+    assert found[-1].title == "call[n=8] relative"
+    assert "1.000" in found[-1].lines[0]
+
+
+def test_an_axis_that_no_case_has_is_refused():
+    """The nearest is told; a mode is always there, and nothing has no axes."""
+    points = [row.axes for row in calls()]
+    pivot.require(points, "mode")
+    with pytest.raises(SteelyardError, match="axes: impl"):
+        pivot.require(points, "imp")
+    with pytest.raises(SteelyardError, match="there are none"):
+        pivot.require([], "n")
+
+
+def test_benchmarks_without_the_axis_have_no_table():
+    """Others have theirs."""
+    made = rows.rows([*weighed("a[n=1]"), *weighed("b[m=1]")])
+    assert [one.title for one in pivot.grids(made, "n")] == ["a kernel/warm"]
+
+
+@pytest.mark.parametrize("width", [20, 60, 80, 200])
+def test_what_is_too_wide_goes_on_below(width):
+    """No cell is lost or cut, and a row of nothing is left out of its part."""
+    (whole,) = pivot.grids(calls(), "mode")
+    parts = list(pivot.fitting(whole, width))
+    assert sum((part.titles for part in parts), ()) == whole.titles
+    assert all(part.heads == whole.heads for part in parts)
+    if width < 80:
+        assert len(parts[-1].lines) == 1
+    text = rendered(pivot.page(calls(), "mode", 200), 200)
+    assert all(cell in text for line in whole.lines for cell in line)
+
+
+def test_a_cell_with_doubts_is_marked_and_failures_are_told():
+    """A mark says that there is more to read; no table of nothing is made."""
+    failed = [trials.trial("call[n=9]", (), error="call[n=9]: it is wrong.")]
+    doubted = weighed("call[n=8]", doubts=("drifting",))
+    text = rendered(pivot.page(rows.rows(doubted + failed), "n", 120), 120)
+    assert "% ?" in text
+    assert "drifting: later samples" in text
+    assert "it is wrong." in text
+    assert pivot.grids(rows.rows(failed), "n") == []
+
+
+def test_markdown_is_one_table_whatever_its_width():
+    """JSON and CSV have no tables and say so."""
+    run = trials.run()
+    text = stored.dumps("markdown", run, [], calls(), across="mode")
+    heads = "| impl | per_launch/warm | per_launch/warm/10 | per_launch/warm/100 |"
+    assert f"{heads}\n| --- | ---: | ---: | ---: |\n" in text
+    with pytest.raises(SteelyardError, match="--format csv is none"):
+        stored.dumps("csv", run, [], calls(), across="mode")
