@@ -45,8 +45,8 @@ def test_modes_go_across_in_their_order_and_every_cell_has_its_error():
 
 def test_values_of_an_axis_go_across_as_numbers():
     """100 is behind 20; the one mode there is ends the title."""
-    blocks = [weighed(f"copy[n={n}]", axes={"n": n}) for n in (100, 3, 20)]
-    made = rows.rows(sum(blocks, []))
+    sizes = (100, 3, 20)
+    made = rows.rows(t for n in sizes for t in weighed(f"copy[n={n}]", axes={"n": n}))
     (found,) = pivot.grids(made, "n")
     assert found.titles == ("n=3", "n=20", "n=100")
     assert found.title == "copy kernel/warm"
