@@ -29,7 +29,7 @@ INT64 = st.integers(-(2**63), 2**63 - 1)
 @pytest.fixture
 def path(tmp_path):
     """Give the path of a store that does not exist yet, in a folder that does not."""
-    return tmp_path / "house" / "steelyard.db"
+    return tmp_path / ".steelyard" / "steelyard.db"
 
 
 @pytest.fixture
@@ -246,7 +246,7 @@ def test_a_folder_without_write_permission_is_one_sentence(open_house, request):
     locked = open_house / "locked"
     locked.mkdir(mode=0o555)
     request.getfixturevalue("nobody")
-    for path in (locked / "s.db", locked / "below" / "s.db"):
+    for path in (locked / "s.db", locked / ".steelyard" / "s.db"):
         with pytest.raises(StoreError, match=r"(?i)permission.*--store"):
             Store.open(str(path))
 
@@ -264,6 +264,63 @@ def test_a_read_only_store_can_be_read_but_not_filled(open_house, request):
         assert len(opened.trials(uid)) == 1
         with pytest.raises(StoreError, match=r"no permission to write.*--store"):
             opened.add(uid, trials.trial())
+
+
+def test_a_missing_folder_is_not_made_but_the_projects_own(tmp_path):
+    """A misspelt path would be a second store that nobody finds."""
+    for path in (tmp_path / "gone" / "s.db", tmp_path / "a" / "b" / "s.db"):
+        for opened in (Store.open, store.require_place):
+            with pytest.raises(StoreError, match=r"there is no folder .*--store"):
+                opened(str(path))
+    with pytest.raises(StoreError, match="No such file"):
+        Store.open(str(tmp_path / "gone" / ".steelyard" / "s.db"))
+    assert list(tmp_path.iterdir()) == []
+    store.require_place("postgresql+psycopg://user@host/database")
+    Store.open(str(tmp_path / ".steelyard" / "s.db")).close()
+
+
+@pytest.mark.parametrize("killed", [False, True])
+def test_a_store_on_a_full_disk_can_be_read(filled, killed):
+    """A limit of no bytes to any file stands in for it, also where a log was left."""
+    if killed:
+        leave_a_log(filled)
+        filled.with_name("steelyard.db-shm").unlink()
+    reader = child(
+        """
+        import resource
+        resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
+        with Store.open(sys.argv[1], create=False) as opened:
+            (only,) = opened.runs()
+            print(len(opened.trials(only.uid)), len(opened.export(only.uid)) > 99)
+            try:
+                opened.add(only.uid, trials.trial(block=9))
+            except Exception as error:
+                print(type(error).__name__, error)
+        """,
+        filled,
+    )
+    out, err = reader.communicate()
+    assert (err, reader.returncode) == ("", 0)
+    first, second = out.splitlines()
+    assert first == f"{3 + killed} True"
+    assert second.startswith("StoreError store ")
+    assert "what was stored before is safe" in second
+    assert sum(map(len, read_everything(filled))) == 3 + killed
+
+
+def leave_a_log(path):
+    """Have a process end with a trial that is in the log alone."""
+    writer = child(
+        """
+        import os
+        store = Store.open(sys.argv[1])
+        store.add(store.runs()[0].uid, trials.trial(block=3))
+        os._exit(0)
+        """,
+        path,
+    )
+    assert writer.communicate() == ("", "")
+    assert path.with_name("steelyard.db-wal").stat().st_size > 0
 
 
 def test_a_text_file_is_not_a_store_and_stays_as_it_is(tmp_path):

@@ -245,8 +245,22 @@ def _engine(url: str, *, create: bool) -> sa.Engine:
     path = Path(url.removeprefix("sqlite:///")).expanduser()
     _check_file(path, create=create)
     writable = create or (_may_write(path) and _may_write(path.parent))
-    return _sqlite(path, "" if writable else _frozen(path))
+    return _sqlite(path, "" if writable else _frozen(path), create=create)
 
+
+def require_place(url: str) -> None:
+    """Refuse a store that could not be made or opened, before anything is measured.
+
+    Raises:
+        StoreError: its folder is missing, or the file is something else.
+    """
+    if "://" not in url:
+        with sentences(url):
+            _check_file(Path(url).expanduser(), create=True)
+
+
+HOME: Final = ".steelyard"
+"""The folder of a project's own store, which is made; a missing other is misspelt."""
 
 SQLITE_HEAD: Final = b"SQLite format 3\0"
 
@@ -261,7 +275,13 @@ def _check_file(path: Path, *, create: bool) -> None:
                 f"there is no store at {path}; `steelyard run` makes one, or name one "
                 "with --store."
             ) from None
-        path.parent.mkdir(parents=True, exist_ok=True)
+        if path.parent.name == HOME:
+            path.parent.mkdir(exist_ok=True)
+        elif not path.parent.is_dir():
+            raise StoreError(
+                f"store {path}: there is no folder {path.parent}. Make it, or name "
+                "another with --store."
+            ) from None
         return
     if head and head != SQLITE_HEAD:
         raise StoreError(
@@ -285,6 +305,9 @@ def _frozen(path: Path) -> str:
     return "?mode=ro" if has_log else "?mode=ro&immutable=1"
 
 
+REFUSED: Final = ("SQLITE_IOERR", "SQLITE_FULL", "SQLITE_CANTOPEN")
+
+
 def _is_ours(connection: sqlite3.Connection) -> bool:
     """Whether a database is a store, or has nothing in it yet."""
     query = "SELECT name FROM sqlite_master WHERE type = 'table'"
@@ -292,20 +315,40 @@ def _is_ours(connection: sqlite3.Connection) -> bool:
     return not tables or SCHEMAS.name in tables
 
 
-def _sqlite(path: Path, query: str) -> sa.Engine:
-    def connect() -> sqlite3.Connection:
-        connection = sqlite3.connect(
-            path.absolute().as_uri() + query,
-            uri=True,
-            timeout=BUSY_SECONDS,
-            isolation_level=None,  # `begin` below says BEGIN
-        )
+def _connected(path: Path, query: str, first: str = "") -> sqlite3.Connection:
+    connection = sqlite3.connect(
+        path.absolute().as_uri() + query,
+        uri=True,
+        timeout=BUSY_SECONDS,
+        isolation_level=None,  # `begin` below says BEGIN
+    )
+    try:
+        connection.execute(first)
         connection.execute("PRAGMA foreign_keys = ON")
         if not query:
             if _is_ours(connection):  # it is written into the file, and stays
                 connection.execute("PRAGMA journal_mode = WAL")
             connection.execute("PRAGMA synchronous = FULL")
-        return connection
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+ALONE: Final = "PRAGMA locking_mode = EXCLUSIVE"
+"""Keeps the index of the write-ahead log in memory (sqlite.org/wal.html, section 8)."""
+
+
+def _sqlite(path: Path, query: str, *, create: bool) -> sa.Engine:
+    def connect() -> sqlite3.Connection:
+        try:
+            return _connected(path, query)
+        except sqlite3.OperationalError as error:
+            # On a full disk there is no room for the index beside the file: nobody else
+            # has the store open then, and it is read without one.
+            if create or not error.sqlite_errorname.startswith(REFUSED):
+                raise
+            return _connected(path, query, ALONE)
 
     def begin(connection: sa.Connection) -> None:
         # IMMEDIATE waits for other writers here; a reader that turned writer half way
