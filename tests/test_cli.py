@@ -128,6 +128,11 @@ def error(*words, code=4):
         (["run", "--store", "suites/moving.py"], "not a steelyard store"),
         (["run", "--store", "suites"], "Is a directory"),
         (["run", "--store", "x://y"], "cannot be opened"),
+        (["run", "--store", "gone/dir/x.db"], "there is no folder gone/dir"),
+        (["run", "--dry-run", "--store", "gone/x.db"], "there is no folder gone"),
+        (["run", "--wait", "-1"], "-1.0 is not in the range x>=0"),
+        (["gate", "main", "--wait", "-1"], "-1.0 is not in the range x>=0"),
+        (["selftest", "--wait", "-1"], "-1.0 is not in the range x>=0"),
         (["run", "--nonsense"], "No such option"),
         (["list", "-k", "nothing"], "nothing matched"),
         (["show"], "there is no store"),
@@ -460,6 +465,14 @@ def test_the_doctor_prints_and_ends_with_0(monkeypatch):
 
 
 @pytest.mark.usefixtures("desk")
+@pytest.mark.parametrize("name", main.list_commands(click.Context(main)))
+def test_every_command_loads_and_explains_itself(name):
+    """Those of the lazy table too: a module that was renamed breaks its command alone."""
+    shown = steelyard(name, "--help")
+    assert f" {name} [OPTIONS]" in shown
+    assert not main.get_command(click.Context(main), name).hidden
+
+
 def test_version_and_help_name_every_command():
     """Each command explains each of its options."""
     assert re.fullmatch(r"steelyard \d+\.\d+\.\d+\n", steelyard("--version"))

@@ -6,7 +6,7 @@ from fakes import latencies
 from hypothesis import given
 from hypothesis import strategies as st
 
-from steelyard import doubts
+from steelyard import doubts, steps
 from steelyard.doubts import HINTS, Doubt, raise_doubts
 from steelyard.trial import ClockFacts, Samples
 
@@ -35,6 +35,13 @@ def test_the_list_of_doubts_is_closed_and_each_has_a_hint():
     assert all(hint == hint.strip() and len(hint) > 40 for hint in HINTS.values())
     with pytest.raises(TypeError):
         HINTS[Doubt.DRIFTING] = ""
+
+
+@pytest.mark.parametrize("doubt", [Doubt.FEW_SAMPLES, Doubt.UNSETTLED])
+def test_a_hint_of_more_time_says_how_much_there_is_without_asking(doubt):
+    """A budget of less than the run took would be less time, not more."""
+    assert f"{steps.TRIAL_BUDGET} s each without it" in HINTS[doubt]
+    assert "more seconds than the run took" in HINTS[doubt]
 
 
 def state(**facts):

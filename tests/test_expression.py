@@ -1,3 +1,5 @@
+import re
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -67,6 +69,25 @@ def test_an_incomplete_expression_is_refused(text):
     said = str(caught.value)
     assert said.startswith("-k cannot be read: after ")
     assert "expected words of a case id joined by and, or, not" in said
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("((", "after '(' comes the end"),
+        ("", "after '-k' comes the end"),
+        (")", "after '-k' comes ')'"),
+        ("a and", "after 'and' comes the end"),
+        ("a b", "after 'a' comes 'b'"),
+        ("(a or) b", "after 'or' comes ')'"),
+        ("(a", "after 'a' comes the end"),
+        ("not and", "after 'not' comes 'and'"),
+    ],
+)
+def test_the_sentence_names_the_word_before_what_is_wrong(text, says):
+    """So that the place is found in a long expression."""
+    with pytest.raises(SteelyardError, match=re.escape(says)):
+        expression.parse(text)
 
 
 @given(st.text(alphabet="ab ()[]=,andornot\t\n", max_size=40))

@@ -113,7 +113,7 @@ def run(
         pivot.require([turn.case.axes for turn in turns], across)
     if relative_to:
         rows.reference([turn.case.axes for turn in turns], relative_to)
-    _require_writable(json_file, request.trace)
+    _require_writable(json_file, request.trace, chosen.store)
     if dry_run:
         progress.plan(turns)
         return 0
@@ -145,10 +145,11 @@ def run(
     return outcome.exit_code
 
 
-def _require_writable(json_file: str | None, trace: str | None) -> None:
+def _require_writable(json_file: str | None, trace: str | None, store: str) -> None:
     """Refuse files that could not be written once everything is measured."""
     from pathlib import Path
 
+    from steelyard import store as stores
     from steelyard import tracing
     from steelyard.report import json_report
 
@@ -156,6 +157,7 @@ def _require_writable(json_file: str | None, trace: str | None) -> None:
         json_report.require_writable(json_file)
     if trace:
         tracing.require_writable(Path(trace))
+    stores.require_place(store)
 
 
 def _places(chosen: Config) -> list[str]:

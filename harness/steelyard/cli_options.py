@@ -90,8 +90,9 @@ _MEASURING = (
         "--budget",
         type=float,
         metavar="SECONDS",
-        help="End the whole run after this long.",
-        show_default="none",
+        help="Share this long among all turns, and end by then; turns that settle early "
+        "leave their time to the rest.",
+        show_default="0.08 s a turn",
     ),
     click.option(
         "--precision",

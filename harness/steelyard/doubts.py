@@ -50,7 +50,8 @@ HINTS: Mapping[Doubt, str] = MappingProxyType(
         Doubt.BIMODAL: "the samples fall into two groups and no single number stands "
         "for both; look at the histogram, and for what changes between launches",
         Doubt.BUSY_MACHINE: "other work kept the cores busy; weigh again on a quiet "
-        "machine, or raise --budget so that quiet moments are found",
+        "machine, or give --budget more seconds than the run took, so that quiet "
+        "moments are found",
         Doubt.CACHE_SIZED: "the working set is near the size of a cache, where the "
         "same launch takes one of two times; choose a size well below or above",
         Doubt.CLOCKS_DISAGREE: "two clocks differ by more than the error bars of both; "
@@ -64,8 +65,9 @@ HINTS: Mapping[Doubt, str] = MappingProxyType(
         "machine or the kernel changes while it is weighed",
         Doubt.EXCEEDS_CACHE: "the working set does not fit the last-level cache, so "
         "warm launches read memory too; choose a smaller size, or weigh it cold",
-        Doubt.FEW_SAMPLES: "the budget ended before the interval means anything; "
-        "raise --budget",
+        Doubt.FEW_SAMPLES: "the time ended before the interval means anything; give "
+        "--budget more seconds than the run took: its turns share them, and have 0.08 s "
+        "each without it",
         Doubt.GAPS: "a launch is several kernels and the time is with the gaps between "
         "them, which this clock cannot leave out; install cupti-python and weigh with "
         "--clock cupti to have the kernels alone",
@@ -89,7 +91,8 @@ HINTS: Mapping[Doubt, str] = MappingProxyType(
         Doubt.UNDER_FLOOR: "less than five times what the clock reads around "
         "nothing; the floor is a large part of the number",
         Doubt.UNSETTLED: "the interval is wider than 5 % to either side; raise "
-        "--budget or --blocks, or accept the printed interval",
+        "--blocks, give --budget more seconds than the run took (its turns share them, "
+        "and have 0.08 s each without it), or accept the printed interval",
         Doubt.WRONG_CACHE: "the launch does not find the cache as its mode promises: a "
         "GPU's counters or limits say so (see coldness and wrong_cache of `steelyard "
         "show`), or its data is read as fast as from cache behind the flush",

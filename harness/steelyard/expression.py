@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 from steelyard.errors import SteelyardError
 
@@ -21,7 +21,7 @@ def parse(text: str) -> Predicate:
         SteelyardError: the expression is incomplete, or too deep to be read.
     """
     tokens = _TOKEN.findall(text)
-    rest = iter([*tokens, ""])
+    rest = _Tokens(tokens)
     try:
         predicate, following = _either(rest, next(rest))
     except RecursionError:
@@ -29,11 +29,34 @@ def parse(text: str) -> Predicate:
             "-k cannot be read: it is nested too deeply. Leave parentheses out."
         ) from None
     if following:
-        raise _unreadable(text, following)
+        raise rest.unreadable()
     return predicate
 
 
-def _either(rest: Iterator[str], token: str) -> tuple[Predicate, str]:
+class _Tokens(Iterator[str]):
+    """The tokens one by one, and nothing for ever behind them."""
+
+    def __init__(self, tokens: Sequence[str]) -> None:
+        self._tokens = tokens
+        self._next = 0
+
+    def __next__(self) -> str:
+        """Return the next token; nothing at the end."""
+        self._next += 1
+        return "".join(self._tokens[self._next - 1 : self._next])
+
+    def unreadable(self) -> SteelyardError:
+        """Return the sentence on the token that was given last."""
+        token = "".join(self._tokens[self._next - 1 : self._next])
+        before = self._tokens[self._next - 2] if self._next > 1 else "-k"
+        seen = repr(token) if token else "the end"
+        return SteelyardError(
+            f"-k cannot be read: after {before!r} comes {seen}; expected words of a "
+            "case id joined by and, or, not and parentheses."
+        )
+
+
+def _either(rest: _Tokens, token: str) -> tuple[Predicate, str]:
     first, token = _both(rest, token)
     found = [first]
     while token == "or":  # noqa: S105 # a word, not a secret
@@ -42,7 +65,7 @@ def _either(rest: Iterator[str], token: str) -> tuple[Predicate, str]:
     return (lambda name: any(accepts(name) for accepts in found)), token
 
 
-def _both(rest: Iterator[str], token: str) -> tuple[Predicate, str]:
+def _both(rest: _Tokens, token: str) -> tuple[Predicate, str]:
     first, token = _one(rest, token)
     found = [first]
     while token == "and":  # noqa: S105 # a word, not a secret
@@ -51,23 +74,15 @@ def _both(rest: Iterator[str], token: str) -> tuple[Predicate, str]:
     return (lambda name: all(accepts(name) for accepts in found)), token
 
 
-def _one(rest: Iterator[str], token: str) -> tuple[Predicate, str]:
+def _one(rest: _Tokens, token: str) -> tuple[Predicate, str]:
     if token == "not":  # noqa: S105 # a word, not a secret
         inner, following = _one(rest, next(rest))
         return lambda name: not inner(name), following
     if token == "(":  # noqa: S105 # a word, not a secret
         inner, following = _either(rest, next(rest))
         if following != ")":
-            raise _unreadable("(", following)
+            raise rest.unreadable()
         return inner, next(rest)
     if token in {"", ")", "and", "or"}:
-        raise _unreadable("-k", token)
+        raise rest.unreadable()
     return lambda name: token in name, next(rest)
-
-
-def _unreadable(where: str, token: str) -> SteelyardError:
-    seen = repr(token) if token else "the end"
-    return SteelyardError(
-        f"-k cannot be read: after {where!r} comes {seen}; expected words of a case "
-        "id joined by and, or, not and parentheses."
-    )

@@ -244,6 +244,8 @@ def _engine(url: str, *, create: bool) -> sa.Engine:
             ) from error
     path = Path(url.removeprefix("sqlite:///")).expanduser()
     _check_file(path, create=create)
+    if create and path.parent.name == HOME:
+        path.parent.mkdir(exist_ok=True)
     writable = create or (_may_write(path) and _may_write(path.parent))
     return _sqlite(path, "" if writable else _frozen(path), create=create)
 
@@ -275,9 +277,7 @@ def _check_file(path: Path, *, create: bool) -> None:
                 f"there is no store at {path}; `steelyard run` makes one, or name one "
                 "with --store."
             ) from None
-        if path.parent.name == HOME:
-            path.parent.mkdir(exist_ok=True)
-        elif not path.parent.is_dir():
+        if not path.parent.is_dir() and path.parent.name != HOME:
             raise StoreError(
                 f"store {path}: there is no folder {path.parent}. Make it, or name "
                 "another with --store."
