@@ -4,6 +4,9 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
+# Says what is left out where PyTorch is not installed; it is not asked for: gigabytes.
+PEERLESS = $(BIN)/python -c "import importlib.util as u; u.find_spec('torch') or print('torch is not in .venv: its kernels, the peers compiled by it and the cases of cuBLAS are left out')"
+
 .PHONY: bench builds gpu peers test test-gpu lint types clean
 
 bench: .venv/ready
@@ -12,16 +15,19 @@ bench: .venv/ready
 builds: .venv/ready
 	$(BIN)/steelyard run suites -k "cuda or fusion" --blocks 2
 
-gpu: .venv/ready
+gpu: .venv/gpu
+	@$(PEERLESS)
 	$(BIN)/steelyard run suites -k "gpu_ and not gpu_peers and not gpu_registers"
 
-peers: .venv/ready
+peers: .venv/gpu
+	@$(PEERLESS)
 	$(BIN)/steelyard run suites/peers.py --relative-to impl=ours
 
 test: .venv/ready
 	$(BIN)/pytest
 
-test-gpu: .venv/ready
+test-gpu: .venv/gpu
+	@$(PEERLESS)
 	$(BIN)/pytest tests/test_*gpu*.py
 
 lint: .venv/ready
@@ -35,6 +41,10 @@ types: .venv/ready
 .venv/ready: pyproject.toml
 	$(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev]'
+	touch $@
+
+.venv/gpu: .venv/ready
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev,gpu]'
 	touch $@
 
 clean:

@@ -1,20 +1,20 @@
-"""Write the tables of README.md from the results under docs/results.
+"""Write the tables of README.md and docs/*.md from the results under docs/results.
 
     python ci/readme.py            rewrite the tables
     python ci/readme.py --check    end with 1 if they are not what the results say
     python ci/readme.py --run      first run the commands whose output is shown
 
-A table stands between ``<!-- NAME -->`` and ``<!-- /NAME -->``.
+A table stands between ``<!-- NAME -->`` and ``<!-- /NAME -->``, with the words that lead
+to it where it may be missing: of results that are not there, nothing is shown.
 """
 
 from __future__ import annotations
 
 import json
 import re
-import statistics
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -23,15 +23,15 @@ import readme_gpu
 from readme_results import (
     RESULTS,
     Suite,
+    across,
     bar_table,
+    ledger,
     provenance,
     ratio,
     table,
     time,
     value,
 )
-
-from steelyard import units
 
 ROOT: Final = Path(__file__).parent.parent
 BARS: Final = RESULTS / "cpu-bars.json"
@@ -99,34 +99,28 @@ def _layernorm(suite: Suite, point: str) -> list[str]:
 
 
 def dispatch() -> Iterator[str]:
-    """Say what the time of one call goes to (iree#17012)."""
+    """Say what one call costs on a CPU (iree#17012)."""
     suite = _suite()
     yield provenance(suite)
     yield ""
-    parts = ["allocate", "first_touch", "pack", "submit", "kernel", "synchronise"]
-    parts.append("untracked")
-    lines = []
-    for impl in ("numpy", "ours"):
-        for n in (1000, 1_000_000):
-            case = f"dispatch[n={n},impl={impl}]"
-            for mode in ("latency/warm/allocated", "latency/warm", "latency/warm/64"):
-                if suite.time(case, mode) is None:
-                    continue
-                ledgers = [t["ledger"] for t in suite.trials[case, mode]]
-                cells = [_part(ledgers, part) for part in parts]
-                lines.append([case, mode, time(suite.time(case, mode)), *cells])
-    yield from table(["case", "mode", "one call", *parts], lines)
+    for one in across(suite, "mode", lambda case, _: case.startswith("dispatch[")):
+        yield from one.markdown()
 
 
-def _part(ledgers: Sequence[Mapping[str, float]], part: str) -> str:
-    values = [ledger[part] for ledger in ledgers if part in ledger]
-    return units.duration(statistics.median(values)) if values else "-"
+def ledgers() -> Iterator[str]:
+    """Say what the time of one call goes to."""
+    suite = _suite()
+    yield provenance(suite)
+    yield ""
+    yield from ledger(suite, lambda case, _: case.startswith("dispatch["))
 
 
 def example() -> Iterator[str]:
-    """Show what a terminal shows."""
+    """Show what a terminal shows, but for its end: floors, and what doubts mean."""
+    shown, _, _ = EXAMPLE.read_text().rstrip().partition("\nfloors\n")
     yield "```text"
-    yield EXAMPLE.read_text().rstrip()
+    yield shown.rstrip()
+    yield "..."
     yield "```"
 
 
@@ -142,6 +136,16 @@ def build_candidates() -> Iterator[str]:
     lines = _output("build-candidates")
     stages = next(n for n, line in enumerate(lines) if line.startswith("stage "))
     yield from _shown("build-candidates", [*lines[:8], "...", "", *lines[stages:]])
+
+
+def build_sums() -> Iterator[str]:
+    """Show the last lines of both: what all took together."""
+    timings = next(x for x in _output("build-timings") if x.startswith("wall "))
+    *_, candidates = _output("build-candidates")
+    yield "```text"
+    yield f"adam[n=65536,dtype=float32] cuda:sm_90a, five builds: {timings}"
+    yield candidates.partition(" (sums")[0]
+    yield "```"
 
 
 def _output(name: str) -> list[str]:
@@ -170,8 +174,10 @@ TABLES: Final[dict[str, Callable[[], Iterator[str]]]] = {
     "build-bars": build_bars,
     "build-timings": build_timings,
     "build-candidates": build_candidates,
+    "build-sums": build_sums,
     "layernorm": layernorm,
     "dispatch": dispatch,
+    "ledger": ledgers,
     "example": example,
     **readme_gpu.TABLES,
 }
@@ -182,32 +188,42 @@ def _suite() -> Suite:
 
 
 def written(text: str) -> str:
-    """Return README text with its tables made anew."""
-    for name, made in TABLES.items():
+    """Return a page's text with its tables made anew."""
+    for name in TABLES:
         if f"<!-- {name} -->" not in text:
             continue
-        block = f"<!-- {name} -->\n" + "\n".join(made()) + f"\n<!-- /{name} -->"
+        block = "\n".join([f"<!-- {name} -->", *_made(name), f"<!-- /{name} -->"])
         pattern = f"<!-- {name} -->.*?<!-- /{name} -->"
         text = re.sub(pattern, lambda _, b=block: b, text, flags=re.DOTALL)
     return text
+
+
+def _made(name: str) -> list[str]:
+    try:
+        lines = list(TABLES[name]())
+    except FileNotFoundError:
+        return []  # not weighed yet
+    lead = readme_gpu.LEADS.get(name)
+    return [*([lead, ""] if lead else []), *lines]
 
 
 @click.command()
 @click.option("--check", is_flag=True, help="Only say whether the tables are current.")
 @click.option("--run", "again", is_flag=True, help="Run the commands shown first.")
 def main(*, check: bool, again: bool) -> None:
-    """Write the tables of README.md."""
+    """Write the tables of README.md and docs."""
     if again:
         run_commands()
-    readme = ROOT / "README.md"
-    before = readme.read_text()
-    after = written(before)
-    if check and before != after:
-        click.echo(
-            "error: README.md's tables differ from docs/results. Run ci/readme.py."
-        )
-        sys.exit(1)
-    readme.write_text(after)
+    for page in (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))):
+        before = page.read_text()
+        after = written(before)
+        if check and before != after:
+            click.echo(
+                f"error: {page.relative_to(ROOT)} differs from docs/results. Run "
+                "ci/readme.py."
+            )
+            sys.exit(1)
+        page.write_text(after)
 
 
 if __name__ == "__main__":

@@ -1,26 +1,35 @@
-"""The tables of README.md that were weighed on a GPU (ci/gpu_bars.py keeps the runs)."""
+"""The tables of README.md and docs that were weighed on a GPU (ci/gpu_bars.py keeps the runs)."""
 
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import pairwise
 from typing import Any, Final
 
-from readme_results import RESULTS, Suite, bar_table, provenance, ratio, table, time
+from readme_results import (
+    RESULTS,
+    Key,
+    Suite,
+    across,
+    bar_table,
+    ledger,
+    provenance,
+    ratio,
+    table,
+    time,
+    value,
+)
 
 from steelyard import units
+from steelyard.stats import Estimate
 
 COLD: Final = "kernel/cold"
 WARM: Final = "kernel/warm"
-BATCHES: Final = (1, 10, 100, 1000)
-RESULT_OF: Final = {
-    "allocated": "asked of the driver in each call",
-    "pooled": "from the library's pool",
-    "preallocated": "preallocated",
-    "slab": "a slice of one slab",
-}
-WAITS: Final = {"each": "every call", "batch": "the batch"}
+BATCH: Final = "per_launch/warm/100"
+GRAPH: Final = "per_launch/warm/graph/100"
 PEERS: Final = ("copy", "torch_eager", "inductor", "triton", "ours")
 
 
@@ -34,51 +43,102 @@ def dispatch() -> Iterator[str]:
     suite = _suite("dispatch")
     yield provenance(suite)
     yield ""
+    shown = _thread(suite)
+    for one in across(suite, "mode", lambda case, mode: shown(case) and _told(mode)):
+        yield from one.markdown()
+
+
+def calls() -> Iterator[str]:
+    """Show what `dispatch` has beside the time: processor time, and calls a second."""
+    suite = _suite("dispatch")
+    shown = _thread(suite)
+    yield provenance(suite)
+
+    def processor(key: Key) -> str:
+        return units.duration(suite.fact(*key, "cpu") or 0)
+
+    def rate(key: Key) -> str:
+        return f"{1e9 * suite.fact(*key, 'items') / value(suite.time(*key)):,.0f}"
+
+    for title, cell in (("CPU", processor), ("item/s", rate)):
+        yield ""
+        yield f"**{title}**"
+        yield ""
+        for one in across(
+            suite, "mode", lambda case, mode: shown(case) and CALLS in mode, cell
+        ):
+            yield from one.markdown()
+
+
+CALLS: Final = "per_launch"
+
+
+def _told(mode: str) -> bool:
+    """Say whether a mode is in the first table: of graphs only the largest batch is."""
+    batch = "graph" not in mode or mode.endswith("/1000")
+    return mode == WARM or (mode.startswith(CALLS) and batch)
+
+
+def _thread(suite: Suite) -> Callable[[str], bool]:
+    """Return what says whether a case is of the thread's kernel, or the one there is."""
     kernel = "matmul" if any("matmul" in case for case, _ in suite.trials) else "add"
-    heads = ["result", "waited for", "1 call", *(f"{n} calls" for n in BATCHES[1:])]
-    lines = [
-        [
-            place,
-            shown,
-            *_batches(suite, f"kernel={kernel},result={result},wait={wait}"),
-        ]
-        for result, place in RESULT_OF.items()
-        for wait, shown in WAITS.items()
+    return lambda case: f"kernel={kernel}," in case
+
+
+def call() -> Iterator[str]:
+    """Take the dearest call apart, in words: each part is a difference of two rows."""
+    suite = _suite("dispatch")
+    shown = _thread(suite)
+    kernel = next(case for case, _ in suite.trials if shown(case))
+    kernel = kernel.partition("[")[2].partition(",")[0]
+
+    def found(result: str, wait: str, mode: str = BATCH) -> Estimate | None:
+        return suite.time(f"gpu_dispatch[{kernel},result={result},wait={wait}]", mode)
+
+    rows = [
+        found("allocated", "each"),
+        found("preallocated", "each"),
+        found("preallocated", "batch"),
+        found("preallocated", "batch", GRAPH),
     ]
-    itself = f"gpu_dispatch[kernel={kernel},result=preallocated,wait=batch]"
-    graphs = [_at(suite, itself, f"per_launch/warm/graph/{n}") for n in BATCHES]
-    lines.append(["preallocated", "a graph of the batch", *_cells(suite, graphs)])
-    yield from table([*heads, "CPU a call, of 100", "calls/s, of 1000"], lines)
-    yield ""
+    itself = found("preallocated", "batch", WARM)
+    known = [row for row in rows if row is not None]
+    if len(known) < len(rows) or itself is None:
+        return
+    parts = [_difference(new, base) for new, base in pairwise(known)]
     yield (
-        f"The kernel itself takes {time(suite.time(itself, WARM))} warm and "
-        f"{time(suite.time(itself, COLD))} cold."
+        f"So of a call of {units.duration(known[0].value)}, a hundred in a batch, "
+        f"{parts[0]} are memory, asked of the driver and given back each time; "
+        f"{parts[1]} are waiting for every call instead of for the batch; {parts[2]} "
+        "are what the host takes to submit it, beyond the kernel that runs meanwhile; "
+        f"and {time(known[3])} are the kernel with its hand-over, as a graph has them. "
+        f"The kernel alone takes {time(itself)}."
     )
 
 
-Key = tuple[str, str]
+def _difference(new: Estimate, base: Estimate) -> str:
+    """Write how much more one time is than another: both errors are in it."""
+    half = math.hypot(*(one.half_width * one.value for one in (new, base)))
+    return f"{(new.value - base.value) / 1e3:.2f} ± {half / 1e3:.2f} us"
 
 
-def _batches(suite: Suite, axes: str) -> list[str]:
-    case = f"gpu_dispatch[{axes}]"
-    modes = [f"per_launch/warm/{n}".removesuffix("/1") for n in BATCHES]
-    return _cells(suite, [_at(suite, case, mode) for mode in modes])
+def ledgers() -> Iterator[str]:
+    """Show the parts of a call that is waited for."""
+    suite = _suite("dispatch")
+    yield provenance(suite)
+    yield ""
+    yield from ledger(suite, lambda case, _: case.startswith("gpu_dispatch"))
 
 
-def _at(suite: Suite, case: str, mode: str) -> Key | None:
-    return (case, mode) if (case, mode) in suite.trials else None
-
-
-def _cells(suite: Suite, rows: list[Key | None]) -> list[str]:
-    """Return the times of batches, then processor time and calls a second."""
-    times = [suite.time(*row) if row else None for row in rows]
-    of_100, last = rows[BATCHES.index(100)], times[-1]
-    processor = suite.fact(*of_100, "cpu") if of_100 else None
-    return [
-        *(units.duration(found.value) if found else "-" for found in times),
-        units.duration(processor) if processor else "-",
-        f"{1e9 / last.value:,.0f}" if last else "-",
-    ]
+def peers() -> Iterator[str]:
+    """Set cuBLAS and Adam of whoever is there beside each other."""
+    suite = _suite("peers")
+    yield provenance(suite)
+    for one in across(suite, "impl", lambda _, mode: mode in {COLD, WARM}):
+        yield ""
+        yield f"**{one.title}**"
+        yield ""
+        yield from one.markdown()
 
 
 def layernorm() -> Iterator[str]:
@@ -193,8 +253,29 @@ def _suite(name: str) -> Suite:
 TABLES: Final[dict[str, Callable[[], Iterator[str]]]] = {
     "gpu-bars": bars,
     "gpu-dispatch": dispatch,
+    "gpu-call": call,
+    "gpu-calls": calls,
+    "gpu-ledger": ledgers,
+    "gpu-peers": peers,
     "gpu-layernorm": layernorm,
     "gpu-harnesses": harnesses,
     "gpu-inputs": inputs,
     "gpu-registers": registers,
 }
+
+LEADS: Final[Mapping[str, str]] = {
+    "gpu-harnesses": (
+        "## What other harnesses say\n\nOf the same three kernels (`python ci/three_harnesses.py`; microseconds; the truth is CUPTI's, by "
+        "PyTorch's profiler):"
+    ),
+    "gpu-layernorm": (
+        "## LayerNorm beside other people's\n\n8192 float16 rows, cold, beside what is "
+        "installed there (`make peers` weighs them where you are):"
+    ),
+    "gpu-peers": "## cuBLAS and Adam beside other people's\n\n`make peers`:",
+    "gpu-registers": (
+        "## What a limit of registers buys\n\nLayerNorm again, and what the limit "
+        "costs (`steelyard run suites/registers.py --profile ncu`):"
+    ),
+}
+"""What stands above a table that may be missing, and goes with it."""

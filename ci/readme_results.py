@@ -1,13 +1,17 @@
-"""What the tables of README.md are made of: stored results, and cells."""
+"""What the tables of README.md and docs are made of: stored results, and cells."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+import statistics
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import groupby
 from pathlib import Path
 from typing import Any, Final
 
 from steelyard import stats, units
+from steelyard.report import pivot, tables, text
+from steelyard.report.rows import by_value, mode_rank
 from steelyard.stats import Estimate
 
 RESULTS: Final = Path(__file__).parent.parent / "docs" / "results"
@@ -48,6 +52,65 @@ class Suite:
     def fact(self, case: str, mode: str, name: str) -> Any:
         """Return a fact of a row's last trial, None if nobody knows it."""
         return self.trials[case, mode][-1].get(name)
+
+
+Key = tuple[str, str]
+
+
+def across(
+    suite: Suite,
+    name: str,
+    wanted: Callable[[str, str], bool],
+    cell: Callable[[Key], str] | None = None,
+) -> Iterator[pivot.Grid]:
+    """Yield what ``steelyard show --across NAME`` shows of the cases and modes wanted.
+
+    A grid a benchmark, of time unless ``cell`` says something else of a row.
+    """
+    keys = sorted(filter(lambda key: wanted(*key), suite.trials), key=_order(suite))
+    for benchmark, group in groupby(keys, key=lambda key: key[0].partition("[")[0]):
+        readings = [
+            pivot.Reading(
+                benchmark,
+                suite.trials[key][-1]["axes"],
+                key[1],
+                cell(key) if cell else time(suite.time(*key)),
+            )
+            for key in group
+        ]
+        yield pivot.grid(readings, name)
+
+
+def _order(suite: Suite) -> Callable[[Key], Any]:
+    def order(key: Key) -> Any:
+        axes = suite.trials[key][-1]["axes"].values()
+        return key[0].partition("[")[0], [by_value(v) for v in axes], mode_rank(key[1])
+
+    return order
+
+
+def ledger(suite: Suite, wanted: Callable[[str, str], bool]) -> Iterator[str]:
+    """Yield where the time of one call went, and why parts may be more than it."""
+    keys = sorted(
+        (k for k in suite.trials if wanted(*k) and suite.trials[k][-1]["ledger"]),
+        key=_order(suite),
+    )
+    parts = dict.fromkeys(p for k in keys for t in suite.trials[k] for p in t["ledger"])
+    parts.pop("untracked", None)
+    lines, least = [], 0.0
+    for key in keys:
+        whole, trials = suite.time(*key), suite.trials[key]
+        assert whole is not None
+        found = {p: [t["ledger"][p] for t in trials if p in t["ledger"]] for p in parts}
+        means = {p: statistics.fmean(v) for p, v in found.items() if v}
+        left = whole.value - sum(means.values())
+        least = min(least, left / whole.value)
+        cells = [units.duration(means[p]) if p in means else "-" for p in parts]
+        lines.append([*key, time(whole), *cells, units.duration(left)])
+    yield from table(["case", "mode", "one call", *parts, "untracked"], lines)
+    if least < -tables.EXCESS:
+        yield ""
+        yield f"{tables.OVERLAP[0].upper()}{tables.OVERLAP[1:]}."
 
 
 def _systematic(trial: Mapping[str, Any]) -> float:
@@ -101,7 +164,7 @@ def time(found: Estimate | None) -> str:
     """Return the cell of a time."""
     if found is None:
         return "-"
-    return f"{units.duration(found.value)} ± {100 * found.half_width:.1f} %"
+    return f"{units.duration(found.value)} {text.margin(found)}"
 
 
 def ratio(found: Estimate | None) -> str:

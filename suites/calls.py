@@ -1,7 +1,8 @@
 """Host programs that call one kernel on a GPU, and where they put its result.
 
-The four of iree#17012: memory asked of the driver in every call, memory from a pool,
-one result for all calls, and slices of one slab.
+The four of iree#17012, by `RESULTS`: ``allocated``, memory asked of the driver in every
+call and given back, which waits; ``pooled``, from the library's pool; ``preallocated``,
+one result for all calls; ``slab``, slices of one slab in turn.
 """
 
 from __future__ import annotations

@@ -1,10 +1,14 @@
 """What the time of one call goes to, and how much of it is the kernel (iree#17012).
 
 One addition, called from Python as users call it: once, in batches, with its output
-allocated inside the timing and outside. ``steelyard show`` of a latency has its ledger:
-allocate, first touch, pack, submit, kernel, synchronise.
+allocated inside the timing and outside. ``--across mode`` has a row a case and a column
+a way to call; the rows of a latency have its ledger too: allocate, first touch, pack,
+submit, kernel, synchronise.
 
 ``gpu_dispatch`` is the thread's own kernel on a GPU, called by the programs of `calls`.
+What a call costs beyond its kernel is the difference of two rows: of result=allocated
+and preallocated, the driver's memory; of wait=each and batch, waiting; of a batch and a
+graph of it, the host's part that the kernel does not hide.
 """
 
 from __future__ import annotations
