@@ -5,6 +5,8 @@ import signal
 import sqlite3
 import subprocess
 import sys
+import textwrap
+import tomllib
 from pathlib import Path
 
 import click
@@ -690,3 +692,35 @@ def test_peaks_that_cannot_be_measured_do_not_end_the_run(desk, monkeypatch):
     shown = " ".join(steelyard("run", "onboard.py").split())
     assert "could not be measured (x)" in shown
     steelyard("run", "onboard.py", "--peaks", "off")
+
+
+@pytest.mark.parametrize("where", ["click", "steelyard.cli", "steelyard.session"])
+def test_ctrl_c_while_modules_are_loaded_is_no_traceback(where, tmp_path):
+    """The first tenth of a second of every command is imports."""
+    code = f"""
+    import sys
+
+    class Press:
+        def find_spec(self, name, *_):
+            if name == {where!r}:
+                raise KeyboardInterrupt
+
+    sys.meta_path.insert(0, Press())
+    from steelyard.entry import main
+    sys.argv = ["steelyard", "list", "steelyard.builtin"]
+    main()
+    """
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(code)],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=tmp_path,
+    )
+    assert (done.returncode, done.stderr.strip()) == (INTERRUPTED, "interrupted")
+
+
+def test_the_script_begins_where_ctrl_c_is_answered():
+    """What pip makes of the project's file."""
+    project = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text())
+    assert project["project"]["scripts"] == {"steelyard": "steelyard.entry:main"}

@@ -1,6 +1,8 @@
+import io
 import math
 
 import pytest
+from rich.console import Console
 
 from steelyard import doctor, lock, machine
 from steelyard.report import diagnosis, tables
@@ -122,3 +124,24 @@ def test_the_table_has_a_line_a_finding():
     lines = captured.get().splitlines()
     assert any("boost" in line and "turn it off" in line for line in lines)
     assert any("swap" in line and "ok" in line for line in lines)
+
+
+@pytest.mark.parametrize("width", [40, 80, 119, 120, 160])
+def test_every_word_is_readable_at_any_width(width):
+    """A narrow terminal has the findings below each other: no word is cut in two."""
+    findings = [
+        doctor.Finding("boost", "on", "doubt", "heat decides", "turn it off in sysfs"),
+        doctor.Finding("GPU", "this machine has none", "none", "", "its driver"),
+        doctor.Finding("swap", "0 B in use", "ok"),
+    ]
+    console = Console(width=width, file=io.StringIO())
+    console.print(diagnosis.page(findings, width))
+    text = console.file.getvalue()
+    assert max(map(len, text.splitlines())) <= width
+    words = " ".join(text.split())
+    for one in findings:
+        assert set(f"{one.topic} {one.verdict} {one.advice}".split()) <= set(
+            words.replace(":", "").replace(";", "").split()
+        )
+    if width < diagnosis.NARROW:
+        assert "doubt boost: on heat decides; turn it off in sysfs" in words

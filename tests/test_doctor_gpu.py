@@ -61,9 +61,10 @@ def test_without_a_gpu_there_is_one_line_that_says_why(monkeypatch):
     (only,) = doctor_gpu.findings()
     assert (only.topic, only.seen, only.verdict) == (
         "GPU",
-        "none: there is no driver.",
-        "ok",
+        "there is no driver.",
+        "none",
     )
+    assert 'pip install "steelyard[cuda]"' in only.advice
 
 
 def test_a_gpu_as_it_should_be_is_ok(look):

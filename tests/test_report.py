@@ -109,6 +109,8 @@ def test_odd_figures_are_written_without_exponents_and_zeros():
     assert text.margin(Estimate(1.0, 0.0, 2.0)) == "± 100 %"
     assert text.margin(Estimate(1.0, 0.0, 1.99)).endswith(" %")
     assert "e+" not in text.margin(Estimate(1.0, 0.0, 1.993))
+    assert text.margin(Estimate(1.0, 0.5, 54.0)) == "± > 100 %"
+    assert text.margin(Estimate(1.0, 0.0, math.inf)) == "± > 100 %"
     slow = rows.rows([trials.trial("x", facts={"bytes": 8}, ticks=[8_000_000] * 9)])
     assert text.gigabytes(slow[0]) == "-"
 
@@ -163,6 +165,27 @@ def test_the_page_shows_tables_floors_hints_and_failures():
     assert text.count("the samples fall into two groups") == 1
     assert "from-the-future: not known" in text
     assert "failed: copy[n=8,impl=c]: it raised (kernel/warm)" in text
+
+
+def test_a_failure_of_every_mode_is_one_line():
+    """Its sentence is the same; two sentences are two lines."""
+    modes = ("kernel/cold", "kernel/warm", "per_launch/warm/1")
+    failed = [trials.trial("x", mode=m, error="x: it raised", ticks=()) for m in modes]
+    failed.append(trials.trial("x", mode=modes[0], error="x: no", ticks=(), block=1))
+    said = rendered([tables.failures(rows.rows(failed))]).splitlines()
+    assert [line.strip() for line in said] == [
+        f"failed: x: it raised ({', '.join(modes)})",
+        "failed: x: no (kernel/cold)",
+    ]
+
+
+def test_lines_of_a_pipe_have_no_blanks_at_their_ends(capsys):
+    """A table pads them, which is of use to a terminal alone."""
+    for part in tables.page(rows.rows(family("a", "b")), 160):
+        tables.console().print(part)
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) > 4
+    assert lines == [line.rstrip(" ") for line in lines]
 
 
 @pytest.mark.parametrize("width", [40, 80, 100, 160])

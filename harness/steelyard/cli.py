@@ -391,7 +391,8 @@ def doctor(store: str | None) -> None:
     url = _config(store).store
     folder = Path.cwd() if "://" in url else Path(url).parent
     found = [*looking.findings(folder), *doctor_gpu.findings()]
-    tables.console().print(diagnosis.table(found))
+    console = tables.console()
+    console.print(diagnosis.page(found, console.width))
 
 
 if __name__ == "__main__":

@@ -16,7 +16,8 @@ from steelyard import lock, machine, units
 from steelyard.clocks.quantum import smallest_step
 from steelyard.machine import UNKNOWN
 
-Verdict = Literal["ok", "doubt", "unknown"]
+Verdict = Literal["ok", "doubt", "unknown", "none"]
+"""``none``: there is no such thing here, and nothing to be wrong with it."""
 
 WATCH_SECONDS: Final = 0.5
 """How long the processors are watched: 50 ticks of /proc/stat, so 2 % is one tick."""

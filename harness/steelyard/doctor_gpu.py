@@ -44,11 +44,14 @@ PARAMETERS: Final = "/proc/driver/nvidia/params"
 """Where the driver says whether only administrators may read counters."""
 
 
+NEEDED: Final = 'to weigh on one: NVIDIA\'s driver and pip install "steelyard[cuda]"'
+
+
 def findings() -> Iterator[Finding]:
     """Look at every GPU that can be seen here; takes a second each."""
     why = gpu.missing()
     if why is not None:
-        yield Finding("GPU", f"none: {why}", "ok")
+        yield Finding("GPU", why, "none", "only the CPU's cases are weighed", NEEDED)
         return
     yield _activities()
     yield _counters()

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import re
 import statistics
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import groupby
-from typing import Final
+from typing import IO, Any, Final, cast
 
 from rich import box
 from rich.cells import cell_len
@@ -42,7 +43,24 @@ def console(*, stderr: bool = False) -> Console:
     made = Console(stderr=stderr, highlight=False)
     if not made.is_terminal and "COLUMNS" not in made._environ:  # noqa: SLF001 # rich's own copy of the environment
         made.width = PAGE
+    if not made.is_terminal:
+        made.file = cast("IO[str]", _Trimmed(made.file))
     return made
+
+
+class _Trimmed:
+    """A stream for files and pipes: what a table pads its lines with is left out."""
+
+    def __init__(self, stream: IO[str]) -> None:
+        self._stream = stream
+
+    def __getattr__(self, name: str) -> Any:
+        """Do everything else as the stream does it."""
+        return getattr(self._stream, name)
+
+    def write(self, text: str) -> int:
+        """Write whole lines without the blanks at their ends."""
+        return self._stream.write(re.sub(r" +(?=\n)", "", text))
 
 
 def run_header(run: Run, done: int | None = None) -> RenderableType:
@@ -202,8 +220,12 @@ def _hint(doubt: str) -> str:
 
 
 def failures(made: Iterable[Row]) -> RenderableType | None:
-    """Return the sentence of every case that failed."""
-    found = [f"failed: {e} ({row.mode})" for row in made for e in row.errors]
+    """Return the sentence of every case that failed, once for all its modes."""
+    modes: dict[str, list[str]] = defaultdict(list)
+    for row in made:
+        for error in row.errors:
+            modes[error].append(row.mode)
+    found = [f"failed: {error} ({', '.join(of)})" for error, of in modes.items()]
     return Text("\n".join(found), style="red") if found else None
 
 

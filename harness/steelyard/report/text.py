@@ -27,12 +27,14 @@ def time(row: Row) -> str:
 
 
 def margin(estimate: Estimate | None) -> str:
-    """Write half the interval: ``± 0.4 %``."""
+    """Write half the interval: ``± 0.4 %``; of one beyond all use only that it is."""
     if estimate is None:
         return NOTHING
     if not estimate.value:
         return NOTHING
     percent = 100 * estimate.half_width
+    if percent >= 100.5:
+        return "± > 100 %"
     # Two figures of 99.5 and more would be written with an exponent.
     return f"± {percent:.0f} %" if percent >= 99.5 else f"± {percent:.2g} %"
 

@@ -1,0 +1,16 @@
+"""Where the script ``steelyard`` begins: Ctrl-C is answered while modules are loaded too."""
+
+from __future__ import annotations
+
+import sys
+
+
+def main() -> None:
+    """Load the command line and run it."""
+    try:
+        from steelyard.cli import main as command
+
+        command()
+    except KeyboardInterrupt:
+        sys.stderr.write("interrupted\n")
+        sys.exit(130)  # lazy.INTERRUPTED, which is not loaded yet
