@@ -25,6 +25,7 @@ from readme_results import (
     Suite,
     across,
     bar_table,
+    gate_bars,
     ledger,
     provenance,
     ratio,
@@ -172,6 +173,7 @@ def run_commands() -> None:
 TABLES: Final[dict[str, Callable[[], Iterator[str]]]] = {
     "bars": bars,
     "build-bars": build_bars,
+    "gate-bars": gate_bars,
     "build-timings": build_timings,
     "build-candidates": build_candidates,
     "build-sums": build_sums,
@@ -181,6 +183,13 @@ TABLES: Final[dict[str, Callable[[], Iterator[str]]]] = {
     "example": example,
     **readme_gpu.TABLES,
 }
+
+
+LEADS: Final = {
+    "gate-bars": "## Of the gate",
+    **readme_gpu.LEADS,
+}
+"""What stands above a table that may be missing, and goes with it."""
 
 
 def _suite() -> Suite:
@@ -203,7 +212,7 @@ def _made(name: str) -> list[str]:
         lines = list(TABLES[name]())
     except FileNotFoundError:
         return []  # not weighed yet
-    lead = readme_gpu.LEADS.get(name)
+    lead = LEADS.get(name)
     return [*([lead, ""] if lead else []), *lines]
 
 

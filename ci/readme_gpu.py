@@ -278,4 +278,4 @@ LEADS: Final[Mapping[str, str]] = {
         "costs (`steelyard run suites/registers.py --profile ncu`):"
     ),
 }
-"""What stands above a table that may be missing, and goes with it."""
+"""As `readme.LEADS`."""

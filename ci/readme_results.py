@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 import statistics
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
 from pathlib import Path
 from typing import Any, Final
 
 from steelyard import stats, units
+from steelyard.ledger import PARTS
 from steelyard.report import pivot, tables, text
 from steelyard.report.rows import by_value, mode_rank
 from steelyard.stats import Estimate
@@ -95,8 +96,8 @@ def ledger(suite: Suite, wanted: Callable[[str, str], bool]) -> Iterator[str]:
         (k for k in suite.trials if wanted(*k) and suite.trials[k][-1]["ledger"]),
         key=_order(suite),
     )
-    parts = dict.fromkeys(p for k in keys for t in suite.trials[k] for p in t["ledger"])
-    parts.pop("untracked", None)
+    said = {part for key in keys for t in suite.trials[key] for part in t["ledger"]}
+    parts = [part for part in PARTS if part in said]
     lines, least = [], 0.0
     for key in keys:
         whole, trials = suite.time(*key), suite.trials[key]
@@ -125,11 +126,23 @@ def bar_table(path: Path) -> Iterator[str]:
     yield machine(document["machine"], document["command"])
     yield "(weighed in parts; the commit is that of the last)"
     yield ""
+    yield from _bars(document["bars"].values())
+
+
+def gate_bars() -> Iterator[str]:
+    """Every bar of ci/gate_bars.py with its figure."""
+    document = json.loads((RESULTS / "gate-bars.json").read_text())
+    yield machine(document["machine"], "python ci/gate_bars.py")
+    yield ""
+    yield from _bars(one["bars"] for one in document["sections"].values())
+
+
+def _bars(sections: Iterable[Sequence[Mapping[str, Any]]]) -> Iterator[str]:
     yield from table(
         ["what", "bar", "measured", ""],
         [
             [bar["what"], bar["bar"], bar["figure"], mark(bar["met"])]
-            for bars in document["bars"].values()
+            for bars in sections
             for bar in bars
         ],
     )
