@@ -10,7 +10,7 @@ PEERLESS = $(BIN)/python -c "import importlib.util as u; u.find_spec('torch') or
 .PHONY: bench builds gpu peers test test-gpu lint types clean
 
 bench: .venv/ready
-	$(BIN)/steelyard run suites -k "not cuda and not fusion and not gpu_"
+	$(BIN)/steelyard run suites -k "not cuda and not fusion and not gpu_ and not planted"
 
 builds: .venv/ready
 	$(BIN)/steelyard run suites -k "cuda or fusion" --blocks 2
