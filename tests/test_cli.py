@@ -17,7 +17,7 @@ from click.testing import CliRunner
 
 from steelyard import gpu, lazy, lock, peak_measuring, peaks, runner
 from steelyard.cli import main
-from steelyard.errors import SteelyardError, StoreError
+from steelyard.errors import FAILED, SteelyardError, StoreError
 from steelyard.lazy import BUG, INTERRUPTED
 from steelyard.store import Store
 from steelyard_device.cuda import Device
@@ -724,3 +724,17 @@ def test_the_script_begins_where_ctrl_c_is_answered():
     """What pip makes of the project's file."""
     project = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text())
     assert project["project"]["scripts"] == {"steelyard": "steelyard.entry:main"}
+
+
+@pytest.mark.parametrize("more", [(), ("--dry-run",)])
+def test_a_file_that_cannot_be_imported_fails_alone(desk, more):
+    """The folder's others are weighed, and the run ends as one with a failure."""
+    (desk / "suites" / "bad.py").write_text("import steelyard\n1 / 0\n")
+    said = CliRunner().invoke(main, ["run", "suites", "--blocks", "1", *more])
+    assert said.exit_code == FAILED
+    assert "move" in said.stdout
+    assert re.search(r"left out: .*bad.py could not be imported: Zero", said.stderr)
+    assert "bad.py could not be" in error("run", "suites", "-k", "mine", *more)
+    assert "bad.py could not be" in error("run", "suites/bad.py", *more)
+    (desk / "suites" / "moving.py").unlink()
+    assert "bad.py could not be" in error("run", "suites", *more)

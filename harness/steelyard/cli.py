@@ -100,7 +100,7 @@ def run(
         allocations=allocations,
         energy=not {"watts", "joules"}.isdisjoint(wanted),
     )
-    turns, left = session.planned(request, chosen.seed)
+    turns, left, broken = session.planned(request, chosen.seed)
     if left:
         click.echo(f"left out: {left}", err=True)
     of_gpu = {
@@ -116,7 +116,7 @@ def run(
     _require_writable(json_file, request.trace, chosen.store)
     if dry_run:
         progress.plan(turns)
-        return 0
+        return broken.exit_code if broken else 0
     settings, device = session.on_gpu(turns, settings, chosen)
     if device and device["peaks"] is None:
         click.echo(
@@ -141,6 +141,7 @@ def run(
     if json_file != "-":
         made = _rows(outcome.run, outcome.trials, relative_to)
         _print_rows(outcome.run, made, wanted, across)
+    outcome.problem = outcome.problem or broken
     progress.ending(outcome, chosen.store)
     return outcome.exit_code
 

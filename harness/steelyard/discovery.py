@@ -15,15 +15,20 @@ from steelyard.benchmark import Benchmark, raised
 from steelyard.errors import SteelyardError
 
 
-def discover(places: Sequence[str]) -> list[Benchmark]:
+def discover(
+    places: Sequence[str], broken: list[SteelyardError] | None = None
+) -> list[Benchmark]:
     """Return the benchmarks of ``places``: files, folders, or names of modules.
+
+    What is wrong with a file of a folder is added to ``broken``, where that is given
+    and another file has benchmarks.
 
     Raises:
         SteelyardError: a place does not exist or cannot be imported, two benchmarks
             share a name, or there is none.
     """
     found: dict[str, Benchmark] = {}
-    for module in [m for place in places for m in _modules(place)]:
+    for module in [m for place in places for m in _modules(place, broken)]:
         for one in _benchmarks(module):
             other = found.setdefault(one.name, one)
             if other is not one:
@@ -32,7 +37,7 @@ def discover(places: Sequence[str]) -> list[Benchmark]:
                     f"{one.path}. Rename one: results are kept by name."
                 )
     if not found:
-        raise SteelyardError(
+        raise next(iter(broken or ()), None) or SteelyardError(
             f"no benchmark in {', '.join(places)}. Decorate a function with "
             "@steelyard.benchmark, or name another file or folder."
         )
@@ -53,7 +58,7 @@ def load(path: Path, name: str) -> Benchmark:
     )
 
 
-def _modules(place: str) -> Iterator[ModuleType]:
+def _modules(place: str, broken: list[SteelyardError] | None) -> Iterator[ModuleType]:
     path = Path(place)
     if path.is_dir():
         for file in sorted(path.rglob("*.py")):
@@ -64,7 +69,14 @@ def _modules(place: str) -> Iterator[ModuleType]:
                 continue
             # A folder may hold a setup.py, or anything that should not run.
             if b"steelyard" in file.read_bytes():
-                yield _import_file(file)
+                try:
+                    module = _import_file(file)
+                except SteelyardError as error:
+                    if broken is None:
+                        raise
+                    broken.append(error)
+                else:
+                    yield module
     elif path.is_file():
         yield _import_file(path)
     elif "/" in place or place.endswith(".py"):

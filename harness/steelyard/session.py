@@ -14,7 +14,14 @@ from steelyard import run as runs
 from steelyard.axes import parse_override
 from steelyard.benchmark import Case, select
 from steelyard.config import AUTO, Config
-from steelyard.errors import FAILED, FINE, UNRESOLVED, SteelyardError, StoreError
+from steelyard.errors import (
+    FAILED,
+    FINE,
+    UNRESOLVED,
+    BenchmarkError,
+    SteelyardError,
+    StoreError,
+)
 from steelyard.mode import Mode
 from steelyard.plan import Turn
 from steelyard.run import Run
@@ -91,10 +98,13 @@ class Outcome:
         return UNRESOLVED if self.missing else FINE
 
 
-def planned(asked: Asked, seed: int) -> tuple[tuple[Turn, ...], str]:
+def planned(
+    asked: Asked, seed: int
+) -> tuple[tuple[Turn, ...], str, BenchmarkError | None]:
     """Return the turns of a run; nothing is allocated and nothing runs.
 
-    Beside them a sentence on the cases that are left out for want of a GPU.
+    Beside them sentences on what is left out: cases for want of a GPU, and files of a
+    folder that cannot be imported; of these also the failure that the run ends with.
 
     Raises:
         SteelyardError: something asked for does not exist or cannot be read, or no
@@ -103,11 +113,18 @@ def planned(asked: Asked, seed: int) -> tuple[tuple[Turn, ...], str]:
     runs.check_tags(asked.tags)
     words = [word for text in asked.modes for word in text.split(",")]
     chosen = [modes.parse(word) for word in words] or None
-    cases, left = gpu.able(find(asked.places, asked.pattern, asked.overrides))
+    broken: list[SteelyardError] = []
+    try:
+        found = find(asked.places, asked.pattern, asked.overrides, broken)
+    except SteelyardError as error:
+        raise next(iter(broken), error) from None  # what was asked for may be there
+    cases, left = gpu.able(found)
     if not cases:
         raise SteelyardError(left)
     _check_inputs(read_inputs(asked.inputs), cases)
-    return plans.plan(cases, _once(chosen), asked.blocks, seed), left
+    turns = plans.plan(cases, _once(chosen), asked.blocks, seed)
+    failure = BenchmarkError(" ".join(map(str, broken))) if broken else None
+    return turns, " ".join(filter(None, [left, str(failure or "")])), failure
 
 
 def _check_inputs(files: Mapping[str, str], cases: Sequence[Case]) -> None:
@@ -138,9 +155,14 @@ def _once(chosen: Sequence[Mode] | None) -> list[Mode] | None:
 
 
 def find(
-    places: Sequence[str], pattern: str | None = None, overrides: Sequence[str] = ()
+    places: Sequence[str],
+    pattern: str | None = None,
+    overrides: Sequence[str] = (),
+    broken: list[SteelyardError] | None = None,
 ) -> list[Case]:
     """Return the cases of some places; a pattern may also be one case's exact id.
+
+    ``broken`` is as `discovery.discover` takes it.
 
     Raises:
         SteelyardError: nothing matches; the sentence has the nearest.
@@ -149,7 +171,7 @@ def find(
     for text in overrides:
         name, values = parse_override(text)
         replaced.setdefault(name, []).extend(values)
-    found = discovery.discover(places)
+    found = discovery.discover(places, broken)
     exact = [c for c in select(found, None, replaced) if c.id == pattern]
     return exact or select(found, pattern, replaced)
 
