@@ -77,13 +77,13 @@ def queued(
     """Sample a kernel on a GPU, by its clocks; return what is told beside."""
     clock, *others = gpu.clocks(settings.clock)
     steps, each = steps_of(prepared, weighed, mode, gpu, clock)
-    stopping = stopping_of(settings, 1, clock.facts.quantum)
-    told = device_sampler.Told()
-    steps = replace(steps, finished=stopping.finished)
     waits = prepared.facts().get("synchronises")  # nobody can record what waits
     compared = settings.clock == ALL and not waits
     half = COMPARED // 2
     before = beside(steps, others, mode, each, times=half)[0] if compared else {}
+    told = device_sampler.Told()
+    stopping = stopping_of(settings, 1, clock.facts.quantum)  # its time begins now
+    steps = replace(steps, finished=stopping.finished)
     with gpu.capped() as capped:
         device_sampler.sample(steps, record, seed, told)
     extra: dict[str, Any] = {
