@@ -27,7 +27,8 @@ from bars import Bar
 from gpu_rows import BOTH, COLD, WARM, Campaign, agreeing, known, line, script
 from rich.console import Console
 
-from steelyard import agreement, gpu
+from steelyard.gpu import agreement
+from steelyard.gpu import choice as gpu
 from steelyard.report.rows import block_estimate
 from steelyard_device import cuda
 

@@ -307,7 +307,7 @@ def main(*parts: str) -> None:
     if parts:
         print(json.dumps(PARTS[parts[0]]()))  # noqa: T201 # the answer
         return
-    from steelyard import gpu
+    from steelyard.gpu import choice as gpu
 
     answers = {
         "truth": asked("truth"),

@@ -5,7 +5,7 @@ import pytest
 import trials
 from rich.console import Console
 
-from steelyard import agreement
+from steelyard.gpu import agreement
 from steelyard.report import clocks_table, rows
 from steelyard.stats import Estimate
 from steelyard.trial import ClockFacts

@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 import trials
 
-from steelyard import asv, gpu
+from steelyard import asv
 from steelyard.errors import BenchmarkError, SteelyardError
+from steelyard.gpu import choice as gpu
 from steelyard_device.cuda import Device
 
 ROOT = Path(__file__).parent.parent

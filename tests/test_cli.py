@@ -15,9 +15,11 @@ import pytest
 import trials
 from click.testing import CliRunner
 
-from steelyard import gpu, lazy, lock, peak_measuring, peaks, runner
+from steelyard import lazy, lock, runner
 from steelyard.cli import main
 from steelyard.errors import FAILED, SteelyardError, StoreError
+from steelyard.gpu import choice as gpu
+from steelyard.gpu import peak_measuring, peaks
 from steelyard.lazy import BUG, INTERRUPTED
 from steelyard.store import Store
 from steelyard_device.cuda import Device

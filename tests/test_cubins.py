@@ -9,8 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from steelyard import BenchmarkError, cubins
-from steelyard.cubins import Cubin
+from steelyard import BenchmarkError
+from steelyard.gpu import cubins
+from steelyard.gpu.cubins import Cubin
 from steelyard_device import cuda
 
 CONTEXT = object()

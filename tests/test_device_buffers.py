@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from steelyard import BenchmarkError, Builder, inputs
 from steelyard.buffers import SMALL, ZONE, Buffers
-from steelyard.device_buffers import DeviceBuffers
+from steelyard.gpu.buffers import DeviceBuffers
 from steelyard_device import cuda
 from steelyard_device.cuda.device import KEPT
 from steelyard_device.errors import DeviceError

@@ -8,7 +8,7 @@ import pytest
 
 from steelyard import BenchmarkError, Builder, inputs
 from steelyard.buffers import ZONE, Buffers
-from steelyard.device_buffers import DeviceBuffers
+from steelyard.gpu.buffers import DeviceBuffers
 from steelyard_device import cuda
 from steelyard_device.cuda import dlpack
 from steelyard_device.errors import DeviceError

@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 
 from steelyard import sampler
 from steelyard.clocks import Expired, in_queues
-from steelyard.device_sampler import (
+from steelyard.errors import BenchmarkError
+from steelyard.gpu.sampler import (
     EXPIRIES,
     Steps,
     Told,
@@ -18,7 +19,6 @@ from steelyard.device_sampler import (
     queues,
     sample,
 )
-from steelyard.errors import BenchmarkError
 
 
 def spoken(clock=None, samples=12, **changes):

@@ -5,9 +5,10 @@ from types import SimpleNamespace
 import pytest
 from fake_gpu import FakeClock, Machine
 
-from steelyard import device_steps, sampler
-from steelyard.device_scale import WINDOWS
+from steelyard import sampler
 from steelyard.errors import BenchmarkError
+from steelyard.gpu import steps as device_steps
+from steelyard.gpu.scale import WINDOWS
 from steelyard.mode import parse
 from steelyard.settings import Settings
 from steelyard_device import cuda

@@ -4,7 +4,10 @@ import shutil
 
 import pytest
 
-from steelyard import doctor_gpu, gpu, gpu_state, lock
+from steelyard import lock
+from steelyard.gpu import choice as gpu
+from steelyard.gpu import doctor as doctor_gpu
+from steelyard.gpu import state as gpu_state
 from steelyard_device.cuda import Device, activity
 
 SETTINGS = {

@@ -7,8 +7,9 @@ import host_memory_gpu
 import numpy as np
 import pytest
 
-from steelyard import BenchmarkError, Builder, escapes
-from steelyard.device_buffers import DeviceBuffers
+from steelyard import BenchmarkError, Builder
+from steelyard.gpu import escapes
+from steelyard.gpu.buffers import DeviceBuffers
 
 CONTEXT = host_memory_gpu.CONTEXT
 

@@ -7,11 +7,12 @@ import pytest
 from click.testing import CliRunner
 from test_gate_sides import git, homes, project
 
-from steelyard import gpu, lock
+from steelyard import lock
 from steelyard.cli import main
 from steelyard.errors import REGRESSION, USAGE
 from steelyard.gate import document, run, sides
 from steelyard.gate.outcome import Outcome
+from steelyard.gpu import choice as gpu
 
 __all__ = ["homes", "project"]
 

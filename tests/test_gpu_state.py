@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from steelyard import gpu_state
+from steelyard.gpu import state as gpu_state
 from steelyard.settings import Settings
 
 

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from steelyard import ncu
-from steelyard.ncu import Kernel
+from steelyard.gpu import ncu
+from steelyard.gpu.ncu import Kernel
 
 HEADER = [
     "ID",

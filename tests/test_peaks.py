@@ -4,9 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from steelyard import peak_measuring, peaks
 from steelyard.clocks import Reading
 from steelyard.errors import SteelyardError
+from steelyard.gpu import peak_measuring, peaks
 from steelyard.trial import ClockFacts
 
 TABLE = {

@@ -3,8 +3,10 @@
 import gpu as here
 import pytest
 
-from steelyard import gpu, gpu_state, peak_measuring
 from steelyard.clocks.device import clocks
+from steelyard.gpu import choice as gpu
+from steelyard.gpu import peak_measuring
+from steelyard.gpu import state as gpu_state
 from steelyard_device import cuda
 from steelyard_device.cuda import peaks
 

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from fakes import case_of
 
-from steelyard import escapes
 from steelyard.errors import BenchmarkError
+from steelyard.gpu import escapes
 from steelyard.prepared import PreparedCase
 from steelyard.settings import Settings
 

@@ -11,12 +11,13 @@ import pytest
 from fakes import case_of
 from trials import trial
 
-from steelyard import mode, profile, stage
+from steelyard import mode, stage
 from steelyard.discovery import discover
 from steelyard.doubts import Doubt
-from steelyard.ncu import Coldness
+from steelyard.gpu import profile
+from steelyard.gpu.ncu import Coldness
+from steelyard.gpu.profile import Profile
 from steelyard.plan import Turn
-from steelyard.profile import Profile
 from steelyard.settings import Settings
 from steelyard_device.cuda import profiler
 from steelyard_device.errors import DeviceError

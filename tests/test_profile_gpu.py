@@ -8,8 +8,9 @@ import gpu
 import pytest
 from test_tracing import check
 
-from steelyard import profile, stage, tracing
+from steelyard import stage, tracing
 from steelyard.discovery import discover
+from steelyard.gpu import profile
 from steelyard.mode import parse
 from steelyard.plan import Turn
 from steelyard.settings import Settings

@@ -5,8 +5,10 @@ import pytest
 from fake_gpu import FakeClock, Machine
 from fakes import case_of
 
-from steelyard import device_steps, gpu_state, work
+from steelyard import work
 from steelyard.codec import pack, unpack
+from steelyard.gpu import state as gpu_state
+from steelyard.gpu import steps as device_steps
 from steelyard.mode import parse
 from steelyard.prepared import PreparedCase
 from steelyard.scale import Scale

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 from fakes import case_of
 
-from steelyard import BenchmarkError, allocation, cubins, work
+from steelyard import BenchmarkError, allocation, work
+from steelyard.gpu import cubins
 from steelyard.prepared import PreparedCase
 from steelyard.settings import Settings
 from steelyard_device import cuda, nvrtc

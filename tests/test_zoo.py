@@ -12,8 +12,8 @@ from fakes import case_of
 from steelyard import BenchmarkError, audit, doubts, sampler, stats, weigh
 from steelyard.buffers import Buffers
 from steelyard.checking import Expectation
-from steelyard.device_buffers import DeviceBuffers
 from steelyard.doubts import Doubt
+from steelyard.gpu.buffers import DeviceBuffers
 from steelyard.mode import parse
 from steelyard.prepared import PreparedCase
 from steelyard.scale import Scale

@@ -17,7 +17,7 @@ def allocate(description: Description, settings: Settings) -> Buffers:
     """
     if description.device != CUDA:
         return Buffers(description.handles, settings.seed, settings.inputs)
-    from steelyard.device_buffers import DeviceBuffers
+    from steelyard.gpu.buffers import DeviceBuffers
     from steelyard_device import cuda
 
     context = cuda.context(settings.gpu)

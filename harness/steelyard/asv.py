@@ -33,9 +33,10 @@ from itertools import product
 from pathlib import Path
 from typing import Any, ClassVar, Final, TypedDict
 
-from steelyard import discovery, gpu
+from steelyard import discovery
 from steelyard.benchmark import Benchmark, Case
 from steelyard.errors import BenchmarkError, SteelyardError
+from steelyard.gpu import choice as gpu
 from steelyard.mode import Mode
 from steelyard.plan import Turn, plan
 from steelyard.trial import Trial

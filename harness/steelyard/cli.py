@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import IO, TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
@@ -204,7 +204,8 @@ def list_(
     paths: tuple[str, ...], pattern: str | None, overrides: Sequence[str]
 ) -> None:
     """List cases, their modes, and which run on a GPU."""
-    from steelyard import config, gpu, session
+    from steelyard import config, session
+    from steelyard.gpu import choice as gpu
 
     chosen = config.load({"suites": paths or None})
     for case in session.find(_places(chosen), pattern, overrides):
@@ -321,45 +322,6 @@ def compare(
 
 
 @main.command()
-@click.argument("run_name", metavar="[RUN]", default="@-1")
-@click.argument("file", metavar="[FILE]", type=click.File("wb", lazy=True), default="-")
-@store_option
-def export(run_name: str, file: IO[bytes], store: str | None) -> None:
-    """Write a run with all its samples to a file."""
-    with _store(store) as opened:
-        data = opened.export(opened.find(run_name).uid)
-    try:
-        file.write(data)
-        file.flush()
-    except OSError as error:
-        raise SteelyardError(
-            f"{file.name}: {error.strerror}. Name another file."
-        ) from error
-
-
-@main.command(name="import")
-@click.argument("files", nargs=-1, required=True, type=click.File("rb"))
-@store_option
-def import_(files: Sequence[IO[bytes]], store: str | None) -> None:
-    """Add exported runs to the store.
-
-    What is already there stays as it is.
-    """
-    from steelyard.store import Store
-
-    with Store.open(_config(store).store) as opened:
-        for file in files:
-            try:
-                loaded = opened.load(file.read())
-            except SteelyardError as error:
-                raise SteelyardError(f"{file.name}: {error}") from error
-            click.echo(
-                f"run {loaded.uid[:8]}: {loaded.added} trials added, {loaded.present} "
-                "were already here"
-            )
-
-
-@main.command()
 @click.option("--again", is_flag=True, help="Measure them again.")
 @gpu_option
 def peaks(*, again: bool, gpu: str | None) -> None:
@@ -367,8 +329,9 @@ def peaks(*, again: bool, gpu: str | None) -> None:
 
     They are measured once for each GPU and driver, and kept.
     """
-    from steelyard import config, lock, peak_measuring
-    from steelyard import gpu as gpus
+    from steelyard import config, lock
+    from steelyard.gpu import choice as gpus
+    from steelyard.gpu import peak_measuring
     from steelyard.report import peaks_table, tables
 
     index = gpus.choose(config.load({"gpu": gpu}).gpu)
@@ -386,7 +349,7 @@ def doctor(store: str | None) -> None:
     from pathlib import Path
 
     from steelyard import doctor as looking
-    from steelyard import doctor_gpu
+    from steelyard.gpu import doctor as doctor_gpu
     from steelyard.report import diagnosis, tables
 
     url = _config(store).store

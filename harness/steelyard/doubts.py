@@ -8,7 +8,8 @@ from enum import StrEnum
 from types import MappingProxyType
 from typing import Any, Final
 
-from steelyard import agreement, stats
+from steelyard import stats
+from steelyard.gpu import agreement
 from steelyard.trial import Trial
 
 

@@ -29,6 +29,10 @@ OTHERS: Mapping[str, tuple[str, str]] = MappingProxyType(
             "steelyard_kernels.commands:compile_",
             "Build kernels and say what that takes and comes to.",
         ),
+        "export": (
+            "steelyard.archive_commands:export",
+            "Write a run with all its samples to a file.",
+        ),
         "gate": (
             "steelyard.gate_cli:command",
             "Judge the checkout by a commit, measured again beside it.",
@@ -36,6 +40,10 @@ OTHERS: Mapping[str, tuple[str, str]] = MappingProxyType(
         "history": (
             "steelyard.history_command:command",
             "Draw a case over the stored runs, and say where it stepped.",
+        ),
+        "import": (
+            "steelyard.archive_commands:import_",
+            "Add exported runs to the store.",
         ),
         "selftest": (
             "steelyard.selftest_command:command",

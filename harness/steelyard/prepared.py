@@ -112,7 +112,7 @@ class PreparedCase:
         ours = isinstance(weighed, work.NativeWork)
         if ours or not isinstance(weighed, work.DeviceWork):
             return
-        from steelyard import escapes
+        from steelyard.gpu import escapes
 
         self._synchronises = escapes.examine(weighed, self.buffers)
         if isinstance(weighed, work.DeviceCallable):

@@ -110,8 +110,8 @@ def judge(config: pytest.Config, case: Case, mode: Mode) -> None:
     Raises:
         BenchmarkError: it is slower than the policy lets pass, failed, or is open.
     """
-    from steelyard import gpu
     from steelyard.gate import junit, words
+    from steelyard.gpu import choice as gpu
     from steelyard.verdict import Verdict
 
     _, without = gpu.able([case])

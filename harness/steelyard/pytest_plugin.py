@@ -224,7 +224,8 @@ def _weigh(
     Also a failure happens within ``pedantic``, so that the fixture counts as used and
     its row is left out of the table.
     """
-    from steelyard import gpu, stats
+    from steelyard import stats
+    from steelyard.gpu import choice as gpu
 
     _, without = gpu.able([case])
     if without:
@@ -337,7 +338,8 @@ class Beam:
 
     def _settings(self, case: Case) -> Settings:
         """Return those of the project's ``[tool.steelyard]`` and the environment."""
-        from steelyard import config, gpu
+        from steelyard import config
+        from steelyard.gpu import choice as gpu
         from steelyard.settings import Settings
 
         chosen = config.load(folder=self._root)

@@ -14,7 +14,7 @@ from steelyard.mode import Mode
 from steelyard_device import cpu
 
 if TYPE_CHECKING:
-    from steelyard.device_scale import DeviceScale
+    from steelyard.gpu.scale import DeviceScale
     from steelyard_device import cuda
 
 
@@ -30,7 +30,7 @@ class Scale:
 
     def on(self, context: cuda.Context) -> DeviceScale:
         """Return what weighs work in a GPU's context."""
-        from steelyard.device_scale import DeviceScale
+        from steelyard.gpu.scale import DeviceScale
 
         if context.handle not in self._devices:
             self._devices[context.handle] = DeviceScale(context)

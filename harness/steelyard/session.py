@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
-from steelyard import discovery, gpu, lock, machine, npy, peak_measuring, runner
+from steelyard import discovery, lock, machine, npy, runner
 from steelyard import mode as modes
 from steelyard import plan as plans
 from steelyard import run as runs
@@ -22,6 +22,8 @@ from steelyard.errors import (
     SteelyardError,
     StoreError,
 )
+from steelyard.gpu import choice as gpu
+from steelyard.gpu import peak_measuring
 from steelyard.mode import Mode
 from steelyard.plan import Turn
 from steelyard.run import Run
@@ -334,7 +336,7 @@ def _beside(
         tracing.trace(turns, how, Path(asked.trace), say)
     if not asked.profile:
         return lambda trial: trial
-    from steelyard import profile
+    from steelyard.gpu import profile
 
     found = profile.profiles(turns, how, say)
     return lambda trial: profile.attach(trial, found)

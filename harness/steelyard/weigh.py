@@ -11,24 +11,15 @@ from dataclasses import dataclass, field, replace
 from time import perf_counter_ns, time_ns
 from typing import Any
 
-from steelyard import (
-    audit,
-    device_ledger,
-    device_steps,
-    doubts,
-    gpu_state,
-    inputs,
-    ledger,
-    machine,
-    sampler,
-    steps,
-    work,
-)
+from steelyard import audit, doubts, inputs, ledger, machine, sampler, steps, work
 from steelyard.benchmark import Case, raised
 from steelyard.clocks import Clock
 from steelyard.clocks.host import HostClock
 from steelyard.clocks.quantum import seen_tick
 from steelyard.errors import SteelyardError
+from steelyard.gpu import ledger as device_ledger
+from steelyard.gpu import state as gpu_state
+from steelyard.gpu import steps as device_steps
 from steelyard.mode import Mode
 from steelyard.neighbours import Neighbours
 from steelyard.prepared import PreparedCase

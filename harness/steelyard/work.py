@@ -9,9 +9,9 @@ from typing import Any, Protocol, runtime_checkable
 
 from steelyard.benchmark import Description
 from steelyard.buffers import Buffers
-from steelyard.cubins import Cubin as Cubin  # noqa: PLC0414 # it is work too
 from steelyard.errors import BenchmarkError
 from steelyard.forms import Form, form
+from steelyard.gpu.cubins import Cubin as Cubin  # noqa: PLC0414 # it is work too
 from steelyard.handles import Call, Handle, StreamHandle, replaced
 from steelyard_device import cuda
 

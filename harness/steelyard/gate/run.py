@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass, replace
 from time import monotonic
 from typing import Any
 
-from steelyard import gpu, lock, machine, session
+from steelyard import lock, machine, session
 from steelyard import mode as modes
 from steelyard import run as runs
 from steelyard.config import Config
@@ -32,6 +32,7 @@ from steelyard.gate.decide import MOVED, POLICY
 from steelyard.gate.measuring import measure
 from steelyard.gate.outcome import BASE, HEAD, Calibration, Finding, Outcome
 from steelyard.gate.sides import Side, commit_of, name_of
+from steelyard.gpu import choice as gpu
 from steelyard.plan import Turn
 from steelyard.run import Run
 from steelyard.settings import Settings

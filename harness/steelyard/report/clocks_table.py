@@ -11,7 +11,8 @@ from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from steelyard import agreement, stats, units
+from steelyard import stats, units
+from steelyard.gpu import agreement
 from steelyard.report.rows import Row, combined
 from steelyard.stats import Estimate
 from steelyard.trial import Trial

@@ -75,8 +75,9 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Final
 
-from steelyard import agreement, codec, stats
+from steelyard import codec, stats
 from steelyard.errors import SteelyardError
+from steelyard.gpu import agreement
 from steelyard.machine import UNKNOWN
 from steelyard.report.rows import block_estimate, floor_share, peak
 from steelyard.run import Run

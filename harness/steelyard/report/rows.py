@@ -9,10 +9,11 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from steelyard import mode as modes
-from steelyard import peaks, stats
+from steelyard import stats
 from steelyard.doubts import ABOVE, WIDE, Doubt
 from steelyard.errors import SteelyardError
-from steelyard.peaks import Peak
+from steelyard.gpu import peaks
+from steelyard.gpu.peaks import Peak
 from steelyard.run import Run
 from steelyard.stats import Estimate, Summary
 from steelyard.trial import Trial

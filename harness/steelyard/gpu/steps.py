@@ -9,12 +9,13 @@ from dataclasses import replace
 from time import perf_counter_ns
 from typing import TYPE_CHECKING, Any, Final
 
-from steelyard import device_sampler, sampler
+from steelyard import sampler
 from steelyard.clocks import DeviceClock, Reading, in_queues
 from steelyard.config import ALL
-from steelyard.device_sampler import Steps
-from steelyard.device_scale import WINDOWS, DeviceScale
 from steelyard.errors import BenchmarkError, SteelyardError
+from steelyard.gpu import sampler as device_sampler
+from steelyard.gpu.sampler import Steps
+from steelyard.gpu.scale import WINDOWS, DeviceScale
 from steelyard.sampler import LONGEST_WARM_UP
 from steelyard.steps import stopping_of
 from steelyard_device.cuda import activity

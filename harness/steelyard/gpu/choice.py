@@ -8,8 +8,10 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from steelyard import gpu_state, machine, peaks
+from steelyard import machine
 from steelyard.errors import BenchmarkError, SteelyardError
+from steelyard.gpu import peaks
+from steelyard.gpu import state as gpu_state
 from steelyard.handles import CUDA
 
 if TYPE_CHECKING:

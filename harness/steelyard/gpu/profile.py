@@ -1,6 +1,6 @@
 """Have Nsight Compute count one clean launch of each case: ``run --profile ncu``.
 
-The launch is made by a fresh process, ``python -m steelyard.profile``, between a
+The launch is made by a fresh process, ``python -m steelyard.gpu.profile``, between a
 profiler's marks. Its command line is anybody's to run by hand.
 """
 
@@ -17,17 +17,18 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
-from steelyard import ncu, stage
+from steelyard import stage
 from steelyard.doubts import Doubt
 from steelyard.errors import SteelyardError
+from steelyard.gpu import ncu
+from steelyard.gpu.ncu import Coldness
 from steelyard.handles import CUDA
-from steelyard.ncu import Coldness
 from steelyard.plan import Turn
 from steelyard.settings import Settings
 from steelyard.trial import Trial
 from steelyard_device.errors import DeviceError
 
-MODULE: Final = "steelyard.profile"
+MODULE: Final = "steelyard.gpu.profile"
 
 PASSES: Final = 10
 """ncu starts the program anew for each pass over its counters. Our metrics take fewer,

@@ -1,6 +1,6 @@
 """Measure what a GPU does at most, once for each GPU and driver.
 
-Run as ``python -m steelyard.peak_measuring GPU``, which prints the table of `peaks`: a
+Run as ``python -m steelyard.gpu.peak_measuring GPU``, which prints the table of `peaks`: a
 process of its own, so that the run's has no context, and a fault there is not the run's.
 """
 
@@ -12,9 +12,10 @@ import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
-from steelyard import peaks, stats
+from steelyard import stats
 from steelyard.clocks import in_queues
 from steelyard.errors import SteelyardError
+from steelyard.gpu import peaks
 
 if TYPE_CHECKING:
     from steelyard.clocks import DeviceClock
@@ -103,7 +104,7 @@ def in_its_process(index: int) -> dict[str, Any]:
     Raises:
         SteelyardError: that process failed, in its own words.
     """
-    command = [sys.executable, "-m", "steelyard.peak_measuring", str(index)]
+    command = [sys.executable, "-m", "steelyard.gpu.peak_measuring", str(index)]
     try:
         done = subprocess.run(
             command, capture_output=True, text=True, timeout=PATIENCE, check=False
@@ -125,8 +126,8 @@ def in_its_process(index: int) -> dict[str, Any]:
 
 def main() -> None:
     """Measure one GPU, keep its table and print it."""
-    from steelyard import gpu
     from steelyard.clocks import device
+    from steelyard.gpu import choice as gpu
     from steelyard_device import cuda
 
     context = cuda.context(int(sys.argv[1]))

@@ -12,9 +12,11 @@ import statistics
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
-from steelyard import gpu, gpu_state, lock, machine, units
+from steelyard import lock, machine, units
 from steelyard.doctor import Finding, is_one_of, judge
 from steelyard.doubts import STEADY
+from steelyard.gpu import choice as gpu
+from steelyard.gpu import state as gpu_state
 from steelyard.machine import UNKNOWN
 
 if TYPE_CHECKING:

@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, Final
 
-from steelyard import gpu_state
 from steelyard.clocks import in_queues
+from steelyard.gpu import state as gpu_state
 from steelyard_device import cuda
 from steelyard_device.cuda import driver, graph
 
