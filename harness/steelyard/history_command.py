@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 
 import click
@@ -60,14 +61,17 @@ def command(
     width = tables.console().width
     if case_name is None:
         wanted = [one for one in found if mode in {None, one.mode}]
-        lines = chart.overview(wanted, width)
-    else:
-        one = history.chosen(found, mode)
-        lines = chart.lines(one, width)
-    for line in lines:
-        click.echo(line)
+        _print(chart.overview(wanted, width))
+        return
+    one = history.chosen(found, mode)
+    _print(chart.lines(one, width))
     if svg is not None:
         _write(svg, drawing.svg(one))
+
+
+def _print(lines: Iterable[str]) -> None:
+    for line in lines:
+        click.echo(line)
 
 
 def _of_asv(
