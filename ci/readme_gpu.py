@@ -266,7 +266,7 @@ TABLES: Final[dict[str, Callable[[], Iterator[str]]]] = {
 LEADS: Final[Mapping[str, str]] = {
     "gpu-harnesses": (
         "What other harnesses say of the same three kernels "
-        "(`python ci/three_harnesses.py`, CUPTI by PyTorch's profiler the truth):"
+        "(`python ci/three_harnesses.py`; microseconds; CUPTI by PyTorch's profiler the truth):"
     ),
     "gpu-layernorm": (
         "## LayerNorm beside other people's\n\n8192 float16 rows, cold, beside what is "
