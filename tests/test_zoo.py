@@ -78,13 +78,13 @@ def told(trial):
 
 def test_results_remembered_by_address_are_an_error(scale, monkeypatch):
     """Other data at the same place has another result."""
-    body = lambda: zoo.suite(zoo.ByPointer())  # noqa: E731 # one liar each time
+    body = lambda: zoo.suite(zoo.ByPointer(), size=zoo.WIDE)  # noqa: E731 # one each time
     assert (
         "remembers results by where its arguments lie" in weighed(body(), scale).error
     )
     off(monkeypatch, audit, "require_fresh", nobody)
     trial = weighed(body(), scale)
-    assert time_of(trial) < honest(zoo.suite(zoo.negate), scale) / 2
+    assert time_of(trial) < honest(zoo.suite(zoo.negate, size=zoo.WIDE), scale) / 2
     assert not told(trial)
 
 
