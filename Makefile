@@ -1,4 +1,5 @@
-# Two commands: `make bench` weighs the shipped kernels here, `make test` checks everything.
+# Two commands: `make bench` weighs the shipped kernels here, `make test` checks everything
+# but what judges by times of its own, which `make test-measuring` does on a machine that is free.
 # `make builds` weighs what is only built, for GPUs that need not be here: minutes.
 # `make gpu` weighs the shipped kernels on a GPU; `make peers` other people's beside them.
 PYTHON ?= python3
@@ -7,7 +8,7 @@ BIN := .venv/bin
 # Says what is left out where PyTorch is not installed; it is not asked for: gigabytes.
 PEERLESS = $(BIN)/python -c "import importlib.util as u; u.find_spec('torch') or print('torch is not in .venv: its kernels, the peers compiled by it and the cases of cuBLAS are left out')"
 
-.PHONY: bench builds gpu peers test test-gpu lint types clean
+.PHONY: bench builds gpu peers test test-measuring test-gpu lint types clean
 
 bench: .venv/ready
 	$(BIN)/steelyard run suites -k "not cuda and not fusion and not gpu_ and not planted"
@@ -25,6 +26,9 @@ peers: .venv/gpu
 
 test: .venv/ready
 	$(BIN)/pytest
+
+test-measuring: .venv/ready
+	$(BIN)/pytest -m measuring
 
 test-gpu: .venv/gpu
 	@$(PEERLESS)

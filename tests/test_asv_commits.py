@@ -29,6 +29,7 @@ def made(tmp_path_factory):
     return folder, commits
 
 
+@pytest.mark.measuring
 def test_continuous_lets_equal_code_pass(made):
     """And weighs nothing that -b leaves out."""
     folder, commits = made
@@ -38,6 +39,7 @@ def test_continuous_lets_equal_code_pass(made):
     assert "NOT SIGNIFICANTLY CHANGED" in done.stdout
 
 
+@pytest.mark.measuring
 def test_continuous_finds_the_case_with_more_work(made):
     """One process a round, in turn, and one sample each."""
     folder, commits = made
@@ -53,6 +55,7 @@ def test_continuous_finds_the_case_with_more_work(made):
     assert [len(samples) for samples in row["samples"]] == [7, 7]
 
 
+@pytest.mark.measuring
 def test_publish_and_history_find_the_commit(made):
     """From a number a commit: asv's page of regressions, and ours of its results."""
     folder, commits = made
@@ -75,6 +78,7 @@ def test_publish_and_history_find_the_commit(made):
     assert f"between {before} and {after}" in " ".join(output.split())
 
 
+@pytest.mark.measuring
 def test_history_finds_it_in_runs_of_our_own(made):
     """One short run a commit, on its branch."""
     folder, commits = made

@@ -82,6 +82,7 @@ def gate(folder, baseline="HEAD", *arguments):
     return code, found, document
 
 
+@pytest.mark.measuring
 def test_work_that_is_done_twice_is_a_regression(shop, tmp_path):
     """Found against the commit, stored side by side, and nothing of base is left."""
     write(shop, turns=20)
@@ -140,6 +141,7 @@ def test_a_gate_wants_a_baseline():
     assert "name a baseline" in str(done.exception)
 
 
+@pytest.mark.measuring
 def test_a_stored_run_tells_only_what_is_far_beyond_noise(shop):
     """Ten times the work is; the same work is unresolved, and the table says why."""
     assert steelyard(shop, "run", "--blocks", "2", "--tag", "old")[0] == FINE

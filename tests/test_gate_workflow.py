@@ -136,6 +136,7 @@ def run_job(project, job, *, fork=False, **environment):
 class TestRun:
     """Its steps, with the same scripts."""
 
+    @pytest.mark.measuring
     def test_a_slower_kernel_fails_the_job_until_it_is_accepted(self, project):
         """The annotation, the summary, JUnit and JSON tell one story."""
         done = run_job(project, "measured")
