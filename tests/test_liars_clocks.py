@@ -1,5 +1,6 @@
 """Clocks that lie: an error, a doubt, or an interval that holds the truth."""
 
+import math
 import random
 from dataclasses import dataclass, field
 from itertools import count
@@ -19,6 +20,8 @@ from steelyard.prepared import PreparedCase
 from steelyard.scale import Scale
 from steelyard.settings import Settings
 from steelyard.trial import ClockFacts
+
+pytestmark = pytest.mark.measuring
 
 SETTINGS = Settings(precision=1e-9, budget=0.02, check=False)
 
@@ -97,7 +100,9 @@ def test_a_coarse_clock_that_says_so_is_read_for_longer(monkeypatch):
     trial = trial_of(clock, monkeypatch)
     assert trial.clock.quantum == tick
     assert trial.samples.launches[0] > 1
-    assert stats.budget(trial)["quantum"] > 0
+    found, launches = stats.of(trial).estimate, trial.samples.launches[0]
+    narrowest = tick / launches / math.sqrt(len(trial.samples))
+    assert (found.high - found.low) / 2 >= narrowest * (1 - 1e-9)
 
 
 def test_a_coarse_clock_that_says_it_is_fine_is_found_out(monkeypatch):

@@ -20,6 +20,8 @@ from steelyard.scale import Scale
 from steelyard.settings import Settings
 from steelyard.trial import Trial
 
+pytestmark = pytest.mark.measuring
+
 QUICK = Settings(precision=0.05, budget=0.02)
 
 
