@@ -131,11 +131,6 @@ class Rules:
         found = (t for t in self.tolerances if t.covers(case, mode))
         return next((t for t in found if today <= t.until), None)
 
-    def tolerance_of(self, case: str, mode: str, today: date | None = None) -> float:
-        """Return the slowdown that passes today, as a share; 0: none."""
-        found = self.tolerance(case, mode, today or now())
-        return found.share if found else 0.0
-
     def expired(self, today: date) -> Iterator[str]:
         """Yield a sentence for each tolerance that is over."""
         for one in self.tolerances:
