@@ -168,8 +168,10 @@ class _Block:
             result = np.arange(self.threads)[:, None]
         elif node.op == "block":
             result = np.full((1, 1), self.block)
-        elif node.op in {"shuffle_xor", "shuffle_down"}:
+        elif node.op in {"shuffle_xor", "shuffle_down", "shuffle"}:
             result = self.shuffle(node, *args)
+        elif node.op in {"any_warp", "any_block"}:
+            result = self.vote(node, args[0])
         elif node.op == "extract":
             lane = int(node.args[1].value)
             result = args[0][:, lane : lane + 1]
@@ -180,15 +182,31 @@ class _Block:
         assert result.shape[1] == type_.lanes, statement_text(node)
         self.env[node.var.name] = result.astype(type_.dtype.numpy_name, copy=False)
 
-    def shuffle(self, node, value, lane):
-        """Hand values round each warp; all of its lanes must be there."""
+    def together(self, node):
+        """Hold a warp to be there with all of its lanes, or with none."""
         whole = self.active.reshape(-1, WARP) if self.threads % WARP == 0 else None
         together = whole is not None and (whole.any(1) == whole.all(1)).all()
         assert together, f"{statement_text(node)}: a lane of the warp is missing"
+
+    def vote(self, node, flag):
+        """Say in each warp, or in the block, whether a flag holds anywhere."""
+        flag = np.broadcast_to(flag, (self.threads, 1))
+        if node.op == "any_block":
+            self.effect(Effect("barrier"))
+            return flag.any(0, keepdims=True)
+        self.together(node)
+        return np.repeat(flag.reshape(-1, WARP).any(1), WARP)[:, None]
+
+    def shuffle(self, node, value, lane, width=None):
+        """Hand values round each warp; all of its lanes must be there."""
+        self.together(node)
         value = np.broadcast_to(value, (self.threads, value.shape[1]))
         me = np.arange(self.threads)
         inside, step = me % WARP, lane[:, 0].astype(np.int64)
-        if node.op == "shuffle_xor":
+        if node.op == "shuffle":
+            assert ((step >= 0) & (step < int(width.item()))).all()
+            source = inside - inside % int(width.item()) + step
+        elif node.op == "shuffle_xor":
             source = inside ^ step
         else:
             source = np.where(inside + step < WARP, inside + step, inside)
@@ -276,8 +294,11 @@ class _Block:
 
     def effect(self, node):
         """Wait for all threads, who must all be here."""
-        assert node.op == "barrier", f"{statement_text(node)} is not interpreted"
-        assert self.active.all(), "a barrier that not every thread reaches"
+        if node.op == "warp_barrier":  # as if for all: it orders no less
+            self.together(node)
+        else:
+            assert node.op == "barrier", f"{statement_text(node)} is not interpreted"
+            assert self.active.all(), "a barrier that not every thread reaches"
         for watch in self.within.values():
             watch.forget()
 

@@ -1,11 +1,12 @@
-"""Reductions over lanes, a warp and a block, run by the interpreter."""
+"""Reductions, votes and lanes of a warp and a block, run by the interpreter."""
 
 import numpy as np
 import pytest
 import simt
 
-from steelyard_kernels.builder import Builder, index
+from steelyard_kernels.builder import Builder, const, index
 from steelyard_kernels.dtypes import float32, int64
+from steelyard_kernels.errors import CompilerBug
 from steelyard_kernels.loops import Buffer
 from steelyard_kernels.schedule.warp import Group, across_group, across_lanes
 from steelyard_kernels.verify import verify
@@ -59,3 +60,80 @@ def test_nan_reaches_every_total():
     y = np.zeros((3, 64), np.float32)
     simt.run(kernel, {"x": x, "y": y}, 1)
     assert np.isnan(y).all()
+
+
+@pytest.mark.parametrize("width", [1, 2, 8, 32])
+def test_a_lane_known_at_run_time_is_one_of_its_neighbours(width):
+    """Every group of `width` lanes reads its own lane `index[0]`."""
+    b = Builder()
+    x = Buffer("x", float32, index(64))
+    at = Buffer("at", int64, index(1))
+    y = Buffer("y", float32, index(64), access="out")
+    thread = b.thread()
+    lane = b.load(at, 0)
+    value = b.let("shuffle", b.load(x, thread), lane, index(width))
+    b.store(y, thread, value)
+    kernel = b.kernel("fetching", [x, at, y], threads=64)
+    verify(kernel, "cuda")
+    x, y = np.arange(64, dtype=np.float32), np.zeros(64, np.float32)
+    for chosen in range(width):
+        simt.run(kernel, {"x": x, "at": np.array([chosen]), "y": y}, 1)
+        np.testing.assert_array_equal(y, x // width * width + chosen)
+    with pytest.raises(AssertionError):
+        simt.run(kernel, {"x": x, "at": np.array([width]), "y": y}, 1)
+
+
+@pytest.mark.parametrize(("op", "told"), [("any_warp", 32), ("any_block", 64)])
+def test_a_vote_tells_everyone(op, told):
+    """One thread of 64 says yes: its warp hears it, or the block."""
+    b = Builder()
+    y = Buffer("y", float32, index(64), access="out")
+    thread = b.thread()
+    flag = b.let(op, b.let("eq", thread, index(40)))
+    one, zero = const(1, float32), const(0, float32)
+    b.store(y, thread, b.let("select", flag, one, zero))
+    kernel = b.kernel("voting", [y], threads=64)
+    verify(kernel, "cuda")
+    y = np.zeros(64, np.float32)
+    simt.run(kernel, {"y": y}, 1)
+    assert y.sum() == told
+    assert y[32:].all()
+
+
+def test_a_vote_of_a_block_behind_a_condition_of_one_thread_is_refused():
+    """It is a barrier; what it says is the same for all and may decide on one."""
+
+    def voting(condition):
+        b = Builder()
+        first = b.let("eq", b.thread(), index(0))
+        with b.branch(condition(b, first)):
+            b.let("any_block", first)
+        return b.kernel("voting", [], threads=64)
+
+    verify(voting(lambda b, first: b.let("any_block", first)), "cuda")
+    for hidden in (lambda _, first: first, lambda b, first: b.let("any_warp", first)):
+        with pytest.raises(CompilerBug, match="every thread of a block"):
+            verify(voting(hidden), "cuda")
+
+
+def test_a_warps_barrier_orders_what_its_threads_share():
+    """Without one the interpreter finds the race."""
+
+    def turning(barrier):
+        b = Builder()
+        y = Buffer("y", float32, index(32), access="out")
+        slot = b.alloc("slot", int64, 32, "shared")
+        thread = b.thread()
+        b.store(slot, thread, thread)
+        if barrier:
+            b.effect("warp_barrier")
+        other = b.load(slot, b.at("sub", 31, thread))
+        b.store(y, thread, b.cast(other, float32))
+        return b.kernel("turning", [y], threads=32)
+
+    y = np.zeros(32, np.float32)
+    verify(turning(True), "cuda")
+    simt.run(turning(True), {"y": y}, 1)
+    np.testing.assert_array_equal(y, np.arange(32)[::-1])
+    with pytest.raises(AssertionError, match="race"):
+        simt.run(turning(False), {"y": y}, 1)

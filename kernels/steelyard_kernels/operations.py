@@ -146,6 +146,15 @@ def _shuffle(args: Types, _stated: Type | None) -> Type | None:
     return value if _is_index(lane) else None
 
 
+def _fetch(args: Types, _stated: Type | None) -> Type | None:
+    value, lane, width = args
+    return value if _is_index(lane) and _is_index(width) else None
+
+
+def _vote(args: Types, _stated: Type | None) -> Type | None:
+    return args[0] if args[0] is typed(bool_) else None
+
+
 def _matrix(args: Types, _stated: Type | None) -> Type | None:
     a, b, c = args
     halves = a.dtype is b.dtype and a.dtype in {float16, bfloat16}
@@ -174,6 +183,8 @@ REDUCE_NUMBER = Rule("a vector of numbers gives a scalar", _reduce(("float", "in
 REDUCE_BOOL = Rule("a vector of bool gives a scalar bool", _reduce(("bool",)))
 MASK_BELOW = Rule("an index gives a bool vector", _mask_below)
 SHUFFLE = Rule("a value and a lane, an index, give the value's type", _shuffle)
+FETCH = Rule("a value, a lane and a width, indices, give the value's type", _fetch)
+VOTE = Rule("a scalar bool gives a scalar bool", _vote)
 NUMBERED = Rule("the result is an index", _number)
 MATRIX = Rule("two fragments of one half type add to a float32 fragment", _matrix)
 
@@ -220,6 +231,10 @@ OPERATIONS: dict[str, Operation] = {
     "block": Operation(0, NUMBERED, CUDA),  # which of the launch's this is
     "shuffle_xor": Operation(2, SHUFFLE, CUDA),  # from the lane i ^ mask of the warp
     "shuffle_down": Operation(2, SHUFFLE, CUDA),  # from the lane i + delta
+    # From a lane known at run time, of this lane's `width` neighbours, a power of two.
+    "shuffle": Operation(3, FETCH, CUDA),
+    "any_warp": Operation(1, VOTE, CUDA),  # whether it holds in any of 32 threads
+    "any_block": Operation(1, VOTE, CUDA),  # in any of the block's: a barrier as well
     "mma": Operation(3, MATRIX, CUDA),  # a @ b + c on a warp's fragments
 }
 
@@ -245,6 +260,7 @@ WAIT = EffectRule("takes the copies that may still run", lambda a: _is_index(a[0
 
 EFFECTS: dict[str, EffectOperation] = {
     "barrier": EffectOperation(0, BARRIER, CUDA),
+    "warp_barrier": EffectOperation(0, BARRIER, CUDA),  # of 32 threads
     "copy_async": EffectOperation(5, COPY, CUDA),
     "copy_wait": EffectOperation(1, WAIT, CUDA),
 }

@@ -27,11 +27,14 @@ from steelyard_kernels.loops import (
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-VARYING = frozenset({"thread", "shuffle_xor", "shuffle_down", "mma"})
+VARYING = frozenset(
+    {"thread", "shuffle_xor", "shuffle_down", "shuffle", "any_warp", "mma"}
+)
+BARRIERS = frozenset({"barrier", "any_block"})
 PRIVATE = frozenset({"register", "stack"})
 
 
-def divergent_barriers(kernel: Kernel) -> tuple[Effect, ...]:
+def divergent_barriers(kernel: Kernel) -> tuple[Effect | Let, ...]:
     """Return the barriers that not every thread of a block is sure to reach."""
     varying: set[str] = set()
     size = -1
@@ -49,7 +52,8 @@ def _mark(body: Sequence[Statement], varying: set[str]) -> None:
 
     for node in body:
         if isinstance(node, Let):
-            if node.op in VARYING or varies(*node.args):
+            told = node.op == "any_block"  # whatever each thread said
+            if node.op in VARYING or (varies(*node.args) and not told):
                 varying.add(node.var.name)
         elif isinstance(node, Load):
             if node.buffer.space in PRIVATE or varies(node.index, node.mask):
@@ -92,15 +96,15 @@ def _mark_loop(node: For, varying: set[str]) -> None:
 
 def _barriers(
     body: Sequence[Statement], varying: set[str], *, diverged: bool
-) -> Iterator[Effect]:
+) -> Iterator[Effect | Let]:
     """Yield the barriers in bodies that only some threads may run."""
 
     def varies(*operands: Operand) -> bool:
         return any(isinstance(x, Var) and x.name in varying for x in operands)
 
     for node in body:
-        if isinstance(node, Effect):
-            if diverged and node.op == "barrier":
+        if isinstance(node, Effect | Let):
+            if diverged and node.op in BARRIERS:
                 yield node
         elif isinstance(node, For):
             inside = diverged or varies(node.start, node.stop)

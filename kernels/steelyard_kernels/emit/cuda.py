@@ -255,6 +255,9 @@ class _Emitter:
     def barrier(self, _node: Effect) -> None:
         self.w.do("__syncthreads();")
 
+    def warp_barrier(self, _node: Effect) -> None:
+        self.w.do("__syncwarp();")
+
     def copy_async(self, node: Effect) -> None:
         """Start a copy, as a group of its own: `copy_wait` counts groups."""
         to, to_index, source, index, count = node.args
@@ -297,6 +300,7 @@ def _operand(argument: Operand | Buffer) -> Operand:
 
 EFFECTS: dict[str, Callable[[_Emitter, Effect], None]] = {
     "barrier": _Emitter.barrier,
+    "warp_barrier": _Emitter.warp_barrier,
     "copy_async": _Emitter.copy_async,
     "copy_wait": _Emitter.copy_wait,
 }

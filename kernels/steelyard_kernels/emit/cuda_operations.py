@@ -97,7 +97,10 @@ CASTS: Final = {  # between float32, float64, integers and bool
     (float64, int64): "{a} == {a} ? __double2ll_rz({a}) : 0",
 }
 BITS: Final = frozenset(  # take halves as bits; all else takes their float32 twins
-    {"neg", "abs", "select", "splat", "extract", "shuffle_xor", "shuffle_down", "mma"}
+    {
+        *("neg", "abs", "select", "splat", "extract", "mma"),
+        *("shuffle_xor", "shuffle_down", "shuffle"),
+    }
 )
 
 
@@ -233,6 +236,25 @@ def _shuffle(
     ]
 
 
+def _fetch(
+    _op: str, names: list[list[str]], _types: tuple[Type, ...], result: Type
+) -> list[str]:
+    value, lane, width = names[0], names[1][0], names[2][0]
+    return [
+        f"__shfl_sync(0xffffffffu, {part}, {lane}, {width})"
+        for part in value[: parts(result)]
+    ]
+
+
+def _vote(
+    op: str, names: list[list[str]], _types: tuple[Type, ...], _result: Type
+) -> list[str]:
+    asked = names[0][0]
+    if op == "any_block":
+        return [f"__syncthreads_or({asked}) != 0"]
+    return [f"__any_sync(0xffffffffu, {asked}) != 0"]
+
+
 SHAPES: Final[
     dict[
         str,
@@ -247,6 +269,9 @@ SHAPES: Final[
     "block": _position,
     "shuffle_xor": _shuffle,
     "shuffle_down": _shuffle,
+    "shuffle": _fetch,
+    "any_warp": _vote,
+    "any_block": _vote,
 }
 
 

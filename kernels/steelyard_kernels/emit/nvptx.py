@@ -257,7 +257,7 @@ def _shuffle(w: Writer, op: str, args: list[str], types: list[Type]) -> str:
     return f"bitcast <2 x i32> {whole} to {spelled}"
 
 
-def _matrix(_w: Writer, op: str, _args: list[str], _types: list[Type]) -> str:
+def _refused(_w: Writer, op: str, _args: list[str], _types: list[Type]) -> str:
     raise _only_nvrtc(op)
 
 
@@ -266,5 +266,5 @@ OWN: Final[dict[str, Callable[[Writer, str, list[str], list[Type]], str]]] = {
     "block": _position,
     "shuffle_xor": _shuffle,
     "shuffle_down": _shuffle,
-    "mma": _matrix,
+    **dict.fromkeys(("mma", "shuffle", "any_warp", "any_block"), _refused),
 }
