@@ -13,7 +13,8 @@ from steelyard_kernels import dtypes
 from steelyard_kernels.array import Array
 from steelyard_kernels.errors import KernelError
 from steelyard_kernels.expr import OPERATIONS, Apply, Cast, Constant
-from steelyard_kernels.graph import Graph, broadcast_shape, round_constant, widens
+from steelyard_kernels.graph import Graph, broadcast_shape
+from steelyard_kernels.rounding import round_constant, widens
 
 
 def inputs(*specs):

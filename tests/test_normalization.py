@@ -12,7 +12,7 @@ from steelyard_kernels import array as xp
 from steelyard_kernels import dtypes, library, loops_print, reference
 from steelyard_kernels.build import build
 from steelyard_kernels.errors import KernelError, Unsupported
-from steelyard_kernels.expr import text
+from steelyard_kernels.expr_print import text
 from steelyard_kernels.function import kernel
 from steelyard_kernels.schedule import strategies
 from steelyard_kernels.schedule.normalization import model

@@ -6,7 +6,7 @@ import pytest
 from steelyard_kernels import array as xp
 from steelyard_kernels import dtypes
 from steelyard_kernels.errors import KernelError
-from steelyard_kernels.expr import text
+from steelyard_kernels.expr_print import text
 from steelyard_kernels.trace import signature, structure, trace
 
 F = dtypes.float32

@@ -9,6 +9,21 @@
             | Cast(arg)                           -- rounds to the node's dtype
             | Broadcast(arg)                      -- the same values in a larger shape
             | Reduce(op, arg, keepdims)           -- a row of REDUCTIONS, last axis
+            | Arange()                            -- 0, 1, 2, ... along its one axis
+            | Reshape(arg)                        -- the same elements, same order
+            | Transpose(arg)                      -- the last two axes swapped
+            | Dot(a, b)                           -- (..., K) x (K, N) -> (..., N)
+            | Row(arg, index)                     -- arg[index] along the first axis
+            | Chain(arg)                          -- this chain's part of an input
+            | Chains(arg)                         -- of every chain, along a new axis
+            | Parameter(role, place)              -- in a loop's body: carry or index
+            | Result(loop, place)                 -- a carry at the end, or stacked
+    loop    = (length, inits, carries, index, condition, nexts, stacked, unroll)
+
+A program of `chains` computes the same for each of them, independently; a chain is
+the first axis of what Chain reads and Chains writes. A loop's body is the nodes that
+depend on its parameters; they are in the loop's `nodes`, not in the program's, so that
+what no iteration changes is computed before the loop by construction.
 
 Every node also has a number, a shape and a dtype. `graph.Graph` makes the nodes
 and keeps one per distinct expression, so equal subexpressions are one node and
@@ -22,7 +37,7 @@ products that feed only one sum may be fused with it (rounded once).
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final, TypeAlias
 
@@ -81,136 +96,250 @@ REDUCTIONS: Final[dict[str, int]] = {"sum": 1, "max": 1, "min": 1, "mean": 1, "v
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
-class Input:
-    """An array parameter; `index` is its position in the signature."""
+class _Value:
+    """What every node has."""
 
     number: int
     shape: Shape
     dtype: DType
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Input(_Value):
+    """An array parameter; `index` is its position in the signature."""
+
     name: str
     index: int
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
-class Scalar:
+class Scalar(_Value):
     """A runtime scalar: float64, int64 or bool, given at each launch."""
 
-    number: int
-    shape: Shape
-    dtype: DType
     name: str
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
-class Constant:
+class Constant(_Value):
     """A number known when the kernel is traced, exactly representable in dtype."""
 
-    number: int
-    shape: Shape
-    dtype: DType
     value: Value
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
-class Apply:
+class Apply(_Value):
     """One elementwise operation of OPERATIONS over operands that broadcast."""
 
-    number: int
-    shape: Shape
-    dtype: DType
     op: str
     args: tuple[Node, ...]
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
-class Cast:
+class Cast(_Value):
     """The operand's values rounded to the node's dtype."""
 
-    number: int
-    shape: Shape
-    dtype: DType
     arg: Node
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
-class Broadcast:
+class Broadcast(_Value):
     """The operand's values in the node's larger shape."""
 
-    number: int
-    shape: Shape
-    dtype: DType
     arg: Node
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
-class Reduce:
+class Reduce(_Value):
     """One reduction of REDUCTIONS over the last axis, which becomes 1 or goes."""
 
-    number: int
-    shape: Shape
-    dtype: DType
     op: str
     arg: Node
     keepdims: bool
 
 
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Arange(_Value):
+    """0, 1, 2, ... along one axis, as int32 or int64."""
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Reshape(_Value):
+    """The operand's elements in the same order, in another shape."""
+
+    arg: Node
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Transpose(_Value):
+    """The operand with its last two axes swapped."""
+
+    arg: Node
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Dot(_Value):
+    """The sum over k of a[..., k] * b[k, n]; `b` has two axes, `a` one or more."""
+
+    a: Node
+    b: Node
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Row(_Value):
+    """arg[index]: `arg` lies in memory, or `index` is a Constant; always in range."""
+
+    arg: Node
+    index: Node
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Chain(_Value):
+    """The part of one chain of an input whose first axis is the chains."""
+
+    arg: Node
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Chains(_Value):
+    """What every chain computed, along a new first axis."""
+
+    arg: Node
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Parameter(_Value):
+    """A value that each iteration of one loop gets: its place's carry, or the index.
+
+    `role` is "carry" or "index"; the index is int64 and counts 0, 1, 2, ...
+    """
+
+    role: str
+    place: int
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Result(_Value):
+    """What a loop gives: the carry at `place`, or what iterations computed, stacked.
+
+    Places from len(nexts) on are stacked, along a new first axis of `length` rows.
+    """
+
+    loop: Loop
+    place: int
+
+    @property
+    def stacks(self) -> bool:
+        """Whether it holds a row for every iteration."""
+        return self.place >= len(self.loop.nexts)
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Loop:
+    """At most `length` iterations, one after another, while `condition` holds.
+
+    Iteration i computes `nexts` and `stacked` of the carries and the index i; the
+    condition, a bool, is asked before each. A length that is a node is given at
+    launch, and nothing is stacked then; with a condition the rows of iterations
+    that did not run are undefined. `unroll` is how many iterations one turn holds;
+    0: the schedule chooses. `nodes` is the body in evaluation order, `free` what it
+    and the results read from outside.
+    """
+
+    length: int | Node
+    inits: tuple[Node, ...]
+    carries: tuple[Parameter, ...]
+    index: Parameter
+    condition: Node | None
+    nexts: tuple[Node, ...]
+    stacked: tuple[Node, ...]
+    unroll: int
+    nodes: tuple[Node, ...]
+    free: tuple[Node, ...]
+
+
 # No repr by fields: a node's would spell out everything below it; `text` prints.
-Node: TypeAlias = Input | Scalar | Constant | Apply | Cast | Broadcast | Reduce
+Node: TypeAlias = (
+    Input
+    | Scalar
+    | Constant
+    | Apply
+    | Cast
+    | Broadcast
+    | Reduce
+    | Arange
+    | Reshape
+    | Transpose
+    | Dot
+    | Row
+    | Chain
+    | Chains
+    | Parameter
+    | Result
+)
 
 
 @dataclass(frozen=True, slots=True)
 class Output:
-    """A result; `updates` is the index of the input that it overwrites, if any."""
+    """A result; `updates` is the index of the input that it overwrites, if any.
+
+    A `hidden` one is memory that the kernel needs between two of its loops: the
+    caller neither gives nor gets it.
+    """
 
     name: str
     value: Node
     updates: int | None
+    hidden: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """A traced kernel; `nodes` are those its outputs need, in evaluation order."""
+    """A traced kernel; `nodes` are those its outputs need, in evaluation order.
+
+    `chains` is how many independent chains compute it; 0: it has no such axis.
+    """
 
     name: str
     inputs: tuple[Input, ...]
     scalars: tuple[Scalar, ...]
     outputs: tuple[Output, ...]
     nodes: tuple[Node, ...]
-
-
-def text(program: Program) -> str:
-    """Return a program as one line per node, in evaluation order."""
-    lines = [f"program {program.name}"]
-    for node in program.nodes:
-        args = ", ".join(f"%{arg.number}" for arg in operands(node))
-        lines.append(
-            f"  %{node.number}: {node.dtype}{node.shape} = {_head(node)}({args})"
-        )
-    for output in program.outputs:
-        place = "" if output.updates is None else " in place"
-        lines.append(f"  {output.name} = %{output.value.number}{place}")
-    return "\n".join(lines) + "\n"
-
-
-def _head(node: Node) -> str:
-    if isinstance(node, Apply):
-        return node.op
-    if isinstance(node, Reduce):
-        return f"{node.op}{'[keepdims]' if node.keepdims else ''}"
-    if isinstance(node, Constant):
-        return f"constant {node.value!r}"
-    if isinstance(node, Input | Scalar):
-        return f"{type(node).__name__.lower()} {node.name}"
-    return type(node).__name__.lower()
+    chains: int = 0
 
 
 def operands(node: Node) -> tuple[Node, ...]:
-    """Return the nodes that a node reads, in order."""
+    """Return the nodes that a node reads, in order; of a loop those outside of it."""
     if isinstance(node, Apply):
         return node.args
-    if isinstance(node, Cast | Broadcast | Reduce):
+    if isinstance(node, Cast | Broadcast | Reduce | Reshape | Transpose):
         return (node.arg,)
+    if isinstance(node, Chain | Chains):
+        return (node.arg,)
+    if isinstance(node, Dot):
+        return node.a, node.b
+    if isinstance(node, Row):
+        return node.arg, node.index
+    if isinstance(node, Result):
+        loop = node.loop
+        length = () if isinstance(loop.length, int) else (loop.length,)
+        return *loop.inits, *loop.free, *length
     return ()
+
+
+def loops(nodes: Iterable[Node]) -> tuple[Loop, ...]:
+    """Return the loops that nodes are results of, each once; not those in bodies."""
+    found = {id(node.loop): node.loop for node in nodes if isinstance(node, Result)}
+    return tuple(found.values())
+
+
+def everywhere(nodes: Iterable[Node]) -> Iterator[Node]:
+    """Give nodes in evaluation order, each loop's body before its first result."""
+    said: set[int] = set()
+    for node in nodes:
+        if isinstance(node, Result) and id(node.loop) not in said:
+            said.add(id(node.loop))
+            yield from everywhere(node.loop.nodes)
+        yield node
 
 
 def reachable(roots: Iterable[Node]) -> tuple[Node, ...]:

@@ -7,31 +7,37 @@ a narrowing of what was just widened) becomes no node at all.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
-from typing import Final, TypeAlias
+from collections.abc import Callable, Sequence
+from typing import Final
 
-import numpy as np
-
-from steelyard_kernels import dtypes
+from steelyard_kernels import dtypes, rows
+from steelyard_kernels.bodies import body, check_loop
 from steelyard_kernels.dtypes import DType
 from steelyard_kernels.errors import KernelError
 from steelyard_kernels.expr import (
     OPERATIONS,
     Apply,
+    Arange,
     Broadcast,
     Cast,
+    Chain,
+    Chains,
     Constant,
+    Dot,
     Input,
+    Loop,
     Node,
-    Output,
-    Program,
+    Parameter,
     Reduce,
+    Reshape,
+    Result,
+    Row,
     Scalar,
     Shape,
+    Transpose,
     Value,
-    operands,
-    reachable,
 )
+from steelyard_kernels.rounding import round_constant, widens
 
 _FLOAT: Final = frozenset({"float"})
 _NUMBER: Final = frozenset({"float", "int"})
@@ -40,11 +46,12 @@ _NUMBER: Final = frozenset({"float", "int"})
 class Graph:
     """Makes nodes with inferred shape and dtype, one per distinct expression.
 
-    Errors name `kernel`, the kernel that is being traced.
+    Errors (KernelError) name `kernel`, the kernel that is being traced.
     """
 
     def __init__(self, kernel: str) -> None:
         self.kernel = kernel
+        self.chains = 0  # how many there are; 0: none
         self._nodes: dict[tuple[object, ...], Node] = {}
         self._count = 0
 
@@ -130,6 +137,157 @@ class Graph:
             self._nodes[key] = Reduce(number, shape, node.dtype, op, node, keepdims)
         return self._nodes[key]
 
+    def arange(self, extent: int, dtype: DType) -> Node:
+        """Return 0, 1, 2, ... below extent, int32 or int64."""
+        if dtype.kind != "int":
+            raise KernelError(
+                f"{self.kernel}: arange of {dtype.name}, expected int32 or int64; cast "
+                "it with astype."
+            )
+        return self._kept((Arange, extent, dtype.name), Arange, (extent,), dtype)
+
+    def reshape(self, node: Node, shape: Shape) -> Node:
+        """Return the elements in the same order in another shape."""
+        if node.shape == shape:
+            return node
+        if math.prod(node.shape) != math.prod(shape):
+            raise KernelError(
+                f"{self.kernel}: cannot reshape {node.shape} to {shape}: "
+                f"{math.prod(node.shape)} elements are not {math.prod(shape)}; pass a "
+                "shape of as many."
+            )
+        if isinstance(node, Reshape):
+            return self.reshape(node.arg, shape)
+        key = (Reshape, shape, node.number)
+        return self._kept(key, Reshape, shape, node.dtype, node)
+
+    def transpose(self, node: Node) -> Node:
+        """Return the node with its last two axes swapped."""
+        if len(node.shape) < 2:
+            raise KernelError(
+                f"{self.kernel}: transpose of shape {node.shape}, expected two axes or "
+                "more; reshape it first."
+            )
+        if isinstance(node, Transpose):
+            return node.arg
+        shape = (*node.shape[:-2], node.shape[-1], node.shape[-2])
+        return self._kept((Transpose, node.number), Transpose, shape, node.dtype, node)
+
+    def dot(self, a: Node, b: Node) -> Node:
+        """Return the sum over k of a[..., k] * b[k, n], of floating values."""
+        common = self._common("dot", (a, b))
+        if common.kind != "float":
+            raise KernelError(
+                f"{self.kernel}: dot of {common.name} is not defined, expected float; "
+                "cast it first with astype."
+            )
+        if not a.shape or len(b.shape) != 2 or a.shape[-1] != b.shape[0]:
+            raise KernelError(
+                f"{self.kernel}: dot of shapes {a.shape} and {b.shape}, expected "
+                "(..., K) and (K, N); transpose or reshape one of them."
+            )
+        a, b = self.cast(a, common), self.cast(b, common)
+        shape = (*a.shape[:-1], b.shape[1])
+        return self._kept((Dot, a.number, b.number), Dot, shape, common, a, b)
+
+    def row(self, node: Node, index: Node) -> Node:
+        """Return node[index] along the first axis; the index is in range.
+
+        It is taken where the node's values come from: of memory's rows, so that what
+        was computed of whole arrays is computed row by row.
+        """
+        return rows.row(self, node, index)
+
+    def row_of_memory(self, node: Node, index: Node) -> Node:
+        """Return the node of a row, taken where it stands; `row` looks further."""
+        key = (Row, node.number, index.number)
+        return self._kept(key, Row, node.shape[1:], node.dtype, node, index)
+
+    def chain(self, node: Node) -> Node:
+        """Return this chain's part of an input; all have the same number of chains."""
+        if not isinstance(node, Input) or not node.shape:
+            raise KernelError(
+                f"{self.kernel}: chains were asked of a value of shape {node.shape}, "
+                "expected an array parameter of one axis or more; map parameters."
+            )
+        if self.chains not in {0, node.shape[0]}:
+            raise KernelError(
+                f"{self.kernel}: {node.name} has {node.shape[0]} chains, expected "
+                f"{self.chains} as the others; give all the same first axis."
+            )
+        self.chains = node.shape[0]
+        key = (Chain, node.number)
+        return self._kept(key, Chain, node.shape[1:], node.dtype, node)
+
+    def chains_of(self, node: Node) -> Node:
+        """Return what every chain computed, along a new first axis."""
+        shape = (self.chains, *node.shape)
+        return self._kept((Chains, node.number), Chains, shape, node.dtype, node)
+
+    def parameters(
+        self, inits: Sequence[Node]
+    ) -> tuple[tuple[Parameter, ...], Parameter]:
+        """Return a new loop's carries, like its inits, and its index."""
+        carries = tuple(
+            Parameter(self._next(), init.shape, init.dtype, "carry", place)
+            for place, init in enumerate(inits)
+        )
+        return carries, Parameter(self._next(), (), dtypes.int64, "index", 0)
+
+    def loop(
+        self,
+        length: int | Node,
+        inits: Sequence[Node],
+        parameters: tuple[tuple[Parameter, ...], Parameter],
+        nexts: Sequence[Node],
+        stacked: Sequence[Node] = (),
+        *,
+        condition: Node | None = None,
+        unroll: int = 0,
+    ) -> tuple[Node, ...]:
+        """Return the results of a loop: every carry at its end, then what it stacks.
+
+        `parameters` are those that `nexts`, `stacked` and `condition` were made of;
+        `expr.Loop` says what each means.
+        """
+        carries, index = parameters
+        roots = [*nexts, *stacked, *([] if condition is None else [condition])]
+        nodes, free = body(roots, {p.number for p in (*carries, index)})
+        loop = Loop(
+            length=length,
+            inits=tuple(inits),
+            carries=carries,
+            index=index,
+            condition=condition,
+            nexts=tuple(nexts),
+            stacked=tuple(stacked),
+            unroll=unroll,
+            nodes=nodes,
+            free=free,
+        )
+        check_loop(self.kernel, loop)
+        rows_of = (length,) if isinstance(length, int) else ()
+        shapes = [n.shape for n in nexts] + [(*rows_of, *n.shape) for n in stacked]
+        return tuple(
+            Result(self._next(), shape, node.dtype, loop, place)
+            for place, (shape, node) in enumerate(
+                zip(shapes, [*nexts, *stacked], strict=True)
+            )
+        )
+
+    def _kept(
+        self,
+        key: tuple[object, ...],
+        kind: Callable[..., Node],
+        shape: Shape,
+        dtype: DType,
+        *args: Node,
+    ) -> Node:
+        """Return the node of a key, made where there is none yet."""
+        if key not in self._nodes:
+            self._nodes[key] = kind(self._next(), shape, dtype, *args)
+        return self._nodes[key]
+
     def _check_reduce(self, op: str, node: Node) -> None:
         if not node.shape:
             raise KernelError(
@@ -186,49 +344,6 @@ class Graph:
         return shape
 
 
-# What stands for a node in a program made again, given what stands for those before it;
-# None: itself.
-Rule: TypeAlias = Callable[[Graph, Node, Mapping[int, Node]], Node | None]
-
-
-def rewritten(program: Program, rule: Rule) -> Program:
-    """Make a program again, node by node, with what a rule puts for some of them."""
-    graph = Graph(program.name)
-    inputs = tuple(
-        graph.input(node.name, node.index, node.shape, node.dtype)
-        for node in program.inputs
-    )
-    made: dict[int, Node] = {
-        old.number: new for old, new in zip(program.inputs, inputs, strict=True)
-    }
-    for node in program.nodes:
-        if not isinstance(node, Input):
-            made[node.number] = rule(graph, node, made) or _again(graph, node, made)
-    outputs = tuple(
-        Output(o.name, made[o.value.number], o.updates) for o in program.outputs
-    )
-    scalars = tuple(made[node.number] for node in program.scalars)
-    nodes = reachable(output.value for output in outputs)
-    return Program(program.name, inputs, scalars, outputs, nodes)  # type: ignore[arg-type]
-
-
-def _again(graph: Graph, node: Node, made: Mapping[int, Node]) -> Node:
-    """Make a node of what stands for its operands."""
-    args = [made[arg.number] for arg in operands(node)]
-    if isinstance(node, Scalar):
-        return graph.scalar(node.name, node.dtype)
-    if isinstance(node, Constant):
-        return graph.constant(node.value, node.dtype)
-    if isinstance(node, Apply):
-        return graph.apply(node.op, *args)
-    if isinstance(node, Cast):
-        return graph.cast(args[0], node.dtype)
-    if isinstance(node, Broadcast):
-        return graph.broadcast(args[0], node.shape)
-    assert isinstance(node, Reduce)
-    return graph.reduce(node.op, args[0], keepdims=node.keepdims)
-
-
 def broadcast_shape(a: Shape, b: Shape) -> Shape | None:
     """Return the shape two shapes broadcast to, or None when they do not."""
     if len(a) < len(b):
@@ -240,50 +355,3 @@ def broadcast_shape(a: Shape, b: Shape) -> Shape | None:
             return None
         joined.append(y if x == 1 else x)
     return tuple(joined)
-
-
-def widens(source: DType, target: DType) -> bool:
-    """Say whether every value of source is exactly a value of target."""
-    return (source.name, target.name) in _WIDENINGS
-
-
-_WIDENINGS: Final = frozenset(
-    {
-        ("float16", "float32"),
-        ("float16", "float64"),
-        ("bfloat16", "float32"),
-        ("bfloat16", "float64"),
-        ("float32", "float64"),
-        ("int32", "int64"),
-        ("int32", "float64"),
-    }
-)
-
-
-def round_constant(value: Value, dtype: DType) -> Value:
-    """Round a Python number to the nearest value of dtype, as a Python number.
-
-    Integers wrap as NumPy's casts do; a float that is not finite has no integer and
-    raises KernelError.
-    """
-    if dtype.kind == "bool":
-        return bool(value)
-    if dtype.kind == "int":
-        if isinstance(value, float) and not math.isfinite(value):
-            raise KernelError(
-                f"{value} has no value in {dtype.name}; use a floating dtype."
-            )
-        bits = 8 * dtype.bytes
-        wrapped = int(value) & ((1 << bits) - 1)
-        return wrapped - (1 << bits) if wrapped >> (bits - 1) else wrapped
-    return _round_float(float(value), dtype)
-
-
-def _round_float(value: float, dtype: DType) -> float:
-    if dtype is dtypes.float64:
-        return value
-    exact = np.array(value, np.float64)
-    if dtype is dtypes.bfloat16:
-        return float(dtypes.from_bfloat16(dtypes.to_bfloat16(exact)))
-    with np.errstate(over="ignore", under="ignore"):  # to infinity and to zero
-        return float(exact.astype(dtype.numpy_name))

@@ -7,7 +7,7 @@ language says; integers are exact (and wrap).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final, TypeAlias
 
 import numpy as np
@@ -18,14 +18,25 @@ from steelyard_kernels.dtypes import DType
 from steelyard_kernels.errors import CompilerBug
 from steelyard_kernels.expr import (
     Apply,
+    Arange,
     Broadcast,
     Cast,
+    Chain,
+    Chains,
     Constant,
+    Dot,
     Input,
+    Loop,
     Node,
     Program,
     Reduce,
+    Reshape,
+    Result,
+    Row,
     Scalar,
+    Transpose,
+    loops,
+    operands,
 )
 
 Values: TypeAlias = NDArray[Any]
@@ -68,60 +79,253 @@ def evaluate(
     arrays: Sequence[Values],
     scalars: Mapping[str, float] | None = None,
 ) -> dict[str, Values]:
-    """Return every output by name: float64 for floats, else int64 or bool.
+    """Return every output but hidden ones by name: float64 for floats, int64 or bool.
 
     `arrays` are the inputs in the order of the signature, as a launch takes them;
     bfloat16 ones as uint16 bits.
     """
     values = evaluate_nodes(program, arrays, scalars or {})
     return {
-        output.name: values[output.value.number].copy() for output in program.outputs
+        output.name: values[output.value.number].copy()
+        for output in program.outputs
+        if not output.hidden
     }
 
 
 def evaluate_nodes(
     program: Program, arrays: Sequence[Values], scalars: Mapping[str, float]
 ) -> dict[int, Values]:
-    """Return the value of every node by its number."""
-    values: dict[int, Values] = {}
+    """Return the value of every node by its number, loops' bodies left out.
+
+    What differs between chains has them as its first axis.
+    """
+    oracle = Oracle(program.chains, arrays, scalars)
     with np.errstate(all="ignore"):  # the IEEE result is the answer
-        for node in program.nodes:
-            values[node.number] = _value(node, values, arrays, scalars)
-    return values
+        oracle.evaluate(program.nodes)
+    return {
+        node.number: oracle.values[node.number].reshape(
+            (-1, *node.shape) if oracle.values[node.number].shape[1] > 1 else node.shape
+        )
+        for node in program.nodes
+    }
 
 
 def widen(array: Values, dtype: DType) -> Values:
     """Return an array of dtype (bfloat16 as bits) as float64, int64 or bool."""
     if dtype is dtypes.bfloat16:
         array = dtypes.from_bfloat16(array)
-    carried = {"float": np.float64, "int": np.int64, "bool": np.bool_}[dtype.kind]
-    return np.asarray(array).astype(carried)
+    return np.asarray(array).astype(_carried(dtype))
 
 
-def _value(
-    node: Node,
-    values: Mapping[int, Values],
-    arrays: Sequence[Values],
-    scalars: Mapping[str, float],
-) -> Values:
-    if isinstance(node, Input):
-        return widen(arrays[node.index], node.dtype)
-    if isinstance(node, Scalar):
-        return widen(np.asarray(scalars[node.name]), node.dtype)
-    if isinstance(node, Constant):
-        return widen(np.asarray(node.value), _carrier(node.dtype))
-    if isinstance(node, Apply):
-        args = [values[arg.number] for arg in node.args]
-        return _rounded(_ELEMENTWISE[node.op](*args), node.dtype)
-    if isinstance(node, Broadcast):
-        return np.broadcast_to(values[node.arg.number], node.shape)
-    if isinstance(node, Reduce):
-        reduce = _REDUCTIONS[node.op]
-        result = reduce(values[node.arg.number], axis=-1, keepdims=node.keepdims)
-        return _rounded(np.asarray(result), node.dtype)
-    if isinstance(node, Cast):
-        return _cast(values[node.arg.number], node.dtype)
-    raise CompilerBug(f"reference: no value for {node}")
+def _carried(dtype: DType) -> type[np.generic]:
+    """Return the NumPy type that values of a dtype are carried in."""
+    return {"float": np.float64, "int": np.int64, "bool": np.bool_}[dtype.kind]
+
+
+AHEAD: Final = 1 << 16  # values of one element that are evaluated at once
+
+
+class Oracle:
+    """The values of nodes, each as (iterations, chains, *shape).
+
+    The first axis is 1, or as many iterations of a loop as are evaluated at once:
+    those nodes of a body that depend on no carry. The second is 1 where all chains
+    agree.
+    """
+
+    def __init__(
+        self,
+        chains: int,
+        arrays: Sequence[Values],
+        scalars: Mapping[str, float],
+    ) -> None:
+        self.values: dict[int, Values] = {}
+        self._chains = chains
+        self._arrays = arrays
+        self._scalars = scalars
+        self._results: dict[int, list[Values]] = {}  # of loops, by their ids
+
+    def evaluate(self, nodes: Iterable[Node]) -> None:
+        """Evaluate nodes, operands first."""
+        for node in nodes:
+            self.values[node.number] = self._value(node)
+
+    def _value(self, node: Node) -> Values:  # noqa: C901, PLR0912 - one case a production
+        args = [self.values[arg.number] for arg in operands(node)]
+        match node:
+            case Input():
+                return widen(self._arrays[node.index], node.dtype)[None, None]
+            case Scalar():
+                given = widen(np.asarray(self._scalars[node.name]), node.dtype)
+                return given[None, None]
+            case Constant():
+                return widen(np.asarray(node.value), _carrier(node.dtype))[None, None]
+            case Apply():
+                aligned = [_aligned(arg, len(node.shape)) for arg in args]
+                return _rounded(_ELEMENTWISE[node.op](*aligned), node.dtype)
+            case Broadcast():
+                arg = _aligned(args[0], len(node.shape))
+                return np.broadcast_to(arg, (*arg.shape[:2], *node.shape))
+            case Reduce():
+                result = _REDUCTIONS[node.op](args[0], axis=-1, keepdims=node.keepdims)
+                return _rounded(np.asarray(result), node.dtype)
+            case Cast():
+                return _cast(args[0], node.dtype)
+            case Arange():
+                return np.arange(node.shape[0])[None, None]
+            case Reshape():
+                return args[0].reshape((*args[0].shape[:2], *node.shape))
+            case Transpose():
+                return np.swapaxes(args[0], -1, -2)
+            case Dot():
+                return _rounded(_dot(*args), node.dtype)
+            case Row():
+                return _row(*args)
+            case Chain():
+                mine: Values = args[0][0]
+                return mine
+            case Chains():
+                every = (1, self._chains, *node.shape[1:])
+                return np.broadcast_to(args[0], every)[None]
+            case Result():
+                return self._loop(node.loop)[node.place]
+            case _:
+                raise CompilerBug(f"reference: no value for {node}")
+
+    def _loop(self, loop: Loop) -> list[Values]:
+        """Return the results of a loop, all of which are evaluated with the first."""
+        key = id(loop)
+        if key not in self._results:
+            self._results[key] = Iterations(self, loop).run()
+        return self._results[key]
+
+    def forget(self, loops: Iterable[Loop]) -> None:
+        """Have loops evaluated again: their surroundings go on to an iteration."""
+        for loop in loops:
+            self._results.pop(id(loop), None)
+
+
+class Iterations:
+    """One loop, evaluated one iteration after another."""
+
+    def __init__(self, oracle: Oracle, loop: Loop) -> None:
+        self._oracle, self._values, self._loop = oracle, oracle.values, loop
+        self._ahead, self._carried = self._sorted()
+        self._inner = loops(loop.nodes)
+        length = loop.length
+        self._length = (
+            length
+            if isinstance(length, int)
+            else int(self._values[length.number][0, 0])
+        )
+        self._carries = [self._values[init.number] for init in loop.inits]
+        self._stacks: list[list[Values]] = [[] for _ in loop.stacked]
+
+    def _sorted(self) -> tuple[list[Node], list[Node]]:
+        """Return the body's nodes that need no carry, and the others.
+
+        Those are many iterations at once, unless the loop itself is in such a part.
+        """
+        free = [self._values[node.number] for node in self._loop.free]
+        alone = all(len(value) == 1 for value in free)
+        carried = {carry.number for carry in self._loop.carries}
+        ahead: list[Node] = []
+        rest: list[Node] = []
+        for node in self._loop.nodes:
+            reads = {arg.number for arg in operands(node)}
+            if alone and not reads & carried and not isinstance(node, Result):
+                ahead.append(node)
+            else:
+                carried.add(node.number)
+                rest.append(node)
+        return ahead, rest
+
+    def run(self) -> list[Values]:
+        """Return the carries at the end and what was stacked."""
+        block = max(1, AHEAD // max(1, self._chains()))
+        for first in range(0, max(0, self._length), block):
+            index = np.arange(first, min(first + block, self._length))
+            self._values[self._loop.index.number] = index[:, None]
+            self._oracle.evaluate(self._ahead)
+            ahead = [self._loop.index, *self._ahead]
+            kept = {node.number: self._values[node.number] for node in ahead}
+            if not self._block(kept, len(index)):
+                break
+        return [*self._carries, *map(self._stacked, range(len(self._stacks)))]
+
+    def _chains(self) -> int:
+        shapes = [self._values[node.number].shape for node in self._loop.free]
+        return int(max([1, *(shape[1] for shape in shapes)]))
+
+    def _block(self, kept: Mapping[int, Values], count: int) -> bool:
+        """Run iterations whose values ahead are kept; say whether to go on."""
+        for place in range(count):
+            for number, value in kept.items():
+                self._values[number] = value if len(value) == 1 else value[place][None]
+            if not self._iteration():
+                return False
+        return True
+
+    def _iteration(self) -> bool:
+        """Run one iteration for whom the condition holds; say whether for any."""
+        loop, values = self._loop, self._values
+        for carry, value in zip(loop.carries, self._carries, strict=True):
+            values[carry.number] = value
+        self._oracle.forget(self._inner)
+        self._oracle.evaluate(self._carried)
+        goes_on: Values | None = None
+        if loop.condition is not None:
+            goes_on = values[loop.condition.number]
+            if not goes_on.any():
+                return False
+        self._carries = [
+            _chosen(goes_on, values[node.number], old)
+            for node, old in zip(loop.nexts, self._carries, strict=True)
+        ]
+        for stack, node in zip(self._stacks, loop.stacked, strict=True):
+            stack.append(values[node.number])
+        return True
+
+    def _stacked(self, place: int) -> Values:
+        """Return one stacked result; zero in rows of iterations that did not run."""
+        node, stack = self._loop.stacked[place], self._stacks[place]
+        lead = (
+            max([1, *(v.shape[0] for v in stack)]),
+            max([1, *(v.shape[1] for v in stack)]),
+        )
+        whole = np.zeros((*lead, self._length, *node.shape), _carried(node.dtype))
+        for row, value in enumerate(stack):
+            whole[:, :, row] = value
+        return whole
+
+
+def _chosen(goes_on: Values | None, new: Values, old: Values) -> Values:
+    if goes_on is None:
+        return new
+    return np.where(_aligned(goes_on, new.ndim - 2), new, old)
+
+
+def _aligned(value: Values, axes: int) -> Values:
+    """Return a value with as many axes behind the two first, ones in front."""
+    lead, shape = value.shape[:2], value.shape[2:]
+    return value.reshape((*lead, *(1,) * (axes - len(shape)), *shape))
+
+
+def _dot(a: Values, b: Values) -> Values:
+    if a.ndim == 3:  # one vector in each iteration and chain
+        row: Values = np.matmul(a[:, :, None, :], b)[:, :, 0, :]
+        return row
+    ones = (1,) * (a.ndim - b.ndim)
+    rows: Values = np.matmul(a, b.reshape((*b.shape[:2], *ones, *b.shape[2:])))
+    return rows
+
+
+def _row(value: Values, index: Values) -> Values:
+    lead = np.broadcast_shapes(value.shape[:2], index.shape)
+    every = np.broadcast_to(value, (*lead, *value.shape[2:]))
+    at = np.broadcast_to(index, lead)
+    rows: Values = every[(*np.ogrid[: lead[0], : lead[1]], at)]
+    return rows
 
 
 def _carrier(dtype: DType) -> DType:

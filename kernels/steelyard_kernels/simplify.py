@@ -32,7 +32,9 @@ from steelyard_kernels.expr import (
     Reduce,
     operands,
 )
-from steelyard_kernels.graph import Graph, rewritten, round_constant, widens
+from steelyard_kernels.graph import Graph
+from steelyard_kernels.rewrite import rewritten
+from steelyard_kernels.rounding import round_constant, widens
 
 _BIT: Final = {dtype: 1 << place for place, dtype in enumerate(dtypes.ALL)}
 _HOLDS: Final = {  # a dtype's values are exact in these, as a set of bits

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from steelyard_kernels import expr, loops_print
+from steelyard_kernels import expr_print, loops_print
 from steelyard_kernels.build import Phases, Source, prepare
 from steelyard_kernels.compiling.points import Point, ready, traced
 from steelyard_kernels.errors import KernelError
@@ -32,7 +32,7 @@ def emitted(point: Point, what: str) -> str:
 def after_all(point: Point) -> str:
     """Return what each phase made, each under its name."""
     source = _source(point)
-    texts = {"trace": expr.text(source.program), **dict(_stages(source))}
+    texts = {"trace": expr_print.text(source.program), **dict(_stages(source))}
     headings = {
         "trace": "trace",
         "program": "simplify",
@@ -54,7 +54,7 @@ def _source(point: Point) -> Source:
 
 
 def _stages(source: Source) -> Iterator[tuple[str, str]]:
-    yield "program", expr.text(simplify(source.program))
+    yield "program", expr_print.text(simplify(source.program))
     chosen = source.schedule
     yield "schedule", f"{chosen.strategy} {chosen.label}\n{chosen}\n"
     yield "loops", loops_print.text(source.kernel)

@@ -27,8 +27,8 @@ from steelyard_kernels.dtypes import (
     int32,
     int64,
 )
-from steelyard_kernels.graph import round_constant
 from steelyard_kernels.loops import Const, Type, Var
+from steelyard_kernels.rounding import round_constant
 
 if TYPE_CHECKING:
     from steelyard_kernels.dtypes import DType

@@ -6,7 +6,8 @@ from collections.abc import Mapping
 
 from steelyard_kernels import dtypes
 from steelyard_kernels.expr import Node, Program, Reduce
-from steelyard_kernels.graph import Graph, rewritten
+from steelyard_kernels.graph import Graph
+from steelyard_kernels.rewrite import rewritten
 
 
 def expand_variance(program: Program) -> Program:

@@ -1,0 +1,77 @@
+"""What belongs to a loop's body, and what a loop may be made of."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from steelyard_kernels import dtypes
+from steelyard_kernels.errors import KernelError
+from steelyard_kernels.expr import Loop, Node, operands
+
+
+def check_loop(kernel: str, loop: Loop) -> None:
+    """Raise KernelError for a loop that is none, in a sentence that says why."""
+    pairs = zip(loop.carries, loop.nexts, strict=True)
+    for place, (carry, node) in enumerate(pairs):
+        if carry.shape != node.shape or carry.dtype is not node.dtype:
+            raise KernelError(
+                f"{kernel}: carry {place} of a loop begins as {carry.dtype} "
+                f"{carry.shape} and goes on as {node.dtype} {node.shape}; return what "
+                "it began as."
+            )
+    condition, length = loop.condition, loop.length
+    if condition is not None and (condition.shape or condition.dtype.kind != "bool"):
+        raise KernelError(
+            f"{kernel}: a loop's condition is {condition.dtype} {condition.shape}, "
+            "expected one bool; compare, and reduce to shape ()."
+        )
+    if not isinstance(length, int):
+        _check_runtime_length(kernel, length, loop.stacked)
+    elif length < 0:
+        raise KernelError(
+            f"{kernel}: a loop of {length} iterations, expected 0 or more; pass its "
+            "length."
+        )
+
+
+def _check_runtime_length(kernel: str, length: Node, stacked: Sequence[Node]) -> None:
+    if length.shape or length.dtype is not dtypes.int64:
+        raise KernelError(
+            f"{kernel}: a loop's length is {length.dtype} {length.shape}, expected one "
+            "int64; pass a keyword-only int."
+        )
+    if stacked:
+        raise KernelError(
+            f"{kernel}: a loop whose length is given at launch cannot stack what it "
+            "computes; return None for it, or pass the length as an int."
+        )
+
+
+def body(
+    roots: Sequence[Node], parameters: set[int]
+) -> tuple[tuple[Node, ...], tuple[Node, ...]]:
+    """Return what depends on a loop's parameters, and the rest that it reads.
+
+    Numbers grow from operands to users: what is older than the parameters depends on
+    none of them and is not looked into.
+    """
+    oldest = min(parameters)
+    found: dict[int, Node] = {}
+    pending = list(roots)
+    while pending:
+        node = pending.pop()
+        if node.number not in found:
+            found[node.number] = node
+            if node.number > oldest:
+                pending.extend(operands(node))
+    inside = set(parameters)
+    nodes = []
+    for number in sorted(found):
+        node = found[number]
+        if any(arg.number in inside for arg in operands(node)):
+            inside.add(number)
+            nodes.append(node)
+    read = {root.number for root in roots}
+    read.update(arg.number for node in nodes for arg in operands(node))
+    free = tuple(found[number] for number in sorted(read - inside))
+    return tuple(nodes), free

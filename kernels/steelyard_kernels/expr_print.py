@@ -1,0 +1,80 @@
+"""A program as text, one line a node, for people and for golden files."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from steelyard_kernels.expr import (
+    Apply,
+    Constant,
+    Input,
+    Loop,
+    Node,
+    Parameter,
+    Program,
+    Reduce,
+    Result,
+    Scalar,
+    operands,
+)
+
+
+def text(program: Program) -> str:
+    """Return a program as one line per node, in evaluation order; bodies indented."""
+    chains = f" chains {program.chains}" if program.chains else ""
+    lines = [f"program {program.name}{chains}", *_lines(program.nodes, "  ")]
+    for output in program.outputs:
+        place = "" if output.updates is None else " in place"
+        place = " hidden" if output.hidden else place
+        lines.append(f"  {output.name} = %{output.value.number}{place}")
+    return "\n".join(lines) + "\n"
+
+
+def _lines(nodes: Iterable[Node], indent: str) -> list[str]:
+    lines = []
+    said: set[int] = set()  # loops, by identity: all results of one share its body
+    for node in nodes:
+        if isinstance(node, Result) and id(node.loop) not in said:
+            said.add(id(node.loop))
+            lines += _loop_lines(node.loop, indent)
+        args = "" if isinstance(node, Result) else _references(operands(node))
+        head = f"{node.dtype}{node.shape} = {_head(node)}({args})"
+        lines.append(f"{indent}%{node.number}: {head}")
+    return lines
+
+
+def _loop_lines(loop: Loop, indent: str) -> list[str]:
+    times = loop.length if isinstance(loop.length, int) else f"%{loop.length.number}"
+    head = f"{indent}loop %{loop.index.number} < {times}"
+    if loop.condition is not None:
+        head += f" while %{loop.condition.number}"
+    if loop.unroll:
+        head += f" unroll {loop.unroll}"
+    pairs = zip(loop.carries, loop.inits, strict=True)
+    carries = ", ".join(f"%{c.number} = %{i.number}" for c, i in pairs)
+    return [
+        f"{head}: {carries}".rstrip(": "),
+        *_lines(loop.nodes, indent + "  "),
+        f"{indent}  next {_references(loop.nexts)}".rstrip(),
+        *([f"{indent}  stack {_references(loop.stacked)}"] if loop.stacked else []),
+    ]
+
+
+def _references(nodes: Iterable[Node]) -> str:
+    return ", ".join(f"%{node.number}" for node in nodes)
+
+
+def _head(node: Node) -> str:
+    if isinstance(node, Apply):
+        return node.op
+    if isinstance(node, Reduce):
+        return f"{node.op}{'[keepdims]' if node.keepdims else ''}"
+    if isinstance(node, Constant):
+        return f"constant {node.value!r}"
+    if isinstance(node, Input | Scalar):
+        return f"{type(node).__name__.lower()} {node.name}"
+    if isinstance(node, Parameter):
+        return node.role
+    if isinstance(node, Result):
+        return f"loop %{node.loop.index.number} [{node.place}]"
+    return type(node).__name__.lower()

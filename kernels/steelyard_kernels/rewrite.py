@@ -1,0 +1,139 @@
+"""Makes a program again, node by node, with something else for some of its nodes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import TypeAlias
+
+from steelyard_kernels.expr import (
+    Apply,
+    Arange,
+    Broadcast,
+    Cast,
+    Chain,
+    Chains,
+    Constant,
+    Dot,
+    Input,
+    Loop,
+    Node,
+    Output,
+    Parameter,
+    Program,
+    Reduce,
+    Reshape,
+    Result,
+    Row,
+    Scalar,
+    Transpose,
+    operands,
+    reachable,
+)
+from steelyard_kernels.graph import Graph
+
+# What stands for a node in a program made again, given what stands for those before it;
+# None: itself. Nodes of loops' bodies are asked for as all others.
+Rule: TypeAlias = Callable[[Graph, Node, Mapping[int, Node]], Node | None]
+
+
+def rewritten(program: Program, rule: Rule) -> Program:
+    """Return the program with what a rule puts for some of its nodes.
+
+    Raises KernelError where the rule's nodes do not fit where they are read.
+    """
+    graph = Graph(program.name)
+    inputs = tuple(
+        graph.input(node.name, node.index, node.shape, node.dtype)
+        for node in program.inputs
+    )
+    again = Again(graph, rule)
+    for old, new in zip(program.inputs, inputs, strict=True):
+        again.made[old.number] = new
+    again.add(program.nodes)
+    made = again.made
+    outputs = tuple(
+        Output(o.name, made[o.value.number], o.updates, o.hidden)
+        for o in program.outputs
+    )
+    scalars = tuple(made[node.number] for node in program.scalars)
+    nodes = reachable(output.value for output in outputs)
+    return replace(
+        program,
+        inputs=inputs,
+        scalars=scalars,  # type: ignore[arg-type]
+        outputs=outputs,
+        nodes=nodes,
+    )
+
+
+class Again:
+    """Nodes made again in a graph; `made` is what stands for each, by number."""
+
+    def __init__(self, graph: Graph, rule: Rule) -> None:
+        self.graph = graph
+        self.rule = rule
+        self.made: dict[int, Node] = {}
+        self._loops: dict[int, tuple[Node, ...]] = {}  # results, by the old one's id
+
+    def add(self, nodes: tuple[Node, ...]) -> None:
+        """Make every node again that is not yet, in evaluation order."""
+        for node in nodes:
+            if node.number not in self.made:
+                new = self.rule(self.graph, node, self.made)
+                self.made[node.number] = self._node(node) if new is None else new
+
+    def _node(self, node: Node) -> Node:  # noqa: C901, PLR0912 - one case a production
+        graph, args = self.graph, [self.made[arg.number] for arg in operands(node)]
+        match node:
+            case Scalar():
+                return graph.scalar(node.name, node.dtype)
+            case Constant():
+                return graph.constant(node.value, node.dtype)
+            case Apply():
+                return graph.apply(node.op, *args)
+            case Cast():
+                return graph.cast(args[0], node.dtype)
+            case Broadcast():
+                return graph.broadcast(args[0], node.shape)
+            case Reduce():
+                return graph.reduce(node.op, args[0], keepdims=node.keepdims)
+            case Arange():
+                return graph.arange(node.shape[0], node.dtype)
+            case Reshape():
+                return graph.reshape(args[0], node.shape)
+            case Transpose():
+                return graph.transpose(args[0])
+            case Dot():
+                return graph.dot(args[0], args[1])
+            case Row():
+                return graph.row(args[0], args[1])
+            case Chain():
+                return graph.chain(args[0])
+            case Chains():
+                return graph.chains_of(args[0])
+            case Result():
+                return self._results(node.loop)[node.place]
+            case Input() | Parameter():
+                raise AssertionError(f"{node} is made with its program or its loop")
+
+    def _results(self, loop: Loop) -> tuple[Node, ...]:
+        """Return the results of a loop made again, once."""
+        if id(loop) not in self._loops:
+            made = self.made
+            inits = [made[init.number] for init in loop.inits]
+            carries, index = self.graph.parameters(inits)
+            made |= {o.number: n for o, n in zip(loop.carries, carries, strict=True)}
+            made[loop.index.number] = index
+            self.add(loop.nodes)
+            length, condition = loop.length, loop.condition
+            self._loops[id(loop)] = self.graph.loop(
+                length if isinstance(length, int) else made[length.number],
+                inits,
+                (carries, index),
+                [made[node.number] for node in loop.nexts],
+                [made[node.number] for node in loop.stacked],
+                condition=None if condition is None else made[condition.number],
+                unroll=loop.unroll,
+            )
+        return self._loops[id(loop)]

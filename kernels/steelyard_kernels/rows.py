@@ -1,0 +1,151 @@
+"""A row of a computed array is computed of the rows of what it was computed of.
+
+So what was written for whole arrays, as noise drawn ahead of a loop, costs no memory
+where a loop takes it row by row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final
+
+from steelyard_kernels.errors import KernelError
+from steelyard_kernels.expr import (
+    Apply,
+    Arange,
+    Broadcast,
+    Cast,
+    Chain,
+    Constant,
+    Dot,
+    Input,
+    Node,
+    Reduce,
+    Reshape,
+    Result,
+    Row,
+    Transpose,
+)
+
+if TYPE_CHECKING:
+    from steelyard_kernels.graph import Graph
+
+
+def row(graph: Graph, node: Node, index: Node) -> Node:
+    """Return node[index] along the first axis; `index` is a scalar int in range.
+
+    Raises KernelError where the node has no axis, or where neither its rows can be
+    computed by themselves nor the index is known when the kernel is traced.
+    """
+    if not node.shape:
+        raise KernelError(
+            f"{graph.kernel}: a value of shape () has no rows; index an array of one "
+            "axis or more."
+        )
+    found = _row(graph, node, index)
+    if found is None:
+        raise KernelError(
+            f"{graph.kernel}: a row of shape {node.shape} is taken at an index that "
+            "is not known yet, of a value that lies in no memory; index a parameter, "
+            "or with an int."
+        )
+    return found
+
+
+def _row(graph: Graph, node: Node, index: Node) -> Node | None:
+    """Return the row, or None where it cannot be told."""
+    if in_memory(node):
+        return graph.row_of_memory(node, index)
+    rule = _RULES.get(type(node))
+    found = rule(graph, node, index) if rule else None
+    if found is None and isinstance(index, Constant):
+        return graph.row_of_memory(node, index)
+    return found
+
+
+def in_memory(node: Node) -> bool:
+    """Say whether a node's rows lie in memory, at any index."""
+    while isinstance(node, Row | Chain):
+        node = node.arg
+    return isinstance(node, Input) or (isinstance(node, Result) and node.stacks)
+
+
+def _part(graph: Graph, arg: Node, axes: int, index: Node) -> Node | None:
+    """Return what a row of a result of `axes` axes needs of an operand."""
+    if len(arg.shape) < axes:
+        return arg
+    if arg.shape[0] == 1:
+        index = graph.constant(0, index.dtype)
+    return _row(graph, arg, index)
+
+
+def _of_apply(graph: Graph, node: Node, index: Node) -> Node | None:
+    assert isinstance(node, Apply)
+    parts = [_part(graph, arg, len(node.shape), index) for arg in node.args]
+    found = [part for part in parts if part is not None]
+    if len(found) < len(parts):
+        return None
+    return graph.apply(node.op, *found)
+
+
+def _of_cast(graph: Graph, node: Node, index: Node) -> Node | None:
+    assert isinstance(node, Cast)
+    part = _row(graph, node.arg, index)
+    return None if part is None else graph.cast(part, node.dtype)
+
+
+def _of_broadcast(graph: Graph, node: Node, index: Node) -> Node | None:
+    assert isinstance(node, Broadcast)
+    part = _part(graph, node.arg, len(node.shape), index)
+    return None if part is None else graph.broadcast(part, node.shape[1:])
+
+
+def _of_reduce(graph: Graph, node: Node, index: Node) -> Node | None:
+    assert isinstance(node, Reduce)
+    if len(node.arg.shape) == 1:  # its one row is the reduction without its axis
+        return graph.reduce(node.op, node.arg, keepdims=False)
+    part = _row(graph, node.arg, index)
+    return None if part is None else graph.reduce(node.op, part, keepdims=node.keepdims)
+
+
+def _of_dot(graph: Graph, node: Node, index: Node) -> Node | None:
+    assert isinstance(node, Dot)
+    if len(node.a.shape) == 1:
+        return None
+    part = _row(graph, node.a, index)
+    return None if part is None else graph.dot(part, node.b)
+
+
+def _of_arange(graph: Graph, node: Node, index: Node) -> Node:
+    return graph.cast(index, node.dtype)
+
+
+def _of_reshape(graph: Graph, node: Node, index: Node) -> Node | None:
+    assert isinstance(node, Reshape)
+    shape = node.shape
+    if shape[0] == 1:
+        return graph.reshape(node.arg, shape[1:])
+    if not node.arg.shape or node.arg.shape[0] != shape[0]:
+        return None
+    part = _row(graph, node.arg, index)
+    return None if part is None else graph.reshape(part, shape[1:])
+
+
+def _of_transpose(graph: Graph, node: Node, index: Node) -> Node | None:
+    assert isinstance(node, Transpose)
+    if len(node.shape) == 2:
+        return None
+    part = _row(graph, node.arg, index)
+    return None if part is None else graph.transpose(part)
+
+
+_RULES: Final[dict[type, Callable[[Graph, Node, Node], Node | None]]] = {
+    Apply: _of_apply,
+    Cast: _of_cast,
+    Broadcast: _of_broadcast,
+    Reduce: _of_reduce,
+    Dot: _of_dot,
+    Arange: _of_arange,
+    Reshape: _of_reshape,
+    Transpose: _of_transpose,
+}
