@@ -1,0 +1,1 @@
+"""Loops that carry state, in one kernel: small values in registers, chain by chain."""

@@ -1,0 +1,252 @@
+"""Lanes on a GPU: a chain's values lie across the threads of its group.
+
+Element e of a lane axis is in thread e % width of the group, in register e // width.
+A group is a part of a warp, a warp, or a block of warps; within a warp its threads
+meet in shuffles, beyond one in shared memory between barriers. All threads of a warp
+stay together: those that have no chain of their own repeat one and write nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from steelyard_kernels.builder import Builder, Index, const
+from steelyard_kernels.dtypes import DType
+from steelyard_kernels.errors import Unsupported
+from steelyard_kernels.loops import Buffer, Const, Operand
+from steelyard_kernels.schedule.gpu import WARP
+from steelyard_kernels.schedule.scan.cuda import CudaScan
+from steelyard_kernels.schedule.warp import Group, across_group
+
+SHARED_BYTES: Final = 48 << 10  # of a block, without asking the driver for more
+WORD: Final = 16  # bytes that a thread reads of shared memory at once
+
+
+class CudaLanes:
+    """The group of threads that has one chain; `chain` is which, once placed.
+
+    `width` is the elements of one lane vector, `span` how many iterations are
+    computed at once, `in_step`: whether chains of one warp wait for each other.
+    """
+
+    __slots__ = (
+        "alone",
+        "b",
+        "chain",
+        "first",
+        "group",
+        "in_step",
+        "lane",
+        "live",
+        "own",
+        "room",
+        "schedule",
+        "span",
+        "width",
+    )
+
+    def __init__(self, b: Builder, schedule: CudaScan, extent: Operand | None) -> None:
+        """Emit which thread of which chain this is, of `extent` chains (None: one)."""
+        self.b = b
+        self.schedule = schedule
+        self.width = schedule.group
+        self.span = schedule.span
+        self.in_step = schedule.chains > 1
+        self.room = SHARED_BYTES
+        thread = b.thread()
+        several = schedule.threads > schedule.group
+        self.own: Operand = b.at("div", thread, self.width) if several else b.number(0)
+        self.lane = b.at("rem", thread, self.width) if several else thread
+        if self.width == 1:
+            self.lane = b.number(0)
+        self.group = Group(self.lane, max(1, self.width // WARP))
+        self.alone: Operand | None = None  # whether no other thread does the same
+        self.live: Operand | None = None  # and there is such a chain
+        self.chain: Operand = self._place(extent)
+        self.first = b.let("eq", self.lane, b.number(0)) if self.width > 1 else None
+
+    def _place(self, extent: Operand | None) -> Operand:
+        """Emit the chain's number; a thread without one has the block's last."""
+        b, schedule = self.b, self.schedule
+        chains, many = schedule.chains, schedule.threads > schedule.group
+        if many and schedule.threads // schedule.group != chains:
+            self.alone = self.live = b.let("lt", self.own, b.number(chains))
+            self.own = b.at("min", self.own, chains - 1)
+        if extent is None:
+            return b.number(0)
+        chain = b.at("add", b.at("mul", b.block(), chains), self.own)
+        if chains > 1:
+            self.live = self._both(self.live, b.let("lt", chain, extent))
+            chain = b.at("min", chain, b.at("sub", extent, 1))
+        return chain
+
+    def _both(self, left: Operand | None, right: Operand | None) -> Operand | None:
+        """Emit the conjunction of two conditions, of which None always holds."""
+        if left is None or right is None:
+            return left if right is None else right
+        return self.b.let("and", left, right)
+
+    def _may_write(self, buffer: Buffer) -> Operand | None:
+        """Return who writes: whoever has a chain; a block's memory is everyone's."""
+        return self.live if buffer.space == "global" else self.alone
+
+    def _below(self, count: int) -> Operand | None:
+        """Emit whether this thread has one of `count` elements; None: every one has."""
+        if count >= self.width:
+            return None
+        return self.b.let("lt", self.lane, self.b.number(count))
+
+    def constant(self, value: float, dtype: DType) -> Operand:
+        """Return a number, the same in every lane."""
+        return const(value, dtype)
+
+    def splat(self, scalar: Operand) -> Operand:
+        """Return a scalar in every lane: every thread has it."""
+        return scalar
+
+    def numbers(self, dtype: DType) -> Operand:
+        """Emit 0, 1, 2, ... by lane."""
+        return self.b.cast(self.lane, dtype)
+
+    def load(self, buffer: Buffer, base: Index, stride: int, count: int) -> Operand:
+        """Emit lane l's load of buffer[base + l * stride], for l < count."""
+        b = self.b
+        at = b.at("add", b.at("mul", self.lane, stride), base)
+        return b.load(buffer, at, mask=self._below(count))
+
+    def store(
+        self, buffer: Buffer, base: Index, stride: int, count: int, vector: Operand
+    ) -> None:
+        """Emit lane l's store to buffer[base + l * stride], for l < count."""
+        b = self.b
+        at = b.at("add", b.at("mul", self.lane, stride), base)
+        mask = self._both(self._may_write(buffer), self._below(count))
+        b.store(buffer, at, vector, mask)
+
+    def load_uniform(self, buffer: Buffer, index: Index) -> Operand:
+        """Emit the load of one element by every thread."""
+        return self.b.load(buffer, index)
+
+    def store_uniform(self, buffer: Buffer, index: Index, value: Operand) -> None:
+        """Emit the store of one element by the first thread of the group."""
+        mask = self._both(self._may_write(buffer), self.first)
+        self.b.store(buffer, index, value, mask)
+
+    def scratch(self, name: str, dtype: DType, extent: int) -> tuple[Buffer, Operand]:
+        """Return memory of `extent` elements for this chain, and where it begins.
+
+        Raises Unsupported for more than a block has.
+        """
+        chains = self.schedule.chains
+        size = extent * chains * dtype.bytes
+        if size > self.room:
+            raise Unsupported(
+                f"{name} takes {size} bytes of a block's {self.room} that are left; "
+                "stack less, or give the loop an output to stack to."
+            )
+        self.room -= size
+        buffer = self.b.alloc(name, dtype, extent * chains, "shared")
+        return buffer, self.b.at("mul", self.own, extent)
+
+    def settle(self) -> None:
+        """Emit that what this group wrote to memory is there for all of its threads."""
+        if self.width > WARP:
+            self.b.effect("barrier")
+        elif self.width > 1 or self.alone is not None:
+            self.b.effect("warp_barrier")
+
+    def total(self, op: str, vector: Operand, count: int) -> Operand:
+        """Emit the reduction of the lanes below `count`; see `totals`."""
+        return self.totals(op, [(vector, count)])[0]
+
+    def totals(self, op: str, vectors: Sequence[tuple[Operand, int]]) -> list[Operand]:
+        """Emit reductions ("add", "max" or "min") of lanes; every thread gets all."""
+        if self.width == 1:
+            return [vector for vector, _ in vectors]
+        values = [self._masked(op, vector, count) for vector, count in vectors]
+        if self.width > WARP:
+            return across_group(self.b, self.group, [op] * len(values), values)
+        return [self._across(op, value) for value in values]
+
+    def _masked(self, op: str, vector: Operand, count: int) -> Operand:
+        """Emit a vector with lanes from `count` on that change no total."""
+        inside = self._below(count)
+        if inside is None:
+            return vector
+        return self.b.let("select", inside, vector, neutral(op, vector.type.dtype))
+
+    def _across(self, op: str, value: Operand) -> Operand:
+        """Emit the reduction over a group within a warp."""
+        b, distance = self.b, self.width // 2
+        while distance:
+            value = b.let(op, value, b.let("shuffle_xor", value, b.number(distance)))
+            distance //= 2
+        return value
+
+    def element(self, vector: Operand, lane: int) -> Operand:
+        """Emit one lane's element, for every thread."""
+        return self.elements([vector], lane + 1)[lane]
+
+    def elements(self, vectors: Sequence[Operand], extent: int) -> list[Operand]:
+        """Emit the elements of a lane axis in order, each for every thread."""
+        width = self.width
+        if width == 1:
+            return list(vectors[:extent])
+        if width > WARP:
+            return self._by_memory(vectors, extent)
+        return [self._from_lane(vectors[e // width], e % width) for e in range(extent)]
+
+    def _from_lane(self, vector: Operand, lane: int) -> Operand:
+        b = self.b
+        if isinstance(vector, Const):
+            return vector
+        return b.let("shuffle", vector, b.number(lane), b.number(self.width))
+
+    def _by_memory(self, vectors: Sequence[Operand], extent: int) -> list[Operand]:
+        """Emit the elements' way through shared memory, read by words."""
+        b, dtype = self.b, vectors[0].type.dtype
+        slot = b.alloc("shared", dtype, len(vectors) * self.width, "shared")
+        for place, vector in enumerate(vectors):
+            b.store(slot, b.at("add", self.lane, place * self.width), vector)
+        b.effect("barrier")
+        lanes = WORD // dtype.bytes
+        found: list[Operand] = []
+        for at in range(0, extent, lanes):
+            word = b.load(slot, at, lanes, alignment=WORD)
+            found += [
+                b.let("extract", word, b.number(k))
+                for k in range(min(lanes, extent - at))
+            ]
+        return found
+
+    def turns(self, dtype: DType) -> Operand:
+        """Emit 0, 1, 2, ... up to `span`, by the lanes of what is computed ahead."""
+        b = self.b
+        if self.span == self.width:
+            return self.numbers(dtype)
+        return b.cast(b.at("rem", b.thread(), self.span), dtype)
+
+    def fetch(self, vector: Operand, at: Operand) -> Operand:
+        """Emit the element that lane `at`, below `span`, computed ahead."""
+        b = self.b
+        if self.span == 1:
+            return vector
+        return b.let("shuffle", vector, at, b.number(self.span))
+
+    def any(self, flag: Operand) -> Operand:
+        """Emit whether a flag holds for any of the chains that are in step."""
+        if self.width > WARP:
+            return self.b.let("any_block", flag)
+        return self.b.let("any_warp", flag) if self.in_step else flag
+
+
+def neutral(op: str, dtype: DType) -> Const:
+    """Return what changes no total: 0 of sums, the least or greatest of extremes."""
+    if op == "add":
+        return const(0, dtype)
+    sign = -1 if op == "max" else 1
+    if dtype.kind == "float":
+        return const(sign * float("inf"), dtype)
+    most = 1 << (8 * dtype.bytes - 1)
+    return const(-most if op == "max" else most - 1, dtype)
