@@ -28,10 +28,9 @@ import click
 from steelyard import calibration, config, machine, session
 from steelyard.calibration import Tally
 from steelyard.gate.blocks import Point
-from steelyard.gate.decide import POLICY
 from steelyard.gate.run import Asked
 from steelyard.selftest import SelfTest, Steps
-from steelyard.selftest_command import points_of
+from steelyard.selftest_command import points_of, policy_of
 from steelyard.verdict import Verdict
 
 ROOT: Final = Path(__file__).parents[1]
@@ -82,7 +81,7 @@ def same(options: Options) -> Found:
     each = [blocks for _, _, blocks in tally.same]
     blocks = fmean(each) if each else math.nan
     wall = took / max(count, 1)
-    known = tally.detectable(POLICY)
+    known = tally.detectable(test.policy)
     gateable = sum(size <= 0.05 for size in known.values()) / max(len(known), 1)
     bars = [
         Bar(
@@ -110,7 +109,7 @@ def same(options: Options) -> Found:
             _of(enough, gateable >= 0.5),
         ),
     ]
-    return bars, {"seconds": took, "verdicts": verdicts, **_figures(tally)}
+    return bars, {"seconds": took, "verdicts": verdicts, **_figures(test)}
 
 
 def planted(options: Options) -> Found:
@@ -121,7 +120,7 @@ def planted(options: Options) -> Found:
     began = monotonic()
     test.compare(began + seconds / 3)
     test.plant(began + seconds, lambda: Steps.measured(points, 0))
-    known = tally.detectable(POLICY)
+    known = tally.detectable(test.policy)
     every, fit = tally.found(), tally.found(known)
     bars = []
     for size, least in ((0.03, 0.95), (0.05, 0.99)):
@@ -146,7 +145,7 @@ def planted(options: Options) -> Found:
             _of(bool(known), gateable >= 0.5),
         )
     )
-    figures = _figures(tally) | {
+    figures = _figures(test) | {
         "times_ns": {" ".join(key): median(t) for key, t in test._times.items()}  # noqa: SLF001 # this script's business
     }
     return bars, figures
@@ -308,7 +307,8 @@ def _points(paths: Sequence[str], pattern: str | None) -> list[Point]:
 def _test(points: Sequence[Point], tally: Tally, **changes: Any) -> SelfTest:
     asked = session.Asked(())
     how = session.settings(config.load(), asked, check=True, allocations=False)
-    return SelfTest(points, how, tally, say=_say, **changes)
+    policy = policy_of(points)
+    return SelfTest(points, how, tally, say=_say, policy=policy, **changes)
 
 
 def _able(test: SelfTest) -> bool:
@@ -316,10 +316,15 @@ def _able(test: SelfTest) -> bool:
     return failed < len(test.points)
 
 
-def _figures(tally: Tally) -> dict[str, Any]:
+def _figures(test: SelfTest) -> dict[str, Any]:
     """Return what a reader of the figures may want to look up."""
-    known = tally.detectable(POLICY)
+    tally, known = test.tally, test.tally.detectable(test.policy)
     return {
+        "undecided": [
+            [*key, verdict, blocks]
+            for key, verdict, blocks in tally.same
+            if verdict in calibration.UNDECIDED
+        ],
         "comparisons": len(tally.same),
         "alarms": [[*key, verdict, blocks] for key, verdict, blocks in tally.alarms],
         "detectable": {" ".join(key): size for key, size in sorted(known.items())},

@@ -1,6 +1,7 @@
 import math
 import random
 from collections import Counter
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -16,15 +17,15 @@ from steelyard.verdict import Judgement, Verdict
 blocks = st.lists(st.floats(-0.5, 0.5), max_size=40).map(tuple)
 
 
-def gated(changes, noise, seed):
+def gated(changes, noise, seed, policy=POLICY):
     """Play a whole gate over made-up cases of a noise, each with its change."""
     draw, found = random.Random(seed), {}
     for case, change in changes.items():
         seen = Evidence()
-        while (stage := decide.stage(seen, POLICY)) is not Stage.DONE:
+        while (stage := decide.stage(seen, policy.of(case))) is not Stage.DONE:
             seen = seen.add(math.log1p(change) + draw.gauss(0, noise), stage)
         found[case] = seen
-    judged = decide.judge(found, {}, POLICY)
+    judged = decide.judge(found, {}, policy)
     return found, {case: one.verdict for case, (one, _) in judged.items()}
 
 
@@ -39,6 +40,16 @@ def test_an_unchanged_suite_is_the_same_within_four_blocks_a_case(noise):
     found, verdicts = gated({str(n): 0.0 for n in range(200)}, noise, 1)
     assert Counter(verdicts.values()) == {Verdict.SAME: 200}
     assert count(found) <= 4
+
+
+def test_a_noisy_case_with_a_tolerance_is_gated_as_well_as_a_quiet_one():
+    """In as few blocks, with no alarm more; a change beyond it is found."""
+    loose = replace(POLICY, tolerances={str(n): 0.15 for n in range(200)})
+    noisy, verdicts = gated({str(n): 0.0 for n in range(200)}, 0.05, 1, loose)
+    assert Counter(verdicts.values()) == {Verdict.SAME: 200}
+    assert count(noisy) <= 4
+    verdicts = gated({str(n): 0.2 for n in range(100)}, 0.03, 2, loose)[1]
+    assert set(verdicts.values()) == {Verdict.SLOWER}
 
 
 @pytest.mark.parametrize(("change", "noise"), [(0.03, 0.005), (0.05, 0.01)])

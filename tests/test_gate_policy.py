@@ -16,6 +16,7 @@ from outcomes import CASE, finding, outcome
 from steelyard.cli import main
 from steelyard.errors import SteelyardError
 from steelyard.gate import document, policy, policy_file
+from steelyard.gate.decide import POLICY
 from steelyard.gate.policy import Accepted, Rules, apply
 from steelyard.verdict import Verdict
 
@@ -89,6 +90,15 @@ def test_a_tolerance_holds_on_its_last_day_and_not_after():
     (note,) = late.notes
     assert note.startswith("ci/policy.toml:13: the tolerance of 'softmax or dispatch'")
     assert "ended on 2026-11-19" in note
+
+
+def test_what_a_case_may_move_is_what_it_is_measured_for():
+    """As long as its tolerance holds; of all other cases it is the gate's own."""
+    noisy, quiet = ("softmax[n=9]", "kernel/cold"), ("adam[n=9]", "kernel/cold")
+    held = rules().policy([noisy, quiet], date(2027, 6, 30))
+    assert held.of(" ".join(noisy)).tolerance == pytest.approx(0.08)
+    assert held.of(" ".join(quiet)).tolerance == POLICY.tolerance
+    assert rules().policy([noisy, quiet], date(2027, 7, 1)) == POLICY
 
 
 def test_nothing_tolerates_what_is_no_number():

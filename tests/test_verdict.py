@@ -65,6 +65,29 @@ def test_noise_is_unresolved_or_not_gateable_and_never_the_same():
     assert wild.detectable > POLICY.tolerance
 
 
+def test_a_case_that_may_move_more_is_judged_by_its_own_policy():
+    """By one alone: its neighbours with the very same blocks are judged as before."""
+    loose = Policy(tolerances={"b": 0.1})
+    some, little = 6 * [0.1, -0.1], blocks(1, 30, 0.015, 0.001)
+    for each, (strict, wide) in (
+        (some, (Verdict.NOT_GATEABLE, Verdict.SAME)),
+        (little, (Verdict.SLOWER, Verdict.SAME)),
+        (blocks(2, 30, 0.2), (Verdict.SLOWER, Verdict.SLOWER)),
+    ):
+        both = {"a": each, "b": each}
+        found = judge(both, both, loose)
+        assert (found["a"].verdict, found["b"].verdict) == (strict, wide)
+
+
+@given(st.floats(0, 0.15))
+def test_a_policy_grows_as_a_whole_and_never_shrinks(share):
+    """A tolerance below the gate's own makes no finer gate of it."""
+    own = Policy(tolerances={"a": share}).of("a")
+    assert own.tolerance == pytest.approx(max(share, POLICY.tolerance))
+    assert own.margin / own.tolerance == pytest.approx(POLICY.margin / POLICY.tolerance)
+    assert Policy(tolerances={"a": share}).of("b").tolerance == POLICY.tolerance
+
+
 @pytest.mark.parametrize("few", [[0.0], [0.3], [0.0, 0.0], [0.1, 0.1]])
 def test_one_block_and_equal_blocks_are_judged(few):
     """Nothing is divided by their noise."""

@@ -70,7 +70,7 @@ class Tally:
     def detectable(self, policy: Policy) -> dict[Key, float]:
         """Return the smallest slowdown that is found of each case that is known."""
         return {
-            key: smallest(blocks, policy)
+            key: smallest(blocks, policy.of(" ".join(key)))
             for key, blocks in self.blocks.items()
             if len(blocks) >= FEWEST
         }

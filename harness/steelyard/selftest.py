@@ -197,7 +197,8 @@ class SelfTest:
         times = {
             name: one
             for name, one in found.times.items()
-            if name not in found.failed and decide.stage(one, self.policy) is Stage.DONE
+            if name not in found.failed
+            and decide.stage(one, self.policy.of(name)) is Stage.DONE
         }
         cycles = {name: one for name, one in found.cycles.items() if name in times}
         judged = decide.judge(times, cycles, self.policy)

@@ -20,8 +20,8 @@ from steelyard.cli_options import (
     wait_option,
 )
 from steelyard.errors import FAILED, FINE, UNRESOLVED
+from steelyard.gate import policy_file
 from steelyard.gate.blocks import Point
-from steelyard.gate.decide import POLICY
 from steelyard.gate.outcome import BASE, HEAD
 from steelyard.gate.run import Asked, planned
 from steelyard.lazy import INTERRUPTED
@@ -31,6 +31,7 @@ from steelyard.selftest import SelfTest, Steps, run
 from steelyard.settings import Settings
 from steelyard.store import Store
 from steelyard.trial import Trial
+from steelyard.verdict import Policy
 
 MINUTES: Final = 10.0
 """Time for about 150 comparisons and as many planted changes."""
@@ -73,19 +74,27 @@ def command(
         chosen, session.Asked(request.places), check=True, allocations=False
     )
     turns = [Turn(0, 0, point.case, point.mode) for point in points]
+    policy = policy_of(points)
+    test = SelfTest(points, how, Tally(), say=_say, policy=policy, seed=how.seed)
     how, device = session.on_gpu(turns, how, replace(chosen, peaks=config.OFF))
     around = machine.describe() | ({"gpu": device} if device else {})
     with lock.measuring(request.wait), Store.open(chosen.store) as opened:
-        tally, state = _tested(opened, points, how, around, 60 * minutes)
-    for part in selftest_table.page(tally, POLICY):
+        state = _tested(opened, test, around, 60 * minutes)
+    for part in selftest_table.page(test.tally, policy):
         tables.console().print(part)
-    return _exit_code(tally, state)
+    return _exit_code(test.tally, state)
 
 
 def points_of(request: Asked) -> tuple[list[Point], str]:
     """Return what a gate measures but builds, which take long; and what is left out."""
     points, left = planned(request)
     return [point for point in points if point.mode.quantity != "build"], left
+
+
+def policy_of(points: Sequence[Point]) -> Policy:
+    """Return what a gate here would go by."""
+    keys = [(point.case.id, str(point.mode)) for point in points]
+    return policy_file.load().policy(keys)
 
 
 def _exit_code(tally: Tally, state: str) -> int:
@@ -96,30 +105,25 @@ def _exit_code(tally: Tally, state: str) -> int:
     return FINE if tally.same else UNRESOLVED
 
 
-def _tested(
-    store: Store,
-    points: Sequence[Point],
-    how: Settings,
-    around: machine.Facts,
-    seconds: float,
-) -> tuple[Tally, str]:
-    """Run the self-test and store it; return how it ended too."""
-    tally, state = Tally(), "finished"
+def _tested(store: Store, test: SelfTest, around: machine.Facts, seconds: float) -> str:
+    """Run the self-test and store it; return how it ended."""
+    state = "finished"
     try:
-        with _recorded(store, how, around) as keep:
-            test = SelfTest(points, how, tally, keep, _say, seed=how.seed)
-            run(test, seconds, lambda: Steps.measured(points, how.gpu))
+        with _recorded(store, test.settings, around) as test.keep:
+            run(test, seconds, lambda: Steps.measured(test.points, test.settings.gpu))
     except KeyboardInterrupt:
         state = "interrupted"
-    if tally.same:
-        keep_result(store, tally, around)
-    return tally, state
+    if test.tally.same:
+        keep_result(store, test.tally, around, test.policy)
+    return state
 
 
-def keep_result(store: Store, tally: Tally, around: machine.Facts) -> None:
+def keep_result(
+    store: Store, tally: Tally, around: machine.Facts, policy: Policy
+) -> None:
     """Store what was found as a run of its own, for later gates to show."""
     begun = runs.new(runs.command(), {}, (TAG,), around)
-    found = calibration.document(tally.calibration(begun, POLICY))
+    found = calibration.document(tally.calibration(begun, policy))
     store.begin(replace(begun, settings={KEY: found}))
     store.finish(begun.uid, "finished")
 

@@ -5,7 +5,8 @@ turn (ABBA) in fresh processes; samples within a process are no replicates. Its 
 and the machine's moods are in that number, and Student's t over blocks tells a change
 from them.
 
-A change counts from `Policy.margin` on: the hypothesis that is tested is not "exactly
+A change counts from `Policy.margin` on, which is a fifth of what the case's policy lets
+it move: the hypothesis that is tested is not "exactly
 equal" but "no slower than the margin", so that a hundredth of a per cent that is real
 does not fail anybody. Of many cases tested at once the false ones are held down by
 Benjamini and Hochberg's procedure ("Controlling the false discovery rate", JRSS B, 1995).
@@ -16,9 +17,9 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from typing import Final
+from typing import Final, Self
 
 from steelyard.stats import Estimate
 
@@ -50,6 +51,21 @@ class Policy:
     """Fresh blocks of one that is suspect."""
     most: int = 30
     """Blocks after which a case is given up."""
+    tolerances: Mapping[str, float] = field(default_factory=dict)
+    """Of cases that may move by more, as a share."""
+
+    def of(self, case: str) -> Self:
+        """Return the policy that one case is judged by.
+
+        All of it grows with the case's tolerance, the margin too: a case that moves
+        twice as much by itself is as seldom told a change that is none, in as few
+        blocks. A tolerance below the policy's own makes nothing finer.
+        """
+        wider = self.tolerances.get(case, 0.0) / self.tolerance
+        if wider <= 1:
+            return self
+        margin, tolerance = wider * self.margin, wider * self.tolerance
+        return replace(self, margin=margin, tolerance=tolerance)
 
     @property
     def suspicion(self) -> float:
@@ -88,8 +104,8 @@ def judge(
 ) -> dict[str, Judgement]:
     """Judge every case by its logarithms of new over base, a block each.
 
-    Those with confirming blocks are judged by these alone: what made a case suspect
-    does not count against it twice. Of the others none is slower or faster. A case with
+    Each is judged by its own policy (`Policy.of`). Those with confirming blocks are
+    judged by these alone: what made a case suspect does not count against it twice. Of the others none is slower or faster. A case with
     a block that is no number is unresolved, whatever its others are.
     """
     sound = {case: blocks for case, blocks in confirmed.items() if are_numbers(blocks)}
@@ -97,7 +113,7 @@ def judge(
     faster = _rejected(sound, policy, -1)
     found = {}
     for case, first in screened.items():
-        blocks = confirmed.get(case, first)
+        blocks, own = confirmed.get(case, first), policy.of(case)
         if not are_numbers(blocks):
             nothing = Estimate(math.nan, 0.0, math.inf)
             found[case] = Judgement(
@@ -109,8 +125,8 @@ def judge(
         elif case in faster:
             verdict = Verdict.FASTER
         else:
-            verdict = _undecided(blocks, policy)
-        found[case] = _judgement(verdict, blocks, policy)
+            verdict = _undecided(blocks, own)
+        found[case] = _judgement(verdict, blocks, own)
     return found
 
 
@@ -122,9 +138,10 @@ def are_numbers(blocks: Sequence[float]) -> bool:
 def _rejected(
     confirmed: Mapping[str, Sequence[float]], policy: Policy, sign: int
 ) -> set[str]:
-    margin = math.log1p(policy.margin)
     values = {
-        case: exceeds([sign * block for block in blocks], margin)
+        case: exceeds(
+            [sign * block for block in blocks], math.log1p(policy.of(case).margin)
+        )
         for case, blocks in confirmed.items()
     }
     return benjamini_hochberg(values, policy.false_discoveries)

@@ -58,7 +58,10 @@ class Evidence:
 
 
 def stage(evidence: Evidence, policy: Policy) -> Stage:
-    """Say what the next block of a case is for; one that is no number ends it."""
+    """Say what the next block of a case is for; one that is no number ends it.
+
+    The policy is the case's own (`Policy.of`).
+    """
     if not verdict.are_numbers((*evidence.screened, *evidence.confirmed)):
         return Stage.DONE
     if suspicious(evidence.screened, policy):
@@ -146,7 +149,8 @@ def judge(
             and case in beside
             and beside[case].verdict is not one.verdict
         ):
-            more = max(verdict.needed(times[case].confirmed, policy) - one.blocks, 1)
+            need = verdict.needed(times[case].confirmed, policy.of(case))
+            more = max(need - one.blocks, 1)
             one = replace(one, verdict=Verdict.UNRESOLVED, more=more)  # noqa: PLW2901
             found[case] = one, CLOCK
         else:
@@ -160,10 +164,11 @@ def _judged(seen: Mapping[str, Evidence], policy: Policy) -> dict[str, Judgement
     confirmed = {case: one.confirmed for case, one in seen.items() if one.confirmed}
     found = verdict.judge(screened, confirmed, policy)
     for case, one in found.items():
-        if one.blocks < 2 or _is_cut_short(one, seen[case], policy):
+        own = policy.of(case)
+        if one.blocks < 2 or _is_cut_short(one, seen[case], own):
             more = max(policy.screen - one.blocks, one.more, 1)
             found[case] = replace(one, verdict=Verdict.UNRESOLVED, more=more)
-        elif one.verdict in MOVED and _is_unlikely(confirmed[case], policy):
+        elif one.verdict in MOVED and _is_unlikely(confirmed[case], own):
             found[case] = replace(one, verdict=Verdict.NOT_GATEABLE)
     return found
 

@@ -53,7 +53,10 @@ def measure(
     with blocks.scratch():
         while wanted := _open(found, points, policy):
             on_block(found.blocks, len(wanted))
-            stages = {p.key: decide.stage(found.times[p.key], policy) for p in wanted}
+            stages = {
+                p.key: decide.stage(found.times[p.key], policy.of(p.key))
+                for p in wanted
+            }
             first = identity and not found.blocks
             for point, reading in blocks.measure(found.blocks, wanted, identity=first):
                 _take(found, clocked, point.key, reading, stages[point.key])
@@ -73,7 +76,7 @@ def _open(found: Measured, points: Sequence[Point], policy: Policy) -> list[Poin
         for point in points
         if point.key not in found.failed
         and point.key not in found.identical
-        and decide.stage(found.times[point.key], policy) is not Stage.DONE
+        and decide.stage(found.times[point.key], policy.of(point.key)) is not Stage.DONE
     ]
 
 

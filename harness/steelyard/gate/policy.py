@@ -8,7 +8,7 @@
 
     [[tolerance]]
     cases = "dispatch and latency"      # words as of -k, of a case and its mode
-    percent = 8                         # slower by up to this passes
+    percent = 8                         # moves by itself; slower by up to this passes
     reason = "Python's own time, moved by every interpreter"
     until = 2027-06-30                  # the last day that it holds
 
@@ -22,22 +22,24 @@
     reason = "the division is rounded right now"
     date = 2026-11-20
 
-Of several tolerances that cover a case the first counts. One whose last day is over lets
-nothing pass, and the gate says so.
+Of several tolerances that cover a case the first counts. It is what a case must have
+shown to be the same, and what makes one too noisy (`verdict.Policy.of`). One whose last
+day is over lets nothing pass, and the gate says so.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 from typing import Final
 
 from steelyard import expression
+from steelyard.gate import decide
 from steelyard.gate.outcome import Finding, Outcome, StaticChange
-from steelyard.verdict import Verdict
+from steelyard.verdict import Policy, Verdict
 
 UNBOUND: Final = timedelta(days=30)
 """How long an accepted change holds whose code has no hash to know it by: as long as a
@@ -130,6 +132,15 @@ class Rules:
         """Return what holds today for a case in a mode."""
         found = (t for t in self.tolerances if t.covers(case, mode))
         return next((t for t in found if today <= t.until), None)
+
+    def policy(
+        self, points: Iterable[tuple[str, str]], today: date | None = None
+    ) -> Policy:
+        """Return what a gate goes by, with what each case and mode may move today."""
+        day = today or now()
+        held = ((*point, self.tolerance(*point, day)) for point in points)
+        shares = {f"{case} {mode}": one.share for case, mode, one in held if one}
+        return replace(decide.POLICY, tolerances=shares)
 
     def expired(self, today: date) -> Iterator[str]:
         """Yield a sentence for each tolerance that is over."""

@@ -28,7 +28,7 @@ from steelyard.gate import (
     stored,
 )
 from steelyard.gate.blocks import Blocks, Point
-from steelyard.gate.decide import MOVED, POLICY
+from steelyard.gate.decide import MOVED
 from steelyard.gate.measuring import measure
 from steelyard.gate.outcome import BASE, HEAD, Calibration, Finding, Outcome
 from steelyard.gate.sides import Side, commit_of, name_of
@@ -38,6 +38,7 @@ from steelyard.run import Run
 from steelyard.settings import Settings
 from steelyard.store import Store
 from steelyard.trial import Trial
+from steelyard.verdict import Policy
 
 TAG = "gate"
 """Runs of a gate are tagged ``gate/base`` and ``gate/head``."""
@@ -71,7 +72,8 @@ def gate(asked: Asked, chosen: Config, how: Settings, say: Say) -> Outcome:
         turns = [Turn(0, 0, point.case, point.mode) for point in points]
         how, device = session.on_gpu(turns, how, replace(chosen, peaks="off"))
         with lock.measuring(asked.wait), Store.open(chosen.store) as store:
-            lane = _Lane(asked, chosen, how, store, device, say)
+            keys = [(point.case.id, str(point.mode)) for point in points]
+            lane = _Lane(asked, chosen, how, store, device, rules.policy(keys), say)
             commit = commit_of(asked.baseline, head.root)
             base = None if commit else stored.find(store, asked.baseline, head.root)
             named = name_of(asked.baseline, base.uid if base else commit or "")
@@ -117,6 +119,7 @@ class _Lane:
     how: Settings
     store: Store
     device: Mapping[str, Any]
+    policy: Policy
     say: Say
 
     def against_commit(
@@ -137,15 +140,15 @@ class _Lane:
             measured = measure(
                 Blocks(base, head.beside(base), self.how, self._keep(runs_of)),
                 points,
-                POLICY,
-                noisy=_noisy(calibration),
+                self.policy,
+                noisy=_noisy(calibration, self.policy),
                 identity=True,
                 deadline=deadline,
                 on_block=lambda number, count: self.say(
                     f"block {number + 1}: {count} of {len(points)} are open"
                 ),
             )
-        found = findings.of(points, measured, known, POLICY)
+        found = findings.of(points, measured, known, self.policy)
         notes = []
         if known is None:
             notes.append("base's own suites cannot be read: what vanished is not known")
@@ -246,12 +249,10 @@ def _code(head: Side, commit: str) -> static.Static:
     return static.check(head.root, commit)
 
 
-def _noisy(calibration: Calibration | None) -> set[str]:
+def _noisy(calibration: Calibration | None, policy: Policy) -> set[str]:
     """Return the keys of points whose changes the gate is known not to tell."""
     if calibration is None:
         return set()
-    return {
-        f"{case} {mode}"
-        for (case, mode), share in calibration.detectable.items()
-        if share > POLICY.tolerance
-    }
+    known = calibration.detectable.items()
+    sizes = {f"{case} {mode}": share for (case, mode), share in known}
+    return {key for key, share in sizes.items() if share > policy.of(key).tolerance}
