@@ -2,6 +2,7 @@
 
 import random
 from contextlib import contextmanager
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -264,6 +265,16 @@ def test_every_clocks_error_bar_holds_the_kernels_time(
     found = estimate(clock, Stampable(gpu, nanoseconds))
     assert found.low <= nanoseconds <= found.high
     assert (found.high - found.low) / 2 <= 200 + 0.01 * nanoseconds
+
+
+def test_a_pair_of_events_reads_more_round_cold_kernels(monkeypatch):
+    """By a constant of its own; other clocks read no more there."""
+    for kind in CLOCKS.values():
+        _, clock = build(monkeypatch, kind)
+        warm, cold = clock.facts_in("warm"), clock.facts_in("cold")
+        more = events.COLD if kind is events.EventsClock else 0.0
+        assert warm == clock.facts
+        assert cold == replace(warm, offset=warm.offset + more)
 
 
 @pytest.mark.parametrize("length", range(9))

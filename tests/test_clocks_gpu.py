@@ -29,6 +29,7 @@ class Case:
     work: object
     ahead: Callable[[int], object]
     buffers: object = None
+    cache: str = "warm"
 
 
 @pytest.fixture(scope="module")
@@ -59,7 +60,7 @@ def copies(context, cache):
             if cache == "cold"
             else lambda _, w=work: w.launch(2)
         )
-        yield Case(work, ahead, (source, target))
+        yield Case(work, ahead, (source, target), cache)
 
 
 def estimate(clock, case, count):
@@ -69,7 +70,8 @@ def estimate(clock, case, count):
         windows = min(count - len(taken), clock.capacity(1))
         taken += clock.read(case.work, windows, case.ahead)
     samples = trials.samples([reading.ticks for reading in taken])
-    return stats.of(trials.trial(samples=samples, clock=clock.facts)).estimate
+    facts = clock.facts_in(case.cache)
+    return stats.of(trials.trial(samples=samples, clock=facts)).estimate
 
 
 def test_cupti_agrees_with_a_kernel_of_known_cycles(context, recorded):
@@ -89,17 +91,16 @@ def test_cupti_agrees_with_a_kernel_of_known_cycles(context, recorded):
     print(f"slope {slope:.5f}, intercept {intercept:.0f} ns")  # noqa: T201 # asked for
 
 
-@pytest.mark.parametrize("cache", ["warm", "cold"])
-def test_the_error_bar_of_events_holds_cuptis_time_of_copies(context, recorded, cache):
-    """And is at most 0.2 us and 1 % wide, to either side."""
+def test_the_error_bar_of_events_holds_cuptis_time_of_copies(context, recorded):
+    """Of all 16 but one, and is at most 0.2 us and 1 % wide, to either side."""
     clock, outside = EventsClock(context), []
-    for case in copies(context, cache):
+    for case in [*copies(context, "warm"), *copies(context, "cold")]:
         found = [estimate(clock, case, 300) for _ in range(2)]
         truth = estimate(recorded, case, 60)
         for each in found:
             assert (each.high - each.low) / 2 <= 200 + 0.01 * truth.value
-            if each.high < truth.low or truth.high < each.low:
-                outside.append((truth, each))
+        if any(each.high < truth.low or truth.high < each.low for each in found):
+            outside.append((case.cache, truth, found))
     assert len(outside) <= 1, outside
 
 

@@ -141,7 +141,7 @@ def _in_queues(taken: _Weighing, weighed: work.DeviceWork) -> None:
     """Weigh a kernel on a GPU by the GPU's clocks."""
     device, settings = taken.scale.on(weighed.context), taken.settings
     clock, *_ = device.clocks(settings.clock)
-    taken.clock = clock.facts
+    taken.clock = clock.facts_in(taken.mode.cache)
     taken.extra |= device_steps.queued(
         taken.prepared,
         weighed,

@@ -52,6 +52,10 @@ class DeviceClock(Protocol):
         """Its name, version, quantum, floor and offset, measured in this process."""
         ...
 
+    def facts_in(self, cache: str) -> ClockFacts:
+        """Return its facts with the offset of kernels in this state of the cache."""
+        ...
+
     def serves(self, cache: str) -> bool:
         """Whether it reads kernels in this state of the cache, ``cold`` or ``warm``."""
         ...

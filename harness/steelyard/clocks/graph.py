@@ -59,6 +59,11 @@ class GraphClock:
             drift=offsets.DRIFT,
         )
 
+    def facts_in(self, cache: str) -> ClockFacts:
+        """Return the same whatever the caches are."""
+        del cache
+        return self.facts
+
     def serves(self, cache: str) -> bool:
         """Warm caches alone: a node follows the one before it."""
         return cache == "warm"

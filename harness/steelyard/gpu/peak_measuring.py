@@ -95,7 +95,7 @@ def read(
 
     ticks = [r.ticks for r in in_queues(clock, work, windows, ahead)]
     found = stats.summarise(ticks, 1, clock.facts.quantum).estimate
-    return found.value - clock.facts.offset
+    return found.value - clock.facts_in("warm" if flush is None else "cold").offset
 
 
 def in_its_process(index: int) -> dict[str, Any]:

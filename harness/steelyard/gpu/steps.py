@@ -225,12 +225,13 @@ def beside(
                 raise
             left_out[clock.facts.id] = str(failure)
             continue
-        read[clock.facts.id] = {
+        facts = clock.facts_in(mode.cache)
+        read[facts.id] = {
             "ticks": [r.ticks for r in readings],
-            "quantum": clock.facts.quantum,
-            "offset": clock.facts.offset,
-            "uncertainty": clock.facts.uncertainty,
-            "drift": clock.facts.drift,
+            "quantum": facts.quantum,
+            "offset": facts.offset,
+            "uncertainty": facts.uncertainty,
+            "drift": facts.drift,
         }
     return read, left_out
 
