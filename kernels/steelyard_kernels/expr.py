@@ -18,7 +18,8 @@
             | Chains(arg)                         -- of every chain, along a new axis
             | Parameter(role, place)              -- in a loop's body: carry or index
             | Result(loop, place)                 -- a carry at the end, or stacked
-    loop    = (length, inits, carries, index, condition, nexts, stacked, unroll)
+    loop    = (length, inits, carries, index, condition, nexts, stacked, unroll,
+               reverse)
 
 A program of `chains` computes the same for each of them, independently; a chain is
 the first axis of what Chain reads and Chains writes. A loop's body is the nodes that
@@ -41,7 +42,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final, TypeAlias
 
-from steelyard_kernels.dtypes import DType
+from steelyard_kernels.dtypes import DType, float32, float64, int32, int64
 
 Shape: TypeAlias = tuple[int, ...]
 Value: TypeAlias = float | int | bool
@@ -51,20 +52,31 @@ Value: TypeAlias = float | int | bool
 class Operation:
     """What an elementwise operation takes and gives.
 
-    `kinds` are the operand kinds it accepts; `result` is "same" (as the operands) or
-    "bool"; `cost` is how many operations `cost.operations` counts an element as.
+    `kinds` are the operand kinds it accepts, `only` the dtypes where not all of them;
+    `result` is "same" (as the operands), "bool" or "bits" (the other dtype of as many
+    bits, see BITS); `cost` is how many operations `cost.operations` counts an element
+    as.
     """
 
     arity: int
     kinds: frozenset[str]
     result: str
     cost: int
+    only: frozenset[DType] = frozenset()
 
 
 _FLOAT: Final = frozenset({"float"})
 _NUMBER: Final = frozenset({"float", "int"})
 _ANY: Final = frozenset({"float", "int", "bool"})
 _BOOL: Final = frozenset({"bool"})
+_INT: Final = frozenset({"int"})
+
+BITS: Final = {  # the dtype that a bitcast gives
+    float32: int32,
+    float64: int64,
+    int32: float32,
+    int64: float64,
+}
 
 OPERATIONS: Final[dict[str, Operation]] = {
     "add": Operation(2, _NUMBER, "same", 1),
@@ -79,6 +91,23 @@ OPERATIONS: Final[dict[str, Operation]] = {
     "rsqrt": Operation(1, _FLOAT, "same", 1),
     "exp": Operation(1, _FLOAT, "same", 1),
     "log": Operation(1, _FLOAT, "same", 1),
+    "expm1": Operation(1, _FLOAT, "same", 1),
+    "log1p": Operation(1, _FLOAT, "same", 1),
+    "tanh": Operation(1, _FLOAT, "same", 1),
+    "sigmoid": Operation(1, _FLOAT, "same", 1),
+    "softplus": Operation(1, _FLOAT, "same", 1),
+    "erf_inv": Operation(1, _FLOAT, "same", 1),
+    "sinpi": Operation(1, _FLOAT, "same", 1),  # sin(pi x)
+    "cospi": Operation(1, _FLOAT, "same", 1),
+    "floor": Operation(1, _FLOAT, "same", 1),
+    # Integers as their bits, which have no sign.
+    "bitwise_and": Operation(2, _INT, "same", 1),
+    "bitwise_or": Operation(2, _INT, "same", 1),
+    "bitwise_xor": Operation(2, _INT, "same", 1),
+    "shift_left": Operation(2, _INT, "same", 1),
+    "shift_right_logical": Operation(2, _INT, "same", 1),
+    "multiply_high": Operation(2, _INT, "same", 1, frozenset({int32})),
+    "bitcast": Operation(1, _NUMBER, "bits", 0, frozenset(BITS)),
     "less": Operation(2, _NUMBER, "bool", 1),
     "less_equal": Operation(2, _NUMBER, "bool", 1),
     "greater": Operation(2, _NUMBER, "bool", 1),
@@ -241,7 +270,8 @@ class Loop:
     condition, a bool, is asked before each. A length that is a node is given at
     launch, and nothing is stacked then; with a condition the rows of iterations
     that did not run are undefined. `unroll` is how many iterations one turn holds;
-    0: the schedule chooses. `nodes` is the body in evaluation order, `free` what it
+    0: the schedule chooses. With `reverse` iteration i stacks its row as the last but
+    i, not as the row i. `nodes` is the body in evaluation order, `free` what it
     and the results read from outside.
     """
 
@@ -253,6 +283,7 @@ class Loop:
     nexts: tuple[Node, ...]
     stacked: tuple[Node, ...]
     unroll: int
+    reverse: bool
     nodes: tuple[Node, ...]
     free: tuple[Node, ...]
 

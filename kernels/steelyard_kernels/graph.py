@@ -15,6 +15,7 @@ from steelyard_kernels.bodies import body, check_loop
 from steelyard_kernels.dtypes import DType
 from steelyard_kernels.errors import KernelError
 from steelyard_kernels.expr import (
+    BITS,
     OPERATIONS,
     Apply,
     Arange,
@@ -81,7 +82,7 @@ class Graph:
         row = OPERATIONS[op]
         values = args[1:] if op == "where" else args
         common = self._common(op, values)
-        if common.kind not in row.kinds:
+        if common.kind not in row.kinds or (row.only and common not in row.only):
             raise KernelError(self._refusal(op, common))
         if op == "where" and args[0].dtype.kind != "bool":
             raise KernelError(
@@ -95,6 +96,7 @@ class Graph:
         key = (Apply, op, *(arg.number for arg in cast))
         if key not in self._nodes:
             dtype = dtypes.bool_ if row.result == "bool" else common
+            dtype = BITS[common] if row.result == "bits" else dtype
             self._nodes[key] = Apply(self._next(), shape, dtype, op, cast)
         return self._nodes[key]
 
@@ -244,6 +246,7 @@ class Graph:
         *,
         condition: Node | None = None,
         unroll: int = 0,
+        reverse: bool = False,
     ) -> tuple[Node, ...]:
         """Return the results of a loop: every carry at its end, then what it stacks.
 
@@ -262,6 +265,7 @@ class Graph:
             nexts=tuple(nexts),
             stacked=tuple(stacked),
             unroll=unroll,
+            reverse=reverse,
             nodes=nodes,
             free=free,
         )
@@ -322,7 +326,9 @@ class Graph:
                 "an integer; cast to a floating dtype first, for example "
                 "x.astype('float32')."
             )
-        expected = " or ".join(sorted(OPERATIONS[op].kinds))
+        row = OPERATIONS[op]
+        only = [dtype.name for dtype in row.only]
+        expected = " or ".join(sorted(only or row.kinds))
         return (
             f"{self.kernel}: {op} of {dtype.name} is not defined, expected {expected}; "
             "cast it first with astype."

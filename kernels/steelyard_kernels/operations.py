@@ -11,6 +11,7 @@ from steelyard_kernels.dtypes import (
     bool_,
     float16,
     float32,
+    float64,
     int32,
     int64,
 )
@@ -113,6 +114,17 @@ def _cast(args: Types, stated: Type | None) -> Type | None:
     return stated if stated and stated.lanes == args[0].lanes else None
 
 
+def _bits(args: Types, _stated: Type | None) -> Type | None:
+    """Give the other type of as many bits."""
+    other = {float32: int32, float64: int64, int32: float32, int64: float64}
+    dtype = other.get(args[0].dtype)
+    return typed(dtype, args[0].lanes) if dtype else None
+
+
+def _int32(args: Types, stated: Type | None) -> Type | None:
+    return _same(("int",))(args, stated) if args[0].dtype is int32 else None
+
+
 def _splat(args: Types, stated: Type | None) -> Type | None:
     fits = stated and args[0].lanes == 1 and stated.dtype is args[0].dtype
     return stated if fits else None
@@ -122,6 +134,12 @@ def _extract(args: Types, _stated: Type | None) -> Type | None:
     vector, lane = args
     fits = _is_index(lane)
     return typed(vector.dtype) if fits else None
+
+
+def _insert(args: Types, _stated: Type | None) -> Type | None:
+    vector, value, lane = args
+    fits = _is_index(lane) and value is typed(vector.dtype)
+    return vector if fits else None
 
 
 def _iota(_args: Types, stated: Type | None) -> Type | None:
@@ -171,13 +189,18 @@ REMAINDER = Rule("arguments are scalar integers of one type", _scalar_int)
 COMPARISON = Rule(
     "arguments are of one type, the result bool of its lanes", _comparison
 )
-LOGICAL = Rule(
-    "arguments are bool of the same lanes, like the result", _same(("bool",))
+LOGICAL = Rule("arguments are bool, the result's type", _same(("bool",)))
+BITWISE = Rule(
+    "arguments are bool or integers of one type, the result's", _same(("bool", "int"))
 )
+INTEGER = Rule("arguments are integers of one type, the result's", _same(("int",)))
+WORDS = Rule("arguments are int32 of one type, the result's", _int32)
+BITCAST = Rule("float32 gives int32, float64 int64, and these those", _bits)
 SELECT = Rule("a bool of one or all lanes chooses from two of one type", _select)
 CAST = Rule("the result has the argument's lanes", _cast)
 SPLAT = Rule("a scalar goes to every lane of its own dtype", _splat)
 EXTRACT = Rule("a vector and a constant lane give a scalar", _extract)
+INSERT = Rule("a vector, its scalar and a constant lane give the vector", _insert)
 IOTA = Rule("the result is an integer", _iota)
 REDUCE_NUMBER = Rule("a vector of numbers gives a scalar", _reduce(("float", "int")))
 REDUCE_BOOL = Rule("a vector of bool gives a scalar bool", _reduce(("bool",)))
@@ -189,6 +212,7 @@ NUMBERED = Rule("the result is an index", _number)
 MATRIX = Rule("two fragments of one half type add to a float32 fragment", _matrix)
 
 ANYWHERE = frozenset({"cpu", "cuda"})
+CPU = frozenset({"cpu"})
 CUDA = frozenset({"cuda"})
 
 OPERATIONS: dict[str, Operation] = {
@@ -206,20 +230,34 @@ OPERATIONS: dict[str, Operation] = {
     "rsqrt": Operation(1, FLOAT, ANYWHERE),
     "exp": Operation(1, FLOAT, ANYWHERE),
     "log": Operation(1, FLOAT, ANYWHERE),
+    "expm1": Operation(1, FLOAT, ANYWHERE),
+    "log1p": Operation(1, FLOAT, ANYWHERE),
+    "tanh": Operation(1, FLOAT, ANYWHERE),
+    "sigmoid": Operation(1, FLOAT, ANYWHERE),  # 1 / (1 + exp(-x))
+    "softplus": Operation(1, FLOAT, ANYWHERE),  # log(1 + exp(x))
+    "erf_inv": Operation(1, FLOAT, ANYWHERE),
+    "sinpi": Operation(1, FLOAT, ANYWHERE),  # sin(pi x)
+    "cospi": Operation(1, FLOAT, ANYWHERE),
+    "floor": Operation(1, FLOAT, ANYWHERE),
     "lt": Operation(2, COMPARISON, ANYWHERE),  # false on NaN, but for ne
     "le": Operation(2, COMPARISON, ANYWHERE),
     "gt": Operation(2, COMPARISON, ANYWHERE),
     "ge": Operation(2, COMPARISON, ANYWHERE),
     "eq": Operation(2, COMPARISON, ANYWHERE),
     "ne": Operation(2, COMPARISON, ANYWHERE),
-    "and": Operation(2, LOGICAL, ANYWHERE),
-    "or": Operation(2, LOGICAL, ANYWHERE),
-    "xor": Operation(2, LOGICAL, ANYWHERE),
+    "and": Operation(2, BITWISE, ANYWHERE),
+    "or": Operation(2, BITWISE, ANYWHERE),
+    "xor": Operation(2, BITWISE, ANYWHERE),
     "not": Operation(1, LOGICAL, ANYWHERE),
+    "shl": Operation(2, INTEGER, ANYWHERE),  # 0 where the amount is no bit's number
+    "lshr": Operation(2, INTEGER, ANYWHERE),  # zeros come in at the top
+    "mulhi": Operation(2, WORDS, ANYWHERE),  # of the unsigned product, its high word
+    "bitcast": Operation(1, BITCAST, ANYWHERE),
     "select": Operation(3, SELECT, ANYWHERE),  # condition, if true, if false
     "cast": Operation(1, CAST, ANYWHERE),
     "splat": Operation(1, SPLAT, ANYWHERE),
     "extract": Operation(2, EXTRACT, ANYWHERE),
+    "insert": Operation(3, INSERT, CPU),  # the vector, but the scalar in one lane
     "iota": Operation(0, IOTA, ANYWHERE),  # 0, 1, 2, ... by lane
     "mask_below": Operation(1, MASK_BELOW, ANYWHERE),  # lane < n
     "reduce_add": Operation(1, REDUCE_NUMBER, ANYWHERE),  # in any order

@@ -38,33 +38,10 @@ from steelyard_kernels.expr import (
     loops,
     operands,
 )
+from steelyard_kernels.reference_elementwise import elementwise
 
 Values: TypeAlias = NDArray[Any]
 
-_ELEMENTWISE: Final[dict[str, Callable[..., Values]]] = {
-    "add": np.add,
-    "subtract": np.subtract,
-    "multiply": np.multiply,
-    "divide": np.divide,
-    "maximum": np.maximum,
-    "minimum": np.minimum,
-    "negative": np.negative,
-    "abs": np.abs,
-    "sqrt": np.sqrt,
-    "rsqrt": lambda x: 1.0 / np.sqrt(x),
-    "exp": np.exp,
-    "log": np.log,
-    "less": np.less,
-    "less_equal": np.less_equal,
-    "greater": np.greater,
-    "greater_equal": np.greater_equal,
-    "equal": np.equal,
-    "not_equal": np.not_equal,
-    "logical_and": np.logical_and,
-    "logical_or": np.logical_or,
-    "logical_not": np.logical_not,
-    "where": np.where,
-}
 _REDUCTIONS: Final[dict[str, Callable[..., Values]]] = {
     "sum": np.sum,
     "max": np.max,
@@ -162,7 +139,8 @@ class Oracle:
                 return widen(np.asarray(node.value), _carrier(node.dtype))[None, None]
             case Apply():
                 aligned = [_aligned(arg, len(node.shape)) for arg in args]
-                return _rounded(_ELEMENTWISE[node.op](*aligned), node.dtype)
+                dtype = node.args[-1].dtype
+                return _rounded(elementwise(node.op, dtype, *aligned), node.dtype)
             case Broadcast():
                 arg = _aligned(args[0], len(node.shape))
                 return np.broadcast_to(arg, (*arg.shape[:2], *node.shape))
@@ -295,7 +273,7 @@ class Iterations:
         )
         whole = np.zeros((*lead, self._length, *node.shape), _carried(node.dtype))
         for row, value in enumerate(stack):
-            whole[:, :, row] = value
+            whole[:, :, -1 - row if self._loop.reverse else row] = value
         return whole
 
 

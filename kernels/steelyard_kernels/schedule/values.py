@@ -29,6 +29,19 @@ _NAMES: Final = {
     "rsqrt": "rsqrt",
     "exp": "exp",
     "log": "log",
+    **{
+        name: name
+        for name in (
+            *("expm1", "log1p", "tanh", "sigmoid", "softplus", "erf_inv"),
+            *("sinpi", "cospi", "floor", "bitcast"),
+        )
+    },
+    "bitwise_and": "and",
+    "bitwise_or": "or",
+    "bitwise_xor": "xor",
+    "shift_left": "shl",
+    "shift_right_logical": "lshr",
+    "multiply_high": "mulhi",
     "less": "lt",
     "less_equal": "le",
     "greater": "gt",
