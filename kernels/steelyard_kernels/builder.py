@@ -236,6 +236,7 @@ class Loop:
         "_builder",
         "_outer",
         "_unroll",
+        "_until",
         "_yields",
         "carried",
         "results",
@@ -259,10 +260,15 @@ class Loop:
         self.carried = tuple([builder.fresh(x.type, "c") for x in first])
         self.results = tuple([builder.fresh(x.type, "r") for x in first])
         self._yields: tuple[Operand, ...] = ()
+        self._until: Operand | None = None
 
-    def yields(self, *values: Operand) -> None:
-        """State what the next iteration carries; say it once, last in the body."""
+    def yields(self, *values: Operand, until: Operand | None = None) -> None:
+        """State what the next iteration carries; say it once, last in the body.
+
+        There is no next one if `until` is true.
+        """
         self._yields = values
+        self._until = until
 
     def __enter__(self) -> Self:
         self._outer = self._builder.body
@@ -284,6 +290,7 @@ class Loop:
                 self._yields,
                 self.results,
                 self._unroll,
+                self._until,
             )
         )
 

@@ -11,7 +11,8 @@
               | Store(buffer, index, value, mask, streaming, alignment)
               | Prefetch(buffer, index, locality)
               | Alloc(buffer)
-              | For(var, start, stop, step, carried, body, yields, results, unroll)
+              | For(var, start, stop, step, carried, body, yields, results, unroll,
+                    until)
               | If(condition, body, values, orelse, else_values, results)
               | Parallel(low, high, extent, chunk, threads, body)
               | Fence()
@@ -175,8 +176,9 @@ class For:
 
     Each of `carried` is a variable of the body and what it holds in the first
     iteration; `yields` are what they hold in the next, and `results` what they
-    held in the end (the first values if there is no iteration). `unroll` is how
-    many iterations a GPU's compiler spells out (0: it chooses).
+    held in the end (the first values if there is no iteration). It ends before `stop`
+    with the first iteration in which `until`, a bool of the body, is true. `unroll` is
+    how many iterations a GPU's compiler spells out (0: it chooses).
     """
 
     var: Var
@@ -188,6 +190,7 @@ class For:
     yields: tuple[Operand, ...] = ()
     results: tuple[Var, ...] = ()
     unroll: int = 0
+    until: Operand | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)

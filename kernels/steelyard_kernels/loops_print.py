@@ -108,7 +108,9 @@ def _where(mask: Operand | None, alignment: int) -> str:
 def _nested(node: For | If | Parallel, depth: int) -> Iterator[str]:
     pad = "    " * depth
     match node:
-        case For(var, start, stop, step, carried, body, yields, results, unroll):
+        case For(
+            var, start, stop, step, carried, body, yields, results, unroll, until
+        ):
             first = ", ".join(f"{var.name} = {_operand(x)}" for var, x in carried)
             given = f" -> {_operands(results)}" if results else ""
             head = f"{_operand(start)}, {_operand(stop)}, {step}"
@@ -118,6 +120,8 @@ def _nested(node: For | If | Parallel, depth: int) -> Iterator[str]:
             yield from _body(body, depth + 1)
             if yields:
                 yield f"{pad}    yield {_operands(yields)}"
+            if until is not None:
+                yield f"{pad}    until {_operand(until)}"
         case If(condition, body, values, orelse, else_values, results):
             given = f" -> {_operands(results)}" if results else ""
             yield f"{pad}if {_operand(condition)}{given}:"

@@ -61,14 +61,14 @@ RULES = {
     "step": "a loop's step and a chunk are positive",
     "carried": "carried values, yields and results agree in number and type",
     "branches": "both sides of an if give what its results say",
-    "condition": "a condition is a bool scalar",
+    "condition": "a condition, and what a loop goes on until, is a bool scalar",
     "parallel": "a parallel loop is a statement of the kernel itself, and the only one",
     "space": "a buffer's space is one its place allows",
     "stack": "the extent of a stack, shared or register buffer is a constant",
     "block": "a GPU's kernel has the threads of a block, up to 1024, a CPU's none",
     "uniform": "every thread of a block reaches a barrier: no condition or bound around "
     "it depends on the thread",
-    "lane": "the lane of an extract is a constant inside the vector",
+    "lane": "the lane of an extract or insert is a constant inside the vector",
 }
 INDICES = {"cpu": (INDEX,), "cuda": (INDEX, typed(int32))}
 SPACES_OF = {"cpu": ("stack",), "cuda": ("stack", "shared", "register")}
@@ -205,8 +205,8 @@ class _Verifier:
         result = row.rule.result(tuple([arg.type for arg in args]), stated)
         if result is not stated:
             _broken(f"{node.op}: {row.rule.sentence}", node)
-        if node.op == "extract":
-            lane = args[1]
+        if node.op in {"extract", "insert"}:
+            lane = args[-1]
             inside = isinstance(lane, Const) and 0 <= lane.value < args[0].type.lanes
             self.require(inside, "lane", node)
         self.define(node.var, node)
@@ -270,7 +270,9 @@ class _Verifier:
             self.use(first, node)
         inner = [node.var, *(var for var, _ in node.carried)]
         self.require(node.var.type in self.indices, "index", node)
-        self.within(node.body, inner, node.yields, node)
+        until = () if node.until is None else (node.until,)
+        self.within(node.body, inner, (*node.yields, *until), node)
+        self.require(all(x.type is CONDITION for x in until), "condition", node)
         types = [var.type for var, _ in node.carried]
         for values in ([first for _, first in node.carried], node.yields, node.results):
             self.require([x.type for x in values] == types, "carried", node)

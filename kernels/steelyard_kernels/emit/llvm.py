@@ -274,6 +274,9 @@ class Emitter:
         latch = w.block
         following = w.put(f"add nsw {index} %{node.var.name}, {node.step}")
         more = w.put(f"icmp slt {index} {following}, {stop}")
+        if node.until is not None:
+            goes_on = w.put(f"xor i1 {ref(node.until)}, true")
+            more = w.put(f"and i1 {more}, {goes_on}")
         w.do(f"br i1 {more}, label %{name}, label %{name}.end{self.hint(node)}")
         w.lines[phis] = _phi(node.var, (start, before), (following, latch))
         for at, ((var, first), last) in enumerate(

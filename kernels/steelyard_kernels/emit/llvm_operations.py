@@ -199,6 +199,14 @@ def _extract(_w: Writer, args: list[str], type_: Type, _result: Type) -> str:
     return f"extractelement {register(type_)} {args[0]}, i64 {args[1]}"
 
 
+def _insert(_w: Writer, args: list[str], type_: Type, _result: Type) -> str:
+    vector, value, lane = args
+    if type_.lanes == 1:
+        return f"bitcast {register(type_)} {value} to {register(type_)}"
+    element = ELEMENT[type_.dtype]
+    return f"insertelement {register(type_)} {vector}, {element} {value}, i64 {lane}"
+
+
 def _select(_w: Writer, args: list[str], type_: Type, result: Type) -> str:
     value = register(result)
     return f"select {register(type_)} {args[0]}, {value} {args[1]}, {value} {args[2]}"
@@ -243,6 +251,7 @@ def _numbered(element: str, lanes: int) -> str:
 SHAPES: dict[str, Callable[[Writer, list[str], Type, Type], str]] = {
     "splat": _splat,
     "extract": _extract,
+    "insert": _insert,
     "select": _select,
     "iota": _iota,
     "mask_below": _mask_below,
