@@ -50,6 +50,8 @@ def _loop_lines(loop: Loop, indent: str) -> list[str]:
         head += f" while %{loop.condition.number}"
     if loop.unroll:
         head += f" unroll {loop.unroll}"
+    if loop.reverse:
+        head += " reverse"
     pairs = zip(loop.carries, loop.inits, strict=True)
     carries = ", ".join(f"%{c.number} = %{i.number}" for c, i in pairs)
     return [

@@ -135,5 +135,6 @@ class Again:
                 [made[node.number] for node in loop.stacked],
                 condition=None if condition is None else made[condition.number],
                 unroll=loop.unroll,
+                reverse=loop.reverse,
             )
         return self._loops[id(loop)]

@@ -16,7 +16,7 @@ from typing import Any, Final, TypeAlias
 
 from steelyard_device.timings import span
 from steelyard_kernels import dtypes
-from steelyard_kernels.array import Array
+from steelyard_kernels.array.value import Array, tracing
 from steelyard_kernels.dtypes import DType
 from steelyard_kernels.errors import KernelError
 from steelyard_kernels.expr import (
@@ -136,7 +136,7 @@ def trace(
     scalars = tuple(
         graph.scalar(parameter.name, parameter.dtype) for parameter in signature.scalars
     )
-    with span("function"):
+    with span("function"), tracing(graph):
         result = function(
             *(Array(graph, node) for node in inputs),
             **{node.name: Array(graph, node, weak=True) for node in scalars},

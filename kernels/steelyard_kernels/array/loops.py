@@ -1,0 +1,253 @@
+"""Loops: a function of the carry is run many times within one kernel.
+
+    def step(x, noise):                       # carry, element -> carry, element
+        x = xp.tanh(x) + noise
+        return x, x
+
+    last, every = xp.scan(step, x, noises)
+
+The body is traced once (again where a number in `init` takes the dtype of what the
+body makes of it); what no iteration changes is computed before the loop. Carries and
+elements are arrays in nested tuples, lists, dicts and None, as in JAX.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from steelyard_kernels import dtypes
+from steelyard_kernels.array import pytrees
+from steelyard_kernels.array.pytrees import Tree
+from steelyard_kernels.array.value import Array, as_array, current, lift
+from steelyard_kernels.errors import KernelError
+from steelyard_kernels.expr import Node
+from steelyard_kernels.graph import Graph
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """What one iteration gives: the next carry, what is stacked, whether it runs."""
+
+    carry: Any
+    stacked: Sequence[Array] = ()
+    condition: Node | None = None
+
+
+def scan(
+    body: Callable[[Any, Any], Any],
+    init: Any,
+    xs: Any = None,
+    length: Array | int | None = None,
+    *,
+    reverse: bool = False,
+    unroll: int = 0,
+) -> tuple[Any, Any]:
+    """Return the last carry and what every iteration gave, stacked.
+
+    `body(carry, x) -> (carry, y)` is run for every row x of xs, arrays of the same
+    first extent; `reverse` begins at the last row, and stacks there. Without xs there
+    are `length` iterations, an int or a runtime scalar (y is None then). `unroll` is
+    how many iterations one turn of the loop holds, 0 lets the schedule choose; the
+    count is exact with any. Raises KernelError where the carry changes its structure,
+    a shape or a dtype.
+    """
+    graph = current("scan")
+    elements, shape_of_xs = pytrees.flatten(xs)
+    arrays = [as_array(leaf, "scan") for leaf in elements]
+    count = _count(graph, arrays, length)
+    made: list[Tree] = []
+
+    def step(carry: Any, index: Node) -> Step:
+        at = index
+        if reverse and isinstance(count, int):
+            last = graph.constant(count - 1, index.dtype)
+            at = graph.apply("subtract", last, index)
+        rows = [Array(graph, graph.row(array.node, at)) for array in arrays]
+        returned = body(carry, shape_of_xs.unflatten(rows))
+        if not isinstance(returned, tuple) or len(returned) != 2:
+            raise KernelError(
+                f"{graph.kernel}: the body of a scan returned {_shown(returned)}, "
+                "expected (carry, y); return None for y if nothing is kept."
+            )
+        leaves, tree = pytrees.flatten(returned[1])
+        made.append(tree)
+        return Step(returned[0], [as_array(leaf, "scan") for leaf in leaves])
+
+    looping = _Looping(graph, "scan", count, reverse=reverse, unroll=unroll)
+    carry, stacked = looping.run(init, step)
+    return carry, made[-1].unflatten(stacked)
+
+
+def while_loop(
+    cond: Callable[[Any], Array],
+    body: Callable[[Any], Any],
+    init: Any,
+    max_iterations: Array | int,
+    *,
+    unroll: int = 0,
+) -> Any:
+    """Return the carry at the end of at most max_iterations while cond(carry) holds.
+
+    `cond` gives one bool and is asked before each iteration, `body(carry) -> carry`;
+    max_iterations is an int or a runtime scalar, `unroll` as in `scan`. Raises
+    KernelError where the carry changes its structure, a shape or a dtype.
+    """
+    graph = current("while_loop")
+
+    def step(carry: Any, _: Node) -> Step:
+        goes_on = as_array(cond(carry), "while_loop")
+        return Step(body(carry), condition=goes_on.node)
+
+    count = _count(graph, [], max_iterations)
+    looping = _Looping(graph, "while_loop", count, reverse=False, unroll=unroll)
+    return looping.run(init, step)[0]
+
+
+class _Looping:
+    """One call of scan or while_loop (`what`), of which errors speak."""
+
+    def __init__(
+        self,
+        graph: Graph,
+        what: str,
+        count: int | Node,
+        *,
+        reverse: bool,
+        unroll: int,
+    ) -> None:
+        if unroll < 0:
+            raise KernelError(
+                f"{graph.kernel}: unroll of a {what} is {unroll!r}, expected 0 or more; "
+                "0 lets the schedule choose."
+            )
+        self._graph = graph
+        self._what = what
+        self._count = count
+        self._reverse = reverse
+        self._unroll = unroll
+
+    def run(
+        self, init: Any, step: Callable[[Any, Node], Step]
+    ) -> tuple[Any, list[Array]]:
+        """Return the carry at the end and the stacked arrays."""
+        leaves, tree = pytrees.flatten(init)
+        inits = [as_array(leaf, self._what) for leaf in leaves]
+        while True:  # ends: every turn makes a weak carry wider or strong
+            parameters = self._graph.parameters([each.node for each in inits])
+            carries = [
+                Array(self._graph, carry, each.weak)
+                for carry, each in zip(parameters[0], inits, strict=True)
+            ]
+            made = step(tree.unflatten(carries), parameters[1])
+            nexts = self._nexts(tree, made.carry)
+            grown = [self._grown(a, b) for a, b in zip(inits, nexts, strict=True)]
+            if all(a is b for a, b in zip(inits, grown, strict=True)):
+                break
+            inits = grown
+        results = self._graph.loop(
+            self._count,
+            [each.node for each in inits],
+            parameters,
+            self._fitting(tree, carries, nexts),
+            [each.node for each in made.stacked],
+            condition=made.condition,
+            unroll=self._unroll,
+            reverse=self._reverse,
+        )
+        ends = [
+            Array(self._graph, node, each.weak)
+            for node, each in zip(results, inits, strict=False)
+        ]
+        stacked = [Array(self._graph, node) for node in results[len(inits) :]]
+        return tree.unflatten(ends), stacked
+
+    def _nexts(self, tree: Tree, carry: Any) -> list[Array]:
+        leaves, returned = pytrees.flatten(carry)
+        if returned != tree:
+            raise KernelError(
+                f"{self._graph.kernel}: the carry of a {self._what} begins as {tree} "
+                f"and its body returns {returned}; return the same structure."
+            )
+        return [as_array(leaf, self._what) for leaf in leaves]
+
+    def _grown(self, init: Array, new: Array) -> Array:
+        """Return a weak init as what the body makes of it: strong, or of a wider kind."""
+        if not init.weak or (new.weak and new.dtype is init.dtype):
+            return init
+        wider = ("bool", "int", "float").index
+        if new.weak and wider(new.dtype.kind) < wider(init.dtype.kind):
+            return init
+        if wider(new.dtype.kind) < wider(init.dtype.kind):
+            return Array(self._graph, init.node)  # strong, which `_fitting` refuses
+        node = self._graph.cast(init.node, new.dtype)
+        return Array(self._graph, node, new.weak)
+
+    def _fitting(
+        self, tree: Tree, carries: Sequence[Array], nexts: Sequence[Array]
+    ) -> list[Node]:
+        """Return the nodes of the next carries, of the carries' shapes and dtypes."""
+        found = []
+        names = pytrees.paths(tree, "carry")
+        for name, carry, new in zip(names, carries, nexts, strict=True):
+            node = new.node
+            if new.weak:
+                what = f"{name} of {self._what}"
+                node = lift(self._graph, what, new, carry.dtype, strong=True)
+            if node.shape != carry.shape or node.dtype is not carry.dtype:
+                raise KernelError(
+                    f"{self._graph.kernel}: {name} of a {self._what} begins as "
+                    f"{carry.dtype} {carry.shape} and goes on as {node.dtype} "
+                    f"{node.shape}; return what it began as, or begin with that."
+                )
+            found.append(node)
+        return found
+
+
+def _count(
+    graph: Graph, arrays: Sequence[Array], length: Array | int | None
+) -> int | Node:
+    """Return the number of iterations: of xs, or as given."""
+    extents = {array.shape[:1] for array in arrays}
+    if len(extents) > 1 or () in extents:
+        shapes = ", ".join(str(array.shape) for array in arrays)
+        raise KernelError(
+            f"{graph.kernel}: scan over arrays of shapes {shapes}, expected the same "
+            "first extent of all; index what does not change within the body."
+        )
+    if isinstance(length, Array):
+        if not extents:
+            return _runtime(graph, length)
+        raise KernelError(
+            f"{graph.kernel}: scan over rows with a length given at launch, expected "
+            "one or the other; leave length out, or index arrays within the body."
+        )
+    if length is not None:
+        length = operator.index(length)
+        extents.add((length,))
+    if len(extents) != 1:
+        seen = " and ".join(str(extent) for (extent,) in sorted(extents))
+        raise KernelError(
+            f"{graph.kernel}: scan over {seen or 'nothing'} rows, expected one number "
+            "of iterations; pass xs, or its length."
+        )
+    ((count,),) = extents
+    return count
+
+
+def _runtime(graph: Graph, length: Array) -> Node:
+    """Return a runtime count as int64."""
+    if length.dtype.kind == "int":
+        return graph.cast(length.node, dtypes.int64)
+    raise KernelError(
+        f"{graph.kernel}: a loop's length is {length.dtype} {length.shape}, expected "
+        "one int; declare the scalar as an int: *, iterations=100."
+    )
+
+
+def _shown(value: object) -> str:
+    return f"a {type(value).__name__}" + (
+        f" of {len(value)}" if isinstance(value, tuple) else ""
+    )

@@ -1,0 +1,325 @@
+"""`Array`: a value of the kernel that is being traced, and how operands meet.
+
+Python numbers and runtime scalars are weak: they take the dtype of the array they
+meet, so float32 arithmetic stays float32.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+from typing import Any, Final, NoReturn, TypeAlias
+
+from steelyard_kernels import dtypes
+from steelyard_kernels.dtypes import DType
+from steelyard_kernels.errors import KernelError
+from steelyard_kernels.expr import Constant, Node, Shape
+from steelyard_kernels.graph import Graph
+
+Operand: TypeAlias = "Array | float | int | bool"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Array:
+    """A value of the kernel that is being traced; `weak` when it is a scalar."""
+
+    graph: Graph
+    node: Node
+    weak: bool = False
+
+    @property
+    def shape(self) -> Shape:
+        """The extents, outermost first."""
+        return self.node.shape
+
+    @property
+    def ndim(self) -> int:
+        """The number of axes."""
+        return len(self.node.shape)
+
+    @property
+    def dtype(self) -> DType:
+        """The type of an element."""
+        return self.node.dtype
+
+    def astype(self, dtype: DType | str) -> Array:
+        """Return the values rounded to dtype; the result is no longer weak."""
+        return Array(self.graph, self.graph.cast(self.node, dtypes.of(dtype)))
+
+    @property
+    def T(self) -> Array:  # noqa: N802 - the array API's name
+        """The array with its last two axes swapped."""
+        return Array(self.graph, self.graph.transpose(self.node))
+
+    def __array_ufunc__(self, ufunc: Any, *_: Any, **__: Any) -> NoReturn:
+        """Refuse NumPy's functions, which would want values."""
+        raise KernelError(
+            f"{self.graph.kernel}: numpy.{ufunc.__name__} was called on an array of a "
+            f"kernel; call steelyard_kernels.array.{ufunc.__name__}, if there is one."
+        )
+
+    def _refuse(self, _other: object) -> NoReturn:
+        raise KernelError(
+            f"{self.graph.kernel}: arrays of a kernel have no operator // or %; what "
+            "they have is listed in steelyard_kernels.array."
+        )
+
+    __floordiv__ = __mod__ = _refuse
+
+    def __matmul__(self, other: Array) -> Array:
+        return dot(self, other)
+
+    def __add__(self, other: Operand) -> Array:
+        return apply("add", self, other)
+
+    def __radd__(self, other: Operand) -> Array:
+        return apply("add", other, self)
+
+    def __sub__(self, other: Operand) -> Array:
+        return apply("subtract", self, other)
+
+    def __rsub__(self, other: Operand) -> Array:
+        return apply("subtract", other, self)
+
+    def __mul__(self, other: Operand) -> Array:
+        return apply("multiply", self, other)
+
+    def __rmul__(self, other: Operand) -> Array:
+        return apply("multiply", other, self)
+
+    def __truediv__(self, other: Operand) -> Array:
+        return apply("divide", self, other)
+
+    def __rtruediv__(self, other: Operand) -> Array:
+        return apply("divide", other, self)
+
+    def __neg__(self) -> Array:
+        return apply("negative", self)
+
+    def __pos__(self) -> Array:
+        return self
+
+    def __abs__(self) -> Array:
+        return apply("abs", self)
+
+    def __pow__(self, exponent: Operand) -> Array:
+        if isinstance(exponent, int) and exponent == 2:
+            return apply("multiply", self, self)
+        raise KernelError(
+            f"{self.graph.kernel}: power {exponent!r} is not an operation, only ** 2 "
+            "is; write the product out, or exp(exponent * log(x))."
+        )
+
+    def __lt__(self, other: Operand) -> Array:
+        return apply("less", self, other)
+
+    def __le__(self, other: Operand) -> Array:
+        return apply("less_equal", self, other)
+
+    def __gt__(self, other: Operand) -> Array:
+        return apply("greater", self, other)
+
+    def __ge__(self, other: Operand) -> Array:
+        return apply("greater_equal", self, other)
+
+    def __eq__(self, other: Operand) -> Array:  # type: ignore[override]
+        return apply("equal", self, other)
+
+    def __ne__(self, other: Operand) -> Array:  # type: ignore[override]
+        return apply("not_equal", self, other)
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __and__(self, other: Operand) -> Array:
+        return apply("logical_and", self, other)
+
+    def __or__(self, other: Operand) -> Array:
+        return apply("logical_or", self, other)
+
+    def __invert__(self) -> Array:
+        return apply("logical_not", self)
+
+    def __bool__(self) -> bool:
+        raise KernelError(
+            f"{self.graph.kernel}: a value of shape {self.shape} has no truth while "
+            "the kernel is traced; use where(condition, a, b) instead of if."
+        )
+
+    def __getitem__(self, index: Array | int) -> Array:
+        return row(self, index)
+
+    def __iter__(self) -> NoReturn:
+        raise KernelError(
+            f"{self.graph.kernel}: a value of shape {self.shape} cannot be iterated while "
+            "the kernel is traced; write whole-array operations, or scan over it."
+        )
+
+
+_TRACING: Final[ContextVar[Graph]] = ContextVar("the graph of the running trace")
+
+
+@contextmanager
+def tracing(graph: Graph) -> Iterator[None]:
+    """Make a graph the one that constants are made in, as long as it is traced."""
+    token = _TRACING.set(graph)
+    try:
+        yield
+    finally:
+        _TRACING.reset(token)
+
+
+def current(what: str) -> Graph:
+    """Return the graph that is being traced; `what` needs it."""
+    try:
+        return _TRACING.get()
+    except LookupError:
+        raise KernelError(
+            f"{what} was called outside of a kernel; call it in the function that "
+            "@kernel is put on."
+        ) from None
+
+
+def as_array(value: object, what: str) -> Array:
+    """Return an array as it is, and a Python number as a weak one."""
+    if isinstance(value, Array):
+        return value
+    graph = current(what)
+    if not isinstance(value, float | int):
+        raise KernelError(
+            f"{graph.kernel}: {what} got a {type(value).__name__}, expected an array of "
+            "the kernel or a Python number; pass it as a parameter."
+        )
+    dtype = _scalar_dtype(graph, what, (value,))
+    return Array(graph, graph.constant(value, dtype), weak=True)
+
+
+def dot(a: Array, b: Array) -> Array:
+    """Return the sum over k of a[..., k] * b[k, n]: (..., K) and (K, N) give (..., N).
+
+    Both are floating; a 1-d `a` gives shape (N,). Raises KernelError for other shapes.
+    """
+    for each in (a, b):
+        if not isinstance(each, Array):
+            raise KernelError(
+                f"dot got a {type(each).__name__}, expected two arrays of the kernel; "
+                "multiply by numbers."
+            )
+    return Array(a.graph, a.graph.dot(a.node, b.node))
+
+
+def row(x: Array, index: object) -> Array:
+    """Return x[index] along the first axis.
+
+    An int may count from the end, and is checked; an index that is an array of shape
+    () is known only at run time and is clamped to the first and the last row.
+    """
+    graph = x.graph
+    extent = x.shape[0] if x.shape else 0
+    if isinstance(index, Array):
+        if index.shape or index.dtype.kind != "int":
+            raise KernelError(
+                f"{graph.kernel}: an index is {index.dtype} {index.shape}, expected one "
+                "int; cast it with astype, or take its elements."
+            )
+        node = index.node
+        if not isinstance(node, Constant):
+            last = graph.constant(extent - 1, node.dtype)
+            node = graph.apply("minimum", node, last)
+            node = graph.apply("maximum", node, graph.constant(0, node.dtype))
+            return Array(graph, graph.row(x.node, node))
+        index = int(node.value)
+    if not isinstance(index, int) or isinstance(index, bool):
+        raise KernelError(
+            f"{graph.kernel}: a value of shape {x.shape} is indexed by "
+            f"{type(index).__name__}, expected one int; scan over it, or write "
+            "whole-array operations."
+        )
+    if x.shape and not -extent <= index < extent:
+        raise KernelError(
+            f"{graph.kernel}: index {index} of a value of shape {x.shape}, expected "
+            f"{-extent} to {extent - 1}; index within its first axis."
+        )
+    constant = graph.constant(index % extent if extent else 0, dtypes.int64)
+    return Array(graph, graph.row(x.node, constant))
+
+
+def apply(op: str, *operands: Operand, first: int = 0) -> Array:
+    """Return a row of OPERATIONS of arrays, scalars and Python numbers.
+
+    Weak operands from position `first` on take the arrays' dtype; raises KernelError
+    where they cannot, or where the operands do not fit each other.
+    """
+    arrays = [operand for operand in operands if isinstance(operand, Array)]
+    if not arrays:
+        raise KernelError(
+            f"{op} got {', '.join(type(o).__name__ for o in operands)} and no array; "
+            "use Python arithmetic for numbers."
+        )
+    graph = arrays[0].graph
+    strong = [o.dtype for o in operands[first:] if isinstance(o, Array) and not o.weak]
+    common = _scalar_dtype(graph, op, operands[first:])
+    if strong:
+        common = strong[0]
+    nodes = [
+        lift(
+            graph,
+            op,
+            operand,
+            common if place >= first else dtypes.bool_,
+            strong=bool(strong),
+        )
+        for place, operand in enumerate(operands)
+    ]
+    weak = not strong and all(not node.shape for node in nodes)
+    return Array(graph, graph.apply(op, *nodes), weak)
+
+
+def _scalar_dtype(graph: Graph, op: str, operands: tuple[Operand, ...]) -> DType:
+    """Return the dtype of arithmetic among weak values only: the widest kind."""
+    kinds = set()
+    for operand in operands:
+        if isinstance(operand, Array):
+            kinds.add(operand.dtype.kind)
+        elif isinstance(operand, bool):
+            kinds.add("bool")
+        elif isinstance(operand, int | float):
+            kinds.add("int" if isinstance(operand, int) else "float")
+        else:
+            raise KernelError(
+                f"{graph.kernel}: {op} got a {type(operand).__name__}, expected an "
+                "array of the kernel or a Python number; pass it as a parameter."
+            )
+    if kinds == {"bool"}:
+        return dtypes.bool_
+    return dtypes.float64 if "float" in kinds else dtypes.int64
+
+
+def lift(
+    graph: Graph, op: str, operand: Operand, common: DType, *, strong: bool
+) -> Node:
+    """Return an operand's node; a weak one takes the dtype it meets."""
+    if isinstance(operand, Array):
+        if not operand.weak:
+            return operand.node
+        _check_weak(graph, op, (operand.dtype.kind, "a scalar"), common, strong=strong)
+        return graph.cast(operand.node, common)
+    kind = "bool" if isinstance(operand, bool) else "int"
+    kind = "float" if isinstance(operand, float) else kind
+    _check_weak(graph, op, (kind, repr(operand)), common, strong=strong)
+    return graph.constant(operand, common)
+
+
+def _check_weak(
+    graph: Graph, op: str, what: tuple[str, str], common: DType, *, strong: bool
+) -> None:
+    """Check that a weak value, (kind, name), may become a value of dtype common."""
+    kind, name = what
+    if kind == common.kind or (kind == "int" and common.kind == "float"):
+        return
+    where = "an array" if strong else "a scalar"
+    raise KernelError(
+        f"{graph.kernel}: {op} mixes {name} of kind {kind} with {where} of "
+        f"{common.name}; cast the array with astype, or write the number as {common.kind}."
+    )
