@@ -8,8 +8,9 @@ from fakes import case_of
 
 from steelyard.errors import BenchmarkError
 from steelyard.gpu import escapes
-from steelyard.prepared import PreparedCase
+from steelyard.prepared import PreparedCase, glance
 from steelyard.settings import Settings
+from steelyard_kernels import library
 
 
 class Program:
@@ -96,3 +97,34 @@ def test_native_work_is_known_by_its_making(monkeypatch):
     monkeypatch.setattr(escapes, "examine", asked)
     methods = {"window": lambda *_: (0, 1), "null": lambda: None}
     PreparedCase(case_of(body_of({}, **methods)), Settings())
+
+
+def test_a_kernel_s_code_is_known_without_its_data_and_its_reference():
+    """The same facts and hashes as of one that is prepared; nothing was launched."""
+    asked = []
+
+    def copying(b):
+        x = b.input(1000)
+        y = b.output(1000)
+        b.check(lambda x: asked.append(1) or x, x)
+        return b.launch(library.copy, x, out=y)
+
+    case, settings = case_of(copying), Settings()
+    told = glance(case, settings)
+    assert not asked
+    prepared = PreparedCase(case, settings)
+    assert asked
+    assert told == {"facts": prepared.facts(), "hashes": prepared.hashes}
+    assert told["facts"]["code_hash"]
+
+
+def test_what_only_launches_tell_is_not_glanced_at():
+    """Of callables, of others' work, and of data that somebody gives."""
+
+    def copying(b):
+        x = b.input(10)
+        y = b.output(10)
+        return b.launch(np.copyto, y, x)
+
+    assert glance(case_of(copying), Settings()) is None
+    assert glance(case_of(body_of({"code_hash": "mine"})), Settings()) is None

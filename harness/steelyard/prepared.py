@@ -11,9 +11,10 @@ from pathlib import Path
 from typing import Any
 
 from steelyard import allocation, inputs, work
-from steelyard.benchmark import Case
+from steelyard.benchmark import Case, Description
+from steelyard.buffers import dtype_of
 from steelyard.checking import Expectation, replay
-from steelyard.handles import CPU
+from steelyard.handles import CPU, Handle
 from steelyard.settings import Settings
 from steelyard.trial import METHOD_VERSION
 
@@ -38,13 +39,7 @@ class PreparedCase:
         self.buffers = allocation.allocate(self.description, settings)
         self._synchronises = False
         self.work = work.realise(self.description, self.buffers)
-        self.hashes = {
-            "source": case.benchmark.source_hash(),
-            "inputs": inputs.recipe_hash(self.buffers.handles, settings.seed),
-            "method": str(METHOD_VERSION),
-            "file": str(case.benchmark.path),
-            "line": str(case.benchmark.line),
-        }
+        self.hashes = _hashes(case, self.buffers.handles, settings)
         self.checked = settings.check and self.description.check is not None
         self._expected = None
         if settings.check and self.launched:
@@ -67,14 +62,7 @@ class PreparedCase:
 
     def facts(self) -> dict[str, Any]:
         """Return bytes and operations of a launch and what the work says of itself."""
-        moved = sum(
-            self.buffers.arrays[h.name].nbytes * (2 if h.role == "inout" else 1)
-            for h in self.description.handles
-        )
-        found = {"bytes": moved, **self.work.facts(), **self.description.counts}
-        largest = max(self.description.handles, key=lambda h: h.size, default=None)
-        if largest is not None:
-            found["dtype"] = largest.dtype  # whose peak the operations are held against
+        found = _facts(self.description, self.work)
         return found | ({"synchronises": True} if self._synchronises else {})
 
     def _kept(self, settings: Settings) -> Path | None:
@@ -128,3 +116,50 @@ class PreparedCase:
         self._expected.check_buffers(self.buffers)
         results = self.description.results
         replay(self.work.launch, self.buffers, results, launches)
+
+
+def glance(case: Case, settings: Settings) -> dict[str, Any] | None:
+    """Return the facts and hashes of a native kernel that is bound and not launched.
+
+    Its buffers hold nothing and nothing is checked, so that looking whether code is the
+    same costs no data and no reference. None of work that has to be prepared for that.
+
+    Raises:
+        BenchmarkError: it cannot be bound.
+    """
+    described = case.describe()
+    call = described.call
+    native = isinstance(call.target, work.Bindable) and not call.built_for
+    if not native or settings.inputs:
+        return None
+    empty = tuple(replace(h, role="output", recipe=()) for h in described.handles)
+    blank = replace(described, handles=empty)
+    bound = work.realise(blank, allocation.allocate(blank, settings))
+    if not isinstance(bound, work.NativeWork):
+        return None  # what others' work declares of itself is looked at in full
+    facts, hashes = _facts(described, bound), _hashes(case, described.handles, settings)
+    return {"facts": facts, "hashes": hashes}
+
+
+def _facts(description: Description, weighed: work.Work) -> dict[str, Any]:
+    moved = sum(
+        h.size * dtype_of(h).itemsize * (2 if h.role == "inout" else 1)
+        for h in description.handles
+    )
+    found = {"bytes": moved, **weighed.facts(), **description.counts}
+    largest = max(description.handles, key=lambda h: h.size, default=None)
+    if largest is not None:
+        found["dtype"] = largest.dtype  # whose peak the operations are held against
+    return found
+
+
+def _hashes(
+    case: Case, handles: tuple[Handle, ...], settings: Settings
+) -> dict[str, str]:
+    return {
+        "source": case.benchmark.source_hash(),
+        "inputs": inputs.recipe_hash(handles, settings.seed),
+        "method": str(METHOD_VERSION),
+        "file": str(case.benchmark.path),
+        "line": str(case.benchmark.line),
+    }

@@ -23,7 +23,7 @@ from steelyard.benchmark import raised
 from steelyard.errors import SteelyardError
 from steelyard.handles import CUDA
 from steelyard.plan import Turn
-from steelyard.prepared import PreparedCase
+from steelyard.prepared import PreparedCase, glance
 from steelyard.scale import Scale
 from steelyard.settings import Settings
 from steelyard.trial import Trial
@@ -81,8 +81,10 @@ class Bench:
     def facts(self, turn: Turn, settings: Settings) -> wire.Message:
         """Say what is known of a turn's case without weighing it."""
         try:
-            prepared = self._prepare(turn, settings)
-            told = {"facts": prepared.facts(), "hashes": prepared.hashes}
+            told = glance(turn.case, settings)
+            if told is None:
+                prepared = self._prepare(turn, settings)
+                told = {"facts": prepared.facts(), "hashes": prepared.hashes}
         except (SteelyardError, DeviceError) as error:
             return {"error": _of(turn, str(error))}
         except (Exception, SystemExit) as error:  # noqa: BLE001 # whatever the user's work raises
