@@ -326,7 +326,8 @@ class _Block:
         """Run a loop until no active thread has another turn."""
         at, stop = self.value(node.start), self.value(node.stop)
         state = [self.value(first) for _, first in node.carried]
-        while (turn := self.active & (at < stop)[:, 0]).any():
+        goes = self.active.copy()  # those that nothing ended yet
+        while (turn := goes & (at < stop)[:, 0]).any():
             self.env[node.var.name] = at
             for (var, _), held in zip(node.carried, state, strict=True):
                 self.env[var.name] = held
@@ -336,6 +337,8 @@ class _Block:
                 new = self.value(last)
                 held = state[place]
                 state[place] = new if every else np.where(turn[:, None], new, held)
+            if node.until is not None:
+                goes &= ~(turn & self.value(node.until)[:, 0])
             at = at + np.asarray(node.step, at.dtype)
         for result, held in zip(node.results, state, strict=True):
             self.env[result.name] = held

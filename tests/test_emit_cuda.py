@@ -369,3 +369,22 @@ def test_halves_widen_once_however_often_they_are_used():
         text = emit(kernel)
         assert text[text.index("#line") :].count(f" {name}_low(") == 2
         assert (" f16_low(" in text) == (dtype is float16)  # no helper it does not call
+
+
+def test_a_loop_ends_by_what_it_carries_itself(on_host):
+    """The flag of the turn that ends, not of the one that would follow."""
+    x, y = Buffer("x", float32, N), Buffer("y", float32, N, access="out")
+    b = Builder(INT)
+    thread = b.thread()
+    last = b.load(x, thread)
+    start = (const(0, float32), const(False, bool_))
+    with b.loop(0, 100, 1, *start) as loop:
+        held, done = loop.carried
+        more = b.let("add", held, const(1, float32))
+        loop.yields(more, b.let("ge", more, last), until=done)
+    b.store(y, thread, loop.results[0])
+    run = on_host(b.kernel("ending", (x, y, N), threads=4))
+    x = np.array([-3, 1, 7, 1000], np.float32)
+    y = np.zeros(4, np.float32)
+    run(x, y, 4)
+    assert y.tolist() == [2, 2, 8, 100]

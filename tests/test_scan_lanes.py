@@ -6,12 +6,13 @@ import simt
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from steelyard_kernels.builder import Builder, index
+from steelyard_kernels.builder import Builder, const, index
 from steelyard_kernels.dtypes import bool_, float32, float64, int64, of
 from steelyard_kernels.errors import KernelError, Unsupported
 from steelyard_kernels.loops import INDEX, Buffer, Var
 from steelyard_kernels.schedule.scan.cuda import GROUPS, CudaScan, check, problem
-from steelyard_kernels.schedule.scan.cuda_lanes import CudaLanes, neutral
+from steelyard_kernels.schedule.scan.cuda_lanes import CudaLanes
+from steelyard_kernels.schedule.scan.lanes import neutral
 from steelyard_kernels.verify import verify
 
 NUMPY = {"add": np.sum, "max": np.max, "min": np.min}
@@ -107,14 +108,12 @@ def test_all_threads_get_each_element(group, chains):
         found = lanes.elements(held, size)
         assert len(found) == size
         weighed = [
-            b.let("mul", value, lanes.constant(k + 1, float64))
-            for k, value in enumerate(found)
+            b.let("mul", value, const(k + 1, float64)) for k, value in enumerate(found)
         ]
         result = weighed[0]
         for value in weighed[1:]:
             result = b.let("add", result, value)
-        last = size // lanes.width - (size % lanes.width == 0)
-        alone = lanes.element(held[last], (size - 1) % lanes.width)
+        alone = lanes.elements(held, 3)[2]
         start = b.at("mul", lanes.chain, 2)
         lanes.store_uniform(y, start, result)
         lanes.store_uniform(y, b.at("add", start, 1), alone)
@@ -122,7 +121,7 @@ def test_all_threads_get_each_element(group, chains):
     x = np.random.default_rng(5).integers(-9, 9, (total, size)).astype(float)
     seen = ran(knobs(group, chains), emit, x, 2, total)
     assert np.array_equal(seen[:, 0], x @ np.arange(1, size + 1))
-    assert np.array_equal(seen[:, 1], x[:, -1])
+    assert np.array_equal(seen[:, 1], x[:, 2])
 
 
 @pytest.mark.parametrize(("group", "chains"), every_place())
@@ -134,7 +133,8 @@ def test_what_is_computed_ahead_is_fetched_by_its_turn(group, chains):
 
     def emit(lanes, x, y):
         b = lanes.b
-        ahead = b.let("mul", lanes.turns(int64), b.load(x, lanes.chain))
+        made = b.let("mul", lanes.turns(int64), b.load(x, lanes.chain))
+        ahead = lanes.keep(made)
         with b.loop(0, lanes.span, 1) as loop:
             at = b.at("add", b.at("mul", lanes.chain, span), loop.var)
             lanes.store_uniform(y, at, lanes.fetch(ahead, loop.var))
@@ -157,7 +157,7 @@ def test_what_a_group_wrote_is_there_for_all_of_its_threads_once_it_settled(
         ((vector, count),) = vectors(lanes, x, size)
         lanes.store(room, start, 1, count, vector)
         end = b.at("add", start, size)
-        lanes.store_uniform(room, end, lanes.constant(5, float64))
+        lanes.store_uniform(room, end, const(5, float64))
         lanes.settle()
         back = lanes.load(room, b.at("sub", end, 1), -1, size)
         more = b.let("add", back, lanes.load_uniform(room, end))
@@ -245,3 +245,21 @@ def test_a_vector_of_flags_goes_through_shared_memory():
     x = np.random.default_rng(1).integers(-5, 5, (3, 64))
     seen = ran(knobs(64), emit, x, 1, 3)
     assert np.array_equal(seen[:, 0], (x > 0).sum(1))
+
+
+@pytest.mark.parametrize(("group", "chains"), every_place())
+def test_scalars_become_a_vector(group, chains):
+    """Each lane has its own; equal ones cost nothing."""
+    total, size = chains + 1, min(group, 5)
+
+    def emit(lanes, x, y):
+        b = lanes.b
+        start = b.at("mul", lanes.chain, size)
+        scalars = [lanes.load_uniform(x, b.at("add", start, k)) for k in range(size)]
+        before = len(b.body)
+        assert lanes.pack(scalars[:1] * size) is scalars[0]
+        assert len(b.body) == before
+        lanes.store(y, start, 1, size, lanes.pack(scalars))
+
+    x = np.random.default_rng(group).random((total, size))
+    assert np.array_equal(ran(knobs(group, chains), emit, x, size, total), x)

@@ -9,8 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from steelyard_kernels import dtypes
-from steelyard_kernels.builder import Builder, const
+from steelyard_kernels.builder import Builder, const, index
 from steelyard_kernels.dtypes import float32, int32
+from steelyard_kernels.errors import CompilerBug
 from steelyard_kernels.loops import Buffer, Const, Var, typed
 from steelyard_kernels.verify import verify
 
@@ -271,3 +272,36 @@ def test_fma_rounds_once(doubles, singles, cancel):
         off = abs(Fraction(float(seen)) - exact)
         for other in near:
             assert off <= abs(Fraction(float(other)) - exact)
+
+
+@pytest.mark.parametrize("spared", [0, 1, 5])
+def test_a_loop_ends_for_each_thread_when_it_says_so(spared):
+    """After an iteration whose flag is true; what that one gave is the result."""
+
+    def emit(b, x, y):
+        thread = b.thread()
+        with b.loop(0, 10, 1, b.load(x, thread)) as loop:
+            (held,) = loop.carried
+            more = b.let("add", held, const(1, float32))
+            loop.yields(more, until=b.let("ge", more, const(4, float32)))
+        b.store(y, thread, loop.results[0])
+
+    x = np.arange(64, dtype=np.float32) - 20 + spared
+    seen = ran(emit, x, 64)
+    assert seen.tolist() == [min(v + 10, max(v + 1, 4)) for v in x]
+
+
+def test_a_barrier_in_a_loop_that_a_thread_may_end_is_refused():
+    """Unless all of the block end it together."""
+
+    def looping(agree):
+        b = Builder()
+        flag = b.let("eq", b.thread(), index(3))
+        with b.loop(0, 4, 1) as loop:
+            b.effect("barrier")
+            loop.yields(until=b.let("any_block", flag) if agree else flag)
+        return b.kernel("looping", [], threads=64)
+
+    verify(looping(True), "cuda")
+    with pytest.raises(CompilerBug, match="every thread of a block"):
+        verify(looping(False), "cuda")

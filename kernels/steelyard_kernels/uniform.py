@@ -11,7 +11,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from steelyard_kernels.loops import (
-    Const,
     Effect,
     For,
     If,
@@ -77,10 +76,10 @@ def _mark_branch(node: If, varying: set[str]) -> None:
 
 
 def _mark_loop(node: For, varying: set[str]) -> None:
-    def varies(*operands: Operand) -> bool:
-        return any(not isinstance(x, Const) and x.name in varying for x in operands)
+    def varies(*operands: Operand | None) -> bool:
+        return any(isinstance(x, Var) and x.name in varying for x in operands)
 
-    turns = varies(node.start, node.stop)
+    turns = varies(node.start, node.stop, node.until)
     if turns:
         varying.add(node.var.name)
     for (var, first), last in zip(node.carried, node.yields, strict=True):
@@ -99,7 +98,7 @@ def _barriers(
 ) -> Iterator[Effect | Let]:
     """Yield the barriers in bodies that only some threads may run."""
 
-    def varies(*operands: Operand) -> bool:
+    def varies(*operands: Operand | None) -> bool:
         return any(isinstance(x, Var) and x.name in varying for x in operands)
 
     for node in body:
@@ -107,7 +106,7 @@ def _barriers(
             if diverged and node.op in BARRIERS:
                 yield node
         elif isinstance(node, For):
-            inside = diverged or varies(node.start, node.stop)
+            inside = diverged or varies(node.start, node.stop, node.until)
             yield from _barriers(node.body, varying, diverged=inside)
         elif isinstance(node, If):
             inside = diverged or varies(node.condition)

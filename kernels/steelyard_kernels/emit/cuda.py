@@ -197,11 +197,24 @@ class _Emitter:
         step = f"++{name}" if node.step == 1 else f"{name} += {node.step}"
         w.open(f"for ({type_} {name} = {start}; {name} < {stop}; {step})")
         self.nested(node.body)
+        until = self.asked(names, node.until)
         self.turn(names, node.yields)
+        if until:
+            w.do(f"if ({until}) break;")
         w.close()
         for result, name in zip(node.results, names, strict=True):
             w.refs[result.name] = name, result.type.lanes == 1
             self.w.wraps.add(result.name)
+
+    def asked(self, names: Sequence[str], until: Operand | None) -> str:
+        """Return what ends a loop, apart from carried values that are assigned now."""
+        if until is None:
+            return ""
+        text, _ = self.w.ref(until)
+        if text in names:
+            self.w.copied(until, f"{text}u", declared=True)
+            return f"{text}u"
+        return text
 
     def turn(self, names: Sequence[str], values: Sequence[Operand]) -> None:
         """Assign what the next turn carries, all at once: two may change places."""

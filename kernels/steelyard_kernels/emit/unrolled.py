@@ -33,9 +33,11 @@ if TYPE_CHECKING:
 
 
 def is_spelled_out(node: For) -> bool:
-    """Say whether a loop's hint asks for every turn."""
+    """Say whether a loop's hint asks for every turn, and no turn may end it."""
     start, stop = node.start, node.stop
-    if not (isinstance(start, Const) and isinstance(stop, Const)):
+    if node.until is not None or not (
+        isinstance(start, Const) and isinstance(stop, Const)
+    ):
         return False
     return len(range(int(start.value), int(stop.value), node.step)) <= node.unroll
 
@@ -148,6 +150,7 @@ class _Copy:
             yields,
             tuple([self.define(result) for result in node.results]),
             node.unroll,
+            self.masked(node.until),
         )
 
     def branch(self, node: If) -> If:
