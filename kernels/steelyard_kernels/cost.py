@@ -2,22 +2,30 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from math import prod
 
 from steelyard_kernels.expr import (
     OPERATIONS,
     REDUCTIONS,
     Apply,
+    Chain,
+    Dot,
     Input,
+    Node,
     Program,
     Reduce,
+    everywhere,
+    loops,
+    operands,
 )
 
 
 def bytes_moved(program: Program) -> int:
     """Return the bytes of every input that is read, once, and every output, once.
 
-    A broadcast input counts its own size, not the size it is broadcast to.
+    A broadcast input counts its own size, not the size it is broadcast to; hidden
+    memory is written and read.
     """
     read = sum(
         prod(node.shape) * node.dtype.bytes
@@ -25,7 +33,7 @@ def bytes_moved(program: Program) -> int:
         if isinstance(node, Input)
     )
     written = sum(
-        prod(output.value.shape) * output.value.dtype.bytes
+        prod(output.value.shape) * output.value.dtype.bytes * (1 + output.hidden)
         for output in program.outputs
     )
     return read + written
@@ -35,12 +43,58 @@ def operations(program: Program) -> int:
     """Return the arithmetic operations; casts, copies and selections count nothing.
 
     exp, log and square roots count one each; mean and max count one an element,
-    var three (subtract, multiply, add).
+    var three (subtract, multiply, add), a product of matrices two a product. A loop's
+    body counts as often as it may run; where its length is given at launch, once.
     """
+    chained = _chained(program)
+    return _operations(program.nodes, chained, program.chains)
+
+
+def _operations(nodes: Iterable[Node], chained: set[int], chains: int) -> int:
+    """Return the operations of nodes and of the loops among them."""
     total = 0
-    for node in program.nodes:
-        if isinstance(node, Apply):
-            total += prod(node.shape) * OPERATIONS[node.op].cost
-        elif isinstance(node, Reduce):
-            total += prod(node.arg.shape) * REDUCTIONS[node.op]
+    for node in nodes:
+        total += _of(node) * (chains if node.number in chained else 1)
+    for loop in loops(nodes):
+        times = loop.length if isinstance(loop.length, int) else 1
+        total += times * _operations(loop.nodes, chained, chains)
     return total
+
+
+def _of(node: Node) -> int:
+    if isinstance(node, Apply):
+        return prod(node.shape) * OPERATIONS[node.op].cost
+    if isinstance(node, Reduce):
+        return prod(node.arg.shape) * REDUCTIONS[node.op]
+    if isinstance(node, Dot):
+        return 2 * prod(node.shape) * node.b.shape[0]
+    return 0
+
+
+def _chained(program: Program) -> set[int]:
+    """Return the numbers of the nodes that differ between chains."""
+    found: set[int] = set()
+    if not program.chains:
+        return found
+    inits = _inits(program)
+    every = tuple(everywhere(program.nodes))
+    before = -1
+    while before != len(found):  # a carry may become so through what it becomes
+        before = len(found)
+        for node in every:
+            reads = [*operands(node), *inits.get(node.number, ())]
+            if isinstance(node, Chain) or any(arg.number in found for arg in reads):
+                found.add(node.number)
+    return found
+
+
+def _inits(program: Program) -> dict[int, tuple[Node, Node]]:
+    """Return what every carry begins as and goes on as, by the carry's number."""
+    found: dict[int, tuple[Node, Node]] = {}
+    pending = list(loops(program.nodes))
+    while pending:
+        loop = pending.pop()
+        pending += loops(loop.nodes)
+        triples = zip(loop.carries, loop.inits, loop.nexts, strict=True)
+        found |= {carry.number: (init, new) for carry, init, new in triples}
+    return found

@@ -364,11 +364,12 @@ def loops(nodes: Iterable[Node]) -> tuple[Loop, ...]:
 
 
 def everywhere(nodes: Iterable[Node]) -> Iterator[Node]:
-    """Give nodes in evaluation order, each loop's body before its first result."""
+    """Give nodes in evaluation order, loops' parameters and bodies before results."""
     said: set[int] = set()
     for node in nodes:
         if isinstance(node, Result) and id(node.loop) not in said:
             said.add(id(node.loop))
+            yield from (*node.loop.carries, node.loop.index)
             yield from everywhere(node.loop.nodes)
         yield node
 

@@ -13,14 +13,15 @@ from importlib.resources.abc import Traversable
 from typing import TYPE_CHECKING, Final
 
 from steelyard_kernels.digest import digest
-from steelyard_kernels.expr import Constant, Program, operands
+from steelyard_kernels.expr import Program
+from steelyard_kernels.structure import structure
 from steelyard_kernels.targets import Target
 from steelyard_kernels.toolchains import toolchain
 
 if TYPE_CHECKING:
     from steelyard_kernels.schedule.strategies import Schedule
 
-SCHEMA: Final = 2
+SCHEMA: Final = 3
 
 
 def key(
@@ -38,19 +39,10 @@ def key(
 
 def described(program: Program) -> str:
     """Return a program without its name: two of equal text compute the same."""
-    lines = []
-    for node in program.nodes:
-        kind = type(node).__name__
-        details = [getattr(node, name, "") for name in ("index", "op", "keepdims")]
-        value = repr(node.value) if isinstance(node, Constant) else ""
-        args = [arg.number for arg in operands(node)]
-        lines.append(
-            f"{node.number} {kind} {details} {value} {args} {node.shape} {node.dtype}"
-        )
-    inputs = [(i.index, i.name, i.shape, i.dtype.name) for i in program.inputs]
-    scalars = [(s.name, s.dtype.name) for s in program.scalars]
-    outputs = [(o.name, o.value.number, o.updates) for o in program.outputs]
-    return "\n".join([*lines, f"{inputs}{scalars}{outputs}"])
+    inputs = [node.name for node in program.inputs]
+    scalars = [(node.name, node.dtype) for node in program.scalars]
+    outputs = [output.name for output in program.outputs]
+    return f"{structure(program)}{inputs}{scalars}{outputs}"
 
 
 @cache

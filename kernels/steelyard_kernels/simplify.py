@@ -26,10 +26,16 @@ from steelyard_kernels.expr import (
     Apply,
     Broadcast,
     Cast,
+    Chain,
+    Chains,
     Constant,
     Node,
     Program,
     Reduce,
+    Reshape,
+    Row,
+    Transpose,
+    everywhere,
     operands,
 )
 from steelyard_kernels.graph import Graph
@@ -52,7 +58,7 @@ _EXTREMES: Final = frozenset({"max", "min"})  # reductions
 
 def simplify(program: Program) -> Program:
     """Return the program without redundant casts; itself if it has none."""
-    behind = [node for node in program.nodes if _behind_cast(node)]
+    behind = [node for node in everywhere(program.nodes) if _behind_cast(node)]
     if not behind:
         return program  # nothing to prove: most programs
     exact = _exact_casts(program)
@@ -77,7 +83,7 @@ def _exact_casts(program: Program) -> set[int]:
     """Return the numbers of the casts that change no value."""
     exact: set[int] = set()
     holds: dict[int, int] = {}  # by node number: the types, as bits
-    for node in program.nodes:
+    for node in everywhere(program.nodes):
         if isinstance(node, Constant):
             types = _of_constant(node)
         else:
@@ -96,7 +102,7 @@ def _exact_casts(program: Program) -> set[int]:
 
 def _chosen(node: Node) -> tuple[Node, ...]:
     """Return the nodes of whose values, or their negatives, a node's are."""
-    if isinstance(node, Cast | Broadcast):
+    if isinstance(node, Cast | Broadcast | Reshape | Transpose | Row | Chain | Chains):
         return (node.arg,)
     if isinstance(node, Reduce):
         return (node.arg,) if node.op in _EXTREMES else ()

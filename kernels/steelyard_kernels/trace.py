@@ -11,6 +11,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import count
 from math import prod
 from typing import Any, Final, TypeAlias
 
@@ -20,14 +21,13 @@ from steelyard_kernels.array.value import Array, tracing
 from steelyard_kernels.dtypes import DType
 from steelyard_kernels.errors import KernelError
 from steelyard_kernels.expr import (
-    Apply,
-    Constant,
+    Chains,
     Input,
     Node,
     Output,
+    Parameter,
     Program,
-    Reduce,
-    Scalar,
+    Result,
     Shape,
     operands,
     reachable,
@@ -143,6 +143,11 @@ def trace(
         )
     outputs = _outputs(graph, inputs, result)
     nodes = reachable(output.value for output in outputs)
+    _check(graph, outputs, nodes)
+    hidden = _hidden(graph, signature, outputs, nodes)
+    if hidden:
+        outputs += hidden
+        nodes = reachable(output.value for output in outputs)
     used = {node.number for node in nodes}
     return Program(
         name,
@@ -150,7 +155,63 @@ def trace(
         tuple(node for node in scalars if node.number in used),
         outputs,
         nodes,
+        graph.chains,
     )
+
+
+def _check(graph: Graph, outputs: Sequence[Output], nodes: Sequence[Node]) -> None:
+    """Raise KernelError for what left its loop, or a chain that is not by itself."""
+    for node in nodes:
+        if isinstance(node, Parameter):
+            raise KernelError(
+                f"{graph.kernel}: a value of a loop's body, made of its {node.role} of "
+                f"shape {node.shape}, is used outside of the loop; return it from the "
+                "body, in the carry or stacked."
+            )
+        for arg in operands(node):
+            if isinstance(arg, Chains):
+                raise KernelError(
+                    f"{graph.kernel}: what vmap gave, of shape {arg.shape}, is computed "
+                    "with, expected it to be returned; chains are independent: compute "
+                    "within the mapped function, or in another kernel."
+                )
+    for output in outputs if graph.chains else ():
+        if not isinstance(output.value, Chains):
+            raise KernelError(
+                f"{graph.kernel}: output {output.name} of shape {output.value.shape} is "
+                f"of no chain, but others are of {graph.chains}; return it from the "
+                "mapped function, or from another kernel."
+            )
+
+
+def _hidden(
+    graph: Graph,
+    signature: Signature,
+    outputs: Sequence[Output],
+    nodes: Sequence[Node],
+) -> tuple[Output, ...]:
+    """Return memory for what loops stack and others read, but no output has."""
+    shown = {_of_one_chain(output.value).number for output in outputs}
+    read = {arg.number: arg for node in nodes for arg in operands(node)}
+    kept = [
+        node
+        for number, node in sorted(read.items())
+        if isinstance(node, Result) and node.stacks and number not in shown
+    ]
+    taken = {*signature.arrays, *(p.name for p in signature.scalars)}
+    taken |= {output.name for output in outputs}
+    names = (name for i in count() if (name := f"kept{i}") not in taken)
+    for node in kept:
+        _check_size(graph.kernel, "what a loop keeps", node.shape)
+    values = [graph.chains_of(node) if graph.chains else node for node in kept]
+    return tuple(
+        Output(name, value, None, hidden=True)
+        for name, value in zip(names, values, strict=False)
+    )
+
+
+def _of_one_chain(node: Node) -> Node:
+    return node.arg if isinstance(node, Chains) else node
 
 
 def _input(graph: Graph, index: int, name: str, spec: Spec) -> Input:
@@ -208,32 +269,3 @@ def _output(graph: Graph, name: str, value: object, updated: Input | None) -> Ou
             "return the parameter's own dtype and shape, or another name."
         )
     return Output(name, node, updated.index)
-
-
-def structure(program: Program) -> tuple[object, ...]:
-    """Return all that a program says but its kernel's and parameters' names.
-
-    Equal structures compute the same; the tuple is hashable.
-    """
-    position = {node.number: place for place, node in enumerate(program.nodes)}
-    return (
-        tuple((node.shape, node.dtype) for node in program.inputs),
-        tuple(_describe(node, position) for node in program.nodes),
-        tuple((position[o.value.number], o.updates) for o in program.outputs),
-    )
-
-
-def _describe(node: Node, position: dict[int, int]) -> tuple[object, ...]:
-    what: object = None
-    if isinstance(node, Apply):
-        what = node.op
-    elif isinstance(node, Reduce):
-        what = (node.op, node.keepdims)
-    elif isinstance(node, Constant):
-        what = repr(node.value)
-    elif isinstance(node, Input):
-        what = node.index
-    elif isinstance(node, Scalar):
-        what = node.name
-    args = tuple(position[arg.number] for arg in operands(node))
-    return type(node).__name__, what, node.shape, node.dtype, args

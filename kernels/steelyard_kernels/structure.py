@@ -1,0 +1,74 @@
+"""All that a program says but its names: what two programs that compute the same share."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from steelyard_kernels.expr import (
+    Apply,
+    Constant,
+    Input,
+    Node,
+    Parameter,
+    Program,
+    Reduce,
+    Result,
+    Scalar,
+    everywhere,
+    operands,
+)
+
+
+def structure(program: Program) -> tuple[object, ...]:
+    """Return all that a program says but its kernel's and parameters' names.
+
+    Equal structures compute the same; the tuple is hashable, and its repr says as much.
+    """
+    position: dict[int, int] = {}
+    nodes = []
+    for node in everywhere(program.nodes):
+        position[node.number] = len(position)
+        nodes.append(_describe(node, position))
+    return (
+        tuple((node.shape, node.dtype) for node in program.inputs),
+        tuple(nodes),
+        tuple((position[o.value.number], o.updates, o.hidden) for o in program.outputs),
+        program.chains,
+    )
+
+
+def _describe(node: Node, position: Mapping[int, int]) -> tuple[object, ...]:
+    what: object = None
+    match node:
+        case Apply():
+            what = node.op
+        case Reduce():
+            what = (node.op, node.keepdims)
+        case Constant():
+            what = repr(node.value)
+        case Input():
+            what = node.index
+        case Scalar():
+            what = node.name
+        case Parameter():
+            what = (node.role, node.place)
+        case Result():
+            what = (node.place, *_loop(node, position))
+        case _:
+            pass
+    args = tuple(position[arg.number] for arg in operands(node))
+    return type(node).__name__, what, node.shape, node.dtype, args
+
+
+def _loop(node: Result, position: Mapping[int, int]) -> tuple[object, ...]:
+    """Return what a result's loop says beside its body, which stands before."""
+    loop = node.loop
+    groups = (loop.inits, loop.carries, loop.nexts, loop.stacked)
+    ends = [loop.index, *([] if loop.condition is None else [loop.condition])]
+    return (
+        loop.length if isinstance(loop.length, int) else "given",
+        tuple(tuple(position[n.number] for n in group) for group in groups),
+        tuple(position[n.number] for n in ends),
+        loop.unroll,
+        loop.reverse,
+    )
