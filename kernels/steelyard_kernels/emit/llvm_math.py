@@ -171,6 +171,40 @@ class Lanes:
             value = self.fma(value, x, self.number(coefficient))
         return value
 
+    def estrin(self, x: str, coefficients: Sequence[float]) -> str:
+        """Append Estrin's scheme, highest power first: fewer steps one after another.
+
+        Of n coefficients log2(n) fused operations wait for each other, not n - 1.
+        """
+        values = [self.number(c) for c in reversed(coefficients)]
+        while len(values) > 1:
+            pairs = zip(values[::2], values[1::2], strict=False)
+            odd = values[-1:] if len(values) % 2 else []
+            values = [*[self.fma(high, x, low) for low, high in pairs], *odd]
+            if len(values) > 1:
+                x = self.on_floats("fmul", x, x)
+        return values[0]
+
+    def magnitude(self, x: str) -> str:
+        """Append |x|."""
+        name = f"llvm.fabs.{mangle(ELEMENT[self.dtype], self.lanes)}"
+        return self.writer.put(self.writer.call(self.type, name, (self.type, x)))
+
+    def at_least(self, x: str, bound: float) -> str:
+        """Append x, or the bound where x is below; NaN goes through."""
+        low = self.number(bound)
+        return self.choose(self.on_floats("fcmp olt", x, low), low, x)
+
+    def at_most(self, x: str, bound: float) -> str:
+        """Append x, or the bound where x is above; NaN goes through."""
+        high = self.number(bound)
+        return self.choose(self.on_floats("fcmp ogt", x, high), high, x)
+
+    def signed_as(self, x: str, sign: str) -> str:
+        """Return x with the sign of another value, as an expression."""
+        name = f"llvm.copysign.{mangle(ELEMENT[self.dtype], self.lanes)}"
+        return self.writer.call(self.type, name, (self.type, x), (self.type, sign))
+
 
 def fma(w: Writer, type_: str, lanes: int, args: tuple[str, str, str]) -> str:
     """Return a * b + c, rounded once, as an expression."""
@@ -210,21 +244,36 @@ def _each_lane(s: Lanes, name: str, x: str) -> str:
 def exp(w: Writer, x: str, type_: Type) -> str:
     """Return e**x as an expression."""
     s, c = Lanes(w, type_), EXP[type_.dtype]
-    low, high = s.number(c.lowest), s.number(c.highest)
-    x = s.choose(s.on_floats("fcmp olt", x, low), low, x)  # NaN goes through
-    x = s.choose(s.on_floats("fcmp ogt", x, high), high, x)
-    magic = 1.5 * 2.0**s.mantissa  # adding it rounds to an integer, in the low bits
+    shifted, r = reduced(s, s.at_most(s.at_least(x, c.lowest), c.highest))
+    q = s.polynomial(r, c.q)
+    near = s.on_floats("fadd", s.fma(q, s.on_floats("fmul", r, r), r), s.number(1.0))
+    power = power_of(s, shifted)
+    half = s.on_bits("ashr", power, s.whole(1))  # in two steps: 2**n may not be a float
+    first = s.on_floats("fmul", near, two_to(s, half))
+    rest = two_to(s, s.on_bits("sub", power, half))
+    return f"fmul {s.type} {first}, {rest}"
+
+
+def reduced(s: Lanes, x: str) -> tuple[str, str]:
+    """Append n = round(x / ln 2) and r = x - n ln 2; n is yet to be told from its bits.
+
+    It is what `power_of` takes. x is between the bounds of EXP, or NaN.
+    """
+    c, magic = EXP[s.dtype], _magic(s)
     shifted = s.fma(x, s.number(1 / math.log(2)), s.number(magic))
     n = s.on_floats("fsub", shifted, s.number(magic))
     r = s.fma(n, s.number(-c.ln2_high), x)
-    r = s.fma(n, s.number(-c.ln2_low), r)
-    q = s.polynomial(r, c.q)
-    near = s.on_floats("fadd", s.fma(q, s.on_floats("fmul", r, r), r), s.number(1.0))
-    power = s.on_bits("sub", s.as_bits(shifted), s.whole(_bits(magic, s.dtype)))
-    half = s.on_bits("ashr", power, s.whole(1))  # in two steps: 2**n may not be a float
-    first = s.on_floats("fmul", near, _power_of_two(s, half))
-    rest = _power_of_two(s, s.on_bits("sub", power, half))
-    return f"fmul {s.type} {first}, {rest}"
+    return shifted, s.fma(n, s.number(-c.ln2_low), r)
+
+
+def power_of(s: Lanes, shifted: str) -> str:
+    """Append the n of `reduced` as an integer."""
+    return s.on_bits("sub", s.as_bits(shifted), s.whole(_bits(_magic(s), s.dtype)))
+
+
+def _magic(s: Lanes) -> float:
+    """Return what rounds to an integer, in the low bits, when it is added."""
+    return 1.5 * 2.0**s.mantissa
 
 
 def log(w: Writer, x: str, type_: Type) -> str:
@@ -234,19 +283,27 @@ def log(w: Writer, x: str, type_: Type) -> str:
     tiny = s.on_floats("fcmp olt", x, s.number(2.0 ** (1 - bias)))
     scaled = s.on_floats("fmul", x, s.number(2.0**c.rescale))
     offset = s.choose(tiny, s.whole(-bias - c.rescale), s.whole(-bias), bits=True)
-    one = bias << s.mantissa
-    word = s.as_bits(s.choose(tiny, scaled, x))
-    word = s.on_bits("add", word, s.whole(one - c.root_half))
+    k, f = taken_apart(s, s.choose(tiny, scaled, x), offset)
+    return _log_at_the_edges(s, x, log_near_one(s, f, k, ""))
+
+
+def taken_apart(s: Lanes, x: str, offset: str) -> tuple[str, str]:
+    """Append k and f of x = 2**k * (1 + f), 1 + f between the roots of 1/2 and 2.
+
+    x is a normal number above zero, `offset` minus its exponent's bias.
+    """
+    c, one = LOG[s.dtype], BIAS[s.dtype] << s.mantissa
+    word = s.on_bits("add", s.as_bits(x), s.whole(one - c.root_half))
     k = s.on_bits("add", s.on_bits("ashr", word, s.whole(s.mantissa)), offset)
     fraction = s.on_bits("and", word, s.whole((1 << s.mantissa) - 1))
     near_one = s.as_float(s.on_bits("add", fraction, s.whole(c.root_half)))
     f = s.on_floats("fsub", near_one, s.number(1.0))
-    value = _log_near_one(s, f, w.put(f"sitofp {s.bits} {k} to {s.type}"), c)
-    return _log_at_the_edges(s, x, value)
+    return s.writer.put(f"sitofp {s.bits} {k} to {s.type}"), f
 
 
-def _log_near_one(s: Lanes, f: str, k: str, c: Log) -> str:
-    """Append k * ln 2 + log(1 + f), its small parts added first."""
+def log_near_one(s: Lanes, f: str, k: str, low: str) -> str:
+    """Append k * ln 2 + log(1 + f) + low, its small parts added first."""
+    c = LOG[s.dtype]
     ratio = s.on_floats("fdiv", f, s.on_floats("fadd", f, s.number(2.0)))
     z = s.on_floats("fmul", ratio, ratio)
     w = s.on_floats("fmul", z, z)
@@ -254,6 +311,8 @@ def _log_near_one(s: Lanes, f: str, k: str, c: Log) -> str:
     rest = s.fma(w, s.polynomial(w, c.even), odd)
     square = s.on_floats("fmul", s.on_floats("fmul", f, s.number(0.5)), f)
     small = s.on_floats("fmul", ratio, s.on_floats("fadd", square, rest))
+    if low:
+        small = s.on_floats("fadd", small, low)
     small = s.fma(k, s.number(c.ln2_low), small)
     tail = s.on_floats("fsub", s.on_floats("fsub", square, small), f)
     negated = s.writer.put(f"fneg {s.type} {tail}")
@@ -271,7 +330,7 @@ def _log_at_the_edges(s: Lanes, x: str, value: str) -> str:
     return f"select {s.flag} {top}, {s.type} {x}, {s.type} {value}"
 
 
-def _power_of_two(s: Lanes, exponent: str) -> str:
+def two_to(s: Lanes, exponent: str) -> str:
     """Append 2**exponent, for exponents of normal numbers."""
     biased = s.on_bits("add", exponent, s.whole(BIAS[s.dtype]))
     return s.as_float(s.on_bits("shl", biased, s.whole(s.mantissa)))

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from steelyard_kernels.dtypes import HALVES, float32
-from steelyard_kernels.emit import llvm_convert, llvm_math
+from steelyard_kernels.emit import llvm_convert, llvm_functions, llvm_math
 from steelyard_kernels.emit.llvm_text import (
     ELEMENT,
     everywhere,
@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from steelyard_kernels.emit.llvm_text import Writer
+
+    Shape = Callable[[Writer, list[str], Type, Type], str]
 
 INT, FLOAT, BOOL = "int", "float", "bool"  # a family: the kind that computes
 SPELLED = {  # (operation, family): a template of type and arguments
@@ -58,14 +60,17 @@ SPELLED = {  # (operation, family): a template of type and arguments
     ("ge", BOOL): "icmp uge %s %s, %s",
     ("eq", BOOL): "icmp eq %s %s, %s",
     ("ne", BOOL): "icmp ne %s %s, %s",
-    ("and", BOOL): "and %s %s, %s",
-    ("or", BOOL): "or %s %s, %s",
-    ("xor", BOOL): "xor %s %s, %s",
+    **{
+        (op, family): f"{op} %s %s, %s"
+        for family in (BOOL, INT)
+        for op in ("and", "or", "xor")
+    },
 }
 CALLED = {  # (operation, family): an intrinsic, its flags
     ("sqrt", FLOAT): ("llvm.sqrt", ""),
     ("fma", FLOAT): ("llvm.fma", ""),
     ("abs", FLOAT): ("llvm.fabs", ""),
+    ("floor", FLOAT): ("llvm.floor", ""),
     ("min", FLOAT): ("llvm.minimum", "nsz "),  # NaN if either; the zeros are equal
     ("max", FLOAT): ("llvm.maximum", "nsz "),
     ("min", INT): ("llvm.smin", ""),
@@ -79,7 +84,12 @@ REDUCED = {  # a vector to a scalar
     ("reduce_or", BOOL): "llvm.vector.reduce.or",
 }
 HALVED = {"reduce_min": "min", "reduce_max": "max"}  # floats: by halves, NaN kept
-MATH = {"exp": llvm_math.exp, "log": llvm_math.log, "rsqrt": llvm_math.rsqrt}
+MATH = {
+    "exp": llvm_math.exp,
+    "log": llvm_math.log,
+    "rsqrt": llvm_math.rsqrt,
+    **llvm_functions.FUNCTIONS,
+}
 COMPARISONS = frozenset({"lt", "le", "gt", "ge", "eq", "ne"})
 
 
@@ -242,13 +252,45 @@ def _known_mask(count: int, type_: str, lanes: int) -> str:
     return f"bitcast {type_} {mask} to {type_}"
 
 
+def _shift(op: str) -> Shape:
+    """Shift bits; none are left where the amount is not one of their numbers."""
+
+    def shifted(w: Writer, args: list[str], type_: Type, _result: Type) -> str:
+        spelled, flag = register(type_), spell("i1", type_.lanes)
+        width = everywhere(
+            str(8 * type_.dtype.bytes), ELEMENT[type_.dtype], type_.lanes
+        )
+        inside = w.put(f"icmp ult {spelled} {args[1]}, {width}")
+        moved = w.put(f"{op} {spelled} {args[0]}, {args[1]}")
+        return f"select {flag} {inside}, {spelled} {moved}, {spelled} zeroinitializer"
+
+    return shifted
+
+
+def _multiply_high(w: Writer, args: list[str], type_: Type, _result: Type) -> str:
+    """Multiply in 64 bits."""
+    words, wide = register(type_), spell("i64", type_.lanes)
+    a, b = [w.put(f"zext {words} {arg} to {wide}") for arg in args]
+    by = everywhere("32", "i64", type_.lanes)
+    high = w.put(f"lshr {wide} {w.put(f'mul {wide} {a}, {b}')}, {by}")
+    return f"trunc {wide} {high} to {words}"
+
+
+def _bitcast(_w: Writer, args: list[str], type_: Type, result: Type) -> str:
+    return f"bitcast {register(type_)} {args[0]} to {register(result)}"
+
+
 def _numbered(element: str, lanes: int) -> str:
     if lanes == 1:
         return "0"
     return f"<{', '.join([f'{element} {lane}' for lane in range(lanes)])}>"
 
 
-SHAPES: dict[str, Callable[[Writer, list[str], Type, Type], str]] = {
+SHAPES: dict[str, Shape] = {
+    "shl": _shift("shl"),
+    "lshr": _shift("lshr"),
+    "mulhi": _multiply_high,
+    "bitcast": _bitcast,
     "splat": _splat,
     "extract": _extract,
     "insert": _insert,

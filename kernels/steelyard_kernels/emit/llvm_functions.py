@@ -1,0 +1,209 @@
+"""What is made of exp and log, and sines of turns, for float32 and float64.
+
+Largest errors seen in ulp, float32 on TABLE32 arguments a function against float64,
+float64 on TABLE64 against longdouble (tests hold them on a sample):
+
+              expm1  log1p  tanh  sigmoid  softplus  sinpi  cospi  erf_inv
+    float32
+    float64
+
+sigmoid and tanh are what the next iteration of a loop waits for: few of their steps
+wait for each other (Estrin's scheme, one division). Edges are those of IEEE 754:
+results that underflow are denormal, sigmoid(-inf) = 0, log1p(-1) = -inf, zeros keep
+their sign where the function is odd.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+from steelyard_kernels.dtypes import float32, float64
+from steelyard_kernels.emit import llvm_math
+from steelyard_kernels.emit.llvm_erf_inv import erf_inv
+from steelyard_kernels.emit.llvm_math import (
+    BIAS,
+    EXP,
+    Lanes,
+    log_near_one,
+    power_of,
+    reduced,
+    taken_apart,
+    two_to,
+)
+from steelyard_kernels.emit.llvm_text import ELEMENT, mangle
+
+if TYPE_CHECKING:
+    from steelyard_kernels.emit.llvm_text import Writer
+    from steelyard_kernels.loops import Type
+
+PI = {  # and what its rounding left
+    float32: (float.fromhex("0x1.921fb6p+1"), -8.742277657347586e-08),
+    float64: (math.pi, 1.2246467991473532e-16),
+}
+# Taylor's, in (pi x)**2, for |x| <= 1/4: the next term is below 2**-26 or 2**-57.
+TERMS = {False: 9, True: 6}  # by whether it is float32
+
+
+def sigmoid(w: Writer, x: str, type_: Type) -> str:
+    """Return 1 / (1 + e**-x) as an expression, by t = e**-|x|, which is at most 1.
+
+    Below zero it is t / (1 + t), scaled by a power of two in two steps: t may not be
+    a normal number where the quotient is one.
+    """
+    s, c = Lanes(w, type_), EXP[type_.dtype]
+    negative = w.put(f"fneg {s.type} {s.magnitude(x)}")
+    shifted, r = reduced(s, s.at_least(negative, c.lowest))
+    near = s.estrin(r, (*c.q, 1.0, 1.0))
+    power = power_of(s, shifted)
+    least = s.whole(1 - BIAS[s.dtype])
+    name = f"llvm.smax.{mangle(s.word, s.lanes)}"
+    normal = w.put(w.call(s.bits, name, (s.bits, power), (s.bits, least)))
+    exponent = s.on_bits("shl", normal, s.whole(s.mantissa))
+    t = s.as_float(s.on_bits("add", s.as_bits(near), exponent))
+    half = s.on_bits("ashr", power, s.whole(1))
+    above = s.on_floats("fcmp oge", x, s.number(0.0))
+    one = s.number(1.0)
+    below = s.on_floats("fmul", near, two_to(s, half))  # NaN where x is
+    quotient = s.on_floats(
+        "fdiv", s.choose(above, one, below), s.on_floats("fadd", t, one)
+    )
+    rest = s.choose(above, one, two_to(s, s.on_bits("sub", power, half)))
+    return f"fmul {s.type} {quotient}, {rest}"
+
+
+def tanh(w: Writer, x: str, type_: Type) -> str:
+    """Return the hyperbolic tangent as an expression: t / (t + 2), t = e**-2|x| - 1."""
+    s = Lanes(w, type_)
+    bound = -20.0 if s.dtype is float32 else -40.0  # from here on it rounds to 1
+    twice = s.on_floats("fmul", s.magnitude(x), s.number(-2.0))
+    shifted, r = reduced(s, s.at_least(twice, bound))
+    scale = two_to(s, power_of(s, shifted))
+    less_one = s.on_floats("fsub", scale, s.number(1.0))
+    t = s.fma(_less_one(s, r), scale, less_one)
+    quotient = s.on_floats("fdiv", t, s.on_floats("fadd", t, s.number(2.0)))
+    return s.signed_as(quotient, x)
+
+
+def expm1(w: Writer, x: str, type_: Type) -> str:
+    """Return e**x - 1 as an expression: twice (2**n * (e**r - 1) + 2**n - 1) / 2."""
+    s = Lanes(w, type_)
+    bound = -20.0 if s.dtype is float32 else -40.0  # from here down it rounds to -1
+    shifted, r = reduced(s, s.at_most(s.at_least(x, bound), EXP[s.dtype].highest))
+    power = s.on_bits("sub", power_of(s, shifted), s.whole(1))
+    scale = two_to(s, power)  # half of 2**n, which may not be a float
+    less_half = s.on_floats("fsub", scale, s.number(0.5))
+    half = s.fma(_less_one(s, r), scale, less_half)
+    value = s.on_floats("fadd", half, half)
+    zero = s.on_floats("fcmp oeq", x, s.number(0.0))
+    return f"select {s.flag} {zero}, {s.type} {x}, {s.type} {value}"
+
+
+def _less_one(s: Lanes, r: str) -> str:
+    """Append e**r - 1 for |r| <= ln 2 / 2."""
+    square = s.on_floats("fmul", r, r)
+    return s.fma(s.estrin(r, EXP[s.dtype].q), square, r)
+
+
+def log1p(w: Writer, x: str, type_: Type) -> str:
+    """Return log(1 + x) as an expression."""
+    s = Lanes(w, type_)
+    value = _log1p(s, x)
+    one = s.number(-1.0)
+    edge = s.choose(
+        s.on_floats("fcmp oeq", x, one), s.number(-math.inf), s.number(math.nan)
+    )
+    value = s.choose(s.on_floats("fcmp ole", x, one), edge, value)
+    top = s.on_floats("fcmp uge", x, s.number(math.inf))
+    value = s.choose(top, x, value)
+    return s.signed_as(value, x)
+
+
+def _log1p(s: Lanes, x: str) -> str:
+    """Append log(1 + x) for x > -1, with what 1 + x rounded away."""
+    one = s.number(1.0)
+    u = s.on_floats("fadd", x, one)
+    small = s.on_floats("fsub", x, s.on_floats("fsub", u, one))
+    large = s.on_floats("fsub", one, s.on_floats("fsub", u, x))
+    away = s.choose(s.on_floats("fcmp olt", x, one), small, large)
+    k, f = taken_apart(s, u, s.whole(-BIAS[s.dtype]))
+    return log_near_one(s, f, k, s.on_floats("fdiv", away, u))
+
+
+def softplus(w: Writer, x: str, type_: Type) -> str:
+    """Return log(1 + e**x) as an expression: max(x, 0) + log1p(e**-|x|)."""
+    s = Lanes(w, type_)
+    negative = w.put(f"fneg {s.type} {s.magnitude(x)}")
+    rest = _log1p(s, w.put(llvm_math.exp(w, negative, type_)))
+    above = s.on_floats("fcmp ogt", x, s.number(0.0))
+    return f"fadd {s.type} {s.choose(above, x, s.number(0.0))}, {rest}"
+
+
+def sinpi(w: Writer, x: str, type_: Type) -> str:
+    """Return sin(pi x) as an expression."""
+    return _turned(Lanes(w, type_), x, 0)
+
+
+def cospi(w: Writer, x: str, type_: Type) -> str:
+    """Return cos(pi x) as an expression."""
+    return _turned(Lanes(w, type_), x, 1)
+
+
+def _turned(s: Lanes, x: str, quarters: int) -> str:
+    """Return sin(pi x + pi quarters / 2), the argument reduced exactly."""
+    turns = _nearest(s, s.on_floats("fmul", x, s.number(0.5)))
+    left = s.fma(turns, s.number(-2.0), x)  # of whole turns; NaN if x is infinite
+    near = _nearest(s, s.on_floats("fadd", left, left))
+    r = s.fma(near, s.number(-0.5), left)
+    name = f"llvm.fptosi.sat.{mangle(s.word, s.lanes)}.{_suffix(s)}"
+    quarter = s.writer.put(s.writer.call(s.bits, name, (s.type, near)))
+    quarter = s.on_bits("add", quarter, s.whole(quarters))
+    odd = s.on_bits("and", quarter, s.whole(1))
+    is_odd = s.writer.put(f"icmp ne {s.bits} {odd}, zeroinitializer")
+    value = s.as_bits(s.choose(is_odd, _cosine(s, r), _sine(s, r)))
+    high = s.on_bits("and", quarter, s.whole(2))
+    sign = s.on_bits("shl", high, s.whole(8 * s.dtype.bytes - 2))
+    return f"bitcast {s.bits} {s.on_bits('xor', value, sign)} to {s.type}"
+
+
+def _nearest(s: Lanes, x: str) -> str:
+    name = f"llvm.rint.{_suffix(s)}"
+    return s.writer.put(s.writer.call(s.type, name, (s.type, x)))
+
+
+def _suffix(s: Lanes) -> str:
+    return mangle(ELEMENT[s.dtype], s.lanes)
+
+
+def _sine(s: Lanes, r: str) -> str:
+    """Append sin(pi r) for |r| <= 1/4, as pi r + r * (what is small)."""
+    z = s.on_floats("fmul", r, r)
+    high, low = PI[s.dtype]
+    rest = s.fma(s.polynomial(z, _taylor(s, 1)[:-1]), z, s.number(low))
+    return s.fma(r, s.number(high), s.on_floats("fmul", r, rest))
+
+
+def _cosine(s: Lanes, r: str) -> str:
+    z = s.on_floats("fmul", r, r)
+    return s.polynomial(z, _taylor(s, 0))
+
+
+def _taylor(s: Lanes, first: int) -> list[float]:
+    """Return the coefficients of sin(pi r) / r or cos(pi r) in r**2, highest first."""
+    count = TERMS[s.dtype is float32]
+    return [
+        (-1) ** k * math.pi ** (2 * k + first) / math.factorial(2 * k + first)
+        for k in reversed(range(count))
+    ]
+
+
+FUNCTIONS = {
+    "erf_inv": erf_inv,
+    "expm1": expm1,
+    "log1p": log1p,
+    "tanh": tanh,
+    "sigmoid": sigmoid,
+    "softplus": softplus,
+    "sinpi": sinpi,
+    "cospi": cospi,
+}
