@@ -115,8 +115,9 @@ def check_overlap(convention: Convention, addresses: Sequence[int]) -> None:
 
 def outputs_of(convention: Convention, out: Outputs) -> Sequence[Array]:
     """Return the arrays of the fresh outputs in order: given, or allocated."""
+    hidden = [allocate(each.output) for each in convention.hidden]
     if out is None:
-        return [allocate(each.output) for each in convention.fresh]
+        return [*[allocate(each.output) for each in convention.fresh], *hidden]
     given = given_outputs(convention, out)
     for each, array in zip(convention.fresh, given, strict=True):
         # One quick look at all that is expected; what was not so is told if it fails.
@@ -127,7 +128,7 @@ def outputs_of(convention: Convention, out: Outputs) -> Sequence[Array]:
             and array.flags.carray
         ):
             _check_output(convention.built.program.name, each.output, array)
-    return given
+    return [*given, *hidden] if hidden else given
 
 
 def given_outputs(convention: Convention, out: Any) -> Sequence[Any]:

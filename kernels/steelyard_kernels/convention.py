@@ -15,7 +15,10 @@ from steelyard_kernels.expr import Output, Shape
 
 @dataclass(frozen=True, slots=True)
 class Fresh:
-    """An output that updates no input: given by the caller, or allocated."""
+    """An output that updates no input: given by the caller, or allocated.
+
+    A hidden one is always allocated, and no part of the result.
+    """
 
     output: Output
     shape: Shape
@@ -26,8 +29,8 @@ class Fresh:
 class Convention:
     """What every call of one build needs to know, found once.
 
-    A call's arrays are numbered: the parameters in order, then the fresh outputs.
-    `outputs` are the numbers of what is written; `pairs` are (written, other, their
+    A call's arrays are numbered: the parameters in order, then the fresh outputs, the
+    hidden ones last. `outputs` are the numbers of what the caller sees written; `pairs` are (written, other, their
     bytes), which must not overlap; `words` are the slots' values with zeros where the
     address of an array (`addressed`: place, number) or a scalar (`scalars`: place,
     name, format) goes; `result` picks of a call's arrays what the function returns;
@@ -38,6 +41,7 @@ class Convention:
     aligned: bool
     names: tuple[str, ...]
     fresh: tuple[Fresh, ...]
+    hidden: tuple[Fresh, ...]
     outputs: tuple[int, ...]
     updated: tuple[int, ...]
     pairs: tuple[tuple[int, int, int, int], ...]
@@ -51,21 +55,27 @@ class Convention:
 def convention_of(built: Built, *, aligned: bool) -> Convention:
     """Read a build's convention; `aligned` as it was built."""
     program, slots = built.program, built.binary.slots
-    fresh = tuple(
+    new = [
         Fresh(output, output.value.shape, np.dtype(output.value.dtype.numpy_name))
         for output in program.outputs
         if output.updates is None
-    )
+    ]
+    fresh = tuple(each for each in new if not each.output.hidden)
+    hidden = tuple(each for each in new if each.output.hidden)
     values = [*program.inputs, *(each.output.value for each in fresh)]
     names = tuple(
-        [node.name for node in program.inputs] + [each.output.name for each in fresh]
+        [node.name for node in program.inputs]
+        + [each.output.name for each in (*fresh, *hidden)]
     )
-    outputs = tuple(names.index(output.name) for output in program.outputs)
+    outputs = tuple(
+        names.index(output.name) for output in program.outputs if not output.hidden
+    )
     return Convention(
         built=built,
         aligned=aligned,
         names=names,
         fresh=fresh,
+        hidden=hidden,
         outputs=outputs,
         updated=tuple(number for number in outputs if number < len(program.inputs)),
         pairs=_pairs(outputs, [prod(v.shape) * v.dtype.bytes for v in values]),

@@ -10,7 +10,7 @@ from steelyard_device import cuda
 from steelyard_kernels import bind as binding
 from steelyard_kernels.binary import Built, Failed
 from steelyard_kernels.bind import BoundKernel, Outputs
-from steelyard_kernels.convention import Convention
+from steelyard_kernels.convention import Convention, Fresh
 from steelyard_kernels.cuda_arrays import Placed, placed
 from steelyard_kernels.errors import KernelError
 
@@ -90,13 +90,9 @@ def outputs_of(
 ) -> list[Placed]:
     """Return the arrays of the fresh outputs in order: given, or of our pool."""
     kernel = convention.built.program.name
+    hidden = [_new(kernel, each, context) for each in convention.hidden]
     if out is None:
-        return [
-            placed(
-                kernel, each.output.name, cuda.Buffer(context, each.shape, each.dtype)
-            )
-            for each in convention.fresh
-        ]
+        return [*[_new(kernel, each, context) for each in convention.fresh], *hidden]
     found = []
     for each, array in zip(
         convention.fresh, binding.given_outputs(convention, out), strict=True
@@ -107,7 +103,13 @@ def outputs_of(
             binding.check_fits(kernel, each.output, at.shape, at.dtype)
         binding.check_writeable(kernel, name, writeable=at.writeable)
         found.append(at)
-    return found
+    return [*found, *hidden]
+
+
+def _new(kernel: str, fresh: Fresh, context: cuda.Context) -> Placed:
+    """Return memory of our pool for an output."""
+    buffer = cuda.Buffer(context, fresh.shape, fresh.dtype)
+    return placed(kernel, fresh.output.name, buffer)
 
 
 def check_one_gpu(kernel: str, names: Sequence[str], arrays: Sequence[Placed]) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import prod
 
-from steelyard_kernels.expr import Program
+from steelyard_kernels.expr import Chains, Node, Program, Result, operands
 from steelyard_kernels.loops import INDEX, Buffer, Const, Kernel, Parameter, Var, typed
 
 
@@ -65,6 +65,7 @@ def arguments(program: Program, alignment: int = 0) -> Arguments:
     """
     read = {node.number for node in program.nodes}
     names = _Names()
+    kept = _kept(program)
     updated = {o.updates for o in program.outputs if o.updates is not None}
     inputs: dict[int, Buffer] = {}
     slots = []
@@ -84,8 +85,9 @@ def arguments(program: Program, alignment: int = 0) -> Arguments:
         if output.updates is None:
             extent = Const(prod(output.value.shape), INDEX)
             dtype = output.value.dtype
+            access = "inout" if _one_chain(output.value).number in kept else "out"
             buffer = Buffer(
-                names.legal(output.name), dtype, extent, "global", alignment, "out"
+                names.legal(output.name), dtype, extent, "global", alignment, access
             )
             fresh.append(buffer)
             slots.append(Slot("output", place, output.name))
@@ -102,6 +104,21 @@ def arguments(program: Program, alignment: int = 0) -> Arguments:
     ]
     order: tuple[Parameter, ...] = (*inputs.values(), *fresh, *scalars.values())
     return Arguments(inputs, tuple(outputs), scalars, order, tuple(slots))
+
+
+def _kept(program: Program) -> set[int]:
+    """Return the numbers of what one loop stacks and something reads again."""
+    return {
+        arg.number
+        for node in program.nodes
+        if not isinstance(node, Chains)
+        for arg in operands(node)
+        if isinstance(arg, Result) and arg.stacks
+    }
+
+
+def _one_chain(node: Node) -> Node:
+    return node.arg if isinstance(node, Chains) else node
 
 
 class _Names:
