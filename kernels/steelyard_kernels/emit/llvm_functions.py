@@ -38,8 +38,12 @@ if TYPE_CHECKING:
     from steelyard_kernels.loops import Type
 
 PI = {  # and what its rounding left
-    float32: (float.fromhex("0x1.921fb6p+1"), -8.742277657347586e-08),
+    float32: (float.fromhex("0x1.921fb6p+1"), -8.742278000372485e-08),
     float64: (math.pi, 1.2246467991473532e-16),
+}
+HALF_SQUARE = {  # pi**2 / 2, and what its rounding left
+    float32: (float.fromhex("0x1.3bd3ccp+2"), 1.4518579259066726e-07),
+    float64: (4.934802200544679, 3.1326477543698557e-16),
 }
 # Taylor's, in (pi x)**2, for |x| <= 1/4: the next term is below 2**-26 or 2**-57.
 TERMS = {False: 9, True: 6}  # by whether it is float32
@@ -184,8 +188,15 @@ def _sine(s: Lanes, r: str) -> str:
 
 
 def _cosine(s: Lanes, r: str) -> str:
+    """Append cos(pi r) for |r| <= 1/4, as 1 - pi**2 / 2 * r**2 and what that lost."""
+    (high, low), one = HALF_SQUARE[s.dtype], s.number(1.0)
     z = s.on_floats("fmul", r, r)
-    return s.polynomial(z, _taylor(s, 0))
+    z_low = s.fma(r, r, s.writer.put(f"fneg {s.type} {z}"))
+    near = s.fma(z, s.number(-high), one)
+    lost = s.fma(z, s.number(-high), s.on_floats("fsub", one, near))
+    lost = s.fma(z_low, s.number(-high), lost)
+    rest = s.fma(s.polynomial(z, _taylor(s, 0)[:-2]), z, s.number(-low))
+    return s.on_floats("fadd", near, s.fma(rest, z, lost))
 
 
 def _taylor(s: Lanes, first: int) -> list[float]:
