@@ -7,7 +7,18 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from steelyard_kernels.errors import KernelError
-from steelyard_kernels.expr import Program, Reduce
+from steelyard_kernels.expr import (
+    Arange,
+    Chain,
+    Chains,
+    Dot,
+    Program,
+    Reduce,
+    Reshape,
+    Result,
+    Row,
+    Transpose,
+)
 from steelyard_kernels.schedule.gpu import Gpu
 from steelyard_kernels.schedule.model import Machine, Prediction
 from steelyard_kernels.schedule.parameters import Lowered
@@ -17,8 +28,12 @@ if TYPE_CHECKING:  # loaded when first needed: the first kernel of a process is 
     from steelyard_kernels.schedule.normalization.schedule import Normalization
     from steelyard_kernels.schedule.pointwise.cuda import CudaPointwise
     from steelyard_kernels.schedule.pointwise.schedule import Pointwise
+    from steelyard_kernels.schedule.scan.cuda import CudaScan
+    from steelyard_kernels.schedule.scan.schedule import Scan
 
-Schedule: TypeAlias = "Pointwise | Normalization | CudaPointwise | CudaNormalization"
+Schedule: TypeAlias = (
+    "Pointwise | Normalization | Scan | CudaPointwise | CudaNormalization | CudaScan"
+)
 Device: TypeAlias = Machine | Gpu
 
 # By strategy and kind of target: the knobs' module and class, and the modules that
@@ -33,12 +48,18 @@ _PARTS: Final = {
         "cuda_model",
         "cuda_lowering",
     ),
+    ("scan", "cpu"): ("schedule", "Scan", "model", "lowering"),
+    ("scan", "cuda"): ("cuda", "CudaScan", "cuda_model", "cuda_lowering"),
 }
+# What only small values in registers, and loops over them, are made for.
+_OF_SCAN: Final = (Result, Dot, Row, Chain, Chains, Arange, Reshape, Transpose)
 _KNOBS, _CLASS, _MODEL, _LOWERING = range(4)
 
 
 def strategy(program: Program) -> str:
-    """Return the name of the strategy that fits: by whether anything is reduced."""
+    """Return the name of the strategy that fits: by what kinds of nodes there are."""
+    if any(isinstance(node, _OF_SCAN) for node in program.nodes):
+        return "scan"
     reduces = any(isinstance(node, Reduce) for node in program.nodes)
     return "normalization" if reduces else "pointwise"
 

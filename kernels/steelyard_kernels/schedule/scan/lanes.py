@@ -139,6 +139,8 @@ class CpuLanes:
         vector, lane = vectors[element // self.width], element % self.width
         if isinstance(vector, Const):
             return const(vector.value, vector.type.dtype)
+        if vector.type.lanes == 1:
+            return vector
         return self.b.let("extract", vector, self.b.number(lane))
 
     def masked(self, op: str, vector: Operand, count: int) -> Operand:
@@ -156,7 +158,8 @@ class CpuLanes:
     def _total(self, op: str, vector: Operand, count: int) -> Operand:
         if self.width == 1:
             return vector
-        return self.b.let(f"reduce_{op}", self.masked(op, vector, count))
+        whole = self.masked(op, self.splat(vector), count)
+        return self.b.let(f"reduce_{op}", whole)
 
     def load(self, buffer: Buffer, base: Index, stride: int, count: int) -> Operand:
         """Emit the load of buffer[base + l * stride] into each lane l < count."""
@@ -284,5 +287,5 @@ def tree(b: Builder, op: str, values: Sequence[Operand]) -> Operand:
     while len(found) > 2:
         pairs = zip(found[::2], found[1::2], strict=False)
         odd = found[len(found) // 2 * 2 :]
-        found = [b.let(op, x, y) for x, y in pairs] + odd
+        found = [*[b.let(op, x, y) for x, y in pairs], *odd]
     return reduce(lambda x, y: b.let(op, x, y), found)

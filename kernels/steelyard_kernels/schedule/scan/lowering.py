@@ -1,0 +1,39 @@
+"""Lowering of loops with state to a CPU: a chain is one thread's, its values in SIMD.
+
+Chains are shared by threads; a program without them is one thread's. What does not
+differ by chain is computed once for each chunk of chains.
+"""
+
+from __future__ import annotations
+
+from steelyard_kernels.builder import Builder
+from steelyard_kernels.expr import Program
+from steelyard_kernels.loops import INDEX, Var
+from steelyard_kernels.schedule.parameters import Lowered, arguments, extent_slot
+from steelyard_kernels.schedule.scan.lanes import CpuLanes
+from steelyard_kernels.schedule.scan.schedule import Scan, check, check_program
+from steelyard_kernels.schedule.scan.walker import Turns, Walker
+
+
+def lower(program: Program, schedule: Scan, *, aligned: bool = True) -> Lowered:
+    """Return the loop-level kernel; `aligned` makes no difference."""
+    del aligned
+    check_program(program)
+    check(program.name, schedule)
+    args = arguments(program)
+    b = Builder()
+    lanes = CpuLanes(b, schedule.lanes, schedule.ahead)
+    turns = Turns(schedule.unroll, schedule.ahead > 1)
+    walker = Walker(program, args, lanes, turns, "cpu")
+    if not program.chains:
+        walker.once()
+        walker.chain(b.number(0))
+        return Lowered(b.kernel("kernel", args.order), args.slots, 1)
+    extent = Var("extent", INDEX)
+    with b.parallel(extent, schedule.chunk, schedule.threads) as (low, high):
+        walker.once()
+        with b.loop(low, high, 1) as chain, walker.scope():
+            walker.chain(chain.var)
+    kernel = b.kernel("kernel", (*args.order, extent))
+    slots = (*args.slots, extent_slot(program.chains))
+    return Lowered(kernel, slots, schedule.threads)

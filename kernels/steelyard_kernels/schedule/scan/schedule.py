@@ -1,0 +1,86 @@
+"""Knobs of the scan strategy on a CPU, and what a program must be for it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, Final
+
+from steelyard_kernels.errors import KernelError, Unsupported
+from steelyard_kernels.expr import Program, Result, Row, everywhere
+from steelyard_kernels.schedule.scan.outline import stored
+
+MOST_LANES: Final = 64  # of the loop IR's vectors
+MOST_UNROLL: Final = 64
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Scan:
+    """The knobs of one scan lowering.
+
+    `lanes` elements a vector, `unroll` iterations a turn of a loop, `ahead` iterations
+    whose carry-free values are computed at once (0: none), `threads` 1 or 0 (all),
+    `chunk` chains a thread takes at a time.
+    """
+
+    strategy: ClassVar[str] = "scan"
+    streaming: ClassVar[bool] = False
+
+    lanes: int
+    unroll: int
+    ahead: int
+    threads: int
+    chunk: int
+
+    @property
+    def label(self) -> str:
+        """A short name for tables."""
+        who = "all" if self.threads == 0 else "one"
+        ahead = f" ahead{self.ahead}" if self.ahead else ""
+        return f"v{self.lanes} u{self.unroll}{ahead} {who} c{self.chunk}"
+
+
+def check(name: str, schedule: Scan) -> None:
+    """Raise KernelError where knobs of kernel `name` have no meaning."""
+    for knob, value, most in (
+        ("lanes", schedule.lanes, MOST_LANES),
+        ("ahead", schedule.ahead or 1, MOST_LANES),
+    ):
+        if value not in range(1, most + 1) or value & (value - 1):
+            raise KernelError(
+                f"{name}: schedule {schedule.label} has {knob} {value}, expected a "
+                f"power of two up to {most}; leave the schedule out."
+            )
+    if schedule.unroll not in range(1, MOST_UNROLL + 1):
+        raise KernelError(
+            f"{name}: schedule {schedule.label} has {schedule.unroll} iterations a "
+            f"turn, expected 1 to {MOST_UNROLL}; leave the schedule out."
+        )
+
+
+def check_program(program: Program) -> None:
+    """Raise Unsupported where rows would be overwritten before they are read."""
+    updated = {
+        output.updates
+        for output in program.outputs
+        if isinstance(stored(output.value), Result)
+        and output.updates is not None
+        and _stacks(output.value)
+    }
+    if not updated:
+        return
+    inputs = {node.number: node for node in program.inputs if node.index in updated}
+    for node in everywhere(program.nodes):
+        source = node.arg if isinstance(node, Row) else None
+        while source is not None and not isinstance(source, Result):
+            if source.number in inputs:
+                name = inputs[source.number].name
+                raise Unsupported(
+                    f"{program.name}: {name} is overwritten row by row in a loop while "
+                    "its rows are read; return the rows under another name."
+                )
+            source = getattr(source, "arg", None)
+
+
+def _stacks(value: object) -> bool:
+    result = stored(value)  # type: ignore[arg-type]
+    return isinstance(result, Result) and result.stacks

@@ -1,0 +1,82 @@
+"""Small values: in registers by the layout of their shape, or a part of memory."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from math import prod
+
+from steelyard_kernels.builder import Builder
+from steelyard_kernels.dtypes import DType
+from steelyard_kernels.expr import Shape
+from steelyard_kernels.loops import Buffer, Operand
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Tensor:
+    """A value in registers.
+
+    `vectors` are those of `layout.layout`; one that is a scalar has it in every lane.
+    Where all elements are the `same`, as in a shape of one, there is one scalar.
+    """
+
+    shape: Shape
+    vectors: tuple[Operand, ...]
+    same: bool = False
+
+    def vector(self, place: int) -> Operand:
+        """Return the vector at a place of the layout."""
+        return self.vectors[0 if self.same else place]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class View:
+    """A value in memory: its element at `index` is buffer[base + index . strides]."""
+
+    buffer: Buffer
+    base: Operand
+    shape: Shape
+    strides: tuple[int, ...]
+
+    @property
+    def dtype(self) -> DType:
+        """The dtype of its elements."""
+        return self.buffer.dtype
+
+    def offset(self, element: int) -> int:
+        """Return how far behind the base an element lies, by its row-major number."""
+        total = 0
+        for extent, stride in zip(
+            reversed(self.shape), reversed(self.strides), strict=True
+        ):
+            element, place = divmod(element, extent)
+            total += place * stride
+        return total
+
+    def row(self, b: Builder, index: Operand) -> View:
+        """Emit where the row at `index` of the first axis lies."""
+        start = b.at("mul", b.cast(index, b.index.dtype), self.strides[0])
+        base = b.at("add", start, self.base)
+        return replace(self, base=base, shape=self.shape[1:], strides=self.strides[1:])
+
+    def transposed(self) -> View:
+        """Return the view with its last two axes swapped."""
+        *outer, rows, columns = self.shape
+        *before, row, column = self.strides
+        shape, strides = (*outer, columns, rows), (*before, column, row)
+        return replace(self, shape=shape, strides=strides)
+
+    def reshaped(self, shape: Shape) -> View | None:
+        """Return the same elements in another shape; None if they lie apart."""
+        if self.strides != contiguous(self.shape):
+            return None
+        return replace(self, shape=shape, strides=contiguous(shape))
+
+
+def contiguous(shape: Shape) -> tuple[int, ...]:
+    """Return the strides of an array in row-major order."""
+    return tuple(prod(shape[axis + 1 :]) for axis in range(len(shape)))
+
+
+def whole(buffer: Buffer, base: Operand, shape: Shape) -> View:
+    """Return the view of an array in row-major order from `base` on."""
+    return View(buffer, base, shape, contiguous(shape))
