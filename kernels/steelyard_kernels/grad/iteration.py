@@ -1,0 +1,196 @@
+"""One iteration walked back, in terms of its loop's own carries and index."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from steelyard_kernels import dtypes
+from steelyard_kernels.bodies import body
+from steelyard_kernels.errors import KernelError
+from steelyard_kernels.expr import Input, Loop, Node, Parameter, Row, operands
+from steelyard_kernels.grad.again import Replaced
+from steelyard_kernels.grad.rules import varied
+from steelyard_kernels.graph import Graph
+
+if TYPE_CHECKING:
+    from steelyard_kernels.grad.reverse import Reverse
+
+
+@dataclass(frozen=True, slots=True)
+class Iteration:
+    """What an iteration passes back of the cotangents of what it computed.
+
+    `after` stand for the cotangents of the carries at `places` once it is over, and
+    `before` are those as it began. `sums` are the cotangents of what every iteration
+    reads, to be added up, `rows` those of the row that it reads of an array, as many
+    rows as there are iterations. `needed` are the carries that all of these read.
+    """
+
+    places: tuple[int, ...]
+    after: tuple[Input, ...]
+    before: tuple[Node, ...]
+    sums: tuple[tuple[Node, Node], ...]
+    rows: tuple[tuple[Node, Node], ...]
+    needed: tuple[Parameter, ...]
+    replaced: Replaced
+
+    @property
+    def roots(self) -> list[Node]:
+        """All that a backward iteration computes, in the order of the fields."""
+        return [*self.before, *(n for _, n in self.sums), *(n for _, n in self.rows)]
+
+
+def row_place(graph: Graph, loop: Loop, index: Node) -> Node:
+    """Return the row that the iteration of an index stacks in."""
+    return mirrored(graph, loop.length, index) if loop.reverse else index
+
+
+def mirrored(graph: Graph, length: int | Node, index: Node) -> Node:
+    """Return length - 1 - index."""
+    assert isinstance(length, int)
+    return graph.apply("subtract", graph.constant(length - 1, index.dtype), index)
+
+
+def iteration(
+    reverse: Reverse,
+    loop: Loop,
+    bars: Sequence[Node | None],
+    asked: AbstractSet[int],
+) -> Iteration:
+    """Return what an iteration passes back, given which results have cotangents.
+
+    `asked` are the nodes outside of the loop that are to have one.
+    """
+    return _Body(reverse, loop, bars, asked).passed()
+
+
+@dataclass(slots=True)
+class _Body:
+    """A loop's body, and what is asked of it."""
+
+    reverse: Reverse
+    loop: Loop
+    bars: Sequence[Node | None]
+    asked: AbstractSet[int]
+    _after: dict[int, Input] = field(default_factory=dict)
+
+    def passed(self) -> Iteration:
+        """Return the iteration once no more carries turn out to have a cotangent."""
+        loop = self.loop
+        carries = self._varied_carries()
+        free = [node for node in loop.free if node.number in self.asked]
+        rows = self._rows(free)
+        wanted = [*(loop.carries[place] for place in carries), *free, *rows]
+        live = [place for place in carries if self.bars[place] is not None]
+        while True:
+            roots, seeds = self._seeded(live)
+            adjoint = self.reverse.adjoint(roots, seeds, wanted)
+            found = adjoint.cotangents
+            grown = [
+                place
+                for place, bar in zip(carries, found, strict=False)
+                if bar is not None or place in live
+            ]
+            if grown == live:
+                break
+            live = grown
+        of = {n.number: bar for n, bar in zip(wanted, found, strict=True)}
+        before = tuple(self._or_zero(of, loop.carries[place]) for place in live)
+        sums = _reached((node, of[node.number]) for node in free)
+        read = _reached((row.arg, of[row.number]) for row in rows)
+        after = tuple(self._after[place] for place in live)
+        roots = [*before, *(bar for _, bar in sums), *(bar for _, bar in read)]
+        needed = self._needed(roots)
+        return Iteration(
+            tuple(live), after, before, sums, read, needed, adjoint.replaced
+        )
+
+    def _varied_carries(self) -> list[int]:
+        """Return the places of the carries that change smoothly with what is asked."""
+        loop = self.loop
+        outside = {node.number for node in loop.free if node.number in self.asked}
+        places = [
+            place for place, init in enumerate(loop.inits) if init.number in self.asked
+        ]
+        while True:
+            leaves = outside | {loop.carries[place].number for place in places}
+            changing = varied(loop.nodes, leaves)
+            grown = [
+                place
+                for place, node in enumerate(loop.nexts)
+                if node.number in changing or place in places
+            ]
+            if grown == places:
+                return places
+            places = grown
+
+    def _rows(self, free: Sequence[Node]) -> list[Row]:
+        """Return the rows that iterations read in the order in which they stack."""
+        graph, loop = self.reverse.graph, self.loop
+        place = row_place(graph, loop, loop.index)
+        last = graph.constant(loop.length - 1, dtypes.int64)  # type: ignore[operator]
+        zero = graph.constant(0, dtypes.int64)
+        clamped = graph.apply("maximum", graph.apply("minimum", place, last), zero)
+        arrays = {node.number for node in free if node.shape[:1] == (loop.length,)}
+        return [
+            node
+            for node in loop.nodes
+            if isinstance(node, Row)
+            and node.arg.number in arrays
+            and (node.index is place or node.index is clamped)
+        ]
+
+    def _seeded(self, live: Sequence[int]) -> tuple[list[Node], list[Node]]:
+        """Return what is walked back from, and the cotangents of it."""
+        graph, loop = self.reverse.graph, self.loop
+        for place in live:
+            if place not in self._after:
+                node = loop.nexts[place]
+                stand_in = graph.input("cotangent", -1, node.shape, node.dtype)
+                self._after[place] = stand_in
+        roots = [loop.nexts[place] for place in live]
+        seeds: list[Node] = [self._after[place] for place in live]
+        here = row_place(graph, loop, loop.index)
+        pairs = zip(loop.stacked, self.bars[len(loop.nexts) :], strict=True)
+        for node, bar in pairs:
+            if bar is not None:
+                roots.append(node)
+                seeds.append(self._row(bar, here))
+        return roots, seeds
+
+    def _row(self, bar: Node, place: Node) -> Node:
+        graph = self.reverse.graph
+        try:
+            return graph.row(bar, place)
+        except KernelError:
+            raise KernelError(
+                f"{graph.kernel}: the cotangent of what a scan stacked, of shape "
+                f"{bar.shape}, cannot be computed row by row; compute what needs whole "
+                "columns of it in the scan's carry."
+            ) from None
+
+    def _or_zero(self, of: dict[int, Node | None], carry: Parameter) -> Node:
+        bar = of[carry.number]
+        return zeros(self.reverse.graph, carry) if bar is None else bar
+
+    def _needed(self, roots: Sequence[Node]) -> tuple[Parameter, ...]:
+        """Return the carries that the roots read."""
+        loop = self.loop
+        nodes, _ = body(roots, {node.number for node in (*loop.carries, loop.index)})
+        read = {arg.number for node in nodes for arg in operands(node)}
+        read |= {root.number for root in roots}
+        return tuple(carry for carry in loop.carries if carry.number in read)
+
+
+def zeros(graph: Graph, like: Node) -> Node:
+    """Return zeros of a node's shape and dtype."""
+    return graph.broadcast(graph.constant(0, like.dtype), like.shape)
+
+
+def _reached(
+    pairs: Iterable[tuple[Node, Node | None]],
+) -> tuple[tuple[Node, Node], ...]:
+    return tuple((node, bar) for node, bar in pairs if bar is not None)

@@ -1,0 +1,302 @@
+"""Loops walked back: a loop over the iterations in reverse order.
+
+The loop that goes forward stacks the carries that the walk back needs, as each
+iteration began; the one that goes backward takes them row by row, makes what the
+iteration computed of them again (noise from its counter, too), and carries the
+cotangents of the carries and the sums of those of what all iterations read. Rows that
+each iteration read of an array have their cotangents stacked.
+
+Where the carries would take more memory than there may be, the forward loop runs in
+segments and stacks only what each began with. The backward loop then runs a segment
+forward again, with its carries stacked, before it goes back through it: of T
+iterations about 2 sqrt(T) rows are kept.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from steelyard_kernels import dtypes
+from steelyard_kernels.errors import KernelError
+from steelyard_kernels.expr import Loop, Node
+from steelyard_kernels.grad.again import again
+from steelyard_kernels.grad.iteration import (
+    Iteration,
+    iteration,
+    mirrored,
+    zeros,
+)
+from steelyard_kernels.graph import Graph
+
+if TYPE_CHECKING:
+    from steelyard_kernels.grad.reverse import Reverse
+
+
+@dataclass(frozen=True, slots=True)
+class Passed:
+    """What a loop passes back, and what its results are taken from instead, if any."""
+
+    cotangents: list[tuple[Node, Node]]
+    results: Sequence[Node]
+
+
+def passed(
+    reverse: Reverse,
+    loop: Loop,
+    bars: Sequence[Node | None],
+    asked: AbstractSet[int],
+) -> Passed:
+    """Return the cotangents of what a loop reads, given those of its results.
+
+    `asked` are the nodes that are to have one. Raises KernelError for a loop with a
+    condition or a runtime length, whose iterations are not known.
+    """
+    length = _length(reverse.graph, loop)
+    if length == 0:
+        pairs = zip(loop.inits, bars, strict=False)
+        return Passed([(init, bar) for init, bar in pairs if bar is not None], ())
+    backward = _Backward(
+        reverse.graph, loop, length, iteration(reverse, loop, bars, asked)
+    )
+    if not backward.iteration.roots:
+        return Passed([], ())
+    inits = [
+        zeros(reverse.graph, loop.inits[place]) if (bar := bars[place]) is None else bar
+        for place in backward.iteration.places
+    ]
+    segment = backward.segment(reverse.memory)
+    if segment == length:
+        return backward.stored(inits)
+    return backward.recomputed(inits, segment)
+
+
+def _length(graph: Graph, loop: Loop) -> int:
+    if loop.condition is not None:
+        raise KernelError(
+            f"{graph.kernel}: a gradient through a while_loop, expected a scan, whose "
+            "iterations are known; scan over the most there can be, and keep the carry "
+            "with where once it is done."
+        )
+    if not isinstance(loop.length, int):
+        raise KernelError(
+            f"{graph.kernel}: a gradient through a loop whose length is given at "
+            "launch, expected an int; pass the length when the kernel is traced."
+        )
+    return loop.length
+
+
+@dataclass(frozen=True, slots=True)
+class _Run:
+    """Iterations base, base + 1, ... of a loop, run forward."""
+
+    ends: Sequence[Node]  # the carries
+    rows: Sequence[Node]  # what they stacked
+    kept: Sequence[Node]  # the carries that are needed, stacked as each began
+
+
+@dataclass(frozen=True, slots=True)
+class _Backward:
+    """A loop to go back through, and what each of its iterations passes back.
+
+    Cotangents are handed on as one list: those of the live carries, then the sums.
+    """
+
+    graph: Graph
+    loop: Loop
+    length: int
+    iteration: Iteration
+
+    def segment(self, memory: int) -> int:
+        """Return how many iterations' carries are stacked at once.
+
+        Segments are equal where rows are stacked, for nothing joins arrays; else the
+        last may be shorter.
+        """
+        chains = max(1, self.graph.chains)
+        kept = chains * _bytes(self.iteration.needed)
+        begun = chains * _bytes(self.loop.carries)
+        if self.length * kept <= memory:
+            return self.length
+        whole = bool(self.loop.stacked or self.iteration.rows)
+        fitting = [
+            (-(-self.length // each) * begun + each * kept, each)
+            for each in range(2, self.length)
+            if not (whole and self.length % each)
+        ]
+        if not fitting:
+            raise KernelError(
+                f"{self.graph.kernel}: a gradient keeps {self.length * kept} bytes of a "
+                f"scan's carries, at most {memory} were allowed, and {self.length} "
+                "iterations that stack are in no equal segments; allow more memory, or "
+                "scan over a number with divisors."
+            )
+        return min(fitting)[1]
+
+    def stored(self, bars: Sequence[Node]) -> Passed:
+        """Go back through all iterations by their stacked carries."""
+        loop, needed = self.loop, self.iteration.needed
+        results = self.graph.loop(
+            loop.length,
+            loop.inits,
+            (loop.carries, loop.index),
+            loop.nexts,
+            [*loop.stacked, *needed],
+            unroll=loop.unroll,
+            reverse=loop.reverse,
+        )
+        count = len(loop.nexts) + len(loop.stacked)
+        ends, rows = self._back(self.length, None, results[count:], self._begin(bars))
+        return Passed(self._cotangents(ends, rows), results[:count] if needed else ())
+
+    def recomputed(self, bars: Sequence[Node], segment: int) -> Passed:
+        """Go back segment by segment, each run forward again before."""
+        graph, count = self.graph, self.length // segment
+        forward = self._segments(count, segment)
+        rest, base = self.length - count * segment, count * segment
+        ends = forward.ends
+        given: Sequence[Node] = self._begin(bars)
+        if rest:
+            first = graph.constant(base, dtypes.int64)
+            last = self._forward(rest, first, ends)
+            ends = last.ends
+            given, _ = self._back(rest, first, last.kept, given)
+        carries, index = graph.parameters(given)
+        number = mirrored(graph, count, index)
+        place = index if self.loop.reverse else number
+        begun = [graph.row(each, place) for each in forward.kept]
+        first = self._first(number, segment)
+        again_forward = self._forward(segment, first, begun)
+        nexts, rows = self._back(segment, first, again_forward.kept, carries)
+        results = graph.loop(
+            count,
+            given,
+            (carries, index),
+            nexts,
+            rows,
+            reverse=not self.loop.reverse,
+        )
+        whole = [self._joined(node) for node in results[len(given) :]]
+        found = self._cotangents(results[: len(given)], whole)
+        return Passed(found, [*ends, *forward.rows])
+
+    def _begin(self, bars: Sequence[Node]) -> list[Node]:
+        sums = (node for node, _ in self.iteration.sums)
+        return [*bars, *(zeros(self.graph, node) for node in sums)]
+
+    def _cotangents(
+        self, ends: Sequence[Node], rows: Sequence[Node]
+    ) -> list[tuple[Node, Node]]:
+        """Return what each operand of the loop is passed, of a backward loop's results."""
+        each = self.iteration
+        reads = [
+            *(self.loop.inits[place] for place in each.places),
+            *(node for node, _ in each.sums),
+            *(array for array, _ in each.rows),
+        ]
+        return list(zip(reads, [*ends, *rows], strict=True))
+
+    def _first(self, number: Node, segment: int) -> Node:
+        """Return the first iteration of a segment."""
+        extent = self.graph.constant(segment, number.dtype)
+        return self.graph.apply("multiply", number, extent)
+
+    def _joined(self, node: Node) -> Node:
+        """Return the rows of all segments as those of the iterations."""
+        return self.graph.reshape(node, (self.length, *node.shape[2:]))
+
+    def _segments(self, count: int, segment: int) -> _Run:
+        """Run whole segments forward, and keep what each began with."""
+        graph, loop = self.graph, self.loop
+        carries, index = graph.parameters(loop.inits)
+        inner = self._forward(segment, self._first(index, segment), carries, keep=False)
+        results = graph.loop(
+            count,
+            loop.inits,
+            (carries, index),
+            inner.ends,
+            [*inner.rows, *carries],
+            reverse=loop.reverse,
+        )
+        stacked = results[len(carries) :]
+        rows = [self._joined(node) for node in stacked[: len(inner.rows)]]
+        return _Run(results[: len(carries)], rows, stacked[len(inner.rows) :])
+
+    def _forward(
+        self, length: int, first: Node, inits: Sequence[Node], *, keep: bool = True
+    ) -> _Run:
+        """Run iterations forward from the one numbered `first`.
+
+        With `keep` they stack the carries that are needed instead of the rows.
+        """
+        graph, loop = self.graph, self.loop
+        carries, index = graph.parameters(inits)
+        made: dict[int, Node] = {
+            old.number: new for old, new in zip(loop.carries, carries, strict=True)
+        }
+        made[loop.index.number] = graph.apply("add", first, index)
+        stacked = self.iteration.needed if keep else loop.stacked
+        nodes = again(graph, [*loop.nexts, *stacked], made, {})
+        results = graph.loop(
+            length,
+            inits,
+            (carries, index),
+            nodes[: len(carries)],
+            nodes[len(carries) :],
+            unroll=loop.unroll,
+            reverse=loop.reverse,
+        )
+        rows = results[len(carries) :]
+        return _Run(results[: len(carries)], *(((), rows) if keep else (rows, ())))
+
+    def _back(
+        self,
+        length: int,
+        first: Node | None,
+        kept: Sequence[Node],
+        given: Sequence[Node],
+    ) -> tuple[Sequence[Node], Sequence[Node]]:
+        """Go back through iterations; return the cotangents handed on, and the rows.
+
+        `kept` are the needed carries, stacked as the iterations began.
+        """
+        graph, loop, each = self.graph, self.loop, self.iteration
+        carries, index = graph.parameters(given)
+        number = mirrored(graph, length, index)
+        place = index if loop.reverse else number
+        made: dict[int, Node] = {
+            carry.number: graph.row(rows, place)
+            for carry, rows in zip(each.needed, kept, strict=True)
+        }
+        made |= {e.number: n for e, n in zip(each.after, carries, strict=False)}
+        made[loop.index.number] = (
+            number if first is None else graph.apply("add", first, number)
+        )
+        terms = again(graph, each.roots, made, each.replaced)
+        before = len(each.before)
+        handed = [
+            *terms[:before],
+            *(
+                graph.apply("add", total, term)
+                for total, term in zip(
+                    carries[before:], terms[before : len(carries)], strict=True
+                )
+            ),
+        ]
+        results = graph.loop(
+            length,
+            given,
+            (carries, index),
+            handed,
+            terms[len(carries) :],
+            unroll=loop.unroll,
+            reverse=not loop.reverse,
+        )
+        return results[: len(carries)], results[len(carries) :]
+
+
+def _bytes(nodes: Sequence[Node]) -> int:
+    return sum(math.prod(node.shape) * node.dtype.bytes for node in nodes)

@@ -1,0 +1,115 @@
+"""Reverse mode: from the cotangents of what was computed to those of what it was of."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+from steelyard_kernels.array import Array
+from steelyard_kernels.bodies import body
+from steelyard_kernels.errors import KernelError
+from steelyard_kernels.expr import Apply, Chain, Chains, Loop, Node, Result, operands
+from steelyard_kernels.grad import loops, rules, shapes
+from steelyard_kernels.grad.again import Replaced
+from steelyard_kernels.graph import Graph
+
+
+@dataclass(frozen=True, slots=True)
+class Adjoint:
+    """Cotangents of what was wanted, None where none reaches it.
+
+    `replaced` is what loops of the walked expressions must be replaced by, for the
+    cotangents read what these keep.
+    """
+
+    cotangents: list[Node | None]
+    replaced: Replaced
+
+
+@dataclass(frozen=True, slots=True)
+class Reverse:
+    """The walk back through one graph; `memory` is what a loop's carries may take."""
+
+    graph: Graph
+    memory: int
+
+    def adjoint(
+        self, roots: Sequence[Node], cotangents: Sequence[Node], wanted: Sequence[Node]
+    ) -> Adjoint:
+        """Return the cotangents of `wanted`, which are taken as independent.
+
+        Raises KernelError for what cannot be walked back through.
+        """
+        leaves = {node.number for node in wanted}
+        nodes, _ = body(roots, leaves)
+        walk = _Walk(self, rules.varied(nodes, leaves))
+        for root, cotangent in zip(roots, cotangents, strict=True):
+            walk.add(root, cotangent)
+        for node in reversed(nodes):
+            if node.number not in leaves:
+                walk.back(node, nodes)
+        found = [walk.bars.get(node.number) for node in wanted]
+        return Adjoint(found, walk.replaced)
+
+
+@dataclass(slots=True)
+class _Walk:
+    """The cotangents found so far, `bars`, by node number; of `asked` nodes alone."""
+
+    reverse: Reverse
+    asked: set[int]
+    bars: dict[int, Node] = field(default_factory=dict)
+    replaced: dict[int, Sequence[Node]] = field(default_factory=dict)
+    done: set[int] = field(default_factory=set)  # ids of loops
+
+    def add(self, node: Node, cotangent: Node) -> None:
+        """Add to a node's cotangent, if it is asked for one."""
+        if node.number not in self.asked:
+            return
+        if node.number in self.bars:
+            before = self.bars[node.number]
+            cotangent = self.reverse.graph.apply("add", before, cotangent)
+        self.bars[node.number] = cotangent
+
+    def back(self, node: Node, nodes: Sequence[Node]) -> None:
+        """Pass a node's cotangent to its operands."""
+        bar = self.bars.get(node.number)
+        if bar is None:
+            return
+        if isinstance(node, Result):
+            if id(node.loop) not in self.done:
+                self.done.add(id(node.loop))
+                self._loop(node.loop, nodes)
+            return
+        for arg, cotangent in self._passed(node, Array(self.reverse.graph, bar)):
+            self.add(arg, cotangent.node)
+
+    def _loop(self, loop: Loop, nodes: Sequence[Node]) -> None:
+        """Pass back what is known of all of a loop's results: their users are done."""
+        bars: list[Node | None] = [None] * (len(loop.nexts) + len(loop.stacked))
+        for node in nodes:
+            if isinstance(node, Result) and node.loop is loop:
+                bars[node.place] = self.bars.get(node.number)
+        passed = loops.passed(self.reverse, loop, bars, self.asked)
+        if passed.results:
+            self.replaced[id(loop)] = passed.results
+        for node, cotangent in passed.cotangents:
+            self.add(node, cotangent)
+
+    def _passed(self, node: Node, g: Array) -> Iterator[tuple[Node, Array]]:
+        """Give operands with their cotangents, those that are asked for one."""
+        if isinstance(node, Apply):
+            y, args = Array(g.graph, node), [Array(g.graph, arg) for arg in node.args]
+            for arg, rule in zip(node.args, rules.RULES[node.op], strict=True):
+                if arg.number in self.asked:
+                    yield arg, shapes.summed_to(rule(g, y, *args), arg.shape)
+            return
+        if isinstance(node, Chain | Chains):
+            raise KernelError(
+                f"{g.graph.kernel}: a gradient of what many chains computed, expected "
+                "that of one; take vmap of the gradient, not the gradient of vmap."
+            )
+        passed = shapes.RULES[type(node)](g, node)
+        for arg, cotangent in zip(operands(node), passed, strict=False):
+            if arg.number in self.asked:
+                yield arg, cotangent()

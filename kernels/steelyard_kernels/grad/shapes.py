@@ -1,0 +1,130 @@
+"""What reductions, products and changes of shape pass back."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Final, TypeAlias
+
+from steelyard_kernels import array as xp
+from steelyard_kernels import dtypes
+from steelyard_kernels.array import Array
+from steelyard_kernels.expr import (
+    Broadcast,
+    Cast,
+    Dot,
+    Node,
+    Reduce,
+    Reshape,
+    Row,
+    Shape,
+    Transpose,
+)
+from steelyard_kernels.grad.rules import constant
+
+# (cotangent, node) -> the cotangents of the operands it may have one for, in order
+Rule: TypeAlias = Callable[[Array, Node], tuple[Callable[[], Array], ...]]
+
+
+def summed_to(g: Array, shape: Shape) -> Array:
+    """Return g summed over the axes along which `shape` was broadcast to g's."""
+    if g.shape == shape:
+        return g
+    aligned = (1,) * (g.ndim - len(shape)) + shape
+    for axis, (extent, kept) in enumerate(zip(g.shape, aligned, strict=True)):
+        if extent != kept:
+            g = _summed(g, axis)
+    return xp.reshape(g, shape)
+
+
+def _summed(g: Array, axis: int) -> Array:
+    """Return the sum over one axis, which stays with an extent of 1."""
+    before, after = g.shape[:axis], g.shape[axis + 1 :]
+    shape = (*before, 1, *after)
+    if math.prod(after) == 1:
+        row = xp.reshape(g, (*before, g.shape[axis]))
+        return xp.reshape(xp.sum(row, axis=-1), shape)
+    outer = () if math.prod(before) == 1 else (math.prod(before),)
+    columns = xp.reshape(g, (*outer, g.shape[axis], math.prod(after))).T
+    return xp.reshape(xp.sum(columns, axis=-1), shape)
+
+
+def _of_cast(g: Array, node: Node) -> tuple[Callable[[], Array], ...]:
+    assert isinstance(node, Cast)
+    return (lambda: g.astype(node.arg.dtype),)
+
+
+def _of_broadcast(g: Array, node: Node) -> tuple[Callable[[], Array], ...]:
+    assert isinstance(node, Broadcast)
+    return (lambda: summed_to(g, node.arg.shape),)
+
+
+def _of_reshape(g: Array, node: Node) -> tuple[Callable[[], Array], ...]:
+    assert isinstance(node, Reshape)
+    return (lambda: xp.reshape(g, node.arg.shape),)
+
+
+def _of_transpose(g: Array, _: Node) -> tuple[Callable[[], Array], ...]:
+    return (lambda: g.T,)
+
+
+def _of_reduce(g: Array, node: Node) -> tuple[Callable[[], Array], ...]:
+    assert isinstance(node, Reduce)
+    x = Array(g.graph, node.arg)
+    kept = (*x.shape[:-1], 1)
+    g = xp.reshape(g, kept)
+    if node.op in {"max", "min"}:
+        y = xp.reshape(Array(g.graph, node), kept)
+        return (lambda: _shared(g, x, y),)
+    if node.op == "var":
+        off = x - xp.mean(x, axis=-1, keepdims=True)
+        return (lambda: g * (off * (2.0 / x.shape[-1])),)
+    if node.op == "mean":
+        g = g * (1.0 / x.shape[-1])
+    return (lambda: xp.broadcast_to(g, x.shape),)
+
+
+def _shared(g: Array, x: Array, y: Array) -> Array:
+    """Return g where x is the extremum y, shared between equal ones."""
+    hits = xp.where(x == y, constant(g, 1.0), constant(g, 0.0))
+    return g * (hits / xp.sum(hits, axis=-1, keepdims=True))
+
+
+def _of_dot(g: Array, node: Node) -> tuple[Callable[[], Array], ...]:
+    assert isinstance(node, Dot)
+    a, b = Array(g.graph, node.a), Array(g.graph, node.b)
+    rows, extent = math.prod(a.shape[:-1]), b.shape[1]
+
+    def of_b() -> Array:
+        if rows == 1:  # an outer product
+            return xp.reshape(a, (b.shape[0], 1)) * xp.reshape(g, (1, extent))
+        flat = xp.reshape(a, (rows, b.shape[0]))
+        return xp.dot(flat.T, xp.reshape(g, (rows, extent)))
+
+    return (lambda: xp.dot(g, b.T)), of_b
+
+
+def _of_row(g: Array, node: Node) -> tuple[Callable[[], Array], ...]:
+    assert isinstance(node, Row)
+    shape, index = node.arg.shape, Array(g.graph, node.index)
+
+    def of_arg() -> Array:
+        if shape[0] == 1:
+            return xp.reshape(g, shape)
+        places = Array(g.graph, g.graph.arange(shape[0], dtypes.int64))
+        column = xp.reshape(places, (shape[0],) + (1,) * g.ndim)
+        here = column == index.astype("int64")
+        return xp.where(here, xp.reshape(g, (1, *g.shape)), 0.0)
+
+    return (of_arg,)
+
+
+RULES: Final[dict[type, Rule]] = {
+    Broadcast: _of_broadcast,
+    Cast: _of_cast,
+    Dot: _of_dot,
+    Reduce: _of_reduce,
+    Reshape: _of_reshape,
+    Row: _of_row,
+    Transpose: _of_transpose,
+}
