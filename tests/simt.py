@@ -27,6 +27,7 @@ from steelyard_kernels.loops import (
     Store,
 )
 from steelyard_kernels.loops_print import statement_text
+from steelyard_kernels.reference_elementwise import elementwise
 
 WARP = 32
 BASE_ALIGNMENT = 16  # what NumPy's allocator gives; a vector access needs no more
@@ -382,10 +383,24 @@ def _apply(op, args, operands, type_):
     wide = [_wide(arg, dtype) for arg in args]
     if op.startswith("reduce_"):
         return _reduce(op.removeprefix("reduce_"), args[0], dtype)
-    result = OPERATIONS[op](*wide)
+    if op in ORACLE:
+        result = _oracles(op, type_, dtype, wide)
+    else:
+        result = OPERATIONS[op](*wide)
     if dtype in dtypes.HALVES and type_.dtype is dtype:
         return _cast(result, dtypes.float32, dtype)
     return result
+
+
+def _oracles(op, type_, dtype, args):
+    """Compute an operation as the oracle does, and round it once."""
+    carried = {"f": np.float64, "i": np.int64, "b": np.bool_}
+    wide = [arg.astype(carried[arg.dtype.kind]) for arg in args]
+    wide = np.broadcast_arrays(*wide)
+    single = dtypes.float32 if dtype in dtypes.HALVES else dtype
+    result = np.asarray(elementwise(ORACLE[op], single, *wide))
+    rounded = dtypes.float32 if type_.dtype in dtypes.HALVES else type_.dtype
+    return result.astype(rounded.numpy_name)
 
 
 def _reduce(op, array, dtype):
@@ -434,6 +449,18 @@ def _fma(a, b, c):
     return np.where(np.isfinite(exact), exact, high + c)
 
 
+ORACLE = {
+    "shl": "shift_left",
+    "lshr": "shift_right_logical",
+    "mulhi": "multiply_high",
+    **{
+        op: op
+        for op in (
+            *("bitcast", "floor", "tanh", "sigmoid", "softplus"),
+            *("expm1", "log1p", "erf_inv", "sinpi", "cospi"),
+        )
+    },
+}
 OPERATIONS = {
     "add": np.add,
     "sub": np.subtract,
@@ -455,8 +482,8 @@ OPERATIONS = {
     "ge": np.greater_equal,
     "eq": np.equal,
     "ne": np.not_equal,
-    "and": np.logical_and,
-    "or": np.logical_or,
-    "xor": np.logical_xor,
+    "and": np.bitwise_and,  # of bool: the logical ones
+    "or": np.bitwise_or,
+    "xor": np.bitwise_xor,
     "not": np.logical_not,
 }

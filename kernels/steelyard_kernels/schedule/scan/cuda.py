@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import ClassVar, Final
 
 from steelyard_kernels.errors import KernelError
+from steelyard_kernels.expr import Chains, Program, Result
 from steelyard_kernels.schedule.gpu import WARP, registers_problem
 
 GROUPS: Final = (1, 2, 4, 8, 16, 32, 64, 128, 256)  # threads of a chain
@@ -58,12 +59,16 @@ class CudaScan:
         return WARP if self.chains == 1 else min(self.group, WARP)
 
 
-def check(name: str, schedule: CudaScan) -> None:
-    """Raise KernelError where a schedule of kernel `name` fits no GPU."""
-    why = problem(schedule)
+def check(program: Program, schedule: CudaScan) -> None:
+    """Raise KernelError where a schedule does not fit a program or a GPU."""
+    why = problem(schedule) or unordered(program, schedule)
+    if schedule.chains > 1 and not program.chains:
+        why = (
+            why or f"has {schedule.chains} chains a block of a program of one; choose 1"
+        )
     if why:
         raise KernelError(
-            f"{name}: schedule {schedule.label} {why}, or leave the schedule out."
+            f"{program.name}: schedule {schedule.label} {why}, or leave the schedule out."
         )
 
 
@@ -81,3 +86,18 @@ def problem(schedule: CudaScan) -> str:
         wanted = f"0 to {MOST_UNROLL}"
         return f"has {schedule.unroll} iterations a turn; choose {wanted}"
     return registers_problem(schedule.registers, schedule.threads)
+
+
+def unordered(program: Program, schedule: CudaScan) -> str:
+    """Say which input's rows would be overwritten before every thread has read them."""
+    if schedule.group == 1:
+        return ""
+    for output in program.outputs:
+        value = output.value
+        value = value.arg if isinstance(value, Chains) else value
+        if output.updates is not None and isinstance(value, Result) and value.stacks:
+            return (
+                f"overwrites rows of {output.name} in a loop whose other threads may "
+                "still read them; choose 1 thread a chain"
+            )
+    return ""

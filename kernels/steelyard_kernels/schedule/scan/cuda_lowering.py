@@ -1,0 +1,123 @@
+"""Lowering of chains to what one thread of a GPU does, over the walker of all targets.
+
+A block has some chains, each a group of threads; how many chains there are is a
+runtime parameter. Groups meet in shared memory, at places that loops come back to:
+before a place is written again all must have read it, which another barrier in
+between says. `guarded` gives one to the loops that have none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Final
+
+from steelyard_kernels.builder import Builder
+from steelyard_kernels.expr import Node, Program, everywhere, loops
+from steelyard_kernels.loops import (
+    INDEX,
+    Effect,
+    For,
+    If,
+    Let,
+    Statement,
+    Type,
+    Var,
+)
+from steelyard_kernels.schedule.gpu import (
+    WARP,
+    extent_slot,
+    index_type,
+    most_registers,
+)
+from steelyard_kernels.schedule.parameters import Lowered, arguments
+from steelyard_kernels.schedule.scan.cuda import CudaScan, check
+from steelyard_kernels.schedule.scan.cuda_lanes import CudaLanes
+from steelyard_kernels.schedule.scan.walker import Turns, Walker
+
+WAITS: Final = frozenset({"barrier", "warp_barrier", "any_block"})
+MOST_ITERATIONS: Final = 1 << 30  # that an int32 index surely counts
+
+
+def lower(
+    program: Program,
+    schedule: CudaScan,
+    *,
+    aligned: bool = True,  # noqa: ARG001 - elements go one by one
+) -> Lowered:
+    """Return the loop-level kernel.
+
+    Raises KernelError for a schedule that does not fit the program, and Unsupported
+    for values that no chain can hold.
+    """
+    check(program, schedule)
+    args = arguments(program)
+    b = Builder(_index(program))
+    extent = Var("extent", b.index) if program.chains else None
+    lanes = CudaLanes(b, schedule, extent)
+    turns = Turns(max(1, schedule.unroll), schedule.ahead)
+    walker = CudaWalker(program, args, lanes, turns, "cuda")
+    walker.once()
+    walker.chain(lanes.chain)
+    order = args.order if extent is None else (*args.order, extent)
+    registers = schedule.registers or most_registers(schedule.threads)
+    threads = schedule.threads
+    made = b.kernel("kernel", order, threads=threads, registers=registers)
+    kernel = replace(made, body=guarded(made.body, schedule.group))
+    if extent is None:
+        return Lowered(kernel, args.slots, threads)
+    slots = (*args.slots, extent_slot(b.index, program.chains))
+    return Lowered(kernel, slots, threads, schedule.per_block)
+
+
+class CudaWalker(Walker):
+    """Emits a program for a group of threads."""
+
+    def _part(self, nodes: Sequence[Node]) -> None:
+        """Emit nodes; where results overwrite inputs all have been read behind them."""
+        super()._part(nodes)
+        if any(output.updates is not None for output in self.program.outputs):
+            self.lanes.settle()
+
+
+def _index(program: Program) -> Type:
+    """Return the type of indices: int32 where it surely counts elements and turns."""
+    for loop in loops(everywhere(program.nodes)):
+        if not isinstance(loop.length, int) or loop.length > MOST_ITERATIONS:
+            return INDEX
+    return index_type(program)
+
+
+def guarded(body: Sequence[Statement], group: int) -> tuple[Statement, ...]:
+    """Return statements whose loops have two barriers in every turn, or none at all."""
+    found: list[Statement] = []
+    for node in body:
+        made: Statement = node
+        if isinstance(node, For):
+            inside = guarded(node.body, group)
+            if _waits(inside) and sum(map(_is_wait, inside)) < 2:
+                kind = "barrier" if group > WARP else "warp_barrier"
+                inside = (*inside, Effect(kind))
+            made = replace(node, body=inside)
+        elif isinstance(node, If):
+            made = replace(
+                node,
+                body=guarded(node.body, group),
+                orelse=guarded(node.orelse, group),
+            )
+        found.append(made)
+    return tuple(found)
+
+
+def _is_wait(node: Statement) -> bool:
+    return isinstance(node, Let | Effect) and node.op in WAITS
+
+
+def _waits(body: Sequence[Statement]) -> bool:
+    """Say whether anything in these statements waits for other threads."""
+    return any(
+        _is_wait(node)
+        or (isinstance(node, For) and _waits(node.body))
+        or (isinstance(node, If) and (_waits(node.body) or _waits(node.orelse)))
+        for node in body
+    )
