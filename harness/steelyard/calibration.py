@@ -106,13 +106,13 @@ def smallest(blocks: Sequence[float], policy: Policy) -> float:
     """Return the smallest slowdown that a gate finds in `POWER` of cases, as a share.
 
     What the screen passes over is not confirmed: its few blocks must together lie
-    above the suspicion. Confirming takes less, for it may take `Policy.most` blocks.
+    beyond what is suspect. Confirming takes less, for it may take `Policy.most` blocks.
     """
     if len(blocks) < 2:
         return math.inf
     noise = statistics.stdev(blocks) / math.sqrt(policy.screen)
     reach = quantile(POWER, len(blocks) - 1) * noise
-    return math.expm1(math.log1p(policy.suspicion) + reach)
+    return math.expm1(math.log1p(2 * policy.lean(noise)) + reach)
 
 
 def share(hits: int, of: int) -> Estimate:

@@ -5,8 +5,7 @@ turn (ABBA) in fresh processes; samples within a process are no replicates. Its 
 and the machine's moods are in that number, and Student's t over blocks tells a change
 from them.
 
-A change counts from `Policy.margin` on, which is a fifth of what the case's policy lets
-it move: the hypothesis that is tested is not "exactly
+A change counts from `Policy.margin` on: the hypothesis that is tested is not "exactly
 equal" but "no slower than the margin", so that a hundredth of a per cent that is real
 does not fail anybody. Of many cases tested at once the false ones are held down by
 Benjamini and Hochberg's procedure ("Controlling the false discovery rate", JRSS B, 1995).
@@ -55,23 +54,30 @@ class Policy:
     """Of cases that may move by more, as a share."""
 
     def of(self, case: str) -> Self:
-        """Return the policy that one case is judged by.
+        """Return the policy that one case is judged by, with its own tolerance.
 
-        All of it grows with the case's tolerance, the margin too: a case that moves
-        twice as much by itself is as seldom told a change that is none, in as few
-        blocks. A tolerance below the policy's own makes nothing finer.
+        The margin is everybody's, for slower is slower; a tolerance below the policy's
+        own makes nothing finer.
         """
-        wider = self.tolerances.get(case, 0.0) / self.tolerance
-        if wider <= 1:
-            return self
-        margin, tolerance = wider * self.margin, wider * self.tolerance
-        return replace(self, margin=margin, tolerance=tolerance)
+        own = self.tolerances.get(case, 0.0)
+        return self if own <= self.tolerance else replace(self, tolerance=own)
 
-    @property
-    def suspicion(self) -> float:
-        """The mean change of the screen from which a case is suspect."""
-        return 2 * self.margin
+    def lean(self, error: float) -> float:
+        """Return the mean change of a screen that is still none; twice it is suspect.
 
+        That is the margin, and of a noisy case whose tolerance is wider `ERRORS` of
+        its mean, up to the same part of the tolerance: fresh blocks for less than its
+        policy asks of it are no use.
+        """
+        return max(self.margin, min(ERRORS * error, self.tolerance / LEANING))
+
+
+LEANING: Final = 5
+"""What a tolerance is divided by for the most that `Policy.lean` may be: so of the usual
+tolerance that is the margin."""
+
+ERRORS: Final = 1.5
+"""Twice so many standard errors of three blocks are beaten by accident once in ten."""
 
 CONFIDENCE: Final = 0.95
 POWER: Final = 0.9
@@ -94,7 +100,8 @@ class Judgement:
 
 def suspect(blocks: Sequence[float], policy: Policy) -> bool:
     """Say whether screened blocks call for fresh ones that decide."""
-    return abs(statistics.fmean(blocks)) > math.log1p(policy.suspicion)
+    lean = policy.lean(error(blocks))
+    return abs(statistics.fmean(blocks)) > math.log1p(2 * lean)
 
 
 def judge(
@@ -173,7 +180,7 @@ def interval(blocks: Sequence[float]) -> Estimate:
     mean = statistics.fmean(blocks)
     if len(blocks) < 2:
         return Estimate(math.exp(mean), 0.0, math.inf)
-    half = quantile((1 + CONFIDENCE) / 2, len(blocks) - 1) * _error(blocks)
+    half = quantile((1 + CONFIDENCE) / 2, len(blocks) - 1) * error(blocks)
     return Estimate(math.exp(mean), math.exp(mean - half), math.exp(mean + half))
 
 
@@ -182,10 +189,10 @@ def exceeds(blocks: Sequence[float], margin: float) -> float:
     if len(blocks) < 2:
         return 1.0
     above = statistics.fmean(blocks) - margin
-    error = _error(blocks)
-    if not error:
+    spread = error(blocks)
+    if not spread:
         return 0.0 if above > 0 else 1.0
-    return 1 - cumulative(above / error, len(blocks) - 1)
+    return 1 - cumulative(above / spread, len(blocks) - 1)
 
 
 def equivalent(blocks: Sequence[float], tolerance: float) -> bool:
@@ -205,9 +212,9 @@ def detectable(blocks: Sequence[float], policy: Policy, count: int) -> float:
     """
     if len(blocks) < 2 or count < 2:
         return math.inf
-    error = statistics.stdev(blocks) / math.sqrt(count)
+    spread = statistics.stdev(blocks) / math.sqrt(count)
     reach = quantile(CONFIDENCE, count - 1) + quantile(POWER, count - 1)
-    return math.expm1(math.log1p(policy.margin) + reach * error)
+    return math.expm1(math.log1p(policy.margin) + reach * spread)
 
 
 def needed(blocks: Sequence[float], policy: Policy) -> int:
@@ -227,7 +234,8 @@ def benjamini_hochberg(values: Mapping[str, float], rate: float) -> set[str]:
     return {case for case, _ in ordered[:most]}
 
 
-def _error(blocks: Sequence[float]) -> float:
+def error(blocks: Sequence[float]) -> float:
+    """Return the standard error of the mean of at least two blocks."""
     return statistics.stdev(blocks) / math.sqrt(len(blocks))
 
 

@@ -38,7 +38,7 @@ QUICKEST: Final = 0.2
 on a busy one a block of these is half as uncertain as of the median, on a quiet one as
 certain."""
 
-PRECISION: Final = 0.002
+PRECISION: Final = 0.004
 """Half-width at which a visit ends before: blocks differ by more than that."""
 
 UNTIMED: Final = "_ns"

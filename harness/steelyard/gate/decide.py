@@ -74,8 +74,7 @@ def suspicious(blocks: tuple[float, ...], policy: Policy) -> bool:
     """Say whether the screen has seen a change that its own spread does not explain."""
     if len(blocks) < policy.screen or not verdict.suspect(blocks, policy):
         return False
-    error = statistics.stdev(blocks) / math.sqrt(len(blocks))
-    return abs(statistics.fmean(blocks)) > error
+    return abs(statistics.fmean(blocks)) > verdict.error(blocks)
 
 
 def _screened(evidence: Evidence, policy: Policy) -> bool:
@@ -112,9 +111,10 @@ def _chance(blocks: tuple[float, ...], policy: Policy) -> float:
 
 def _unchanged(blocks: tuple[float, ...], policy: Policy) -> bool:
     """Say whether a case is the same and does not even lean to a side."""
-    if len(blocks) < 2 or abs(statistics.fmean(blocks)) > _log(policy.margin):
+    if len(blocks) < 2:
         return False
-    return _same(blocks, policy)
+    leans = abs(statistics.fmean(blocks)) > _log(policy.lean(verdict.error(blocks)))
+    return not leans and _same(blocks, policy)
 
 
 def _same(blocks: tuple[float, ...], policy: Policy) -> bool:
