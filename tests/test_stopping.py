@@ -46,6 +46,17 @@ def test_the_budget_ends_a_trial_after_three_samples_at_least(budget, count):
     assert taken(latencies(2, 99, tail=0.5), 1e-9, budget, step=1) == (count, False)
 
 
+@pytest.mark.parametrize(
+    ("ticks", "overdue"), [(0, False), (3, False), (39, False), (40, True), (99, True)]
+)
+def test_a_trial_is_overdue_after_four_budgets(ticks, overdue):
+    """One window of a build of seconds is enough for a block."""
+    clock = FakeClock()
+    stopping = Stopping(0.005, 10, clock)
+    clock.time += ticks
+    assert stopping.overdue is overdue
+
+
 def test_at_the_end_of_the_budget_the_interval_is_looked_at_once_more():
     """Seven equal samples are settled, though not at an eighth."""
     assert taken([100.0] * 9, budget=7, step=1) == (7, True)

@@ -68,11 +68,12 @@ def _in_turn(steps: sampler.Steps, stopping: Stopping, baton: Baton) -> sampler.
     """Return steps whose windows are taken in turn with another worker's."""
     count = baton.agree(steps.count)
     stopping.begin()
-    return replace(
-        steps,
-        count=count,
-        finished=lambda taken: baton.finished(enough=stopping.finished(taken)),
-    )
+
+    def finished(taken: float) -> bool:
+        enough = stopping.finished(taken) or stopping.overdue
+        return baton.finished(enough=enough)
+
+    return replace(steps, count=count, finished=finished)
 
 
 def stopping_of(settings: Settings, launches: int, quantum: float) -> Stopping:

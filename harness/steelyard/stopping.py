@@ -12,6 +12,10 @@ from steelyard import stats
 MAXIMUM: Final = 5000
 """Beyond this the interval of one block says nothing more: blocks differ by more."""
 
+PATIENCE: Final = 4
+"""Budgets after which a trial in turn ends with what it has: of windows that long, such as
+builds of seconds, another block tells more than a second window."""
+
 ASK_EVERY: Final = 8
 """Samples between two looks at the interval once there are many; looking takes
 microseconds, and looking at each sample stops too early too often."""
@@ -53,6 +57,11 @@ class Stopping:
             return True
         # Past the budget a slow case still gets three samples, for a spread at all.
         return spent and count >= 3
+
+    @property
+    def overdue(self) -> bool:
+        """Whether the budget is spent several times over."""
+        return self.now() >= self._deadline + (PATIENCE - 1) * self.budget
 
     def _minimum(self) -> int:
         quantised = stats.is_quantised(self._ordered, self.quantum / self.launches)
