@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
+from steelyard_kernels.dtypes import float64
 from steelyard_kernels.errors import KernelError
 from steelyard_kernels.expr import (
     Apply,
@@ -24,6 +25,7 @@ from steelyard_kernels.expr import (
     Reshape,
     Result,
     Row,
+    Shape,
     Transpose,
 )
 
@@ -125,10 +127,33 @@ def _of_reshape(graph: Graph, node: Node, index: Node) -> Node | None:
     shape = node.shape
     if shape[0] == 1:
         return graph.reshape(node.arg, shape[1:])
-    if not node.arg.shape or node.arg.shape[0] != shape[0]:
-        return None
+    if node.arg.shape[:1] != shape[:1]:
+        return _of_joined(graph, node.arg, shape, index)
     part = _row(graph, node.arg, index)
     return None if part is None else graph.reshape(part, shape[1:])
+
+
+def _of_joined(graph: Graph, arg: Node, shape: Shape, index: Node) -> Node | None:
+    """Return the row of an array whose first two axes became one."""
+    if arg.shape[2:] != shape[1:] or len(arg.shape) < 2:
+        return None
+    extent = graph.constant(arg.shape[1], index.dtype)
+    outer = _quotient(graph, index, arg.shape[1])
+    rest = graph.apply("subtract", index, graph.apply("multiply", outer, extent))
+    rows = _row(graph, arg, outer)
+    return None if rows is None else _row(graph, rows, rest)
+
+
+def _quotient(graph: Graph, index: Node, divisor: int) -> Node:
+    """Return how often a divisor goes into an index, which is below 2**31.
+
+    Half an integer more than it, over the divisor, is further from integers than what
+    float64 rounds off.
+    """
+    half = graph.constant(0.5, float64)
+    middle = graph.apply("add", graph.cast(index, float64), half)
+    exact = graph.apply("divide", middle, graph.constant(divisor, float64))
+    return graph.cast(graph.apply("floor", exact), index.dtype)
 
 
 def _of_transpose(graph: Graph, node: Node, index: Node) -> Node | None:

@@ -7,11 +7,11 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from steelyard_kernels import dtypes
 from steelyard_kernels.bodies import body
 from steelyard_kernels.errors import KernelError
 from steelyard_kernels.expr import Input, Loop, Node, Parameter, Row, operands
 from steelyard_kernels.grad.again import Replaced
+from steelyard_kernels.grad.linear import linear
 from steelyard_kernels.grad.rules import varied
 from steelyard_kernels.graph import Graph
 
@@ -128,19 +128,17 @@ class _Body:
             places = grown
 
     def _rows(self, free: Sequence[Node]) -> list[Row]:
-        """Return the rows that iterations read in the order in which they stack."""
-        graph, loop = self.reverse.graph, self.loop
-        place = row_place(graph, loop, loop.index)
-        last = graph.constant(loop.length - 1, dtypes.int64)  # type: ignore[operator]
-        zero = graph.constant(0, dtypes.int64)
-        clamped = graph.apply("maximum", graph.apply("minimum", place, last), zero)
+        """Return the rows that iterations read at the place where they stack."""
+        loop = self.loop
+        assert isinstance(loop.length, int)
+        place = (-1, loop.length - 1) if loop.reverse else (1, 0)
         arrays = {node.number for node in free if node.shape[:1] == (loop.length,)}
         return [
             node
             for node in loop.nodes
             if isinstance(node, Row)
             and node.arg.number in arrays
-            and (node.index is place or node.index is clamped)
+            and linear(node.index, loop) == place
         ]
 
     def _seeded(self, live: Sequence[int]) -> tuple[list[Node], list[Node]]:

@@ -113,8 +113,8 @@ class _Backward:
     def segment(self, memory: int) -> int:
         """Return how many iterations' carries are stacked at once.
 
-        Segments are equal where rows are stacked, for nothing joins arrays; else the
-        last may be shorter.
+        Segments are equal where rows are stacked, for nothing joins arrays: all are
+        kept where the iterations have no divisor. Else the last may be shorter.
         """
         chains = max(1, self.graph.chains)
         kept = chains * _bytes(self.iteration.needed)
@@ -122,19 +122,13 @@ class _Backward:
         if self.length * kept <= memory:
             return self.length
         whole = bool(self.loop.stacked or self.iteration.rows)
-        fitting = [
-            (-(-self.length // each) * begun + each * kept, each)
-            for each in range(2, self.length)
-            if not (whole and self.length % each)
+        kinds = (
+            each for each in range(1, self.length) if not (whole and self.length % each)
+        )
+        sizes = [
+            (-(-self.length // each) * begun + each * kept, each) for each in kinds
         ]
-        if not fitting:
-            raise KernelError(
-                f"{self.graph.kernel}: a gradient keeps {self.length * kept} bytes of a "
-                f"scan's carries, at most {memory} were allowed, and {self.length} "
-                "iterations that stack are in no equal segments; allow more memory, or "
-                "scan over a number with divisors."
-            )
-        return min(fitting)[1]
+        return min([(self.length * kept, self.length), *sizes])[1]
 
     def stored(self, bars: Sequence[Node]) -> Passed:
         """Go back through all iterations by their stacked carries."""
