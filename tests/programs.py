@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from steelyard_kernels import array as xp
 from steelyard_kernels import dtypes, reference
-from steelyard_kernels.expr import Apply, Broadcast, Cast, Reduce, operands
+from steelyard_kernels.expr import Apply, Broadcast, Cast, Reduce, Reshape, operands
 from steelyard_kernels.function import kernel
 
 # Half the distance from 1 to the next number: one rounding's relative error.
@@ -112,6 +112,8 @@ def _error(node, exact, errors):  # noqa: C901 - one case an operation
     e = [errors[a.number] for a in args]
     if isinstance(node, Cast | Broadcast):
         return np.broadcast_to(e[0], node.shape)
+    if isinstance(node, Reshape):
+        return e[0].reshape(node.shape)
     if isinstance(node, Reduce):
         return _reduced(node, v[0], e[0])
     out = exact[node.number]

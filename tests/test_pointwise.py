@@ -13,7 +13,7 @@ from steelyard_kernels.build import build
 from steelyard_kernels.errors import KernelError, Unsupported
 from steelyard_kernels.function import kernel
 from steelyard_kernels.schedule import strategies
-from steelyard_kernels.schedule.pointwise import model
+from steelyard_kernels.schedule.pointwise import lowering, model
 from steelyard_kernels.schedule.pointwise.schedule import Pointwise
 from steelyard_kernels.targets import machine
 from steelyard_kernels.verify import verify
@@ -212,3 +212,36 @@ def test_a_schedule_of_another_strategy_is_refused():
     failed = build(program, Pointwise(16, 1, 1, 64, streaming=False, prefetch=0))
     assert not isinstance(failed, Built)
     assert "this program needs normalization" in failed.error
+
+
+@kernel
+def counted(x, row):
+    """Use the number of a row, of a column and, in another dtype, of an element."""
+    rows = xp.expand_dims(xp.arange(37), 1).astype("float32")
+    columns = xp.arange(11, "int32").astype("float32")
+    every = xp.reshape(xp.arange(37 * 11), (37, 11)).astype("float32")
+    return xp.reshape(x, (37, 1)) * row + rows * 100.0 + columns + every * 0.5
+
+
+def test_elements_are_counted_along_any_axis_under_every_schedule():
+    """What 0, 1, 2, ... is of an offset; a reshaped input is read where it lies."""
+    rng = np.random.default_rng(2)
+    x, row = values(rng, (37,), dtypes.float32), values(rng, (11,), dtypes.float32)
+    for schedule in counted.candidates(x, row):
+        agree(counted, [x, row], schedule=schedule)
+
+
+def test_a_program_without_inputs_counts():
+    """Longer than any chunk, and of no array."""
+    thrice = kernel(lambda: xp.arange(100_003) * 3)
+    np.testing.assert_array_equal(thrice(), np.arange(100_003) * 3)
+
+
+def test_what_is_not_elementwise_is_refused_by_name():
+    """A product of matrices is no pointwise program."""
+    program = kernel(lambda a, b: a @ b).program(
+        ((2, 3), "float32"), ((3, 4), "float32")
+    )
+    knobs = Pointwise(8, 1, 1, 64, streaming=False, prefetch=0)
+    with pytest.raises(Unsupported, match="element by element, which dot is not"):
+        lowering.lower(program, knobs)

@@ -368,3 +368,17 @@ def test_candidates_differ_in_code_use_no_local_memory_and_load_16_bytes(dtype):
         assert (taken.loads_128 > 0) == (taken.stores_128 > 0) == wide
     assert max(more) < 12
     assert sum(map(abs, more)) <= 5 * len(more)
+
+
+@pytest.mark.parametrize("knobs", [schedule(1, 1), schedule(1, 2), schedule(2, 2)])
+def test_elements_are_counted_along_any_axis(knobs):
+    """What 0, 1, 2, ... is of an offset; a reshaped input is read where it lies."""
+
+    def counted(x, row):
+        rows = xp.expand_dims(xp.arange(37), 1).astype("float32")
+        every = xp.reshape(xp.arange(37 * 10, "int32"), (37, 10)).astype("float32")
+        return xp.reshape(x, (37, 1)) * row + rows * 100.0 + every * 0.5
+
+    rng = np.random.default_rng(2)
+    arrays = [values(rng, (37,), dtypes.float32), values(rng, (10,), dtypes.float32)]
+    agree(kernel(counted).program(*arrays), arrays, knobs)

@@ -7,21 +7,11 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from steelyard_kernels.errors import KernelError
-from steelyard_kernels.expr import (
-    Arange,
-    Chain,
-    Chains,
-    Dot,
-    Program,
-    Reduce,
-    Reshape,
-    Result,
-    Row,
-    Transpose,
-)
+from steelyard_kernels.expr import Arange, Program, Reduce, Reshape
 from steelyard_kernels.schedule.gpu import Gpu
 from steelyard_kernels.schedule.model import Machine, Prediction
 from steelyard_kernels.schedule.parameters import Lowered
+from steelyard_kernels.schedule.pointwise.operands import is_elementwise
 
 if TYPE_CHECKING:  # loaded when first needed: the first kernel of a process is a bar
     from steelyard_kernels.schedule.normalization.cuda import CudaNormalization
@@ -51,17 +41,21 @@ _PARTS: Final = {
     ("scan", "cpu"): ("schedule", "Scan", "model", "lowering"),
     ("scan", "cuda"): ("cuda", "CudaScan", "cuda_model", "cuda_lowering"),
 }
-# What only small values in registers, and loops over them, are made for.
-_OF_SCAN: Final = (Result, Dot, Row, Chain, Chains, Arange, Reshape, Transpose)
 _KNOBS, _CLASS, _MODEL, _LOWERING = range(4)
 
 
 def strategy(program: Program) -> str:
-    """Return the name of the strategy that fits: by what kinds of nodes there are."""
-    if any(isinstance(node, _OF_SCAN) for node in program.nodes):
-        return "scan"
-    reduces = any(isinstance(node, Reduce) for node in program.nodes)
-    return "normalization" if reduces else "pointwise"
+    """Return the name of the strategy that fits: by what kinds of nodes there are.
+
+    What is neither elementwise nor elementwise with reductions is small values in
+    registers and loops over them.
+    """
+    others = [node for node in program.nodes if not is_elementwise(node)]
+    if not others:
+        return "pointwise"
+    reduces = all(isinstance(node, Reduce) for node in others)
+    counts = any(isinstance(node, Arange | Reshape) for node in program.nodes)
+    return "normalization" if reduces and not counts else "scan"
 
 
 def is_nothing(program: Program) -> bool:

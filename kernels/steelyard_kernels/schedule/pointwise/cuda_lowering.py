@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from math import prod
 
 from steelyard_kernels.builder import Builder
-from steelyard_kernels.expr import Input, Program, Scalar
+from steelyard_kernels.expr import Program, Scalar
 from steelyard_kernels.loops import Kernel, Operand, Var
 from steelyard_kernels.schedule.gpu import (
     VECTOR_BYTES,
@@ -30,6 +30,7 @@ from steelyard_kernels.schedule.pointwise.levels import (
     Levels,
     levels,
 )
+from steelyard_kernels.schedule.pointwise.operands import fetched
 from steelyard_kernels.schedule.pointwise.schedule import check_program, space_of
 from steelyard_kernels.schedule.space import Space
 from steelyard_kernels.schedule.values import Env, operand, spread
@@ -182,19 +183,19 @@ class _Emitter:
     ) -> None:
         """Emit the loads of a level."""
         for node in self.levels.at[level]:
-            if isinstance(node, Input):
+            if node.number in self.levels.operands:
                 at = starts.get(self.levels.operands[node.number], 0)
                 aligned = _alignment(lanes, node.dtype.bytes)
-                buffer = self.args.inputs[node.index]
-                loaded = self.b.load(buffer, at, lanes, alignment=aligned)
-                env[node.number] = loaded
+                env[node.number] = fetched(
+                    self.b, self.args, node, at, lanes, alignment=aligned
+                )
 
     def _values(self, env: Env, level: int, lanes: int) -> None:
         """Emit what a level computes."""
         for node in self.levels.at[level]:
             if isinstance(node, Scalar):
                 env[node.number] = self.args.scalars[node.name]
-            elif not isinstance(node, Input):
+            elif node.number not in self.levels.operands:
                 fused = self.levels.fused
                 env[node.number] = lower_node(
                     self.b, env, node, lanes, fused, target="cuda"

@@ -33,6 +33,7 @@ from steelyard_kernels.schedule.pointwise.cuda import (
     problem,
 )
 from steelyard_kernels.schedule.pointwise.levels import ELEMENT, levels
+from steelyard_kernels.schedule.pointwise.operands import source
 from steelyard_kernels.schedule.pointwise.schedule import check_program, space_of
 from steelyard_kernels.schedule.space import Space
 
@@ -100,7 +101,7 @@ def facts(program: Program) -> Facts:
     """Count what a program moves and computes for each element."""
     space = space_of(program)
     element = levels(program, space).at[ELEMENT]
-    loaded = [node.dtype.bytes for node in element if isinstance(node, Input)]
+    loaded = [node.dtype.bytes for node in element if isinstance(source(node), Input)]
     stored = [output.value.dtype.bytes for output in program.outputs]
     slow = [n.dtype.bytes for n in element if isinstance(n, Apply) and n.op in SLOW]
     return Facts(

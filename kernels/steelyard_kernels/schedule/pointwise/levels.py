@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from steelyard_kernels.expr import Input, Node, Program, operands
-from steelyard_kernels.schedule.pointwise.schedule import inputs
+from steelyard_kernels.expr import Node, Program, operands
+from steelyard_kernels.schedule.pointwise.operands import read, source
 from steelyard_kernels.schedule.space import Space
 from steelyard_kernels.schedule.values import Fused, fusions
 
@@ -19,7 +19,7 @@ ELEMENT: Final = 2
 class Levels:
     """The nodes to compute at each level, in order, and what they need to know.
 
-    `operands` are the inputs' places in the space by node number, `fused` the sums
+    `operands` are the operands' places in the space by node number, `fused` the sums
     that take up a product, `wanted` the numbers of nodes that are read for every
     element.
     """
@@ -32,11 +32,12 @@ class Levels:
 
 def levels(program: Program, space: Space) -> Levels:
     """Return the levels of a program in its space."""
-    places = {node.number: place for place, node in enumerate(inputs(program))}
+    places = {node.number: place for place, node in enumerate(read(program))}
     level = _level(program, space, places)
     kept = {output.value.number for output in program.outputs}
     fused = fusions(program.nodes, level, kept)
     gone = {fusion.product for fusion in fused.values()}
+    gone |= {n.number for n in program.nodes if source(n) and n.number not in places}
     once, row, element = (
         tuple(
             node
@@ -56,7 +57,7 @@ def levels(program: Program, space: Space) -> Levels:
 def _level(program: Program, space: Space, places: dict[int, int]) -> dict[int, int]:
     level: dict[int, int] = {}
     for node in program.nodes:
-        if isinstance(node, Input):
+        if node.number in places:
             strides = space.strides[places[node.number]]
             across = ROW if any(strides) else ONCE
             level[node.number] = ELEMENT if strides[-1] else across

@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from steelyard_kernels.builder import Builder
-from steelyard_kernels.expr import Input, Program, Scalar
-from steelyard_kernels.loops import INDEX, Buffer, Kernel, Operand, Var
+from steelyard_kernels.expr import Input, Node, Program, Scalar
+from steelyard_kernels.loops import INDEX, Kernel, Operand, Var
 from steelyard_kernels.schedule.model import LINE
 from steelyard_kernels.schedule.parameters import (
     Arguments,
@@ -21,6 +21,7 @@ from steelyard_kernels.schedule.parameters import (
     extent_slot,
 )
 from steelyard_kernels.schedule.pointwise.levels import ELEMENT, ONCE, ROW, levels
+from steelyard_kernels.schedule.pointwise.operands import fetched, source
 from steelyard_kernels.schedule.pointwise.schedule import (
     Pointwise,
     check_program,
@@ -111,10 +112,9 @@ class _Emitter:
         """Emit what is computed less often than for every element, then spread it."""
         b = self.b
         for node in self.levels.at[level]:
-            if isinstance(node, Input):
-                buffer = self.args.inputs[node.index]
+            if node.number in self.levels.operands:
                 at = starts.get(self.levels.operands[node.number], 0)
-                env[node.number] = b.load(buffer, at)
+                env[node.number] = fetched(b, self.args, node, at, 1)
             elif isinstance(node, Scalar):
                 env[node.number] = self.args.scalars[node.name]
             else:
@@ -151,20 +151,19 @@ class _Emitter:
         b, lanes = self.b, self.schedule.lanes
         env = dict(env)
         for node in self.levels.at[ELEMENT]:
-            if isinstance(node, Input):
-                buffer = self.args.inputs[node.index]
+            if node.number in self.levels.operands:
                 place = b.at("add", starts[self.levels.operands[node.number]], at)
-                self._prefetch(node, buffer, place, mask)
-                env[node.number] = b.load(buffer, place, lanes, mask)
+                self._prefetch(node, place, mask)
+                env[node.number] = fetched(b, self.args, node, place, lanes, mask)
             else:
                 env[node.number] = lower_node(b, env, node, lanes, self.levels.fused)
         return env
 
-    def _prefetch(
-        self, node: Input, buffer: Buffer, at: Operand, mask: Operand | None
-    ) -> None:
-        if self.schedule.prefetch and mask is None:
+    def _prefetch(self, node: Node, at: Operand, mask: Operand | None) -> None:
+        of = source(node)
+        if self.schedule.prefetch and mask is None and isinstance(of, Input):
             ahead = self.schedule.prefetch // node.dtype.bytes
+            buffer = self.args.inputs[of.index]
             self.b.prefetch(buffer, self.b.at("add", at, ahead))
 
     def _store(self, env: Env, at: Operand, mask: Operand | None) -> None:

@@ -7,8 +7,9 @@ from math import gcd
 from typing import ClassVar, Final
 
 from steelyard_kernels.errors import KernelError, Unsupported
-from steelyard_kernels.expr import Input, Program, Reduce
+from steelyard_kernels.expr import Program, Reduce
 from steelyard_kernels.schedule.model import LINE, STREAM_BYTES
+from steelyard_kernels.schedule.pointwise.operands import is_elementwise, read
 from steelyard_kernels.schedule.space import Space, collapse, strides_of
 
 
@@ -46,10 +47,11 @@ NOTHING: Final = Pointwise(1, 1, 1, 1, streaming=False, prefetch=0)
 def check_program(program: Program) -> None:
     """Raise Unsupported for programs that are not one pass over one output shape."""
     for node in program.nodes:
-        if isinstance(node, Reduce):
+        if not is_elementwise(node):
+            what = node.op if isinstance(node, Reduce) else type(node).__name__.lower()
             raise Unsupported(
-                f"{program.name}: pointwise cannot reduce ({node.op}); "
-                "leave the schedule out, or use a normalization schedule."
+                f"{program.name}: pointwise computes element by element, which {what} "
+                "is not; leave the schedule out, or use one of another strategy."
             )
     shapes = {output.value.shape for output in program.outputs}
     if len(shapes) > 1:
@@ -61,18 +63,13 @@ def check_program(program: Program) -> None:
 
 
 def space_of(program: Program) -> Space:
-    """Collapse the outputs' space; operands are the inputs that are read."""
+    """Collapse the outputs' space; operands are those that are read."""
     shape = program.outputs[0].value.shape
-    strides = [strides_of(node.shape, shape) for node in inputs(program)]
+    strides = [strides_of(node.shape, shape) for node in read(program)]
     space = collapse(shape, strides)
     if not space.extents:  # one element: every operand has it
         return Space((1,), ((1,),) * len(strides))
     return space
-
-
-def inputs(program: Program) -> tuple[Input, ...]:
-    """Return the inputs that are read: the operands of the space, in order."""
-    return tuple(node for node in program.nodes if isinstance(node, Input))
 
 
 def store_alignment(program: Program, lanes: int, space: Space) -> int:

@@ -1,0 +1,69 @@
+"""What a pointwise program computes with: elements of inputs, and of 0, 1, 2, ...
+
+An operand is an input, an Arange, or one of them reshaped: in each the element at an
+offset follows from the offset alone. An Arange's is the offset.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from steelyard_kernels.expr import (
+    Apply,
+    Arange,
+    Broadcast,
+    Cast,
+    Constant,
+    Input,
+    Node,
+    Program,
+    Reshape,
+    Scalar,
+    operands,
+)
+
+if TYPE_CHECKING:
+    from steelyard_kernels.builder import Builder
+    from steelyard_kernels.loops import Operand
+    from steelyard_kernels.schedule.parameters import Arguments
+
+
+def source(node: Node) -> Input | Arange | None:
+    """Return what an operand's elements are of; None for what is computed."""
+    while isinstance(node, Reshape):
+        node = node.arg
+    return node if isinstance(node, Input | Arange) else None
+
+
+def is_elementwise(node: Node) -> bool:
+    """Say whether a node is an operand, or is computed element by element."""
+    kinds = Scalar | Constant | Apply | Cast | Broadcast
+    return isinstance(node, kinds) or source(node) is not None
+
+
+def read(program: Program) -> tuple[Node, ...]:
+    """Return the operands that are computed with or are outputs, in order."""
+    used = {output.value.number for output in program.outputs}
+    for node in program.nodes:
+        if source(node) is None:
+            used.update(arg.number for arg in operands(node))
+    return tuple(node for node in program.nodes if node.number in used and source(node))
+
+
+def fetched(  # noqa: PLR0917 - as a load
+    b: Builder,
+    args: Arguments,
+    node: Node,
+    at: Operand | int,
+    lanes: int,
+    mask: Operand | None = None,
+    alignment: int = 0,
+) -> Operand:
+    """Emit an operand's elements from an offset on."""
+    of = source(node)
+    if isinstance(of, Input):
+        return b.load(args.inputs[of.index], at, lanes, mask, alignment)
+    first = b.cast(b.number(at), node.dtype)
+    if lanes == 1:
+        return first
+    return b.let("add", b.splat(first, lanes), b.iota(lanes, node.dtype))
