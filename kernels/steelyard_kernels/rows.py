@@ -27,6 +27,7 @@ from steelyard_kernels.expr import (
     Row,
     Shape,
     Transpose,
+    operands,
 )
 
 if TYPE_CHECKING:
@@ -44,6 +45,8 @@ def row(graph: Graph, node: Node, index: Node) -> Node:
             f"{graph.kernel}: a value of shape () has no rows; index an array of one "
             "axis or more."
         )
+    for below in _through(node):  # from the leaves on: none needs recursion
+        _row(graph, below, index)
     found = _row(graph, node, index)
     if found is None:
         raise KernelError(
@@ -54,8 +57,27 @@ def row(graph: Graph, node: Node, index: Node) -> Node:
     return found
 
 
+def _through(node: Node) -> list[Node]:
+    """Return the nodes whose row at the same index the row may be made of, in order."""
+    found: dict[int, Node] = {}
+    pending = [node]
+    while pending:
+        each = pending.pop()
+        if type(each) in _RULES and each.number not in found:
+            found[each.number] = each
+            pending += [a for a in operands(each) if a.shape[:1] == each.shape[:1] != ()]
+    return [found[number] for number in sorted(found)]
+
+
 def _row(graph: Graph, node: Node, index: Node) -> Node | None:
-    """Return the row, or None where it cannot be told."""
+    """Return the row, or None where it cannot be told; found once for each index."""
+    key = (node.number, index.number)
+    if key not in graph.rows:
+        graph.rows[key] = _found(graph, node, index)
+    return graph.rows[key]
+
+
+def _found(graph: Graph, node: Node, index: Node) -> Node | None:
     if in_memory(node):
         return graph.row_of_memory(node, index)
     rule = _RULES.get(type(node))
