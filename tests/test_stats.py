@@ -84,6 +84,37 @@ def test_a_quantised_clocks_estimate_nears_the_time_with_more_samples(phase, spr
     assert abs(found.value - mean) <= 3 * 32 * math.hypot(spread, 0.5) / math.sqrt(4000)
 
 
+@pytest.mark.parametrize("share", [0.3, 0.45, 0.5, 0.55, 0.7])
+@pytest.mark.parametrize("mean", [2_000.0, 50_000.0, 250_000.0])
+def test_times_on_a_machine_that_pulses_are_averaged(share, mean):
+    """In two heaps 3 % apart, of whatever shares: between them a median would jump."""
+
+    def draw(r):
+        slow = 0.03 * mean * ((r.random() < share) - share)
+        return r.gauss(mean + slow, 0.002 * mean)
+
+    how = {"quantum": 32.0, "pulsed": True}
+    assert coverage(draw, mean, 40, 500, **how) >= 0.95 - 3 * math.sqrt(0.0475 / 500)
+    random_ = random.Random(3)
+    found = [
+        stats.summarise([draw(random_) for _ in range(300)], 1, **how).estimate.value
+        for _ in range(30)
+    ]
+    assert max(found) - min(found) <= 0.006 * mean
+
+
+@pytest.mark.parametrize("clock", ["cupti", "events", "graph", "globaltimer"])
+def test_what_clocks_of_a_gpu_read_is_averaged(clock):
+    """However long it is; what others read has a median."""
+    times = [50_000] * 20 + [51_000] * 19
+    for name, value in ((clock, 50_000 + 1000 * 19 / 39), ("native", 50_000)):
+        facts = ClockFacts(name, 1, 1.0, ())
+        trial = trials.trial(samples=trials.samples(times), clock=facts)
+        assert stats.of(trial).estimate.value == pytest.approx(value)
+        half = (stats.of(trial).estimate.high - stats.of(trial).estimate.low) / 2
+        assert math.fsum(stats.budget(trial).values()) == pytest.approx(half)
+
+
 def test_a_window_that_was_disturbed_does_not_move_a_quantised_estimate():
     """One of forty that took a hundred times as long is far out."""
     times = [3200.0, 3232.0] * 20

@@ -63,6 +63,13 @@ def test_at_the_end_of_the_budget_the_interval_is_looked_at_once_more():
     assert taken([100.0] * 9, budget=4, step=1) == (4, False)
 
 
+def test_a_machine_that_pulses_is_read_at_least_thirty_times():
+    """Few windows may lie in one phase of it."""
+    stopping = Stopping(0.01, 10**12, lambda: 0, pulsed=True)
+    taken = next(n for n in range(1, 100) if stopping.finished(100.0))
+    assert 30 <= taken < 40
+
+
 def test_a_quantised_clock_takes_at_least_thirty():
     """Equal ticks say nothing of where between two ticks the time lies."""
     assert taken([3200.0] * 5000, 0.5, quantum=32.0)[0] == 32

@@ -9,7 +9,7 @@ from dataclasses import replace
 from time import perf_counter_ns
 from typing import Any, Final
 
-from steelyard import sampler, work
+from steelyard import sampler, stats, work
 from steelyard.baton import Baton
 from steelyard.clocks import Clock
 from steelyard.mode import Mode
@@ -17,6 +17,7 @@ from steelyard.prepared import PreparedCase
 from steelyard.scale import Scale
 from steelyard.settings import Settings
 from steelyard.stopping import Stopping
+from steelyard.trial import ClockFacts
 from steelyard.windows import window_of
 from steelyard_device.cuda import activity
 
@@ -76,10 +77,16 @@ def _in_turn(steps: sampler.Steps, stopping: Stopping, baton: Baton) -> sampler.
     return replace(steps, count=count, finished=finished)
 
 
-def stopping_of(settings: Settings, launches: int, quantum: float) -> Stopping:
-    """Return what ends a trial whose windows have so many launches."""
-    budget = int((settings.budget or TRIAL_BUDGET) * 1e9)
-    return Stopping(settings.precision, budget, perf_counter_ns, launches, quantum)
+def stopping_of(settings: Settings, launches: int, clock: ClockFacts) -> Stopping:
+    """Return what ends a trial whose windows have so many launches, read by a clock."""
+    return Stopping(
+        settings.precision,
+        int((settings.budget or TRIAL_BUDGET) * 1e9),
+        perf_counter_ns,
+        launches,
+        clock.quantum,
+        pulsed=clock.id in stats.PULSED,
+    )
 
 
 def _steps(
@@ -93,7 +100,7 @@ def _steps(
 
     settle = settling(prepared, mode, scale)
     count, short = _warmed_up(fresh, mode, clock)
-    stopping = stopping_of(settings, count * unit, clock.facts.quantum)
+    stopping = stopping_of(settings, count * unit, clock.facts)
     warms = short and not prepared.buffers.updates and mode.quantity != "build"
 
     def touch() -> None:

@@ -26,7 +26,8 @@ class Stopping:
     """Stops when the interval is narrow enough, or the budget is spent.
 
     ``precision`` is the half-width asked for, as a fraction; ``budget`` and ``now`` are
-    in nanoseconds; a sample is nanoseconds per launch of windows of ``launches``.
+    in nanoseconds; a sample is nanoseconds per launch of windows of ``launches``, and
+    ``pulsed`` what `stats.summarise` says.
     """
 
     precision: float
@@ -34,6 +35,7 @@ class Stopping:
     now: Callable[[], int]
     launches: int = 1
     quantum: float = 0.0
+    pulsed: bool = False
     settled: bool = False
     """Whether the interval was reached."""
     _ordered: list[float] = field(default_factory=list)
@@ -64,8 +66,10 @@ class Stopping:
         return self.now() >= self._deadline + (PATIENCE - 1) * self.budget
 
     def _minimum(self) -> int:
-        quantised = stats.is_quantised(self._ordered, self.quantum / self.launches)
-        return stats.QUANTISED_SAMPLES if quantised else stats.MINIMUM
+        step = self.quantum / self.launches
+        averaged = self.pulsed or stats.is_quantised(self._ordered, step)
+        return stats.QUANTISED_SAMPLES if averaged else stats.MINIMUM
 
     def _half_width(self) -> float:
-        return stats.estimate(self._ordered, self.quantum / self.launches).half_width
+        step = self.quantum / self.launches
+        return stats.estimate(self._ordered, step, pulsed=self.pulsed).half_width

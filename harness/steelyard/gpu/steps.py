@@ -83,7 +83,7 @@ def queued(
     half = COMPARED // 2
     before = beside(steps, others, mode, each, times=half)[0] if compared else {}
     told = device_sampler.Told()
-    stopping = stopping_of(settings, 1, clock.facts.quantum)  # its time begins now
+    stopping = stopping_of(settings, 1, clock.facts)  # its time begins now
     steps = replace(steps, finished=stopping.finished)
     with gpu.capped() as capped:
         device_sampler.sample(steps, record, seed, told)
