@@ -1,0 +1,131 @@
+"""A row of a computed array, beside NumPy's; and in what shapes values come."""
+
+import numpy as np
+import pytest
+
+from steelyard_kernels import array as xp
+from steelyard_kernels import reference
+from steelyard_kernels.errors import KernelError
+from steelyard_kernels.expr import Chain, Input, Row, everywhere
+from steelyard_kernels.function import kernel
+
+A = np.random.default_rng(3).standard_normal((4, 3))
+B = np.random.default_rng(4).standard_normal((3, 5))
+
+# Each of NumPy and of ours, since the names are the same.
+COMPUTED = {
+    "elementwise": lambda np, a, b: a * 2.0 + 1.0,
+    "broadcast below": lambda np, a, b: a + b[0][:1] if np is not xp else a + b[0][0],
+    "one row for all": lambda np, a, b: np.broadcast_to(np.reshape(a[1], (1, 3)), (4, 3)) * a,
+    "cast": lambda np, a, b: a.astype("float32").astype("float64"),
+    "reduced": lambda np, a, b: np.sum(a * a, axis=-1),
+    "reduced, kept": lambda np, a, b: a - np.max(a, axis=-1, keepdims=True),
+    "product": lambda np, a, b: a @ b,
+    "counted": lambda np, a, b: np.arange(4) * 3,
+    "new axis": lambda np, a, b: np.expand_dims(a, 1) * 2.0,
+    "matrices turned": lambda np, a, b: np.swapaxes(np.reshape(a, (4, 3, 1)), 1, 2)
+    if np is not xp
+    else np.transpose(np.reshape(a, (4, 3, 1))),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", COMPUTED)
+@pytest.mark.parametrize("index", [0, 3, -2])
+def test_a_known_row_of_what_is_computed_is_numpys(name, index):
+    """From either end."""
+    compute = COMPUTED[name]
+    made = kernel(lambda a, b: compute(xp, a, b)[index] * 1).program(A, B)
+    seen = reference.evaluate(made, [A, B])["out"]
+    np.testing.assert_allclose(seen, compute(np, A, B)[index])
+
+
+@pytest.mark.parametrize("name", COMPUTED)
+@pytest.mark.parametrize("index", [-7, 0, 3, 9])
+def test_a_row_at_an_index_of_launch_is_taken_of_inputs_alone(name, index):
+    """An index beyond either end is the first or the last row."""
+    compute = COMPUTED[name]
+
+    def rowed(a, b, i):
+        return compute(xp, a, b)[i] * 1
+
+    i = np.asarray(index)
+    made = kernel(rowed).program(A, B, i)
+    rows = [node for node in everywhere(made.nodes) if isinstance(node, Row)]
+    assert all(isinstance(row.arg, Input | Row) for row in rows)
+    seen = reference.evaluate(made, [A, B, i])["out"]
+    np.testing.assert_allclose(seen, compute(np, A, B)[min(max(index, 0), 3)])
+
+
+def test_a_row_of_a_row_lies_in_memory():
+    """One index after another, known or not."""
+    made = kernel(lambda a, i: a[i][1][i]).program(
+        ((2, 3, 2), "float64"), ((), "int64")
+    )
+    a = np.arange(12.0).reshape(2, 3, 2)
+    assert reference.evaluate(made, [a, np.asarray(1)])["out"] == a[1][1][1]
+
+
+@pytest.mark.parametrize(
+    ("write", "words"),
+    [
+        (lambda a, i: xp.sum(a, axis=-1)[0][i], r"shape \(\) has no rows"),
+        (lambda a, i: a.T[i], "index that is not known yet"),
+        (lambda a, i: xp.reshape(a, (3, 4))[i], "index that is not known yet"),
+        (lambda a, i: (a[0] @ a.T)[i], "index that is not known yet"),
+        (lambda a, i: a[4], "index 4 .* expected -4 to 3"),
+        (lambda a, i: a[a[0]], r"an index is float64 \(3,\), expected one int"),
+        (lambda a, i: a[1, 2], "indexed by tuple, expected one int"),
+        (lambda a, i: a[True], "indexed by bool"),
+        (lambda a, i: xp.reshape(a, (5, -1)), r"cannot reshape \(4, 3\)"),
+        (lambda a, i: xp.squeeze(a, 0), "squeeze of axis 0"),
+        (lambda a, i: xp.expand_dims(a, 4), "axis 4 of shape"),
+        (lambda a, i: i.T, "expected two axes"),
+        (lambda a, i: a @ i, r"dot of shapes|dot, float64 and int64"),
+        (lambda a, i: xp.arange(3, "float32"), "arange of float32, expected int32"),
+        (lambda a, i: a @ 2.0, "dot got a float, expected two arrays"),
+    ],
+)
+def test_what_has_no_row_or_no_such_shape_is_one_sentence(write, words):
+    """The error says what was asked of which shape."""
+    with pytest.raises(KernelError, match=words):
+        kernel(write).program(A, np.asarray(0))
+
+
+def test_shapes_are_numpys():
+    """Reshapes with a free extent, axes of one put in and taken out, transposes."""
+
+    def shaped(a):
+        b = xp.reshape(a, (2, -1, 3))
+        return (
+            b,
+            xp.transpose(b),
+            xp.squeeze(xp.expand_dims(a, -1)),
+            xp.reshape(a, -1),
+            xp.full((2, 2), 3, "int32"),
+            xp.ones_like(a) - xp.zeros((3,), "float64"),
+        )
+
+    b = A.reshape(2, -1, 3)
+    expected = [
+        b,
+        np.swapaxes(b, 1, 2),
+        A,
+        A.ravel(),
+        np.full((2, 2), 3),
+        np.ones((4, 3)),
+    ]
+    seen = reference.evaluate(kernel(shaped).program(A), [A])
+    for place, value in enumerate(expected):
+        np.testing.assert_array_equal(seen[f"out{place}"], value)
+
+
+def test_a_chain_is_memory_too():
+    """A row of this chain's part of an input."""
+    from steelyard_kernels.vmap import vmap
+
+    made = kernel(vmap(lambda a, i: a[i])).program(((4, 3), "float64"), ((4,), "int64"))
+    (row,) = [node for node in made.nodes if isinstance(node, Row)]
+    assert isinstance(row.arg, Chain)
+    i = np.array([2, 0, 5, -1])
+    seen = reference.evaluate(made, [A, i])["out"]
+    np.testing.assert_array_equal(seen, A[np.arange(4), np.clip(i, 0, 2)])

@@ -1,0 +1,95 @@
+"""Many chains of one function: each as if it were alone."""
+
+import numpy as np
+import pytest
+
+from steelyard_kernels import array as xp
+from steelyard_kernels import cost, reference
+from steelyard_kernels.errors import KernelError
+from steelyard_kernels.expr import Chains
+from steelyard_kernels.function import kernel
+from steelyard_kernels.vmap import vmap
+
+F32 = "float32"
+
+
+def walk(x, key, w, *, most: int = 20):
+    """Take steps while they are small; keep where each of four others went."""
+
+    def step(c, i):
+        return xp.exp(-(c @ w)) + (key + i).astype(F32) * 0.125, c
+
+    x, kept = xp.scan(step, x, xp.arange(4))
+    x = xp.while_loop(lambda c: xp.max(c) < 9.0, lambda c: c * 1.5, x, most)
+    back, _ = xp.scan(lambda g, y: (g * 0.5 + y, None), x, kept, reverse=True)
+    return {"x": x, "kept": kept, "back": back}
+
+
+@pytest.mark.parametrize("chains", [1, 2, 7])
+def test_each_chain_is_what_it_is_alone(chains):
+    """Loops of different lengths, rows, stacked values; some arguments shared."""
+    rng = np.random.default_rng(chains)
+    x = rng.standard_normal((chains, 3)).astype(F32)
+    w = rng.standard_normal((3, 3)).astype(F32)
+    keys = np.arange(chains) * 5
+    many = kernel(vmap(walk, (0, 0, None))).program(x, keys, w)
+    assert many.chains == chains
+    assert all(isinstance(output.value, Chains) for output in many.outputs)
+    seen = reference.evaluate(many, [x, keys, w], {"most": 20})
+    one = kernel(walk).program(x[0], np.asarray(0), w)
+    for chain in range(chains):
+        alone = reference.evaluate(one, [x[chain], keys[chain], w], {"most": 20})
+        for name, value in alone.items():
+            np.testing.assert_allclose(seen[name][chain], value)
+
+
+def test_the_mapped_function_keeps_its_name_and_parameters():
+    """Errors and outputs speak of what its user wrote."""
+    made = kernel(vmap(walk, (0, 0, None)))
+    assert (made.name, made.signature.arrays) == ("walk", ("x", "key", "w"))
+
+
+def test_what_is_the_same_for_all_chains_counts_once():
+    """Weights are prepared once, products are of each chain and iteration."""
+
+    def one(x, w):
+        return xp.scan(lambda c, _: (c @ xp.exp(w), None), x, length=10)[0]
+
+    alone = kernel(one).program(((3,), F32), ((3, 3), F32))
+    many = kernel(vmap(one, (0, None))).program(((6, 3), F32), ((3, 3), F32))
+    assert cost.operations(alone) == 9 + 10 * 18
+    assert cost.operations(many) == 9 + 6 * 10 * 18
+    assert cost.bytes_moved(many) == 4 * (18 + 9 + 18)
+
+
+def test_what_loops_keep_is_moved_twice():
+    """Hidden memory is written by one loop and read by another."""
+
+    def twice(x):
+        _, ys = xp.scan(lambda c, _: (c * 2.0, c), x, length=5)
+        return xp.scan(lambda g, y: (g + y, None), x, ys)[0]
+
+    made = kernel(twice).program(((3,), F32))
+    assert cost.bytes_moved(made) == 4 * (3 + 3 + 2 * 15)
+
+
+@pytest.mark.parametrize(
+    ("write", "words"),
+    [
+        (vmap(lambda a, b: a + b, (0, 0)), "y has 5 chains, expect"),
+        (vmap(lambda a, b: a + b, (0,)), "1 axes for 2 arrays"),
+        (vmap(lambda a, b: a, (0, 1)), r"axes \(0, 1\), expected 0"),
+        (vmap(lambda a, b: a, None), "expected 0 for one array"),
+        (
+            lambda x, y: vmap(lambda a: a)(x) * 2.0,
+            "is computed with, expected it to be",
+        ),
+        (lambda x, y: (vmap(lambda a: a)(x), y), "out1 of shape .* is of no chain"),
+        (lambda x, y: vmap(vmap(lambda a: a))(x), "expected an array parameter"),
+        (lambda x, y: vmap(lambda a: a)(x[0]), "expected an array parameter"),
+    ],
+)
+def test_chains_that_are_not_independent_are_refused(write, words):
+    """In one sentence that says what to do instead."""
+    with pytest.raises(KernelError, match=words):
+        kernel(write).program(((4, 3), F32), ((5, 3), F32))
