@@ -76,7 +76,7 @@ def test_what_loops_keep_is_moved_twice():
 @pytest.mark.parametrize(
     ("write", "words"),
     [
-        (vmap(lambda a, b: a + b, (0, 0)), "y has 5 chains, expect"),
+        (vmap(lambda a, b: a + b, (0, 0)), "b has 5 chains, expect"),
         (vmap(lambda a, b: a + b, (0,)), "1 axes for 2 arrays"),
         (vmap(lambda a, b: a, (0, 1)), r"axes \(0, 1\), expected 0"),
         (vmap(lambda a, b: a, None), "expected 0 for one array"),
