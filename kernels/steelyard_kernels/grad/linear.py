@@ -33,7 +33,7 @@ def _outer(
     op: str, left: tuple[int, int], right: tuple[int, int], last: int
 ) -> tuple[int, int] | None:
     """Return which of two is the minimum or maximum in iterations 0 and `last`."""
-    ahead = {(left[0] - right[0]) * at + left[1] - right[1] <= 0 for at in (0, last)}
-    if len(ahead) == 2:
+    ends = [(left[0] - right[0]) * at + left[1] - right[1] for at in (0, last)]
+    if min(ends) < 0 < max(ends):
         return None
-    return left if (op == "minimum") == ahead.pop() else right
+    return left if (op == "minimum") == (max(ends) <= 0) else right
