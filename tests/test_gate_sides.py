@@ -103,6 +103,19 @@ def test_head_is_run_with_a_path_like_bases(project):
         assert imported(head, "mine.__file__").startswith(str(project))
 
 
+@pytest.mark.parametrize("told", ["", "1"])
+def test_both_sides_keep_bytecode_or_neither_does(project, monkeypatch, told):
+    """A worktree would compile all of its sources in each process that is timed."""
+    monkeypatch.setenv("PYTHONDONTWRITEBYTECODE", told)
+    monkeypatch.delenv("PYTHONPYCACHEPREFIX", raising=False)
+    with Side.of_ref("HEAD", ["suites"]) as base:
+        head = Side.head().beside(base)
+        places = [Path(imported(s, "mine.__cached__")) for s in (base, head)]
+        assert [place.exists() for place in places] == [True, True]
+        ours = [base.root.parent in place.parents for place in places]
+        assert ours == [True, bool(told)]
+
+
 def test_base_is_driven_by_heads_suites_and_asked_for_its_own_before(project):
     """So that a case that vanished is seen."""
     with Side.of_ref("HEAD", ["suites"]) as base:

@@ -95,11 +95,12 @@ class Side:
             variables = {
                 "PYTHONPATH": os.pathsep.join(_path(head.root, tree)),
                 GUARD: str(head.root),
+                **_bytecode(tree.parent),
             }
             yield cls(BASE, tree, python, variables, commit, _moved(head, tree, places))
 
     def beside(self, base: Side) -> Side:
-        """Return this side with a path like base's.
+        """Return this side with a path like base's, and bytecode where base has it.
 
         Python looks for what it imports, and for distributions, place by place: a side
         with fewer of them would build quicker.
@@ -113,7 +114,8 @@ class Side:
             else place
             for place in places
         ]
-        variables = {"PYTHONPATH": os.pathsep.join(map(str, own)), GUARD: ""}
+        path = {"PYTHONPATH": os.pathsep.join(map(str, own)), GUARD: ""}
+        variables = {**base.environment, **path}
         return replace(self, environment=variables)
 
     def path_of(self, path: Path) -> Path:
@@ -242,6 +244,18 @@ def _built(tree: Path, build: str, commit: str) -> str:
         return sys.executable
     _lend_packages(python)
     return str(python)
+
+
+def _bytecode(home: Path) -> dict[str, str]:
+    """Return variables that let both sides keep what Python compiles of sources.
+
+    Where it is told not to, a worktree would compile all of them in each process, and a
+    checkout only those that nobody ever ran: then both start with none, in ``home``.
+    """
+    if not os.environ.get("PYTHONDONTWRITEBYTECODE"):
+        return {}
+    kept = {"PYTHONPYCACHEPREFIX": str(home / "bytecode")}
+    return {**kept, "PYTHONDONTWRITEBYTECODE": ""}
 
 
 def _lend_packages(python: Path) -> None:
