@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from steelyard.gate import changed
 from steelyard.gate.explain import Difference, accounts, explain, ranked
+from steelyard.gate.outcome import StaticChange
 from steelyard.stats import Estimate
 
 FACTS = {
@@ -81,12 +82,13 @@ def test_a_slow_clock_is_blamed_before_code_that_predicts_the_other_direction():
 
 def test_what_predicts_nothing_stands_in_an_order_of_plausibility():
     """Other work first, the machine last."""
-    state = {"throttle": ["gpu_idle", "sw_power_cap"], "temperature_c": 84}
+    state = {"throttle": ["gpu_idle", "hw_slowdown"], "temperature_c": 84}
+    capped = {"sw_power_cap": 7, "sw_thermal": 0, "hw_slowdown": "unknown"}
     found = explain(
         side(extra={"neighbours": 0.0}),
         side(
             facts={"code_hash": "bb", "schedule": "tile 8", "spill_bytes": 16},
-            extra={"gpu": {"after": state}, "neighbours": 1.5},
+            extra={"gpu": {"after": state, "capped": capped}, "neighbours": 1.5},
             hashes={"method": "1", "source": "s1", "inputs": "other"},
         ),
         Estimate(1.2, 1.1, 1.3),
@@ -180,3 +182,29 @@ def test_without_git_nothing_is_explained_by_files(tmp_path, monkeypatch):
     """An explanation is less then, never an error."""
     monkeypatch.setenv("PATH", str(tmp_path))
     assert changed.files(tmp_path, "HEAD") == ()
+
+
+STATIC = (
+    StaticChange("softmax[n=9,dtype=float16]", "cpu:x86-64-v3", ("2 more loads",)),
+    StaticChange("softmax[n=9,dtype=float32]", "cpu:x86-64-v3", ("9 % more", "b")),
+    StaticChange("softmax[n=9,dtype=float32]", "cuda:sm_90a", ("3 more registers",)),
+    StaticChange("soft[n=9,dtype=float32]", "cpu:x86-64-v3", ("1 more loads",)),
+)
+
+
+@pytest.mark.parametrize(
+    ("facts", "told"),
+    [
+        (
+            {"target": "cpu"},
+            ("code of softmax[n=9,dtype=float32] cpu:x86-64-v3: 9 % more, b",),
+        ),
+        ({"target": "cpu", "opcodes": {"add": 1}}, ()),
+        ({"target": "nvptx:sm_90"}, ()),
+        ({}, ()),
+    ],
+)
+def test_the_lock_file_tells_what_a_kernel_does_not_count_itself(facts, told):
+    """Of its own name and kind of target, the size that is nearest."""
+    one = trials.trial("softmax[n=7,dtype=float32]", [1000] * 8, facts=facts)
+    assert explain([one], [one], static=STATIC) == told

@@ -18,6 +18,7 @@ from pathlib import PurePath
 from typing import Any, Final
 
 from steelyard import units
+from steelyard.gate.outcome import StaticChange
 from steelyard.machine import UNKNOWN
 from steelyard.stats import Estimate
 from steelyard.trial import Trial
@@ -30,6 +31,9 @@ DIFFERS: Final = 0.005
 
 OPCODES: Final = 3
 """Instructions that are named: who wants all reads the listing."""
+
+CHANGES: Final = 4
+"""Of the changes that a lock file has; they stand in an order of weight."""
 
 FILES: Final = 3
 """Changed files that are named: who wants all asks git."""
@@ -63,10 +67,13 @@ def explain(
     ratio: Estimate | None = None,
     machines: tuple[Mapping[str, Any], Mapping[str, Any]] = ({}, {}),
     files: Sequence[str] = (),
+    *,
+    static: Sequence[StaticChange] = (),
 ) -> tuple[str, ...]:
     """Return what differs between the trials of one case, the likeliest cause first.
 
-    ``files`` are those that changed from base to head.
+    ``files`` are those that changed from base to head, and ``static`` is what the code
+    of the library's kernels did.
     """
     if not base or not head:
         return ()
@@ -74,6 +81,7 @@ def explain(
         *_work(base, head),
         *_source(head[-1].case, files),
         *_code(base, head),
+        *_locked(head[-1], static),
         *_machine(base, head, machines),
     ]
     change = math.log(ratio.value) if ratio and _usable(ratio.value) else 0.0
@@ -218,6 +226,32 @@ def _instructions(old: Trial, new: Trial) -> Iterator[Difference]:
         yield Difference("instructions", f"{what} ({', '.join(named)})", _over(pair))
 
 
+def _locked(trial: Trial, static: Sequence[StaticChange]) -> Iterator[Difference]:
+    """Yield what a lock file says of a kernel whose own facts count no instructions.
+
+    Of its sizes that are there the one that shares most axes with the case.
+    """
+    if "opcodes" in trial.facts:
+        return
+    name, axes = _parts(trial.case)
+    kind = str(trial.facts.get("target", "")).partition(":")[0]
+    near = [
+        (len(axes & _parts(one.case)[1]), one)
+        for one in static
+        if _parts(one.case)[0] == name and one.target.partition(":")[0] == kind
+    ]
+    if near:
+        _, one = max(near, key=lambda found: found[0])
+        told = ", ".join(one.changes[:CHANGES])
+        yield Difference("instructions", f"code of {one.case} {one.target}: {told}")
+
+
+def _parts(case: str) -> tuple[str, set[str]]:
+    """Return a case's name and its axes."""
+    name, _, axes = case.removesuffix("]").partition("[")
+    return name, set(axes.split(","))
+
+
 def _machine(
     base: Sequence[Trial],
     head: Sequence[Trial],
@@ -265,14 +299,15 @@ def _mhz(side: Sequence[Trial]) -> float:
 
 
 def _throttled(side: Sequence[Trial]) -> str:
-    """Return why the GPU was slowed down in any trial; idling slows nothing down."""
+    """Return why the GPU's clock was held back while any trial was measured."""
+    held = [(trial.extra.get("gpu") or {}).get("capped") or {} for trial in side]
     found = {
         str(why)
-        for trial in side
-        for state in _states(trial)
-        for why in _listed(state.get("throttle"))
+        for each in held
+        for why, spent in each.items()
+        if isinstance(spent, int) and spent > 0
     }
-    return ", ".join(sorted(found - {"gpu_idle"}))
+    return ", ".join(sorted(found))
 
 
 def _heat(side: Sequence[Trial]) -> str:

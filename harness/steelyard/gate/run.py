@@ -30,7 +30,14 @@ from steelyard.gate import (
 from steelyard.gate.blocks import Blocks, Point
 from steelyard.gate.decide import MOVED
 from steelyard.gate.measuring import measure
-from steelyard.gate.outcome import BASE, HEAD, Calibration, Finding, Outcome
+from steelyard.gate.outcome import (
+    BASE,
+    HEAD,
+    Calibration,
+    Finding,
+    Outcome,
+    StaticChange,
+)
 from steelyard.gate.sides import Side, commit_of, name_of
 from steelyard.gpu import choice as gpu
 from steelyard.plan import Turn
@@ -159,10 +166,13 @@ class _Lane:
         code = _code(head, base.commit)
         if code.problem is not None:
             notes.append(f"the static lane says nothing: {code.problem}")
+        notes += code.notes
         files = changed.files(head.root, base.commit)
         return replace(
             outcome,
-            findings=tuple(self._explained(one, runs_of, files) for one in found),
+            findings=tuple(
+                self._explained(one, runs_of, files, code.changes) for one in found
+            ),
             static=code.changes,
             calibration=calibration,
             runs={side: run.uid for side, run in runs_of.items()},
@@ -224,7 +234,11 @@ class _Lane:
         return calibration.latest(self.store, machine.describe())
 
     def _explained(
-        self, one: Finding, made: Mapping[str, Run], files: Sequence[str]
+        self,
+        one: Finding,
+        made: Mapping[str, Run],
+        files: Sequence[str],
+        static: Sequence[StaticChange] = (),
     ) -> Finding:
         """Say what may have made a case slower or faster."""
         if one.verdict not in MOVED or one.judgement is None:
@@ -238,7 +252,8 @@ class _Lane:
             for side in (BASE, HEAD)
         )
         machines = made[BASE].machine, made[HEAD].machine
-        why = explain.explain(base, head, one.judgement.ratio, machines, files)
+        ratio = one.judgement.ratio
+        why = explain.explain(base, head, ratio, machines, files, static=static)
         return replace(one, changes=why)
 
 
