@@ -383,24 +383,26 @@ def _apply(op, args, operands, type_):
     wide = [_wide(arg, dtype) for arg in args]
     if op.startswith("reduce_"):
         return _reduce(op.removeprefix("reduce_"), args[0], dtype)
-    if op in ORACLE:
-        result = _oracles(op, type_, dtype, wide)
-    else:
-        result = OPERATIONS[op](*wide)
+    asked = _oracles(op, type_, dtype) if op in ORACLE else OPERATIONS[op]
+    result = asked(*wide)
     if dtype in dtypes.HALVES and type_.dtype is dtype:
         return _cast(result, dtypes.float32, dtype)
     return result
 
 
-def _oracles(op, type_, dtype, args):
-    """Compute an operation as the oracle does, and round it once."""
+def _oracles(op, type_, dtype):
+    """Return an operation as the oracle does it, rounded once."""
     carried = {"f": np.float64, "i": np.int64, "b": np.bool_}
-    wide = [arg.astype(carried[arg.dtype.kind]) for arg in args]
-    wide = np.broadcast_arrays(*wide)
     single = dtypes.float32 if dtype in dtypes.HALVES else dtype
-    result = np.asarray(elementwise(ORACLE[op], single, *wide))
     rounded = dtypes.float32 if type_.dtype in dtypes.HALVES else type_.dtype
-    return result.astype(rounded.numpy_name)
+
+    def computed(*args):
+        wide = [arg.astype(carried[arg.dtype.kind]) for arg in args]
+        wide = np.broadcast_arrays(*wide)
+        result = np.asarray(elementwise(ORACLE[op], single, *wide))
+        return result.astype(rounded.numpy_name)
+
+    return computed
 
 
 def _reduce(op, array, dtype):

@@ -55,7 +55,7 @@ def network(x, noise, w1, w2):
     return xp.scan(step, x, noise)
 
 
-def network_arrays(rng, width, length, chains=0, inner=1, dtype=np.float32):
+def network_arrays(rng, width, length, *, chains=0, inner=1):
     """Return a network's state, noise and weights."""
     first = (chains,) if chains else ()
     shapes = [
@@ -64,7 +64,7 @@ def network_arrays(rng, width, length, chains=0, inner=1, dtype=np.float32):
         (inner, width),
         (width, inner),
     ]
-    return [rng.normal(size=shape).astype(dtype) for shape in shapes]
+    return [rng.normal(size=shape).astype(np.float32) for shape in shapes]
 
 
 @pytest.mark.parametrize("group", [1, 2, 8, 32, 128])
