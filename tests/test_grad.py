@@ -1,0 +1,362 @@
+"""Gradients of expressions without loops, against finite differences in float64."""
+
+import math
+
+import numpy as np
+import pytest
+from gradients import check, evaluated, gradients
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from steelyard_kernels import array as xp
+from steelyard_kernels.errors import KernelError
+from steelyard_kernels.expr import OPERATIONS
+from steelyard_kernels.function import kernel
+from steelyard_kernels.grad import grad, stop_gradient, value_and_grad, vjp
+from steelyard_kernels.grad.rules import RULES
+from steelyard_kernels.vmap import vmap
+
+STOPS = {  # constant between jumps, or of integers and their bits
+    "floor",
+    "bitwise_and",
+    "bitwise_or",
+    "bitwise_xor",
+    "shift_left",
+    "shift_right_logical",
+    "multiply_high",
+    "bitcast",
+    "less",
+    "less_equal",
+    "greater",
+    "greater_equal",
+    "equal",
+    "not_equal",
+    "logical_and",
+    "logical_or",
+    "logical_not",
+}
+POSITIVE = {"sqrt", "rsqrt", "log", "log1p", "divide"}
+
+
+def normal(*shape, seed=1):
+    """Return normal float64 numbers."""
+    return np.random.default_rng(seed).standard_normal(shape)
+
+
+def total(x):
+    """Return the sum of all elements, weighted so that none is like another."""
+    flat = xp.reshape(x, -1)
+    places = xp.arange(flat.shape[0]).astype("float64")
+    return xp.sum(flat * (places + 1.0))
+
+
+def test_every_operation_passes_something_back_or_is_known_to_stop():
+    """No row of the table is forgotten, and each rule has a function an operand."""
+    assert set(RULES) | STOPS == set(OPERATIONS)
+    assert set(RULES) & STOPS == set()
+    for op, row in RULES.items():
+        assert len(row) == OPERATIONS[op].arity
+
+
+@pytest.mark.parametrize("op", sorted(set(RULES) - {"where"}))
+def test_elementwise_rules_are_the_slopes(op):
+    """Where the function is defined and smooth."""
+    function = getattr(xp, op)
+    arrays = [normal(7, seed=place) for place in range(OPERATIONS[op].arity)]
+    if op in POSITIVE:
+        arrays = [np.abs(a) + 0.5 for a in arrays]
+    if op == "erf_inv":
+        arrays = [np.tanh(a) * 0.9 for a in arrays]
+
+    def one(x):
+        return total(function(x))
+
+    def two(x, y):
+        return total(function(x, y))
+
+    check(one if len(arrays) == 1 else two, *arrays)
+
+
+@pytest.mark.parametrize("op", sorted(op for op in STOPS if op != "bitcast"))
+def test_what_jumps_passes_nothing_back(op):
+    """Its result may still choose between what does."""
+    function = getattr(xp, op)
+    arity = OPERATIONS[op].arity
+
+    def jumps(x, w):
+        if op == "floor":
+            given = function(x)
+        elif OPERATIONS[op].kinds == {"int"}:
+            bits = xp.bitcast(x.astype("float32"), "int32")
+            given = function(bits, bits)
+        elif OPERATIONS[op].kinds == {"bool"}:
+            given = function(*[x > 0.5] * arity)
+        else:
+            given = function(x, 0.5)
+        return total(given.astype("float64") * w)
+
+    _, (of_x, of_w) = gradients(jumps, normal(3), normal(3))
+    assert (of_x == 0).all()
+    assert of_w.shape == (3,)
+
+
+def test_a_choice_passes_back_what_was_chosen():
+    """The other's infinite slope is not multiplied by zero."""
+
+    def root(x):
+        return xp.sum(xp.where(x > 0, xp.sqrt(xp.where(x > 0, x, 1.0)), 0.0 * x))
+
+    _, (found,) = gradients(root, np.array([4.0, 0.0, -1.0]))
+    np.testing.assert_array_equal(found, [0.25, 0, 0])
+
+
+def test_ties_are_shared():
+    """Maximum halves, max divides by how many there are, abs is flat at 0."""
+
+    def tied(x, y):
+        return xp.sum(xp.maximum(x, y)) + xp.max(x) + xp.sum(xp.abs(y * 0.0))
+
+    _, (of_x, of_y) = gradients(tied, np.array([1.0, 1.0]), np.array([1.0, 3.0]))
+    np.testing.assert_array_equal(of_x, [1.0, 0.5])
+    np.testing.assert_array_equal(of_y, [0.5, 1.0])
+
+
+@pytest.mark.parametrize(
+    ("a", "b"),
+    [
+        ((), ()),
+        ((3,), ()),
+        ((1,), (5,)),
+        ((2, 3), (3,)),
+        ((2, 1), (1, 3)),
+        ((4, 1, 3), (2, 1)),
+        ((1, 1, 1), (2, 3, 4)),
+    ],
+)
+def test_what_was_broadcast_is_summed(a, b):
+    """Along every axis that an operand has not, or has with extent 1."""
+    check(lambda x, y: total(xp.tanh(x * y) + x), normal(*a), normal(*b, seed=2))
+
+
+@pytest.mark.parametrize("name", ["sum", "mean", "max", "min", "var"])
+@pytest.mark.parametrize("keepdims", [False, True])
+def test_reductions(name, keepdims):
+    """Over the last axis of two."""
+    function = getattr(xp, name)
+    check(
+        lambda x: total(xp.tanh(function(x, axis=-1, keepdims=keepdims))), normal(3, 5)
+    )
+
+
+@pytest.mark.parametrize(
+    ("a", "b"),
+    [
+        ((1,), (1, 12)),
+        ((12,), (12, 1)),
+        ((3,), (3, 4)),
+        ((2, 3), (3, 4)),
+        ((2, 1), (1, 1)),
+        ((2, 2, 3), (3, 4)),
+    ],
+)
+def test_products(a, b):
+    """Of a vector, a matrix and more with a matrix."""
+    check(lambda x, w: total(xp.sigmoid(x @ w)), normal(*a), normal(*b, seed=2))
+
+
+def test_shapes_and_rows():
+    """Reshaped, transposed, of one row and of a row known at run time."""
+
+    def moved(x, y):
+        wide = xp.reshape(x, (2, 3)).T * y
+        row = wide[1] + wide[-1]
+        chosen = y[xp.sum(xp.arange(3)) - 1]
+        return total(wide) + total(row * chosen) + total(xp.expand_dims(y, 1)[0])
+
+    check(moved, normal(6), normal(3, 2, seed=2))
+
+
+def test_casts_keep_the_operands_dtype():
+    """A gradient has the dtype of what it is by, rounded where the cast rounded."""
+
+    def thrice(x):
+        return xp.sum(x.astype("float64") * 3.0)
+
+    program = kernel(grad(thrice)).program(np.ones(2, np.float32))
+    assert program.outputs[0].value.dtype.name == "float32"
+
+
+def test_only_what_was_named_is_differentiated():
+    """Not the same array as another argument, nor as what the function closes over."""
+
+    def product(x, y):
+        inside = grad(lambda a, b: xp.sum(a * b * y))
+        return inside(x, x)
+
+    x, y = normal(3), normal(3, seed=2)
+    (found,) = evaluated(product, x, y)
+    np.testing.assert_allclose(found, x * y, rtol=1e-15)
+
+
+def test_gradients_of_gradients():
+    """x^4 down to 24 x."""
+
+    def slopes(x):
+        f = lambda x: xp.sum(x * x * x * x)  # noqa: E731
+        first = lambda x: xp.sum(grad(f)(x))  # noqa: E731
+        second = lambda x: xp.sum(grad(first)(x))  # noqa: E731
+        return grad(f)(x), grad(first)(x), grad(second)(x)
+
+    x = normal(5)
+    first, second, third = evaluated(slopes, x)
+    np.testing.assert_allclose(first, 4 * x**3, rtol=1e-14)
+    np.testing.assert_allclose(second, 12 * x**2, rtol=1e-14)
+    np.testing.assert_allclose(third, 24 * x, rtol=1e-14)
+
+
+def test_vjp_takes_structures():
+    """Of primals, results and cotangents; nothing where nothing depends."""
+
+    def pulled(x, y):
+        def function(given):
+            return {"a": given["x"] * y, "b": (xp.sum(given["x"]), xp.arange(2))}
+
+        out, pullback = vjp(function, {"x": x, "unused": (y, None)})
+        (found,) = pullback({"a": y, "b": (2.0, out["b"][1])})
+        return out["a"], found["x"], found["unused"][0]
+
+    x, y = normal(3), normal(3, seed=2)
+    a, of_x, of_y = evaluated(pulled, x, y)
+    np.testing.assert_array_equal(a, x * y)
+    np.testing.assert_allclose(of_x, y * y + 2, rtol=1e-15)
+    assert (of_y == 0).all()
+
+
+def test_stopped_values_are_constants():
+    """In their gradients; as values they are what they were, of each dtype."""
+
+    def stopped(x):
+        f = lambda x: xp.sum(x * stop_gradient(x))  # noqa: E731
+        return value_and_grad(f)(x)
+
+    for dtype in ("float64", "float32", "float16"):
+        x = np.array([1.5, -2.0, 0.25]).astype(dtype)
+        value, found = evaluated(stopped, x)
+        assert value == (x.astype(float) ** 2).sum()
+        np.testing.assert_array_equal(found, x)
+
+
+def test_a_gradient_is_a_kernel():
+    """With the parameters of its function, runtime scalars too."""
+
+    def scaled(x, *, by: float):
+        return xp.sum(x * x) * by
+
+    seen = kernel(grad(scaled))(np.array([1.0, 2.0]), by=3.0)
+    np.testing.assert_array_equal(seen, [6.0, 12.0])
+
+
+def test_many_chains_have_a_gradient_each():
+    """What they share has one in each chain; the other way round is refused."""
+
+    def one(x, w):
+        return xp.sum(xp.tanh(x * w))
+
+    x, w = normal(4, 3), normal(3, seed=2)
+    found = evaluated(vmap(grad(one, 1), (0, None)), x, w)[0]
+    expected = [gradients(one, row, w)[1][1] for row in x]
+    np.testing.assert_allclose(found, expected, rtol=1e-14)
+
+    def other(x, w):
+        return grad(lambda w: xp.sum(vmap(one, (0, None))(x, w)))(w)
+
+    with pytest.raises(KernelError, match="chain"):
+        kernel(other).program(x, w)
+
+
+def _value(x, i):
+    del i
+    return xp.sum(x)
+
+
+@pytest.mark.parametrize(
+    ("function", "said"),
+    [
+        (grad(_value, 1), r"primals\[0\] of int64.*argnums"),
+        (grad(_value, 2), "argument 2, but 2 were given"),
+        (lambda x, i: grad(lambda x: x)(x), r"float64 \(3,\), expected one float"),
+        (lambda x, i: grad(lambda x: (x, x))(x), "gradient of a tuple"),
+        (lambda x, i: vjp(lambda: x)[0], "no arrays"),
+        (lambda x, i: vjp(lambda x: x, x)[1]((x, x)), "same structure"),
+        (lambda x, i: vjp(lambda x: x, x)[1](x[0]), "the result is float64"),
+    ],
+)
+def test_mistakes_are_one_sentence(function, said):
+    """That names what was seen and what to do."""
+    with pytest.raises(KernelError, match=said) as error:
+        kernel(function).program(normal(3), np.zeros((), np.int64))
+    assert str(error.value).endswith(".")
+
+
+SMOOTH = ("tanh", "sigmoid", "softplus", "negative", "sinpi", "expm1")
+JOINS = ("add", "subtract", "multiply", "maximum", "minimum")
+
+
+@st.composite
+def expressions(draw):
+    """Draw an expression of x (3,), y (1, 3) and w (3, 3) as a function of them."""
+    place = st.integers(0, 99)
+    lines = draw(
+        st.lists(
+            st.tuples(st.integers(0, 5), place, place, place), min_size=1, max_size=8
+        )
+    )
+
+    def function(x, y, w):
+        values = [x, y, w]
+        for kind, which, i, j in lines:
+            a, b = values[i % len(values)], values[j % len(values)]
+            values.append(_made(kind, which, a, b, xp.tanh(w)))
+        return xp.sum(xp.reshape(xp.tanh(values[-1] * w), -1))
+
+    return function
+
+
+def _made(kind, which, a, b, w):
+    """Return one more value; all of them broadcast with (3, 3)."""
+    if kind == 0:
+        return getattr(xp, SMOOTH[which % len(SMOOTH)])(xp.tanh(a))
+    if kind == 1:
+        return getattr(xp, JOINS[which % len(JOINS)])(a, b)
+    if kind == 2:
+        return a @ w if a.shape[-1] == 3 else a * w
+    if kind == 3:
+        return a - xp.mean(b, axis=-1, keepdims=True)
+    if kind == 4:
+        return xp.reshape(a + w, -1)[which % 9] * b
+    return xp.var(a, axis=-1, keepdims=True) + w.T[which % 3]
+
+
+@settings(max_examples=40)
+@given(expressions(), st.integers(0, 2**31))
+def test_random_programs(function, seed):
+    """Joined of smooth functions, products and reductions."""
+    rng = np.random.default_rng(seed)
+
+    def named(x, y, w):
+        return function(x, y, w)
+
+    arrays = [rng.standard_normal(shape) for shape in ((3,), (1, 3), (3, 3))]
+    check(named, *arrays, seed=seed)
+
+
+def test_the_mean_of_a_softmax_has_no_slope():
+    """Its rows add up to one whatever the input is."""
+
+    def mean(x):
+        e = xp.exp(x - xp.max(x, axis=-1, keepdims=True))
+        return xp.sum(e / xp.sum(e, axis=-1, keepdims=True), axis=-1)[0]
+
+    value, (found,) = gradients(mean, normal(1, 9))
+    assert math.isclose(value, 1)
+    np.testing.assert_allclose(found, 0, atol=1e-16)
