@@ -231,6 +231,18 @@ def test_elements_are_counted_along_any_axis_under_every_schedule():
         agree(counted, [x, row], schedule=schedule)
 
 
+def test_what_was_computed_is_stored_in_any_shape():
+    """In the order of its elements, beside an output of another shape."""
+
+    def shaped(x):
+        y = x * 2.0 + xp.reshape(xp.arange(12), (4, 3)).astype("float32")
+        return xp.reshape(y, (2, 1, 6)), y
+
+    x = values(np.random.default_rng(5), (4, 3), dtypes.float32)
+    for schedule in kernel(shaped).candidates(x)[:8]:
+        agree(kernel(shaped), [x], schedule=schedule)
+
+
 def test_a_program_without_inputs_counts():
     """Longer than any chunk, and of no array."""
     thrice = kernel(lambda: xp.arange(100_003) * 3)

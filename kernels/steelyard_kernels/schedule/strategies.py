@@ -11,7 +11,7 @@ from steelyard_kernels.expr import Arange, Program, Reduce, Reshape
 from steelyard_kernels.schedule.gpu import Gpu
 from steelyard_kernels.schedule.model import Machine, Prediction
 from steelyard_kernels.schedule.parameters import Lowered
-from steelyard_kernels.schedule.pointwise.operands import is_elementwise
+from steelyard_kernels.schedule.pointwise.operands import others
 
 if TYPE_CHECKING:  # loaded when first needed: the first kernel of a process is a bar
     from steelyard_kernels.schedule.normalization.cuda import CudaNormalization
@@ -50,10 +50,10 @@ def strategy(program: Program) -> str:
     What is neither elementwise nor elementwise with reductions is small values in
     registers and loops over them.
     """
-    others = [node for node in program.nodes if not is_elementwise(node)]
-    if not others:
+    beyond = others(program)
+    if not beyond:
         return "pointwise"
-    reduces = all(isinstance(node, Reduce) for node in others)
+    reduces = all(isinstance(node, Reduce) for node in beyond)
     counts = any(isinstance(node, Arange | Reshape) for node in program.nodes)
     return "normalization" if reduces and not counts else "scan"
 

@@ -30,7 +30,7 @@ from steelyard_kernels.schedule.pointwise.levels import (
     Levels,
     levels,
 )
-from steelyard_kernels.schedule.pointwise.operands import fetched
+from steelyard_kernels.schedule.pointwise.operands import fetched, stored
 from steelyard_kernels.schedule.pointwise.schedule import check_program, space_of
 from steelyard_kernels.schedule.space import Space
 from steelyard_kernels.schedule.values import Env, operand, spread
@@ -204,7 +204,7 @@ class _Emitter:
     def _store(self, env: Env, at: Operand, lanes: int) -> None:
         streaming = self.schedule.streaming and lanes > 1
         for output, buffer in zip(self.program.outputs, self.args.outputs, strict=True):
-            value = operand(self.b, env, output.value, lanes)
+            value = operand(self.b, env, stored(output), lanes)
             aligned = _alignment(lanes, output.value.dtype.bytes)
             self.b.store(buffer, at, value, streaming=streaming, alignment=aligned)
 

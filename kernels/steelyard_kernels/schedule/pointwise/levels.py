@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from steelyard_kernels.expr import Node, Program, operands
-from steelyard_kernels.schedule.pointwise.operands import read, source
+from steelyard_kernels.expr import Node, Program, Reshape, operands
+from steelyard_kernels.schedule.pointwise.operands import read, source, stored
 from steelyard_kernels.schedule.space import Space
 from steelyard_kernels.schedule.values import Fused, fusions
 
@@ -34,10 +34,10 @@ def levels(program: Program, space: Space) -> Levels:
     """Return the levels of a program in its space."""
     places = {node.number: place for place, node in enumerate(read(program))}
     level = _level(program, space, places)
-    kept = {output.value.number for output in program.outputs}
+    kept = {stored(output).number for output in program.outputs}
     fused = fusions(program.nodes, level, kept)
     gone = {fusion.product for fusion in fused.values()}
-    gone |= {n.number for n in program.nodes if source(n) and n.number not in places}
+    gone |= {n.number for n in program.nodes if _beside(n) and n.number not in places}
     once, row, element = (
         tuple(
             node
@@ -52,6 +52,11 @@ def levels(program: Program, space: Space) -> Levels:
         if fusion:
             wanted |= {fusion.a.number, fusion.b.number}
     return Levels((once, row, element), places, fused, frozenset(wanted))
+
+
+def _beside(node: Node) -> bool:
+    """Say whether a node is only on the way to an operand or to an output."""
+    return isinstance(node, Reshape) or source(node) is not None
 
 
 def _level(program: Program, space: Space, places: dict[int, int]) -> dict[int, int]:

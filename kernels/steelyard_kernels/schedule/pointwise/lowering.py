@@ -21,7 +21,7 @@ from steelyard_kernels.schedule.parameters import (
     extent_slot,
 )
 from steelyard_kernels.schedule.pointwise.levels import ELEMENT, ONCE, ROW, levels
-from steelyard_kernels.schedule.pointwise.operands import fetched, source
+from steelyard_kernels.schedule.pointwise.operands import fetched, source, stored
 from steelyard_kernels.schedule.pointwise.schedule import (
     Pointwise,
     check_program,
@@ -169,7 +169,7 @@ class _Emitter:
     def _store(self, env: Env, at: Operand, mask: Operand | None) -> None:
         b, schedule = self.b, self.schedule
         for output, buffer in zip(self.program.outputs, self.args.outputs, strict=True):
-            value = operand(b, env, output.value, schedule.lanes)
+            value = operand(b, env, stored(output), schedule.lanes)
             streams = schedule.streaming and mask is None
             alignment = self.alignment if streams else 0
             b.store(buffer, at, value, mask, streaming=streams, alignment=alignment)

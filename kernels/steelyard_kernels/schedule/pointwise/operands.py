@@ -16,10 +16,12 @@ from steelyard_kernels.expr import (
     Constant,
     Input,
     Node,
+    Output,
     Program,
     Reshape,
     Scalar,
     operands,
+    reachable,
 )
 
 if TYPE_CHECKING:
@@ -35,15 +37,31 @@ def source(node: Node) -> Input | Arange | None:
     return node if isinstance(node, Input | Arange) else None
 
 
-def is_elementwise(node: Node) -> bool:
-    """Say whether a node is an operand, or is computed element by element."""
-    kinds = Scalar | Constant | Apply | Cast | Broadcast
-    return isinstance(node, kinds) or source(node) is not None
+def stored(output: Output) -> Node:
+    """Return the value whose elements, in their order, an output has."""
+    node = output.value
+    while isinstance(node, Reshape) and source(node) is None:
+        node = node.arg
+    return node
+
+
+def others(program: Program) -> tuple[Node, ...]:
+    """Return the nodes that are neither operands nor computed element by element.
+
+    What only the outputs' shapes differ by is neither, and none of them.
+    """
+    values = [stored(output) for output in program.outputs]
+    return tuple(
+        node
+        for node in reachable(values)
+        if not isinstance(node, Scalar | Constant | Apply | Cast | Broadcast)
+        and source(node) is None
+    )
 
 
 def read(program: Program) -> tuple[Node, ...]:
     """Return the operands that are computed with or are outputs, in order."""
-    used = {output.value.number for output in program.outputs}
+    used = {stored(output).number for output in program.outputs}
     for node in program.nodes:
         if source(node) is None:
             used.update(arg.number for arg in operands(node))

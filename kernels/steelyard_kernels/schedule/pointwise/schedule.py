@@ -9,7 +9,7 @@ from typing import ClassVar, Final
 from steelyard_kernels.errors import KernelError, Unsupported
 from steelyard_kernels.expr import Program, Reduce
 from steelyard_kernels.schedule.model import LINE, STREAM_BYTES
-from steelyard_kernels.schedule.pointwise.operands import is_elementwise, read
+from steelyard_kernels.schedule.pointwise.operands import others, read, stored
 from steelyard_kernels.schedule.space import Space, collapse, strides_of
 
 
@@ -46,14 +46,13 @@ NOTHING: Final = Pointwise(1, 1, 1, 1, streaming=False, prefetch=0)
 
 def check_program(program: Program) -> None:
     """Raise Unsupported for programs that are not one pass over one output shape."""
-    for node in program.nodes:
-        if not is_elementwise(node):
-            what = node.op if isinstance(node, Reduce) else type(node).__name__.lower()
-            raise Unsupported(
-                f"{program.name}: pointwise computes element by element, which {what} "
-                "is not; leave the schedule out, or use one of another strategy."
-            )
-    shapes = {output.value.shape for output in program.outputs}
+    for node in others(program):
+        what = node.op if isinstance(node, Reduce) else type(node).__name__.lower()
+        raise Unsupported(
+            f"{program.name}: pointwise computes element by element, which {what} is "
+            "not; leave the schedule out, or use one of another strategy."
+        )
+    shapes = {stored(output).shape for output in program.outputs}
     if len(shapes) > 1:
         shown = " and ".join(str(shape) for shape in sorted(shapes))
         raise Unsupported(
@@ -64,7 +63,7 @@ def check_program(program: Program) -> None:
 
 def space_of(program: Program) -> Space:
     """Collapse the outputs' space; operands are those that are read."""
-    shape = program.outputs[0].value.shape
+    shape = stored(program.outputs[0]).shape
     strides = [strides_of(node.shape, shape) for node in read(program)]
     space = collapse(shape, strides)
     if not space.extents:  # one element: every operand has it
