@@ -64,10 +64,13 @@ Found = tuple[list[Bar], Mapping[str, Any]]
 
 
 def same(options: Options) -> Found:
-    """Compare the shipped suite with itself until there are enough comparisons."""
+    """Compare the shipped suite with itself until there are enough comparisons.
+
+    All of it at once, as a gate does: workers cost the more the fewer cases share them.
+    """
     points = _points(options.paths, options.pattern)
     tally, seconds = Tally(), 60 * options.minutes
-    test = _test(points, tally)
+    test = _test(points, tally, chunk=len(points))
     began = monotonic()
     while len(tally.same) < 1000 and monotonic() - began < seconds and _able(test):
         test.seed += 1

@@ -40,8 +40,8 @@ PLANTED: Final = 0.5
 """Share of the time for planted slowdowns."""
 
 CHUNK: Final = 12
-"""Cases measured together: enough to share what a worker costs to start, few enough
-that those of a last, unfinished chunk are no loss."""
+"""Cases measured together, as a rule: enough to share what a worker costs to start, few
+enough that those of a last, unfinished chunk are no loss."""
 
 GRAIN: Final = 256
 """Multiply-adds that work on a GPU is planted in whole numbers of (`cuda.Delay`)."""
@@ -94,6 +94,8 @@ class SelfTest:
     """Both are head; each runs under one side's name."""
     seed: int = 0
     sizes: Sequence[float] = SIZES
+    chunk: int = CHUNK
+    """Cases measured together."""
     _times: dict[Key, list[float]] = field(default_factory=dict)
     _positions: Iterator[int] = field(default_factory=itertools.count)
 
@@ -215,8 +217,8 @@ class SelfTest:
         order = list(cases.values())
         random.Random(f"{self.seed} {number}").shuffle(order)  # noqa: S311 # no secret
         while order:
-            yield list(itertools.chain.from_iterable(order[:CHUNK]))
-            del order[:CHUNK]
+            yield list(itertools.chain.from_iterable(order[: self.chunk]))
+            del order[: self.chunk]
 
 
 @contextmanager
