@@ -90,6 +90,25 @@ def test_a_length_given_at_launch_is_the_number_of_iterations(given_, most, step
     assert seen == min(most, -(-given_ // step))
 
 
+@pytest.mark.parametrize(("lower", "upper"), [(0, 5), (3, 3), (4, 1), (-2, 3)])
+def test_a_for_loop_counts_between_bounds_given_or_known(lower, upper):
+    """From lower to below upper; not at all where there is nothing between."""
+
+    def known(x):
+        return xp.fori_loop(lower, upper, lambda i, c: c * 2.0 + i.astype(F32), x)
+
+    def given_(x, *, lower: int, upper: int):
+        return xp.fori_loop(lower, upper, lambda i, c: c * 2.0 + i.astype(F32), x)
+
+    x = normal(2)
+    expected = x.astype(float)
+    for i in range(lower, upper):
+        expected = expected * 2.0 + i
+    np.testing.assert_allclose(oracle(known, x)["out"], expected)
+    seen = oracle(given_, x, lower=lower, upper=upper)["out"]
+    np.testing.assert_allclose(seen, expected)
+
+
 def test_carries_keep_their_structure_and_numbers_take_the_bodys_dtype():
     """Tuples with and without names, lists, dicts, None; 0 and 0.0 as in JAX."""
 

@@ -58,7 +58,7 @@ from steelyard_kernels.array.elementwise import (
     tanh,
     where,
 )
-from steelyard_kernels.array.loops import scan, while_loop
+from steelyard_kernels.array.loops import fori_loop, scan, while_loop
 from steelyard_kernels.array.reductions import max, mean, min, sum, var
 from steelyard_kernels.array.shapes import (
     arange,
@@ -97,6 +97,7 @@ __all__ = [
     "expand_dims",
     "expm1",
     "floor",
+    "fori_loop",
     "full",
     "full_like",
     "greater",

@@ -106,6 +106,40 @@ def while_loop(
     return looping.run(init, step)[0]
 
 
+def fori_loop(
+    lower: Array | int,
+    upper: Array | int,
+    body: Callable[[Array, Any], Any],
+    init: Any,
+    *,
+    unroll: int = 0,
+) -> Any:
+    """Return the carry after `body(i, carry) -> carry` for i from lower to upper - 1.
+
+    The bounds are ints or runtime scalars, i is int64 of shape (); none where upper is
+    not above lower. `unroll` as in `scan`. Raises KernelError where the carry changes
+    its structure, a shape or a dtype.
+    """
+    graph = current("fori_loop")
+    first = _bound(graph, lower)
+
+    def step(carry: Any, index: Node) -> Step:
+        return Step(body(Array(graph, graph.apply("add", index, first)), carry))
+
+    count: int | Node
+    if isinstance(lower, int) and isinstance(upper, int):
+        count = max(upper - lower, 0)
+    else:
+        count = graph.apply("subtract", _bound(graph, upper), first)
+        count = graph.apply("maximum", count, graph.constant(0, dtypes.int64))
+    looping = _Looping(graph, "fori_loop", count, reverse=False, unroll=unroll)
+    return looping.run(init, step)[0]
+
+
+def _bound(graph: Graph, bound: Array | int) -> Node:
+    return _runtime(graph, as_array(bound, "fori_loop"))
+
+
 class _Looping:
     """One call of scan or while_loop (`what`), of which errors speak."""
 

@@ -12,7 +12,15 @@ Spec: TypeAlias = tuple[tuple[int, ...], str]
 
 Axes: TypeAlias = Mapping[str, int | str]
 
-AXES: Final[Axes] = {"n": 1 << 16, "rows": 1024, "hidden": 768, "dtype": "float32"}
+AXES: Final[Axes] = {
+    "n": 1 << 16,
+    "rows": 1024,
+    "hidden": 768,
+    "iterations": 8000,
+    "width": 1,
+    "units": 12,
+    "dtype": "float32",
+}
 """What the axes are unless somebody says otherwise."""
 
 SHAPES: Final[Mapping[str, str]] = {
@@ -23,17 +31,28 @@ SHAPES: Final[Mapping[str, str]] = {
     "bias_layernorm": "rows,hidden hidden hidden hidden hidden",
     "copy": "n",
     "empty": "",
+    "noisy_mlp": "width :int64 width,units units,width",
+    "noisy_mlp_ahead": "width iterations,width width,units units,width",
+    "noisy_mlp_backward": "width :int64 width,units units,width",
+    "noisy_mlp_fixed_point": "width :int64 width width,units units,width",
+    "noisy_mlp_given": "width :int64 width,units units,width",
+    "noisy_mlp_noise": "width :int64",
+    "noisy_mlp_step": "width :int64 width,units units,width",
     "scale": "n n n",
     "softmax": "rows,hidden",
     "triad": "n n",
 }
-"""The array parameters of each kernel: lengths by axis, arrays apart by a space."""
+"""The array parameters of each kernel: lengths by axis, arrays apart by a space.
+
+Behind a colon stands the dtype of an array whose dtype no axis says.
+"""
 
 
 def axes_of(kernel: str) -> tuple[str, ...]:
     """Return the axes of a kernel, in order; one without arrays has none."""
-    words = SHAPES[kernel].replace(",", " ").split()
-    return (*dict.fromkeys(words), "dtype") if words else ()
+    shapes = [each.partition(":")[0] for each in SHAPES[kernel].split()]
+    words = ",".join(filter(None, shapes)).split(",")
+    return (*dict.fromkeys(words), "dtype") if shapes else ()
 
 
 def specs(kernel: str, axes: Axes | None = None) -> tuple[Spec, ...]:
@@ -49,7 +68,10 @@ def specs(kernel: str, axes: Axes | None = None) -> tuple[Spec, ...]:
                 f"{', '.join(known) or 'none'}; leave it out."
             )
     point = {**AXES, **(axes or {})}
-    return tuple(
-        (tuple(int(point[axis]) for axis in shape.split(",")), str(point["dtype"]))
-        for shape in SHAPES[kernel].split()
-    )
+    return tuple(_spec(each, point) for each in SHAPES[kernel].split())
+
+
+def _spec(word: str, point: Axes) -> Spec:
+    shape, _, dtype = word.partition(":")
+    extents = [int(point[axis]) for axis in shape.split(",") if axis]
+    return tuple(extents), dtype or str(point["dtype"])

@@ -16,6 +16,9 @@ from steelyard_kernels.schedule.model import Machine
 from steelyard_kernels.targets import CPU, CUDA
 
 DTYPES: Final = ("float16", "float32")
+LOOPED: Final = ("float32", "float64")
+"""Of loops with state, whose numbers are drawn in these."""
+
 SMALL: Final = 100
 LARGE: Final = 1024 * 4096
 """Beside the axes' own size: a launch that is all overhead, and the issue's of Adam."""
@@ -95,7 +98,9 @@ def _points(kernel: str) -> Iterator[dict[str, int | str]]:
     axes = examples.axes_of(kernel)
     if not axes:
         yield own
-    for dtype in DTYPES if axes else ():
+    for dtype in (
+        (LOOPED if "units" in axes or "width" in axes else DTYPES) if axes else ()
+    ):
         yield {**own, "dtype": dtype}
         if "hidden" in axes:
             widths = HIDDEN if kernel == "bias_layernorm" else (4096,)
