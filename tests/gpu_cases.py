@@ -6,6 +6,7 @@ Shared by the tests that run the emitted CUDA C++ on the host and those on a GPU
 from dataclasses import dataclass
 
 import numpy as np
+from scipy.special import erfinv
 
 from steelyard_kernels.builder import Builder, const
 from steelyard_kernels.dtypes import (
@@ -181,16 +182,92 @@ def arithmetic(lanes):
     yield op_case("not", lanes, bool_, np.logical_not, [bool_])
 
 
+PI = np.longdouble("3.14159265358979323846264338327950288")
+
+
+def turned(x, quarters):
+    """Return sin(pi x + pi quarters / 2), the argument reduced exactly."""
+    left = x - 2 * np.rint(x / 2)
+    near = np.rint(2 * left)
+    turn = np.where(np.isfinite(x), near + quarters, 0).astype(np.int64) % 4
+    sine, cosine = (f(PI * (left - near / 2)) for f in (np.sin, np.cos))
+    return np.choose(turn, [sine, cosine, -sine, -cosine])
+
+
+def sigmoid(x):
+    """Return 1 / (1 + exp(-x)) without an overflow."""
+    t = np.exp(-np.abs(x))
+    return np.where(x < 0, t, 1) / (1 + t)
+
+
+def softplus(x):
+    """Return log(1 + exp(x)) without an overflow."""
+    return np.maximum(x, 0) + np.log1p(np.exp(-np.abs(x)))
+
+
+FUNCTIONS = {  # and by how many ulp a GPU may miss them, in float32 and float64
+    "exp": (np.exp, 2, 2),
+    "log": (np.log, 2, 2),
+    "rsqrt": (lambda x: 1 / np.sqrt(x), 2, 2),
+    "expm1": (np.expm1, 2, 2),
+    "log1p": (np.log1p, 2, 2),
+    "tanh": (np.tanh, 2, 2),
+    "sigmoid": (sigmoid, 6, 7),
+    "softplus": (softplus, 4, 4),
+    "sinpi": (lambda x: turned(x, 0), 2, 2),
+    "cospi": (lambda x: turned(x, 1), 2, 2),
+    "erf_inv": (lambda x: erfinv(x.astype(np.float64)), 3, 6),
+    "floor": (np.floor, 0, 0),
+}
+
+
 def functions(lanes):
     """Yield the cases of functions that round more than once."""
     for dtype in FLOATS:
-        ulps = 1 if dtype in HALVES else 2
-        for op, function in (
-            ("exp", np.exp),
-            ("log", np.log),
-            ("rsqrt", lambda x: 1 / np.sqrt(x)),
-        ):
+        for op, (function, single, double) in FUNCTIONS.items():
+            ulps = double if dtype is float64 else single
+            ulps = min(ulps, 1) if dtype in HALVES else ulps
             yield op_case(op, lanes, dtype, exactly(function), [dtype], ulps=ulps)
+
+
+def bits(lanes):
+    """Yield what is done to the bits of integers, amounts past the width included."""
+    for dtype in (int32, int64):
+        width = 8 * dtype.bytes
+        unsigned = f"uint{width}"
+        for op, function in BITWISE.items():
+            yield op_case(op, lanes, dtype, function, [dtype] * 2)
+        for op, function in (("shl", np.left_shift), ("lshr", np.right_shift)):
+
+            def shifted(b, x, y, op=op, width=width):
+                most = const(2 * width - 1, y.type.dtype, y.type.lanes)
+                return b.let(op, x, b.let("and", y, most))
+
+            def expected(x, y, function=function, width=width, unsigned=unsigned):
+                by = y & (2 * width - 1)
+                moved = function(x.view(unsigned), (by % width).astype(unsigned))
+                return np.where(by < width, moved, 0).astype(unsigned).view(x.dtype)
+
+            yield op_case(op, lanes, dtype, expected, [dtype] * 2, body=shifted)
+    yield op_case("mulhi", lanes, int32, high_word, [int32] * 2)
+    for source, target in (
+        *((float32, int32), (float64, int64)),
+        *((int32, float32), (int64, float64)),
+    ):
+
+        def as_bits(x, target=target):
+            return x.view(target.numpy_name)
+
+        yield op_case("bitcast", lanes, source, as_bits, [source], target=target)
+
+
+BITWISE = {"and": np.bitwise_and, "or": np.bitwise_or, "xor": np.bitwise_xor}
+
+
+def high_word(x, y):
+    """Return the upper halves of unsigned products."""
+    wide = x.view(np.uint32).astype(np.uint64) * y.view(np.uint32)
+    return (wide >> np.uint64(32)).astype(np.uint32).view(np.int32)
 
 
 def choices(lanes):
@@ -354,6 +431,6 @@ def everything():
     """Return all cases, by lanes of 1 and 8 where an operation has both."""
     made = []
     for lanes in (1, 8):
-        for family in (arithmetic, functions, choices, casts):
+        for family in (arithmetic, functions, bits, choices, casts):
             made += family(lanes)
     return [*made, *fused(), *shapes()]

@@ -7,6 +7,8 @@ import ctypes
 import re
 import subprocess
 
+from steelyard_kernels.emit import cuda_helpers
+
 PRELUDE = r"""
 #include <cmath>
 #include <cstdint>
@@ -30,6 +32,9 @@ template <class To, class From> To as(From from) {
 }
 float __int_as_float(unsigned bits) { return as<float>(bits); }
 double __longlong_as_double(long long bits) { return as<double>(bits); }
+int __float_as_int(float x) { return as<int>(x); }
+long long __double_as_longlong(double x) { return as<long long>(x); }
+int __umulhi(int a, int b) { return (uint64_t)(uint32_t)a * (uint32_t)b >> 32; }
 template <class T> void __stcs(T *to, T value) { *to = value; }
 template <class To, class From> To to_int(From from, To low, To high) {
   return from <= (From)low ? low : from >= -(From)low ? high : (To)from;
@@ -38,6 +43,32 @@ int __float2int_rz(float x) { return to_int(x, INT32_MIN, INT32_MAX); }
 int __double2int_rz(double x) { return to_int(x, INT32_MIN, INT32_MAX); }
 long long __float2ll_rz(float x) { return to_int<long long>(x, INT64_MIN, INT64_MAX); }
 long long __double2ll_rz(double x) { return to_int<long long>(x, INT64_MIN, INT64_MAX); }
+long double turned(long double x, int quarters) {
+  const long double pi = 3.14159265358979323846264338327950288L;
+  long double left = x - 2 * rintl(x / 2), near = rintl(2 * left);
+  long double angle = pi * (left - near / 2);
+  int turn = (int)(near + quarters + 4) % 4;
+  long double size = turn % 2 ? cosl(angle) : sinl(angle);
+  return turn < 2 ? size : -size;
+}
+float sinpif(float x) { return turned(x, 0); }
+float cospif(float x) { return turned(x, 1); }
+double sinpi(double x) { return turned(x, 0); }
+double cospi(double x) { return turned(x, 1); }
+double erfinv(double x) {
+  long double size = fabsl(x), y = sqrtl(-logl((1 - size) * (1 + size)));
+  if (!(size > 0 && size < 1)) return size == 1 ? x * INFINITY : size ? NAN : x;
+  for (int k = 0; k < 60; k++) {
+    long double off = size < 0.5 ? erfl(y) - size : (1 - size) - erfcl(y);
+    long double step = off / (1.12837916709551257390L * expl(-y * y));
+    y -= step / (1 + y * step);
+  }
+  return x < 0 ? -y : y;
+}
+float erfinvf(float x) { return erfinv(x); }
+float exp2_approx(float x) { return std::exp2((double)x); }
+float rcp_approx(float x) { return 1 / x; }
+double rcp_approx(double x) { return (float)(1 / x); }
 float rsqrtf(float x) { return 1 / std::sqrt((double)x); }
 double rsqrt(double x) { return 1 / std::sqrt((long double)x); }
 template <class T> T min_nan(T a, T b) { return a < b || a != a ? a : b; }
@@ -62,7 +93,7 @@ unsigned short bf16_round(float x) {
 unsigned bf16_pack(float a, float b) {
   return bf16_round(a) | (unsigned)bf16_round(b) << 16;
 }
-"""
+""" + "\n".join((*cuda_helpers.SIGMOID, *cuda_helpers.SOFTPLUS, ""))
 FLAGS = ("-O1", "-ffp-contract=off", "-w", "-shared", "-fPIC", "-std=c++17")
 
 

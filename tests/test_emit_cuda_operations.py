@@ -71,7 +71,7 @@ def test_the_line_of_every_operation_is_golden(golden):
     """As scalars and as pairs, in every type: what stands before the store."""
     lines = []
     for lanes in (1, 2):
-        for family in ("arithmetic", "functions", "choices", "casts"):
+        for family in ("arithmetic", "functions", "bits", "choices", "casts"):
             for case in getattr(gpu_cases, family)(lanes):
                 text = emit(case.kernel).partition("#line")[2]
                 before = re.search(r"  (.*);\n  if \(\w+\)(?: \{\n)? .*y.*=", text)

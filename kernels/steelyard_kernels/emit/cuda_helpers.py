@@ -9,10 +9,11 @@ and `max.NaN` (sm_80 on) give NaN if either operand is one.
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Collection, Sequence
 
 _HALF: Final = {
     "f16_low": """float f16_low(unsigned pair) {
@@ -80,6 +81,87 @@ _ODD: Final = tuple(
     )
 )
 
+# What the next iteration of a loop waits for: few steps wait for each other, no branch.
+# Below zero it is t / (1 + t) of t = exp(-|x|), whose power of two comes in two steps:
+# it may be denormal. NaN comes back with the second one. PTX ISA, "ex2" and "rcp":
+# relative errors of 2**-22.5 for ex2.approx, 2**-23 for rcp.approx of float32, and the
+# upper 20 bits of a float64, which one cubic step makes 60.
+_APPROX: Final = (
+    """float exp2_approx(float x) {
+  float r;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(x));
+  return r;
+}""",
+    """float rcp_approx(float x) {
+  float r;
+  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(x));
+  return r;
+}""",
+    """double rcp_approx(double x) {
+  double r;
+  asm("rcp.approx.ftz.f64 %0, %1;" : "=d"(r) : "d"(x));
+  return r;
+}""",
+)
+
+
+def _estrin(coefficients: Sequence[str], x: str) -> tuple[str, str]:
+    """Return the lines of x's powers, and a polynomial of them, lowest power first."""
+    values, lines, name, power = list(coefficients), "", x, 1
+    while len(values) > 1:
+        odd = values[-1:] if len(values) % 2 else []
+        pairs = zip(values[::2], values[1::2], strict=False)
+        values = [f"fma({high}, {x}, {low})" for low, high in pairs] + odd
+        if len(values) > 1:
+            power *= 2
+            lines += f"  double {name}{power} = {x} * {x};\n"
+            x = f"{name}{power}"
+    return lines, values[0]
+
+
+_POWERS, _EXP = _estrin(
+    ["1.0", "1.0", *(repr(1 / math.factorial(k)) for k in range(2, 14))], "r"
+)
+SIGMOID: Final = (
+    """float sigmoid(float x) {
+  float a = fmaxf(-fabsf(x), -104.0f);
+  float shifted = fmaf(a, 1.44269502f, 12582912.0f), n = shifted - 12582912.0f;
+  float f = fmaf(a, 1.92596303e-8f, fmaf(a, 1.44269502f, -n));
+  float e = exp2_approx(f);
+  int power = __float_as_int(shifted) - 0x4b400000, half = power >> 1;
+  float t = __int_as_float(__float_as_int(e) + max(power, -126) * 0x800000);
+  float below = e * __int_as_float((half + 127) << 23);
+  float rest = __int_as_float((power - half + 127) << 23);
+  float above = x >= 0.0f ? 1.0f : below * (x < 0.0f ? rest : x);
+  float d = 1.0f + t, y = rcp_approx(d);
+  return above * fmaf(y, fmaf(-d, y, 1.0f), y);
+}""",
+    f"""double sigmoid(double x) {{
+  double a = fmax(-fabs(x), -746.0);
+  double shifted = fma(a, {1 / math.log(2)!r}, 6755399441055744.0);
+  double n = shifted - 6755399441055744.0;
+  double r = fma(n, -1.90821492927058770002e-10, fma(n, -6.93147180369123816490e-01, a));
+{_POWERS}  double e = {_EXP};
+  int power = (int)__double_as_longlong(shifted), half = power >> 1;
+  double t = __longlong_as_double(
+    __double_as_longlong(e) + max(power, -1022) * (1ll << 52));
+  double below = e * __longlong_as_double((half + 1023ll) << 52);
+  double rest = __longlong_as_double((power - half + 1023ll) << 52);
+  double above = x >= 0.0 ? 1.0 : below * (x < 0.0 ? rest : x);
+  double d = 1.0 + t, y = rcp_approx(d), off = fma(-d, y, 1.0);
+  y = fma(y, fma(off, off, off), y);
+  return above * y;
+}}""",
+)
+SOFTPLUS: Final = (
+    """float softplus(float x) {
+  return (x > 0.0f ? x : 0.0f) + log1pf(expf(-fabsf(x)));
+}""",
+    """double softplus(double x) {
+  return (x > 0.0 ? x : 0.0) + log1p(exp(-fabs(x)));
+}""",
+)
+
 HELPERS: Final[dict[str, tuple[str, ...]]] = {
     **{name: (text,) for name, text in _HALF.items()},
     **{f"{name}_round": (_round(name),) for name in ("f16", "bf16")},
@@ -87,6 +169,8 @@ HELPERS: Final[dict[str, tuple[str, ...]]] = {
     "min_nan": _extremum("min", "<"),
     "max_nan": _extremum("max", ">"),
     "round_to_odd": _ODD,
+    "sigmoid": (*_APPROX, *SIGMOID),
+    "softplus": SOFTPLUS,
 }
 
 

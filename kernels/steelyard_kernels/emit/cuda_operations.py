@@ -2,13 +2,18 @@
 
 Half arithmetic is done in float32 and rounded after every operation, as on the CPU
 (see `llvm_operations`). Divisions and roots are correctly rounded: NVRTC's own default
-(-prec-div, -prec-sqrt). exp, log and rsqrt are the CUDA library's, which handle NaN,
-infinities and denormals in full range; its largest errors in ulp (CUDA C++ Programming
-Guide, "Mathematical Functions"), and instructions seen for sm_90a:
+(-prec-div, -prec-sqrt). Functions are the CUDA library's, which handle NaN, infinities
+and denormals in full range, but for sigmoid and softplus, which are ours
+(`cuda_helpers`); largest errors in ulp (CUDA C++ Programming Guide, "Mathematical
+Functions"; ours by their steps' errors), and instructions seen for sm_90a:
 
-              exp     log     rsqrt
-    float32   2, 10   1, 28   2, 4
-    float64   1, 61   1, 84   1, 49
+              exp     log     rsqrt   expm1   log1p   tanh    sinpi   cospi
+    float32   2, 10   1, 28   2, 4    1, 24   1, 33   2, 17   1, 25   1, 25
+    float64   1, 61   1, 84   1, 49   1, 77   1, 231  1, 102  2, 39   2, 42
+
+              erf_inv  sigmoid  softplus
+    float32   2, 31    6, 29    4, 45
+    float64   5, 324   7, 85    4, 302
 """
 
 from __future__ import annotations
@@ -28,6 +33,10 @@ if TYPE_CHECKING:
     from steelyard_kernels.dtypes import DType
 
 SINGLE, DOUBLE, INDEX, INT, BOOL = "single", "double", "index", "int", "bool"
+LIBRARY: Final = (
+    *("sqrt", "rsqrt", "exp", "log", "expm1", "log1p", "tanh", "sinpi", "cospi"),
+    "floor",
+)
 SPELLED: Final = {  # (operation, family): one lane
     **{
         (op, family): f"{{a}} {sign} {{b}}"
@@ -65,15 +74,30 @@ SPELLED: Final = {  # (operation, family): one lane
             ("max", "max_nan({a}, {b})"),
         )
     },
-    **{(op, SINGLE): f"{op}f({{a}})" for op in ("sqrt", "rsqrt", "exp", "log")},
-    **{(op, DOUBLE): f"{op}({{a}})" for op in ("sqrt", "rsqrt", "exp", "log")},
+    **{(op, SINGLE): f"{op}f({{a}})" for op in LIBRARY},
+    **{(op, DOUBLE): f"{op}({{a}})" for op in LIBRARY},
+    ("erf_inv", SINGLE): "erfinvf({a})",
+    ("erf_inv", DOUBLE): "erfinv({a})",
+    **{
+        (op, family): f"{op}({{a}})"
+        for family in (SINGLE, DOUBLE)
+        for op in ("sigmoid", "softplus")
+    },
     ("abs", SINGLE): "fabsf({a})",
     ("abs", DOUBLE): "fabs({a})",
     ("fma", SINGLE): "fmaf({a}, {b}, {c})",
     ("fma", DOUBLE): "fma({a}, {b}, {c})",
-    ("and", BOOL): "{a} & {b}",
-    ("or", BOOL): "{a} | {b}",
-    ("xor", BOOL): "{a} ^ {b}",
+    **{
+        (op, family): f"{{a}} {sign} {{b}}"
+        for family in (INT, BOOL)
+        for op, sign in (("and", "&"), ("or", "|"), ("xor", "^"))
+    },
+    **{
+        (op, INT): f"(unsigned {{t}}){{b}} < 8 * sizeof({{t}})"
+        f" ? ({{t}})((unsigned {{t}}){{a}} {sign} {{b}}) : 0"
+        for op, sign in (("shl", "<<"), ("lshr", ">>"))
+    },
+    ("mulhi", INT): "(int)__umulhi({a}, {b})",
     ("not", BOOL): "!{a}",
 }
 PAIRS: Final = {  # on the bits of one half, or of two: no rounding to do
@@ -174,6 +198,18 @@ def _cast(names: Names, source: DType, target: DType) -> list[str]:
     return [text.format(a=a, t=ELEMENT[target]) for a in names]
 
 
+def _bitcast(
+    _op: str, names: list[list[str]], types: tuple[Type, ...], _result: Type
+) -> list[str]:
+    function = {
+        float32: "__float_as_int",
+        float64: "__double_as_longlong",
+        int32: "__int_as_float",
+        int64: "__longlong_as_double",
+    }
+    return [f"{function[types[0].dtype]}({a})" for a in names[0]]
+
+
 def _tree(op: str, dtype: DType, names: Names) -> str:
     """Reduce lanes pairwise."""
     values = list(names)
@@ -261,6 +297,7 @@ SHAPES: Final[
         Callable[[str, list[list[str]], tuple[Type, ...], Type], list[str]],
     ]
 ] = {
+    "bitcast": _bitcast,
     "select": _select,
     "splat": _splat,
     "iota": _iota,

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from steelyard_kernels.loops import Operand
 
 INDEX_OPS: Final = frozenset({"add", "sub", "mul"})  # where nothing wraps, C++'s own
+INDEX_NAME: Final = "i."  # what `Builder.at` calls the results of index arithmetic
 NUMBERING: Final = INDEX_OPS | {  # give indices of indices
     *("div", "rem", "neg", "abs", "min", "max", "select", "thread", "block"),
 }
@@ -31,7 +32,8 @@ class Values(Writer):
     """A writer of values.
 
     `wraps` are the integers that are not surely indices: what is made of a loaded
-    value, of a user's scalar or of a carried one may exceed its type and must wrap.
+    value, of a user's scalar or of a carried one may exceed its type and must wrap, and
+    so must what a program computes of a loop's index.
     """
 
     __slots__ = ("wraps",)
@@ -69,7 +71,9 @@ class Values(Writer):
         """Say whether an integer is made of indices only; note it if it is not."""
         wraps = self.wraps
         cast = node.op == "cast" and node.args[0].type.dtype.kind == "int"
-        if not (cast or node.op in NUMBERING) or node.var.type.lanes > 1:
+        users = node.op in INDEX_OPS and not node.var.name.startswith(INDEX_NAME)
+        numbers = (cast or node.op in NUMBERING) and not users
+        if not numbers or node.var.type.lanes > 1:
             wraps.add(node.var.name)
             return False
         for arg in node.args:

@@ -3,7 +3,7 @@
 For a single kernel's latency: `steelyard_device.nvptx` makes a cubin of it. The text is
 the same for all architectures. It is rounded as what NVRTC builds is: every operation
 correctly, or by the one instruction that NVRTC takes as well; so one build may stand in
-for the other. What is the CUDA library's (exp, log), and what there is no need to spell here
+for the other. What is the CUDA library's (exp, log and what is made of them), and what there is no need to spell here
 (asynchronous copies, matrices), is `Unsupported`: NVRTC builds it.
 """
 
@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 from steelyard_kernels.dtypes import HALVES, bool_, float32, float64
 from steelyard_kernels.emit.llvm import Emitter, ascii_only, ref
+from steelyard_kernels.emit.llvm_functions import FUNCTIONS
 from steelyard_kernels.emit.llvm_text import ELEMENT, memory, register
 from steelyard_kernels.emit.unrolled import is_spelled_out, spelled_out
 from steelyard_kernels.errors import Unsupported
@@ -49,7 +50,9 @@ ADDRESSES: Final = {
     "stack": "ptr",
 }
 FLOATS: Final = (*HALVES, float32, float64)
-LIBRARY: Final = frozenset(product(("exp", "log"), FLOATS)) | {("rsqrt", float64)}
+LIBRARY: Final = frozenset(product(("exp", "log", *FUNCTIONS), FLOATS)) | {
+    ("rsqrt", float64)
+}
 WORD: Final = 16  # bytes of the widest access
 ROLLED: Final = """
 !9 = distinct !{!9, !8}
