@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from math import prod
+from typing import TypeAlias
 
 from steelyard_kernels.builder import Builder
 from steelyard_kernels.dtypes import DType
@@ -70,6 +71,9 @@ class View:
         if self.strides != contiguous(self.shape):
             return None
         return replace(self, shape=shape, strides=contiguous(shape))
+
+
+Value: TypeAlias = Tensor | View
 
 
 def contiguous(shape: Shape) -> tuple[int, ...]:

@@ -1,0 +1,230 @@
+"""A loop on any target's lanes: blocks computed ahead, turns, and single iterations.
+
+It is blocks of iterations where something is computed ahead for them, turns of
+`unroll` iterations and the rest one by one; all of them run exactly as often as the
+loop says.
+"""
+
+from __future__ import annotations
+
+from math import prod
+from typing import TYPE_CHECKING, TypeAlias
+
+from steelyard_kernels.builder import Index, Loop
+from steelyard_kernels.dtypes import int64
+from steelyard_kernels.expr import Loop as ExprLoop
+from steelyard_kernels.expr import Node, Result
+from steelyard_kernels.loops import Const, Operand
+from steelyard_kernels.schedule.scan.emitter import Emitter
+from steelyard_kernels.schedule.scan.lanes import Ahead, Kept
+from steelyard_kernels.schedule.scan.layout import layout
+from steelyard_kernels.schedule.scan.outline import Outline, outline
+from steelyard_kernels.schedule.scan.tensor import Tensor, Value, View
+
+if TYPE_CHECKING:
+    from steelyard_kernels.schedule.scan.walker import Walker
+
+State: TypeAlias = tuple[Operand, ...]
+
+
+class LoopEmitter:
+    """Emits one loop; its state is the carries and, behind a condition, a flag."""
+
+    def __init__(
+        self, walker: Walker, loop: ExprLoop, stacks: dict[int, list[View]]
+    ) -> None:
+        self.w = walker
+        self.b = walker.b
+        self.lanes = walker.lanes
+        self.loop = loop
+        self.stacks = stacks
+        ahead = walker.turns.ahead and walker.lanes.span > 1
+        self.outline: Outline = outline(loop, stacks, ahead=ahead)
+        self.shapes = [carry.shape for carry in loop.carries]
+        inner = any(isinstance(node, Result) for node in loop.nodes)
+        self.unroll = loop.unroll or (1 if inner else max(1, walker.turns.unroll))
+        self.kept: list[tuple[Node, list[Kept]]] = []
+        self.base: Index = 0  # of the block, where values are fetched by turn
+
+    def emit(self) -> list[Tensor]:
+        """Emit it all and return the carries at its end."""
+        w, b, loop = self.w, self.b, self.loop
+        if isinstance(loop.length, int):
+            stop: Operand = b.number(loop.length)
+        else:
+            stop = b.cast(w.tensor(loop.length).vectors[0], b.index.dtype)
+        state = tuple([x for node in loop.inits for x in w.flat(w.tensor(node))])
+        self._splat_free()
+        if loop.condition is not None:
+            goes = self._goes_on(state, b.number(0))
+            state = (*state, goes)
+            if not isinstance(goes, Const):
+                some = self.lanes.any(goes)
+                stop = b.let("select", some, stop, b.number(0))
+        if self.outline.kept:
+            state = self._blocks(stop, state)
+        else:
+            state = self._iterations(b.number(0), stop, state)
+        return w.joined(self.shapes, state)
+
+    def _splat_free(self) -> None:
+        """Spread what iterations read as vectors before them, and not in each."""
+        w, part = self.w, self.outline.each
+        if w.target == "cuda":
+            return  # a scalar is in every lane as it is
+        outer = {node.number for node in self.loop.free}
+        for node in part.nodes:
+            if prod(node.shape) > 1:
+                for arg in part.reads(node):
+                    value = w.env.get(arg.number) if arg.number in outer else None
+                    if isinstance(value, Tensor) and value.same:
+                        w.spread(value.vectors[0], self.lanes.width)
+
+    def _blocks(self, stop: Operand, state: State) -> State:
+        """Emit blocks of `span` iterations, behind what is computed ahead for them."""
+        b, span = self.b, self.lanes.span
+        even = isinstance(stop, Const) and stop.value % span == 0
+        free = self._free_elements()
+        with b.loop(b.number(0), stop, span, *state) as block, self.w.scope():
+            self._compute_ahead(free, block.var)
+            left = b.at("sub", stop, block.var)
+            count = b.number(span) if even else b.at("min", left, span)
+            self.base = block.var
+            inner = self._iterations(b.number(0), count, block.carried)
+            self._close(block, inner)
+        self.base = 0
+        return block.results
+
+    def _free_elements(self) -> dict[int, Value]:
+        """Return what is read ahead of outer values, element by element."""
+        w, part = self.w, self.outline.ahead
+        outer = {node.number: node for node in self.loop.free}
+        found: dict[int, Value] = {}
+        for number in {arg.number for node in part.nodes for arg in part.reads(node)}:
+            if number in outer:
+                value = w.tensor(outer[number])
+                if not value.same:
+                    elements, order = w.elements(value), layout(value.shape, 1)
+                    vectors = tuple([elements[e] for (e,) in order])
+                    value = Tensor(value.shape, vectors)
+                found[number] = value
+        return found
+
+    def _compute_ahead(self, free: dict[int, Value], base: Operand) -> None:
+        """Emit what a block's iterations need of no carry, all at once."""
+        b = self.b
+        side = Emitter(self.w.name, Ahead(b), self.w.target)
+        side.env.update(free)
+        turns = self.lanes.turns(int64)
+        start = side.spread(b.cast(base, int64), turns.type.lanes)
+        index = b.let("add", turns, start)
+        side.env[self.loop.index.number] = Tensor((), (index,), same=True)
+        side.run(self.outline.ahead)
+        self.kept = [
+            (node, [self.lanes.keep(x) for x in side.tensor(node).vectors])
+            for node in self.outline.kept
+        ]
+
+    def _fetch(self, at: Operand) -> None:
+        """Emit, for one iteration, the reads of what was computed ahead."""
+        w = self.w
+        for node, kept in self.kept:
+            scalars = [self.lanes.fetch(part, at) for part in kept]
+            if len(scalars) == 1:
+                w.env[node.number] = Tensor(node.shape, tuple(scalars), same=True)
+                continue
+            order = [vector[0] for vector in layout(node.shape, 1)]
+            by_element = dict(zip(order, scalars, strict=True))
+            elements = [by_element[e] for e in range(len(order))]
+            w.env[node.number] = w.scattered(elements, node.shape)
+
+    def _iterations(self, start: Operand, stop: Operand, state: State) -> State:
+        """Emit the loop from `start` to `stop` by turns, then the rest one by one."""
+        b, unroll = self.b, self.unroll
+        if unroll == 1:
+            return self._turns(start, stop, 1, state)
+        turns = b.at("div", b.at("sub", stop, start), unroll)
+        middle = b.at("add", start, b.at("mul", turns, unroll))
+        state = self._turns(start, middle, unroll, state)
+        if _none(middle, stop):
+            return state
+        if self.loop.condition is not None:
+            stop = b.let("select", self.lanes.any(state[-1]), stop, middle)
+        return self._turns(middle, stop, 1, state)
+
+    def _turns(self, start: Operand, stop: Operand, count: int, state: State) -> State:
+        """Emit a loop of `count` iterations a turn."""
+        b = self.b
+        if _none(start, stop):
+            return state
+        with b.loop(start, stop, count, *state) as turn, self.w.scope():
+            inner: State = turn.carried
+            for place in range(count):
+                at = b.at("add", turn.var, place)
+                inner = self._iteration(at, inner, surely=place == 0)
+            self._close(turn, inner)
+        return turn.results
+
+    def _close(self, loop: Loop, state: State) -> None:
+        """State what a loop carries on, and that it ends with its condition."""
+        until = None
+        if self.loop.condition is not None:
+            until = self.b.let("not", self.lanes.any(state[-1]))
+        loop.yields(*state, until=until)
+
+    def _iteration(self, at: Operand, state: State, *, surely: bool) -> State:
+        """Emit one iteration; unless it `surely` runs a finished chain keeps all."""
+        b = self.b
+        index = b.at("add", self.base, at)
+        nexts = self._next(index, at, state)
+        if self.loop.condition is None:
+            return nexts
+        goes = self._goes_on(nexts, b.at("add", index, 1))
+        if surely and not self.lanes.in_step:
+            return (*nexts, goes)
+        *carries, live = state
+        chosen = [
+            b.let("select", live, new, old)
+            for new, old in zip(nexts, carries, strict=True)
+        ]
+        return (*chosen, b.let("and", live, goes))
+
+    def _bind(self, state: State, index: Operand) -> None:
+        """Give the loop's parameters their values."""
+        w, loop = self.w, self.loop
+        for carry, value in zip(
+            loop.carries, w.joined(self.shapes, state), strict=True
+        ):
+            w.env[carry.number] = value
+        number = self.b.cast(index, int64)
+        w.env[loop.index.number] = Tensor((), (number,), same=True)
+
+    def _goes_on(self, state: State, index: Operand) -> Operand:
+        """Emit whether the iteration at `index` is to run."""
+        assert self.loop.condition is not None
+        self._bind(state, index)
+        self.w.run(self.outline.condition)
+        return self.w.tensor(self.loop.condition).vectors[0]
+
+    def _next(self, index: Operand, at: Operand, state: State) -> State:
+        """Emit an iteration's values and stores; returns its carries."""
+        w, loop = self.w, self.loop
+        self._bind(state, index)
+        self._fetch(at)
+        w.run(self.outline.each)
+        for place, views in self.stacks.items():
+            row = index
+            if loop.reverse:
+                assert isinstance(loop.length, int)
+                row = self.b.at("sub", self.b.number(loop.length - 1), index)
+            value = w.tensor(loop.stacked[place - len(loop.nexts)])
+            for view in views:
+                w.store(view.row(self.b, row), value)
+        return tuple([x for node in loop.nexts for x in w.flat(w.tensor(node))])
+
+
+def _none(start: Operand, stop: Operand) -> bool:
+    """Say whether no iteration lies between two bounds that are known."""
+    if isinstance(start, Const) and isinstance(stop, Const):
+        return start.value >= stop.value
+    return False

@@ -1,0 +1,265 @@
+"""Values in registers, whatever the lanes: picked, spread, reduced, loaded, stored.
+
+Every value is a `Tensor` in the layout of its shape, so that values of one shape meet
+without a conversion; what changes shape picks whole vectors where it can, and single
+elements where not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from math import prod
+from typing import Any, Final
+
+from steelyard_kernels.builder import Builder, const
+from steelyard_kernels.dtypes import DType
+from steelyard_kernels.errors import CompilerBug, Unsupported
+from steelyard_kernels.expr import Shape
+from steelyard_kernels.loops import Buffer, Operand
+from steelyard_kernels.schedule.scan.lanes import Ahead, CpuLanes, Lanes, tree
+from steelyard_kernels.schedule.scan.layout import Vector, broadcast, layout, places
+from steelyard_kernels.schedule.scan.tensor import Tensor, View
+
+MOST_ELEMENTS: Final = 4096  # of a value in registers: each vector is some text
+ROLLED_ONCE: Final = 2  # vectors of a heavy function that are a loop, computed once,
+ROLLED_OFTEN: Final = 8  # and in loops, where another loop costs time as well
+
+
+class Registers:
+    """What can be done with values on some lanes, for kernel `name`.
+
+    What was derived of a value (its elements, its splat) is remembered within the
+    innermost open body. A heavy function of `rolled` vectors or more is a loop.
+    """
+
+    def __init__(self, name: str, lanes: Lanes | Ahead) -> None:
+        self.name = name
+        self.b: Builder = lanes.b
+        self.lanes = lanes
+        self.derived: dict[object, Any] = {}
+        self.rolled = ROLLED_ONCE
+
+    @contextmanager
+    def scope(self) -> Iterator[None]:
+        """Forget, at the end, what is only defined in a nested body."""
+        derived = self.derived
+        self.derived = derived.copy()
+        yield
+        self.derived = derived
+
+    def spread(self, value: Operand, lanes: int) -> Operand:
+        """Return a scalar in so many lanes, the same vector every time."""
+        if value.type.lanes == lanes:
+            return value
+        key = value, lanes
+        if key not in self.derived:
+            self.derived[key] = self.b.splat(value, lanes)
+        found: Operand = self.derived[key]
+        return found
+
+    def let(self, op: str, *args: Operand) -> Operand:
+        """Emit an operation of vectors and scalars, which are spread."""
+        lanes = max(arg.type.lanes for arg in args)
+        return self.b.let(op, *[self.spread(arg, lanes) for arg in args])
+
+    def checked(self, shape: Shape) -> tuple[Vector, ...]:
+        """Return a shape's layout; raises Unsupported for one too large."""
+        if prod(shape) > MOST_ELEMENTS:
+            raise Unsupported(
+                f"{self.name}: a value of shape {shape} has {prod(shape)} elements, at "
+                f"most {MOST_ELEMENTS} are held by a chain; take rows of an array, one "
+                "in each iteration."
+            )
+        return layout(shape, self.lanes.width)
+
+    # What a value is made of.
+
+    def elements(self, value: Tensor) -> Sequence[Operand]:
+        """Return all elements of a value as scalars, in row-major order."""
+        count = prod(value.shape)
+        if value.same or count == 0:
+            return value.vectors * count
+        if value not in self.derived:
+            self.derived[value] = self._elements(value, count)
+        known: Sequence[Operand] = self.derived[value]
+        return known
+
+    def _elements(self, value: Tensor, count: int) -> Sequence[Operand]:
+        """Emit the elements, lane axis by lane axis."""
+        extent, width = max(value.shape), self.lanes.width
+        each = -(-extent // width)  # vectors of a lane axis
+        order = self.checked(value.shape)
+        found: dict[int, Operand] = {}
+        for first in range(0, len(order), each):
+            numbers = [e for vector in order[first : first + each] for e in vector]
+            scalars = self.lanes.elements(value.vectors[first : first + each], extent)
+            found.update(zip(numbers, scalars, strict=True))
+        return [found[element] for element in range(count)]
+
+    def pick(self, value: Tensor, wanted: Vector) -> Operand:
+        """Return a vector of these elements; a scalar where they are one."""
+        if value.same:
+            return value.vectors[0]
+        place = places(value.shape, self.lanes.width).get(wanted)
+        if place is not None:
+            return value.vectors[place]
+        elements = self.elements(value)
+        if len(set(wanted)) == 1:
+            return elements[wanted[0]]
+        return self.lanes.pack([elements[number] for number in wanted])
+
+    def arrange(self, value: Tensor, source: Vector, shape: Shape) -> Tensor:
+        """Return the value whose elements are those at `source`, in order."""
+        if value.same:
+            return Tensor(shape, value.vectors, same=True)
+        if prod(shape) == 1:
+            return Tensor(shape, (self.elements(value)[source[0]],), same=True)
+        return Tensor(
+            shape,
+            tuple(
+                self.pick(value, tuple([source[e] for e in vector]))
+                for vector in self.checked(shape)
+            ),
+        )
+
+    def widen(self, value: Tensor, shape: Shape) -> Tensor:
+        """Return a value broadcast to a shape."""
+        if value.shape == shape:
+            return value
+        if value.same:
+            return Tensor(shape, value.vectors, same=True)
+        return self.arrange(value, broadcast(value.shape, shape), shape)
+
+    def each(
+        self,
+        shape: Shape,
+        parts: Sequence[Tensor],
+        emit: Callable[[Sequence[Operand]], Operand],
+        *,
+        heavy: DType | None = None,
+    ) -> Tensor:
+        """Return what `emit` makes of each vector of values broadcast to a shape.
+
+        What is `heavy`, of that dtype, is a loop once there are `rolled` vectors.
+        """
+        wide = [self.widen(part, shape) for part in parts]
+        if all(part.same for part in wide):
+            return Tensor(shape, (emit([part.vectors[0] for part in wide]),), same=True)
+        count = len(self.checked(shape))
+        if (
+            heavy is not None
+            and count >= self.rolled
+            and isinstance(self.lanes, CpuLanes)
+        ):
+            return Tensor(shape, self._rolled(count, wide, emit, heavy))
+        vectors = [emit([part.vector(k) for part in wide]) for k in range(count)]
+        return Tensor(shape, tuple(vectors))
+
+    def _rolled(
+        self,
+        count: int,
+        parts: Sequence[Tensor],
+        emit: Callable[[Sequence[Operand]], Operand],
+        dtype: DType,
+    ) -> tuple[Operand, ...]:
+        """Emit a loop over vectors, through memory: little text for many of them."""
+        b, width = self.b, self.lanes.width
+        memory = [None if part.same else self._spilled(part, count) for part in parts]
+        results = b.alloc("rolled", dtype, count * width)
+        with b.loop(0, count * width, width) as turn, self.scope():
+            args = [
+                part.vectors[0] if kept is None else b.load(kept, turn.var, width)
+                for part, kept in zip(parts, memory, strict=True)
+            ]
+            b.store(results, turn.var, emit(args))
+        return tuple([b.load(results, k * width, width) for k in range(count)])
+
+    def _spilled(self, value: Tensor, count: int) -> Buffer:
+        """Emit the stores of a value's vectors to a thread's memory."""
+        b, lanes = self.b, self.lanes
+        dtype = value.vectors[0].type.dtype
+        kept = b.alloc("spilled", dtype, count * lanes.width)
+        for place in range(count):
+            b.store(kept, place * lanes.width, lanes.splat(value.vector(place)))
+        return kept
+
+    def let_each(self, op: str, shape: Shape, *parts: Tensor) -> Tensor:
+        """Emit an operation of every element."""
+        return self.each(shape, parts, lambda args: self.let(op, *args))
+
+    def cast(self, value: Tensor, dtype: DType) -> Tensor:
+        """Emit the conversion of every element."""
+        return self.each(value.shape, [value], lambda a: self.b.cast(a[0], dtype))
+
+    def _of_one(self, op: str, value: Operand, extent: int) -> Operand:
+        if op != "add" or extent == 1:
+            return value
+        return self.let("mul", value, const(extent, value.type.dtype))
+
+    def _tree(self, op: str, vectors: Sequence[Operand]) -> Operand:
+        lanes = max(vector.type.lanes for vector in vectors)
+        return tree(self.b, op, [self.spread(vector, lanes) for vector in vectors])
+
+    def totals(
+        self, op: str, rows: Sequence[Sequence[Operand]], extent: int
+    ) -> Sequence[Operand]:
+        """Emit the reductions of lane axes of `extent`, each some vectors."""
+        lanes = self.lanes
+        rest = extent - (len(rows[0]) - 1) * lanes.width if rows else 0
+        if rows and len(rows[0]) == 1:
+            return lanes.totals(op, [(row[0], extent) for row in rows])
+        joined = []
+        for row in rows:
+            last = lanes.masked(op, lanes.splat(row[-1]), rest)
+            joined.append((self._tree(op, [*row[:-1], last]), lanes.width))
+        return lanes.totals(op, joined)
+
+    def scattered(self, scalars: Sequence[Operand], shape: Shape) -> Tensor:
+        """Return the value of these elements."""
+        if len(scalars) == 1:
+            return Tensor(shape, tuple(scalars), same=True)
+        vectors = [
+            self.lanes.pack([scalars[e] for e in vector])
+            for vector in self.checked(shape)
+        ]
+        return Tensor(shape, tuple(vectors))
+
+    # Memory.
+
+    def load(self, view: View) -> Tensor:
+        """Emit the loads of a value."""
+        b, lanes = self.b, self.lanes
+        if isinstance(lanes, Ahead):
+            raise CompilerBug("memory is read in what is computed ahead")
+        vectors = []
+        for vector in self.checked(view.shape):
+            offset, stride = _line(view, vector)
+            at = b.at("add", view.base, offset)
+            if len(vector) == 1:
+                vectors.append(lanes.load_uniform(view.buffer, at))
+            else:
+                vectors.append(lanes.load(view.buffer, at, stride, len(vector)))
+        return Tensor(view.shape, tuple(vectors), same=prod(view.shape) == 1)
+
+    def store(self, view: View, value: Tensor) -> None:
+        """Emit the stores of a value."""
+        b, lanes = self.b, self.lanes
+        if isinstance(lanes, Ahead):
+            raise CompilerBug("memory is written in what is computed ahead")
+        value = self.widen(value, view.shape)
+        for place, vector in enumerate(self.checked(view.shape)):
+            offset, stride = _line(view, vector)
+            at, operand = b.at("add", view.base, offset), value.vector(place)
+            if len(vector) == 1:
+                (scalar,) = lanes.elements([operand], 1)
+                lanes.store_uniform(view.buffer, at, scalar)
+            else:
+                whole = lanes.splat(operand)
+                lanes.store(view.buffer, at, stride, len(vector), whole)
+
+
+def _line(view: View, vector: Vector) -> tuple[int, int]:
+    """Return where a vector's first element lies, and how far apart they are."""
+    first = view.offset(vector[0])
+    return first, view.offset(vector[1]) - first if len(vector) > 1 else 1
