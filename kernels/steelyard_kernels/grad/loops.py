@@ -122,12 +122,11 @@ class _Backward:
         if self.length * kept <= memory:
             return self.length
         whole = bool(self.loop.stacked or self.iteration.rows)
-        kinds = (
-            each for each in range(1, self.length) if not (whole and self.length % each)
+        sizes = (
+            (self.length // each * begun + (each + self.length % each) * kept, each)
+            for each in range(1, self.length)
+            if not (whole and self.length % each)
         )
-        sizes = [
-            (-(-self.length // each) * begun + each * kept, each) for each in kinds
-        ]
         return min([(self.length * kept, self.length), *sizes])[1]
 
     def stored(self, bars: Sequence[Node]) -> Passed:

@@ -1,0 +1,314 @@
+"""Gradients of loops: by differences, by JAX, stored or computed again."""
+
+import numpy as np
+import pytest
+from gradients import check, evaluated, gradients
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from steelyard_kernels import array as xp
+from steelyard_kernels import random, reference
+from steelyard_kernels.errors import KernelError
+from steelyard_kernels.expr import Apply, Result, everywhere, loops
+from steelyard_kernels.function import kernel
+from steelyard_kernels.grad import grad, value_and_grad
+from steelyard_kernels.vmap import vmap
+
+FITS = [{}, {"memory": 0}]  # carries stored, and as few as can be
+
+
+def normal(*shape, seed=1):
+    """Return normal float64 numbers."""
+    return np.random.default_rng(seed).standard_normal(shape)
+
+
+def recurrent(xs, w, c):
+    """Return a value of a scan's carry, of its rows and of their order."""
+
+    def step(c, x):
+        c = xp.tanh(c @ w + x)
+        return c, (c * x, xp.sum(c))
+
+    c, (rows, sums) = xp.scan(step, c, xs)
+    return xp.sum(c) + xp.sum(xp.sum(rows * rows, axis=-1)) + xp.sum(sums * sums)
+
+
+def last(xs, w, c):
+    """Return a value of a scan's carry alone."""
+    return xp.sum(xp.scan(lambda c, x: (xp.tanh(c @ w + x), None), c, xs)[0])
+
+
+@pytest.mark.parametrize("function", [recurrent, last])
+@pytest.mark.parametrize("options", FITS)
+@pytest.mark.parametrize("length", [0, 1, 2, 7, 12])
+def test_scans(function, options, length):
+    """Of no, one, a prime number and many iterations."""
+    check(function, normal(length, 3), normal(3, 3), normal(3, seed=2), **options)
+
+
+@pytest.mark.parametrize("options", FITS)
+@pytest.mark.parametrize("reverse", [False, True])
+def test_rows_are_found_in_both_directions(reverse, options):
+    """The scan's own, those at its number, and those in other places."""
+
+    def function(xs, w):
+        def step(c, given):
+            x, i = given
+            c = xp.tanh(c * w[i] + w[5 - i] * x + w[i * 2])
+            return c, c * x
+
+        c, rows = xp.scan(step, w[0], (xs, xp.arange(6)), reverse=reverse)
+        return xp.sum(c) + xp.sum(xp.sum(rows * xs, axis=-1))
+
+    check(function, normal(6, 3), normal(6, 3, seed=2), **options)
+
+
+@pytest.mark.parametrize("options", FITS)
+def test_scans_within_scans(options):
+    """Rows of rows, and what the inner one stacked read by the outer one."""
+
+    def function(xs, w):
+        def outer(c, rows):
+            def inner(d, x):
+                d = xp.tanh(d * w + x)
+                return d, d * c
+
+            d, found = xp.scan(inner, c, rows)
+            e, _ = xp.scan(lambda e, f: (e * 0.5 + f, None), d, found)
+            return e, found
+
+        c, every = xp.scan(outer, w * 0.5, xs)
+        return xp.sum(c) + xp.sum(xp.sum(xp.sum(every, axis=-1), axis=-1))
+
+    check(function, normal(4, 6, 3), normal(3, seed=2), **options)
+
+
+def test_scans_over_what_scans_stacked():
+    """One loop's rows are the next one's."""
+
+    def function(xs, w):
+        c, rows = xp.scan(lambda c, x: (xp.tanh(c + x * w),) * 2, w, xs)
+        d, more = xp.scan(lambda d, x: (d * 0.5 + x, d * x), c, rows * w, reverse=True)
+        return xp.sum(d) + xp.sum(xp.sum(more, axis=-1))
+
+    check(function, normal(5, 3), normal(3, seed=2))
+
+
+@pytest.mark.parametrize("options", FITS)
+def test_carries_that_nothing_asks_for(options):
+    """Integers, one that is not used, one that only the other's next value reads."""
+
+    def function(xs, w):
+        def step(carry, x):
+            count, a, b, unused = carry
+            scale = count.astype("float64") * 0.1
+            return (count + 1, xp.tanh(b * w + scale), a * x, unused + a), None
+
+        carry = (xp.zeros((), "int64"), w, w * 2.0, w)
+        count, a, *_ = xp.scan(step, carry, xs)[0]
+        return xp.sum(a) * count.astype("float64")
+
+    check(function, normal(6, 3), normal(3, seed=2), **options)
+
+
+def test_an_end_that_no_start_reaches():
+    """The carry forgets where it began: its gradient is zero there."""
+
+    def function(c, w):
+        return xp.sum(xp.scan(lambda c, i: (w * 2.0, None), c, length=3)[0])
+
+    _, (of_c, of_w) = gradients(function, normal(3), normal(3))
+    np.testing.assert_array_equal(of_c, np.zeros(3))
+    np.testing.assert_array_equal(of_w, np.full(3, 2.0))
+
+
+@settings(max_examples=25)
+@given(
+    st.integers(0, 30),
+    st.integers(0, 3),
+    st.booleans(),
+    st.booleans(),
+    st.integers(0, 2**31),
+)
+def test_recomputed_is_what_was_stored(length, unroll, reverse, stacks, seed):
+    """Whatever the number of iterations is divisible by."""
+    rng = np.random.default_rng(seed)
+
+    def function(xs, w, c):
+        def step(c, x):
+            c = xp.sigmoid(c * w - x)
+            return c, (c * c if stacks else None)
+
+        c, rows = xp.scan(step, c, xs, reverse=reverse, unroll=unroll)
+        return xp.sum(c) + (xp.sum(xp.sum(rows, axis=-1)) if stacks else 0.0)
+
+    arrays = [rng.standard_normal(shape) for shape in ((length, 2), (2,), (2,))]
+    stored, again = (gradients(function, *arrays, **options) for options in FITS)
+    np.testing.assert_allclose(stored[0], again[0], rtol=1e-14)
+    for one, other in zip(stored[1], again[1], strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-12, atol=1e-14)
+
+
+def layer(x, w):
+    """Return one layer of the noisy perceptron."""
+    return xp.sigmoid(x @ xp.softplus(w))
+
+
+def noisy(length):
+    """Return the noisy perceptron, 1 to 12 to 1, fed back into itself."""
+
+    def noisy_mlp(x, w1, w2, key):
+        def step(x, i):
+            noise = random.normal(key, i, (1,), x.dtype)
+            return layer(layer(x, w1), w2) + noise, None
+
+        return xp.sum(xp.scan(step, x, xp.arange(length))[0])
+
+    return noisy_mlp
+
+
+def forward_and_backward(length, **options):
+    """Return the noisy perceptron with its gradient by x and the weights."""
+
+    def both(x, w1, w2, key):
+        function = value_and_grad(noisy(length), (0, 1, 2), **options)
+        value, found = function(x, w1, w2, key)
+        return value, *found
+
+    return both
+
+
+def perceptron():
+    """Return x, w1 and w2."""
+    return normal(1), normal(1, 12, seed=2), normal(12, 1, seed=3)
+
+
+def test_the_noisy_perceptron_over_8000_iterations():
+    """Against differences of the same 8000 noisy iterations."""
+    key = np.array(12)
+    arrays = perceptron()
+
+    program = kernel(noisy(8000)).program(*arrays, key)
+
+    def value(w1):
+        return reference.evaluate(program, [arrays[0], w1, arrays[2], key])["out"]
+
+    both = kernel(forward_and_backward(8000)).program(*arrays, key)
+    found = reference.evaluate(both, [*arrays, key])
+    assert found["out0"] == value(arrays[1])
+    step = 1e-5 * normal(1, 12, seed=4)
+    change = (value(arrays[1] + step) - value(arrays[1] - step)) / 2
+    np.testing.assert_allclose((found["out2"] * step).sum(), change, rtol=1e-6)
+
+
+def test_each_loop_runs_once_and_noise_is_not_stored():
+    """One forward and one backward loop; all that is kept is the carry."""
+    arrays = perceptron()
+    program = kernel(forward_and_backward(64)).program(*arrays, np.array(12))
+    forward, backward = loops(program.nodes)
+    assert (forward.reverse, backward.reverse) == (False, True)
+    hidden = [o.value for o in program.outputs if o.hidden]
+    assert [node.shape for node in hidden] == [(64, 1)]
+    inside = [n.op for n in backward.nodes if isinstance(n, Apply)]
+    assert "multiply_high" not in inside  # the noise's slope is zero
+
+
+def test_noise_that_is_needed_is_made_again():
+    """From its counter, within the backward loop."""
+
+    def function(x, key):
+        def step(x, i):
+            return xp.tanh(x * random.normal(key, i, (), x.dtype)), None
+
+        return xp.sum(xp.scan(step, x, xp.arange(9))[0])
+
+    x, key = normal(2), np.array(3)
+    program = kernel(grad(function)).program(x, key)
+    forward, backward = loops(program.nodes)
+    for loop in (forward, backward):
+        assert any(isinstance(n, Apply) and n.op == "multiply_high" for n in loop.nodes)
+    assert [o.value.shape for o in program.outputs if o.hidden] == [(9, 2)]
+
+
+def test_memory_holds_what_is_kept():
+    """About two square roots of the rows, over all chains."""
+    arrays = perceptron()
+    xs = np.repeat(arrays[0][None], 5, axis=0)
+    both = vmap(forward_and_backward(8000, memory=100_000), (0, None, None, None))
+    program = kernel(both).program(xs, *arrays[1:], np.array(12))
+    stacked = [
+        node.shape
+        for node in everywhere(program.nodes)
+        if isinstance(node, Result) and node.stacks
+    ]
+    assert sum(shape[0] for shape in stacked) < 2 * np.sqrt(8000) + 2
+
+
+def test_chains_have_their_own():
+    """Each is what one alone would give; the weights' are not added up."""
+    arrays = perceptron()
+    xs = normal(3, 1, seed=7)
+    both = forward_and_backward(20)
+    many = evaluated(vmap(both, (0, None, None, None)), xs, *arrays[1:], np.array(1))
+    for place, x in enumerate(xs):
+        one = evaluated(both, x, *arrays[1:], np.array(1))
+        for a, b in zip(many, one, strict=True):
+            np.testing.assert_allclose(a[place], b, rtol=1e-13)
+
+
+def test_gradients_within_loops():
+    """Steps along a gradient, and the gradient of where they lead."""
+
+    def function(xs, w):
+        def step(c, x):
+            slope = grad(lambda c: xp.sum(xp.tanh(c * w + x)))(c)
+            return c - 0.1 * slope, None
+
+        return xp.sum(xp.scan(step, w, xs)[0])
+
+    check(function, normal(5, 3), normal(3, seed=2))
+
+
+@pytest.mark.parametrize("options", FITS)
+def test_gradients_of_gradients_of_scans(options):
+    """The second one goes through a loop that goes back."""
+
+    def function(xs, w, c):
+        slope = grad(last, 1, **options)(xs, w, c)
+        return xp.sum(xp.sum(slope * w, axis=-1))
+
+    check(function, normal(6, 3), normal(3, 3), normal(3, seed=2), **options)
+
+
+@pytest.mark.parametrize(
+    ("loop", "said"),
+    [
+        (
+            lambda x, n: xp.while_loop(lambda c: c[0] < 9, lambda c: c * 2.0, x, 5),
+            "while_loop, expected a scan",
+        ),
+        (
+            lambda x, n: xp.scan(lambda c, _: (c * 2.0, None), x, length=n)[0],
+            "given at launch, expected an int",
+        ),
+    ],
+)
+def test_unknown_iterations_are_refused(loop, said):
+    """In a sentence that says what to write instead."""
+
+    def function(x, *, n: int):
+        return grad(lambda x: xp.sum(loop(x, n)))(x)
+
+    with pytest.raises(KernelError, match=said):
+        kernel(function).program(normal(3))
+
+
+def test_columns_of_what_was_stacked_are_refused():
+    """A backward loop reads cotangents row by row."""
+
+    def function(xs, w):
+        _, rows = xp.scan(lambda c, x: (c + x, c), w, xs)
+        return xp.sum(xp.reshape(xp.tanh(w @ rows.T), -1))
+
+    with pytest.raises(KernelError, match="row by row"):
+        kernel(grad(function)).program(normal(3, 3), normal(3))
