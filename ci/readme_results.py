@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from steelyard import stats, units
+from steelyard.axes import plain
 from steelyard.ledger import PARTS
 from steelyard.report import pivot, tables, text
 from steelyard.report.rows import by_value, mode_rank
@@ -73,7 +74,7 @@ def across(
         readings = [
             pivot.Reading(
                 benchmark,
-                suite.trials[key][-1]["axes"],
+                {n: plain(v) for n, v in suite.trials[key][-1]["axes"].items()},
                 key[1],
                 cell(key) if cell else time(suite.time(*key)),
             )

@@ -53,6 +53,18 @@ def test_values_of_an_axis_go_across_as_numbers():
     assert len(found.lines) == 1
 
 
+def test_shapes_are_written_as_in_case_ids():
+    """One word each."""
+    shapes = ((64, 768), (4096, 768))
+    made = rows.rows(
+        t
+        for shape in shapes
+        for t in weighed(f"mm[shape={shape[0]}x768,impl=a]", axes={"shape": shape})
+    )
+    (found,) = pivot.grids(made, "mode")
+    assert {line[0] for line in found.lines} == {"64x768", "4096x768"}
+
+
 def test_wanted_columns_are_tables_below_that_of_time():
     """Processor time and items a second; what nobody knows has no table."""
     made = calls(facts={"items": 2})

@@ -15,6 +15,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from steelyard.axes import text_of
 from steelyard.errors import SteelyardError
 from steelyard.report import columns, tables, text
 from steelyard.report.rows import Row, by_value, mode_rank
@@ -98,6 +99,8 @@ def grid(readings: Sequence[Reading], across: str, what: str = "") -> Grid:
 
 
 def _written(value: Any) -> str:
+    if isinstance(value, tuple):
+        return text_of(value)
     return text.NOTHING if value is None else str(value)
 
 
