@@ -1,0 +1,348 @@
+"""Primitives of JAX's that work element by element, and their dtypes' own rules.
+
+Unsigned integers are compared with their signs turned over, and divided in float64,
+which is exact for 32 bits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final
+
+import numpy as np
+
+from steelyard_kernels import array as xp
+from steelyard_kernels import dtypes
+from steelyard_kernels.array import Array
+from steelyard_kernels.from_jax.equation import Equation, Rule
+from steelyard_kernels.from_jax.threefry import widened
+from steelyard_kernels.from_jax.values import (
+    Aval,
+    Stack,
+    Value,
+    array,
+    element,
+    kind,
+    words,
+)
+
+_TOP: Final = {dtypes.int32: -(1 << 31), dtypes.int64: -(1 << 63)}
+"""The integer whose only bit is the sign."""
+
+
+def _same(function: Callable[..., Array]) -> Rule:
+    """Return the rule of a function that xp has as well."""
+    return lambda equation: function(*equation.arrays())
+
+
+def _ordered(function: Callable[..., Array]) -> Rule:
+    """Return the rule of an order: unsigned integers compare with signs turned over."""
+
+    def rule(equation: Equation) -> Value:
+        if kind(equation.inputs[0]) == "bool":
+            a, b = (xp.astype(each, "int32") for each in equation.arrays())
+            return function(a, b)
+        if kind(equation.inputs[0]) != "uint":
+            return function(*equation.arrays())
+        a, b = (_turned(each) for each in equation.arrays())
+        return function(a, b)
+
+    return rule
+
+
+def _turned(x: Array) -> Array:
+    """Return integers in whose order their unsigned readings lie."""
+    return xp.bitwise_xor(x, _TOP[x.dtype])
+
+
+def _extreme(function: Callable[..., Array], of_booleans: Callable[..., Array]) -> Rule:
+    """Return the rule of the larger or the smaller one."""
+
+    def rule(equation: Equation) -> Value:
+        which = kind(equation.inputs[0])
+        if which == "bool":
+            return of_booleans(*equation.arrays())
+        if which == "uint":
+            return _turned(function(*(_turned(each) for each in equation.arrays())))
+        return function(*equation.arrays())
+
+    return rule
+
+
+def _bits(of_integers: Callable[..., Array], of_booleans: Callable[..., Array]) -> Rule:
+    """Return the rule of an operation on bits, of which a boolean is one."""
+    return lambda equation: (
+        of_booleans if kind(equation.inputs[0]) == "bool" else of_integers
+    )(*equation.arrays())
+
+
+def _inverted(x: Array) -> Array:
+    return xp.bitwise_xor(x, -1)
+
+
+def _divide(equation: Equation) -> Value:
+    a, b = equation.arrays()
+    if kind(equation.inputs[0]) == "float":
+        return xp.divide(a, b)
+    return _quotient(equation, a, b)
+
+
+def _remainder(equation: Equation) -> Value:
+    a, b = equation.arrays()
+    if kind(equation.inputs[0]) == "float":
+        raise equation.refusal("of floats is not supported; use floor and a product")
+    return a - _quotient(equation, a, b) * b
+
+
+def _quotient(equation: Equation, a: Array, b: Array) -> Array:
+    """Return a / b rounded to zero, -1 where b is zero, as XLA has it."""
+    if a.dtype is not dtypes.int32:
+        raise equation.refusal(
+            "of 64-bit integers is not supported; convert them to 32 bits"
+        )
+    unsigned = kind(equation.inputs[0]) == "uint"
+    x, y = (
+        xp.astype(widened(each) if unsigned else each, "float64") for each in (a, b)
+    )
+    exact = x / xp.where(y == 0.0, 1.0, y)
+    size = xp.floor(xp.abs(exact))
+    whole = xp.where(exact < 0.0, xp.negative(size), size)
+    return xp.where(b == 0, -1, xp.astype(xp.astype(whole, "int64"), "int32"))
+
+
+def _sign(equation: Equation) -> Value:
+    (x,) = equation.arrays()
+    if kind(equation.inputs[0]) == "uint":
+        return xp.astype(x != 0, x.dtype)
+    return xp.where(x > 0, 1, xp.where(x < 0, -1, x))  # zeros and NaN are themselves
+
+
+def _absolute(equation: Equation) -> Value:
+    (x,) = equation.arrays()
+    return x if kind(equation.inputs[0]) == "uint" else xp.abs(x)
+
+
+def _round(equation: Equation) -> Value:
+    """Round to the nearest integer; halves to even, or away from zero."""
+    (x,) = equation.arrays()
+    size = xp.abs(x)
+    down = xp.floor(size)
+    over = size - down
+    half = down + 1.0
+    if (
+        int(equation.params["rounding_method"]) == 1
+    ):  # lax.RoundingMethod.TO_NEAREST_EVEN
+        odd = xp.floor(down * 0.5) * 2.0 != down
+        half = xp.where(odd, half, down)
+    size = xp.where(over < 0.5, down, xp.where(over > 0.5, down + 1.0, half))
+    return xp.where(x < 0.0, xp.negative(size), xp.where(x > 0.0, size, x))
+
+
+def _ceil(equation: Equation) -> Value:
+    return xp.negative(xp.floor(xp.negative(equation.array(0))))
+
+
+def _is_finite(equation: Equation) -> Value:
+    return xp.abs(equation.array(0)) < float("inf")
+
+
+def _integer_pow(equation: Equation) -> Value:
+    return _power(equation.array(0), int(equation.params["y"]))
+
+
+def _power(x: Array, exponent: int) -> Array:
+    """Return a product, by squaring; of a negative exponent 1 over it."""
+    if exponent < 0:
+        return 1.0 / _power(x, -exponent)
+    if exponent == 0:
+        return xp.where(xp.equal(x, x), 1, 1)
+    product: Array | None = None
+    while True:
+        if exponent & 1:
+            product = x if product is None else product * x
+        exponent >>= 1
+        if not exponent:
+            assert product is not None
+            return product
+        x = x * x
+
+
+def _pow(equation: Equation) -> Value:
+    """Return x ** y of a number y: a product, a root, or e ** (y log x)."""
+    x, y = equation.array(0), equation.values[1]
+    if not isinstance(y, np.generic):
+        raise equation.refusal(
+            "by a computed exponent is not supported; write exp(y * log(x))"
+        )
+    exponent = float(y)
+    if exponent == int(exponent) and abs(exponent) <= 64:
+        return _power(x, int(exponent))
+    if exponent == 0.5:
+        return xp.sqrt(x)
+    return xp.exp(xp.log(x) * exponent)
+
+
+def _clamp(equation: Equation) -> Value:
+    low, x, high = equation.arrays()
+    if kind(equation.inputs[1]) == "uint":
+        low, x, high = _turned(low), _turned(x), _turned(high)
+        return _turned(xp.minimum(xp.maximum(x, low), high))
+    return xp.minimum(xp.maximum(x, low), high)
+
+
+def select_n(equation: Equation) -> Value:
+    """Return for each element the case of its number; keys word by word."""
+    which, *cases = equation.values
+    first, *others = cases
+    chosen: Value = first
+    for number, case in enumerate(others):
+        chosen = _chosen(equation, which, number, chosen, case)
+    return chosen
+
+
+def _chosen(
+    equation: Equation, which: Value, number: int, before: Value, case: Value
+) -> Value:
+    """Return the case where `which` is beyond a number, else what was before."""
+    beyond = array(equation.graph, which)
+    if beyond.dtype is not dtypes.bool_:
+        beyond = beyond > number
+    if (
+        isinstance(before, Stack)
+        and isinstance(case, Stack)
+        and (str(equation.outputs[0].dtype).startswith("key") or not beyond.shape)
+    ):
+        parts = zip(words(before), words(case), strict=True)
+        return Stack(tuple(xp.where(beyond, b, a) for a, b in parts))
+    old, new = array(equation.graph, before), array(equation.graph, case)
+    return xp.where(beyond, new, old)
+
+
+def _shift(function: Callable[..., Array]) -> Rule:
+    """Return the rule of a shift, which by all bits or more leaves nothing."""
+
+    def rule(equation: Equation) -> Value:
+        x, distance = equation.arrays()
+        bits = 8 * x.dtype.bytes
+        given = equation.values[1]
+        if isinstance(given, np.generic):
+            return function(x, int(given)) if 0 <= int(given) < bits else x * 0
+        inside = xp.logical_and(distance >= 0, distance < bits)
+        return xp.where(inside, function(x, xp.where(inside, distance, 0)), 0)
+
+    return rule
+
+
+def _shift_right_arithmetic(equation: Equation) -> Value:
+    """Shift so that the sign stays: of negative numbers what is not set is shifted."""
+    x, distance = equation.arrays()
+    bits = 8 * x.dtype.bytes
+    far = xp.logical_or(distance < 0, distance >= bits)
+    distance = xp.where(far, bits - 1, distance)
+    shifted = xp.shift_right_logical(xp.where(x < 0, _inverted(x), x), distance)
+    return xp.where(x < 0, _inverted(shifted), shifted)
+
+
+def convert(x: Array, source: Aval, target: Any) -> Array:
+    """Return values in another dtype, as JAX converts them."""
+    name, to = str(target), element(target)
+    if to is dtypes.bool_:
+        return x if x.dtype is dtypes.bool_ else xp.not_equal(x, 0)
+    came = kind(source)
+    if came == "uint":
+        return _from_unsigned(x, to)
+    if came == "float" and name == "uint32":
+        return xp.astype(xp.astype(x, "int64"), "int32")
+    if came == "float" and name == "uint64":
+        large = x >= 2.0**63
+        rest = xp.astype(xp.where(large, x - 2.0**63, x), "int64")
+        return xp.where(large, _turned(rest), rest)
+    return xp.astype(x, to)
+
+
+def _from_unsigned(x: Array, to: dtypes.DType) -> Array:
+    """Return what bits read as an unsigned integer in another element type."""
+    if x.dtype is dtypes.int32:
+        return x if to is dtypes.int32 else xp.astype(widened(x), to)
+    if to.kind == "int":
+        return xp.astype(x, to)
+    # halved with its lowest bit kept, which rounds as the whole does
+    half = xp.bitwise_or(xp.shift_right_logical(x, 1), xp.bitwise_and(x, 1))
+    doubled = xp.astype(half, to) * 2.0
+    return xp.where(x < 0, doubled, xp.astype(x, to))
+
+
+def _convert(equation: Equation) -> Value:
+    (source,) = equation.inputs
+    return convert(equation.array(0), source, equation.params["new_dtype"])
+
+
+def _bitcast(equation: Equation) -> Value:
+    x, to = equation.array(0), element(equation.params["new_dtype"])
+    if to.bytes != x.dtype.bytes:
+        raise equation.refusal(
+            f"of {equation.inputs[0].dtype} to {equation.params['new_dtype']} changes "
+            "the size of elements; only equal sizes are supported"
+        )
+    return x if to is x.dtype else xp.bitcast(x, to)
+
+
+def _itself(equation: Equation) -> Value:
+    return equation.values[0]
+
+
+def _themselves(equation: Equation) -> tuple[Value, ...]:
+    return equation.values
+
+
+RULES: Final[dict[str, Rule]] = {
+    "abs": _absolute,
+    "add": _same(xp.add),
+    "add_any": _same(xp.add),
+    "and": _bits(xp.bitwise_and, xp.logical_and),
+    "bitcast_convert_type": _bitcast,
+    "ceil": _ceil,
+    "clamp": _clamp,
+    "convert_element_type": _convert,
+    "copy": _itself,
+    "copy_p": _itself,
+    "div": _divide,
+    "eq": _same(xp.equal),
+    "erf_inv": _same(xp.erf_inv),
+    "exp": _same(xp.exp),
+    "expm1": _same(xp.expm1),
+    "floor": _same(xp.floor),
+    "ge": _ordered(xp.greater_equal),
+    "gt": _ordered(xp.greater),
+    "integer_pow": _integer_pow,
+    "is_finite": _is_finite,
+    "le": _ordered(xp.less_equal),
+    "log": _same(xp.log),
+    "log1p": _same(xp.log1p),
+    "logistic": _same(xp.sigmoid),
+    "lt": _ordered(xp.less),
+    "max": _extreme(xp.maximum, xp.logical_or),
+    "min": _extreme(xp.minimum, xp.logical_and),
+    "mul": _same(xp.multiply),
+    "ne": _same(xp.not_equal),
+    "neg": _same(xp.negative),
+    "not": _bits(_inverted, xp.logical_not),
+    "optimization_barrier": _themselves,
+    "or": _bits(xp.bitwise_or, xp.logical_or),
+    "pow": _pow,
+    "real": _itself,
+    "rem": _remainder,
+    "round": _round,
+    "rsqrt": _same(xp.rsqrt),
+    "select_n": select_n,
+    "shift_left": _shift(xp.shift_left),
+    "shift_right_arithmetic": _shift_right_arithmetic,
+    "shift_right_logical": _shift(xp.shift_right_logical),
+    "sign": _sign,
+    "sqrt": _same(xp.sqrt),
+    "square": _same(xp.square),
+    "stop_gradient": _itself,
+    "sub": _same(xp.subtract),
+    "tanh": _same(xp.tanh),
+    "xor": _bits(xp.bitwise_xor, xp.not_equal),
+}

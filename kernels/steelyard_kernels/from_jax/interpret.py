@@ -1,0 +1,108 @@
+"""A jaxpr becomes nodes of a kernel, equation by equation."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+import numpy as np
+
+from steelyard_kernels.errors import KernelError, Unsupported
+from steelyard_kernels.from_jax import (
+    elementwise,
+    loops,
+    places,
+    products,
+    shapes,
+    threefry,
+)
+from steelyard_kernels.from_jax.equation import Equation, Rule, place
+from steelyard_kernels.from_jax.folding import folded
+from steelyard_kernels.from_jax.values import Value, literal
+from steelyard_kernels.graph import Graph
+
+RULES: Final[Mapping[str, Rule]] = {
+    **elementwise.RULES,
+    **loops.RULES,
+    **places.RULES,
+    **products.RULES,
+    **shapes.RULES,
+    **threefry.RULES,
+}
+"""What is done for each primitive of JAX's that is supported."""
+
+
+def evaluate(
+    graph: Graph,
+    jaxpr: Any,
+    values: Sequence[Value],
+    constants: Sequence[Value] | None = None,
+) -> list[Value]:
+    """Return what stands for the outputs of a jaxpr, open or closed.
+
+    `values` stand for its inputs, `constants` for what a closed one holds unless they
+    are to be part of the program.
+    Raises KernelError, with the place in the user's file, for what is not supported.
+    """
+    if constants is None:
+        constants = [literal(graph, const) for const in getattr(jaxpr, "consts", ())]
+    jaxpr = getattr(jaxpr, "jaxpr", jaxpr)
+    known: dict[Any, Value] = {}
+    known.update(zip(jaxpr.constvars, constants, strict=True))
+    known.update(zip(jaxpr.invars, values, strict=True))
+    for equation in _live(jaxpr):
+        given = tuple(_read(graph, known, atom) for atom in equation.invars)
+        found = _translated(graph, equation, given)
+        known.update(zip(equation.outvars, found, strict=True))
+    return [_read(graph, known, atom) for atom in jaxpr.outvars]
+
+
+def _live(jaxpr: Any) -> list[Any]:
+    """Return the equations of which something is used, in order."""
+    needed = {id(atom) for atom in jaxpr.outvars}
+    kept = []
+    for equation in reversed(jaxpr.eqns):
+        if equation.effects or any(id(v) in needed for v in equation.outvars):
+            kept.append(equation)
+            needed |= {id(atom) for atom in equation.invars}
+    return kept[::-1]
+
+
+def _read(graph: Graph, known: Mapping[Any, Value], atom: Any) -> Value:
+    """Return what stands for a variable, or for a literal's number."""
+    if not hasattr(atom, "val"):
+        return known[atom]
+    return literal(graph, np.asarray(atom.val, atom.aval.dtype))
+
+
+def _translated(
+    graph: Graph, equation: Any, values: tuple[Value, ...]
+) -> Sequence[Value]:
+    name = equation.primitive.name
+    outputs = tuple(atom.aval for atom in equation.outvars)
+    if len(outputs) == 1:
+        number = folded(name, values, outputs[0])
+        if number is not None:
+            return [number]
+    seen = Equation(
+        graph=graph,
+        primitive=name,
+        params=equation.params,
+        inputs=tuple(atom.aval for atom in equation.invars),
+        outputs=outputs,
+        values=values,
+        where=place(equation.source_info),
+        evaluate=lambda jaxpr, given: evaluate(graph, jaxpr, given),
+    )
+    rule = RULES.get(name)
+    if rule is None:
+        raise seen.refusal(
+            "is not supported; docs/loops.md lists what is: write it with those"
+        )
+    try:
+        found = rule(seen)
+    except Unsupported:
+        raise
+    except KernelError as error:
+        raise seen.refusal(f"cannot be had: {error}") from None
+    return [found] if isinstance(found, Value) else found

@@ -1,0 +1,61 @@
+"""Parameters' names: those of the user's function, with the way into its pytrees."""
+
+from __future__ import annotations
+
+import inspect
+import keyword
+import re
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Final
+
+_OUTPUT: Final = re.compile(r"out\d*")
+"""Names of outputs, which a parameter updated in place would have."""
+
+
+def of_function(function: Callable[..., Any]) -> str:
+    """Return a function's name as a Python name; a lambda's is what it is."""
+    name = getattr(function, "__name__", type(function).__name__)
+    return re.sub(r"\W+", "_", name).strip("_") or "kernel"
+
+
+def fresh(stem: str, count: int, taken: Sequence[str]) -> list[str]:
+    """Return so many names that are not taken."""
+    while any(name.startswith(stem) for name in taken):
+        stem += "_"
+    return [f"{stem}{place}" for place in range(count)]
+
+
+def of_arguments(function: Callable[..., Any], count: int) -> list[str]:
+    """Return the names of the first positional parameters, as far as they have any."""
+    try:
+        parameters = list(inspect.signature(function).parameters.values())
+    except (TypeError, ValueError):  # some callables say nothing
+        parameters = []
+    named = [p.name for p in parameters if p.kind is p.POSITIONAL_OR_KEYWORD]
+    return [*named, *(f"arg{place}" for place in range(len(named), count))][:count]
+
+
+def unique(paths: Iterable[Sequence[Any]], arguments: Sequence[str]) -> list[str]:
+    """Return one Python name for each leaf: weights["w1"] is weights_w1.
+
+    `paths` are JAX's key paths from (args, kwargs) on.
+    """
+    names: list[str] = []
+    for path in paths:
+        words = [str(_word(entry)) for entry in path[1:]]
+        if _word(path[0]) == 0:
+            words[0] = arguments[int(words[0])]
+        name = re.sub(r"\W", "_", "_".join(words)) or "arg"
+        name = name if name[0].isalpha() or name[0] == "_" else f"_{name}"
+        while name in names or keyword.iskeyword(name) or _OUTPUT.fullmatch(name):
+            name += "_"
+        names.append(name)
+    return names
+
+
+def _word(entry: Any) -> Any:
+    """Return what a step of a key path says: a place, a key or an attribute."""
+    for attribute in ("idx", "key", "name"):
+        if hasattr(entry, attribute):
+            return getattr(entry, attribute)
+    return entry

@@ -1,0 +1,211 @@
+"""Primitives of JAX's that take or write a part of an array.
+
+Whole rows move as rows; what no row says is taken apart element by element while it is
+small, and what is written is chosen among all elements.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Final
+
+import numpy as np
+
+from steelyard_kernels import array as xp
+from steelyard_kernels import dtypes
+from steelyard_kernels.array import Array
+from steelyard_kernels.errors import KernelError
+from steelyard_kernels.expr import Constant
+from steelyard_kernels.from_jax.equation import Equation, Rule, word_by_word
+from steelyard_kernels.from_jax.values import (
+    Stack,
+    Value,
+    arange,
+    array,
+    elements,
+    joined,
+    nothing,
+    reshape,
+    row,
+    together,
+)
+from steelyard_kernels.rows import in_memory
+
+
+def _slice(equation: Equation) -> Value:
+    """Return a part with fixed bounds: a row, few rows, a word of keys, few elements."""
+    starts = tuple(equation.params["start_indices"])
+    strides = equation.params["strides"] or (1,) * len(starts)
+    bounds = [
+        slice(*bound)
+        for bound in zip(starts, equation.params["limit_indices"], strides, strict=True)
+    ]
+    value = equation.values[0]
+    if not isinstance(value, Stack):
+        return _part(equation, equation.array(0), bounds)
+    kept = value.parts[bounds[-1]]
+    parts = Stack(tuple(_part(equation, part, bounds[:-1]) for part in kept))
+    if len(kept) == len(value.parts):
+        return parts
+    return array(equation.graph, parts)
+
+
+def _part(equation: Equation, x: Array, bounds: Sequence[slice]) -> Array:
+    """Return x[bounds], first by rows."""
+    ranges = [
+        range(*bound.indices(extent))
+        for bound, extent in zip(bounds, x.shape, strict=True)
+    ]
+    whole = [len(r) == extent for r, extent in zip(ranges, x.shape, strict=True)]
+    if all(whole) and all(r.step == 1 for r in ranges):
+        return x
+    shape = tuple(len(r) for r in ranges)
+    if 0 in shape:
+        return nothing(equation.graph, shape, x.dtype)
+    if all(whole[1:]) and 0 < len(ranges[0]) <= 8:
+        rows = [reshape(row(x, at), (1, *x.shape[1:])) for at in ranges[0]]
+        return joined(rows, 0) if len(rows) > 1 else rows[0]
+    if len(ranges[0]) == 1:
+        inside = _part(equation, row(x, ranges[0][0]), bounds[1:])
+        return reshape(inside, shape)
+    return together(elements(x)[tuple(bounds)])
+
+
+def _split(equation: Equation) -> Sequence[Value]:
+    """Return the parts of such sizes along an axis."""
+    x, axis, parts, start = equation.array(0), equation.params["axis"], [], 0
+    for size in equation.params["sizes"]:
+        bounds = [slice(0, extent) for extent in x.shape]
+        bounds[axis] = slice(start, start + int(size))
+        parts.append(_part(equation, x, bounds))
+        start += int(size)
+    return parts
+
+
+def _dynamic_slice(equation: Equation) -> Value:
+    """Return a part at computed indices, kept inside of the array as JAX does."""
+    sizes = tuple(equation.params["slice_sizes"])
+    found = _at(equation, equation.array(0), equation.values[1:], sizes)
+    return reshape(found, sizes)
+
+
+def _at(
+    equation: Equation, x: Array, starts: Sequence[Value], sizes: Sequence[int]
+) -> Array:
+    """Return x from starts on, axis by axis, without the axes of which it takes one."""
+    if tuple(sizes) == x.shape:
+        return x
+    if sizes[0] == 1:
+        start = _inside(equation, starts[0], x.shape[0])
+        return _at(equation, _row(equation, x, start), starts[1:], sizes[1:])
+    if sizes[0] == x.shape[0] and x.ndim == 2 and sizes[1] == 1:
+        start = _inside(equation, starts[1], x.shape[1])
+        return _chosen(x, start)
+    raise equation.refusal(
+        f"takes {tuple(sizes)} of shape {x.shape} at computed indices; one row at a time, "
+        "x[i], is supported"
+    )
+
+
+def _inside(equation: Equation, start: Value, extent: int) -> int | Array:
+    """Return a start, of one element, that is a place in the array."""
+    if isinstance(start, np.generic):
+        return min(max(int(start), 0), extent - 1)
+    index = array(equation.graph, start)
+    if isinstance(index.node, Constant):
+        return min(max(int(index.node.value), 0), extent - 1)
+    return xp.minimum(xp.maximum(xp.astype(index, "int64"), 0), extent - 1)
+
+
+def _row(equation: Equation, x: Array, start: int | Array) -> Array:
+    """Return a row; of what lies in no memory chosen among all of them."""
+    if isinstance(start, int):
+        return row(x, start)
+    if in_memory(x.node):
+        return row(x, start.node)
+    try:
+        return row(x, start.node)
+    except KernelError:
+        turned = x if x.ndim == 1 else xp.transpose(x) if x.ndim == 2 else None
+    if turned is None:
+        raise equation.refusal(
+            f"takes a computed row of shape {x.shape} that lies in no memory; index a "
+            "parameter of the function"
+        )
+    return _chosen(turned, start)
+
+
+def _chosen(x: Array, start: int | Array) -> Array:
+    """Return x[..., start]: the sum of a row in which all others are zero."""
+    place = arange(x.graph, x.shape[-1], dtypes.int64)
+    number = x if x.dtype is not dtypes.bool_ else xp.astype(x, "int32")
+    found = xp.sum(xp.where(place == start, number, 0), axis=-1)
+    return (
+        xp.not_equal(found, 0) if x.dtype is dtypes.bool_ else xp.astype(found, x.dtype)
+    )
+
+
+def _dynamic_update_slice(equation: Equation) -> Value:
+    """Return an array of which one place along some axes is another's."""
+    x, update = equation.array(0), equation.array(1)
+    mask: Array | None = None
+    for axis, start in enumerate(equation.values[2:]):
+        extent = x.shape[axis]
+        if update.shape[axis] == extent:
+            continue
+        if update.shape[axis] != 1:
+            raise equation.refusal(
+                f"writes {update.shape} into shape {x.shape}; one row at a time is "
+                "supported"
+            )
+        here = _places(equation, x, axis) == _inside(equation, start, extent)
+        mask = here if mask is None else xp.logical_and(mask, here)
+    return update if mask is None else xp.where(mask, update, x)
+
+
+def _scatter(combine: Callable[[Array, Array], Array]) -> Rule:
+    """Return the rule of an update at one place along some axes, x.at[i].set(v)."""
+
+    def rule(equation: Equation) -> Value:
+        x, indices, update = equation.arrays()
+        numbers = equation.params["dimension_numbers"]
+        axes = tuple(numbers.scatter_dims_to_operand_dims)
+        one = indices.ndim == 1 and tuple(numbers.inserted_window_dims) == axes
+        whole = tuple(e for axis, e in enumerate(x.shape) if axis not in axes)
+        if not one or update.shape != whole:
+            raise equation.refusal(
+                f"writes {update.shape} at {indices.shape} places of shape {x.shape}; "
+                "one place at a time, x.at[i], is supported"
+            )
+        spread = tuple(1 if axis in axes else e for axis, e in enumerate(x.shape))
+        new = combine(x, reshape(update, spread))
+        clips = "CLIP" in str(equation.params["mode"])
+        mask: Array | None = None
+        for word, axis in enumerate(axes):
+            extent = x.shape[axis]
+            index = xp.astype(row(indices, word), "int64")
+            if clips:
+                index = xp.minimum(xp.maximum(index, 0), extent - 1)
+            here = _places(equation, x, axis) == index
+            mask = here if mask is None else xp.logical_and(mask, here)
+        return new if mask is None else xp.where(mask, new, x)
+
+    return rule
+
+
+def _places(equation: Equation, x: Array, axis: int) -> Array:
+    """Return where along an axis each element is, to be broadcast."""
+    extent = x.shape[axis]
+    place = arange(equation.graph, extent, dtypes.int64)
+    return reshape(place, (extent, *(1 for _ in x.shape[axis + 1 :])))
+
+
+RULES: Final[dict[str, Rule]] = {
+    "dynamic_slice": word_by_word(_dynamic_slice),
+    "dynamic_update_slice": _dynamic_update_slice,
+    "scatter": _scatter(lambda _, new: new),
+    "scatter-add": _scatter(xp.add),
+    "scatter-mul": _scatter(xp.multiply),
+    "slice": word_by_word(_slice),
+    "split": _split,
+}

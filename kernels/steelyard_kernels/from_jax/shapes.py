@@ -1,0 +1,151 @@
+"""Primitives of JAX's that move elements: other shapes, what is put together.
+
+What no shape says is taken apart element by element while it is small. Keys move as
+their two words.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+from typing import Final
+
+import numpy as np
+
+from steelyard_kernels import array as xp
+from steelyard_kernels import dtypes
+from steelyard_kernels.array import Array
+from steelyard_kernels.from_jax.equation import Equation, Rule, word_by_word
+from steelyard_kernels.from_jax.values import (
+    Stack,
+    Value,
+    arange,
+    element,
+    elements,
+    joined,
+    reshape,
+    together,
+)
+
+
+def _broadcast_in_dim(equation: Equation) -> Value:
+    x, shape = equation.array(0), tuple(equation.params["shape"])
+    spread = [1] * len(shape)
+    for axis, extent in zip(
+        equation.params["broadcast_dimensions"], x.shape, strict=True
+    ):
+        spread[axis] = extent
+    return xp.broadcast_to(reshape(x, spread if x.shape else ()), shape)
+
+
+def _reshaped(equation: Equation) -> Value:
+    """Reshape, squeeze or expand to the shape that JAX says comes of it."""
+    shape, value = tuple(equation.outputs[0].shape), equation.values[0]
+    if isinstance(value, Stack) and shape[-1:] == (len(value.parts),):
+        size = prod(shape[:-1])
+        if size == prod(value.parts[0].shape):
+            return Stack(tuple(reshape(part, shape[:-1]) for part in value.parts))
+    return reshape(equation.array(0), shape)
+
+
+def _transpose(equation: Equation) -> Value:
+    x, order = equation.array(0), tuple(equation.params["permutation"])
+    found = permuted(x, order)
+    return together(elements(x).transpose(order)) if (found is None) else found
+
+
+def permuted(x: Array, order: Sequence[int]) -> Array | None:
+    """Return axes in another order; None where that is no swap of the last two."""
+    axes = [axis for axis in order if x.shape[axis] != 1]
+    shape = tuple(x.shape[axis] for axis in order)
+    if axes == sorted(axes):  # only axes of one element move
+        return reshape(x, shape)
+    squeezed = reshape(x, tuple(extent for extent in x.shape if extent != 1))
+    if axes[:-2] == sorted(axes[:-2]) and axes[-2] > axes[-1] > max(
+        axes[:-2], default=-1
+    ):
+        return reshape(xp.transpose(squeezed), shape)
+    return None
+
+
+def _iota(equation: Equation) -> Value:
+    dtype, shape = element(equation.params["dtype"]), tuple(equation.params["shape"])
+    axis = equation.params["dimension"]
+    count = arange(
+        equation.graph, shape[axis], dtype if dtype.kind == "int" else dtypes.int32
+    )
+    spread = reshape(count, (shape[axis], *(1 for _ in shape[axis + 1 :])))
+    return xp.broadcast_to(xp.astype(spread, dtype), shape)
+
+
+def _concatenate(equation: Equation) -> Value:
+    """Return arrays behind one another along an axis."""
+    arrays, axis = equation.arrays(), equation.params["dimension"]
+    filled = [each for each in arrays if each.shape[axis]]
+    if not filled:
+        return arrays[0]
+    if len(filled) == 1:
+        return filled[0]
+    if all(each.shape[axis] == 1 for each in filled):
+        return joined(filled, axis)
+    apart = [elements(each) for each in filled]
+    return together(np.concatenate(apart, axis))
+
+
+def _stack(equation: Equation) -> Value:
+    """Return arrays along a new axis."""
+    axis = equation.params["axis"]
+    parts = equation.arrays()
+    shape = (*parts[0].shape[:axis], 1, *parts[0].shape[axis:])
+    return joined([reshape(part, shape) for part in parts], axis)
+
+
+def _tile(equation: Equation) -> Value:
+    """Return an array repeated behind itself along its axes."""
+    x, reps = equation.array(0), equation.params["reps"]
+    apart = [n for extent in x.shape for n in (1, extent)]
+    pairs = zip(reps, x.shape, strict=True)
+    spread = tuple(n for pair in pairs for n in pair)
+    repeated = xp.broadcast_to(reshape(x, apart), spread)
+    return reshape(repeated, tuple(equation.outputs[0].shape))
+
+
+def _rev(equation: Equation) -> Value:
+    apart = elements(equation.array(0))
+    return together(np.flip(apart, equation.params["dimensions"]))
+
+
+def _pad(equation: Equation) -> Value:
+    """Return an array with a value around it; few elements."""
+    x, filler = equation.arrays()
+    config = equation.params["padding_config"]
+    if any(low < 0 or high < 0 or inner for low, high, inner in config):
+        raise equation.refusal(
+            "takes elements away or puts them between; only padding around is supported"
+        )
+    shape = tuple(
+        low + n + high for (low, high, _), n in zip(config, x.shape, strict=True)
+    )
+    if shape == x.shape:
+        return x
+    apart = np.full(shape, filler, object)
+    inside = tuple(
+        slice(low, low + n) for (low, _, _), n in zip(config, x.shape, strict=True)
+    )
+    apart[inside] = elements(x)
+    return together(apart)
+
+
+RULES: Final[dict[str, Rule]] = {
+    "broadcast_in_dim": word_by_word(_broadcast_in_dim),
+    "concatenate": word_by_word(_concatenate),
+    "expand_dims": word_by_word(_reshaped),
+    "iota": _iota,
+    "pad": _pad,
+    "reshape": word_by_word(_reshaped),
+    "rev": word_by_word(_rev),
+    "squeeze": word_by_word(_reshaped),
+    "stack": word_by_word(_stack),
+    "tile": _tile,
+    "transpose": word_by_word(_transpose),
+}

@@ -1,0 +1,159 @@
+"""JAX's default random generator: Threefry-2x32 with 20 rounds, the same bits as JAX.
+
+Salmon, Moraes, Dror and Shaw, "Parallel random numbers: as easy as 1, 2, 3" (SC11);
+the use of it is that of JAX with `jax_threefry_partitionable`, its default since 0.5:
+the word for element i of a draw is the cipher of i under the key.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+from typing import Final
+
+from steelyard_kernels import array as xp
+from steelyard_kernels import dtypes
+from steelyard_kernels.array import Array
+from steelyard_kernels.expr import Shape
+from steelyard_kernels.from_jax.equation import Equation, Rule
+from steelyard_kernels.from_jax.values import (
+    Stack,
+    Value,
+    arange,
+    constant,
+    is_unsigned,
+    reshape,
+    words,
+)
+from steelyard_kernels.graph import Graph
+
+_PARITY: Final = 0x1BD11BDA
+_ROTATIONS: Final = ((13, 15, 26, 6), (17, 29, 16, 24))
+
+
+def threefry(key: tuple[Array, Array], x: Array, y: Array) -> tuple[Array, Array]:
+    """Return the two words that a key makes of two words; all int32, broadcasting."""
+    parity = xp.bitwise_xor(xp.bitwise_xor(*key), _PARITY)
+    schedule = (*key, parity)
+    x, y = x + schedule[0], y + schedule[1]
+    for group in range(5):
+        for distance in _ROTATIONS[group % 2]:
+            x = x + y
+            y = xp.bitwise_xor(_rotated(y, distance), x)
+        x = x + schedule[(group + 1) % 3]
+        y = y + (schedule[(group + 2) % 3] + (group + 1))
+    return x, y
+
+
+def _rotated(x: Array, distance: int) -> Array:
+    """Return the bits of int32 turned to the left."""
+    return xp.bitwise_or(
+        xp.shift_left(x, distance), xp.shift_right_logical(x, 32 - distance)
+    )
+
+
+def _drawn(equation: Equation, shape: Shape) -> tuple[Array, Array]:
+    """Return two words for every element of a shape, behind the axes of the keys."""
+    require_partitionable(equation)
+    key = words(equation.values[0])
+    more = len(key[0].shape)
+    spread = (*key[0].shape, *(1 for _ in shape)) if more else ()
+    key = (reshape(key[0], spread), reshape(key[1], spread)) if more else key
+    zero = constant(equation.graph, 0, dtypes.int32)
+    return threefry(key, zero, _counts(equation.graph, shape))
+
+
+def _counts(graph: Graph, shape: Shape) -> Array:
+    """Return every element's number, in order; axis by axis, so that rows have theirs."""
+    count = constant(graph, 0, dtypes.int32)
+    for axis, extent in enumerate(shape):
+        after = shape[axis + 1 :]
+        along = reshape(arange(graph, extent), (extent, *(1 for _ in after)))
+        count = count + along * prod(after)
+    return xp.broadcast_to(count, shape)
+
+
+def require_partitionable(equation: Equation) -> None:
+    """Refuse what JAX draws where `jax_threefry_partitionable` is off."""
+    import jax
+
+    if not jax.config.jax_threefry_partitionable:  # type: ignore[attr-defined]
+        raise equation.refusal(
+            "draws as JAX did before 0.5; set jax_threefry_partitionable to True"
+        )
+
+
+def random_bits(equation: Equation) -> Value:
+    """Return bits for a shape: 32 of both words together, or both as 64."""
+    width, shape = equation.params["bit_width"], tuple(equation.params["shape"])
+    if prod(shape) >= 1 << 31:
+        raise equation.refusal(
+            f"draws a shape of {shape}; draw fewer than 2**31 at once"
+        )
+    high, low = _drawn(equation, shape)
+    if width == 32:
+        return xp.bitwise_xor(high, low)
+    if width == 64:
+        return both(high, low)
+    raise equation.refusal(f"draws {width} bits each, 32 and 64 are supported")
+
+
+def both(high: Array, low: Array) -> Array:
+    """Return two words as one int64."""
+    upper = xp.shift_left(xp.astype(high, "int64"), 32)
+    return xp.bitwise_or(upper, widened(low))
+
+
+def widened(x: Array) -> Array:
+    """Return what the bits of int32 read as an unsigned integer, in int64."""
+    return xp.bitwise_and(xp.astype(x, "int64"), 0xFFFFFFFF)
+
+
+def random_split(equation: Equation) -> Value:
+    """Return new keys of each key, along new axes."""
+    return Stack(_drawn(equation, tuple(equation.params["shape"])))
+
+
+def random_fold_in(equation: Equation) -> Value:
+    """Return the key that a key and a number make."""
+    zero = constant(equation.graph, 0, dtypes.int32)
+    return Stack(threefry(words(equation.values[0]), zero, equation.array(1)))
+
+
+def random_seed(equation: Equation) -> Value:
+    """Return the key of a seed: its two words, the upper one first."""
+    seed = equation.array(0)
+    if seed.dtype is dtypes.int32:
+        upper = xp.broadcast_to(constant(equation.graph, 0, dtypes.int32), seed.shape)
+        return Stack((upper, seed))
+    upper = xp.astype(xp.shift_right_logical(seed, 32), "int32")
+    return Stack((upper, xp.astype(seed, "int32")))
+
+
+def random_wrap(equation: Equation) -> Value:
+    """Return words as keys."""
+    assert is_unsigned(equation.inputs[0])
+    return Stack(words(equation.values[0]))
+
+
+def random_unwrap(equation: Equation) -> Value:
+    """Return keys as their words, which stay apart until somebody needs them together."""
+    return Stack(words(equation.values[0]))
+
+
+def threefry2x32(equation: Equation) -> Sequence[Value]:
+    """Return the cipher itself."""
+    first, second, x, y = equation.arrays()
+    return threefry((first, second), x, y)
+
+
+RULES: Final[dict[str, Rule]] = {
+    "random_bits": random_bits,
+    "random_clone": random_unwrap,
+    "random_fold_in": random_fold_in,
+    "random_seed": random_seed,
+    "random_split": random_split,
+    "random_unwrap": random_unwrap,
+    "random_wrap": random_wrap,
+    "threefry2x32": threefry2x32,
+}

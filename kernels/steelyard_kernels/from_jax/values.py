@@ -1,0 +1,247 @@
+"""What stands for a value of JAX's while its program is translated.
+
+A value is known when the kernel is traced (a NumPy scalar), an `Array` of the kernel,
+or a `Stack`. Unsigned integers lie in signed ones of the same bits: which they are is
+in the `Aval`, and every rule that must tell asks it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import prod
+from typing import Any, Final, Protocol, TypeAlias
+
+import numpy as np
+
+from steelyard_kernels import array as xp
+from steelyard_kernels import dtypes
+from steelyard_kernels.array import Array
+from steelyard_kernels.dtypes import DType
+from steelyard_kernels.errors import KernelError
+from steelyard_kernels.expr import Node, Shape
+from steelyard_kernels.graph import Graph
+
+KEY: Final = "key<fry>"
+"""The element type of keys of JAX's default generator, Threefry: two words each."""
+
+UNSIGNED: Final = {"uint32": dtypes.int32, "uint64": dtypes.int64}
+
+
+class Aval(Protocol):
+    """Shape and dtype of a value, as JAX says them."""
+
+    @property
+    def shape(self) -> Shape:
+        """The extents, outermost first."""
+        ...
+
+    @property
+    def dtype(self) -> Any:
+        """NumPy's, or JAX's own of keys."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Like:
+    """An `Aval` that a rule makes up."""
+
+    shape: Shape
+    dtype: Any
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Stack:
+    """An array as its parts along the last axis, not put together: the words of keys.
+
+    Of keys (`KEY`) that axis is none of the shape that JAX says.
+    """
+
+    parts: tuple[Array, ...]
+
+
+Value: TypeAlias = np.generic | Array | Stack
+
+
+def element(dtype: Any) -> DType:
+    """Return the element type that holds a dtype of JAX's; keys are int32 words.
+
+    Raises KernelError for what no kernel has.
+    """
+    name = str(dtype)
+    if name == KEY:
+        return dtypes.int32
+    return UNSIGNED.get(name) or dtypes.of(name)
+
+
+def is_key(aval: Aval) -> bool:
+    """Say whether these are keys and no numbers."""
+    return str(aval.dtype) == KEY
+
+
+def is_unsigned(aval: Aval) -> bool:
+    """Say whether bits are read as an unsigned integer."""
+    return str(aval.dtype) in UNSIGNED
+
+
+def kind(aval: Aval) -> str:
+    """Return "float", "int", "uint" or "bool"."""
+    return "uint" if is_unsigned(aval) else element(aval.dtype).kind
+
+
+def storage(aval: Aval) -> Shape:
+    """Return the shape in memory: keys have their two words last."""
+    return (*aval.shape, 2) if is_key(aval) else tuple(aval.shape)
+
+
+def constant(graph: Graph, value: Any, dtype: DType) -> Array:
+    """Return a number as a value of the kernel."""
+    return Array(graph, graph.constant(value, dtype))
+
+
+def arange(graph: Graph, extent: int, dtype: DType = dtypes.int32) -> Array:
+    """Return 0, 1, 2, ... below extent."""
+    return Array(graph, graph.arange(extent, dtype))
+
+
+def reshape(x: Array, shape: Sequence[int]) -> Array:
+    """Return the elements in the same order in another shape."""
+    return Array(x.graph, x.graph.reshape(x.node, tuple(shape)))
+
+
+def row(x: Array, index: int | Node) -> Array:
+    """Return x[index] along the first axis; the index is in range."""
+    node = x.graph.constant(index, dtypes.int64) if isinstance(index, int) else index
+    return Array(x.graph, x.graph.row(x.node, node))
+
+
+def known(graph: Graph, value: np.generic) -> Array:
+    """Return a known scalar as a value of the kernel, unsigned ones as their bits."""
+    number = value.item() if value.dtype.name != "bfloat16" else float(value)
+    return constant(graph, number, element(value.dtype))
+
+
+def literal(graph: Graph, value: Any) -> Value:
+    """Return an array that JAX's program holds: a scalar, one number, or few elements.
+
+    Raises KernelError where it is none of these.
+    """
+    if str(getattr(value, "dtype", "")) == KEY:
+        import jax
+
+        bits = np.asarray(jax.random.key_data(value))
+        return Stack(
+            tuple(array(graph, literal(graph, bits[..., word])) for word in range(2))
+        )
+    value = np.asarray(value)
+    if not value.shape:
+        scalar: np.generic = value[()]
+        return scalar
+    every = value.reshape(-1)
+    if not value.size:
+        return nothing(graph, value.shape, element(value.dtype))
+    if (every == every[0]).all():
+        return xp.broadcast_to(known(graph, every[0]), value.shape)
+    apart = np.empty(value.shape, object)
+    if value.size <= SMALL:
+        for place in np.ndindex(*value.shape):
+            apart[place] = known(graph, value[place])
+    return together(apart)
+
+
+def nothing(graph: Graph, shape: Shape, dtype: DType) -> Array:
+    """Return an array without elements."""
+    return xp.broadcast_to(constant(graph, 0, dtype), shape)
+
+
+def array(graph: Graph, value: Value) -> Array:
+    """Return any value as one array; the parts of a stack are put together."""
+    if isinstance(value, np.generic):
+        return known(graph, value)
+    if isinstance(value, Stack):
+        return along_last(value.parts)
+    return value
+
+
+def along_last(parts: Sequence[Array]) -> Array:
+    """Return arrays of one shape put together along a new last axis."""
+    shape = parts[0].shape
+    columns = [reshape(part, (*shape, 1)) for part in parts]
+    return joined(columns, len(shape))
+
+
+def joined(parts: Sequence[Array], axis: int) -> Array:
+    """Return arrays with one element along `axis` put together along it."""
+    graph, shape = parts[0].graph, list(parts[0].shape)
+    shape[axis] = len(parts)
+    place = reshape(
+        arange(graph, len(parts)), (len(parts), *(1 for _ in shape[axis + 1 :]))
+    )
+    whole = parts[-1]
+    for number in reversed(range(len(parts) - 1)):
+        whole = xp.where(place <= number, parts[number], whole)
+    return xp.broadcast_to(whole, tuple(shape))
+
+
+def words(value: Value) -> tuple[Array, Array]:
+    """Return the two words of keys, each of the keys' own shape."""
+    if isinstance(value, Stack):
+        first, second = value.parts
+        return first, second
+    assert isinstance(value, Array)
+    return last(value, 0), last(value, 1)
+
+
+def last(x: Array, index: int) -> Array:
+    """Return x[..., index] of a small last axis."""
+    if x.ndim == 1:
+        return row(x, index)
+    chosen = xp.where(arange(x.graph, x.shape[-1]) == index, x, 0)
+    return xp.astype(xp.sum(chosen, axis=-1), x.dtype)
+
+
+SMALL: Final = 64
+"""Elements of an array that may be taken apart, each a value of its own."""
+
+
+def elements(x: Array) -> np.ndarray[Any, Any]:
+    """Return every element of a small array as a value of its own, in its shape."""
+    if prod(x.shape) > SMALL:
+        raise KernelError(
+            f"takes apart an array of shape {x.shape}, of which at most {SMALL} elements "
+            "are supported; move whole rows, x[i], instead"
+        )
+    apart = np.empty(x.shape, object)
+    for place in np.ndindex(*x.shape):
+        one = x
+        for index in place:
+            one = row(one, index)
+        apart[place] = one
+    return apart
+
+
+def together(apart: np.ndarray[Any, Any]) -> Array:
+    """Return single elements as one array of their shape."""
+    if apart.size > SMALL:
+        raise KernelError(
+            f"puts together an array of shape {apart.shape}, of which at most {SMALL} "
+            "elements are supported; write it as whole-array operations instead"
+        )
+    flat: list[Array] = list(apart.flat)
+    if apart.size == 1:
+        return reshape(flat[0], apart.shape)
+    return reshape(joined([reshape(one, (1,)) for one in flat], 0), apart.shape)
+
+
+def canonical(graph: Graph, value: Value, aval: Aval) -> Array | Stack:
+    """Return a value as every iteration of a loop has it: keys always as their words."""
+    few = aval.shape[-1:] == (2,) and prod(aval.shape) <= 8
+    if is_key(aval) or (str(aval.dtype) == "uint32" and few):
+        return Stack(words(value if isinstance(value, Stack) else array(graph, value)))
+    whole = array(graph, value)
+    return xp.broadcast_to(whole, tuple(aval.shape))
+
+
+def flat(value: Array | Stack) -> tuple[Array, ...]:
+    """Return the arrays that a value consists of."""
+    return value.parts if isinstance(value, Stack) else (value,)
