@@ -239,16 +239,15 @@ def bits(lanes):
             yield op_case(op, lanes, dtype, function, [dtype] * 2)
         for op, function in (("shl", np.left_shift), ("lshr", np.right_shift)):
 
-            def shifted(b, x, y, op=op, width=width):
-                most = const(2 * width - 1, y.type.dtype, y.type.lanes)
-                return b.let(op, x, b.let("and", y, most))
+            def body(b, x, y, op=op):
+                return shifted(b, op, x, y)
 
             def expected(x, y, function=function, width=width, unsigned=unsigned):
                 by = y & (2 * width - 1)
                 moved = function(x.view(unsigned), (by % width).astype(unsigned))
                 return np.where(by < width, moved, 0).astype(unsigned).view(x.dtype)
 
-            yield op_case(op, lanes, dtype, expected, [dtype] * 2, body=shifted)
+            yield op_case(op, lanes, dtype, expected, [dtype] * 2, body=body)
     yield op_case("mulhi", lanes, int32, high_word, [int32] * 2)
     for source, target in (
         *((float32, int32), (float64, int64)),
@@ -259,6 +258,12 @@ def bits(lanes):
             return x.view(target.numpy_name)
 
         yield op_case("bitcast", lanes, source, as_bits, [source], target=target)
+
+
+def shifted(b, op, x, y):
+    """Shift by amounts from 0 to twice the width."""
+    most = const(16 * y.type.dtype.bytes - 1, y.type.dtype, y.type.lanes)
+    return b.let(op, x, b.let("and", y, most))
 
 
 BITWISE = {"and": np.bitwise_and, "or": np.bitwise_or, "xor": np.bitwise_xor}

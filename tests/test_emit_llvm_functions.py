@@ -1,0 +1,209 @@
+"""Errors are in units of the result's last place, against a wider NumPy type."""
+
+from decimal import Decimal, localcontext
+
+import gpu_cases
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy.special import erfinv
+from test_emit_llvm_math import ulps
+
+from steelyard_kernels.dtypes import (
+    bfloat16,
+    bool_,
+    float16,
+    float32,
+    float64,
+    from_bfloat16,
+    int32,
+    int64,
+    of,
+    to_bfloat16,
+)
+
+WIDER = {"float32": np.float64, "float64": np.longdouble}
+REFERENCE = {
+    "expm1": np.expm1,
+    "log1p": np.log1p,
+    "tanh": np.tanh,
+    "sigmoid": gpu_cases.sigmoid,
+    "softplus": gpu_cases.softplus,
+    "sinpi": lambda x: gpu_cases.turned(x, 0),
+    "cospi": lambda x: gpu_cases.turned(x, 1),
+}
+# What llvm_functions' table states, in ulp of float32 and float64.
+STATED = {
+    "expm1": (1.60, 1.95),
+    "log1p": (0.86, 0.83),
+    "tanh": (2.50, 2.63),
+    "sigmoid": (3.01, 4.56),
+    "softplus": (1.60, 1.65),
+    "sinpi": (0.96, 0.85),
+    "cospi": (0.70, 0.80),
+    "erf_inv": (2.85, 3.45),
+}
+COUNT = 1 << 17
+pytestmark = pytest.mark.filterwarnings("ignore:.*encountered in")
+
+
+@pytest.fixture
+def apply(elementwise):
+    """Apply a function of the table to every element."""
+
+    def run(op, array, lanes=16, source=None):
+        source = source or of(array.dtype)
+        return elementwise(
+            lambda b, x: b.let(op, x), [array], source, lanes, sources=[source]
+        )
+
+    return run
+
+
+def arguments(dtype):
+    """All exponents, the neighbourhood of the hard points, and the edges."""
+    random = np.random.default_rng(11)
+    bits = random.integers(0, 256, np.dtype(dtype).itemsize * COUNT, np.uint8)
+    low = -110 if dtype == "float32" else -750
+    sizes = np.exp(random.normal(0, 3, COUNT)) * random.choice([-1, 1], COUNT)
+    halves = np.arange(-400, 400) / 4 + random.normal(0, 1e-6, (100, 800))
+    parts = [
+        *(random.uniform(-1, 1, COUNT), random.uniform(low, 20, COUNT), sizes),
+        *(random.normal(0, 3, COUNT), halves.ravel(), halves.ravel() * np.log(2)),
+    ]
+    return np.concatenate([bits.view(dtype), *[part.astype(dtype) for part in parts]])
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("op", REFERENCE)
+def test_a_function_stays_within_its_stated_error(apply, op, dtype):
+    """Denormal arguments and results, overflow, infinities and NaN among them."""
+    values = arguments(dtype)
+    exact = REFERENCE[op](values.astype(WIDER[dtype]))
+    assert ulps(apply(op, values), exact) <= STATED[op][dtype == "float64"]
+
+
+def test_erf_inv_stays_within_its_stated_error(apply):
+    """Float32 against SciPy's float64; denormal numbers, up to the ends."""
+    random = np.random.default_rng(5)
+    near_one = 1 - np.exp(-random.uniform(0, 17, COUNT))
+    small = random.normal(0, 1, COUNT) * 10.0 ** random.integers(-44, 0, COUNT)
+    values = np.concatenate([random.uniform(-1, 1, COUNT), near_one, small])
+    values = values.astype(np.float32)
+    exact = erfinv(values.astype(np.float64))
+    assert ulps(apply("erf_inv", values), exact) <= STATED["erf_inv"][0]
+
+
+def test_erf_inv_of_float64_stays_within_its_stated_error(apply):
+    """Against erf itself in 50 digits: how far what it gives is from what was asked."""
+    random = np.random.default_rng(6)
+    near_one = 1 - np.exp(-random.uniform(0, 36.7, 250))
+    values = np.concatenate([random.uniform(-1, 1, 250), near_one])
+    seen = apply("erf_inv", values, 8)
+    with localcontext(prec=50):
+        for asked, result in zip(values.tolist(), seen.tolist(), strict=True):
+            value, slope = erf(Decimal(result))
+            off = abs((value - Decimal(asked)) / slope)
+            assert float(off) <= STATED["erf_inv"][1] * np.spacing(abs(result))
+
+
+ROOT_PI = Decimal("1.7724538509055160272981674833411451827975494561224")
+
+
+def erf(y):
+    """Return the error function and its slope, by a series without cancellation.
+
+    Abramowitz and Stegun, "Handbook of Mathematical Functions", 7.1.6.
+    """
+    slope = 2 / ROOT_PI * (-y * y).exp()
+    term = total = y
+    for n in range(1, 400):
+        term *= 2 * y * y / (2 * n + 1)
+        total += term
+    return slope * total, slope
+
+
+EDGES = np.array([0.0, -0.0, np.inf, -np.inf, np.nan, -1.0, 1.0, -1.5])
+AT_EDGES = {
+    "expm1": [0.0, -0.0, np.inf, -1.0, np.nan],
+    "log1p": [0.0, -0.0, np.inf, np.nan, np.nan, -np.inf],
+    "tanh": [0.0, -0.0, 1.0, -1.0, np.nan],
+    "sigmoid": [0.5, 0.5, 1.0, 0.0, np.nan],
+    "softplus": [np.log(2), np.log(2), np.inf, 0.0, np.nan],
+    "sinpi": [0.0, 0.0, np.nan, np.nan, np.nan, 0.0, 0.0, 1.0],
+    "cospi": [1.0, 1.0, np.nan, np.nan, np.nan, -1.0, -1.0, 0.0],
+    "erf_inv": [0.0, -0.0, np.nan, np.nan, np.nan, -np.inf, np.inf, np.nan],
+    "floor": [0.0, -0.0, np.inf, -np.inf, np.nan, -1.0, 1.0, -2.0],
+}
+
+
+@pytest.mark.parametrize("dtype", [float16, bfloat16, float32, float64], ids=str)
+@pytest.mark.parametrize("op", AT_EDGES)
+def test_the_edges_are_exact(apply, op, dtype):
+    """Zeros with their sign where the function is odd, infinities, NaN, the ends."""
+    expected = np.array(AT_EDGES[op])
+    values = EDGES[: len(expected)]
+    if dtype is bfloat16:
+        seen = from_bfloat16(apply(op, to_bfloat16(values), source=dtype))
+        expected = from_bfloat16(to_bfloat16(expected))
+    else:
+        seen = apply(op, values.astype(dtype.numpy_name))
+        expected = expected.astype(dtype.numpy_name)
+    assert np.array_equal(seen, expected, equal_nan=True)
+    if op in {"expm1", "log1p", "tanh", "erf_inv", "floor"}:
+        assert np.signbit(seen[:2]).tolist() == [False, True]
+
+
+@pytest.mark.parametrize("op", [*REFERENCE, "erf_inv"])
+def test_a_float16_function_is_the_float32_one_rounded(apply, op):
+    """All 65536 arguments; at most the neighbour of the correctly rounded value."""
+    values = np.arange(1 << 16, dtype=np.uint16).view(np.float16)
+    reference = REFERENCE.get(op, erfinv)
+    assert ulps(apply(op, values), reference(values.astype(np.float64))) <= 0.501
+
+
+def test_results_are_the_same_at_every_width(apply):
+    """A lane's result does not depend on how many lanes there are."""
+    values = np.random.default_rng(3).normal(0, 20, 131).astype(np.float32)
+    for op in (*REFERENCE, "erf_inv"):
+        wide = apply(op, values, 16)
+        for lanes in (1, 4, 32):
+            assert np.array_equal(apply(op, values, lanes), wide, equal_nan=True)
+
+
+@given(st.floats(width=32), st.integers(-(2**31), 2**31 - 1))
+def test_a_bitcast_and_back_changes_nothing(elementwise, number, word):
+    """Of any float, NaN's bits too, and any integer."""
+    numbers = np.array([number], np.float32)
+    words = elementwise(lambda b, x: b.let("bitcast", x), [numbers], int32)
+    assert words.tolist() == numbers.view(np.int32).tolist()
+    given_ = np.array([word], np.int32)
+    seen = elementwise(
+        lambda b, x: b.let("bitcast", b.let("bitcast", x)), [given_], int32
+    )
+    assert seen.tolist() == [word]
+
+
+def test_integers_are_their_bits(elementwise):
+    """Every case that GPUs are asked: and, or, xor, shifts past the width, high words."""
+    for case in gpu_cases.bits(1):
+        sources = [of(array.dtype) for array in case.arrays]
+        assert bool_ not in sources
+        assert set(sources) <= {int32, int64, float32, float64}
+        body = BODIES[case.name.split("_")[0]]
+        seen = elementwise(body, list(case.arrays), case.dtype, 16, sources)
+        assert gpu_cases.misses(case, seen) == 0, case.name
+
+
+BODIES = {
+    **{
+        op: lambda b, x, y, op=op: b.let(op, x, y)
+        for op in ("and", "or", "xor", "mulhi")
+    },
+    **{
+        op: lambda b, x, y, op=op: gpu_cases.shifted(b, op, x, y)
+        for op in ("shl", "lshr")
+    },
+    "bitcast": lambda b, x: b.let("bitcast", x),
+}
