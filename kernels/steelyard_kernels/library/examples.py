@@ -37,7 +37,7 @@ SHAPES: Final[Mapping[str, str]] = {
     "noisy_mlp_fixed_point": "width :int64 width width,units units,width",
     "noisy_mlp_given": "width :int64 width,units units,width",
     "noisy_mlp_noise": "width :int64",
-    "noisy_mlp_step": "width :int64 width,units units,width",
+    "noisy_mlp_step": "width :int64 :int64 width,units units,width",
     "scale": "n n n",
     "softmax": "rows,hidden",
     "triad": "n n",

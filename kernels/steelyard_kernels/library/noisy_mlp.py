@@ -80,10 +80,13 @@ def noisy_mlp_ahead(x: Array, noise: Array, w1: Array, w2: Array) -> Array:
 
 @kernel
 def noisy_mlp_step(
-    x: Array, key: Array, w1: Array, w2: Array, *, index: int = 0
+    x: Array, index: Array, key: Array, w1: Array, w2: Array
 ) -> dict[str, Array]:
-    """Replace x by what iteration `index` makes of it: one launch an iteration."""
-    return {"x": force(x, w1, w2) + noise_of(x, key, index)}
+    """Replace x by what iteration `index` makes of it, and count: one of many launches.
+
+    index is () int64, in memory: every launch is the same.
+    """
+    return {"x": force(x, w1, w2) + noise_of(x, key, index), "index": index + 1}
 
 
 @kernel
