@@ -22,6 +22,13 @@ COMPUTED = {
     "reduced, kept": lambda np, a, b: a - np.max(a, axis=-1, keepdims=True),
     "product": lambda np, a, b: a @ b,
     "counted": lambda np, a, b: np.arange(4) * 3,
+    "counted in columns": lambda np, a, b: np.reshape(np.arange(24) * 3, (4, 2, 3)),
+    "one number, split": lambda np, a, b: np.reshape(
+        np.broadcast_to(b[0][1], (12,)) + np.arange(12).astype("float64"), (4, 3)
+    ).astype("float32"),
+    "axes joined": lambda np, a, b: np.reshape(
+        np.reshape(np.arange(4).astype("float64"), (2, 2, 1)) * b[0], (4, 5)
+    ),
     "new axis": lambda np, a, b: np.expand_dims(a, 1) * 2.0,
     "matrices turned": lambda np, a, b: np.swapaxes(np.reshape(a, (4, 3, 1)), 1, 2)
     if np is not xp

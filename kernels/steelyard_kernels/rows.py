@@ -6,6 +6,7 @@ where a loop takes it row by row.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
@@ -65,7 +66,9 @@ def _through(node: Node) -> list[Node]:
         each = pending.pop()
         if type(each) in _RULES and each.number not in found:
             found[each.number] = each
-            pending += [a for a in operands(each) if a.shape[:1] == each.shape[:1] != ()]
+            pending += [
+                a for a in operands(each) if a.shape[:1] == each.shape[:1] != ()
+            ]
     return [found[number] for number in sorted(found)]
 
 
@@ -150,7 +153,8 @@ def _of_reshape(graph: Graph, node: Node, index: Node) -> Node | None:
     if shape[0] == 1:
         return graph.reshape(node.arg, shape[1:])
     if node.arg.shape[:1] != shape[:1]:
-        return _of_joined(graph, node.arg, shape, index)
+        found = _of_joined(graph, node.arg, shape, index)
+        return _of_split(graph, node.arg, shape, index) if found is None else found
     part = _row(graph, node.arg, index)
     return None if part is None else graph.reshape(part, shape[1:])
 
@@ -164,6 +168,28 @@ def _of_joined(graph: Graph, arg: Node, shape: Shape, index: Node) -> Node | Non
     rest = graph.apply("subtract", index, graph.apply("multiply", outer, extent))
     rows = _row(graph, arg, outer)
     return None if rows is None else _row(graph, rows, rest)
+
+
+def _of_split(graph: Graph, arg: Node, shape: Shape, index: Node) -> Node | None:
+    """Return the row of an array whose first axis became several, by its elements."""
+    if isinstance(arg, Arange):
+        row = graph.arange(math.prod(shape[1:]), arg.dtype)
+        extent = graph.constant(row.shape[0], arg.dtype)
+        first = graph.apply("multiply", graph.cast(index, arg.dtype), extent)
+        return graph.reshape(graph.apply("add", first, row), shape[1:])
+    if not isinstance(arg, Apply | Cast | Broadcast):
+        return None
+    parts = []
+    for part in operands(arg):
+        if part.shape != arg.shape and math.prod(part.shape) != 1:
+            return None
+        same = () if math.prod(part.shape) == 1 else shape
+        parts.append(graph.reshape(part, same))
+    if isinstance(arg, Apply):
+        return _row(graph, graph.apply(arg.op, *parts), index)
+    if isinstance(arg, Cast):
+        return _row(graph, graph.cast(parts[0], arg.dtype), index)
+    return _row(graph, graph.broadcast(parts[0], shape), index)
 
 
 def _quotient(graph: Graph, index: Node, divisor: int) -> Node:
