@@ -1,11 +1,18 @@
-"""Candidates of the scan strategy on a CPU, and what each is predicted to cost."""
+"""Candidates of the scan strategy on a CPU, and what each is predicted to cost.
+
+An iteration takes its arithmetic, or the longest way of operations that wait for one
+another from carry to carry, whichever is longer: for one chain of small values that is
+the way. What no carry is needed for runs in its shadow.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable
+from dataclasses import dataclass
 from math import prod
-from typing import Final
+from typing import Final, TypeAlias
 
+from steelyard_kernels.dtypes import float64
 from steelyard_kernels.expr import (
     Apply,
     Dot,
@@ -13,6 +20,7 @@ from steelyard_kernels.expr import (
     Node,
     Program,
     Reduce,
+    Shape,
     everywhere,
     loops,
     operands,
@@ -25,16 +33,20 @@ from steelyard_kernels.schedule.model import (
     Prediction,
     sharing_terms,
 )
-from steelyard_kernels.schedule.scan.layout import layout
 from steelyard_kernels.schedule.scan.outline import outline
 from steelyard_kernels.schedule.scan.schedule import Scan, check_program
 
-# One operation of a chain in which each waits for the one before: four cycles of 3 GHz.
-LATENCY_NS: Final = 1.3
+# One operation of a chain in which each waits for the one before: four cycles of 4 GHz.
+LATENCY_NS: Final = 1.0
 # A sum across lanes: a shuffle and an addition for each halving.
-HALVING_NS: Final = 2.3
+HALVING_NS: Final = 1.8
+# A scalar operation, of which a core does twice as many as of vectors.
+SCALAR_NS: Final = 0.08
+DOUBLE: Final = 1.5  # polynomials of float64 are longer
 # A value's way through memory from where it was computed ahead.
 FETCH_NS: Final = 0.4
+# Statements that a loop is beside its operations, and one that computes ahead.
+LOOP_STATEMENTS: Final = 10
 # How long a loop is taken to be whose length the launch says.
 UNKNOWN_LENGTH: Final = 1000
 # Operations of a core, and how many of them wait for one another, where not one.
@@ -45,11 +57,27 @@ WEIGHTS: Final = {
 }
 DEPTHS: Final = {
     **dict.fromkeys(("exp", "expm1", "log", "log1p", "sinpi", "cospi"), 12.0),
-    **dict.fromkeys(("tanh", "sigmoid", "softplus", "erf_inv"), 18.0),
+    **dict.fromkeys(("tanh", "sigmoid", "softplus", "erf_inv"), 14.0),
     **dict.fromkeys(("divide", "sqrt", "rsqrt"), 4.0),
 }
-# Chains that a thread takes at a time: a loop of many iterations is long by itself.
-CHUNKS: Final = (1, 16)
+
+Work: TypeAlias = dict[Shape, float]  # operations by the shape of their results
+
+
+@dataclass(frozen=True, slots=True)
+class _Profile:
+    """What a loop's iterations do: `whole` in one, or `each` beside what is `ahead`."""
+
+    length: int
+    unroll: int
+    whole: Work
+    each: Work
+    ahead: Work
+    kept: int
+    way: tuple[Node, ...]  # what waits for a carry, in order
+    ends: tuple[Node, ...]
+    carries: frozenset[int]
+    inner: tuple[_Profile, ...]
 
 
 def candidates(
@@ -58,121 +86,149 @@ def candidates(
     """Return every legal schedule worth trying, in order."""
     del aligned  # nothing streams
     check_program(program)
+    return _candidates(program, machine, [_profile(x) for x in loops(program.nodes)])
+
+
+def _candidates(
+    program: Program, machine: Machine, found: list[_Profile]
+) -> tuple[Scan, ...]:
     full = machine.lanes(_element_bytes(program))
-    found = loops(program.nodes)
-    aheads = (0, full) if any(outline(x, (), ahead=True).kept for x in found) else (0,)
+    aheads = (0, full) if any(loop.kept for loop in found) and full > 1 else (0,)
     unrolls = (1, 2, 4) if found else (1,)
     sharings = ((0, 1), (0, 16), (1, 1)) if program.chains > 1 else ((1, 1),)
-    widths = sorted({max(1, full // 4), max(1, full // 2), full})
     return tuple(
         Scan(lanes, unroll, ahead, threads, chunk)
-        for lanes in widths
+        for lanes in sorted({max(1, full // 4), max(1, full // 2), full})
         for unroll in unrolls
         for ahead in aheads
         for threads, chunk in sharings
     )
 
 
-class _Times:
-    """Adds up what nodes take, in nanoseconds, and how many statements they are.
-
-    `waiting` is what an iteration's chain of operations, each of which needs the one
-    before, takes longer than its arithmetic.
-    """
-
-    def __init__(self, schedule: Scan, machine: Machine) -> None:
-        self.schedule = schedule
-        self.machine = machine
-        self.waiting = 0.0
-        self.statements = 0
-
-    def of(self, nodes: Sequence[Node]) -> float:
-        """Return the arithmetic of nodes and of the loops among them."""
-        total = sum(self._arithmetic(node, self.schedule.lanes) for node in nodes)
-        return total + sum(self._loop(loop) for loop in loops(nodes))
-
-    def _loop(self, loop: Loop) -> float:
-        """Return the arithmetic of a loop; adds what its iterations wait."""
-        schedule = self.schedule
-        length = loop.length if isinstance(loop.length, int) else UNKNOWN_LENGTH
-        before, self.waiting = self.waiting, 0.0
-        places = range(len(loop.nexts) + len(loop.stacked))
-        parts = outline(loop, places, ahead=schedule.ahead > 1)
-        each = self.of(parts.each.nodes) + self.of(parts.condition.nodes)
-        unroll = loop.unroll or schedule.unroll
-        self.statements += int(each / OPERATION_NS) * (unroll + (unroll > 1))
-        each += ITERATION_NS / unroll + FETCH_NS * len(parts.kept)
-        if parts.kept:
-            side = sum(self._arithmetic(node, 1) for node in parts.ahead.nodes)
-            each += side * self._registers(schedule.ahead) / schedule.ahead
-        waits = self.waiting + max(0.0, _latency(loop, schedule.lanes) - each)
-        self.waiting = before + waits * length
-        return each * length
-
-    def _arithmetic(self, node: Node, lanes: int) -> float:
-        """Return what one node's vectors take."""
-        weight = _weight(node)
-        if isinstance(node, Dot):
-            weight *= node.b.shape[0]
-        vectors = len(layout(node.shape, lanes)) if prod(node.shape) > 1 else 1
-        return weight * vectors * OPERATION_NS * self._registers(lanes)
-
-    def _registers(self, lanes: int) -> float:
-        return max(1.0, lanes * 4 / self.machine.vector_bytes)
-
-
-def _weight(node: Node) -> float:
-    """Return how many operations of a core a node is, for one vector."""
-    if isinstance(node, Apply):
-        return WEIGHTS.get(node.op, 1.0)
-    return 1.0 if isinstance(node, Dot | Reduce) else 0.0
-
-
-def _latency(loop: Loop, lanes: int) -> float:
-    """Return what an iteration takes where every operation waits for its operands."""
-    done: dict[int, float] = {carry.number: 0.0 for carry in loop.carries}
-    for node in loop.nodes:
-        reads = [done[arg.number] for arg in operands(node) if arg.number in done]
-        if not reads:
-            continue  # needs no carry: done beside the others
-        depth = DEPTHS.get(node.op, 1.0) if isinstance(node, Apply) else 1.0
-        took = depth * LATENCY_NS
-        if isinstance(node, Dot | Reduce):
-            source = node.b if isinstance(node, Dot) else node.arg
-            longest = max((*source.shape, 1))
-            took += min(longest, lanes).bit_length() * HALVING_NS
-            took += longest / lanes * OPERATION_NS
-        done[node.number] = max(reads) + took
-    return max((done.get(node.number, 0.0) for node in loop.nexts), default=0.0)
-
-
 def _element_bytes(program: Program) -> int:
     """Return the size of the widest floats, of which a register holds fewest."""
     return max(
-        (
-            node.dtype.bytes
-            for node in everywhere(program.nodes)
-            if node.dtype.kind == "float"
-        ),
+        (n.dtype.bytes for n in everywhere(program.nodes) if n.dtype.kind == "float"),
         default=4,
     )
 
 
-def model(program: Program, schedule: Scan, machine: Machine) -> Prediction:
-    """Predict one launch."""
-    chains = max(1, program.chains)
-    threads = machine.threads if schedule.threads == 0 else 1
-    times = _Times(schedule, machine)
-    work = times.of(program.nodes) * chains / threads
-    chunks = -(-chains // schedule.chunk)
-    return Prediction(
-        (
-            ("waiting for operands", times.waiting * chains / threads),
-            ("arithmetic", work),
-            ("build share", times.statements * BUILD_NS),
-            *sharing_terms(schedule, machine, chunks, work),
-        )
+def _profile(loop: Loop) -> _Profile:
+    """Sum up a loop's iterations."""
+    places = range(len(loop.nexts) + len(loop.stacked))
+    parts = outline(loop, places, ahead=True)
+    each = (*parts.each.nodes, *parts.condition.nodes)
+    waits = {carry.number for carry in loop.carries}
+    way = []
+    for node in loop.nodes:
+        if any(arg.number in waits for arg in operands(node)):
+            waits.add(node.number)
+            way.append(node)
+    return _Profile(
+        loop.length if isinstance(loop.length, int) else UNKNOWN_LENGTH,
+        loop.unroll,
+        _work((*loop.nodes,)),
+        _work(each),
+        _work(parts.ahead.nodes),
+        len(parts.kept),
+        tuple(way),
+        loop.nexts,
+        frozenset(carry.number for carry in loop.carries),
+        tuple(_profile(inner) for inner in loops(loop.nodes)),
     )
+
+
+def _work(nodes: Iterable[Node]) -> Work:
+    """Count the operations of nodes."""
+    found: Work = {}
+    for node in nodes:
+        shape, count = node.shape, 0.0
+        if isinstance(node, Apply):
+            count = WEIGHTS.get(node.op, 1.0) * _length(node)
+        elif isinstance(node, Dot):
+            count = node.b.shape[0]
+        elif isinstance(node, Reduce):
+            shape, count = node.arg.shape, 1.0
+        if count:
+            found[shape] = found.get(shape, 0.0) + count
+    return found
+
+
+def _length(node: Apply) -> float:
+    """Return how much longer a function's polynomial is than float32's."""
+    return DOUBLE if node.dtype is float64 and node.op in WEIGHTS else 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class _Cost:
+    """Of a loop or a chain: arithmetic and waiting in ns, and statements."""
+
+    work: float
+    waiting: float
+    statements: float
+
+
+class _Times:
+    """What work takes under a schedule's knobs."""
+
+    def __init__(self, lanes: int, ahead: int, machine: Machine) -> None:
+        self.lanes = lanes
+        self.ahead = ahead
+        self.machine = machine
+
+    def loop(self, loop: _Profile, unroll: int) -> _Cost:
+        """Return what all iterations of a loop take."""
+        ahead = self.ahead > 1 and loop.kept
+        work, statements = self.of(loop.each if ahead else loop.whole)
+        if ahead:
+            side, more = self.of(loop.ahead, width=1)
+            work += side * self._registers(self.ahead) / self.ahead
+            work += FETCH_NS * loop.kept
+        inner = [self.loop(x, 1) for x in loop.inner]
+        work += sum(x.work for x in inner)
+        statements += sum(x.statements for x in inner)
+        turns = loop.unroll or (1 if inner else unroll)
+        statements = (statements + LOOP_STATEMENTS) * (turns + (turns > 1))
+        if ahead:
+            statements += more + LOOP_STATEMENTS + 4 * loop.kept
+        waiting = max(0.0, self._way(loop) - work) + sum(x.waiting for x in inner)
+        work += ITERATION_NS / turns
+        return _Cost(work * loop.length, waiting * loop.length, statements)
+
+    def of(self, work: Work, width: int = 0) -> tuple[float, float]:
+        """Return nanoseconds and statements of work, on vectors of so many lanes."""
+        lanes = width or self.lanes
+        time = statements = 0.0
+        for shape, count in work.items():
+            extent, size = max((*shape, 1)), prod(shape)
+            if size <= 1:
+                time += count * (OPERATION_NS if width else SCALAR_NS)
+                statements += count
+                continue
+            vectors = size // extent * -(-extent // lanes)
+            time += count * vectors * OPERATION_NS * self._registers(lanes)
+            statements += count * vectors
+        return time, statements
+
+    def _registers(self, lanes: int) -> float:
+        return max(1.0, lanes * 4 / self.machine.vector_bytes)
+
+    def _way(self, loop: _Profile) -> float:
+        """Return what an iteration takes where every operation waits for operands."""
+        done = dict.fromkeys(loop.carries, 0.0)
+        for node in loop.way:
+            start = max(done.get(arg.number, 0.0) for arg in operands(node))
+            took = LATENCY_NS
+            if isinstance(node, Apply):
+                took *= DEPTHS.get(node.op, 1.0) * _length(node)
+            if isinstance(node, Dot | Reduce):
+                extent = (
+                    node.b.shape[0] if isinstance(node, Dot) else node.arg.shape[-1]
+                )
+                across = min(extent, self.lanes).bit_length() - 1
+                took += across * HALVING_NS + extent / self.lanes * OPERATION_NS
+            done[node.number] = start + took
+        return max((done.get(node.number, 0.0) for node in loop.ends), default=0.0)
 
 
 def heuristic(program: Program, machine: Machine, *, aligned: bool = True) -> Scan:
@@ -185,7 +241,40 @@ def rank(
     program: Program, machine: Machine, *, aligned: bool = True
 ) -> list[tuple[Scan, Prediction]]:
     """Return every candidate with its prediction, in order."""
-    return [
-        (schedule, model(program, schedule, machine))
-        for schedule in candidates(program, machine, aligned=aligned)
-    ]
+    del aligned
+    check_program(program)
+    found = [_profile(loop) for loop in loops(program.nodes)]
+    straight = _work(program.nodes)
+    known: dict[tuple[int, int, int], _Cost] = {}
+    ranked = []
+    for schedule in _candidates(program, machine, found):
+        knobs = schedule.lanes, schedule.ahead, schedule.unroll
+        if knobs not in known:
+            times = _Times(schedule.lanes, schedule.ahead, machine)
+            work, statements = times.of(straight)
+            parts = [times.loop(loop, schedule.unroll) for loop in found]
+            known[knobs] = _Cost(
+                work + sum(part.work for part in parts),
+                sum(part.waiting for part in parts),
+                statements + sum(part.statements for part in parts),
+            )
+        ranked.append((schedule, _predict(program, schedule, machine, known[knobs])))
+    return ranked
+
+
+def _predict(
+    program: Program, schedule: Scan, machine: Machine, cost: _Cost
+) -> Prediction:
+    """Predict one launch of chains that each cost so much."""
+    chains = max(1, program.chains)
+    share = chains / (machine.threads if schedule.threads == 0 else 1)
+    work, waiting = cost.work * share, cost.waiting * share
+    chunks = -(-chains // schedule.chunk)
+    return Prediction(
+        (
+            ("arithmetic", work),
+            ("waiting for operands", waiting),
+            ("build share", cost.statements * BUILD_NS),
+            *sharing_terms(schedule, machine, chunks, work + waiting),
+        )
+    )
