@@ -98,7 +98,8 @@ def _candidates(
     sharings = ((0, 1), (0, 16), (1, 1)) if program.chains > 1 else ((1, 1),)
     return tuple(
         Scan(lanes, unroll, ahead, threads, chunk)
-        for lanes in sorted({max(1, full // 4), max(1, full // 2), full})
+        for lanes in (full // 4, full // 2, full)
+        if lanes >= min(4, full)
         for unroll in unrolls
         for ahead in aheads
         for threads, chunk in sharings
@@ -225,8 +226,9 @@ class _Times:
                 extent = (
                     node.b.shape[0] if isinstance(node, Dot) else node.arg.shape[-1]
                 )
-                across = min(extent, self.lanes).bit_length() - 1
-                took += across * HALVING_NS + extent / self.lanes * OPERATION_NS
+                halvings = min(extent, self.lanes).bit_length() - 1
+                vectors = -(-extent // self.lanes)
+                took += halvings * HALVING_NS + (vectors - 1).bit_length() * LATENCY_NS
             done[node.number] = start + took
         return max((done.get(node.number, 0.0) for node in loop.ends), default=0.0)
 
