@@ -312,3 +312,39 @@ def test_columns_of_what_was_stacked_are_refused():
 
     with pytest.raises(KernelError, match="row by row"):
         kernel(grad(function)).program(normal(3, 3), normal(3))
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("options", FITS)
+def test_a_pass_forward_and_backward_is_one_kernel(dtype, options):
+    """Compiled it is what the oracle says, of each of three chains.
+
+    The weights are small: where a sigmoid y is near 1, its slope y * (1 - y) cancels.
+    """
+    _, w1, w2 = perceptron()
+    x, *weights = (a.astype(dtype) for a in (normal(3, 1), w1 - 2.0, w2 - 2.0))
+    keys = np.arange(3)
+    both = vmap(forward_and_backward(67, **options), (0, None, None, 0))
+    seen = kernel(both)(x, *weights, keys)
+    expected = evaluated(both, x, *weights, keys)
+    unit, tiny = np.finfo(dtype).eps, np.finfo(dtype).tiny
+    for ours, theirs in zip(seen, expected, strict=True):
+        room = 256 * unit * np.abs(theirs).max() + tiny
+        np.testing.assert_allclose(ours, theirs, rtol=0, atol=room)
+
+
+@pytest.mark.parametrize("options", FITS)
+@pytest.mark.parametrize("function", [recurrent, last])
+def test_gradients_of_rows_are_compiled(function, options):
+    """Stacked by a backward loop, or by segments of one."""
+    arrays = normal(12, 3), normal(3, 3), normal(3, seed=2)
+    slopes = value_and_grad(function, (0, 1, 2), **options)
+
+    def both(xs, w, c):
+        value, found = slopes(xs, w, c)
+        return value, *found
+
+    for ours, theirs in zip(
+        kernel(both)(*arrays), evaluated(both, *arrays), strict=True
+    ):
+        np.testing.assert_allclose(ours, theirs, rtol=1e-12, atol=1e-13)
