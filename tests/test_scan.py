@@ -129,10 +129,26 @@ def test_empty_values_are_fine():
 
     @kernel
     def nothing(a, b, c):
-        return {"dot": a @ b, "none": xp.reshape(c, (3, 0)), "sum": a @ b + xp.sum(a, axis=-1, keepdims=True)}
+        return {
+            "dot": a @ b,
+            "none": xp.reshape(c, (3, 0)),
+            "sum": a @ b + xp.sum(a, axis=-1, keepdims=True),
+        }
 
     empty = np.zeros((2, 0), np.float32), np.zeros((0, 3), np.float32)
     runs(nothing, [*empty, np.zeros((0, 3), np.float32)], None)
+
+
+def test_small_results_may_have_several_shapes():
+    """Large ones are a kernel each."""
+
+    @kernel
+    def several(x, y):
+        return {"a": x + 1.0, "b": x + y, "none": xp.reshape(y, (2, 1)) * 2.0}
+
+    runs(several, [normal(3), normal(2, 1)], None)
+    built = several.build(((5000,), "float32"), ((2, 1), "float32"))
+    assert "a pointwise kernel has one" in built.error
 
 
 # Loops.
@@ -222,9 +238,7 @@ def test_a_condition_ends_a_loop_before_the_iteration_it_forbids(schedule, most,
 def wave(index):
     """Return what is worth computing ahead of an index."""
     angle = xp.astype(index, "float32") * 0.37
-    return (
-        xp.tanh(angle) * xp.exp(-angle) + xp.sigmoid(angle) - xp.sqrt(xp.abs(angle))
-    )
+    return xp.tanh(angle) * xp.exp(-angle) + xp.sigmoid(angle) - xp.sqrt(xp.abs(angle))
 
 
 @given(schedule=SCHEDULES, length=st.integers(0, 40), width=st.sampled_from([1, 2, 3]))
