@@ -1,6 +1,7 @@
 # Two commands: `make bench` weighs the shipped kernels here, `make test` checks everything
 # but what judges by times of its own, which `make test-measuring` does on a machine that is free.
 # `make builds` weighs what is only built, for GPUs that need not be here: minutes.
+# `make loops` weighs loops of thousands of iterations, and their builds, on the CPU.
 # `make gpu` weighs the shipped kernels on a GPU; `make peers` other people's beside them.
 PYTHON ?= python3
 BIN := .venv/bin
@@ -8,17 +9,20 @@ BIN := .venv/bin
 # Says what is left out where PyTorch is not installed; it is not asked for: gigabytes.
 PEERLESS = $(BIN)/python -c "import importlib.util as u; u.find_spec('torch') or print('torch is not in .venv: its kernels, the peers compiled by it and the cases of cuBLAS are left out')"
 
-.PHONY: bench builds gpu peers test test-measuring test-gpu lint types clean
+.PHONY: bench builds loops gpu peers test test-measuring test-gpu lint types clean
 
 bench: .venv/ready
-	$(BIN)/steelyard run suites -k "not cuda and not fusion and not gpu_ and not planted"
+	$(BIN)/steelyard run suites -k "not cuda and not fusion and not gpu_ and not planted and not noisy"
 
 builds: .venv/ready
 	$(BIN)/steelyard run suites -k "cuda or fusion" --blocks 2
 
+loops: .venv/ready
+	$(BIN)/steelyard run suites -k "noisy and not gpu_ and not cuda" --blocks 2
+
 gpu: .venv/gpu
 	@$(PEERLESS)
-	$(BIN)/steelyard run suites -k "gpu_ and not gpu_peers and not gpu_registers"
+	$(BIN)/steelyard run suites -k "gpu_ and not gpu_peers and not gpu_registers and not gpu_noisy"
 
 peers: .venv/gpu
 	@$(PEERLESS)
@@ -30,7 +34,10 @@ test: .venv/ready
 test-measuring: .venv/ready
 	$(BIN)/pytest -m measuring
 
-test-gpu: .venv/gpu
+test-loops: .venv/ready
+	$(BIN)/steelyard run suites -k "noisy and not gpu_ and not cuda" --blocks 2
+
+gpu: .venv/gpu
 	@$(PEERLESS)
 	$(BIN)/pytest tests/test_*gpu*.py
 

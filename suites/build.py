@@ -48,7 +48,7 @@ def build(b: Builder, kernel: str, target: str) -> Call:
     out = [
         b.output(output.value.shape, output.value.dtype.name, name=output.name)
         for output in program.outputs
-        if output.updates is None
+        if output.updates is None and not output.hidden
     ]
     scalars = {scalar.name: scalar.default for scalar in one.signature.scalars}
 
@@ -57,9 +57,10 @@ def build(b: Builder, kernel: str, target: str) -> Call:
 
     if handles:
         b.check(oracle, *handles, rtol=TOLERANCE, atol=TOLERANCE)
-    return b.launch(one, *handles, out=out[0] if out else None)
+    return b.launch(one, *handles, out=tuple(out) if len(out) != 1 else out[0])
 
 
 def _declare(b: Builder, place: int, spec: examples.Spec, updated: bool) -> Handle:
     declare = b.inout if updated else b.input
-    return declare(*spec, name=f"x{place}", dist="uniform")
+    dist = "integers" if spec[1] == "int64" else "uniform"
+    return declare(*spec, name=f"x{place}", dist=dist)

@@ -25,6 +25,7 @@ Array = NDArray[Any]
 _PACKAGES: Final = {
     "cupy": "cupy",
     "inductor": "torch",
+    "jax": "jax",
     "numba": "numba",
     "torch": "torch",
     "torch_eager": "torch",

@@ -169,7 +169,7 @@ def test_streaming_needs_aligned_rows_and_bases():
         add.bind(a[:, :32].copy(), b[:32], out=out, schedule=schedule)
 
 
-def test_outputs_of_several_shapes_are_refused():
+def test_large_outputs_of_several_shapes_are_refused():
     """One pass has one shape; the error says what to do."""
 
     @kernel
@@ -182,7 +182,7 @@ def test_outputs_of_several_shapes_are_refused():
 
     for made in (two, smaller_first):
         with pytest.raises(Unsupported, match="make two kernels"):
-            made(np.ones((3, 4)), np.ones(4))
+            made(np.ones((3000, 4)), np.ones(4))
 
 
 def test_the_heuristic_is_the_least_prediction_and_explains_itself():
@@ -241,6 +241,17 @@ def test_what_was_computed_is_stored_in_any_shape():
     x = values(np.random.default_rng(5), (4, 3), dtypes.float32)
     for schedule in kernel(shaped).candidates(x)[:8]:
         agree(kernel(shaped), [x], schedule=schedule)
+
+
+def test_small_outputs_of_several_shapes_are_one_kernel():
+    """Where registers hold them."""
+
+    def both(x, y):
+        return x * 2.0, y + 1.0
+
+    rng = np.random.default_rng(6)
+    x, y = values(rng, (3,), dtypes.float32), values(rng, (), dtypes.float32)
+    agree(kernel(both), [x, y])
 
 
 def test_a_program_without_inputs_counts():

@@ -72,7 +72,8 @@ def test_every_kernel_of_the_library_has_its_builds_weighed():
 def test_the_default_grid_is_short_enough_for_two_minutes():
     """Points times four blocks times 0.2 s: a tenth of sampling, as much around it.
 
-    What `make bench` leaves to `make builds`, or to who tries a gate, is not in it.
+    What `make bench` leaves to `make builds`, `make loops`, or to who tries a gate, is
+    not in it.
     """
     points = [
         (case.id, mode)
@@ -80,17 +81,17 @@ def test_the_default_grid_is_short_enough_for_two_minutes():
         for case in one.cases()
         for mode in case.modes()
         if case.axes.get("impl") not in {"numba", "inductor"}
-        and not re.search("cuda|fusion|^gpu|^planted", case.id)
+        and not re.search("cuda|fusion|^gpu|^planted|noisy", case.id)
     ]
     assert len(points) == len(set(points)) <= 155
 
 
 def test_the_default_grid_of_a_gpu_is_a_matter_of_minutes():
-    """Points times four blocks times 0.3 s; registers and peers are asked for by name."""
+    """Points times four blocks times 0.3 s; registers, peers and loops are asked for by name."""
     points = [
         (case.id, mode)
         for one in BENCHMARKS
-        if re.match("gpu_(?!registers|peers)", one.name)
+        if re.match("gpu_(?!registers|peers|noisy)", one.name)
         for case in one.cases()
         for mode in case.modes()
     ]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import asdict
 from importlib import import_module
+from math import prod
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from steelyard_kernels.errors import KernelError
@@ -11,7 +12,7 @@ from steelyard_kernels.expr import Arange, Program, Reduce, Reshape
 from steelyard_kernels.schedule.gpu import Gpu
 from steelyard_kernels.schedule.model import Machine, Prediction
 from steelyard_kernels.schedule.parameters import Lowered
-from steelyard_kernels.schedule.pointwise.operands import others
+from steelyard_kernels.schedule.pointwise.operands import others, stored
 
 if TYPE_CHECKING:  # loaded when first needed: the first kernel of a process is a bar
     from steelyard_kernels.schedule.normalization.cuda import CudaNormalization
@@ -48,14 +49,24 @@ def strategy(program: Program) -> str:
     """Return the name of the strategy that fits: by what kinds of nodes there are.
 
     What is neither elementwise nor elementwise with reductions is small values in
-    registers and loops over them.
+    registers and loops over them; so are small results of several shapes.
     """
     beyond = others(program)
     if not beyond:
-        return "pointwise"
+        return "scan" if _has_small_shapes(program) else "pointwise"
     reduces = all(isinstance(node, Reduce) for node in beyond)
     counts = any(isinstance(node, Arange | Reshape) for node in program.nodes)
     return "normalization" if reduces and not counts else "scan"
+
+
+def _has_small_shapes(program: Program) -> bool:
+    """Say whether outputs differ in shape, and all of them fit in registers."""
+    shapes = {stored(output).shape for output in program.outputs}
+    if len(shapes) < 2:
+        return False
+    from steelyard_kernels.schedule.scan.registers import MOST_ELEMENTS
+
+    return max(map(prod, shapes)) <= MOST_ELEMENTS
 
 
 def is_nothing(program: Program) -> bool:
