@@ -274,6 +274,22 @@ def test_many_chains_have_a_gradient_each():
         kernel(other).program(x, w)
 
 
+def test_what_leaves_a_differentiated_function_is_refused():
+    """A value of its arguments, kept aside, stands for nothing outside."""
+
+    def leaking(x):
+        kept = []
+
+        def function(x):
+            kept.append(x * 2.0)
+            return xp.sum(x)
+
+        return grad(function)(x) + kept[0]
+
+    with pytest.raises(KernelError, match=r"made of primals\[0\].* outside"):
+        kernel(leaking).program(normal(3))
+
+
 def _value(x, i):
     del i
     return xp.sum(x)

@@ -120,6 +120,14 @@ OPERATIONS: Final[dict[str, Operation]] = {
     "where": Operation(3, _ANY, "same", 0),  # a selection computes nothing
 }
 
+# Elementwise operations that take ten instructions or more.
+FUNCTIONS: Final = frozenset(
+    {
+        *("exp", "log", "expm1", "log1p", "tanh", "sigmoid", "softplus", "erf_inv"),
+        *("sinpi", "cospi"),
+    }
+)
+
 # Reductions over the last axis, with the operations an element costs.
 REDUCTIONS: Final[dict[str, int]] = {"sum": 1, "max": 1, "min": 1, "mean": 1, "var": 3}
 
@@ -135,7 +143,11 @@ class _Value:
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Input(_Value):
-    """An array parameter; `index` is its position in the signature."""
+    """An array parameter; `index` is its position in the signature.
+
+    One of index -1 stands for what a function is differentiated by, until that is put
+    in its place.
+    """
 
     name: str
     index: int

@@ -168,6 +168,12 @@ def _check(graph: Graph, outputs: Sequence[Output], nodes: Sequence[Node]) -> No
                 f"shape {node.shape}, is used outside of the loop; return it from the "
                 "body, in the carry or stacked."
             )
+        if isinstance(node, Input) and node.index < 0:
+            raise KernelError(
+                f"{graph.kernel}: a value of what is differentiated, made of {node.name} "
+                f"of shape {node.shape}, is used outside of it; return it from the "
+                "function, from vjp's beside others."
+            )
         for arg in operands(node):
             if isinstance(arg, Chains):
                 raise KernelError(

@@ -2,9 +2,10 @@
 
 A row has a function an operand: of the cotangent g of the result, the result y and the
 operands it gives the operand's cotangent, in the shape of the result. What can be
-computed without g is, so that a loop that goes backwards waits for one product. Ties
-are as in JAX: maximum and minimum pass half to each of two equal operands, abs nothing
-at 0.
+computed without g is, so that a loop that goes backwards waits for one product. All
+is as in JAX: maximum and minimum pass half to each of two equal operands, abs nothing
+at 0, and the slopes of tanh and sigmoid are made of their results, so that what is
+left of 1 - y near 1 has few digits.
 """
 
 # ruff: noqa: ARG005 - all functions of a row take the same
