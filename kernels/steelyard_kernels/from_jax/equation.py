@@ -106,4 +106,4 @@ def _ignored() -> tuple[str, ...]:
     """Return the folders whose code is not the user's: JAX's and this package's."""
     import jax
 
-    return str(Path(jax.__file__).parent), str(Path(__file__).parents[1])
+    return str(Path(str(jax.__file__)).parent), str(Path(__file__).parents[1])

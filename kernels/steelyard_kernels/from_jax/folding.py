@@ -49,13 +49,13 @@ def folded(primitive: str, values: Sequence[Value], output: Aval) -> Value | Non
         return None
     if str(output.dtype) == KEY or np.dtype(output.dtype).kind == "V":  # bfloat16
         return None
-    function = _FOLDED.get(primitive)
     if primitive in _MOVED:
-        function = np.asarray
-    if function is None:
+        found: Any = scalars[0]
+    elif primitive in _FOLDED:
+        with np.errstate(all="ignore"):
+            found = _FOLDED[primitive](*scalars)
+    else:
         return None
-    with np.errstate(all="ignore"):
-        found = function(*scalars)
     if found is None:
         return None
     scalar: np.generic = np.asarray(found).astype(output.dtype)[()]  # type: ignore[assignment]

@@ -7,7 +7,8 @@ from typing import Any, Final
 
 import numpy as np
 
-from steelyard_kernels.errors import KernelError, Unsupported
+from steelyard_kernels.array import Array
+from steelyard_kernels.errors import CompilerBug, KernelError, Unsupported
 from steelyard_kernels.from_jax import (
     elementwise,
     loops,
@@ -18,7 +19,7 @@ from steelyard_kernels.from_jax import (
 )
 from steelyard_kernels.from_jax.equation import Equation, Rule, place
 from steelyard_kernels.from_jax.folding import folded
-from steelyard_kernels.from_jax.values import Value, literal
+from steelyard_kernels.from_jax.values import Aval, Value, element, literal, storage
 from steelyard_kernels.graph import Graph
 
 RULES: Final[Mapping[str, Rule]] = {
@@ -105,4 +106,18 @@ def _translated(
         raise
     except KernelError as error:
         raise seen.refusal(f"cannot be had: {error}") from None
-    return [found] if isinstance(found, Value) else found
+    results = [found] if isinstance(found, Value) else found
+    for value, aval in zip(results, outputs, strict=True):
+        _check(name, value, aval)
+    return results
+
+
+def _check(name: str, value: Value, aval: Aval) -> None:
+    """Hold the rules to the shapes and dtypes that JAX says."""
+    if isinstance(value, Array):
+        seen, expected = (
+            (value.shape, value.dtype),
+            (storage(aval), element(aval.dtype)),
+        )
+        if seen != expected:
+            raise CompilerBug(f"from_jax: {name} gave {seen}, expected {expected}")

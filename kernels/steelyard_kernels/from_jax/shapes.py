@@ -139,7 +139,6 @@ def _pad(equation: Equation) -> Value:
 RULES: Final[dict[str, Rule]] = {
     "broadcast_in_dim": word_by_word(_broadcast_in_dim),
     "concatenate": word_by_word(_concatenate),
-    "expand_dims": word_by_word(_reshaped),
     "iota": _iota,
     "pad": _pad,
     "reshape": word_by_word(_reshaped),
