@@ -249,3 +249,35 @@ def test_a_kernel_shows_its_candidates_and_its_reasons():
     assert triad.program(ONES, ONES).name == "triad"
     assert repr(triad) == "<kernel triad(a, b)>"
     assert triad.__doc__ == "Return a + s * b."
+
+
+def kept_between_loops(x, rows):
+    """Keep every carry for a loop that goes back."""
+    _, kept = xp.scan(lambda c, r: (c * 0.5 + r, c), x, rows)
+    return xp.scan(lambda g, k: (g * 0.5 + k, None), x * 0.0, kept, reverse=True)[0]
+
+
+def test_memory_between_two_loops_is_allocated_and_not_shown():
+    """In a call with and without out, bound, and of many chains."""
+    from steelyard_kernels.vmap import vmap
+
+    rng = np.random.default_rng(0)
+    x, rows = rng.standard_normal(3), rng.standard_normal((4, 3))
+    carry, kept, expected = x, [], 0.0
+    for row in rows:
+        kept.append(carry)
+        carry = carry * 0.5 + row
+    for each in reversed(kept):
+        expected = expected * 0.5 + each
+    made, out = kernel(kept_between_loops), np.empty(3)
+    np.testing.assert_allclose(made(x, rows), expected)
+    assert made(x, rows, out=out) is out
+    np.testing.assert_allclose(out, expected)
+    work = made.bind(x, rows)
+    work.launch()
+    assert list(work.outputs) == ["out"]
+    np.testing.assert_allclose(work.outputs["out"], expected)
+    many = kernel(vmap(kept_between_loops, (0, None)))(np.stack([x, x + 1, x]), rows)
+    np.testing.assert_allclose(many[[0, 2]], np.stack([expected] * 2))
+    with pytest.raises(KernelError, match=r"out has 2 arrays, expected 1 \(out\)"):
+        made(x, rows, out=[out, np.empty((4, 3))])
