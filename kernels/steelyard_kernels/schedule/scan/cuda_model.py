@@ -1,202 +1,40 @@
 """Candidates of the scan strategy on a GPU, and what each is predicted to cost.
 
-A chain is a row of operations of which most wait for the one before: an iteration
-takes the longest way through its body from what it carries to what it carries on, or
-the instructions of all warps of a scheduler, whichever is longer. More threads a chain
-have fewer instructions each and further to go for a sum.
+A chain takes the longest way through its iterations, or the instructions of all warps
+of a scheduler, whichever is longer: see `cuda_cycles`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from itertools import product
-from math import ceil, log2, prod
+from math import ceil
 from typing import Final
 
 from steelyard_kernels.expr import (
     Apply,
     Dot,
-    Loop,
     Node,
     Program,
     Reduce,
     Result,
-    Row,
     everywhere,
     loops,
-    operands,
 )
 from steelyard_kernels.schedule.gpu import RAMP_NS, SIDES, WARP, Gpu, most_registers
 from steelyard_kernels.schedule.model import Prediction
 from steelyard_kernels.schedule.scan.cuda import GROUPS, CudaScan, check, unordered
-from steelyard_kernels.schedule.scan.layout import lane_axis, layout
-from steelyard_kernels.schedule.scan.outline import outline
+from steelyard_kernels.schedule.scan.cuda_cycles import Cycles, vectors
+from steelyard_kernels.schedule.scan.outline import in_memory
 
 CYCLE_NS: Final = 1 / 1.98  # of an H200 that has little to do
 BLOCK_THREADS: Final = (WARP, 4 * WARP, 8 * WARP)
 UNROLLS: Final = (1, 4)
-UNKNOWN: Final = 1000  # iterations of a loop whose length the launch gives
-
-# Cycles from an operation's start to its result, and those in which nothing else of
-# its kind is issued, of 4 bytes or less and of 8. Of 178 schedules of the loop of
-# `library.noisy_mlp` (1 to 256 units, 1 to 4096 chains, both types) on an H200 this is
-# off by 10 % in the mean; the chosen is within 2 % of the best in the mean, 7 % at most.
-PLAIN: Final = {4: (4.0, 1.0), 8: (8.0, 2.0)}
-SLOW: Final = {
-    op: {4: narrow, 8: wide}
-    for ops, narrow, wide in (
-        ("divide sqrt rsqrt", (45.0, 14.0), (150.0, 40.0)),
-        ("exp log", (40.0, 10.0), (140.0, 50.0)),
-        ("sigmoid tanh", (82.0, 29.0), (196.0, 105.0)),
-        ("softplus log1p expm1", (90.0, 30.0), (280.0, 100.0)),
-        ("sinpi cospi", (60.0, 20.0), (200.0, 70.0)),
-        ("erf_inv", (120.0, 40.0), (350.0, 150.0)),
-    )
-    for op in ops.split()
-}
-ALONE: Final = 1.3  # of a warp that has its scheduler for itself
-SHUFFLE: Final = 23.0  # a word from another thread of the warp
-MEMORY: Final = 42.0  # there and back through a block's memory
-BARRIER: Final = 30.0  # of a block, and how much later each of its warps comes
-SKEW: Final = 8.0
-LOAD: Final = 60.0  # of a row behind the last one: its line is in the nearest cache
-TURN: Final = 8.0  # of the loop itself
 # Registers of a thread besides its values, and what an operation needs on its way.
 OWN_REGISTERS: Final = 24
 MOST_HELD: Final = 200
 # Building takes about 0.25 ms an operation on a vector, for perhaps 5000 launches.
 BUILD_NS: Final = 50.0
-
-
-@dataclass(frozen=True, slots=True)
-class Work:
-    """Cycles of one thread: from what is given to what is wanted, and issued in all."""
-
-    way: float = 0.0
-    issued: float = 0.0
-
-    def then(self, other: Work) -> Work:
-        """Return this and, after it, the other."""
-        return Work(self.way + other.way, self.issued + other.issued)
-
-    def times(self, count: float) -> Work:
-        """Return this again and again."""
-        return Work(self.way * count, self.issued * count)
-
-
-def vectors(node: Node, group: int) -> int:
-    """Return how many registers a thread of a group needs for a node's elements."""
-    return len(layout(node.shape, group))
-
-
-def plain(node: Node) -> tuple[float, float]:
-    """Return an addition's cycles in a node's dtype."""
-    return PLAIN[8 if node.dtype.bytes == 8 else 4]
-
-
-def alone(node: Node, count: int) -> float:
-    """Return how many times longer instructions of several vectors take one warp.
-
-    Few fit where the first waits for its own results; many are more than the cache of
-    instructions holds, and those of 8 bytes have half of a unit.
-    """
-    return ALONE if node.dtype.bytes == 8 else min(ALONE, 0.4 + 0.1 * count)
-
-
-def total(node: Node, group: int, count: int) -> Work:
-    """Return what a sum of `count` lanes costs a group."""
-    latency, each = plain(node)
-    if group == 1:
-        return Work()
-    words = node.dtype.bytes / 4
-    stages = log2(min(group, WARP))
-    shuffles = Work(stages * (SHUFFLE + latency), stages * (2 * words + each))
-    if group > WARP:
-        parts = group // WARP
-        way = MEMORY + 2 * BARRIER + SKEW * parts + log2(parts) * latency
-        block = Work(way, 10 + parts * each)
-        return shuffles.then(block)
-    if group >= 4 and count * node.dtype.bytes <= 128:
-        read = count * node.dtype.bytes / 16
-        adding = log2(count) * latency + count * each / 2
-        return Work(MEMORY + 2 * read + adding, 4 + read + count * each)
-    return shuffles
-
-
-def cost(node: Node, group: int) -> Work:
-    """Return what one node costs a thread."""
-    latency, each = plain(node)
-    if isinstance(node, Apply):
-        row = SLOW.get(node.op)
-        if row is not None:
-            latency, each = row[8 if node.dtype.bytes == 8 else 4]
-        count = vectors(node, group)
-        return Work(latency + (count - 1) * each * alone(node, count), count * each)
-    if isinstance(node, Dot):
-        return _dot(node, group)
-    if isinstance(node, Reduce):
-        rows, extent = prod(node.shape), node.arg.shape[-1]
-        held = vectors(node.arg, group)
-        once = total(node, group, min(extent, group))
-        adding = Work(latency + held * each, held * each)
-        return adding.then(Work(once.way + (rows - 1) * each, rows * once.issued))
-    return Work()
-
-
-def _dot(node: Dot, group: int) -> Work:
-    """Return what a product costs: its sums across lanes, or its elements in each."""
-    latency, each = plain(node)
-    inner, columns = node.b.shape
-    rows = prod(node.a.shape[:-1])
-    if lane_axis(node.b.shape) == 0:
-        once = total(node, group, min(inner, group))
-        sums = rows * columns
-        held = -(-inner // group)
-        own = Work(held * latency, sums * held * each)
-        return own.then(Work(once.way + (sums - 1) * each, sums * once.issued))
-    fetched = Work() if group == 1 or inner == 1 else Work(MEMORY, inner)
-    products = rows * inner * -(-columns // group)
-    way = latency * inner + (products - inner) * each
-    return fetched.then(Work(way, products * each))
-
-
-def body_work(loop: Loop, schedule: CudaScan) -> Work:
-    """Return what one iteration costs, with its share of what is done ahead."""
-    parts = outline(
-        loop, range(len(loop.nexts) + len(loop.stacked)), ahead=schedule.ahead
-    )
-    ready: dict[int, float] = {}
-    issued = TURN / max(1, schedule.unroll)
-    for node in (*parts.each.nodes, *parts.condition.nodes):
-        work = node_work(node, schedule)
-        begun = max((ready.get(arg.number, 0.0) for arg in operands(node)), default=0.0)
-        ready[node.number] = begun + work.way
-        issued += work.issued
-    wanted = [node.number for node in loop.nexts]
-    if loop.condition is not None:
-        wanted.append(loop.condition.number)
-    way = max((ready.get(number, 0.0) for number in wanted), default=0.0)
-    ahead = Work()
-    for node in parts.ahead.nodes:
-        ahead = ahead.then(cost(node, 1))
-    share = ahead.times(1 / schedule.span)
-    return Work(way + ALONE * share.issued, issued + share.issued)
-
-
-def node_work(node: Node, schedule: CudaScan) -> Work:
-    """Return what a node of a body costs: a loop's result all of its loop."""
-    if isinstance(node, Result):
-        return loop_work(node.loop, schedule)
-    if isinstance(node, Row):
-        return Work(LOAD, 2 * vectors(node, schedule.group))
-    return cost(node, schedule.group)
-
-
-def loop_work(loop: Loop, schedule: CudaScan) -> Work:
-    """Return what all iterations cost."""
-    length = loop.length if isinstance(loop.length, int) else UNKNOWN
-    return body_work(loop, schedule).times(length)
 
 
 def held(program: Program, group: int) -> int:
@@ -216,7 +54,7 @@ def held(program: Program, group: int) -> int:
 
 def _registers(node: Node, group: int) -> int:
     """Return the registers of a node's elements; what only rows are read of has none."""
-    if prod(node.shape) > MOST_HELD * GROUPS[-1]:
+    if in_memory(node):
         return 0
     return vectors(node, group) * max(1, node.dtype.bytes // 4)
 
@@ -270,18 +108,12 @@ def _candidates(program: Program) -> Iterator[CudaScan]:
             yield CudaScan(group, chains, unroll, ahead)
 
 
-def predict(program: Program, schedule: CudaScan, gpu: Gpu) -> Prediction:
-    """Predict one launch, in nanoseconds."""
+def predict(
+    program: Program, schedule: CudaScan, gpu: Gpu, cycles: Cycles | None = None
+) -> Prediction:
+    """Predict one launch, in nanoseconds; `cycles` are shared by a program's."""
     check(program, schedule)
-    chain = Work()
-    seen: set[int] = set()
-    for node in program.nodes:
-        if isinstance(node, Result):
-            if id(node.loop) not in seen:
-                seen.add(id(node.loop))
-                chain = chain.then(loop_work(node.loop, schedule))
-        else:
-            chain = chain.then(cost(node, schedule.group))
+    chain = (cycles or Cycles()).nodes(program.nodes, schedule)
     blocks = ceil(max(1, program.chains) / schedule.chains)
     need = estimate_registers(program, schedule)
     resident = max(1, gpu.blocks_resident(schedule.threads, need))
@@ -290,13 +122,12 @@ def predict(program: Program, schedule: CudaScan, gpu: Gpu) -> Prediction:
     warps = ceil(beside * schedule.threads / WARP / SIDES)
     one = chain.way * CYCLE_NS
     both = hypot4(one, warps * chain.issued * CYCLE_NS)
-    text = len(tuple(everywhere(program.nodes))) * max(1, schedule.unroll)
     return Prediction(
         (
             ("ramp", RAMP_NS),
             ("one chain", one * waves),
             ("other warps", (both - one) * waves),
-            ("build share", text * vectors_share(program, schedule) * BUILD_NS),
+            ("build share", text(program, schedule) * BUILD_NS),
         )
     )
 
@@ -306,11 +137,11 @@ def hypot4(a: float, b: float) -> float:
     return float((a**4 + b**4) ** 0.25)
 
 
-def vectors_share(program: Program, schedule: CudaScan) -> float:
-    """Return how many vectors an operation has in the mean: the length of the text."""
-    nodes = [n for n in everywhere(program.nodes) if isinstance(n, Apply | Dot)]
-    counts = [vectors(node, schedule.group) for node in nodes]
-    return sum(counts) / len(counts) if counts else 1.0
+def text(program: Program, schedule: CudaScan) -> int:
+    """Return about how many operations on a vector the text has."""
+    nodes = everywhere(program.nodes)
+    count = sum(vectors(n, schedule.group) for n in nodes if isinstance(n, Apply | Dot))
+    return count * max(1, schedule.unroll)
 
 
 def rank(
@@ -320,8 +151,9 @@ def rank(
     aligned: bool = True,
 ) -> list[tuple[CudaScan, Prediction]]:
     """Return every candidate with its prediction, in order."""
+    cycles = Cycles()
     return [
-        (schedule, predict(program, schedule, gpu))
+        (schedule, predict(program, schedule, gpu, cycles))
         for schedule in candidates(program, gpu, aligned=aligned)
     ]
 
