@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from math import prod
 
+from steelyard_kernels.elementwise import OPERATIONS
 from steelyard_kernels.expr import (
-    OPERATIONS,
     REDUCTIONS,
     Apply,
     Chain,

@@ -13,10 +13,9 @@ from typing import Final
 from steelyard_kernels import dtypes, rows
 from steelyard_kernels.bodies import body, check_loop
 from steelyard_kernels.dtypes import DType
+from steelyard_kernels.elementwise import BITS, OPERATIONS
 from steelyard_kernels.errors import KernelError
 from steelyard_kernels.expr import (
-    BITS,
-    OPERATIONS,
     Apply,
     Arange,
     Broadcast,

@@ -9,6 +9,7 @@ from math import gcd
 from typing import Final
 
 from steelyard_kernels import dtypes
+from steelyard_kernels.elementwise import FUNCTIONS
 from steelyard_kernels.expr import Apply, Cast, Input, Node, Program, Reduce
 from steelyard_kernels.schedule.gpu import (
     MAX_THREADS,
@@ -42,7 +43,7 @@ MOST_ELEMENTS: Final = 80
 MOST_AGAIN: Final = 32  # words held beside a second walk over full words
 MOST_OF_A_WARP: Final = 40  # of two rows
 LEAST_BUSY: Final = 0.8  # of a row's threads, in all turns
-_COSTS: Final = {"exp": 8.0, "log": 8.0, "divide": 8.0, "sqrt": 8.0, "rsqrt": 8.0}
+_COSTS: Final = dict.fromkeys((*FUNCTIONS, "divide", "sqrt", "rsqrt"), 8.0)
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,6 +8,7 @@ from itertools import product
 from typing import Final, TypeAlias
 
 from steelyard_kernels import dtypes
+from steelyard_kernels.elementwise import FUNCTIONS
 from steelyard_kernels.expr import Apply, Cast, Node, Program, Reduce
 from steelyard_kernels.schedule.model import (
     BUILD_NS,
@@ -195,8 +196,15 @@ def _cost(node: Node) -> int:
     return 3 if narrow else 1
 
 
-# exp and log are polynomials of about so many operations; division and root are slow.
-_COSTS: Final = {"exp": 20, "log": 24, "divide": 4, "sqrt": 4, "rsqrt": 8}
+# Functions are polynomials of about so many operations; division and root are slow.
+_COSTS: Final = {
+    **dict.fromkeys(FUNCTIONS, 30),
+    "exp": 20,
+    "log": 24,
+    "divide": 4,
+    "sqrt": 4,
+    "rsqrt": 8,
+}
 
 
 def model(program: Program, schedule: Normalization, machine: Machine) -> Prediction:

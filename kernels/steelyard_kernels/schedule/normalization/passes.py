@@ -14,15 +14,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from steelyard_kernels import dtypes
-from steelyard_kernels.expr import (
-    Apply,
-    Input,
-    Node,
-    Program,
-    Reduce,
-    operands,
-    users,
-)
+from steelyard_kernels.elementwise import FUNCTIONS
+from steelyard_kernels.expr import Apply, Input, Node, Program, Reduce, operands, users
 from steelyard_kernels.schedule.normalization.outline import (
     COLUMN,
     ELEMENT,
@@ -39,7 +32,7 @@ ADDED: Final = frozenset({"sum", "mean", "var"})
 # "wide" has what is needed, "packed" the fewest bytes that are cheap to go on from,
 # "reload" nothing.
 NOTHING: Final = frozenset({"recompute", "reload"})
-COSTLY: Final = frozenset({"exp", "log", "divide", "sqrt", "rsqrt"})
+COSTLY: Final = FUNCTIONS | {"divide", "sqrt", "rsqrt"}
 
 
 @dataclass(frozen=True, slots=True)

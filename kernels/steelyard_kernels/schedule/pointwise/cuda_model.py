@@ -14,6 +14,7 @@ from math import ceil, gcd, hypot, prod
 from typing import Final
 
 from steelyard_kernels.cost import bytes_moved
+from steelyard_kernels.elementwise import FUNCTIONS
 from steelyard_kernels.expr import Apply, Input, Program
 from steelyard_kernels.schedule.gpu import (
     IDLE_NS,
@@ -48,7 +49,7 @@ MOST_BYTES: Final = 4 * VECTOR_BYTES
 PLACE_INSTRUCTIONS: Final = 6.0
 ACCESS_INSTRUCTIONS: Final = 4.0
 SLOW_INSTRUCTIONS: Final = 8.0
-SLOW: Final = frozenset({"divide", "sqrt", "rsqrt", "exp", "log"})
+SLOW: Final = FUNCTIONS | {"divide", "sqrt", "rsqrt"}
 # From one block's start to the next's on a multiprocessor: of copies of 128 KiB to 32 MiB
 # on an H200 the choice is then 5 % above the best in the mean, warm or cold, and 13 % at
 # most; 42 and 17 % without, 118 % at most.
