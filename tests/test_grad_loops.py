@@ -1,5 +1,7 @@
 """Gradients of loops: by differences, by JAX, stored or computed again."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 from gradients import check, evaluated, gradients
@@ -12,7 +14,10 @@ from steelyard_kernels.errors import KernelError
 from steelyard_kernels.expr import Apply, Result, everywhere, loops
 from steelyard_kernels.function import kernel
 from steelyard_kernels.grad import grad, value_and_grad
+from steelyard_kernels.library.noisy_mlp import noisy_mlp_backward
 from steelyard_kernels.vmap import vmap
+
+DOCS = Path(__file__).parents[1] / "docs" / "loops.md"
 
 FITS = [{}, {"memory": 0}]  # carries stored, and as few as can be
 
@@ -348,3 +353,18 @@ def test_gradients_of_rows_are_compiled(function, options):
         kernel(both)(*arrays), evaluated(both, *arrays), strict=True
     ):
         np.testing.assert_allclose(ours, theirs, rtol=1e-12, atol=1e-13)
+
+
+def test_the_documented_example_runs():
+    """As it stands there; it is the library's noisy perceptron."""
+    section = DOCS.read_text().partition("## Gradients\n")[2]
+    found = {}
+    exec(
+        compile(section.partition("```python\n")[2].partition("```")[0], "", "exec"),
+        found,
+    )
+    (x, *weights), key = perceptron(), np.array(3)
+    seen = found["forward_and_backward"](*weights, x, key)
+    expected = noisy_mlp_backward(x, key, *weights)
+    for ours, theirs in zip(seen, expected.values(), strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=1e-12)
