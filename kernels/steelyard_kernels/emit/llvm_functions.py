@@ -27,6 +27,7 @@ from steelyard_kernels.emit.llvm_math import (
     EXP,
     Lanes,
     log_near_one,
+    magic,
     power_of,
     reduced,
     taken_apart,
@@ -156,28 +157,20 @@ def cospi(w: Writer, x: str, type_: Type) -> str:
 
 def _turned(s: Lanes, x: str, quarters: int) -> str:
     """Return sin(pi x + pi quarters / 2), the argument reduced exactly."""
-    turns = _nearest(s, s.on_floats("fmul", x, s.number(0.5)))
+    name = f"llvm.rint.{mangle(ELEMENT[s.dtype], s.lanes)}"
+    half = s.on_floats("fmul", x, s.number(0.5))
+    turns = s.writer.put(s.writer.call(s.type, name, (s.type, half)))
     left = s.fma(turns, s.number(-2.0), x)  # of whole turns; NaN if x is infinite
-    near = _nearest(s, s.on_floats("fadd", left, left))
+    shifted = s.fma(left, s.number(2.0), s.number(magic(s)))
+    near = s.on_floats("fsub", shifted, s.number(magic(s)))
     r = s.fma(near, s.number(-0.5), left)
-    name = f"llvm.fptosi.sat.{mangle(s.word, s.lanes)}.{_suffix(s)}"
-    quarter = s.writer.put(s.writer.call(s.bits, name, (s.type, near)))
-    quarter = s.on_bits("add", quarter, s.whole(quarters))
+    quarter = s.on_bits("add", s.as_bits(shifted), s.whole(quarters))
     odd = s.on_bits("and", quarter, s.whole(1))
     is_odd = s.writer.put(f"icmp ne {s.bits} {odd}, zeroinitializer")
     value = s.as_bits(s.choose(is_odd, _cosine(s, r), _sine(s, r)))
     high = s.on_bits("and", quarter, s.whole(2))
     sign = s.on_bits("shl", high, s.whole(8 * s.dtype.bytes - 2))
     return f"bitcast {s.bits} {s.on_bits('xor', value, sign)} to {s.type}"
-
-
-def _nearest(s: Lanes, x: str) -> str:
-    name = f"llvm.rint.{_suffix(s)}"
-    return s.writer.put(s.writer.call(s.type, name, (s.type, x)))
-
-
-def _suffix(s: Lanes) -> str:
-    return mangle(ELEMENT[s.dtype], s.lanes)
 
 
 def _sine(s: Lanes, r: str) -> str:

@@ -259,19 +259,19 @@ def reduced(s: Lanes, x: str) -> tuple[str, str]:
 
     It is what `power_of` takes. x is between the bounds of EXP, or NaN.
     """
-    c, magic = EXP[s.dtype], _magic(s)
-    shifted = s.fma(x, s.number(1 / math.log(2)), s.number(magic))
-    n = s.on_floats("fsub", shifted, s.number(magic))
+    c, rounder = EXP[s.dtype], s.number(magic(s))
+    shifted = s.fma(x, s.number(1 / math.log(2)), rounder)
+    n = s.on_floats("fsub", shifted, rounder)
     r = s.fma(n, s.number(-c.ln2_high), x)
     return shifted, s.fma(n, s.number(-c.ln2_low), r)
 
 
 def power_of(s: Lanes, shifted: str) -> str:
     """Append the n of `reduced` as an integer."""
-    return s.on_bits("sub", s.as_bits(shifted), s.whole(_bits(_magic(s), s.dtype)))
+    return s.on_bits("sub", s.as_bits(shifted), s.whole(_bits(magic(s), s.dtype)))
 
 
-def _magic(s: Lanes) -> float:
+def magic(s: Lanes) -> float:
     """Return what rounds to an integer, in the low bits, when it is added."""
     return 1.5 * 2.0**s.mantissa
 
