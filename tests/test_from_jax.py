@@ -240,10 +240,16 @@ def test_parts_of_arrays_agree():
     """Rows at fixed and computed places, also beyond the ends; what is put together."""
 
     def every(x, i):
+        cube = jnp.stack([x, x + i])
         return {
             "rows": [x[i], x[1], x[-1], x[i, 1], x[i][2], jnp.tanh(x)[i]],
             "parts": [x[1:3], x[:, 2], x[::2], x[:, None, :], x.T, x.reshape(3, 5)],
             "sums": [x.sum(0), x.sum(), x.max(1), x.min(), x.mean()],
+            "axes": [
+                jnp.mean(x.reshape(5, 1, 3, 1), (0, 1)),
+                cube.sum((0, 1)),
+                cube.mT,
+            ],
             "joins": [jnp.concatenate([x[0], x[1]]), jnp.stack([x, x], 1)],
             "small": [jnp.flip(x[0]), jnp.pad(x[0], (1, 2)), jnp.tile(x[0], 2)],
             "written": [x.at[i].set(2.0), x.at[0].add(1.0), x.at[1, 2].multiply(3.0)],
@@ -280,6 +286,9 @@ def test_choices_and_bounded_loops_agree(which):
             lax.fori_loop(0, 5, lambda i, y: y * 1.1 + i, x),
             lax.fori_loop(0, i, lambda i, y: y * 1.1 + i, x),
             lax.scan(lambda c, x: (c + x, c * x), 0.0, x, reverse=True),
+            jax.vmap(lambda x, n: lax.fori_loop(0, n, lambda i, y: y * 1.1 + i, x))(
+                x, jnp.arange(3) + i
+            ),
         )
 
     agrees(every, which, np.ones(3, "float32"))

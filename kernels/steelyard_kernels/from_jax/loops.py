@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import islice
+from math import prod
 from typing import Any, Final
 
 import numpy as np
@@ -21,6 +22,7 @@ from steelyard_kernels.from_jax.values import (
     array,
     canonical,
     flat,
+    reshape,
 )
 from steelyard_kernels.graph import Graph
 
@@ -103,7 +105,10 @@ def _unroll(params: Any) -> int:
 
 
 def _while(equation: Equation) -> list[Value]:
-    """Translate a while loop of at most `ENDLESS` iterations."""
+    """Translate a while loop of at most `ENDLESS` iterations.
+
+    Of one that jax.vmap made each has its own condition: it runs while one holds.
+    """
     params, graph = equation.params, equation.graph
     first = params["cond_nconsts"]
     last = first + params["body_nconsts"]
@@ -113,18 +118,37 @@ def _while(equation: Equation) -> list[Value]:
         canonical(graph, init, aval) for init, aval in zip(inits, carried, strict=True)
     ]
 
-    def going(carry: Sequence[Array]) -> Array:
+    def asked(carry: Sequence[Array]) -> Array:
         given = [*of_cond, *_gathered(carry, like)]
         (found,) = equation.evaluate(params["cond_jaxpr"], given)
         return array(graph, found)
 
+    def going(carry: Sequence[Array]) -> Array:
+        found = asked(carry)
+        if not found.shape:
+            return found
+        each = reshape(xp.astype(found, "int32"), (prod(found.shape),))
+        return xp.max(each, axis=-1) > 0
+
     def body(carry: Sequence[Array]) -> tuple[Array, ...]:
         given = [*of_body, *_gathered(carry, like)]
-        found = equation.evaluate(params["body_jaxpr"], given)
-        return _flattened(graph, found, carried)
+        found = _flattened(
+            graph, equation.evaluate(params["body_jaxpr"], given), carried
+        )
+        on = asked(carry)
+        if not on.shape:
+            return found
+        return tuple(_where(on, a, b) for a, b in zip(found, carry, strict=True))
 
     init = tuple(part for one in like for part in flat(one))
     return _gathered(xp.while_loop(going, body, init, ENDLESS), like)
+
+
+def _where(on: Array, new: Array, old: Array) -> Array:
+    """Return what goes on, and of what does not its last: of jax.vmap's whiles."""
+    return xp.where(
+        reshape(on, (*on.shape, *(1 for _ in new.shape[on.ndim :]))), new, old
+    )
 
 
 def _cond(equation: Equation) -> list[Value]:

@@ -55,17 +55,27 @@ def _transpose(equation: Equation) -> Value:
 
 
 def permuted(x: Array, order: Sequence[int]) -> Array | None:
-    """Return axes in another order; None where that is no swap of the last two."""
-    axes = [axis for axis in order if x.shape[axis] != 1]
+    """Return axes in another order; None where that is no swap of two at the end.
+
+    Axes that stay behind one another are one here, and those of one element none.
+    """
+    groups: list[list[int]] = []
+    for axis in order:
+        if x.shape[axis] == 1:
+            continue
+        before = groups[-1][-1] if groups else axis
+        if before < axis and all(x.shape[a] == 1 for a in range(before + 1, axis)):
+            groups[-1].append(axis)
+        else:
+            groups.append([axis])
     shape = tuple(x.shape[axis] for axis in order)
-    if axes == sorted(axes):  # only axes of one element move
+    if groups == sorted(groups):
         return reshape(x, shape)
-    squeezed = reshape(x, tuple(extent for extent in x.shape if extent != 1))
-    if axes[:-2] == sorted(axes[:-2]) and axes[-2] > axes[-1] > max(
-        axes[:-2], default=-1
-    ):
-        return reshape(xp.transpose(squeezed), shape)
-    return None
+    swapped = [*groups[:-2], groups[-1], groups[-2]]
+    if swapped != sorted(groups):
+        return None
+    merged = reshape(x, tuple(prod(x.shape[a] for a in group) for group in swapped))
+    return reshape(xp.transpose(merged), shape)
 
 
 def _iota(equation: Equation) -> Value:
