@@ -5,7 +5,9 @@ from __future__ import annotations
 from functools import wraps
 
 import numpy as np
+from hypothesis import strategies as st
 
+from steelyard_kernels import array as xp
 from steelyard_kernels import reference
 from steelyard_kernels.function import kernel
 from steelyard_kernels.grad import value_and_grad
@@ -56,3 +58,37 @@ def check(function, *arrays, seed=0, **options):
     np.testing.assert_allclose(
         seen, slope(function, arrays, directions), rtol=0, atol=1e-7 * scale
     )
+
+
+SMOOTH = ("tanh", "sigmoid", "softplus", "negative", "sinpi", "expm1")
+JOINS = ("add", "subtract", "multiply", "maximum", "minimum")
+
+
+def lines():
+    """Draw the lines of a program: what each computes, of which two before it."""
+    place = st.integers(0, 99)
+    line = st.tuples(st.integers(0, 5), place, place, place)
+    return st.lists(line, min_size=1, max_size=8)
+
+
+def computed(drawn, values, w):
+    """Return what the last of the lines gives; all broadcasts with w, (3, 3)."""
+    values = list(values)
+    for kind, which, i, j in drawn:
+        a, b = values[i % len(values)], values[j % len(values)]
+        values.append(_line(kind, which, a, b, xp.tanh(w)))
+    return values[-1]
+
+
+def _line(kind, which, a, b, w):
+    if kind == 0:
+        return getattr(xp, SMOOTH[which % len(SMOOTH)])(xp.tanh(a))
+    if kind == 1:
+        return getattr(xp, JOINS[which % len(JOINS)])(a, b)
+    if kind == 2:
+        return a @ w if a.shape[-1] == 3 else a * w
+    if kind == 3:
+        return a - xp.mean(b, axis=-1, keepdims=True)
+    if kind == 4:
+        return xp.reshape(a + w, -1)[which % 9] * b
+    return xp.var(a, axis=-1, keepdims=True) + w.T[which % 3]

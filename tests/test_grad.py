@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 import pytest
-from gradients import check, evaluated, gradients
+from gradients import check, computed, evaluated, gradients, lines
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -314,56 +314,17 @@ def test_mistakes_are_one_sentence(function, said):
     assert str(error.value).endswith(".")
 
 
-SMOOTH = ("tanh", "sigmoid", "softplus", "negative", "sinpi", "expm1")
-JOINS = ("add", "subtract", "multiply", "maximum", "minimum")
-
-
-@st.composite
-def expressions(draw):
-    """Draw an expression of x (3,), y (1, 3) and w (3, 3) as a function of them."""
-    place = st.integers(0, 99)
-    lines = draw(
-        st.lists(
-            st.tuples(st.integers(0, 5), place, place, place), min_size=1, max_size=8
-        )
-    )
-
-    def function(x, y, w):
-        values = [x, y, w]
-        for kind, which, i, j in lines:
-            a, b = values[i % len(values)], values[j % len(values)]
-            values.append(_made(kind, which, a, b, xp.tanh(w)))
-        return xp.sum(xp.reshape(xp.tanh(values[-1] * w), -1))
-
-    return function
-
-
-def _made(kind, which, a, b, w):
-    """Return one more value; all of them broadcast with (3, 3)."""
-    if kind == 0:
-        return getattr(xp, SMOOTH[which % len(SMOOTH)])(xp.tanh(a))
-    if kind == 1:
-        return getattr(xp, JOINS[which % len(JOINS)])(a, b)
-    if kind == 2:
-        return a @ w if a.shape[-1] == 3 else a * w
-    if kind == 3:
-        return a - xp.mean(b, axis=-1, keepdims=True)
-    if kind == 4:
-        return xp.reshape(a + w, -1)[which % 9] * b
-    return xp.var(a, axis=-1, keepdims=True) + w.T[which % 3]
-
-
 @settings(max_examples=40)
-@given(expressions(), st.integers(0, 2**31))
-def test_random_programs(function, seed):
-    """Joined of smooth functions, products and reductions."""
+@given(lines(), st.integers(0, 2**31))
+def test_random_programs(drawn, seed):
+    """Joined of smooth functions, products, rows and reductions."""
     rng = np.random.default_rng(seed)
 
-    def named(x, y, w):
-        return function(x, y, w)
+    def function(x, y, w):
+        return xp.sum(xp.reshape(xp.tanh(computed(drawn, [x, y, w], w) * w), -1))
 
     arrays = [rng.standard_normal(shape) for shape in ((3,), (1, 3), (3, 3))]
-    check(named, *arrays, seed=seed)
+    check(function, *arrays, seed=seed)
 
 
 def test_the_mean_of_a_softmax_has_no_slope():

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from gradients import check, evaluated, gradients
+from gradients import check, computed, evaluated, gradients, lines
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -152,6 +152,27 @@ def test_recomputed_is_what_was_stored(length, unroll, reverse, stacks, seed):
     np.testing.assert_allclose(stored[0], again[0], rtol=1e-14)
     for one, other in zip(stored[1], again[1], strict=True):
         np.testing.assert_allclose(one, other, rtol=1e-12, atol=1e-14)
+
+
+@settings(max_examples=30)
+@given(lines(), lines(), st.integers(0, 9), st.booleans(), st.integers(0, 2**31))
+def test_random_loops(of_carry, of_row, length, reverse, seed):
+    """Of a carry, of rows that are read by the scan and at its number."""
+    rng = np.random.default_rng(seed)
+
+    def function(xs, w, c):
+        def step(c, given):
+            x, i = given
+            values = [c, x, xs[i]]
+            carry = xp.tanh(computed(of_carry, values, w) + c)
+            return xp.mean(carry * w, axis=-1), computed(of_row, values, w) * carry
+
+        scanned = xs, xp.arange(length)
+        c, rows = xp.scan(step, xp.tanh(c), scanned, reverse=reverse)
+        return xp.sum(c) + xp.sum(xp.tanh(xp.reshape(rows, -1)))
+
+    arrays = [rng.standard_normal(shape) for shape in ((length, 3), (3, 3), (3,))]
+    check(function, *arrays, seed=seed, memory=seed % 200)
 
 
 def layer(x, w):
