@@ -23,7 +23,7 @@ REFERENCE = {"exp": np.exp, "log": np.log, "rsqrt": lambda x: 1 / np.sqrt(x)}
 # What llvm_math's table states, in ulp: the bound that these tests hold.
 STATED = {
     ("exp", "float32"): 1.02,
-    ("exp", "float64"): 1.00,
+    ("exp", "float64"): 1.01,
     ("log", "float32"): 0.84,
     ("log", "float64"): 0.87,
     ("rsqrt", "float32"): 1.50,
