@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TypeAlias
 
@@ -42,12 +42,15 @@ def rewritten(program: Program, rule: Rule) -> Program:
 
     Raises KernelError where the rule's nodes do not fit where they are read.
     """
-    graph = Graph(program.name)
+    return remade(program, Again(Graph(program.name), rule))
+
+
+def remade(program: Program, again: Again) -> Program:
+    """Return the program made again in an empty graph."""
     inputs = tuple(
-        graph.input(node.name, node.index, node.shape, node.dtype)
+        again.graph.input(node.name, node.index, node.shape, node.dtype)
         for node in program.inputs
     )
-    again = Again(graph, rule)
     for old, new in zip(program.inputs, inputs, strict=True):
         again.made[old.number] = new
     again.add(program.nodes)
@@ -74,9 +77,9 @@ class Again:
         self.graph = graph
         self.rule = rule
         self.made: dict[int, Node] = {}
-        self._loops: dict[int, tuple[Node, ...]] = {}  # results, by the old one's id
+        self._loops: dict[int, Sequence[Node]] = {}  # results, by the old one's id
 
-    def add(self, nodes: tuple[Node, ...]) -> None:
+    def add(self, nodes: Iterable[Node]) -> None:
         """Make every node again that is not yet, in evaluation order."""
         for node in nodes:
             if node.number not in self.made:
@@ -117,24 +120,38 @@ class Again:
             case Input() | Parameter():
                 raise AssertionError(f"{node} is made with its program or its loop")
 
-    def _results(self, loop: Loop) -> tuple[Node, ...]:
-        """Return the results of a loop made again, once."""
+    def _results(self, loop: Loop) -> Sequence[Node]:
         if id(loop) not in self._loops:
-            made = self.made
-            inits = [made[init.number] for init in loop.inits]
-            carries, index = self.graph.parameters(inits)
-            made |= {o.number: n for o, n in zip(loop.carries, carries, strict=True)}
-            made[loop.index.number] = index
-            self.add(loop.nodes)
-            length, condition = loop.length, loop.condition
-            self._loops[id(loop)] = self.graph.loop(
-                length if isinstance(length, int) else made[length.number],
-                inits,
-                (carries, index),
-                [made[node.number] for node in loop.nexts],
-                [made[node.number] for node in loop.stacked],
-                condition=None if condition is None else made[condition.number],
-                unroll=loop.unroll,
-                reverse=loop.reverse,
-            )
+            self._loops[id(loop)] = self.results(loop)
         return self._loops[id(loop)]
+
+    def results(self, loop: Loop) -> Sequence[Node]:
+        """Make a loop again and return what its results are, by their places."""
+        inits = [self.made[init.number] for init in loop.inits]
+        carries, index = self.graph.parameters(inits)
+        pairs = zip(loop.carries, carries, strict=True)
+        self.made |= {old.number: new for old, new in pairs}
+        self.made[loop.index.number] = index
+        self.add(loop.nodes)
+        return self.loop(loop, inits, (carries, index), loop.nexts, loop.stacked)
+
+    def loop(
+        self,
+        old: Loop,
+        inits: Sequence[Node],
+        parameters: tuple[tuple[Parameter, ...], Parameter],
+        nexts: Sequence[Node],
+        stacked: Sequence[Node],
+    ) -> tuple[Node, ...]:
+        """Return the results of a loop like an old one, of some of its old nodes."""
+        made, length, condition = self.made, old.length, old.condition
+        return self.graph.loop(
+            length if isinstance(length, int) else made[length.number],
+            inits,
+            parameters,
+            [made[node.number] for node in nexts],
+            [made[node.number] for node in stacked],
+            condition=None if condition is None else made[condition.number],
+            unroll=old.unroll,
+            reverse=old.reverse,
+        )

@@ -9,6 +9,7 @@ so that a cast behind it may start before it:
     f16(f32(y))  is  y             where y is f16(x): a second rounding to the same type
     f32(f64(h))  is  f32(h)        for a half h
 
+Before that, carries of loops that count or that nobody reads are gone: see `carries`.
 A rounding that changes values stays, as the one between `bias_layernorm`'s two biases.
 NaN and -0.0 pass through all of it as they were.
 """
@@ -21,6 +22,7 @@ from operator import and_
 from typing import Final
 
 from steelyard_kernels import dtypes
+from steelyard_kernels.carries import lean
 from steelyard_kernels.dtypes import bool_
 from steelyard_kernels.expr import (
     Apply,
@@ -57,7 +59,8 @@ _EXTREMES: Final = frozenset({"max", "min"})  # reductions
 
 
 def simplify(program: Program) -> Program:
-    """Return the program without redundant casts; itself if it has none."""
+    """Return the program without redundant casts and carries; itself if it has none."""
+    program = lean(program)
     behind = [node for node in everywhere(program.nodes) if _behind_cast(node)]
     if not behind:
         return program  # nothing to prove: most programs

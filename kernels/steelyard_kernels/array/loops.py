@@ -23,7 +23,7 @@ from steelyard_kernels.array import pytrees
 from steelyard_kernels.array.pytrees import Tree
 from steelyard_kernels.array.value import Array, as_array, current, lift
 from steelyard_kernels.errors import KernelError
-from steelyard_kernels.expr import Node
+from steelyard_kernels.expr import Constant, Node
 from steelyard_kernels.graph import Graph
 
 
@@ -124,7 +124,9 @@ def fori_loop(
     first = _bound(graph, lower)
 
     def step(carry: Any, index: Node) -> Step:
-        return Step(body(Array(graph, graph.apply("add", index, first)), carry))
+        zero = isinstance(first, Constant) and first.value == 0
+        at = index if zero else graph.apply("add", index, first)
+        return Step(body(Array(graph, at), carry))
 
     count: int | Node
     if isinstance(lower, int) and isinstance(upper, int):
