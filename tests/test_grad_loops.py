@@ -389,3 +389,15 @@ def test_the_documented_example_runs():
     expected = noisy_mlp_backward(x, key, *weights)
     for ours, theirs in zip(seen, expected.values(), strict=True):
         np.testing.assert_allclose(ours, theirs, rtol=1e-12)
+
+
+def test_halves_are_summed_in_float32():
+    """4096 terms of 1 are 4096, where float16 would stop at 2048."""
+
+    def total(w, x):
+        c, rows = xp.scan(lambda c, i: (c, w), x, length=4096)
+        return xp.sum(xp.reshape(rows, -1)) + xp.sum(c)
+
+    ones = np.ones(1, np.float16)
+    found = evaluated(grad(total), ones, ones)[0]
+    assert found == 4096

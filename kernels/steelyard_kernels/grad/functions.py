@@ -24,7 +24,7 @@ from steelyard_kernels.array import bitcast as _bitcast
 from steelyard_kernels.array.value import as_array, lift
 from steelyard_kernels.elementwise import BITS
 from steelyard_kernels.errors import KernelError
-from steelyard_kernels.expr import Input
+from steelyard_kernels.expr import Input, Node
 from steelyard_kernels.grad.again import again
 from steelyard_kernels.grad.iteration import zeros
 from steelyard_kernels.grad.reverse import Reverse
@@ -50,21 +50,14 @@ def vjp(
     if not given:
         raise KernelError("vjp got no arrays to differentiate by; pass one or more.")
     graph = given[0].graph
-    inputs = [_stand_in(each, name) for each, name in _named(given, tree)]
-    stand_ins = [
-        Array(graph, node, each.weak) for node, each in zip(inputs, given, strict=True)
+    inputs = [
+        _stand_in(each, name)
+        for each, name in zip(given, pytrees.paths(tree, "primals"), strict=True)
     ]
-    results, shape = pytrees.flatten(function(*tree.unflatten(stand_ins)))
+    results, shape = pytrees.flatten(function(*tree.unflatten(_arrays(inputs, given))))
     outs = [as_array(leaf, "vjp") for leaf in results]
     seeds = [graph.input("cotangent", -1, each.shape, each.dtype) for each in outs]
-    walked = [
-        (each.node, seed)
-        for each, seed in zip(outs, seeds, strict=True)
-        if each.dtype.kind == "float"
-    ]
-    adjoint = Reverse(graph, memory).adjoint(
-        [node for node, _ in walked], [seed for _, seed in walked], inputs
-    )
+    adjoint = Reverse(graph, memory).adjoint([o.node for o in outs], seeds, inputs)
     cotangents = [
         zeros(graph, node) if bar is None else bar
         for node, bar in zip(inputs, adjoint.cotangents, strict=True)
@@ -72,19 +65,13 @@ def vjp(
     made = {o.number: n.node for o, n in zip(inputs, given, strict=True)}
     roots = [*(each.node for each in outs), *cotangents]
     nodes = again(graph, roots, made, adjoint.replaced)
-    values = [
-        Array(graph, node, each.weak) for node, each in zip(nodes, outs, strict=False)
-    ]
+    values = _arrays(nodes[: len(outs)], outs)
 
     def pullback(cotangent: Any) -> tuple[Any, ...]:
         bars = _fitting(pytrees.flatten(cotangent), shape, values)
         put = {o.number: n.node for o, n in zip(seeds, bars, strict=True)}
         found = again(graph, nodes[len(outs) :], put, {})
-        weak = [
-            Array(graph, node, each.weak)
-            for node, each in zip(found, given, strict=True)
-        ]
-        return tuple(tree.unflatten(weak))
+        return tuple(tree.unflatten(_arrays(found, given)))
 
     return shape.unflatten(values), pullback
 
@@ -157,8 +144,10 @@ def _stopped(x: Array) -> Array:
     return Array(x.graph, x.graph.cast(same.node, x.dtype), x.weak)
 
 
-def _named(given: Sequence[Array], tree: pytrees.Tree) -> list[tuple[Array, str]]:
-    return list(zip(given, pytrees.paths(tree, "primals"), strict=True))
+def _arrays(nodes: Sequence[Node], like: Sequence[Array]) -> list[Array]:
+    """Return nodes as arrays, weak where others are."""
+    pairs = zip(nodes, like, strict=True)
+    return [Array(each.graph, node, each.weak) for node, each in pairs]
 
 
 def _stand_in(primal: Array, name: str) -> Input:

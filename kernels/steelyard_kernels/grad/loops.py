@@ -177,8 +177,14 @@ class _Backward:
         return Passed(found, [*ends, *forward.rows])
 
     def _begin(self, bars: Sequence[Node]) -> list[Node]:
-        sums = (node for node, _ in self.iteration.sums)
-        return [*bars, *(zeros(self.graph, node) for node in sums)]
+        """Return what is handed to the last iteration; halves are summed in float32."""
+        graph = self.graph
+        sums = (zeros(graph, node) for node, _ in self.iteration.sums)
+        wide = (
+            graph.cast(node, dtypes.float32) if node.dtype in dtypes.HALVES else node
+            for node in sums
+        )
+        return [*bars, *wide]
 
     def _cotangents(
         self, ends: Sequence[Node], rows: Sequence[Node]
@@ -190,7 +196,10 @@ class _Backward:
             *(node for node, _ in each.sums),
             *(array for array, _ in each.rows),
         ]
-        return list(zip(reads, [*ends, *rows], strict=True))
+        return [
+            (node, self.graph.cast(cotangent, node.dtype))
+            for node, cotangent in zip(reads, [*ends, *rows], strict=True)
+        ]
 
     def _first(self, number: Node, segment: int) -> Node:
         """Return the first iteration of a segment."""
@@ -269,26 +278,28 @@ class _Backward:
             number if first is None else graph.apply("add", first, number)
         )
         terms = again(graph, each.roots, made, each.replaced)
-        before = len(each.before)
-        handed = [
-            *terms[:before],
-            *(
-                graph.apply("add", total, term)
-                for total, term in zip(
-                    carries[before:], terms[before : len(carries)], strict=True
-                )
-            ),
-        ]
         results = graph.loop(
             length,
             given,
             (carries, index),
-            handed,
+            self._handed(carries, terms),
             terms[len(carries) :],
             unroll=loop.unroll,
             reverse=not loop.reverse,
         )
         return results[: len(carries)], results[len(carries) :]
+
+    def _handed(self, carries: Sequence[Node], terms: Sequence[Node]) -> list[Node]:
+        """Return what an iteration hands on: new cotangents, and sums grown by terms."""
+        count, graph = len(self.iteration.before), self.graph
+        totals = carries[count:]
+        return [
+            *terms[:count],
+            *(
+                graph.apply("add", total, graph.cast(term, total.dtype))
+                for total, term in zip(totals, terms[count : len(carries)], strict=True)
+            ),
+        ]
 
 
 def _bytes(nodes: Sequence[Node]) -> int:
