@@ -36,7 +36,8 @@ def runs(made, arrays, schedule, **scalars):
     """Run a kernel beside the oracle, compare every output, and return them all.
 
     The error is a few roundings for each of the states a result may have gone through:
-    all loops here contract, so that errors do not grow.
+    all loops here contract, so that errors do not grow. What cancels has summands of
+    about one.
     """
     expected = reference.evaluate(made.program(*arrays), arrays, scalars)
     given = [offset(array, place % 2) for place, array in enumerate(arrays)]
@@ -49,7 +50,7 @@ def runs(made, arrays, schedule, **scalars):
             np.testing.assert_array_equal(seen, want)
             continue
         epsilon = EPSILON[seen.dtype.name]
-        size = np.sqrt(np.mean(np.square(want))) if want.size else 0.0
+        size = max(1.0, np.sqrt(np.mean(np.square(want)))) if want.size else 0.0
         assert (np.abs(seen - want) <= 64 * epsilon * (np.abs(want) + size)).all()
     return list(work.outputs.values())
 
@@ -350,10 +351,23 @@ def test_a_row_may_be_asked_for_by_what_an_input_says():
 # Chains.
 
 
-@given(
-    schedule=SCHEDULES, chains=st.sampled_from([1, 2, 3, 7]), length=st.integers(0, 9)
+ACROSS = st.builds(
+    Scan,
+    lanes=st.sampled_from([2, 4, 16]),
+    unroll=st.integers(1, 3),
+    ahead=st.just(0),
+    threads=st.sampled_from([0, 1]),
+    chunk=st.integers(1, 20),
+    across=st.just(True),
 )
-@settings(max_examples=30)
+
+
+@given(
+    schedule=st.one_of(SCHEDULES, ACROSS),
+    chains=st.sampled_from([2, 3, 7, 17]),
+    length=st.integers(0, 9),
+)
+@settings(max_examples=40)
 def test_chains_are_as_if_each_ran_alone(schedule, chains, length):
     """Mapped operands differ by chain, others are shared; so with conditions."""
     rng = np.random.default_rng(chains)
@@ -365,14 +379,57 @@ def test_chains_are_as_if_each_ran_alone(schedule, chains, length):
     def one(x, w1, w2, noise):
         last, every = mlp(x, w1, xp.tanh(w2), noise)
         far, turns = xp.while_loop(
-            lambda c: xp.sum(xp.abs(c[0]), axis=-1) < 3.0,
-            lambda c: (c[0] * 1.5 + 0.1, c[1] + 1),
+            lambda c: xp.sum(xp.abs(c[0]), axis=-1) > 0.01,
+            lambda c: (c[0] * 0.5, c[1] + 1),
             (last, 0),
             30,
         )
         return last, every, far, turns, xp.sum(w1, axis=-1)
 
     runs(kernel(vmap(one, (0, None, 0, None))), [x, w1, w2, noise], schedule)
+
+
+@pytest.mark.parametrize("schedule", [None, Scan(4, 2, 0, 1, 1, across=True)])
+def test_chains_keep_rows_of_their_own(schedule):
+    """In scratch memory, in outputs, and in memory between two loops."""
+
+    def one(x, xs):
+        def turn(x, row):
+            y, kept = xp.scan(lambda y, i: (xp.tanh(y + row), y), x, xp.arange(3))
+            z, _ = xp.scan(lambda z, k: (xp.tanh(z + k), None), y, kept, reverse=True)
+            return z, xp.sum(z, axis=-1)
+
+        last, sums = xp.scan(turn, x, xs)
+        total, _ = xp.scan(lambda t, s: (t + s, None), 0.0 * sums[0], sums)
+        return last, total
+
+    runs(kernel(vmap(one)), [normal(6, 3), normal(6, 4, 3)], schedule)
+
+
+def test_chains_that_look_at_different_rows_have_no_common_lanes():
+    """A vector is loaded of one place; the schedule is refused, others are there."""
+
+    @kernel
+    def picked(x, at):
+        return vmap(lambda x, i: x[i] * 2.0)(x, at)
+
+    arrays = [normal(3, 4), np.array([2, 0, 3])]
+    runs(picked, arrays, None)
+    with pytest.raises(KernelError, match="they go to different rows"):
+        picked.bind(*arrays, schedule=Scan(4, 1, 0, 1, 1, across=True))
+    every = strategies.candidates(picked.program(*arrays), machine())
+    assert not any(schedule.across for schedule in every)
+
+
+def test_many_chains_fill_vectors_with_chains():
+    """What is left over of vectors by small shapes is not, by many chains."""
+    shapes = [((4096, 1), "float32"), ((1, 12), "float32"), ((12, 1), "float32")]
+
+    def one(x, w1, w2):
+        return xp.scan(lambda x, _: (xp.tanh(x @ w1) @ w2, None), x, length=500)[0]
+
+    made = kernel(vmap(one, (0, None, None)))
+    assert strategies.heuristic(made.program(*shapes), machine()).across
 
 
 # Every schedule, and what has none.

@@ -70,7 +70,7 @@ class LoopEmitter:
     def _splat_free(self) -> None:
         """Spread what iterations read as vectors before them, and not in each."""
         w, part = self.w, self.outline.each
-        if w.target == "cuda":
+        if w.target == "cuda" or w.lanes.width == 1:
             return  # a scalar is in every lane as it is
         outer = {node.number for node in self.loop.free}
         for node in part.nodes:
@@ -204,7 +204,8 @@ class LoopEmitter:
         assert self.loop.condition is not None
         self._bind(state, index)
         self.w.run(self.outline.condition)
-        return self.w.tensor(self.loop.condition).vectors[0]
+        flag = self.w.tensor(self.loop.condition).vectors[0]
+        return self.lanes.splat(flag) if self.lanes.in_step else flag
 
     def _next(self, index: Operand, at: Operand, state: State) -> State:
         """Emit an iteration's values and stores; returns its carries."""

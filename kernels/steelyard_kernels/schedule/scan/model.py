@@ -34,7 +34,11 @@ from steelyard_kernels.schedule.model import (
     sharing_terms,
 )
 from steelyard_kernels.schedule.scan.outline import outline
-from steelyard_kernels.schedule.scan.schedule import Scan, check_program
+from steelyard_kernels.schedule.scan.schedule import (
+    Scan,
+    check_program,
+    steps_together,
+)
 
 # One operation of a chain in which each waits for the one before: four cycles of 4 GHz.
 LATENCY_NS: Final = 1.0
@@ -96,7 +100,7 @@ def _candidates(
     aheads = (0, full) if any(loop.kept for loop in found) and full > 1 else (0,)
     unrolls = (1, 2, 4) if found else (1,)
     sharings = ((0, 1), (0, 16), (1, 1)) if program.chains > 1 else ((1, 1),)
-    return tuple(
+    singly = tuple(
         Scan(lanes, unroll, ahead, threads, chunk)
         for lanes in (full // 4, full // 2, full)
         if lanes >= min(4, full)
@@ -104,6 +108,9 @@ def _candidates(
         for ahead in aheads
         for threads, chunk in sharings
     )
+    if not steps_together(program):
+        return singly
+    return *singly, *[Scan(full, 1, 0, who, full, across=True) for who in (0, 1)]
 
 
 def _element_bytes(program: Program) -> int:
@@ -172,9 +179,10 @@ class _Cost:
 class _Times:
     """What work takes under a schedule's knobs."""
 
-    def __init__(self, lanes: int, ahead: int, machine: Machine) -> None:
-        self.lanes = lanes
-        self.ahead = ahead
+    def __init__(self, schedule: Scan, machine: Machine) -> None:
+        self.lanes = 1 if schedule.across else schedule.lanes
+        self.ahead = schedule.ahead
+        self.scalar = OPERATION_NS if schedule.across else SCALAR_NS
         self.machine = machine
 
     def loop(self, loop: _Profile, unroll: int) -> _Cost:
@@ -203,7 +211,7 @@ class _Times:
         for shape, count in work.items():
             extent, size = max((*shape, 1)), prod(shape)
             if size <= 1:
-                time += count * (OPERATION_NS if width else SCALAR_NS)
+                time += count * (OPERATION_NS if width else self.scalar)
                 statements += count
                 continue
             vectors = size // extent * -(-extent // lanes)
@@ -247,12 +255,12 @@ def rank(
     check_program(program)
     found = [_profile(loop) for loop in loops(program.nodes)]
     straight = _work(program.nodes)
-    known: dict[tuple[int, int, int], _Cost] = {}
+    known: dict[tuple[int, int, int, bool], _Cost] = {}
     ranked = []
     for schedule in _candidates(program, machine, found):
-        knobs = schedule.lanes, schedule.ahead, schedule.unroll
+        knobs = schedule.lanes, schedule.ahead, schedule.unroll, schedule.across
         if knobs not in known:
-            times = _Times(schedule.lanes, schedule.ahead, machine)
+            times = _Times(schedule, machine)
             work, statements = times.of(straight)
             parts = [times.loop(loop, schedule.unroll) for loop in found]
             known[knobs] = _Cost(
@@ -269,7 +277,8 @@ def _predict(
 ) -> Prediction:
     """Predict one launch of chains that each cost so much."""
     chains = max(1, program.chains)
-    share = chains / (machine.threads if schedule.threads == 0 else 1)
+    groups = -(-chains // schedule.lanes) if schedule.across else chains
+    share = groups / (machine.threads if schedule.threads == 0 else 1)
     work, waiting = cost.work * share, cost.waiting * share
     chunks = -(-chains // schedule.chunk)
     return Prediction(

@@ -17,6 +17,7 @@ from steelyard_kernels.dtypes import DType
 from steelyard_kernels.errors import CompilerBug, Unsupported
 from steelyard_kernels.expr import Shape
 from steelyard_kernels.loops import Buffer, Operand
+from steelyard_kernels.schedule.scan.chain_lanes import ChainLanes
 from steelyard_kernels.schedule.scan.lanes import Ahead, CpuLanes, Lanes, tree
 from steelyard_kernels.schedule.scan.layout import Vector, broadcast, layout, places
 from steelyard_kernels.schedule.scan.tensor import Tensor, View
@@ -164,8 +165,11 @@ class Registers:
         dtype: DType,
     ) -> tuple[Operand, ...]:
         """Emit a loop over vectors, through memory: little text for many of them."""
-        b, width = self.b, self.lanes.width
-        memory = [None if part.same else self._spilled(part, count) for part in parts]
+        b = self.b
+        width = max(vector.type.lanes for part in parts for vector in part.vectors)
+        memory = [
+            None if part.same else self._spilled(part, count, width) for part in parts
+        ]
         results = b.alloc("rolled", dtype, count * width)
         with b.loop(0, count * width, width) as turn, self.scope():
             args = [
@@ -175,13 +179,12 @@ class Registers:
             b.store(results, turn.var, emit(args))
         return tuple([b.load(results, k * width, width) for k in range(count)])
 
-    def _spilled(self, value: Tensor, count: int) -> Buffer:
+    def _spilled(self, value: Tensor, count: int, width: int) -> Buffer:
         """Emit the stores of a value's vectors to a thread's memory."""
-        b, lanes = self.b, self.lanes
-        dtype = value.vectors[0].type.dtype
-        kept = b.alloc("spilled", dtype, count * lanes.width)
+        b = self.b
+        kept = b.alloc("spilled", value.vectors[0].type.dtype, count * width)
         for place in range(count):
-            b.store(kept, place * lanes.width, lanes.splat(value.vector(place)))
+            b.store(kept, place * width, self.spread(value.vector(place), width))
         return kept
 
     def let_each(self, op: str, shape: Shape, *parts: Tensor) -> Tensor:
@@ -236,7 +239,9 @@ class Registers:
         for vector in self.checked(view.shape):
             offset, stride = _line(view, vector)
             at = b.at("add", view.base, offset)
-            if len(vector) == 1:
+            if view.apart and isinstance(lanes, ChainLanes):
+                vectors.append(lanes.load_apart(view.buffer, at, view.apart))
+            elif len(vector) == 1:
                 vectors.append(lanes.load_uniform(view.buffer, at))
             else:
                 vectors.append(lanes.load(view.buffer, at, stride, len(vector)))
@@ -251,7 +256,9 @@ class Registers:
         for place, vector in enumerate(self.checked(view.shape)):
             offset, stride = _line(view, vector)
             at, operand = b.at("add", view.base, offset), value.vector(place)
-            if len(vector) == 1:
+            if view.apart and isinstance(lanes, ChainLanes):
+                lanes.store_apart(view.buffer, at, view.apart, operand)
+            elif len(vector) == 1:
                 (scalar,) = lanes.elements([operand], 1)
                 lanes.store_uniform(view.buffer, at, scalar)
             else:

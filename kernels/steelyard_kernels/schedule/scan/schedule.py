@@ -6,7 +6,17 @@ from dataclasses import dataclass
 from typing import ClassVar, Final
 
 from steelyard_kernels.errors import KernelError, Unsupported
-from steelyard_kernels.expr import Program, Result, Row, everywhere
+from steelyard_kernels.expr import (
+    Apply,
+    Cast,
+    Constant,
+    Parameter,
+    Program,
+    Result,
+    Row,
+    everywhere,
+    operands,
+)
 from steelyard_kernels.schedule.scan.outline import stored
 
 MOST_LANES: Final = 64  # of the loop IR's vectors
@@ -19,7 +29,8 @@ class Scan:
 
     `lanes` elements a vector, `unroll` iterations a turn of a loop, `ahead` iterations
     whose carry-free values are computed at once (0: none), `threads` 1 or 0 (all),
-    `chunk` chains a thread takes at a time.
+    `chunk` chains a thread takes at a time. `across`: each lane has a chain of its own,
+    and every element of its values is a vector.
     """
 
     strategy: ClassVar[str] = "scan"
@@ -30,13 +41,15 @@ class Scan:
     ahead: int
     threads: int
     chunk: int
+    across: bool = False
 
     @property
     def label(self) -> str:
         """A short name for tables."""
         who = "all" if self.threads == 0 else "one"
         ahead = f" ahead{self.ahead}" if self.ahead else ""
-        return f"v{self.lanes} u{self.unroll}{ahead} {who} c{self.chunk}"
+        how = "across" if self.across else "v"
+        return f"{how}{self.lanes} u{self.unroll}{ahead} {who} c{self.chunk}"
 
 
 def check(name: str, schedule: Scan) -> None:
@@ -50,11 +63,39 @@ def check(name: str, schedule: Scan) -> None:
                 f"{name}: schedule {schedule.label} has {knob} {value}, expected a "
                 f"power of two up to {most}; leave the schedule out."
             )
+    if schedule.across and schedule.ahead:
+        raise KernelError(
+            f"{name}: schedule {schedule.label} computes ahead across chains, expected "
+            "one of both; leave the schedule out."
+        )
     if schedule.unroll not in range(1, MOST_UNROLL + 1):
         raise KernelError(
             f"{name}: schedule {schedule.label} has {schedule.unroll} iterations a "
             f"turn, expected 1 to {MOST_UNROLL}; leave the schedule out."
         )
+
+
+def steps_together(program: Program) -> bool:
+    """Say whether chains may be lanes: all look at the same rows, equally often."""
+    if program.chains < 2:
+        return False
+    known = {node.number for node in program.scalars}
+    together = True
+    for node in everywhere(program.nodes):
+        if isinstance(node, Constant | Parameter):
+            alike = isinstance(node, Constant) or node.role == "index"
+        else:
+            reads = operands(node)
+            alike = isinstance(node, Apply | Cast) and all(
+                arg.number in known for arg in reads
+            )
+        if alike:
+            known.add(node.number)
+        if isinstance(node, Row):
+            together &= node.index.number in known
+        if isinstance(node, Result) and not isinstance(node.loop.length, int):
+            together &= node.loop.length.number in known
+    return together
 
 
 def check_program(program: Program) -> None:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from math import prod
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 from steelyard_kernels.builder import Builder
 from steelyard_kernels.dtypes import DType
 from steelyard_kernels.expr import Shape
 from steelyard_kernels.loops import Buffer, Operand
+
+BESIDE: Final = -1
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -31,12 +33,17 @@ class Tensor:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class View:
-    """A value in memory: its element at `index` is buffer[base + index . strides]."""
+    """A value in memory: its element at `index` is buffer[base + index . strides].
+
+    Where lanes are chains, those of neighbours lie `apart` elements; 0: it is the same
+    for all; BESIDE: each element of all of them is one vector.
+    """
 
     buffer: Buffer
     base: Operand
     shape: Shape
     strides: tuple[int, ...]
+    apart: int = 0
 
     @property
     def dtype(self) -> DType:
@@ -68,7 +75,7 @@ class View:
 
     def reshaped(self, shape: Shape) -> View | None:
         """Return the same elements in another shape; None if they lie apart."""
-        if self.strides != contiguous(self.shape):
+        if self.apart == BESIDE or self.strides != contiguous(self.shape):
             return None
         return replace(self, shape=shape, strides=contiguous(shape))
 

@@ -8,7 +8,7 @@ walker.chain(number)          -- one chain: its nodes, then its outputs
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 
 from steelyard_kernels.expr import (
@@ -24,6 +24,7 @@ from steelyard_kernels.expr import (
 )
 from steelyard_kernels.loops import Operand
 from steelyard_kernels.schedule.parameters import Arguments
+from steelyard_kernels.schedule.scan.chain_lanes import ChainLanes
 from steelyard_kernels.schedule.scan.emitter import Emitter
 from steelyard_kernels.schedule.scan.lanes import Lanes
 from steelyard_kernels.schedule.scan.layout import layout
@@ -127,13 +128,21 @@ class Walker(Emitter):
     def _chain(self, node: Chain) -> Value:
         value = self.env[node.arg.number]
         assert isinstance(value, View)
-        return value.row(self.b, self.number)
+        return self._own(value)
+
+    def _own(self, array: View) -> View:
+        """Return a chain's part of an array whose first axis is the chains."""
+        part = array.row(self.b, self.number)
+        if isinstance(self.lanes, ChainLanes):
+            self.lanes.arrays(array.strides[0])
+            return replace(part, apart=array.strides[0])
+        return part
 
     def _output(self, place: int) -> View:
         """Return this chain's part of an output."""
         value = self.program.outputs[place].value
         view = whole(self.args.outputs[place], self.b.number(0), value.shape)
-        return view.row(self.b, self.number) if isinstance(value, Chains) else view
+        return self._own(view) if isinstance(value, Chains) else view
 
     def _stacks(self, result: Result) -> list[View]:
         """Return where a loop's rows are kept: in outputs, or in scratch memory."""
@@ -145,6 +154,8 @@ class Walker(Emitter):
         if not found:
             size = prod(result.shape)
             buffer, base = self.lanes.scratch("rows", result.dtype, size)
+            if isinstance(self.lanes, ChainLanes):
+                return [self.lanes.beside(buffer, base, result.shape)]
             found = [whole(buffer, base, result.shape)]
         return found
 
@@ -169,9 +180,9 @@ class Walker(Emitter):
 
     def flat(self, value: Tensor) -> State:
         """Return the operands that a loop carries of a value."""
-        if prod(value.shape) == 1:
+        if prod(value.shape) == 1 and not self.lanes.in_step:
             return value.vectors
-        count = len(self.checked(value.shape))
+        count = 1 if prod(value.shape) == 1 else len(self.checked(value.shape))
         return tuple([self.lanes.splat(value.vector(k)) for k in range(count)])
 
     def joined(self, shapes: Sequence[Shape], state: State) -> list[Tensor]:
