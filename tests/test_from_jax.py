@@ -352,6 +352,40 @@ def test_it_is_work_like_any_kernel():
         kernel(x, key, out=out[0])
 
 
+class OnGpu:
+    """An array as a GPU's owner offers it: no values here."""
+
+    def __init__(self, shape, dtype):
+        self.shape, self.dtype = shape, np.dtype(dtype)
+        data = (4096, False)
+        typestr = self.dtype.str
+        self.__cuda_array_interface__ = {
+            "shape": shape,
+            "typestr": typestr,
+            "data": data,
+            "version": 3,
+        }
+
+
+def test_arrays_on_a_gpu_stay_there():
+    """Floats as they are, unsigned integers as the signed ones of the same bits."""
+    kernel = from_jax(lambda x, k: x * random.uniform(k, (4,)))
+    x, key = OnGpu((4,), "float32"), OnGpu((2,), "uint32")
+    taken, words = kernel.translation(x, key).arrays([x, key])
+    assert taken is x
+    assert words.dtype == np.int32
+    interface = {**key.__cuda_array_interface__, "typestr": "<i4"}
+    assert words.__cuda_array_interface__ == interface
+
+
+def test_static_arguments_need_a_hash():
+    """As jax.jit's do."""
+    kernel = from_jax(lambda x, n: x * n[0], static_argnums=1)
+    close(kernel(normal(3), (2.0,)), jnp.asarray(normal(3) * 2))
+    with pytest.raises(KernelError, match=r"static arguments \[\[2.0\]\] have no hash"):
+        kernel(normal(3), [2.0])
+
+
 def test_what_is_not_supported_is_named_with_its_line():
     """The primitive and where the user asked for it, within a loop as well."""
 

@@ -58,5 +58,6 @@ def folded(primitive: str, values: Sequence[Value], output: Aval) -> Value | Non
         return None
     if found is None:
         return None
-    scalar: np.generic = np.asarray(found).astype(output.dtype)[()]  # type: ignore[assignment]
-    return scalar
+    scalar: Any = np.asarray(found).astype(output.dtype)[()]
+    known: np.generic = scalar
+    return known

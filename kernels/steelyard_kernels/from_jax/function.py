@@ -125,9 +125,20 @@ class JaxKernel:
             None if place in static else arg for place, arg in enumerate(args)
         )
         leaves, tree = jax.tree.flatten((given, keywords))
-        wide = bool(jax.config.jax_enable_x64)  # type: ignore[attr-defined]
-        key = (tree, tuple(static.items()), wide, *map(specification, leaves))
-        found = self._translations.get(key)
+        config: Any = jax.config
+        key = (
+            tree,
+            tuple(static.items()),
+            config.jax_enable_x64,
+            *map(specification, leaves),
+        )
+        try:
+            found = self._translations.get(key)
+        except TypeError:
+            raise KernelError(
+                f"{self.name}: static arguments {list(static.values())} have no hash, "
+                "expected values that have one; pass tuples for lists, arrays as arrays."
+            ) from None
         if found is None:
             function = self._with(static)
             found = translate(function, self.name, given, keywords, self._in_axes)

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from steelyard_kernels.bind import on_gpu
-from steelyard_kernels.from_jax.values import Aval, element, is_key
+from steelyard_kernels.from_jax.values import Aval, element, is_key, is_unsigned
 
 
 class _Bits:
@@ -34,6 +34,17 @@ def specification(leaf: Any) -> object:
     return tuple(leaf.shape), dtype, getattr(leaf, "weak_type", False)
 
 
+def traceable(leaf: Any) -> Any:
+    """Return an argument as JAX can trace it: others' arrays by shape and dtype."""
+    import jax
+
+    known = (np.ndarray, np.generic, jax.Array, jax.ShapeDtypeStruct)
+    if isinstance(leaf, known) or not hasattr(leaf, "dtype"):
+        return leaf
+    like: Callable[..., Any] = jax.ShapeDtypeStruct
+    return like(tuple(leaf.shape), str(leaf.dtype).removeprefix("torch."))
+
+
 def memory_type(aval: Aval) -> np.dtype[Any]:
     """Return the NumPy dtype that carries the elements."""
     return np.dtype(element(aval.dtype).numpy_name)
@@ -45,7 +56,7 @@ def taker(aval: Aval) -> Callable[[Any], Any]:
     What lies on a GPU stays there.
     """
     memory, dtype, of_keys = memory_type(aval), aval.dtype, is_key(aval)
-    as_it_is = memory == dtype
+    as_it_is, of_bits = memory == dtype, of_keys or is_unsigned(aval)
 
     def take(leaf: Any) -> Any:
         if type(leaf) is np.ndarray and as_it_is and leaf.dtype == dtype:
@@ -55,7 +66,7 @@ def taker(aval: Aval) -> Callable[[Any], Any]:
         elif not isinstance(leaf, np.ndarray):
             leaf = _gathered(leaf)
         if not isinstance(leaf, np.ndarray):
-            return leaf if leaf.dtype == memory else _Bits(leaf, memory)
+            return _Bits(leaf, memory) if of_bits else leaf
         if not of_keys and leaf.dtype != dtype:
             leaf = leaf.astype(dtype)
         return np.asarray(leaf, order="C").view(memory)

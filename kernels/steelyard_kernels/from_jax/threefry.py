@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from math import prod
-from typing import Final
+from typing import Any, Final
 
 from steelyard_kernels import array as xp
 from steelyard_kernels import dtypes
@@ -77,7 +77,8 @@ def require_partitionable(equation: Equation) -> None:
     """Refuse what JAX draws where `jax_threefry_partitionable` is off."""
     import jax
 
-    if not jax.config.jax_threefry_partitionable:  # type: ignore[attr-defined]
+    config: Any = jax.config
+    if not config.jax_threefry_partitionable:
         raise equation.refusal(
             "draws as JAX did before 0.5; set jax_threefry_partitionable to True"
         )

@@ -15,7 +15,12 @@ from steelyard_kernels.array.value import current
 from steelyard_kernels.errors import KernelError
 from steelyard_kernels.from_jax import names
 from steelyard_kernels.from_jax.interpret import evaluate
-from steelyard_kernels.from_jax.memory import memory_type, shower, taker
+from steelyard_kernels.from_jax.memory import (
+    memory_type,
+    shower,
+    taker,
+    traceable,
+)
 from steelyard_kernels.from_jax.values import Aval, Like, array, storage
 from steelyard_kernels.function import KernelFunction
 from steelyard_kernels.vmap import vmap
@@ -86,7 +91,8 @@ class Translation:
         """Return what a launch gave in the structure of the function's own result."""
         import jax
 
-        leaves = result if isinstance(result, tuple) else (result,)
+        one = len(self.outputs) == 1
+        leaves = (result,) if one else result or ()
         found = [show(leaf) for show, leaf in zip(self.showers, leaves, strict=True)]
         return jax.tree.unflatten(self.tree, found)
 
@@ -105,7 +111,7 @@ def translate(
     import jax
 
     paths, tree = jax.tree_util.tree_flatten_with_path((args, keywords))
-    leaves = [leaf for _, leaf in paths]
+    leaves = [traceable(leaf) for _, leaf in paths]
     axes = _axes(name, in_axes, args, keywords)
     ones = [
         _without_chains(name, leaf) if axis == 0 else leaf
@@ -168,7 +174,8 @@ def _without_chains(name: str, leaf: Any) -> Any:
             f"{name}: a number is mapped over its first axis, expected an array with a "
             "row for each chain; give None for it in in_axes."
         )
-    return jax.ShapeDtypeStruct(shape[1:], leaf.dtype)  # type: ignore[no-untyped-call]
+    like: Callable[..., Any] = jax.ShapeDtypeStruct
+    return like(shape[1:], leaf.dtype)
 
 
 def _running(
