@@ -222,7 +222,7 @@ class CudaLanes:
     def _by_memory(self, vectors: Sequence[Operand], extent: int) -> list[Operand]:
         """Emit the elements' way through shared memory, read by words.
 
-        Each call has memory of its own: see `guarded` for what loops need besides.
+        Each call has memory of its own: see `cuda_order.guarded` for what loops need besides.
         """
         b, dtype, size = self.b, vectors[0].type.dtype, len(vectors) * self.width
         groups = self.schedule.threads // self.width

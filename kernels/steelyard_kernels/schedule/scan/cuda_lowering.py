@@ -1,9 +1,7 @@
 """Lowering of chains to what one thread of a GPU does, over the walker of all targets.
 
 A block has some chains, each a group of threads; how many chains there are is a
-runtime parameter. Groups meet in shared memory, at places that loops come back to:
-before a place is written again all must have read it, which another barrier in
-between says. `guarded` gives one to the loops that have none.
+runtime parameter. In which order a thread does its work is `cuda_order`'s.
 """
 
 from __future__ import annotations
@@ -14,28 +12,14 @@ from typing import Final
 
 from steelyard_kernels.builder import Builder
 from steelyard_kernels.expr import Node, Program, everywhere, loops
-from steelyard_kernels.loops import (
-    INDEX,
-    Effect,
-    For,
-    If,
-    Let,
-    Statement,
-    Type,
-    Var,
-)
-from steelyard_kernels.schedule.gpu import (
-    WARP,
-    extent_slot,
-    index_type,
-    most_registers,
-)
+from steelyard_kernels.loops import INDEX, Type, Var
+from steelyard_kernels.schedule.gpu import extent_slot, index_type, most_registers
 from steelyard_kernels.schedule.parameters import Lowered, arguments
 from steelyard_kernels.schedule.scan.cuda import CudaScan, check
 from steelyard_kernels.schedule.scan.cuda_lanes import CudaLanes
+from steelyard_kernels.schedule.scan.cuda_order import ordered
 from steelyard_kernels.schedule.scan.walker import Turns, Walker
 
-WAITS: Final = frozenset({"barrier", "warp_barrier", "any_block"})
 MOST_ITERATIONS: Final = 1 << 30  # that an int32 index surely counts
 
 
@@ -63,7 +47,7 @@ def lower(
     registers = schedule.registers or most_registers(schedule.threads)
     threads = schedule.threads
     made = b.kernel("kernel", order, threads=threads, registers=registers)
-    kernel = replace(made, body=guarded(made.body, schedule.group))
+    kernel = replace(made, body=ordered(made.body, schedule.group))
     if extent is None:
         return Lowered(kernel, args.slots, threads)
     slots = (*args.slots, extent_slot(b.index, program.chains))
@@ -86,38 +70,3 @@ def _index(program: Program) -> Type:
         if not isinstance(loop.length, int) or loop.length > MOST_ITERATIONS:
             return INDEX
     return index_type(program)
-
-
-def guarded(body: Sequence[Statement], group: int) -> tuple[Statement, ...]:
-    """Return statements whose loops have two barriers in every turn, or none at all."""
-    found: list[Statement] = []
-    for node in body:
-        made: Statement = node
-        if isinstance(node, For):
-            inside = guarded(node.body, group)
-            if _waits(inside) and sum(map(_is_wait, inside)) < 2:
-                kind = "barrier" if group > WARP else "warp_barrier"
-                inside = (*inside, Effect(kind))
-            made = replace(node, body=inside)
-        elif isinstance(node, If):
-            made = replace(
-                node,
-                body=guarded(node.body, group),
-                orelse=guarded(node.orelse, group),
-            )
-        found.append(made)
-    return tuple(found)
-
-
-def _is_wait(node: Statement) -> bool:
-    return isinstance(node, Let | Effect) and node.op in WAITS
-
-
-def _waits(body: Sequence[Statement]) -> bool:
-    """Say whether anything in these statements waits for other threads."""
-    return any(
-        _is_wait(node)
-        or (isinstance(node, For) and _waits(node.body))
-        or (isinstance(node, If) and (_waits(node.body) or _waits(node.orelse)))
-        for node in body
-    )

@@ -1,0 +1,153 @@
+"""The order of a loop's statements on a GPU: early what can be, barriers where needed."""
+
+import numpy as np
+import pytest
+import simt
+
+from steelyard_kernels.builder import Builder, const, index
+from steelyard_kernels.dtypes import float32
+from steelyard_kernels.loops import Buffer, Effect, For, Let, Load, Store
+from steelyard_kernels.schedule.scan.cuda_order import early, guarded, ordered
+from steelyard_kernels.verify import verify
+
+WAIT = Effect("warp_barrier")
+
+
+def exchanging(turns, *, carried=False, times=1):
+    """Return a kernel whose threads exchange values in a loop, and its loop.
+
+    Each turn adds up what the opposite thread has of x, or of what is carried.
+    """
+    b = Builder()
+    x = Buffer("x", float32, index(32))
+    y = Buffer("y", float32, index(32), access="out")
+    thread = b.thread()
+    with b.loop(0, turns * times, times, const(0, float32)) as loop:
+        (total,) = loop.carried
+        for _ in range(times):
+            slot = b.alloc("slot", float32, 32, "shared")
+            mine = b.let("mul", b.load(x, thread), const(2, float32))
+            b.store(slot, thread, b.let("add", mine, total) if carried else mine)
+            b.effect("warp_barrier")
+            other = b.load(slot, b.at("sub", 31, thread))
+            total = b.let("add", total, other)
+        loop.yields(total)
+    b.store(y, thread, loop.results[0])
+    kernel = b.kernel("exchanging", [x, y], threads=32)
+    (inner,) = [node for node in kernel.body if isinstance(node, For)]
+    return kernel, inner
+
+
+def names(statements):
+    """Return a letter a statement: what it does, in order."""
+    short = {Load: "load", Store: "store", Effect: "wait"}
+    return [
+        node.op if isinstance(node, Let) else short.get(type(node), "room")
+        for node in statements
+    ]
+
+
+def changed(kernel, make):
+    """Return a kernel with its loops made anew."""
+    return type(kernel)(
+        kernel.name,
+        kernel.parameters,
+        tuple(make(node) if isinstance(node, For) else node for node in kernel.body),
+        kernel.threads,
+    )
+
+
+def ran(kernel, x):
+    """Verify, run and return what every thread stored."""
+    verify(kernel, "cuda")
+    y = np.full(32, np.nan, np.float32)
+    simt.run(kernel, {"x": x, "y": y}, 1)
+    return y
+
+
+def test_a_place_is_read_by_all_before_it_is_written_again():
+    """One barrier a turn is a race from the second turn on; another ends it."""
+    x = np.arange(32, dtype=np.float32)
+    kernel, loop = exchanging(3)
+    with pytest.raises(AssertionError, match="race"):
+        ran(kernel, x)
+    assert names(guarded(loop, WAIT).body)[-1] == "wait"
+    safe = changed(kernel, lambda node: guarded(node, WAIT))
+    assert ran(safe, x).tolist() == (x[::-1] * 6).tolist()
+
+
+@pytest.mark.parametrize("times", [2, 3])
+def test_a_turn_with_two_barriers_needs_no_more(times):
+    """Each lies between the other's write and the next."""
+    kernel, loop = exchanging(3, times=times)
+    assert guarded(loop, WAIT).body == loop.body
+    ran(kernel, np.ones(32, np.float32))
+
+
+@pytest.mark.parametrize("carried", [False, True])
+@pytest.mark.parametrize("times", [1, 2, 4])
+def test_the_order_changes_no_result(carried, times):
+    """Whether all can be early, or nothing."""
+    x = np.random.default_rng(times).integers(-9, 9, 32).astype(np.float32)
+    kernel, loop = exchanging(4, carried=carried, times=times)
+    plain = ran(changed(kernel, lambda node: guarded(node, WAIT)), x)
+    made = type(kernel)(
+        kernel.name, kernel.parameters, ordered(kernel.body, 32), kernel.threads
+    )
+    assert np.array_equal(ran(made, x), plain)
+    assert not any(isinstance(node, Effect) for node in made.body)
+    assert len(early(loop, WAIT).body) <= len(loop.body)
+
+
+def test_iterations_of_a_turn_share_a_barrier_for_what_they_do_early():
+    """All loads and stores of four, one barrier, then the sums in order."""
+    _, loop = exchanging(1, times=4)
+    did = names(early(loop, WAIT).body)
+    assert did[:4] == ["room"] * 4
+    assert did.count("wait") == 1
+    assert did.index("wait") > max(k for k, op in enumerate(did) if op == "store")
+    assert did[-4:] == ["add"] * 4
+
+
+def test_what_needs_a_carried_value_keeps_its_place_and_its_barriers():
+    """Only what x gives comes first."""
+    _, loop = exchanging(1, carried=True, times=3)
+    did = names(early(loop, WAIT).body)
+    assert did.count("wait") == 3
+    late = did[did.index("store") - 1 :]
+    for _ in range(3):
+        assert late[:3] == ["add", "store", "wait"]
+        late = late[late.index("load") + 2 :]
+    assert not late
+
+
+def test_memory_that_a_turn_writes_is_read_where_it_was():
+    """What y holds is read after it was written by the iteration before."""
+    b = Builder()
+    y = Buffer("y", float32, index(32), access="inout")
+    x = Buffer("x", float32, index(32))
+    thread = b.thread()
+    with b.loop(0, 5, 1, const(1, float32)) as loop:
+        (held,) = loop.carried
+        b.store(y, thread, held)
+        back = b.load(y, thread)
+        loop.yields(b.let("add", back, b.load(x, thread)))
+    kernel = b.kernel("back", [x, y], threads=32)
+    (inner,) = [node for node in kernel.body if isinstance(node, For)]
+    assert names(early(inner, WAIT).body) == ["load", "store", "load", "add"]
+    assert ran(
+        changed(kernel, lambda node: early(node, WAIT)), np.ones(32, np.float32)
+    )[0] == pytest.approx(5)
+
+
+def test_a_loop_around_others_keeps_its_order():
+    """What a loop does inside is not looked through; nor one that carries nothing."""
+    b = Builder()
+    x = Buffer("x", float32, index(32))
+    with b.loop(0, 2, 1, const(0, float32)) as outer:
+        with b.loop(0, 2, 1) as inner:
+            b.load(x, inner.var)
+        outer.yields(outer.carried[0])
+    (loop,) = b.body
+    assert early(loop, WAIT) is loop
+    assert early(loop.body[0], WAIT) is loop.body[0]
