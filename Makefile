@@ -34,10 +34,7 @@ test: .venv/ready
 test-measuring: .venv/ready
 	$(BIN)/pytest -m measuring
 
-test-loops: .venv/ready
-	$(BIN)/steelyard run suites -k "noisy and not gpu_ and not cuda" --blocks 2
-
-gpu: .venv/gpu
+test-gpu: .venv/gpu
 	@$(PEERLESS)
 	$(BIN)/pytest tests/test_*gpu*.py
 
