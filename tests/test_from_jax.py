@@ -390,7 +390,7 @@ def test_what_is_not_supported_is_named_with_its_line():
     """The primitive and where the user asked for it, within a loop as well."""
 
     def wave(x):
-        return lax.scan(lambda x, _: (jnp.sin(x), None), x, length=3)[0]
+        return lax.scan(lambda x, _: (jnp.sin(x), None), x * 1.0, length=3)[0]
 
     with pytest.raises(
         Unsupported, match=r"^wave: JAX's sin at .*test_from_jax.py:\d+ "
@@ -398,6 +398,8 @@ def test_what_is_not_supported_is_named_with_its_line():
         from_jax(wave)(normal(3))
     with pytest.raises(Unsupported, match=r"slice at .* takes apart .* \(9, 9\)"):
         from_jax(lambda x: jnp.tanh(x)[:, 1:9])(normal(9, 9))
+    with pytest.raises(KernelError, match=r"^wave: x: dtype int8 is not supported"):
+        from_jax(wave)(np.ones(3, "int8"))
     old = jax.threefry_partitionable(False)
     with pytest.raises(Unsupported, match="jax_threefry_partitionable"), old:
         from_jax(partial(random.uniform, shape=(2,)))(random.key(1))

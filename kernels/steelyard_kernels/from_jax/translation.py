@@ -21,7 +21,7 @@ from steelyard_kernels.from_jax.memory import (
     taker,
     traceable,
 )
-from steelyard_kernels.from_jax.values import Aval, Like, array, storage
+from steelyard_kernels.from_jax.values import Aval, Like, array, element, storage
 from steelyard_kernels.function import KernelFunction
 from steelyard_kernels.vmap import vmap
 
@@ -122,6 +122,11 @@ def translate(
     count = len(leaves)
     arguments = names.of_arguments(function, len(args))
     parameters = names.unique([path for path, _ in paths], arguments)
+    for parameter, aval in zip(parameters, traced.in_avals, strict=True):
+        try:
+            element(aval.dtype)
+        except KernelError as error:
+            raise KernelError(f"{name}: {parameter}: {error}") from None
     held = tuple(traced.consts)
     parameters += names.fresh("held", len(held), parameters)
     run = _running(name, traced, count, parameters, [*axes, *(None for _ in held)])
