@@ -57,6 +57,10 @@ ORDERS: Final = 1000
 """Ways to choose which runs are of one segment: with fewer, chance alone sorts a series
 of good and bad days into such a step too often, and `CAUTION` is doubled."""
 
+WITHIN: Final = 0.8
+"""Share of a segment's residuals that its noise is read from: a tenth of bad days on
+either side do not reach it, and it is nearly twice as sure as the median of as many."""
+
 SELDOM: Final = 0.1
 """Share of a segment's points that may be beyond the other's level. A case that takes
 one of two times is in the slower one for a few runs, and comes back to it."""
@@ -188,8 +192,12 @@ def _apart(values: Sequence[float], before: Segment, after: Segment) -> bool:
 
 
 def _spread(residuals: Sequence[float]) -> float:
-    """Return the deviation of a normal distribution of this median absolute one."""
-    return median(map(abs, residuals)) / NormalDist().inv_cdf(0.75)
+    """Return the deviation of a normal distribution whose residuals are as large."""
+    ordered = sorted(map(abs, residuals))
+    place = WITHIN * (len(ordered) - 1)
+    low, high = ordered[math.floor(place)], ordered[math.ceil(place)]
+    found = low + (place - math.floor(place)) * (high - low)
+    return found / NormalDist().inv_cdf((1 + WITHIN) / 2)
 
 
 def _cuts(logs: Sequence[float]) -> list[int]:
