@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 import click
@@ -14,6 +14,7 @@ from steelyard.cli_options import (
     measuring_options,
     overrides_option,
     pattern_option,
+    plot_option,
     relative_option,
     store_option,
 )
@@ -59,6 +60,7 @@ def main() -> None:
 )
 @columns_option
 @across_option
+@plot_option
 @relative_option
 @store_option
 def run(
@@ -70,6 +72,7 @@ def run(
     allocations: bool,
     columns: str,
     across: str | None,
+    plot: str | None,
     relative_to: str | None,
     **asked: Any,
 ) -> int:
@@ -81,7 +84,7 @@ def run(
     """
     from steelyard import config, session
     from steelyard.report import columns as columns_
-    from steelyard.report import json_report, pivot, progress, rows
+    from steelyard.report import curves, json_report, progress
 
     wanted = columns_.read(columns)
     every = asked.pop("every_clock")
@@ -109,10 +112,9 @@ def run(
     }
     if said := session.unused(turns, of_gpu):
         click.echo(said, err=True)
-    if across:
-        pivot.require([turn.case.axes for turn in turns], across)
-    if relative_to:
-        rows.reference([turn.case.axes for turn in turns], relative_to)
+    _require_axes([turn.case.axes for turn in turns], across, relative_to)
+    if plot:
+        curves.require([turn.case.axes for turn in turns], across, plot)
     _require_writable(json_file, request.trace, chosen.store)
     if dry_run:
         progress.plan(turns)
@@ -138,12 +140,25 @@ def run(
     shown.end()
     if json_file:
         json_report.write(json_file, outcome.run, outcome.trials)
+    made = _rows(outcome.run, outcome.trials, relative_to)
     if json_file != "-":
-        made = _rows(outcome.run, outcome.trials, relative_to)
         _print_rows(outcome.run, made, wanted, across)
+    if plot and across:
+        curves.write(plot, made, across)
     outcome.problem = outcome.problem or broken
     progress.ending(outcome, chosen.store)
     return outcome.exit_code
+
+
+def _require_axes(
+    points: Sequence[Mapping[str, Any]], across: str | None, relative: str | None
+) -> None:
+    from steelyard.report import pivot, rows
+
+    if across:
+        pivot.require(points, across)
+    if relative:
+        rows.reference(points, relative)
 
 
 def _require_writable(json_file: str | None, trace: str | None, store: str) -> None:
@@ -228,6 +243,7 @@ def list_(
 )
 @columns_option
 @across_option
+@plot_option
 @relative_option
 @store_option
 def show(
@@ -239,6 +255,7 @@ def show(
     shape: str,
     columns: str,
     across: str | None,
+    plot: str | None,
     relative_to: str | None,
     store: str | None,
 ) -> None:
@@ -248,7 +265,7 @@ def show(
     latest (the default), @-2 for the one before.
     """
     from steelyard.report import columns as columns_
-    from steelyard.report import pivot, stored
+    from steelyard.report import curves, pivot, stored
 
     wanted = columns_.read(columns)
     with _store(store) as opened:
@@ -260,6 +277,9 @@ def show(
         made = _rows(found, trials, relative_to)
         if across:
             pivot.require([row.axes for row in made], across)
+        if plot:
+            curves.require([row.axes for row in made], across, plot)
+            curves.write(plot, made, across or "")
         if repro:
             stored.print_reproduction(found, made)
         elif shape != "table":

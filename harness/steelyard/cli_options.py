@@ -56,6 +56,12 @@ across_option = click.option(
     help="One table a benchmark: a row a case, a column a value of this axis.",
 )
 
+plot_option = click.option(
+    "--plot",
+    metavar="FILE",
+    help="Draw time over the axis of --across to this SVG file too.",
+)
+
 
 def measuring_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Give a command every option that says what is measured and how."""

@@ -1,0 +1,258 @@
+"""Times over an axis of numbers as SVG: a line a row, and where one overtakes another."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import combinations, pairwise
+from pathlib import Path
+from typing import Any, Final
+from xml.sax.saxutils import escape
+
+from steelyard import units
+from steelyard.axes import text_of
+from steelyard.errors import SteelyardError
+from steelyard.report.drawing import GRID, LEFT, LINE, PLOT, TITLE, WIDE
+from steelyard.report.rows import Row
+from steelyard.stats import Estimate
+
+COLOURS: Final = (
+    *("#3366aa", "#b3261e", "#1b7a3d", "#8a5a00"),
+    *("#6a3d9a", "#00838f", "#555555", "#c2185b"),
+)
+"""One for each point of the other axes; then they begin again."""
+
+DASHES: Final = ("none", "7 4", "2 3", "9 3 2 3")
+"""One for each benchmark and mode, in the same way."""
+
+INSIDE: Final = WIDE - LEFT - 24
+TOP: Final = TITLE + 10
+NAMED: Final = 12
+"""Values of the axis that are named below, at most."""
+
+
+@dataclass(frozen=True, slots=True)
+class Curve:
+    """The times of one benchmark in one mode over an axis."""
+
+    what: str
+    """Benchmark and mode."""
+    point: str
+    """The other axes, as in case ids: those whose value some other curve has not."""
+    times: tuple[tuple[float, Estimate], ...]
+    """Value of the axis and nanoseconds there, by value."""
+
+    @property
+    def name(self) -> str:
+        """Benchmark, mode and axes."""
+        return f"{self.what} {self.point}".rstrip()
+
+
+def require(points: Sequence[Mapping[str, Any]], across: str | None, path: str) -> None:
+    """Refuse an axis of words, zero, which has no logarithm, and a folder not there.
+
+    Raises:
+        SteelyardError: the sentence has the axes that can be drawn.
+    """
+    names = dict.fromkeys(name for point in points for name in point)
+    fine = [n for n in names if all(_drawn(p[n]) for p in points if n in p)]
+    if across not in fine:
+        raise SteelyardError(
+            f"--plot draws times over an axis of positive numbers, and --across is "
+            f"{across or 'not given'}: give --across one of "
+            f"{', '.join(fine) or 'them, in a suite that has one'}."
+        )
+    if not os.access(Path(path).parent, os.W_OK):
+        raise SteelyardError(
+            f"--plot {path} cannot be written: {Path(path).parent} is missing or gives "
+            "no permission. Name a file in a folder that exists."
+        )
+
+
+def _drawn(value: Any) -> bool:
+    return isinstance(value, (int, float)) and value > 0
+
+
+def curves(made: Sequence[Row], across: str) -> list[Curve]:
+    """Return the curves of rows that were weighed and have the axis."""
+    rows = [row for row in made if row.estimate and across in row.axes]
+    names = dict.fromkeys(n for row in rows for n in row.axes if n != across)
+    told = [n for n in names if len({str(row.axes.get(n)) for row in rows}) > 1]
+    found: dict[tuple[str, str], list[tuple[float, Estimate]]] = {}
+    for row in rows:
+        inside = ",".join(f"{n}={text_of(row.axes[n])}" for n in told if n in row.axes)
+        assert row.estimate is not None
+        place = (float(row.axes[across]), row.estimate)
+        found.setdefault((f"{row.benchmark} {row.mode}", inside), []).append(place)
+    return [
+        Curve(*key, tuple(sorted(times, key=lambda one: one[0])))
+        for key, times in found.items()
+    ]
+
+
+def overtaken(first: Curve, second: Curve) -> list[float]:
+    """Return where the second becomes the faster one: straight between logarithms.
+
+    A second that is faster from the start overtakes at the first value that both have.
+    """
+    mine, others = dict(first.times), dict(second.times)
+    gaps = [
+        (at, math.log(others[at].value / mine[at].value))
+        for at in sorted(mine.keys() & others.keys())
+    ]
+    found = [at for at, gap in gaps[:1] if gap < 0]
+    for (low, before), (high, after) in pairwise(gaps):
+        if before >= 0 > after:
+            share = before / (before - after)
+            found.append(low * (high / low) ** share)
+    return found
+
+
+def overtakings(found: Sequence[Curve], across: str) -> Iterator[str]:
+    """Yield a sentence for each pair that differs in benchmark or mode alone."""
+    for first, second in combinations(found, 2):
+        if first.point != second.point:
+            continue
+        for slower, faster in ((first, second), (second, first)):
+            for at in overtaken(slower, faster):
+                yield (
+                    f"{faster.name} is faster than {slower.what} from {across} = "
+                    f"{at:.3g} on"
+                )
+
+
+@dataclass(frozen=True, slots=True)
+class _Frame:
+    """Where an axis's value and a time lie in the picture: both by their logarithms."""
+
+    left: float
+    right: float
+    low: float
+    high: float
+
+    def x(self, at: float) -> float:
+        return LEFT + INSIDE * math.log(at / self.left) / math.log(
+            self.right / self.left
+        )
+
+    def y(self, time: float) -> float:
+        inside = min(max(time, self.low), self.high)
+        return TOP + PLOT * math.log(self.high / inside) / math.log(
+            self.high / self.low
+        )
+
+
+def svg(found: Sequence[Curve], across: str) -> str:
+    """Return the picture; each point tells its time when pointed at.
+
+    Colours are the other axes' points and dashes are benchmarks, so that lines of one
+    colour are what is to be compared.
+    """
+    points = dict.fromkeys(curve.point for curve in found)
+    whats = dict.fromkeys(curve.what for curve in found)
+    colours = dict(zip(points, _repeated(COLOURS, len(points)), strict=True))
+    dashes = dict(zip(whats, _repeated(DASHES, len(whats)), strict=True))
+    frame = _frame(found)
+    said = list(overtakings(found, across))
+    high = TOP + PLOT + LINE * (4 + len(found) + len(said))
+    head = (
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDE} {high}" '
+        'font-family="sans-serif" font-size="12">'
+    )
+    parts = [
+        head,
+        f"<title>time over {escape(across)}</title>",
+        f'<rect width="{WIDE}" height="{high}" fill="white"/>',
+        f'<text x="{LEFT}" y="16" font-size="14">time over {escape(across)}</text>',
+        *_axes(found, frame),
+    ]
+    below = TOP + PLOT + 3 * LINE
+    for number, curve in enumerate(found):
+        style = (
+            f'stroke="{colours[curve.point]}" stroke-dasharray="{dashes[curve.what]}"'
+        )
+        parts += [
+            f'<g fill="none" stroke-width="2" {style}>',
+            *_line(curve, frame),
+            f'<path d="M{LEFT} {below + LINE * number - 4}h44"/>',
+            "</g>",
+            _text(LEFT + 54, below + LINE * number, curve.name),
+        ]
+    below += LINE * len(found)
+    parts += [_text(LEFT, below + LINE * n, line) for n, line in enumerate(said)]
+    return "\n".join([*parts, "</svg>\n"])
+
+
+def _repeated(styles: Sequence[str], count: int) -> list[str]:
+    return [styles[n % len(styles)] for n in range(count)]
+
+
+def _frame(found: Sequence[Curve]) -> _Frame:
+    places = [at for curve in found for at, _ in curve.times]
+    times = [one.value for curve in found for _, one in curve.times]
+    left, right = min(places), max(places)
+    return _Frame(
+        left, right if right > left else 2 * left, min(times) / 1.3, max(times) * 1.3
+    )
+
+
+def _line(curve: Curve, frame: _Frame) -> Iterator[str]:
+    """Yield the line, and a mark with its interval at each time."""
+    where = [(frame.x(at), frame.y(one.value)) for at, one in curve.times]
+    yield f'<path d="M{"L".join(f"{x:.1f} {y:.1f}" for x, y in where)}"/>'
+    for (x, y), (at, one) in zip(where, curve.times, strict=True):
+        told = f"{curve.name}, {at:g}: {units.duration(one.value)}"
+        ends = f"M{x:.1f} {frame.y(one.low):.1f}V{frame.y(one.high):.1f}"
+        yield (
+            f'<g stroke-dasharray="none"><title>{escape(told)}</title>'
+            f'<path d="{ends}"/><circle cx="{x:.1f}" cy="{y:.1f}" r="3" fill="white"/>'
+            "</g>"
+        )
+
+
+def _axes(found: Sequence[Curve], frame: _Frame) -> Iterator[str]:
+    """Yield lines at round times, and the axis's values below."""
+    for time in round_times(frame.low, frame.high):
+        y = frame.y(time)
+        yield f'<path d="M{LEFT} {y:.1f}h{INSIDE}" stroke="{GRID}"/>'
+        yield _text(LEFT - 8, y + 4, units.duration(time), "end")
+    places = sorted({at for curve in found for at, _ in curve.times})
+    for at in places[:: 1 + (len(places) - 1) // NAMED]:
+        yield _text(frame.x(at), TOP + PLOT + LINE, f"{at:g}", "middle")
+
+
+def round_times(low: float, high: float) -> list[float]:
+    """Return powers of ten between two, and 2 and 5 times those where they are few."""
+    powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
+    for steps in ((1,), (1, 2, 5)):
+        found = [
+            n * 10.0**p for p in powers for n in steps if low <= n * 10.0**p <= high
+        ]
+        if len(found) > 2:
+            break
+    return found
+
+
+def _text(x: float, y: float, words: str, anchor: str = "start") -> str:
+    return (
+        f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}">{escape(words)}</text>'
+    )
+
+
+def write(path: str, made: Sequence[Row], across: str) -> None:
+    """Draw rows to a file.
+
+    Raises:
+        SteelyardError: there is nothing to draw, or the file cannot be written.
+    """
+    found = curves(made, across)
+    if not found:
+        raise SteelyardError(
+            f"--plot {path}: no row was weighed over {across}; its errors say why."
+        )
+    try:
+        Path(path).write_text(svg(found, across), encoding="utf-8")
+    except OSError as error:
+        raise SteelyardError(f"{path}: {error.strerror}. Name another file.") from error
