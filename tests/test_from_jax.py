@@ -426,7 +426,8 @@ def test_the_documented_primitives_are_those_there_are():
 
 def test_the_documented_example_runs():
     """As it stands there."""
-    block = DOCS.read_text().partition("```python\n")[2].partition("```")[0]
+    text = DOCS.read_text().partition("## From JAX\n")[2]
+    block = text.partition("```python\n")[2].partition("```")[0]
     found = {}
     exec(compile(block, str(DOCS), "exec"), found)
     kernel, weights = found["infer_encoding"], found["weights"]

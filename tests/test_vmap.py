@@ -1,5 +1,7 @@
 """Many chains of one function: each as if it were alone."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 
@@ -11,6 +13,7 @@ from steelyard_kernels.function import kernel
 from steelyard_kernels.vmap import vmap
 
 F32 = "float32"
+DOCS = Path(__file__).parents[1] / "docs" / "loops.md"
 
 
 def walk(x, key, w, *, most: int = 20):
@@ -47,6 +50,18 @@ def test_the_mapped_function_keeps_its_name_and_parameters():
     """Errors and outputs speak of what its user wrote."""
     made = kernel(vmap(walk, (0, 0, None)))
     assert (made.name, made.signature.arrays) == ("walk", ("x", "key", "w"))
+
+
+def test_the_documented_loop_runs():
+    """As it stands there: one chain, then four, each of its key."""
+    block = DOCS.read_text().partition("```python\n")[2].partition("```")[0]
+    found = {}
+    exec(compile(block, str(DOCS), "exec"), found)
+    one, every = found["last"], found["every"]
+    assert (one.shape, every.shape) == ((1,), (4, 1))
+    again = found["noisy_mlp"](found["x"], np.asarray(3), found["w1"], found["w2"])
+    np.testing.assert_allclose(every[3], again, rtol=1e-5)
+    assert not np.isclose(every[2], again).all()
 
 
 def test_what_is_the_same_for_all_chains_counts_once():
