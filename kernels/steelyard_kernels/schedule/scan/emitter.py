@@ -25,7 +25,7 @@ from steelyard_kernels.expr import (
 )
 from steelyard_kernels.loops import Operand
 from steelyard_kernels.schedule import values
-from steelyard_kernels.schedule.scan.lanes import Ahead, Lanes
+from steelyard_kernels.schedule.scan.lanes import Ahead, CpuLanes, Lanes
 from steelyard_kernels.schedule.scan.layout import (
     Vector,
     lane_axis,
@@ -43,6 +43,7 @@ HEAVY: Final = frozenset(
         *("sinpi", "cospi"),
     }
 )
+MOST_VECTORS: Final = 48  # of a matrix that a product spells out
 SUMS: Final = 4  # sums of a product that grow side by side
 REDUCED: Final = {"sum": "add", "mean": "add", "var": "add", "max": "max", "min": "min"}
 
@@ -222,7 +223,46 @@ class Emitter(Registers):
         if prod(shape) == 1 or not wholly:
             return Tensor(shape, (self._sum_of(a, b, (0,)),), same=True)
         order = self.checked(shape)
+        if self.walks_memory(a, b):
+            return self._walked(a, b, shape)
         return Tensor(shape, tuple([self._sum_of(a, b, v, len(order)) for v in order]))
+
+    def walks_memory(self, a: Tensor, b: Tensor) -> bool:
+        """Say whether a product is a loop over the rows of `b`, in memory.
+
+        Those of one row of `a` are, where spelling them out is much text.
+        """
+        lanes = self.lanes
+        single = len(a.shape) == 1 or prod(a.shape[:-1]) == 1
+        many = isinstance(lanes, CpuLanes) and len(b.vectors) > MOST_VECTORS
+        return many and single and lanes.width > 1 and lane_axis(b.shape) == 1
+
+    def _walked(self, a: Tensor, b: Tensor, shape: Shape) -> Tensor:
+        """Emit a loop over rows of `b`, of which several sums grow side by side."""
+        inner, width = b.shape[0], self.lanes.width
+        each = len(b.vectors) // inner
+        if a.same:
+            a = Tensor((inner,), a.vectors * len(layout((inner,), width)))
+        left, right = self.spilled(a, width), self.spilled(b, width)
+        rows = next(
+            n
+            for n in (SUMS, 2, 1)
+            if n == 1 or (inner % n == 0 and n * each <= SUMS**2)
+        )
+        zero = const(0, right.dtype, width)
+        builder = self.b
+        with builder.loop(0, inner, rows, *[zero] * (rows * each)) as turn:
+            sums = []
+            for place, total in enumerate(turn.carried):
+                row = builder.at("add", turn.var, place // each)
+                factor = self.b.splat(builder.load(left, row), width)
+                at = builder.at("mul", row, each * width)
+                at = builder.at("add", at, place % each * width)
+                vector = builder.load(right, at, width)
+                sums.append(builder.let("fma", factor, vector, total))
+            turn.yields(*sums)
+        totals = [self._tree("add", turn.results[place::each]) for place in range(each)]
+        return Tensor(shape, tuple(totals))
 
     def _across(self, a: Tensor, b: Tensor, shape: Shape) -> Tensor:
         """Emit products of lane axes, added up across lanes."""

@@ -11,9 +11,9 @@ from math import prod
 from typing import TYPE_CHECKING, TypeAlias
 
 from steelyard_kernels.builder import Index, Loop
-from steelyard_kernels.dtypes import int64
+from steelyard_kernels.dtypes import HALVES, int64
+from steelyard_kernels.expr import Dot, Node, Result
 from steelyard_kernels.expr import Loop as ExprLoop
-from steelyard_kernels.expr import Node, Result
 from steelyard_kernels.loops import Const, Operand
 from steelyard_kernels.schedule.scan.emitter import Emitter
 from steelyard_kernels.schedule.scan.lanes import Ahead, Kept
@@ -24,6 +24,7 @@ from steelyard_kernels.schedule.scan.tensor import Tensor, Value, View
 if TYPE_CHECKING:
     from steelyard_kernels.schedule.scan.walker import Walker
 
+_ROW = Tensor((1,), ())  # any row of a product's left side
 State: TypeAlias = tuple[Operand, ...]
 
 
@@ -74,6 +75,10 @@ class LoopEmitter:
             return  # a scalar is in every lane as it is
         outer = {node.number for node in self.loop.free}
         for node in part.nodes:
+            if isinstance(node, Dot) and node.b.number in outer:
+                matrix = w.tensor(node.b)
+                if node.dtype not in HALVES and w.walks_memory(_ROW, matrix):
+                    w.spilled(matrix, w.lanes.width)
             if prod(node.shape) > 1:
                 for arg in part.reads(node):
                     value = w.env.get(arg.number) if arg.number in outer else None

@@ -148,28 +148,23 @@ class Registers:
         if all(part.same for part in wide):
             return Tensor(shape, (emit([part.vectors[0] for part in wide]),), same=True)
         count = len(self.checked(shape))
-        if (
-            heavy is not None
-            and count >= self.rolled
-            and isinstance(self.lanes, CpuLanes)
-        ):
-            return Tensor(shape, self._rolled(count, wide, emit, heavy))
+        rolls = heavy is not None and isinstance(self.lanes, CpuLanes)
+        if heavy is not None and rolls and count >= self.rolled:
+            return self._rolled(shape, wide, emit, heavy)
         vectors = [emit([part.vector(k) for part in wide]) for k in range(count)]
         return Tensor(shape, tuple(vectors))
 
     def _rolled(
         self,
-        count: int,
+        shape: Shape,
         parts: Sequence[Tensor],
         emit: Callable[[Sequence[Operand]], Operand],
         dtype: DType,
-    ) -> tuple[Operand, ...]:
+    ) -> Tensor:
         """Emit a loop over vectors, through memory: little text for many of them."""
-        b = self.b
+        b, count = self.b, len(self.checked(shape))
         width = max(vector.type.lanes for part in parts for vector in part.vectors)
-        memory = [
-            None if part.same else self._spilled(part, count, width) for part in parts
-        ]
+        memory = [None if part.same else self.spilled(part, width) for part in parts]
         results = b.alloc("rolled", dtype, count * width)
         with b.loop(0, count * width, width) as turn, self.scope():
             args = [
@@ -177,15 +172,22 @@ class Registers:
                 for part, kept in zip(parts, memory, strict=True)
             ]
             b.store(results, turn.var, emit(args))
-        return tuple([b.load(results, k * width, width) for k in range(count)])
+        vectors = tuple([b.load(results, k * width, width) for k in range(count)])
+        value = Tensor(shape, vectors)
+        self.derived[value, width] = results
+        return value
 
-    def _spilled(self, value: Tensor, count: int, width: int) -> Buffer:
-        """Emit the stores of a value's vectors to a thread's memory."""
-        b = self.b
-        kept = b.alloc("spilled", value.vectors[0].type.dtype, count * width)
-        for place in range(count):
-            b.store(kept, place * width, self.spread(value.vector(place), width))
-        return kept
+    def spilled(self, value: Tensor, width: int) -> Buffer:
+        """Return a thread's memory that has a value's vectors, in order."""
+        key = value, width
+        if key not in self.derived:
+            b, count = self.b, len(value.vectors)
+            kept = b.alloc("spilled", value.vectors[0].type.dtype, count * width)
+            for place, vector in enumerate(value.vectors):
+                b.store(kept, place * width, self.spread(vector, width))
+            self.derived[key] = kept
+        found: Buffer = self.derived[key]
+        return found
 
     def let_each(self, op: str, shape: Shape, *parts: Tensor) -> Tensor:
         """Emit an operation of every element."""
