@@ -24,6 +24,7 @@ from steelyard_kernels.loops import (
     Var,
     typed,
 )
+from steelyard_kernels.loops_print import text
 from steelyard_kernels.verify import RULES, verify
 
 N = Var("n", INDEX)
@@ -275,3 +276,33 @@ def test_a_matrix_instruction_adds_half_products_to_float32():
     body = (Let(Var("m", F16), "mma", (ONES, ONES, ONES)),)
     with pytest.raises(CompilerBug, match="mma: "):
         verify(Kernel("k", (), body, threads=32), "cuda")
+
+
+@pytest.mark.parametrize(
+    ("until", "legal"),
+    [(const(1, bool_), True), (const(1, bool_, 4), False), (index(1), False)],
+)
+def test_a_loop_goes_on_until_a_bool_scalar(until, legal):
+    """It is seen in the text; anything else breaks the rule of conditions."""
+    b = Builder()
+    with b.loop(0, 4, 1, index(0)) as loop:
+        loop.yields(loop.carried[0], until=until)
+    kernel = b.kernel("k", ())
+    if legal:
+        verify(kernel)
+        assert "    until bool(1)\n" in text(kernel)
+    else:
+        with pytest.raises(CompilerBug, match="what a loop goes on until"):
+            verify(kernel)
+
+
+def test_only_a_cpu_inserts_a_scalar_into_a_lane_that_is_inside():
+    """A thread of a GPU has no other lanes, and a vector only so many."""
+    b = Builder()
+    b.let("insert", const(0, float32, 4), const(1, float32), index(3))
+    verify(b.kernel("k", ()))
+    with pytest.raises(Unsupported, match="insert does not exist on target cuda"):
+        verify(b.kernel("k", (), threads=32), "cuda")
+    b.let("insert", const(0, float32, 4), const(1, float32), index(4))
+    with pytest.raises(CompilerBug, match="inside the vector"):
+        verify(b.kernel("k", ()))
