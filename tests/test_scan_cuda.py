@@ -8,6 +8,8 @@ from hypothesis import strategies as st
 
 from steelyard_kernels import array as xp
 from steelyard_kernels import dtypes, reference
+from steelyard_kernels.errors import Unsupported
+from steelyard_kernels.grad import value_and_grad
 from steelyard_kernels.schedule.gpu import GPUS
 from steelyard_kernels.schedule.scan import cuda_lowering, cuda_model
 from steelyard_kernels.schedule.scan.cuda import CudaScan
@@ -205,6 +207,29 @@ def test_what_a_loop_keeps_is_read_backwards(group, chains, extent):
     agree(vmap(again, (0, 0)), arrays, CudaScan(group, chains, 2, ahead=False))
 
 
+def backward(x, w1, w2):
+    """Return a network's result and its gradients: a loop there, and one back."""
+
+    def forward(x, w1, w2):
+        def step(x, i):
+            return layer(layer(x, w1), w2) + xp.cospi(i.astype("float64") * 0.3), None
+
+        return xp.sum(xp.scan(step, x, xp.arange(9))[0])
+
+    value, gradients = value_and_grad(forward, (0, 1, 2))(x, w1, w2)
+    return (value, *gradients)
+
+
+@pytest.mark.parametrize("group", [1, 4, 16, 32, 64])
+@pytest.mark.parametrize("unroll", [1, 2, 4])
+@pytest.mark.parametrize("inner", [1, 3])
+def test_gradients_agree_in_any_order_of_their_statements(group, unroll, inner):
+    """What the way back computes again comes early, for all iterations of a turn."""
+    rng = np.random.default_rng(4)
+    arrays = [rng.normal(size=s) for s in ((inner,), (inner, 12), (12, inner))]
+    agree(backward, arrays, CudaScan(group, 1, unroll, True), rtol=1e-9)
+
+
 @given(
     st.sampled_from([1, 4, 32, 64]),
     st.integers(0, 40),
@@ -232,6 +257,38 @@ def test_every_loop_runs_exactly_as_often_as_it_says(
 
     arrays = [np.zeros(2, np.int64)]
     agree(counting, arrays, CudaScan(group, 1, unroll, ahead))
+
+
+def stepping(x, count, w):
+    """Replace a state by its next one, and count."""
+    return {"x": xp.tanh(x @ w) + xp.sum(x), "count": count + 1}
+
+
+@pytest.mark.parametrize(("group", "chains"), [*PLACES, (8, 16)])
+@pytest.mark.parametrize("total", [1, 5, 33])
+def test_what_is_overwritten_was_read_by_all(group, chains, total):
+    """Also by the threads that repeat the last chain, in other warps of its block."""
+    rng = np.random.default_rng(1)
+    arrays = [rng.normal(size=(total, 5)), np.arange(total), rng.normal(size=(5, 5))]
+    schedule = CudaScan(group, chains, 1, False)
+    agree(vmap(stepping, (0, 0, None)), arrays, schedule)
+
+
+def overwriting(x, xs):
+    """Replace the rows of xs by what was before each."""
+    last, rows = xp.scan(lambda x, row: (x + row, x), x, xs)
+    return {"last": last, "xs": rows}
+
+
+def test_rows_are_not_overwritten_in_a_loop():
+    """Others of the warp might read them later: one sentence, what to do in it."""
+    rng = np.random.default_rng(1)
+    arrays = [rng.normal(size=20), rng.normal(size=(5, 20))]
+    program = program_of(overwriting, arrays)
+    with pytest.raises(Unsupported, match=r"rows of xs .* under another name"):
+        cuda_model.heuristic(program, H200)
+    with pytest.raises(Unsupported, match="rows of xs"):
+        cuda_lowering.lower(program, CudaScan(1, 1, 1, False))
 
 
 @pytest.mark.parametrize("count", [0, 1, 300])

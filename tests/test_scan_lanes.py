@@ -1,5 +1,7 @@
 """A group of threads has a chain: its lanes on a GPU, run by the interpreter."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import simt
@@ -16,7 +18,7 @@ from steelyard_kernels.schedule.scan.cuda_lanes import CudaLanes
 from steelyard_kernels.schedule.scan.lanes import neutral
 from steelyard_kernels.verify import verify
 
-NOTHING = Program("nothing", (), (), (), ())
+NOTHING = Program("nothing", (), (), (), (), chains=9)
 NUMPY = {"add": np.sum, "max": np.max, "min": np.min}
 
 
@@ -219,6 +221,12 @@ def test_a_schedule_fits_or_says_why_not(group, chains, unroll, registers):
     assert schedule.threads - group * chains < 32
     assert group <= 32 or chains == 1
     assert 32 % schedule.span == 0
+
+
+def test_a_program_of_one_chain_has_no_second_in_a_block():
+    """It is said in a sentence."""
+    with pytest.raises(KernelError, match="3 chains a block of a program of one"):
+        check(replace(NOTHING, chains=0), knobs(4, 3))
 
 
 @pytest.mark.parametrize("dtype", [float32, float64, int64])

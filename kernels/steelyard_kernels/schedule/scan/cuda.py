@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar, Final
 
-from steelyard_kernels.errors import KernelError
+from steelyard_kernels.errors import KernelError, Unsupported
 from steelyard_kernels.expr import Chains, Program, Result
 from steelyard_kernels.schedule.gpu import WARP, registers_problem
 
@@ -61,7 +61,8 @@ class CudaScan:
 
 def check(program: Program, schedule: CudaScan) -> None:
     """Raise KernelError where a schedule does not fit a program or a GPU."""
-    why = problem(schedule) or unordered(program, schedule)
+    check_program(program)
+    why = problem(schedule)
     if schedule.chains > 1 and not program.chains:
         why = (
             why or f"has {schedule.chains} chains a block of a program of one; choose 1"
@@ -88,16 +89,17 @@ def problem(schedule: CudaScan) -> str:
     return registers_problem(schedule.registers, schedule.threads)
 
 
-def unordered(program: Program, schedule: CudaScan) -> str:
-    """Say which input's rows would be overwritten before every thread has read them."""
-    if schedule.group == 1:
-        return ""
+def check_program(program: Program) -> None:
+    """Raise Unsupported for rows that are overwritten while threads may read them.
+
+    All threads of a warp take part, also those that repeat another's chain.
+    """
     for output in program.outputs:
         value = output.value
         value = value.arg if isinstance(value, Chains) else value
         if output.updates is not None and isinstance(value, Result) and value.stacks:
-            return (
-                f"overwrites rows of {output.name} in a loop whose other threads may "
-                "still read them; choose 1 thread a chain"
+            raise Unsupported(
+                f"{program.name}: rows of {output.name} are overwritten in a loop, and "
+                "a GPU's other threads may still read them; return them under another "
+                "name."
             )
-    return ""

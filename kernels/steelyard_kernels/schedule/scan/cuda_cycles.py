@@ -147,7 +147,7 @@ class Cycles:
 
     def __init__(self) -> None:
         self.outlines: dict[tuple[int, bool], Outline] = {}
-        self.bodies: dict[tuple[int, int, int, bool], Work] = {}
+        self.bodies: dict[tuple[int, ...], Work] = {}
 
     def nodes(self, nodes: tuple[Node, ...], schedule: CudaScan) -> Work:
         """Return what nodes cost one after another; a loop is there once."""
@@ -162,12 +162,12 @@ class Cycles:
 
     def loop(self, loop: Loop, schedule: CudaScan) -> Work:
         """Return what all iterations cost."""
-        key = id(loop), schedule.group, schedule.span, schedule.ahead
+        unroll = max(1, loop.unroll or schedule.unroll)
+        key = id(loop), schedule.group, schedule.span, schedule.ahead, unroll
         if key not in self.bodies:
             self.bodies[key] = self._body(loop, schedule)
-        turn = Work(0.0, TURN / max(1, loop.unroll or schedule.unroll))
         length = loop.length if isinstance(loop.length, int) else UNKNOWN
-        return self.bodies[key].then(turn).times(length)
+        return self.bodies[key].then(Work(0.0, TURN / unroll)).times(length)
 
     def _outline(self, loop: Loop, *, ahead: bool) -> Outline:
         key = id(loop), ahead
@@ -177,16 +177,36 @@ class Cycles:
         return self.outlines[key]
 
     def _body(self, loop: Loop, schedule: CudaScan) -> Work:
-        """Return what one iteration costs, with its share of what is done ahead."""
+        """Return what one iteration costs, with its share of what is done ahead.
+
+        What needs no carried value is done for all iterations of a turn side by side.
+        """
         parts = self._outline(loop, ahead=schedule.ahead)
+        both = self._way(loop, parts, schedule, set())
+        early = {carry.number for carry in loop.carries}
+        late = self._way(loop, parts, schedule, early)
+        turn = max(1, loop.unroll or schedule.unroll)
+        apart = late.way + (both.way - late.way) / turn
+        apart += (both.issued - late.issued) * (turn - 1) / turn
+        once = sum(cost(node, 1).issued for node in parts.ahead.nodes)
+        share = once / schedule.span
+        way = min(both.way, apart)
+        return Work(way + ALONE * share, both.issued + share)
+
+    def _way(
+        self, loop: Loop, parts: Outline, schedule: CudaScan, late: set[int]
+    ) -> Work:
+        """Return the way through an iteration; of what needs one of `late`, if any."""
         ready: dict[int, float] = {}
         inner: dict[int, float] = {}  # when an inner loop is done
-        issued = 0.0
+        issued, every = 0.0, not late
         for part in (parts.each, parts.condition):
             for node in part.nodes:
-                begun = max(
-                    (ready.get(x.number, 0.0) for x in part.reads(node)), default=0.0
-                )
+                reads = [arg.number for arg in part.reads(node)]
+                if not every and not late.intersection(reads):
+                    continue
+                late.add(node.number)
+                begun = max((ready.get(number, 0.0) for number in reads), default=0.0)
                 if isinstance(node, Result) and id(node.loop) in inner:
                     ready[node.number] = inner[id(node.loop)]
                     continue
@@ -198,10 +218,7 @@ class Cycles:
         wanted = [node.number for node in loop.nexts]
         if loop.condition is not None:
             wanted.append(loop.condition.number)
-        way = max((ready.get(number, 0.0) for number in wanted), default=0.0)
-        once = sum(cost(node, 1).issued for node in parts.ahead.nodes)
-        share = once / schedule.span
-        return Work(way + ALONE * share, issued + share)
+        return Work(max((ready.get(n, 0.0) for n in wanted), default=0.0), issued)
 
     def _node(self, node: Node, schedule: CudaScan) -> Work:
         """Return what a node of a body costs: a loop's result all of its loop."""

@@ -58,10 +58,13 @@ class CudaWalker(Walker):
     """Emits a program for a group of threads."""
 
     def _part(self, nodes: Sequence[Node]) -> None:
-        """Emit nodes; where results overwrite inputs all have been read behind them."""
+        """Emit nodes; where results overwrite inputs all have been read behind them.
+
+        Of a whole block: its last chain may be repeated by another warp of it.
+        """
         super()._part(nodes)
         if any(output.updates is not None for output in self.program.outputs):
-            self.lanes.settle()
+            self.b.effect("barrier")
 
 
 def _index(program: Program) -> Type:

@@ -23,7 +23,7 @@ from steelyard_kernels.expr import (
 )
 from steelyard_kernels.schedule.gpu import RAMP_NS, SIDES, WARP, Gpu, most_registers
 from steelyard_kernels.schedule.model import Prediction
-from steelyard_kernels.schedule.scan.cuda import GROUPS, CudaScan, check, unordered
+from steelyard_kernels.schedule.scan.cuda import GROUPS, CudaScan, check, check_program
 from steelyard_kernels.schedule.scan.cuda_cycles import Cycles, vectors
 from steelyard_kernels.schedule.scan.outline import in_memory
 
@@ -79,8 +79,6 @@ def groups(program: Program) -> list[int]:
     """Return the threads a chain that are worth trying: no more than it has lanes."""
     lanes = widest(program)
     fitting = [g for g in GROUPS if g < 2 * lanes or g == 1]
-    if unordered(program, CudaScan(WARP, 1, 1, ahead=False)):
-        return [1]
     small = [g for g in fitting if held(program, g) <= MOST_HELD]
     return small[:6] if small else fitting[-1:]
 
@@ -91,7 +89,8 @@ def candidates(
     *,
     aligned: bool = True,  # noqa: ARG001 - elements go one by one
 ) -> tuple[CudaScan, ...]:
-    """Return every schedule worth trying, in order."""
+    """Return every schedule worth trying, in order; Unsupported where there is none."""
+    check_program(program)
     return tuple(_candidates(program))
 
 

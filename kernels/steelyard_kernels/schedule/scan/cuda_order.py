@@ -62,7 +62,13 @@ def guarded(loop: For, wait: Effect) -> For:
 
 
 def early(loop: For, wait: Effect) -> For:
-    """Return a loop whose body begins with what needs nothing that it carries."""
+    """Return a loop whose body begins with what needs nothing that it carries.
+
+    Only where some of that goes through shared memory, whose barriers would keep it
+    where it is: the rest finds its place by itself. On an H200 the way back through
+    the network of `library.noisy_mlp` took 1.8 ms so by turns of four iterations, and
+    2.4 ms without; noise drawn before all else took longer than between the others.
+    """
     simple = all(
         isinstance(node, PLAIN) and (not isinstance(node, Effect) or _is_wait(node))
         for node in loop.body
@@ -73,7 +79,7 @@ def early(loop: For, wait: Effect) -> For:
     sorter = _Sorter({var.name for var, _ in loop.carried}, stored, wait)
     for node in loop.body:
         sorter.put(node)
-    return replace(loop, body=sorter.body())
+    return replace(loop, body=sorter.body()) if len(sorter.first) > 1 else loop
 
 
 class _Sorter:
@@ -93,7 +99,7 @@ class _Sorter:
         self.allocs: list[Statement] = []
         self.first: list[list[Statement]] = []
         self.rest: list[Statement] = []
-        self.written = False  # among the rest, since the last barrier
+        self.written = False  # slots, among the rest, since the last barrier
 
     def put(self, node: Statement) -> None:
         """Take the next statement."""
@@ -142,7 +148,7 @@ class _Sorter:
         if at is None:
             self.late.add(name)
             self.rest.append(node)
-            self.written = True
+            self.written |= name in self.slots
         else:
             self.slots[name] = max(self.slots[name], at + 1)
             self._early(at, node)
