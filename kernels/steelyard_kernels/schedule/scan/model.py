@@ -189,6 +189,7 @@ class _Times:
         """Return what all iterations of a loop take."""
         ahead = self.ahead > 1 and loop.kept
         work, statements = self.of(loop.each if ahead else loop.whole)
+        more = 0.0
         if ahead:
             side, more = self.of(loop.ahead, width=1)
             work += side * self._registers(self.ahead) / self.ahead

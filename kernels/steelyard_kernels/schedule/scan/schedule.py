@@ -34,7 +34,6 @@ class Scan:
     """
 
     strategy: ClassVar[str] = "scan"
-    streaming: ClassVar[bool] = False
 
     lanes: int
     unroll: int
@@ -42,6 +41,11 @@ class Scan:
     threads: int
     chunk: int
     across: bool = False
+
+    @property
+    def streaming(self) -> bool:
+        """Stores never go round the caches: what is small is read again soon."""
+        return False
 
     @property
     def label(self) -> str:
