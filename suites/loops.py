@@ -1,8 +1,8 @@
 """A loop of thousands of small iterations, and what launching each one costs (jax#7024).
 
 The thread's program: a network 1 -> 12 -> 1 fed 8000 times with its own output and
-noise. ``noisy_mlp`` has a row for each way to launch it, ``noisy_mlp_claims`` one for
-each thing that the thread says costs something, `CLAIMS`; ``noisy_mlp_sizes`` asks
+noise. ``noisy_mlp`` has a row for each way to launch it, and ``noisy_mlp_gradient`` has
+the way back, too; `loop_claims` has what the thread says costs something, `loop_sizes`
 where a GPU overtakes a CPU. Names with ``gpu_`` need a GPU; JAX has rows where it is
 installed, on the CPU.
 """
@@ -16,14 +16,14 @@ from typing import Any, Final
 
 import numpy as np
 
-from steelyard import Builder, axis, benchmark
+from steelyard import Builder, benchmark
 from steelyard.handles import Call, Handle
 from steelyard_kernels import KernelFunction, dtypes, kernel, library, reference
 from steelyard_kernels import array as xp
 from steelyard_kernels.array import Array as Traced
-from steelyard_kernels.library.noisy_mlp import ITERATIONS, force, iterated, noise_of
-from steelyard_kernels.vmap import vmap
+from steelyard_kernels.library.noisy_mlp import ITERATIONS, force, noise_of
 
+from . import jax_loops
 from .common import Array, Peer, available
 
 WIDTH: Final = 1
@@ -139,16 +139,23 @@ OURS: Final[Mapping[str, Any]] = {
 iterations given at launch, and one kernel that knows it."""
 
 
-@benchmark(dtype=["float32", "float64"], impl=[*OURS, *available("jax")])
+THEIRS: Final = jax_loops.PEERS if available("jax") else {}
+
+
+@benchmark(dtype=["float32", "float64"], impl=[*OURS, *THEIRS])
 def noisy_mlp(b: Builder, dtype: str, impl: str) -> Call:
     """Iterate the thread's network 8000 times on one core; an item is an iteration."""
     x, key, w1, w2 = network(b, dtype)
     b.mode("kernel/warm")
     y = b.output(WIDTH, dtype)
-    noise = jax_noise if impl == "jax" else our_noise
+    noise = noise_by(impl)
     b.check(functools.partial(looped, noise, dtype), x, key, w1, w2, **within(dtype))
-    program = Peer(jax_scan) if impl == "jax" else OURS[impl]
-    return b.launch(program, x, key, w1, w2, out=y)
+    return b.launch({**OURS, **THEIRS}[impl], x, key, w1, w2, out=y)
+
+
+def noise_by(impl: str) -> Callable[[str, Array, Array], Array]:
+    """Return what says which noise an implementation draws, given dtype, x and key."""
+    return functools.partial(jax_loops.noise, impl) if impl in THEIRS else our_noise
 
 
 @benchmark(dtype=["float32", "float64"], impl=[*OURS])
@@ -164,135 +171,34 @@ def gpu_noisy_mlp(b: Builder, dtype: str, impl: str) -> Call:
     return b.launch(OURS[impl], x, key, w1, w2, out=y)
 
 
-CLAIMS: Final[Mapping[str, str]] = {
-    "program": "what the others are compared with",
-    "softplus within": '"calling softplus costs 32 %": prepared in each iteration',
-    "no softplus": '"calling softplus costs 32 %": left out',
-    "no sigmoid": '"sigmoid costs 10 %": left out',
-    "count given": '"passing maximum_iterations non-statically costs 43 %"',
-    "unroll 2": '"I set unroll to 2 to get the time down 20 %"',
-    "unroll 4": "the same, further",
-    "no noise": "random numbers, which he draws ahead",
-}
-"""What the thread says of its listing's parts; its 64 bits cost 50 % are the dtype."""
+@benchmark(dtype=["float32", "float64"], impl=["ours", *available("jax")])
+def noisy_mlp_gradient(b: Builder, dtype: str, impl: str) -> Call:
+    """Return the sum of the last x and its gradients by both weights, one core."""
+    peer = Peer(jax_loops.differentiated) if impl == "jax" else None
+    return _gradient(b, dtype, impl, peer or library.noisy_mlp_backward)
 
 
-@benchmark(claim=list(CLAIMS), dtype=["float32", "float64"])
-def noisy_mlp_claims(b: Builder, claim: str, dtype: str) -> Call:
-    """Change one thing of the program that is said to cost something."""
-    x, key, w1, w2 = network(b, dtype)
-    y = b.output(WIDTH, dtype)
-    b.mode("kernel/warm")
-    b.check(functools.partial(evaluated, claim, dtype), x, key, w1, w2, **within(dtype))
-    return b.launch(claimed(claim), x, key, w1, w2, out=y)
-
-
-@functools.cache
-def claimed(claim: str) -> KernelFunction:
-    """Return the program with that one thing changed."""
-
-    def program(x: Traced, key: Traced, w1: Traced, w2: Traced) -> Traced:
-        if claim.startswith("unroll"):
-            unroll = int(claim.split()[1])
-            return iterated(x, key, w1, w2, ITERATIONS, unroll)
-
-        def step(i: Traced, state: Any) -> Any:
-            x, w1, w2 = state
-            after = network_without(claim, x, w1, w2)
-            if claim != "no noise":
-                after = after + noise_of(x, key, i)
-            return after, w1, w2
-
-        def outside(i: Traced, x: Traced) -> Traced:
-            after: Traced = step(i, (x, w1, w2))[0]
-            return after
-
-        last: Traced
-        if claim == "softplus within":  # a carry that does not change is not moved out
-            last, _, _ = xp.fori_loop(0, ITERATIONS, step, (x, w1, w2))
-        else:
-            last = xp.fori_loop(0, ITERATIONS, outside, x)
-        return last
-
-    if claim == "count given":
-        return library.noisy_mlp_given
-    return library.noisy_mlp if claim == "program" else kernel(program)
-
-
-def network_without(claim: str, x: Traced, w1: Traced, w2: Traced) -> Traced:
-    """Return the network's output without what a claim leaves out."""
-    for w in (w1, w2):
-        x = x @ (w if claim == "no softplus" else xp.softplus(w))
-        x = x if claim == "no sigmoid" else xp.sigmoid(x)
-    return x
-
-
-def evaluated(claim: str, dtype: str, *arrays: Array) -> Array:
-    """Return what the oracle makes of a claim's program over arrays of a dtype."""
-    return _evaluated(claimed(claim), dtype, arrays)
-
-
-def _evaluated(program: KernelFunction, dtype: str, arrays: Sequence[Array]) -> Array:
-    """Return the oracle's only output; references are given float64."""
-    specs = [
-        (array.shape, dtypes.of(dtype if array.dtype.kind == "f" else "int64"))
-        for array in arrays
-    ]
-    given = {"iterations": ITERATIONS}
-    return reference.evaluate(program.program(*specs), arrays, given)["out"]
-
-
-SIZES: Final = (1, 12, 64, 256)
-CHAINS: Final = (1, 64, 1024, 4096)
-LAST: Final = 200
-"""Iterations of a network whose size is asked about: enough to tell, on a CPU too."""
-
-
-@kernel
-def many(x: Traced, key: Traced, w1: Traced, w2: Traced) -> Traced:
-    """Return each chain's x after LAST iterations."""
-
-    def one(x: Traced, key: Traced, w1: Traced, w2: Traced) -> Traced:
-        return iterated(x, key, w1, w2, LAST)
-
-    chains: Traced = vmap(one, (0, 0, None, None))(x, key, w1, w2)
-    return chains
-
-
-@benchmark(
-    units=axis(12, others=[one for one in SIZES if one != 12]),
-    chains=axis(1, 1024, others=[one for one in CHAINS if one not in {1, 1024}]),
-    dtype=axis("float32", default="float32", others=["float64"]),
-)
-def noisy_mlp_sizes(b: Builder, units: int, chains: int, dtype: str) -> Call:
-    """Iterate as many chains as are asked for, of as many units, on all cores."""
-    return _sizes(b, units, chains, dtype)
-
-
-@benchmark(
-    units=axis(12, others=[one for one in SIZES if one != 12]),
-    chains=axis(1, 1024, others=[one for one in CHAINS if one not in {1, 1024}]),
-    dtype=axis("float32", default="float32", others=["float64"]),
-)
-def gpu_noisy_mlp_sizes(b: Builder, units: int, chains: int, dtype: str) -> Call:
-    """Iterate the same chains on a GPU."""
+@benchmark(dtype=["float32", "float64"])
+def gpu_noisy_mlp_gradient(b: Builder, dtype: str) -> Call:
+    """Return the same from one kernel on a GPU."""
     b.on("cuda")
-    return _sizes(b, units, chains, dtype)
+    return _gradient(b, dtype, "ours", library.noisy_mlp_backward)
 
 
-def _sizes(b: Builder, units: int, chains: int, dtype: str) -> Call:
-    x, w1, w2 = parts(b, dtype, (chains, WIDTH), units)
-    key = b.input(chains, "int64", name="key")
+def _gradient(b: Builder, dtype: str, impl: str, program: Any) -> Call:
+    x, key, w1, w2 = network(b, dtype)
     b.mode("kernel/warm")
-    b.count(items=chains * LAST)
-
-    y = b.output((chains, WIDTH), dtype)
-
-    def oracle(*arrays: Array) -> Array:
-        return _evaluated(many, dtype, arrays)
-
+    out = tuple(
+        b.output(shape, dtype, name=name)
+        for name, shape in (
+            ("value", ()),
+            ("by_w1", (WIDTH, UNITS)),
+            ("by_w2", (UNITS, WIDTH)),
+        )
+    )
+    oracle = functools.partial(differentiated, noise_by(impl), dtype)
     b.check(oracle, x, key, w1, w2, **within(dtype))
-    return b.launch(many, x, key, w1, w2, out=y)
+    return b.launch(program, x, key, w1, w2, out=out)
 
 
 def network(b: Builder, dtype: str) -> tuple[Handle, Handle, Handle, Handle]:
@@ -303,15 +209,17 @@ def network(b: Builder, dtype: str) -> tuple[Handle, Handle, Handle, Handle]:
 
 
 def parts(
-    b: Builder, dtype: str, shape: tuple[int, ...], units: int
+    b: Builder, dtype: str, shape: tuple[int, ...], units: int, of_weights: str = ""
 ) -> tuple[Handle, Handle, Handle]:
-    """Declare where chains begin and both weights.
+    """Declare where chains begin and both weights, of a dtype of their own if given.
 
     Without a sigmoid x is multiplied by 0.2 in each iteration: no chain runs away.
     """
     x = b.input(shape, dtype, name="x")
     w1, w2 = (
-        b.input(shape, dtype, name=name, dist="uniform", low=-2.5, high=-1.5)
+        b.input(
+            shape, of_weights or dtype, name=name, dist="uniform", low=-2.5, high=-1.5
+        )
         for name, shape in (("w1", (WIDTH, units)), ("w2", (units, WIDTH)))
     )
     return x, w1, w2
@@ -334,48 +242,55 @@ def looped(
     w1, w2 = (np.log1p(np.exp(w.astype(np.float64))) for w in weights)
     last = x.astype(np.float64)
     for row in rows:
-        hidden = 1 / (1 + np.exp(-(last @ w1)))
-        last = 1 / (1 + np.exp(-(hidden @ w2))) + row
+        last = sigmoid(sigmoid(last @ w1) @ w2) + row
     return last
+
+
+def evaluated(program: KernelFunction, dtype: str, arrays: Sequence[Array]) -> Array:
+    """Return the oracle's only output; references are given float64."""
+    specs = [
+        (array.shape, dtypes.of(dtype if array.dtype.kind == "f" else "int64"))
+        for array in arrays
+    ]
+    given = {"iterations": ITERATIONS}
+    return reference.evaluate(program.program(*specs), arrays, given)["out"]
 
 
 def our_noise(dtype: str, x: Array, key: Array) -> Array:
     """Return the noise that our kernels draw, by the oracle."""
-    return _evaluated(library.noisy_mlp_noise, dtype, (x, key))
+    return evaluated(library.noisy_mlp_noise, dtype, (x, key))
 
 
-def jax_noise(dtype: str, x: Array, key: Array) -> Array:
-    """Return the noise that JAX draws ahead of its scan."""
-    import jax
+def differentiated(
+    noise: Callable[[str, Array, Array], Array],
+    dtype: str,
+    x: Array,
+    key: Array,
+    *weights: Array,
+) -> tuple[Array, Array, Array]:
+    """Return the sum of the loop's last x, and its gradients: by hand, in float64."""
+    w1, w2 = (np.log1p(np.exp(w.astype(np.float64))) for w in weights)
+    carries, last = [], x.astype(np.float64)
+    for row in noise(dtype, x, key):
+        hidden = sigmoid(last @ w1)
+        force = sigmoid(hidden @ w2)
+        carries.append((last, hidden, force))
+        last = force + row
+    along, by_w1, by_w2 = np.ones_like(last), np.zeros_like(w1), np.zeros_like(w2)
+    for before, hidden, force in reversed(carries):
+        second = along * force * (1 - force)
+        first = w2 @ second * hidden * (1 - hidden)
+        by_w2 += np.outer(hidden, second)
+        by_w1 += np.outer(before, first)
+        along = w1 @ first
+    by_w1, by_w2 = (
+        by * sigmoid(w.astype(np.float64))
+        for by, w in zip((by_w1, by_w2), weights, strict=True)
+    )
+    return np.asarray(np.sum(last)), by_w1, by_w2
 
-    with jax.enable_x64(True):
-        drawn = jax.random.normal(
-            jax.random.PRNGKey(int(key)), (ITERATIONS, *x.shape), dtype
-        )
-    return np.asarray(drawn, np.float64)
 
-
-@functools.cache
-def jax_scan() -> Callable[..., Any]:
-    """Return the thread's second listing, which draws ahead, without haiku."""
-    import jax
-    import jax.numpy as jnp
-    from jax.nn import sigmoid, softplus
-
-    @jax.jit
-    def infer(x: Any, key: Any, w1: Any, w2: Any) -> Any:
-        noise = jax.random.normal(
-            jax.random.PRNGKey(key), (ITERATIONS, *x.shape), x.dtype
-        )
-
-        def step(x: Any, row: Any) -> Any:
-            hidden = sigmoid(jnp.dot(x, softplus(w1)))
-            return sigmoid(jnp.dot(hidden, softplus(w2))) + row, None
-
-        return jax.lax.scan(step, x, noise, unroll=2)[0]
-
-    def run(x: Array, key: Array, w1: Array, w2: Array, out: Array) -> None:
-        with jax.enable_x64(True):
-            out[...] = infer(x, key, w1, w2)
-
-    return run
+def sigmoid(x: Array) -> Array:
+    """Return the logistic function."""
+    found: Array = 1 / (1 + np.exp(-x))
+    return found
