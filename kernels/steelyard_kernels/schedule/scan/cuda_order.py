@@ -32,11 +32,16 @@ PLAIN: Final = (Let, Load, Store, Alloc, Effect)
 
 
 def ordered(body: Sequence[Statement], group: int) -> tuple[Statement, ...]:
-    """Return a kernel's statements in the order for `group` threads a chain."""
+    """Return a kernel's statements in the order for `group` threads a chain.
+
+    Turns are what the schedule says: the compiler spells out no more of them.
+    """
     wait = Effect("barrier" if group > WARP else "warp_barrier")
-    return _each(
-        _each(body, lambda loop: early(loop, wait)), lambda x: guarded(x, wait)
-    )
+
+    def change(loop: For) -> For:
+        return replace(guarded(early(loop, wait), wait), unroll=1)
+
+    return _each(body, change)
 
 
 def _each(
