@@ -21,8 +21,9 @@ UNKNOWN: Final = 1000  # iterations of a loop whose length the launch gives
 
 # Cycles from an operation's start to its result, and those in which nothing else of
 # its kind is issued, of 4 bytes or less and of 8. Of 178 schedules of the loop of
-# `library.noisy_mlp` (1 to 256 units, 1 to 4096 chains, both types) on an H200 this is
-# off by 10 % in the mean; the chosen is within 2 % of the best in the mean, 7 % at most.
+# `library.noisy_mlp` with its noise ahead (1 to 256 units, 1 to 4096 chains, both types)
+# on an H200 this is off by 10 % in the mean, and the chosen is within 2 % of the best in
+# the mean, 7 % at most; noise within iterations takes a quarter longer than is said.
 PLAIN: Final = {4: (4.0, 1.0), 8: (8.0, 2.0)}
 SLOW: Final = {
     op: {4: narrow, 8: wide}
