@@ -28,8 +28,8 @@ from rich.table import Table
 
 from steelyard import stats
 from steelyard.report.rows import Row, paired_ratio, rows
-from steelyard.run import Run
-from steelyard.store import Store
+from steelyard.storing.run import Run
+from steelyard.storing.store import Store
 from steelyard_device import cpu
 
 PYTHON: Final = sys.executable

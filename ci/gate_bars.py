@@ -25,12 +25,13 @@ from typing import Any, Final
 
 import click
 
-from steelyard import calibration, config, machine, session
-from steelyard.calibration import Tally
+from steelyard import config, machine, session
 from steelyard.gate.blocks import Point
 from steelyard.gate.run import Asked
-from steelyard.selftest import SelfTest, Steps
-from steelyard.selftest_command import points_of, policy_of
+from steelyard.selftest import calibration
+from steelyard.selftest.calibration import Tally
+from steelyard.selftest.command import points_of, policy_of
+from steelyard.selftest.rounds import SelfTest, Steps
 from steelyard.verdict import Verdict
 
 ROOT: Final = Path(__file__).parents[1]

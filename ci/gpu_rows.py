@@ -17,7 +17,7 @@ import click
 from bars import Weighed
 
 from steelyard.report.rows import Row, block_estimate, rows
-from steelyard.store import Store
+from steelyard.storing.store import Store
 from steelyard.trial import Trial
 
 CI: Final = Path(__file__).parent

@@ -23,7 +23,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
 from test_change_points import bimodal, found_after, hanging, heavy, white
 
-from steelyard.change_points import LONGEST, steps
+from steelyard.history.change_points import LONGEST, steps
 
 MODELS: dict[str, Callable[..., list[float]]] = {
     "white": white,

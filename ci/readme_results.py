@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from steelyard import stats, units
 from steelyard.axes import plain
-from steelyard.ledger import PARTS
+from steelyard.measuring.ledger import PARTS
 from steelyard.report import pivot, tables, text
 from steelyard.report.rows import by_value, mode_rank
 from steelyard.stats import Estimate

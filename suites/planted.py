@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from steelyard import Builder, benchmark
 from steelyard.handles import Call
-from steelyard.planting import planted
+from steelyard.measuring.planting import planted
 from steelyard.work import Work
 from steelyard_kernels import KernelFunction, library
 

@@ -27,7 +27,7 @@ from pathlib import Path
 import psutil
 
 from steelyard.errors import StoreError
-from steelyard.store import Store
+from steelyard.storing.store import Store
 
 SUITE = '''
 import numpy as np

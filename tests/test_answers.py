@@ -8,13 +8,15 @@ from fakes import case_of
 from hypothesis import given
 from hypothesis import strategies as st
 
-from steelyard import BenchmarkError, checking, discovery, runner
-from steelyard.answers import Rows, keep, kept
+from steelyard import BenchmarkError, discovery
 from steelyard.benchmark import select
+from steelyard.measuring.prepared import PreparedCase
+from steelyard.measuring.settings import Settings
 from steelyard.mode import parse
 from steelyard.plan import plan
-from steelyard.prepared import PreparedCase
-from steelyard.settings import Settings
+from steelyard.preparing import checking
+from steelyard.preparing.answers import Rows, keep, kept
+from steelyard.processes import runner
 
 
 def rows(indices, wanted):

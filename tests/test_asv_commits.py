@@ -8,9 +8,10 @@ import asv_commits
 import pytest
 from click.testing import CliRunner
 
-from steelyard import asv_results, cli
+from steelyard import cli
 from steelyard.errors import SteelyardError
-from steelyard.history import histories
+from steelyard.history import asv_results
+from steelyard.history.series import histories
 
 PLANTED = asv_commits.PLANTED
 CHANGE = 1.0

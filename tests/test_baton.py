@@ -2,9 +2,9 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from steelyard import baton
-from steelyard.baton import FOLLOW, LEAD, Baton
 from steelyard.errors import SteelyardError
+from steelyard.measuring import baton
+from steelyard.measuring.baton import FOLLOW, LEAD, Baton
 
 
 def play(windows, seen, fail=None):

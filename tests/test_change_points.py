@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from steelyard.change_points import segments, steps
+from steelyard.history.change_points import segments, steps
 
 NOISE = 0.01
 

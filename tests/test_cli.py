@@ -15,13 +15,14 @@ import pytest
 import trials
 from click.testing import CliRunner
 
-from steelyard import lazy, lock, runner
+from steelyard import lazy, lock
 from steelyard.cli import main
 from steelyard.errors import FAILED, SteelyardError, StoreError
 from steelyard.gpu import choice as gpu
 from steelyard.gpu import peak_measuring, peaks
 from steelyard.lazy import BUG, INTERRUPTED
-from steelyard.store import Store
+from steelyard.processes import runner
+from steelyard.storing.store import Store
 from steelyard_device.cuda import Device
 
 SUITE = '''

@@ -8,9 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from steelyard import BenchmarkError, Builder, inputs
-from steelyard.buffers import SMALL, ZONE, Buffers
+from steelyard import BenchmarkError, Builder
 from steelyard.gpu.buffers import DeviceBuffers
+from steelyard.preparing import inputs
+from steelyard.preparing.buffers import SMALL, ZONE, Buffers
 from steelyard_device import cuda
 from steelyard_device.cuda.device import KEPT
 from steelyard_device.errors import DeviceError

@@ -6,9 +6,10 @@ import gpu
 import numpy as np
 import pytest
 
-from steelyard import BenchmarkError, Builder, inputs
-from steelyard.buffers import ZONE, Buffers
+from steelyard import BenchmarkError, Builder
 from steelyard.gpu.buffers import DeviceBuffers
+from steelyard.preparing import inputs
+from steelyard.preparing.buffers import ZONE, Buffers
 from steelyard_device import cuda
 from steelyard_device.cuda import dlpack
 from steelyard_device.errors import DeviceError

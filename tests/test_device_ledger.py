@@ -5,8 +5,8 @@ from fake_gpu import FakeClock, Machine
 from fakes import FakeClock as HostClock
 from fakes import case_of
 
-from steelyard import ledger
 from steelyard.gpu import ledger as device_ledger
+from steelyard.measuring import ledger
 
 
 class Rig:

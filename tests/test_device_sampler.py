@@ -7,7 +7,6 @@ from fake_gpu import FakeClock, Machine
 from hypothesis import given
 from hypothesis import strategies as st
 
-from steelyard import sampler
 from steelyard.clocks import Expired, in_queues
 from steelyard.errors import BenchmarkError
 from steelyard.gpu.sampler import (
@@ -19,6 +18,7 @@ from steelyard.gpu.sampler import (
     queues,
     sample,
 )
+from steelyard.measuring import sampler
 
 
 def spoken(clock=None, samples=12, **changes):

@@ -6,8 +6,9 @@ from fakes import latencies
 from hypothesis import given
 from hypothesis import strategies as st
 
-from steelyard import doubts, steps
+from steelyard import doubts
 from steelyard.doubts import HINTS, Doubt, raise_doubts
+from steelyard.measuring import steps
 from steelyard.trial import ClockFacts, Samples
 
 CACHE = 32 << 20

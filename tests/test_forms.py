@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 from fakes import prepared
 
-from steelyard import BenchmarkError, forms, work
+from steelyard import BenchmarkError, work
+from steelyard.preparing import forms
 from steelyard_device import cuda
 
 CONTEXT = host_memory_gpu.CONTEXT

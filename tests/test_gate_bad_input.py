@@ -23,7 +23,7 @@ from steelyard.gate.decide import POLICY, Evidence
 from steelyard.gate.outcome import BASE, HEAD, Finding, Outcome
 from steelyard.mode import parse
 from steelyard.stats import Estimate
-from steelyard.store import Store
+from steelyard.storing.store import Store
 from steelyard.trial import ClockFacts
 from steelyard.verdict import Judgement, Verdict
 

@@ -6,7 +6,6 @@ import pytest
 import trials
 from fakes import case_of
 
-from steelyard import baton
 from steelyard.errors import SteelyardError
 from steelyard.gate import blocks as blocking
 from steelyard.gate import decide, findings
@@ -14,8 +13,9 @@ from steelyard.gate.blocks import Blocks, Point
 from steelyard.gate.decide import POLICY
 from steelyard.gate.measuring import measure
 from steelyard.gate.sides import Side
+from steelyard.measuring import baton
+from steelyard.measuring.settings import Settings
 from steelyard.mode import parse
-from steelyard.settings import Settings
 from steelyard.verdict import Verdict
 
 WARM = parse("kernel/warm")

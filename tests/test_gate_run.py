@@ -10,13 +10,13 @@ from click.testing import CliRunner
 from fakes import case_of
 from test_gate_sides import git, homes, project
 
-from steelyard import run as runs
 from steelyard.cli import main
 from steelyard.errors import FAILED, FINE, REGRESSION, UNRESOLVED, USAGE, SteelyardError
 from steelyard.gate import findings, stored
 from steelyard.gate.blocks import Point
 from steelyard.mode import parse
-from steelyard.store import Store
+from steelyard.storing import run as runs
+from steelyard.storing.store import Store
 from steelyard.trial import METHOD_VERSION
 from steelyard.verdict import Verdict
 

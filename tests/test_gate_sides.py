@@ -6,10 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from steelyard import run, worker
 from steelyard.errors import USAGE, SteelyardError
 from steelyard.gate import listing, sides
 from steelyard.gate.sides import Side
+from steelyard.processes import worker
+from steelyard.storing import run
 
 SUITE = """
 from steelyard import benchmark

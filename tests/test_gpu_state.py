@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from steelyard.gpu import state as gpu_state
-from steelyard.settings import Settings
+from steelyard.measuring.settings import Settings
 
 
 @pytest.mark.parametrize(

@@ -12,11 +12,12 @@ from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
 
-from steelyard import branches, cli
+from steelyard import cli
 from steelyard.errors import SteelyardError
-from steelyard.history import along, chosen, histories, stepped, stored
+from steelyard.history import branches
+from steelyard.history.series import along, chosen, histories, stepped, stored
 from steelyard.report import chart, drawing
-from steelyard.store import Store
+from steelyard.storing.store import Store
 
 CASE = "copy[n=1024,impl=numpy]"
 

@@ -8,10 +8,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from steelyard import BenchmarkError, Builder
-from steelyard.buffers import Buffers
 from steelyard.handles import Handle
-from steelyard.inputs import CHUNK, _key, _words, collapsed, generate, recipe_hash
 from steelyard.npy import header
+from steelyard.preparing.buffers import Buffers
+from steelyard.preparing.inputs import (
+    CHUNK,
+    _key,
+    _words,
+    collapsed,
+    generate,
+    recipe_hash,
+)
 
 MASK = 2**64 - 1
 

@@ -4,7 +4,7 @@ from fakes import FakeClock, prepared
 from hypothesis import given
 from hypothesis import strategies as st
 
-from steelyard import ledger
+from steelyard.measuring import ledger
 from steelyard.work import CallableWork, realise
 from steelyard_device import cpu
 

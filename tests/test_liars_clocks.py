@@ -12,13 +12,14 @@ from fakes import case_of
 from hypothesis import given
 from hypothesis import strategies as st
 
-from steelyard import doubts, sampler, stats, weigh
+from steelyard import doubts, stats
 from steelyard.clocks.quantum import READ, seen_tick, smallest_step
 from steelyard.doubts import Doubt
+from steelyard.measuring import sampler, weigh
+from steelyard.measuring.prepared import PreparedCase
+from steelyard.measuring.scale import Scale
+from steelyard.measuring.settings import Settings
 from steelyard.mode import parse
-from steelyard.prepared import PreparedCase
-from steelyard.scale import Scale
-from steelyard.settings import Settings
 from steelyard.trial import ClockFacts
 
 pytestmark = pytest.mark.measuring

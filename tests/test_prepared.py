@@ -8,8 +8,8 @@ from fakes import case_of
 
 from steelyard.errors import BenchmarkError
 from steelyard.gpu import escapes
-from steelyard.prepared import PreparedCase, glance
-from steelyard.settings import Settings
+from steelyard.measuring.prepared import PreparedCase, glance
+from steelyard.measuring.settings import Settings
 from steelyard_kernels import library
 
 

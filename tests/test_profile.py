@@ -11,14 +11,15 @@ import pytest
 from fakes import case_of
 from trials import trial
 
-from steelyard import mode, stage
+from steelyard import mode
 from steelyard.discovery import discover
 from steelyard.doubts import Doubt
 from steelyard.gpu import profile
 from steelyard.gpu.ncu import Coldness
 from steelyard.gpu.profile import Profile
+from steelyard.measuring.settings import Settings
 from steelyard.plan import Turn
-from steelyard.settings import Settings
+from steelyard.processes import stage
 from steelyard_device.cuda import profiler
 from steelyard_device.errors import DeviceError
 

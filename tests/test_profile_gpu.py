@@ -8,12 +8,13 @@ import gpu
 import pytest
 from test_tracing import check
 
-from steelyard import stage, tracing
+from steelyard import tracing
 from steelyard.discovery import discover
 from steelyard.gpu import profile
+from steelyard.measuring.settings import Settings
 from steelyard.mode import parse
 from steelyard.plan import Turn
-from steelyard.settings import Settings
+from steelyard.processes import stage
 from steelyard_device.cuda import activity, profiler
 
 SUITE = """

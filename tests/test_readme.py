@@ -12,8 +12,8 @@ from unittest import mock
 import pytest
 
 from steelyard import discovery
-from steelyard.prepared import PreparedCase
-from steelyard.settings import Settings
+from steelyard.measuring.prepared import PreparedCase
+from steelyard.measuring.settings import Settings
 
 ROOT = Path(__file__).parent.parent
 README = ROOT / "README.md"

@@ -10,12 +10,13 @@ import numpy as np
 import pytest
 import trials
 
-from steelyard import benchmark, discovery, runner, wire
+from steelyard import benchmark, discovery
 from steelyard.benchmark import select
+from steelyard.measuring.settings import Settings
 from steelyard.mode import parse
 from steelyard.plan import plan
-from steelyard.settings import Settings
-from steelyard.worker import Bench
+from steelyard.processes import runner, wire
+from steelyard.processes.worker import Bench
 from steelyard_device import cuda
 from steelyard_device.errors import DeviceError
 

@@ -8,7 +8,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from steelyard.errors import BenchmarkError
-from steelyard.sampler import OCTAVE, Record, Steps, launches_for, no_collection, sample
+from steelyard.measuring.sampler import (
+    OCTAVE,
+    Record,
+    Steps,
+    launches_for,
+    no_collection,
+    sample,
+)
 
 
 def spoken(log, count=2, unit=3, samples=12, **changes):

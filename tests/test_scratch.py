@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from steelyard import scratch
+from steelyard.processes import scratch
 
 
 @pytest.fixture

@@ -14,26 +14,23 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats as scipy
 
-from steelyard import (
-    Case,
-    benchmark,
-    calibration,
-    planting,
-    selftest,
-    selftest_command,
-)
-from steelyard.calibration import Tally
+from steelyard import Case, benchmark
 from steelyard.cli import main
 from steelyard.gate import decide
 from steelyard.gate.blocks import Blocks, Point, Reading
 from steelyard.gate.decide import POLICY, Evidence, Stage
 from steelyard.gate.run import Asked
 from steelyard.gate.sides import Side
+from steelyard.measuring import planting
+from steelyard.measuring.settings import Settings
 from steelyard.mode import parse
 from steelyard.report import selftest_table
-from steelyard.selftest import SelfTest, Steps
-from steelyard.settings import Settings
-from steelyard.store import Store
+from steelyard.selftest import calibration
+from steelyard.selftest import command as selftest_command
+from steelyard.selftest import rounds as selftest
+from steelyard.selftest.calibration import Tally
+from steelyard.selftest.rounds import SelfTest, Steps
+from steelyard.storing.store import Store
 from steelyard.verdict import Policy, Verdict
 from steelyard.work import CallableWork, DeviceWork, NativeWork
 from steelyard_device import cpu

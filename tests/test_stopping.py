@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from steelyard import stats
-from steelyard.stopping import MAXIMUM, Stopping
+from steelyard.measuring.stopping import MAXIMUM, Stopping
 
 LONG = 10**12
 

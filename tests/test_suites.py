@@ -14,8 +14,8 @@ from types import SimpleNamespace
 import pytest
 
 from steelyard import discovery
-from steelyard.prepared import PreparedCase
-from steelyard.settings import Settings
+from steelyard.measuring.prepared import PreparedCase
+from steelyard.measuring.settings import Settings
 from steelyard_kernels import KernelFunction, library
 
 SUITES = Path(__file__).parent.parent / "suites"

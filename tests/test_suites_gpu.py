@@ -4,8 +4,8 @@ import gpu
 import pytest
 from test_suites import cases
 
-from steelyard.prepared import PreparedCase
-from steelyard.settings import Settings
+from steelyard.measuring.prepared import PreparedCase
+from steelyard.measuring.settings import Settings
 
 
 def on_gpu(params):

@@ -13,9 +13,9 @@ from steelyard import lock, mode, perfetto, tracing
 from steelyard.cli import main
 from steelyard.discovery import discover
 from steelyard.errors import SteelyardError
+from steelyard.measuring.settings import Settings
 from steelyard.perfetto import HOST, Recording, Span, Work
 from steelyard.plan import Turn
-from steelyard.settings import Settings
 from steelyard_device.cuda.activity import Activity
 
 KEYS = {

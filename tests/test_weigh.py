@@ -10,13 +10,14 @@ import numpy as np
 import pytest
 from fakes import case_of
 
-from steelyard import BenchmarkError, benchmark, cold
+from steelyard import BenchmarkError, benchmark
 from steelyard.doubts import Doubt
+from steelyard.measuring import cold
+from steelyard.measuring.prepared import PreparedCase
+from steelyard.measuring.scale import Scale
+from steelyard.measuring.settings import Settings
+from steelyard.measuring.weigh import failed, weigh
 from steelyard.mode import BUILDS, CACHES, parse
-from steelyard.prepared import PreparedCase
-from steelyard.scale import Scale
-from steelyard.settings import Settings
-from steelyard.weigh import failed, weigh
 from steelyard_device import cpu, llvm
 
 QUICK = Settings(precision=0.5, budget=0.01)

@@ -6,14 +6,14 @@ from fake_gpu import FakeClock, Machine
 from fakes import case_of
 
 from steelyard import work
-from steelyard.codec import pack, unpack
 from steelyard.gpu import state as gpu_state
 from steelyard.gpu import steps as device_steps
+from steelyard.measuring.prepared import PreparedCase
+from steelyard.measuring.scale import Scale
+from steelyard.measuring.settings import Settings
+from steelyard.measuring.weigh import weigh
 from steelyard.mode import parse
-from steelyard.prepared import PreparedCase
-from steelyard.scale import Scale
-from steelyard.settings import Settings
-from steelyard.weigh import weigh
+from steelyard.storing.codec import pack, unpack
 from steelyard_device import cuda
 from steelyard_device.cuda import activity
 

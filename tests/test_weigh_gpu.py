@@ -5,14 +5,15 @@ import misbehaving_gpu
 import numpy as np
 import pytest
 
-from steelyard import benchmark, discovery, runner
+from steelyard import benchmark, discovery
 from steelyard.benchmark import select
+from steelyard.measuring.prepared import PreparedCase
+from steelyard.measuring.scale import Scale
+from steelyard.measuring.settings import Settings
+from steelyard.measuring.weigh import weigh
 from steelyard.mode import parse
 from steelyard.plan import plan
-from steelyard.prepared import PreparedCase
-from steelyard.scale import Scale
-from steelyard.settings import Settings
-from steelyard.weigh import weigh
+from steelyard.processes import runner
 
 QUICK = Settings(precision=0.5, timeout=15)
 FINE = None

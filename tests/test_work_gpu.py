@@ -9,10 +9,11 @@ import numpy as np
 import pytest
 from fakes import case_of
 
-from steelyard import BenchmarkError, allocation, work
+from steelyard import BenchmarkError, work
 from steelyard.gpu import cubins
-from steelyard.prepared import PreparedCase
-from steelyard.settings import Settings
+from steelyard.measuring.prepared import PreparedCase
+from steelyard.measuring.settings import Settings
+from steelyard.preparing import allocation
 from steelyard_device import cuda, nvrtc
 
 TEXT = r"""

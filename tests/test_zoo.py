@@ -9,15 +9,16 @@ import pytest
 import zoo
 from fakes import case_of
 
-from steelyard import BenchmarkError, audit, doubts, sampler, stats, weigh
-from steelyard.buffers import Buffers
-from steelyard.checking import Expectation
+from steelyard import BenchmarkError, doubts, stats
 from steelyard.doubts import Doubt
 from steelyard.gpu.buffers import DeviceBuffers
+from steelyard.measuring import audit, sampler, weigh
+from steelyard.measuring.prepared import PreparedCase
+from steelyard.measuring.scale import Scale
+from steelyard.measuring.settings import Settings
 from steelyard.mode import parse
-from steelyard.prepared import PreparedCase
-from steelyard.scale import Scale
-from steelyard.settings import Settings
+from steelyard.preparing.buffers import Buffers
+from steelyard.preparing.checking import Expectation
 from steelyard.trial import Trial
 
 pytestmark = pytest.mark.measuring

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from steelyard import run as runs
+from steelyard.storing import run as runs
 from steelyard.trial import ClockFacts, Samples, Trial
 
 FACTS = {

@@ -195,8 +195,9 @@ def _ancestors(processes: Path) -> Iterator[list[str]]:
 def weigh(points: Sequence[tuple[Case, Mode]]) -> Weighed:
     """Weigh one round: every point once, on one worker that begins with it."""
     # What most of asv's processes, which look one number up, would wait for.
-    from steelyard import config, lock, runner
-    from steelyard.settings import Settings
+    from steelyard import config, lock
+    from steelyard.measuring.settings import Settings
+    from steelyard.processes import runner
 
     weighed: dict[str, float | str] = {}
 

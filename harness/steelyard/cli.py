@@ -24,8 +24,8 @@ from steelyard.lazy import Lazy
 if TYPE_CHECKING:
     from steelyard.config import Config
     from steelyard.report.rows import Row
-    from steelyard.run import Run
-    from steelyard.store import Store
+    from steelyard.storing.run import Run
+    from steelyard.storing.store import Store
     from steelyard.trial import Trial
 
 FORMATS: Final = ("table", "json", "csv", "markdown")
@@ -165,9 +165,9 @@ def _require_writable(json_file: str | None, trace: str | None, store: str) -> N
     """Refuse files that could not be written once everything is measured."""
     from pathlib import Path
 
-    from steelyard import store as stores
     from steelyard import tracing
     from steelyard.report import json_report
+    from steelyard.storing import store as stores
 
     if json_file:
         json_report.require_writable(json_file)
@@ -295,7 +295,7 @@ def show(
 
 
 def _store(url: str | None) -> Store:
-    from steelyard.store import Store
+    from steelyard.storing.store import Store
 
     return Store.open(_config(url).store, create=False)
 

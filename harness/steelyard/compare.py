@@ -13,8 +13,8 @@ from typing import Any, Final
 from steelyard import expression
 from steelyard.errors import SteelyardError
 from steelyard.report.rows import Row, nearest, paired_ratio, rows
-from steelyard.run import Run
 from steelyard.stats import Estimate
+from steelyard.storing.run import Run
 from steelyard.trial import Trial
 
 LISTED: Final = ("settings", "versions")

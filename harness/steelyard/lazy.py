@@ -22,7 +22,7 @@ from steelyard.errors import USAGE, SteelyardError
 OTHERS: Mapping[str, tuple[str, str]] = MappingProxyType(
     {
         "accept": (
-            "steelyard.verdict_command:accept",
+            "steelyard.gate.verdict_command:accept",
             "Write down that changes of the last gate are meant.",
         ),
         "compile": (
@@ -30,27 +30,27 @@ OTHERS: Mapping[str, tuple[str, str]] = MappingProxyType(
             "Build kernels and say what that takes and comes to.",
         ),
         "export": (
-            "steelyard.archive_commands:export",
+            "steelyard.storing.commands:export",
             "Write a run with all its samples to a file.",
         ),
         "gate": (
-            "steelyard.gate_cli:command",
+            "steelyard.gate.command:command",
             "Judge the checkout by a commit, measured again beside it.",
         ),
         "history": (
-            "steelyard.history_command:command",
+            "steelyard.history.command:command",
             "Draw a case over the stored runs, and say where it stepped.",
         ),
         "import": (
-            "steelyard.archive_commands:import_",
+            "steelyard.storing.commands:import_",
             "Add exported runs to the store.",
         ),
         "selftest": (
-            "steelyard.selftest_command:command",
+            "steelyard.selftest.command:command",
             "Find out what the gate can tell on this machine.",
         ),
         "verdict": (
-            "steelyard.verdict_command:verdict",
+            "steelyard.gate.verdict_command:verdict",
             "Show what the last gate came to, and end as it did.",
         ),
         "lock": (

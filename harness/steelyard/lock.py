@@ -18,8 +18,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
-from steelyard import run
 from steelyard.errors import SteelyardError
+from steelyard.storing import run
 
 SHARED: Final = 0o666
 """Every user of the machine writes the file, so that one user's run blocks all."""

@@ -30,10 +30,10 @@ from steelyard.errors import BenchmarkError, SteelyardError
 
 if TYPE_CHECKING:
     from steelyard.benchmark import Benchmark, Case
+    from steelyard.measuring.settings import Settings
     from steelyard.mode import Mode
-    from steelyard.settings import Settings
+    from steelyard.processes.worker import Bench
     from steelyard.trial import Trial
-    from steelyard.worker import Bench
 
 DEFAULT_FOLDER: Final = "suites"
 
@@ -278,7 +278,7 @@ def _facts(trial: Trial) -> dict[str, Any]:
 
 def _plain(value: Any) -> Any:
     """Return facts as JSON has them."""
-    from steelyard import codec
+    from steelyard.storing import codec
 
     return codec.plain(value)
 
@@ -306,7 +306,7 @@ class Beam:
         """
         from steelyard import lock
         from steelyard.plan import Turn
-        from steelyard.worker import Bench
+        from steelyard.processes.worker import Bench
 
         settings = self._settings(case)
         if self._bench is None:
@@ -325,7 +325,7 @@ class Beam:
             SteelyardError: it is wrong, or could not be launched.
         """
         from steelyard.benchmark import raised
-        from steelyard.prepared import PreparedCase
+        from steelyard.measuring.prepared import PreparedCase
 
         try:
             PreparedCase(case, self._settings(case))
@@ -340,7 +340,7 @@ class Beam:
         """Return those of the project's ``[tool.steelyard]`` and the environment."""
         from steelyard import config
         from steelyard.gpu import choice as gpu
-        from steelyard.settings import Settings
+        from steelyard.measuring.settings import Settings
 
         chosen = config.load(folder=self._root)
         return Settings(

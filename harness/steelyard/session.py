@@ -7,10 +7,9 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
-from steelyard import discovery, lock, machine, npy, runner
+from steelyard import discovery, lock, machine, npy
 from steelyard import mode as modes
 from steelyard import plan as plans
-from steelyard import run as runs
 from steelyard.axes import parse_override
 from steelyard.benchmark import Case, select
 from steelyard.config import AUTO, Config
@@ -24,11 +23,13 @@ from steelyard.errors import (
 )
 from steelyard.gpu import choice as gpu
 from steelyard.gpu import peak_measuring
+from steelyard.measuring.settings import Settings
 from steelyard.mode import Mode
 from steelyard.plan import Turn
-from steelyard.run import Run
-from steelyard.settings import Settings
-from steelyard.store import Store
+from steelyard.processes import runner
+from steelyard.storing import run as runs
+from steelyard.storing.run import Run
+from steelyard.storing.store import Store
 from steelyard.trial import Trial
 
 INTERRUPTED: Final = 130

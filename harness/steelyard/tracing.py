@@ -16,11 +16,12 @@ from pathlib import Path
 from time import monotonic_ns
 from typing import TYPE_CHECKING, Any, Final
 
-from steelyard import perfetto, stage
+from steelyard import perfetto
 from steelyard.errors import SteelyardError
+from steelyard.measuring.settings import Settings
 from steelyard.perfetto import Span, Work
 from steelyard.plan import Turn
-from steelyard.settings import Settings
+from steelyard.processes import stage
 from steelyard_device.errors import DeviceError
 
 if TYPE_CHECKING:

@@ -8,11 +8,11 @@ from itertools import repeat
 from typing import Any, Protocol, runtime_checkable
 
 from steelyard.benchmark import Description
-from steelyard.buffers import Buffers
 from steelyard.errors import BenchmarkError
-from steelyard.forms import Form, form
 from steelyard.gpu.cubins import Cubin as Cubin  # noqa: PLC0414 # it is work too
 from steelyard.handles import Call, Handle, StreamHandle, replaced
+from steelyard.preparing.buffers import Buffers
+from steelyard.preparing.forms import Form, form
 from steelyard_device import cuda
 
 

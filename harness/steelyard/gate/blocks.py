@@ -17,16 +17,18 @@ from dataclasses import dataclass, field, replace
 from statistics import fmean, median
 from typing import Any, Final
 
-from steelyard import baton, scratch, stats
+from steelyard import stats
 from steelyard.benchmark import Case
 from steelyard.errors import SteelyardError
 from steelyard.gate.outcome import BASE, HEAD
 from steelyard.gate.pairs import Pair, Processes
 from steelyard.gate.sides import Side
 from steelyard.handles import CUDA
+from steelyard.measuring import baton
+from steelyard.measuring.settings import Settings
 from steelyard.mode import Mode
 from steelyard.plan import Turn
-from steelyard.settings import Settings
+from steelyard.processes import scratch
 from steelyard.trial import Trial
 
 VISIT: Final = 0.03

@@ -9,9 +9,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from steelyard import stage
 from steelyard.errors import SteelyardError
 from steelyard.gate.sides import Side
+from steelyard.processes import stage
 
 SECONDS: Final = 300.0
 """Importing a folder of suites may import anything."""

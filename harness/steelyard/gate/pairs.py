@@ -7,11 +7,11 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any, Protocol, Self
 
-from steelyard import baton
 from steelyard.gate.sides import Side
+from steelyard.measuring import baton
+from steelyard.measuring.settings import Settings
 from steelyard.plan import Turn
-from steelyard.runner import Workers
-from steelyard.settings import Settings
+from steelyard.processes.runner import Workers
 from steelyard.trial import Trial
 
 

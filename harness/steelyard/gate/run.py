@@ -14,7 +14,6 @@ from typing import Any
 
 from steelyard import lock, machine, session
 from steelyard import mode as modes
-from steelyard import run as runs
 from steelyard.config import Config
 from steelyard.errors import SteelyardError
 from steelyard.gate import (
@@ -40,10 +39,11 @@ from steelyard.gate.outcome import (
 )
 from steelyard.gate.sides import Side, commit_of, name_of
 from steelyard.gpu import choice as gpu
+from steelyard.measuring.settings import Settings
 from steelyard.plan import Turn
-from steelyard.run import Run
-from steelyard.settings import Settings
-from steelyard.store import Store
+from steelyard.storing import run as runs
+from steelyard.storing.run import Run
+from steelyard.storing.store import Store
 from steelyard.trial import Trial
 from steelyard.verdict import Policy
 
@@ -229,7 +229,7 @@ class _Lane:
 
     def _calibration(self) -> Calibration | None:
         """Return what the last self-test of this machine found."""
-        from steelyard import calibration
+        from steelyard.selftest import calibration
 
         return calibration.latest(self.store, machine.describe())
 

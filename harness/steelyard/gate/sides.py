@@ -24,9 +24,10 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final, Self
 
-from steelyard import discovery, scratch
+from steelyard import discovery
 from steelyard.errors import SteelyardError
 from steelyard.gate.outcome import BASE, HEAD
+from steelyard.processes import scratch
 
 BUILD_SECONDS: Final = 3600.0
 """A build that takes longer hangs."""

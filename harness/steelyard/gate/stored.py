@@ -15,19 +15,20 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
-from steelyard import compare, scratch
+from steelyard import compare
 from steelyard.errors import SteelyardError, StoreError
 from steelyard.gate import findings as made
 from steelyard.gate.blocks import Point, same_code, unusable, value
 from steelyard.gate.decide import POLICY
 from steelyard.gate.outcome import HEAD, INCOMPARABLE, Finding
 from steelyard.gate.sides import Side
+from steelyard.measuring.settings import Settings
 from steelyard.plan import Turn
-from steelyard.run import Run
-from steelyard.runner import Workers
-from steelyard.settings import Settings
+from steelyard.processes import scratch
+from steelyard.processes.runner import Workers
 from steelyard.stats import Estimate
-from steelyard.store import Store
+from steelyard.storing.run import Run
+from steelyard.storing.store import Store
 from steelyard.trial import METHOD_VERSION, Trial
 from steelyard.verdict import Judgement, Verdict
 

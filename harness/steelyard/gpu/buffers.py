@@ -11,8 +11,9 @@ from collections.abc import Mapping
 import numpy as np
 from numpy.typing import NDArray
 
-from steelyard import inputs
-from steelyard.buffers import (
+from steelyard.handles import Handle
+from steelyard.preparing import inputs
+from steelyard.preparing.buffers import (
     SMALL,
     ZONE,
     ZONE_BYTE,
@@ -23,7 +24,6 @@ from steelyard.buffers import (
     poison_of,
     too_large,
 )
-from steelyard.handles import Handle
 from steelyard_device import cuda
 from steelyard_device.cuda import tools
 from steelyard_device.cuda.device import KEPT

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from steelyard.buffers import Buffers
 from steelyard.errors import BenchmarkError
+from steelyard.preparing.buffers import Buffers
 from steelyard_device import cuda
 
 if TYPE_CHECKING:

@@ -19,12 +19,12 @@ from time import perf_counter_ns
 from typing import TYPE_CHECKING, Any, Final
 
 from steelyard.clocks import DeviceClock
-from steelyard.ledger import per_call
+from steelyard.measuring.ledger import per_call
 from steelyard.work import Bindable, DeviceWork, allocating, allocator, calling
 
 if TYPE_CHECKING:
     from steelyard.benchmark import Description
-    from steelyard.buffers import Buffers
+    from steelyard.preparing.buffers import Buffers
 
 
 CALLS: Final = 101

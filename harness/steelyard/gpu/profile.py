@@ -17,14 +17,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
-from steelyard import stage
 from steelyard.doubts import Doubt
 from steelyard.errors import SteelyardError
 from steelyard.gpu import ncu
 from steelyard.gpu.ncu import Coldness
 from steelyard.handles import CUDA
+from steelyard.measuring.settings import Settings
 from steelyard.plan import Turn
-from steelyard.settings import Settings
+from steelyard.processes import stage
 from steelyard.trial import Trial
 from steelyard_device.errors import DeviceError
 

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from time import process_time_ns
 from typing import TYPE_CHECKING, Final, Protocol
 
-from steelyard import sampler
 from steelyard.clocks import DeviceClock, Expired, Reading
+from steelyard.measuring import sampler
 
 if TYPE_CHECKING:
     from steelyard.work import DeviceWork

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 from steelyard.machine import UNKNOWN
 
 if TYPE_CHECKING:
-    from steelyard.settings import Settings
+    from steelyard.measuring.settings import Settings
     from steelyard.work import DeviceWork
     from steelyard_device.cuda import Context
     from steelyard_device.nvml import Monitor

@@ -9,24 +9,24 @@ from dataclasses import replace
 from time import perf_counter_ns
 from typing import TYPE_CHECKING, Any, Final
 
-from steelyard import sampler
 from steelyard.clocks import DeviceClock, Reading, in_queues
 from steelyard.config import ALL
 from steelyard.errors import BenchmarkError, SteelyardError
 from steelyard.gpu import sampler as device_sampler
 from steelyard.gpu.sampler import Steps
 from steelyard.gpu.scale import WINDOWS, DeviceScale
-from steelyard.sampler import LONGEST_WARM_UP
-from steelyard.steps import stopping_of
+from steelyard.measuring import sampler
+from steelyard.measuring.sampler import LONGEST_WARM_UP
+from steelyard.measuring.steps import stopping_of
 from steelyard_device.cuda import activity
 from steelyard_device.errors import DeviceError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from steelyard.measuring.prepared import PreparedCase
+    from steelyard.measuring.settings import Settings
     from steelyard.mode import Mode
-    from steelyard.prepared import PreparedCase
-    from steelyard.settings import Settings
     from steelyard.work import DeviceWork
 
 QUEUE: Final = 4_000_000

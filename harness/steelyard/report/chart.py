@@ -9,8 +9,8 @@ from statistics import median
 from typing import Final
 
 from steelyard import units
-from steelyard.change_points import FEWEST, Step
-from steelyard.history import History, Point, stepped
+from steelyard.history.change_points import FEWEST, Step
+from steelyard.history.series import History, Point, stepped
 
 HEIGHT: Final = 12
 """Lines of a picture."""

@@ -14,8 +14,8 @@ from steelyard import units
 from steelyard.compare import Comparison, Difference
 from steelyard.report import text
 from steelyard.report.tables import ABOVE
-from steelyard.run import Run
 from steelyard.stats import Estimate
+from steelyard.storing.run import Run
 
 
 def page(

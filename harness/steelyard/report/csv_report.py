@@ -7,7 +7,7 @@ import io
 from collections.abc import Sequence
 
 from steelyard.report import json_report
-from steelyard.run import Run
+from steelyard.storing.run import Run
 from steelyard.trial import Trial
 
 

@@ -17,7 +17,7 @@ from steelyard import stats, units
 from steelyard.machine import UNKNOWN
 from steelyard.report import text
 from steelyard.report.rows import Row, summary
-from steelyard.run import Run
+from steelyard.storing.run import Run
 from steelyard.trial import Trial
 
 

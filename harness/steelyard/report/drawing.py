@@ -9,7 +9,7 @@ from typing import Final
 from xml.sax.saxutils import escape
 
 from steelyard import units
-from steelyard.history import History, Point
+from steelyard.history.series import History, Point
 from steelyard.report.chart import count, day, levels, share
 
 WIDE: Final = 960

@@ -75,12 +75,13 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Final
 
-from steelyard import codec, stats
+from steelyard import stats
 from steelyard.errors import SteelyardError
 from steelyard.gpu import agreement
 from steelyard.machine import UNKNOWN
 from steelyard.report.rows import block_estimate, floor_share, peak
-from steelyard.run import Run
+from steelyard.storing import codec
+from steelyard.storing.run import Run
 from steelyard.trial import Trial
 
 SCHEMA: Final = 1

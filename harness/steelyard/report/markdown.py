@@ -9,7 +9,7 @@ from typing import Final
 from steelyard.report import columns, text
 from steelyard.report.columns import Column
 from steelyard.report.rows import Row
-from steelyard.run import Run
+from steelyard.storing.run import Run
 
 
 def dumps(run: Run, made: Sequence[Row]) -> str:

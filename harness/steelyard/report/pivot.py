@@ -19,7 +19,7 @@ from steelyard.axes import text_of
 from steelyard.errors import SteelyardError
 from steelyard.report import columns, tables, text
 from steelyard.report.rows import Row, by_value, mode_rank
-from steelyard.run import Run
+from steelyard.storing.run import Run
 
 MODE: Final = "mode"
 DOUBTED: Final = " ?"

@@ -13,8 +13,8 @@ import click
 
 from steelyard.plan import Turn
 from steelyard.report import tables
-from steelyard.run import Run
 from steelyard.session import Outcome
+from steelyard.storing.run import Run
 
 CLEAR = "\r\x1b[K"
 """Back to the start of the line, and erase it (ECMA-48, EL)."""
@@ -57,7 +57,7 @@ class Progress:
 
 def ending(outcome: Outcome, store: str) -> None:
     """Say on stderr how the run ended and where it is."""
-    from steelyard.store_errors import shown
+    from steelyard.storing.errors import shown
 
     done, asked = len(outcome.trials), len(outcome.turns)
     if outcome.problem is not None:

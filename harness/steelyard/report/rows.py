@@ -14,8 +14,8 @@ from steelyard.doubts import ABOVE, WIDE, Doubt
 from steelyard.errors import SteelyardError
 from steelyard.gpu import peaks
 from steelyard.gpu.peaks import Peak
-from steelyard.run import Run
 from steelyard.stats import Estimate, Summary
+from steelyard.storing.run import Run
 from steelyard.trial import Trial
 
 

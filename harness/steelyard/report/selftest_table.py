@@ -11,8 +11,8 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from steelyard.calibration import POWER, Counts, Tally, share, smallest
 from steelyard.report.tables import ABOVE
+from steelyard.selftest.calibration import POWER, Counts, Tally, share, smallest
 from steelyard.verdict import Policy
 
 

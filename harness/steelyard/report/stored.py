@@ -12,8 +12,8 @@ from rich.text import Text
 from steelyard.errors import SteelyardError, StoreError
 from steelyard.report import csv_report, details, json_report, markdown, pivot, tables
 from steelyard.report.rows import Row, nearest
-from steelyard.run import Run
-from steelyard.store import Store
+from steelyard.storing.run import Run
+from steelyard.storing.store import Store
 from steelyard.trial import Trial
 
 LATEST = "@-1"

@@ -22,7 +22,7 @@ from steelyard.report import columns as columns_
 from steelyard.report import text
 from steelyard.report.columns import Column
 from steelyard.report.rows import Row
-from steelyard.run import Run
+from steelyard.storing.run import Run
 from steelyard.trial import Trial
 
 PAGE: Final = 160

@@ -9,8 +9,8 @@ from typing import Any, Final
 from steelyard import units
 from steelyard.machine import UNKNOWN
 from steelyard.report.rows import Row
-from steelyard.run import Run
 from steelyard.stats import Estimate
+from steelyard.storing.run import Run
 
 NOTHING = "-"
 

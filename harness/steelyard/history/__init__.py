@@ -1,0 +1,1 @@
+"""Cases over the stored runs of a branch."""

@@ -1,0 +1,136 @@
+"""What asv kept of its runs (``asv.conf.json``'s ``results_dir``), as a history."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Final
+
+from steelyard.errors import SteelyardError
+from steelyard.history.series import Measured, Point
+from steelyard.stats import Estimate
+
+FORMAT: Final = 2
+"""Of result files; asv has written no other since 2020."""
+
+BENCHMARKS: Final = "benchmarks.json"
+"""What was measured, in which unit."""
+
+MACHINE: Final = "machine.json"
+
+NANO: Final = 1e9
+"""asv keeps seconds, histories nanoseconds."""
+
+SECONDS: Final = "seconds"
+
+
+def measured(folder: Path, commits: Sequence[str] | None = None) -> list[Measured]:
+    """Return every time in a folder of results, by the dates of their commits.
+
+    Results of several machines or environments, or of versions of a benchmark, are of
+    one series only as far as the latest is. Of ``commits``, the oldest first, the order
+    is theirs.
+
+    Raises:
+        SteelyardError: the folder has no results, or a file of it cannot be read.
+    """
+    units = {
+        name: one.get("unit")
+        for name, one in _read(folder / BENCHMARKS).items()
+        if isinstance(one, dict)
+    }
+    files = [f for f in sorted(folder.glob("*/*.json")) if f.name != MACHINE]
+    results = [(_checked(file), file) for file in files]
+    if not results:
+        raise SteelyardError(f"{folder} has no results of asv; `asv run` makes some.")
+    if commits is not None:
+        places = {commit: at for at, commit in enumerate(commits)}
+        results = [r for r in results if r[0]["commit_hash"] in places]
+        results.sort(key=lambda r: places[r[0]["commit_hash"]])
+    else:
+        results.sort(key=lambda r: r[0]["date"])
+    times = [name for name, unit in units.items() if unit == SECONDS]
+    return [
+        one
+        for content, file in results
+        for name in times
+        if name in content["results"]
+        for one in _of_benchmark(content, name, file)
+    ]
+
+
+def _checked(file: Path) -> dict[str, Any]:
+    content = _read(file)
+    version = content.get("version")
+    if version != FORMAT:
+        raise SteelyardError(
+            f"{file} has version {version} of asv's results, this reads {FORMAT}. "
+            "Convert it with `asv update`."
+        )
+    known = {"commit_hash": str, "date": int, "results": dict, "result_columns": list}
+    for name, kind in known.items():
+        if not isinstance(content.get(name), kind):
+            raise _broken(file, f"it has no {name}")
+    return content
+
+
+def _read(file: Path) -> dict[str, Any]:
+    try:
+        content = json.loads(file.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise SteelyardError(
+            f"there is no {file}; name the results_dir of asv.conf.json."
+        ) from None
+    except (OSError, ValueError) as error:
+        raise _broken(file, str(error)) from error
+    if not isinstance(content, dict):
+        raise _broken(file, "it holds no object")
+    return content
+
+
+def _broken(file: Path, why: str) -> SteelyardError:
+    return SteelyardError(
+        f"{file} is no result of asv: {why}. Remove it, or run asv on its commit again."
+    )
+
+
+def _of_benchmark(
+    content: Mapping[str, Any], name: str, file: Path
+) -> Iterator[Measured]:
+    """Yield what a file says of each point of a benchmark."""
+    columns = content["result_columns"]
+    row = dict(itertools.zip_longest(columns, content["results"][name]))
+    params, results = row.get("params") or [], row.get("result")
+    points = list(itertools.product(*params)) if params else [None]
+    values = results if isinstance(results, list) else [None] * len(points)
+    if len(values) != len(points):
+        raise _broken(file, f"{name} has {len(values)} results of {len(points)} points")
+    day = datetime.fromtimestamp(content["date"] / 1000, UTC).isoformat()
+    like = (file.parent.name, content.get("env_name"), row.get("version"))
+    commit = content["commit_hash"]
+    for at, (point, value) in enumerate(zip(points, values, strict=True)):
+        if isinstance(value, float) and math.isnan(value):
+            continue  # skipped, or not asked for
+        ends = [_number(row.get(f"stats_ci_99_{end}"), at) for end in "ab"]
+        case = name if point is None else f"{name}({', '.join(point)})"
+        estimate = _estimate(value, *ends)
+        found = Point(commit, commit[:8], day, estimate) if estimate else None
+        yield Measured(case, "", like, found)
+
+
+def _number(values: Any, at: int) -> float | None:
+    value = values[at] if isinstance(values, list) and at < len(values) else None
+    return value if isinstance(value, int | float) else None
+
+
+def _estimate(value: Any, low: float | None, high: float | None) -> Estimate | None:
+    """Return seconds as nanoseconds; an interval that asv does not know is none."""
+    if not isinstance(value, int | float) or not 0 < value < math.inf:
+        return None
+    low = value if low is None or not 0 < low <= value else low
+    high = value if high is None or not value <= high < math.inf else high
+    return Estimate(NANO * value, NANO * low, NANO * high)

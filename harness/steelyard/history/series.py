@@ -1,0 +1,204 @@
+"""Cases over many runs: their times in order, and where they stepped.
+
+Only what was measured alike is of one series: the machine, the method and the clock are
+those of the latest. A step is told from the case's own noise (`change_points`).
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from steelyard.errors import SteelyardError
+from steelyard.history import change_points
+from steelyard.history.change_points import Step
+from steelyard.machine import UNKNOWN
+from steelyard.report.rows import Row, nearest, rows
+from steelyard.stats import Estimate
+from steelyard.storing.run import Run
+from steelyard.storing.store import Store
+
+OTHERWISE: Final = ("gate", "selftest")
+"""Tags (or what stands before their /) of runs that are no history: their trials are
+short, and some weigh code that was made slower on purpose. ``--tag`` asks for them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """What one run says of a case, in nanoseconds per launch."""
+
+    commit: str
+    run: str
+    """What the run is called where its commit is unknown."""
+    started: str
+    estimate: Estimate
+
+    @property
+    def name(self) -> str:
+        """The commit as people write it, or the run."""
+        return f"run {self.run}" if self.commit == UNKNOWN else self.commit[:10]
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """One case in one mode of one run."""
+
+    case: str
+    mode: str
+    like: Hashable
+    """What two of a series share: where, how and with which clock it was measured."""
+    point: Point | None
+    """None where it failed, or took no time that is one."""
+
+
+@dataclass(frozen=True, slots=True)
+class History:
+    """One case in one mode over runs, the latest last."""
+
+    case: str
+    mode: str
+    points: tuple[Point, ...]
+    left_out: int
+    """Runs that have the case but were measured otherwise or elsewhere."""
+    failed: int
+    """Runs in which it failed."""
+    steps: tuple[Step, ...]
+
+
+def histories(measured: Iterable[Measured]) -> list[History]:
+    """Return the series of every case and mode, in order of their first runs."""
+    series: dict[tuple[str, str], list[Measured]] = defaultdict(list)
+    for one in measured:
+        series[one.case, one.mode].append(one)
+    return [_history(*key, found) for key, found in series.items()]
+
+
+def _history(case: str, mode: str, series: Sequence[Measured]) -> History:
+    good = [one for one in series if one.point is not None]
+    points = [m.point for m in good if m.point and m.like == good[-1].like]
+    steps = change_points.steps([point.estimate.value for point in points])
+    return History(
+        case=case,
+        mode=mode,
+        points=tuple(points),
+        left_out=len(good) - len(points),
+        failed=len(series) - len(good),
+        steps=tuple(steps),
+    )
+
+
+def stepped(found: Iterable[History]) -> list[History]:
+    """Return those that ever stepped, by their latest step, the slowest first."""
+    with_steps = [one for one in found if one.steps]
+    return sorted(with_steps, key=lambda one: -one.steps[-1].change)
+
+
+def chosen(found: Sequence[History], mode: str | None) -> History:
+    """Return one case's history in a mode, by default the first it was weighed in.
+
+    Raises:
+        SteelyardError: it was never weighed in that mode, or failed in every run.
+    """
+    modes = [one.mode for one in found]
+    if mode is not None and mode not in modes:
+        raise SteelyardError(
+            f"{found[0].case} was never weighed in mode {mode}; it was in "
+            f"{', '.join(modes)}."
+        )
+    wanted = [one for one in found if mode in {None, one.mode}]
+    for one in wanted:
+        if one.points:
+            return one
+    raise SteelyardError(
+        f"{found[0].case} failed in all {wanted[0].failed} runs; `steelyard show` says "
+        "why."
+    )
+
+
+def stored(
+    store: Store,
+    case: str | None = None,
+    tag: str | None = None,
+    commits: Sequence[str] | None = None,
+) -> list[Measured]:
+    """Return what the runs of a store say of a case, or of all, the latest last.
+
+    ``tag`` leaves only the runs that have it. Of ``commits``, the oldest first, only
+    runs of unchanged checkouts are taken, and stand in their order.
+
+    Raises:
+        SteelyardError: there is no such run, or none has the case.
+    """
+    runs = [run for run in store.runs() if _of_history(run, tag)]
+    if commits is not None:
+        runs = along([run for run in runs if not run.dirty], commits)
+    if not runs:
+        raise _without_runs(store, tag, branch=commits is not None)
+    found = [
+        _measured(run, row) for run in runs for row in rows(store.trials(run.uid, case))
+    ]
+    if found:
+        return found
+    known = [trial.case for trial in store.trials(runs[-1].uid)]
+    raise unknown(case or "", known, f"store {store.name}")
+
+
+def along(runs: Iterable[Run], commits: Sequence[str]) -> list[Run]:
+    """Return the runs of some commits, in the commits' order."""
+    places: Mapping[str, int] = {commit: at for at, commit in enumerate(commits)}
+    taken = [run for run in runs if run.commit in places]
+    return sorted(taken, key=lambda run: (places[run.commit], run.started))
+
+
+def unknown(case: str, known: Iterable[str], place: str) -> SteelyardError:
+    """Return the error of a case that no run has."""
+    return SteelyardError(
+        f"no run of {place} has a case {case!r}; `steelyard history` lists those that "
+        f"stepped, `steelyard show` those of the latest.{nearest(case, known)}"
+    )
+
+
+def usable(estimate: Estimate | None) -> bool:
+    """Tell whether an estimate is a time."""
+    return estimate is not None and 0 < estimate.value < math.inf
+
+
+def _of_history(run: Run, tag: str | None) -> bool:
+    if tag is not None:
+        return tag in run.tags
+    return not any(word.partition("/")[0] in OTHERWISE for word in run.tags)
+
+
+def _measured(run: Run, row: Row) -> Measured:
+    point = None
+    if row.estimate is not None and usable(row.estimate):
+        point = Point(run.commit, run.short, run.started, row.estimate)
+    return Measured(row.case, row.mode, _method(run, row), point)
+
+
+def _method(run: Run, row: Row) -> Hashable:
+    """Return what two runs must share for their times to be of one series."""
+    parts = [repr(run.machine.get("identity"))]
+    for trial in row.trials[-1:]:
+        clock = trial.clock.id, trial.clock.version
+        parts += [repr(trial.hashes.get("method")), repr(clock)]
+    return tuple(parts)
+
+
+def _without_runs(store: Store, tag: str | None, *, branch: bool) -> SteelyardError:
+    if branch:
+        return SteelyardError(
+            f"no run of store {store.name} is of an unchanged commit of that branch; "
+            "`steelyard show --runs` lists their commits."
+        )
+    if tag is not None:
+        return SteelyardError(
+            f"no run of store {store.name} has the tag {tag!r}; `steelyard show --runs` "
+            "lists them."
+        )
+    return SteelyardError(
+        f"store {store.name} has no run yet; make one with `steelyard run`."
+    )

@@ -1,0 +1,1 @@
+"""What a case works on, preallocated, checked."""

@@ -1,0 +1,205 @@
+"""Run a plan in worker processes that are replaced when they crash or hang."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from multiprocessing.connection import Connection
+from pathlib import Path
+from time import monotonic
+from typing import Final, Self
+
+from steelyard.measuring.baton import VARIABLE
+from steelyard.measuring.settings import Settings
+from steelyard.measuring.weigh import failed
+from steelyard.mode import Mode
+from steelyard.plan import Turn
+from steelyard.processes import scratch, wire
+from steelyard.trial import Trial
+
+GRACE: Final = 0.35
+"""Share of a turn's part of the budget that is left for preparing, checking and storing
+around the samples."""
+
+STANDARD_ERROR: Final = 2
+"""The descriptor: ``sys.stderr`` may have been replaced by something without one."""
+
+
+def run(
+    turns: Sequence[Turn],
+    settings: Settings,
+    on_trial: Callable[[Trial], None],
+    on_turn: Callable[[Turn], None],
+) -> None:
+    """Weigh ``turns`` in order; tell of each before it starts and of its trial after.
+
+    What fails is told once, with its error, and left out of later blocks. Each
+    block has a worker of its own: where its memory lies and what its code aligns to
+    stays the same as long as a process lives, and would pass for the kernel's doing.
+    Everything is done between turns, while no worker measures.
+    """
+    began = monotonic()
+    broken: set[tuple[str, Mode]] = set()
+    block = 0
+    with scratch.folder() as shared, Workers() as workers:
+        settings = replace(settings, scratch=settings.scratch or shared)
+        for turn in turns:
+            if (turn.case.id, turn.mode) in broken:
+                continue
+            if turn.block != block:
+                block = turn.block
+                workers.end()
+            share = _share(settings, monotonic() - began, len(turns) - turn.position)
+            if share is not None and share <= 0:
+                return
+            on_turn(turn)
+            trial = workers.weigh(turn, replace(settings, budget=share))
+            if trial.error is not None:
+                broken.add((turn.case.id, turn.mode))
+            settings = replace(
+                settings,
+                flush_bytes=trial.extra.get("flush_bytes", settings.flush_bytes),
+            )
+            on_trial(trial)
+
+
+def _share(settings: Settings, spent: float, turns_left: int) -> float | None:
+    """Return the seconds of sampling of the next turn."""
+    if settings.budget is None:
+        return None
+    return (settings.budget - spent) * (1 - GRACE) / turns_left
+
+
+class Workers:
+    """One worker at a time, started when there is work.
+
+    ``python`` runs it in ``folder``, with what ``environment`` gives for the next one;
+    ``path_of`` says where a file of benchmarks lies for it. It inherits ``baton``.
+    """
+
+    def __init__(
+        self,
+        python: str = sys.executable,
+        environment: Callable[[], Mapping[str, str]] | None = None,
+        path_of: Callable[[Path], Path] = lambda path: path,
+        folder: Path | None = None,
+        baton: socket.socket | None = None,
+    ) -> None:
+        self._baton = baton
+        self._folder = folder
+        self._python = python
+        self._environment = environment
+        self._path_of = path_of
+        self._process: subprocess.Popen[bytes] | None = None
+        self._connection: Connection | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.end()
+
+    def weigh(self, turn: Turn, settings: Settings) -> Trial:
+        """Have a worker weigh one turn."""
+        answer = self._ask(turn, settings, wire.TRIAL)
+        if "error" in answer:
+            return _failed(turn, answer["error"])
+        return wire.trial_of(answer["trial"])
+
+    def facts(self, turn: Turn, settings: Settings) -> wire.Message:
+        """Have a worker say what it knows of a turn's case; or else its ``error``."""
+        return self._ask(turn, settings, wire.FACTS)
+
+    def _ask(self, turn: Turn, settings: Settings, what: str) -> wire.Message:
+        path = self._path_of(turn.case.benchmark.path)
+        connection = self._started()
+        try:
+            wire.send(connection, wire.request(turn, settings, what, path))
+            if not connection.poll(settings.timeout + (settings.budget or 0)):
+                self.end()
+                return {
+                    "error": f"no answer within {settings.timeout:g} s; the worker was "
+                    "ended. Look for a loop that does not stop, or raise --timeout."
+                }
+            answer = wire.receive(connection)
+        except (EOFError, ConnectionError, BrokenPipeError):
+            doing = "weighing" if what == wire.TRIAL else "preparing"
+            return {"error": f"the worker {self._cause()} while {doing} it."}
+        if answer.get("lost"):
+            self.end()  # its GPU would fail every later case
+        return answer
+
+    def start(self) -> None:
+        """Start the worker if it does not run.
+
+        It ends with the thread that starts it: the kernel sees to that.
+        """
+        self._started()
+
+    def _started(self) -> Connection:
+        if self._process is not None and self._process.poll() is not None:
+            self.end()  # a thread of an earlier case ended it; the next is not to blame
+        if self._connection is None:
+            ours, theirs = multiprocessing.Pipe()
+            descriptor = theirs.fileno()
+            command = [self._python, "-m", "steelyard.processes.worker"]
+            variables = dict(self._environment() if self._environment else os.environ)
+            shared = []
+            if self._baton and self._baton.fileno() >= 0:
+                shared = [self._baton.fileno()]
+                variables[VARIABLE] = str(shared[0])
+            # A session of its own: Ctrl-C reaches the run, which ends the worker. What
+            # the work prints goes where errors go: standard output may be a report.
+            self._process = subprocess.Popen(
+                [*command, str(descriptor), str(os.getpid())],
+                pass_fds=[descriptor, *shared],
+                cwd=self._folder,
+                env=variables,
+                stdin=subprocess.DEVNULL,
+                stdout=STANDARD_ERROR,
+                start_new_session=True,
+            )
+            theirs.close()
+            self._connection = ours
+        return self._connection
+
+    def _cause(self) -> str:
+        """End what is left of the worker and say how it went."""
+        assert self._process is not None
+        try:
+            code = self._process.wait(timeout=5)
+        except subprocess.TimeoutExpired:
+            code = 0
+        self.end()
+        if code < 0:
+            known = -code in set(signal.Signals)
+            return f"died of {signal.Signals(-code).name if known else -code}"
+        return f"ended with exit code {code}"
+
+    def end(self) -> None:
+        """End the worker, if there is one, and all that it started."""
+        if self._process is not None:
+            # Its whole session: the work may have started processes of its own.
+            with suppress(ProcessLookupError):
+                os.killpg(self._process.pid, signal.SIGKILL)
+            self._process.wait()
+        if self._connection is not None:
+            self._connection.close()
+        self._process = self._connection = None
+
+
+def _failed(turn: Turn, why: str) -> Trial:
+    return failed(
+        turn.case,
+        turn.mode,
+        why if why.startswith(turn.case.id) else f"{turn.case.id}: {why}",
+        block=turn.block,
+        position=turn.position,
+    )

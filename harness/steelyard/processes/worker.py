@@ -1,0 +1,208 @@
+"""The process that weighs: imports cases by path and id, and may be killed any time.
+
+Run as ``python -m steelyard.processes.worker DESCRIPTOR`` by ``runner``.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import sys
+from collections import Counter, OrderedDict
+from dataclasses import asdict
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Final
+
+import psutil
+
+from steelyard.benchmark import raised
+from steelyard.errors import SteelyardError
+from steelyard.handles import CUDA
+from steelyard.measuring import planting
+from steelyard.measuring.baton import Baton
+from steelyard.measuring.prepared import PreparedCase, glance
+from steelyard.measuring.scale import Scale
+from steelyard.measuring.settings import Settings
+from steelyard.measuring.weigh import failed, weigh
+from steelyard.plan import Turn
+from steelyard.processes import wire
+from steelyard.trial import Trial
+from steelyard_device import cuda
+from steelyard_device.errors import DeviceError
+
+MEMORY_SHARE: Final = 4
+"""Prepared cases may fill one part in this many of the memory that is free at start, or
+of all that a GPU has."""
+
+FOREIGN: Final = "STEELYARD_GATE_FOREIGN"
+"""Names a folder whose code this process must not import: see `gate.sides`."""
+
+_PR_SET_PDEATHSIG: Final = 1
+
+
+class Bench:
+    """Prepared cases, kept between their turns as long as memory lasts."""
+
+    def __init__(self, flush_bytes: int | None) -> None:
+        self._scale = Scale(flush_bytes)
+        self._room = psutil.virtual_memory().available // MEMORY_SHARE
+        self._kept: OrderedDict[str, PreparedCase] = OrderedDict()
+
+    def weigh(self, turn: Turn, settings: Settings) -> Trial:
+        """Weigh one turn; what goes wrong becomes the trial's error."""
+        try:
+            baton = Baton.inherited(settings.baton, settings.timeout)
+        except SteelyardError as error:
+            return _failed(turn, str(error))
+        self._scale.baton = baton
+        trial = self._weigh(turn, settings)
+        if baton is not None and trial.error is not None:
+            baton.drop()
+        return trial
+
+    def _weigh(self, turn: Turn, settings: Settings) -> Trial:
+        try:
+            if self._scale.baton is not None:
+                self._scale.baton.wait_to_prepare()
+            return weigh(
+                self._prepare(turn, settings),
+                turn.mode,
+                self._scale,
+                settings,
+                block=turn.block,
+                position=turn.position,
+            )
+        except (SteelyardError, DeviceError) as error:
+            return _failed(turn, str(error))
+        except (Exception, SystemExit) as error:  # noqa: BLE001 # whatever the user's work raises
+            return _failed(turn, f"the work raised {raised(error)}")
+
+    def facts(self, turn: Turn, settings: Settings) -> wire.Message:
+        """Say what is known of a turn's case without weighing it."""
+        try:
+            told = glance(turn.case, settings)
+            if told is None:
+                prepared = self._prepare(turn, settings)
+                told = {"facts": prepared.facts(), "hashes": prepared.hashes}
+        except (SteelyardError, DeviceError) as error:
+            return {"error": _of(turn, str(error))}
+        except (Exception, SystemExit) as error:  # noqa: BLE001 # whatever the user's work raises
+            return {"error": _of(turn, f"the work raised {raised(error)}")}
+        return told | {"strays": strays()}
+
+    def _prepare(self, turn: Turn, settings: Settings) -> PreparedCase:
+        name = turn.case.id
+        if name not in self._kept:
+            self._kept[name] = PreparedCase(turn.case, settings)
+            planting.plant(self._kept[name])
+        self._kept.move_to_end(name)
+        while len(self._kept) > 1 and self._crowded():
+            self._kept.popitem(last=False)
+        return self._kept[name]
+
+    def lost(self, turn: Turn, settings: Settings) -> bool:
+        """Whether this process can use a turn's GPU no more; asked after a failure.
+
+        Other libraries' errors do not say, and some come with the next call only.
+        """
+        try:
+            if turn.case.describe().device == CUDA:
+                cuda.context(settings.gpu).wait()
+        except SteelyardError:
+            return False  # it could not be described: nothing was launched
+        except DeviceError as error:
+            return isinstance(error, cuda.CUDAError) and error.lost
+        return False
+
+    def _crowded(self) -> bool:
+        held: Counter[cuda.Context | None] = Counter()
+        for case in self._kept.values():
+            # An in-place argument is kept twice, so count everything twice.
+            held[case.buffers.context] += 2 * case.buffers.nbytes
+        return any(
+            nbytes > (gpu.device.memory_bytes // MEMORY_SHARE if gpu else self._room)
+            for gpu, nbytes in held.items()
+        )
+
+
+def strays() -> list[str]:
+    """Return modules that come from a folder which this process is told to avoid.
+
+    That is the checkout of a gate's other side, but for the harness and what is
+    installed in an environment within.
+    """
+    avoided = os.environ.get(FOREIGN)
+    if not avoided:
+        return []
+    files = {
+        name: Path(file)
+        for name, module in list(sys.modules.items())
+        if (file := getattr(module, "__file__", None))
+    }
+    return sorted(
+        name
+        for name, file in files.items()
+        if Path(avoided) in file.parents and "site-packages" not in file.parts
+    )
+
+
+def _failed(turn: Turn, sentence: str) -> Trial:
+    return failed(
+        turn.case,
+        turn.mode,
+        _of(turn, sentence),
+        block=turn.block,
+        position=turn.position,
+    )
+
+
+def _of(turn: Turn, sentence: str) -> str:
+    told = sentence.startswith(turn.case.id)
+    return sentence if told else f"{turn.case.id}: {sentence}"
+
+
+def main(descriptor: str, parent: str) -> None:
+    """Answer the requests of process ``parent`` until it closes its end."""
+    _die_with(int(parent))
+    os.set_inheritable(int(descriptor), False)
+    connection = Connection(int(descriptor))
+    home = os.getpid()
+    bench = None
+    while True:
+        try:
+            message = wire.receive(connection)
+        except EOFError:
+            return
+        settings = Settings(**message["settings"])
+        bench = bench or Bench(settings.flush_bytes)
+        answer: wire.Message
+        try:
+            turn = wire.turn_of(message)
+            if message["ask"] == wire.FACTS:
+                answer = bench.facts(turn, settings)
+                wrong = "error" in answer
+            else:
+                trial = bench.weigh(turn, settings)
+                answer, wrong = {"trial": asdict(trial)}, trial.error is not None
+            if wrong:
+                answer["lost"] = bench.lost(turn, settings)
+        except SteelyardError as error:
+            answer = {"error": str(error)}
+        if os.getpid() != home:
+            os._exit(
+                1
+            )  # the work forked and let the child return: one answer is enough
+        wire.send(connection, answer)
+
+
+def _die_with(parent: int) -> None:
+    """Have the kernel kill this process when its parent ends, however it ends."""
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:
+        sys.exit()
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,1 @@
+"""What the gate tells on this machine, measured on the gate itself."""

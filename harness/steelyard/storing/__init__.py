@@ -1,0 +1,1 @@
+"""Runs that are kept: as bytes, in a database, in a file."""

@@ -1,0 +1,99 @@
+"""One run as one file: a JSON document that another store can load.
+
+``{"steelyard": "run", "format": 1, "digest": ..., "content": {"run": {...},
+"trials": [{"document": {...}, "samples": base64}, ...]}}``. The digest is BLAKE2b of
+the content's canonical text (sorted keys, no spaces).
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+from collections.abc import Sequence
+from dataclasses import asdict
+from hashlib import blake2b
+from typing import Any, Final
+
+from steelyard.errors import StoreError
+from steelyard.storing import codec
+from steelyard.storing.run import Run
+from steelyard.trial import Trial
+
+KIND: Final = "run"
+FORMAT: Final = 1
+"""Raised when a key changes meaning; a newer file is refused, never guessed at."""
+
+
+def write(run: Run, trials: Sequence[Trial]) -> bytes:
+    """Return the file of a run."""
+    content = {
+        "run": codec.plain(asdict(run)),
+        "trials": [
+            {
+                "document": codec.document(trial),
+                "samples": base64.b64encode(
+                    codec.pack(trial.samples, trial.clock.floor)
+                ).decode(),
+            }
+            for trial in trials
+        ],
+    }
+    head = {"steelyard": KIND, "format": FORMAT, "digest": _digest(content)}
+    return json.dumps(head | {"content": content}, indent=1).encode()
+
+
+def read(data: bytes) -> tuple[Run, list[Trial]]:
+    """Return the run of a file and its trials.
+
+    Raises:
+        StoreError: it is not an exported run, of a newer format, or damaged.
+    """
+    content = _content(data)
+    try:
+        values = codec.restore(content["run"])
+        values["tags"] = tuple(values["tags"])
+        trials = [
+            codec.trial(t["document"], base64.b64decode(t["samples"], validate=True))
+            for t in content["trials"]
+        ]
+        return Run(**values), trials
+    except (KeyError, TypeError, binascii.Error) as error:
+        raise _damaged(f"{type(error).__name__}: {error}") from error
+
+
+def _content(data: bytes) -> Any:
+    """Return the content of a file once its kind, format and digest are right."""
+    try:
+        document = json.loads(data)
+    except ValueError as error:
+        raise StoreError(
+            f"this is not an exported run: it begins with {data[:16]!r} and is not JSON "
+            f"({error}). Make one with `steelyard export RUN FILE`."
+        ) from error
+    if not isinstance(document, dict) or document.get("steelyard") != KIND:
+        raise StoreError(
+            'this JSON is not an exported run: it has no key "steelyard" that says '
+            '"run". Make one with `steelyard export RUN FILE`.'
+        )
+    version = document.get("format")
+    if not isinstance(version, int) or version > FORMAT:
+        raise StoreError(
+            f"this run has export format {version}, this steelyard reads up to {FORMAT}; "
+            "upgrade with `pip install -U steelyard`."
+        )
+    if document.get("digest") != _digest(document.get("content")):
+        raise _damaged("its digest differs")
+    return document["content"]
+
+
+def _digest(content: Any) -> str:
+    text = json.dumps(content, sort_keys=True, separators=(",", ":"))
+    return blake2b(text.encode(), digest_size=16).hexdigest()
+
+
+def _damaged(why: str) -> StoreError:
+    return StoreError(
+        f"this exported run is not what was written ({why}); nothing was imported. "
+        "Export it again."
+    )
