@@ -15,18 +15,16 @@ import functools
 import json
 import re
 import sys
-import traceback
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from time import perf_counter
 from typing import Final
 
-import bars
 import click
 import gpu_ncu
 from bars import Bar
 from gpu_rows import BOTH, COLD, WARM, Campaign, agreeing, known, line, script
-from rich.console import Console
+from sections import hold
 
 from steelyard.gpu import agreement
 from steelyard.gpu import choice as gpu
@@ -336,34 +334,18 @@ def main(
     (prefix,) = re.findall(r"[a-z]+\d+", cuda.device().name.lower())[:1] or ["gpu"]
     campaign = Campaign(folder.resolve(), prefix, commit or "")
     out = folder / f"{prefix}-bars.json"
-    began, missed = perf_counter(), False
-    for name in only or BARS:
-        if seconds is not None and perf_counter() - began > seconds:
-            click.echo(f"{name} was not begun: {seconds:.0f} s are over", err=True)
-            continue
-        try:
-            found = {name: list(BARS[name](campaign))}
-        except Exception:  # noqa: BLE001 # one section never loses the others
-            traceback.print_exc()
-            missed = True
-            continue
-        click.echo(f"{name}: {perf_counter() - began:.0f} s since the start")
-        if found[name]:
-            Console(width=200).print(bars.table(found[name]))
-        missed |= any(bar.met is False for bar in found[name])
-        _keep(out, found, commit)
-    sys.exit(missed)
-
-
-def _keep(out: Path, found: dict[str, list[Bar]], commit: str | None) -> None:
-    before = json.loads(out.read_text())["bars"] if out.exists() else {}
-    made = bars.document(before, found, BARS, "python ci/gpu_bars.py")
-    made["machine"]["gpu"] = {
-        name: fact for name, fact in gpu.facts(0).items() if name != "peaks"
-    }
-    if commit:
-        made["machine"]["versions"]["commit"] = commit
-    out.write_text(json.dumps(made, indent=2) + "\n")
+    command = "python ci/gpu_bars.py"
+    sys.exit(
+        hold(
+            campaign,
+            BARS,
+            only,
+            out,
+            command=command,
+            seconds=seconds,
+            gpu=gpu.facts(0),
+        )
+    )
 
 
 if __name__ == "__main__":
