@@ -10,6 +10,7 @@ otherwise. See ci/gpu_bars.py for how a campaign goes.
 
 from __future__ import annotations
 
+import json
 import re
 import statistics
 import sys
@@ -77,6 +78,14 @@ def gpu_ways(campaign: Campaign) -> Iterator[Bar]:
     for dtype, limit in zip(DTYPES, (1.5, 3), strict=True):
         ours = f"gpu_noisy_mlp[dtype={dtype},impl=ours]"
         yield time_of(found, ours, f"{SEED}, one chain on a GPU, {dtype}", limit)
+
+
+def gpu_jax(campaign: Campaign) -> Iterator[Bar]:
+    """Run the thread's listings in JAX on the same GPU; they have no bar of their own."""
+    said = script("loop_jax.py")
+    place = campaign.folder / f"{campaign.prefix}-loops-jax.json"
+    place.write_text(json.dumps(said, indent=1) + "\n")
+    yield from ()
 
 
 def gradient(campaign: Campaign) -> Iterator[Bar]:
@@ -228,6 +237,7 @@ CPU: Final[Sections] = {
 }
 GPU: Final[Sections] = {
     "ways": gpu_ways,
+    "jax": gpu_jax,
     "gradient": gpu_gradient,
     "chains": chains,
     "launches": launches,
