@@ -6,7 +6,7 @@ Shared by the tests that run the emitted CUDA C++ on the host and those on a GPU
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.special import erfinv
+from scipy.special import erf, erfinv
 
 from steelyard_kernels.builder import Builder, const
 from steelyard_kernels.dtypes import (
@@ -214,6 +214,9 @@ FUNCTIONS = {  # and by how many ulp a GPU may miss them, in float32 and float64
     "tanh": (np.tanh, 2, 2),
     "sigmoid": (sigmoid, 6, 7),
     "softplus": (softplus, 4, 4),
+    "erf": (lambda x: erf(x.astype(np.float64)), 2, 3),
+    "sin": (np.sin, 2, 2),
+    "cos": (np.cos, 2, 2),
     "sinpi": (lambda x: turned(x, 0), 2, 2),
     "cospi": (lambda x: turned(x, 1), 2, 2),
     "erf_inv": (lambda x: erfinv(x.astype(np.float64)), 3, 6),

@@ -460,6 +460,7 @@ ORACLE = {
         for op in (
             *("bitcast", "floor", "tanh", "sigmoid", "softplus"),
             *("expm1", "log1p", "erf_inv", "sinpi", "cospi"),
+            *("erf", "sin", "cos"),
         )
     },
 }

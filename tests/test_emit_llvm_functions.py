@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from scipy.special import erf as erf_of_scipy
 from scipy.special import erfinv
 from test_emit_llvm_math import ulps
 
@@ -30,6 +31,8 @@ REFERENCE = {
     "tanh": np.tanh,
     "sigmoid": gpu_cases.sigmoid,
     "softplus": gpu_cases.softplus,
+    "sin": np.sin,
+    "cos": np.cos,
     "sinpi": lambda x: gpu_cases.turned(x, 0),
     "cospi": lambda x: gpu_cases.turned(x, 1),
 }
@@ -40,6 +43,9 @@ STATED = {
     "tanh": (2.50, 2.63),
     "sigmoid": (3.01, 4.56),
     "softplus": (1.60, 1.65),
+    "erf": (1.20, 1.30),
+    "sin": (1.47, 1.52),
+    "cos": (1.47, 1.52),
     "sinpi": (0.96, 0.85),
     "cospi": (0.70, 0.80),
     "erf_inv": (2.85, 3.45),
@@ -68,9 +74,11 @@ def arguments(dtype):
     low = -110 if dtype == "float32" else -750
     sizes = np.exp(random.normal(0, 3, COUNT)) * random.choice([-1, 1], COUNT)
     halves = np.arange(-400, 400) / 4 + random.normal(0, 1e-6, (100, 800))
+    quarters = random.integers(0, 2**30, COUNT) * (np.pi / 2)
     parts = [
         *(random.uniform(-1, 1, COUNT), random.uniform(low, 20, COUNT), sizes),
         *(random.normal(0, 3, COUNT), halves.ravel(), halves.ravel() * np.log(2)),
+        *(quarters, quarters % 1e5, sizes * 2.0**90),
     ]
     return np.concatenate([bits.view(dtype), *[part.astype(dtype) for part in parts]])
 
@@ -131,6 +139,9 @@ AT_EDGES = {
     "tanh": [0.0, -0.0, 1.0, -1.0, np.nan],
     "sigmoid": [0.5, 0.5, 1.0, 0.0, np.nan],
     "softplus": [np.log(2), np.log(2), np.inf, 0.0, np.nan],
+    "erf": [0.0, -0.0, 1.0, -1.0, np.nan],
+    "sin": [0.0, -0.0, np.nan, np.nan, np.nan],
+    "cos": [1.0, 1.0, np.nan, np.nan, np.nan],
     "sinpi": [0.0, 0.0, np.nan, np.nan, np.nan, 0.0, 0.0, 1.0],
     "cospi": [1.0, 1.0, np.nan, np.nan, np.nan, -1.0, -1.0, 0.0],
     "erf_inv": [0.0, -0.0, np.nan, np.nan, np.nan, -np.inf, np.inf, np.nan],
@@ -151,22 +162,102 @@ def test_the_edges_are_exact(apply, op, dtype):
         seen = apply(op, values.astype(dtype.numpy_name))
         expected = expected.astype(dtype.numpy_name)
     assert np.array_equal(seen, expected, equal_nan=True)
-    if op in {"expm1", "log1p", "tanh", "erf_inv", "floor"}:
+    if op in {"expm1", "log1p", "tanh", "erf", "erf_inv", "sin", "floor"}:
         assert np.signbit(seen[:2]).tolist() == [False, True]
 
 
-@pytest.mark.parametrize("op", [*REFERENCE, "erf_inv"])
+def test_erf_stays_within_its_stated_error(apply):
+    """Float32 against SciPy's float64."""
+    values = arguments("float32")
+    exact = erf_of_scipy(values.astype(np.float64))
+    assert ulps(apply("erf", values), exact) <= STATED["erf"][0]
+
+
+def test_erf_of_float64_stays_within_its_stated_error(apply):
+    """Against a series in 50 digits: both its pieces, and where it rounds to 1."""
+    random = np.random.default_rng(7)
+    parts = random.uniform(0, 1, 200), random.uniform(0.99, 6.1, 300), [1e-300, 5e-324]
+    values = np.concatenate(parts)
+    seen = apply("erf", values, 8)
+    with localcontext(prec=50):
+        for asked, result in zip(values.tolist(), seen.tolist(), strict=True):
+            off = abs(erf(Decimal(asked))[0] - Decimal(result))
+            assert float(off) <= STATED["erf"][1] * np.spacing(result)
+    assert apply("erf", -values, 8).tolist() == (-seen).tolist()
+
+
+# The float64 nearest to a multiple of pi / 2: Muller et al., "Handbook of
+# Floating-Point Arithmetic", "Range Reduction".
+NEAREST = 6381956970095103 * 2.0**797
+
+
+def test_the_hardest_angles_keep_all_their_digits(apply):
+    """Of each binade the multiples of pi / 2, and the worst float64 there is."""
+    with localcontext(prec=420):
+        quarter = half_pi()
+        powers = [2.0**k for k in range(0, 1023, 7)]
+        near = [float(round(Decimal(p) / quarter) * quarter) for p in powers]
+        values = np.array([*near, *powers, NEAREST, np.finfo(float).max])
+        values = np.concatenate([values, -values])
+        for op, turned in (("sin", 0), ("cos", 1)):
+            seen = apply(op, values, 8)
+            for x, result in zip(values.tolist(), seen.tolist(), strict=True):
+                exact = sine(Decimal(x), quarter, turned)
+                off = float(abs(exact - Decimal(result)))
+                assert off <= STATED[op][1] * np.spacing(abs(float(exact)))
+
+
+def half_pi():
+    """Return pi / 2 by Machin's formula."""
+
+    def arctan(inverse):
+        power = total = 1 / Decimal(inverse)
+        for n in range(3, 1200, 2):
+            power = -power / inverse**2
+            total += power / n
+        return total
+
+    return 2 * (4 * arctan(5) - arctan(239))
+
+
+def sine(x, quarter, turned):
+    """Return sin(x + turned pi / 2) by its series, and the argument's quarter turns."""
+    near = round(x / quarter)
+    r, number = x - near * quarter, (near + turned) % 4
+    start = number % 2
+    term, total = (Decimal(1), Decimal(1)) if start else (r, r)
+    for n in range(2 - start, 60, 2):
+        term *= -r * r / (n * (n + 1))
+        total += term
+    return total if number < 2 else -total
+
+
+def test_a_large_angle_changes_none_beside_it(apply):
+    """It takes another way for all lanes, which is for those that need it."""
+    values = np.random.default_rng(9).normal(0, 1e4, 64)
+    for dtype in ("float32", "float64"):
+        alone = values.astype(dtype)
+        beside = alone.copy()
+        beside[5::16] = [1e30, np.inf, np.nan, -1e37]
+        for op in ("sin", "cos"):
+            one, other = apply(op, alone), apply(op, beside)
+            kept = beside == alone
+            assert kept.sum() == 60
+            assert one[kept].tolist() == other[kept].tolist()
+
+
+@pytest.mark.parametrize("op", [*REFERENCE, "erf", "erf_inv"])
 def test_a_float16_function_is_the_float32_one_rounded(apply, op):
     """All 65536 arguments; at most the neighbour of the correctly rounded value."""
     values = np.arange(1 << 16, dtype=np.uint16).view(np.float16)
-    reference = REFERENCE.get(op, erfinv)
+    reference = REFERENCE.get(op) or {"erf": erf_of_scipy, "erf_inv": erfinv}[op]
     assert ulps(apply(op, values), reference(values.astype(np.float64))) <= 0.501
 
 
 def test_results_are_the_same_at_every_width(apply):
     """A lane's result does not depend on how many lanes there are."""
     values = np.random.default_rng(3).normal(0, 20, 131).astype(np.float32)
-    for op in (*REFERENCE, "erf_inv"):
+    for op in (*REFERENCE, "erf", "erf_inv"):
         wide = apply(op, values, 16)
         for lanes in (1, 4, 32):
             assert np.array_equal(apply(op, values, lanes), wide, equal_nan=True)

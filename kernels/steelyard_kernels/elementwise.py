@@ -57,6 +57,9 @@ OPERATIONS: Final[dict[str, Operation]] = {
     "sigmoid": Operation(1, _FLOAT, "same", 1),
     "softplus": Operation(1, _FLOAT, "same", 1),
     "erf_inv": Operation(1, _FLOAT, "same", 1),
+    "erf": Operation(1, _FLOAT, "same", 1),
+    "sin": Operation(1, _FLOAT, "same", 1),
+    "cos": Operation(1, _FLOAT, "same", 1),
     "sinpi": Operation(1, _FLOAT, "same", 1),  # sin(pi x)
     "cospi": Operation(1, _FLOAT, "same", 1),
     "floor": Operation(1, _FLOAT, "same", 1),
@@ -84,6 +87,6 @@ OPERATIONS: Final[dict[str, Operation]] = {
 FUNCTIONS: Final = frozenset(
     {
         *("exp", "log", "expm1", "log1p", "tanh", "sigmoid", "softplus", "erf_inv"),
-        *("sinpi", "cospi"),
+        *("erf", "sin", "cos", "sinpi", "cospi"),
     }
 )

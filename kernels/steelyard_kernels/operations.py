@@ -236,6 +236,9 @@ OPERATIONS: dict[str, Operation] = {
     "sigmoid": Operation(1, FLOAT, ANYWHERE),  # 1 / (1 + exp(-x))
     "softplus": Operation(1, FLOAT, ANYWHERE),  # log(1 + exp(x))
     "erf_inv": Operation(1, FLOAT, ANYWHERE),
+    "erf": Operation(1, FLOAT, ANYWHERE),
+    "sin": Operation(1, FLOAT, ANYWHERE),
+    "cos": Operation(1, FLOAT, ANYWHERE),
     "sinpi": Operation(1, FLOAT, ANYWHERE),  # sin(pi x)
     "cospi": Operation(1, FLOAT, ANYWHERE),
     "floor": Operation(1, FLOAT, ANYWHERE),

@@ -104,6 +104,21 @@ def erf_inv(x: Array) -> Array:
     return apply("erf_inv", x)
 
 
+def erf(x: Array) -> Array:
+    """Return the error function."""
+    return apply("erf", x)
+
+
+def sin(x: Array) -> Array:
+    """Return the sine of radians; of any size, reduced exactly."""
+    return apply("sin", x)
+
+
+def cos(x: Array) -> Array:
+    """Return the cosine of radians; of any size, reduced exactly."""
+    return apply("cos", x)
+
+
 def sinpi(x: Array) -> Array:
     """Return sin(pi x), exact at multiples of 1 / 2."""
     return apply("sinpi", x)

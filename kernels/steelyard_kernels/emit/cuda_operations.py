@@ -34,8 +34,8 @@ if TYPE_CHECKING:
 
 SINGLE, DOUBLE, INDEX, INT, BOOL = "single", "double", "index", "int", "bool"
 LIBRARY: Final = (
-    *("sqrt", "rsqrt", "exp", "log", "expm1", "log1p", "tanh", "sinpi", "cospi"),
-    "floor",
+    *("sqrt", "rsqrt", "exp", "log", "expm1", "log1p", "tanh", "erf", "sin", "cos"),
+    *("sinpi", "cospi", "floor"),
 )
 SPELLED: Final = {  # (operation, family): one lane
     **{

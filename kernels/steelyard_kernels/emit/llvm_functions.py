@@ -19,36 +19,25 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-from steelyard_kernels.dtypes import float32, float64
-from steelyard_kernels.emit import llvm_math
+from steelyard_kernels.dtypes import float32
+from steelyard_kernels.emit import llvm_math, llvm_sines
+from steelyard_kernels.emit.llvm_erf import erf
 from steelyard_kernels.emit.llvm_erf_inv import erf_inv
 from steelyard_kernels.emit.llvm_math import (
     BIAS,
     EXP,
     Lanes,
     log_near_one,
-    magic,
     power_of,
     reduced,
     taken_apart,
     two_to,
 )
-from steelyard_kernels.emit.llvm_text import ELEMENT, mangle
+from steelyard_kernels.emit.llvm_text import mangle
 
 if TYPE_CHECKING:
     from steelyard_kernels.emit.llvm_text import Writer
     from steelyard_kernels.loops import Type
-
-PI = {  # and what its rounding left
-    float32: (float.fromhex("0x1.921fb6p+1"), -8.742278000372485e-08),
-    float64: (math.pi, 1.2246467991473532e-16),
-}
-HALF_SQUARE = {  # pi**2 / 2, and what its rounding left
-    float32: (float.fromhex("0x1.3bd3ccp+2"), 1.4518579259066726e-07),
-    float64: (4.934802200544679, 3.1326477543698557e-16),
-}
-# Taylor's, in (pi x)**2, for |x| <= 1/4: the next term is below 2**-26 or 2**-57.
-TERMS = {False: 9, True: 6}  # by whether it is float32
 
 
 def sigmoid(w: Writer, x: str, type_: Type) -> str:
@@ -145,63 +134,6 @@ def softplus(w: Writer, x: str, type_: Type) -> str:
     return f"fadd {s.type} {s.choose(above, x, s.number(0.0))}, {rest}"
 
 
-def sinpi(w: Writer, x: str, type_: Type) -> str:
-    """Return sin(pi x) as an expression."""
-    return _turned(Lanes(w, type_), x, 0)
-
-
-def cospi(w: Writer, x: str, type_: Type) -> str:
-    """Return cos(pi x) as an expression."""
-    return _turned(Lanes(w, type_), x, 1)
-
-
-def _turned(s: Lanes, x: str, quarters: int) -> str:
-    """Return sin(pi x + pi quarters / 2), the argument reduced exactly."""
-    name = f"llvm.rint.{mangle(ELEMENT[s.dtype], s.lanes)}"
-    half = s.on_floats("fmul", x, s.number(0.5))
-    turns = s.writer.put(s.writer.call(s.type, name, (s.type, half)))
-    left = s.fma(turns, s.number(-2.0), x)  # of whole turns; NaN if x is infinite
-    shifted = s.fma(left, s.number(2.0), s.number(magic(s)))
-    near = s.on_floats("fsub", shifted, s.number(magic(s)))
-    r = s.fma(near, s.number(-0.5), left)
-    quarter = s.on_bits("add", s.as_bits(shifted), s.whole(quarters))
-    odd = s.on_bits("and", quarter, s.whole(1))
-    is_odd = s.writer.put(f"icmp ne {s.bits} {odd}, zeroinitializer")
-    value = s.as_bits(s.choose(is_odd, _cosine(s, r), _sine(s, r)))
-    high = s.on_bits("and", quarter, s.whole(2))
-    sign = s.on_bits("shl", high, s.whole(8 * s.dtype.bytes - 2))
-    return f"bitcast {s.bits} {s.on_bits('xor', value, sign)} to {s.type}"
-
-
-def _sine(s: Lanes, r: str) -> str:
-    """Append sin(pi r) for |r| <= 1/4, as pi r + r * (what is small)."""
-    z = s.on_floats("fmul", r, r)
-    high, low = PI[s.dtype]
-    rest = s.fma(s.polynomial(z, _taylor(s, 1)[:-1]), z, s.number(low))
-    return s.fma(r, s.number(high), s.on_floats("fmul", r, rest))
-
-
-def _cosine(s: Lanes, r: str) -> str:
-    """Append cos(pi r) for |r| <= 1/4, as 1 - pi**2 / 2 * r**2 and what that lost."""
-    (high, low), one = HALF_SQUARE[s.dtype], s.number(1.0)
-    z = s.on_floats("fmul", r, r)
-    z_low = s.fma(r, r, s.writer.put(f"fneg {s.type} {z}"))
-    near = s.fma(z, s.number(-high), one)
-    lost = s.fma(z, s.number(-high), s.on_floats("fsub", one, near))
-    lost = s.fma(z_low, s.number(-high), lost)
-    rest = s.fma(s.polynomial(z, _taylor(s, 0)[:-2]), z, s.number(-low))
-    return s.on_floats("fadd", near, s.fma(rest, z, lost))
-
-
-def _taylor(s: Lanes, first: int) -> list[float]:
-    """Return the coefficients of sin(pi r) / r or cos(pi r) in r**2, highest first."""
-    count = TERMS[s.dtype is float32]
-    return [
-        (-1) ** k * math.pi ** (2 * k + first) / math.factorial(2 * k + first)
-        for k in reversed(range(count))
-    ]
-
-
 FUNCTIONS = {
     "erf_inv": erf_inv,
     "expm1": expm1,
@@ -209,6 +141,9 @@ FUNCTIONS = {
     "tanh": tanh,
     "sigmoid": sigmoid,
     "softplus": softplus,
-    "sinpi": sinpi,
-    "cospi": cospi,
+    "erf": erf,
+    "sin": llvm_sines.sin,
+    "cos": llvm_sines.cos,
+    "sinpi": llvm_sines.sinpi,
+    "cospi": llvm_sines.cospi,
 }

@@ -66,6 +66,9 @@ RULES: Final[dict[str, tuple[Rule, ...]]] = {
     "softplus": (lambda g, y, x: g * xp.sigmoid(x),),
     # erf'(y) = 2 / sqrt(pi) * exp(-y^2), and its inverse has the inverse slope.
     "erf_inv": (lambda g, y, x: g * (math.sqrt(math.pi) / 2 * xp.exp(y * y)),),
+    "erf": (lambda g, y, x: g * (2 / math.sqrt(math.pi) * xp.exp(-(x * x))),),
+    "sin": (lambda g, y, x: g * xp.cos(x),),
+    "cos": (lambda g, y, x: g * -xp.sin(x),),
     "sinpi": (lambda g, y, x: g * (math.pi * xp.cospi(x)),),
     "cospi": (lambda g, y, x: g * (-math.pi * xp.sinpi(x)),),
     "where": (

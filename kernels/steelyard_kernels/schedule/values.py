@@ -33,7 +33,7 @@ _NAMES: Final = {
         name: name
         for name in (
             *("expm1", "log1p", "tanh", "sigmoid", "softplus", "erf_inv"),
-            *("sinpi", "cospi", "floor", "bitcast"),
+            *("erf", "sin", "cos", "sinpi", "cospi", "floor", "bitcast"),
         )
     },
     "bitwise_and": "and",

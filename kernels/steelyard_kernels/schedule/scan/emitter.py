@@ -8,6 +8,7 @@ from typing import Final
 
 from steelyard_kernels.builder import const
 from steelyard_kernels.dtypes import HALVES, float32
+from steelyard_kernels.elementwise import FUNCTIONS
 from steelyard_kernels.errors import CompilerBug
 from steelyard_kernels.expr import (
     Apply,
@@ -36,13 +37,6 @@ from steelyard_kernels.schedule.scan.outline import Body
 from steelyard_kernels.schedule.scan.registers import Registers
 from steelyard_kernels.schedule.scan.tensor import Tensor, Value, View
 
-# Functions that are some twenty operations.
-HEAVY: Final = frozenset(
-    {
-        *("exp", "expm1", "log", "log1p", "tanh", "sigmoid", "softplus", "erf_inv"),
-        *("sinpi", "cospi"),
-    }
-)
 MOST_VECTORS: Final = 48  # of a matrix that a product spells out
 SUMS: Final = 4  # sums of a product that grow side by side
 REDUCED: Final = {"sum": "add", "mean": "add", "var": "add", "max": "max", "min": "min"}
@@ -116,7 +110,7 @@ class Emitter(Registers):
             )
 
         parts = [self.tensor(arg) for arg in reads]
-        heavy = node.dtype if node.op in HEAVY else None
+        heavy = node.dtype if node.op in FUNCTIONS else None
         return self.each(node.shape, parts, emit, heavy=heavy)
 
     def _cast(self, node: Cast) -> Value:

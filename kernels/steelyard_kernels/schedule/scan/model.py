@@ -13,6 +13,7 @@ from math import prod
 from typing import Final, TypeAlias
 
 from steelyard_kernels.dtypes import float64
+from steelyard_kernels.elementwise import FUNCTIONS
 from steelyard_kernels.expr import (
     Apply,
     Dot,
@@ -55,12 +56,13 @@ LOOP_STATEMENTS: Final = 10
 UNKNOWN_LENGTH: Final = 1000
 # Operations of a core, and how many of them wait for one another, where not one.
 WEIGHTS: Final = {
-    **dict.fromkeys(("exp", "expm1", "log", "log1p", "sinpi", "cospi"), 20.0),
+    **dict.fromkeys(FUNCTIONS, 20.0),
     **dict.fromkeys(("tanh", "sigmoid", "softplus", "erf_inv"), 25.0),
+    **dict.fromkeys(("erf", "sin", "cos"), 30.0),
     **dict.fromkeys(("divide", "sqrt", "rsqrt"), 6.0),
 }
 DEPTHS: Final = {
-    **dict.fromkeys(("exp", "expm1", "log", "log1p", "sinpi", "cospi"), 12.0),
+    **dict.fromkeys(FUNCTIONS, 12.0),
     **dict.fromkeys(("tanh", "sigmoid", "softplus", "erf_inv"), 14.0),
     **dict.fromkeys(("divide", "sqrt", "rsqrt"), 4.0),
 }
