@@ -163,7 +163,8 @@ def gpu_noisy_mlp(b: Builder, dtype: str, impl: str) -> Call:
     """Iterate the thread's network on a GPU, one chain; also as one CUDA graph."""
     b.on("cuda")
     x, key, w1, w2 = network(b, dtype)
-    b.mode("kernel/warm", *["per_launch/warm/graph/1"] * (impl == "launches"))
+    b.mode("kernel/warm", "per_launch/warm/1")
+    b.mode(*["per_launch/warm/graph/1"] * (impl in {"launches", "chunks"}))
     y = b.output(WIDTH, dtype)
     b.check(
         functools.partial(looped, our_noise, dtype), x, key, w1, w2, **within(dtype)
