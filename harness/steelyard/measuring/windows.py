@@ -23,7 +23,7 @@ from steelyard_device import cpu, cuda
 
 FIRST: Final = (
     "from time import monotonic_ns; began = monotonic_ns(); import sys; "
-    "from steelyard import first; first.main(began, *sys.argv[1:])"
+    "from steelyard.processes import first; first.main(began, *sys.argv[1:])"
 )
 """What a fresh process runs: its clock is read before anything of ours is imported."""
 
