@@ -80,6 +80,19 @@ class Launches:
         return facts
 
 
+class DeviceLaunches(Launches):
+    """The same on a GPU, all on one stream."""
+
+    def __init__(self, works: Sequence[tuple[Any, int]]) -> None:
+        super().__init__(works)
+        self.context, self.stream = works[-1][0].context, works[-1][0].stream
+
+
+def in_order(*works: tuple[Any, int]) -> Launches:
+    """Return bound kernels and how often each is launched as one work, where they run."""
+    return (DeviceLaunches if hasattr(works[-1][0], "stream") else Launches)(works)
+
+
 @dataclass(frozen=True, slots=True)
 class Stepped:
     """The loop as many launches of a kernel that updates x and counts."""
@@ -92,9 +105,8 @@ class Stepped:
         x, key, w1, w2 = arrays
         index = beside(key)
         started = begin.bind(x, out, index)
-        return Launches(
-            [(started, 1), (self.kernel.bind(out, index, key, w1, w2), self.times)]
-        )
+        step = self.kernel.bind(out, index, key, w1, w2)
+        return in_order((started, 1), (step, self.times))
 
     def __call__(self, *arrays: Any, out: Any) -> None:
         """Run all launches once."""
@@ -111,7 +123,7 @@ class Ahead:
         noise = beside(x, (ITERATIONS, *x.shape))
         drawn = library.noisy_mlp_noise.bind(x, key, out=noise)
         looped = library.noisy_mlp_ahead.bind(x, noise, w1, w2, out=out)
-        return Launches([(drawn, 1), (looped, 1)])
+        return in_order((drawn, 1), (looped, 1))
 
     def __call__(self, *arrays: Any, out: Any) -> None:
         """Run both once."""

@@ -3,6 +3,7 @@
 What needs a GPU is described here and launched by `test_suites_gpu`.
 """
 
+import functools
 import importlib
 import inspect
 import re
@@ -13,7 +14,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from steelyard import discovery
+from steelyard import discovery, work
 from steelyard.measuring.prepared import PreparedCase
 from steelyard.measuring.settings import Settings
 from steelyard_kernels import KernelFunction, library
@@ -96,6 +97,30 @@ def test_the_default_grid_of_a_gpu_is_a_matter_of_minutes():
         for mode in case.modes()
     ]
     assert len(points) == len(set(points)) <= 130
+
+
+def test_several_kernels_are_one_work_where_they_run():
+    """On a GPU it is of their stream; launched in order, each as often as it says."""
+    loops = importlib.import_module("suites.loops")
+    seen = []
+    first, second = (
+        SimpleNamespace(
+            launch=functools.partial(lambda name, n: seen.append((name, n)), name),
+            wait=lambda: None,
+            ready=lambda: None,
+            facts=dict,
+            stream=7,
+            context=object(),
+        )
+        for name in "ab"
+    )
+    found = loops.in_order((first, 1), (second, 80))
+    assert isinstance(found, work.DeviceWork)
+    assert (found.stream, found.context) == (7, second.context)
+    found.launch(2)
+    assert seen == [("a", 1), ("b", 80)] * 2
+    del first.stream, second.stream
+    assert not isinstance(loops.in_order((first, 1), (second, 1)), work.DeviceWork)
 
 
 def test_suites_import_no_peer_and_no_pytest():
