@@ -7,11 +7,12 @@ instructions each and further to go for a sum.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from math import log2, prod
 from typing import Final
 
-from steelyard_kernels.expr import Apply, Dot, Loop, Node, Reduce, Result, Row
+from steelyard_kernels.expr import Apply, Dot, Loop, Node, Program, Reduce, Result, Row
 from steelyard_kernels.schedule.gpu import WARP
 from steelyard_kernels.schedule.scan.cuda import CudaScan
 from steelyard_kernels.schedule.scan.layout import lane_axis
@@ -140,23 +141,44 @@ def _dot(node: Dot, group: int) -> Work:
     return fetched.then(Work(way, products * each))
 
 
+Count = Callable[[Program, int], int]
+"""Counts something of a program for so many threads a chain."""
+
+
 class Cycles:
     """Counts what chains of a program cost under its schedules.
 
     Loops are sorted once, and each is counted once for all schedules that differ in
-    nothing that it asks.
+    nothing that it asks; nodes are once for each group.
     """
 
     def __init__(self) -> None:
         self.outlines: dict[tuple[int, bool], Outline] = {}
         self.bodies: dict[tuple[int, ...], Work] = {}
+        self.ways: dict[tuple[int, ...], tuple[Work, Work]] = {}
+        self.costs: dict[tuple[int, int], Work] = {}
+        self.counts: dict[tuple[Count, int], int] = {}
+
+    def count(self, what: Count, program: Program, group: int) -> int:
+        """Return what a function says of a program whose chains have `group` threads."""
+        key = what, group
+        if key not in self.counts:
+            self.counts[key] = what(program, group)
+        return self.counts[key]
+
+    def cost(self, node: Node, group: int) -> Work:
+        """Return what one node costs a thread."""
+        key = node.number, group
+        if key not in self.costs:
+            self.costs[key] = cost(node, group)
+        return self.costs[key]
 
     def nodes(self, nodes: tuple[Node, ...], schedule: CudaScan) -> Work:
         """Return what nodes cost one after another; a loop is there once."""
         total, seen = Work(), set()
         for node in nodes:
             if not isinstance(node, Result):
-                total = total.then(cost(node, schedule.group))
+                total = total.then(self.cost(node, schedule.group))
             elif id(node.loop) not in seen:
                 seen.add(id(node.loop))
                 total = total.then(self.loop(node.loop, schedule))
@@ -184,16 +206,29 @@ class Cycles:
         What needs no carried value is done for all iterations of a turn side by side.
         """
         parts = self._outline(loop, ahead=schedule.ahead)
-        both = self._way(loop, parts, schedule, set())
-        early = {carry.number for carry in loop.carries}
-        late = self._way(loop, parts, schedule, early)
+        both, late = self._ways(loop, parts, schedule)
         turn = max(1, loop.unroll or schedule.unroll)
         apart = late.way + (both.way - late.way) / turn
         apart += (both.issued - late.issued) * (turn - 1) / turn
-        once = sum(cost(node, 1).issued for node in parts.ahead.nodes)
+        once = sum(self.cost(node, 1).issued for node in parts.ahead.nodes)
         share = once / schedule.span
         way = min(both.way, apart)
         return Work(way + ALONE * share, both.issued + share)
+
+    def _ways(
+        self, loop: Loop, parts: Outline, schedule: CudaScan
+    ) -> tuple[Work, Work]:
+        """Return the way through an iteration, and that of what it carries."""
+        key: tuple[int, ...] = id(loop), schedule.group, schedule.ahead
+        if any(isinstance(node, Result) for node in loop.nodes):
+            key = *key, schedule.span, schedule.unroll
+        if key not in self.ways:
+            late = {carry.number for carry in loop.carries}
+            self.ways[key] = (
+                self._way(loop, parts, schedule, set()),
+                self._way(loop, parts, schedule, late),
+            )
+        return self.ways[key]
 
     def _way(
         self, loop: Loop, parts: Outline, schedule: CudaScan, late: set[int]
@@ -228,4 +263,4 @@ class Cycles:
             return self.loop(node.loop, schedule)
         if isinstance(node, Row):
             return Work(LOAD, 2 * vectors(node, schedule.group))
-        return cost(node, schedule.group)
+        return self.cost(node, schedule.group)

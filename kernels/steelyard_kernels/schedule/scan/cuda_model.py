@@ -61,8 +61,11 @@ def _registers(node: Node, group: int) -> int:
 
 def estimate_registers(program: Program, schedule: CudaScan) -> int:
     """Return about how many registers a thread will use."""
-    most = schedule.registers or most_registers(schedule.threads)
-    return min(held(program, schedule.group), most)
+    return _at_most(schedule, held(program, schedule.group))
+
+
+def _at_most(schedule: CudaScan, registers: int) -> int:
+    return min(registers, schedule.registers or most_registers(schedule.threads))
 
 
 def widest(program: Program) -> int:
@@ -112,21 +115,23 @@ def predict(
 ) -> Prediction:
     """Predict one launch, in nanoseconds; `cycles` are shared by a program's."""
     check(program, schedule)
-    chain = (cycles or Cycles()).nodes(program.nodes, schedule)
+    cycles, group = cycles or Cycles(), schedule.group
+    chain = cycles.nodes(program.nodes, schedule)
     blocks = ceil(max(1, program.chains) / schedule.chains)
-    need = estimate_registers(program, schedule)
+    need = _at_most(schedule, cycles.count(held, program, group))
     resident = max(1, gpu.blocks_resident(schedule.threads, need))
     waves = ceil(blocks / (resident * gpu.multiprocessors))
     beside = min(resident, ceil(blocks / gpu.multiprocessors))
     warps = ceil(beside * schedule.threads / WARP / SIDES)
     one = chain.way * CYCLE_NS
     both = hypot4(one, warps * chain.issued * CYCLE_NS)
+    operations = cycles.count(text, program, group)
     return Prediction(
         (
             ("ramp", RAMP_NS),
             ("one chain", one * waves),
             ("other warps", (both - one) * waves),
-            ("build share", text(program, schedule) * BUILD_NS),
+            ("build share", operations * max(1, schedule.unroll) * BUILD_NS),
         )
     )
 
@@ -136,11 +141,10 @@ def hypot4(a: float, b: float) -> float:
     return float((a**4 + b**4) ** 0.25)
 
 
-def text(program: Program, schedule: CudaScan) -> int:
-    """Return about how many operations on a vector the text has."""
+def text(program: Program, group: int) -> int:
+    """Return about how many operations on a vector the text of one iteration has."""
     nodes = everywhere(program.nodes)
-    count = sum(vectors(n, schedule.group) for n in nodes if isinstance(n, Apply | Dot))
-    return count * max(1, schedule.unroll)
+    return sum(vectors(n, group) for n in nodes if isinstance(n, Apply | Dot))
 
 
 def rank(
