@@ -20,6 +20,7 @@ from typing import Final
 
 import click
 import readme_gpu
+import readme_loops
 from readme_results import (
     RESULTS,
     Suite,
@@ -182,6 +183,7 @@ TABLES: Final[dict[str, Callable[[], Iterator[str]]]] = {
     "ledger": ledgers,
     "example": example,
     **readme_gpu.TABLES,
+    **readme_loops.TABLES,
 }
 
 
