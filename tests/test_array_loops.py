@@ -267,6 +267,11 @@ def out_of_its_loop(x):
     return seen[0]
 
 
+def unrolled(unroll):
+    """Return a loop of so many iterations a turn."""
+    return lambda x: xp.while_loop(lambda c: c[0] < 1, lambda c: c, x, 3, unroll=unroll)
+
+
 @pytest.mark.parametrize(
     ("write", "words"),
     [
@@ -304,6 +309,25 @@ def out_of_its_loop(x):
         (
             lambda x: xp.scan(lambda c, _: (c, None), x, length=1, unroll=-1),
             "unroll of a scan is -1",
+        ),
+        *(
+            (
+                unrolled(unroll),
+                f"unroll of a while_loop is {unroll!r}, expected an int from 0 to 64",
+            )
+            for unroll in (65, 10**9, 2.5, "2")
+        ),
+        (
+            lambda x: xp.while_loop(lambda c: c[0] < 1, lambda c: c, x, 2.5),
+            "a loop's length is 2.5, expected an int",
+        ),
+        (
+            lambda x: xp.fori_loop(0, 1 << 63, lambda i, c: c, x),
+            r"9223372036854775808 iterations, expected 0 to 2\*\*63 - 1",
+        ),
+        (
+            lambda x: xp.scan(lambda c, _: (c, None), {1: x, "b": x}, length=1),
+            "keys of the types int, str, expected some that can be sorted",
         ),
         (out_of_its_loop, "is used outside of the loop; return it from the body"),
     ],

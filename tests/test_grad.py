@@ -300,6 +300,10 @@ def _value(x, i):
     [
         (grad(_value, 1), r"primals\[0\] of int64.*argnums"),
         (grad(_value, 2), "argument 2, but 2 were given"),
+        (grad(_value, (0, -2)), r"by arguments \(0, -2\), two of which are one"),
+        (lambda x, i: grad(_value, "x"), "by argnums 'x', expected an int or a tuple"),
+        (lambda x, i: grad(_value, 0.5), "by argnums 0.5, expected an int or a tuple"),
+        (grad(_value, memory=-1), "memory is -1, expected an int of bytes"),
         (lambda x, i: grad(lambda x: x)(x), r"float64 \(3,\), expected one float"),
         (lambda x, i: grad(lambda x: (x, x))(x), "gradient of a tuple"),
         (lambda x, i: vjp(lambda: x)[0], "no arrays"),

@@ -276,6 +276,8 @@ def test_noise_ahead_of_a_loop_is_the_loops_noise():
         ),
         (lambda c: random.normal(0, c, (), "float16"), "of float16 are not made"),
         (lambda c: random.uniform(0, c, (), "int32"), "draw float32 and cast it"),
+        (lambda c: random.bits(0, c, (-1,)), r"the shape \(-1,\), expected a tuple"),
+        (lambda c: random.normal(0, c, "a"), "a random number got the shape 'a'"),
     ],
 )
 def test_what_cannot_be_drawn_is_one_sentence(body, said):

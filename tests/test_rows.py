@@ -90,6 +90,28 @@ def test_a_row_of_a_row_lies_in_memory():
         (lambda a, i: a @ i, r"dot of shapes|dot, float64 and int64"),
         (lambda a, i: xp.arange(3, "float32"), "arange of float32, expected int32"),
         (lambda a, i: a @ 2.0, "dot got a float, expected two arrays"),
+        (lambda a, i: 2.0 @ a, "dot got a float, expected two arrays"),
+        (lambda a, i: xp.reshape(a, (0, 3))[i], "cannot reshape"),
+        (
+            lambda a, i: xp.zeros((0, 3))[i],
+            r"shape \(0, 3\) is indexed, but it has no rows",
+        ),
+        (lambda a, i: xp.zeros((-1,)), r"full got the shape \(-1,\), expected"),
+        (lambda a, i: xp.zeros((2.5,)), r"full got the shape \(2.5,\)"),
+        (lambda a, i: xp.arange(-1), r"arange got the shape \(-1,\)"),
+        (lambda a, i: xp.arange(i), r"arange got the shape \(.*\), expected a tuple"),
+        (lambda a, i: xp.reshape(a, "ab"), "reshape got the shape 'ab'"),
+        (lambda a, i: xp.reshape(a, (-2, -6)), r"reshape got the shape \(-2, -6\)"),
+        (lambda a, i: xp.broadcast_to(a, None), "broadcast_to got the shape None"),
+        (lambda a, i: xp.full((2,), a), "full got a Array, expected a Python number"),
+        (lambda a, i: xp.full_like(a, "1"), "full_like got a str, expected"),
+        (lambda a, i: xp.full_like("a", 1), "full_like got a str, expected an array"),
+        (lambda a, i: xp.sum("a"), "sum got a str, expected an array"),
+        (lambda a, i: xp.reshape("a", 1), "reshape got a str, expected an array"),
+        (lambda a, i: xp.transpose("a"), "transpose got a str, expected an array"),
+        (lambda a, i: xp.squeeze("a"), "squeeze got a str, expected an array"),
+        (lambda a, i: xp.expand_dims("a", 0), "expand_dims got a str, expected an arr"),
+        (lambda a, i: xp.expand_dims(a, None), "axis None of shape"),
     ],
 )
 def test_what_has_no_row_or_no_such_shape_is_one_sentence(write, words):
@@ -109,6 +131,7 @@ def test_shapes_are_numpys():
             xp.squeeze(xp.expand_dims(a, -1)),
             xp.reshape(a, -1),
             xp.full((2, 2), 3, "int32"),
+            xp.zeros(2, "int32"),
             xp.ones_like(a) - xp.zeros((3,), "float64"),
         )
 
@@ -119,6 +142,7 @@ def test_shapes_are_numpys():
         A,
         A.ravel(),
         np.full((2, 2), 3),
+        np.zeros(2),
         np.ones((4, 3)),
     ]
     seen = reference.evaluate(kernel(shaped).program(A), [A])

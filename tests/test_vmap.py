@@ -102,6 +102,12 @@ def test_what_loops_keep_is_moved_twice():
         (lambda x, y: (vmap(lambda a: a)(x), y), "out1 of shape .* is of no chain"),
         (lambda x, y: vmap(vmap(lambda a: a))(x), "expected an array parameter"),
         (lambda x, y: vmap(lambda a: a)(x[0]), "expected an array parameter"),
+        (
+            lambda x, y: vmap(lambda a: a)(2.0),
+            "a mapped function got a float, expected",
+        ),
+        (lambda x, y: vmap(lambda a: a)([x, y]), "a mapped function got a list"),
+        (lambda x, y: vmap(lambda a: a, [[0]])(x), r"axes \(\[0\],\), expected 0"),
     ],
 )
 def test_chains_that_are_not_independent_are_refused(write, words):

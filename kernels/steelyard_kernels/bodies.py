@@ -27,10 +27,10 @@ def check_loop(kernel: str, loop: Loop) -> None:
         )
     if not isinstance(length, int):
         _check_runtime_length(kernel, length, loop.stacked)
-    elif length < 0:
+    elif not 0 <= length < 1 << 63:
         raise KernelError(
-            f"{kernel}: a loop of {length} iterations, expected 0 or more; pass its "
-            "length."
+            f"{kernel}: a loop of {length} iterations, expected 0 to 2**63 - 1; pass "
+            "its length."
         )
 
 

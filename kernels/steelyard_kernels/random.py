@@ -20,7 +20,7 @@ from typing import Final, TypeAlias
 
 from steelyard_kernels import dtypes
 from steelyard_kernels.array import elementwise as xp
-from steelyard_kernels.array.shapes import arange, broadcast_to, reshape
+from steelyard_kernels.array.shapes import arange, broadcast_to, extents, reshape
 from steelyard_kernels.array.value import Array, as_array
 from steelyard_kernels.dtypes import DType
 from steelyard_kernels.errors import KernelError
@@ -91,9 +91,11 @@ def normal(
     if isinstance(draw.element, Array):  # a sine is a cosine a quarter turn earlier
         angle = angle - xp.bitwise_and(draw.element, 1).astype(wanted) * 0.5
     square = xp.log((_whole(first) + 1.0) * unit) * -2.0
-    root = xp.sqrt(square)
-    # What the root's rounding lost; the root is 0 only where nothing was.
-    lost = (square - root * root) * (0.5 / xp.maximum(root, unit))
+    # A root is its square times one over it; what its rounding lost is put back. Where
+    # the square is 0 so are the root and what it lost.
+    inverse = xp.rsqrt(xp.maximum(square, unit))
+    root = square * inverse
+    lost = (square - root * root) * (inverse * 0.5)
     turn = xp.cospi(angle)
     return draw.shaped(root * turn + lost * turn)
 
@@ -127,7 +129,7 @@ class _Draw:
         self, key: Array | int, counter: Array | int, shape: Shape, *, each: int
     ) -> None:
         numbers = _int64(key, "key"), _int64(counter, "counter")
-        self._shape = tuple(shape)
+        self._shape = shape = extents("a random number", shape)
         self.element: Word = 0
         block: Word = 0
         if prod(shape) != 1:

@@ -35,6 +35,13 @@ def vmap(function: Callable[..., Any], in_axes: Axes = 0) -> Callable[..., Any]:
     def mapped(*arrays: Array, **scalars: Array) -> Any:
         graph = current("vmap")
         axes = _axes(graph.kernel, in_axes, len(arrays))
+        for array in arrays:
+            if not isinstance(array, Array):
+                raise KernelError(
+                    f"{graph.kernel}: a mapped function got a {type(array).__name__}, "
+                    "expected arrays of the kernel; give it what differs as parameters "
+                    "of their own."
+                )
         parts = [
             array if axis is None else Array(graph, graph.chain(array.node))
             for array, axis in zip(arrays, axes, strict=True)
@@ -54,7 +61,7 @@ def _axes(kernel: str, in_axes: Axes, count: int) -> Sequence[int | None]:
             f"{kernel}: vmap has {len(axes)} axes for {count} arrays; give in_axes 0 or "
             "None for each."
         )
-    if not set(axes) <= {0, None} or 0 not in axes:
+    if not all(axis is None or axis == 0 for axis in axes) or 0 not in axes:
         raise KernelError(
             f"{kernel}: vmap over axes {tuple(axes)}, expected 0 for one array or more "
             "and None for the others; put the chains first."

@@ -16,7 +16,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 from steelyard_kernels import dtypes
 from steelyard_kernels.array import pytrees
@@ -25,6 +25,8 @@ from steelyard_kernels.array.value import Array, as_array, current, lift
 from steelyard_kernels.errors import KernelError
 from steelyard_kernels.expr import Constant, Node
 from steelyard_kernels.graph import Graph
+
+MOST_UNROLL: Final = 64  # of iterations that are written out one after another
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,16 +156,16 @@ class _Looping:
         reverse: bool,
         unroll: int,
     ) -> None:
-        if unroll < 0:
+        if unroll not in range(MOST_UNROLL + 1):
             raise KernelError(
-                f"{graph.kernel}: unroll of a {what} is {unroll!r}, expected 0 or more; "
-                "0 lets the schedule choose."
+                f"{graph.kernel}: unroll of a {what} is {unroll!r}, expected an int "
+                f"from 0 to {MOST_UNROLL}; 0 lets the schedule choose."
             )
         self._graph = graph
         self._what = what
         self._count = count
         self._reverse = reverse
-        self._unroll = unroll
+        self._unroll = int(unroll)
 
     def run(
         self, init: Any, step: Callable[[Any, Node], Step]
@@ -261,6 +263,11 @@ def _count(
             "one or the other; leave length out, or index arrays within the body."
         )
     if length is not None:
+        if not hasattr(length, "__index__"):
+            raise KernelError(
+                f"{graph.kernel}: a loop's length is {length!r}, expected an int; give "
+                "the number of iterations."
+            )
         length = operator.index(length)
         extents.add((length,))
     if len(extents) != 1:

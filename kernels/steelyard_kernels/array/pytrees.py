@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
+
+from steelyard_kernels.errors import KernelError
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,13 +62,24 @@ def _flatten(tree: object, leaves: list[Any]) -> Tree:
     if tree is None:
         return Tree(type(None))
     if isinstance(tree, dict):
-        names = tuple(sorted(tree))
+        names = _sorted(tree)
         return Tree(dict, names, tuple(_flatten(tree[name], leaves) for name in names))
     if isinstance(tree, tuple | list):
         children = tuple(_flatten(child, leaves) for child in tree)
         return Tree(type(tree), tuple(range(len(children))), children)
     leaves.append(tree)
     return Tree(None)
+
+
+def _sorted(names: Iterable[Any]) -> tuple[Any, ...]:
+    try:
+        return tuple(sorted(names))
+    except TypeError:
+        kinds = ", ".join(sorted({type(name).__name__ for name in names}))
+        raise KernelError(
+            f"a dict has keys of the types {kinds}, expected some that can be sorted; "
+            "use strings."
+        ) from None
 
 
 def paths(tree: Tree, root: str) -> list[str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TypeAlias
 
-from steelyard_kernels.array.value import Array
+from steelyard_kernels.array.value import Array, as_array
 from steelyard_kernels.errors import KernelError
 
 Axis: TypeAlias = int | None  # None: all axes
@@ -48,6 +48,7 @@ def var(
 
 def _reduce(op: str, x: Array, axis: Axis, keepdims: bool) -> Array:
     """Reduce the last axis; None is all axes, of which there may be one at most."""
+    x = as_array(x, op)
     if axis is None and x.ndim == 0:  # all of one element, and no axis to keep
         row = x.graph.broadcast(x.node, (1,))
         return Array(x.graph, x.graph.reduce(op, row, keepdims=False), x.weak)

@@ -71,6 +71,9 @@ class Array:
     def __matmul__(self, other: Array) -> Array:
         return dot(self, other)
 
+    def __rmatmul__(self, other: object) -> Array:
+        return dot(other, self)
+
     def __add__(self, other: Operand) -> Array:
         return apply("add", self, other)
 
@@ -195,17 +198,17 @@ def as_array(value: object, what: str) -> Array:
     return Array(graph, graph.constant(value, dtype), weak=True)
 
 
-def dot(a: Array, b: Array) -> Array:
+def dot(a: Array | object, b: Array | object) -> Array:
     """Return the sum over k of a[..., k] * b[k, n]: (..., K) and (K, N) give (..., N).
 
     Both are floating; a 1-d `a` gives shape (N,). Raises KernelError for other shapes.
     """
-    for each in (a, b):
-        if not isinstance(each, Array):
-            raise KernelError(
-                f"dot got a {type(each).__name__}, expected two arrays of the kernel; "
-                "multiply by numbers."
-            )
+    if not isinstance(a, Array) or not isinstance(b, Array):
+        other = b if isinstance(a, Array) else a
+        raise KernelError(
+            f"dot got a {type(other).__name__}, expected two arrays of the kernel; "
+            "multiply by numbers."
+        )
     return Array(a.graph, a.graph.dot(a.node, b.node))
 
 
@@ -224,6 +227,11 @@ def row(x: Array, index: object) -> Array:
                 "int; cast it with astype, or take its elements."
             )
         node = index.node
+        if x.shape and not extent:
+            raise KernelError(
+                f"{graph.kernel}: a value of shape {x.shape} is indexed, but it has no "
+                "rows; index an array whose first axis has one or more."
+            )
         if not isinstance(node, Constant):
             last = graph.constant(extent - 1, node.dtype)
             node = graph.apply("minimum", node, last)

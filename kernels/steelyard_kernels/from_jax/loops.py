@@ -12,6 +12,7 @@ import numpy as np
 
 from steelyard_kernels import array as xp
 from steelyard_kernels.array import Array
+from steelyard_kernels.array.loops import MOST_UNROLL
 from steelyard_kernels.from_jax.elementwise import select_n
 from steelyard_kernels.from_jax.equation import Equation, Rule
 from steelyard_kernels.from_jax.values import (
@@ -101,7 +102,7 @@ def _stacked(graph: Graph, value: Value) -> Array | Stack:
 def _unroll(params: Any) -> int:
     """Return what was asked for beyond JAX's default, which leaves us the choice."""
     unroll = int(params["unroll"])
-    return unroll if unroll > 1 else 0
+    return min(unroll, MOST_UNROLL) if unroll > 1 else 0
 
 
 def _while(equation: Equation) -> list[Value]:

@@ -45,6 +45,11 @@ def vjp(
     Raises KernelError for primals that are not floating, and for loops whose number
     of iterations is not known when the kernel is traced.
     """
+    if not hasattr(memory, "__index__") or memory < 0:
+        raise KernelError(
+            f"a gradient's memory is {memory!r}, expected an int of bytes, 0 or more; "
+            "leave it out for 64 MiB."
+        )
     leaves, tree = pytrees.flatten(primals)
     given = [as_array(leaf, "vjp") for leaf in leaves]
     if not given:
@@ -88,7 +93,7 @@ def value_and_grad(
     the value is one floating number, of shape () or with extents of 1. The function is
     computed once. `memory` is as in `vjp`, which says what is raised.
     """
-    places = (argnums,) if isinstance(argnums, int) else tuple(argnums)
+    places = _places(argnums)
 
     @wraps(function)
     def both(*args: Any, **scalars: Any) -> tuple[Array, Any]:
@@ -97,6 +102,12 @@ def value_and_grad(
             raise KernelError(
                 f"a gradient by argument {beyond[0]}, but {len(args)} were given; name "
                 "positional arguments by numbers from 0."
+            )
+
+        if len({place % len(args) for place in places}) < len(places):
+            raise KernelError(
+                f"a gradient by arguments {places}, two of which are one; name each "
+                "once."
             )
 
         def chosen(*primals: Any) -> Any:
@@ -162,6 +173,16 @@ def _stand_in(primal: Array, name: str) -> Input:
             "expected a floating dtype; leave it out of argnums, or cast it."
         )
     return primal.graph.input(name, -1, primal.shape, primal.dtype)
+
+
+def _places(argnums: Any) -> tuple[int, ...]:
+    places = (argnums,) if isinstance(argnums, int) else argnums
+    if isinstance(places, Sequence) and all(isinstance(p, int) for p in places):
+        return tuple(places)
+    raise KernelError(
+        f"a gradient by argnums {argnums!r}, expected an int or a tuple of ints; name "
+        "positional arguments by numbers from 0."
+    )
 
 
 def _one(value: object) -> Array:
