@@ -421,6 +421,20 @@ def test_chains_that_look_at_different_rows_have_no_common_lanes():
     assert not any(schedule.across for schedule in every)
 
 
+def test_chains_that_read_nothing_of_their_own_are_written_all():
+    """A pass that makes the program again keeps how many there are."""
+
+    def one(x, w, *, n: int = 3):
+        return xp.while_loop(
+            lambda c: c[1] < n, lambda c: (c[0] * 0.5, c[1] + 1), (w, 0), 5
+        )
+
+    made = kernel(vmap(one, (0, None)))
+    halved, counts = runs(made, [normal(3), normal(2, 3)], None, n=3)
+    assert halved.shape == (3, 2, 3)
+    assert counts.tolist() == [3, 3, 3]
+
+
 def test_many_chains_fill_vectors_with_chains():
     """What is left over of vectors by small shapes is not, by many chains."""
     shapes = [((4096, 1), "float32"), ((1, 12), "float32"), ((12, 1), "float32")]

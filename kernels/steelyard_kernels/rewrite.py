@@ -47,6 +47,7 @@ def rewritten(program: Program, rule: Rule) -> Program:
 
 def remade(program: Program, again: Again) -> Program:
     """Return the program made again in an empty graph."""
+    again.graph.chains = program.chains  # which no node says if none reads its part
     inputs = tuple(
         again.graph.input(node.name, node.index, node.shape, node.dtype)
         for node in program.inputs
