@@ -4,16 +4,20 @@ Half arithmetic is done in float32 and rounded after every operation, as on the 
 (see `llvm_operations`). Divisions and roots are correctly rounded: NVRTC's own default
 (-prec-div, -prec-sqrt). Functions are the CUDA library's, which handle NaN, infinities
 and denormals in full range, but for sigmoid and softplus, which are ours
-(`cuda_helpers`); largest errors in ulp (CUDA C++ Programming Guide, "Mathematical
-Functions"; ours by their steps' errors), and instructions seen for sm_90a:
+(`cuda_helpers`). Largest errors in ulp from the correctly rounded result (CUDA
+Programming Guide, "Mathematical Functions", tables 47 to 51 and 55: as NVIDIA has seen
+them, without proof; ours by their steps' errors), and instructions seen for sm_90a:
 
               exp     log     rsqrt   expm1   log1p   tanh    sinpi   cospi
     float32   2, 10   1, 28   2, 4    1, 24   1, 33   2, 17   1, 25   1, 25
     float64   1, 61   1, 84   1, 49   1, 77   1, 231  1, 102  2, 39   2, 42
 
-              erf_inv  sigmoid  softplus
-    float32   2, 31    6, 29    4, 45
-    float64   5, 324   7, 85    4, 302
+              sin     cos     erf     erf_inv  sigmoid  softplus
+    float32   2, 117  2, 118  2, 29   2, 31    6, 29    4, 45
+    float64   2, 204  2, 205  2, 123  5, 324   7, 85    4, 302
+
+Of float64 sin and cos reduce large angles, from about 1e5 on, through 40 bytes of local
+memory a thread.
 """
 
 from __future__ import annotations
