@@ -57,13 +57,13 @@ UNKNOWN_LENGTH: Final = 1000
 # Operations of a core, and how many of them wait for one another, where not one.
 WEIGHTS: Final = {
     **dict.fromkeys(FUNCTIONS, 20.0),
-    **dict.fromkeys(("tanh", "sigmoid", "softplus", "erf_inv"), 25.0),
-    **dict.fromkeys(("erf", "sin", "cos"), 30.0),
+    **dict.fromkeys(("tanh", "sigmoid", "softplus", "erf", "erf_inv"), 25.0),
     **dict.fromkeys(("divide", "sqrt", "rsqrt"), 6.0),
 }
 DEPTHS: Final = {
     **dict.fromkeys(FUNCTIONS, 12.0),
     **dict.fromkeys(("tanh", "sigmoid", "softplus", "erf_inv"), 14.0),
+    **dict.fromkeys(("erf", "sin", "cos"), 18.0),
     **dict.fromkeys(("divide", "sqrt", "rsqrt"), 4.0),
 }
 
