@@ -13,6 +13,7 @@ from typing import Any, Final
 
 from steelyard import Builder, axis, benchmark
 from steelyard.handles import Call
+from steelyard_kernels import keys
 from steelyard_kernels.binary import Failed
 from steelyard_kernels.build import Phases, prepare
 from steelyard_kernels.compiling.points import Point
@@ -73,6 +74,10 @@ class Everything:
         """Build it once."""
         return SpaceBuild(Point(self.kernel, (), specs, target))
 
+    def made_of(self, target: str, *_: object) -> Mapping[str, Any]:
+        """Return what the library's builds depend on; the kernel is one of its sources."""
+        return _made_of(target)
+
 
 class ManyBuild:
     """Some candidates of one program, built together or each alone."""
@@ -111,6 +116,10 @@ class Many:
         """Build them once."""
         return ManyBuild(small(self.kernels, target), target, alone=self.alone)
 
+    def made_of(self, target: str) -> Mapping[str, Any]:
+        """Return what the library's builds depend on."""
+        return _made_of(target)
+
 
 def small(kernels: str, target: str) -> list[Candidate]:
     """Return as many candidates as make a group: of distinct codes the shortest texts."""
@@ -139,6 +148,14 @@ def _every(kernels: Iterable[str], target: str) -> Iterator[Candidate]:
             specs = examples.specs(kernel, {"dtype": dtype})
             with suppress(KernelError):  # a float's product with integers is refused
                 yield from candidates(Point(kernel, (), specs, target))
+
+
+def _made_of(target: str) -> dict[str, Any]:
+    return {
+        "target": target,
+        "compiler": keys.compiled_by(parse(target)),
+        "compiler_hash": keys.sources(),
+    }
 
 
 def _compiler(space: Space) -> dict[str, Any]:

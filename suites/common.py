@@ -21,6 +21,7 @@ from steelyard_kernels.schedule import strategies
 from steelyard_kernels.targets import machine
 
 Array = NDArray[Any]
+Facts = Mapping[str, Any]
 
 _PACKAGES: Final = {
     "cupy": "cupy",
@@ -198,6 +199,14 @@ class InTurn:
                 for one, at in self.kernels
             ]
         )
+
+    def made_of(self, target: str, *specs: tuple[tuple[int, ...], str]) -> Facts:
+        """Return all that their builds depend on."""
+        each = [
+            one.made_of(target, *(specs[place] for place in at))
+            for one, at in self.kernels
+        ]
+        return {"compiler_hash": each[0]["compiler_hash"], "kernels": each}
 
     def __call__(self, *arrays: Array) -> None:
         """Run them once."""

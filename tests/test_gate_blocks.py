@@ -40,6 +40,7 @@ class Fake:
     def __init__(self, ticks, facts=None):
         self.ticks = ticks
         self.told = facts or {}
+        self.around = {"base": "e", "head": "e"}
         self.asked, self.renewed, self.settings = [], 0, []
 
     def __call__(self, sides):
@@ -58,7 +59,8 @@ class Fake:
         one = self.told.get(side, {})
         if "error" in one:
             return one
-        return {"facts": one, "hashes": {"inputs": "i"}, "strays": one.get("strays")}
+        told = {"facts": one, "hashes": {"inputs": "i"}, "strays": one.get("strays")}
+        return told | {"environment": self.around[side]}
 
     def weigh(self, side, turn, settings):
         """Make a trial of the ticks of a side."""
@@ -164,6 +166,56 @@ def test_identical_code_is_not_measured(point):
     said = findings.of([point, other], found, None, POLICY)
     assert [one.verdict for one in said] == [Verdict.IDENTICAL_CODE, Verdict.SAME]
     assert said[0].codes == ("aa", "aa")
+
+
+BUILT = {**FACTS, "compiler": "llvm 20", "compiler_hash": "cc"}
+NEVER_BUILT = {"compiler_hash": "cc", "build_key": "kk"}
+
+
+@pytest.mark.parametrize("facts", [BUILT, NEVER_BUILT])
+@pytest.mark.parametrize("mode", ["build/cold", "build/warm-disk", "build/first"])
+def test_an_identical_build_is_not_measured(point, facts, mode):
+    """The same compiler makes the same code of the same, whether it was made or not."""
+    fake = Fake(lambda *_: [1000] * 8, {"base": facts, "head": dict(facts)})
+    building = Point(point.case, parse(mode))
+    found = measure(blocks(fake), [building], POLICY, identity=True)
+    assert found.identical == {building.key}
+    assert not fake.settings
+    (said,) = findings.of([building], found, None, POLICY)
+    assert said.verdict is Verdict.IDENTICAL_CODE
+
+
+@pytest.mark.parametrize(
+    ("head", "around", "identical"),
+    [
+        ({"compiler_hash": "dd"}, "e", {"kernel"}),
+        ({"compiler_hash": None}, "e", {"kernel"}),
+        ({"compiler": "llvm 21"}, "e", set()),
+        ({"code_hash": "bb"}, "e", set()),
+        ({}, "another", {"kernel"}),
+        ({}, None, {"kernel"}),
+        ({"compile_ns": 6}, "e", {"kernel", "build"}),
+    ],
+)
+def test_a_build_by_another_compiler_or_python_is_measured(
+    point, head, around, identical
+):
+    """While a kernel is the same whichever compiler made the same code of it."""
+    fake = Fake(lambda *_: [1000] * 8, {"base": BUILT, "head": {**BUILT, **head}})
+    fake.around["head"] = around
+    points = {q: Point(point.case, parse(q)) for q in ("kernel/warm", "build/cold")}
+    found = measure(blocks(fake), list(points.values()), POLICY, identity=True)
+    same = {q.partition("/")[0] for q, p in points.items() if p.key in found.identical}
+    assert same == identical
+    for each in points.values():
+        assert (each.key in found.identical) != bool(found.times[each.key].screened)
+
+
+def test_builds_of_a_compiler_or_python_that_nobody_knows_are_measured():
+    """Two unknowns are not the same."""
+    unknown = {name: fact for name, fact in BUILT.items() if name != "compiler_hash"}
+    assert not blocking.same_build(unknown, unknown)
+    assert not blocking.same_build(BUILT | {"compiler_hash": ""}, BUILT)
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import pytest
 
 from steelyard_device import llvm
 from steelyard_kernels import array as xp
-from steelyard_kernels import dtypes, keys, toolchains
+from steelyard_kernels import dtypes, function, keys, library, toolchains
 from steelyard_kernels.expr import Apply, Cast, Constant, Input, Reduce, Scalar
 from steelyard_kernels.function import kernel
 from steelyard_kernels.schedule.pointwise.schedule import Pointwise
@@ -225,3 +225,18 @@ def test_sources_are_known_by_folder_name_and_text(tmp_path, monkeypatch):
     (tmp_path / "__pycache__" / "z.py").write_text("3")
     (tmp_path / "note.txt").write_text("4")
     assert sources() == seen[-1]
+
+
+def test_what_a_build_depends_on_is_known_before_it_is_made(monkeypatch):
+    """The same of the same arrays, by the same compiler; and nothing is built."""
+    monkeypatch.setattr(function, "build", None)
+    spec = ((1000,), "float32")
+    known = library.triad.made_of("cpu", spec, spec)
+    assert known == library.triad.made_of("cpu", spec, spec)
+    assert known["compiler_hash"] == keys.sources()
+    half = ((1000,), "float16")
+    assert known != library.triad.made_of("cpu", half, half)
+    monkeypatch.setattr(keys, "sources", lambda: "changed")
+    changed = library.triad.made_of("cpu", spec, spec)
+    assert changed["compiler_hash"] == "changed"
+    assert changed["build_key"] != known["build_key"]

@@ -128,3 +128,25 @@ def test_what_only_launches_tell_is_not_glanced_at():
 
     assert glance(case_of(copying), Settings()) is None
     assert glance(case_of(body_of({"code_hash": "mine"})), Settings()) is None
+
+
+def test_what_is_only_built_is_known_without_a_build():
+    """Where the kernel tells what its builds depend on; else it has to be built."""
+
+    class Kernel:
+        def for_target(self, target, *specs):
+            raise AssertionError
+
+    class Foreseen(Kernel):
+        def made_of(self, target, *specs):
+            return {"compiler_hash": "c", "asked": (target, *specs)}
+
+    def building(kernel):
+        return lambda b: b.build(
+            kernel, b.input(4, "float16", name="x"), target="cuda:sm_80"
+        )
+
+    told = glance(case_of(building(Foreseen())), Settings())
+    assert told["facts"]["asked"] == ("cuda:sm_80", ((4,), "float16"))
+    assert told["hashes"]["inputs"]
+    assert glance(case_of(building(Kernel())), Settings()) is None

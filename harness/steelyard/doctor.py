@@ -15,6 +15,7 @@ from typing import Any, Final, Literal
 from steelyard import lock, machine, units
 from steelyard.clocks.quantum import smallest_step
 from steelyard.machine import UNKNOWN
+from steelyard_device import memory
 
 Verdict = Literal["ok", "doubt", "unknown", "none"]
 """``none``: there is no such thing here, and nothing to be wrong with it."""
@@ -62,7 +63,7 @@ def findings(store_folder: Path | None = None) -> list[Finding]:
         _quota(settings["cpu_quota"]),
         _affinity(settings["affinity"], identity["cores"]),
         _siblings(settings["affinity"]),
-        _huge_pages(settings["huge_pages"]),
+        _huge_pages(settings["huge_pages"], _had()),
         _swap(),
         _aslr(settings["aslr"]),
         _clocksource(settings["clocksource"]),
@@ -192,11 +193,21 @@ def _siblings(affinity: Any) -> Finding:
     )
 
 
-def _huge_pages(seen: str) -> Finding:
+def _had() -> bool | None:
+    """Ask for two huge pages and look whether they are; None where that is not told."""
+    asked = memory.empty((2 * memory.HUGE,), "uint8", huge=True)
+    asked.fill(1)
+    got = memory.in_huge_pages([asked])
+    return None if got is None else got > 0
+
+
+def _huge_pages(seen: str, had: bool | None) -> Finding:
+    good = is_one_of(seen, "always", "madvise")
+    given = "" if had is not False else ", but none was to be had"
     return judge(
         "huge pages",
-        seen,
-        is_one_of(seen, "always", "madvise"),
+        f"{seen}{given}",
+        good and had is not False,
         "large arrays miss the TLB, and by how much depends on where they lie",
         "echo madvise > /sys/kernel/mm/transparent_hugepage/enabled",
     )

@@ -84,6 +84,17 @@ class Targeted(Protocol):
 
 
 @runtime_checkable
+class Foreseen(Protocol):
+    """Such a kernel whose builds are told apart before they are made."""
+
+    def made_of(
+        self, target: str, *specs: tuple[tuple[int, ...], str]
+    ) -> Mapping[str, Any]:
+        """Say all that a build depends on, compiler_hash among it: nothing is built."""
+        ...
+
+
+@runtime_checkable
 class Bindable(Protocol):
     """A compiled kernel: bound to its arguments once, then launched natively."""
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TypeGuard
 
-from steelyard_kernels import cost
+from steelyard_kernels import cost, keys
 from steelyard_kernels.binary import Built, Failed
 from steelyard_kernels.disk import default_directory
 from steelyard_kernels.errors import KernelError
+from steelyard_kernels.expr import Program
 from steelyard_kernels.schedule import strategies
 from steelyard_kernels.schedule.gpu import Gpu
 from steelyard_kernels.simplify import simplify
@@ -28,8 +29,22 @@ def facts_of(built: Built) -> dict[str, object]:
         "bytes": cost.bytes_moved(built.program),
         "operations": cost.operations(built.program),
         "compiler": built.compiler,
+        "compiler_hash": keys.sources(),
         "code_hash": built.code_hash,
         **_resources(built),
+    }
+
+
+def made_of(program: Program, target: str) -> dict[str, object]:
+    """Return all that a build under the heuristic's schedule depends on.
+
+    Two builds with the same are the same; nothing is built for it. Raises KernelError
+    where there is no such target, or not its compiler.
+    """
+    return {
+        "target": target,
+        "compiler_hash": keys.sources(),
+        "build_key": keys.key(program, None, parse(target), aligned=True),
     }
 
 

@@ -136,6 +136,15 @@ class KernelFunction:
         specs = [(shape, dtypes.of(dtype)) for shape, dtype in arrays]
         return TargetBuild(lambda cache: self.build(*specs, target=target, cache=cache))
 
+    def made_of(
+        self, target: str, *arrays: tuple[tuple[int, ...], str]
+    ) -> dict[str, object]:
+        """Return all that `for_target` depends on, without a build: `facts.made_of`."""
+        from steelyard_kernels import facts
+
+        specs = [(shape, dtypes.of(dtype)) for shape, dtype in arrays]
+        return facts.made_of(self.program(*specs), target)
+
     def bind(
         self,
         *arrays: Array,

@@ -46,6 +46,9 @@ PRECISION: Final = 0.004
 UNTIMED: Final = "_ns"
 """How facts end that are times themselves, and differ between any two builds."""
 
+COMPILER: Final = "compiler_hash"
+"""The fact that tells one compiler from another: a hash of its sources."""
+
 
 @dataclass(frozen=True, slots=True)
 class Point:
@@ -70,8 +73,8 @@ class Reading:
     """The same of clock cycles, where the clock was read beside."""
     failed: Mapping[str, str] = field(default_factory=dict)
     """Sentences by the side that failed."""
-    identical: bool = False
-    """Whether both sides launch the same code the same way: then nothing is measured."""
+    identical: frozenset[str] = frozenset()
+    """Quantities of which both sides run the same code: these are not measured."""
     facts: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     """What the work of each side says of itself."""
 
@@ -109,14 +112,14 @@ class Blocks:
     ) -> Iterator[tuple[Point, Reading]]:
         """Measure one block of every point, and yield each when it is done.
 
-        With ``identity`` the code of both sides is looked at first, and kernels that
-        are the same are not measured.
+        With ``identity`` the code of both sides is looked at first, and kernels and
+        builds that are the same are not measured.
         """
         with self._start(self._sides) as pair:
             for place, group in enumerate(_shuffled(points, number)):
                 told = self._look(pair, group[0], number) if identity else Reading()
                 for offset, point in enumerate(group):
-                    same = told.identical and point.mode.quantity == "kernel"
+                    same = point.mode.quantity in told.identical
                     if told.failed or same:
                         yield point, told
                         continue
@@ -270,20 +273,47 @@ def _identity(told: Mapping[str, Mapping[str, Any]]) -> Reading:
             "[tool.steelyard] build."
         )
     facts = {name: dict(one["facts"]) for name, one in told.items()}
-    inputs = {name: one["hashes"].get("inputs") for name, one in told.items()}
-    alike = inputs[BASE] == inputs[HEAD] and same_code(facts[BASE], facts[HEAD])
-    return Reading(identical=alike, facts=facts)
+    return Reading(identical=frozenset(_identical(told, facts)), facts=facts)
+
+
+def _identical(
+    told: Mapping[str, Mapping[str, Any]], facts: Mapping[str, Mapping[str, Any]]
+) -> Iterator[str]:
+    """Yield the quantities of which both sides run the same code on the same inputs."""
+    base, head = told[BASE], told[HEAD]
+    if base["hashes"].get("inputs") != head["hashes"].get("inputs"):
+        return
+    if same_code(facts[BASE], facts[HEAD]):
+        yield "kernel"
+    around = base.get("environment")
+    alike = bool(around) and around == head.get("environment")
+    if alike and same_build(facts[BASE], facts[HEAD]):
+        yield "build"
 
 
 def same_code(base: Mapping[str, Any], head: Mapping[str, Any]) -> bool:
     """Say whether two sides certainly launch the same code the same way.
 
-    Code without a hash never does.
+    Code without a hash never does; which compiler made it is all the same.
     """
-    if not base.get("code_hash") or base.get("code_hash") != head.get("code_hash"):
+    if not base.get("code_hash"):
         return False
-    sides = [
-        {name: fact for name, fact in side.items() if not name.endswith(UNTIMED)}
-        for side in (base, head)
-    ]
-    return sides[0] == sides[1]
+    return _lasting(base, COMPILER) == _lasting(head, COMPILER)
+
+
+def same_build(base: Mapping[str, Any], head: Mapping[str, Any]) -> bool:
+    """Say whether two sides certainly build the same in the same way.
+
+    That takes the same sources of the compiler, whose hash the work tells; and the same
+    environment, which is not asked for here.
+    """
+    return bool(base.get(COMPILER)) and _lasting(base) == _lasting(head)
+
+
+def _lasting(facts: Mapping[str, Any], *besides: str) -> dict[str, Any]:
+    """Return facts that are the same whenever the same is done."""
+    return {
+        name: fact
+        for name, fact in facts.items()
+        if name not in besides and not name.endswith(UNTIMED)
+    }

@@ -12,7 +12,7 @@ from typing import Any
 
 from steelyard import work
 from steelyard.benchmark import Case, Description
-from steelyard.handles import CPU, Handle
+from steelyard.handles import CPU, Call, Handle
 from steelyard.measuring.settings import Settings
 from steelyard.preparing import allocation, inputs
 from steelyard.preparing.buffers import dtype_of
@@ -123,23 +123,42 @@ def glance(case: Case, settings: Settings) -> dict[str, Any] | None:
     """Return the facts and hashes of a native kernel that is bound and not launched.
 
     Its buffers hold nothing and nothing is checked, so that looking whether code is the
-    same costs no data and no reference. None of work that has to be prepared for that.
+    same costs no data and no reference; and of what is only built, where that is known,
+    what a build depends on. None of work that has to be prepared for that.
 
     Raises:
         BenchmarkError: it cannot be bound.
     """
     described = case.describe()
     call = described.call
-    native = isinstance(call.target, work.Bindable) and not call.built_for
-    if not native or settings.inputs:
+    if call.built_for:
+        return _foreseen(case, call, settings)
+    if not isinstance(call.target, work.Bindable) or settings.inputs:
         return None
-    empty = tuple(replace(h, role="output", recipe=()) for h in described.handles)
-    blank = replace(described, handles=empty)
-    bound = work.realise(blank, allocation.allocate(blank, settings))
+    bound = blank(described, settings)
     if not isinstance(bound, work.NativeWork):
         return None  # what others' work declares of itself is looked at in full
     facts, hashes = _facts(described, bound), _hashes(case, described.handles, settings)
     return {"facts": facts, "hashes": hashes}
+
+
+def blank(described: Description, settings: Settings) -> work.Work:
+    """Return a case's work bound to buffers that hold nothing.
+
+    Raises:
+        BenchmarkError: it cannot be bound.
+    """
+    empty = tuple(replace(h, role="output", recipe=()) for h in described.handles)
+    unfilled = replace(described, handles=empty)
+    return work.realise(unfilled, allocation.allocate(unfilled, settings))
+
+
+def _foreseen(case: Case, call: Call, settings: Settings) -> dict[str, Any] | None:
+    if not isinstance(call.target, work.Foreseen):
+        return None
+    specs = [(handle.shape, handle.dtype) for handle in call.args]
+    facts = dict(call.target.made_of(call.built_for, *specs))
+    return {"facts": facts, "hashes": _hashes(case, (), settings)}
 
 
 def _facts(description: Description, weighed: work.Work) -> dict[str, Any]:

@@ -69,6 +69,7 @@ def weigh(
         "checked": prepared.checked,
         "launched": prepared.launched,
         "working_set": _working_set(prepared),
+        "huge_bytes": prepared.buffers.huge_bytes,
     }
     before = gpu_state.before(gpu) if gpu else {}
     others = Neighbours()

@@ -79,6 +79,13 @@ class Buffers:
         """Bytes of all buffers, without zones and copies."""
         return sum(array.nbytes for array in self.arrays.values())
 
+    @property
+    def huge_bytes(self) -> int | None:
+        """Bytes of huge pages they lie in; None on a GPU, or where that is not told."""
+        if self.context is not None:
+            return None
+        return memory.in_huge_pages(self.arrays.values())
+
     def read(self, name: str) -> Array:
         """Return what a buffer holds, as a NumPy array."""
         return self.rows(name, None)
@@ -209,7 +216,7 @@ class Buffers:
         offset = index * STAGGER % 4096
         try:
             array = memory.empty(
-                handle.shape, dtype_of(handle), offset=offset, margin=ZONE
+                handle.shape, dtype_of(handle), offset=offset, margin=ZONE, huge=True
             )
         except (MemoryError, ValueError):
             raise BenchmarkError(

@@ -1,0 +1,74 @@
+"""What this process runs beside the code of a case: equal on two sides, or not.
+
+What a compiler in Python takes depends on more than on what it makes: on the
+interpreter, on every package it may import, and on the sources it was imported from.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import sys
+import sysconfig
+from collections.abc import Iterable, Iterator
+from importlib import metadata
+from pathlib import Path
+from typing import Final
+
+CODE: Final = (".py", ".so")
+"""How files end that Python runs. Of the others some have a path in them."""
+
+OWN: Final = ("..", "/", "__editable__")
+"""How files of a distribution begin that differ with the folder it is installed in."""
+
+
+def digest() -> str:
+    """Return a hash of the interpreter, all that is installed, and what is imported.
+
+    Of an installed distribution it has what its installer wrote down of its files; what
+    is imported from elsewhere, such as from a checkout, is read. Where files lie is not
+    in it.
+    """
+    found = hashlib.blake2b(f"{sys.version} {sys.flags}".encode(), digest_size=16)
+    for text in (*_installed(), *sorted(map(_content, _imported()))):
+        found.update(f"{text}\n".encode())
+    return found.hexdigest()
+
+
+@functools.cache
+def _installed() -> tuple[str, ...]:
+    """Return every distribution with the hashes of its files."""
+    return tuple(sorted({_said(one) for one in metadata.distributions()}))
+
+
+def _said(one: metadata.Distribution) -> str:
+    lines = (one.read_text("RECORD") or "").splitlines()
+    code = sorted(line for line in lines if _is_code(line.partition(",")[0]))
+    return f"{one.metadata['Name']} {one.version} {code}"
+
+
+def _is_code(path: str) -> bool:
+    return path.endswith(CODE) and not path.startswith(OWN)
+
+
+def _imported() -> Iterator[str]:
+    """Yield the files of modules that were not installed with something."""
+    files = (getattr(one, "__file__", None) for one in list(sys.modules.values()))
+    known = tuple(_homes())
+    return (file for file in {*filter(None, files)} if not file.startswith(known))
+
+
+def _homes() -> Iterable[str]:
+    """Return the folders of the standard library and of what is installed."""
+    own = {sysconfig.get_path(name) for name in ("stdlib", "platstdlib")}
+    places = {place for place in sys.path if place.endswith("site-packages")}
+    return {f"{place.rstrip('/')}/" for place in (own | places) if place}
+
+
+@functools.cache
+def _content(file: str) -> str:
+    """Return the hash of a file; its name where it cannot be read."""
+    try:
+        return hashlib.blake2b(Path(file).read_bytes(), digest_size=16).hexdigest()
+    except OSError:
+        return file

@@ -1,0 +1,66 @@
+import subprocess
+import sys
+
+import pytest
+
+from steelyard.processes import environment
+
+ASK = "import mine, theirs; from steelyard.processes import environment as e; print(e.digest())"
+RECORD = "theirs.py,sha256=aaaa,10\ntheirs.pth,sha256={folder},9\n"
+
+
+@pytest.fixture
+def told(tmp_path):
+    """Give what a process says that imports from a checkout and an environment."""
+
+    def ask(name, source="x = 1", record=RECORD, version="1"):
+        home = tmp_path / name
+        checkout, installed = home / "src", home / "env/site-packages"
+        listed = installed / "theirs-1.dist-info"
+        for folder in (checkout, listed):
+            folder.mkdir(parents=True)
+        (checkout / "mine.py").write_text(source)
+        (installed / "theirs.py").write_text("y = 1")
+        (listed / "METADATA").write_text(f"Name: theirs\nVersion: {version}\n")
+        (listed / "RECORD").write_text(record.format(folder=name))
+        places = [str(checkout), str(installed), *sys.path]
+        program = f"import sys; sys.path[:] = {places}; {ASK}"
+        line = [sys.executable, "-c", program]
+        done = subprocess.run(line, capture_output=True, text=True, check=True)
+        return done.stdout.strip()
+
+    return ask
+
+
+def test_the_same_sources_and_packages_are_one_environment_wherever_they_lie(told):
+    """Files that have a folder's name in them are not code."""
+    assert told("one") == told("another")
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"source": "x = 2"},
+        {"record": RECORD.replace("aaaa", "bbbb")},
+        {"record": ""},
+        {"version": "2"},
+    ],
+)
+def test_other_sources_and_other_packages_are_another(told, change):
+    """Whether their version was raised or not."""
+    assert told("one") != told("another", **change)
+
+
+def test_what_is_imported_later_makes_it_another(tmp_path, monkeypatch):
+    """It is asked again for each case; a file that is gone is another one too."""
+    (tmp_path / "late_one.py").write_text("")
+    monkeypatch.syspath_prepend(tmp_path)
+    before = environment.digest()
+    assert environment.digest() == before
+    __import__("late_one")
+    with_it = environment.digest()
+    assert with_it != before
+    sys.modules["late_one"].__file__ = str(tmp_path / "nowhere.py")
+    assert environment.digest() not in {before, with_it}
+    del sys.modules["late_one"]
+    assert environment.digest() == before
