@@ -1,10 +1,13 @@
 import dataclasses
+import io
 
 import pytest
 import trials
+from rich.console import Console
 
 from steelyard import compare
 from steelyard.errors import USAGE, SteelyardError
+from steelyard.report import comparison
 
 CASE = "copy[n=1024,impl=numpy]"
 LEVELS = (1.0, 1.3, 0.9, 1.1)
@@ -190,3 +193,18 @@ def test_a_run_without_a_gpu_compares_with_one_that_had_it():
     made = compare.compare(side(), side() + on_gpu(side(mode="kernel/cold")))
     compare.require_same_gpu(trials.run(), with_gpu(), made)
     assert compare.differences(trials.run(), with_gpu()) == []
+
+
+@pytest.mark.parametrize("width", [80, 100])
+def test_a_narrow_comparison_folds_cases_and_cuts_no_figure(width):
+    """Two cases that differ at their ends can be told apart."""
+    made = compare.compare(side(), side(1.05))
+    run = trials.run()
+    console = Console(width=width, record=True, file=io.StringIO())
+    console.print(*comparison.page(run, run, [], made, width), sep="\n")
+    table = console.export_text().split("settings are the same")[1]
+    head, _, first, *lines = table.strip().split("\n")
+    assert [first.count(figure) for figure in (" us", "1.050")] == [2, 3]
+    folded = "".join(line[: head.index("mode")].strip() for line in (first, *lines))
+    assert folded.startswith(CASE)
+    assert "…" not in table

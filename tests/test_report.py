@@ -235,6 +235,20 @@ def test_the_ledger_shows_every_part_and_the_rest_in_percent():
     assert tables.footnote(made) is None
 
 
+def test_a_narrow_ledger_folds_names_and_cuts_no_figure():
+    """Five figures of one call stay whole; the one mode of all stands in the title."""
+    parts = dict.fromkeys(("allocate", "first_touch", "submit", "kernel"), 123.0)
+    case = "rows[columns=12288,dtype=float32,impl=normalization]"
+    mode = "latency/warm/allocated/8"
+    ticks = [10_000] * 40
+    one = trials.trial(case, mode=mode, ticks=ticks, ledger=parts)
+    lines = rendered([tables.ledger(rows.rows([one]))], 80).splitlines()
+    assert mode in lines[0]
+    assert "…" not in "".join(lines)
+    assert lines[3].split()[2:] == ["us", *["1.2"] * 4, "95.1"]
+    assert "".join(line.split()[0] for line in lines[3:]) == case
+
+
 @pytest.mark.parametrize(("kernel", "told"), [(1040, False), (1060, True)])
 def test_parts_of_a_call_that_are_more_than_it_are_explained(kernel, told):
     """From 5 % on; below that it is the parts' own noise."""

@@ -337,7 +337,7 @@ def compare(
     made = comparing.select(comparing.compare(*trials), pattern)
     if not force:
         comparing.require_same_gpu(*sides, made)
-    for part in comparison.page(*sides, around, made):
+    for part in comparison.page(*sides, around, made, console.width):
         console.print(part)
 
 

@@ -70,8 +70,9 @@ def _static(outcome: Outcome) -> Iterator[RenderableType]:
 
 def _table(findings: list[Finding], width: int) -> Table:
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
-    for name in ("case", "mode", "verdict"):
-        table.add_column(name)
+    table.add_column("case", overflow="fold")
+    for name in ("mode", "verdict"):
+        table.add_column(name, no_wrap=True)
     table.add_column("change", justify="right", no_wrap=True)
     wide = width >= NARROW and any(one.judgement for one in findings)
     for name in ("95 %", "blocks", "found from") if wide else ():

@@ -51,7 +51,7 @@ def _table(group: Sequence[tuple[Row, Mapping[str, Sequence[Trial]]]]) -> Table:
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
     table.title, table.title_justify = Text("clocks", style="bold"), "left"
     for name in ("case", "mode", "clock"):
-        table.add_column(name, no_wrap=name != "case")
+        table.add_column(name, no_wrap=name != "case", overflow="fold")
     for name in ("kernel", "±", *(f"± {part}" for part in PARTS)):
         table.add_column(name, justify="right", no_wrap=True)
     for row, clocks in group:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import Final
 
 from rich import box
 from rich.console import RenderableType
@@ -18,12 +19,20 @@ from steelyard.stats import Estimate
 from steelyard.storing.run import Run
 
 
+NARROW: Final = 100
+"""Columns below which each side's own interval is left out: the ratio has one."""
+
+
 def page(
-    base: Run, new: Run, around: Sequence[Difference], made: Sequence[Comparison]
+    base: Run,
+    new: Run,
+    around: Sequence[Difference],
+    made: Sequence[Comparison],
+    width: int,
 ) -> Iterator[RenderableType]:
     """Yield both headers, what differs around them, and the ratios."""
     yield from heading(base, new, around)
-    yield Padding(_ratios(made), ABOVE, expand=False)
+    yield Padding(_ratios(made, width), ABOVE, expand=False)
     alone = [c for c in made if c.ratio is None]
     yield Text(
         f"\nratio: time of new / base from blocks of the same number, with its 95 % "
@@ -48,13 +57,15 @@ def heading(
     yield table
 
 
-def _ratios(made: Sequence[Comparison]) -> Table:
+def _ratios(made: Sequence[Comparison], width: int) -> Table:
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
-    table.add_column("case")
-    table.add_column("mode")
+    table.add_column("case", overflow="fold")
+    table.add_column("mode", no_wrap=True)
     for name in ("base", "new", "ratio", "95 %"):
         table.add_column(name, justify="right", no_wrap=True)
-    table.add_column("note")
+    noted = any(one.note for one in made)
+    if noted:
+        table.add_column("note", overflow="fold")
     for one in made:
         interval = (
             f"{one.ratio.low:.3f} to {one.ratio.high:.3f}"
@@ -64,11 +75,11 @@ def _ratios(made: Sequence[Comparison]) -> Table:
         table.add_row(
             Text(one.case),
             Text(one.mode),
-            _time(one.base),
-            _time(one.new),
+            _time(one.base, width),
+            _time(one.new, width),
             Text(units.figures(one.ratio.value) if one.ratio else "-", _style(one)),
             interval,
-            Text(one.note),
+            *([Text(one.note)] if noted else []),
         )
     return table
 
@@ -80,7 +91,8 @@ def _style(one: Comparison) -> str:
     return "bold red" if one.ratio.value > 1 else "bold green"
 
 
-def _time(estimate: Estimate | None) -> str:
+def _time(estimate: Estimate | None, width: int) -> str:
     if estimate is None:
         return text.NOTHING
-    return f"{units.duration(estimate.value)} {text.margin(estimate)}"
+    own = f" {text.margin(estimate)}" if width >= NARROW else ""
+    return f"{units.duration(estimate.value)}{own}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Iterator, Sequence
+from typing import Literal
 
 from rich import box
 from rich.console import RenderableType
@@ -89,5 +90,6 @@ def _table(*names: str) -> Table:
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
     for place, name in enumerate(names):
         text = place < 1 or name == "mode"
-        table.add_column(name, justify="left" if text else "right", no_wrap=not text)
+        justify: Literal["left", "right"] = "left" if text else "right"
+        table.add_column(name, justify=justify, no_wrap=not text, overflow="fold")
     return table

@@ -104,8 +104,13 @@ def _table(title: str, columns: Sequence[Column], group: Sequence[Row]) -> Table
     )
     for column in columns:
         justify = "right" if column.right else "left"
-        folds = column.title == "doubts"
-        table.add_column(Text(column.title), justify=justify, no_wrap=not folds)  # type: ignore[arg-type] # a Literal of both
+        folds = column.title in {"case", "doubts"}
+        table.add_column(
+            Text(column.title),
+            justify=justify,  # type: ignore[arg-type] # a Literal of both
+            no_wrap=not folds,
+            overflow="fold",
+        )
     for row in group:
         table.add_row(*(Text(column.cell(row)) for column in columns))
     return table
@@ -154,19 +159,23 @@ FLOORS: Final = {"empty": "empty window", "null": "null launch", "call": "Python
 
 
 def ledger(made: Sequence[Row]) -> RenderableType | None:
-    """Return where the time of one call went, in percent of the call."""
+    """Return where the time of one call went, in percent of the call.
+
+    Where it is too narrow names take several lines; figures are never cut.
+    """
     group = [row for row in made if row.ledger() and row.estimate]
     if not group:
         return None
     fullest = sorted((row.ledger() for row in group), key=len, reverse=True)
     parts = dict.fromkeys(p for one in fullest for p in one if p != "untracked")
+    one = f", {group[0].mode}" if len({row.mode for row in group}) == 1 else ""
     columns = [
         Column("case", lambda row: row.case, right=False),
-        Column("mode", lambda row: row.mode, right=False),
+        *([] if one else [Column("mode", lambda row: row.mode, right=False)]),
         Column("call", text.time),
         *(Column(p, _part(p)) for p in (*parts, "untracked")),
     ]
-    return _table("ledger: percent of one call", columns, group)
+    return _table(f"ledger: percent of one call{one}", columns, group)
 
 
 def _part(name: str) -> Callable[[Row], str]:
