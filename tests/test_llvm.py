@@ -103,6 +103,50 @@ print(*(ctypes.CFUNCTYPE(ctypes.c_int32)(address)() for address in addresses))
     assert done.stdout.split() == [str(k) for k in range(32)]
 
 
+CROWDED = """
+import ctypes
+from itertools import pairwise
+from steelyard_device import llvm
+
+def linked(lines):
+    body = "".join(f"store volatile i32 {k}, ptr %a\\n" for k in range(lines))
+    text = (
+        "@table = private constant [3 x i32] [i32 40, i32 41, i32 42]\\n"
+        "define i32 @f(i32 %k) { %a = alloca i32\\n" + body +
+        "%p = getelementptr [3 x i32], ptr @table, i32 0, i32 %k\\n"
+        "%v = load i32, ptr %p\\nret i32 %v }"
+    )
+    return llvm.link(llvm.assemble(text), ["f"])["f"]
+
+first = linked(1)
+PAGE, TOP, FAR = 4096, 0x7FFFFFFFF000, 0x100000000000
+libc = ctypes.CDLL(None)
+libc.mmap.restype = ctypes.c_void_p
+libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, ctypes.c_long]
+hole = libc.mmap(0, 2 * PAGE, 0, 0x22, -1, 0)
+FLAGS = 0x100000 | 0x4000 | 0x22  # fixed, no replacing, no swap, private, anonymous
+taken = [(0, 1 << 16), (FAR, FAR + (1 << 30)), (TOP, TOP)]
+for line in open("/proc/self/maps"):
+    low, high = (int(word, 16) for word in line.split()[0].split("-"))
+    taken.append((low, high))
+for (_, low), (high, _) in pairwise(sorted(taken)):
+    if low < high <= TOP:
+        libc.mmap(low, high - low, 0, FLAGS, -1, 0)
+libc.munmap(ctypes.c_void_p(hole), ctypes.c_size_t(2 * PAGE))
+far = linked(4000)
+assert abs(far - first) > 1 << 32, (hex(far), hex(first))
+print(ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_int32)(far)(2))
+"""
+"""Leaves two pages near loaded code, enough for constants, and a gigabyte far away."""
+
+
+def test_code_lies_near_its_constants_where_addresses_are_scarce():
+    """As in a process whose GPU's driver has taken most of them."""
+    command = [sys.executable, "-c", CROWDED]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (0, "42\n"), done.stderr
+
+
 def test_a_symbol_nobody_defines_fails_to_link():
     """Code that calls what does not exist is refused before it runs."""
     text = (

@@ -161,9 +161,10 @@ def _session() -> _Session:
 def _started() -> _Session:
     llvm.initialize_native_target()
     llvm.initialize_native_asmprinter()
-    return _Session(
-        machine=_target_machine(), jit=llvm.create_lljit_compiler(_target_machine())
-    )
+    # The other linker maps code and constants apart, and dies where no room was left
+    # within 2 GiB of each other: a GPU's driver takes most of the addresses.
+    jit = llvm.create_lljit_compiler(_target_machine(), use_jit_link=True)
+    return _Session(machine=_target_machine(), jit=jit)
 
 
 def _target_machine() -> llvm.TargetMachine:
