@@ -11,7 +11,15 @@ from gpu_cases import COUNT, THREADS
 
 from steelyard_device import cubin, nvrtc
 from steelyard_kernels.builder import Builder, const
-from steelyard_kernels.dtypes import HALVES, bfloat16, float16, float32, int32, int64
+from steelyard_kernels.dtypes import (
+    HALVES,
+    bfloat16,
+    float16,
+    float32,
+    float64,
+    int32,
+    int64,
+)
 from steelyard_kernels.emit.cuda import emit, joined
 from steelyard_kernels.errors import Unsupported
 from steelyard_kernels.loops import Buffer
@@ -108,3 +116,25 @@ def test_integers_wrap_and_indices_do_not():
         name = "int" if dtype is int32 else "long long"
         assert f"({name})((unsigned {name})x5 + (unsigned {name})x5)" in text
         assert "int i4 = i2 + v3;" in text
+
+
+@pytest.mark.parametrize("op", ["shl", "lshr"])
+@pytest.mark.parametrize("by", [-1, 0, 31, 32])
+def test_only_shifts_that_may_leave_nothing_compare_with_the_width(op, by):
+    """A compiler reads less where the amount is a constant that leaves bits."""
+    kernel = gpu_cases.elementwise(
+        lambda b, x: b.let(op, x, const(by, int32)), [int32], int32, 1
+    )
+    assert ("sizeof" in emit(kernel)) == (not 0 <= by < 32)
+
+
+def test_functions_of_float64_come_with_kernels_that_have_any():
+    """Of one name they are many; those that none can call take longest to read."""
+
+    def text(dtype):
+        return emit(
+            gpu_cases.elementwise(lambda b, x: b.let("sigmoid", x), [dtype], dtype, 1)
+        )
+
+    assert "double" not in text(float32)
+    assert "double sigmoid(double x)" in text(float64)

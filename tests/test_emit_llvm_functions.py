@@ -11,6 +11,7 @@ from scipy.special import erf as erf_of_scipy
 from scipy.special import erfinv
 from test_emit_llvm_math import ulps
 
+from steelyard_kernels.builder import const
 from steelyard_kernels.dtypes import (
     bfloat16,
     bool_,
@@ -298,3 +299,24 @@ BODIES = {
     },
     "bitcast": lambda b, x: b.let("bitcast", x),
 }
+
+
+@pytest.mark.parametrize("lanes", [1, 16])
+@pytest.mark.parametrize("by", [-(2**31), -1, 0, 1, 31, 32, 2**31 - 1])
+def test_constants_move_and_multiply_bits_as_any_numbers_do(elementwise, by, lanes):
+    """Past the width a shift leaves nothing, which no constant within need be asked."""
+    x = np.array([0, 1, -1, 12345, -(2**31), 2**31 - 1], np.int32)
+    words = x.view(np.uint32)
+    factor = const(by, int32, lanes)
+    inside = 0 <= by < 32
+    for op, function in (("shl", np.left_shift), ("lshr", np.right_shift)):
+        seen = elementwise(
+            lambda b, v, op=op: b.let(op, v, factor), [x], int32, lanes, [int32]
+        )
+        moved = function(words, np.uint32(by)) if inside else np.zeros_like(words)
+        assert seen.tolist() == moved.view(np.int32).tolist()
+    seen = elementwise(
+        lambda b, v: b.let("mulhi", v, factor), [x], int32, lanes, [int32]
+    )
+    high = [(int(word) * (by % 2**32)) >> 32 for word in words]
+    assert [value % 2**32 for value in seen.tolist()] == high

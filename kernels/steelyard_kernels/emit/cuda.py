@@ -52,7 +52,8 @@ def emit(kernel: Kernel, *, entry: str = ENTRY) -> str:
     """
     emitter = _Emitter()
     own = emitter.entry(kernel, entry)
-    return f"{preamble(emitter.w.helpers)}{LINE.format(entry)}{own}"
+    helpers = preamble(emitter.w.helpers, doubles="double" in own)
+    return f"{helpers}{LINE.format(entry)}{own}"
 
 
 def joined(texts: Iterable[tuple[str, str]]) -> str:

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 INDEX_OPS: Final = frozenset({"add", "sub", "mul"})  # where nothing wraps, C++'s own
 INDEX_NAME: Final = "i."  # what `Builder.at` calls the results of index arithmetic
+SHIFTS: Final = frozenset({"shl", "lshr"})
 NUMBERING: Final = INDEX_OPS | {  # give indices of indices
     *("div", "rem", "neg", "abs", "min", "max", "select", "thread", "block"),
 }
@@ -65,6 +66,8 @@ class Values(Writer):
             given += arg.type, uniform
         if result.dtype.kind == "int" and self.is_index(node) and op in INDEX_OPS:
             op = f"index_{op}"
+        if op in SHIFTS and is_inside(node):
+            op = f"inside_{op}"
         self.put(template(op, result, *given), *names)
 
     def is_index(self, node: Let) -> bool:
@@ -161,6 +164,12 @@ class Values(Writer):
         """Assign a value to a variable with parts."""
         text, uniform = self.ref(value)
         self.put(copy(value.type, uniform=uniform, declared=declared), name, text)
+
+
+def is_inside(node: Let) -> bool:
+    """Say whether a shift is by a constant that leaves bits."""
+    by = node.args[1]
+    return isinstance(by, Const) and 0 <= by.value < 8 * by.type.dtype.bytes
 
 
 SHAPES: Final[dict[str, Callable[[Values, Let], bool]]] = {

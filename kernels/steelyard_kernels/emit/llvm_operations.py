@@ -257,22 +257,37 @@ def _shift(op: str) -> Shape:
 
     def shifted(w: Writer, args: list[str], type_: Type, _result: Type) -> str:
         spelled, flag = register(type_), spell("i1", type_.lanes)
-        width = everywhere(
-            str(8 * type_.dtype.bytes), ELEMENT[type_.dtype], type_.lanes
-        )
-        inside = w.put(f"icmp ult {spelled} {args[1]}, {width}")
-        moved = w.put(f"{op} {spelled} {args[0]}, {args[1]}")
+        width, by = 8 * type_.dtype.bytes, _known(args[1], type_)
+        moving = f"{op} {spelled} {args[0]}, {args[1]}"
+        if by is not None and 0 <= by < width:
+            return moving
+        bound = everywhere(str(width), ELEMENT[type_.dtype], type_.lanes)
+        inside = w.put(f"icmp ult {spelled} {args[1]}, {bound}")
+        moved = w.put(moving)
         return f"select {flag} {inside}, {spelled} {moved}, {spelled} zeroinitializer"
 
     return shifted
 
 
+def _known(arg: str, type_: Type) -> int | None:
+    """Return the integer that an argument is in every lane, if it is a literal."""
+    number = arg.removeprefix(f"splat ({ELEMENT[type_.dtype]} ").removesuffix(")")
+    return int(number) if number.removeprefix("-").isdecimal() else None
+
+
 def _multiply_high(w: Writer, args: list[str], type_: Type, _result: Type) -> str:
     """Multiply in 64 bits."""
     words, wide = register(type_), spell("i64", type_.lanes)
-    a, b = [w.put(f"zext {words} {arg} to {wide}") for arg in args]
+    factors = []
+    for arg in args:
+        known = _known(arg, type_)
+        if known is None:
+            factors.append(w.put(f"zext {words} {arg} to {wide}"))
+        else:
+            factors.append(everywhere(str(known & 0xFFFFFFFF), "i64", type_.lanes))
     by = everywhere("32", "i64", type_.lanes)
-    high = w.put(f"lshr {wide} {w.put(f'mul {wide} {a}, {b}')}, {by}")
+    product = w.put(f"mul {wide} {', '.join(factors)}")
+    high = w.put(f"lshr {wide} {product}, {by}")
     return f"trunc {wide} {high} to {words}"
 
 
