@@ -140,3 +140,24 @@ def test_what_is_not_defined_is_one_sentence(body, said):
 
     with pytest.raises(KernelError, match=said):
         refused.program(np.zeros(3, np.float32))
+
+
+def test_angles_may_become_large_within_a_loop():
+    """The way of the large ones is a branch, taken in some of its iterations."""
+
+    @kernel
+    def waves(x):
+        def step(i, total):
+            angle = x * (i.astype("float64") + 1.0)
+            for _ in range(3):
+                angle = angle * angle
+            return total + xp.sin(angle) * xp.cos(angle)
+
+        return xp.fori_loop(0, 50, step, xp.zeros_like(x))
+
+    x = np.array([1.0, 0.5, -3.0])
+    angle = (x * np.arange(1.0, 51.0)[:, None]) ** 2
+    angle = (angle * angle) ** 2
+    assert np.sum(angle < 2.0**30) > 10 < np.sum(angle > 2.0**30)
+    want = np.sum(np.sin(angle) * np.cos(angle), axis=0)
+    np.testing.assert_allclose(waves(x), want, rtol=1e-13)
