@@ -265,7 +265,7 @@ TABLES: Final[dict[str, Callable[[], Iterator[str]]]] = {
 
 LEADS: Final[Mapping[str, str]] = {
     "gpu-harnesses": (
-        "What other harnesses say of the same three kernels "
+        "## Beside other harnesses\n\nWhat they say of the same three kernels "
         "(`python ci/three_harnesses.py`; microseconds; CUPTI by PyTorch's profiler the truth):"
     ),
     "gpu-layernorm": (

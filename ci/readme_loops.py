@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, Final
+from typing import Final
 
 from readme_results import (
     RESULTS,
     Suite,
     bar_table,
-    machine,
     provenance,
     table,
     time,
@@ -215,21 +214,22 @@ def _suite(side: str, name: str) -> Suite:
 
 
 def short() -> Iterator[str]:
-    """Say in a few rows what one kernel for the loop comes to."""
-    cpu, gpu = (
-        json.loads((RESULTS / f"{side}-loops.json").read_text())
-        for side in ("cpu", "h200")
-    )
-    yield "; ".join(machine(each["machine"], each["command"]) for each in (cpu, gpu))
+    """Say in a few rows what one kernel for the loop comes to, in float32."""
+    cpu, gpu, many = _suite("cpu", "ways"), _suite("h200", "ways"), _chains("float32")
+    yield "; ".join(map(provenance, (cpu, gpu)))
     yield ""
-    wanted = ("ways", "gradient", "chains", "launches")
-    lines: list[list[Any]] = [
-        [bar["what"], bar["figure"]]
-        for document in (cpu, gpu)
-        for name in wanted
-        for bar in document["bars"].get(name, ())
-    ]
-    yield from table(["what", "measured"], lines)
+    sides = [next(_on_cpu(cpu)), next(_on_gpu(gpu))]
+    lines = [[WAYS[way], *(side(way) for side in sides)] for way in SHORT]
+    lines.append(["one kernel, 2048 chains", "", time(many)])
+    yield from table(["8000 iterations, float32", "one core", "GPU"], lines)
+
+
+SHORT: Final = ("launches", "jax_within", "ours", "gradient")
+
+
+def _chains(dtype: str) -> Estimate | None:
+    point = f"units=12,chains=2048,iterations=8000,dtype={dtype}"
+    return _suite("h200", "chains").time(f"gpu_noisy_mlp_sizes[{point}]", WARM)
 
 
 TABLES: Final[dict[str, Callable[[], Iterator[str]]]] = {

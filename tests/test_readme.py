@@ -227,7 +227,7 @@ def test_a_table_of_results_that_are_not_there_is_left_out(monkeypatch, tmp_path
     rows = {"rows": [{"kernel": "add", "steelyard": 1.5}]}
     (tmp_path / "h200-harnesses.json").write_text(json.dumps(rows))
     full = readme.written(empty)
-    assert "What other harnesses say" in full
+    assert "What they say of the same three kernels" in full
     assert "| add | 1.50 |" in full
     (tmp_path / "h200-harnesses.json").unlink()
     assert readme.written(full) == empty
