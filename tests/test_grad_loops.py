@@ -270,6 +270,26 @@ def test_memory_holds_what_is_kept():
     assert sum(shape[0] for shape in stacked) < 2 * np.sqrt(8000) + 2
 
 
+@pytest.mark.parametrize("length", [1, 6, 36, 97, 120, 10**9])
+def test_segments_take_the_least_memory_there_is(length):
+    """Of all lengths of segments; of a thousand million without trying each."""
+
+    def function(c):
+        step = lambda c, _: ((xp.tanh(c[0]), c[1] * 0.5), None)  # noqa: E731
+        x, y = xp.scan(step, (c, c), length=length)[0]
+        return x + y
+
+    program = kernel(grad(function, memory=0)).program(((), "float32"))
+    seen = sum(
+        4 * node.shape[0]
+        for node in everywhere(program.nodes)
+        if isinstance(node, Result) and node.stacks
+    )
+    tried = range(1, length) if length < 1000 else range(40_000, 50_000)
+    sizes = (length // n * 8 + (n + length % n) * 4 for n in tried)
+    assert seen == min([length * 4, *sizes])
+
+
 def test_chains_have_their_own():
     """Each is what one alone would give; the weights' are not added up."""
     arrays = perceptron()

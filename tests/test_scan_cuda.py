@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from steelyard_kernels import array as xp
 from steelyard_kernels import dtypes, reference
-from steelyard_kernels.errors import Unsupported
+from steelyard_kernels.errors import KernelError, Unsupported
 from steelyard_kernels.grad import value_and_grad
 from steelyard_kernels.schedule.gpu import GPUS
 from steelyard_kernels.schedule.scan import cuda_lowering, cuda_model
@@ -135,6 +135,25 @@ def test_a_loop_with_a_condition_ends_when_each_chain_is_done(
     arrays = [x, np.full_like(x, 0.125)]
     schedule = CudaScan(group, chains, unroll, ahead=False)
     agree(vmap(halving, (0, 0)), arrays, schedule, {"most": most})
+
+
+def counting_each(x, most, w):
+    """Turn each chain its own number of times, given in memory."""
+    return xp.fori_loop(0, most, lambda i, x: xp.tanh(x @ w) + 1.0, x)
+
+
+def test_chains_of_different_lengths_have_warps_of_their_own():
+    """One that has ended earlier would be missed where lanes exchange values."""
+    rng = np.random.default_rng(2)
+    counts = np.array([0, 3, 1, 7, 2] * 20)
+    arrays = [rng.normal(size=(100, 3)), counts, rng.normal(size=(3, 3))]
+    function = vmap(counting_each, (0, 0, None))
+    program = program_of(function, arrays)
+    with pytest.raises(KernelError, match="whose loops differ in length; choose 1"):
+        cuda_lowering.lower(program, CudaScan(4, 8, 1, ahead=False))
+    every = cuda_model.candidates(program, H200)
+    assert {schedule.chains for schedule in every} == {1}
+    agree(function, arrays, cuda_model.heuristic(program, H200))
 
 
 def product(a, b):

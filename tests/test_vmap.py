@@ -46,6 +46,21 @@ def test_each_chain_is_what_it_is_alone(chains):
             np.testing.assert_allclose(seen[name][chain], value)
 
 
+def test_each_chain_runs_as_often_as_its_own_length_says():
+    """Given in memory, one for each; with a condition that ends some earlier."""
+
+    def counted(x, most):
+        far = xp.fori_loop(0, most, lambda i, c: c + 1.0, x)
+        return far, xp.while_loop(lambda c: c < 3.0, lambda c: c + 1.0, x, most)
+
+    x, most = np.zeros(6, F32), np.array([0, 5, 2, -1, 9, 3])
+    made = kernel(vmap(counted))
+    oracle = reference.evaluate(made.program(x, most), [x, most])
+    for far, near in (made(x, most), oracle.values()):
+        assert far.tolist() == [0, 5, 2, 0, 9, 3]
+        assert near.tolist() == [0, 3, 2, 0, 3, 3]
+
+
 def test_the_mapped_function_keeps_its_name_and_parameters():
     """Errors and outputs speak of what its user wrote."""
     made = kernel(vmap(walk, (0, 0, None)))

@@ -191,11 +191,12 @@ class Iterations:
         self._ahead, self._carried = self._sorted()
         self._inner = loops(loop.nodes)
         length = loop.length
-        self._length = (
-            length
+        self._lengths = (  # one, or each chain's
+            np.array([[length]])
             if isinstance(length, int)
-            else int(self._values[length.number][0, 0])
+            else self._values[length.number]
         )
+        self._length = int(self._lengths.max())
         self._carries = [self._values[init.number] for init in loop.inits]
         self._stacks: list[list[Values]] = [[] for _ in loop.stacked]
 
@@ -252,8 +253,10 @@ class Iterations:
         self._oracle.forget(self._inner)
         self._oracle.evaluate(self._carried)
         goes_on: Values | None = None
-        if loop.condition is not None:
-            goes_on = values[loop.condition.number]
+        if loop.condition is not None or self._lengths.size > 1:
+            goes_on = values[loop.index.number] < self._lengths
+            if loop.condition is not None:
+                goes_on = goes_on & values[loop.condition.number]
             if not goes_on.any():
                 return False
         self._carries = [

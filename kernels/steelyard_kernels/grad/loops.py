@@ -122,12 +122,7 @@ class _Backward:
         if self.length * kept <= memory:
             return self.length
         whole = bool(self.loop.stacked or self.iteration.rows)
-        sizes = (
-            (self.length // each * begun + (each + self.length % each) * kept, each)
-            for each in range(1, self.length)
-            if not (whole and self.length % each)
-        )
-        return min([(self.length * kept, self.length), *sizes])[1]
+        return _segment(self.length, kept, begun, whole=whole)
 
     def stored(self, bars: Sequence[Node]) -> Passed:
         """Go back through all iterations by their stacked carries."""
@@ -300,6 +295,23 @@ class _Backward:
                 for total, term in zip(totals, terms[count : len(carries)], strict=True)
             ),
         ]
+
+
+def _segment(length: int, kept: int, begun: int, *, whole: bool) -> int:
+    """Return the iterations of a segment for the least memory.
+
+    `kept` are the bytes of an iteration, `begun` those of a segment's begin; `whole`:
+    it divides the length. Of as many segments the longest take the least, so that only
+    the quotients of the length need be looked at.
+    """
+    small = range(1, math.isqrt(length) + 1)
+    sizes = (
+        (length // each * begun + (each + length % each) * kept, each)
+        for each in {*small, *(length // count for count in small)} - {length}
+        if not (whole and length % each)
+    )
+    best: tuple[int, int] = min([(length * kept, length), *sizes])
+    return best[1]
 
 
 def _bytes(nodes: Sequence[Node]) -> int:

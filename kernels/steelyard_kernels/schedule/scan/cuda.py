@@ -8,6 +8,7 @@ from typing import ClassVar, Final
 from steelyard_kernels.errors import KernelError, Unsupported
 from steelyard_kernels.expr import Chains, Program, Result
 from steelyard_kernels.schedule.gpu import WARP, registers_problem
+from steelyard_kernels.schedule.scan.schedule import equally_often
 
 GROUPS: Final = (1, 2, 4, 8, 16, 32, 64, 128, 256)  # threads of a chain
 MOST_THREADS: Final = 256  # of a block: what is in step within one has one size
@@ -67,6 +68,8 @@ def check(program: Program, schedule: CudaScan) -> None:
         why = (
             why or f"has {schedule.chains} chains a block of a program of one; choose 1"
         )
+    if schedule.chains > 1 and not equally_often(program):
+        why = why or "has chains side by side whose loops differ in length; choose 1"
     if why:
         raise KernelError(
             f"{program.name}: schedule {schedule.label} {why}, or leave the schedule out."

@@ -26,6 +26,7 @@ from steelyard_kernels.schedule.model import Prediction
 from steelyard_kernels.schedule.scan.cuda import GROUPS, CudaScan, check, check_program
 from steelyard_kernels.schedule.scan.cuda_cycles import Cycles, vectors
 from steelyard_kernels.schedule.scan.outline import in_memory
+from steelyard_kernels.schedule.scan.schedule import equally_often
 
 CYCLE_NS: Final = 1 / 1.98  # of an H200 that has little to do
 BLOCK_THREADS: Final = (WARP, 4 * WARP, 8 * WARP)
@@ -98,7 +99,7 @@ def candidates(
 
 
 def _candidates(program: Program) -> Iterator[CudaScan]:
-    some = program.chains > 1
+    some = program.chains > 1 and equally_often(program)
     turns = UNROLLS if loops(everywhere(program.nodes)) else UNROLLS[:1]
     aheads = (True, False) if len(turns) > 1 else (False,)
     for group in groups(program):

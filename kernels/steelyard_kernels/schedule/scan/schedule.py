@@ -81,10 +81,32 @@ def check(name: str, schedule: Scan) -> None:
 
 def steps_together(program: Program) -> bool:
     """Say whether chains may be lanes: all look at the same rows, equally often."""
-    if program.chains < 2:
+    if program.chains < 2 or not equally_often(program):
         return False
+    known = _alike(program)
+    return all(
+        node.index.number in known
+        for node in everywhere(program.nodes)
+        if isinstance(node, Row)
+    )
+
+
+def equally_often(program: Program) -> bool:
+    """Say whether every loop surely has as many iterations in each chain.
+
+    A condition may end it earlier in some: they wait for the others.
+    """
+    known = _alike(program)
+    return all(
+        isinstance(node.loop.length, int) or node.loop.length.number in known
+        for node in everywhere(program.nodes)
+        if isinstance(node, Result)
+    )
+
+
+def _alike(program: Program) -> set[int]:
+    """Return the numbers of nodes that are surely the same for every chain."""
     known = {node.number for node in program.scalars}
-    together = True
     for node in everywhere(program.nodes):
         if isinstance(node, Constant | Parameter):
             alike = isinstance(node, Constant) or node.role == "index"
@@ -95,11 +117,7 @@ def steps_together(program: Program) -> bool:
             )
         if alike:
             known.add(node.number)
-        if isinstance(node, Row):
-            together &= node.index.number in known
-        if isinstance(node, Result) and not isinstance(node.loop.length, int):
-            together &= node.loop.length.number in known
-    return together
+    return known
 
 
 def check_program(program: Program) -> None:
