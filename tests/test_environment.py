@@ -64,3 +64,25 @@ def test_what_is_imported_later_makes_it_another(tmp_path, monkeypatch):
     assert environment.digest() not in {before, with_it}
     del sys.modules["late_one"]
     assert environment.digest() == before
+
+
+def test_all_of_a_package_counts_whatever_of_it_is_imported(tmp_path, monkeypatch):
+    """A build that a cache has imports less of a compiler than one that it has not."""
+
+    def told(number, imported):
+        package = tmp_path / f"{imported}{number}" / "compiler"
+        (package / ".venv").mkdir(parents=True, exist_ok=True)
+        for name in ("__init__", "emitter"):
+            (package / f"{name}.py").write_text(f"x = {number}" * (name == "emitter"))
+        (package / ".venv" / "more.py").write_text(imported)
+        with monkeypatch.context() as patch:
+            patch.syspath_prepend(package.parent)
+            __import__(imported)
+            try:
+                return environment.digest()
+            finally:
+                for name in ("compiler.emitter", "compiler"):
+                    sys.modules.pop(name, None)
+
+    assert told(1, "compiler") == told(1, "compiler.emitter")
+    assert told(1, "compiler") != told(2, "compiler.emitter")

@@ -30,7 +30,7 @@ def digest() -> str:
     in it.
     """
     found = hashlib.blake2b(f"{sys.version} {sys.flags}".encode(), digest_size=16)
-    for text in (*_installed(), *sorted(map(_content, _imported()))):
+    for text in (*_installed(), *sorted(map(_content, {*_imported()}))):
         found.update(f"{text}\n".encode())
     return found.hexdigest()
 
@@ -52,10 +52,13 @@ def _is_code(path: str) -> bool:
 
 
 def _imported() -> Iterator[str]:
-    """Yield the files of modules that were not installed with something."""
-    files = (getattr(one, "__file__", None) for one in list(sys.modules.values()))
+    """Yield the packages and files of modules that were not installed with something."""
     known = tuple(_homes())
-    return (file for file in {*filter(None, files)} if not file.startswith(known))
+    for name, module in list(sys.modules.items()):
+        file = getattr(module, "__file__", None)
+        if file and not file.startswith(known):
+            package = sys.modules.get(name.partition(".")[0])
+            yield from getattr(package, "__path__", None) or [file]
 
 
 def _homes() -> Iterable[str]:
@@ -66,9 +69,28 @@ def _homes() -> Iterable[str]:
 
 
 @functools.cache
-def _content(file: str) -> str:
-    """Return the hash of a file; its name where it cannot be read."""
+def _content(place: str) -> str:
+    """Return the hash of a file, or of all code in a folder; the name of what is gone."""
+    path = Path(place)
     try:
-        return hashlib.blake2b(Path(file).read_bytes(), digest_size=16).hexdigest()
+        if not path.is_dir():
+            return _hash(path.read_bytes())
+        found = sorted(_code(path, ""))
+        return _hash(*(f"{name} {_hash(text)}".encode() for name, text in found))
     except OSError:
-        return file
+        return place
+
+
+def _code(folder: Path, prefix: str) -> Iterator[tuple[str, bytes]]:
+    """Yield what is under a folder; nothing hidden, such as an environment of its own."""
+    for each in folder.iterdir():
+        if each.name.startswith("."):
+            continue
+        if each.is_dir():
+            yield from _code(each, f"{prefix}{each.name}/")
+        elif each.name.endswith(CODE):
+            yield f"{prefix}{each.name}", each.read_bytes()
+
+
+def _hash(*texts: bytes) -> str:
+    return hashlib.blake2b(b"\n".join(texts), digest_size=16).hexdigest()
