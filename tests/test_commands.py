@@ -120,6 +120,14 @@ def test_the_table_has_phases_and_what_the_code_takes(nvrtc, golden):
     golden(scrubbed(text))
 
 
+def test_a_pipe_is_as_wide_as_it_says():
+    """COLUMNS counts for tables and captions where there is no terminal to ask."""
+    told = ["compile", "empty", "--target", CUDA, "--repeat", "1", "--resources"]
+    shown = CliRunner().invoke(main, told, env={"COLUMNS": "80"}).stdout
+    assert "registers were estimated" in shown
+    assert max(map(len, shown.splitlines())) <= 80
+
+
 @pytest.mark.parametrize("width", [60, 80, 120])
 def test_a_narrow_terminal_gets_more_tables_and_every_figure(width):
     """None is cut: a cut number reads like another."""

@@ -18,7 +18,6 @@ from steelyard.report.tables import ABOVE
 from steelyard.stats import Estimate
 from steelyard.storing.run import Run
 
-
 NARROW: Final = 100
 """Columns below which each side's own interval is left out: the ratio has one."""
 

@@ -10,8 +10,9 @@
 An `Array` stands for values that exist when the kernel runs; operating on it adds
 nodes to the graph of the trace. Python numbers and runtime scalars are weak: they
 take the dtype of the array they meet, so float32 arithmetic stays float32.
-Loops run a function of their carry within the kernel: see `loops`. Reductions are over all axes unless `axis` says which, as in the array API, and only
-the last axis can be reduced: arrays of more dimensions than one need `axis=-1`.
+Loops run a function of their carry within the kernel: see `loops`. Reductions are over
+all axes unless `axis` says which, as in the array API, and only the last axis can be
+reduced: arrays of more dimensions than one need `axis=-1`.
 """
 
 # ruff: noqa: A004 - the array API's names

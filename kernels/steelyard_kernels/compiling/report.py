@@ -61,6 +61,7 @@ def resources(rows: Sequence[Row], width: int) -> list[Table]:
         ("hash", _hash),
     ]
     made = list(_fitting(held, columns, width))
+    made[-1].caption_justify = "left"
     made[-1].caption = (
         "registers, stack and spills (bytes) of a thread; shared memory (bytes) of a "
         f"block; counts of instructions; {_model_error(held)}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -249,10 +250,11 @@ def _write(path: str, text: str) -> None:
 
 
 def _console() -> Console:
-    """Return a console as wide as its terminal, or wide enough where there is none."""
+    """Return a console as wide as its terminal or COLUMNS says, or wide enough."""
     from rich.console import Console
 
     from steelyard_kernels.compiling.report import PAGE
 
     made = Console(highlight=False)
-    return made if made.is_terminal else Console(highlight=False, width=PAGE)
+    told = made.is_terminal or "COLUMNS" in os.environ
+    return made if told else Console(highlight=False, width=PAGE)

@@ -170,6 +170,7 @@ def _by_schedule(space: Space) -> Table:
     from rich.text import Text
 
     made = _table("schedule", "compile", *COLUMNS, "hash", "note")
+    made.caption_justify = "left"
     made.caption = (
         "compile: in a group, a candidate's own time in ptxas and its share of the rest "
         "by the length of its text"
