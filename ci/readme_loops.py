@@ -88,11 +88,12 @@ def _on_gpu(suite: Suite) -> Iterator[Callable[[str], str]]:
 
         def cell(way: str, dtype: str = dtype) -> str:
             if way.startswith("jax"):
-                return next(
+                found = (
                     f"{r['ms']:.1f} ms [{r['low']:.1f}, {r['high']:.1f}]"
                     for r in jax
                     if (r["platform"], r["dtype"], r["program"]) == ("gpu", dtype, way)
                 )
+                return next(found, "-")
             if way == "gradient":
                 case = f"gpu_noisy_mlp_gradient[dtype={dtype}]"
                 return time(backward.time(case, WARM))
