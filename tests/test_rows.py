@@ -150,6 +150,20 @@ def test_shapes_are_numpys():
         np.testing.assert_array_equal(seen[f"out{place}"], value)
 
 
+@pytest.mark.parametrize("index", [0, 1, 3])
+def test_a_row_of_what_was_repeated_is_the_one_there_is(index):
+    """An operand of one row is the same in every row, at any index of launch."""
+
+    def repeated(a, one, i):
+        return (a * one)[i], xp.broadcast_to(one, (4, 3))[i]
+
+    one, i = np.full((1, 3), 2.0), np.asarray(index)
+    program = kernel(repeated).program(A, one, i)
+    product, row = reference.evaluate(program, [A, one, i]).values()
+    np.testing.assert_array_equal(product, A[index] * 2.0)
+    np.testing.assert_array_equal(row, one[0])
+
+
 def test_a_chain_is_memory_too():
     """A row of this chain's part of an input."""
     from steelyard_kernels.vmap import vmap
