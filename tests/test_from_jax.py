@@ -397,6 +397,8 @@ def test_what_is_not_supported_is_named_with_its_line():
         Unsupported, match=r"^wave: JAX's atan at .*test_from_jax.py:\d+ "
     ):
         from_jax(wave)(normal(3))
+    with pytest.raises(Unsupported, match=r"JAX's cumsum at .*test_from_jax.py:\d+ "):
+        from_jax(lambda x: jnp.cumsum(2 * x))(normal(3))
     with pytest.raises(Unsupported, match=r"slice at .* takes apart .* \(9, 9\)"):
         from_jax(lambda x: jnp.tanh(x)[:, 1:9])(normal(9, 9))
     with pytest.raises(KernelError, match=r"^wave: x: dtype int8 is not supported"):

@@ -38,11 +38,13 @@ def evaluate(
     jaxpr: Any,
     values: Sequence[Value],
     constants: Sequence[Value] | None = None,
+    where: str = "",
 ) -> list[Value]:
     """Return what stands for the outputs of a jaxpr, open or closed.
 
     `values` stand for its inputs, `constants` for what a closed one holds unless they
-    are to be part of the program.
+    are to be part of the program, and `where` is the place that asked for it: JAX keeps
+    none inside functions of its own that are jitted.
     Raises KernelError, with the place in the user's file, for what is not supported.
     """
     if constants is None:
@@ -53,7 +55,7 @@ def evaluate(
     known.update(zip(jaxpr.invars, values, strict=True))
     for equation in _live(jaxpr):
         given = tuple(_read(graph, known, atom) for atom in equation.invars)
-        found = _translated(graph, equation, given)
+        found = _translated(graph, equation, given, where)
         known.update(zip(equation.outvars, found, strict=True))
     return [_read(graph, known, atom) for atom in jaxpr.outvars]
 
@@ -77,7 +79,7 @@ def _read(graph: Graph, known: Mapping[Any, Value], atom: Any) -> Value:
 
 
 def _translated(
-    graph: Graph, equation: Any, values: tuple[Value, ...]
+    graph: Graph, equation: Any, values: tuple[Value, ...], outer: str
 ) -> Sequence[Value]:
     name = equation.primitive.name
     outputs = tuple(atom.aval for atom in equation.outvars)
@@ -85,6 +87,7 @@ def _translated(
         number = folded(name, values, outputs[0])
         if number is not None:
             return [number]
+    where = place(equation.source_info) or outer
     seen = Equation(
         graph=graph,
         primitive=name,
@@ -92,8 +95,8 @@ def _translated(
         inputs=tuple(atom.aval for atom in equation.invars),
         outputs=outputs,
         values=values,
-        where=place(equation.source_info),
-        evaluate=lambda jaxpr, given: evaluate(graph, jaxpr, given),
+        where=where,
+        evaluate=lambda jaxpr, given: evaluate(graph, jaxpr, given, where=where),
     )
     rule = RULES.get(name)
     if rule is None:
