@@ -156,6 +156,7 @@ class Cycles:
         self.outlines: dict[tuple[int, bool], Outline] = {}
         self.bodies: dict[tuple[int, ...], Work] = {}
         self.ways: dict[tuple[int, ...], tuple[Work, Work]] = {}
+        self.outside: dict[int, Work] = {}
         self.costs: dict[tuple[int, int], Work] = {}
         self.counts: dict[tuple[Count, int], int] = {}
 
@@ -174,14 +175,17 @@ class Cycles:
         return self.costs[key]
 
     def nodes(self, nodes: tuple[Node, ...], schedule: CudaScan) -> Work:
-        """Return what nodes cost one after another; a loop is there once."""
-        total, seen = Work(), set()
-        for node in nodes:
-            if not isinstance(node, Result):
-                total = total.then(self.cost(node, schedule.group))
-            elif id(node.loop) not in seen:
-                seen.add(id(node.loop))
-                total = total.then(self.loop(node.loop, schedule))
+        """Return what a program's nodes cost one after another; a loop is there once."""
+        loops = {id(x.loop): x.loop for x in nodes if isinstance(x, Result)}
+        group = schedule.group
+        if group not in self.outside:
+            works = [self.cost(x, group) for x in nodes if not isinstance(x, Result)]
+            self.outside[group] = Work(
+                sum(work.way for work in works), sum(work.issued for work in works)
+            )
+        total = self.outside[group]
+        for loop in loops.values():
+            total = total.then(self.loop(loop, schedule))
         return total
 
     def loop(self, loop: Loop, schedule: CudaScan) -> Work:

@@ -79,11 +79,11 @@ def widest(program: Program) -> int:
     return max((max(node.shape) for node in nodes), default=1)
 
 
-def groups(program: Program) -> list[int]:
+def groups(program: Program, cycles: Cycles | None = None) -> list[int]:
     """Return the threads a chain that are worth trying: no more than it has lanes."""
-    lanes = widest(program)
+    lanes, cycles = widest(program), cycles or Cycles()
     fitting = [g for g in GROUPS if g < 2 * lanes or g == 1]
-    small = [g for g in fitting if held(program, g) <= MOST_HELD]
+    small = [g for g in fitting if cycles.count(held, program, g) <= MOST_HELD]
     return small[:6] if small else fitting[-1:]
 
 
@@ -95,14 +95,14 @@ def candidates(
 ) -> tuple[CudaScan, ...]:
     """Return every schedule worth trying, in order; Unsupported where there is none."""
     check_program(program)
-    return tuple(_candidates(program))
+    return tuple(_candidates(program, Cycles()))
 
 
-def _candidates(program: Program) -> Iterator[CudaScan]:
+def _candidates(program: Program, cycles: Cycles) -> Iterator[CudaScan]:
     some = program.chains > 1 and equally_often(program)
     turns = UNROLLS if loops(everywhere(program.nodes)) else UNROLLS[:1]
     aheads = (True, False) if len(turns) > 1 else (False,)
-    for group in groups(program):
+    for group in groups(program, cycles):
         sizes = {1}
         if some and group <= WARP:
             full = {threads // group for threads in BLOCK_THREADS}
@@ -152,13 +152,14 @@ def rank(
     program: Program,
     gpu: Gpu,
     *,
-    aligned: bool = True,
+    aligned: bool = True,  # noqa: ARG001 - as of `candidates`
 ) -> list[tuple[CudaScan, Prediction]]:
     """Return every candidate with its prediction, in order."""
+    check_program(program)
     cycles = Cycles()
     return [
         (schedule, predict(program, schedule, gpu, cycles))
-        for schedule in candidates(program, gpu, aligned=aligned)
+        for schedule in _candidates(program, cycles)
     ]
 
 
