@@ -71,6 +71,34 @@ def test_a_side_that_fails_does_not_leave_the_other_waiting(side):
     assert (first, second) == told[side]
 
 
+def test_a_follower_that_keeps_it_hands_back_once_it_is_done():
+    """What it does after its last window is not in the leader's way."""
+    ours, theirs = baton.pair()
+    leader, follower = (
+        Baton(end, role, 5, keeps=True)
+        for end, role in ((ours, LEAD), (theirs, FOLLOW))
+    )
+    seen = []
+
+    def follow():
+        follower.wait_to_prepare()
+        follower.agree(1)
+        assert follower.finished(enough=False)
+        seen.append("weighs what follows")
+        follower.done()
+
+    with ThreadPoolExecutor(1) as threads:
+        job = threads.submit(follow)
+        leader.agree(1)
+        assert leader.finished(enough=True)
+        seen.append("goes on")
+        leader.done()
+        job.result()
+    assert seen == ["weighs what follows", "goes on"]
+    ours.close()
+    theirs.close()
+
+
 def test_a_side_that_is_gone_does_not_leave_the_other_waiting():
     """A killed process closes its end."""
     ours, theirs = baton.pair()

@@ -22,6 +22,7 @@ from steelyard_kernels.trace import ScalarParameter, Signature
 
 if TYPE_CHECKING:
     from steelyard_device import cuda
+    from steelyard_kernels.foreign import ForeignKernel
 
 Array: TypeAlias = NDArray[Any]
 Result: TypeAlias = "Array | tuple[Array, ...] | dict[str, Array] | None"
@@ -349,6 +350,22 @@ class CpuKernel(BoundKernel):
         null = functools.partial(cpu.null, self.threads)
         super().__init__(convention, arrays, launch, null, rebuild)
         self.then = launch.then  # as a part of more work
+        self._convention, self._slots = convention, slots
+
+    def binary(self) -> bytes:
+        """Return the machine code, its call and its facts, for another process."""
+        from steelyard_kernels import foreign
+
+        return foreign.packed(self._convention, self.arrays, self._slots, self.facts())
+
+    def of_binary(self, binary: bytes) -> ForeignKernel:
+        """Return a launch of another build of this kernel on the same arrays.
+
+        Raises KernelError where that is called on other memory.
+        """
+        from steelyard_kernels import foreign
+
+        return foreign.launchable(binary, self._convention, self.arrays, self._slots)
 
     def facts(self) -> dict[str, object]:
         """Return what is known of the work without running it."""

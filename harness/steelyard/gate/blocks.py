@@ -1,9 +1,10 @@
 """Blocks: both sides of each case in turn, in fresh workers; a log ratio a block.
 
 Both workers of a block live at once and one measures at a time. Windows that the host's
-clock reads are taken in turn, a few milliseconds apart (`baton`); of kernels on a GPU,
-whose windows stand in queues, each side has two visits, A B B A or B A A B. So what
-drifts cancels; where the memory of a process lies is new in each block.
+clock reads are taken in turn, a few milliseconds apart (`baton`), those of kernels of
+both sides in one process, on the same memory (`together`); of kernels on a GPU, whose
+windows stand in queues, each side has two visits, A B B A or B A A B. So what drifts
+cancels; where the memory of a process lies is new in each block.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from steelyard import stats
 from steelyard.benchmark import Case
 from steelyard.errors import SteelyardError
 from steelyard.gate.outcome import BASE, HEAD
-from steelyard.gate.pairs import Pair, Processes
+from steelyard.gate.pairs import Pair, Together
 from steelyard.gate.sides import Side
 from steelyard.handles import CUDA
 from steelyard.measuring import baton
@@ -88,7 +89,7 @@ class Blocks:
         head: Side,
         settings: Settings,
         on_trial: Callable[[str, Trial], None],
-        start: Callable[[Mapping[str, Side]], Pair] = Processes,
+        start: Callable[[Mapping[str, Side]], Pair] = Together,
     ) -> None:
         self._sides = {BASE: base, HEAD: head}
         self._settings = replace(settings, precision=PRECISION)

@@ -1,4 +1,4 @@
-"""A worker of each side, with a baton between them."""
+"""A worker of each side, with a baton between them; or one that has both kernels."""
 
 from __future__ import annotations
 
@@ -7,10 +7,12 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any, Protocol, Self
 
+from steelyard.gate.outcome import BASE, HEAD
 from steelyard.gate.sides import Side
 from steelyard.measuring import baton
 from steelyard.measuring.settings import Settings
 from steelyard.plan import Turn
+from steelyard.processes import wire
 from steelyard.processes.runner import Workers
 from steelyard.trial import Trial
 
@@ -96,3 +98,46 @@ class Processes:
         for end in ends:  # theirs alone: who is left must see that the other is gone
             end.close()
         return self._workers
+
+
+class Together(Processes):
+    """Both sides' kernels in head's process, launch by launch on the same buffers.
+
+    Base's process gives its binary away. What has none, is called on other memory or
+    ends the process is weighed in a process of each side.
+    """
+
+    def __init__(self, sides: Mapping[str, Side]) -> None:
+        super().__init__(sides)
+        self._lent: dict[str, wire.Message | None] = {}
+
+    def in_turn(
+        self, leader: str, turns: Mapping[str, Turn], settings: Settings
+    ) -> dict[str, Trial]:
+        """Have head's process weigh both, or else both processes one each."""
+        if turns[HEAD].mode.quantity == "kernel":
+            trials = self._both(leader, turns, settings)
+            if trials is not None:
+                return dict(zip((HEAD, BASE), trials, strict=True))
+        return super().in_turn(leader, turns, settings)
+
+    def _both(
+        self, leader: str, turns: Mapping[str, Turn], settings: Settings
+    ) -> tuple[Trial, Trial] | None:
+        workers, case = self._started(), turns[HEAD].case.id
+        if case not in self._lent:
+            told = workers[BASE].binary(turns[BASE], settings)
+            self._lent[case] = told.get("lent")
+        lent = self._lent[case]
+        if lent is None:
+            return None
+        trials = workers[HEAD].weigh_both(
+            turns[HEAD],
+            settings,
+            lent=lent,
+            position=turns[BASE].position,
+            leads=leader == BASE,
+        )
+        if trials is None:
+            self._lent[case] = None  # nor would its other modes
+        return trials

@@ -1,4 +1,4 @@
-"""Two workers that take their windows in turn: who holds the baton measures.
+"""Two sides that take their windows in turn: who holds the baton measures.
 
 Windows of two sides stand milliseconds apart, so that what others do on the machine
 meets both. The leader takes one, then each takes two: L F F L L F F L, so that what the
@@ -30,11 +30,18 @@ _MESSAGE: Final = struct.Struct("<BQ")
 
 
 class Baton:
-    """One worker's end, for one trial."""
+    """One side's end, for one trial.
 
-    def __init__(self, end: socket.socket, role: str, seconds: float) -> None:
+    Sides of one process work on the same buffers, in weighing and in what follows: a
+    follower that ``keeps`` the baton hands it back once it is `done` with all of that.
+    """
+
+    def __init__(
+        self, end: socket.socket, role: str, seconds: float, *, keeps: bool = False
+    ) -> None:
         self._end = end
         self._leads = role == LEAD
+        self._keeps = keeps
         self._count = 0
         self._taken = 0
         self._last = False
@@ -67,12 +74,18 @@ class Baton:
             self._wait()
             return enough
         if self._last:
-            self._send(_GO)
+            if not self._keeps:
+                self._send(_GO)
         elif second:
             self._send(_GO)
             self._wait()
             return False
         return self._last
+
+    def done(self) -> None:
+        """Hand back what was kept: the trial is over."""
+        if self._keeps and not self._leads:
+            self._send(_GO)
 
     def drop(self) -> None:
         """Tell the other that there will be no more turns."""

@@ -66,12 +66,12 @@ class Planted:
     """Work of which each launch has another behind it."""
 
     def __init__(self, weighed: Work, steps: int) -> None:
-        self._weighed, self._steps = weighed, steps
+        self.weighed, self._steps = weighed, steps
         self.wait, self.ready = weighed.wait, weighed.ready
 
     def facts(self) -> Mapping[str, Any]:
         """Say what the work says, but for the hash of its code, and what was planted."""
-        known = {n: fact for n, fact in self._weighed.facts().items() if n != HASH}
+        known = {n: fact for n, fact in self.weighed.facts().items() if n != HASH}
         return known | {"planted": self._steps}
 
 
@@ -94,7 +94,7 @@ class PlantedCall(Planted):
 
     def launch(self, count: int = 1) -> None:
         """Submit both, ``count`` times."""
-        first, second = self._weighed.launch, self._behind.launch
+        first, second = self.weighed.launch, self._behind.launch
         for _ in repeat(None, count):
             first(1)
             second(1)
@@ -110,9 +110,19 @@ class PlantedDevice(PlantedCall):
 
 def plant(prepared: PreparedCase) -> None:
     """Put the work that is asked for behind a case's own, if any is."""
-    steps = _asked(os.environ.get(FILE, "")).get(prepared.case.id)
+    steps = asked(prepared.case.id)
     if steps is not None and prepared.launched:
         prepared.work = planted(prepared.work, steps)
+
+
+def asked(case: str) -> int | None:
+    """Return how many multiply-adds are to stand behind a case's launches, if any."""
+    return _asked(os.environ.get(FILE, "")).get(case)
+
+
+def bare(weighed: Work) -> Work:
+    """Return work without what was planted behind it."""
+    return weighed.weighed if isinstance(weighed, Planted) else weighed
 
 
 def planted(weighed: Work, steps: int) -> Work:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import functools
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Self
 
 from steelyard import work
 from steelyard.clocks import Clock
@@ -28,6 +29,12 @@ class Scale:
         self.baton: Baton | None = None
         """Held while this process measures, where another takes turns with it."""
         self._devices: dict[int, DeviceScale] = {}
+
+    def holding(self, baton: Baton) -> Self:
+        """Return the same scale for a trial that takes turns with another."""
+        held = copy.copy(self)
+        held.baton = baton
+        return held
 
     def on(self, context: cuda.Context) -> DeviceScale:
         """Return what weighs work in a GPU's context."""

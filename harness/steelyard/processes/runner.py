@@ -14,7 +14,7 @@ from dataclasses import replace
 from multiprocessing.connection import Connection
 from pathlib import Path
 from time import monotonic
-from typing import Final, Self
+from typing import Any, Final, Self
 
 from steelyard.measuring.baton import VARIABLE
 from steelyard.measuring.settings import Settings
@@ -117,11 +117,37 @@ class Workers:
         """Have a worker say what it knows of a turn's case; or else its ``error``."""
         return self._ask(turn, settings, wire.FACTS)
 
-    def _ask(self, turn: Turn, settings: Settings, what: str) -> wire.Message:
+    def binary(self, turn: Turn, settings: Settings) -> wire.Message:
+        """Have a worker give a case's kernel away, as ``lent``; None of other work."""
+        return self._ask(turn, settings, wire.BINARY)
+
+    def weigh_both(
+        self,
+        turn: Turn,
+        settings: Settings,
+        *,
+        lent: wire.Message,
+        position: int,
+        leads: bool,
+    ) -> tuple[Trial, Trial] | None:
+        """Have a worker weigh a turn, and what was lent in turn with it.
+
+        None where the worker cannot, or did not live to answer.
+        """
+        beside = {"lent": lent, "position": position, "leads": leads}
+        answer = self._ask(turn, settings, wire.BOTH, **beside)
+        if not answer.get("trials"):
+            return None
+        own, other = map(wire.trial_of, answer["trials"])
+        return own, other
+
+    def _ask(
+        self, turn: Turn, settings: Settings, what: str, **beside: Any
+    ) -> wire.Message:
         path = self._path_of(turn.case.benchmark.path)
         connection = self._started()
         try:
-            wire.send(connection, wire.request(turn, settings, what, path))
+            wire.send(connection, wire.request(turn, settings, what, path, **beside))
             if not connection.poll(settings.timeout + (settings.budget or 0)):
                 self.end()
                 return {
@@ -130,7 +156,8 @@ class Workers:
                 }
             answer = wire.receive(connection)
         except (EOFError, ConnectionError, BrokenPipeError):
-            doing = "weighing" if what == wire.TRIAL else "preparing"
+            weighs = what in {wire.TRIAL, wire.BOTH}
+            doing = "weighing" if weighs else "preparing"
             return {"error": f"the worker {self._cause()} while {doing} it."}
         if answer.get("lost"):
             self.end()  # its GPU would fail every later case

@@ -19,15 +19,18 @@ from steelyard.measuring.settings import Settings
 from steelyard.plan import Turn
 from steelyard.trial import ClockFacts, Samples, Trial
 
-PROTOCOL: Final = 2
+PROTOCOL: Final = 3
 """Raised whenever a message changes: a worker may be of another environment.
 
 1. Turns and their trials.
 2. ``ask`` says whether a case is weighed or only tells its facts.
+3. ``ask`` may want a case's binary, or the trials of both sides, of which one is lent.
 """
 
 TRIAL: Final = "trial"
 FACTS: Final = "facts"
+BINARY: Final = "binary"
+BOTH: Final = "both"
 """What a request may ask for."""
 
 Message = dict[str, Any]
@@ -55,10 +58,19 @@ def receive(connection: Connection) -> Message:
 
 
 def request(
-    turn: Turn, settings: Settings, ask: str = TRIAL, path: Path | None = None
+    turn: Turn,
+    settings: Settings,
+    ask: str = TRIAL,
+    path: Path | None = None,
+    **beside: Any,
 ) -> Message:
-    """Return the message that asks for a turn, whose file may lie at another path."""
+    """Return the message that asks for a turn, whose file may lie at another path.
+
+    Of both sides ``beside`` has the ``lent`` one, its ``position``, and whether it
+    ``leads``.
+    """
     return {
+        "beside": beside,
         "ask": ask,
         "path": str(path or turn.case.benchmark.path),
         "name": turn.case.benchmark.name,

@@ -10,10 +10,11 @@ import os
 import signal
 import sys
 from collections import Counter, OrderedDict
-from dataclasses import asdict
+from collections.abc import Mapping
+from dataclasses import asdict, replace
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import psutil
 
@@ -25,9 +26,10 @@ from steelyard.measuring.baton import Baton
 from steelyard.measuring.prepared import PreparedCase, glance
 from steelyard.measuring.scale import Scale
 from steelyard.measuring.settings import Settings
+from steelyard.measuring.together import Lent, beside, weigh_both
 from steelyard.measuring.weigh import failed, weigh
 from steelyard.plan import Turn
-from steelyard.processes import wire
+from steelyard.processes import environment, wire
 from steelyard.trial import Trial
 from steelyard_device import cuda
 from steelyard_device.errors import DeviceError
@@ -90,7 +92,52 @@ class Bench:
             return {"error": _of(turn, str(error))}
         except (Exception, SystemExit) as error:  # noqa: BLE001 # whatever the user's work raises
             return {"error": _of(turn, f"the work raised {raised(error)}")}
-        return told | {"strays": strays()}
+        return told | {"strays": strays(), "environment": environment.digest()}
+
+    def binary(self, turn: Turn, settings: Settings) -> wire.Message:
+        """Give a case's kernel away; nothing of other work, or where that fails."""
+        try:
+            lent = Lent.of(turn.case, settings)
+        except (Exception, SystemExit):  # noqa: BLE001 # weighing it says what is wrong
+            lent = None
+        return {"lent": lent and lent.message()}
+
+    def weigh_both(
+        self, turn: Turn, settings: Settings, asked: Mapping[str, Any]
+    ) -> list[Trial]:
+        """Weigh a turn, and in turn with it what was lent; none where that cannot be."""
+        try:
+            own = self._prepare(turn, settings)
+        except (Exception, SystemExit):  # noqa: BLE001 # weighing it alone says what is wrong
+            return []
+        other = beside(own, Lent.of_message(asked["lent"]))
+        if other is None:
+            return []
+        sides = [own, other]
+        turns = [turn, replace(turn, position=asked["position"])]
+        order = -1 if asked["leads"] else 1
+        trials = weigh_both(sides[::order], turns[::order], self._scale, settings)
+        return trials[::order]
+
+    def answer(self, message: wire.Message, settings: Settings) -> wire.Message:
+        """Return the answer to one request, and whether its GPU was lost with it.
+
+        Raises:
+            SteelyardError: the case cannot be imported.
+        """
+        turn, ask = wire.turn_of(message), message["ask"]
+        if ask == wire.BINARY:
+            return self.binary(turn, settings)
+        if ask == wire.BOTH:
+            trials = self.weigh_both(turn, settings, message["beside"])
+            return {"trials": [asdict(trial) for trial in trials]}
+        if ask == wire.FACTS:
+            answer = self.facts(turn, settings)
+            wrong = "error" in answer
+        else:
+            trial = self.weigh(turn, settings)
+            answer, wrong = {"trial": asdict(trial)}, trial.error is not None
+        return answer | ({"lost": self.lost(turn, settings)} if wrong else {})
 
     def _prepare(self, turn: Turn, settings: Settings) -> PreparedCase:
         name = turn.case.id
@@ -179,15 +226,7 @@ def main(descriptor: str, parent: str) -> None:
         bench = bench or Bench(settings.flush_bytes)
         answer: wire.Message
         try:
-            turn = wire.turn_of(message)
-            if message["ask"] == wire.FACTS:
-                answer = bench.facts(turn, settings)
-                wrong = "error" in answer
-            else:
-                trial = bench.weigh(turn, settings)
-                answer, wrong = {"trial": asdict(trial)}, trial.error is not None
-            if wrong:
-                answer["lost"] = bench.lost(turn, settings)
+            answer = bench.answer(message, settings)
         except SteelyardError as error:
             answer = {"error": str(error)}
         if os.getpid() != home:
