@@ -48,10 +48,11 @@ def page(run: Run, row: Row) -> Iterator[RenderableType]:
         yield Text(f"failed: {error}", style="red")
     if not row.trials:
         return
-    last = row.trials[-1]
+    last, count = row.trials[-1], len(row.trials)
     near = f" · {100 * row.peak.share:.1f} % of {row.peak.bound}" if row.peak else ""
     yield Text(
-        f"{text.time(row)} {text.margin(row.estimate)} over {len(row.trials)} blocks"
+        f"{text.time(row)} {text.margin(row.estimate)} over {count} block"
+        f"{'s' * (count != 1)}"
         f" · {text.gigabytes(row)} GB/s{near} · {row.histogram()}"
     )
     yield _blocks(row)
