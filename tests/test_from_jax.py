@@ -387,6 +387,19 @@ def test_static_arguments_need_a_hash():
         kernel(normal(3), [2.0])
 
 
+def test_static_arguments_count_from_either_end():
+    """A length is one from the end, too; what is no place is one sentence."""
+
+    def doubled(x, n):
+        return lax.scan(lambda x, _: (x * 2.0, None), x, length=n)[0]
+
+    x = normal(3)
+    close(from_jax(doubled, static_argnums=-1)(x, 3), jnp.asarray(x * 8.0))
+    for function, places in ((doubled, "n"), (3, ())):
+        with pytest.raises(KernelError, match="expected a function and ints"):
+            from_jax(function, static_argnums=places)
+
+
 def test_what_is_not_supported_is_named_with_its_line():
     """The primitive and where the user asked for it, within a loop as well."""
 

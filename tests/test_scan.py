@@ -421,6 +421,19 @@ def test_chains_that_look_at_different_rows_have_no_common_lanes():
     assert not any(schedule.across for schedule in every)
 
 
+@pytest.mark.parametrize("across", [False, True])
+def test_what_ended_does_not_begin_again(across):
+    """Its condition would hold once more behind the one that it ended at."""
+
+    def one(x):
+        return xp.while_loop(lambda c: (c < 3.0) | (c > 3.5), lambda c: c + 1.0, x, 20)
+
+    schedule = Scan(4, 5, 0, 1, 4, across=across)
+    x = np.array([0.0, 3.25, 1.0, 9.0, 2.0], np.float32)
+    (ends,) = runs(kernel(vmap(one)), [x], schedule)
+    assert ends.tolist() == [3.0, 3.25, 3.0, 29.0, 3.0]
+
+
 def test_chains_that_read_nothing_of_their_own_are_written_all():
     """A pass that makes the program again keeps how many there are."""
 

@@ -1,5 +1,7 @@
 """Tracing: a plain function becomes a program."""
 
+import functools
+
 import numpy as np
 import pytest
 
@@ -192,3 +194,12 @@ def test_what_a_kernel_cannot_say_is_one_sentence(body, said):
     """Not an error of NumPy's, of Python's, or of LLVM's."""
     with pytest.raises(KernelError, match=said):
         traced(body, (4,))
+
+
+@pytest.mark.parametrize("given", [3, functools.partial(max, 1)])
+def test_a_kernel_is_made_of_a_function_with_a_name(given):
+    """Which errors, outputs and caches go by."""
+    with pytest.raises(
+        KernelError, match=f"of a {type(given).__name__}, expected a func"
+    ):
+        signature(given)

@@ -63,7 +63,12 @@ class Signature:
 
 def signature(function: Callable[..., Any]) -> Signature:
     """Read a function's parameters; raises KernelError for kinds a kernel has not."""
-    name = function.__name__
+    name = getattr(function, "__name__", None)
+    if name is None:
+        raise KernelError(
+            f"a kernel is made of a {type(function).__name__}, expected a function with "
+            "a name; write it with def."
+        )
     arrays, scalars = [], []
     for parameter in inspect.signature(function).parameters.values():
         if parameter.kind is parameter.POSITIONAL_OR_KEYWORD:

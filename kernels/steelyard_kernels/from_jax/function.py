@@ -118,8 +118,11 @@ class JaxKernel:
         """Return the arguments' leaves and their translation, kept from the first."""
         import jax
 
+        count = len(args)
         static = {
-            place: args[place] for place in sorted(self._static) if place < len(args)
+            place % count: args[place]
+            for place in sorted(self._static)
+            if -count <= place < count
         }
         given = tuple(
             None if place in static else arg for place, arg in enumerate(args)
@@ -184,4 +187,10 @@ def from_jax(
             "from_jax needs JAX, which is not installed; pip install 'steelyard[jax]'."
         )
     static = (static_argnums,) if isinstance(static_argnums, int) else static_argnums
+    given: object = function
+    if not (callable(given) and all(hasattr(n, "__index__") for n in static)):
+        raise KernelError(
+            f"from_jax got {function!r} with static_argnums {static_argnums!r}, expected "
+            "a function and ints; name positional arguments by numbers from 0."
+        )
     return JaxKernel(function, static, in_axes)
