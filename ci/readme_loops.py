@@ -172,7 +172,7 @@ def sizes() -> Iterator[str]:
         for point, curve in _curves(suite, "noisy_mlp_sizes").items()
     }
     chains = sorted({at for pair in pairs.values() for c in pair for at, _ in c.times})
-    heads = ["units", *(f"{at:g} chains" for at in chains), "the GPU is faster from"]
+    heads = ["units", *(f"{at:g} chains" for at in chains), "faster on the GPU from"]
     yield from table(heads, [_beside(*pairs[p], chains) for p in sorted(pairs)])
     yield ""
     yield "![times over chains](results/h200-loops-sizes.svg)"
@@ -201,7 +201,7 @@ def _beside(cpu: Curve, gpu: Curve, chains: Sequence[float]) -> list[str]:
         return " / ".join(units.duration(x.value) if x else "-" for x in both)
 
     *_, last = [0.0, *overtaken(cpu, gpu)]
-    since = f"{last:.0f} chains" if last and not _back(cpu, gpu, last) else "-"
+    since = f"{last:.0f}" if last and not _back(cpu, gpu, last) else "-"
     return [cpu.point, *(cell(at) for at in chains), since]
 
 
