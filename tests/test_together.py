@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from fakes import case_of
 
+from steelyard import discovery
 from steelyard.errors import SteelyardError
 from steelyard.gate import pairs
 from steelyard.gate.outcome import BASE, HEAD
@@ -295,8 +296,6 @@ def test_calls_and_builds_are_in_a_process_of_each_side(monkeypatch):
 
 def test_workers_of_both_sides_answer_as_the_fakes_do(monkeypatch):
     """The messages are the same at both ends, and each side's trial is its own."""
-    from steelyard import discovery
-
     (suite,) = discovery.discover(["suites/planted.py"])[:1]
     case = suite.cases()[0]
     sides = {name: Side(name, Path.cwd()) for name in (BASE, HEAD)}
@@ -310,6 +309,45 @@ def test_workers_of_both_sides_answer_as_the_fakes_do(monkeypatch):
     assert [found[side].position for side in (BASE, HEAD)] == [1, 2]
     assert found[BASE].worker == found[HEAD].worker != os.getpid()
     assert found[BASE].facts["code_hash"] == found[HEAD].facts["code_hash"]
+
+
+LETHAL = """
+import os, signal, sys
+sys.path.insert(0, {tests!r})
+from steelyard import benchmark
+from test_together import Kernel, Native
+
+class Lethal(Native):
+    def {method}(self, *_):
+        os.kill(os.getpid(), signal.SIGKILL)
+
+class Target(Kernel):
+    def bind(self, x, *, out):
+        return Lethal(x, out, self.name, self.seen)
+
+@benchmark
+def lethal(b):
+    x = b.input((64,), "float32")
+    y = b.output((64,), "float32")
+    return b.launch(Target("l"), x, out=y)
+"""
+
+
+@pytest.mark.parametrize("method", ["binary", "of_binary"])
+def test_a_process_that_dies_of_both_leaves_each_side_its_own(method, tmp_path):
+    """New ones weigh the case apart: who dies there is to blame."""
+    file = tmp_path / "lethal.py"
+    file.write_text(LETHAL.format(tests=str(Path(__file__).parent), method=method))
+    (suite,) = discovery.discover([str(file)])
+    turns = {
+        BASE: Turn(1, 0, suite.cases()[0], WARM),
+        HEAD: Turn(2, 0, suite.cases()[0], WARM),
+    }
+    with Together({name: Side(name, Path.cwd()) for name in (BASE, HEAD)}) as pair:
+        for _ in range(2):
+            found = pair.in_turn(HEAD, turns, QUICK)
+            assert [found[side].error for side in (BASE, HEAD)] == [None, None]
+            assert found[BASE].worker != found[HEAD].worker
 
 
 def test_a_case_that_cannot_be_prepared_is_told_by_each_side_alone(monkeypatch):

@@ -124,14 +124,10 @@ class Together(Processes):
     def _both(
         self, leader: str, turns: Mapping[str, Turn], settings: Settings
     ) -> tuple[Trial, Trial] | None:
-        workers, case = self._started(), turns[HEAD].case.id
-        if case not in self._lent:
-            told = workers[BASE].binary(turns[BASE], settings)
-            self._lent[case] = told.get("lent")
-        lent = self._lent[case]
+        lent = self._borrowed(turns[BASE], settings)
         if lent is None:
             return None
-        trials = workers[HEAD].weigh_both(
+        trials = self._started()[HEAD].weigh_both(
             turns[HEAD],
             settings,
             lent=lent,
@@ -139,5 +135,16 @@ class Together(Processes):
             leads=leader == BASE,
         )
         if trials is None:
-            self._lent[case] = None  # nor would its other modes
+            self._lent[turns[HEAD].case.id] = None  # nor would its other modes
+            self.renew()  # if it died, the other has a baton that nobody takes
         return trials
+
+    def _borrowed(self, turn: Turn, settings: Settings) -> wire.Message | None:
+        """Return base's binary, or None where it has none or dies of the question."""
+        case = turn.case.id
+        if case not in self._lent:
+            told = self._started()[BASE].binary(turn, settings)
+            self._lent[case] = told.get("lent")
+            if "error" in told:
+                self.renew()
+        return self._lent[case]
