@@ -167,6 +167,10 @@ class BuildSequence:
 ADDED: Final = ("bytes", "operations", "spill_bytes", "shared_bytes", "code_bytes")
 """Facts of several kernels that are told as one's by their sum."""
 
+SHARED: Final = ("target", "compiler", "compiler_hash")
+JOINED: Final = ("code_hash", "schedule", "threads")
+"""Facts that all of them share, and facts that are told one after the other."""
+
 
 def _added(each: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     sums = {
@@ -174,8 +178,13 @@ def _added(each: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         for name in ADDED
         if all(name in facts for facts in each)
     }
-    shared = {name: each[0][name] for name in ("target", "compiler")}
-    return {**sums, **shared}
+    shared = {name: each[0][name] for name in SHARED if name in each[0]}
+    joined = {
+        name: "+".join(str(facts[name]) for facts in each)
+        for name in JOINED
+        if all(facts.get(name) for facts in each)
+    }
+    return {**sums, **shared, **joined}
 
 
 @dataclass(frozen=True, slots=True)

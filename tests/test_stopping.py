@@ -47,9 +47,9 @@ def test_the_budget_ends_a_trial_after_three_samples_at_least(budget, count):
 
 
 @pytest.mark.parametrize(
-    ("ticks", "overdue"), [(0, False), (3, False), (39, False), (40, True), (99, True)]
+    ("ticks", "overdue"), [(0, False), (3, False), (19, False), (20, True), (99, True)]
 )
-def test_a_trial_is_overdue_after_four_budgets(ticks, overdue):
+def test_a_trial_is_overdue_after_two_budgets(ticks, overdue):
     """One window of a build of seconds is enough for a block."""
     clock = FakeClock()
     stopping = Stopping(0.005, 10, clock)

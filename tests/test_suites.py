@@ -12,10 +12,11 @@ import sys
 from pathlib import Path
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 
 from steelyard import discovery, work
-from steelyard.measuring.prepared import PreparedCase
+from steelyard.measuring.prepared import PreparedCase, glance
 from steelyard.measuring.settings import Settings
 from steelyard_kernels import KernelFunction, library
 
@@ -247,3 +248,34 @@ def test_a_sweep_takes_the_models_best_schedules_whatever_their_limits():
     ]
     assert len(set(found)) == 4
     assert {one.registers for one in found} == {40}
+
+
+@pytest.mark.parametrize("name", ["space", "group", "build", "fusion"])
+def test_what_is_only_built_is_told_apart_without_a_build(name, monkeypatch):
+    """So that a gate builds nothing of a compiler that is the same."""
+    if name not in {one.name for one in BENCHMARKS}:
+        pytest.skip("needs the cuda extra")
+    monkeypatch.setattr(KernelFunction, "build", None)
+    (one,) = (each for each in BENCHMARKS if each.name == name)
+    for case in one.cases({"target": ["cuda:sm_90a"]}):
+        told = glance(case, Settings())
+        assert told["facts"]["compiler_hash"]
+        assert told == glance(case, Settings())
+
+
+def test_kernels_in_turn_are_the_same_code_only_if_each_is():
+    """Told one after the other, with how each is launched."""
+    common = importlib.import_module("suites.common")
+    arrays = [np.zeros(1000, np.float32) for _ in range(2)]
+    pairs = {
+        "both": ((library.copy, (0,)), (library.triad, (0, 1))),
+        "other": ((library.copy, (0,)), (library.copy, (1,))),
+    }
+    told = {
+        name: common.InTurn(pair).bind(*arrays).facts() for name, pair in pairs.items()
+    }
+    alone = [one.bind(*(arrays[at] for at in of)).facts() for one, of in pairs["both"]]
+    for name in ("code_hash", "schedule", "threads"):
+        assert told["both"][name] == "+".join(str(one[name]) for one in alone)
+    assert told["both"]["code_hash"] != told["other"]["code_hash"]
+    assert told["both"]["compiler_hash"] == alone[0]["compiler_hash"]

@@ -12,7 +12,7 @@ from fakes import case_of
 
 from steelyard import BenchmarkError, benchmark
 from steelyard.doubts import Doubt
-from steelyard.measuring import cold
+from steelyard.measuring import cold, sampler, steps
 from steelyard.measuring.prepared import PreparedCase
 from steelyard.measuring.scale import Scale
 from steelyard.measuring.settings import Settings
@@ -463,3 +463,32 @@ def test_the_size_of_the_caches_is_read_or_assumed(tmp_path, monkeypatch):
     assert cold._bytes("1M") == 1 << 20
     monkeypatch.setattr(cold, "Path", lambda _: tmp_path)
     assert cold.last_level_cache() == cold.FALLBACK
+
+
+@pytest.mark.parametrize(
+    ("times", "count", "untimed"),
+    [
+        ([steps.LONG + 1], 1, 2),  # prove themselves by the second
+        ([steps.LONG + 1, steps.LONG], 1, 6),  # the first loaded something
+        ([steps.LONG], 1, 5),
+    ],
+)
+def test_long_windows_are_not_repeated_to_find_how_many_make_one_long(
+    scale, monkeypatch, times, count, untimed
+):
+    """Of a launch of a second each one untimed is a second of somebody's gate."""
+    asked, now = [], 0
+
+    def window(units):
+        nonlocal now
+        taken = times[min(len(asked), len(times) - 1)]
+        asked.append(units)
+        start, now = now, now + taken
+        return start, now
+
+    monkeypatch.setattr(steps, "window_of", lambda *_: (window, 1))
+    monkeypatch.setattr(sampler, "other_clock", lambda: now)
+    trial = weighed(negate, "latency/warm", scale, replace(QUICK, check=False))
+    assert trial.error is None
+    assert set(trial.samples.launches) == {count}
+    assert len(asked) - len(trial.samples) == untimed

@@ -22,6 +22,10 @@ from steelyard.mode import Mode
 from steelyard.trial import ClockFacts
 from steelyard_device.cuda import activity
 
+LONG: Final = 20_000_000
+"""Nanoseconds of two windows of one unit after which no more are run untimed: the first
+alone may be of what is loaded and compiled then."""
+
 TRIAL_BUDGET: Final = 0.08
 """Seconds of sampling in one trial unless the run has a budget: four blocks of it give a
 median of 100 us kernels to a few per mille, and a suite of 100 rows in a minute."""
@@ -160,10 +164,18 @@ def _warmed_up(window: sampler.Window, mode: Mode, clock: Clock) -> tuple[int, b
     """
     if mode.cache == "first":
         return 1, False
-    window(1)
+    took = _length(window(1))
     if mode.cache == "cold":
         return 1, False
     floor = statistics.median(clock.facts.floor)
+    enough = max(clock.facts.quantum, floor) / stats.QUANTISED_SHARE
+    long = max(LONG, enough)
+    if took > long and _length(window(1)) > long:
+        return 1, False
     count = sampler.launches_for(window, clock.facts.quantum, floor)
-    start, stop = window(1)
-    return count, stop - start <= sampler.LONGEST_WARM_UP
+    return count, _length(window(1)) <= sampler.LONGEST_WARM_UP
+
+
+def _length(window: tuple[int, int]) -> int:
+    start, stop = window
+    return stop - start

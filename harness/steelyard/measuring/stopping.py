@@ -12,7 +12,7 @@ from steelyard import stats
 MAXIMUM: Final = 5000
 """Beyond this the interval of one block says nothing more: blocks differ by more."""
 
-PATIENCE: Final = 4
+PATIENCE: Final = 2
 """Budgets after which a trial in turn ends with what it has: of windows that long, such as
 builds of seconds, another block tells more than a second window."""
 
