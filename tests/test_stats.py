@@ -321,6 +321,14 @@ def test_the_ratio_of_the_other_way_round_is_the_inverse(pairs):
     assert one.low == pytest.approx(1 / other.high)
 
 
+def test_no_ratio_of_times_is_below_zero():
+    """One block a side, each hardly known: its interval is wide, and of a ratio."""
+    vague = Estimate(100.0, -900.0, 1100.0)
+    found = stats.ratio([vague], [vague])
+    assert 0 < found.low < 0.01
+    assert found.low == pytest.approx(1 / found.high)
+
+
 # What a clock reads beside the kernel.
 
 

@@ -318,7 +318,7 @@ def _paired(new: Estimate, base: Estimate) -> Estimate:
     value = new.value / base.value
     half = math.hypot(new.sampled, base.sampled)
     shared = abs(new.systematic / new.value - base.systematic / base.value)
-    between = Estimate(value, value * (1 - half), value * (1 + half))
+    between = Estimate(value, value * math.exp(-half), value * math.exp(half))
     return widened(between, value * shared)
 
 
