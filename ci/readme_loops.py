@@ -159,7 +159,7 @@ def percent(found: Estimate | None) -> str:
     if found is None:
         return "-"
     value, low, high = (100 * (x - 1) for x in (found.value, found.low, found.high))
-    return f"{value:+.0f} % [{low:+.0f}, {high:+.0f}]"
+    return f"{round(value):+d} % [{round(low):+d}, {round(high):+d}]"
 
 
 def sizes() -> Iterator[str]:
