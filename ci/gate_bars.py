@@ -32,6 +32,7 @@ from steelyard.selftest import calibration
 from steelyard.selftest.calibration import Tally
 from steelyard.selftest.command import points_of, policy_of
 from steelyard.selftest.rounds import SelfTest, Steps
+from steelyard.storing.store import Store
 from steelyard.verdict import Verdict
 
 ROOT: Final = Path(__file__).parents[1]
@@ -169,6 +170,7 @@ def cost(options: Options) -> Found:
         code = subprocess.run([STEELYARD, *arguments], cwd=ROOT, check=False).returncode
         took = monotonic() - began
         told = json.loads(file.read_text()) if file.exists() else {}
+        spent = _spent(f"{folder}/gate.db")
     findings = told.get("findings", [])
     judged = [f["judgement"]["blocks"] for f in findings if f["judgement"]]
     cases = len({finding["case"] for finding in findings})
@@ -184,7 +186,21 @@ def cost(options: Options) -> Found:
     )
     problem = told.get("problem", "nothing was written")
     figures = {"seconds": took, "verdicts": verdicts, "exit": code, "problem": problem}
-    return [bar], figures
+    return [bar], figures | {"weighing": sum(spent.values()), "spent": spent}
+
+
+def _spent(store: str) -> dict[str, float]:
+    """Return the seconds that weighing took by rows, the dearest first.
+
+    Both sides weigh a block at once, each while the other waits.
+    """
+    rows: dict[str, float] = {}
+    with Store.open(store) as opened:
+        for trial in (t for run in opened.runs() for t in opened.trials(run.uid)):
+            seconds = trial.extra.get("wall_ns", 0) / 2e9
+            row = f"{trial.case} {trial.mode}"
+            rows[row] = rows.get(row, 0.0) + seconds
+    return dict(sorted(rows.items(), key=lambda one: -one[1]))
 
 
 def static(options: Options) -> Found:
