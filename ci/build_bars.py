@@ -29,8 +29,8 @@ from rich.console import Console
 from steelyard_device import timings_cost
 from steelyard_kernels import library
 from steelyard_kernels.binary import Built, Failed
-from steelyard_kernels.build import build
-from steelyard_kernels.cache import disk
+from steelyard_kernels.building.build import build
+from steelyard_kernels.building.cache import disk
 from steelyard_kernels.function import KernelFunction
 from steelyard_kernels.group import Batch, Candidate, build_all, candidates_of
 from steelyard_kernels.library import examples

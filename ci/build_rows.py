@@ -15,7 +15,7 @@ from steelyard_device.spans import explained
 from steelyard_device.timings import Timings, timings
 from steelyard_kernels import library
 from steelyard_kernels.binary import Built
-from steelyard_kernels.cache import disk
+from steelyard_kernels.building.cache import disk
 from steelyard_kernels.library import examples
 
 STEPS: Final = {

@@ -26,13 +26,13 @@ from cuda.bindings import driver
 
 from steelyard_kernels import dtypes, library, reference
 from steelyard_kernels.binary import Built, Failed
-from steelyard_kernels.build import build
+from steelyard_kernels.building.build import build
 from steelyard_kernels.cost import bytes_moved
+from steelyard_kernels.expression.simplify import simplify
 from steelyard_kernels.function import KernelFunction
 from steelyard_kernels.group import Candidate, build_all
 from steelyard_kernels.schedule import strategies
 from steelyard_kernels.schedule.strategies import estimated_registers
-from steelyard_kernels.simplify import simplify
 from steelyard_kernels.targets import device, parse
 
 LAYERNORM = (768, 1024, 1280, 1536, 1600, 2048, 2560, 4096, 5140, 12288, 16384, 20480)

@@ -24,10 +24,10 @@ from steelyard_kernels import library
 from steelyard_kernels.emit import cuda
 from steelyard_kernels.emit import nvptx as quick
 from steelyard_kernels.function import KernelFunction
-from steelyard_kernels.loops import Kernel
+from steelyard_kernels.ir.loops import Kernel
+from steelyard_kernels.ir.verify import verify
 from steelyard_kernels.schedule import strategies
 from steelyard_kernels.targets import device, parse
-from steelyard_kernels.verify import verify
 
 LINE = ((1 << 22,), "float32")
 HALF = ((1 << 22,), "float16")

@@ -13,9 +13,9 @@ from typing import Any, Final
 
 from steelyard import Builder, axis, benchmark
 from steelyard.handles import Call
-from steelyard_kernels import keys
 from steelyard_kernels.binary import Failed
-from steelyard_kernels.build import Phases, prepare
+from steelyard_kernels.building import keys
+from steelyard_kernels.building.build import Phases, prepare
 from steelyard_kernels.compiling.points import Point
 from steelyard_kernels.compiling.spaces import Space, build_space, candidates
 from steelyard_kernels.errors import KernelError

@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 
 from steelyard.work import CallableWork
 from steelyard_kernels import KernelFunction
-from steelyard_kernels.bind import BoundKernel
-from steelyard_kernels.facts import TargetBuild
+from steelyard_kernels.building.facts import TargetBuild
+from steelyard_kernels.calling.bind import BoundKernel
 from steelyard_kernels.schedule import strategies
 from steelyard_kernels.targets import machine
 

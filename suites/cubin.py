@@ -14,7 +14,7 @@ from steelyard import Builder, axis, benchmark
 from steelyard.handles import Call
 from steelyard_device import nvrtc
 from steelyard_kernels import library
-from steelyard_kernels.facts import TargetBuild
+from steelyard_kernels.building.facts import TargetBuild
 from steelyard_kernels.library import examples
 from steelyard_kernels.targets import parse
 

@@ -13,9 +13,9 @@ from typing import Any, Final
 from steelyard import Builder, axis, benchmark
 from steelyard.handles import Call
 from steelyard_kernels import KernelFunction, library
+from steelyard_kernels.expression.simplify import simplify
 from steelyard_kernels.schedule import strategies
 from steelyard_kernels.schedule.strategies import Schedule
-from steelyard_kernels.simplify import simplify
 from steelyard_kernels.targets import device, parse
 
 from .common import target_of

@@ -53,7 +53,7 @@ def run_kernel():
     """Verify, emit, assemble and launch a loop kernel on arrays and scalars."""
     from steelyard_device import cpu, llvm
     from steelyard_kernels.emit.llvm import emit
-    from steelyard_kernels.verify import verify
+    from steelyard_kernels.ir.verify import verify
 
     codes = {"float32": "f", "float64": "d", "int32": "i", "int64": "q", "bool": "?"}
 
@@ -79,8 +79,8 @@ def elementwise(run_kernel):
     and its element type, by default the array's own.
     """
     from steelyard_kernels import dtypes
-    from steelyard_kernels.builder import Builder, index
-    from steelyard_kernels.loops import Buffer
+    from steelyard_kernels.ir.builder import Builder, index
+    from steelyard_kernels.ir.loops import Buffer
 
     def run(body, arrays, target, lanes=16, sources=None):
         count = arrays[0].size

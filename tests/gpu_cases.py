@@ -8,7 +8,6 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.special import erf, erfinv
 
-from steelyard_kernels.builder import Builder, const
 from steelyard_kernels.dtypes import (
     ALL,
     HALVES,
@@ -22,7 +21,8 @@ from steelyard_kernels.dtypes import (
     int64,
     to_bfloat16,
 )
-from steelyard_kernels.loops import Buffer, Kernel, Var, typed
+from steelyard_kernels.ir.builder import Builder, const
+from steelyard_kernels.ir.loops import Buffer, Kernel, Var, typed
 
 INT = typed(int32)
 N = Var("n", INT)

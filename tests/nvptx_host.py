@@ -14,7 +14,7 @@ from steelyard_device import llvm
 from steelyard_kernels.dtypes import bfloat16
 from steelyard_kernels.emit import llvm_convert
 from steelyard_kernels.emit.llvm_text import Writer, spell
-from steelyard_kernels.loops import typed
+from steelyard_kernels.ir.loops import typed
 
 SCALARS = {"i": ctypes.c_int32, "f": ctypes.c_double, "b": ctypes.c_bool}
 

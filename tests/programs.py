@@ -12,7 +12,14 @@ from hypothesis import strategies as st
 
 from steelyard_kernels import array as xp
 from steelyard_kernels import dtypes, reference
-from steelyard_kernels.expr import Apply, Broadcast, Cast, Reduce, Reshape, operands
+from steelyard_kernels.expression.expr import (
+    Apply,
+    Broadcast,
+    Cast,
+    Reduce,
+    Reshape,
+    operands,
+)
 from steelyard_kernels.function import kernel
 
 # Half the distance from 1 to the next number: one rounding's relative error.

@@ -13,7 +13,7 @@ from __future__ import annotations
 import numpy as np
 
 from steelyard_kernels import dtypes
-from steelyard_kernels.loops import (
+from steelyard_kernels.ir.loops import (
     Alloc,
     Buffer,
     Const,
@@ -26,7 +26,7 @@ from steelyard_kernels.loops import (
     Prefetch,
     Store,
 )
-from steelyard_kernels.loops_print import statement_text
+from steelyard_kernels.ir.printing import statement_text
 from steelyard_kernels.reference_elementwise import elementwise
 
 WARP = 32

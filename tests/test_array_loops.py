@@ -11,11 +11,17 @@ from steelyard_kernels import array as xp
 from steelyard_kernels import reference
 from steelyard_kernels.array import pytrees
 from steelyard_kernels.errors import KernelError
-from steelyard_kernels.expr import Apply, Parameter, Result, everywhere, loops
-from steelyard_kernels.expr_print import text
+from steelyard_kernels.expression.expr import (
+    Apply,
+    Parameter,
+    Result,
+    everywhere,
+    loops,
+)
+from steelyard_kernels.expression.printing import text
+from steelyard_kernels.expression.rewrite import rewritten
+from steelyard_kernels.expression.structure import structure
 from steelyard_kernels.function import kernel
-from steelyard_kernels.rewrite import rewritten
-from steelyard_kernels.structure import structure
 
 F32 = "float32"
 

@@ -10,8 +10,8 @@ from programs import bounds, matches
 
 from steelyard_device import cuda
 from steelyard_kernels import dtypes, library, reference
+from steelyard_kernels.building.facts import facts_of
 from steelyard_kernels.errors import CompilerBug, KernelError
-from steelyard_kernels.facts import facts_of
 from steelyard_kernels.function import kernel
 
 DTYPES = ("float16", "bfloat16", "float32", "float64")
@@ -216,8 +216,8 @@ def test_facts_of_another_code_are_our_bug(context):
     """What the driver says is of a kernel with other registers."""
     from dataclasses import replace
 
-    from steelyard_kernels.cuda_bind import function_of
-    from steelyard_kernels.cuda_facts import check_agrees
+    from steelyard_kernels.calling.cuda_bind import function_of
+    from steelyard_kernels.calling.cuda_facts import check_agrees
 
     a = cuda.copy_of(context, np.zeros(100, np.float32))
     built = library.copy.bind(a).built

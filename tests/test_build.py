@@ -7,13 +7,13 @@ from steelyard_device.errors import DeviceError, LLVMError
 from steelyard_kernels import array as xp
 from steelyard_kernels import library
 from steelyard_kernels.binary import Built, Failed
-from steelyard_kernels.build import build
-from steelyard_kernels.cache import compiled, disk
+from steelyard_kernels.building.build import build
+from steelyard_kernels.building.cache import compiled, disk
+from steelyard_kernels.building.disk import Disk
+from steelyard_kernels.building.keys import key
 from steelyard_kernels.digest import digest
-from steelyard_kernels.disk import Disk
 from steelyard_kernels.errors import KernelError
 from steelyard_kernels.function import kernel
-from steelyard_kernels.keys import key
 from steelyard_kernels.schedule.pointwise.schedule import Pointwise
 from steelyard_kernels.targets import machine, parse
 

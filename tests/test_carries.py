@@ -7,10 +7,10 @@ from hypothesis import strategies as st
 
 from steelyard_kernels import array as xp
 from steelyard_kernels import reference
-from steelyard_kernels.carries import lean
-from steelyard_kernels.expr import everywhere, loops, operands
+from steelyard_kernels.expression.carries import lean
+from steelyard_kernels.expression.expr import everywhere, loops, operands
+from steelyard_kernels.expression.structure import structure
 from steelyard_kernels.function import kernel
-from steelyard_kernels.structure import structure
 
 F32 = "float32"
 

@@ -12,8 +12,8 @@ from click.testing import CliRunner
 from rich.console import Console
 
 from steelyard.cli import main
-from steelyard_kernels import cache
 from steelyard_kernels.binary import Failed
+from steelyard_kernels.building import cache
 from steelyard_kernels.compiling import builders, report, spaces
 from steelyard_kernels.compiling.points import Point
 from steelyard_kernels.group import Batch

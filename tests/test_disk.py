@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from steelyard_kernels import disk as module
-from steelyard_kernels.disk import Disk, default_directory
+from steelyard_kernels.building import disk as module
+from steelyard_kernels.building.disk import Disk, default_directory
 
 KEY = "ab" + "0123456789" * 3
 OTHER = "cd" + "0123456789" * 3
@@ -205,7 +205,7 @@ def test_a_real_limit_on_file_sizes_is_survived(tmp_path):
     """The kernel writes a part, then refuses (RLIMIT_FSIZE stands in for a full disk)."""
     script = (
         "import resource, sys; from pathlib import Path\n"
-        "from steelyard_kernels.disk import Disk\n"
+        "from steelyard_kernels.building.disk import Disk\n"
         "resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096));"
         "d = Disk(Path(sys.argv[1])); k = sys.argv[2];"
         "print(d.put(k, bytes(9000)), d.get(k), d.put(k, bytes(9)), len(d.get(k)))"

@@ -10,8 +10,8 @@ from scipy import special
 
 from steelyard_kernels import array as xp
 from steelyard_kernels import kernel, reference
-from steelyard_kernels.elementwise import FUNCTIONS, OPERATIONS
 from steelyard_kernels.errors import KernelError
+from steelyard_kernels.expression.elementwise import FUNCTIONS, OPERATIONS
 
 INTEGERS = st.one_of(
     arrays(np.int32, 5, elements=st.integers(-(2**31), 2**31 - 1)),

@@ -7,7 +7,6 @@ import pytest
 from gpu_cases import INT, N
 
 from steelyard_device import cubin, nvrtc
-from steelyard_kernels.builder import Builder, const, index
 from steelyard_kernels.dtypes import (
     ALL,
     HALVES,
@@ -21,8 +20,9 @@ from steelyard_kernels.dtypes import (
 )
 from steelyard_kernels.emit.cuda import emit, joined
 from steelyard_kernels.errors import Unsupported
-from steelyard_kernels.loops import Buffer, Const, Var, typed
-from steelyard_kernels.verify import verify
+from steelyard_kernels.ir.builder import Builder, const, index
+from steelyard_kernels.ir.loops import Buffer, Const, Var, typed
+from steelyard_kernels.ir.verify import verify
 
 ARCHITECTURES = ("sm_80", "sm_90a", "sm_100a", "sm_120a")
 needs_gxx = pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++")

@@ -10,7 +10,6 @@ import pytest
 from gpu_cases import COUNT, THREADS
 
 from steelyard_device import cubin, nvrtc
-from steelyard_kernels.builder import Builder, const
 from steelyard_kernels.dtypes import (
     HALVES,
     bfloat16,
@@ -22,8 +21,9 @@ from steelyard_kernels.dtypes import (
 )
 from steelyard_kernels.emit.cuda import emit, joined
 from steelyard_kernels.errors import Unsupported
-from steelyard_kernels.loops import Buffer
-from steelyard_kernels.verify import verify
+from steelyard_kernels.ir.builder import Builder, const
+from steelyard_kernels.ir.loops import Buffer
+from steelyard_kernels.ir.verify import verify
 
 CASES = gpu_cases.everything()
 

@@ -2,7 +2,6 @@ import numpy as np
 import pytest
 
 from steelyard_device import cpu, llvm
-from steelyard_kernels.builder import Builder, const, index
 from steelyard_kernels.dtypes import (
     bfloat16,
     bool_,
@@ -14,7 +13,8 @@ from steelyard_kernels.dtypes import (
 )
 from steelyard_kernels.emit.llvm import emit
 from steelyard_kernels.errors import Unsupported
-from steelyard_kernels.loops import INDEX, Buffer, Effect, Kernel, Var, typed
+from steelyard_kernels.ir.builder import Builder, const, index
+from steelyard_kernels.ir.loops import INDEX, Buffer, Effect, Kernel, Var, typed
 
 N = Var("n", INDEX)
 HOST = llvm.Host("x86_64-linux-gnu", "znver4", frozenset({"f16c", "fma"}), 64)

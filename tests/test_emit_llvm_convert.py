@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 
 from steelyard_device import llvm
-from steelyard_kernels.builder import Builder
 from steelyard_kernels.dtypes import (
     ALL,
     bfloat16,
@@ -20,7 +19,8 @@ from steelyard_kernels.dtypes import (
 )
 from steelyard_kernels.emit.llvm import emit
 from steelyard_kernels.errors import Unsupported
-from steelyard_kernels.loops import INDEX, Buffer, Const
+from steelyard_kernels.ir.builder import Builder
+from steelyard_kernels.ir.loops import INDEX, Buffer, Const
 
 EVERY_HALF = np.arange(1 << 16, dtype=np.uint16)
 RANDOM = np.random.default_rng(20261120)

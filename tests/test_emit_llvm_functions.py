@@ -11,7 +11,6 @@ from scipy.special import erf as erf_of_scipy
 from scipy.special import erfinv
 from test_emit_llvm_math import ulps
 
-from steelyard_kernels.builder import const
 from steelyard_kernels.dtypes import (
     bfloat16,
     bool_,
@@ -24,6 +23,7 @@ from steelyard_kernels.dtypes import (
     of,
     to_bfloat16,
 )
+from steelyard_kernels.ir.builder import const
 
 WIDER = {"float32": np.float64, "float64": np.longdouble}
 REFERENCE = {

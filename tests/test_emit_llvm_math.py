@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 
 from steelyard_device import llvm
-from steelyard_kernels.builder import Builder, const
 from steelyard_kernels.dtypes import (
     bfloat16,
     float16,
@@ -16,7 +15,8 @@ from steelyard_kernels.dtypes import (
 )
 from steelyard_kernels.emit.llvm import emit
 from steelyard_kernels.errors import Unsupported
-from steelyard_kernels.loops import INDEX, Buffer, Const
+from steelyard_kernels.ir.builder import Builder, const
+from steelyard_kernels.ir.loops import INDEX, Buffer, Const
 
 WIDER = {"float32": np.float64, "float64": np.longdouble}
 REFERENCE = {"exp": np.exp, "log": np.log, "rsqrt": lambda x: 1 / np.sqrt(x)}

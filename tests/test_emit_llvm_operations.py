@@ -4,7 +4,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from steelyard_device import llvm
-from steelyard_kernels.builder import Builder, const, index
 from steelyard_kernels.dtypes import (
     bfloat16,
     bool_,
@@ -17,7 +16,8 @@ from steelyard_kernels.dtypes import (
     to_bfloat16,
 )
 from steelyard_kernels.emit.llvm import emit
-from steelyard_kernels.loops import INDEX, Buffer, Var
+from steelyard_kernels.ir.builder import Builder, const, index
+from steelyard_kernels.ir.loops import INDEX, Buffer, Var
 
 N = Var("n", INDEX)
 HOST = llvm.Host("x86_64-linux-gnu", "znver4", frozenset({"f16c", "fma"}), 64)

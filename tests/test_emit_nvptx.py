@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 
 from steelyard_device import cubin, nvptx, nvrtc
 from steelyard_kernels import library
-from steelyard_kernels.builder import Builder, const
 from steelyard_kernels.dtypes import (
     ALL,
     bfloat16,
@@ -24,10 +23,11 @@ from steelyard_kernels.dtypes import (
 )
 from steelyard_kernels.emit.nvptx import emit
 from steelyard_kernels.errors import Unsupported
-from steelyard_kernels.loops import INDEX, Buffer, Var, typed
+from steelyard_kernels.ir.builder import Builder, const
+from steelyard_kernels.ir.loops import INDEX, Buffer, Var, typed
+from steelyard_kernels.ir.verify import verify
 from steelyard_kernels.schedule.pointwise import cuda_lowering
 from steelyard_kernels.schedule.pointwise.cuda import CudaPointwise
-from steelyard_kernels.verify import verify
 
 pytest.importorskip("cuda.bindings.nvjitlink", reason="needs the cuda extra")
 

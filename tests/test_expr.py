@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 from steelyard_kernels import array as xp
 from steelyard_kernels import dtypes
 from steelyard_kernels.array import Array
-from steelyard_kernels.elementwise import OPERATIONS
 from steelyard_kernels.errors import KernelError
-from steelyard_kernels.expr import Apply, Cast, Constant
-from steelyard_kernels.graph import Graph, broadcast_shape
-from steelyard_kernels.rounding import round_constant, widens
+from steelyard_kernels.expression.elementwise import OPERATIONS
+from steelyard_kernels.expression.expr import Apply, Cast, Constant
+from steelyard_kernels.expression.graph import Graph, broadcast_shape
+from steelyard_kernels.expression.rounding import round_constant, widens
 
 
 def inputs(*specs):

@@ -1,8 +1,8 @@
 import pytest
 
 from steelyard_kernels import library
+from steelyard_kernels.building.facts import facts_of
 from steelyard_kernels.errors import KernelError
-from steelyard_kernels.facts import facts_of
 from steelyard_kernels.library import examples
 
 CUDA = "cuda:sm_90a"

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from steelyard_kernels import KernelError, Unsupported
-from steelyard_kernels.expr import Loop, loops
+from steelyard_kernels.expression.expr import Loop, loops
 from steelyard_kernels.from_jax import from_jax
 from steelyard_kernels.from_jax.interpret import RULES
 from steelyard_kernels.reference import evaluate

@@ -12,11 +12,12 @@ from steelyard_device import cubin, cuda, nvrtc
 from steelyard_device.cuda import driver as cuda_driver
 from steelyard_device.cuda import native as cuda_native
 from steelyard_device.cuda.module import Function
-from steelyard_kernels import cuda_arrays, cuda_bind, cuda_calls, library
-from steelyard_kernels.cuda_facts import check_agrees
+from steelyard_kernels import library
+from steelyard_kernels.building.facts import facts_of
+from steelyard_kernels.calling import cuda_arrays, cuda_bind, cuda_calls
+from steelyard_kernels.calling.cuda_facts import check_agrees
 from steelyard_kernels.emit.cuda_stamps import stamped
 from steelyard_kernels.errors import CompilerBug, KernelError
-from steelyard_kernels.facts import facts_of
 from steelyard_kernels.function import KernelFunction, kernel
 from steelyard_kernels.library import examples
 

@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from steelyard_kernels import array as xp
-from steelyard_kernels.elementwise import OPERATIONS
 from steelyard_kernels.errors import KernelError
+from steelyard_kernels.expression.elementwise import OPERATIONS
 from steelyard_kernels.function import kernel
 from steelyard_kernels.grad import grad, stop_gradient, value_and_grad, vjp
 from steelyard_kernels.grad.rules import RULES

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from steelyard_kernels import array as xp
 from steelyard_kernels import random, reference
 from steelyard_kernels.errors import KernelError
-from steelyard_kernels.expr import Apply, Result, everywhere, loops
+from steelyard_kernels.expression.expr import Apply, Result, everywhere, loops
 from steelyard_kernels.function import kernel
 from steelyard_kernels.grad import grad, value_and_grad
 from steelyard_kernels.library.noisy_mlp import noisy_mlp_backward

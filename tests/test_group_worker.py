@@ -7,7 +7,7 @@ import threading
 import pytest
 
 from steelyard_device.errors import DeviceError
-from steelyard_kernels.build import Phases, prepare
+from steelyard_kernels.building.build import Phases, prepare
 from steelyard_kernels.group import worker as workers
 from steelyard_kernels.group.job import Job, Reply, compile_job
 from steelyard_kernels.group.worker import Process, command

@@ -6,8 +6,16 @@ import pytest
 
 from steelyard_device import llvm
 from steelyard_kernels import array as xp
-from steelyard_kernels import dtypes, function, keys, library, toolchains
-from steelyard_kernels.expr import Apply, Cast, Constant, Input, Reduce, Scalar
+from steelyard_kernels import dtypes, function, library, toolchains
+from steelyard_kernels.building import keys
+from steelyard_kernels.expression.expr import (
+    Apply,
+    Cast,
+    Constant,
+    Input,
+    Reduce,
+    Scalar,
+)
 from steelyard_kernels.function import kernel
 from steelyard_kernels.schedule.pointwise.schedule import Pointwise
 from steelyard_kernels.targets import parse

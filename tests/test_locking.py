@@ -12,9 +12,10 @@ from hypothesis import strategies as st
 
 from steelyard.cli import main
 from steelyard_device import cpu, llvm
-from steelyard_kernels import cache, library
-from steelyard_kernels.build import build
-from steelyard_kernels.facts import facts_of
+from steelyard_kernels import library
+from steelyard_kernels.building import cache
+from steelyard_kernels.building.build import build
+from steelyard_kernels.building.facts import facts_of
 from steelyard_kernels.locking import cases, changes, code, command, compare, run
 from steelyard_kernels.locking.cases import TARGETS, Case
 from steelyard_kernels.locking.entries import Entry, Foreign, Lock, Unreadable

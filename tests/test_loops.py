@@ -1,10 +1,10 @@
 import pickle
 
-from steelyard_kernels.builder import Builder, const
 from steelyard_kernels.dtypes import bool_, float32, int64
-from steelyard_kernels.loops import INDEX, Buffer, Const, Var, typed
-from steelyard_kernels.loops_print import statement_text, text
-from steelyard_kernels.verify import verify
+from steelyard_kernels.ir.builder import Builder, const
+from steelyard_kernels.ir.loops import INDEX, Buffer, Const, Var, typed
+from steelyard_kernels.ir.printing import statement_text, text
+from steelyard_kernels.ir.verify import verify
 
 N = Var("n", INDEX)
 

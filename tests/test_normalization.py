@@ -9,17 +9,18 @@ from hypothesis import strategies as st
 from programs import agree, offset, values
 
 from steelyard_kernels import array as xp
-from steelyard_kernels import dtypes, library, loops_print, reference
-from steelyard_kernels.build import build
+from steelyard_kernels import dtypes, library, reference
+from steelyard_kernels.building.build import build
 from steelyard_kernels.errors import KernelError, Unsupported
-from steelyard_kernels.expr_print import text
+from steelyard_kernels.expression.printing import text
 from steelyard_kernels.function import kernel
+from steelyard_kernels.ir import printing as loops_print
+from steelyard_kernels.ir.verify import verify
 from steelyard_kernels.schedule import strategies
 from steelyard_kernels.schedule.normalization import model
 from steelyard_kernels.schedule.normalization.schedule import Normalization
 from steelyard_kernels.schedule.normalization.sums import CANCELLATION
 from steelyard_kernels.targets import machine
-from steelyard_kernels.verify import verify
 
 ONE = Normalization(16, 1, 1, "shifted", "scratch", False, False, False, 32, 1)
 

@@ -8,10 +8,12 @@ from hypothesis import strategies as st
 from programs import bounds, matches, values
 
 from steelyard_kernels import array as xp
-from steelyard_kernels import dtypes, library, loops_print, reference
+from steelyard_kernels import dtypes, library, reference
 from steelyard_kernels.errors import KernelError
 from steelyard_kernels.function import kernel
-from steelyard_kernels.loops import INDEX
+from steelyard_kernels.ir import printing as loops_print
+from steelyard_kernels.ir.loops import INDEX
+from steelyard_kernels.ir.verify import verify
 from steelyard_kernels.schedule.gpu import GPUS
 from steelyard_kernels.schedule.normalization import cuda_lowering, cuda_model
 from steelyard_kernels.schedule.normalization.cuda import (
@@ -21,7 +23,6 @@ from steelyard_kernels.schedule.normalization.cuda import (
     batches,
 )
 from steelyard_kernels.schedule.normalization.sums import CANCELLATION
-from steelyard_kernels.verify import verify
 
 H200 = GPUS["sm_90a"]
 FLOAT32 = 2.0**-24

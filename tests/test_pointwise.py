@@ -7,16 +7,17 @@ from hypothesis import strategies as st
 from programs import agree, offset, pointwise_cases, values
 
 from steelyard_kernels import array as xp
-from steelyard_kernels import dtypes, library, loops_print
+from steelyard_kernels import dtypes, library
 from steelyard_kernels.binary import Built
-from steelyard_kernels.build import build
+from steelyard_kernels.building.build import build
 from steelyard_kernels.errors import KernelError, Unsupported
 from steelyard_kernels.function import kernel
+from steelyard_kernels.ir import printing as loops_print
+from steelyard_kernels.ir.verify import verify
 from steelyard_kernels.schedule import strategies
 from steelyard_kernels.schedule.pointwise import lowering, model
 from steelyard_kernels.schedule.pointwise.schedule import Pointwise
 from steelyard_kernels.targets import machine
-from steelyard_kernels.verify import verify
 
 
 @given(pointwise_cases(), st.integers(0, 10**6))

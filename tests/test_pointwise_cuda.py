@@ -8,14 +8,15 @@ from hypothesis import strategies as st
 from programs import bounds, matches, pointwise_cases, values
 
 from steelyard_kernels import array as xp
-from steelyard_kernels import dtypes, library, loops_print, reference
+from steelyard_kernels import dtypes, library, reference
 from steelyard_kernels.errors import KernelError, Unsupported
 from steelyard_kernels.function import kernel
-from steelyard_kernels.loops import INDEX
+from steelyard_kernels.ir import printing as loops_print
+from steelyard_kernels.ir.loops import INDEX
+from steelyard_kernels.ir.verify import verify
 from steelyard_kernels.schedule.gpu import GPUS
 from steelyard_kernels.schedule.pointwise import cuda_lowering, cuda_model
 from steelyard_kernels.schedule.pointwise.cuda import NOTHING, CudaPointwise
-from steelyard_kernels.verify import verify
 
 H200 = GPUS["sm_90a"]
 ADAM = {"beta1": 0.9, "beta2": 0.999, "epsilon": 1e-8, "rate": 1e-3}

@@ -10,11 +10,11 @@ from steelyard_kernels import array as xp
 from steelyard_kernels import dtypes, reference
 from steelyard_kernels.errors import KernelError, Unsupported
 from steelyard_kernels.grad import value_and_grad
+from steelyard_kernels.ir.verify import verify
 from steelyard_kernels.schedule.gpu import GPUS
 from steelyard_kernels.schedule.scan import cuda_lowering, cuda_model
 from steelyard_kernels.schedule.scan.cuda import CudaScan
 from steelyard_kernels.trace import signature, trace
-from steelyard_kernels.verify import verify
 from steelyard_kernels.vmap import vmap
 
 H200 = GPUS["sm_90a"]

@@ -12,9 +12,9 @@ from steelyard_device import nvrtc
 from steelyard_kernels import array as xp
 from steelyard_kernels import random, reference
 from steelyard_kernels.emit.cuda import emit, joined
+from steelyard_kernels.ir.verify import verify
 from steelyard_kernels.schedule.scan import cuda_lowering, cuda_model
 from steelyard_kernels.schedule.scan.cuda import CudaScan
-from steelyard_kernels.verify import verify
 from steelyard_kernels.vmap import vmap
 
 RNG = np.random.default_rng(11)

@@ -8,15 +8,15 @@ import simt
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from steelyard_kernels.builder import Builder, const, index
 from steelyard_kernels.dtypes import bool_, float32, float64, int64, of
 from steelyard_kernels.errors import KernelError, Unsupported
-from steelyard_kernels.expr import Program
-from steelyard_kernels.loops import INDEX, Buffer, Var
+from steelyard_kernels.expression.expr import Program
+from steelyard_kernels.ir.builder import Builder, const, index
+from steelyard_kernels.ir.loops import INDEX, Buffer, Var
+from steelyard_kernels.ir.verify import verify
 from steelyard_kernels.schedule.scan.cuda import GROUPS, CudaScan, check, problem
 from steelyard_kernels.schedule.scan.cuda_lanes import CudaLanes
 from steelyard_kernels.schedule.scan.lanes import neutral
-from steelyard_kernels.verify import verify
 
 NOTHING = Program("nothing", (), (), (), (), chains=9)
 NUMPY = {"add": np.sum, "max": np.max, "min": np.min}

@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 import simt
 
-from steelyard_kernels.builder import Builder, const, index
 from steelyard_kernels.dtypes import float32
-from steelyard_kernels.loops import Buffer, Effect, For, Let, Load, Store
+from steelyard_kernels.ir.builder import Builder, const, index
+from steelyard_kernels.ir.loops import Buffer, Effect, For, Let, Load, Store
+from steelyard_kernels.ir.verify import verify
 from steelyard_kernels.schedule.scan.cuda_order import early, guarded, ordered
-from steelyard_kernels.verify import verify
 
 WAIT = Effect("warp_barrier")
 

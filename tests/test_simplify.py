@@ -9,13 +9,13 @@ from steelyard_kernels import array as xp
 from steelyard_kernels import library, reference
 from steelyard_kernels.dtypes import bfloat16, float16, float32, float64
 from steelyard_kernels.emit.cuda import emit
-from steelyard_kernels.expr import Cast
-from steelyard_kernels.expr_print import text
+from steelyard_kernels.expression.expr import Cast
+from steelyard_kernels.expression.printing import text
+from steelyard_kernels.expression.simplify import simplify
 from steelyard_kernels.function import kernel
 from steelyard_kernels.schedule.gpu import GPUS
 from steelyard_kernels.schedule.model import Machine
 from steelyard_kernels.schedule.strategies import heuristic, lower
-from steelyard_kernels.simplify import simplify
 
 ROW = np.zeros(128, np.float16)
 ROWS = np.zeros((64, 128), np.float16)

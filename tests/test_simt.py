@@ -9,11 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from steelyard_kernels import dtypes
-from steelyard_kernels.builder import Builder, const, index
 from steelyard_kernels.dtypes import float32, int32
 from steelyard_kernels.errors import CompilerBug
-from steelyard_kernels.loops import Buffer, Const, Var, typed
-from steelyard_kernels.verify import verify
+from steelyard_kernels.ir.builder import Builder, const, index
+from steelyard_kernels.ir.loops import Buffer, Const, Var, typed
+from steelyard_kernels.ir.verify import verify
 
 INDEX = typed(int32)
 

@@ -8,8 +8,8 @@ import pytest
 from steelyard_kernels import array as xp
 from steelyard_kernels import dtypes
 from steelyard_kernels.errors import KernelError
-from steelyard_kernels.expr_print import text
-from steelyard_kernels.structure import structure
+from steelyard_kernels.expression.printing import text
+from steelyard_kernels.expression.structure import structure
 from steelyard_kernels.trace import signature, trace
 
 F = dtypes.float32

@@ -2,10 +2,10 @@
 
 import pytest
 
-from steelyard_kernels.builder import Builder, const, index
 from steelyard_kernels.dtypes import bool_, float16, float32, float64, int32, int64
 from steelyard_kernels.errors import CompilerBug, Unsupported
-from steelyard_kernels.loops import (
+from steelyard_kernels.ir.builder import Builder, const, index
+from steelyard_kernels.ir.loops import (
     CONDITION,
     INDEX,
     Alloc,
@@ -24,8 +24,8 @@ from steelyard_kernels.loops import (
     Var,
     typed,
 )
-from steelyard_kernels.loops_print import text
-from steelyard_kernels.verify import RULES, verify
+from steelyard_kernels.ir.printing import text
+from steelyard_kernels.ir.verify import RULES, verify
 
 N = Var("n", INDEX)
 F = typed(float32)

@@ -8,7 +8,7 @@ import pytest
 from steelyard_kernels import array as xp
 from steelyard_kernels import cost, reference
 from steelyard_kernels.errors import KernelError
-from steelyard_kernels.expr import Chains
+from steelyard_kernels.expression.expr import Chains
 from steelyard_kernels.function import kernel
 from steelyard_kernels.vmap import vmap
 

@@ -4,12 +4,12 @@ import numpy as np
 import pytest
 import simt
 
-from steelyard_kernels.builder import Builder, const, index
 from steelyard_kernels.dtypes import float32, int64
 from steelyard_kernels.errors import CompilerBug
-from steelyard_kernels.loops import Buffer
+from steelyard_kernels.ir.builder import Builder, const, index
+from steelyard_kernels.ir.loops import Buffer
+from steelyard_kernels.ir.verify import verify
 from steelyard_kernels.schedule.warp import Group, across_group, across_lanes
-from steelyard_kernels.verify import verify
 
 NUMPY = {"add": np.sum, "max": np.max, "min": np.min}
 

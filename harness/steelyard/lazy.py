@@ -26,7 +26,7 @@ OTHERS: Mapping[str, tuple[str, str]] = MappingProxyType(
             "Write down that changes of the last gate are meant.",
         ),
         "compile": (
-            "steelyard_kernels.commands:compile_",
+            "steelyard_kernels.compiling.command:compile_",
             "Build kernels and say what that takes and comes to.",
         ),
         "export": (

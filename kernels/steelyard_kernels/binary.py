@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from steelyard_device.errors import CompileError
 from steelyard_kernels.errors import KernelError
-from steelyard_kernels.expr import Program
+from steelyard_kernels.expression.expr import Program
 from steelyard_kernels.schedule.parameters import Slot
 from steelyard_kernels.schedule.strategies import Schedule
 

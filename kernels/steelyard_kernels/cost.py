@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from math import prod
 
-from steelyard_kernels.elementwise import OPERATIONS
-from steelyard_kernels.expr import (
+from steelyard_kernels.expression.elementwise import OPERATIONS
+from steelyard_kernels.expression.expr import (
     REDUCTIONS,
     Apply,
     Chain,

@@ -24,27 +24,27 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from steelyard_device.timings import span
-from steelyard_kernels import bind as binding
 from steelyard_kernels import dtypes
 from steelyard_kernels.binary import Built, Failed
-from steelyard_kernels.bind import Array, CpuKernel, Outputs, Result
-from steelyard_kernels.build import build
-from steelyard_kernels.cache import levels_of
-from steelyard_kernels.convention import Convention, convention_of
+from steelyard_kernels.building.build import build
+from steelyard_kernels.building.cache import levels_of
+from steelyard_kernels.calling import bind as binding
+from steelyard_kernels.calling.bind import Array, CpuKernel, Outputs, Result
+from steelyard_kernels.calling.convention import Convention, convention_of
 from steelyard_kernels.errors import KernelError
-from steelyard_kernels.expr import Program
+from steelyard_kernels.expression.expr import Program
+from steelyard_kernels.expression.simplify import simplify
 from steelyard_kernels.schedule import strategies
 from steelyard_kernels.schedule.strategies import Schedule
-from steelyard_kernels.simplify import simplify
 from steelyard_kernels.targets import CPU, device, parse
 from steelyard_kernels.trace import Spec, signature, trace
 
 LINE = 64  # bytes; outputs that start on a multiple may be streamed to
 
 if TYPE_CHECKING:
-    from steelyard_kernels.cuda_bind import CudaKernel
-    from steelyard_kernels.cuda_calls import Calls, Remembered
-    from steelyard_kernels.facts import TargetBuild
+    from steelyard_kernels.building.facts import TargetBuild
+    from steelyard_kernels.calling.cuda_bind import CudaKernel
+    from steelyard_kernels.calling.cuda_calls import Calls, Remembered
 
 
 class KernelFunction:
@@ -131,7 +131,7 @@ class KernelFunction:
         self, target: str, *arrays: tuple[tuple[int, ...], str]
     ) -> TargetBuild:
         """Build for a target that this machine need not have; raises what failed."""
-        from steelyard_kernels.facts import TargetBuild
+        from steelyard_kernels.building.facts import TargetBuild
 
         specs = [(shape, dtypes.of(dtype)) for shape, dtype in arrays]
         return TargetBuild(lambda cache: self.build(*specs, target=target, cache=cache))
@@ -140,7 +140,7 @@ class KernelFunction:
         self, target: str, *arrays: tuple[tuple[int, ...], str]
     ) -> dict[str, object]:
         """Return all that `for_target` depends on, without a build: `facts.made_of`."""
-        from steelyard_kernels import facts
+        from steelyard_kernels.building import facts
 
         specs = [(shape, dtypes.of(dtype)) for shape, dtype in arrays]
         return facts.made_of(self.program(*specs), target)
@@ -202,7 +202,7 @@ class KernelFunction:
     def _on_gpus(self) -> Calls:
         """Return what is known of calls on GPUs."""
         if self._calls is None:
-            from steelyard_kernels.cuda_calls import Calls
+            from steelyard_kernels.calling.cuda_calls import Calls
 
             self._calls = Calls(self.signature, self._convention, self.build)
             self._known = self._calls.known

@@ -24,7 +24,7 @@ from steelyard_kernels.array.shapes import arange, broadcast_to, extents, reshap
 from steelyard_kernels.array.value import Array, as_array
 from steelyard_kernels.dtypes import DType
 from steelyard_kernels.errors import KernelError
-from steelyard_kernels.expr import Shape
+from steelyard_kernels.expression.expr import Shape
 
 Word: TypeAlias = Array | int  # int32, or a number known when the kernel is traced
 

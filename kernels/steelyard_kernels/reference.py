@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from steelyard_kernels import dtypes
 from steelyard_kernels.dtypes import DType
 from steelyard_kernels.errors import CompilerBug
-from steelyard_kernels.expr import (
+from steelyard_kernels.expression.expr import (
     Apply,
     Arange,
     Broadcast,

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from steelyard_kernels.dtypes import DType
-from steelyard_kernels.elementwise import BITS
+from steelyard_kernels.expression.elementwise import BITS
 
 Values: TypeAlias = NDArray[Any]
 

@@ -20,7 +20,7 @@ from steelyard_kernels import dtypes
 from steelyard_kernels.array.value import Array, tracing
 from steelyard_kernels.dtypes import DType
 from steelyard_kernels.errors import KernelError
-from steelyard_kernels.expr import (
+from steelyard_kernels.expression.expr import (
     Chains,
     Input,
     Node,
@@ -32,7 +32,7 @@ from steelyard_kernels.expr import (
     operands,
     reachable,
 )
-from steelyard_kernels.graph import Graph
+from steelyard_kernels.expression.graph import Graph
 
 Spec: TypeAlias = tuple[Shape, DType]
 

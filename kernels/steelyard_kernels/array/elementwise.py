@@ -5,8 +5,8 @@ from __future__ import annotations
 from steelyard_kernels import dtypes
 from steelyard_kernels.array.value import Array, Operand, apply
 from steelyard_kernels.dtypes import DType
-from steelyard_kernels.elementwise import BITS
 from steelyard_kernels.errors import KernelError
+from steelyard_kernels.expression.elementwise import BITS
 
 
 def add(a: Operand, b: Operand) -> Array:

@@ -23,8 +23,8 @@ from steelyard_kernels.array import pytrees
 from steelyard_kernels.array.pytrees import Tree
 from steelyard_kernels.array.value import Array, as_array, current, lift
 from steelyard_kernels.errors import KernelError
-from steelyard_kernels.expr import Constant, Node
-from steelyard_kernels.graph import Graph
+from steelyard_kernels.expression.expr import Constant, Node
+from steelyard_kernels.expression.graph import Graph
 
 MOST_UNROLL: Final = 64  # of iterations that are written out one after another
 

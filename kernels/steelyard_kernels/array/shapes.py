@@ -11,7 +11,7 @@ from steelyard_kernels import dtypes
 from steelyard_kernels.array.value import Array, as_array, current
 from steelyard_kernels.dtypes import DType
 from steelyard_kernels.errors import KernelError
-from steelyard_kernels.expr import Shape
+from steelyard_kernels.expression.expr import Shape
 
 
 def arange(extent: int, dtype: DType | str = "int64") -> Array:

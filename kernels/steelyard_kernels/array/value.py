@@ -15,8 +15,8 @@ from typing import Any, Final, NoReturn, TypeAlias
 from steelyard_kernels import dtypes
 from steelyard_kernels.dtypes import DType
 from steelyard_kernels.errors import KernelError
-from steelyard_kernels.expr import Constant, Node, Shape
-from steelyard_kernels.graph import Graph
+from steelyard_kernels.expression.expr import Constant, Node, Shape
+from steelyard_kernels.expression.graph import Graph
 
 Operand: TypeAlias = "Array | float | int | bool"
 

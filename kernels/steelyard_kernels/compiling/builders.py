@@ -21,9 +21,9 @@ from typing import Any, Final, NamedTuple, Protocol
 
 from steelyard_device.timings import Timings, span, timings
 from steelyard_kernels.binary import Failed
+from steelyard_kernels.building.facts import facts_of
 from steelyard_kernels.compiling.points import Point, ready
 from steelyard_kernels.errors import KernelError
-from steelyard_kernels.facts import facts_of
 
 FROM_MEMORY: Final = 1000
 """Builds of a sample where each is a look into a dictionary: a clock read is longer."""

@@ -20,14 +20,14 @@ from typing import Any, NamedTuple
 from steelyard_kernels import dtypes, library
 from steelyard_kernels.dtypes import DType
 from steelyard_kernels.errors import KernelError, sentence
-from steelyard_kernels.expr import Program
+from steelyard_kernels.expression.expr import Program
+from steelyard_kernels.expression.simplify import simplify
 from steelyard_kernels.function import KernelFunction
 from steelyard_kernels.library import examples
 from steelyard_kernels.library.examples import Spec
 from steelyard_kernels.schedule import strategies
 from steelyard_kernels.schedule.gpu import GPUS
 from steelyard_kernels.schedule.strategies import Schedule
-from steelyard_kernels.simplify import simplify
 from steelyard_kernels.targets import device, parse, parse_all
 
 Axis = int | str

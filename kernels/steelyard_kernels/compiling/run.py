@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from steelyard_kernels.cache import CACHES, LEVELS
+from steelyard_kernels.building.cache import CACHES, LEVELS
+from steelyard_kernels.building.facts import keeps_nothing
 from steelyard_kernels.errors import KernelError
-from steelyard_kernels.facts import keeps_nothing
 from steelyard_kernels.targets import CUDA, parse
 
 if TYPE_CHECKING:
@@ -110,7 +110,7 @@ def weigh(points: Sequence[Point], asked: Asked) -> bool:
 
 def _check(points: Sequence[Point], asked: Asked) -> None:
     """Refuse what would measure something else than was asked for."""
-    from steelyard_kernels import disk
+    from steelyard_kernels.building import disk
 
     known = CACHES.get(asked.cache, frozenset())
     for level in asked.levels:

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 from steelyard_device.timings_print import duration
 from steelyard_kernels.binary import Built, Failed
+from steelyard_kernels.building.facts import facts_of
 from steelyard_kernels.compiling.points import Point, limited, ready, traced
 from steelyard_kernels.compiling.report import HASH, NOTHING
-from steelyard_kernels.facts import facts_of
 from steelyard_kernels.group import Batch, Candidate, Progress, build_all, candidates_of
 
 if TYPE_CHECKING:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from steelyard_kernels import expr_print, loops_print
-from steelyard_kernels.build import Phases, Source, prepare
+from steelyard_kernels.building.build import Phases, Source, prepare
 from steelyard_kernels.compiling.points import Point, ready, traced
 from steelyard_kernels.errors import KernelError
-from steelyard_kernels.simplify import simplify
+from steelyard_kernels.expression import printing as expr_print
+from steelyard_kernels.expression.simplify import simplify
+from steelyard_kernels.ir import printing as loops_print
 from steelyard_kernels.targets import CPU, parse
 from steelyard_kernels.toolchains import TOOLCHAINS, toolchain
 

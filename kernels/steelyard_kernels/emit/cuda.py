@@ -17,7 +17,7 @@ from steelyard_kernels.emit.cuda_template import copy, own
 from steelyard_kernels.emit.cuda_text import ELEMENT, STORED, register
 from steelyard_kernels.emit.cuda_values import Values
 from steelyard_kernels.errors import Unsupported
-from steelyard_kernels.loops import (
+from steelyard_kernels.ir.loops import (
     Alloc,
     Buffer,
     Const,
@@ -38,7 +38,7 @@ from steelyard_kernels.loops import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-    from steelyard_kernels.loops import Operand
+    from steelyard_kernels.ir.loops import Operand
 
 MOST_REGISTERS = 255  # a thread can have: no bound at all
 LINE = '#line 1 "{}"\n'  # before a kernel: the compiler's messages name it

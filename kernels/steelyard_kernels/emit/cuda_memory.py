@@ -20,7 +20,7 @@ from steelyard_kernels.dtypes import (
 )
 from steelyard_kernels.emit.cuda_template import Template, declare, own
 from steelyard_kernels.emit.cuda_text import is_packed, parts, register
-from steelyard_kernels.loops import Buffer, Type, typed
+from steelyard_kernels.ir.loops import Buffer, Type, typed
 
 WORD: Final = 16  # bytes of the widest access
 FIELDS: Final = "xyzw"

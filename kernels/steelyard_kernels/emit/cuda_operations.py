@@ -29,7 +29,7 @@ from steelyard_kernels.dtypes import HALVES, bool_, float32, float64, int32, int
 from steelyard_kernels.emit.cuda_template import Template, declare, rounded
 from steelyard_kernels.emit.cuda_text import ELEMENT, SHORT, is_packed, parts, scalar
 from steelyard_kernels.errors import Unsupported
-from steelyard_kernels.loops import Type
+from steelyard_kernels.ir.loops import Type
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 from steelyard_kernels.dtypes import HALVES, float32
 from steelyard_kernels.emit.cuda_helpers import HELPERS
 from steelyard_kernels.emit.cuda_text import SHORT, parts, register
-from steelyard_kernels.loops import Type, typed
+from steelyard_kernels.ir.loops import Type, typed
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

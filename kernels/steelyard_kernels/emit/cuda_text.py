@@ -27,12 +27,12 @@ from steelyard_kernels.dtypes import (
     int32,
     int64,
 )
-from steelyard_kernels.loops import Const, Type, Var
-from steelyard_kernels.rounding import round_constant
+from steelyard_kernels.expression.rounding import round_constant
+from steelyard_kernels.ir.loops import Const, Type, Var
 
 if TYPE_CHECKING:
     from steelyard_kernels.dtypes import DType
-    from steelyard_kernels.loops import Operand
+    from steelyard_kernels.ir.loops import Operand
 
 ELEMENT: Final = {  # a scalar
     float16: "unsigned short",

@@ -12,14 +12,14 @@ from steelyard_kernels.dtypes import HALVES
 from steelyard_kernels.emit.cuda_operations import BITS, matrix, template
 from steelyard_kernels.emit.cuda_template import copy, widen
 from steelyard_kernels.emit.cuda_text import Writer, is_packed, register, widened
-from steelyard_kernels.loops import Const, Let, Var
+from steelyard_kernels.ir.loops import Const, Let, Var
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from steelyard_kernels.emit.cuda_template import Template
     from steelyard_kernels.emit.cuda_text import Ref
-    from steelyard_kernels.loops import Operand
+    from steelyard_kernels.ir.loops import Operand
 
 INDEX_OPS: Final = frozenset({"add", "sub", "mul"})  # where nothing wraps, C++'s own
 INDEX_NAME: Final = "i."  # what `Builder.at` calls the results of index arithmetic

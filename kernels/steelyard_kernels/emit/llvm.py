@@ -21,7 +21,7 @@ from steelyard_kernels.emit.llvm_text import (
     spell,
 )
 from steelyard_kernels.errors import Unsupported
-from steelyard_kernels.loops import (
+from steelyard_kernels.ir.loops import (
     Alloc,
     Buffer,
     Const,
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from steelyard_device.llvm import Host
-    from steelyard_kernels.loops import Operand
+    from steelyard_kernels.ir.loops import Operand
 
 HEAD = "define void @{name}(ptr noalias %args, ptr %ticket, i32 %index, i32 %count) {{"
 STREAMING = ", !nontemporal !0"

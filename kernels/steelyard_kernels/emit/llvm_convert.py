@@ -30,7 +30,7 @@ from steelyard_kernels.emit.llvm_text import (
     scalar,
     spell,
 )
-from steelyard_kernels.loops import Type, typed
+from steelyard_kernels.ir.loops import Type, typed
 
 if TYPE_CHECKING:
     from steelyard_kernels.dtypes import DType

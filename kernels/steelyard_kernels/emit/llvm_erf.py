@@ -15,7 +15,7 @@ from steelyard_kernels.emit.llvm_math import EXP, Lanes, power_of, reduced, two_
 
 if TYPE_CHECKING:
     from steelyard_kernels.emit.llvm_text import Writer
-    from steelyard_kernels.loops import Type
+    from steelyard_kernels.ir.loops import Type
 
 
 @dataclass(frozen=True, slots=True)

@@ -41,7 +41,7 @@ from steelyard_kernels.emit.llvm_text import mangle
 
 if TYPE_CHECKING:
     from steelyard_kernels.emit.llvm_text import Writer
-    from steelyard_kernels.loops import Type
+    from steelyard_kernels.ir.loops import Type
 
 
 def sigmoid(w: Writer, x: str, type_: Type) -> str:

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
     from steelyard_kernels.dtypes import DType
     from steelyard_kernels.emit.llvm_text import Writer
-    from steelyard_kernels.loops import Type
+    from steelyard_kernels.ir.loops import Type
 
 
 @dataclass(frozen=True, slots=True)

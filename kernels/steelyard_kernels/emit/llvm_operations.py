@@ -20,7 +20,7 @@ from steelyard_kernels.emit.llvm_text import (
     spell,
 )
 from steelyard_kernels.errors import Unsupported
-from steelyard_kernels.loops import Type, typed
+from steelyard_kernels.ir.loops import Type, typed
 
 if TYPE_CHECKING:
     from collections.abc import Callable

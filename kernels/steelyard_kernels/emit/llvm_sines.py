@@ -18,7 +18,7 @@ from steelyard_kernels.emit.llvm_text import ELEMENT, mangle
 
 if TYPE_CHECKING:
     from steelyard_kernels.emit.llvm_text import Writer
-    from steelyard_kernels.loops import Type
+    from steelyard_kernels.ir.loops import Type
 
 PI: Final = {  # and what its rounding left
     float32: (float.fromhex("0x1.921fb6p+1"), -8.742278000372485e-08),

@@ -26,7 +26,7 @@ from steelyard_kernels.errors import Unsupported
 if TYPE_CHECKING:
     from steelyard_device.llvm import Host
     from steelyard_kernels.dtypes import DType
-    from steelyard_kernels.loops import Const, Type
+    from steelyard_kernels.ir.loops import Const, Type
 
 ELEMENT = {
     float16: "i16",

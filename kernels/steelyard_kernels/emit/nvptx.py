@@ -18,7 +18,7 @@ from steelyard_kernels.emit.llvm_functions import FUNCTIONS
 from steelyard_kernels.emit.llvm_text import ELEMENT, memory, register
 from steelyard_kernels.emit.unrolled import is_spelled_out, spelled_out
 from steelyard_kernels.errors import Unsupported
-from steelyard_kernels.loops import (
+from steelyard_kernels.ir.loops import (
     Alloc,
     Buffer,
     Const,
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
     from steelyard_device.llvm import Host
     from steelyard_kernels.emit.llvm_text import Writer
-    from steelyard_kernels.loops import Operand
+    from steelyard_kernels.ir.loops import Operand
 
 TRIPLE: Final = "nvptx64-nvidia-cuda"
 ADDRESSES: Final = {

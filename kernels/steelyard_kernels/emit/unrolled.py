@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from steelyard_kernels.builder import FOLDED
 from steelyard_kernels.errors import CompilerBug
-from steelyard_kernels.loops import (
+from steelyard_kernels.ir.builder import FOLDED
+from steelyard_kernels.ir.loops import (
     Alloc,
     Buffer,
     Const,
@@ -29,7 +29,7 @@ from steelyard_kernels.loops import (
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from steelyard_kernels.loops import Operand
+    from steelyard_kernels.ir.loops import Operand
 
 
 def is_spelled_out(node: For) -> bool:

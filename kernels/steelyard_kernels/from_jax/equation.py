@@ -12,6 +12,7 @@ import numpy as np
 
 from steelyard_kernels.array import Array
 from steelyard_kernels.errors import Unsupported
+from steelyard_kernels.expression.graph import Graph
 from steelyard_kernels.from_jax.values import (
     Aval,
     Like,
@@ -21,7 +22,6 @@ from steelyard_kernels.from_jax.values import (
     is_key,
     words,
 )
-from steelyard_kernels.graph import Graph
 
 
 @dataclass(frozen=True, slots=True)

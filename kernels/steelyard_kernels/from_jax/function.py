@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from steelyard_kernels.binary import Built, Failed
 from steelyard_kernels.errors import KernelError
-from steelyard_kernels.expr import Program
+from steelyard_kernels.expression.expr import Program
 from steelyard_kernels.from_jax import names
 from steelyard_kernels.from_jax.memory import specification
 from steelyard_kernels.from_jax.translation import Axes, Translation, translate
@@ -17,9 +17,9 @@ from steelyard_kernels.schedule.strategies import Schedule
 from steelyard_kernels.targets import CPU
 
 if TYPE_CHECKING:
-    from steelyard_kernels.bind import CpuKernel
-    from steelyard_kernels.cuda_bind import CudaKernel
-    from steelyard_kernels.facts import TargetBuild
+    from steelyard_kernels.building.facts import TargetBuild
+    from steelyard_kernels.calling.bind import CpuKernel
+    from steelyard_kernels.calling.cuda_bind import CudaKernel
 
 
 class JaxKernel:
@@ -87,7 +87,7 @@ class JaxKernel:
         """Build for a target that this machine need not have; raises what failed."""
         import jax
 
-        from steelyard_kernels.facts import TargetBuild
+        from steelyard_kernels.building.facts import TargetBuild
 
         like: Callable[..., Any] = jax.ShapeDtypeStruct
         args = [like(shape, dtype) for shape, dtype in arrays]

@@ -9,6 +9,7 @@ import numpy as np
 
 from steelyard_kernels.array import Array
 from steelyard_kernels.errors import CompilerBug, KernelError, Unsupported
+from steelyard_kernels.expression.graph import Graph
 from steelyard_kernels.from_jax import (
     elementwise,
     loops,
@@ -20,7 +21,6 @@ from steelyard_kernels.from_jax import (
 from steelyard_kernels.from_jax.equation import Equation, Rule, place
 from steelyard_kernels.from_jax.folding import folded
 from steelyard_kernels.from_jax.values import Aval, Value, element, literal, storage
-from steelyard_kernels.graph import Graph
 
 RULES: Final[Mapping[str, Rule]] = {
     **elementwise.RULES,

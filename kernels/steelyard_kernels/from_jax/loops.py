@@ -13,6 +13,7 @@ import numpy as np
 from steelyard_kernels import array as xp
 from steelyard_kernels.array import Array
 from steelyard_kernels.array.loops import MOST_UNROLL
+from steelyard_kernels.expression.graph import Graph
 from steelyard_kernels.from_jax.elementwise import select_n
 from steelyard_kernels.from_jax.equation import Equation, Rule
 from steelyard_kernels.from_jax.values import (
@@ -25,7 +26,6 @@ from steelyard_kernels.from_jax.values import (
     flat,
     reshape,
 )
-from steelyard_kernels.graph import Graph
 
 ENDLESS: Final = 2**31 - 1
 """Iterations of JAX's while, which has no bound of its own, at most."""

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from steelyard_kernels.bind import on_gpu
+from steelyard_kernels.calling.bind import on_gpu
 from steelyard_kernels.from_jax.values import Aval, element, is_key, is_unsigned
 
 

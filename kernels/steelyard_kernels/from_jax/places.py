@@ -15,7 +15,8 @@ from steelyard_kernels import array as xp
 from steelyard_kernels import dtypes
 from steelyard_kernels.array import Array
 from steelyard_kernels.errors import KernelError
-from steelyard_kernels.expr import Constant
+from steelyard_kernels.expression.expr import Constant
+from steelyard_kernels.expression.rows import in_memory
 from steelyard_kernels.from_jax.equation import Equation, Rule, word_by_word
 from steelyard_kernels.from_jax.values import (
     Stack,
@@ -29,7 +30,6 @@ from steelyard_kernels.from_jax.values import (
     row,
     together,
 )
-from steelyard_kernels.rows import in_memory
 
 
 def _slice(equation: Equation) -> Value:

@@ -14,7 +14,8 @@ from typing import Any, Final
 from steelyard_kernels import array as xp
 from steelyard_kernels import dtypes
 from steelyard_kernels.array import Array
-from steelyard_kernels.expr import Shape
+from steelyard_kernels.expression.expr import Shape
+from steelyard_kernels.expression.graph import Graph
 from steelyard_kernels.from_jax.equation import Equation, Rule
 from steelyard_kernels.from_jax.values import (
     Stack,
@@ -25,7 +26,6 @@ from steelyard_kernels.from_jax.values import (
     reshape,
     words,
 )
-from steelyard_kernels.graph import Graph
 
 _PARITY: Final = 0x1BD11BDA
 _ROTATIONS: Final = ((13, 15, 26, 6), (17, 29, 16, 24))

@@ -19,8 +19,8 @@ from steelyard_kernels import dtypes
 from steelyard_kernels.array import Array
 from steelyard_kernels.dtypes import DType
 from steelyard_kernels.errors import KernelError
-from steelyard_kernels.expr import Node, Shape
-from steelyard_kernels.graph import Graph
+from steelyard_kernels.expression.expr import Node, Shape
+from steelyard_kernels.expression.graph import Graph
 
 KEY: Final = "key<fry>"
 """The element type of keys of JAX's default generator, Threefry: two words each."""

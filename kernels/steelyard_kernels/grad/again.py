@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TypeAlias
 
-from steelyard_kernels.bodies import body
-from steelyard_kernels.expr import Node, Result
-from steelyard_kernels.graph import Graph
-from steelyard_kernels.rewrite import Again
+from steelyard_kernels.expression.bodies import body
+from steelyard_kernels.expression.expr import Node, Result
+from steelyard_kernels.expression.graph import Graph
+from steelyard_kernels.expression.rewrite import Again
 
 # By the id of a loop: what its results are taken from instead, in their order.
 Replaced: TypeAlias = Mapping[int, Sequence[Node]]

@@ -22,9 +22,9 @@ from steelyard_kernels import dtypes
 from steelyard_kernels.array import Array, pytrees
 from steelyard_kernels.array import bitcast as _bitcast
 from steelyard_kernels.array.value import as_array, lift
-from steelyard_kernels.elementwise import BITS
 from steelyard_kernels.errors import KernelError
-from steelyard_kernels.expr import Input, Node
+from steelyard_kernels.expression.elementwise import BITS
+from steelyard_kernels.expression.expr import Input, Node
 from steelyard_kernels.grad.again import again
 from steelyard_kernels.grad.iteration import zeros
 from steelyard_kernels.grad.reverse import Reverse

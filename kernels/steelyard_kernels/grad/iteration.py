@@ -7,13 +7,20 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from steelyard_kernels.bodies import body
 from steelyard_kernels.errors import KernelError
-from steelyard_kernels.expr import Input, Loop, Node, Parameter, Row, operands
+from steelyard_kernels.expression.bodies import body
+from steelyard_kernels.expression.expr import (
+    Input,
+    Loop,
+    Node,
+    Parameter,
+    Row,
+    operands,
+)
+from steelyard_kernels.expression.graph import Graph
 from steelyard_kernels.grad.again import Replaced
 from steelyard_kernels.grad.linear import linear
 from steelyard_kernels.grad.rules import varied
-from steelyard_kernels.graph import Graph
 
 if TYPE_CHECKING:
     from steelyard_kernels.grad.reverse import Reverse

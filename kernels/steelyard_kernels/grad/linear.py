@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from steelyard_kernels.expr import Apply, Cast, Constant, Loop, Node
+from steelyard_kernels.expression.expr import Apply, Cast, Constant, Loop, Node
 
 
 def linear(node: Node, loop: Loop) -> tuple[int, int] | None:

@@ -22,7 +22,8 @@ from typing import TYPE_CHECKING
 
 from steelyard_kernels import dtypes
 from steelyard_kernels.errors import KernelError
-from steelyard_kernels.expr import Loop, Node
+from steelyard_kernels.expression.expr import Loop, Node
+from steelyard_kernels.expression.graph import Graph
 from steelyard_kernels.grad.again import again
 from steelyard_kernels.grad.iteration import (
     Iteration,
@@ -30,7 +31,6 @@ from steelyard_kernels.grad.iteration import (
     mirrored,
     zeros,
 )
-from steelyard_kernels.graph import Graph
 
 if TYPE_CHECKING:
     from steelyard_kernels.grad.reverse import Reverse

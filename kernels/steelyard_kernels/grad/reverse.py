@@ -6,12 +6,20 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from steelyard_kernels.array import Array
-from steelyard_kernels.bodies import body
 from steelyard_kernels.errors import KernelError
-from steelyard_kernels.expr import Apply, Chain, Chains, Loop, Node, Result, operands
+from steelyard_kernels.expression.bodies import body
+from steelyard_kernels.expression.expr import (
+    Apply,
+    Chain,
+    Chains,
+    Loop,
+    Node,
+    Result,
+    operands,
+)
+from steelyard_kernels.expression.graph import Graph
 from steelyard_kernels.grad import loops, rules, shapes
 from steelyard_kernels.grad.again import Replaced
-from steelyard_kernels.graph import Graph
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,7 @@ from typing import Final, TypeAlias
 
 from steelyard_kernels import array as xp
 from steelyard_kernels.array import Array
-from steelyard_kernels.expr import Apply, Node, operands
+from steelyard_kernels.expression.expr import Apply, Node, operands
 
 Rule: TypeAlias = Callable[..., Array]  # (g, y, *operands) -> an operand's cotangent
 

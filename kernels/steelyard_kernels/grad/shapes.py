@@ -9,7 +9,7 @@ from typing import Final, TypeAlias
 from steelyard_kernels import array as xp
 from steelyard_kernels import dtypes
 from steelyard_kernels.array import Array
-from steelyard_kernels.expr import (
+from steelyard_kernels.expression.expr import (
     Broadcast,
     Cast,
     Dot,

@@ -8,7 +8,7 @@ from time import perf_counter_ns
 
 from steelyard_device.errors import CompileError
 from steelyard_kernels.binary import Built, Code, Failed
-from steelyard_kernels.build import (
+from steelyard_kernels.building.build import (
     Phases,
     Source,
     failed,
@@ -18,10 +18,10 @@ from steelyard_kernels.build import (
     prepare,
     restore,
 )
-from steelyard_kernels.cache import Compiled, compiled, remember
-from steelyard_kernels.expr import Program
+from steelyard_kernels.building.cache import Compiled, compiled, remember
+from steelyard_kernels.building.record import Refused
+from steelyard_kernels.expression.expr import Program
 from steelyard_kernels.group.run import Group, Outcome
-from steelyard_kernels.record import Refused
 from steelyard_kernels.schedule.strategies import Schedule
 from steelyard_kernels.targets import Target
 

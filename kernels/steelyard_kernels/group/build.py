@@ -15,7 +15,7 @@ from time import perf_counter_ns
 from typing import TYPE_CHECKING, Any, Final
 
 from steelyard_device.timings import span
-from steelyard_kernels.build import ALL_LEVELS
+from steelyard_kernels.building.build import ALL_LEVELS
 from steelyard_kernels.errors import KernelError
 from steelyard_kernels.group.batch import Batch, Candidate, Collector, Progress
 from steelyard_kernels.group.plan import LARGEST, entries, plan

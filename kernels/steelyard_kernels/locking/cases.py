@@ -8,7 +8,7 @@ from typing import Final
 
 from steelyard_device.processors import PROCESSORS
 from steelyard_kernels import dtypes, library
-from steelyard_kernels.expr import Program
+from steelyard_kernels.expression.expr import Program
 from steelyard_kernels.function import KernelFunction
 from steelyard_kernels.library import examples
 from steelyard_kernels.schedule.gpu import GPUS, Gpu

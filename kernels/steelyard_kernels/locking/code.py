@@ -14,21 +14,21 @@ from steelyard_device import cubin, processors, sass
 from steelyard_device.errors import CompileError, DeviceError
 from steelyard_kernels import cost
 from steelyard_kernels.binary import Code
-from steelyard_kernels.cache import disk, keeps
+from steelyard_kernels.building.cache import disk, keeps
 from steelyard_kernels.digest import digest
 from steelyard_kernels.errors import KernelError, sentence
-from steelyard_kernels.expr import Program
+from steelyard_kernels.expression.expr import Program
+from steelyard_kernels.expression.simplify import simplify
 from steelyard_kernels.group.plan import entries, plan
 from steelyard_kernels.group.run import Outcome, Work, run
 from steelyard_kernels.group.worker import Here
+from steelyard_kernels.ir.verify import verify
 from steelyard_kernels.locking.cases import Case, device
 from steelyard_kernels.locking.entries import NUMBERS, Entry, Lock
 from steelyard_kernels.schedule.parameters import Lowered
 from steelyard_kernels.schedule.strategies import heuristic, lower
-from steelyard_kernels.simplify import simplify
 from steelyard_kernels.targets import CPU, parse
 from steelyard_kernels.toolchains import toolchain
-from steelyard_kernels.verify import verify
 
 Facts = dict[str, Any]
 """What was found of one text: `code`, `numbers` and `opcodes`, as JSON has them."""

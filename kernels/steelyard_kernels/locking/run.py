@@ -12,8 +12,8 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from steelyard_device.errors import DeviceError
-from steelyard_kernels import keys
-from steelyard_kernels.cache import disk, keeps
+from steelyard_kernels.building import keys
+from steelyard_kernels.building.cache import disk, keeps
 from steelyard_kernels.digest import digest
 from steelyard_kernels.errors import KernelError
 from steelyard_kernels.locking import code

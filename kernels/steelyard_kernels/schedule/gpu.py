@@ -13,8 +13,8 @@ from math import prod
 from typing import Final
 
 from steelyard_kernels.dtypes import int32
-from steelyard_kernels.expr import Program
-from steelyard_kernels.loops import INDEX, Type, typed
+from steelyard_kernels.expression.expr import Program
+from steelyard_kernels.ir.loops import INDEX, Type, typed
 from steelyard_kernels.schedule.parameters import Slot
 
 WARP: Final = 32

@@ -12,7 +12,7 @@ from math import prod
 from typing import Final, Protocol
 
 from steelyard_kernels.cost import bytes_moved
-from steelyard_kernels.expr import Program
+from steelyard_kernels.expression.expr import Program
 
 # One core's share of memory and of the last-level cache, bytes a nanosecond: two
 # cores of the reference machine copy at 58 GB/s from memory (FACTS.md 2), and at

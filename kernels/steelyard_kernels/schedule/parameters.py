@@ -5,8 +5,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import prod
 
-from steelyard_kernels.expr import Chains, Node, Program, Result, operands
-from steelyard_kernels.loops import INDEX, Buffer, Const, Kernel, Parameter, Var, typed
+from steelyard_kernels.expression.expr import Chains, Node, Program, Result, operands
+from steelyard_kernels.ir.loops import (
+    INDEX,
+    Buffer,
+    Const,
+    Kernel,
+    Parameter,
+    Var,
+    typed,
+)
 
 
 @dataclass(frozen=True, slots=True)

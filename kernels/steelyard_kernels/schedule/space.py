@@ -11,9 +11,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
 
-from steelyard_kernels.builder import Builder
-from steelyard_kernels.expr import Shape
-from steelyard_kernels.loops import Operand
+from steelyard_kernels.expression.expr import Shape
+from steelyard_kernels.ir.builder import Builder
+from steelyard_kernels.ir.loops import Operand
 
 
 @dataclass(frozen=True, slots=True)

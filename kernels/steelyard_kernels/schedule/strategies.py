@@ -8,7 +8,7 @@ from math import prod
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from steelyard_kernels.errors import KernelError
-from steelyard_kernels.expr import Arange, Program, Reduce, Reshape
+from steelyard_kernels.expression.expr import Arange, Program, Reduce, Reshape
 from steelyard_kernels.schedule.gpu import Gpu
 from steelyard_kernels.schedule.model import Machine, Prediction
 from steelyard_kernels.schedule.parameters import Lowered

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TypeAlias
 
-from steelyard_kernels.builder import Builder
-from steelyard_kernels.loops import Operand
+from steelyard_kernels.ir.builder import Builder
+from steelyard_kernels.ir.loops import Operand
 
 Carried: TypeAlias = tuple[Operand, ...]
 

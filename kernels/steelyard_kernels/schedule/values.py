@@ -7,10 +7,17 @@ from dataclasses import dataclass
 from typing import Final, TypeAlias
 
 from steelyard_kernels import dtypes
-from steelyard_kernels.builder import Builder, const
 from steelyard_kernels.errors import CompilerBug
-from steelyard_kernels.expr import Apply, Broadcast, Cast, Constant, Node, users
-from steelyard_kernels.loops import Operand
+from steelyard_kernels.expression.expr import (
+    Apply,
+    Broadcast,
+    Cast,
+    Constant,
+    Node,
+    users,
+)
+from steelyard_kernels.ir.builder import Builder, const
+from steelyard_kernels.ir.loops import Operand
 
 Env: TypeAlias = dict[int, Operand]
 Fused: TypeAlias = Mapping[int, "Fusion"]

@@ -12,8 +12,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import reduce
 
-from steelyard_kernels.builder import Builder
-from steelyard_kernels.loops import Buffer, Operand
+from steelyard_kernels.ir.builder import Builder
+from steelyard_kernels.ir.loops import Buffer, Operand
 from steelyard_kernels.schedule.gpu import WARP
 
 

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from steelyard_device.errors import DeviceError
     from steelyard_device.llvm import Recorder
     from steelyard_kernels.binary import Code
-    from steelyard_kernels.loops import Kernel
+    from steelyard_kernels.ir.loops import Kernel
 
 
 class Toolchain(Protocol):

@@ -18,7 +18,7 @@ from steelyard_kernels.toolchains.listing import given
 if TYPE_CHECKING:
     from steelyard_device.errors import DeviceError
     from steelyard_device.llvm import Recorder
-    from steelyard_kernels.loops import Kernel
+    from steelyard_kernels.ir.loops import Kernel
     from steelyard_kernels.targets import Target
 
 COSTS: Final = Costs(program=0.001, character=3e-7, kernel=0.002)

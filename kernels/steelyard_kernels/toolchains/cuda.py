@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from steelyard_device.errors import DeviceError
     from steelyard_device.llvm import Recorder
     from steelyard_device.nvrtc import Compiled, NVRTCError
-    from steelyard_kernels.loops import Kernel
+    from steelyard_kernels.ir.loops import Kernel
     from steelyard_kernels.targets import Target
 
 

@@ -17,7 +17,7 @@ from steelyard_kernels.toolchains.listing import disassembled, given
 if TYPE_CHECKING:
     from steelyard_device.errors import DeviceError
     from steelyard_device.llvm import Recorder
-    from steelyard_kernels.loops import Kernel
+    from steelyard_kernels.ir.loops import Kernel
     from steelyard_kernels.targets import Target
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import ClassVar, Final
 
 from steelyard_kernels.errors import KernelError
-from steelyard_kernels.expr import Input
+from steelyard_kernels.expression.expr import Input
 from steelyard_kernels.schedule.gpu import (
     MAX_THREADS,
     REGISTER_UNIT,

@@ -11,10 +11,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import TypeAlias
 
-from steelyard_kernels.builder import Builder
 from steelyard_kernels.dtypes import DType
-from steelyard_kernels.expr import Input, Program
-from steelyard_kernels.loops import Buffer, Kernel, Operand
+from steelyard_kernels.expression.expr import Input, Program
+from steelyard_kernels.ir.builder import Builder
+from steelyard_kernels.ir.loops import Buffer, Kernel, Operand
 from steelyard_kernels.schedule.gpu import (
     WARP,
     extent_slot,

@@ -14,7 +14,7 @@ from math import hypot
 from typing import Final
 
 from steelyard_kernels.cost import bytes_moved
-from steelyard_kernels.expr import Program
+from steelyard_kernels.expression.expr import Program
 from steelyard_kernels.schedule.gpu import (
     IDLE_NS,
     ISSUE_RATE,

@@ -9,8 +9,8 @@ from math import gcd
 from typing import Final
 
 from steelyard_kernels import dtypes
-from steelyard_kernels.elementwise import FUNCTIONS
-from steelyard_kernels.expr import Apply, Cast, Input, Node, Program, Reduce
+from steelyard_kernels.expression.elementwise import FUNCTIONS
+from steelyard_kernels.expression.expr import Apply, Cast, Input, Node, Program, Reduce
 from steelyard_kernels.schedule.gpu import (
     MAX_THREADS,
     VECTOR_BYTES,

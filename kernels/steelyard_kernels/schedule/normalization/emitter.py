@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import reduce
 from typing import Generic, TypeAlias, TypeVar
 
-from steelyard_kernels.builder import const
-from steelyard_kernels.loops import Operand
+from steelyard_kernels.ir.builder import const
+from steelyard_kernels.ir.loops import Operand
 from steelyard_kernels.schedule.normalization.outline import ROW
 from steelyard_kernels.schedule.normalization.passes import Pass, Sum, Walk
 from steelyard_kernels.schedule.normalization.sums import (

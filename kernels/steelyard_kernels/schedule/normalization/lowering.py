@@ -11,8 +11,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from steelyard_kernels.expr import Program
-from steelyard_kernels.loops import Kernel, Operand
+from steelyard_kernels.expression.expr import Program
+from steelyard_kernels.ir.loops import Kernel, Operand
 from steelyard_kernels.schedule.model import LINE
 from steelyard_kernels.schedule.normalization.emitter import PassEmitter, Visit
 from steelyard_kernels.schedule.normalization.outline import UNIFORM

@@ -8,8 +8,8 @@ from itertools import product
 from typing import Final, TypeAlias
 
 from steelyard_kernels import dtypes
-from steelyard_kernels.elementwise import FUNCTIONS
-from steelyard_kernels.expr import Apply, Cast, Node, Program, Reduce
+from steelyard_kernels.expression.elementwise import FUNCTIONS
+from steelyard_kernels.expression.expr import Apply, Cast, Node, Program, Reduce
 from steelyard_kernels.schedule.model import (
     BUILD_NS,
     COLD_SHARE,

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from math import prod
 from typing import Final
 
-from steelyard_kernels.expr import Input, Program, Reduce, operands
+from steelyard_kernels.expression.expr import Input, Program, Reduce, operands
 from steelyard_kernels.schedule.normalization.space import (
     check_outputs,
     check_squeezed,

@@ -14,8 +14,16 @@ from dataclasses import dataclass
 from typing import Final
 
 from steelyard_kernels import dtypes
-from steelyard_kernels.elementwise import FUNCTIONS
-from steelyard_kernels.expr import Apply, Input, Node, Program, Reduce, operands, users
+from steelyard_kernels.expression.elementwise import FUNCTIONS
+from steelyard_kernels.expression.expr import (
+    Apply,
+    Input,
+    Node,
+    Program,
+    Reduce,
+    operands,
+    users,
+)
 from steelyard_kernels.schedule.normalization.outline import (
     COLUMN,
     ELEMENT,

@@ -7,7 +7,7 @@ from math import gcd
 from typing import ClassVar, Final
 
 from steelyard_kernels.errors import KernelError
-from steelyard_kernels.expr import Program
+from steelyard_kernels.expression.expr import Program
 from steelyard_kernels.schedule.model import LINE, STREAM_BYTES
 from steelyard_kernels.schedule.normalization.passes import Rows, analyse, rewalked
 from steelyard_kernels.schedule.normalization.variance import expand_variance

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from steelyard_kernels.builder import Builder
-from steelyard_kernels.expr import Input, Node, reachable
-from steelyard_kernels.loops import Buffer, Operand
+from steelyard_kernels.expression.expr import Input, Node, reachable
+from steelyard_kernels.ir.builder import Builder
+from steelyard_kernels.ir.loops import Buffer, Operand
 from steelyard_kernels.schedule.normalization.outline import COLUMN, ELEMENT
 from steelyard_kernels.schedule.normalization.passes import Rows, Walk
 from steelyard_kernels.schedule.normalization.values import (

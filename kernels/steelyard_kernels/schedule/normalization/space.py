@@ -6,8 +6,8 @@ from collections.abc import Iterable
 from math import prod
 
 from steelyard_kernels.errors import Unsupported
-from steelyard_kernels.expr import Node, Program, Reduce, Shape, operands
-from steelyard_kernels.graph import broadcast_shape
+from steelyard_kernels.expression.expr import Node, Program, Reduce, Shape, operands
+from steelyard_kernels.expression.graph import broadcast_shape
 
 
 def row_space(program: Program) -> Shape:

@@ -12,9 +12,9 @@ from math import inf
 from typing import Final
 
 from steelyard_kernels import dtypes
-from steelyard_kernels.builder import Builder, const
 from steelyard_kernels.dtypes import DType
-from steelyard_kernels.loops import Const, Operand
+from steelyard_kernels.ir.builder import Builder, const
+from steelyard_kernels.ir.loops import Const, Operand
 from steelyard_kernels.schedule.normalization.passes import Sum
 from steelyard_kernels.schedule.values import Env, operand
 

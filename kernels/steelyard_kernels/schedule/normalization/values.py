@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from steelyard_kernels.builder import Builder
-from steelyard_kernels.expr import Input, Node, Reduce, Scalar, operands
-from steelyard_kernels.loops import Buffer, Operand, Var
+from steelyard_kernels.expression.expr import Input, Node, Reduce, Scalar, operands
+from steelyard_kernels.ir.builder import Builder
+from steelyard_kernels.ir.loops import Buffer, Operand, Var
 from steelyard_kernels.schedule.normalization.outline import (
     COLUMN,
     ELEMENT,

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from steelyard_kernels import dtypes
-from steelyard_kernels.expr import Node, Program, Reduce
-from steelyard_kernels.graph import Graph
-from steelyard_kernels.rewrite import rewritten
+from steelyard_kernels.expression.expr import Node, Program, Reduce
+from steelyard_kernels.expression.graph import Graph
+from steelyard_kernels.expression.rewrite import rewritten
 
 
 def expand_variance(program: Program) -> Program:

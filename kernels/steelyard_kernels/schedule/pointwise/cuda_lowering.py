@@ -12,9 +12,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import prod
 
-from steelyard_kernels.builder import Builder
-from steelyard_kernels.expr import Program, Scalar
-from steelyard_kernels.loops import Kernel, Operand, Var
+from steelyard_kernels.expression.expr import Program, Scalar
+from steelyard_kernels.ir.builder import Builder
+from steelyard_kernels.ir.loops import Kernel, Operand, Var
 from steelyard_kernels.schedule.gpu import (
     VECTOR_BYTES,
     extent_slot,

@@ -14,8 +14,8 @@ from math import ceil, gcd, hypot, prod
 from typing import Final
 
 from steelyard_kernels.cost import bytes_moved
-from steelyard_kernels.elementwise import FUNCTIONS
-from steelyard_kernels.expr import Apply, Input, Program
+from steelyard_kernels.expression.elementwise import FUNCTIONS
+from steelyard_kernels.expression.expr import Apply, Input, Program
 from steelyard_kernels.schedule.gpu import (
     IDLE_NS,
     ISSUE_RATE,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from steelyard_kernels.expr import Node, Program, Reshape, operands
+from steelyard_kernels.expression.expr import Node, Program, Reshape, operands
 from steelyard_kernels.schedule.pointwise.operands import read, source, stored
 from steelyard_kernels.schedule.space import Space
 from steelyard_kernels.schedule.values import Fused, fusions

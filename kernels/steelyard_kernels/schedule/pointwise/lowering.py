@@ -10,9 +10,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from steelyard_kernels.builder import Builder
-from steelyard_kernels.expr import Input, Node, Program, Scalar
-from steelyard_kernels.loops import INDEX, Kernel, Operand, Var
+from steelyard_kernels.expression.expr import Input, Node, Program, Scalar
+from steelyard_kernels.ir.builder import Builder
+from steelyard_kernels.ir.loops import INDEX, Kernel, Operand, Var
 from steelyard_kernels.schedule.model import LINE
 from steelyard_kernels.schedule.parameters import (
     Arguments,

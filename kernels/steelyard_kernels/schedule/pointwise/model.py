@@ -7,7 +7,7 @@ from itertools import product
 from math import prod
 
 from steelyard_kernels.errors import KernelError
-from steelyard_kernels.expr import Program
+from steelyard_kernels.expression.expr import Program
 from steelyard_kernels.schedule.model import (
     BUILD_NS,
     ITERATION_NS,

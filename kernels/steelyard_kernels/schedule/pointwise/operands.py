@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from steelyard_kernels.expr import (
+from steelyard_kernels.expression.expr import (
     Apply,
     Arange,
     Broadcast,
@@ -25,8 +25,8 @@ from steelyard_kernels.expr import (
 )
 
 if TYPE_CHECKING:
-    from steelyard_kernels.builder import Builder
-    from steelyard_kernels.loops import Operand
+    from steelyard_kernels.ir.builder import Builder
+    from steelyard_kernels.ir.loops import Operand
     from steelyard_kernels.schedule.parameters import Arguments
 
 

@@ -7,7 +7,7 @@ from math import gcd
 from typing import ClassVar, Final
 
 from steelyard_kernels.errors import KernelError, Unsupported
-from steelyard_kernels.expr import Program, Reduce
+from steelyard_kernels.expression.expr import Program, Reduce
 from steelyard_kernels.schedule.model import LINE, STREAM_BYTES
 from steelyard_kernels.schedule.pointwise.operands import others, read, stored
 from steelyard_kernels.schedule.space import Space, collapse, strides_of

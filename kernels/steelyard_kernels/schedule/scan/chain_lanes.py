@@ -6,9 +6,9 @@ across lanes. They take turns together: one that is done waits for the others.
 
 from __future__ import annotations
 
-from steelyard_kernels.builder import Builder, Index
 from steelyard_kernels.dtypes import DType
-from steelyard_kernels.loops import Buffer, Operand
+from steelyard_kernels.ir.builder import Builder, Index
+from steelyard_kernels.ir.loops import Buffer, Operand
 from steelyard_kernels.schedule.scan.lanes import CpuLanes
 from steelyard_kernels.schedule.scan.tensor import BESIDE, View, contiguous
 

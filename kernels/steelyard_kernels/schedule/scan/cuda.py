@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import ClassVar, Final
 
 from steelyard_kernels.errors import KernelError, Unsupported
-from steelyard_kernels.expr import Chains, Program, Result
+from steelyard_kernels.expression.expr import Chains, Program, Result
 from steelyard_kernels.schedule.gpu import WARP, registers_problem
 from steelyard_kernels.schedule.scan.schedule import equally_often
 

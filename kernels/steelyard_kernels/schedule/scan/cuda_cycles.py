@@ -12,7 +12,16 @@ from dataclasses import dataclass
 from math import log2, prod
 from typing import Final
 
-from steelyard_kernels.expr import Apply, Dot, Loop, Node, Program, Reduce, Result, Row
+from steelyard_kernels.expression.expr import (
+    Apply,
+    Dot,
+    Loop,
+    Node,
+    Program,
+    Reduce,
+    Result,
+    Row,
+)
 from steelyard_kernels.schedule.gpu import WARP
 from steelyard_kernels.schedule.scan.cuda import CudaScan
 from steelyard_kernels.schedule.scan.layout import lane_axis

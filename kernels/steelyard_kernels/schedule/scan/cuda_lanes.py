@@ -11,10 +11,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from steelyard_kernels.builder import Builder, Index
 from steelyard_kernels.dtypes import DType
 from steelyard_kernels.errors import CompilerBug, Unsupported
-from steelyard_kernels.loops import Buffer, Const, Operand
+from steelyard_kernels.ir.builder import Builder, Index
+from steelyard_kernels.ir.loops import Buffer, Const, Operand
 from steelyard_kernels.schedule.gpu import WARP
 from steelyard_kernels.schedule.scan.cuda import CudaScan
 from steelyard_kernels.schedule.scan.lanes import Kept, neutral, tree

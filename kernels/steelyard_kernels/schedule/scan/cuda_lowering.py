@@ -10,9 +10,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final
 
-from steelyard_kernels.builder import Builder
-from steelyard_kernels.expr import Node, Program, everywhere, loops
-from steelyard_kernels.loops import INDEX, Type, Var
+from steelyard_kernels.expression.expr import Node, Program, everywhere, loops
+from steelyard_kernels.ir.builder import Builder
+from steelyard_kernels.ir.loops import INDEX, Type, Var
 from steelyard_kernels.schedule.gpu import extent_slot, index_type, most_registers
 from steelyard_kernels.schedule.parameters import Lowered, arguments
 from steelyard_kernels.schedule.scan.cuda import CudaScan, check

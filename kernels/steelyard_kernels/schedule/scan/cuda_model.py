@@ -11,7 +11,7 @@ from itertools import product
 from math import ceil
 from typing import Final
 
-from steelyard_kernels.expr import (
+from steelyard_kernels.expression.expr import (
     Apply,
     Dot,
     Node,

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Final
 
-from steelyard_kernels.loops import (
+from steelyard_kernels.ir.loops import (
     Alloc,
     Effect,
     For,

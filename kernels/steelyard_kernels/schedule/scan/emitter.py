@@ -6,11 +6,10 @@ from collections.abc import Callable, Sequence
 from math import prod
 from typing import Final
 
-from steelyard_kernels.builder import const
 from steelyard_kernels.dtypes import HALVES, float32
-from steelyard_kernels.elementwise import FUNCTIONS
 from steelyard_kernels.errors import CompilerBug
-from steelyard_kernels.expr import (
+from steelyard_kernels.expression.elementwise import FUNCTIONS
+from steelyard_kernels.expression.expr import (
     Apply,
     Arange,
     Broadcast,
@@ -24,7 +23,8 @@ from steelyard_kernels.expr import (
     Shape,
     Transpose,
 )
-from steelyard_kernels.loops import Operand
+from steelyard_kernels.ir.builder import const
+from steelyard_kernels.ir.loops import Operand
 from steelyard_kernels.schedule import values
 from steelyard_kernels.schedule.scan.lanes import Ahead, CpuLanes, Lanes
 from steelyard_kernels.schedule.scan.layout import (

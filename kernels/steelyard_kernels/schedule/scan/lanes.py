@@ -11,10 +11,10 @@ from collections.abc import Sequence
 from functools import reduce
 from typing import Protocol, TypeAlias
 
-from steelyard_kernels.builder import Builder, Index, const
 from steelyard_kernels.dtypes import DType
 from steelyard_kernels.errors import CompilerBug, Unsupported
-from steelyard_kernels.loops import Buffer, Const, Operand
+from steelyard_kernels.ir.builder import Builder, Index, const
+from steelyard_kernels.ir.loops import Buffer, Const, Operand
 
 Kept: TypeAlias = Operand | Buffer
 

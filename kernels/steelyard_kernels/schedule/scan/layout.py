@@ -12,7 +12,7 @@ from itertools import product
 from math import prod
 from typing import TypeAlias
 
-from steelyard_kernels.expr import Shape
+from steelyard_kernels.expression.expr import Shape
 
 Vector: TypeAlias = tuple[int, ...]  # the element in each lane that has one
 

@@ -10,11 +10,11 @@ from __future__ import annotations
 from math import prod
 from typing import TYPE_CHECKING, TypeAlias
 
-from steelyard_kernels.builder import Index, Loop
 from steelyard_kernels.dtypes import HALVES, int64
-from steelyard_kernels.expr import Dot, Node, Result
-from steelyard_kernels.expr import Loop as ExprLoop
-from steelyard_kernels.loops import Const, Operand
+from steelyard_kernels.expression.expr import Dot, Node, Result
+from steelyard_kernels.expression.expr import Loop as ExprLoop
+from steelyard_kernels.ir.builder import Index, Loop
+from steelyard_kernels.ir.loops import Const, Operand
 from steelyard_kernels.schedule.scan.emitter import Emitter
 from steelyard_kernels.schedule.scan.lanes import Ahead, Kept
 from steelyard_kernels.schedule.scan.layout import layout

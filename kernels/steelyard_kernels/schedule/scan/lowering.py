@@ -6,10 +6,10 @@ differ by chain is computed once for each chunk of chains.
 
 from __future__ import annotations
 
-from steelyard_kernels.builder import Builder
 from steelyard_kernels.errors import KernelError
-from steelyard_kernels.expr import Program
-from steelyard_kernels.loops import INDEX, Var
+from steelyard_kernels.expression.expr import Program
+from steelyard_kernels.ir.builder import Builder
+from steelyard_kernels.ir.loops import INDEX, Var
 from steelyard_kernels.schedule.parameters import (
     Arguments,
     Lowered,

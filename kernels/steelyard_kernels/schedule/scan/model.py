@@ -13,8 +13,8 @@ from math import prod
 from typing import Final, TypeAlias
 
 from steelyard_kernels.dtypes import float64
-from steelyard_kernels.elementwise import FUNCTIONS
-from steelyard_kernels.expr import (
+from steelyard_kernels.expression.elementwise import FUNCTIONS
+from steelyard_kernels.expression.expr import (
     Apply,
     Dot,
     Loop,

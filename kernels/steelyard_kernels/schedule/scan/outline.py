@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from math import prod
 from typing import Final
 
-from steelyard_kernels.elementwise import OPERATIONS
-from steelyard_kernels.expr import (
+from steelyard_kernels.expression.elementwise import OPERATIONS
+from steelyard_kernels.expression.expr import (
     Apply,
     Broadcast,
     Cast,

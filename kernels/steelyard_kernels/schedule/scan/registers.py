@@ -12,11 +12,11 @@ from contextlib import contextmanager
 from math import prod
 from typing import Any, Final
 
-from steelyard_kernels.builder import Builder, const
 from steelyard_kernels.dtypes import DType
 from steelyard_kernels.errors import CompilerBug, Unsupported
-from steelyard_kernels.expr import Shape
-from steelyard_kernels.loops import Buffer, Operand
+from steelyard_kernels.expression.expr import Shape
+from steelyard_kernels.ir.builder import Builder, const
+from steelyard_kernels.ir.loops import Buffer, Operand
 from steelyard_kernels.schedule.scan.chain_lanes import ChainLanes
 from steelyard_kernels.schedule.scan.lanes import Ahead, CpuLanes, Lanes, tree
 from steelyard_kernels.schedule.scan.layout import Vector, broadcast, layout, places

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import ClassVar, Final
 
 from steelyard_kernels.errors import KernelError, Unsupported
-from steelyard_kernels.expr import (
+from steelyard_kernels.expression.expr import (
     Apply,
     Cast,
     Constant,

@@ -6,10 +6,10 @@ from dataclasses import dataclass, replace
 from math import prod
 from typing import Final, TypeAlias
 
-from steelyard_kernels.builder import Builder
 from steelyard_kernels.dtypes import DType
-from steelyard_kernels.expr import Shape
-from steelyard_kernels.loops import Buffer, Operand
+from steelyard_kernels.expression.expr import Shape
+from steelyard_kernels.ir.builder import Builder
+from steelyard_kernels.ir.loops import Buffer, Operand
 
 BESIDE: Final = -1
 

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import prod
 
-from steelyard_kernels.expr import (
+from steelyard_kernels.expression.expr import (
     Chain,
     Chains,
     Input,
@@ -22,7 +22,7 @@ from steelyard_kernels.expr import (
     Shape,
     operands,
 )
-from steelyard_kernels.loops import Operand
+from steelyard_kernels.ir.loops import Operand
 from steelyard_kernels.schedule.parameters import Arguments
 from steelyard_kernels.schedule.scan.chain_lanes import ChainLanes
 from steelyard_kernels.schedule.scan.emitter import Emitter

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from steelyard_kernels.expr import (
+from steelyard_kernels.expression.expr import (
     Apply,
     Constant,
     Input,

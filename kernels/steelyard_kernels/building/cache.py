@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from steelyard_device.timings import span
 from steelyard_kernels.binary import Code
+from steelyard_kernels.building.disk import Disk, default_directory
+from steelyard_kernels.building.record import Record, Refused, pack, unpack
 from steelyard_kernels.digest import digest
-from steelyard_kernels.disk import Disk, default_directory
 from steelyard_kernels.errors import KernelError
-from steelyard_kernels.record import Record, Refused, pack, unpack
 
 if TYPE_CHECKING:
     from steelyard_device.cpu import Function

@@ -14,15 +14,15 @@ from steelyard_device import cpu, memory
 from steelyard_device.errors import DeviceError
 from steelyard_kernels import dtypes
 from steelyard_kernels.binary import Built, Failed
-from steelyard_kernels.convention import Convention
+from steelyard_kernels.calling.convention import Convention
 from steelyard_kernels.dtypes import DType
 from steelyard_kernels.errors import KernelError
-from steelyard_kernels.expr import Output
+from steelyard_kernels.expression.expr import Output
 from steelyard_kernels.trace import ScalarParameter, Signature
 
 if TYPE_CHECKING:
     from steelyard_device import cuda
-    from steelyard_kernels.foreign import ForeignKernel
+    from steelyard_kernels.calling.foreign import ForeignKernel
 
 Array: TypeAlias = NDArray[Any]
 Result: TypeAlias = "Array | tuple[Array, ...] | dict[str, Array] | None"
@@ -324,13 +324,13 @@ class BoundKernel:
 
     def facts(self) -> dict[str, object]:
         """Return what is known of the work without running it."""
-        from steelyard_kernels.facts import facts_of
+        from steelyard_kernels.building.facts import facts_of
 
         return facts_of(self.built)
 
     def build(self, cache: str) -> None:
         """Build again: "cold" through no cache, "warm-memory" as a second call does."""
-        from steelyard_kernels.facts import rebuilt
+        from steelyard_kernels.building.facts import rebuilt
 
         rebuilt(self._rebuild, cache)
 
@@ -354,7 +354,7 @@ class CpuKernel(BoundKernel):
 
     def binary(self) -> bytes:
         """Return the machine code, its call and its facts, for another process."""
-        from steelyard_kernels import foreign
+        from steelyard_kernels.calling import foreign
 
         return foreign.packed(self._convention, self.arrays, self._slots, self.facts())
 
@@ -363,7 +363,7 @@ class CpuKernel(BoundKernel):
 
         Raises KernelError where that is called on other memory.
         """
-        from steelyard_kernels import foreign
+        from steelyard_kernels.calling import foreign
 
         return foreign.launchable(binary, self._convention, self.arrays, self._slots)
 

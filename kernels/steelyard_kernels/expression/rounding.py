@@ -10,7 +10,7 @@ import numpy as np
 from steelyard_kernels import dtypes
 from steelyard_kernels.dtypes import DType
 from steelyard_kernels.errors import KernelError
-from steelyard_kernels.expr import Value
+from steelyard_kernels.expression.expr import Value
 
 
 def widens(source: DType, target: DType) -> bool:

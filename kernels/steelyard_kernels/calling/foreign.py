@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from steelyard_device import cpu
 from steelyard_device.memory import LINE
-from steelyard_kernels.convention import Convention
+from steelyard_kernels.calling.convention import Convention
 from steelyard_kernels.errors import KernelError
 
 Arrays: TypeAlias = Mapping[str, NDArray[Any]]

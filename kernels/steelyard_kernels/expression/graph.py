@@ -10,12 +10,13 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from steelyard_kernels import dtypes, rows
-from steelyard_kernels.bodies import body, check_loop
+from steelyard_kernels import dtypes
 from steelyard_kernels.dtypes import DType
-from steelyard_kernels.elementwise import BITS, OPERATIONS
 from steelyard_kernels.errors import KernelError
-from steelyard_kernels.expr import (
+from steelyard_kernels.expression import rows
+from steelyard_kernels.expression.bodies import body, check_loop
+from steelyard_kernels.expression.elementwise import BITS, OPERATIONS
+from steelyard_kernels.expression.expr import (
     Apply,
     Arange,
     Broadcast,
@@ -37,7 +38,7 @@ from steelyard_kernels.expr import (
     Transpose,
     Value,
 )
-from steelyard_kernels.rounding import round_constant, widens
+from steelyard_kernels.expression.rounding import round_constant, widens
 
 _FLOAT: Final = frozenset({"float"})
 _NUMBER: Final = frozenset({"float", "int"})

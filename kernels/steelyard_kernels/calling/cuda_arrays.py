@@ -11,7 +11,7 @@ import numpy as np
 from steelyard_device import cuda
 from steelyard_device.cuda import driver
 from steelyard_kernels import dtypes
-from steelyard_kernels.bind import discontiguous
+from steelyard_kernels.calling.bind import discontiguous
 from steelyard_kernels.errors import KernelError
 
 LEGACY = 0

@@ -15,7 +15,7 @@ from steelyard_kernels.dtypes import (
     int32,
     int64,
 )
-from steelyard_kernels.loops import Buffer, Type, typed
+from steelyard_kernels.ir.loops import Buffer, Type, typed
 
 if TYPE_CHECKING:
     from collections.abc import Callable

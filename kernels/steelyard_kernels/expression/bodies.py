@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from steelyard_kernels import dtypes
 from steelyard_kernels.errors import KernelError
-from steelyard_kernels.expr import Loop, Node, operands
+from steelyard_kernels.expression.expr import Loop, Node, operands
 
 
 def check_loop(kernel: str, loop: Loop) -> None:

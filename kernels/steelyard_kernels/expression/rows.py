@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 from steelyard_kernels.dtypes import float64
 from steelyard_kernels.errors import KernelError
-from steelyard_kernels.expr import (
+from steelyard_kernels.expression.expr import (
     Apply,
     Arange,
     Broadcast,
@@ -32,7 +32,7 @@ from steelyard_kernels.expr import (
 )
 
 if TYPE_CHECKING:
-    from steelyard_kernels.graph import Graph
+    from steelyard_kernels.expression.graph import Graph
 
 
 def row(graph: Graph, node: Node, index: Node) -> Node:

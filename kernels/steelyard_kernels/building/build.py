@@ -16,12 +16,21 @@ from typing import TYPE_CHECKING, Final, TypeVar
 from steelyard_device.errors import CompileError
 from steelyard_device.timings import span
 from steelyard_kernels.binary import Binary, Built, Code, Failed
-from steelyard_kernels.cache import LEVELS, Compiled, compiled, keeps, recall, remember
+from steelyard_kernels.building.cache import (
+    LEVELS,
+    Compiled,
+    compiled,
+    keeps,
+    recall,
+    remember,
+)
+from steelyard_kernels.building.record import Record, Refused
 from steelyard_kernels.digest import digest
 from steelyard_kernels.errors import KernelError, sentence
-from steelyard_kernels.expr import Program
-from steelyard_kernels.loops import Kernel
-from steelyard_kernels.record import Record, Refused
+from steelyard_kernels.expression.expr import Program
+from steelyard_kernels.expression.simplify import simplify
+from steelyard_kernels.ir.loops import Kernel
+from steelyard_kernels.ir.verify import verify
 from steelyard_kernels.schedule.parameters import Slot
 from steelyard_kernels.schedule.strategies import (
     Schedule,
@@ -29,10 +38,8 @@ from steelyard_kernels.schedule.strategies import (
     lower,
     strategy,
 )
-from steelyard_kernels.simplify import simplify
 from steelyard_kernels.targets import CPU, Target, device, parse
 from steelyard_kernels.toolchains import toolchain
-from steelyard_kernels.verify import verify
 
 if TYPE_CHECKING:
     from steelyard_device.cpu import Function
@@ -173,7 +180,9 @@ def _recalled(
     program: Program, schedule: Schedule | None, target: Target, *, aligned: bool
 ) -> tuple[str, tuple[Record, bytes] | Refused | None]:
     with span("key"):
-        from steelyard_kernels.keys import key  # the first kernel of a process is a bar
+        from steelyard_kernels.building.keys import (
+            key,  # the first kernel of a process is a bar
+        )
 
         named = key(program, schedule, target, aligned=aligned)
     with span("read"):

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from steelyard_kernels.binary import Built
-from steelyard_kernels.expr import Output, Shape
+from steelyard_kernels.expression.expr import Output, Shape
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from steelyard_kernels.expr import (
+from steelyard_kernels.expression.expr import (
     Apply,
     Constant,
     Loop,
@@ -25,8 +25,8 @@ from steelyard_kernels.expr import (
     loops,
     operands,
 )
-from steelyard_kernels.graph import Graph
-from steelyard_kernels.rewrite import Again, remade
+from steelyard_kernels.expression.graph import Graph
+from steelyard_kernels.expression.rewrite import Again, remade
 
 
 def lean(program: Program) -> Program:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, assert_never
 
-from steelyard_kernels.loops import (
+from steelyard_kernels.ir.loops import (
     Alloc,
     Buffer,
     Const,
@@ -108,9 +108,7 @@ def _where(mask: Operand | None, alignment: int) -> str:
 def _nested(node: For | If | Parallel, depth: int) -> Iterator[str]:
     pad = "    " * depth
     match node:
-        case For(
-            var, start, stop, step, carried, body, yields, results, unroll, until
-        ):
+        case For(var, start, stop, step, carried, body, yields, results, unroll, until):
             first = ", ".join(f"{var.name} = {_operand(x)}" for var, x in carried)
             given = f" -> {_operands(results)}" if results else ""
             head = f"{_operand(start)}, {_operand(stop)}, {step}"

@@ -7,15 +7,15 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from steelyard_device import cuda
-from steelyard_kernels import bind as binding
 from steelyard_kernels.binary import Built, Failed
-from steelyard_kernels.bind import BoundKernel, Outputs
-from steelyard_kernels.convention import Convention, Fresh
-from steelyard_kernels.cuda_arrays import Placed, placed
+from steelyard_kernels.calling import bind as binding
+from steelyard_kernels.calling.bind import BoundKernel, Outputs
+from steelyard_kernels.calling.convention import Convention, Fresh
+from steelyard_kernels.calling.cuda_arrays import Placed, placed
 from steelyard_kernels.errors import KernelError
 
 if TYPE_CHECKING:
-    from steelyard_kernels.cuda_stamped import Stamped
+    from steelyard_kernels.calling.cuda_stamped import Stamped
 
 
 class Packed(NamedTuple):
@@ -73,14 +73,14 @@ class CudaKernel(BoundKernel):
 
         Raises CompilerBug where the driver does not find what was read in the cubin.
         """
-        from steelyard_kernels.cuda_facts import facts_of_launch
+        from steelyard_kernels.calling.cuda_facts import facts_of_launch
 
         function = function_of(self.built, self.context)
         return {**super().facts(), **facts_of_launch(self.built, function)}
 
     def stamped(self) -> Stamped:
         """Return the same launch of a build that writes down when its blocks ran."""
-        from steelyard_kernels.cuda_stamped import Stamped
+        from steelyard_kernels.calling.cuda_stamped import Stamped
 
         return Stamped(self.built, self.context, self.stream, self._slots)
 
@@ -130,6 +130,6 @@ def loaded(built: Built | Failed, cache: str, packed: Packed) -> Built | Failed:
     """Load what was just built, as its first use does: the phase behind the compiler."""
     if isinstance(built, Failed) or cache == "warm-memory":
         return built
-    from steelyard_kernels.cuda_facts import with_load
+    from steelyard_kernels.calling.cuda_facts import with_load
 
     return with_load(built, packed.context)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from steelyard_device.errors import DeviceError
-from steelyard_kernels.cache import CACHES, LEVELS
+from steelyard_kernels.building.cache import CACHES, LEVELS
 from steelyard_kernels.errors import KernelError
 
 if TYPE_CHECKING:

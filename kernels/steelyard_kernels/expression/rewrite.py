@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TypeAlias
 
-from steelyard_kernels.expr import (
+from steelyard_kernels.expression.expr import (
     Apply,
     Arange,
     Broadcast,
@@ -30,7 +30,7 @@ from steelyard_kernels.expr import (
     operands,
     reachable,
 )
-from steelyard_kernels.graph import Graph
+from steelyard_kernels.expression.graph import Graph
 
 # What stands for a node in a program made again, given what stands for those before it;
 # None: itself. Nodes of loops' bodies are asked for as all others.

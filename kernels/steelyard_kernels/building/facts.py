@@ -5,14 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TypeGuard
 
-from steelyard_kernels import cost, keys
+from steelyard_kernels import cost
 from steelyard_kernels.binary import Built, Failed
-from steelyard_kernels.disk import default_directory
+from steelyard_kernels.building import keys
+from steelyard_kernels.building.disk import default_directory
 from steelyard_kernels.errors import KernelError
-from steelyard_kernels.expr import Program
+from steelyard_kernels.expression.expr import Program
+from steelyard_kernels.expression.simplify import simplify
 from steelyard_kernels.schedule import strategies
 from steelyard_kernels.schedule.gpu import Gpu
-from steelyard_kernels.simplify import simplify
 from steelyard_kernels.targets import device, parse
 
 

@@ -22,9 +22,9 @@ from operator import and_
 from typing import Final
 
 from steelyard_kernels import dtypes
-from steelyard_kernels.carries import lean
 from steelyard_kernels.dtypes import bool_
-from steelyard_kernels.expr import (
+from steelyard_kernels.expression.carries import lean
+from steelyard_kernels.expression.expr import (
     Apply,
     Broadcast,
     Cast,
@@ -40,9 +40,9 @@ from steelyard_kernels.expr import (
     everywhere,
     operands,
 )
-from steelyard_kernels.graph import Graph
-from steelyard_kernels.rewrite import rewritten
-from steelyard_kernels.rounding import round_constant, widens
+from steelyard_kernels.expression.graph import Graph
+from steelyard_kernels.expression.rewrite import rewritten
+from steelyard_kernels.expression.rounding import round_constant, widens
 
 _BIT: Final = {dtype: 1 << place for place, dtype in enumerate(dtypes.ALL)}
 _HOLDS: Final = {  # a dtype's values are exact in these, as a set of bits

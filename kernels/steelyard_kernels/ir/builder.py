@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Self, TypeAlias
 
 from steelyard_kernels.dtypes import DType, bool_, int64
 from steelyard_kernels.errors import CompilerBug
-from steelyard_kernels.loops import (
+from steelyard_kernels.ir.loops import (
     INDEX,
     Alloc,
     Buffer,
@@ -41,7 +41,7 @@ from steelyard_kernels.loops import (
     Var,
     typed,
 )
-from steelyard_kernels.operations import OPERATIONS
+from steelyard_kernels.ir.operations import OPERATIONS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from steelyard_kernels.loops import (
+from steelyard_kernels.ir.loops import (
     Effect,
     For,
     If,

@@ -18,12 +18,12 @@ from operator import or_
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias
 
 from steelyard_device import cuda
-from steelyard_kernels import bind as binding
 from steelyard_kernels.binary import Built, Failed
-from steelyard_kernels.bind import Outputs, Result
-from steelyard_kernels.convention import Convention
-from steelyard_kernels.cuda_arrays import Placed, placed
-from steelyard_kernels.cuda_bind import (
+from steelyard_kernels.calling import bind as binding
+from steelyard_kernels.calling.bind import Outputs, Result
+from steelyard_kernels.calling.convention import Convention
+from steelyard_kernels.calling.cuda_arrays import Placed, placed
+from steelyard_kernels.calling.cuda_bind import (
     CudaKernel,
     Packed,
     check_one_gpu,

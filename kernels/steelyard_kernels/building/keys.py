@@ -13,8 +13,8 @@ from importlib.resources.abc import Traversable
 from typing import TYPE_CHECKING, Final
 
 from steelyard_kernels.digest import digest
-from steelyard_kernels.expr import Program
-from steelyard_kernels.structure import structure
+from steelyard_kernels.expression.expr import Program
+from steelyard_kernels.expression.structure import structure
 from steelyard_kernels.targets import Target
 from steelyard_kernels.toolchains import toolchain
 

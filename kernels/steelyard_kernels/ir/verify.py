@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 from steelyard_kernels.dtypes import ALL, bool_, int32
 from steelyard_kernels.errors import CompilerBug, Unsupported
-from steelyard_kernels.loops import (
+from steelyard_kernels.ir.loops import (
     ACCESSES,
     CONDITION,
     INDEX,
@@ -35,9 +35,9 @@ from steelyard_kernels.loops import (
     Var,
     typed,
 )
-from steelyard_kernels.loops_print import statement_text
-from steelyard_kernels.operations import EFFECTS, OPERATIONS
-from steelyard_kernels.uniform import divergent_barriers
+from steelyard_kernels.ir.operations import EFFECTS, OPERATIONS
+from steelyard_kernels.ir.printing import statement_text
+from steelyard_kernels.ir.uniform import divergent_barriers
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence

@@ -1,0 +1,1 @@
+"""From a program to a build, or the one that was kept."""

@@ -1,0 +1,1 @@
+"""From a build to a launch: arguments found, checked, packed."""

@@ -1,0 +1,1 @@
+"""What is computed: the grammar of tensor expressions, and what makes and remakes them."""

@@ -1,0 +1,1 @@
+"""The loop IR: what schedules lower to and emitters spell."""
