@@ -18,7 +18,10 @@ from steelyard_kernels.schedule.pointwise import cuda_lowering
 from steelyard_kernels.schedule.pointwise.cuda import CudaPointwise
 
 WIDER = {"float32": np.float64, "float64": np.longdouble}
-TRUE_TO = {"erf", "erf_inv"}  # their reference is SciPy's float64, good for float32 only
+TRUE_TO = {
+    "erf",
+    "erf_inv",
+}  # their reference is SciPy's float64, good for float32 only
 CASES = [
     (op, dtype)
     for op in FUNCTIONS
