@@ -25,6 +25,7 @@ from steelyard_kernels.array.value import Array, as_array, current, lift
 from steelyard_kernels.errors import KernelError
 from steelyard_kernels.expression.expr import Constant, Node
 from steelyard_kernels.expression.graph import Graph
+from steelyard_kernels.expression.rows import row
 
 MOST_UNROLL: Final = 64  # of iterations that are written out one after another
 
@@ -67,7 +68,7 @@ def scan(
         if reverse and isinstance(count, int):
             last = graph.constant(count - 1, index.dtype)
             at = graph.apply("subtract", last, index)
-        rows = [Array(graph, graph.row(array.node, at)) for array in arrays]
+        rows = [Array(graph, row(graph, array.node, at)) for array in arrays]
         returned = body(carry, shape_of_xs.unflatten(rows))
         if not isinstance(returned, tuple) or len(returned) != 2:
             raise KernelError(

@@ -15,6 +15,7 @@ from typing import Any, Final, NoReturn, TypeAlias
 from steelyard_kernels import dtypes
 from steelyard_kernels.dtypes import DType
 from steelyard_kernels.errors import KernelError
+from steelyard_kernels.expression import rows
 from steelyard_kernels.expression.expr import Constant, Node, Shape
 from steelyard_kernels.expression.graph import Graph
 
@@ -236,7 +237,7 @@ def row(x: Array, index: object) -> Array:
             last = graph.constant(extent - 1, node.dtype)
             node = graph.apply("minimum", node, last)
             node = graph.apply("maximum", node, graph.constant(0, node.dtype))
-            return Array(graph, graph.row(x.node, node))
+            return Array(graph, rows.row(graph, x.node, node))
         index = int(node.value)
     if not isinstance(index, int) or isinstance(index, bool):
         raise KernelError(
@@ -250,7 +251,7 @@ def row(x: Array, index: object) -> Array:
             f"{-extent} to {extent - 1}; index within its first axis."
         )
     constant = graph.constant(index % extent if extent else 0, dtypes.int64)
-    return Array(graph, graph.row(x.node, constant))
+    return Array(graph, rows.row(graph, x.node, constant))
 
 
 def apply(op: str, *operands: Operand, first: int = 0) -> Array:

@@ -13,7 +13,6 @@ from typing import Final
 from steelyard_kernels import dtypes
 from steelyard_kernels.dtypes import DType
 from steelyard_kernels.errors import KernelError
-from steelyard_kernels.expression import rows
 from steelyard_kernels.expression.bodies import body, check_loop
 from steelyard_kernels.expression.elementwise import BITS, OPERATIONS
 from steelyard_kernels.expression.expr import (
@@ -193,16 +192,8 @@ class Graph:
         shape = (*a.shape[:-1], b.shape[1])
         return self._kept((Dot, a.number, b.number), Dot, shape, common, a, b)
 
-    def row(self, node: Node, index: Node) -> Node:
-        """Return node[index] along the first axis; the index is in range.
-
-        It is taken where the node's values come from: of memory's rows, so that what
-        was computed of whole arrays is computed row by row.
-        """
-        return rows.row(self, node, index)
-
     def row_of_memory(self, node: Node, index: Node) -> Node:
-        """Return the node of a row, taken where it stands; `row` looks further."""
+        """Return the node of a row where it stands; `rows.row` looks further."""
         key = (Row, node.number, index.number)
         return self._kept(key, Row, node.shape[1:], node.dtype, node, index)
 

@@ -31,6 +31,7 @@ from steelyard_kernels.expression.expr import (
     reachable,
 )
 from steelyard_kernels.expression.graph import Graph
+from steelyard_kernels.expression.rows import row
 
 # What stands for a node in a program made again, given what stands for those before it;
 # None: itself. Nodes of loops' bodies are asked for as all others.
@@ -111,7 +112,7 @@ class Again:
             case Dot():
                 return graph.dot(args[0], args[1])
             case Row():
-                return graph.row(args[0], args[1])
+                return row(graph, args[0], args[1])
             case Chain():
                 return graph.chain(args[0])
             case Chains():

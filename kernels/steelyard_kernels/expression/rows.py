@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from steelyard_kernels.dtypes import float64
 from steelyard_kernels.errors import KernelError
@@ -30,14 +30,13 @@ from steelyard_kernels.expression.expr import (
     Transpose,
     operands,
 )
-
-if TYPE_CHECKING:
-    from steelyard_kernels.expression.graph import Graph
+from steelyard_kernels.expression.graph import Graph
 
 
 def row(graph: Graph, node: Node, index: Node) -> Node:
     """Return node[index] along the first axis; `index` is a scalar int in range.
 
+    It is taken where the node's values come from: of memory's rows.
     Raises KernelError where the node has no axis, or where neither its rows can be
     computed by themselves nor the index is known when the kernel is traced.
     """

@@ -19,6 +19,7 @@ from steelyard_kernels import dtypes
 from steelyard_kernels.array import Array
 from steelyard_kernels.dtypes import DType
 from steelyard_kernels.errors import KernelError
+from steelyard_kernels.expression import rows
 from steelyard_kernels.expression.expr import Node, Shape
 from steelyard_kernels.expression.graph import Graph
 
@@ -112,7 +113,7 @@ def reshape(x: Array, shape: Sequence[int]) -> Array:
 def row(x: Array, index: int | Node) -> Array:
     """Return x[index] along the first axis; the index is in range."""
     node = x.graph.constant(index, dtypes.int64) if isinstance(index, int) else index
-    return Array(x.graph, x.graph.row(x.node, node))
+    return Array(x.graph, rows.row(x.graph, x.node, node))
 
 
 def known(graph: Graph, value: np.generic) -> Array:

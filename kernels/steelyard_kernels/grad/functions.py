@@ -25,6 +25,7 @@ from steelyard_kernels.array.value import as_array, lift
 from steelyard_kernels.errors import KernelError
 from steelyard_kernels.expression.elementwise import BITS
 from steelyard_kernels.expression.expr import Input, Node
+from steelyard_kernels.grad import loops
 from steelyard_kernels.grad.again import again
 from steelyard_kernels.grad.iteration import zeros
 from steelyard_kernels.grad.reverse import Reverse
@@ -62,7 +63,8 @@ def vjp(
     results, shape = pytrees.flatten(function(*tree.unflatten(_arrays(inputs, given))))
     outs = [as_array(leaf, "vjp") for leaf in results]
     seeds = [graph.input("cotangent", -1, each.shape, each.dtype) for each in outs]
-    adjoint = Reverse(graph, memory).adjoint([o.node for o in outs], seeds, inputs)
+    reverse = Reverse(graph, memory, loops.passed)
+    adjoint = reverse.adjoint([o.node for o in outs], seeds, inputs)
     cotangents = [
         zeros(graph, node) if bar is None else bar
         for node, bar in zip(inputs, adjoint.cotangents, strict=True)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 from steelyard_kernels.errors import KernelError
 from steelyard_kernels.expression.bodies import body
@@ -18,12 +17,11 @@ from steelyard_kernels.expression.expr import (
     operands,
 )
 from steelyard_kernels.expression.graph import Graph
+from steelyard_kernels.expression.rows import row
 from steelyard_kernels.grad.again import Replaced
 from steelyard_kernels.grad.linear import linear
+from steelyard_kernels.grad.reverse import Reverse
 from steelyard_kernels.grad.rules import varied
-
-if TYPE_CHECKING:
-    from steelyard_kernels.grad.reverse import Reverse
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,7 +167,7 @@ class _Body:
     def _row(self, bar: Node, place: Node) -> Node:
         graph = self.reverse.graph
         try:
-            return graph.row(bar, place)
+            return row(graph, bar, place)
         except KernelError:
             raise KernelError(
                 f"{graph.kernel}: the cotangent of what a scan stacked, of shape "

@@ -18,12 +18,12 @@ import math
 from collections.abc import Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from steelyard_kernels import dtypes
 from steelyard_kernels.errors import KernelError
 from steelyard_kernels.expression.expr import Loop, Node
 from steelyard_kernels.expression.graph import Graph
+from steelyard_kernels.expression.rows import row
 from steelyard_kernels.grad.again import again
 from steelyard_kernels.grad.iteration import (
     Iteration,
@@ -31,17 +31,7 @@ from steelyard_kernels.grad.iteration import (
     mirrored,
     zeros,
 )
-
-if TYPE_CHECKING:
-    from steelyard_kernels.grad.reverse import Reverse
-
-
-@dataclass(frozen=True, slots=True)
-class Passed:
-    """What a loop passes back, and what its results are taken from instead, if any."""
-
-    cotangents: list[tuple[Node, Node]]
-    results: Sequence[Node]
+from steelyard_kernels.grad.reverse import Passed, Reverse
 
 
 def passed(
@@ -155,7 +145,7 @@ class _Backward:
         carries, index = graph.parameters(given)
         number = mirrored(graph, count, index)
         place = index if self.loop.reverse else number
-        begun = [graph.row(each, place) for each in forward.kept]
+        begun = [row(graph, each, place) for each in forward.kept]
         first = self._first(number, segment)
         again_forward = self._forward(segment, first, begun)
         nexts, rows = self._back(segment, first, again_forward.kept, carries)
@@ -265,7 +255,7 @@ class _Backward:
         number = mirrored(graph, length, index)
         place = index if loop.reverse else number
         made: dict[int, Node] = {
-            carry.number: graph.row(rows, place)
+            carry.number: row(graph, rows, place)
             for carry, rows in zip(each.needed, kept, strict=True)
         }
         made |= {e.number: n for e, n in zip(each.after, carries, strict=False)}

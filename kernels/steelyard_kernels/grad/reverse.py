@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 
 from steelyard_kernels.array import Array
@@ -18,7 +19,7 @@ from steelyard_kernels.expression.expr import (
     operands,
 )
 from steelyard_kernels.expression.graph import Graph
-from steelyard_kernels.grad import loops, rules, shapes
+from steelyard_kernels.grad import rules, shapes
 from steelyard_kernels.grad.again import Replaced
 
 
@@ -35,11 +36,24 @@ class Adjoint:
 
 
 @dataclass(frozen=True, slots=True)
+class Passed:
+    """What a loop passes back, and what its results are taken from instead, if any."""
+
+    cotangents: list[tuple[Node, Node]]
+    results: Sequence[Node]
+
+
+@dataclass(frozen=True, slots=True)
 class Reverse:
-    """The walk back through one graph; `memory` is what a loop's carries may take."""
+    """The walk back through one graph; `memory` is what a loop's carries may take.
+
+    `loop` goes back through a loop, given the cotangents of its results and the numbers
+    of the nodes that are to have one; it walks back through an iteration in turn.
+    """
 
     graph: Graph
     memory: int
+    loop: Callable[[Reverse, Loop, Sequence[Node | None], AbstractSet[int]], Passed]
 
     def adjoint(
         self, roots: Sequence[Node], cotangents: Sequence[Node], wanted: Sequence[Node]
@@ -98,7 +112,7 @@ class _Walk:
         for node in nodes:
             if isinstance(node, Result) and node.loop is loop:
                 bars[node.place] = self.bars.get(node.number)
-        passed = loops.passed(self.reverse, loop, bars, self.asked)
+        passed = self.reverse.loop(self.reverse, loop, bars, self.asked)
         if passed.results:
             self.replaced[id(loop)] = passed.results
         for node, cotangent in passed.cotangents:

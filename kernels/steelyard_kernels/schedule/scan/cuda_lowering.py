@@ -18,7 +18,8 @@ from steelyard_kernels.schedule.parameters import Lowered, arguments
 from steelyard_kernels.schedule.scan.cuda import CudaScan, check
 from steelyard_kernels.schedule.scan.cuda_lanes import CudaLanes
 from steelyard_kernels.schedule.scan.cuda_order import ordered
-from steelyard_kernels.schedule.scan.walker import Turns, Walker
+from steelyard_kernels.schedule.scan.looping import Turns
+from steelyard_kernels.schedule.scan.walker import Walker
 
 MOST_ITERATIONS: Final = 1 << 30  # that an int32 index surely counts
 

@@ -7,8 +7,9 @@ loop says.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from math import prod
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TypeAlias
 
 from steelyard_kernels.dtypes import HALVES, int64
 from steelyard_kernels.expression.expr import Dot, Node, Result
@@ -16,34 +17,44 @@ from steelyard_kernels.expression.expr import Loop as ExprLoop
 from steelyard_kernels.ir.builder import Index, Loop
 from steelyard_kernels.ir.loops import Const, Operand
 from steelyard_kernels.schedule.scan.emitter import Emitter
-from steelyard_kernels.schedule.scan.lanes import Ahead, Kept
+from steelyard_kernels.schedule.scan.lanes import Ahead, Kept, Lanes
 from steelyard_kernels.schedule.scan.layout import layout
 from steelyard_kernels.schedule.scan.outline import Outline, outline
 from steelyard_kernels.schedule.scan.tensor import Tensor, Value, View
 
-if TYPE_CHECKING:
-    from steelyard_kernels.schedule.scan.walker import Walker
-
 _ROW = Tensor((1,), ())  # any row of a product's left side
 State: TypeAlias = tuple[Operand, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Turns:
+    """How loops are turned: so many iterations a turn, and whether some go ahead."""
+
+    unroll: int
+    ahead: bool
 
 
 class LoopEmitter:
     """Emits one loop; its state is the carries and, behind a condition, a flag."""
 
     def __init__(
-        self, walker: Walker, loop: ExprLoop, stacks: dict[int, list[View]]
+        self,
+        emitter: Emitter,
+        lanes: Lanes,
+        turns: Turns,
+        loop: ExprLoop,
+        stacks: dict[int, list[View]],
     ) -> None:
-        self.w = walker
-        self.b = walker.b
-        self.lanes = walker.lanes
+        self.w = emitter
+        self.b = emitter.b
+        self.lanes = lanes
         self.loop = loop
         self.stacks = stacks
-        ahead = walker.turns.ahead and walker.lanes.span > 1
+        ahead = turns.ahead and lanes.span > 1
         self.outline: Outline = outline(loop, stacks, ahead=ahead)
         self.shapes = [carry.shape for carry in loop.carries]
         inner = any(isinstance(node, Result) for node in loop.nodes)
-        self.unroll = loop.unroll or (1 if inner else max(1, walker.turns.unroll))
+        self.unroll = loop.unroll or (1 if inner else max(1, turns.unroll))
         self.kept: list[tuple[Node, list[Kept]]] = []
         self.base: Index = 0  # of the block, where values are fetched by turn
 
@@ -54,7 +65,7 @@ class LoopEmitter:
             stop: Operand = b.number(loop.length)
         else:
             stop = b.cast(w.tensor(loop.length).vectors[0], b.index.dtype)
-        state = tuple([x for node in loop.inits for x in w.flat(w.tensor(node))])
+        state = tuple([x for node in loop.inits for x in self._flat(w.tensor(node))])
         self._splat_free()
         if loop.condition is not None:
             goes = self._goes_on(state, b.number(0))
@@ -66,7 +77,7 @@ class LoopEmitter:
             state = self._blocks(stop, state)
         else:
             state = self._iterations(b.number(0), stop, state)
-        return w.joined(self.shapes, state)
+        return self._joined(state)
 
     def _splat_free(self) -> None:
         """Spread what iterations read as vectors before them, and not in each."""
@@ -197,9 +208,7 @@ class LoopEmitter:
     def _bind(self, state: State, index: Operand) -> None:
         """Give the loop's parameters their values."""
         w, loop = self.w, self.loop
-        for carry, value in zip(
-            loop.carries, w.joined(self.shapes, state), strict=True
-        ):
+        for carry, value in zip(loop.carries, self._joined(state), strict=True):
             w.env[carry.number] = value
         number = self.b.cast(index, int64)
         w.env[loop.index.number] = Tensor((), (number,), same=True)
@@ -226,7 +235,23 @@ class LoopEmitter:
             value = w.tensor(loop.stacked[place - len(loop.nexts)])
             for view in views:
                 w.store(view.row(self.b, row), value)
-        return tuple([x for node in loop.nexts for x in w.flat(w.tensor(node))])
+        return tuple([x for node in loop.nexts for x in self._flat(w.tensor(node))])
+
+    def _flat(self, value: Tensor) -> State:
+        """Return the operands that the loop carries of a value."""
+        if prod(value.shape) == 1 and not self.lanes.in_step:
+            return value.vectors
+        count = 1 if prod(value.shape) == 1 else len(self.w.checked(value.shape))
+        return tuple([self.lanes.splat(value.vector(k)) for k in range(count)])
+
+    def _joined(self, state: State) -> list[Tensor]:
+        """Return the values of what the loop carries."""
+        found, first = [], 0
+        for shape in self.shapes:
+            last = first + len(layout(shape, self.lanes.width))
+            found.append(Tensor(shape, state[first:last], prod(shape) == 1))
+            first = last
+        return found
 
 
 def _none(start: Operand, stop: Operand) -> bool:

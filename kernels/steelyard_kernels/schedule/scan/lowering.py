@@ -18,13 +18,14 @@ from steelyard_kernels.schedule.parameters import (
 )
 from steelyard_kernels.schedule.scan.chain_lanes import ChainLanes
 from steelyard_kernels.schedule.scan.lanes import CpuLanes
+from steelyard_kernels.schedule.scan.looping import Turns
 from steelyard_kernels.schedule.scan.schedule import (
     Scan,
     check,
     check_program,
     steps_together,
 )
-from steelyard_kernels.schedule.scan.walker import Turns, Walker
+from steelyard_kernels.schedule.scan.walker import Walker
 
 
 def lower(program: Program, schedule: Scan, *, aligned: bool = True) -> Lowered:

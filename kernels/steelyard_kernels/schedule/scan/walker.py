@@ -8,7 +8,7 @@ walker.chain(number)          -- one chain: its nodes, then its outputs
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import prod
 
 from steelyard_kernels.expression.expr import (
@@ -19,7 +19,6 @@ from steelyard_kernels.expression.expr import (
     Program,
     Result,
     Scalar,
-    Shape,
     operands,
 )
 from steelyard_kernels.ir.loops import Operand
@@ -27,8 +26,7 @@ from steelyard_kernels.schedule.parameters import Arguments
 from steelyard_kernels.schedule.scan.chain_lanes import ChainLanes
 from steelyard_kernels.schedule.scan.emitter import Emitter
 from steelyard_kernels.schedule.scan.lanes import Lanes
-from steelyard_kernels.schedule.scan.layout import layout
-from steelyard_kernels.schedule.scan.looping import LoopEmitter, State
+from steelyard_kernels.schedule.scan.looping import LoopEmitter, Turns
 from steelyard_kernels.schedule.scan.outline import (
     Body,
     body,
@@ -38,14 +36,6 @@ from steelyard_kernels.schedule.scan.outline import (
 )
 from steelyard_kernels.schedule.scan.registers import ROLLED_OFTEN
 from steelyard_kernels.schedule.scan.tensor import Tensor, Value, View, whole
-
-
-@dataclass(frozen=True, slots=True)
-class Turns:
-    """How loops are turned: so many iterations a turn, and whether some go ahead."""
-
-    unroll: int
-    ahead: bool
 
 
 class Walker(Emitter):
@@ -168,7 +158,7 @@ class Walker(Emitter):
             result.place: self._stacks(result) for result in results if result.stacks
         }
         rolled, self.rolled = self.rolled, ROLLED_OFTEN
-        last = LoopEmitter(self, loop, stacks).emit()
+        last = LoopEmitter(self, self.lanes, self.turns, loop, stacks).emit()
         self.rolled = rolled
         if stacks:
             self.lanes.settle()
@@ -177,19 +167,3 @@ class Walker(Emitter):
                 stacks[result.place][0] if result.stacks else last[result.place]
             )
         return self.env[node.number]
-
-    def flat(self, value: Tensor) -> State:
-        """Return the operands that a loop carries of a value."""
-        if prod(value.shape) == 1 and not self.lanes.in_step:
-            return value.vectors
-        count = 1 if prod(value.shape) == 1 else len(self.checked(value.shape))
-        return tuple([self.lanes.splat(value.vector(k)) for k in range(count)])
-
-    def joined(self, shapes: Sequence[Shape], state: State) -> list[Tensor]:
-        """Return the values of what a loop carries."""
-        found, first = [], 0
-        for shape in shapes:
-            last = first + len(layout(shape, self.lanes.width))
-            found.append(Tensor(shape, state[first:last], prod(shape) == 1))
-            first = last
-        return found
