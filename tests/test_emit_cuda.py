@@ -1,4 +1,5 @@
 import shutil
+from dataclasses import replace
 
 import gpu_cases
 import gpu_host
@@ -22,6 +23,7 @@ from steelyard_kernels.emit.cuda import emit, joined
 from steelyard_kernels.errors import Unsupported
 from steelyard_kernels.ir.builder import Builder, const, index
 from steelyard_kernels.ir.loops import Buffer, Const, Var, typed
+from steelyard_kernels.ir.printing import text
 from steelyard_kernels.ir.verify import verify
 
 ARCHITECTURES = ("sm_80", "sm_90a", "sm_100a", "sm_120a")
@@ -173,6 +175,18 @@ def test_a_bound_of_registers_replaces_that_of_threads():
     for kernel in kernels[:2]:  # no thread has more than 255
         assert "void __launch_bounds__(96) kernel(int n)" in emit(kernel)
     assert "void __maxnreg__(40) kernel(int n)" in emit(kernels[2])
+
+
+def test_blocks_that_a_multiprocessor_holds_are_told_where_registers_are_free():
+    """Behind the threads, and in the loops' text; a bound of registers says it alone."""
+    held = [
+        replace(Builder(INT).kernel("k", [N], threads=64, registers=r), resident=2)
+        for r in (0, 255, 40)
+    ]
+    for kernel in held[:2]:
+        assert "void __launch_bounds__(64, 2) kernel(int n)" in emit(kernel)
+    assert "void __maxnreg__(40) kernel(int n)" in emit(held[2])
+    assert " by 64 threads, 2 resident:\n" in text(held[0])
 
 
 NAMES = [

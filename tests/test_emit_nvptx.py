@@ -1,5 +1,7 @@
 """Loop kernels as LLVM IR for a GPU: run on the host, compiled for GPUs."""
 
+from dataclasses import replace
+
 import gpu_cases
 import numpy as np
 import nvptx_host
@@ -261,6 +263,14 @@ def test_a_schedule_bounds_threads_and_registers():
     few = resources(pointwise(library.adam, *[LINE] * 3, registers=24))
     assert (free.max_threads, few.max_threads) == (128, 128)
     assert few.registers <= 24 < free.registers
+
+
+def test_blocks_that_a_multiprocessor_holds_are_told():
+    """In PTX, for ptxas; none are where the schedule leaves them to it."""
+    kernel = pointwise(library.copy, LINE)
+    told = nvptx.assembly(emit(replace(kernel, resident=3)), ARCH)
+    assert ".minnctapersm 3" in told
+    assert ".minnctapersm" not in nvptx.assembly(emit(kernel), ARCH)
 
 
 def test_scalars_come_by_value_and_a_bool_as_a_byte():

@@ -299,6 +299,27 @@ def overwriting(x, xs):
     return {"last": last, "xs": rows}
 
 
+@pytest.mark.parametrize(
+    ("chains", "each", "told"),
+    [
+        *((0, 1, 1), (1, 1, 1), (132, 1, 1), (133, 1, 2), (1056, 1, 8), (1057, 1, 0)),
+        *((264, 2, 1), (265, 2, 2), (1056, 8, 1), (8448, 8, 8), (8449, 8, 0)),
+    ],
+)
+def test_blocks_that_fit_with_all_registers_need_no_room_for_more(chains, each, told):
+    """A multiprocessor of 132 holds 8 warps of 256 registers a thread; 0: not said."""
+
+    def run(x):
+        return xp.fori_loop(0, 8, lambda i, x: x * x, x)
+
+    row = np.zeros((chains, 3) if chains else 3, "float32")
+    program = program_of(vmap(run) if chains else run, [row])
+    schedule = CudaScan(16 if each < 8 else 4, each, 1, ahead=False)
+    lowered = cuda_lowering.lower(program, schedule)
+    assert schedule.threads == 32
+    assert lowered.kernel.resident == told
+
+
 def test_rows_are_not_overwritten_in_a_loop():
     """Others of the warp might read them later: one sentence, what to do in it."""
     rng = np.random.default_rng(1)

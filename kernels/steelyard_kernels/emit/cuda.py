@@ -99,13 +99,10 @@ class _Emitter:
         extents |= {p for p in kernel.parameters[-1:] if isinstance(p, Var)}
         spelled = [self.parameter(p, extents) for p in kernel.parameters]
         self.body(kernel.body)
-        bounded = 0 < kernel.registers < MOST_REGISTERS  # C++ takes one of the two
-        bounds = (
-            f"__maxnreg__({kernel.registers})"
-            if bounded
-            else f"__launch_bounds__({kernel.threads})"
+        head = (
+            f'extern "C" __global__ void {_bounds(kernel)} {entry}'
+            f"({', '.join(spelled)}) {{"
         )
-        head = f'extern "C" __global__ void {bounds} {entry}({", ".join(spelled)}) {{'
         arrays = [f"  {line}" for line in self.arrays]
         return "\n".join([head, *arrays, *self.w.lines, "}\n"])
 
@@ -318,3 +315,11 @@ EFFECTS: dict[str, Callable[[_Emitter, Effect], None]] = {
     "copy_async": _Emitter.copy_async,
     "copy_wait": _Emitter.copy_wait,
 }
+
+
+def _bounds(kernel: Kernel) -> str:
+    """Return what the compiler is told of a block: C++ takes one of the two."""
+    if 0 < kernel.registers < MOST_REGISTERS:
+        return f"__maxnreg__({kernel.registers})"
+    held = f", {kernel.resident}" if kernel.resident else ""
+    return f"__launch_bounds__({kernel.threads}{held})"

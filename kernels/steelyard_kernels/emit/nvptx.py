@@ -75,6 +75,8 @@ def emit(kernel: Kernel, *, entry: str = "kernel") -> str:
     bounds = [f'!{{ptr @{entry}, !"maxntidx", i32 {kernel.threads}}}']
     if kernel.registers:
         bounds.append(f'!{{ptr @{entry}, !"maxnreg", i32 {kernel.registers}}}')
+    if kernel.resident:
+        bounds.append(f'!{{ptr @{entry}, !"minctasm", i32 {kernel.resident}}}')
     numbered = [f"!{k} = {bound}" for k, bound in enumerate(bounds)]
     names = ", ".join([f"!{k}" for k in range(len(bounds))])
     lines = [

@@ -246,7 +246,8 @@ class Kernel:
     """A whole kernel; `name` is its symbol, `parameters` the order of its slots.
 
     On a GPU `threads` make a block, and a thread may use at most `registers` (0: the
-    compiler chooses).
+    compiler chooses). A multiprocessor is to hold `resident` blocks at once: more than
+    those need not fit beside each other (0: the compiler chooses).
     """
 
     name: str
@@ -254,3 +255,4 @@ class Kernel:
     body: tuple[Statement, ...]
     threads: int = 0
     registers: int = 0
+    resident: int = 0

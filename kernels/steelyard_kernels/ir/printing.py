@@ -33,7 +33,9 @@ def text(kernel: Kernel) -> str:
     head = ", ".join(_parameter(parameter) for parameter in kernel.parameters)
     block = f" by {kernel.threads} threads" if kernel.threads else ""
     most = f" of {kernel.registers} registers" if kernel.registers else ""
-    lines = [f"kernel {kernel.name}({head}){block}{most}:", *_body(kernel.body, 1)]
+    held = f", {kernel.resident} resident" if kernel.resident else ""
+    first = f"kernel {kernel.name}({head}){block}{most}{held}:"
+    lines = [first, *_body(kernel.body, 1)]
     return "\n".join(lines) + "\n"
 
 

@@ -13,7 +13,13 @@ from typing import Final
 from steelyard_kernels.expression.expr import Node, Program, everywhere, loops
 from steelyard_kernels.ir.builder import Builder
 from steelyard_kernels.ir.loops import INDEX, Type, Var
-from steelyard_kernels.schedule.gpu import extent_slot, index_type, most_registers
+from steelyard_kernels.schedule.gpu import (
+    MOST_REGISTERS,
+    REGISTERS,
+    extent_slot,
+    index_type,
+    most_registers,
+)
 from steelyard_kernels.schedule.parameters import Lowered, arguments
 from steelyard_kernels.schedule.scan.cuda import CudaScan, check
 from steelyard_kernels.schedule.scan.cuda_lanes import CudaLanes
@@ -22,6 +28,7 @@ from steelyard_kernels.schedule.scan.looping import Turns
 from steelyard_kernels.schedule.scan.walker import Walker
 
 MOST_ITERATIONS: Final = 1 << 30  # that an int32 index surely counts
+MULTIPROCESSORS: Final = 132  # of an H200; a smaller GPU runs some blocks later
 
 
 def lower(
@@ -48,11 +55,30 @@ def lower(
     registers = schedule.registers or most_registers(schedule.threads)
     threads = schedule.threads
     made = b.kernel("kernel", order, threads=threads, registers=registers)
-    kernel = replace(made, body=ordered(made.body, schedule.group))
+    kernel = replace(
+        made,
+        body=ordered(made.body, schedule.group),
+        resident=resident(program, schedule),
+    )
     if extent is None:
         return Lowered(kernel, args.slots, threads)
     slots = (*args.slots, extent_slot(b.index, program.chains))
     return Lowered(kernel, slots, threads, schedule.per_block)
+
+
+def resident(program: Program, schedule: CudaScan) -> int:
+    """Return the blocks that a multiprocessor is to hold; 0 leaves it to the compiler.
+
+    They are all that come to one, where they fit whatever registers they take. Told of
+    none, ptxas keeps a thread near 96 registers, so that more blocks fit than there
+    are, and computes one after another what waits best side by side: on an H200 the
+    way forward and back of `library.noisy_mlp` took 4.35 ms so in float64, of which
+    the way back had 636 cycles an iteration, by its code; it has 323 with this.
+    """
+    blocks = -(-max(1, program.chains) // schedule.chains)
+    each = -(-blocks // MULTIPROCESSORS)
+    fit = REGISTERS // ((MOST_REGISTERS + 1) * schedule.threads)
+    return each if each <= fit else 0
 
 
 class CudaWalker(Walker):
