@@ -19,7 +19,7 @@ def house(tmp_path, monkeypatch):
 def orphan(house):
     """Return the folder of a process that was killed."""
     code = (
-        "import os, tempfile; from steelyard import scratch\n"
+        "import os, tempfile; from steelyard.processes import scratch\n"
         f"tempfile.tempdir = {str(house)!r}\n"
         "with scratch.folder() as home:\n"
         "    print(home, flush=True)\n"
