@@ -115,6 +115,41 @@ def test_a_for_loop_counts_between_bounds_given_or_known(lower, upper):
     np.testing.assert_allclose(seen, expected)
 
 
+@pytest.mark.parametrize("integer", [np.int64, np.uint8, np.array])
+def test_integers_are_anyones(integer):
+    """NumPy's as Python's: indices, bounds, lengths; the same program."""
+
+    def written(make):
+        def function(x):
+            x = xp.fori_loop(make(1), make(4), lambda i, c: c * x[make(2)], x)
+            return xp.scan(lambda c, _: (c + 1.0, None), x, length=make(3))[0]
+
+        return structure(program(function, (3,)))
+
+    assert written(integer) == written(int)
+
+
+def test_a_body_may_take_more_than_it_is_given():
+    """What has a default; any number; what says nothing of its parameters."""
+
+    def default(c, row, scale=2.0):
+        return c * scale + row, None
+
+    def any_number(*given):
+        return default(*given)
+
+    def copied(x):  # by dict, whose signature nobody knows
+        return xp.while_loop(lambda c: c["x"][0] > 0, dict, {"x": x}, 2)["x"]
+
+    def both(x, rows):
+        return xp.scan(default, x, rows)[0], xp.scan(any_number, x, rows)[0]
+
+    x, rows = normal(3), normal(1, 3)
+    for seen in oracle(both, x, rows).values():
+        np.testing.assert_allclose(seen, x * 2.0 + rows[0], rtol=1e-6)
+    np.testing.assert_array_equal(oracle(copied, x)["out"], x)
+
+
 def test_carries_keep_their_structure_and_numbers_take_the_bodys_dtype():
     """Tuples with and without names, lists, dicts, None; 0 and 0.0 as in JAX."""
 
@@ -278,10 +313,45 @@ def unrolled(unroll):
     return lambda x: xp.while_loop(lambda c: c[0] < 1, lambda c: c, x, 3, unroll=unroll)
 
 
+def bounded(upper):
+    """Return a loop from 0 to a bound."""
+    return lambda x: xp.fori_loop(0, upper, lambda i, c: c, x)
+
+
 @pytest.mark.parametrize(
     ("write", "words"),
     [
-        (lambda x: xp.scan(lambda c, _: c, x, length=2), "expected .carry, y.; return"),
+        (
+            lambda x: xp.scan(lambda c, _: c, x, length=2),
+            r"body of a scan returned one Array, expected \(carry, y\)",
+        ),
+        (
+            lambda x: xp.scan(lambda c, _: (c, c, c), x, length=2),
+            r"body of a scan returned a tuple of 3, expected \(carry, y\)",
+        ),
+        (
+            lambda x: xp.scan(lambda c: (c, None), x, length=2),
+            r"body of a scan is given \(carry, x\), but too many positional arguments",
+        ),
+        (
+            lambda x: xp.fori_loop(0, 2, lambda i, c, more: c, x),
+            r"body of a fori_loop is given \(i, carry\), but missing .* 'more'",
+        ),
+        (
+            lambda x: xp.while_loop(3, lambda c: c, x, 2),
+            r"condition of a while_loop is given \(carry\), but 3 is not a callable",
+        ),
+        (
+            lambda x: xp.while_loop(lambda c: c[0] < 1, lambda: x, x, 2),
+            r"body of a while_loop is given \(carry\), but too many",
+        ),
+        *(
+            (
+                bounded(bound),
+                f"a bound of a fori_loop is {bound!r}, expected an int",
+            )
+            for bound in (2.0, True, "2", None)
+        ),
         (
             lambda x: xp.scan(lambda c, _: ((c, c), None), x, length=2),
             r"the carry of a scan begins as \* and its body returns \(\*, \*\)",

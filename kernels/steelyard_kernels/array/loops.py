@@ -13,7 +13,7 @@ elements are arrays in nested tuples, lists, dicts and None, as in JAX.
 
 from __future__ import annotations
 
-import operator
+import inspect
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -21,7 +21,7 @@ from typing import Any, Final
 from steelyard_kernels import dtypes
 from steelyard_kernels.array import pytrees
 from steelyard_kernels.array.pytrees import Tree
-from steelyard_kernels.array.value import Array, as_array, current, lift
+from steelyard_kernels.array.value import Array, as_array, current, lift, whole
 from steelyard_kernels.errors import KernelError
 from steelyard_kernels.expression.expr import Constant, Node
 from steelyard_kernels.expression.graph import Graph
@@ -58,6 +58,7 @@ def scan(
     a shape or a dtype.
     """
     graph = current("scan")
+    _check_takes(graph, "the body of a scan", body, "carry", "x")
     elements, shape_of_xs = pytrees.flatten(xs)
     arrays = [as_array(leaf, "scan") for leaf in elements]
     count = _count(graph, arrays, length)
@@ -99,6 +100,8 @@ def while_loop(
     KernelError where the carry changes its structure, a shape or a dtype.
     """
     graph = current("while_loop")
+    _check_takes(graph, "the condition of a while_loop", cond, "carry")
+    _check_takes(graph, "the body of a while_loop", body, "carry")
 
     def step(carry: Any, _: Node) -> Step:
         goes_on = as_array(cond(carry), "while_loop")
@@ -124,6 +127,7 @@ def fori_loop(
     its structure, a shape or a dtype.
     """
     graph = current("fori_loop")
+    _check_takes(graph, "the body of a fori_loop", body, "i", "carry")
     first = _bound(graph, lower)
 
     def step(carry: Any, index: Node) -> Step:
@@ -132,8 +136,9 @@ def fori_loop(
         return Step(body(Array(graph, at), carry))
 
     count: int | Node
-    if isinstance(lower, int) and isinstance(upper, int):
-        count = max(upper - lower, 0)
+    begin, end = whole(lower), whole(upper)
+    if begin is not None and end is not None:
+        count = max(end - begin, 0)
     else:
         count = graph.apply("subtract", _bound(graph, upper), first)
         count = graph.apply("maximum", count, graph.constant(0, dtypes.int64))
@@ -142,7 +147,31 @@ def fori_loop(
 
 
 def _bound(graph: Graph, bound: Array | int) -> Node:
-    return _runtime(graph, as_array(bound, "fori_loop"))
+    """Return an end of a fori_loop as int64."""
+    if isinstance(bound, Array):
+        return _runtime(graph, bound)
+    known = whole(bound)
+    if known is None:
+        raise KernelError(
+            f"{graph.kernel}: a bound of a fori_loop is {bound!r}, expected an int or a "
+            "runtime scalar; give the first i, and the one after the last."
+        )
+    return graph.constant(known, dtypes.int64)
+
+
+def _check_takes(
+    graph: Graph, what: str, function: Callable[..., Any], *names: str
+) -> None:
+    """Raise KernelError for a function that cannot be called with so many arguments."""
+    try:
+        inspect.signature(function).bind(*names)
+    except ValueError:  # one of C's, that says nothing of itself
+        return
+    except TypeError as error:
+        raise KernelError(
+            f"{graph.kernel}: {what} is given ({', '.join(names)}), but {error}; write it "
+            "with these parameters."
+        ) from None
 
 
 class _Looping:
@@ -264,13 +293,13 @@ def _count(
             "one or the other; leave length out, or index arrays within the body."
         )
     if length is not None:
-        if not hasattr(length, "__index__"):
+        known = whole(length)
+        if known is None:
             raise KernelError(
                 f"{graph.kernel}: a loop's length is {length!r}, expected an int; give "
                 "the number of iterations."
             )
-        length = operator.index(length)
-        extents.add((length,))
+        extents.add((known,))
     if len(extents) != 1:
         seen = " and ".join(str(extent) for (extent,) in sorted(extents))
         raise KernelError(
@@ -292,6 +321,6 @@ def _runtime(graph: Graph, length: Array) -> Node:
 
 
 def _shown(value: object) -> str:
-    return f"a {type(value).__name__}" + (
-        f" of {len(value)}" if isinstance(value, tuple) else ""
-    )
+    if isinstance(value, tuple):
+        return f"a tuple of {len(value)}"
+    return f"one {type(value).__name__}"

@@ -6,6 +6,7 @@ meet, so float32 arithmetic stays float32.
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -59,6 +60,21 @@ class Array:
         raise KernelError(
             f"{self.graph.kernel}: numpy.{ufunc.__name__} was called on an array of a "
             f"kernel; call steelyard_kernels.array.{ufunc.__name__}, if there is one."
+        )
+
+    def _number(self, *_: object, **__: object) -> NoReturn:
+        """Refuse what would want values: float(), int(), complex(), numpy.asarray()."""
+        raise KernelError(
+            f"{self.graph.kernel}: a value of shape {self.shape} is no number of Python's "
+            "or NumPy's while the kernel is traced; compute with it as an array."
+        )
+
+    __float__ = __int__ = __complex__ = __array__ = _number
+
+    def __len__(self) -> int:
+        raise KernelError(
+            f"{self.graph.kernel}: len() of a value of shape {self.shape}, expected an "
+            "axis to be named; write shape[0]."
         )
 
     def _refuse(self, _other: object) -> NoReturn:
@@ -185,6 +201,14 @@ def current(what: str) -> Graph:
         ) from None
 
 
+def whole(value: Any) -> int | None:
+    """Return an int of Python's, NumPy's or anyone's; None for what is none."""
+    try:
+        return None if isinstance(value, bool) else operator.index(value)
+    except TypeError:
+        return None
+
+
 def as_array(value: object, what: str) -> Array:
     """Return an array as it is, and a Python number as a weak one."""
     if isinstance(value, Array):
@@ -239,18 +263,19 @@ def row(x: Array, index: object) -> Array:
             node = graph.apply("maximum", node, graph.constant(0, node.dtype))
             return Array(graph, rows.row(graph, x.node, node))
         index = int(node.value)
-    if not isinstance(index, int) or isinstance(index, bool):
+    place = whole(index)
+    if place is None:
         raise KernelError(
             f"{graph.kernel}: a value of shape {x.shape} is indexed by "
             f"{type(index).__name__}, expected one int; scan over it, or write "
             "whole-array operations."
         )
-    if x.shape and not -extent <= index < extent:
+    if x.shape and not -extent <= place < extent:
         raise KernelError(
-            f"{graph.kernel}: index {index} of a value of shape {x.shape}, expected "
+            f"{graph.kernel}: index {place} of a value of shape {x.shape}, expected "
             f"{-extent} to {extent - 1}; index within its first axis."
         )
-    constant = graph.constant(index % extent if extent else 0, dtypes.int64)
+    constant = graph.constant(place % extent if extent else 0, dtypes.int64)
     return Array(graph, rows.row(graph, x.node, constant))
 
 

@@ -138,7 +138,8 @@ def _pad(equation: Equation) -> Value:
     )
     if shape == x.shape:
         return x
-    apart = np.full(shape, filler, object)
+    apart = np.empty(shape, object)
+    apart.fill(filler)
     inside = tuple(
         slice(low, low + n) for (low, _, _), n in zip(config, x.shape, strict=True)
     )
