@@ -134,6 +134,8 @@ def gate_bars() -> Iterator[str]:
     """Every bar of ci/gate_bars.py with its figure."""
     document = json.loads((RESULTS / "gate-bars.json").read_text())
     yield machine(document["machine"], "python ci/gate_bars.py")
+    commits = dict.fromkeys(one["commit"][:10] for one in document["sections"].values())
+    yield f"(weighed in parts, at {', '.join(f'`{commit}`' for commit in commits)})"
     yield ""
     yield from _bars(one["bars"] for one in document["sections"].values())
 
@@ -188,7 +190,7 @@ def ratio(found: Estimate | None) -> str:
 
 def mark(met: bool | None) -> str:
     """Return the cell of whether a bar was met."""
-    return {True: "met", False: "**missed**", None: "not measured"}[met]
+    return {True: "met", False: "**missed**", None: "not to its end"}[met]
 
 
 def provenance(suite: Suite) -> str:
