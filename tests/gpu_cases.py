@@ -217,8 +217,8 @@ FUNCTIONS = {  # and by how many ulp a GPU may miss them, in float32 and float64
     "erf": (lambda x: erf(x.astype(np.float64)), 2, 3),
     "sin": (np.sin, 2, 2),
     "cos": (np.cos, 2, 2),
-    "sinpi": (lambda x: turned(x, 0), 2, 2),
-    "cospi": (lambda x: turned(x, 1), 2, 2),
+    "sinpi": (lambda x: turned(x, 0), 2, 1),
+    "cospi": (lambda x: turned(x, 1), 2, 1),
     "erf_inv": (lambda x: erfinv(x.astype(np.float64)), 3, 6),
     "floor": (np.floor, 0, 0),
 }

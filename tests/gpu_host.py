@@ -53,8 +53,6 @@ long double turned(long double x, int quarters) {
 }
 float sinpif(float x) { return turned(x, 0); }
 float cospif(float x) { return turned(x, 1); }
-double sinpi(double x) { return turned(x, 0); }
-double cospi(double x) { return turned(x, 1); }
 double erfinv(double x) {
   long double size = fabsl(x), y = sqrtl(-logl((1 - size) * (1 + size)));
   if (!(size > 0 && size < 1)) return size == 1 ? x * INFINITY : size ? NAN : x;
@@ -93,7 +91,9 @@ unsigned short bf16_round(float x) {
 unsigned bf16_pack(float a, float b) {
   return bf16_round(a) | (unsigned)bf16_round(b) << 16;
 }
-""" + "\n".join((*cuda_helpers.SIGMOID, *cuda_helpers.SOFTPLUS, ""))
+""" + "\n".join(
+    (*cuda_helpers.SIGMOID, *cuda_helpers.SOFTPLUS, cuda_helpers.SIN_HALF_TURNS, "")
+)
 FLAGS = ("-O1", "-ffp-contract=off", "-w", "-shared", "-fPIC", "-std=c++17")
 
 
