@@ -33,6 +33,18 @@ def test_random_broadcasts_agree_with_the_oracle(case, pick):
     agree(made, arrays, {"scale": 0.75}, schedule)
 
 
+def test_what_rows_and_elements_both_take_is_computed_for_both():
+    """One value that a row compares with and its elements choose."""
+
+    @kernel
+    def chosen(a, b, c):
+        return xp.where(b < c, c, -a)
+
+    rng = np.random.default_rng(2)
+    shapes = ((2, 1, 2), (2, 1, 1), (1, 1, 1))
+    agree(chosen, [values(rng, shape, dtypes.float32) for shape in shapes])
+
+
 def test_every_candidate_of_a_typical_shape_runs_and_agrees():
     """At least 12 candidates have distinct code, and all give the oracle's values."""
     rng = np.random.default_rng(1)

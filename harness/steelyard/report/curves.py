@@ -96,15 +96,17 @@ def overtaken(first: Curve, second: Curve) -> list[float]:
     """Return where the second becomes the faster one: straight between logarithms.
 
     A second that is faster from the start overtakes at the first value that both have.
+    Where both are equal nobody has overtaken yet.
     """
     mine, others = dict(first.times), dict(second.times)
     gaps = [
         (at, math.log(others[at].value / mine[at].value))
         for at in sorted(mine.keys() & others.keys())
+        if others[at].value != mine[at].value
     ]
     found = [at for at, gap in gaps[:1] if gap < 0]
     for (low, before), (high, after) in pairwise(gaps):
-        if before >= 0 > after:
+        if before > 0 > after:
             share = before / (before - after)
             found.append(low * (high / low) ** share)
     return found

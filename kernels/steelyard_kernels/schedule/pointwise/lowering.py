@@ -75,7 +75,8 @@ class _Emitter:
         flat = len(self.space.extents) == 1
         extent = self.extent
         env: Env = {}
-        self._scalars(env, ONCE, {})
+        single: Env = {}
+        self._scalars(env, single, ONCE, {})
         step = schedule.lanes * schedule.unroll
         if flat:
             chunk = -(-schedule.chunk // step) * step
@@ -90,12 +91,12 @@ class _Emitter:
                 b.parallel(extent, chunk, schedule.threads) as (low, high),
                 b.loop(low, high, 1) as row,
             ):
-                self._row(dict(env), row.var)
+                self._row(dict(env), single, row.var)
         if schedule.streaming:
             b.fence()
         return b.kernel("kernel", (*self.args.order, extent))
 
-    def _row(self, env: Env, row: Operand) -> None:
+    def _row(self, env: Env, single: Env, row: Operand) -> None:
         """Emit one row: where each operand's row starts, then the row's elements."""
         b, schedule, space = self.b, self.schedule, self.space
         starts: dict[int, Operand | int] = {
@@ -103,22 +104,28 @@ class _Emitter:
             for place, strides in enumerate(space.strides)
         }
         out = b.at("mul", row, space.extents[-1])
-        self._scalars(env, ROW, starts)
+        self._scalars(env, dict(single), ROW, starts)
         step = schedule.lanes, schedule.unroll
         body = self._body(env, starts, out)
         tile_constant(b, space.extents[-1], step, body, (), positive=self.extent)
 
-    def _scalars(self, env: Env, level: int, starts: dict[int, Operand | int]) -> None:
-        """Emit what is computed less often than for every element, then spread it."""
+    def _scalars(
+        self, env: Env, single: Env, level: int, starts: dict[int, Operand | int]
+    ) -> None:
+        """Emit what is computed less often than for every element, then spread it.
+
+        `single` has the values before: rows compute with what is spread for elements.
+        """
         b = self.b
         for node in self.levels.at[level]:
             if node.number in self.levels.operands:
                 at = starts.get(self.levels.operands[node.number], 0)
-                env[node.number] = fetched(b, self.args, node, at, 1)
+                single[node.number] = fetched(b, self.args, node, at, 1)
             elif isinstance(node, Scalar):
-                env[node.number] = self.args.scalars[node.name]
+                single[node.number] = self.args.scalars[node.name]
             else:
-                env[node.number] = lower_node(b, env, node, 1, self.levels.fused)
+                single[node.number] = lower_node(b, single, node, 1, self.levels.fused)
+            env[node.number] = single[node.number]
         wanted = self.levels.wanted
         ready = [node.number for node in self.levels.at[level] if node.number in wanted]
         spread(b, env, ready, self.schedule.lanes)
