@@ -1,5 +1,9 @@
 """Kernels called on arrays: what they return, what they refuse, what they report."""
 
+import gc
+import weakref
+from traceback import extract_tb
+
 import numpy as np
 import pytest
 
@@ -281,3 +285,32 @@ def test_memory_between_two_loops_is_allocated_and_not_shown():
     np.testing.assert_allclose(many[[0, 2]], np.stack([expected] * 2))
     with pytest.raises(KernelError, match=r"out has 2 arrays, expected 1 \(out\)"):
         made(x, rows, out=[out, np.empty((4, 3))])
+
+
+def test_a_refused_call_keeps_nothing_and_says_the_same_each_time():
+    """The exception was one that grew with every call and held all arrays of them."""
+
+    @kernel
+    def refused(x):
+        return xp.sum(x, axis=0)
+
+    def call(x):
+        try:
+            refused(x)
+        except KernelError as error:
+            return len(extract_tb(error.__traceback__)), str(error)
+
+    seen = [call(np.ones((3, 4), np.float32))]
+    gc.disable()  # what only the collector frees is kept for too long
+    try:
+        for _ in range(3):
+            x = np.ones((3, 4), np.float32)
+            kept = weakref.ref(x)
+            seen.append(call(x))
+            del x
+            assert kept() is None
+    finally:
+        gc.enable()
+    assert len({*seen[1:]}) == 1
+    assert seen[0][1] == seen[1][1]
+    assert seen[0][0] > seen[1][0]  # the first shows the line of the kernel's function

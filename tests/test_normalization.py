@@ -504,3 +504,24 @@ def test_odd_programs_agree_under_a_ninth_of_all_schedules(made, shapes, types):
     program = made.program(*arrays)
     for schedule in strategies.candidates(program, machine())[::9]:
         agree(made, arrays, schedule=schedule)
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x, w: xp.sum(w * w),
+        lambda x, w: xp.mean(w * 2.0, -1, keepdims=True),
+        lambda x, w: x * xp.sum(w * w, -1, keepdims=True),
+        lambda x, w: xp.var(x, -1),
+        lambda x, w: (x - xp.mean(x, -1, keepdims=True)) * xp.var(x, -1, keepdims=True),
+    ],
+)
+@pytest.mark.parametrize("width", [1, 17])
+def test_every_candidate_computes_products_of_columns_and_rows_of_one(function, width):
+    """Hoisted products lacked their factors, and rows of one element their values."""
+    rng = np.random.default_rng(width)
+    x = values(rng, (5, width), dtypes.float32)
+    w = values(rng, (width,), dtypes.float32)
+    made = kernel(function)
+    for schedule in made.candidates(x, w):
+        agree(made, (x, w), schedule=schedule)

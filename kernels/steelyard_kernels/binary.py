@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from copy import copy
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from steelyard_device.errors import CompileError
@@ -101,3 +102,12 @@ class Failed:
     def lasting(self) -> bool:
         """Whether the program is to blame, and not what a machine lacked."""
         return isinstance(self.cause, (KernelError, CompileError))
+
+    def remembered(self) -> Failed:
+        """Return what may be kept: without the frames, which hold a caller's arrays."""
+        return replace(self, cause=copy(self.cause))
+
+    def raised(self) -> BaseException:
+        """Return an exception to raise: a new one, since each raise adds frames to it."""
+        fresh = copy(self.cause) if self.lasting else self.cause
+        return fresh.with_traceback(self.cause.__traceback__)

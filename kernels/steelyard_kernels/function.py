@@ -122,8 +122,10 @@ class KernelFunction:
             before = self._builds.pop(key, None)
             if before is not None and self._calls is not None:
                 self._calls.forget()
-            if isinstance(built, Built) or built.lasting:
+            if isinstance(built, Built):
                 self._builds[key] = built
+            elif built.lasting:
+                self._builds[key] = built.remembered()
             self._conventions.pop(key, None)
         return built
 
@@ -254,7 +256,7 @@ class KernelFunction:
                 aligned=aligned,
             )
             if isinstance(built, Failed):
-                raise built.cause
+                raise built.raised()
             convention = self._conventions[key] = convention_of(built, aligned=aligned)
         return convention
 

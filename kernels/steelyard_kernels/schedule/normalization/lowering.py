@@ -195,7 +195,7 @@ class RowEmitter(PassEmitter[ScratchValues]):
     ) -> list[Operand]:
         """Emit squares as a loop over the rows that scratch keeps: rare, so short."""
         b, count = self.b, len(block)
-        kept = not walk.columns and walk.loads >= {n.number for n in walk.elements}
+        kept = walk.loads >= {item.arg.number for item in items}
         if not kept or count == 1:
             return super().squares(walk, block, items, means)
         dtypes = [mean.type.dtype for mean in means[: len(items)]]

@@ -59,6 +59,11 @@ class Sum:
     factors: tuple[Node, Node] | None = None
 
     @property
+    def reads(self) -> tuple[Node, ...]:
+        """What must exist for every element."""
+        return self.factors or (self.arg,)
+
+    @property
     def accumulators(self) -> int:
         """How many numbers it adds up."""
         return 2 if self.kind == "moments" else 1
@@ -338,7 +343,7 @@ def _factors(
 def _goals(sums: Iterable[Sum]) -> list[Node]:
     goals: list[Node] = []
     for each in sums:
-        goals += each.factors or (each.arg,)
+        goals += each.reads
     return goals
 
 

@@ -68,11 +68,17 @@ class Spot:
 
 
 def read_by_rows(rows: Rows) -> set[int]:
-    """Return the numbers of nodes that elements, sums or outputs read."""
+    """Return the numbers of nodes that elements, sums or outputs read.
+
+    A sum that takes up a product reads its factors, and the product need not exist.
+    """
     read = {output.value.number for output in rows.program.outputs}
     for node in rows.program.nodes:
-        if rows.places[node.number] == ELEMENT or isinstance(node, Reduce):
+        if rows.places[node.number] == ELEMENT:
             read |= {arg.number for arg in operands(node)}
+    for each in rows.passes:
+        for item in each.sums:
+            read |= {node.number for node in item.reads}
     return read
 
 
