@@ -215,6 +215,24 @@ def test_markdown_leaves_no_cell_and_calls_nobody():
     assert "@somebody" not in text
 
 
+def test_markdown_keeps_an_id_in_its_code_span():
+    """A backtick in an id ends nothing: not in the table, nor in the advice."""
+    case = "x[n=`a`` @somebody <img src=x>]"
+    text = summary.dumps(outcome(finding(case, ratio=1.2, changes=("why",))))
+    assert text.count(f"``` {case} ```") == 1
+    assert f"``` steelyard accept '{case}' --reason TEXT ```" in text
+    assert "@somebody" not in re.sub(r"```.*?```", "", text)
+
+
+def test_a_page_with_annotations_holds_no_other_commands(capsys):
+    """What looks like a workflow command in a note is printed between two tokens."""
+    note = "::error::not ours"
+    report.write(outcome(finding(note=note), notes=(note,)), annotations=True)
+    first, *shown = capsys.readouterr().out.splitlines()
+    token = first.removeprefix("::stop-commands::")
+    assert shown.index(f"::{token}::") > shown.index(note)
+
+
 def test_markdown_that_github_would_refuse_is_cut():
     """Nothing is left open, and it says so."""
     every = tuple(

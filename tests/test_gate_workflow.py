@@ -12,7 +12,8 @@ from types import SimpleNamespace
 import junit_schema
 import pytest
 
-from steelyard.gate import document, summary
+from steelyard.errors import SteelyardError
+from steelyard.gate import ci, document, summary
 
 yaml = pytest.importorskip("yaml")  # comes with asv
 
@@ -72,14 +73,15 @@ def git(folder, *arguments):
 def project(tmp_path):
     """Return a repository with our scripts, a suite, and a change that triples work."""
     home = tmp_path / "project"
-    for name in ("ci/gate.sh", "ci/kernels.lock"):
-        (home / name).parent.mkdir(parents=True, exist_ok=True)
-        shutil.copy(ROOT / name, home / name)
+    (home / "ci").mkdir(parents=True)
+    shutil.copy(ROOT / "ci" / "kernels.lock", home / "ci")
+    (home / ".venv" / "bin").mkdir(parents=True)
+    (home / ".venv" / "bin" / "steelyard").symlink_to(STEELYARD)
     for name, text in {
         "work.py": WORK,
         "suites/tiny.py": SUITE,
         "pyproject.toml": "[tool.steelyard]\n",
-        ".gitignore": ".steelyard/\ngate/\n__pycache__/\n",
+        ".gitignore": ".steelyard/\ngate/\n__pycache__/\n.venv/\n",
     }.items():
         (home / name).parent.mkdir(exist_ok=True)
         (home / name).write_text(text)
@@ -103,20 +105,24 @@ def run_job(project, job, *, fork=False, **environment):
     (place / "event.json").write_text(json.dumps(event))
     variables = {
         **os.environ,
-        "STEELYARD": str(STEELYARD),
         "STEELYARD_LOCK": str(place / "lock"),
         "PYTHONPATH": str(project),
         "GITHUB_EVENT_PATH": str(place / "event.json"),
         "GITHUB_REPOSITORY": "us/project",
+        "GITHUB_OUTPUT": str(place / "outputs"),
         "GITHUB_STEP_SUMMARY": str(place / "summary.md"),
         "GITHUB_WORKSPACE": str(project),
         "BASELINE": event["pull_request"]["base"]["sha"],
         "OPTIONS": "--mode kernel/warm",
+        "SUITES": "",
         **environment,
     }
     said, code = "", 0
+    outputs = place / "outputs"
+    outputs.write_text("")
     for step in workflow()["jobs"][job]["steps"]:
-        if "run" in step and step.get("name") != "Set up" and not code:
+        wanted = "if" not in step or "found=true" in outputs.read_text()
+        if "run" in step and step.get("name") != "Set up" and wanted and not code:
             done = subprocess.run(
                 ["bash", "-e", "-c", step["run"]],
                 cwd=project,
@@ -148,7 +154,7 @@ class TestRun:
         assert done.summary.startswith(summary.MARKER)
         assert "`total[impl=ours]`" in done.summary
         assert "changed: work.py" in done.summary
-        place = project / "gate" / "gate"
+        place = project / "gate" / "measured"
         outcome = document.read(place / "gate.json")
         assert outcome.exit_code == 1
         verdicts = {one.case: one for one in outcome.findings}
@@ -188,12 +194,12 @@ class TestRun:
         assert found.accepted, again.said
 
     def test_a_forks_code_is_refused_before_anything_runs(self, project):
-        """Not even the gate's command is started."""
-        done = run_job(project, "measured", fork=True, STEELYARD="/no/such/program")
-        assert done.code == 1
-        assert "error: this is a fork's code" in done.said
-        assert "no/such/program" not in done.said
-        assert not (project / "gate" / "gate" / "gate.json").exists()
+        """No suite is imported, and no outcome is left."""
+        done = run_job(project, "measured", fork=True)
+        assert done.code == 4
+        assert "this is a fork's code" in done.said
+        assert "block" not in done.said
+        assert not (project / "gate" / "measured" / "gate.json").exists()
 
     def test_a_forks_code_is_compared_statically(self, project):
         """That lane runs on a machine of GitHub's, and none of its kernels."""
@@ -204,13 +210,115 @@ class TestRun:
 
     def test_a_baseline_that_is_no_commit_ends_with_4_and_says_so(self, project):
         """An annotation, a summary, and no verdict of an older run."""
-        stale = project / "gate" / "gate" / "gate.json"
+        stale = project / "gate" / "measured" / "gate.json"
         stale.parent.mkdir(parents=True)
         stale.write_text(document.dumps(document.Outcome("main", "old")))
         done = run_job(project, "measured", BASELINE="0" * 40)
         assert done.code == 4, done.said
         assert "::error title=steelyard gate::" in done.said
         assert document.read(stale).exit_code == 4
+
+    def test_a_repository_without_a_lock_file_has_nothing_to_compare(self, project):
+        """The lane ends well without setting anything up, so that measuring follows."""
+        git(project, "rm", "-q", "ci/kernels.lock")
+        git(project, "commit", "-m", "no lock")
+        git(project, "commit", "--allow-empty", "-m", "head")
+        done = run_job(project, "static")
+        assert (done.code, done.summary) == (0, ""), done.said
+
+    def test_an_empty_baseline_is_no_verdict(self, project):
+        """A push that calls the workflow has no pull request to take one from."""
+        assert run_job(project, "static", BASELINE="").code != 0
+        for lane in ("static", "gate"):
+            done = subprocess.run(
+                [STEELYARD, "gate", "", "--lane", lane],
+                cwd=project,
+                capture_output=True,
+                text=True,
+                check=False,
+            )
+            assert (done.returncode, done.stdout) == (4, "")
+            assert "the baseline is empty" in done.stderr
+
+
+@pytest.mark.parametrize(
+    "event",
+    [
+        {"pull_request": {"head": {"repo": {"full_name": "somebody/fork"}}}},
+        {"pull_request": {"head": {"repo": None}}},
+        {"workflow_run": {"head_repository": {"full_name": "somebody/fork"}}},
+        {"issue": {"pull_request": {"url": "x"}}, "comment": {"body": "/gate"}},
+        ["no event"],
+    ],
+)
+def test_an_event_whose_code_may_be_a_forks_runs_nothing(event, tmp_path):
+    """A deleted fork, a run of another workflow and a comment included."""
+    place = tmp_path / "event.json"
+    place.write_text(json.dumps(event))
+    told = {"GITHUB_EVENT_PATH": str(place), "GITHUB_REPOSITORY": "us/project"}
+    with pytest.raises(SteelyardError, match="not run"):
+        ci.require_own_code(told)
+
+
+@pytest.mark.parametrize(
+    "event", [{"ref": "refs/heads/main"}, {"schedule": "0 0 * * *"}]
+)
+def test_an_event_of_this_repository_runs(event, tmp_path):
+    """A push and a schedule have no other code than the repository's own."""
+    place = tmp_path / "event.json"
+    place.write_text(json.dumps(event))
+    ci.require_own_code(
+        {"GITHUB_EVENT_PATH": str(place), "GITHUB_REPOSITORY": "us/project"}
+    )
+
+
+FAKE_GH = """#!/usr/bin/env bash
+if test "$2" = --method; then printf '%s ' "$@" >> "$GH_CALLS"
+elif test -n "$GH_OWN"; then echo "$GH_OWN"; fi
+"""
+FAKE_JQ = """#!/usr/bin/env python3
+import json, sys
+print(json.dumps({"body": open(sys.argv[-1]).read()[:65000]}))
+"""
+
+
+@pytest.mark.parametrize(
+    ("own", "call"),
+    [
+        ("", "api --method POST repos/us/project/issues/7/comments"),
+        ("42", "api --method PATCH repos/us/project/issues/comments/42"),
+    ],
+)
+def test_a_comment_replaces_its_own_and_no_other(own, call, tmp_path):
+    """Found by its first line, and never longer than GitHub takes."""
+    (step,) = (s for s in workflow()["jobs"]["comment"]["steps"] if "run" in s)
+    assert summary.MARKER in step["run"]
+    for lane in ("static", "measured"):
+        (tmp_path / "gate" / lane).mkdir(parents=True)
+        place = tmp_path / "gate" / lane / "summary.md"
+        place.write_text(f"{summary.MARKER}\n" + "x" * summary.MOST)
+    tools = tmp_path / "bin"
+    tools.mkdir()
+    for name, text in {"gh": FAKE_GH, "jq": FAKE_JQ}.items():
+        (tools / name).write_text(text)
+        (tools / name).chmod(0o755)
+    subprocess.run(
+        ["bash", "-e", "-c", step["run"]],
+        cwd=tmp_path,
+        check=True,
+        env=os.environ
+        | {"PATH": f"{tools}:{os.environ['PATH']}", "GH_OWN": own, "NUMBER": "7"}
+        | {"REPOSITORY": "us/project", "GH_CALLS": str(tmp_path / "calls")},
+    )
+    assert (tmp_path / "calls").read_text().startswith(call)
+    assert len(json.loads((tmp_path / "comment.json").read_text())["body"]) < 65_536
+
+
+def test_every_action_is_pinned_by_its_commit():
+    """A tag can be moved to other code."""
+    for path in (ROOT / ".github" / "workflows").glob("*.yml"):
+        for used in re.findall(r"- uses: (\S+)", path.read_text()):
+            assert re.fullmatch(r"[\w/-]+@[0-9a-f]{40}", used), (path.name, used)
 
 
 def test_only_the_measuring_job_may_run_on_our_machine_and_not_for_a_fork():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -72,6 +73,14 @@ FORMATS = ("table", "markdown", "json", "junit")
 @click.option(
     "--annotations", is_flag=True, help="Print ::error lines for GitHub's checks."
 )
+@click.option(
+    "--ci",
+    "folder",
+    type=click.Path(file_okay=False, path_type=Path),
+    metavar="FOLDER",
+    help="Refuse a fork's code, leave gate.json, summary.md and junit.xml in FOLDER, "
+    "and print annotations.",
+)
 @gpu_option
 @store_option
 def command(
@@ -82,6 +91,7 @@ def command(
     shape: str,
     output: str | None,
     annotations: bool,
+    folder: Path | None,
     **asked: Any,
 ) -> int:
     """Judge the checkout by BASELINE: a commit, measured again beside it in turn.
@@ -93,8 +103,14 @@ def command(
     where a case failed, 3 where one is not resolved, and 4 where nothing can be said.
     """
     from steelyard import config
-    from steelyard.gate import document, report
+    from steelyard.gate import ci, document, report
 
+    if baseline is not None and not baseline.strip():
+        raise SteelyardError("the baseline is empty: name a commit, such as main.")
+    if folder is not None:
+        ci.prepare(folder)
+        if lane != "static":
+            ci.require_own_code()
     flags = {key: asked.pop(key) for key in config.READERS.keys() & asked}
     chosen = config.load(flags | {"suites": tuple(paths) or None})
     if lane == "static":
@@ -106,7 +122,11 @@ def command(
     else:
         outcome = _measured(baseline, chosen, asked)
     try:
-        report.write(outcome, shape, output, annotations=annotations)
+        if folder is not None:
+            ci.leave(outcome, folder)
+        report.write(
+            outcome, shape, output, annotations=annotations or folder is not None
+        )
     finally:  # also where nobody reads on, or the file cannot be written
         document.keep(outcome, document.home(chosen.store))
     return outcome.exit_code

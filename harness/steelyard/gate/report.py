@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import secrets
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -130,14 +132,29 @@ def write(
     if to_file:
         _to_file(str(output), dumps(outcome, shape))
     elif shape == "table":
-        console = tables.console()
-        console.print(*page(outcome, console.width), sep="\n")
+        with _no_commands() if annotations else contextlib.nullcontext():
+            console = tables.console()
+            console.print(*page(outcome, console.width), sep="\n")
     else:
         sys.stdout.write(dumps(outcome, shape))
     if annotations:
         stream = sys.stdout if to_file or shape == "table" else sys.stderr
         stream.writelines(f"{line}\n" for line in annotating.lines(outcome))
         stream.flush()
+
+
+@contextlib.contextmanager
+def _no_commands() -> Iterator[None]:
+    """Keep GitHub from reading commands in what is printed: ids and notes are anybody's.
+
+    See "Stopping and starting workflow commands" in GitHub's documentation.
+    """
+    token = secrets.token_hex()
+    sys.stdout.write(f"::stop-commands::{token}\n")
+    try:
+        yield
+    finally:
+        sys.stdout.write(f"::{token}::\n")
 
 
 def _to_file(place: str, text: str) -> None:

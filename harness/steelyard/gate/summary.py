@@ -6,6 +6,7 @@ Short: what wants attention stands open, every row and the explanations are fold
 from __future__ import annotations
 
 import html
+import re
 from collections.abc import Iterator, Sequence
 from typing import Final
 
@@ -18,8 +19,10 @@ MARKER: Final = "<!-- steelyard gate -->"
 OPEN: Final = 10
 """Rows that stand open; more are no longer read."""
 
-MOST: Final = 60_000
-"""Characters of a comment: GitHub takes 65,536."""
+MOST: Final = 30_000
+"""Characters of a lane's summary: two make one comment, and GitHub takes 65,536."""
+
+BAR: Final = "\\|"
 
 MARKS: Final = {
     words.FAILURE: "❌",
@@ -68,15 +71,16 @@ def _table(findings: Sequence[Finding]) -> Iterator[str]:
         judged, kind = one.judgement, words.kind(one)
         cells = (
             f"{MARKS.get(kind, '')} {kind}".strip(),
-            f"`{one.case}`",
+            _code(one.case),
             one.mode,
             words.change(judged),
             words.interval(judged),
             str(judged.blocks) if judged else words.NOTHING,
             words.share(judged.detectable) if judged else words.NOTHING,
-            "; ".join(filter(None, [one.note, one.reason])),
+            _plain("; ".join(filter(None, [one.note, one.reason]))),
         )
-        yield f"| {' | '.join(map(_cell, cells))} |"
+        # A bar ends a cell even inside a code span.
+        yield f"| {' | '.join(cell.replace('|', BAR) for cell in cells)} |"
 
 
 def _explanations(loud: Sequence[Finding]) -> Iterator[str]:
@@ -87,7 +91,7 @@ def _explanations(loud: Sequence[Finding]) -> Iterator[str]:
             lines += [f"**{_plain(words.sentence(one))}**", ""]
             lines += [f"{n}. {_plain(why)}" for n, why in enumerate(one.changes, 1)]
             if words.kind(one) == words.REGRESSED:
-                lines += ["", f"If it is meant: `{words.acceptance(one.case)}`"]
+                lines += ["", f"If it is intended: {_code(words.acceptance(one.case))}"]
             lines.append("")
         yield from _folded("what may explain it", lines)
 
@@ -109,11 +113,16 @@ def _folded(title: str, lines: Sequence[str]) -> Iterator[str]:
     yield from ("", "</details>")
 
 
-def _cell(text: str) -> str:
-    """Return text that stays in its cell: ids and notes are anybody's."""
+def _code(text: str) -> str:
+    """Return a code span that its text cannot leave: the fence is longer than any in it.
+
+    CommonMark 0.31, section 6.1.
+    """
     one_line = " ".join(text.split())
-    plain = one_line if one_line.startswith("`") else _plain(one_line)
-    return plain.replace("|", "\\|")
+    longest = max(map(len, re.findall("`+", one_line)), default=0)
+    fence = "`" * (longest + 1)
+    space = " " if longest else ""
+    return f"{fence}{space}{one_line}{space}{fence}"
 
 
 def _plain(text: str) -> str:
