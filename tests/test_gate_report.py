@@ -210,7 +210,7 @@ def test_markdown_leaves_no_cell_and_calls_nobody():
     note = "raised |x|\n</details><img src=x> @somebody `code` *"
     text = summary.dumps(outcome(finding(verdict=None, note=note)))
     row = next(line for line in text.splitlines() if line.startswith("| ❌"))
-    assert len(re.findall(r"(?<!\\)\|", row)) == 9
+    assert len(re.findall(r"(?<!\\)\|", row)) == 10
     assert "<img" not in text
     assert "@somebody" not in text
 

@@ -12,7 +12,7 @@ from fakes import case_of
 from hypothesis import given
 from hypothesis import strategies as st
 
-from steelyard import doubts, stats
+from steelyard import stats, symptoms
 from steelyard.clocks.quantum import READ, seen_tick, smallest_step
 from steelyard.doubts import Doubt
 from steelyard.measuring import sampler, weigh
@@ -77,7 +77,7 @@ def test_a_clock_of_another_rate_is_doubted(rate, monkeypatch):
     """A second one, which nobody sets, says how long the trial took."""
     clock = Lying(lambda now: int(now * rate))
     assert Doubt.CLOCKS_DISAGREE in trial_of(clock, monkeypatch).doubts
-    monkeypatch.setattr(doubts, "astray", lambda _: False)
+    monkeypatch.setattr(symptoms, "astray", lambda _: False)
     assert Doubt.CLOCKS_DISAGREE not in trial_of(clock, monkeypatch).doubts
 
 

@@ -9,7 +9,7 @@ import pytest
 import zoo
 from fakes import case_of
 
-from steelyard import BenchmarkError, doubts, stats
+from steelyard import BenchmarkError, stats, symptoms
 from steelyard.doubts import Doubt
 from steelyard.gpu.buffers import DeviceBuffers
 from steelyard.measuring import audit, sampler, weigh
@@ -205,13 +205,13 @@ def read(theirs, cold=1000, cached=200):
 def test_how_warm_data_is_lies_between_cold_and_cached(rounds, share):
     """Where these two are apart."""
     assert audit.share_cached(rounds) == share
-    assert doubts.is_kept_warm(share) is (share in {1.0, 0.9})
+    assert symptoms.is_kept_warm(share) is (share in {1.0, 0.9})
 
 
 def test_work_that_sleeps_is_doubted(scale, monkeypatch):
     """The processor was idle meanwhile."""
     assert Doubt.IDLE in weighed(zoo.suite(zoo.sleeps), scale).doubts
-    off(monkeypatch, doubts, "idle", lambda _: False)
+    off(monkeypatch, symptoms, "idle", lambda _: False)
     assert not told(weighed(zoo.suite(zoo.sleeps), scale))
 
 
@@ -232,7 +232,7 @@ def test_work_that_slows_down_is_doubted(scale, monkeypatch):
     assert Doubt.DRIFTING in trial.doubts
     times = trial.samples.per_launch()
     assert statistics.median(times[-6:]) > statistics.median(times[:6])
-    off(monkeypatch, doubts, "drifts", lambda _: False)
+    off(monkeypatch, symptoms, "drifts", lambda _: False)
     assert Doubt.DRIFTING not in weighed(body(), scale, settings=settings).doubts
 
 

@@ -36,6 +36,13 @@ def lines(outcome: Outcome, root: Path | None = None) -> Iterator[str]:
         level = LEVELS.get(words.kind(one))
         if level:
             yield _finding(level, one, root or checkout())
+    quiet = [
+        f"{one.case} {one.mode}: {words.doubts(one)}"
+        for one in words.in_order(outcome)
+        if any(one.doubts) and words.kind(one) not in LEVELS
+    ]
+    if quiet:  # in one: GitHub shows ten of a level
+        yield command("notice", "\n".join(quiet), title="doubts")
     for change in words.together(outcome.static):
         level = "error" if change.forbidden else "notice"
         yield command(level, words.of_static(change), title=f"{change.case} changed")

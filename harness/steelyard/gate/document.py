@@ -29,7 +29,8 @@
           "line": 12,
           "note": "",
           "codes": ["", ""],    hashes of base's and head's code
-          "new": false          whether only head has the case
+          "new": false,         whether only head has the case
+          "doubts": {"base": [], "head": ["preempted"]}
         }
       ],
       "static": [{"case", "target", "changes", "forbidden"}],
@@ -54,7 +55,14 @@ from typing import Any, Final
 from steelyard import config
 from steelyard.errors import USAGE, SteelyardError
 from steelyard.gate import words
-from steelyard.gate.outcome import Calibration, Finding, Outcome, StaticChange
+from steelyard.gate.outcome import (
+    BASE,
+    HEAD,
+    Calibration,
+    Finding,
+    Outcome,
+    StaticChange,
+)
 from steelyard.stats import Estimate
 from steelyard.verdict import Judgement, Verdict
 
@@ -105,6 +113,7 @@ def _finding(one: Finding) -> dict[str, Any]:
         "note": one.note,
         "codes": list(one.codes),
         "new": one.new,
+        "doubts": dict(zip((BASE, HEAD), map(list, one.doubts), strict=True)),
     }
 
 
@@ -196,6 +205,7 @@ def _problem(found: Mapping[str, Any]) -> SteelyardError:
 def _read_finding(found: Mapping[str, Any]) -> Finding:
     verdict, judged = found["verdict"], found["judgement"]
     base, head = _texts(found["codes"])
+    doubts = found.get("doubts", {})  # of 1.0 there are none
     return Finding(
         case=str(found["case"]),
         mode=str(found["mode"]),
@@ -210,6 +220,7 @@ def _read_finding(found: Mapping[str, Any]) -> Finding:
         note=str(found["note"]),
         codes=(base, head),
         new=found["new"] is True,
+        doubts=(_texts(doubts.get(BASE, ())), _texts(doubts.get(HEAD, ()))),
     )
 
 

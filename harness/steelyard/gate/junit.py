@@ -82,6 +82,8 @@ def _properties(finding: Finding) -> dict[str, str]:
         }
     if finding.file:
         found["source"] = f"{finding.file}:{finding.line}"
+    if any(finding.doubts):
+        found["doubts"] = words.doubts(finding)
     if finding.reason:
         found["reason"] = finding.reason
     return found | {"tolerance": repr(finding.tolerance)}

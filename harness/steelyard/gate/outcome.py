@@ -51,6 +51,8 @@ class Finding:
     """What else to know: ``clock, not code``; why it failed or is not known."""
     codes: tuple[str, str] = ("", "")
     """The hashes of base's and head's code; nothing where it is not known."""
+    doubts: tuple[tuple[str, ...], tuple[str, ...]] = ((), ())
+    """The names of base's and of head's doubts."""
 
     @property
     def failed(self) -> bool:

@@ -47,6 +47,10 @@ def page(outcome: Outcome, width: int = tables.PAGE) -> Iterator[RenderableType]
     for one in every:
         if one.changes and words.kind(one) not in words.QUIET:
             yield Text("\n" + "\n".join(words.explained(one)))
+    seen = sorted({name for one in every for side in one.doubts for name in side})
+    if seen:
+        lines = "\n".join(f"{name}: {tables.hint(name)}" for name in seen)
+        yield Text(f"\n{lines}", style="yellow")
     yield from _static(outcome)
     for note in outcome.notes:
         yield Text(f"\n{note}", style="dim")
@@ -79,6 +83,9 @@ def _table(findings: list[Finding], width: int) -> Table:
     wide = width >= NARROW and any(one.judgement for one in findings)
     for name in ("95 %", "blocks", "found from") if wide else ():
         table.add_column(name, justify="right", no_wrap=True)
+    doubted = any(any(one.doubts) for one in findings)
+    if doubted:
+        table.add_column("doubts")
     table.add_column("note")
     for one in findings:
         kind, judged = words.kind(one), one.judgement
@@ -92,6 +99,7 @@ def _table(findings: list[Finding], width: int) -> Table:
             Text(kind, style=STYLES.get(kind, "")),
             words.change(judged),
             *(numbers if wide else ()),
+            *((words.doubts(one),) if doubted else ()),
             "; ".join(filter(None, [one.note, one.reason])),
         )
         table.add_row(*(c if isinstance(c, Text) else Text(c) for c in cells))

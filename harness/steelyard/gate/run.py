@@ -18,6 +18,7 @@ from steelyard.config import Config
 from steelyard.errors import SteelyardError
 from steelyard.gate import (
     changed,
+    doubted,
     explain,
     findings,
     listing,
@@ -45,7 +46,7 @@ from steelyard.storing import run as runs
 from steelyard.storing.run import Run
 from steelyard.storing.store import Store
 from steelyard.trial import Trial
-from steelyard.verdict import Policy
+from steelyard.verdict import Policy, Verdict
 
 TAG = "gate"
 """Runs of a gate are tagged ``gate/base`` and ``gate/head``."""
@@ -240,8 +241,8 @@ class _Lane:
         files: Sequence[str],
         static: Sequence[StaticChange] = (),
     ) -> Finding:
-        """Say what may have made a case slower or faster."""
-        if one.verdict not in MOVED or one.judgement is None:
+        """Say what doubts there are, and what may have made a case slower or faster."""
+        if one.verdict in {None, Verdict.IDENTICAL_CODE} and not one.new:
             return one
         base, head = (
             [
@@ -251,6 +252,9 @@ class _Lane:
             ]
             for side in (BASE, HEAD)
         )
+        one = doubted.of(one, base, head)
+        if one.verdict not in MOVED or one.judgement is None:
+            return one
         machines = made[BASE].machine, made[HEAD].machine
         ratio = one.judgement.ratio
         why = explain.explain(base, head, ratio, machines, files, static=static)

@@ -65,8 +65,8 @@ def _lines(outcome: Outcome) -> Iterator[str]:
 
 
 def _table(findings: Sequence[Finding]) -> Iterator[str]:
-    yield "| | case | mode | change | 95 % | blocks | found from | |"
-    yield "| --- | --- | --- | ---: | ---: | ---: | ---: | --- |"
+    yield "| | case | mode | change | 95 % | blocks | found from | doubts | |"
+    yield "| --- | --- | --- | ---: | ---: | ---: | ---: | --- | --- |"
     for one in findings:
         judged, kind = one.judgement, words.kind(one)
         cells = (
@@ -77,6 +77,7 @@ def _table(findings: Sequence[Finding]) -> Iterator[str]:
             words.interval(judged),
             str(judged.blocks) if judged else words.NOTHING,
             words.share(judged.detectable) if judged else words.NOTHING,
+            _plain(words.doubts(one)),
             _plain("; ".join(filter(None, [one.note, one.reason]))),
         )
         # A bar ends a cell even inside a code span.

@@ -10,7 +10,14 @@ from typing import Final
 
 from steelyard import units
 from steelyard.errors import FAILED, FINE, REGRESSION, UNRESOLVED
-from steelyard.gate.outcome import Calibration, Finding, Outcome, StaticChange
+from steelyard.gate.outcome import (
+    BASE,
+    HEAD,
+    Calibration,
+    Finding,
+    Outcome,
+    StaticChange,
+)
 from steelyard.stats import Estimate
 from steelyard.verdict import Judgement, Verdict
 
@@ -134,6 +141,16 @@ def share(value: float) -> str:
     return f"{percent:.0f} %" if percent >= 99.5 else f"{percent:.2g} %"
 
 
+def doubts(finding: Finding) -> str:
+    """Return the doubts of both sides: ``idle, preempted (head)``."""
+    base, head = map(set, finding.doubts)
+    side = dict.fromkeys(base - head, BASE) | dict.fromkeys(head - base, HEAD)
+    return ", ".join(
+        f"{name} ({side[name]})" if name in side else name
+        for name in sorted(base | head)
+    )
+
+
 def evidence(finding: Finding) -> str:
     """Return the numbers behind a verdict in a sentence."""
     judged = finding.judgement
@@ -160,6 +177,8 @@ def sentence(finding: Finding) -> str:
         parts.append(finding.reason)
     if finding.note:
         parts.append(finding.note)
+    if any(finding.doubts):
+        parts.append(f"doubts: {doubts(finding)}")
     return "; ".join(parts)
 
 

@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 from steelyard import lock, machine, units
 from steelyard.doctor import Finding, is_one_of, judge
-from steelyard.doubts import STEADY
 from steelyard.gpu import choice as gpu
 from steelyard.gpu import state as gpu_state
 from steelyard.machine import UNKNOWN
+from steelyard.symptoms import STEADY
 
 if TYPE_CHECKING:
     from steelyard_device.cuda import Device

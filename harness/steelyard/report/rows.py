@@ -10,12 +10,13 @@ from typing import Any
 
 from steelyard import mode as modes
 from steelyard import stats
-from steelyard.doubts import ABOVE, WIDE, Doubt
+from steelyard.doubts import Doubt
 from steelyard.errors import SteelyardError
 from steelyard.gpu import peaks
 from steelyard.gpu.peaks import Peak
 from steelyard.stats import Estimate, Summary
 from steelyard.storing.run import Run
+from steelyard.symptoms import ABOVE, WIDE
 from steelyard.trial import Trial
 
 

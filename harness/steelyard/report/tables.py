@@ -17,7 +17,7 @@ from rich.table import Table
 from rich.text import Text
 
 from steelyard import units
-from steelyard.doubts import HINTS, Doubt
+from steelyard.doubts import NAMED
 from steelyard.report import columns as columns_
 from steelyard.report import text
 from steelyard.report.columns import Column
@@ -218,14 +218,14 @@ def hints(made: Iterable[Row]) -> RenderableType | None:
     seen = sorted({doubt for row in made for doubt in row.doubts})
     if not seen:
         return None
-    lines = [f"{doubt}: {_hint(doubt)}" for doubt in seen]
+    lines = [f"{doubt}: {hint(doubt)}" for doubt in seen]
     return Padding(Text("\n".join(lines), style="yellow"), ABOVE, expand=False)
 
 
-def _hint(doubt: str) -> str:
+def hint(doubt: str) -> str:
     """Return a doubt's hint; a newer steelyard's doubt may have none here."""
-    known = doubt in set(Doubt)
-    return HINTS[Doubt(doubt)] if known else "not known to this steelyard"
+    known = NAMED.get(doubt)
+    return known.hint if known else "not known to this steelyard"
 
 
 def failures(made: Iterable[Row]) -> RenderableType | None:

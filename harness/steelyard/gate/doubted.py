@@ -1,0 +1,57 @@
+"""What the doubts of both sides make of a finding. Pure.
+
+What a gate does with each doubt, and why, is in the doubt's own row (`doubts.Doubt`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from steelyard import doubts
+from steelyard.doubts import Act, Doubt
+from steelyard.gate.outcome import BASE, HEAD, Finding
+from steelyard.trial import Trial
+from steelyard.verdict import Verdict
+
+
+def of(finding: Finding, base: Sequence[Trial], head: Sequence[Trial]) -> Finding:
+    """Return the finding with the doubts of both sides' trials and what they make of it.
+
+    A doubt that fails a case does so where head has it. A case that became slower stays
+    slower: no doubt makes that a pass.
+    """
+    sides = {BASE: _raised(base), HEAD: _raised(head)}
+    found = replace(finding, doubts=(_names(sides[BASE]), _names(sides[HEAD])))
+    for doubt in sides[HEAD]:
+        if doubt.act is Act.FAIL:
+            return _noted(replace(found, verdict=None, new=False), doubt, HEAD)
+    for side, raised in sides.items():
+        for doubt in raised:
+            if _opens(doubt, finding.verdict):
+                return _noted(replace(found, verdict=Verdict.UNRESOLVED), doubt, side)
+    return found
+
+
+def _opens(doubt: Doubt, verdict: Verdict | None) -> bool:
+    """Whether a doubt of any side leaves a case of this verdict unresolved."""
+    if verdict in {None, Verdict.SLOWER, Verdict.IDENTICAL_CODE}:
+        return False
+    faster = doubt.act is Act.FASTER and verdict is Verdict.FASTER
+    return faster or doubt.act in {Act.OPEN, Act.FAIL}
+
+
+def _noted(found: Finding, doubt: Doubt, side: str) -> Finding:
+    words = f"{side} is doubted ({doubt}): {doubt.reason}"
+    return replace(found, note="; ".join(filter(None, [found.note, words])))
+
+
+def _raised(trials: Sequence[Trial]) -> list[Doubt]:
+    """Return the doubts of some trials, once each; newer steelyards' are left out."""
+    names = {name for trial in trials for name in trial.doubts}
+    return [doubts.NAMED[name] for name in sorted(names & doubts.NAMED.keys())]
+
+
+def _names(raised: Sequence[Doubt]) -> tuple[str, ...]:
+    # A gate's visits are short: that one of them is unsettled says nothing of a case.
+    return tuple(str(doubt) for doubt in raised if doubt is not Doubt.UNSETTLED)
