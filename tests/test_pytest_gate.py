@@ -56,16 +56,17 @@ def project(tmp_path):
     (tmp_path / "suites").mkdir()
     (tmp_path / "suites" / "tiny.py").write_text(SUITE)
     (tmp_path / "conftest.py").write_text(MADE_UP)
+    (tmp_path / "pytest.ini").write_text("[pytest]\nsteelyard_suites = suites\n")
     return tmp_path
 
 
-def gate(project, *findings, arguments=(), **changes):
+def gate(project, *findings, place="suites", arguments=(), **changes):
     """Run pytest with a gate that comes to these findings."""
     made = outcome(*findings, **changes)
     (project / "made.json").write_text(document.dumps(made))
     command = [sys.executable, "-m", "pytest", "-W", "error", "-p", "no:cacheprovider"]
     done = subprocess.run(
-        [*command, "suites", "--steelyard-gate=main", "--junitxml=j.xml", *arguments],
+        [*command, place, "--steelyard-gate=main", "--junitxml=j.xml", *arguments],
         cwd=project,
         env={**os.environ, "STEELYARD_LOCK": str(project / "lock")},
         capture_output=True,
@@ -167,6 +168,16 @@ def test_only_selected_cases_are_measured(project):
     assert done.asked == ["main move[n=2]"]
     assert set(done.cases) == {"steelyard-gate[main]", "move[n=2]"}
     assert "the gate did not measure it" in done.cases["move[n=2]"]["failure"].text
+
+
+def test_a_gate_with_nothing_to_judge_is_no_pass(project):
+    """Only tests, or a folder of benchmarks that the project does not name."""
+    (project / "test_ordinary.py").write_text("def test_ordinary(): pass")
+    done = gate(project, place="test_ordinary.py")
+    assert (done.code, done.asked) == (4, [])
+    assert "--steelyard-gate main: no benchmark was collected" in done.text
+    (project / "pytest.ini").write_text("[pytest]\n")
+    assert gate(project).code == 4
 
 
 def test_collecting_measures_nothing(project):

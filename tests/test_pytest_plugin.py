@@ -9,7 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from steelyard import lock
+from steelyard import discovery, lock
 
 TINY = """
 import numpy as np
@@ -57,6 +57,7 @@ JSON = ("--benchmark-only", "--benchmark-json=report.json")
 def project(tmp_path):
     """Return a project with two suites, a module of helpers and one ordinary test."""
     for path, text in {
+        "pytest.ini": "[pytest]\nsteelyard_suites = suites\n",
         "suites/tiny.py": TINY,
         "suites/broken.py": BROKEN,
         "suites/helpers.py": "ROWS = 3",
@@ -129,7 +130,7 @@ def test_a_failing_case_fails_its_test_with_its_sentence_only(project):
 
 def test_a_suite_that_cannot_be_imported_is_a_collection_error(project):
     """The error is one sentence with the line of the suite."""
-    (project / "suites" / "absent.py").write_text("import no_such_package\n")
+    (project / "suites" / "absent.py").write_text(f"import no_such_package\n{TINY}")
     done = run_pytest(project, "suites/absent.py", "--benchmark-only")
     assert done.code == 2, done.text
     assert "absent.py could not be imported: ModuleNotFoundError" in done.text
@@ -144,12 +145,79 @@ def test_suites_are_left_alone_unless_they_are_asked_for(project, argument):
     assert "1 test collected" in done.text
 
 
-def test_other_folders_are_suites_where_the_option_says_so(project):
-    """The ini option replaces the default, relative to the ini file."""
-    (project / "suites").rename(project / "weighed")
-    (project / "pytest.ini").write_text("[pytest]\nsteelyard_suites = weighed\n")
-    done = run_pytest(project, "weighed/tiny.py", "--collect-only", "-q")
-    assert "6 tests collected" in done.text
+def test_suites_are_what_the_project_names(project):
+    """By the ini option or in [tool.steelyard]; no folder is one by its name.
+
+    Pointed at benchmarks that the project does not name, pytest says what to do.
+    """
+    (project / "suites").rename(project / "measured")
+    tiny = ("measured/tiny.py", "--collect-only", "-q")
+    (project / "pytest.ini").write_text("[pytest]\nsteelyard_suites = measured\n")
+    assert "6 tests collected" in run_pytest(project, *tiny).text
+    (project / "pytest.ini").write_text("[pytest]\n")
+    done = run_pytest(project, *tiny)
+    assert done.code == 5, done.text
+    assert 'suites = ["measured/tiny.py"] in [tool.steelyard]' in done.text
+    table = '[tool.steelyard]\nsuites = ["measured"]\n'
+    (project / "pyproject.toml").write_text(table)
+    assert "6 tests collected" in run_pytest(project, *tiny).text
+
+
+ORDINARY = """
+def test_right(): pass
+
+def test_wrong(): assert False
+"""
+
+
+@pytest.mark.parametrize("named", [False, True], ids=["not named", "named"])
+def test_other_people_s_tests_in_a_folder_of_suites_stay_theirs(project, named):
+    """A failing one fails, whatever the folder is called and whoever named it.
+
+    A script beside them, and one that mentions steelyard, is never imported. A file
+    with tests and benchmarks gives both, and its tests are selected by their ids.
+    """
+    suites = project / "suites"
+    if not named:
+        (project / "pytest.ini").write_text("[pytest]\n")
+    (suites / "test_real.py").write_text(f"# not steelyard's benchmark\n{ORDINARY}")
+    (suites / "test_both.py").write_text(f"{TINY}\n{ORDINARY}")
+    (suites / "script.py").write_text("import steelyard\nraise SystemExit('ran')")
+    (suites / "helpers.py").write_text("raise SystemExit('ran')")
+    (suites / "broken.py").unlink()
+    done = run_pytest(project, "suites", "--benchmark-disable")
+    passed = 2 + 6 * 2 if named else 2
+    assert f"2 failed, {passed} passed" in done.text, done.text
+    assert done.code == 1
+    assert "ran" not in done.text.replace("rerun", "")
+    done = run_pytest(project, "suites/test_both.py::test_wrong")
+    assert "1 failed in" in done.text, done.text
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("import steelyard as s\n@s.benchmark(n=[1])\ndef f(b, n): ...", True),
+        ("from steelyard import benchmark as mark\nf = mark(n=[1])(g)", True),
+        ("from steelyard.benchmark import benchmark\nmake(benchmark)", True),
+        (
+            "import steelyard.benchmark\n@steelyard.benchmark.benchmark\ndef f(b): 0",
+            True,
+        ),
+        ("from steelyard import *\n@benchmark\ndef f(b): ...", True),
+        ("from steelyard import benchmark\ndef f(:", True),
+        ("from steelyard import benchmark", False),
+        ("from steelyard import asv\nasv.families(__file__)", False),
+        ("# steelyard\ndef test(benchmark): benchmark(print)", False),
+        ("import steelyard\ndef test(benchmark): benchmark(print)", False),
+        ("from other import benchmark  # no steelyard\nbenchmark(1)", False),
+        ("def f(:", False),
+    ],
+)
+def test_a_file_with_benchmarks_is_known_without_importing_it(tmp_path, text, found):
+    """Under whatever name it has the decorator."""
+    (tmp_path / "one.py").write_text(text)
+    assert discovery.defines(tmp_path / "one.py") is found
 
 
 def test_cases_are_selected_by_keyword_and_by_node_id(project):

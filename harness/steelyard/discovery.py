@@ -58,6 +58,52 @@ def load(path: Path, name: str) -> Benchmark:
     )
 
 
+def defines(path: Path) -> bool:
+    """Tell whether a file uses steelyard's `benchmark`, without importing the file.
+
+    A file that cannot be parsed and has both words does: importing it gives the reason.
+    """
+    text = path.read_bytes()
+    if b"steelyard" not in text or b"benchmark" not in text:
+        return False
+    try:
+        nodes = list(ast.walk(ast.parse(text)))
+    except (SyntaxError, ValueError, RecursionError):
+        return True
+    names, packages = set(), set()
+    for node in nodes:
+        if isinstance(node, ast.ImportFrom) and node.module in {
+            "steelyard",
+            "steelyard.benchmark",
+        }:
+            names |= {
+                a.asname or "benchmark"
+                for a in node.names
+                if a.name in {"benchmark", "*"}
+            }
+        elif isinstance(node, ast.Import):
+            packages |= {
+                a.asname or "steelyard"
+                for a in node.names
+                if a.name.partition(".")[0] == "steelyard"
+            }
+    return any(
+        node.id in names
+        if isinstance(node, ast.Name)
+        else isinstance(node, ast.Attribute)
+        and node.attr == "benchmark"
+        and _root(node) in packages
+        for node in nodes
+    )
+
+
+def _root(node: ast.expr) -> str:
+    """Return the name that a chain of attributes begins with."""
+    while isinstance(node, ast.Attribute):
+        node = node.value
+    return node.id if isinstance(node, ast.Name) else ""
+
+
 def _modules(place: str, broken: list[SteelyardError] | None) -> Iterator[ModuleType]:
     path = Path(place)
     if path.is_dir():

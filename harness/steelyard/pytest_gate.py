@@ -40,13 +40,25 @@ class Gating:
     def pytest_collection_modifyitems(
         self, session: pytest.Session, items: list[pytest.Item]
     ) -> None:
-        """Note which cases were selected, and add the test of what belongs to none."""
+        """Note which cases were selected, and add the test of what belongs to none.
+
+        Raises:
+            UsageError: there are none, or this run cannot measure.
+        """
         self._require_alone()
         found = [getattr(item, "case", None) for item in items]
         self._cases = list({case.id: case for case in found if case}.values())
         if self._cases:
             name = f"{NAME}[{self.baseline}]"
             items.insert(0, Rest.from_parent(session, name=name))
+        elif (
+            not session.testsfailed
+        ):  # else a suite that failed to import is the reason
+            raise pytest.UsageError(
+                f"--steelyard-gate {self.baseline}: no benchmark was collected, so there "
+                "is nothing to judge. Name a folder or file of benchmarks that "
+                "`steelyard_suites`, or `suites` in [tool.steelyard], has."
+            )
 
     def _require_alone(self) -> None:
         if self._config.getoption("benchmark_only", default=False):

@@ -1,6 +1,6 @@
 """A pytest plugin: the cases of a suite become tests that pytest-benchmark reports.
 
-``pytest suites --benchmark-only`` collects the modules of ``suites/`` itself: suites
+``pytest suites --benchmark-only`` collects the benchmarks of ``suites/`` itself: suites
 import nothing of pytest. Each case in each of its modes is one test; what times it is
 steelyard, and pytest-benchmark's table, JSON, ``--benchmark-compare`` and histograms
 show those samples. What pytest-benchmark has no column for is in ``extra_info``.
@@ -10,9 +10,11 @@ processes would measure each other) every case is launched once and checked.
 
 ``--steelyard-gate BASELINE`` judges the cases by a baseline instead: see `pytest_gate`.
 
-A folder is collected when the command line (or ``testpaths``) names it: ``suites`` of
-the root folder, or each one of the ini option ``steelyard_suites``. Everything heavy is
-imported when a suite is collected: this module is loaded by every run of pytest.
+The project names its suites by the ini option ``steelyard_suites`` or by ``suites`` in
+``[tool.steelyard]``; without either nothing is collected here. They are collected when
+the command line (or ``testpaths``) names them. Only files that define a benchmark are
+imported, and tests beside the benchmarks stay pytest's. Everything heavy is imported
+when a suite is collected: this module is loaded by every run of pytest.
 """
 
 from __future__ import annotations
@@ -35,8 +37,6 @@ if TYPE_CHECKING:
     from steelyard.processes.worker import Bench
     from steelyard.trial import Trial
 
-DEFAULT_FOLDER: Final = "suites"
-
 NANO: Final = 1e-9
 """Trials are in nanoseconds, pytest-benchmark in seconds."""
 
@@ -52,7 +52,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addini(
         "steelyard_suites",
         "folders of steelyard's benchmarks, collected where pytest is pointed at them "
-        f"(default: {DEFAULT_FOLDER})",
+        "(default: suites of [tool.steelyard])",
         type="paths",
         default=[],
     )
@@ -70,39 +70,35 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_collect_file(
     file_path: Path, parent: pytest.Collector
 ) -> Generator[None, list[pytest.Collector], list[pytest.Collector]]:
-    """Collect the modules of the suites that this run was pointed at.
+    """Collect the benchmarks of the suites that this run was pointed at.
 
-    Named on the command line, pytest would import each as a module of tests as well.
+    Named on the command line, pytest would import each file as a module of tests as
+    well; where nothing in it looks like a test that is left out.
     """
     collectors = yield
     if file_path.suffix != ".py" or file_path.name == "__init__.py":
         return collectors
-    if not any(root in file_path.parents for root in _asked_for(parent.config)):
+    from steelyard import pytest_suites
+
+    if not pytest_suites.holds(file_path, parent.config):
         return collectors
-    others = [one for one in collectors if not isinstance(one, pytest.Module)]
+    others = [one for one in collectors if type(one) is not pytest.Module]
+    if pytest_suites.has_tests(file_path, parent.config):
+        others = collectors
     return [*others, Suite.from_parent(parent, path=file_path)]
 
 
-_FOLDERS: Final = pytest.StashKey[list[Path]]()
+def pytest_terminal_summary(
+    terminalreporter: pytest.TerminalReporter,
+    exitstatus: int,
+    config: pytest.Config,
+) -> None:
+    """Say why nothing was collected where pytest was pointed at benchmarks."""
+    if exitstatus == pytest.ExitCode.NO_TESTS_COLLECTED:
+        from steelyard import pytest_suites
 
-
-def _asked_for(config: pytest.Config) -> list[Path]:
-    """Return the folders of suites that hold, or are, an argument of this run.
-
-    ``pytest`` or ``pytest .`` in somebody's project must not run whatever happens to
-    lie in a folder called suites.
-    """
-    if _FOLDERS not in config.stash:
-        declared = config.getini("steelyard_suites")
-        folders = declared or [config.rootpath / DEFAULT_FOLDER]
-        start = config.invocation_params.dir
-        asked = [start / str(argument).partition("::")[0] for argument in config.args]
-        config.stash[_FOLDERS] = [
-            folder
-            for folder in folders
-            if any(path == folder or folder in path.parents for path in asked)
-        ]
-    return config.stash[_FOLDERS]
+        for line in pytest_suites.missed(config):
+            terminalreporter.write_line(line)
 
 
 class Suite(pytest.File):
