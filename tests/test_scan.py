@@ -500,17 +500,3 @@ def test_knobs_without_a_meaning_are_refused(knobs, what):
         kernel(mlp).bind(
             normal(1), normal(1, 2), normal(2, 1), normal(3, 1), schedule=schedule
         )
-
-
-def test_rows_are_not_overwritten_while_they_are_read():
-    """In place, a later iteration might read what an earlier one wrote."""
-
-    @kernel
-    def shifted(xs):
-        def step(x, i):
-            return x, xs[4 - i] + x
-
-        return {"xs": xp.scan(step, xs[0], xp.arange(5))[1]}
-
-    built = shifted.build(normal(5, 2))
-    assert "xs is overwritten row by row" in built.error

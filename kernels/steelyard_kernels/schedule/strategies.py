@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from steelyard_kernels.errors import KernelError
 from steelyard_kernels.expression.expr import Arange, Program, Reduce, Reshape
+from steelyard_kernels.schedule.aliasing import check_updates
 from steelyard_kernels.schedule.gpu import Gpu
 from steelyard_kernels.schedule.model import Machine, Prediction
 from steelyard_kernels.schedule.parameters import Lowered
@@ -114,6 +115,7 @@ def lower(
         nothing: Lowered = lowering.nothing(program)
         return nothing
     fits = strategy(program)
+    check_updates(program, fits, kind)
     if type(schedule).__name__ != _PARTS[fits, kind][_CLASS]:
         raise KernelError(
             f"{program.name}: got the {schedule.strategy} schedule {schedule.label}, "
@@ -158,7 +160,9 @@ def _kind(device: Device) -> str:
 
 
 def _model(program: Program, device: Device) -> Any:
-    return _module(strategy(program), _kind(device), _MODEL)
+    fits, kind = strategy(program), _kind(device)
+    check_updates(program, fits, kind)
+    return _module(fits, kind, _MODEL)
 
 
 def _module(strategy: str, kind: str, part: int) -> Any:

@@ -33,10 +33,19 @@ def row_space(program: Program) -> Shape:
 
 
 def check_outputs(program: Program, full: Shape) -> None:
-    """Raise Unsupported for outputs that are neither rows nor one value a row."""
-    allowed = {full, (*full[:-1], 1), full[:-1]}
+    """Raise Unsupported for outputs that are neither rows nor one value a row.
+
+    One of the rows' shape without their axis must have lost it: what has it from an
+    input is aligned at the last axis, with columns.
+    """
+    allowed = {full, (*full[:-1], 1)}
+    lost = squeezed(program.nodes)
     for output in program.outputs:
-        if output.value.shape not in allowed:
+        value = output.value
+        by_row = value.shape == full[:-1] and (
+            value.number in lost or prod(value.shape) == 1
+        )
+        if value.shape not in allowed and not by_row:
             raise Unsupported(
                 f"{program.name}: output {output.name} has shape {output.value.shape}, "
                 f"expected rows like {full} or one value a row like {full[:-1]}; "

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar, Final
 
-from steelyard_kernels.errors import KernelError, Unsupported
-from steelyard_kernels.expression.expr import Chains, Program, Result
+from steelyard_kernels.errors import KernelError
+from steelyard_kernels.expression.expr import Program
 from steelyard_kernels.schedule.gpu import WARP, registers_problem
 from steelyard_kernels.schedule.scan.schedule import equally_often
 
@@ -62,7 +62,6 @@ class CudaScan:
 
 def check(program: Program, schedule: CudaScan) -> None:
     """Raise KernelError where a schedule does not fit a program or a GPU."""
-    check_program(program)
     why = problem(schedule)
     if schedule.chains > 1 and not program.chains:
         why = (
@@ -90,19 +89,3 @@ def problem(schedule: CudaScan) -> str:
         wanted = f"0 to {MOST_UNROLL}"
         return f"has {schedule.unroll} iterations a turn; choose {wanted}"
     return registers_problem(schedule.registers, schedule.threads)
-
-
-def check_program(program: Program) -> None:
-    """Raise Unsupported for rows that are overwritten while threads may read them.
-
-    All threads of a warp take part, also those that repeat another's chain.
-    """
-    for output in program.outputs:
-        value = output.value
-        value = value.arg if isinstance(value, Chains) else value
-        if output.updates is not None and isinstance(value, Result) and value.stacks:
-            raise Unsupported(
-                f"{program.name}: rows of {output.name} are overwritten in a loop, and "
-                "a GPU's other threads may still read them; return them under another "
-                "name."
-            )

@@ -23,7 +23,7 @@ from steelyard_kernels.expression.expr import (
 )
 from steelyard_kernels.schedule.gpu import RAMP_NS, SIDES, WARP, Gpu, most_registers
 from steelyard_kernels.schedule.model import Prediction
-from steelyard_kernels.schedule.scan.cuda import GROUPS, CudaScan, check, check_program
+from steelyard_kernels.schedule.scan.cuda import GROUPS, CudaScan, check
 from steelyard_kernels.schedule.scan.cuda_cycles import Cycles, vectors
 from steelyard_kernels.schedule.scan.outline import in_memory
 from steelyard_kernels.schedule.scan.schedule import equally_often
@@ -94,7 +94,6 @@ def candidates(
     aligned: bool = True,  # noqa: ARG001 - elements go one by one
 ) -> tuple[CudaScan, ...]:
     """Return every schedule worth trying, in order; Unsupported where there is none."""
-    check_program(program)
     return tuple(_candidates(program, Cycles()))
 
 
@@ -155,7 +154,6 @@ def rank(
     aligned: bool = True,  # noqa: ARG001 - as of `candidates`
 ) -> list[tuple[CudaScan, Prediction]]:
     """Return every candidate with its prediction, in order."""
-    check_program(program)
     cycles = Cycles()
     return [
         (schedule, predict(program, schedule, gpu, cycles))

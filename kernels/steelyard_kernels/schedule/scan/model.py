@@ -37,7 +37,6 @@ from steelyard_kernels.schedule.model import (
 from steelyard_kernels.schedule.scan.outline import outline
 from steelyard_kernels.schedule.scan.schedule import (
     Scan,
-    check_program,
     steps_together,
 )
 
@@ -91,7 +90,6 @@ def candidates(
 ) -> tuple[Scan, ...]:
     """Return every legal schedule worth trying, in order."""
     del aligned  # nothing streams
-    check_program(program)
     return _candidates(program, machine, [_profile(x) for x in loops(program.nodes)])
 
 
@@ -255,7 +253,6 @@ def rank(
 ) -> list[tuple[Scan, Prediction]]:
     """Return every candidate with its prediction, in order."""
     del aligned
-    check_program(program)
     found = [_profile(loop) for loop in loops(program.nodes)]
     straight = _work(program.nodes)
     known: dict[tuple[int, int, int, bool], _Cost] = {}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar, Final
 
-from steelyard_kernels.errors import KernelError, Unsupported
+from steelyard_kernels.errors import KernelError
 from steelyard_kernels.expression.expr import (
     Apply,
     Cast,
@@ -17,7 +17,6 @@ from steelyard_kernels.expression.expr import (
     everywhere,
     operands,
 )
-from steelyard_kernels.schedule.scan.outline import stored
 
 MOST_LANES: Final = 64  # of the loop IR's vectors
 MOST_UNROLL: Final = 64
@@ -118,32 +117,3 @@ def _alike(program: Program) -> set[int]:
         if alike:
             known.add(node.number)
     return known
-
-
-def check_program(program: Program) -> None:
-    """Raise Unsupported where rows would be overwritten before they are read."""
-    updated = {
-        output.updates
-        for output in program.outputs
-        if isinstance(stored(output.value), Result)
-        and output.updates is not None
-        and _stacks(output.value)
-    }
-    if not updated:
-        return
-    inputs = {node.number: node for node in program.inputs if node.index in updated}
-    for node in everywhere(program.nodes):
-        source = node.arg if isinstance(node, Row) else None
-        while source is not None and not isinstance(source, Result):
-            if source.number in inputs:
-                name = inputs[source.number].name
-                raise Unsupported(
-                    f"{program.name}: {name} is overwritten row by row in a loop while "
-                    "its rows are read; return the rows under another name."
-                )
-            source = getattr(source, "arg", None)
-
-
-def _stacks(value: object) -> bool:
-    result = stored(value)  # type: ignore[arg-type]
-    return isinstance(result, Result) and result.stacks

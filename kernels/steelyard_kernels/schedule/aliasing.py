@@ -1,0 +1,164 @@
+"""Whether outputs may overwrite the inputs that they update, for every strategy.
+
+A work item is what runs by itself: an element, a row, a chain. Items run in any order
+and side by side, so each element of an input that is updated may be read by no item but
+the one that writes it, and by that one no later than it writes. Any other update is
+Unsupported. By strategy:
+
+- pointwise: an item loads its element of every operand before it stores. A parameter
+  has as many elements as the outputs, so that it is read nowhere else.
+- normalization: an item is a row, which loads what it reads of other rows never, and
+  of its own before it stores there. The inputs it reads must begin where it writes.
+- scan: an item is a chain. It loads what it computes with in the order of the nodes, and
+  stores at its end, but what a loop stacks row by row, in its iterations. On a GPU the
+  threads of a chain are in different rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from math import prod
+
+from steelyard_kernels.errors import Unsupported
+from steelyard_kernels.expression.expr import (
+    Apply,
+    Chain,
+    Chains,
+    Constant,
+    Input,
+    Loop,
+    Node,
+    Output,
+    Program,
+    Reshape,
+    Result,
+    Row,
+    Transpose,
+    everywhere,
+    operands,
+)
+from steelyard_kernels.schedule.normalization.space import row_space
+from steelyard_kernels.schedule.space import strides_of
+
+
+def check_updates(program: Program, strategy: str, kind: str) -> None:
+    """Raise Unsupported where an update overwrites what is still to be read.
+
+    `kind` is that of the target, "cpu" or "cuda".
+    """
+    read = {node.index: node for node in program.nodes if isinstance(node, Input)}
+    for output in program.outputs:
+        if output.updates not in read:  # none, or of a parameter that nothing reads
+            continue
+        if strategy == "normalization":
+            _check_rows(program, output, read[output.updates])
+        elif strategy == "scan":
+            _check_chains(program, output, read[output.updates])
+            if kind == "cuda":
+                _check_threads(program, output)
+
+
+def _refusal(program: Program, output: Output, how: str) -> Unsupported:
+    return Unsupported(
+        f"{program.name}: {output.name} is overwritten {how}; return it under "
+        "another name, and copy it where it is to be."
+    )
+
+
+def _check_rows(program: Program, output: Output, node: Input) -> None:
+    """Check that a row reads of a parameter what it writes, or that it is the only row."""
+    full = row_space(program)
+    if prod(full[:-1]) == 1:
+        return
+    written = output.value.shape
+    if written != full:
+        written = full[:-1] if written == full[:-1] else written[:-1]
+        written = (*written, 1)
+    if strides_of(node.shape, full) != strides_of(written, full):
+        raise _refusal(program, output, "row by row while other rows read it")
+
+
+def _check_chains(program: Program, output: Output, node: Input) -> None:
+    """Check that a chain reads its own part only, and that before it is overwritten."""
+    if program.chains > 1:
+        for each in everywhere(program.nodes):
+            if node in operands(each) and not isinstance(each, Chain):
+                how = "chain by chain while other chains read it"
+                raise _refusal(program, output, how)
+    value = _of_one_chain(output.value)
+    if not (isinstance(value, Result) and value.stacks):
+        return
+    begin = _begin(program, value.loop)
+    for read, position, loop in _placed(program.nodes):
+        if position < begin or _root(read) is not node or read is node:
+            continue
+        own = loop is value.loop and _is_own_row(read, value.loop)
+        if not (own or _of_own_row(read, value.loop)):
+            how = "row by row in a loop while other rows of it are still read"
+            raise _refusal(program, output, how)
+
+
+def _check_threads(program: Program, output: Output) -> None:
+    value = _of_one_chain(output.value)
+    if isinstance(value, Result) and value.stacks:
+        how = "row by row in a loop while a GPU's other threads may still read it"
+        raise _refusal(program, output, how)
+
+
+def _of_one_chain(node: Node) -> Node:
+    return node.arg if isinstance(node, Chains) else node
+
+
+def _begin(program: Program, loop: Loop) -> int:
+    """Return where a loop is run: at the first of its results."""
+    return next(
+        node.number
+        for node in program.nodes
+        if isinstance(node, Result) and node.loop is loop
+    )
+
+
+def _placed(
+    nodes: Iterable[Node], at: int | None = None, inside: Loop | None = None
+) -> Iterator[tuple[Node, int, Loop | None]]:
+    """Give every node, where it is computed, and the loop whose body it is in."""
+    seen: set[int] = set()
+    for node in nodes:
+        position = node.number if at is None else at
+        yield node, position, inside
+        if isinstance(node, Result) and id(node.loop) not in seen:
+            seen.add(id(node.loop))
+            yield from _placed(node.loop.nodes, position, node.loop)
+
+
+def _root(node: Node) -> Node:
+    """Return the array that a node is a part of, or the node."""
+    while isinstance(node, Row | Transpose | Reshape | Chain):
+        node = node.arg
+    return node
+
+
+def _is_own_row(node: Node, loop: Loop) -> bool:
+    """Say whether a node is the row of its array that this iteration stacks."""
+    if not isinstance(node, Row) or not isinstance(node.arg, Input | Chain):
+        return False
+    if not loop.reverse:
+        return node.index is loop.index
+    index = node.index
+    return (
+        isinstance(index, Apply)
+        and index.op == "subtract"
+        and isinstance(index.args[0], Constant)
+        and isinstance(loop.length, int)
+        and index.args[0].value == loop.length - 1
+        and index.args[1] is loop.index
+    )
+
+
+def _of_own_row(node: Node, loop: Loop) -> bool:
+    """Say whether a node is a part of the row that this iteration stacks."""
+    while isinstance(node, Row | Transpose | Reshape):
+        node = node.arg
+        if _is_own_row(node, loop):
+            return True
+    return False
