@@ -14,6 +14,7 @@ import numpy as np
 
 from steelyard_device import llvm, memory, native
 from steelyard_device.errors import DeviceError
+from steelyard_device.threads import Once
 
 WORDS = memory.LINE // 8
 """8-byte words of a cache line."""
@@ -95,7 +96,9 @@ class Launch:
     """One function with its packed arguments, ready to run any number of times.
 
     ``slots`` are buffer addresses and encoded scalars in parameter order, 8 bytes
-    each; the caller keeps the buffers alive. ``threads`` is 1, or `pool_size()`.
+    each; the caller keeps the buffers alive. ``threads`` is 1, or `pool_size()`. Work
+    that ``claims`` its chunks by ticket is done when all are, and waits for no thread
+    that never began; otherwise every thread takes part.
     """
 
     __slots__ = (
@@ -108,7 +111,14 @@ class Launch:
         "_words",
     )
 
-    def __init__(self, function: Function, slots: Sequence[int], threads: int) -> None:
+    def __init__(
+        self,
+        function: Function,
+        slots: Sequence[int],
+        threads: int,
+        *,
+        claims: bool = False,
+    ) -> None:
         if threads not in {1, pool_size()}:
             raise DeviceError(
                 f"{function.name} was to run on {threads} threads; a launch uses 1 "
@@ -126,6 +136,7 @@ class Launch:
         ticket, args = address + memory.LINE, address + 2 * memory.LINE
         group = pool().address if threads > 1 else 0
         words[first : first + 4] = [group, function.address, args, ticket]
+        words[first + 6] = claims
         at = first + 2 * WORDS
         words[at : at + len(slots)] = list(slots)
         self._words, self._first, self._address = words, first, address
@@ -160,7 +171,10 @@ class Launch:
         their times add up; the other must claim no chunks, which are this one's.
         """
         made = Launch(
-            _library().both, (*self._called(), *other._called()), self._threads
+            _library().both,
+            (*self._called(), *other._called()),
+            self._threads,
+            claims=bool(self._words[self._first + 6]),
         )
         made._kept = self, other
         return made
@@ -229,13 +243,12 @@ class Pool:
 
     def start(self) -> None:
         """Start the threads, which find no launch under way."""
-        self._state.generation = self._state.pending = self._state.sleepers = 0
-        self._state.owner = 0
+        self._state.gate = self._state.sleepers = self._state.owner = 0
         for slot_, processor in zip(self._slots, self._processors, strict=True):
             _start_thread(_library().worker.address, slot_, processor)
 
 
-@functools.cache
+@Once
 def pool() -> Pool:
     """Return this process's pool, made on first use."""
     return Pool(cpus()[1:])
@@ -244,8 +257,8 @@ def pool() -> Pool:
 def _after_fork() -> None:
     # A child has the pool's memory but none of its threads; launches packed before the
     # fork point to that memory, so new threads take their places in it.
-    if pool.cache_info().currsize:
-        pool().start()
+    for each in pool.made():
+        each.start()
 
 
 os.register_at_fork(after_in_child=_after_fork)
@@ -253,16 +266,16 @@ os.register_at_fork(after_in_child=_after_fork)
 
 class _PoolState(ctypes.Structure):
     _fields_ = (
-        ("generation", ctypes.c_int32),
-        ("_line0", ctypes.c_int32 * 15),
-        ("pending", ctypes.c_int32),
-        ("_line1", ctypes.c_int32 * 15),
+        ("gate", ctypes.c_int64),
+        ("_line0", ctypes.c_int32 * 14),
         ("sleepers", ctypes.c_int32),
+        ("_line1", ctypes.c_int32 * 15),
+        ("caller_sleeps", ctypes.c_int32),
         ("_line2", ctypes.c_int32 * 15),
         ("owner", ctypes.c_int32),
         ("workers", ctypes.c_int32),
         ("spins", ctypes.c_int32),
-        ("caller_sleeps", ctypes.c_int32),
+        ("_unused", ctypes.c_int32),
         ("function", ctypes.c_void_p),
         ("args", ctypes.c_void_p),
         ("ticket", ctypes.c_void_p),
@@ -282,7 +295,7 @@ class _Library:
     both: Function
 
 
-@functools.cache
+@Once
 def _library() -> _Library:
     code = llvm.assemble(native.text(llvm.host()))
     at = llvm.link(code, native.ENTRIES)
@@ -296,7 +309,7 @@ def _library() -> _Library:
     )
 
 
-@functools.cache
+@Once
 def _probes() -> dict[str, Function]:
     at = llvm.link(llvm.assemble(native.PROBES_TEXT), native.PROBES)
     return {name: Function(name, address) for name, address in at.items()}

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import functools
 import itertools
-import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -16,7 +15,11 @@ from time import perf_counter_ns
 
 import llvmlite.binding as llvm
 
+from steelyard_device import threads
 from steelyard_device.errors import LLVMError
+
+# llvmlite's own lock: a child of a fork in another thread's call would wait for it for ever.
+threads.held_at_fork(llvm.ffi.lib._lock)  # noqa: SLF001 # it has no public name
 
 Recorder = Callable[[str, int], None]
 """Told the name of each finished phase and its nanoseconds."""
@@ -94,13 +97,14 @@ def without_strength_reduction() -> Iterator[None]:
 
     It takes a quarter of code generation and gains nothing measurable on programs that
     spell their addresses out. The switch is the process's, so it is put back for other
-    users of the same LLVM (Numba).
+    users of the same LLVM (Numba), and no other thread of ours emits code meanwhile.
     """
-    llvm.set_option("", "-disable-lsr=true")
-    try:
-        yield
-    finally:
-        llvm.set_option("", "-disable-lsr=false")
+    with threads.LOCK:
+        llvm.set_option("", "-disable-lsr=true")
+        try:
+            yield
+        finally:
+            llvm.set_option("", "-disable-lsr=false")
 
 
 def disassembly(text: str) -> str:
@@ -144,21 +148,9 @@ class _Session:
     numbers: Iterator[int] = field(default_factory=itertools.count)
 
 
-_STARTING = threading.Lock()
-
-
+@threads.Once
 def _session() -> _Session:
-    """Return the session of this process.
-
-    Threads that begin together must not each make one: with the ones that were not kept
-    the code linked in them would be freed.
-    """
-    with _STARTING:
-        return _started()
-
-
-@functools.cache
-def _started() -> _Session:
+    """Return the session of this process."""
     llvm.initialize_native_target()
     llvm.initialize_native_asmprinter()
     # The other linker maps code and constants apart, and dies where no room was left

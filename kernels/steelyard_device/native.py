@@ -4,8 +4,10 @@ Every kernel has one signature, ``void (ptr args, ptr ticket, i32 index, i32 cou
 ``args`` are 8-byte slots, ``ticket`` is a counter zeroed before each launch from
 which the threads claim chunks, ``index`` is the thread's number out of ``count``.
 
-The pool's threads spin on a generation counter, then sleep on it with a futex. The
-caller takes part as thread 0 and waits for the others the same way.
+The pool's threads spin on the generation in its gate, then sleep on it with a futex. The
+caller takes part as thread 0 and waits for the others the same way. Of a launch whose
+work is claimed by ticket it waits only for those that began: where its own part found no
+chunk left, a thread that comes later has nothing to do and finds the gate shut.
 """
 
 from __future__ import annotations
@@ -34,6 +36,20 @@ _ARCHITECTURES = {
 }
 
 
+# The gate's bits: the launch's number in the upper half, and in the lower one whether
+# threads may enter, whether all are expected, and how many are inside or expected.
+_OPEN, _EXPECTED, _INSIDE = 1 << 31, 1 << 30, (1 << 30) - 1
+_GATE = {
+    "open": str(_OPEN),
+    "expected": str(_EXPECTED),
+    "state": str(_OPEN | _EXPECTED),
+    "inside": str(_INSIDE),
+    "shut": str(~_OPEN),
+    "one": str(1 << 32),
+    "generation": str(-(1 << 32)),
+}
+
+
 def text(host: Host) -> str:
     """Return the LLVM IR of the native half for ``host``.
 
@@ -48,22 +64,27 @@ def text(host: Host) -> str:
             f"this machine is {host.architecture}; kernels can be launched on "
             f"{known}. Measure Python callables here instead."
         ) from None
-    return (
-        _TEMPLATE.replace("{declarations}", declarations)
-        .replace("{futex}", str(futex))
-        .replace("{pause}", pause)
-        .replace("{fence}", fence)
-    )
+    words = {
+        "declarations": declarations,
+        "futex": str(futex),
+        "pause": pause,
+        "fence": fence,
+        **_GATE,
+    }
+    text = _TEMPLATE
+    for name, word in words.items():
+        text = text.replace(f"{{{name}}}", word)
+    return text
 
 
 # Field numbers of %pool match `cpu._PoolState`, those of %launch what `cpu.Launch`
-# packs; its last two are the ticks of a window.
+# packs: behind the ticket are the ticks of a window, and whether work is claimed.
 # What workers write stands on cache lines of its own; the rest is the caller's. One
 # caller at a time owns the pool: Python threads release the GIL when they launch.
 _TEMPLATE = r"""
-%pool = type { i32, [15 x i32], i32, [15 x i32], i32, [15 x i32], i32, i32, i32, i32, ptr, ptr, ptr }
+%pool = type { i64, [14 x i32], i32, [15 x i32], i32, [15 x i32], i32, i32, i32, i32, ptr, ptr, ptr }
 %slot = type { ptr, i32 }
-%launch = type { ptr, ptr, ptr, ptr, i64, i64 }
+%launch = type { ptr, ptr, ptr, ptr, i64, i64, i64 }
 %timespec = type { i64, i64 }
 
 declare i64 @syscall(i64, ...)
@@ -76,27 +97,29 @@ entry:
   %pool = load ptr, ptr %pool.at
   %index.at = getelementptr %slot, ptr %slot, i32 0, i32 1
   %index = load i32, ptr %index.at
-  %generation = getelementptr %pool, ptr %pool, i32 0, i32 0
-  %pending = getelementptr %pool, ptr %pool, i32 0, i32 2
-  %sleepers = getelementptr %pool, ptr %pool, i32 0, i32 4
+  %gate = getelementptr %pool, ptr %pool, i32 0, i32 0
+  %generation.at = getelementptr i32, ptr %gate, i32 1
+  %sleepers = getelementptr %pool, ptr %pool, i32 0, i32 2
+  %caller.sleeps = getelementptr %pool, ptr %pool, i32 0, i32 4
   %workers.at = getelementptr %pool, ptr %pool, i32 0, i32 7
   %spins.at = getelementptr %pool, ptr %pool, i32 0, i32 8
   %function.at = getelementptr %pool, ptr %pool, i32 0, i32 10
   %args.at = getelementptr %pool, ptr %pool, i32 0, i32 11
   %ticket.at = getelementptr %pool, ptr %pool, i32 0, i32 12
-  %caller.sleeps = getelementptr %pool, ptr %pool, i32 0, i32 9
   %workers = load i32, ptr %workers.at
   %spins = load i32, ptr %spins.at
   %count = add i32 %workers, 1
   br label %wait
 wait:
-  %last = phi i32 [ 0, %entry ], [ %now, %done ], [ %last, %sleep ]
+  %last = phi i32 [ 0, %entry ], [ %generation, %done ], [ %generation, %seen ], [ %last, %sleep ]
   br label %spin
 spin:
   %i = phi i32 [ 0, %wait ], [ %i.next, %again ]
-  %now = load atomic i32, ptr %generation acquire, align 4
-  %new = icmp ne i32 %now, %last
-  br i1 %new, label %go, label %idle
+  %now = load atomic i64, ptr %gate acquire, align 8
+  %high = lshr i64 %now, 32
+  %generation = trunc i64 %high to i32
+  %new = icmp ne i32 %generation, %last
+  br i1 %new, label %seen, label %idle
 idle:
   %tired = icmp sge i32 %i, %spins
   br i1 %tired, label %sleep, label %again
@@ -105,44 +128,61 @@ again:
   %i.next = add i32 %i, 1
   br label %spin
 sleep:
-  %in = atomicrmw add ptr %sleepers, i32 1 seq_cst
-  %slept = call i64 (i64, ...) @syscall(i64 {futex}, ptr %generation, i32 128, i32 %last, ptr null, ptr null, i32 0)
-  %out = atomicrmw sub ptr %sleepers, i32 1 seq_cst
+  store atomic i32 1, ptr %sleepers seq_cst, align 4
+  %slept = call i64 (i64, ...) @syscall(i64 {futex}, ptr %generation.at, i32 128, i32 %last, ptr null, ptr null, i32 0)
   br label %wait
+seen:
+  %state = and i64 %now, {state}
+  %closed = icmp eq i64 %state, 0
+  br i1 %closed, label %wait, label %enter
+enter:
+  %counted.bit = and i64 %now, {expected}
+  %counted = icmp ne i64 %counted.bit, 0
+  br i1 %counted, label %go, label %claim
+claim:
+  %more = add i64 %now, 1
+  %swap = cmpxchg ptr %gate, i64 %now, i64 %more seq_cst monotonic
+  %in = extractvalue { i64, i1 } %swap, 1
+  br i1 %in, label %go, label %again
 go:
   %function = load ptr, ptr %function.at
   %args = load ptr, ptr %args.at
   %ticket = load ptr, ptr %ticket.at
   call void %function(ptr %args, ptr %ticket, i32 %index, i32 %count)
-  %before = atomicrmw sub ptr %pending, i32 1 seq_cst
-  %final = icmp eq i32 %before, 1
+  %before = atomicrmw sub ptr %gate, i64 1 seq_cst
+  %left = and i64 %before, {inside}
+  %final = icmp eq i64 %left, 1
   br i1 %final, label %caller, label %done
 caller:
   %asleep = load atomic i32, ptr %caller.sleeps seq_cst, align 4
   %must.wake = icmp ne i32 %asleep, 0
   br i1 %must.wake, label %wake, label %done
 wake:
-  %woken = call i64 (i64, ...) @syscall(i64 {futex}, ptr %pending, i32 129, i32 1, ptr null, ptr null, i32 0)
+  %woken = call i64 (i64, ...) @syscall(i64 {futex}, ptr %gate, i32 129, i32 1, ptr null, ptr null, i32 0)
   br label %done
 done:
   br label %wait
 }
 
-define internal void @fork_join(ptr %pool, ptr %function, ptr %args, ptr %ticket) {
+define internal void @fork_join(ptr %pool, ptr %function, ptr %args, ptr %ticket, i64 %claims) {
 entry:
-  %generation = getelementptr %pool, ptr %pool, i32 0, i32 0
-  %pending = getelementptr %pool, ptr %pool, i32 0, i32 2
-  %sleepers = getelementptr %pool, ptr %pool, i32 0, i32 4
+  %gate = getelementptr %pool, ptr %pool, i32 0, i32 0
+  %generation.at = getelementptr i32, ptr %gate, i32 1
+  %sleepers = getelementptr %pool, ptr %pool, i32 0, i32 2
+  %caller.sleeps = getelementptr %pool, ptr %pool, i32 0, i32 4
+  %owner = getelementptr %pool, ptr %pool, i32 0, i32 6
   %workers.at = getelementptr %pool, ptr %pool, i32 0, i32 7
   %spins.at = getelementptr %pool, ptr %pool, i32 0, i32 8
   %function.at = getelementptr %pool, ptr %pool, i32 0, i32 10
   %args.at = getelementptr %pool, ptr %pool, i32 0, i32 11
   %ticket.at = getelementptr %pool, ptr %pool, i32 0, i32 12
-  %caller.sleeps = getelementptr %pool, ptr %pool, i32 0, i32 9
-  %owner = getelementptr %pool, ptr %pool, i32 0, i32 6
   %workers = load i32, ptr %workers.at
   %spins = load i32, ptr %spins.at
   %count = add i32 %workers, 1
+  %all = zext i32 %workers to i64
+  %all.expected = or i64 %all, {expected}
+  %optional = icmp ne i64 %claims, 0
+  %low = select i1 %optional, i64 {open}, i64 %all.expected
   br label %own
 own:
   %swap = cmpxchg ptr %owner, i32 0, i32 1 acquire monotonic
@@ -156,24 +196,30 @@ fork:
   store ptr %function, ptr %function.at
   store ptr %args, ptr %args.at
   store ptr %ticket, ptr %ticket.at
-  store atomic i32 0, ptr %caller.sleeps seq_cst, align 4
-  store atomic i32 %workers, ptr %pending seq_cst, align 4
-  %old = atomicrmw add ptr %generation, i32 1 seq_cst
+  store i32 0, ptr %caller.sleeps
+  %last = load atomic i64, ptr %gate monotonic, align 8
+  %last.generation = and i64 %last, {generation}
+  %next.generation = add i64 %last.generation, {one}
+  %begun = or i64 %next.generation, %low
+  store atomic i64 %begun, ptr %gate seq_cst, align 8
   %sleeping = load atomic i32, ptr %sleepers seq_cst, align 4
   %any = icmp ne i32 %sleeping, 0
   br i1 %any, label %wake, label %mine
 wake:
-  %woken = call i64 (i64, ...) @syscall(i64 {futex}, ptr %generation, i32 129, i32 2147483647, ptr null, ptr null, i32 0)
+  store atomic i32 0, ptr %sleepers seq_cst, align 4
+  %woken = call i64 (i64, ...) @syscall(i64 {futex}, ptr %generation.at, i32 129, i32 2147483647, ptr null, ptr null, i32 0)
   br label %mine
 mine:
   call void %function(ptr %args, ptr %ticket, i32 0, i32 %count)
+  %shut = atomicrmw and ptr %gate, i64 {shut} seq_cst
   br label %wait
 wait:
   br label %join
 join:
   %i = phi i32 [ 0, %wait ], [ %i.next, %again ]
-  %left = load atomic i32, ptr %pending acquire, align 4
-  %joined = icmp eq i32 %left, 0
+  %seen = load atomic i64, ptr %gate acquire, align 8
+  %left = and i64 %seen, {inside}
+  %joined = icmp eq i64 %left, 0
   br i1 %joined, label %exit, label %idle
 idle:
   %tired = icmp sge i32 %i, %spins
@@ -184,11 +230,13 @@ again:
   br label %join
 sleep:
   store atomic i32 1, ptr %caller.sleeps seq_cst, align 4
-  %still = load atomic i32, ptr %pending seq_cst, align 4
-  %over = icmp eq i32 %still, 0
+  %again.seen = load atomic i64, ptr %gate seq_cst, align 8
+  %still = and i64 %again.seen, {inside}
+  %over = icmp eq i64 %still, 0
   br i1 %over, label %exit, label %futex
 futex:
-  %slept = call i64 (i64, ...) @syscall(i64 {futex}, ptr %pending, i32 128, i32 %still, ptr null, ptr null, i32 0)
+  %expected = trunc i64 %again.seen to i32
+  %slept = call i64 (i64, ...) @syscall(i64 {futex}, ptr %gate, i32 128, i32 %expected, ptr null, ptr null, i32 0)
   br label %wait
 exit:
   store atomic i32 0, ptr %owner release, align 4
@@ -205,6 +253,8 @@ entry:
   %args = load ptr, ptr %args.at
   %ticket.at = getelementptr %launch, ptr %launch, i32 0, i32 3
   %ticket = load ptr, ptr %ticket.at
+  %claims.at = getelementptr %launch, ptr %launch, i32 0, i32 6
+  %claims = load i64, ptr %claims.at
   %alone = icmp eq ptr %pool, null
   %fence = icmp ne i32 %fenced, 0
   %some = icmp sgt i64 %count, 0
@@ -217,7 +267,7 @@ one:
   call void %function(ptr %args, ptr %ticket, i32 0, i32 1)
   br label %launched
 all:
-  call void @fork_join(ptr %pool, ptr %function, ptr %args, ptr %ticket)
+  call void @fork_join(ptr %pool, ptr %function, ptr %args, ptr %ticket, i64 %claims)
   br label %launched
 launched:
   br i1 %fence, label %fencing, label %continue

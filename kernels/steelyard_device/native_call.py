@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import ctypes
-import functools
 import struct
 from collections.abc import Callable
 from typing import Any
 
 from steelyard_device import llvm
+from steelyard_device.threads import Once
 
 _TAKES_ONE = 0x8
 """METH_O: a function of itself and one argument."""
@@ -25,7 +25,7 @@ def bound(function: int, argument: int) -> Callable[[int], int]:
     return made
 
 
-@functools.cache
+@Once
 def _new() -> Any:
     prototype = ctypes.PYFUNCTYPE(
         ctypes.py_object, ctypes.c_void_p, ctypes.py_object, ctypes.c_void_p
@@ -44,7 +44,7 @@ class _Method(ctypes.Structure):
     )
 
 
-@functools.cache
+@Once
 def _method() -> _Method:
     """Describe the builtin to Python, which keeps the address: one for the process."""
     at = llvm.link(llvm.assemble(_TEXT), ["native_call"])["native_call"]

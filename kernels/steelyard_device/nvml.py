@@ -6,9 +6,10 @@ reads ``"unknown"``.
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable
 from typing import Any
+
+from steelyard_device.threads import Once
 
 UNKNOWN = "unknown"
 
@@ -37,7 +38,7 @@ _COMPUTE_MODES = ("default", "exclusive_thread", "prohibited", "exclusive_proces
 _SWITCH = ("off", "on")
 
 
-@functools.cache
+@Once
 def _library() -> tuple[Any, str | None]:
     """Return NVML, started, or None and why not. It stays started."""
     try:

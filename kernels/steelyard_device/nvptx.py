@@ -20,6 +20,7 @@ import llvmlite.binding as llvm
 from steelyard_device import nvrtc_log
 from steelyard_device.errors import CompileError, DeviceError, LLVMError
 from steelyard_device.nvrtc import ARCHITECTURES, Compiled, Phase
+from steelyard_device.threads import LOCK, Once, compiling
 
 TRIPLE = "nvptx64-nvidia-cuda"
 _REASON = re.compile(r"^error +: (.*)$", re.MULTILINE)  # of ptxas, without its name
@@ -42,9 +43,11 @@ def compile(text: str, arch: str) -> Compiled:  # noqa: A001 - read as nvptx.com
     clock.append(perf_counter_ns())
     _verify(module)
     clock.append(perf_counter_ns())
-    ptx = _machine(arch).emit_assembly(module).encode()
+    with LOCK:  # the process's switches may be another thread's
+        ptx = _machine(arch).emit_assembly(module).encode()
     clock.append(perf_counter_ns())
-    cubin, log = _linked(ptx, arch)
+    with compiling():
+        cubin, log = _linked(ptx, arch)
     clock.append(perf_counter_ns())
     begun = clock[0]
     steps = zip(("parse", "verify", "codegen", "link"), clock, clock[1:], strict=False)
@@ -95,7 +98,7 @@ def _refused(error: RuntimeError) -> LLVMError:
     return LLVMError(f"LLVM rejected the program: {str(error).strip()}")
 
 
-@functools.cache
+@Once
 def _machine(arch: str) -> llvm.TargetMachine:
     """Return what makes code for an architecture, in the oldest PTX that has it.
 
@@ -112,7 +115,7 @@ def _machine(arch: str) -> llvm.TargetMachine:
     return target.create_target_machine(cpu=arch, opt=2)
 
 
-@functools.cache
+@Once
 def _linker() -> Any:
     """Import the bindings and load the library.
 

@@ -7,7 +7,6 @@ calls release the interpreter while the compiler works, so that threads overlap.
 from __future__ import annotations
 
 import ctypes
-import functools
 import re
 import tempfile
 from collections.abc import Iterator, Sequence
@@ -21,6 +20,7 @@ from steelyard_device import nvrtc_log
 from steelyard_device.errors import Cancelled, CompileError, DeviceError
 from steelyard_device.nvrtc_library import Compiler, bindings, compiler, load
 from steelyard_device.nvrtc_log import Diagnostic, KernelLog, Phase
+from steelyard_device.threads import Once, compiling
 
 __all__ = [
     "ARCHITECTURES",
@@ -103,7 +103,7 @@ def check_arch(arch: str) -> None:
         )
 
 
-@functools.cache
+@Once
 def _supported() -> tuple[int, ...]:
     _, numbers = bindings().nvrtcGetSupportedArchs()
     return tuple(numbers)
@@ -180,11 +180,12 @@ def _program(text: str) -> Iterator[Any]:
         )
     source = text.encode("utf-8", "surrogatepass")
     nvrtc = bindings()
-    program = _checked(nvrtc.nvrtcCreateProgram(source, _PROGRAM, 0, [], []))
-    try:
-        yield program
-    finally:
-        nvrtc.nvrtcDestroyProgram(program)
+    with compiling():
+        program = _checked(nvrtc.nvrtcCreateProgram(source, _PROGRAM, 0, [], []))
+        try:
+            yield program
+        finally:
+            nvrtc.nvrtcDestroyProgram(program)
 
 
 def _run(program: Any, flags: list[str], deadline: ctypes.c_int64 | None) -> int:
@@ -270,7 +271,7 @@ interpreter, and beside a busy thread its 600 calls made a trivial kernel's 27 m
 """
 
 
-@functools.cache
+@Once
 def _stop() -> int:
     """Return the address of the function that NVRTC asks whether to go on."""
     from steelyard_device import llvm

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import functools
 import hashlib
 import os
 from dataclasses import dataclass
@@ -12,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from steelyard_device.errors import DeviceError
+from steelyard_device.threads import Once
 
 _SONAME = "libnvrtc.so.13"
 
@@ -79,7 +79,7 @@ def _loaded() -> str | None:
     return path
 
 
-@functools.cache
+@Once
 def bindings() -> Any:
     """Import the bindings and load the library.
 
@@ -101,7 +101,7 @@ def bindings() -> Any:
     return nvrtc
 
 
-@functools.cache
+@Once
 def compiler() -> Compiler:
     """Say which NVRTC this process compiles with, loading it.
 

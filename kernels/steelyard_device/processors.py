@@ -6,7 +6,6 @@ assembly on every machine that has the same LLVM.
 
 from __future__ import annotations
 
-import functools
 import re
 from collections import Counter
 from collections.abc import Mapping
@@ -19,6 +18,7 @@ import llvmlite.binding as llvm
 
 from steelyard_device.errors import DeviceError, LLVMError
 from steelyard_device.llvm import Host, without_strength_reduction
+from steelyard_device.threads import Once
 
 _TRIPLE: Final = "x86_64-unknown-linux-gnu"
 _V3: Final = frozenset(
@@ -80,7 +80,7 @@ def read(assembly: str) -> Assembly:
     )
 
 
-@functools.cache
+@Once
 def _machine(processor: str) -> llvm.TargetMachine:
     llvm.initialize_all_targets()
     llvm.initialize_all_asmprinters()

@@ -24,6 +24,7 @@ from types import TracebackType
 from typing import Final, cast
 
 from steelyard_device.spans import Event, Row, Span, Track, checked, rows, spans, under
+from steelyard_device.threads import held_at_fork
 
 COUNTS: Final = 16
 """Counts of memory blocks that are timed for the cost of one: some hundred us."""
@@ -214,6 +215,7 @@ _OPEN: Final[list[Timings]] = []
 nothing else to find them by: it inherits neither thread-locals nor context."""
 
 _LOCK: Final = threading.RLock()
+held_at_fork(_LOCK)
 """Held when timings open and close and a thread meets a name for the first time.
 Reentrant: a finalizer may run there and open a span."""
 

@@ -107,8 +107,8 @@ class KernelFunction:
                 if found is not None:
                     return found
             levels = levels_of(self.name, cache, drop)
-            if "memory" in levels and key in self._builds:
-                return self._builds[key]
+            if "memory" in levels and (found := self._builds.get(key)) is not None:
+                return found
             specs = self._specs(arrays)
         built = build(
             lambda: trace(self.function, self.signature, specs),

@@ -8,7 +8,6 @@ a kernel's name.
 from __future__ import annotations
 
 import ctypes
-import functools
 import os
 import threading
 from bisect import bisect_right
@@ -21,6 +20,7 @@ from steelyard_device.cuda import driver
 from steelyard_device.cuda.device import Context
 from steelyard_device.cuda.driver import call
 from steelyard_device.errors import DeviceError
+from steelyard_device.threads import Once
 
 BUFFER = 8 << 20
 """Bytes of a buffer of records: some 40,000 of them, more than a queue of windows has,
@@ -93,8 +93,8 @@ def detach() -> None:
     Raises:
         DeviceError: a recording is on.
     """
-    if _session.cache_info().currsize:
-        _session().detach()
+    for session in _session.made():
+        session.detach()
 
 
 class Recorder:
@@ -276,7 +276,7 @@ class _Session:
 _RECORDING = threading.Lock()
 
 
-@functools.cache
+@Once
 def _session() -> _Session:
     """Subscribe, once a process."""
     driver.bindings()  # switches the compute cache off before CUPTI loads libcuda

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import functools
-import threading
 import uuid
 from dataclasses import dataclass, replace
 
 from steelyard_device.cuda import driver
 from steelyard_device.cuda.driver import call
 from steelyard_device.errors import DeviceError
+from steelyard_device.threads import Once
 
 KEPT = 1 << 30
 """Bytes of freed memory that the pool keeps when it is next waited for: buffers of most
@@ -44,7 +43,7 @@ def devices() -> tuple[Device, ...]:
     )
 
 
-@functools.cache
+@Once
 def device(index: int = 0) -> Device:
     """Describe one GPU; raises as ``devices`` does, and for an index there is not."""
     count = call("counting the GPUs", "cuDeviceGetCount")
@@ -131,19 +130,24 @@ class Context:
         return number
 
 
-_STARTING = threading.Lock()
-
-
 def context(index: int = 0) -> Context:
     """Return this process's context of a GPU, made on first use (0.4 s).
 
     Raises as ``device`` does. It lives as long as the process.
     """
-    with _STARTING:  # threads that begin together must not each make one
-        return _context(index)
+    return _context(index)
 
 
-@functools.cache
+@Once
+def _context(index: int) -> Context:
+    found = device(index)
+    asked = f"starting work on GPU {index} ({found.name})"
+    handle = int(call(asked, "cuDevicePrimaryCtxRetain", index))
+    with driver.current(handle):
+        return Context(found, handle, _stream(asked), _pool(asked, index))
+
+
+@Once
 def beside(context: Context) -> Context:
     """Return the same context with another stream of ours, made on first use.
 
@@ -151,15 +155,6 @@ def beside(context: Context) -> Context:
     """
     with driver.current(context.handle):
         return replace(context, stream=_stream("making another stream"))
-
-
-@functools.cache
-def _context(index: int) -> Context:
-    found = device(index)
-    asked = f"starting work on GPU {index} ({found.name})"
-    handle = int(call(asked, "cuDevicePrimaryCtxRetain", index))
-    with driver.current(handle):
-        return Context(found, handle, _stream(asked), _pool(asked, index))
 
 
 def _stream(asked: str) -> int:

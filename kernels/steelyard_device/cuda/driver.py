@@ -5,7 +5,6 @@ Handles are plain integers here, as cuda.bindings, PyTorch and CuPy all take the
 
 from __future__ import annotations
 
-import functools
 import os
 import weakref
 from collections.abc import Callable, Iterator
@@ -13,6 +12,7 @@ from contextlib import contextmanager, suppress
 from typing import Any
 
 from steelyard_device.errors import DeviceError
+from steelyard_device.threads import Once
 
 _LOST = "this process has lost the GPU: start another one"
 _FAULT = (
@@ -82,7 +82,7 @@ class CUDAError(DeviceError):
         return self.name in _FAULTS
 
 
-@functools.cache
+@Once
 def bindings() -> Any:
     """Load and start the driver.
 

@@ -5,7 +5,6 @@ Every process that measures needs them, and starting NVRTC costs it 0.1 to 0.3 s
 
 from __future__ import annotations
 
-import functools
 import hashlib
 import os
 import tempfile
@@ -16,6 +15,7 @@ from pathlib import Path
 from steelyard_device import nvrtc
 from steelyard_device.cuda.module import check_whole
 from steelyard_device.errors import DeviceError
+from steelyard_device.threads import Once
 
 _DIGEST = 16
 """Bytes of the hash that stands before a kept cubin, of what follows it."""
@@ -36,7 +36,7 @@ def folder() -> Path | None:
     return platformdirs.user_cache_path("steelyard") / "probes"
 
 
-@functools.cache
+@Once
 def cubin(text: str, arch: str) -> bytes:
     """Return the cubin of a CUDA C++ text, compiled where none is kept.
 

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import functools
 import hashlib
 import struct
-import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -13,6 +11,7 @@ from steelyard_device.cuda import driver
 from steelyard_device.cuda.device import Context
 from steelyard_device.cuda.driver import CUDAError, call
 from steelyard_device.errors import DeviceError
+from steelyard_device.threads import LOCK, Once
 from steelyard_device.timings import span
 
 _HEADER = struct.Struct("<16sHHIQQQIHHHHHH")
@@ -96,9 +95,6 @@ class Module:
         return Function(entry, int(handle), self.context, parameters, attributes)
 
 
-_LOADING = threading.Lock()
-
-
 def load(context: Context, cubin: bytes) -> Module:
     """Load a cubin, once a process: candidates of one group share the module.
 
@@ -107,7 +103,7 @@ def load(context: Context, cubin: bytes) -> Module:
         CUDAError: it is for another GPU.
     """
     digest = hashlib.blake2b(cubin, digest_size=16).hexdigest()
-    with _LOADING:
+    with LOCK:
         loaded = _modules(context)
         if digest not in loaded:
             check_whole(cubin)
@@ -141,7 +137,7 @@ def load_again(context: Context, cubin: bytes, entry: str) -> Callable[[], None]
     return unload
 
 
-@functools.cache
+@Once
 def _modules(_context: Context) -> dict[str, Module]:
     return {}
 

@@ -7,11 +7,11 @@ them. It takes the driver's entry points from a table: they are found once a pro
 from __future__ import annotations
 
 import ctypes
-import functools
 
 from steelyard_device import llvm
 from steelyard_device.cuda.driver import call
 from steelyard_device.errors import DeviceError
+from steelyard_device.threads import Once
 
 CALLS = (
     "cuLaunchKernel",
@@ -63,13 +63,13 @@ left to do. A batch of graphs has the graph's handle for its entries.
 """
 
 
-@functools.cache
+@Once
 def addresses() -> dict[str, int]:
     """Assemble the functions, on first use, and return where they are by name."""
     return llvm.link(llvm.assemble(_TEXT), ENTRIES)
 
 
-@functools.cache
+@Once
 def calls() -> ctypes.Array[ctypes.c_void_p]:
     """Return the addresses of `CALLS` in the driver.
 

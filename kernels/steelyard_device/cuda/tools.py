@@ -6,7 +6,6 @@ at the memory's speed from multiples of 8 bytes on, byte by byte elsewhere.
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Sequence
 from typing import Any
 
@@ -19,6 +18,7 @@ from steelyard_device.cuda.launch import Launch
 from steelyard_device.cuda.memory import Buffer, View, copy_of
 from steelyard_device.cuda.module import Function, load
 from steelyard_device.errors import DeviceError
+from steelyard_device.threads import Once
 
 _BLOCK = 256
 _BLOCKS_EACH = 8
@@ -123,7 +123,7 @@ def gather(
     return taken.read()
 
 
-@functools.cache
+@Once
 def _function(context: Context, entry: str) -> Function:
     return load(context, kept.cubin(TEXT, context.device.arch)).function(entry)
 

@@ -9,9 +9,9 @@
 
 from __future__ import annotations
 
-from functools import cache
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from steelyard_device.threads import Once
 from steelyard_device.timings import span
 from steelyard_kernels.binary import Code
 from steelyard_kernels.building.disk import Disk, default_directory
@@ -56,13 +56,13 @@ class Compiled(NamedTuple):
     function: Function | None
 
 
-@cache
+@Once
 def compiled() -> dict[tuple[str, str], Compiled]:
     """Return this process's code by target and text."""
     return {}
 
 
-@cache
+@Once
 def disk() -> Disk:
     """Return this user's cache, which keeps nothing where STEELYARD_CACHE=off."""
     return Disk(default_directory())

@@ -287,7 +287,7 @@ def threads_of(built: Built) -> int:
 def launch_of(built: Built, slots: Sequence[int]) -> cpu.Launch:
     """Return a launch of a build with its slots' words."""
     assert built.function is not None  # a call builds for this machine
-    return cpu.Launch(built.function, slots, threads_of(built))
+    return cpu.Launch(built.function, slots, threads_of(built), claims=True)
 
 
 class BoundKernel:

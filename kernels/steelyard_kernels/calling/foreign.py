@@ -98,7 +98,7 @@ def launchable(
         values.append(own.get((kind, argument), word))
     function = cpu.load(image, head["entry"])
     threads = head["threads"] or cpu.pool_size()
-    launch = cpu.Launch(function, values, threads)
+    launch = cpu.Launch(function, values, threads, claims=True)
     return ForeignKernel(launch, head["facts"], arrays, threads)
 
 
