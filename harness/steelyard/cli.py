@@ -326,7 +326,11 @@ def compare(
     with _store(store) as opened:
         sides = opened.find(base), opened.find(new)
         trials = [opened.trials(side.uid) for side in sides]
-        around = comparing.compilers(*trials) + comparing.differences(*sides)
+        around = [
+            *comparing.compilers(*trials),
+            *comparing.differences(*sides),
+            *comparing.selection(*trials),
+        ]
         console = tables.console()
         if not force:
             try:

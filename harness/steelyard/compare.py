@@ -138,6 +138,22 @@ def _compilers(trials: Sequence[Trial]) -> dict[str, str]:
     return {target: ", ".join(sorted(seen)) for target, seen in found.items()}
 
 
+def selection(base: Sequence[Trial], new: Sequence[Trial]) -> list[Difference]:
+    """Return how far two runs measured different cases or modes.
+
+    The other cases of a process are part of what a case finds: caches, the heap, threads
+    that libraries keep.
+    """
+    sides = [{(t.case, t.mode) for t in side} for side in (base, new)]
+    if sides[0] == sides[1]:
+        return []
+    said = [
+        f"{len(own)}, {len(own - other)} of them not in {name}"
+        for own, other, name in zip(sides, sides[::-1], ("new", "base"), strict=True)
+    ]
+    return [Difference("selection", "cases and modes", *said)]
+
+
 def differences(base: Run, new: Run) -> list[Difference]:
     """Return what differs around two runs, the machine's identity first."""
     found = [

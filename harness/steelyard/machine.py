@@ -19,6 +19,8 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any, Final
 
+from steelyard.measuring import heap
+
 UNKNOWN: Final = "unknown"
 CPUS: Final = Path("/sys/devices/system/cpu")
 PACKAGES: Final = ("steelyard", "numpy", "llvmlite")
@@ -64,6 +66,7 @@ def _settings() -> dict[str, Any]:
             "/sys/devices/system/clocksource/clocksource0/current_clocksource"
         ),
         "huge_pages": chosen(read("/sys/kernel/mm/transparent_hugepage/enabled")),
+        "freed_memory": heap.policy(),
         "aslr": {"0": "off", "1": "on", "2": "on"}.get(
             read("/proc/sys/kernel/randomize_va_space"), UNKNOWN
         ),

@@ -6,13 +6,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-METHOD_VERSION = 3
+METHOD_VERSION = 4
 """Raised whenever the way of measuring changes; trials of two methods never compare.
 
 1. The CPU, as it was first weighed.
 2. GPUs: windows in queues, clocks with an offset; the estimate of a quantised clock is
    another one.
 3. The CPU's buffers of 2 MiB or more lie in huge pages.
+4. What the C library does with freed memory is fixed in processes that measure.
 """
 
 

@@ -21,7 +21,7 @@ import psutil
 from steelyard.benchmark import raised
 from steelyard.errors import SteelyardError
 from steelyard.handles import CUDA
-from steelyard.measuring import planting
+from steelyard.measuring import heap, planting
 from steelyard.measuring.baton import Baton
 from steelyard.measuring.prepared import PreparedCase, glance
 from steelyard.measuring.scale import Scale
@@ -48,6 +48,7 @@ class Bench:
     """Prepared cases, kept between their turns as long as memory lasts."""
 
     def __init__(self, flush_bytes: int | None) -> None:
+        heap.fix()
         self._scale = Scale(flush_bytes)
         self._room = psutil.virtual_memory().available // MEMORY_SHARE
         self._kept: OrderedDict[str, PreparedCase] = OrderedDict()

@@ -48,7 +48,7 @@ def heading(
     for side, run in (("base", base), ("new", new)):
         yield Text(f"{side}: {text.header(run)[0]}", style="bold")
     if not around:
-        yield Text("compilers, machine, versions and settings are the same")
+        yield Text("compilers, machine, versions, selection and settings are the same")
         return
     table = Table("differs", "", "base", "new", box=box.SIMPLE_HEAD, pad_edge=False)
     for one in around:
