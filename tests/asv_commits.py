@@ -1,7 +1,7 @@
 """A repository of ten commits, one of which makes one of two kernels slower.
 
-Both kernels copy an array and then do work of known length. The suite and asv's
-configuration are beside them; asv's environments find this checkout's steelyard.
+Both kernels copy an array and then do work of known length. They lie in the root, where
+only what asv installed of a commit must be measured. The suite and asv's configuration are beside them; asv's environments find this checkout's steelyard.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ INSTALL = """
 import shutil, sys, sysconfig
 from pathlib import Path
 here = Path(sysconfig.get_path("purelib"))
-shutil.copy(Path(sys.argv[1]) / "src" / "weighed.py", here)
+shutil.copy(Path(sys.argv[1]) / "weighed.py", here)
 (here / "steelyard.pth").write_text({paths!r})
 """
 
@@ -72,9 +72,6 @@ shutil.copy(Path(sys.argv[1]) / "src" / "weighed.py", here)
 def make(folder: Path, change: float, count: int = COUNT, rounds: int = 8) -> list[str]:
     """Make the repository; return its commits, the slower ones from `PLANTED` on."""
     (folder / "suites").mkdir(parents=True)
-    (
-        folder / "src"
-    ).mkdir()  # asv puts the folder of the suites' folder first on the path
     paths = [ROOT / "harness", ROOT / "kernels", *site.getsitepackages()]
     files = {
         "suites/__init__.py": "",
@@ -114,7 +111,7 @@ def configuration() -> dict[str, object]:
 def commit(folder: Path, index: int, change: float) -> str:
     """Commit both kernels, the second longer by ``change``."""
     text = KERNELS.format(steady=STEPS, planted=round(STEPS * (1 + change)))
-    (folder / "src" / "weighed.py").write_text(f"# {index}\n{text}")
+    (folder / "weighed.py").write_text(f"# {index}\n{text}")
     git(folder, "add", ".")
     day = f"2026-01-{index + 1:02}T00:00:00+00:00"
     dates = {"GIT_AUTHOR_DATE": day, "GIT_COMMITTER_DATE": day}
@@ -142,7 +139,7 @@ def asv(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
 
 def steelyard(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     """Run steelyard in the repository as it is checked out."""
-    return _run(folder, "steelyard.cli", *arguments, PYTHONPATH=str(folder / "src"))
+    return _run(folder, "steelyard.cli", *arguments, PYTHONPATH=str(folder))
 
 
 def _run(

@@ -218,6 +218,53 @@ def test_rounds_that_asv_can_see_nothing_with_are_refused(rounds):
         asv.families(str(ADAPTER_FILE), rounds=rounds)
 
 
+@pytest.mark.parametrize("lazy", ["", "    "], ids=["at import", "in a function"])
+@pytest.mark.parametrize("where", ["installed", "repository", "same"])
+def test_a_project_must_come_from_asv_s_environment(tmp_path, where, lazy):
+    """Not from the working tree, which would be measured for every commit.
+
+    What is imported late, in a process that measures, is held to the same; with
+    --python=same there is no environment of asv's, and the project is what is there.
+    """
+    environment = tmp_path / ".asv" / "env" / "0"
+    site = environment / "lib" / "python3" / "site-packages"
+    late = "def f():\n    import mylib\n" if lazy else "import mylib\n"
+    for path, text in {
+        ".git/HEAD": "",
+        "mylib.py": "",
+        "bench/__init__.py": "",
+        "bench/one.py": f"{late}{TINY}",
+        "bench/asv_suite.py": "",
+        **({} if where == "same" else {f"{environment}/{asv.MADE}": ""}),
+        **({f"{site}/mylib.py": ""} if where == "installed" else {}),
+    }.items():
+        (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / path).write_text(text)
+    script = f"""
+import sys
+sys.path.append({str(site)!r})
+from steelyard import asv
+from steelyard.processes.origins import Origins
+sys.prefix = {str(environment)!r}
+asv.families({str(tmp_path / "bench" / "asv_suite.py")!r})
+import mylib
+print(Origins.stated().refusal())
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", script],
+        cwd=tmp_path.parent,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    said = done.stdout + done.stderr
+    if where != "repository":
+        assert done.stdout == "None\n", said
+    else:
+        assert f"mylib from {tmp_path / 'mylib.py'}: asv would measure the work" in said
+        assert bool(done.returncode) is not bool(lazy), said
+
+
 @pytest.mark.parametrize(
     ("command", "patterns"),
     [

@@ -143,6 +143,29 @@ def test_a_loose_file_hides_no_library_from_its_neighbours(project):
     assert sorted(names("suites")) == ["first", "second", "third"]
 
 
+@pytest.mark.parametrize("suite", ["suites/a.py", "packed/a.py"])
+@pytest.mark.parametrize("installed", [True, False])
+def test_a_project_in_the_root_hides_nothing_that_is_installed(
+    project, tmp_path, monkeypatch, suite, installed
+):
+    """It is found where it is not installed, from a loose suite and from a package.
+
+    A package of suites is known by its path, whatever else is installed of its name.
+    """
+    text = "from mylib import WHERE\nassert WHERE == {!r}\n" + one("first")
+    text = text.format("installed" if installed else "root")
+    (tmp_path / ".git").mkdir()
+    project(
+        suites__a=text,
+        packed__a=text,
+        **{"packed__-init-": "", "mylib__-init-": "WHERE = 'root'"},
+    )
+    if installed:
+        project(site__mylib="WHERE = 'installed'", **{"site__packed__-init-": "1 / 0"})
+        monkeypatch.syspath_prepend(tmp_path / "site")
+    assert names(suite) == ["first"]
+
+
 def test_importing_twice_runs_once(project):
     """A case that is found and then loaded is the same object."""
     project(suites__a=one("first"))
@@ -154,7 +177,7 @@ def test_importing_twice_runs_once(project):
     ("text", "said"),
     [
         ("def f(:\n  pass", "SyntaxError: invalid syntax"),
-        ("import nosuchmodule", "ModuleNotFoundError: No module named 'nosuchmodule'"),
+        ("import nosuchmodule", "No module named 'nosuchmodule' (a.py:1). Install it"),
         ("1 / 0", "ZeroDivisionError: division by zero (a.py:1)"),
         ("raise SystemExit(0)", "SystemExit: 0 (a.py:1)"),
         ("def f(): f()\nf()", "RecursionError"),

@@ -2,6 +2,7 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -9,7 +10,7 @@ import pytest
 from steelyard.errors import USAGE, SteelyardError
 from steelyard.gate import listing, sides
 from steelyard.gate.sides import Side
-from steelyard.processes import worker
+from steelyard.processes.origins import Origins
 from steelyard.storing import run
 
 SUITE = """
@@ -216,15 +217,21 @@ def test_a_worktree_of_nobody_known_stays(project, tmp_path, owner):
     assert home.exists()
 
 
-def test_a_worker_tells_what_it_imports_from_the_other_side(project, monkeypatch):
+def test_a_worker_refuses_what_it_imports_from_the_other_side(project):
     """What is installed in an environment within the checkout is nobody's."""
-    monkeypatch.delenv(worker.FOREIGN, raising=False)
-    assert worker.strays() == []
-    monkeypatch.setenv(worker.FOREIGN, str(project))
-    import mine  # noqa: F401 # from the project
+    import mine  # from the project
 
-    assert worker.strays() == ["mine"]
-    assert worker.FOREIGN == sides.GUARD
+    assert Origins().refusal() is None
+    assert Origins(avoided=(f"{project}/src/mi",)).refusal() is None
+    told = Origins(avoided=(str(project),), wrong="it is head's.")
+    assert told.refusal() == f"mine from {mine.__file__}: it is head's."
+    assert replace(told, places=(str(project / "src"),)).refusal() is None
+    mine.__file__ = f"{project}/.venv/lib/site-packages/mine.py"
+    assert told.refusal() is None
+    named = replace(told, names=("min", "mine.deep"), places=(str(project),))
+    assert named.refusal() is None
+    named = replace(named, names=("mine",))
+    assert Origins.stated(named.variable()).refusal() == named.refusal() is not None
 
 
 def test_environments_of_workers_differ_in_length(project):

@@ -16,6 +16,10 @@ test takes its samples for independent. ``asv continuous`` begins a new folder f
 round of each commit, in turn; where asv stays with one commit (an existing environment)
 all rounds share a folder, and the first point that is asked again begins the next.
 
+In an environment of asv's the project is what asv installed there. Where a module of it
+comes from the repository instead, every commit would be measured by the working tree:
+that is an error.
+
 With ``-b`` only what asv will ask for is weighed; it tells no benchmark, so its own
 command line is read.
 """
@@ -33,12 +37,13 @@ from itertools import product
 from pathlib import Path
 from typing import Any, ClassVar, Final, TypedDict
 
-from steelyard import discovery
+from steelyard import config, discovery
 from steelyard.benchmark import Benchmark, Case
 from steelyard.errors import BenchmarkError, SteelyardError
 from steelyard.gpu import choice as gpu
 from steelyard.mode import Mode
 from steelyard.plan import Turn, plan
+from steelyard.processes.origins import Origins
 from steelyard.trial import Trial
 
 ROUNDS: Final = 8
@@ -59,6 +64,12 @@ ANCESTORS: Final = 3
 """Processes above ours among which asv is: one, or its fork server between."""
 
 PROCESSES: Final = Path("/proc")
+
+MADE: Final = "asv-env-info.json"
+"""What asv leaves in an environment that it makes."""
+
+MARKS: Final = (".git", ".hg", "asv.conf.json")
+"""What marks the repository that benchmarks lie in."""
 
 ASKED: Final = "asked.json"
 """How often each point of this folder was asked for."""
@@ -82,15 +93,49 @@ def families(adapter: str, rounds: int = ROUNDS) -> dict[str, type[Family]]:
     """Return one class for each benchmark in the folder of the file ``adapter``.
 
     Raises:
-        SteelyardError: a module of the folder cannot be imported, it has none, or asv
-            could never see a change in so many rounds.
+        SteelyardError: a module of the folder cannot be imported, it has none, the
+            project does not come from asv's environment, or asv could never see a
+            change in so many rounds.
     """
     if rounds == BLIND or rounds < 1:
         raise SteelyardError(
             f"rounds is {rounds}: asv cannot see a change in so many. Take {ROUNDS}."
         )
-    found = discovery.discover([str(Path(adapter).parent)])
+    found = _discovered(adapter)
     return {one.name: _family(one, adapter, rounds) for one in found}
+
+
+def _discovered(adapter: str) -> list[Benchmark]:
+    """Return the benchmarks beside an adapter, and hold workers to asv's environment."""
+    origins = _origins(Path(adapter).resolve())
+    found = discovery.discover([str(Path(adapter).parent)])
+    if refusal := origins.refusal():
+        raise SteelyardError(refusal)
+    os.environ.update(origins.variable())
+    return found
+
+
+def _origins(adapter: Path) -> Origins:
+    """Return where a project's code may come from in this environment.
+
+    Only one that asv made says so; with ``--python=same`` the project is what is there.
+    """
+    environment = Path(sys.prefix)
+    repository = config.nearest(adapter.parent, MARKS)
+    if repository is None or not (environment / MADE).exists():
+        return Origins()
+    suites = adapter.parent
+    while (suites.parent / "__init__.py").exists():
+        suites = suites.parent
+    if suites == repository:  # a benchmark folder that is its own repository
+        return Origins()
+    return Origins(
+        places=(str(environment), str(environment.resolve()), str(suites)),
+        avoided=(str(repository),),
+        wrong="asv would measure the working tree for every commit, not what it "
+        "installed in its environment. Have install_command in asv.conf.json install "
+        "the project; what only benchmarks use belongs into their folder.",
+    )
 
 
 class Family:
@@ -137,8 +182,7 @@ def key(case: str, mode: str) -> str:
 
 def selected(adapter: str, patterns: Sequence[str]) -> list[tuple[Case, Mode]]:
     """Return the points of a folder that asv asks for with ``-b`` these patterns."""
-    folder = Path(adapter).parent
-    found = [case for one in discovery.discover([str(folder)]) for case in one.cases()]
+    found = [case for one in _discovered(adapter) for case in one.cases()]
     cases, _ = gpu.able(found)
     points = [(case, mode) for case in cases for mode in case.modes()]
     chosen = [p for p in points if _matches(patterns, adapter, *p)]
@@ -195,7 +239,7 @@ def _ancestors(processes: Path) -> Iterator[list[str]]:
 def weigh(points: Sequence[tuple[Case, Mode]]) -> Weighed:
     """Weigh one round: every point once, on one worker that begins with it."""
     # What most of asv's processes, which look one number up, would wait for.
-    from steelyard import config, lock
+    from steelyard import lock
     from steelyard.measuring.settings import Settings
     from steelyard.processes import runner
 

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import ModuleType
 
+from steelyard import config
 from steelyard.benchmark import Benchmark, raised
 from steelyard.errors import SteelyardError
 
@@ -172,19 +173,27 @@ def _import_file(path: Path) -> ModuleType:
     root = path.parent
     while (root / "__init__.py").exists():
         root = root.parent
+    # Last: neither a loose file named as a library nor a project's sources must hide
+    # what is installed. The project's folder is for one that is not installed.
+    project = config.nearest(root, config.MARKS) or root
+    for place in map(str, (root, project)):
+        if place not in sys.path:
+            sys.path.append(place)
     if root != path.parent:
-        if str(root) not in sys.path:
-            sys.path.insert(0, str(root))
         return _import_part(path, root)
-    if str(root) not in sys.path:
-        # Last: a loose file named as a library must not hide it from its neighbours.
-        sys.path.append(str(root))
     # A loose file: its folder's name keeps two files of one name apart.
     digest = hashlib.blake2b(str(root).encode(), digest_size=4).hexdigest()
     name = f"{path.stem}_{digest}"
     if name in sys.modules:
         return sys.modules[name]
-    spec = importlib.util.spec_from_file_location(name, path)
+    return _execute(name, path)
+
+
+def _execute(name: str, path: Path, places: list[str] | None = None) -> ModuleType:
+    """Import a file as the module ``name``; a package has the ``places`` of its parts."""
+    spec = importlib.util.spec_from_file_location(
+        name, path, submodule_search_locations=places
+    )
     if spec is None or spec.loader is None:
         raise SteelyardError(
             f"{path} is not a Python file. Name a file, folder or module."
@@ -225,12 +234,17 @@ def _import_part(path: Path, root: Path) -> ModuleType:
             f"{path} would be imported as {name}, but {parts[0]} is already "
             f"{top.__file__ or there}. Weigh the two one after the other, or rename one."
         )
+    if top is None:
+        # By its path: another package of its name may be installed.
+        home = root / parts[0]
+        _execute(parts[0], home / "__init__.py", [str(home)])
     return _import_name(name)
 
 
 def _unimportable(name: str, error: BaseException) -> SteelyardError:
     if isinstance(error, SteelyardError):
         return error
-    return SteelyardError(
-        f"{name} could not be imported: {raised(error)}. Mend it first."
-    )
+    step = "Mend it first."
+    if isinstance(error, ModuleNotFoundError):
+        step = "Install it in this environment: pip install -e . if it is the project."
+    return SteelyardError(f"{name} could not be imported: {raised(error)}. {step}")

@@ -28,7 +28,7 @@ def cases(
     if None in there:
         return set()  # that suite is new
     asked = json.dumps([there, pattern, list(overrides)])
-    command = [side.python, "-m", "steelyard.gate.listing", asked]
+    command = [side.python, "-P", "-m", "steelyard.gate.listing", asked]
     try:
         said = stage.run(
             command, SECONDS, environment=side.variables(), folder=side.root

@@ -21,7 +21,7 @@ class Pair(Protocol):
     """What answers for both sides, by their names: worker processes, or a fake."""
 
     def facts(self, side: str, turn: Turn, settings: Settings) -> Mapping[str, Any]:
-        """Return ``facts``, ``hashes`` and ``strays`` of a case, or its ``error``."""
+        """Return ``facts`` and ``hashes`` of a case, or its ``error``."""
         ...
 
     def weigh(self, side: str, turn: Turn, settings: Settings) -> Trial:

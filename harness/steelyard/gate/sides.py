@@ -28,6 +28,7 @@ from steelyard import discovery
 from steelyard.errors import SteelyardError
 from steelyard.gate.outcome import BASE, HEAD
 from steelyard.processes import scratch
+from steelyard.processes.origins import Origins
 
 BUILD_SECONDS: Final = 3600.0
 """A build that takes longer hangs."""
@@ -41,9 +42,6 @@ TREE: Final = "tree"
 
 HARNESS: Final = ("steelyard", "steelyard_device")
 """Packages that are head's on both sides."""
-
-GUARD: Final = "STEELYARD_GATE_FOREIGN"
-"""Names a folder whose code a worker must not import: base's worker names head's."""
 
 PADDING: Final = "STEELYARD_GATE_PADDING"
 """Text of a random length: where the stack lies depends on the environment's size, and
@@ -95,7 +93,7 @@ class Side:
             python = _built(tree, build, commit)
             variables = {
                 "PYTHONPATH": os.pathsep.join(_path(head.root, tree)),
-                GUARD: str(head.root),
+                **_origins(tree, head.root).variable(),
                 **_bytecode(tree.parent),
             }
             yield cls(BASE, tree, python, variables, commit, _moved(head, tree, places))
@@ -115,8 +113,8 @@ class Side:
             else place
             for place in places
         ]
-        path = {"PYTHONPATH": os.pathsep.join(map(str, own)), GUARD: ""}
-        variables = {**base.environment, **path}
+        path = {"PYTHONPATH": os.pathsep.join(map(str, own))}
+        variables = {**base.environment, **path, **Origins().variable()}
         return replace(self, environment=variables)
 
     def path_of(self, path: Path) -> Path:
@@ -264,6 +262,15 @@ def _lend_packages(python: Path) -> None:
     ours = [place for place in sys.path if place.endswith("site-packages")]
     for folder in python.parents[1].glob("lib*/python*/site-packages"):
         (folder / "zz-steelyard-gate.pth").write_text("\n".join(ours) + "\n")
+
+
+def _origins(tree: Path, other: Path) -> Origins:
+    return Origins(
+        places=(str(tree),),
+        avoided=(str(other),),
+        wrong="base would run head's code. Name a command that builds an environment "
+        ".venv of its own in [tool.steelyard] build.",
+    )
 
 
 def _path(root: Path, tree: Path) -> list[str]:

@@ -118,7 +118,7 @@ def _fresh_process(
 
     Where the time went is added to ``parts``; no cache on disk is found or left.
     """
-    command = [sys.executable, "-c", FIRST, str(case.benchmark.path)]
+    command = [sys.executable, "-P", "-c", FIRST, str(case.benchmark.path)]
     command += [case.benchmark.name, json.dumps(dict(case.axes)), str(gpu)]
     environment = os.environ | {"STEELYARD_CACHE": "off"}
     start = monotonic_ns()

@@ -16,6 +16,7 @@ from pathlib import Path
 from time import monotonic
 from typing import Any, Final, Self
 
+from steelyard.errors import SteelyardError
 from steelyard.measuring.baton import VARIABLE
 from steelyard.measuring.settings import Settings
 from steelyard.measuring.weigh import failed
@@ -107,7 +108,11 @@ class Workers:
         self.end()
 
     def weigh(self, turn: Turn, settings: Settings) -> Trial:
-        """Have a worker weigh one turn."""
+        """Have a worker weigh one turn.
+
+        Raises:
+            SteelyardError: it imported code that it is not for; see `origins`.
+        """
         answer = self._ask(turn, settings, wire.TRIAL)
         if "error" in answer:
             return _failed(turn, answer["error"])
@@ -159,6 +164,9 @@ class Workers:
             weighs = what in {wire.TRIAL, wire.BOTH}
             doing = "weighing" if weighs else "preparing"
             return {"error": f"the worker {self._cause()} while {doing} it."}
+        if refused := answer.get("refused"):
+            self.end()
+            raise SteelyardError(str(refused))
         if answer.get("lost"):
             self.end()  # its GPU would fail every later case
         return answer
@@ -176,7 +184,7 @@ class Workers:
         if self._connection is None:
             ours, theirs = multiprocessing.Pipe()
             descriptor = theirs.fileno()
-            command = [self._python, "-m", "steelyard.processes.worker"]
+            command = [self._python, "-P", "-m", "steelyard.processes.worker"]
             variables = dict(self._environment() if self._environment else os.environ)
             shared = []
             if self._baton and self._baton.fileno() >= 0:

@@ -47,7 +47,8 @@ def program(module: str, case: Case, cache: str, settings: Settings) -> list[str
         ("gpu", settings.gpu),
     )
     told = {name: value for name, value in chosen if value}
-    line = [sys.executable, "-m", module, str(case.benchmark.path), case.benchmark.name]
+    line = [sys.executable, "-P", "-m", module]
+    line += [str(case.benchmark.path), case.benchmark.name]
     line += [json.dumps(dict(case.axes)), cache]
     return line + ([json.dumps(told)] if told else [])
 

@@ -19,12 +19,13 @@ from steelyard.measuring.settings import Settings
 from steelyard.plan import Turn
 from steelyard.trial import ClockFacts, Samples, Trial
 
-PROTOCOL: Final = 3
+PROTOCOL: Final = 4
 """Raised whenever a message changes: a worker may be of another environment.
 
 1. Turns and their trials.
 2. ``ask`` says whether a case is weighed or only tells its facts.
 3. ``ask`` may want a case's binary, or the trials of both sides, of which one is lent.
+4. An answer may be ``refused``: the worker imported code that it is not for.
 """
 
 TRIAL: Final = "trial"

@@ -11,6 +11,7 @@ import signal
 import sys
 from collections import Counter, OrderedDict
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import asdict, replace
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -30,6 +31,7 @@ from steelyard.measuring.together import Lent, beside, weigh_both
 from steelyard.measuring.weigh import failed, weigh
 from steelyard.plan import Turn
 from steelyard.processes import environment, wire
+from steelyard.processes.origins import Origins
 from steelyard.trial import Trial
 from steelyard_device import cuda
 from steelyard_device.errors import DeviceError
@@ -37,9 +39,6 @@ from steelyard_device.errors import DeviceError
 MEMORY_SHARE: Final = 4
 """Prepared cases may fill one part in this many of the memory that is free at start, or
 of all that a GPU has."""
-
-FOREIGN: Final = "STEELYARD_GATE_FOREIGN"
-"""Names a folder whose code this process must not import: see `gate.sides`."""
 
 _PR_SET_PDEATHSIG: Final = 1
 
@@ -93,7 +92,7 @@ class Bench:
             return {"error": _of(turn, str(error))}
         except (Exception, SystemExit) as error:  # noqa: BLE001 # whatever the user's work raises
             return {"error": _of(turn, f"the work raised {raised(error)}")}
-        return told | {"strays": strays(), "environment": environment.digest()}
+        return told | {"environment": environment.digest()}
 
     def binary(self, turn: Turn, settings: Settings) -> wire.Message:
         """Give a case's kernel away; nothing of other work, or where that fails."""
@@ -175,27 +174,6 @@ class Bench:
         )
 
 
-def strays() -> list[str]:
-    """Return modules that come from a folder which this process is told to avoid.
-
-    That is the checkout of a gate's other side, but for the harness and what is
-    installed in an environment within.
-    """
-    avoided = os.environ.get(FOREIGN)
-    if not avoided:
-        return []
-    files = {
-        name: Path(file)
-        for name, module in list(sys.modules.items())
-        if (file := getattr(module, "__file__", None))
-    }
-    return sorted(
-        name
-        for name, file in files.items()
-        if Path(avoided) in file.parents and "site-packages" not in file.parts
-    )
-
-
 def _failed(turn: Turn, sentence: str) -> Trial:
     return failed(
         turn.case,
@@ -217,6 +195,10 @@ def main(descriptor: str, parent: str) -> None:
     os.set_inheritable(int(descriptor), False)
     connection = Connection(int(descriptor))
     home = os.getpid()
+    origins = Origins.stated()
+    # Last, and not first as -m has it: what is installed comes before what lies here.
+    with suppress(OSError):  # it may be gone
+        sys.path.append(str(Path.cwd()))
     bench = None
     while True:
         try:
@@ -230,6 +212,8 @@ def main(descriptor: str, parent: str) -> None:
             answer = bench.answer(message, settings)
         except SteelyardError as error:
             answer = {"error": str(error)}
+        if refusal := origins.refusal():
+            answer = {"refused": refusal}
         if os.getpid() != home:
             os._exit(
                 1
