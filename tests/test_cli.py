@@ -131,7 +131,7 @@ def error(*words, code=4):
         (["run", "--json", "gone/x.json"], "--json gone/x.json cannot be written"),
         (["run", "--json", "suites"], "is a folder"),
         (["run", "--store", "suites/moving.py"], "not a steelyard store"),
-        (["run", "--store", "suites"], "Is a directory"),
+        (["run", "--store", "suites"], "is a directory"),
         (["run", "--store", "x://y"], "cannot be opened"),
         (["run", "--store", "gone/dir/x.db"], "there is no folder gone/dir"),
         (["run", "--dry-run", "--store", "gone/x.db"], "there is no folder gone"),
@@ -346,7 +346,7 @@ def test_the_password_of_a_url_is_stored_nowhere(desk, monkeypatch):
     steelyard("run", "--blocks", "1")
     with Store.open(str(desk / ".steelyard" / "steelyard.db")) as store:
         (only,) = store.runs()
-    assert only.command == "steelyard run --store postgresql+psycopg://me:***@host/db"
+    assert only.command == "steelyard run --store 'postgresql+psycopg://me:***@host/db'"
     assert "secret" not in (desk / "lock").read_text()
 
 

@@ -167,13 +167,13 @@ def _require_writable(json_file: str | None, trace: str | None, store: str) -> N
 
     from steelyard import tracing
     from steelyard.report import json_report
-    from steelyard.storing import store as stores
+    from steelyard.storing import places
 
     if json_file:
         json_report.require_writable(json_file)
     if trace:
         tracing.require_writable(Path(trace))
-    stores.require_place(store)
+    places.require_place(store)
 
 
 def _places(chosen: Config) -> list[str]:

@@ -49,6 +49,10 @@ OTHERS: Mapping[str, tuple[str, str]] = MappingProxyType(
             "steelyard.selftest.command:command",
             "Find out what the gate can tell on this machine.",
         ),
+        "store": (
+            "steelyard.storing.commands:store_",
+            "Remove a run from the store.",
+        ),
         "verdict": (
             "steelyard.gate.verdict_command:verdict",
             "Show what the last gate came to, and end as it did.",

@@ -16,10 +16,11 @@ from steelyard.errors import SteelyardError
 from steelyard.history import change_points
 from steelyard.history.change_points import Step
 from steelyard.machine import UNKNOWN
-from steelyard.report.rows import Row, nearest, rows
+from steelyard.report.rows import nearest
 from steelyard.stats import Estimate
 from steelyard.storing.run import Run
 from steelyard.storing.store import Store
+from steelyard.storing.summary import Entry
 
 OTHERWISE: Final = ("gate", "selftest")
 """Tags (or what stands before their /) of runs that are no history: their trials are
@@ -133,16 +134,23 @@ def stored(
         SteelyardError: there is no such run, or none has the case.
     """
     runs = [run for run in store.runs() if _of_history(run, tag)]
+    runs.sort(
+        key=lambda run: run.started
+    )  # an imported one may be older than its place
     if commits is not None:
         runs = along([run for run in runs if not run.dirty], commits)
     if not runs:
         raise _without_runs(store, tag, branch=commits is not None)
+    summaries = store.summaries(run.uid for run in runs)
     found = [
-        _measured(run, row) for run in runs for row in rows(store.trials(run.uid, case))
+        _measured(run, entry)
+        for run in runs
+        for entry in summaries[run.uid]
+        if case in {None, entry.case}
     ]
     if found:
         return found
-    known = [trial.case for trial in store.trials(runs[-1].uid)]
+    known = [entry.case for entry in summaries[runs[-1].uid]]
     raise unknown(case or "", known, f"store {store.name}")
 
 
@@ -172,20 +180,16 @@ def _of_history(run: Run, tag: str | None) -> bool:
     return not any(word.partition("/")[0] in OTHERWISE for word in run.tags)
 
 
-def _measured(run: Run, row: Row) -> Measured:
+def _measured(run: Run, entry: Entry) -> Measured:
     point = None
-    if row.estimate is not None and usable(row.estimate):
-        point = Point(run.commit, run.short, run.started, row.estimate)
-    return Measured(row.case, row.mode, _method(run, row), point)
+    if entry.estimate is not None and usable(entry.estimate):
+        point = Point(run.commit, run.short, run.started, entry.estimate)
+    return Measured(entry.case, entry.mode, _method(run, entry), point)
 
 
-def _method(run: Run, row: Row) -> Hashable:
+def _method(run: Run, entry: Entry) -> Hashable:
     """Return what two runs must share for their times to be of one series."""
-    parts = [repr(run.machine.get("identity"))]
-    for trial in row.trials[-1:]:
-        clock = trial.clock.id, trial.clock.version
-        parts += [repr(trial.hashes.get("method")), repr(clock)]
-    return tuple(parts)
+    return repr(run.machine.get("identity")), entry.clock, entry.method
 
 
 def _without_runs(store: Store, tag: str | None, *, branch: bool) -> SteelyardError:

@@ -57,7 +57,7 @@ class Progress:
 
 def ending(outcome: Outcome, store: str) -> None:
     """Say on stderr how the run ended and where it is."""
-    from steelyard.storing.errors import shown
+    from steelyard.storing.urls import shown
 
     done, asked = len(outcome.trials), len(outcome.turns)
     if outcome.problem is not None:

@@ -8,15 +8,15 @@ the content's canonical text (sorted keys, no spaces).
 from __future__ import annotations
 
 import base64
-import binascii
 import json
 from collections.abc import Sequence
 from dataclasses import asdict
 from hashlib import blake2b
-from typing import Any, Final
+from typing import Any, Final, TypedDict
 
+from steelyard.decoding import Malformed, checked, parsed
 from steelyard.errors import StoreError
-from steelyard.storing import codec
+from steelyard.storing import codec, private
 from steelyard.storing.run import Run
 from steelyard.trial import Trial
 
@@ -25,9 +25,9 @@ FORMAT: Final = 1
 """Raised when a key changes meaning; a newer file is refused, never guessed at."""
 
 
-def write(run: Run, trials: Sequence[Trial]) -> bytes:
-    """Return the file of a run."""
-    content = {
+def write(run: Run, trials: Sequence[Trial], *, with_paths: bool = True) -> bytes:
+    """Return the file of a run; of absolute paths only the last part if so asked."""
+    content: dict[str, Any] = {
         "run": codec.plain(asdict(run)),
         "trials": [
             {
@@ -39,6 +39,8 @@ def write(run: Run, trials: Sequence[Trial]) -> bytes:
             for trial in trials
         ],
     }
+    if not with_paths:
+        content = private.anonymous(content)
     head = {"steelyard": KIND, "format": FORMAT, "digest": _digest(content)}
     return json.dumps(head | {"content": content}, indent=1).encode()
 
@@ -51,25 +53,39 @@ def read(data: bytes) -> tuple[Run, list[Trial]]:
     """
     content = _content(data)
     try:
-        values = codec.restore(content["run"])
-        values["tags"] = tuple(values["tags"])
-        trials = [
-            codec.trial(t["document"], base64.b64decode(t["samples"], validate=True))
-            for t in content["trials"]
-        ]
-        return Run(**values), trials
-    except (KeyError, TypeError, binascii.Error) as error:
-        raise _damaged(f"{type(error).__name__}: {error}") from error
+        found = checked(content, _Content)
+        run = codec.run(found["run"])
+        return run, [_trial(one, at) for at, one in enumerate(found["trials"])]
+    except Malformed as error:
+        raise _damaged(str(error)) from error
+
+
+class _Trial(TypedDict):
+    document: dict[str, Any]
+    samples: str
+
+
+class _Content(TypedDict):
+    run: dict[str, Any]
+    trials: list[_Trial]
+
+
+def _trial(found: _Trial, at: int) -> Trial:
+    try:
+        blob = base64.b64decode(found["samples"], validate=True)
+        return codec.trial(found["document"], blob)
+    except ValueError as error:  # binascii.Error and Malformed are ones
+        raise Malformed(f"trial {at}: {error}") from error
 
 
 def _content(data: bytes) -> Any:
     """Return the content of a file once its kind, format and digest are right."""
     try:
-        document = json.loads(data)
-    except ValueError as error:
+        document = parsed(data)
+    except Malformed as error:
         raise StoreError(
-            f"this is not an exported run: it begins with {data[:16]!r} and is not JSON "
-            f"({error}). Make one with `steelyard export RUN FILE`."
+            f"this is not an exported run: it begins with {data[:16]!r} and {error}. "
+            "Make one with `steelyard export RUN FILE`."
         ) from error
     if not isinstance(document, dict) or document.get("steelyard") != KIND:
         raise StoreError(
@@ -77,9 +93,9 @@ def _content(data: bytes) -> Any:
             '"run". Make one with `steelyard export RUN FILE`.'
         )
     version = document.get("format")
-    if not isinstance(version, int) or version > FORMAT:
+    if version != FORMAT or isinstance(version, bool | float):
         raise StoreError(
-            f"this run has export format {version}, this steelyard reads up to {FORMAT}; "
+            f"this run has export format {version}, this steelyard reads {FORMAT}; "
             "upgrade with `pip install -U steelyard`."
         )
     if document.get("digest") != _digest(document.get("content")):

@@ -17,14 +17,17 @@ The samples of a trial are one blob, little-endian::
 from __future__ import annotations
 
 import math
+import re
 import struct
 import zlib
 from collections.abc import Mapping
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from hashlib import blake2b
-from typing import Any, Final
+from typing import Any, Final, NotRequired, TypedDict
 
+from steelyard.decoding import Malformed, checked
 from steelyard.errors import StoreError
+from steelyard.storing.run import KILLED, STATES, Run
 from steelyard.trial import ClockFacts, Samples, Trial
 
 MAGIC: Final = b"STYD"
@@ -36,6 +39,9 @@ ARRAYS: Final = ("ticks", "starts", "launches", "cpu", "preemptions")
 
 COMPRESSION: Final = 1
 """zlib's fastest level: ticks shrink to about half, and higher levels gain 2 %."""
+
+LARGEST: Final = 1100
+"""Times as many bytes as it has been compressed to: zlib's limit is 1032."""
 
 FLOAT: Final = "$float"
 """Key of a float that JSON has no word for: NaN and the infinities."""
@@ -85,7 +91,8 @@ def _checked(blob: bytes) -> tuple[tuple[str, ...], int, int, bytes]:
         )
     try:
         body = blob[HEADER.size :]
-        body = zlib.decompress(body) if flags & COMPRESSED else body
+        size = 8 * (len(_arrays(flags)) * count + floors)
+        body = _decompressed(body, size) if flags & COMPRESSED else body
     except zlib.error as error:
         raise _damaged(str(error)) from error
     if blake2b(body, digest_size=16).digest() != digest:
@@ -94,6 +101,17 @@ def _checked(blob: bytes) -> tuple[tuple[str, ...], int, int, bytes]:
     if len(body) != 8 * (len(names) * count + floors):
         raise _damaged("the length differs")
     return names, count, floors, body
+
+
+def _decompressed(body: bytes, size: int) -> bytes:
+    """Return what was compressed, without taking more memory than was promised."""
+    if size > LARGEST * max(len(body), 1):
+        raise _damaged("it promises more than it could hold")
+    stream = zlib.decompressobj()
+    found = stream.decompress(body, size + 1)
+    if not stream.eof:
+        raise _damaged("the length differs")
+    return found
 
 
 def _damaged(why: str) -> StoreError:
@@ -127,22 +145,56 @@ DOCUMENT: Final = (
 )
 
 
-def trial(values: Mapping[str, Any], blob: bytes) -> Trial:
+class _Clock(TypedDict):
+    id: str
+    version: int
+    quantum: float
+    offset: NotRequired[float]  # it and those below came with clocks of GPUs
+    uncertainty: NotRequired[float]
+    drift: NotRequired[float]
+
+
+class _Document(TypedDict):
+    case: str
+    axes: dict[str, Any]
+    mode: str
+    block: int
+    position: int
+    worker: int
+    clock: _Clock
+    floors: dict[str, float]
+    ledger: dict[str, float]
+    facts: dict[str, Any]
+    hashes: dict[str, str]
+    extra: dict[str, Any]
+    doubts: list[str]
+    error: str | None
+
+
+def trial(values: Any, blob: bytes) -> Trial:
     """Rebuild a trial from its `document` and its blob.
 
     Raises:
-        StoreError: the blob is damaged, or a value is missing.
+        StoreError: the blob is damaged.
+        Malformed: a value is missing, or not what belongs there.
     """
     samples, floor = unpack(blob)
-    try:
-        clock = ClockFacts(floor=floor, **restore(values["clock"]))
-        rest = {name: restore(values[name]) for name in DOCUMENT}
-        doubts = tuple(values["doubts"])
-        return Trial(
-            samples=samples, clock=clock, doubts=doubts, error=values["error"], **rest
-        )
-    except (KeyError, TypeError) as error:
-        raise _damaged(f"{type(error).__name__} {error}") from error
+    if any(launches < 1 for launches in samples.launches):
+        raise Malformed("launches of a window is less than 1")
+    values = restore(values)
+    checked(values, _Document)
+    names = (field.name for field in fields(ClockFacts))
+    clock: dict[str, Any] = {
+        n: values["clock"][n] for n in names if n in values["clock"]
+    }
+    rest: dict[str, Any] = {name: values[name] for name in DOCUMENT}
+    return Trial(
+        samples=samples,
+        clock=ClockFacts(**clock | {"floor": floor}),
+        doubts=tuple(values["doubts"]),
+        error=values["error"],
+        **rest,
+    )
 
 
 def plain(value: Any) -> Any:
@@ -170,8 +222,64 @@ def restore(value: Any) -> Any:
     """Return what `plain` was given, as far as JSON can tell."""
     if isinstance(value, dict):
         if value.keys() == {FLOAT}:
-            return float(value[FLOAT])
+            return _float(value[FLOAT])
         return {k: restore(v) for k, v in value.items()}
     if isinstance(value, list):
         return [restore(v) for v in value]
     return value
+
+
+def _float(text: Any) -> float:
+    if text not in {"nan", "inf", "-inf"}:
+        raise Malformed(f"{FLOAT} is {str(text)[:40]!r}, expected nan, inf or -inf")
+    return float(text)
+
+
+class _Writer(TypedDict):
+    machine: str
+    boot: str
+    namespace: str
+    pid: int
+    started: str
+
+
+class _Machine(TypedDict):
+    identity: NotRequired[dict[str, Any]]
+    settings: NotRequired[dict[str, Any]]
+    versions: NotRequired[dict[str, Any]]
+    moment: NotRequired[dict[str, Any]]
+    gpu: NotRequired[dict[str, Any]]
+
+
+class _Run(TypedDict):
+    uid: str
+    started: str
+    command: str
+    version: str
+    machine: _Machine
+    settings: dict[str, Any]
+    tags: list[str]
+    commit: str
+    dirty: bool | None
+    writer: dict[str, Any]
+    state: str
+    finished: str | None
+
+
+def run(values: Mapping[str, Any]) -> Run:
+    """Rebuild a run from JSON values.
+
+    Raises:
+        Malformed: a value is missing, or not what belongs there.
+    """
+    values = dict(restore(dict(values)))
+    found = checked(values, _Run)
+    if found["writer"]:
+        checked(found["writer"], _Writer, "writer")
+    if not re.fullmatch(r"\w{1,32}", found["uid"]):
+        raise Malformed(f"uid is {found['uid']!r}, expected letters and digits")
+    if found["state"] not in {*STATES, KILLED}:
+        raise Malformed(f"state is {found['state']!r}, expected one of {STATES}")
+    names = (field.name for field in fields(Run))
+    known: dict[str, Any] = {name: values[name] for name in names}
+    return Run(**known | {"tags": tuple(values["tags"])})

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from types import MappingProxyType
 
 import sqlalchemy as sa
 
+from steelyard.decoding import Malformed
 from steelyard.errors import StoreError
+from steelyard.storing.urls import secrets, shown, without
 
 CAUSES: Mapping[str, str] = MappingProxyType(
     {
@@ -40,17 +41,17 @@ def sentences(url: str) -> Iterator[None]:
     try:
         yield
     except sa.exc.DBAPIError as error:
-        raise StoreError(f"store {shown(url)}: {_cause(error)}.") from error
+        said = without(_cause(error), secrets(url))
+        raise StoreError(f"store {shown(url)}: {said}.") from None
     except OSError as error:
         raise StoreError(
             f"store {shown(url)}: {error.strerror or error}. Check the path and its "
             "permissions, or name a store elsewhere with --store."
         ) from error
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+    except Malformed as error:
         raise StoreError(
-            f"store {shown(url)} holds what steelyard did not write "
-            f"({_first_line(error)}). Restore it from a copy, or name another with "
-            "--store."
+            f"store {shown(url)} holds what steelyard did not write: {error}. Restore "
+            "it from a copy, or name another with --store."
         ) from error
 
 
@@ -65,13 +66,3 @@ def _cause(error: sa.exc.DBAPIError) -> str:
 
 def _first_line(error: object) -> str:
     return (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".")
-
-
-def shown(url: str) -> str:
-    """Return a store's name for people: a URL without its password."""
-    if "://" not in url:
-        return url
-    try:
-        return sa.make_url(url).render_as_string(hide_password=True)
-    except sa.exc.ArgumentError:
-        return "with an unreadable URL"

@@ -17,9 +17,12 @@ from typing import Any, Final
 from steelyard import machine
 from steelyard.errors import SteelyardError, StoreError
 from steelyard.machine import UNKNOWN
+from steelyard.storing.urls import anonymous
 
 STATES: Final = ("running", "finished", "budget", "interrupted", "failed")
-"""As stored; ``budget`` is a run that ended because its budget did, and a ``running`` run whose process is gone reads ``killed``."""
+"""As stored; ``budget`` is a run that ended because its budget did, and a ``running`` run whose process is gone reads `KILLED`."""
+
+KILLED: Final = "killed"
 
 SHORTEST: Final = 4
 """Fewest characters of an id or commit that select: fewer match by accident."""
@@ -101,8 +104,8 @@ def command() -> str:
 
     It is stored, exported, and shown to whoever meets the lock.
     """
-    text = shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]])
-    return re.sub(r"(://[^:/@\s]*):[^@\s]+@", r"\1:***@", text)
+    words = [Path(sys.argv[0]).name, *map(anonymous, sys.argv[1:])]
+    return shlex.join(words)
 
 
 def process(pid: int) -> dict[str, Any]:

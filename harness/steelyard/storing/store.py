@@ -6,66 +6,31 @@ a run that is killed keeps every trial it finished.
 
 from __future__ import annotations
 
-import os
-import sqlite3
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
-from importlib import metadata
-from pathlib import Path
-from typing import Any, Final, Self
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, fields, replace
+from typing import Any, Self
 
 import sqlalchemy as sa
 
+from steelyard.decoding import Malformed, parsed
 from steelyard.errors import StoreError
-from steelyard.storing import archive, codec
-from steelyard.storing.errors import sentences, shown
-from steelyard.storing.run import STATES, Run, is_gone, now, select
+from steelyard.storing import archive, codec, summary, written
+from steelyard.storing.engine import Database
+from steelyard.storing.errors import sentences
+from steelyard.storing.places import open_database
+from steelyard.storing.run import KILLED, STATES, Run, is_gone, now, select
+from steelyard.storing.schema import (
+    RUNS,
+    SCHEMAS,
+    SUMMARIES,
+    TRIALS,
+    chained,
+    sealed,
+    update,
+)
+from steelyard.storing.urls import shown
 from steelyard.trial import Trial
-
-SCHEMA: Final = 1
-"""Raised when a column changes meaning; a newer store is refused, never guessed at."""
-
-BUSY_SECONDS: Final = 10
-"""How long one writer waits for another: a trial's transaction takes milliseconds."""
-
-METADATA: Final = sa.MetaData()
-SCHEMAS: Final = sa.Table(
-    "steelyard_schema",
-    METADATA,
-    sa.Column("version", sa.Integer, primary_key=True, autoincrement=False),
-    sa.Column("written_by", sa.String(32), nullable=False),
-)
-RUNS: Final = sa.Table(
-    "run",
-    METADATA,
-    sa.Column("uid", sa.String(32), primary_key=True),
-    sa.Column("started", sa.String(32), nullable=False, index=True),
-    sa.Column("finished", sa.String(32)),
-    sa.Column("state", sa.String(16), nullable=False),
-    sa.Column("version", sa.String(32), nullable=False),
-    sa.Column("commit", sa.String(64), nullable=False),
-    sa.Column("dirty", sa.Boolean),
-    sa.Column("command", sa.Text, nullable=False),
-    sa.Column("tags", sa.JSON, nullable=False),
-    sa.Column("settings", sa.JSON, nullable=False),
-    sa.Column("machine", sa.JSON, nullable=False),
-    sa.Column("writer", sa.JSON, nullable=False),
-)
-TRIALS: Final = sa.Table(
-    "trial",
-    METADATA,
-    sa.Column("id", sa.Integer, primary_key=True),
-    sa.Column("run", sa.ForeignKey("run.uid", ondelete="CASCADE"), nullable=False),
-    sa.Column("case", sa.Text, nullable=False),
-    sa.Column("mode", sa.String(64), nullable=False),
-    sa.Column("block", sa.Integer, nullable=False),
-    sa.Column("position", sa.Integer, nullable=False),
-    sa.Column("error", sa.Text),
-    sa.Column("document", sa.JSON, nullable=False),  # codec.document
-    sa.Column("samples", sa.LargeBinary, nullable=False),  # codec.pack
-    sa.Index("trial_of_run", "run", "case"),
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,30 +45,27 @@ class Loaded:
 class Store:
     """An open store; every method is one transaction."""
 
-    def __init__(self, engine: sa.Engine, name: str) -> None:
-        self._engine = engine
+    def __init__(self, database: Database, name: str) -> None:
+        self._database = database
         self.name = name
 
     @classmethod
     def open(cls, url: str, *, create: bool = True) -> Self:
         """Open the store at a path or an SQLAlchemy URL.
 
+        One of an older steelyard is brought up to date; where it may not be written, a
+        copy in memory is.
+
         Raises:
             StoreError: it is missing (and ``create`` is false), cannot be read, is not
                 a steelyard store, or was written by a newer steelyard.
         """
         with sentences(url):
-            engine = _engine(url, create=create)
-            try:
-                _prepare(engine, url, create=create)
-            except BaseException:
-                engine.dispose()
-                raise
-        return cls(engine, shown(url))
+            return cls(open_database(url, create=create), shown(url))
 
     def close(self) -> None:
         """Close every connection."""
-        self._engine.dispose()
+        self._database.close()
 
     def __enter__(self) -> Self:
         return self
@@ -111,39 +73,98 @@ class Store:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    @contextmanager
-    def _transaction(self) -> Iterator[sa.Connection]:
-        with sentences(self.name), self._engine.begin() as connection:
-            yield connection
-
     def begin(self, run: Run) -> str:
         """Store a new run and return its id."""
-        with self._transaction() as connection:
-            connection.execute(sa.insert(RUNS).values(_columns(run)))
+        self._database.do(lambda connection: written.begin(connection, run))
         return run.uid
 
     def add(self, uid: str, trial: Trial) -> None:
         """Store one trial; once this returns it is on the disk."""
-        with self._transaction() as connection:
-            connection.execute(sa.insert(TRIALS).values(_row(uid, trial)))
+        row = written.of(uid, trial)
+
+        def work(connection: sa.Connection) -> None:
+            run = self._row_of(connection, uid, lock=True)
+            # A server may have taken it, and been gone before it said so.
+            if not written.has(connection, row, written.SAME):
+                connection.execute(sa.insert(TRIALS).values(row))
+                written.count(connection, run, [row])
+
+        self._database.do(work)
 
     def finish(self, uid: str, state: str) -> None:
-        """Close a run as ``finished``, ``interrupted`` or ``failed``."""
+        """Close a run as ``finished``, ``budget``, ``interrupted`` or ``failed``."""
         if state not in STATES:
             raise ValueError(f"state {state!r} is none of {', '.join(STATES)}")
-        change = sa.update(RUNS).where(RUNS.c.uid == uid)
-        with self._transaction() as connection:
-            connection.execute(change.values(state=state, finished=now()))
+        ended = {"state": state, "finished": now()}
+
+        def work(connection: sa.Connection) -> None:
+            update(connection, dict(self._row_of(connection, uid, lock=True)) | ended)
+
+        self._database.do(work)
+        with suppress(StoreError):  # whoever needs it makes it then
+            self.summaries([uid])
 
     def runs(self) -> list[Run]:
-        """Return every run, the latest last.
+        """Return every run in the order they were stored, the latest last.
 
         A run that says ``running`` while its process is gone reads ``killed``.
+
+        Raises:
+            StoreError: one was damaged, or is missing.
         """
-        query = sa.select(RUNS).order_by(RUNS.c.started, RUNS.c.uid)
-        with self._transaction() as connection:
-            rows = connection.execute(query).mappings().all()
-        return [_run(row) for row in rows]
+        return [self._run(row) for row in self._rows_of_runs()]
+
+    def _rows_of_runs(self) -> list[Mapping[Any, Any]]:
+        query = sa.select(RUNS).order_by(RUNS.c.number, RUNS.c.uid)
+
+        def work(connection: sa.Connection) -> tuple[list[Any], Any]:
+            there = connection.execute(sa.select(SCHEMAS.c.runs)).scalar()
+            return written.mappings(connection, query), there
+
+        rows, there = self._database.do(work, reading=True)
+        for row in rows:
+            self._require_whole(row)
+        if len(rows) != there:
+            raise StoreError(
+                f"store {self.name} has {len(rows)} runs where {there} were stored: the "
+                "file was damaged. Restore it from a copy; or name one that is left to "
+                "`steelyard store remove`, and the rest can be read."
+            )
+        return rows
+
+    def _run(self, row: Mapping[Any, Any]) -> Run:
+        values = {field.name: row[field.name] for field in fields(Run)}
+        try:
+            run = codec.run(values | {name: parsed(row[name]) for name in written.DEEP})
+        except Malformed as error:
+            raise self._unreadable(row["uid"], str(error)) from error
+        return replace(run, state=KILLED) if is_gone(run) else run
+
+    def _require_whole(self, row: Mapping[Any, Any]) -> None:
+        """Refuse a row of a run that is not as it was written."""
+        if sealed(RUNS, row) != row["digest"]:
+            raise self._unreadable(row["uid"], "its digest differs")
+
+    def _unreadable(self, uid: object, why: str) -> StoreError:
+        short = str(uid)[:8]
+        return StoreError(
+            f"run {short} of store {self.name} is not what was written: {why}. Restore "
+            f"the store from a copy, or remove the run with `steelyard store remove "
+            f"{short}`."
+        )
+
+    def _row_of(
+        self, connection: sa.Connection, uid: str, *, lock: bool = False
+    ) -> Mapping[Any, Any]:
+        query = sa.select(RUNS).where(RUNS.c.uid == uid)
+        found = written.mappings(connection, query.with_for_update() if lock else query)
+        if not found:
+            raise StoreError(
+                f"store {self.name} has no run {uid}; see `steelyard show`."
+            )
+        row: Mapping[Any, Any] = found[0]
+        self._require_whole(row)
+        return row
 
     def find(self, selector: str) -> Run:
         """Return the run a selector names: see `run.select`.
@@ -154,244 +175,171 @@ class Store:
         return select(self.runs(), selector, self.name)
 
     def trials(self, uid: str, case: str | None = None) -> list[Trial]:
-        """Return a run's trials in the order they were measured."""
-        query = sa.select(TRIALS.c.document, TRIALS.c.samples)
-        query = query.where(TRIALS.c.run == uid).order_by(TRIALS.c.id)
-        if case is not None:
-            query = query.where(TRIALS.c.case == case)
-        with self._transaction() as connection:
-            rows = connection.execute(query).all()
-        return [codec.trial(document, samples) for document, samples in rows]
+        """Return a run's trials in the order they were measured; none of an unknown run.
+
+        Raises:
+            StoreError: some are missing, or not what was written.
+        """
+        query = sa.select(TRIALS).where(TRIALS.c.run == uid).order_by(TRIALS.c.id)
+        chosen = query.where(TRIALS.c.case == case) if case is not None else query
+        every = sa.select(TRIALS.c.digest).where(TRIALS.c.run == uid)
+        run = sa.select(RUNS).where(RUNS.c.uid == uid)
+
+        def work(connection: sa.Connection) -> list[list[Any]]:
+            return [written.mappings(connection, one) for one in (chosen, run, every)]
+
+        rows, runs, digests = self._database.do(work, reading=True)
+        if not runs:
+            return []
+        self._require_whole(runs[0])
+        for row in rows:
+            if sealed(TRIALS, row) != row["digest"]:
+                raise self._unreadable(uid, f"the digest of {row['case']} differs")
+        found = [str(one["digest"]) for one in digests]
+        if len(found) != runs[0]["trials"] or chained(found) != runs[0]["chain"]:
+            there = f"{len(found)} trials, where {runs[0]['trials']} were stored"
+            raise self._unreadable(uid, f"it has {there}, or others")
+        try:
+            return [
+                codec.trial(parsed(row["document"]), row["samples"]) for row in rows
+            ]
+        except Malformed as error:
+            raise self._unreadable(uid, str(error)) from error
 
     def counts(self) -> dict[str, int]:
         """Return the number of trials of each run that has any."""
-        query = sa.select(TRIALS.c.run, sa.func.count()).group_by(TRIALS.c.run)
-        with self._transaction() as connection:
-            return {row.run: row[1] for row in connection.execute(query)}
+        return {
+            row["uid"]: row["trials"] for row in self._rows_of_runs() if row["trials"]
+        }
 
-    def export(self, uid: str) -> bytes:
-        """Return one run with all its trials as one file's bytes."""
-        run = next((r for r in self.runs() if r.uid == uid), None)
-        if run is None:
-            raise StoreError(
-                f"store {self.name} has no run {uid}; see `steelyard show`."
-            )
-        return archive.write(run, self.trials(uid))
+    def summaries(self, uids: Iterable[str]) -> dict[str, list[summary.Entry]]:
+        """Return what the trials of each run come to, without reading any sample.
+
+        Those of a run that has changed, or that another version estimated, are made anew
+        and kept.
+        """
+        wanted = set(uids)
+        rows = {row["uid"]: row for row in self._rows_of_runs() if row["uid"] in wanted}
+        query = sa.select(SUMMARIES)
+        if len(wanted) == 1:
+            query = query.where(SUMMARIES.c.run.in_(wanted))
+        kept = self._database.do(
+            lambda connection: written.mappings(connection, query), reading=True
+        )
+        right = {
+            one["run"]: summary.read(one["document"])
+            for one in kept
+            if one["run"] in rows
+            and summary.digest(rows[one["run"]], one["document"]) == one["digest"]
+        }
+        return {
+            uid: right[uid] if uid in right else self._summarised(row)
+            for uid, row in rows.items()
+        }
+
+    def _summarised(self, row: Mapping[Any, Any]) -> list[summary.Entry]:
+        """Make and keep what a run's trials come to."""
+        entries = summary.of(self.trials(row["uid"]))
+        said = summary.text(entries)
+        values = {"run": row["uid"], "document": said}
+        values["digest"] = summary.digest(row, said)
+
+        def work(connection: sa.Connection) -> None:
+            old = sa.delete(SUMMARIES).where(SUMMARIES.c.run == row["uid"])
+            connection.execute(old)
+            connection.execute(sa.insert(SUMMARIES).values(values))
+
+        with suppress(StoreError):  # where nothing may be written, it is made each time
+            self._database.do(work)
+        return entries
+
+    def export(self, uid: str, *, with_paths: bool = True) -> bytes:
+        """Return one run with all its trials as one file's bytes.
+
+        ``with_paths`` says whether paths are written whole: see `private`.
+        """
+        run = self._database.do(
+            lambda connection: self._row_of(connection, uid), reading=True
+        )
+        return archive.write(self._run(run), self.trials(uid), with_paths=with_paths)
 
     def load(self, data: bytes) -> Loaded:
-        """Store the run of an exported file; trials already here stay as they are.
+        """Store the run of an exported file; what is already here stays as it is.
+
+        A run that ended here is complete: nothing is added to it. One that did not may
+        get trials, and how it ended.
 
         Raises:
             StoreError: the file is not an export, is damaged, or is of a newer format.
         """
         run, trials = archive.read(data)
-        with self._transaction() as connection:
-            ended = sa.update(RUNS).where(RUNS.c.uid == run.uid)
-            ended = ended.values(state=run.state, finished=run.finished)
-            if not connection.execute(ended).rowcount:
-                connection.execute(sa.insert(RUNS).values(_columns(run)))
-            keys = [TRIALS.c[name] for name in KEY]
-            found = connection.execute(sa.select(*keys).where(TRIALS.c.run == run.uid))
-            present = {tuple(row) for row in found}
-            rows = [_row(run.uid, trial) for trial in trials]
-            new = [
-                row for row in rows if tuple(row[name] for name in KEY) not in present
-            ]
+        made = [written.of(run.uid, trial) for trial in trials]
+        rows = list(
+            {tuple(row[name] for name in written.KEY): row for row in made}.values()
+        )
+
+        def work(connection: sa.Connection) -> list[dict[str, Any]]:
+            written.begin(connection, run)
+            here = self._row_of(connection, run.uid, lock=True)
+            if here["state"] in written.ENDED and here["trials"]:
+                return []
+            new = [row for row in rows if not written.has(connection, row, written.KEY)]
             if new:
                 connection.execute(sa.insert(TRIALS), new)
+            written.count(connection, here, new)
+            if here["state"] not in written.ENDED and run.state in written.ENDED:
+                ended = {"state": run.state, "finished": run.finished}
+                update(connection, dict(self._row_of(connection, run.uid)) | ended)
+            return new
+
+        new = self._database.do(work)
+        self.summaries([run.uid])
         return Loaded(run.uid, len(new), len(rows) - len(new))
 
+    def remove(self, selector: str, agree: Callable[[str, int], bool]) -> str | None:
+        """Remove a run and all its trials, whatever state they are in.
 
-KEY: Final = ("position", "case", "mode", "block")
-"""What tells the trials of one run apart."""
+        ``agree`` is told what the run is and how many trials it has, and says whether.
+        Returns the run's id, None where it was not agreed to.
 
-
-def _columns(run: Run) -> dict[str, Any]:
-    return {name: codec.plain(value) for name, value in asdict(run).items()}
-
-
-def _run(row: Mapping[Any, Any]) -> Run:
-    values = {name: codec.restore(value) for name, value in row.items()}
-    values["tags"] = tuple(values["tags"])
-    run = Run(**values)
-    return replace(run, state="killed") if is_gone(run) else run
-
-
-def _row(uid: str, trial: Trial) -> dict[str, Any]:
-    return {
-        "run": uid,
-        "case": trial.case,
-        "mode": trial.mode,
-        "block": trial.block,
-        "position": trial.position,
-        # PostgreSQL's text has no NUL, and a benchmark may raise with any text.
-        "error": trial.error and trial.error.replace("\0", "\\0"),
-        "document": codec.document(trial),
-        "samples": codec.pack(trial.samples, trial.clock.floor),
-    }
-
-
-def _engine(url: str, *, create: bool) -> sa.Engine:
-    """Return the engine of a path or URL; a file is looked at before it is opened."""
-    if "://" in url and not url.startswith("sqlite:///"):
-        try:
-            return sa.create_engine(url)
-        except (sa.exc.ArgumentError, ImportError) as error:
-            raise StoreError(
-                f"store {shown(url)} cannot be opened ({error}); write a path, or a URL "
-                "such as postgresql+psycopg://user@host/database with "
-                "`pip install 'steelyard[postgresql]'`."
-            ) from error
-    path = Path(url.removeprefix("sqlite:///")).expanduser()
-    _check_file(path, create=create)
-    if create and path.parent.name == HOME:
-        path.parent.mkdir(exist_ok=True)
-    writable = create or (_may_write(path) and _may_write(path.parent))
-    return _sqlite(path, "" if writable else _frozen(path), create=create)
-
-
-def require_place(url: str) -> None:
-    """Refuse a store that could not be made or opened, before anything is measured.
-
-    Raises:
-        StoreError: its folder is missing, or the file is something else.
-    """
-    if "://" not in url:
-        with sentences(url):
-            _check_file(Path(url).expanduser(), create=True)
-
-
-HOME: Final = ".steelyard"
-"""The folder of a project's own store, which is made; a missing other is misspelt."""
-
-SQLITE_HEAD: Final = b"SQLite format 3\0"
-
-
-def _check_file(path: Path, *, create: bool) -> None:
-    try:
-        with path.open("rb") as file:
-            head = file.read(len(SQLITE_HEAD))
-    except FileNotFoundError:
-        if not create:
-            raise StoreError(
-                f"there is no store at {path}; `steelyard run` makes one, or name one "
-                "with --store."
-            ) from None
-        if not path.parent.is_dir() and path.parent.name != HOME:
-            raise StoreError(
-                f"store {path}: there is no folder {path.parent}. Make it, or name "
-                "another with --store."
-            ) from None
-        return
-    if head and head != SQLITE_HEAD:
-        raise StoreError(
-            f"{path} is not a steelyard store: it begins with {head!r}, expected "
-            f"{SQLITE_HEAD!r}. Name another file with --store."
+        Raises:
+            StoreError: no run, or several, have that name; or it is still running.
+        """
+        uid, said = self._named(selector)
+        count = sa.select(sa.func.count()).where(TRIALS.c.run == uid)
+        trials = self._database.do(
+            lambda connection: connection.execute(count).scalar() or 0, reading=True
         )
+        if not agree(said, trials):
+            return None
 
+        def work(connection: sa.Connection) -> None:
+            for table in (SUMMARIES, TRIALS):
+                connection.execute(sa.delete(table).where(table.c.run == uid))
+            connection.execute(sa.delete(RUNS).where(RUNS.c.uid == uid))
+            left = sa.select(sa.func.count()).select_from(RUNS).scalar_subquery()
+            connection.execute(sa.update(SCHEMAS).values(runs=left))
 
-def _may_write(path: Path) -> bool:
-    return os.access(path, os.W_OK, effective_ids=True)
+        self._database.do(work)
+        return uid
 
-
-def _frozen(path: Path) -> str:
-    """Return how to open a file where nothing may be written beside it.
-
-    SQLite needs to write to follow a write-ahead log; a copy whose log is empty is
-    complete and is read as it is. One with a log is left to SQLite to refuse.
-    """
-    log = path.with_name(path.name + "-wal")
-    has_log = log.exists() and log.stat().st_size > 0
-    return "?mode=ro" if has_log else "?mode=ro&immutable=1"
-
-
-REFUSED: Final = ("SQLITE_IOERR", "SQLITE_FULL", "SQLITE_CANTOPEN")
-
-
-def _is_ours(connection: sqlite3.Connection) -> bool:
-    """Whether a database is a store, or has nothing in it yet."""
-    query = "SELECT name FROM sqlite_master WHERE type = 'table'"
-    tables = {name for (name,) in connection.execute(query)}
-    return not tables or SCHEMAS.name in tables
-
-
-def _connected(path: Path, query: str, first: str = "") -> sqlite3.Connection:
-    connection = sqlite3.connect(
-        path.absolute().as_uri() + query,
-        uri=True,
-        timeout=BUSY_SECONDS,
-        isolation_level=None,  # `begin` below says BEGIN
-    )
-    try:
-        connection.execute(first)
-        connection.execute("PRAGMA foreign_keys = ON")
-        if not query:
-            if _is_ours(connection):  # it is written into the file, and stays
-                connection.execute("PRAGMA journal_mode = WAL")
-            connection.execute("PRAGMA synchronous = FULL")
-    except BaseException:
-        connection.close()
-        raise
-    return connection
-
-
-ALONE: Final = "PRAGMA locking_mode = EXCLUSIVE"
-"""Keeps the index of the write-ahead log in memory (sqlite.org/wal.html, section 8)."""
-
-
-def _sqlite(path: Path, query: str, *, create: bool) -> sa.Engine:
-    def connect() -> sqlite3.Connection:
+    def _named(self, selector: str) -> tuple[str, str]:
+        """Return the id of a run that is to be removed, and what it is in words."""
+        query = sa.select(RUNS.c.uid)
+        uids = self._database.do(
+            lambda connection: connection.execute(query).scalars().all(), reading=True
+        )
+        named = [
+            uid for uid in uids if len(selector) >= 4 and str(uid).startswith(selector)
+        ]
         try:
-            return _connected(path, query)
-        except sqlite3.OperationalError as error:
-            # On a full disk there is no room for the index beside the file: nobody else
-            # has the store open then, and it is read without one.
-            if create or not error.sqlite_errorname.startswith(REFUSED):
+            run = self.find(selector)
+        except StoreError:
+            if len(named) != 1:
                 raise
-            return _connected(path, query, ALONE)
-
-    def begin(connection: sa.Connection) -> None:
-        # IMMEDIATE waits for other writers here; a reader that turned writer half way
-        # would fail at once instead.
-        connection.exec_driver_sql("BEGIN" if query else "BEGIN IMMEDIATE")
-
-    engine = sa.create_engine("sqlite://", creator=connect, poolclass=sa.StaticPool)
-    sa.event.listen(engine, "begin", begin)
-    return engine
-
-
-def _prepare(engine: sa.Engine, name: str, *, create: bool) -> None:
-    """Make the tables of a new store; refuse one that is foreign or newer."""
-    with engine.begin() as connection:
-        tables = set(sa.inspect(connection).get_table_names())
-        if SCHEMAS.name in tables:
-            _check_schema(connection, name)
-            return
-        foreign = (
-            tables if engine.dialect.name == "sqlite" else tables & {"run", "trial"}
-        )
-        if foreign:
+            return named[0], f"run {named[0][:8]}, which cannot be read"
+        if run.state == "running":
             raise StoreError(
-                f"{name} is a database of something else: it has the tables "
-                f"{', '.join(sorted(foreign))} and none of steelyard's. Name another "
-                "with --store."
+                f"run {run.short} is still running; end it first. Nothing was removed."
             )
-        if not create:
-            raise StoreError(
-                f"store {name} is empty; `steelyard run` fills it, or name another with "
-                "--store."
-            )
-        METADATA.create_all(connection)
-        first = {"version": SCHEMA, "written_by": metadata.version("steelyard")}
-        connection.execute(sa.insert(SCHEMAS).values(first))
-
-
-def _check_schema(connection: sa.Connection, name: str) -> None:
-    row = connection.execute(sa.select(SCHEMAS)).first()
-    version, writer = row or (None, "nobody")
-    if version is None or version > SCHEMA:
-        raise StoreError(
-            f"store {name} has schema {version}, written by steelyard {writer}; this is "
-            f"steelyard {metadata.version('steelyard')}, which knows schema {SCHEMA}. "
-            "Upgrade with `pip install -U steelyard`, or name another with --store."
-        )
+        return run.uid, f"run {run.short} of {run.started[:16]}, `{run.command}`"

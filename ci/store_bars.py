@@ -1,0 +1,76 @@
+"""How long `steelyard history` of everything takes with 100,000 trials in the store.
+
+python ci/store_bars.py [--store URL] [--runs 250]
+
+Fills a store (an SQLite file of its own, unless another is named) by imports: runs of 50
+cases in 2 modes in 4 blocks. Prints seconds, and exits with 1 if reading takes more than
+the bar.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
+
+import click
+import trials
+
+from steelyard.storing import archive
+from steelyard.storing.store import Store
+
+BAR = 3.0
+"""Seconds for all histories of 100,000 trials."""
+
+
+def run_of(number: int, rng: random.Random) -> bytes:
+    """Return the export of one made-up run."""
+    made = []
+    for case in range(50):
+        for mode in ("kernel/cold", "kernel/warm"):
+            for block in range(4):
+                level = 1000 * (1 + case) * (1.1 if case == 7 and number > 120 else 1)
+                ticks = [round(level * rng.gauss(1, 0.01)) for _ in range(20)]
+                one = trials.trial(f"case{case}[n=1]", ticks, mode=mode, block=block)
+                made.append(one)
+    run = trials.run(
+        started=f"2026-01-{1 + number // 24:02}T{number % 24:02}:00:00",
+        state="finished",
+        commit=f"{number:040x}",
+    )
+    return archive.write(run, made)
+
+
+def main() -> None:
+    """Fill a store and read it."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--store")
+    parser.add_argument("--runs", type=int, default=250)
+    options = parser.parse_args()
+    rng = random.Random(1)  # noqa: S311 # noise, not a secret
+    with tempfile.TemporaryDirectory() as folder:
+        url = options.store or f"{folder}/store.db"
+        began = time.monotonic()
+        with Store.open(url) as store:
+            for number in range(options.runs):
+                store.load(run_of(number, rng))
+            count = sum(store.counts().values())
+        click.echo(f"filled with {count} trials in {time.monotonic() - began:.1f} s")
+        line = [sys.executable, "-m", "steelyard.cli", "history", "--store", url]
+        seconds = []
+        for _ in range(3):
+            began = time.monotonic()
+            subprocess.run(line, check=True, stdout=subprocess.DEVNULL)
+            seconds.append(time.monotonic() - began)
+    click.echo(f"all histories: {min(seconds):.2f} s, the bar is {BAR:g} s ({seconds})")
+    sys.exit(min(seconds) > BAR * count / 100_000)
+
+
+if __name__ == "__main__":
+    main()

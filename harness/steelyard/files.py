@@ -1,0 +1,67 @@
+"""Files that anybody may have put there, and files that are written whole or not at all."""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from pathlib import Path
+
+from steelyard.errors import SteelyardError
+
+ENOUGH = 64 << 20
+"""Bytes: more is none of what is read at once."""
+
+
+def read(path: Path, *, follow: bool = True, limit: int = ENOUGH) -> bytes:
+    """Return what a file holds; never wait for a pipe, nor read a device.
+
+    Raises:
+        OSError: it cannot be read, is no file, is larger than ``limit`` bytes, or is a
+            link that must not be followed.
+    """
+    flags = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC
+    handle = os.open(path, flags if follow else flags | os.O_NOFOLLOW)
+    with os.fdopen(handle, "rb") as file:
+        facts = os.fstat(handle)
+        if stat.S_ISDIR(facts.st_mode):
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
+        if not stat.S_ISREG(facts.st_mode):
+            raise OSError(errno.EINVAL, "it is no regular file", str(path))
+        if facts.st_size > limit:
+            why = f"it has {facts.st_size} bytes, expected at most {limit}"
+            raise OSError(errno.EFBIG, why, str(path))
+        return file.read(limit)
+
+
+def replace(path: Path, content: bytes) -> None:
+    """Write a file aside and rename it: who is killed or finds the disk full keeps the old.
+
+    What is no file, such as ``/dev/stdout`` or a pipe, is written to as it is.
+
+    Raises:
+        SteelyardError: it cannot be written.
+    """
+    aside = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        if path.exists() and not path.is_file():
+            path.write_bytes(content)
+            return
+        path = path.resolve()  # of a link its target is replaced
+        aside = path.with_name(aside.name)
+        try:
+            _write(aside, content)
+            if path.exists():
+                aside.chmod(stat.S_IMODE(path.stat().st_mode))
+            aside.replace(path)
+        finally:
+            aside.unlink(missing_ok=True)
+    except OSError as error:
+        raise SteelyardError(f"{path}: {error.strerror}. Name another file.") from error
+
+
+def _write(path: Path, content: bytes) -> None:
+    with path.open("wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
