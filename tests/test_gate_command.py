@@ -10,7 +10,7 @@ from test_gate_sides import git, homes, project
 from steelyard import lock
 from steelyard.cli import main
 from steelyard.errors import REGRESSION, USAGE
-from steelyard.gate import document, run, sides
+from steelyard.gate import document, run, worktrees
 from steelyard.gate.outcome import Outcome
 from steelyard.gpu import choice as gpu
 
@@ -95,7 +95,7 @@ def test_the_summary_names_the_commit_that_was_judged_by(shop, monkeypatch):
     assert f"against HEAD ({commit[:10]}): " in result.stdout
     assert "left out: " in result.stderr
     assert {point.case.axes["device"] for point in seen} == {"cpu"}
-    assert sides.name_of(commit[:12], commit) == commit[:12]
+    assert worktrees.name_of(commit[:12], commit) == commit[:12]
     static = gate("HEAD", "--lane", "static")
     assert f"against HEAD ({commit[:10]})" in static.stdout
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from steelyard.errors import USAGE, SteelyardError
-from steelyard.gate import listing, sides
+from steelyard.gate import listing, sides, worktrees
 from steelyard.gate.sides import Side
 from steelyard.processes.origins import Origins
 from steelyard.storing import run
@@ -48,7 +48,7 @@ def project(tmp_path, monkeypatch):
     monkeypatch.chdir(root)
     monkeypatch.syspath_prepend(root / "src")
     monkeypatch.setenv("TMPDIR", str(tmp_path))
-    monkeypatch.setattr(sides.tempfile, "tempdir", None)
+    monkeypatch.setattr(worktrees.tempfile, "tempdir", None)
     yield root
     for name in [n for n in sys.modules if n.partition(".")[0] == "mine"]:
         del sys.modules[name]
@@ -63,7 +63,7 @@ def write(root, factor, sizes):
 
 def homes(tmp_path):
     """Return what gates have left."""
-    return list(tmp_path.glob(f"{sides.PREFIX}*"))
+    return list(tmp_path.glob(f"{worktrees.PREFIX}*"))
 
 
 def imported(side, expression):
@@ -145,7 +145,7 @@ def test_what_goes_wrong_meanwhile_leaves_no_worktree(project, tmp_path):
 def test_a_baseline_that_git_does_not_know_says_so(project, ref):
     """An option of git's is no commit either."""
     with pytest.raises(SteelyardError, match="is no commit of") as told:
-        sides.require_commit(ref, project)
+        worktrees.require_commit(ref, project)
     assert told.value.exit_code == USAGE
 
 
@@ -179,11 +179,11 @@ def test_a_build_may_make_an_environment_of_its_own(project):
 
 def left(project, tmp_path, pid):
     """Leave a worktree as a killed gate does."""
-    home = tmp_path / f"{sides.PREFIX}left"
+    home = tmp_path / f"{worktrees.PREFIX}left"
     home.mkdir()
     owner = run.process(pid) | {"pid": pid}
-    (home / sides.OWNER).write_text(json.dumps(owner))
-    git(project, "worktree", "add", "-q", "--detach", str(home / sides.TREE))
+    (home / worktrees.OWNER).write_text(json.dumps(owner))
+    git(project, "worktree", "add", "-q", "--detach", str(home / worktrees.TREE))
     return home
 
 
@@ -191,10 +191,10 @@ def test_the_worktree_of_a_killed_gate_is_removed_by_the_next(project, tmp_path)
     """Git knows nothing of it any more."""
     done = subprocess.Popen([sys.executable, "-c", ""])
     home = left(project, tmp_path, done.pid)
-    owner = json.loads((home / sides.OWNER).read_text())
+    owner = json.loads((home / worktrees.OWNER).read_text())
     done.wait()
-    (home / sides.OWNER).write_text(json.dumps(owner))
-    sides.remove_left(project)
+    (home / worktrees.OWNER).write_text(json.dumps(owner))
+    worktrees.remove_left(project)
     assert not home.exists()
     assert git(project, "worktree", "list").count("\n") == 0
 
@@ -202,18 +202,18 @@ def test_the_worktree_of_a_killed_gate_is_removed_by_the_next(project, tmp_path)
 def test_the_worktree_of_a_living_gate_stays(project, tmp_path):
     """Two may run in two checkouts of one repository."""
     home = left(project, tmp_path, os.getpid())
-    sides.remove_left(project)
-    assert (home / sides.TREE / "suites").exists()
+    worktrees.remove_left(project)
+    assert (home / worktrees.TREE / "suites").exists()
 
 
 @pytest.mark.parametrize("owner", [None, "", "{", "[]", "{}", '{"pid": "x"}'])
 def test_a_worktree_of_nobody_known_stays(project, tmp_path, owner):
     """It may be about to say whose it is."""
     home = left(project, tmp_path, os.getpid())
-    (home / sides.OWNER).unlink()
+    (home / worktrees.OWNER).unlink()
     if owner is not None:
-        (home / sides.OWNER).write_text(owner)
-    sides.remove_left(project)
+        (home / worktrees.OWNER).write_text(owner)
+    worktrees.remove_left(project)
     assert home.exists()
 
 

@@ -13,7 +13,7 @@ Each key of the table in ``pyproject.toml`` has a variable and a flag of its nam
     gpu = "0"                           # its index or UUID; none: the least used one
     clock = "auto"                      # that reads kernels on a GPU: cupti, events, ...
     peaks = "auto"                      # of a GPU, measured once; "off": never
-    build = "ci/build.sh"               # makes .venv in a gate's worktree of the base
+    build = "ci/build.sh"               # builds a side of a gate, and may make .venv
 """
 
 from __future__ import annotations

@@ -149,15 +149,15 @@ def _interrupt(*_: object) -> None:
 
 
 def _static(baseline: str | None) -> Outcome:
-    from steelyard.gate import policy, policy_file, run, sides, static
+    from steelyard.gate import policy, policy_file, run, sides, static, worktrees
     from steelyard.gate.outcome import Outcome
 
     head = sides.Side.head()
-    commit = sides.require_commit(baseline, head.root) if baseline else ""
+    commit = worktrees.require_commit(baseline, head.root) if baseline else ""
     rules = policy_file.load()
     found = static.check(head.root, commit)
     outcome = Outcome(
-        sides.name_of(baseline, commit) if baseline else static.FILE,
+        worktrees.name_of(baseline, commit) if baseline else static.FILE,
         run.judged(head),
         found.findings,
         found.changes,

@@ -38,7 +38,8 @@ from steelyard.gate.outcome import (
     Outcome,
     StaticChange,
 )
-from steelyard.gate.sides import Side, commit_of, name_of
+from steelyard.gate.sides import Side
+from steelyard.gate.worktrees import commit_of, name_of
 from steelyard.gpu import choice as gpu
 from steelyard.measuring.settings import Settings
 from steelyard.plan import Turn
@@ -72,26 +73,27 @@ def gate(asked: Asked, chosen: Config, how: Settings, say: Say) -> Outcome:
 
     ``say`` is told what is under way.
     """
-    head = Side.head()
-    outcome = Outcome(asked.baseline, judged(head))
+    here = Side.head()
+    outcome = Outcome(asked.baseline, judged(here))
     try:
         rules = policy_file.load()
-        points, left = planned(asked)
-        turns = [Turn(0, 0, point.case, point.mode) for point in points]
-        how, device = session.on_gpu(turns, how, replace(chosen, peaks="off"))
-        with lock.measuring(asked.wait), Store.open(chosen.store) as store:
-            keys = [(point.case.id, str(point.mode)) for point in points]
-            lane = _Lane(asked, chosen, how, store, device, rules.policy(keys), say)
-            commit = commit_of(asked.baseline, head.root)
-            base = None if commit else stored.find(store, asked.baseline, head.root)
-            named = name_of(asked.baseline, base.uid if base else commit or "")
-            outcome = replace(outcome, baseline=named)
-            if left:
-                say(f"left out: {left}")
-            if base is None:
-                outcome = lane.against_commit(outcome, head, points)
-            else:
-                outcome = lane.against_run(outcome, head, points, base)
+        with here.prepared(chosen.build) as head:
+            points, left = planned(asked)
+            turns = [Turn(0, 0, point.case, point.mode) for point in points]
+            how, device = session.on_gpu(turns, how, replace(chosen, peaks="off"))
+            with lock.measuring(asked.wait), Store.open(chosen.store) as store:
+                keys = [(point.case.id, str(point.mode)) for point in points]
+                lane = _Lane(asked, chosen, how, store, device, rules.policy(keys), say)
+                commit = commit_of(asked.baseline, head.root)
+                base = None if commit else stored.find(store, asked.baseline, head.root)
+                named = name_of(asked.baseline, base.uid if base else commit or "")
+                outcome = replace(outcome, baseline=named)
+                if left:
+                    say(f"left out: {left}")
+                if base is None:
+                    outcome = lane.against_commit(outcome, head, points)
+                else:
+                    outcome = lane.against_run(outcome, head, points, base)
     except SteelyardError as error:
         return replace(outcome, problem=error)
     return policy.apply(outcome, rules)

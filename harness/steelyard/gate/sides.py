@@ -1,12 +1,12 @@
 """The two sides of a gate: where their code lies and who runs it.
 
-Head is what lies in the checkout, run by this interpreter. Base is a commit in a git
-worktree of its own; there the command of ``[tool.steelyard] build`` may make a virtual
-environment ``.venv``, otherwise this interpreter runs it with base's sources in the
-place of head's. Both are driven by head's harness, and by head's suites: they are
-copied over base's, so that what is measured should not lie in a folder of suites.
-
-A worktree says whose it is. That of a process that is gone is removed by the next gate.
+Head is what lies in the checkout, base is a commit in a git worktree of its own. Where
+the project's sources are on the path, base's are there in the place of head's. Where it
+was installed as a copy, or is native, both sides' sources are installed anew, each for
+itself (`projects`), or by the command of ``[tool.steelyard] build``, which may make a
+virtual environment ``.venv``. Both are driven by head's harness, and by head's suites:
+they are copied over base's, so that what is measured should not lie in a folder of
+suites. A process that imports other code of the project than its side's is refused.
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ import shlex
 import shutil
 import subprocess
 import sys
-import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -26,19 +25,10 @@ from typing import Final, Self
 
 from steelyard import discovery
 from steelyard.errors import SteelyardError
+from steelyard.gate import projects, worktrees
 from steelyard.gate.outcome import BASE, HEAD
-from steelyard.processes import scratch
+from steelyard.gate.projects import Project
 from steelyard.processes.origins import Origins
-
-BUILD_SECONDS: Final = 3600.0
-"""A build that takes longer hangs."""
-
-LOG_LINES: Final = 20
-"""Of a failed build's output, shown."""
-
-PREFIX: Final = "steelyard-gate-"
-OWNER: Final = scratch.OWNER
-TREE: Final = "tree"
 
 HARNESS: Final = ("steelyard", "steelyard_device")
 """Packages that are head's on both sides."""
@@ -61,13 +51,17 @@ class Side:
     commit: str = ""
     suites: tuple[tuple[Path, Path], ...] = ()
     """Where head's files and folders of suites lie on this side."""
+    own: Path | None = None
+    """Where its own sources were installed anew; None where they are on the path."""
+    origins: Origins = field(default_factory=Origins)
+    """Where its processes may import the project from."""
 
     @classmethod
     def head(cls, name: str = HEAD, folder: Path | None = None) -> Self:
         """Return the side of what lies in a checkout."""
         folder = folder or Path.cwd()
-        root = _git(folder, "rev-parse", "--show-toplevel")
-        commit = _git(folder, "rev-parse", "HEAD") or ""
+        root = worktrees.git(folder, "rev-parse", "--show-toplevel")
+        commit = worktrees.git(folder, "rev-parse", "HEAD") or ""
         return cls(name, Path(root) if root else folder, commit=commit)
 
     @classmethod
@@ -87,16 +81,58 @@ class Side:
             SteelyardError: there is no such commit, or it does not build.
         """
         head = Side.head(folder=folder)
-        commit = require_commit(ref, head.root)
-        remove_left(head.root)
-        with _worktree(head.root, commit) as tree:
-            python = _built(tree, build, commit)
+        commit = worktrees.require_commit(ref, head.root)
+        worktrees.remove_left(head.root)
+        project = projects.find(head.root)
+        with worktrees.worktree(head.root, commit) as tree:
+            python, own = _built(tree, build, project.folders, f"base {commit[:12]}")
+            path = [*_harness(tree.parent), *_path(head.root, tree, own)]
             variables = {
-                "PYTHONPATH": os.pathsep.join(_path(head.root, tree)),
-                **_origins(tree, head.root).variable(),
+                "PYTHONPATH": os.pathsep.join(path),
                 **_bytecode(tree.parent),
             }
-            yield cls(BASE, tree, python, variables, commit, _moved(head, tree, places))
+            origins = _origins(
+                BASE, project, tree, own, python=python, besides=path[:1]
+            )
+            yield cls(
+                BASE,
+                tree,
+                python,
+                variables,
+                commit,
+                _moved(head, tree, places),
+                own,
+                replace(origins, avoided=(str(head.root),)),
+            )
+
+    @contextmanager
+    def prepared(self, build: str = "") -> Iterator[Self]:
+        """Give this side with its own sources, as long as the context lasts.
+
+        They are installed anew where what is installed is a copy of some commit's.
+
+        Raises:
+            SteelyardError: they do not build.
+        """
+        project = projects.find(self.root)
+        if not project.folders:
+            yield replace(self, origins=_origins(HEAD, project, self.root))
+            return
+        worktrees.remove_left(self.root)
+        with worktrees.worktree(self.root, "HEAD") as tree:
+            worktrees.bring(self.root, tree)
+            python, own = _built(tree, build, project.folders, HEAD)
+            path = [*_harness(tree.parent), *_path(self.root, self.root, own)]
+            origins = _origins(
+                HEAD, project, self.root, own, python=python, besides=path[:1]
+            )
+            yield replace(
+                self,
+                python=python,
+                environment={"PYTHONPATH": os.pathsep.join(path)},
+                own=own,
+                origins=origins,
+            )
 
     def beside(self, base: Side) -> Side:
         """Return this side with a path like base's, and bytecode where base has it.
@@ -104,18 +140,17 @@ class Side:
         Python looks for what it imports, and for distributions, place by place: a side
         with fewer of them would build quicker.
         """
-        places = [
-            Path(place) for place in base.environment["PYTHONPATH"].split(os.pathsep)
-        ]
-        own = [
-            self.root / place.relative_to(base.root)
-            if base.root in (place, *place.parents)
-            else place
-            for place in places
-        ]
-        path = {"PYTHONPATH": os.pathsep.join(map(str, own))}
-        variables = {**base.environment, **path, **Origins().variable()}
-        return replace(self, environment=variables)
+        places = base.environment["PYTHONPATH"].split(os.pathsep)
+        own = [str(self._place_of(Path(place), base)) for place in places]
+        path = {"PYTHONPATH": os.pathsep.join(own)}
+        return replace(self, environment={**base.environment, **path})
+
+    def _place_of(self, place: Path, base: Side) -> Path:
+        if place == base.own and self.own:
+            return self.own
+        if base.root in (place, *place.parents):
+            return self.root / place.relative_to(base.root)
+        return place
 
     def path_of(self, path: Path) -> Path:
         """Return where one of head's files of suites lies on this side."""
@@ -127,7 +162,8 @@ class Side:
     def variables(self) -> dict[str, str]:
         """Return the whole environment of one worker, of a length of its own."""
         padding = "x" * random.randrange(4096)  # noqa: S311 # not a secret
-        return {**os.environ, **self.environment, PADDING: padding}
+        stated = self.origins.variable()
+        return {**os.environ, **self.environment, **stated, PADDING: padding}
 
     def install_suites(self) -> None:
         """Put head's suites where base's were."""
@@ -135,87 +171,25 @@ class Side:
             _replace(old, new)
 
 
-def require_commit(ref: str, folder: Path) -> str:
-    """Return the commit of a git ref.
-
-    Raises:
-        SteelyardError: there is none.
-    """
-    commit = commit_of(ref, folder)
-    if commit is None:
-        raise SteelyardError(
-            f"baseline {ref!r} is no commit of {folder}. Name a branch, tag or commit "
-            "(fetch it first in a shallow clone), or a stored run."
-        )
-    return commit
-
-
-def name_of(ref: str, commit: str) -> str:
-    """Return a ref with the commit it stands for, unless it says so itself."""
-    return ref if commit.startswith(ref) else f"{ref} ({commit[:10]})"
+def _built(
+    tree: Path, build: str, folders: Sequence[str], who: str
+) -> tuple[str, Path | None]:
+    """Build a side; return the interpreter that runs it, and where its code lies."""
+    if build:
+        _run(build, tree, who)
+        python = tree / ".venv" / "bin" / "python"
+        if not python.exists():
+            return sys.executable, None
+        _lend_packages(python)
+        return str(python), None
+    if not folders:
+        return sys.executable, None
+    own = tree.parent / "own"
+    projects.install(tree, folders, own, who)
+    return sys.executable, own
 
 
-def commit_of(ref: str, folder: Path) -> str | None:
-    """Return the commit that git knows a ref as, if there is one."""
-    if ref.startswith("-"):
-        return None
-    return _git(folder, "rev-parse", "--verify", "--quiet", f"{ref}^{{commit}}")
-
-
-def _git(folder: Path, *arguments: str) -> str | None:
-    """Return what git prints, or None where it fails or is not there."""
-    line = ["git", "-C", str(folder), *arguments]
-    try:
-        done = subprocess.run(line, capture_output=True, text=True, check=False)
-    except OSError:
-        return None
-    return done.stdout.strip() if done.returncode == 0 else None
-
-
-@contextmanager
-def _worktree(root: Path, commit: str) -> Iterator[Path]:
-    home = Path(tempfile.mkdtemp(prefix=PREFIX))
-    try:
-        scratch.sign(home)
-        tree = home / TREE
-        line = ["git", "-C", str(root), "worktree", "add", "--detach", "--quiet"]
-        done = subprocess.run(
-            [*line, str(tree), commit], capture_output=True, text=True, check=False
-        )
-        if done.returncode:
-            raise SteelyardError(
-                f"git makes no worktree of {commit[:12]}: {_tail(done.stderr, 1)}. "
-                "Mend that first."
-            )
-        yield tree
-    finally:
-        _remove(root, home)
-
-
-def remove_left(root: Path) -> None:
-    """Remove the worktrees of gates that were killed."""
-    _git(root, "worktree", "prune")
-    listed = (_git(root, "worktree", "list", "--porcelain") or "").splitlines()
-    lines = [line for line in listed if line.startswith("worktree ")]
-    for home in [Path(line.removeprefix("worktree ")).parent for line in lines]:
-        if home.name.startswith(PREFIX) and scratch.abandoned(home):
-            _remove(root, home)
-    for home in Path(tempfile.gettempdir()).glob(f"{PREFIX}*"):
-        # Killed before git knew of it, or by another checkout.
-        if scratch.abandoned(home):
-            shutil.rmtree(home, ignore_errors=True)
-
-
-def _remove(root: Path, home: Path) -> None:
-    _git(root, "worktree", "remove", "--force", str(home / TREE))
-    shutil.rmtree(home, ignore_errors=True)
-    _git(root, "worktree", "prune")
-
-
-def _built(tree: Path, build: str, commit: str) -> str:
-    """Build a commit and return the interpreter that runs it."""
-    if not build:
-        return sys.executable
+def _run(build: str, tree: Path, who: str) -> None:
     log = tree.parent / "build.log"
     variables = {**os.environ, "STEELYARD_PYTHON": sys.executable}
     with log.open("w") as output:
@@ -227,22 +201,17 @@ def _built(tree: Path, build: str, commit: str) -> str:
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,
-                timeout=BUILD_SECONDS,
+                timeout=projects.SECONDS,
                 check=False,
             ).returncode
         except (OSError, ValueError, subprocess.TimeoutExpired) as error:
             code, _ = 1, output.write(f"{error}\n")
     if code:
         raise SteelyardError(
-            f"base {commit[:12]} does not build: `{build}` ended with {code}. Mend it, "
+            f"{who} does not build: `{build}` ended with {code}. Mend it, "
             f"or name another baseline. The end of its output:\n"
-            f"{_tail(log.read_text(errors='replace'), LOG_LINES)}"
+            f"{_tail(log.read_text(errors='replace'), projects.LOG_LINES)}"
         )
-    python = tree / ".venv" / "bin" / "python"
-    if not python.exists():
-        return sys.executable
-    _lend_packages(python)
-    return str(python)
 
 
 def _bytecode(home: Path) -> dict[str, str]:
@@ -258,33 +227,58 @@ def _bytecode(home: Path) -> dict[str, str]:
 
 
 def _lend_packages(python: Path) -> None:
-    """Let base's environment find what the harness needs, behind all that it has."""
+    """Let a side's environment find what the harness needs, behind all that it has."""
     ours = [place for place in sys.path if place.endswith("site-packages")]
-    for folder in python.parents[1].glob("lib*/python*/site-packages"):
+    for folder in _installed(python):
         (folder / "zz-steelyard-gate.pth").write_text("\n".join(ours) + "\n")
 
 
-def _origins(tree: Path, other: Path) -> Origins:
+def _installed(python: Path) -> list[Path]:
+    """Return where an environment's interpreter has what is installed."""
+    return list(python.parents[1].glob("lib*/python*/site-packages"))
+
+
+def _origins(
+    name: str,
+    project: Project,
+    root: Path,
+    own: Path | None = None,
+    *,
+    python: str = sys.executable,
+    besides: Sequence[str] = (),
+) -> Origins:
+    """Return where a side's processes may import the project from."""
+    places = [str(root), *besides]
+    if own is not None:
+        places.append(str(own))
+    elif python != sys.executable:
+        places += map(str, _installed(Path(python)))
+    names = [one for one in project.names if one.partition(".")[0] not in HARNESS]
     return Origins(
-        places=(str(tree),),
-        avoided=(str(other),),
-        wrong="base would run head's code. Name a command that builds an environment "
-        ".venv of its own in [tool.steelyard] build.",
+        names=tuple(names),
+        places=tuple(places),
+        wrong=f"{name} would run other code than its own. Install the project with "
+        "pip install -e ., or name a command that builds an environment .venv in "
+        "[tool.steelyard] build (docs/gate.md, What code each side imports).",
     )
 
 
-def _path(root: Path, tree: Path) -> list[str]:
-    """Return where base's workers import from before anything that is installed."""
-    overlay = tree.parent / "harness"
+def _harness(home: Path) -> list[str]:
+    """Return a folder that holds the packages that are head's on both sides."""
+    overlay = home / "harness"
     overlay.mkdir()
     for name in HARNESS:
         module = sys.modules.get(name) or __import__(name)
         assert module.__file__ is not None
         (overlay / name).symlink_to(Path(module.__file__).resolve().parent)
-    found = [str(overlay)]
-    for entry in sys.path:
-        place = Path(entry or ".").absolute()
-        if place == root or root in place.parents:
+    return [str(overlay)]
+
+
+def _path(root: Path, tree: Path, own: Path | None) -> list[str]:
+    """Return where a side's workers import from before anything that is installed."""
+    found = [str(own)] if own else []
+    for place in projects.path():
+        if projects.is_own(root, place):
             moved = tree / place.relative_to(root)
             found += [str(moved)] if moved.is_dir() else []
         elif str(place) in os.environ.get("PYTHONPATH", "").split(os.pathsep):

@@ -116,7 +116,9 @@ def measure(
         how = replace(how, scratch=how.scratch or folder, budget=VISIT)
         for block in range(BLOCKS):
             say(f"block {block + 1} of {BLOCKS}: {len(points)} cases and modes")
-            with Workers(path_of=head.path_of) as workers:
+            with Workers(
+                head.python, head.variables, head.path_of, head.root
+            ) as workers:
                 for point in points:
                     if point.key in broken:
                         continue

@@ -6,6 +6,7 @@ process looks at what was imported, and refuses to measure other code than it is
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import sys
@@ -72,9 +73,14 @@ class Origins:
 
 def _within(file: str, places: tuple[str, ...]) -> bool:
     """Tell whether a file is in one of some folders, and in no environment within."""
-    for place in places:
-        if file.startswith(f"{place.rstrip('/')}/"):
-            below = file[len(place) :].split("/")
-            if not any(folder in below for folder in INSTALLED):
-                return True
-    return False
+    return any(
+        path.startswith(f"{place.rstrip('/')}/")
+        and not any(folder in path[len(place) :].split("/") for folder in INSTALLED)
+        for place in places
+        for path in (file, _real(file))
+    )
+
+
+@functools.cache
+def _real(file: str) -> str:
+    return os.path.realpath(file)

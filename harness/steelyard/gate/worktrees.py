@@ -1,0 +1,116 @@
+"""Commits of a checkout and their worktrees.
+
+A worktree says whose it is. That of a process that is gone is removed by the next gate.
+"""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+from steelyard.errors import SteelyardError
+from steelyard.processes import scratch
+
+PREFIX: Final = "steelyard-gate-"
+OWNER: Final = scratch.OWNER
+TREE: Final = "tree"
+
+
+def require_commit(ref: str, folder: Path) -> str:
+    """Return the commit of a git ref.
+
+    Raises:
+        SteelyardError: there is none.
+    """
+    commit = commit_of(ref, folder)
+    if commit is None:
+        raise SteelyardError(
+            f"baseline {ref!r} is no commit of {folder}. Name a branch, tag or commit "
+            "(fetch it first in a shallow clone), or a stored run."
+        )
+    return commit
+
+
+def name_of(ref: str, commit: str) -> str:
+    """Return a ref with the commit it stands for, unless it says so itself."""
+    return ref if commit.startswith(ref) else f"{ref} ({commit[:10]})"
+
+
+def commit_of(ref: str, folder: Path) -> str | None:
+    """Return the commit that git knows a ref as, if there is one."""
+    if ref.startswith("-"):
+        return None
+    return git(folder, "rev-parse", "--verify", "--quiet", f"{ref}^{{commit}}")
+
+
+def git(folder: Path, *arguments: str) -> str | None:
+    """Return what git prints, or None where it fails or is not there."""
+    line = ["git", "-C", str(folder), *arguments]
+    try:
+        done = subprocess.run(line, capture_output=True, text=True, check=False)
+    except OSError:
+        return None
+    return done.stdout.strip() if done.returncode == 0 else None
+
+
+@contextmanager
+def worktree(root: Path, commit: str) -> Iterator[Path]:
+    """Give a worktree of a commit, in a folder of its own, while the context lasts.
+
+    Raises:
+        SteelyardError: git makes none.
+    """
+    home = Path(tempfile.mkdtemp(prefix=PREFIX))
+    try:
+        scratch.sign(home)
+        tree = home / TREE
+        line = ["git", "-C", str(root), "worktree", "add", "--detach", "--quiet"]
+        done = subprocess.run(
+            [*line, str(tree), commit], capture_output=True, text=True, check=False
+        )
+        if done.returncode:
+            raise SteelyardError(
+                f"git makes no worktree of {commit[:12]}: {''.join(done.stderr.strip().splitlines()[-1:])}. "
+                "Mend that first."
+            )
+        yield tree
+    finally:
+        _remove(root, home)
+
+
+def remove_left(root: Path) -> None:
+    """Remove the worktrees of gates that were killed."""
+    git(root, "worktree", "prune")
+    listed = (git(root, "worktree", "list", "--porcelain") or "").splitlines()
+    lines = [line for line in listed if line.startswith("worktree ")]
+    for home in [Path(line.removeprefix("worktree ")).parent for line in lines]:
+        if home.name.startswith(PREFIX) and scratch.abandoned(home):
+            _remove(root, home)
+    for home in Path(tempfile.gettempdir()).glob(f"{PREFIX}*"):
+        # Killed before git knew of it, or by another checkout.
+        if scratch.abandoned(home):
+            shutil.rmtree(home, ignore_errors=True)
+
+
+def _remove(root: Path, home: Path) -> None:
+    git(root, "worktree", "remove", "--force", str(home / TREE))
+    shutil.rmtree(home, ignore_errors=True)
+    git(root, "worktree", "prune")
+
+
+def bring(root: Path, tree: Path) -> None:
+    """Bring what a checkout has and HEAD has not into a worktree of HEAD."""
+    listed = git(root, "ls-files", "-z", "-m", "-o", "--exclude-standard") or ""
+    staged = git(root, "diff", "-z", "--name-only", "HEAD") or ""
+    for name in {*listed.split("\0"), *staged.split("\0")} - {""}:
+        old, new = root / name, tree / name
+        if old.is_file():
+            new.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(old, new)
+        elif not old.exists():
+            new.unlink(missing_ok=True)
