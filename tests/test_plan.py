@@ -87,5 +87,14 @@ def test_a_case_that_cannot_be_described_does_not_spoil_the_plan():
 
 def test_nothing_planned_is_no_turns():
     """No cases or no blocks."""
-    assert plan([], MODES, 3, 0) == ()
-    assert plan(CASES, MODES, 0, 0) == ()
+    assert list(plan([], MODES, 3, 0)) == []
+    assert list(plan(CASES, MODES, 0, 0)) == []
+
+
+def test_a_plan_of_a_billion_blocks_is_made_as_it_is_read():
+    """It was made whole, and `--dry-run` did not end."""
+    turns = plan(CASES, [WARM], 10**9, seed=1)
+    assert len(turns) == 10**9 * len(CASES)
+    assert turns[-1] == turns[len(turns) - 1]
+    assert turns[-1].block == 10**9 - 1
+    assert [turn.position for turn in turns[5:8]] == [5, 6, 7]

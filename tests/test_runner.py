@@ -114,8 +114,8 @@ def test_samples_before_an_error_are_kept(outcomes):
 def test_a_case_that_hangs_is_ended_and_the_next_is_weighed():
     """Its worker is replaced after the timeout."""
     settings = Settings(precision=0.5, timeout=5)
-    turns = plan(cases("spins"), LATENCY, 1, 0) + plan(cases("good"), LATENCY, 1, 0)
-    hung, good = run(turns, settings)
+    spins, good = (plan(cases(how), LATENCY, 1, 0) for how in ("spins", "good"))
+    hung, good = run([*spins, *good], settings)
     assert "no answer within 5 s; the worker was ended" in hung.error
     assert good.error is None
 

@@ -1,3 +1,4 @@
+import functools
 import gc
 import math
 import random
@@ -8,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from steelyard.errors import BenchmarkError
+from steelyard.measuring import sampler
 from steelyard.measuring.sampler import (
     OCTAVE,
     Record,
@@ -186,6 +188,27 @@ def test_a_clock_without_a_tick_is_refused():
     """No window of it is long enough, and nothing is launched to find out."""
     with pytest.raises(BenchmarkError, match="the clock stands still"):
         launches_for(lambda _: pytest.fail("launched"), math.inf, 0.0)
+
+
+@pytest.mark.parametrize("place", range(12))
+def test_one_pause_is_no_clock_that_stands_still(monkeypatch, place):
+    """Of 0.15 s in any window, or between its last reading and the other clock's."""
+    now, calls, pause = [0], [0], 150_000_000
+    monkeypatch.setattr(sampler, "other_clock", lambda: now[0])
+
+    def window(launches, *, within):
+        paused = pause * (calls[0] == place)
+        calls[0] += 1
+        start = now[0]
+        now[0] += 50 * launches + paused * within
+        stop = now[0]
+        now[0] += paused * (not within)
+        return start, stop
+
+    for within in (True, False):
+        calls[0] = 0
+        found = launches_for(functools.partial(window, within=within), 1.0, 40.0)
+        assert 160 <= found < 1000
 
 
 def test_one_slow_window_does_not_make_all_of_them_short():

@@ -251,8 +251,8 @@ def weigh(points: Sequence[tuple[Case, Mode]]) -> Weighed:
     wanted = {(case.id, mode) for case, mode in points}
     cases = list({case.id: case for case, _ in points}.values())
     # Another order in every round: a case's neighbours must not be part of its time.
-    turns = plan(cases, None, 1, seed=int.from_bytes(os.urandom(4)))
-    turns = tuple(turn for turn in turns if (turn.case.id, turn.mode) in wanted)
+    whole = plan(cases, None, 1, seed=int.from_bytes(os.urandom(4)))
+    turns = tuple(turn for turn in whole if (turn.case.id, turn.mode) in wanted)
     settings = Settings()
     if any(map(gpu.needed, cases)):
         chosen = config.load()

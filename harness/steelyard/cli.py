@@ -82,7 +82,7 @@ def run(
     else ./suites, else a small built-in suite. Of a folder those .py files are imported
     that mention steelyard.
     """
-    from steelyard import config, session
+    from steelyard import config, plan, session
     from steelyard.report import columns as columns_
     from steelyard.report import curves, json_report, progress
 
@@ -112,9 +112,10 @@ def run(
     }
     if said := session.unused(turns, of_gpu):
         click.echo(said, err=True)
-    _require_axes([turn.case.axes for turn in turns], across, relative_to)
+    points = [turn.case.axes for turn in plan.once(turns)]
+    _require_axes(points, across, relative_to)
     if plot:
-        curves.require([turn.case.axes for turn in turns], across, plot)
+        curves.require(points, across, plot)
     _require_writable(json_file, request.trace, chosen.store)
     if dry_run:
         progress.plan(turns)

@@ -42,6 +42,9 @@ PRECISION: Final = 0.5
 TIMEOUT: Final = 60.0
 """Seconds: a case that is silent for longer is taken for hung."""
 
+LONGEST: Final = 1e9
+"""Seconds, 32 years: more overflow what the system waits with."""
+
 BUILT_IN: Final = "steelyard.builtin"
 """The module of the suite that is weighed where there is no other."""
 
@@ -212,10 +215,10 @@ def _one_of(*known: str) -> Callable[[str, Any], str]:
     return read
 
 
-def _positive(name: str, value: Any) -> float:
+def _seconds(name: str, value: Any) -> float:
     number = _number(value)
-    if not (math.isfinite(number) and number > 0):
-        raise _wrong(name, value, "a number above 0")
+    if not 0 < number <= LONGEST:  # NaN is not either
+        raise _wrong(name, value, f"a number above 0 and up to {LONGEST:g}")
     return number
 
 
@@ -252,10 +255,10 @@ def _wrong(name: str, value: Any, expected: str) -> SteelyardError:
 READERS: Final[Mapping[str, Callable[[str, Any], Any]]] = {
     "suites": _words,
     "store": _word,
-    "budget": _positive,
+    "budget": _seconds,
     "precision": _percent,
     "blocks": _whole(1),
-    "timeout": _positive,
+    "timeout": _seconds,
     "seed": _whole(0),
     "gpu": _gpu,
     "clock": _one_of(*CLOCKS),

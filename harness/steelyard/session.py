@@ -25,7 +25,7 @@ from steelyard.gpu import choice as gpu
 from steelyard.gpu import peak_measuring
 from steelyard.measuring.settings import Settings
 from steelyard.mode import Mode
-from steelyard.plan import Turn
+from steelyard.plan import Plan, Turn, once
 from steelyard.processes import runner
 from steelyard.storing import run as runs
 from steelyard.storing.run import Run
@@ -76,7 +76,7 @@ class Outcome:
     @property
     def missing(self) -> set[tuple[str, str]]:
         """Cases and modes that were planned and never had a turn."""
-        asked = {(turn.case.id, str(turn.mode)) for turn in self.turns}
+        asked = {(turn.case.id, str(turn.mode)) for turn in once(self.turns)}
         return asked - {(trial.case, trial.mode) for trial in self.trials}
 
     @property
@@ -103,7 +103,7 @@ class Outcome:
 
 def planned(
     asked: Asked, seed: int
-) -> tuple[tuple[Turn, ...], str, BenchmarkError | None]:
+) -> tuple[Plan, str, BenchmarkError | None]:
     """Return the turns of a run; nothing is allocated and nothing runs.
 
     Beside them sentences on what is left out: cases for want of a GPU, and files of a
@@ -233,7 +233,8 @@ def settings(
 
 def needs_gpu(turns: Sequence[Turn]) -> bool:
     """Tell whether any case of a plan runs on a GPU."""
-    return any(map(gpu.needed, {turn.case.id: turn.case for turn in turns}.values()))
+    cases = {turn.case.id: turn.case for turn in once(turns)}
+    return any(map(gpu.needed, cases.values()))
 
 
 def unused(turns: Sequence[Turn], words: Mapping[str, str | None]) -> str:

@@ -29,9 +29,9 @@ OCTAVE: Final = 8
 """Of the timed outputs the first is checked, then one drawn at random from each stretch
 that is so many times as long as all before: a few in any trial, and never none of it."""
 
-STILL: Final = 10_000
-"""Times that three windows may take longer by another clock than by their own: with a
-clock of 50 ns that is 0.1 s for what it reads as less than 10 us."""
+STILL: Final = 3_000
+"""Times that a window may take longer by another clock than by its own: with a clock of
+50 ns that is 0.03 s for what it reads as less than 10 us."""
 
 Window = Callable[[int], tuple[int, int]]
 """One timed window of so many units of work: both readings of the clock."""
@@ -189,15 +189,22 @@ def launches_for(window: Window, quantum: float, floor: float) -> int:
         raise stands_still()
     count = 1
     while True:
-        began = other_clock()
-        start, stop = min((window(count) for _ in range(3)), key=lambda w: w[1] - w[0])
-        taken = max(1, stop - start)
-        if taken < wanted and other_clock() - began > STILL * max(wanted, taken):
+        windows = [_twice_timed(window, count) for _ in range(3)]
+        taken, _ = min(windows)
+        # All of them: in one the process may have been held up between two readings.
+        if all(other > STILL * max(wanted, own) for own, other in windows):
             raise stands_still()
         if taken >= wanted or count >= 1 << 24:
             return count
         # Half as much again as the last window promises: the first are cold.
         count = max(count + 1, int(min(100 * count, 1.5 * count * wanted / taken)))
+
+
+def _twice_timed(window: Window, count: int) -> tuple[int, int]:
+    """Return the nanoseconds (at least 1) of a window by its own clock and another."""
+    began = other_clock()
+    start, stop = window(count)
+    return max(1, stop - start), other_clock() - began
 
 
 def stands_still() -> BenchmarkError:

@@ -22,7 +22,7 @@ from steelyard.benchmark import Case
 from steelyard.errors import SteelyardError
 from steelyard.measuring.prepared import PreparedCase
 from steelyard.measuring.settings import Settings
-from steelyard.plan import Turn
+from steelyard.plan import Turn, once
 
 if TYPE_CHECKING:
     from steelyard_device import cuda
@@ -32,7 +32,7 @@ def points(turns: Sequence[Turn]) -> list[tuple[Case, str]]:
     """Return the launched cases of a plan with each state of their caches, once."""
     found = {
         (turn.case.id, turn.mode.cache): (turn.case, turn.mode.cache)
-        for turn in turns
+        for turn in once(turns)
         if turn.mode.quantity != "build"
     }
     return list(found.values())

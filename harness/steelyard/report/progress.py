@@ -6,12 +6,11 @@ Nothing is repainted by a thread: a repaint inside a window would be weighed.
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
 from typing import Final
 
 import click
 
-from steelyard.plan import Turn
+from steelyard.plan import Plan, Turn, once
 from steelyard.report import tables
 from steelyard.session import Outcome
 from steelyard.storing.run import Run
@@ -22,6 +21,9 @@ CLEAR = "\r\x1b[K"
 
 SHOWN: Final = 5
 """Names listed of those that never had a turn."""
+
+LISTED: Final = 10_000
+"""Turns that a plan is printed with."""
 
 
 class Progress:
@@ -82,9 +84,11 @@ def ending(outcome: Outcome, store: str) -> None:
     click.echo(f"run {name} in {shown(store)}; `steelyard show {name}`", err=True)
 
 
-def plan(turns: Sequence[Turn]) -> None:
-    """Print the order of all turns."""
-    for turn in turns:
+def plan(turns: Plan) -> None:
+    """Print the order of all turns, or of the first of very many."""
+    for turn in turns[:LISTED]:
         click.echo(f"{turn.position:5} block {turn.block} {turn.case.id} {turn.mode}")
-    cases = len({turn.case.id for turn in turns})
+    if len(turns) > LISTED:
+        click.echo(f"  ... {len(turns) - LISTED} more turns of the same cases")
+    cases = len({turn.case.id for turn in once(turns)})
     click.echo(f"{cases} cases, {len(turns)} turns; nothing was measured", err=True)
