@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
+import json
 import os
 import signal
 import subprocess
 import sys
 import threading
+import time
 import warnings
 from itertools import count
 from pathlib import Path
@@ -63,6 +66,44 @@ def spawn(*_):
     if next(CALLS) == 0:
         child = subprocess.Popen(["sleep", "1000"])
         Path(os.environ["STEELYARD_TEST_CHILD"]).write_text(str(child.pid))
+
+
+def leave_daemon(*_):
+    """Start a process in a session of its own, which nobody waits for."""
+    if next(CALLS) == 0:
+        script = "sleep 1000 & echo $! > $STEELYARD_TEST_CHILD"
+        subprocess.run(["setsid", "-w", "sh", "-c", script], check=True)
+
+
+def write_everywhere(*_):
+    """Write to everything that is open."""
+    for descriptor in range(3, 256):
+        with contextlib.suppress(OSError):
+            os.write(descriptor, b"written by the work\n" * 10)
+
+
+def patch(place, name):
+    """Replace something of the standard library, once."""
+    setattr(place, name, lambda *_, **__: "patched")
+
+
+def pause(*_):
+    """Take long in one early call."""
+    if next(CALLS) == 4:
+        time.sleep(0.2)
+
+
+class Mute(Exception):  # noqa: N818 # that is what it is
+    """An exception without a text."""
+
+    def __str__(self):
+        """End the process instead."""
+        raise SystemExit(3)
+
+
+def fail(error):
+    """Raise."""
+    raise error
 
 
 def shout(*_):
@@ -127,6 +168,17 @@ WORK = {
     "sorts its input": then(lambda x, _: x.sort()),
     "overruns": then(overrun),
     "spins": lambda *_, **__: spin(),
+    "writes everywhere": then(write_everywhere),
+    "patches json": then(lambda *_: patch(json, "dumps")),
+    "patches the encoder": then(lambda *_: patch(json.JSONEncoder, "encode")),
+    "raises a surrogate": lambda *_, **__: fail(ValueError("\ud800")),
+    "raises escapes": lambda *_, **__: fail(ValueError("\x1b[2J\a" * 10)),
+    "raises no text": lambda *_, **__: fail(Mute()),
+    "raises 100 MB": lambda *_, **__: fail(ValueError("x" * 100_000_000)),
+    "interrupts its parent": then(lambda *_: os.kill(os.getppid(), signal.SIGINT)),
+    "stops its parent": then(lambda *_: os.kill(os.getppid(), signal.SIGSTOP)),
+    "leaves a daemon": then(leave_daemon),
+    "pauses": then(pause),
     "asks wrongly": np.negative,
     "is described wrongly": np.negative,
 }

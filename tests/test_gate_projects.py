@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+import tempfile
 from contextlib import ExitStack
 
 import pytest
@@ -82,7 +83,7 @@ def checkout(tmp_path, monkeypatch):
         folder.mkdir()
     monkeypatch.chdir(root)
     monkeypatch.setenv("TMPDIR", str(tmp_path))
-    monkeypatch.setattr(worktrees.tempfile, "tempdir", None)
+    monkeypatch.setattr(tempfile, "tempdir", None)
     monkeypatch.syspath_prepend(site)
     monkeypatch.setenv("PYTHONPATH", str(site))
     monkeypatch.delenv("PYTHONDONTWRITEBYTECODE", raising=False)

@@ -1,7 +1,8 @@
-import json
+import fcntl
 import os
 import subprocess
 import sys
+import tempfile
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,7 +12,6 @@ from steelyard.errors import USAGE, SteelyardError
 from steelyard.gate import listing, sides, worktrees
 from steelyard.gate.sides import Side
 from steelyard.processes.origins import Origins
-from steelyard.storing import run
 
 SUITE = """
 from steelyard import benchmark
@@ -48,7 +48,7 @@ def project(tmp_path, monkeypatch):
     monkeypatch.chdir(root)
     monkeypatch.syspath_prepend(root / "src")
     monkeypatch.setenv("TMPDIR", str(tmp_path))
-    monkeypatch.setattr(worktrees.tempfile, "tempdir", None)
+    monkeypatch.setattr(tempfile, "tempdir", None)
     yield root
     for name in [n for n in sys.modules if n.partition(".")[0] == "mine"]:
         del sys.modules[name]
@@ -177,44 +177,21 @@ def test_a_build_may_make_an_environment_of_its_own(project):
         assert imported(base, "__import__('numpy').__name__") == "numpy"
 
 
-def left(project, tmp_path, pid):
-    """Leave a worktree as a killed gate does."""
-    home = tmp_path / f"{worktrees.PREFIX}left"
-    home.mkdir()
-    owner = run.process(pid) | {"pid": pid}
-    (home / worktrees.OWNER).write_text(json.dumps(owner))
-    git(project, "worktree", "add", "-q", "--detach", str(home / worktrees.TREE))
-    return home
-
-
 def test_the_worktree_of_a_killed_gate_is_removed_by_the_next(project, tmp_path):
-    """Git knows nothing of it any more."""
-    done = subprocess.Popen([sys.executable, "-c", ""])
-    home = left(project, tmp_path, done.pid)
-    owner = json.loads((home / worktrees.OWNER).read_text())
-    done.wait()
-    (home / worktrees.OWNER).write_text(json.dumps(owner))
+    """Git knows nothing of it any more; that of a living gate stays."""
+    names = [f"{worktrees.PREFIX}{name}" for name in ("left", "used")]
+    for home in (tmp_path / name for name in names):
+        home.mkdir()
+        git(project, "worktree", "add", "-q", "--detach", str(home / worktrees.TREE))
+    held = os.open(home, os.O_RDONLY)
+    fcntl.flock(held, fcntl.LOCK_EX)
+    worktrees.remove_left(project)
+    assert not (tmp_path / names[0]).exists()
+    assert (home / worktrees.TREE / "suites").exists()
+    os.close(held)
     worktrees.remove_left(project)
     assert not home.exists()
     assert git(project, "worktree", "list").count("\n") == 0
-
-
-def test_the_worktree_of_a_living_gate_stays(project, tmp_path):
-    """Two may run in two checkouts of one repository."""
-    home = left(project, tmp_path, os.getpid())
-    worktrees.remove_left(project)
-    assert (home / worktrees.TREE / "suites").exists()
-
-
-@pytest.mark.parametrize("owner", [None, "", "{", "[]", "{}", '{"pid": "x"}'])
-def test_a_worktree_of_nobody_known_stays(project, tmp_path, owner):
-    """It may be about to say whose it is."""
-    home = left(project, tmp_path, os.getpid())
-    (home / worktrees.OWNER).unlink()
-    if owner is not None:
-        (home / worktrees.OWNER).write_text(owner)
-    worktrees.remove_left(project)
-    assert home.exists()
 
 
 def test_a_worker_refuses_what_it_imports_from_the_other_side(project):

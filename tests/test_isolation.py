@@ -1,12 +1,19 @@
 """What one case leaves behind must not reach another: through the command line."""
 
 import json
+import os
+import shlex
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
+from rich.text import Text
 
+from steelyard import lock
 from steelyard.cli import main
+from steelyard.report import tables
 
 SUITE = """
 import numpy as np
@@ -70,3 +77,100 @@ def test_a_case_that_allocates_takes_the_same_alone_and_after_another():
     assert "2, 1 of them not in new" in said
     run = json.loads(command("show", "--format", "json"))
     assert "never trims" in run["machine"]["settings"]["freed_memory"]
+
+
+QUICK = """
+from steelyard import benchmark
+
+
+@benchmark
+def quick(b):
+    return b.launch(int)
+"""
+
+
+def program(*arguments, folder, extra="", environment=None):
+    """Run the command line in a process of its own, as a shell does."""
+    line = shlex.join([sys.executable, "-m", "steelyard.cli", *arguments])
+    return subprocess.run(
+        ["sh", "-c", f"{line} {extra}"],
+        cwd=folder,
+        env=os.environ | (environment or {}),
+        capture_output=True,
+        timeout=120,
+        check=False,
+    )
+
+
+@pytest.mark.parametrize("closed", ["2>&-", "1>&-", "0<&-", "0<&- 1>&- 2>&-"])
+def test_a_run_may_have_no_streams(desk, closed):
+    """The store had the number of standard error, and what was printed was in it."""
+    (desk / "quick.py").write_text(QUICK)
+    how = ("run", "quick.py", "--blocks", "1", "--mode", "kernel/warm")
+    assert program(*how, folder=desk, extra=closed).returncode == 0
+    assert json.loads(command("show", "--format", "json"))["trials"]
+
+
+def test_a_folder_that_is_gone_is_a_sentence(desk):
+    """No traceback of ours."""
+    gone = desk / "gone"
+    gone.mkdir()
+    for words in ("list", "run", "show", "doctor"):
+        script = f"cd {gone}; rmdir {gone}; {sys.executable} -m steelyard.cli {words}"
+        done = subprocess.run(["sh", "-c", script], capture_output=True, check=False)
+        gone.mkdir()
+        assert b"Traceback" not in done.stderr, done.stderr
+        assert done.returncode in {0, 4}
+
+
+def test_names_that_are_not_utf_8_are_refused_in_a_sentence(desk):
+    """Of the folder, of a file, and of a tag."""
+    folder = Path(os.fsdecode(os.fsencode(desk) + b"/odd\xff"))
+    folder.mkdir()
+    name = os.fsdecode(b"bench\xfe.py")
+    (folder / name).write_text(QUICK)
+    how = ("run", name, "--blocks", "1", "--mode", "kernel/warm")
+    for words in (how, ("show",), ("list", name), ("doctor",)):
+        done = program(*words, folder=folder)
+        assert b"Traceback" not in done.stderr, done.stderr
+        refused = b"is not UTF-8. Rename" in done.stderr
+        assert refused == (name in words), done.stderr
+    (desk / "quick.py").write_text(QUICK)
+    how = ("run", "quick.py", "--blocks", "1", "--mode", "kernel/warm")
+    done = program(*how, "--tag", os.fsdecode(b"a\xfd"), folder=desk)
+    assert (done.returncode, b"--tag is 'a\\udcfd'" in done.stderr) == (4, True)
+
+
+@pytest.mark.parametrize(
+    ("option", "said"),
+    [
+        (("--timeout", "1e300"), "--timeout is 1e+300, expected a number above 0 and"),
+        (("--budget", "1e300"), "--budget is 1e+300, expected a number above 0 and"),
+        (("--blocks", "1000000000", "--dry-run"), "1000000000 turns; nothing was"),
+    ],
+)
+def test_what_nobody_can_wait_for_ends_at_once(desk, option, said):
+    """A second of processor time is enough for the imports."""
+    (desk / "quick.py").write_text(QUICK)
+    done = program("run", "quick.py", *option, "--mode", "build/cold", folder=desk)
+    assert said.encode() in done.stderr
+    assert b"Traceback" not in done.stderr
+
+
+def test_no_text_of_others_controls_the_terminal(desk):
+    """A lock file is anybody's, an error's text the suite's."""
+    (desk / "lock").write_text(json.dumps({"pid": "\x1b[2J", "user": "x" * 10_000}))
+    with lock.measuring(path=desk / "other"):
+        said = lock.describe(lock.content(desk / "lock"))
+    assert said.isprintable()
+    assert len(said) < 1000
+    (desk / "escape.py").write_text('raise ValueError("\\x1b[2J\\x07" + "x" * 100_000)')
+    for words in (("list", "escape.py"), ("run", "escape.py"), ("run", "\x1b[2J.py")):
+        done = program(*words, folder=desk)
+        assert done.returncode in {2, 4}
+        assert b"\x1b" not in done.stdout + done.stderr
+        assert len(done.stderr) < 30_000
+    console = tables.console()
+    with console.capture() as shown:
+        console.print(Text("a\x1b[2Jb\u202ec", style="bold"))
+    assert shown.get() == "a\\x1b[2Jb\\u202ec\n"

@@ -1,8 +1,10 @@
 import json
 import os
 import re
+import socket
+import subprocess
 import sys
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import misbehaving
@@ -53,6 +55,16 @@ OUTCOMES = {
     "overruns": r"the work wrote up to 4 bytes behind the end of y \(4, 16\)",
     "asks wrongly": "its reference raised TypeError",
     "is described wrongly": "raised RuntimeError: is described wrongly",
+    "writes everywhere": "the worker's answer cannot be read: it is not a message",
+    "patches json": FINE,
+    "patches the encoder": FINE,
+    "raises a surrogate": r"the work raised ValueError: \\ud800",
+    "raises escapes": r"the work raised ValueError: \\x1b\[2J",
+    "raises no text": "the work raised Mute: its text cannot be had: SystemExit",
+    "raises 100 MB": r"the work raised ValueError: x{1900}.* more characters",
+    "interrupts its parent": FINE,
+    "stops its parent": FINE,
+    "pauses": FINE,
 }
 
 
@@ -101,7 +113,8 @@ def test_whatever_a_case_does_is_said_and_the_run_goes_on(outcomes, how):
     assert trial.error.startswith(trial.case)
     assert trial.error.count(trial.case) == 1
     assert re.search(said, trial.error), trial.error
-    assert "\n" not in trial.error
+    assert trial.error.isprintable()
+    assert len(trial.error) < 5000
 
 
 def test_samples_before_an_error_are_kept(outcomes):
@@ -153,6 +166,28 @@ def test_processes_that_the_work_started_end_with_its_worker(monkeypatch, tmp_pa
     assert gone(trial.worker)
 
 
+def test_a_daemon_ends_with_the_run_also_where_that_is_killed(tmp_path):
+    """It has a session of its own; it held what the run printed to, for ever."""
+    script = (
+        "import os, sys, test_runner as t\n"
+        "turns = t.plan(t.cases('leaves a daemon'), t.LATENCY, 1, 0)\n"
+        "t.run(turns) if sys.argv[1:] else "
+        "t.runner.run(turns, t.QUICK, lambda _: os.kill(os.getpid(), 9), print)"
+    )
+    for arguments, code in ((["to its end"], 0), ([], -9)):
+        note = tmp_path / f"child{code}"
+        done = subprocess.run(
+            [sys.executable, "-c", script, *arguments],
+            cwd=Path(__file__).parent,
+            env=os.environ | {"STEELYARD_TEST_CHILD": str(note)},
+            stderr=subprocess.PIPE,
+            timeout=120,
+            check=False,
+        )
+        assert done.returncode == code, done.stderr
+        assert gone(int(note.read_text()))
+
+
 def test_a_worker_that_died_between_turns_is_not_the_next_cases_fault():
     """A thread of an earlier case may have ended it."""
     told = []
@@ -161,8 +196,7 @@ def test_a_worker_that_died_between_turns_is_not_the_next_cases_fault():
         told.append(trial)
         assert trial.worker != os.getpid(), trial.error
         os.kill(trial.worker, 9)
-        # Until all its threads have ended, and leaving the rest to the runner.
-        os.waitid(os.P_PID, trial.worker, os.WEXITED | os.WNOWAIT)
+        assert gone(trial.worker)
 
     turns = plan(cases("good"), [parse("latency/warm/8"), *LATENCY], 1, 0)
     runner.run(turns, QUICK, kill, lambda _: None)
@@ -171,8 +205,12 @@ def test_a_worker_that_died_between_turns_is_not_the_next_cases_fault():
 
 def test_a_worker_that_lost_its_gpu_is_replaced(monkeypatch):
     """Every later case of that process would fail; its answer is kept."""
-    receive = wire.receive
-    monkeypatch.setattr(wire, "receive", lambda c: {**receive(c), "lost": True})
+    receive = wire.Pipe.receive
+
+    def lost(pipe, seconds):
+        return {**receive(pipe, seconds), "lost": True}
+
+    monkeypatch.setattr(wire.Pipe, "receive", lost)
     turns = plan(cases("good"), [parse("latency/warm/8"), *LATENCY], 1, 0)
     told = run(turns)
     assert [trial.error for trial in told] == [None, None]
@@ -250,49 +288,93 @@ def test_a_file_that_only_the_worker_cannot_import_is_named(tmp_path, text, said
 
 
 def test_a_trial_comes_back_from_the_pipe_as_it_was():
-    """Samples, clock and doubts as the tuples they were."""
+    """Samples, clock and doubts as the tuples they were; whose it is, the run knows."""
+    (turn, *_) = plan(cases("good"), LATENCY, 1, 0)
     trial = trials.trial(doubts=("few-samples",), error="it failed")
-    assert wire.trial_of(json.loads(json.dumps(asdict(trial)))) == trial
+    asked = {"case": turn.case.id, "axes": turn.case.axes, "mode": "latency/warm"}
+    own = replace(trial, **asked, position=0, block=0)
+    for said in (trial, own):
+        assert wire.trial_of(json.loads(json.dumps(asdict(said))), turn) == own
 
 
-class Pipe:
-    """Keeps what was sent, for one who receives."""
+@pytest.mark.parametrize(
+    "damage",
+    [{"samples": None}, {"clock": {}}, {"doubts": 1}, {"more": 1}, {"samples": [1]}],
+)
+def test_what_is_no_trial_is_refused(damage):
+    """A worker's answer may be written by what it measures."""
+    (turn,) = plan(cases("good"), LATENCY, 1, 0)
+    with pytest.raises(wire.Garbled, match="it is no trial"):
+        wire.trial_of(
+            {**json.loads(json.dumps(asdict(trials.trial()))), **damage}, turn
+        )
 
-    def send_bytes(self, data):
-        """Send."""
-        self.data = data
 
-    def recv_bytes(self):
-        """Receive."""
-        return self.data
+@pytest.fixture
+def ends():
+    """Return both ends of a pipe, and the socket of the first."""
+    one, other = socket.socketpair()
+    yield wire.Pipe(one), wire.Pipe(other), one
+    one.close()
+    other.close()
 
 
-def test_facts_of_foreign_types_cross_the_pipe():
+def test_facts_of_foreign_types_cross_the_pipe(ends):
     """As numbers where they are numbers, as text otherwise."""
-    pipe = Pipe()
-    wire.send(pipe, {"bytes": np.int64(8), "x": np.array([2.5]), "path": Path("/a")})
-    assert wire.receive(pipe) == {
+    here, there, _ = ends
+    here.send({"bytes": np.int64(8), "x": np.array([2.5]), "path": Path("/a")})
+    assert there.receive(60) == {
         "protocol": wire.PROTOCOL,
         "bytes": 8,
         "x": 2.5,
         "path": "/a",
     }
+    assert there.silent()
 
 
-def test_another_protocol_is_refused():
-    """Workers of another version may measure otherwise."""
-    pipe = Pipe()
-    pipe.send_bytes(b'{"protocol": 0}')
-    with pytest.raises(ValueError, match="a worker speaks protocol 0, this is"):
-        wire.receive(pipe)
+def message(content):
+    """Return a message with this content."""
+    return wire.HEADER.pack(wire.MARK, len(content)) + content
+
+
+@pytest.mark.parametrize(
+    ("sent", "said"),
+    [
+        (b"written to every descriptor\n", "what something else wrote"),
+        (wire.HEADER.pack(wire.MARK, 1 << 60), "what something else wrote"),
+        (message(b"\xff"), "not JSON"),
+        (message(b"{" * 20), "not JSON"),
+        (message(b"[" * 100_000), "not JSON"),
+        (message(b"[1]"), "not of protocol"),
+        (message(b'{"protocol": 0}'), "not of protocol"),
+    ],
+)
+def test_what_is_no_message_is_refused(ends, sent, said):
+    """At once, whatever length it claims to have."""
+    _, there, raw = ends
+    raw.sendall(sent)
+    assert not there.silent()
+    with pytest.raises(wire.Garbled, match=said):
+        there.receive(60)
+
+
+def test_a_message_that_never_ends_is_given_up(ends):
+    """After the seconds for all of it; one end gone is the end of it."""
+    _, there, raw = ends
+    raw.sendall(message(b"{}")[:-1])
+    with pytest.raises(TimeoutError):
+        there.receive(0.01)
+    raw.shutdown(socket.SHUT_WR)
+    with pytest.raises(EOFError):
+        there.receive(1e300)
 
 
 def test_a_request_asks_for_the_same_turn():
     """Case, mode, block and position; tuples among the axes stay tuples."""
     (turn,) = plan(cases("good"), [parse("latency/warm/allocated/8")], 1, 0)
-    message = json.loads(json.dumps(wire.request(turn, QUICK)))
-    again = wire.turn_of(message)
+    asked = json.loads(json.dumps(wire.request(turn, QUICK)))
+    again = wire.turn_of(asked)
     assert again.case.id == turn.case.id
     assert again.case.axes == turn.case.axes
     assert (again.mode, again.block, again.position) == (turn.mode, 0, 0)
-    assert Settings(**message["settings"]) == QUICK
+    assert Settings(**asked["settings"]) == QUICK

@@ -53,22 +53,36 @@ def test_the_folder_of_a_killed_run_goes_with_the_next(house):
         assert Path(first).exists()
 
 
-def test_a_folder_that_nobody_signed_is_left_alone_for_a_while(house):
-    """Its owner may be about to; an hour later it was killed before."""
-    young, old = house / f"{scratch.PREFIX}a", house / f"{scratch.PREFIX}b"
-    for each in (young, old):
-        each.mkdir()
-    os.utime(old, (0, 0))
-    scratch.sweep()
-    assert young.exists()
-    assert not old.exists()
-
-
-def test_a_damaged_signature_takes_nothing_away(house):
-    """Nobody knows whose it is."""
-    home = house / f"{scratch.PREFIX}c"
+@pytest.mark.parametrize("content", [None, "owner.json", "bytecode"])
+def test_what_nobody_holds_goes_whatever_is_in_it(house, content):
+    """A run may be killed at any moment; a pipe in its folder hung all later ones."""
+    home = house / f"{scratch.PREFIX}a"
     home.mkdir()
-    for text in ("", "{", "[]", '{"pid": "x"}', '{"pid": 1}'):
-        (home / scratch.OWNER).write_text(text)
-        scratch.sweep()
-        assert home.exists()
+    if content:
+        os.mkfifo(home / content)
+    with scratch.folder() as own:
+        assert list(house.iterdir()) == [Path(own)]
+
+
+def test_what_looks_like_a_folder_is_left_alone(house):
+    """A file, and a link to a folder of somebody's."""
+    (house / "own").mkdir()
+    (house / f"{scratch.PREFIX}a").symlink_to(house / "own")
+    (house / f"{scratch.PREFIX}b").touch()
+    with scratch.folder():
+        assert len(list(house.iterdir())) == 4
+
+
+def test_a_folder_that_is_taken_before_it_is_claimed_is_made_again(house, monkeypatch):
+    """By whoever removes what is left behind."""
+    make, calls = tempfile.mkdtemp, []
+
+    def taken(prefix):
+        calls.append(make(prefix=prefix))
+        if len(calls) == 1:
+            Path(calls[0]).rmdir()
+        return calls[-1]
+
+    monkeypatch.setattr(tempfile, "mkdtemp", taken)
+    with scratch.folder() as home:
+        assert home == calls[1]

@@ -12,8 +12,9 @@ from steelyard.errors import SteelyardError
 
 _NONE: Final = object()
 
-_RESERVED: Final = re.compile(r"[\s\[\](),=%'\"]")
-"""What has a meaning in a case id, in ``-k`` or in a shell; written as ``%2c``."""
+_RESERVED: Final = re.compile(r"[\s\[\](),=%'\"\x00-\x1f\x7f-\x9f\ud800-\udfff]")
+"""What has a meaning in a case id, in ``-k``, in a shell or to a terminal, and what no
+store takes; written as ``%2c``."""
 
 _MANY: Final = 10_000
 """More values of one range than anybody waits for."""

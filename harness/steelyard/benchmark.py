@@ -17,6 +17,7 @@ from steelyard import mode as modes
 from steelyard.axes import Axis, declared, plain, text_of
 from steelyard.errors import BenchmarkError, SteelyardError
 from steelyard.handles import CPU, Builder, Call, Check, Handle
+from steelyard.printable import LONGEST, printable
 
 OURS: Final = {"steelyard", "steelyard_device", "steelyard_kernels"}
 """Packages whose lines say nothing to a user about an error."""
@@ -236,6 +237,10 @@ def select(
     return cases
 
 
+BOUND: Final = 2 * LONGEST
+"""Characters that are looked at of an exception's text, and returned at most."""
+
+
 def raised(error: BaseException) -> str:
     """Say in one line what was raised and in which line of the user's file.
 
@@ -253,8 +258,11 @@ def raised(error: BaseException) -> str:
     libraries = {Path(place) for place in sysconfig.get_paths().values()}
     own = [(path, line) for path, line in named if libraries.isdisjoint(path.parents)]
     place = "".join(f" ({path.name}:{line})" for path, line in (own or named)[-1:])
-    message = " ".join(str(error).split())
-    return f"{type(error).__name__}: {message}{place}"
+    try:
+        message = " ".join(str(error)[:BOUND].split())
+    except BaseException as other:  # noqa: BLE001 # whatever the user's exception does
+        message = f"its text cannot be had: {type(other).__name__}"
+    return printable(f"{type(error).__name__}: {printable(message)}{place}", BOUND)
 
 
 def _allowed(

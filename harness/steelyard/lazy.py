@@ -18,6 +18,7 @@ from typing import Any, Final
 import click
 
 from steelyard.errors import USAGE, SteelyardError
+from steelyard.printable import open_closed_streams, printable
 
 OTHERS: Mapping[str, tuple[str, str]] = MappingProxyType(
     {
@@ -74,6 +75,13 @@ INTERRUPTED: Final = 130
 
 BROKEN_PIPE: Final = 141
 """128 + SIGPIPE: the reader of our output went away."""
+
+MOST: Final = 20_000
+"""Characters of a mistake's sentence; it may end in a build's log."""
+
+NEWLINE: Final = "\n"
+
+NOWHERE: Final = "the current folder was deleted. Change to one that exists."
 
 BUG: Final = 70
 """EX_SOFTWARE of sysexits.h: Python's own 1 would read as a regression."""
@@ -145,6 +153,7 @@ class Lazy(click.Group):
         """Run a command; every way to end has its exit code."""
         if not standalone_mode:
             return self._plainly(*args, **extra)
+        open_closed_streams()
         _never_fail_to_print()
         code = self._exit_code(*args, **extra)
         sys.exit(_unwritten() or code)
@@ -168,6 +177,14 @@ class Lazy(click.Group):
         except Exception as error:  # noqa: BLE001 # the last line of defence
             if _is_of_output(error):
                 return _full(error)
+            if isinstance(error, UnicodeEncodeError) and _is_of_names(error):
+                return _report(
+                    SteelyardError(
+                        f"{error.object!a} is not UTF-8. Rename what is called so."
+                    )
+                )
+            if isinstance(error, FileNotFoundError) and _is_nowhere():
+                return _report(SteelyardError(NOWHERE))
             return _report(error)
         return result if isinstance(result, int) else 0
 
@@ -181,8 +198,6 @@ def _never_fail_to_print() -> None:
 
 def _unwritten() -> int:
     """Write what is left of standard output; return the exit code if that fails."""
-    if sys.stdout is None:  # closed by who started us: there is nobody to write to
-        return 0
     try:
         sys.stdout.flush()
     except BrokenPipeError:
@@ -191,6 +206,20 @@ def _unwritten() -> int:
     except OSError as error:
         return _full(error)
     return 0
+
+
+def _is_of_names(error: UnicodeEncodeError) -> bool:
+    """Tell whether a text has bytes of a file's or a folder's name (PEP 383)."""
+    return any("\udc80" <= c <= "\udcff" for c in error.object)
+
+
+def _is_nowhere() -> bool:
+    """Tell whether the folder that this process is in is gone."""
+    try:
+        os.getcwd()  # noqa: PTH109 # nothing heavy for it
+    except OSError:
+        return True
+    return False
 
 
 def _is_of_output(error: Exception) -> bool:
@@ -224,7 +253,7 @@ def _report(error: Exception) -> int:
     """Print a user's mistake as one sentence, ours with everything we need."""
     code = getattr(error, "exit_code", None)
     if isinstance(code, int):
-        click.echo(f"error: {error}", err=True)
+        click.echo(f"error: {printable(str(error), MOST, keep=NEWLINE)}", err=True)
         return code
     import traceback
 

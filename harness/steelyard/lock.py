@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from steelyard.errors import SteelyardError
+from steelyard.printable import printable
 from steelyard.storing import run
 
 SHARED: Final = 0o666
@@ -155,9 +156,11 @@ def describe(who: dict[str, Any]) -> str:
     """Say who holds the lock in half a sentence."""
     if not who:
         return "its holder left no name"
+    said = {name: printable(str(one), 200) for name, one in who.items()}  # of anybody
     return (
-        f"process {who.get('pid', '?')} of {who.get('user', '?')} since "
-        f"{who.get('since', '?')}, `{who.get('command', '?')}` in {who.get('cwd', '?')}"
+        f"process {said.get('pid', '?')} of {said.get('user', '?')} since "
+        f"{said.get('since', '?')}, `{said.get('command', '?')}` in "
+        f"{said.get('cwd', '?')}"
     )
 
 

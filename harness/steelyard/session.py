@@ -101,9 +101,7 @@ class Outcome:
         return UNRESOLVED if self.missing else FINE
 
 
-def planned(
-    asked: Asked, seed: int
-) -> tuple[Plan, str, BenchmarkError | None]:
+def planned(asked: Asked, seed: int) -> tuple[Plan, str, BenchmarkError | None]:
     """Return the turns of a run; nothing is allocated and nothing runs.
 
     Beside them sentences on what is left out: cases for want of a GPU, and files of a

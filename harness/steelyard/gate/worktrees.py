@@ -1,13 +1,13 @@
 """Commits of a checkout and their worktrees.
 
-A worktree says whose it is. That of a process that is gone is removed by the next gate.
+Whoever uses a worktree holds its folder's lock (`scratch`). That of a process that is
+gone is removed by the next gate.
 """
 
 from __future__ import annotations
 
 import shutil
 import subprocess
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,7 +17,6 @@ from steelyard.errors import SteelyardError
 from steelyard.processes import scratch
 
 PREFIX: Final = "steelyard-gate-"
-OWNER: Final = scratch.OWNER
 TREE: Final = "tree"
 
 
@@ -65,22 +64,22 @@ def worktree(root: Path, commit: str) -> Iterator[Path]:
     Raises:
         SteelyardError: git makes none.
     """
-    home = Path(tempfile.mkdtemp(prefix=PREFIX))
-    try:
-        scratch.sign(home)
-        tree = home / TREE
-        line = ["git", "-C", str(root), "worktree", "add", "--detach", "--quiet"]
-        done = subprocess.run(
-            [*line, str(tree), commit], capture_output=True, text=True, check=False
-        )
-        if done.returncode:
-            raise SteelyardError(
-                f"git makes no worktree of {commit[:12]}: {''.join(done.stderr.strip().splitlines()[-1:])}. "
-                "Mend that first."
+    with scratch.folder(PREFIX) as folder:
+        home = Path(folder)
+        try:
+            tree = home / TREE
+            line = ["git", "-C", str(root), "worktree", "add", "--detach", "--quiet"]
+            done = subprocess.run(
+                [*line, str(tree), commit], capture_output=True, text=True, check=False
             )
-        yield tree
-    finally:
-        _remove(root, home)
+            if done.returncode:
+                why = "".join(done.stderr.strip().splitlines()[-1:])
+                raise SteelyardError(
+                    f"git makes no worktree of {commit[:12]}: {why}. Mend that first."
+                )
+            yield tree
+        finally:
+            _remove(root, home)
 
 
 def remove_left(root: Path) -> None:
@@ -88,13 +87,11 @@ def remove_left(root: Path) -> None:
     git(root, "worktree", "prune")
     listed = (git(root, "worktree", "list", "--porcelain") or "").splitlines()
     lines = [line for line in listed if line.startswith("worktree ")]
-    for home in [Path(line.removeprefix("worktree ")).parent for line in lines]:
-        if home.name.startswith(PREFIX) and scratch.abandoned(home):
-            _remove(root, home)
-    for home in Path(tempfile.gettempdir()).glob(f"{PREFIX}*"):
-        # Killed before git knew of it, or by another checkout.
-        if scratch.abandoned(home):
-            shutil.rmtree(home, ignore_errors=True)
+    known = [Path(line.removeprefix("worktree ")).parent for line in lines]
+    # Killed before git knew of it, or by another checkout: not all are listed.
+    every = {*scratch.homes(PREFIX), *(h for h in known if h.name.startswith(PREFIX))}
+    for home in scratch.abandoned(every):
+        _remove(root, home)
 
 
 def _remove(root: Path, home: Path) -> None:

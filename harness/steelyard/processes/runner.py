@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 import signal
 import socket
 import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import replace
-from multiprocessing.connection import Connection
 from pathlib import Path
 from time import monotonic
 from typing import Any, Final, Self
@@ -22,7 +19,8 @@ from steelyard.measuring.settings import Settings
 from steelyard.measuring.weigh import failed
 from steelyard.mode import Mode
 from steelyard.plan import Turn
-from steelyard.processes import scratch, wire
+from steelyard.printable import printable
+from steelyard.processes import keeper, scratch, wire
 from steelyard.trial import Trial
 
 GRACE: Final = 0.35
@@ -99,7 +97,7 @@ class Workers:
         self._environment = environment
         self._path_of = path_of
         self._process: subprocess.Popen[bytes] | None = None
-        self._connection: Connection | None = None
+        self._pipe: wire.Pipe | None = None
 
     def __enter__(self) -> Self:
         return self
@@ -116,7 +114,10 @@ class Workers:
         answer = self._ask(turn, settings, wire.TRIAL)
         if "error" in answer:
             return _failed(turn, answer["error"])
-        return wire.trial_of(answer["trial"])
+        try:
+            return wire.trial_of(answer.get("trial", {}), turn)
+        except wire.Garbled as reason:
+            return _failed(turn, self._garbled(reason)["error"])
 
     def facts(self, turn: Turn, settings: Settings) -> wire.Message:
         """Have a worker say what it knows of a turn's case; or else its ``error``."""
@@ -143,30 +144,38 @@ class Workers:
         answer = self._ask(turn, settings, wire.BOTH, **beside)
         if not answer.get("trials"):
             return None
-        own, other = map(wire.trial_of, answer["trials"])
+        turns = turn, replace(turn, position=position)
+        try:
+            own, other = map(wire.trial_of, answer["trials"], turns)
+        except (wire.Garbled, TypeError, ValueError):
+            return None
         return own, other
 
     def _ask(
         self, turn: Turn, settings: Settings, what: str, **beside: Any
     ) -> wire.Message:
         path = self._path_of(turn.case.benchmark.path)
-        connection = self._started()
+        pipe = self._started()
         try:
-            wire.send(connection, wire.request(turn, settings, what, path, **beside))
-            if not connection.poll(settings.timeout + (settings.budget or 0)):
-                self.end()
-                return {
-                    "error": f"no answer within {settings.timeout:g} s; the worker was "
-                    "ended. Look for a loop that does not stop, or raise --timeout."
-                }
-            answer = wire.receive(connection)
-        except (EOFError, ConnectionError, BrokenPipeError):
+            pipe.send(wire.request(turn, settings, what, path, **beside))
+            answer = pipe.receive(settings.timeout + (settings.budget or 0))
+        except TimeoutError:
+            self.end()
+            return {
+                "error": f"no answer within {settings.timeout:g} s; the worker was "
+                "ended. Look for a loop that does not stop, or raise --timeout."
+            }
+        except wire.Garbled as reason:
+            return self._garbled(reason)
+        except (EOFError, OSError):
             weighs = what in {wire.TRIAL, wire.BOTH}
             doing = "weighing" if weighs else "preparing"
             return {"error": f"the worker {self._cause()} while {doing} it."}
+        if "error" in answer:
+            answer["error"] = printable(str(answer["error"]))
         if refused := answer.get("refused"):
             self.end()
-            raise SteelyardError(str(refused))
+            raise SteelyardError(printable(str(refused)))
         if answer.get("lost"):
             self.end()  # its GPU would fail every later case
         return answer
@@ -178,11 +187,19 @@ class Workers:
         """
         self._started()
 
-    def _started(self) -> Connection:
-        if self._process is not None and self._process.poll() is not None:
-            self.end()  # a thread of an earlier case ended it; the next is not to blame
-        if self._connection is None:
-            ours, theirs = multiprocessing.Pipe()
+    def _garbled(self, reason: Exception) -> wire.Message:
+        self.end()
+        return {
+            "error": f"the worker's answer cannot be read: {reason}. Look for work that "
+            "writes to descriptors it did not open, or patches modules."
+        }
+
+    def _started(self) -> wire.Pipe:
+        ended = self._process is not None and self._process.poll() is not None
+        if ended or (self._pipe and not self._pipe.silent()):
+            self.end()  # a thread of an earlier case did that; the next is not to blame
+        if self._pipe is None:
+            ours, theirs = socket.socketpair()
             descriptor = theirs.fileno()
             command = [self._python, "-P", "-m", "steelyard.processes.worker"]
             variables = dict(self._environment() if self._environment else os.environ)
@@ -193,7 +210,7 @@ class Workers:
             # A session of its own: Ctrl-C reaches the run, which ends the worker. What
             # the work prints goes where errors go: standard output may be a report.
             self._process = subprocess.Popen(
-                [*command, str(descriptor), str(os.getpid())],
+                keeper.command([*command, str(descriptor)]),
                 pass_fds=[descriptor, *shared],
                 cwd=self._folder,
                 env=variables,
@@ -202,8 +219,8 @@ class Workers:
                 start_new_session=True,
             )
             theirs.close()
-            self._connection = ours
-        return self._connection
+            self._pipe = wire.Pipe(ours)
+        return self._pipe
 
     def _cause(self) -> str:
         """End what is left of the worker and say how it went."""
@@ -221,13 +238,10 @@ class Workers:
     def end(self) -> None:
         """End the worker, if there is one, and all that it started."""
         if self._process is not None:
-            # Its whole session: the work may have started processes of its own.
-            with suppress(ProcessLookupError):
-                os.killpg(self._process.pid, signal.SIGKILL)
-            self._process.wait()
-        if self._connection is not None:
-            self._connection.close()
-        self._process = self._connection = None
+            keeper.end_kept(self._process)
+        if self._pipe is not None:
+            self._pipe.close()
+        self._process = self._pipe = None
 
 
 def _failed(turn: Turn, why: str) -> Trial:

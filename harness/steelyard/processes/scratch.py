@@ -1,67 +1,72 @@
 """A folder that the processes of one run share; that of a killed run goes with the next.
 
-It says whose it is, so that nobody takes away what somebody still uses.
+Whoever uses a folder holds a lock on it (flock), which ends with its process: nobody
+takes away what somebody still uses, and nothing in it is to be believed.
 """
 
 from __future__ import annotations
 
-import json
+import fcntl
 import os
 import shutil
 import tempfile
-import time
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
-from steelyard.storing import run
-
 PREFIX: Final = "steelyard-scratch-"
-OWNER: Final = "owner.json"
-
-UNSIGNED: Final = 3600.0
-"""Seconds after which nobody is about to say that a folder is theirs."""
 
 
 @contextmanager
-def folder() -> Iterator[str]:
+def folder(prefix: str = PREFIX) -> Iterator[str]:
     """Give a folder as long as the context lasts; remove those of the dead before."""
-    sweep()
-    home = Path(tempfile.mkdtemp(prefix=PREFIX))
+    for home in abandoned(homes(prefix)):
+        shutil.rmtree(home, ignore_errors=True)
+    home, held = _claimed(prefix)
     try:
-        sign(home)
         yield str(home)
     finally:
         shutil.rmtree(home, ignore_errors=True)
+        os.close(held)
 
 
-def sign(home: Path) -> None:
-    """Write down that a folder is this process's; on a full disk nobody learns it."""
-    with suppress(OSError):
-        (home / OWNER).write_text(json.dumps(run.process(os.getpid())))
+def homes(prefix: str) -> list[Path]:
+    """Return the folders with a prefix, whosever they are."""
+    return list(Path(tempfile.gettempdir()).glob(f"{prefix}*"))
 
 
-def sweep() -> None:
-    """Remove the folders of processes that are gone."""
-    for home in Path(tempfile.gettempdir()).glob(f"{PREFIX}*"):
-        if abandoned(home) or _unsigned(home):
-            shutil.rmtree(home, ignore_errors=True)
+def abandoned(homes: Iterable[Path]) -> Iterator[Path]:
+    """Yield the folders of processes that are gone; each is ours until the next."""
+    for home in homes:
+        held = _held(home)
+        if held is not None:
+            yield home
+            os.close(held)
 
 
-def abandoned(home: Path) -> bool:
-    """Say whether the process that signed a folder is certainly gone."""
+def _claimed(prefix: str) -> tuple[Path, int]:
+    """Make a folder and hold its lock."""
+    while True:
+        home = Path(tempfile.mkdtemp(prefix=prefix))
+        held = _held(home)
+        if held is not None:
+            return home, held
+        # Somebody who looks for what is left behind was quicker.
+
+
+def _held(home: Path) -> int | None:
+    """Return a descriptor that holds a folder's lock; None where it cannot be had."""
+    flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
     try:
-        writer = json.loads((home / OWNER).read_text())
-        return run.is_gone(run.Run("", "", "", "", {}, {}, writer=writer))
-    except (OSError, ValueError, KeyError, TypeError):
-        return False  # it may be about to say whose it is
-
-
-def _unsigned(home: Path) -> bool:
-    """Say whether nobody has signed a folder for long."""
-    try:
-        old = time.time() - home.stat().st_mtime > UNSIGNED
-        return old and not (home / OWNER).exists()
+        held = os.open(home, flags)
     except OSError:
-        return False
+        return None
+    try:
+        fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if os.path.samestat(os.fstat(held), home.stat()):
+            return held
+    except OSError:
+        pass
+    os.close(held)
+    return None

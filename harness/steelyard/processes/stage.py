@@ -7,8 +7,6 @@ in JSON; its answer is a line of JSON among whatever the user's work prints.
 from __future__ import annotations
 
 import json
-import os
-import signal
 import subprocess
 import sys
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -23,6 +21,7 @@ from steelyard.errors import SteelyardError
 from steelyard.measuring.prepared import PreparedCase
 from steelyard.measuring.settings import Settings
 from steelyard.plan import Turn, once
+from steelyard.processes import keeper
 
 if TYPE_CHECKING:
     from steelyard_device import cuda
@@ -87,7 +86,7 @@ def run(
         SteelyardError: it was not done in time; all of them are ended.
     """
     with subprocess.Popen(
-        command,
+        keeper.command(command),
         env=environment,
         cwd=folder,
         stdin=subprocess.DEVNULL,
@@ -99,8 +98,7 @@ def run(
         try:
             output, errors = process.communicate(timeout=seconds)
         except BaseException as error:
-            with suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
+            keeper.end_kept(process)
             if not isinstance(error, subprocess.TimeoutExpired):
                 raise
             raise SteelyardError(

@@ -7,25 +7,30 @@ worker imports it itself; the answer is a trial, or what the case says of itself
 from __future__ import annotations
 
 import json
+import select
+import socket
+import struct
 from collections.abc import Mapping
 from dataclasses import asdict
-from multiprocessing.connection import Connection
 from pathlib import Path
+from time import monotonic
 from typing import Any, Final
 
 from steelyard import discovery, mode
 from steelyard.axes import plain
 from steelyard.measuring.settings import Settings
 from steelyard.plan import Turn
+from steelyard.printable import cleaned
 from steelyard.trial import ClockFacts, Samples, Trial
 
-PROTOCOL: Final = 4
+PROTOCOL: Final = 5
 """Raised whenever a message changes: a worker may be of another environment.
 
 1. Turns and their trials.
 2. ``ask`` says whether a case is weighed or only tells its facts.
 3. ``ask`` may want a case's binary, or the trials of both sides, of which one is lent.
 4. An answer may be ``refused``: the worker imported code that it is not for.
+5. Each message has a mark and its length before it.
 """
 
 TRIAL: Final = "trial"
@@ -37,25 +42,87 @@ BOTH: Final = "both"
 Message = dict[str, Any]
 
 
-def send(connection: Connection, message: Message) -> None:
-    """Send one message; facts of foreign types go as numbers or as text."""
-    text = json.dumps({"protocol": PROTOCOL, **message}, default=_simple)
-    connection.send_bytes(text.encode())
+HEADER: Final = struct.Struct("<8sQ")
+"""Before each message: `MARK`, and how many bytes follow."""
+
+MARK: Final = b"\xffsteely\n"
+
+LARGEST: Final = 1 << 32
+"""Bytes of a message at most."""
+
+PATIENCE: Final = 86_400.0
+"""Seconds that are waited for at once: more overflow what sockets take."""
 
 
-def receive(connection: Connection) -> Message:
-    """Receive one message.
+class Garbled(Exception):  # noqa: N818 # what happened, not what it is
+    """What came is no message; the sentence says what it is instead."""
 
-    Raises:
-        EOFError: the other side is gone.
-        ValueError: it speaks another version.
-    """
-    message: Message = json.loads(connection.recv_bytes())
-    if message.get("protocol") != PROTOCOL:
-        raise ValueError(
-            f"a worker speaks protocol {message.get('protocol')}, this is {PROTOCOL}"
-        )
-    return message
+
+class Pipe:
+    """One end of what a run and its worker talk through."""
+
+    def __init__(self, end: socket.socket) -> None:
+        self._end = end
+
+    def fileno(self) -> int:
+        """Return its descriptor."""
+        return self._end.fileno()
+
+    def close(self) -> None:
+        """Hang up."""
+        self._end.close()
+
+    def send(self, message: Message) -> None:
+        """Send one message; facts of foreign types go as numbers or as text.
+
+        Raises:
+            OSError: the other side is gone.
+            Exception: something of the message cannot be sent.
+        """
+        data = _ENCODE({"protocol": PROTOCOL, **message}).encode()
+        self._end.settimeout(None)
+        self._end.sendall(HEADER.pack(MARK, len(data)) + data)
+
+    def receive(self, seconds: float | None = None) -> Message:
+        """Receive one message, all of it within ``seconds``.
+
+        Raises:
+            EOFError: the other side is gone.
+            TimeoutError: it did not come in time.
+            Garbled: it is no message, or of another version.
+        """
+        deadline = None if seconds is None else monotonic() + seconds
+        mark, length = HEADER.unpack(self._exactly(HEADER.size, deadline))
+        if mark != MARK or length > LARGEST:
+            raise Garbled("it is not a message, but what something else wrote there")
+        try:
+            message = _DECODE(self._exactly(length, deadline).decode())
+        except (ValueError, RecursionError):
+            raise Garbled("it is not JSON") from None
+        if not isinstance(message, dict) or message.get("protocol") != PROTOCOL:
+            raise Garbled(f"it is not of protocol {PROTOCOL}")
+        return message
+
+    def silent(self) -> bool:
+        """Whether nothing has come that nobody asked for."""
+        return not select.select([self._end], [], [], 0)[0]
+
+    def _exactly(self, length: int, deadline: float | None) -> bytes:
+        parts: list[bytes] = []
+        while length:
+            left = PATIENCE if deadline is None else deadline - monotonic()
+            if left <= 0:
+                raise TimeoutError
+            self._end.settimeout(min(left, PATIENCE))
+            try:
+                part = self._end.recv(min(length, 1 << 20))
+            except TimeoutError:
+                continue
+            if not part:
+                raise EOFError
+            parts.append(part)
+            length -= len(part)
+        return b"".join(parts)
 
 
 def request(
@@ -96,12 +163,31 @@ def _simple(value: Any) -> Any:
     return value.item() if getattr(value, "size", 0) == 1 else str(value)
 
 
-def trial_of(message: Mapping[str, Any]) -> Trial:
-    """Return the trial of an answer."""
-    fields = dict(message)
-    fields["samples"] = Samples(**{k: tuple(v) for k, v in fields["samples"].items()})
-    clock = fields["clock"]
-    fields["clock"] = ClockFacts(**{**clock, "floor": tuple(clock["floor"])})
-    fields["axes"] = {name: plain(value) for name, value in fields["axes"].items()}
-    fields["doubts"] = tuple(fields["doubts"])
-    return Trial(**fields)
+_ENCODE: Final = json.JSONEncoder(default=_simple).encode
+_DECODE: Final = json.JSONDecoder().decode
+"""Bound now: what is measured may patch the module."""
+
+
+def trial_of(message: Mapping[str, Any], turn: Turn) -> Trial:
+    """Return the trial of an answer, which is of this turn whatever it says.
+
+    Raises:
+        Garbled: it is no trial.
+    """
+    try:
+        fields = cleaned(dict(message))
+        samples = {k: tuple(map(int, v)) for k, v in fields["samples"].items()}
+        clock = fields["clock"]
+        fields |= {
+            "samples": Samples(**samples),
+            "clock": ClockFacts(**{**clock, "floor": tuple(clock["floor"])}),
+            "axes": {name: plain(value) for name, value in turn.case.axes.items()},
+            "doubts": tuple(fields["doubts"]),
+            "case": turn.case.id,
+            "mode": str(turn.mode),
+            "block": turn.block,
+            "position": turn.position,
+        }
+        return Trial(**fields)
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise Garbled(f"it is no trial ({type(error).__name__})") from None

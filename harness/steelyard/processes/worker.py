@@ -5,15 +5,13 @@ Run as ``python -m steelyard.processes.worker DESCRIPTOR`` by ``runner``.
 
 from __future__ import annotations
 
-import ctypes
 import os
-import signal
+import socket
 import sys
 from collections import Counter, OrderedDict
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import asdict, replace
-from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, Final
 
@@ -39,8 +37,6 @@ from steelyard_device.errors import DeviceError
 MEMORY_SHARE: Final = 4
 """Prepared cases may fill one part in this many of the memory that is free at start, or
 of all that a GPU has."""
-
-_PR_SET_PDEATHSIG: Final = 1
 
 
 class Bench:
@@ -189,11 +185,10 @@ def _of(turn: Turn, sentence: str) -> str:
     return sentence if told else f"{turn.case.id}: {sentence}"
 
 
-def main(descriptor: str, parent: str) -> None:
-    """Answer the requests of process ``parent`` until it closes its end."""
-    _die_with(int(parent))
+def main(descriptor: str) -> None:
+    """Answer the requests of the run until it closes its end."""
     os.set_inheritable(int(descriptor), False)
-    connection = Connection(int(descriptor))
+    pipe = wire.Pipe(socket.socket(fileno=int(descriptor)))
     home = os.getpid()
     origins = Origins.stated()
     # Last, and not first as -m has it: what is installed comes before what lies here.
@@ -202,7 +197,7 @@ def main(descriptor: str, parent: str) -> None:
     bench = None
     while True:
         try:
-            message = wire.receive(connection)
+            message = pipe.receive()
         except EOFError:
             return
         settings = Settings(**message["settings"])
@@ -218,14 +213,10 @@ def main(descriptor: str, parent: str) -> None:
             os._exit(
                 1
             )  # the work forked and let the child return: one answer is enough
-        wire.send(connection, answer)
-
-
-def _die_with(parent: int) -> None:
-    """Have the kernel kill this process when its parent ends, however it ends."""
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent:
-        sys.exit()
+        try:
+            pipe.send(answer)
+        except (TypeError, ValueError, RecursionError) as error:
+            pipe.send({"error": f"what is known of it cannot be sent: {raised(error)}"})
 
 
 if __name__ == "__main__":

@@ -11,13 +11,23 @@ from typing import IO, Any, Final, cast
 
 from rich import box
 from rich.cells import cell_len
-from rich.console import Console, RenderableType
+from rich.console import (
+    Console,
+    ConsoleOptions,
+    ConsoleRenderable,
+    RenderableType,
+    RenderHook,
+    RenderResult,
+)
+from rich.measure import Measurement
 from rich.padding import Padding
+from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
 
 from steelyard import units
 from steelyard.doubts import NAMED
+from steelyard.printable import printable
 from steelyard.report import columns as columns_
 from steelyard.report import text
 from steelyard.report.columns import Column
@@ -45,7 +55,37 @@ def console(*, stderr: bool = False) -> Console:
         made.width = PAGE
     if not made.is_terminal:
         made.file = cast("IO[str]", _Trimmed(made.file))
+    made.push_render_hook(_Printable())
     return made
+
+
+class _Printable(RenderHook):
+    """What is printed is shown and not obeyed, whoever wrote the text."""
+
+    def process_renderables(
+        self, renderables: list[ConsoleRenderable]
+    ) -> list[ConsoleRenderable]:
+        """Put each into what makes its text printable."""
+        return [_Shown(one) for one in renderables]
+
+
+class _Shown:
+    """Another renderable whose segments are printable."""
+
+    def __init__(self, inner: RenderableType) -> None:
+        self._inner = inner
+
+    def __rich_console__(
+        self, console: Console, options: ConsoleOptions
+    ) -> RenderResult:
+        for said, style, control in console.render(self._inner, options):
+            own = said if control else printable(said, len(said), keep="\n")
+            yield Segment(own, style, control)
+
+    def __rich_measure__(
+        self, console: Console, options: ConsoleOptions
+    ) -> Measurement:
+        return Measurement.get(console, options, self._inner)
 
 
 class _Trimmed:

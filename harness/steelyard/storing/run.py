@@ -17,6 +17,7 @@ from typing import Any, Final
 from steelyard import machine
 from steelyard.errors import SteelyardError, StoreError
 from steelyard.machine import UNKNOWN
+from steelyard.printable import printable
 from steelyard.storing.urls import anonymous
 
 STATES: Final = ("running", "finished", "budget", "interrupted", "failed")
@@ -62,12 +63,13 @@ def check_tags(tags: Sequence[str]) -> None:
     """Refuse tags that could not name a run.
 
     Raises:
-        SteelyardError: one is empty, or begins with the @ of ``@-1``.
+        SteelyardError: one is empty, not printable, or begins with the @ of ``@-1``.
     """
     for tag in tags:
-        if not tag.strip() or tag.startswith("@"):
+        if not tag.strip() or tag.startswith("@") or not tag.isprintable():
             raise SteelyardError(
-                f"--tag is {tag!r}, expected a word that does not begin with @."
+                f"--tag is {tag!a}, expected a printable word that does not begin "
+                "with @."
             )
 
 
@@ -105,7 +107,7 @@ def command() -> str:
     It is stored, exported, and shown to whoever meets the lock.
     """
     words = [Path(sys.argv[0]).name, *map(anonymous, sys.argv[1:])]
-    return shlex.join(words)
+    return printable(shlex.join(words), 1 << 16)
 
 
 def process(pid: int) -> dict[str, Any]:
