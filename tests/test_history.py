@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from steelyard import cli
 from steelyard.errors import SteelyardError
 from steelyard.history import branches
-from steelyard.history.series import along, chosen, histories, stepped, stored
+from steelyard.history.series import along, chosen, histories, places, stored
 from steelyard.report import chart, drawing
 from steelyard.storing.store import Store
 
@@ -163,7 +163,15 @@ def test_a_branch_is_read_from_git(store, tmp_path, monkeypatch):
         branches.commits("main", tmp_path)
 
 
-def test_without_a_case_the_latest_steps_are_listed_the_slowest_first(
+def listed(store, *words):
+    """Return what the list of `history` prints on 80 columns."""
+    done = CliRunner().invoke(cli.main, ["history", "--store", store.name, *words])
+    assert done.exit_code == 0, done.output
+    assert all(len(line) <= 80 for line in done.output.splitlines())
+    return done.output
+
+
+def test_without_a_case_steps_are_listed_by_commit_the_latest_first(
     store, golden, monkeypatch
 ):
     """What did not step, or has too few runs, is counted."""
@@ -174,12 +182,43 @@ def test_without_a_case_the_latest_steps_are_listed_the_slowest_first(
         store.add(f"{index:032x}", trials.trial(CASE, [round(1e5 * level)] * 9))
         store.add(f"{index:032x}", trials.trial("empty", [1000] * 9))
     store.add(f"{23:032x}", trials.trial("new", [1000] * 9))
-    found = histories(stored(store))
-    assert [one.case for one in stepped(found)] == [CASE, "scale[n=10]"]
-    done = CliRunner().invoke(cli.main, ["history", "--store", store.name])
-    assert done.exit_code == 0, done.output
-    assert all(len(line) <= 80 for line in done.output.splitlines())
-    golden(done.output, "history_overview")
+    golden(listed(store), "history_overview")
+    assert CASE not in listed(store, "--commit", "0c0c0c")
+    assert "1 older commit not listed" in listed(store, "--limit", "1")
+    refused = CliRunner().invoke(
+        cli.main, ["history", "--store", store.name, "--commit", "ffff"]
+    )
+    assert refused.exit_code == 4
+    assert "no case stepped there" in refused.output
+
+
+def test_a_commit_at_which_all_cases_step_is_rather_the_machine(store, monkeypatch):
+    """One of many is rather the code; both are one entry of a few lines."""
+    monkeypatch.setenv("COLUMNS", "80")
+    for index in range(22):
+        add(store, index, 1000, case="quiet")
+        for case in range(40):
+            level = (1.2 if index >= 8 else 1) * (1.1 if index >= 16 > case + 15 else 1)
+            time = round(1e5 * level)
+            store.add(f"{index:032x}", trials.trial(f"case{case}", [time] * 3))
+    latest, first = places(histories(stored(store)))
+    assert (len(latest.found), latest.everywhere) == (1, False)
+    assert (len(first.found), first.measured, first.everywhere) == (40, 41, True)
+    said = listed(store)
+    assert "40 slower of 41 rows measured: rather the machine" in said
+    assert "and 37 more: `steelyard history --commit 0808080808`" in said
+    assert len(said.splitlines()) < 20
+    assert len(listed(store, "--commit", "08080808").splitlines()) > 40
+
+
+def test_an_episode_is_said_and_is_no_step(store):
+    """Four runs of another level, and back."""
+    for index in range(30):
+        add(store, index, 1.4e5 if 10 <= index < 14 else 1e5 + index % 7)
+    found = history(store, CASE)
+    assert found.steps == ()
+    lines = list(chart.lines(found, 80))
+    assert any("episode: 40.0% slower for 4 runs from 0a0a" in line for line in lines)
 
 
 def test_one_run_and_equal_times_can_be_drawn(store):

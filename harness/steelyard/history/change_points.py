@@ -1,38 +1,31 @@
-"""Where a noisy series of times stepped up or down. Pure.
+"""Find where a noisy series of times stepped up or down. Pure.
 
-A series is fitted by a function of few steps: of all such functions the one with the
-least sum of absolute residuals plus a price a step (the L1 Potts functional; Friedrich,
-Kempe, Liebscher and Winkler, "Complexity penalized M-estimation", 2008), found exactly
-by dynamic programming. The price is chosen by an information criterion that lets
-residuals hang together (AR(1)), since a machine's good and bad days do. Logarithms are
-fitted: noise and steps of times are proportions.
+`fit` proposes where the series may be cut. Here each boundary is judged against the noise
+of the segments beside it. The weakest boundary goes first; its neighbours are merged and
+all are judged again. A few points that leave their level and come back are an episode,
+not two steps.
 """
 
 from __future__ import annotations
 
 import math
-from bisect import insort
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import pairwise
-from statistics import NormalDist, median
+from statistics import NormalDist
 from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-LONGEST: Final = 200
-"""Points that are fitted, the latest: older ones do not move a step that is new, and the
-fit takes time with their square."""
-
-PRICES: Final = 24
-"""Prices tried, in equal ratios between none that is ever paid and one that always is."""
-
-FEWEST: Final = 3
-"""Points before a step is told: two neighbours are off together too often."""
+from steelyard.history import fit
+from steelyard.history.fit import FEWEST
 
 SMALLEST: Final = 0.01
-"""Share of a step that nobody asked to hear of is smaller than this."""
+"""Smallest step that is reported, as a share."""
+
+EPISODE: Final = 6
+"""Points from which a level between two others is one of its own."""
 
 FRESH: Final = 4
 """Newest points that are a step by themselves if all are off, and most are far off."""
@@ -73,7 +66,7 @@ class Segment:
     first: int
     stop: int
     level: float
-    """The median, as the series has it."""
+    """The median, in the unit of the series; points of episodes do not count."""
     noise: float
     """Robust standard deviation of a point, as a share of the level."""
 
@@ -97,177 +90,235 @@ class Step:
         return self.after / self.before - 1
 
 
-def steps(values: Sequence[float]) -> list[Step]:
-    """Return every step of a series of times above 0 that its own noise cannot be.
+@dataclass(frozen=True, slots=True)
+class Episode:
+    """Points ``first`` to ``stop`` left the level around them and came back."""
 
-    Raises:
-        ValueError: a value is not a finite number above 0.
-    """
-    found = segments(values)
-    if found:
-        found[-1:] = _divided(values, found[-1])
-    return [
-        Step(after.first, before.level, after.level, _error(before, after))
-        for before, after in pairwise(found)
-        if _clear(before, after) and _apart(values, before, after)
-    ]
+    first: int
+    stop: int
+    before: float
+    """The level before, in the unit of the series."""
+    level: float
+    """Their median."""
+
+    @property
+    def change(self) -> float:
+        """Their level over that before, less 1."""
+        return self.level / self.before - 1
 
 
-def segments(values: Sequence[float]) -> list[Segment]:
-    """Cut a series of times above 0 into the segments of its best fit.
+@dataclass(frozen=True, slots=True)
+class Division:
+    """A series cut into segments, each clearly apart from its neighbours."""
+
+    segments: tuple[Segment, ...]
+    steps: tuple[Step, ...]
+    """One between any two neighbouring segments."""
+    episodes: tuple[Episode, ...]
+
+
+def divide(values: Sequence[float]) -> Division:
+    """Cut a series of times above 0 where its own noise does not explain a change.
 
     Raises:
         ValueError: a value is not a finite number above 0.
     """
     if not all(0 < value < math.inf for value in values):
         raise ValueError("a series of times holds only finite numbers above 0")
-    skipped = max(0, len(values) - LONGEST)
-    logs = [math.log(value) for value in values[skipped:]]
-    cuts = _cuts(logs)
-    return [_segment(values, a + skipped, b + skipped) for a, b in pairwise(cuts)]
+    if not len(values):
+        return Division((), (), ())
+    logs = np.log(np.asarray(values, float))
+    cuts, rho = fit.cuts(logs)
+    judged = _Judged(logs, math.sqrt((1 + rho) / (1 - rho)), cuts)
+    judged.settle()
+    judged.divide_newest()
+    return judged.division()
 
 
-def _segment(values: Sequence[float], first: int, stop: int) -> Segment:
-    level = median(values[first:stop])
-    noise = _spread([math.log(x / level) for x in values[first:stop]])
-    return Segment(first, stop, level, noise)
+def steps(values: Sequence[float]) -> list[Step]:
+    """Return every step of a series of times, as `divide` does."""
+    return list(divide(values).steps)
 
 
-def _divided(values: Sequence[float], last: Segment) -> list[Segment]:
-    """Cut the newest points off where all are far from the level before them.
-
-    A criterion pays for a step once many points want it; a user wants to hear of it
-    after a few.
-    """
-    at = last.stop - FRESH
-    if at - last.first < KNOWN:
-        return [last]
-    before, after = _segment(values, last.first, at), _segment(values, at, last.stop)
-    known = [math.log(x / before.level) for x in values[last.first : at]]
-    away = [math.log(x / before.level) for x in values[at : last.stop]]
-    if median(away) < 0:
-        away = [-x for x in away]
-        known = [-x for x in known]
-    usual = sorted(known)[int(USUAL * (len(known) - 1))]
-    far = median(away) > max(FAR * before.noise, usual)
-    return [before, after] if far and min(away) > NEAR * before.noise else [last]
+def segments(values: Sequence[float]) -> list[Segment]:
+    """Return the segments of a series of times, as `divide` does."""
+    return list(divide(values).segments)
 
 
-def _error(before: Segment, after: Segment) -> float:
-    """Return the standard error of the difference of two medians.
+@dataclass(slots=True)
+class _Part:
+    """A segment in logarithms; ``points`` are sorted, without those of episodes."""
 
-    A median of n has pi/2 times the variance of a mean. The deviations are pooled: a
-    short segment's own says little.
-    """
-    squares = len(before) * before.noise**2 + len(after) * after.noise**2
-    noise = math.sqrt(squares / (len(before) + len(after)))
-    return noise * math.sqrt(math.pi / 2 * (1 / len(before) + 1 / len(after)))
+    first: int
+    stop: int
+    points: NDArray[np.float64]
+    level: float = field(init=False)
+    noise: float = field(init=False)
 
-
-def _clear(before: Segment, after: Segment) -> bool:
-    change = abs(math.log(after.level / before.level))
-    enough = len(after) >= FEWEST and len(before) >= FEWEST
-    return enough and change > max(SMALLEST, _caution(before, after))
+    def __post_init__(self) -> None:
+        self.level = _quantile(self.points, 0.5)
+        self.noise = _spread(self.points - self.level)
 
 
-def _caution(before: Segment, after: Segment) -> float:
-    """Return what the noise of two segments could be taken for.
+@dataclass(slots=True)
+class _Judged:
+    """The cuts of a series while they are judged."""
 
-    The fit has put the cut where few points happen to agree, so that their noise reads
-    too small: the factor is near that of Student's t at one in a thousand.
-    """
-    count = len(before) + len(after)
-    few = 2 if math.comb(count, len(before)) < ORDERS else 1
-    return few * CAUTION * (count - 2) / (count - 4.5) * _error(before, after)
+    logs: NDArray[np.float64]
+    inflation: float
+    """Standard error of a level over that of independent points."""
+    cuts: list[int]
+    excursions: list[tuple[int, int]] = field(default_factory=list)
+
+    def settle(self) -> None:
+        """Remove unclear boundaries and episodes until none is left."""
+        while self._drop_weakest() or self._drop_shortest():
+            pass
+
+    def divide_newest(self) -> None:
+        """Cut the newest points off where all are far from the level before them.
+
+        A criterion pays for a step once many points want it; a user wants to hear of it
+        after a few.
+        """
+        last = self._part(self.cuts[-2], self.cuts[-1])
+        at = last.stop - FRESH
+        if at - last.first < KNOWN or any(stop > at for _, stop in self.excursions):
+            return
+        before = self._part(last.first, at)
+        away = self.logs[at:] - before.level
+        sign = -1 if np.median(away) < 0 else 1
+        away, known = sign * away, np.sort(sign * (before.points - before.level))
+        usual = known[int(USUAL * (len(known) - 1))]
+        far = np.median(away) > max(FAR * before.noise, usual)
+        if far and away.min() > NEAR * before.noise:
+            self.cuts.insert(-1, at)
+            if self._strengths()[-1] < 1:
+                del self.cuts[-2]
+
+    def division(self) -> Division:
+        """Return the result, in the unit of the series."""
+        parts = self._parts()
+        found = tuple(
+            Segment(one.first, one.stop, math.exp(one.level), one.noise)
+            for one in parts
+        )
+        steps = tuple(
+            Step(b.first, math.exp(a.level), math.exp(b.level), self._error(a, b))
+            for a, b in pairwise(parts)
+        )
+        episodes = tuple(
+            Episode(
+                first,
+                stop,
+                next(one.level for one in found if one.first <= first < one.stop),
+                math.exp(np.median(self.logs[first:stop])),
+            )
+            for first, stop in sorted(self.excursions)
+        )
+        return Division(found, steps, episodes)
+
+    def _part(self, first: int, stop: int) -> _Part:
+        usual = np.ones(stop - first, bool)
+        for begin, end in self.excursions:
+            usual[max(begin - first, 0) : max(end - first, 0)] = False
+        return _Part(first, stop, np.sort(self.logs[first:stop][usual]))
+
+    def _parts(self) -> list[_Part]:
+        return [self._part(a, b) for a, b in pairwise(self.cuts)]
+
+    def _strengths(self) -> list[float]:
+        return [self._strength(a, b) for a, b in pairwise(self._parts())]
+
+    def _drop_weakest(self) -> bool:
+        strengths = self._strengths()
+        if not strengths or min(strengths) >= 1:
+            return False
+        del self.cuts[1 + strengths.index(min(strengths))]
+        return True
+
+    def _drop_shortest(self) -> bool:
+        """Take the level from the shortest segment between two others.
+
+        An excursion is set aside as an episode. A step in between joins its neighbour.
+        """
+        parts = self._parts()
+        short = [
+            (len(one.points), at)
+            for at, one in enumerate(parts)
+            if 0 < at < len(parts) - 1 and one.stop - one.first < EPISODE
+        ]
+        if not short:
+            return False
+        at = min(short)[1]
+        before, part, after = parts[at - 1 : at + 2]
+        rise, rest = part.level - before.level, after.level - part.level
+        if rise * rest > 0:
+            self.cuts.remove(part.first if abs(rise) < abs(rest) else part.stop)
+        else:
+            self.excursions.append((part.first, part.stop))
+            self.cuts.remove(part.first)
+        return True
+
+    def _strength(self, before: _Part, after: _Part) -> float:
+        """Return the change over the least that is clear; 0 where the sides overlap."""
+        few = min(len(before.points), len(after.points)) < FEWEST
+        if few or not self._apart(before, after):
+            return 0.0
+        needed = max(SMALLEST, self._caution(before, after))
+        return abs(after.level - before.level) / needed
+
+    def _apart(self, before: _Part, after: _Part) -> bool:
+        ranks = _ranks_apart(before, after)
+        return _apart(before, after) or ranks > CAUTION * self.inflation
+
+    def _caution(self, before: _Part, after: _Part) -> float:
+        """Return the change that the noise of two segments explains.
+
+        The fit has put the cut where few points happen to agree, so that their noise
+        reads too small: the factor is near that of Student's t at one in a thousand.
+        """
+        count = len(before.points) + len(after.points)
+        few = 2 if math.comb(count, len(before.points)) < ORDERS else 1
+        return few * CAUTION * (count - 2) / (count - 4.5) * self._error(before, after)
+
+    def _error(self, before: _Part, after: _Part) -> float:
+        """Return the standard error of the difference of two medians.
+
+        A median of n has pi/2 times the variance of a mean. The deviations are pooled: a
+        short segment's own says little.
+        """
+        old, new = len(before.points), len(after.points)
+        squares = old * before.noise**2 + new * after.noise**2
+        noise = self.inflation * math.sqrt(squares / (old + new))
+        return noise * math.sqrt(math.pi / 2 * (1 / old + 1 / new))
 
 
-def _apart(values: Sequence[float], before: Segment, after: Segment) -> bool:
+def _apart(before: _Part, after: _Part) -> bool:
     """Tell whether hardly a point of either segment reaches the other's level."""
-    old = sorted(values[before.first : before.stop])
-    new = sorted(values[after.first : after.stop])
-    if after.level < before.level:
-        old, new, before, after = new, old, after, before
-    highest = old[len(old) - 1 - int(SELDOM * (len(old) - 1))]
-    return highest < after.level and new[int(SELDOM * (len(new) - 1))] > before.level
+    low, high = (before, after) if before.level < after.level else (after, before)
+    highest = low.points[len(low.points) - 1 - int(SELDOM * (len(low.points) - 1))]
+    lowest = high.points[int(SELDOM * (len(high.points) - 1))]
+    return bool(highest < high.level and lowest > low.level)
 
 
-def _spread(residuals: Sequence[float]) -> float:
+def _ranks_apart(before: _Part, after: _Part) -> float:
+    """Return standard errors by which ranks of the two sides differ (Mann-Whitney)."""
+    below = np.searchsorted(before.points, after.points, "left")
+    up_to = np.searchsorted(before.points, after.points, "right")
+    old, new = len(before.points), len(after.points)
+    share = float((below + up_to).sum()) / (2 * old * new)
+    return abs(share - 0.5) / math.sqrt((old + new + 1) / (12 * old * new))
+
+
+def _spread(residuals: NDArray[np.float64]) -> float:
     """Return the deviation of a normal distribution whose residuals are as large."""
-    ordered = sorted(map(abs, residuals))
-    place = WITHIN * (len(ordered) - 1)
-    low, high = ordered[math.floor(place)], ordered[math.ceil(place)]
-    found = low + (place - math.floor(place)) * (high - low)
+    found = _quantile(np.sort(np.abs(residuals)), WITHIN)
     return found / NormalDist().inv_cdf((1 + WITHIN) / 2)
 
 
-def _cuts(logs: Sequence[float]) -> list[int]:
-    """Return where segments begin, and the end, of the fit whose criterion is least."""
-    count = len(logs)
-    if count < 2 * FEWEST:
-        return [0, count] if count else [0]
-    costs = _costs(logs)
-    best = [0, count]
-    least = _criterion(logs, best)
-    top = float(costs[0, count])
-    seen = {tuple(best)}
-    for price in np.geomspace(max(top, 1e-12), max(top, 1e-12) / 1e4, PRICES):
-        cuts = _fit(costs, float(price))
-        if tuple(cuts) in seen:
-            continue
-        seen.add(tuple(cuts))
-        worth = _criterion(logs, cuts)
-        if worth < least:
-            best, least = cuts, worth
-    return best
-
-
-def _costs(logs: Sequence[float]) -> NDArray[np.float64]:
-    """Return the sum of absolute deviations from the median of every stretch."""
-    count = len(logs)
-    costs = np.zeros((count + 1, count + 1))
-    for first in range(count):
-        ordered: list[float] = []
-        for stop in range(first + 1, count + 1):
-            insort(ordered, logs[stop - 1])
-            half = len(ordered) // 2
-            costs[first, stop] = (
-                sum(ordered[-half:]) - sum(ordered[:half]) if half else 0
-            )
-    return costs
-
-
-def _fit(costs: NDArray[np.float64], price: float) -> list[int]:
-    """Return the cuts of the least cost plus price a segment of at least `FEWEST`.
-
-    Of few points, segments of one each would leave nothing and win.
-    """
-    count = costs.shape[0] - 1
-    least = np.full(count + 1, np.inf)
-    least[0] = -price
-    back = np.zeros(count + 1, np.intp)
-    for stop in range(FEWEST, count + 1):
-        last = stop - FEWEST + 1
-        each = least[:last] + price + costs[:last, stop]
-        back[stop] = each.argmin()
-        least[stop] = each[back[stop]]
-    cuts = [count]
-    while cuts[-1]:
-        cuts.append(int(back[cuts[-1]]))
-    return cuts[::-1]
-
-
-def _criterion(logs: Sequence[float], cuts: Sequence[int]) -> float:
-    """Return what a fit costs: its steps, and the logarithm of what it leaves."""
-    values = np.array(logs)
-    rest = np.concatenate(
-        [values[a:b] - np.median(values[a:b]) for a, b in pairwise(cuts)]
-    )
-    count = len(values)
-    left = min(
-        float(np.abs(rest[1:] - rho * rest[:-1]).sum() + abs(rest[0]))
-        for rho in np.linspace(-0.9, 0.9, 19)
-    )
-    smallest = 1e-6
-    return 4 * math.log(count) / count * (len(cuts) - 1) + math.log(
-        smallest * count + left
-    )
+def _quantile(ordered: NDArray[np.float64], share: float) -> float:
+    """Return a quantile of sorted numbers, between its two neighbours."""
+    place = share * (len(ordered) - 1)
+    low, high = float(ordered[math.floor(place)]), float(ordered[math.ceil(place)])
+    return low + (place - math.floor(place)) * (high - low)

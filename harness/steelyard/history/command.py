@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import click
@@ -12,7 +12,7 @@ from steelyard.cli_options import store_option
 from steelyard.errors import SteelyardError
 from steelyard.history import asv_results, branches
 from steelyard.history import series as history
-from steelyard.history.series import Measured
+from steelyard.history.series import History, Measured, Place
 from steelyard.report import chart, drawing, tables
 from steelyard.storing.store import Store
 
@@ -25,6 +25,14 @@ from steelyard.storing.store import Store
 @click.option("--tag", help="Only runs that have this tag.")
 @click.option(
     "--branch", help="Only runs of commits of this branch, in the commits' order."
+)
+@click.option("--commit", "at", help="List every step at this commit.")
+@click.option(
+    "--limit",
+    type=click.IntRange(min=1),
+    default=20,
+    show_default=True,
+    help="Commits to list, the latest.",
 )
 @click.option(
     "--asv",
@@ -43,16 +51,20 @@ def command(
     mode: str | None,
     tag: str | None,
     branch: str | None,
+    at: str | None,
+    limit: int,
     results: Path | None,
     svg: str | None,
     store: str | None,
 ) -> None:
-    """Draw CASE over the stored runs, and say where it stepped.
+    """Draw CASE over the stored runs, and report where it stepped.
 
-    Without CASE the latest step of every case is listed, slower ones first.
+    Without CASE, the commits at which cases stepped are listed, the latest first.
     """
     if svg is not None and case_name is None:
         raise SteelyardError("--svg draws one case: name it.")
+    if at is not None and case_name is not None:
+        raise SteelyardError("--commit lists all cases: give no CASE with it.")
     commits = branches.commits(branch, Path.cwd()) if branch else None
     if results is not None:
         measured = _of_asv(results, case_name, tag, commits)
@@ -63,12 +75,25 @@ def command(
     width = tables.console().width
     if case_name is None:
         wanted = [one for one in found if mode in {None, one.mode}]
-        _print(chart.overview(wanted, width))
+        if at is None:
+            _print(chart.overview(wanted, width, limit))
+        else:
+            _print(chart.commit(_place(wanted, at), width))
         return
     one = history.chosen(found, mode)
     _print(chart.lines(one, width))
     if svg is not None:
         _write(svg, drawing.svg(one))
+
+
+def _place(found: Sequence[History], at: str) -> Place:
+    for place in history.places(found):
+        if place.point.commit.startswith(at):
+            return place
+    raise SteelyardError(
+        f"--commit {at}: no case stepped there. `steelyard history` lists the commits "
+        "at which cases did."
+    )
 
 
 def _print(lines: Iterable[str]) -> None:

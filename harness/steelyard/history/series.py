@@ -7,14 +7,14 @@ those of the latest. A step is told from the case's own noise (`change_points`).
 from __future__ import annotations
 
 import math
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 from steelyard.errors import SteelyardError
 from steelyard.history import change_points
-from steelyard.history.change_points import Step
+from steelyard.history.change_points import Episode, Step
 from steelyard.machine import UNKNOWN
 from steelyard.report.rows import nearest
 from steelyard.stats import Estimate
@@ -25,6 +25,12 @@ from steelyard.storing.summary import Entry
 OTHERWISE: Final = ("gate", "selftest")
 """Tags (or what stands before their /) of runs that are no history: their trials are
 short, and some weigh code that was made slower on purpose. ``--tag`` asks for them."""
+
+
+MANY: Final = 10
+SHARED: Final = 0.25
+"""Histories that step at one commit, in number and as a share of those measured across
+it, from which the machine, a compiler or a dependency is the likely cause."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +73,8 @@ class History:
     failed: int
     """Runs in which it failed."""
     steps: tuple[Step, ...]
+    episodes: tuple[Episode, ...] = ()
+    """Runs that left their level for a short time."""
 
 
 def histories(measured: Iterable[Measured]) -> list[History]:
@@ -80,21 +88,52 @@ def histories(measured: Iterable[Measured]) -> list[History]:
 def _history(case: str, mode: str, series: Sequence[Measured]) -> History:
     good = [one for one in series if one.point is not None]
     points = [m.point for m in good if m.point and m.like == good[-1].like]
-    steps = change_points.steps([point.estimate.value for point in points])
+    division = change_points.divide([point.estimate.value for point in points])
     return History(
         case=case,
         mode=mode,
         points=tuple(points),
         left_out=len(good) - len(points),
         failed=len(series) - len(good),
-        steps=tuple(steps),
+        steps=division.steps,
+        episodes=division.episodes,
     )
 
 
-def stepped(found: Iterable[History]) -> list[History]:
-    """Return those that ever stepped, by their latest step, the slowest first."""
-    with_steps = [one for one in found if one.steps]
-    return sorted(with_steps, key=lambda one: -one.steps[-1].change)
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A commit at which histories stepped."""
+
+    point: Point
+    """The first run with the commit, of any history."""
+    found: tuple[tuple[History, Step], ...]
+    """The histories that stepped there, the greatest change first."""
+    measured: int
+    """Histories with runs on both sides of the commit."""
+
+    @property
+    def everywhere(self) -> bool:
+        """Whether so many stepped at once that one change of code is unlikely."""
+        return len(self.found) >= max(MANY, SHARED * self.measured)
+
+
+def places(found: Iterable[History]) -> list[Place]:
+    """Return the commits at which histories stepped, the latest first."""
+    found = list(found)
+    by_name: dict[str, list[tuple[History, Step]]] = defaultdict(list)
+    for one in found:
+        for step in one.steps:
+            by_name[one.points[step.at].name].append((one, step))
+    across = Counter(p.name for one in found for p in one.points[1:])
+    made = [
+        Place(
+            min((h.points[s.at] for h, s in each), key=lambda p: p.started),
+            tuple(sorted(each, key=lambda one: -abs(math.log(1 + one[1].change)))),
+            across[name],
+        )
+        for name, each in by_name.items()
+    ]
+    return sorted(made, key=lambda place: place.point.started, reverse=True)
 
 
 def chosen(found: Sequence[History], mode: str | None) -> History:

@@ -1,4 +1,4 @@
-"""Histories as text: one case drawn, or the latest step of each."""
+"""Histories as text: one case drawn, or the commits at which cases stepped."""
 
 from __future__ import annotations
 
@@ -9,8 +9,10 @@ from statistics import median
 from typing import Final
 
 from steelyard import units
-from steelyard.history.change_points import FEWEST, Step
-from steelyard.history.series import History, Point, stepped
+from steelyard.history.change_points import Episode, Step
+from steelyard.history.fit import FEWEST
+from steelyard.history.series import History, Place, Point, places
+from steelyard.machine import UNKNOWN
 
 HEIGHT: Final = 12
 """Lines of a picture."""
@@ -23,6 +25,14 @@ WIDE: Final = 68
 
 WIDEST: Final = 6
 """Columns of a point at most."""
+
+EXAMPLES: Final = 3
+"""Steps of a commit in the list, where few commits are in it."""
+
+FULL: Final = 10
+"""Commits that have so many; of more, each has one."""
+
+EVERYWHERE: Final = "of {} rows measured: rather the machine, a compiler or a dependency than the commit"
 
 POINT: Final = "•"
 LEVEL: Final = "─"
@@ -41,25 +51,53 @@ def lines(history: History, width: int) -> Iterator[str]:
     yield from _picture(history, max(width - MARGIN, 24))
     for step in history.steps:
         yield from _wrapped(said(history, step), width)
+    for episode in history.episodes:
+        yield from _wrapped(_episode(history, episode), width)
     if not history.steps:
         yield _no_step(history)
 
 
-def overview(found: Sequence[History], width: int) -> Iterator[str]:
-    """Yield the latest step of each case that has one, the slowest first."""
-    steps = stepped(found)
+def overview(found: Sequence[History], width: int, limit: int) -> Iterator[str]:
+    """Yield the latest commits at which cases stepped, and the greatest steps of each."""
+    at = places(found)
+    stepped = sum(bool(one.steps) for one in found)
     few = sum(len(one.points) < 2 * FEWEST for one in found)
-    yield f"{len(steps)} of {count(len(found), 'row')} stepped" + (
+    where = f", at {count(len(at), 'commit')}" if at else ""
+    yield f"{stepped} of {count(len(found), 'row')} stepped{where}" + (
         f"; fewer than {2 * FEWEST} runs, too few to tell: {few}" if few else ""
     )
-    for one in steps:
-        step = one.steps[-1]
+    shown = at[:limit]
+    for one in shown:
         yield ""
-        yield from _wrapped(f"{share(step)}  {one.case}  {one.mode}".rstrip(), width)
-        yield from _wrapped(f"  {_change(step)} {_when(one, step)}", width)
-    if steps:
+        yield from commit(one, width, EXAMPLES if len(shown) <= FULL else 1)
+    if at:
         yield ""
+    if len(at) > limit:
+        yield f"{count(len(at) - limit, 'older commit')} not listed; see --limit."
+    if at:
         yield "`steelyard history CASE` draws one."
+
+
+def commit(place: Place, width: int, limit: int | None = None) -> Iterator[str]:
+    """Yield a commit and the greatest of its steps, all of them without ``limit``."""
+    slower = sum(step.change > 0 for _, step in place.found)
+    faster = len(place.found) - slower
+    words = [
+        f"{number} {word}"
+        for number, word in ((slower, "slower"), (faster, "faster"))
+        if number
+    ]
+    head = f"{day(place.point)}  {place.point.name}  {', '.join(words)}"
+    cause = f" {EVERYWHERE.format(place.measured)}" if place.everywhere else ""
+    yield from _wrapped(head + cause, width)
+    for history, step in place.found[:limit]:
+        row = f"{history.case} {history.mode}".rstrip()
+        yield from _wrapped(f"  {share(step)}  {row}, {_change(step)}", width)
+    more = len(place.found) - len(place.found[:limit])
+    if more:
+        name = place.point.commit[:10]
+        known = f": `steelyard history --commit {name}`" if name != UNKNOWN else ""
+        yield f"  and {more} more{known}"
 
 
 def said(history: History, step: Step) -> str:
@@ -99,6 +137,13 @@ def _when(history: History, step: Step) -> str:
     last, first = history.points[step.at - 1], history.points[step.at]
     since = count(len(history.points) - step.at, "run")
     return f"between {last.name} and {first.name}, {day(first)}, {since} ago"
+
+
+def _episode(history: History, episode: Episode) -> str:
+    runs = count(episode.stop - episode.first, "run")
+    way = "slower" if episode.change > 0 else "faster"
+    first = history.points[episode.first]
+    return f"episode: {abs(episode.change):.1%} {way} for {runs} from {first.name}, {day(first)}"
 
 
 def _no_step(history: History) -> str:
