@@ -221,6 +221,7 @@ FUNCTIONS = {  # and by how many ulp a GPU may miss them, in float32 and float64
     "cospi": (lambda x: turned(x, 1), 2, 1),
     "erf_inv": (lambda x: erfinv(x.astype(np.float64)), 3, 6),
     "floor": (np.floor, 0, 0),
+    "rint": (np.rint, 0, 0),
 }
 
 

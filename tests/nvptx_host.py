@@ -16,6 +16,7 @@ from steelyard_kernels.emit import llvm_convert
 from steelyard_kernels.emit.llvm_text import Writer, spell
 from steelyard_kernels.ir.loops import typed
 
+HELPER = re.compile(r"^define internal .*?^}$|^@far[^\n]*$", re.MULTILINE | re.DOTALL)
 SCALARS = {"i": ctypes.c_int32, "f": ctypes.c_double, "b": ctypes.c_bool}
 
 
@@ -31,9 +32,11 @@ define internal float @rsqrt(float %x) {
 
 def joined(texts):
     """Return the program of several emitted texts, without bounds of their blocks."""
-    lines = "\n".join(texts).splitlines()
+    whole = "\n".join(texts)
+    helpers = dict.fromkeys(HELPER.findall(whole))  # several kernels have the same
+    lines = [*"\n".join(helpers).splitlines(), *HELPER.sub("", whole).splitlines()]
     kept = [line for line in lines if not line.startswith(("!", "target"))]
-    kept = [line.replace(", !llvm.loop !9", "") for line in kept]
+    kept = [re.sub(", !(llvm.loop|prof) ![79]", "", line) for line in kept]
     declared = sorted({line for line in kept if line.startswith("declare")})
     rest = [line for line in kept if not line.startswith("declare")]
     return "\n".join([*declared, *rest, ""])

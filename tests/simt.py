@@ -466,6 +466,7 @@ ORACLE = {
 }
 OPERATIONS = {
     "add": np.add,
+    "rint": np.rint,
     "sub": np.subtract,
     "mul": np.multiply,
     "div": _divide,

@@ -11,8 +11,10 @@ from gpu_cases import COUNT, THREADS
 from hypothesis import given
 from hypothesis import strategies as st
 
+import steelyard_kernels.array as xp
 from steelyard_device import cubin, nvptx, nvrtc
-from steelyard_kernels import library
+from steelyard_kernels import kernel, library
+from steelyard_kernels.binary import Built
 from steelyard_kernels.dtypes import (
     ALL,
     bfloat16,
@@ -36,11 +38,7 @@ pytest.importorskip("cuda.bindings.nvjitlink", reason="needs the cuda extra")
 ARCH = "sm_90a"
 INT = typed(int32)
 N = Var("n", INT)
-LIBRARY = (
-    *("exp", "log", "rsqrt_float64", "tanh", "sigmoid", "softplus", "sinpi", "cospi"),
-    *("erf", "sin", "cos"),
-)
-CASES = [case for case in gpu_cases.everything() if not case.name.startswith(LIBRARY)]
+CASES = gpu_cases.everything()
 NAMES = [case.name for case in CASES]
 
 
@@ -86,10 +84,14 @@ def test_operations_give_what_numpy_says(texts):
 
 
 def test_operations_compile_without_local_memory(texts):
-    """No frame, no spills, nothing that LLVM's PTX cannot select."""
+    """No frame, no spills, nothing that LLVM's PTX cannot select.
+
+    But for angles that are large: a function of their own takes a lane after another.
+    """
     made = cubin.read(nvptx.compile(nvptx_host.joined(texts), ARCH).cubin)
     assert set(made) == set(NAMES)
-    assert {name: r for name, r in made.items() if r.stack or r.local_loads} == {}
+    framed = {name for name, r in made.items() if r.stack or r.local_loads}
+    assert {name for name in framed if not name.startswith(("sin_", "cos_"))} == set()
 
 
 @pytest.mark.parametrize("arch", sorted({*nvrtc.ARCHITECTURES} - {ARCH}))
@@ -289,6 +291,18 @@ def test_scalars_come_by_value_and_a_bool_as_a_byte():
         assert np.all(seen == (2.5 if choice else 7))
 
 
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
+def test_kernels_of_functions_build(dtype):
+    """A row's softmax, and a sum of what is made of exp, log, sines and erf."""
+
+    def functions(x):
+        return xp.tanh(x) + xp.softplus(x) * xp.erf_inv(x) + xp.sin(x) * xp.expm1(x)
+
+    for one, shape in ((library.softmax, (64, 1000)), (kernel(functions), (999,))):
+        made = one.build((shape, dtype), target=f"nvptx:{ARCH}")
+        assert isinstance(made, Built), made
+
+
 def test_what_only_nvrtc_builds_is_refused():
     """The sentence says who builds it."""
     pairs = Builder(INT)
@@ -296,12 +310,9 @@ def test_what_only_nvrtc_builds_is_refused():
     value = pairs.load(x, 0, 4, alignment=16)
     pairs.store(y, 0, pairs.let("shuffle_xor", value, pairs.number(1)), alignment=16)
     shuffled = pairs.kernel("kernel", [x, y, N], threads=32)
-    functions = list(gpu_cases.functions(1))
-    refused = [case.kernel for case in functions if case.name.startswith(LIBRARY)]
-    assert len(refused) == 53
-    for kernel in (gpu_cases.staged(), gpu_cases.matrix(float16), shuffled, *refused):
+    for one in (gpu_cases.staged(), gpu_cases.matrix(float16), shuffled):
         with pytest.raises(Unsupported, match="build this kernel with NVRTC"):
-            emit(kernel)
+            emit(one)
     b = Builder()
     with b.parallel(4, 1):
         pass

@@ -7,8 +7,7 @@ import gpu_cases
 import numpy as np
 import pytest
 from gpu_cases import FUNCTIONS, THREADS
-from test_emit_llvm_functions import arguments
-from test_emit_llvm_math import ulps
+from test_functions import arguments, ulps
 from test_random import block, box_muller, drawn
 
 from steelyard_device import nvrtc

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
-from test_emit_llvm_math import ulps
+from test_functions import ulps
 
 from steelyard_kernels import array as xp
 from steelyard_kernels import kernel, random, reference

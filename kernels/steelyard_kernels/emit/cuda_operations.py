@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 SINGLE, DOUBLE, INDEX, INT, BOOL = "single", "double", "index", "int", "bool"
 LIBRARY: Final = (
     *("sqrt", "rsqrt", "exp", "log", "expm1", "log1p", "tanh", "erf", "sin", "cos"),
-    *("sinpi", "cospi", "floor"),
+    *("sinpi", "cospi", "floor", "rint"),
 )
 SPELLED: Final = {  # (operation, family): one lane
     **{

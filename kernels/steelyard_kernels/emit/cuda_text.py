@@ -59,7 +59,7 @@ KEYWORDS: Final = frozenset(
 CALLED: Final = frozenset(  # what our text calls or reads; vectors are float4, uint2
     """threadIdx blockIdx uint longlong fabsf fabs sqrtf sqrt fmaf fma expf exp logf log
     expm1f expm1 log1pf log1p tanhf tanh erff erf sinf sin cosf cos sinpif cospif
-    sin_half_turns erfinvf erfinv floorf floor sigmoid softplus exp2_approx rcp_approx
+    sin_half_turns erfinvf erfinv floorf floor rintf rint sigmoid softplus exp2_approx rcp_approx
     rsqrtf rsqrt min max min_nan max_nan round_to_odd f16_low f16_high f16_round f16_pack
     bf16_low bf16_high bf16_round bf16_pack linux unix NULL""".split()  # noqa: SIM905 - as above
 )

@@ -21,6 +21,8 @@ from steelyard_kernels.emit.llvm_text import (
     spell,
 )
 from steelyard_kernels.errors import Unsupported
+from steelyard_kernels.ir.builder import Builder
+from steelyard_kernels.ir.functions import FUNCTIONS, spelled_out
 from steelyard_kernels.ir.loops import (
     Alloc,
     Buffer,
@@ -49,6 +51,7 @@ if TYPE_CHECKING:
 
 HEAD = "define void @{name}(ptr noalias %args, ptr %ticket, i32 %index, i32 %count) {{"
 STREAMING = ", !nontemporal !0"
+SELDOM = '!7 = !{!"branch_weights", i32 1, i32 1048575}'
 
 
 def emit(kernel: Kernel, host: Host) -> str:
@@ -130,12 +133,23 @@ class Emitter:
         self.w.wide = wide
 
     def let(self, node: Let) -> None:
-        """Emit an operation."""
+        """Emit an operation; a function in the operations that it is made of."""
+        if node.op in FUNCTIONS:
+            self.function(node)
+            return
         args = [ref(arg) for arg in node.args]
         result = node.var.type
         type_ = node.args[0].type if args else result
         spelled = expression(self.w, node.op, args, type_, result)
         self.w.lines.append(f"  %{node.var.name} = {spelled}")
+
+    def function(self, node: Let) -> None:
+        """Emit what a mathematical function is made of; its last step has its name."""
+        builder = Builder(scope=f"{node.op}.{self.w.fresh()}.")
+        spelled_out(builder, node.op, node.args[0])
+        last = builder.body.pop()
+        assert isinstance(last, Let)
+        self.body([*builder.body, Let(node.var, last.op, last.args)])
 
     def pointer(self, buffer: Buffer) -> tuple[str, str]:
         """Return the type and the value of a buffer's address."""
@@ -301,7 +315,11 @@ class Emitter:
         w = self.w
         name = f"if.{w.fresh()}"
         then, orelse, end = f"{name}.then", f"{name}.else", f"{name}.end"
-        w.do(f"br i1 {ref(node.condition)}, label %{then}, label %{orelse}")
+        hint = ""
+        if node.seldom:
+            w.declared[SELDOM] = None
+            hint = ", !prof !7"
+        w.do(f"br i1 {ref(node.condition)}, label %{then}, label %{orelse}{hint}")
         edges = []
         for label, body in ((then, node.body), (orelse, node.orelse)):
             w.label(label)

@@ -1,4 +1,4 @@
-"""Large angles as quarter turns and what is left of them, exactly, on a CPU.
+"""Large angles as quarter turns and what is left of them, exactly.
 
 x * 2 / pi in integers as wide as its digits need: of the digits of 2 / pi those that
 neither make multiples of four quarter turns nor are too low to matter. Payne and Hanek,
@@ -12,11 +12,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from steelyard_kernels.dtypes import float32
-from steelyard_kernels.emit.llvm_math import Lanes
-from steelyard_kernels.emit.llvm_text import ELEMENT, mangle
+from steelyard_kernels.emit.llvm_text import ELEMENT, mangle, register, spell
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from steelyard_kernels.emit.llvm_text import Writer
+    from steelyard_kernels.ir.loops import Type
 
 DIGITS: Final = 1192  # of 2 / pi, as many as the largest float64 needs
 TWO_OVER_PI: Final = int(
@@ -86,56 +88,61 @@ NEEDED: Final = (
     "declare i192 @llvm.ctlz.i192(i192, i1)",
     ONE,
 )
-SELDOM: Final = '!7 = !{!"branch_weights", i32 1, i32 1048575}'
 
 
-def seldom(w: Writer) -> str:
-    """Return the metadata of a branch that is hardly ever taken."""
-    w.declared[SELDOM] = None
-    return "!7"
-
-
-def from_afar(s: Lanes, x: str) -> tuple[str, str]:
-    """Append r, from -pi / 4 to pi / 4, and how many quarter turns x - r is.
+def from_afar(part: int) -> Callable[[Writer, list[str], Type, Type], str]:
+    """Return how to spell r, from -pi / 4 to pi / 4 (0), or x - r in quarter turns (1).
 
     The number is right but for multiples of four. Lanes below 2**17 have no meaning;
     infinities and NaN give NaN.
     """
-    pair = f"{{ {s.type}, {s.bits} }}"
-    name = f"far.{mangle(ELEMENT[s.dtype], s.lanes)}"
-    w = s.writer
-    w.declared |= dict.fromkeys((*NEEDED, _of_every_lane(s, name)))
-    both = w.put(f"call {pair} @{name}({s.type} {x})")
-    r, quarter = [w.put(f"extractvalue {pair} {both}, {at}") for at in range(2)]
-    return r, quarter
+
+    def spelled(w: Writer, args: list[str], type_: Type, _result: Type) -> str:
+        name = f"far.{mangle(ELEMENT[type_.dtype], type_.lanes)}"
+        w.declared |= dict.fromkeys((*NEEDED, _of_every_lane(w, name, type_)))
+        pair = _pair(type_)
+        both = w.put(f"call {pair} @{name}({register(type_)} {args[0]})")
+        return f"extractvalue {pair} {both}, {part}"
+
+    return spelled
 
 
-def _of_every_lane(s: Lanes, name: str) -> str:
+def _word(type_: Type) -> str:
+    return "i32" if type_.dtype is float32 else "i64"
+
+
+def _pair(type_: Type) -> str:
+    return f"{{ {register(type_)}, {spell(_word(type_), type_.lanes)} }}"
+
+
+def _of_every_lane(outer: Writer, name: str, type_: Type) -> str:
     """Return the definition of a function that asks `ONE` for every lane."""
-    w = type(s.writer)(s.writer.host)
+    w = type(outer)(outer.host)
     r = quarter = "poison"
-    element = ELEMENT[s.dtype]
-    for lane in range(s.lanes):
+    element, whole = ELEMENT[type_.dtype], register(type_)
+    word = _word(type_)
+    words = spell(word, type_.lanes)
+    for lane in range(type_.lanes):
         x = "%x"
-        if s.lanes > 1:
-            x = w.put(f"extractelement {s.type} %x, i64 {lane}")
-        if s.dtype is float32:
+        if type_.lanes > 1:
+            x = w.put(f"extractelement {whole} %x, i64 {lane}")
+        if type_.dtype is float32:
             x = w.put(f"fpext float {x} to double")
         both = w.put(f"call {{ double, i64 }} @far(double {x})")
         angle = w.put(f"extractvalue {{ double, i64 }} {both}, 0")
         turned = w.put(f"extractvalue {{ double, i64 }} {both}, 1")
-        if s.dtype is float32:
+        if type_.dtype is float32:
             angle = w.put(f"fptrunc double {angle} to float")
             turned = w.put(f"trunc i64 {turned} to i32")
-        if s.lanes > 1:
-            angle = w.put(f"insertelement {s.type} {r}, {element} {angle}, i64 {lane}")
+        if type_.lanes > 1:
+            angle = w.put(f"insertelement {whole} {r}, {element} {angle}, i64 {lane}")
             turned = w.put(
-                f"insertelement {s.bits} {quarter}, {s.word} {turned}, i64 {lane}"
+                f"insertelement {words} {quarter}, {word} {turned}, i64 {lane}"
             )
         r, quarter = angle, turned
-    pair = f"{{ {s.type}, {s.bits} }}"
-    half = w.put(f"insertvalue {pair} poison, {s.type} {r}, 0")
-    whole = w.put(f"insertvalue {pair} {half}, {s.bits} {quarter}, 1")
-    w.do(f"ret {pair} {whole}")
+    pair = _pair(type_)
+    half = w.put(f"insertvalue {pair} poison, {whole} {r}, 0")
+    full = w.put(f"insertvalue {pair} {half}, {words} {quarter}, 1")
+    w.do(f"ret {pair} {full}")
     lines = "\n".join(w.lines)
-    return f"define internal {pair} @{name}({s.type} %x) {{\n{lines}\n}}"
+    return f"define internal {pair} @{name}({whole} %x) {{\n{lines}\n}}"

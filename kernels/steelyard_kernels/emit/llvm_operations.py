@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from steelyard_kernels.dtypes import HALVES, float32
-from steelyard_kernels.emit import llvm_convert, llvm_functions, llvm_math
+from steelyard_kernels.emit import llvm_angle, llvm_convert
 from steelyard_kernels.emit.llvm_text import (
     ELEMENT,
     everywhere,
@@ -71,6 +71,7 @@ CALLED = {  # (operation, family): an intrinsic, its flags
     ("fma", FLOAT): ("llvm.fma", ""),
     ("abs", FLOAT): ("llvm.fabs", ""),
     ("floor", FLOAT): ("llvm.floor", ""),
+    ("rint", FLOAT): ("llvm.rint", ""),
     ("min", FLOAT): ("llvm.minimum", "nsz "),  # NaN if either; the zeros are equal
     ("max", FLOAT): ("llvm.maximum", "nsz "),
     ("min", INT): ("llvm.smin", ""),
@@ -84,12 +85,6 @@ REDUCED = {  # a vector to a scalar
     ("reduce_or", BOOL): "llvm.vector.reduce.or",
 }
 HALVED = {"reduce_min": "min", "reduce_max": "max"}  # floats: by halves, NaN kept
-MATH = {
-    "exp": llvm_math.exp,
-    "log": llvm_math.log,
-    "rsqrt": llvm_math.rsqrt,
-    **llvm_functions.FUNCTIONS,
-}
 COMPARISONS = frozenset({"lt", "le", "gt", "ge", "eq", "ne"})
 
 
@@ -141,8 +136,6 @@ def _special(w: Writer, op: str, args: list[str], type_: Type) -> str:
         typed_args = [(spelled, arg) for arg in args]
         full = f"{name}.{mangle(element, lanes)}"
         return w.call(spelled, full, *typed_args, flags=flags)
-    if op in MATH:
-        return MATH[op](w, args[0], type_)
     if op == "not":
         return f"xor {spelled} {args[0]}, {everywhere('true', 'i1', lanes)}"
     if op == "abs":
@@ -306,6 +299,8 @@ SHAPES: dict[str, Shape] = {
     "lshr": _shift("lshr"),
     "mulhi": _multiply_high,
     "bitcast": _bitcast,
+    "far_angle": llvm_angle.from_afar(0),
+    "far_quarter": llvm_angle.from_afar(1),
     "splat": _splat,
     "extract": _extract,
     "insert": _insert,

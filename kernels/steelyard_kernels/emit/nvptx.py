@@ -1,20 +1,20 @@
 """LLVM IR of a loop kernel for one thread of a GPU: what differs from the CPU's.
 
 For a single kernel's latency: `steelyard_device.nvptx` makes a cubin of it. The text is
-the same for all architectures. It is rounded as what NVRTC builds is: every operation
-correctly, or by the one instruction that NVRTC takes as well; so one build may stand in
-for the other. What is the CUDA library's (exp, log and what is made of them), and what there is no need to spell here
-(asynchronous copies, matrices), is `Unsupported`: NVRTC builds it.
+the same for all architectures. It is rounded as what NVRTC builds is, every operation
+correctly or by the one instruction that NVRTC takes as well, but for the functions that
+the CUDA library has and `ir.functions` spells out here: their errors are stated there.
+What there is no need to spell (asynchronous copies, matrices) is `Unsupported`: NVRTC
+builds it.
 """
 
 from __future__ import annotations
 
-from itertools import product
 from typing import TYPE_CHECKING, Final
 
 from steelyard_kernels.dtypes import HALVES, bool_, float32, float64
+from steelyard_kernels.emit import llvm_convert
 from steelyard_kernels.emit.llvm import Emitter, ascii_only, ref
-from steelyard_kernels.emit.llvm_functions import FUNCTIONS
 from steelyard_kernels.emit.llvm_text import ELEMENT, memory, register
 from steelyard_kernels.emit.unrolled import is_spelled_out, spelled_out
 from steelyard_kernels.errors import Unsupported
@@ -48,10 +48,6 @@ ADDRESSES: Final = {
     "shared": "ptr addrspace(3)",
     "register": "ptr",  # LLVM's registers in the end, its generic memory at first
     "stack": "ptr",
-}
-FLOATS: Final = (*HALVES, float32, float64)
-LIBRARY: Final = frozenset(product(("exp", "log", *FUNCTIONS), FLOATS)) | {
-    ("rsqrt", float64)
 }
 WORD: Final = 16  # bytes of the widest access
 ROLLED: Final = """
@@ -130,8 +126,6 @@ class _NvptxEmitter(Emitter):
 
     def let(self, node: Let) -> None:
         """Emit an operation."""
-        if (node.op, node.var.type.dtype) in LIBRARY:
-            raise _only_nvrtc(f"{node.op} of {node.var.type}")
         own = OWN.get(node.op)
         if own is None:
             super().let(node)
@@ -142,6 +136,23 @@ class _NvptxEmitter(Emitter):
         types = [arg.type for arg in node.args]
         spelled = own(self.w, node.op, args, [*types, node.var.type])
         self.w.do(f"%{node.var.name} = {spelled}")
+
+    def function(self, node: Let) -> None:
+        """Emit a function; for 1 / sqrt(x) of float32 there is an instruction.
+
+        It is within 2 ulp (PTX ISA, `rsqrt.approx`), as is the CUDA library's rsqrtf.
+        """
+        type_ = node.var.type
+        if node.op != "rsqrt" or type_.dtype is float64:
+            super().function(node)
+            return
+        w, x = self.w, ref(node.args[0])
+        if type_.dtype in HALVES:
+            x = llvm_convert.widened(w, x, type_)
+        root = _rsqrt(w, x, typed(float32, type_.lanes))
+        if type_.dtype in HALVES:
+            root = llvm_convert.narrow(w, w.put(root), type_)
+        w.do(f"%{node.var.name} = {root}")
 
     def put(
         self, node: Store, value: tuple[str, str], at: tuple[str, str], align: int
@@ -260,6 +271,19 @@ def _shuffle(w: Writer, op: str, args: list[str], types: list[Type]) -> str:
         other = w.put(moved(word))
         whole = w.put(f"insertelement <2 x i32> {whole}, i32 {other}, i64 {k}")
     return f"bitcast <2 x i32> {whole} to {spelled}"
+
+
+def _rsqrt(w: Writer, x: str, type_: Type) -> str:
+    """Return 1 / sqrt(x) of every lane, its last step unnamed."""
+    name, spelled, value = "llvm.nvvm.rsqrt.approx.f", register(type_), "poison"
+    if type_.lanes == 1:
+        return w.call("float", name, ("float", x))
+    for lane in range(type_.lanes):
+        one = w.put(f"extractelement {spelled} {x}, i64 {lane}")
+        one = w.put(w.call("float", name, ("float", one)))
+        last = f"insertelement {spelled} {value}, float {one}, i64 {lane}"
+        value = w.put(last) if lane + 1 < type_.lanes else last
+    return value
 
 
 def _refused(_w: Writer, op: str, _args: list[str], _types: list[Type]) -> str:

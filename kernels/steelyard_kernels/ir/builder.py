@@ -74,12 +74,13 @@ class Builder:
     registers and instructions do as long as nothing is larger.
     """
 
-    __slots__ = ("body", "count", "index")
+    __slots__ = ("body", "count", "index", "scope")
 
-    def __init__(self, index: Type = INDEX) -> None:
+    def __init__(self, index: Type = INDEX, scope: str = "") -> None:
         self.body: list[Statement] = []
         self.count = 0
         self.index = index
+        self.scope = scope  # what its names begin with
 
     def number(self, value: Index) -> Operand:
         """Return an index of a Python integer or an operand."""
@@ -88,7 +89,7 @@ class Builder:
     def fresh(self, type_: Type, name: str = "v") -> Var:
         """Return a new variable `name.N`; parameters have no dot, so none clashes."""
         self.count += 1
-        return Var(f"{name}.{self.count}", type_)
+        return Var(f"{self.scope}{name}.{self.count}", type_)
 
     def let(self, op: str, *args: Operand, name: str = "v") -> Var:
         """Append `op` of `args` and return its value, typed by the table."""
@@ -200,9 +201,9 @@ class Builder:
             self, self.number(start), self.number(stop), step, first, unroll=unroll
         )
 
-    def branch(self, condition: Operand) -> Branch:
+    def branch(self, condition: Operand, *, seldom: bool = False) -> Branch:
         """Open a two-way branch: see `Branch`."""
-        return Branch(self, condition)
+        return Branch(self, condition, seldom=seldom)
 
     def parallel(self, extent: Index, chunk: int, threads: int = 0) -> ParallelLoop:
         """Open the outermost loop; entering it gives (low, high) of a chunk."""
@@ -305,11 +306,20 @@ class Branch:
     (z,) = branch.results
     """
 
-    __slots__ = ("_builder", "_condition", "_outer", "_sides", "_values", "results")
+    __slots__ = (
+        "_builder",
+        "_condition",
+        "_outer",
+        "_seldom",
+        "_sides",
+        "_values",
+        "results",
+    )
 
-    def __init__(self, builder: Builder, condition: Operand) -> None:
+    def __init__(self, builder: Builder, condition: Operand, *, seldom: bool) -> None:
         self._builder = builder
         self._condition = condition
+        self._seldom = seldom
         self._sides: list[list[Statement]] = []
         self._values: list[tuple[Operand, ...]] = [()]
         self.results: tuple[Var, ...] = ()
@@ -343,6 +353,7 @@ class Branch:
                 tuple(orelse),
                 else_values,
                 self.results,
+                self._seldom,
             )
         )
 

@@ -195,7 +195,10 @@ class For:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class If:
-    """Run one of two bodies; `results` are the values of the one that ran."""
+    """Run one of two bodies; `results` are the values of the one that ran.
+
+    `seldom` says that the condition hardly ever holds.
+    """
 
     condition: Operand
     body: tuple[Statement, ...]
@@ -203,6 +206,7 @@ class If:
     orelse: tuple[Statement, ...] = ()
     else_values: tuple[Operand, ...] = ()
     results: tuple[Var, ...] = ()
+    seldom: bool = False
 
 
 @dataclass(frozen=True, slots=True, eq=False)

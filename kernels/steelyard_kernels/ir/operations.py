@@ -195,6 +195,7 @@ BITWISE = Rule(
 )
 INTEGER = Rule("arguments are integers of one type, the result's", _same(("int",)))
 WORDS = Rule("arguments are int32 of one type, the result's", _int32)
+FAR = Rule("float32 gives int32, float64 int64", _bits)
 BITCAST = Rule("float32 gives int32, float64 int64, and these those", _bits)
 SELECT = Rule("a bool of one or all lanes chooses from two of one type", _select)
 CAST = Rule("the result has the argument's lanes", _cast)
@@ -242,6 +243,10 @@ OPERATIONS: dict[str, Operation] = {
     "sinpi": Operation(1, FLOAT, ANYWHERE),  # sin(pi x)
     "cospi": Operation(1, FLOAT, ANYWHERE),
     "floor": Operation(1, FLOAT, ANYWHERE),
+    "rint": Operation(1, FLOAT, ANYWHERE),  # to the nearest integer, ties to even
+    # Of x = quarter * pi / 2 + angle, far from zero: see `emit.llvm_angle`.
+    "far_angle": Operation(1, FUSED, CPU),
+    "far_quarter": Operation(1, FAR, CPU),
     "lt": Operation(2, COMPARISON, ANYWHERE),  # false on NaN, but for ne
     "le": Operation(2, COMPARISON, ANYWHERE),
     "gt": Operation(2, COMPARISON, ANYWHERE),

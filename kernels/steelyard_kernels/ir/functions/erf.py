@@ -1,4 +1,4 @@
-"""The error function for float32 and float64, on a CPU.
+"""The error function for float32 and float64.
 
 Below 1 it is x + x * p(x**2), above it 1 - e**q(|x|) with q near log(1 - erf): both are
 computed and one is chosen, as vectors have it. p and q have the least error relative to
@@ -11,11 +11,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from steelyard_kernels.dtypes import float32, float64
-from steelyard_kernels.emit.llvm_math import EXP, Lanes, power_of, reduced, two_to
+from steelyard_kernels.ir.functions.exp_log import EXP, power_of, reduced
+from steelyard_kernels.ir.functions.floats import Floats
 
 if TYPE_CHECKING:
-    from steelyard_kernels.emit.llvm_text import Writer
-    from steelyard_kernels.ir.loops import Type
+    from steelyard_kernels.ir.builder import Builder
+    from steelyard_kernels.ir.loops import Operand
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,17 +28,15 @@ class Erf:
     above: tuple[float, ...]  # of |x|: log(1 - erf(|x|))
 
 
-def erf(w: Writer, x: str, type_: Type) -> str:
-    """Return the error function as an expression."""
-    s = Lanes(w, type_)
-    c, size, one = ERF[s.dtype], s.magnitude(x), s.number(1.0)
-    below = s.fma(s.polynomial(s.on_floats("fmul", x, x), c.below), x, x)
+def erf(b: Builder, x: Operand) -> Operand:
+    """Return the error function."""
+    s = Floats(b, x)
+    c, size, one = ERF[s.dtype], b.let("abs", x), s.number(1.0)
+    below = s.fma(s.polynomial(b.let("mul", x, x), c.below), x, x)
     shifted, r = reduced(s, s.polynomial(s.at_most(size, c.one), c.above))
-    near = w.put(f"fneg {s.type} {s.estrin(r, (*EXP[s.dtype].q, 1.0, 1.0))}")
-    rest = s.fma(near, two_to(s, power_of(s, shifted)), one)
-    above = w.put(s.signed_as(rest, x))
-    inside = s.on_floats("fcmp olt", size, one)
-    return f"select {s.flag} {inside}, {s.type} {below}, {s.type} {above}"
+    near = b.let("neg", s.estrin(r, (*EXP[s.dtype].q, 1.0, 1.0)))
+    rest = s.fma(near, s.two_to(power_of(s, shifted)), one)
+    return b.let("select", b.let("lt", size, one), below, s.signed_as(rest, x))
 
 
 ERF = {

@@ -1,4 +1,4 @@
-"""The inverse of the error function for float32 and float64, on a CPU.
+"""The inverse of the error function for float32 and float64.
 
 erf_inv(x) = x * p(w) by pieces of w = -log((1 - x) * (1 + x)), as in Giles,
 "Approximating the erfinv function" (GPU Computing Gems, 2011): p is a polynomial in w
@@ -12,12 +12,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from steelyard_kernels.dtypes import float32, float64
-from steelyard_kernels.emit import llvm_math
-from steelyard_kernels.emit.llvm_text import ELEMENT, mangle
+from steelyard_kernels.ir.functions import exp_log
+from steelyard_kernels.ir.functions.floats import Floats
 
 if TYPE_CHECKING:
-    from steelyard_kernels.emit.llvm_text import Writer
-    from steelyard_kernels.ir.loops import Type
+    from steelyard_kernels.ir.builder import Builder
+    from steelyard_kernels.ir.loops import Operand
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,40 +29,35 @@ class Piece:
     coefficients: tuple[float, ...]  # highest power first
 
 
-def erf_inv(w: Writer, x: str, type_: Type) -> str:
-    """Return the inverse of the error function as an expression."""
-    s = llvm_math.Lanes(w, type_)
-    one = s.number(1.0)
-    product = s.on_floats(
-        "fmul", s.on_floats("fsub", one, x), s.on_floats("fadd", one, x)
-    )
-    size = w.put(f"fneg {s.type} {w.put(llvm_math.log(w, product, type_))}")
-    name = f"llvm.sqrt.{mangle(ELEMENT[s.dtype], s.lanes)}"
-    root = w.put(w.call(s.type, name, (s.type, size)))
-    pieces = PIECES[s.dtype]
-    inside = [
-        s.on_floats("fcmp olt", size, s.number(piece.below)) for piece in pieces[:-1]
-    ]
+def erf_inv(b: Builder, x: Operand) -> Operand:
+    """Return the inverse of the error function."""
+    s = Floats(b, x)
+    one, pieces = s.number(1.0), PIECES[s.dtype]
+    product = b.let("mul", b.let("sub", one, x), b.let("add", one, x))
+    size = b.let("neg", exp_log.log(b, product))
+    root = b.let("sqrt", size)
+    inside = [b.let("lt", size, s.number(piece.below)) for piece in pieces[:-1]]
 
-    def chosen(values: list[str]) -> str:
-        """Append each lane's piece's value."""
+    def chosen(values: list[Operand]) -> Operand:
+        """Return each lane's piece's value."""
         value = values[-1]
         for flag, other in zip(reversed(inside), reversed(values[:-1]), strict=True):
-            value = s.choose(flag, other, value)
+            value = b.let("select", flag, other, value)
         return value
 
     z = chosen(
         [
-            s.on_floats("fsub", root if at else size, s.number(piece.center))
+            b.let("sub", root if at else size, s.number(piece.center))
             for at, piece in enumerate(pieces)
         ]
     )
     columns = zip(*[piece.coefficients for piece in pieces], strict=True)
-    first, *rest = [chosen([s.number(c) for c in column]) for column in columns]
+    value, *rest = [chosen([s.number(c) for c in column]) for column in columns]
     for coefficient in rest:
-        first = s.fma(first, z, coefficient)
-    edge = s.on_floats("fcmp oeq", size, s.number(math.inf))
-    return f"fmul {s.type} {s.choose(edge, s.number(math.inf), first)}, {x}"
+        value = s.fma(value, z, coefficient)
+    infinity = s.number(math.inf)
+    value = b.let("select", b.let("eq", size, infinity), infinity, value)
+    return b.let("mul", value, x)
 
 
 PIECES = {
