@@ -37,7 +37,7 @@ from steelyard_kernels.expression.expr import (
     everywhere,
     operands,
 )
-from steelyard_kernels.schedule.normalization.space import row_space
+from steelyard_kernels.schedule.normalization.space import check_outputs, row_space
 from steelyard_kernels.schedule.space import strides_of
 
 
@@ -68,6 +68,7 @@ def _refusal(program: Program, output: Output, how: str) -> Unsupported:
 def _check_rows(program: Program, output: Output, node: Input) -> None:
     """Check that a row reads of a parameter what it writes, or that it is the only row."""
     full = row_space(program)
+    check_outputs(program, full)
     if prod(full[:-1]) == 1:
         return
     written = output.value.shape

@@ -67,17 +67,17 @@ def check_squeezed(program: Program) -> None:
     """Raise Unsupported where values without the reduced axis meet others with it."""
     lost = squeezed(program.nodes)
     for node in program.nodes:
-        if node.number not in lost or (isinstance(node, Reduce) and not node.keepdims):
+        if isinstance(node, Reduce):
+            if node.arg.number in lost:
+                raise Unsupported(
+                    f"{program.name}: {node.op} reduces what another reduction left; "
+                    "only the last axis of the inputs can be reduced, make two kernels."
+                )
             continue
-        for arg in operands(node):
+        for arg in operands(node) if node.number in lost else ():
             if arg.number not in lost and prod(arg.shape) != 1:
                 raise Unsupported(
                     f"{program.name}: a reduction without keepdims, now of shape "
                     f"{node.shape}, meets an array of shape {arg.shape}; reduce with "
                     "keepdims=True."
                 )
-        if isinstance(node, Reduce):
-            raise Unsupported(
-                f"{program.name}: {node.op} reduces what another reduction left; only "
-                "the last axis of the inputs can be reduced, make two kernels."
-            )

@@ -21,6 +21,7 @@ from steelyard_kernels.expression.expr import (
     Node,
     Program,
     Reduce,
+    Result,
     Shape,
     everywhere,
     loops,
@@ -34,7 +35,12 @@ from steelyard_kernels.schedule.model import (
     Prediction,
     sharing_terms,
 )
-from steelyard_kernels.schedule.scan.outline import outline
+from steelyard_kernels.schedule.scan.outline import (
+    in_memory,
+    in_registers,
+    outline,
+    stored,
+)
 from steelyard_kernels.schedule.scan.schedule import (
     Scan,
     steps_together,
@@ -51,6 +57,9 @@ DOUBLE: Final = 1.5  # polynomials of float64 are longer
 FETCH_NS: Final = 0.4
 # Statements that a loop is beside its operations, and one that computes ahead.
 LOOP_STATEMENTS: Final = 10
+# What chains side by side load and store, an instruction a lane: text of which code
+# generation takes the square. 5,900 lines took 4 s.
+MOST_APART: Final = 512
 # How long a loop is taken to be whose length the launch says.
 UNKNOWN_LENGTH: Final = 1000
 # Operations of a core, and how many of them wait for one another, where not one.
@@ -108,9 +117,21 @@ def _candidates(
         for ahead in aheads
         for threads, chunk in sharings
     )
-    if not steps_together(program):
+    if not steps_together(program) or full * _apart(program) > MOST_APART:
         return singly
     return *singly, *[Scan(full, 1, 0, who, full, across=True) for who in (0, 1)]
+
+
+def _apart(program: Program) -> int:
+    """Count the elements of a chain that are loaded or stored, lane by lane."""
+    held = in_registers(program)
+    moved = [n for n in everywhere(program.nodes) if n.number in held and in_memory(n)]
+    for output in program.outputs:
+        value = stored(output.value)
+        if isinstance(value, Result) and value.stacks:
+            value = value.loop.stacked[value.place - len(value.loop.nexts)]
+        moved.append(value)
+    return sum(prod(node.shape) for node in moved)
 
 
 def _element_bytes(program: Program) -> int:

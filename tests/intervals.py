@@ -1,0 +1,298 @@
+"""What a program of `random_programs` may give: intervals, in 80-bit arithmetic.
+
+An oracle of its own: nothing of the compiler, nor of its reference, is used. Each value
+is an interval that holds the exact result and all that the stated roundings can make of
+it: half a unit in the last place of an arithmetic operation, `FUNCTION` units of a
+function, n roundings of a sum of n. What no interval can say (an undecided division by
+zero, an infinity less another) is `wild`, and anything is right there. Integers are
+exact and wrap; a bool that is undecided is the interval from False to True.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+Wide = np.longdouble
+FUNCTION = 4.0  # units in the last place
+# By dtype: half a unit in the last place of 1, the largest and the smallest number.
+FLOATS = {
+    "float16": (2.0**-11, 65504.0, 2.0**-24),
+    "bfloat16": (2.0**-8, 3.3895313892515355e38, 2.0**-133),
+    "float32": (2.0**-24, 3.4028234663852886e38, 2.0**-149),
+    "float64": (2.0**-53, 1.7976931348623157e308, 2.0**-1074),
+}
+FUNCTIONS = {
+    "exp": np.exp,
+    "log": np.log,
+    "expm1": np.expm1,
+    "log1p": np.log1p,
+    "tanh": np.tanh,
+    "rsqrt": lambda x: 1 / np.sqrt(x),
+    "sigmoid": lambda x: 1 / (1 + np.exp(-x)),
+    "softplus": lambda x: np.logaddexp(x, Wide(0)),
+}
+WAVES = {"sin": np.sin, "cos": np.cos}
+EXACT = {
+    "maximum": np.maximum,
+    "minimum": np.minimum,
+    "negative": np.negative,
+    "floor": np.floor,
+}
+ROUNDED = {
+    "add": np.add,
+    "subtract": np.subtract,
+    "multiply": np.multiply,
+    "divide": np.divide,
+    "sqrt": np.sqrt,
+}
+COMPARED = ("less", "less_equal", "greater", "greater_equal", "equal", "not_equal")
+LOGICAL = {
+    "logical_and": np.logical_and,
+    "logical_or": np.logical_or,
+}
+BITS = {
+    "bitwise_and": np.bitwise_and,
+    "bitwise_or": np.bitwise_or,
+    "bitwise_xor": np.bitwise_xor,
+}
+
+
+@dataclass(frozen=True)
+class Near:
+    """Between lo and hi in each element; of a float anything at all where `wild`."""
+
+    dtype: str
+    lo: Any
+    hi: Any
+    wild: Any
+
+    @property
+    def shape(self):
+        """The extents."""
+        return self.lo.shape
+
+    def each(self, change):
+        """Return what a change of places makes of it."""
+        return Near(self.dtype, change(self.lo), change(self.hi), change(self.wild))
+
+    def holds(self, seen):
+        """Say where what was computed is right; of bfloat16 it is given as floats."""
+        seen = seen.astype(Wide) if self.dtype in FLOATS else seen
+        inside = (self.lo <= seen) & (seen <= self.hi)
+        return self.wild | inside | (np.isnan(self.lo) & np.isnan(seen))
+
+
+def of(array, dtype):
+    """Return an array of NumPy's as what it is; bfloat16 as its bits."""
+    if dtype == "bfloat16":
+        array = floats(array)
+    wide = array.astype(Wide) if dtype in FLOATS else array
+    return Near(dtype, wide, wide, np.zeros(wide.shape, bool))
+
+
+def floats(bits):
+    """Return bfloat16's bits as float32."""
+    return (bits.astype(np.uint32) << 16).view(np.float32)
+
+
+def stacked(parts, like):
+    """Return values along a new first axis; of none, `like` says the shape of one."""
+    found = [
+        np.stack([getattr(part, name) for part in parts])
+        if parts
+        else np.zeros((0, *like.shape), getattr(like, name).dtype)
+        for name in ("lo", "hi", "wild")
+    ]
+    return Near(like.dtype, *found)
+
+
+def _rounded(dtype, corners, wild, known, halves):
+    """Return the hull of corners, so many roundings wider.
+
+    Where a corner is no number, all are only if every operand was `known`.
+    """
+    corners = np.broadcast_arrays(*corners)
+    lo, hi = np.minimum.reduce(corners), np.maximum.reduce(corners)
+    lost = np.isnan(lo)
+    wild = wild | (lost & ~known)
+    unit, largest, least = FLOATS[dtype]
+    if halves:
+        # A half is rounded from a float32, whose own rounding is the hundredth.
+        share = Wide(1.01 * unit * halves)
+        lo = np.where(np.isinf(lo), lo, lo - np.abs(lo) * share - least * halves)
+        hi = np.where(np.isinf(hi), hi, hi + np.abs(hi) * share + least * halves)
+        over = Wide(largest) * (1 + 2 * Wide(unit))
+        hi = np.where(hi > largest, np.inf, hi)
+        lo = np.where(lo < -largest, -np.inf, lo)
+        lo = np.where(lo > over, np.inf, np.minimum(lo, largest))
+        hi = np.where(hi < -over, -np.inf, np.maximum(hi, -largest))
+        lo, hi = np.where(lost, np.nan, lo), np.where(lost, np.nan, hi)
+    return Near(dtype, lo, hi, np.broadcast_to(wild, lo.shape))
+
+
+def _known(*args):
+    known = np.asarray(True)
+    for arg in args:
+        known = known & ((arg.lo == arg.hi) | np.isnan(arg.lo)) & ~arg.wild
+    return known
+
+
+def apply(op, *args):
+    """Return an elementwise operation."""
+    with np.errstate(all="ignore"):
+        if op == "where":
+            return _where(*args)
+        if op in LOGICAL:
+            made = [LOGICAL[op](*(getattr(a, n) for a in args)) for n in ("lo", "hi")]
+            return Near("bool", *made, np.zeros(made[0].shape, bool))
+        if op == "logical_not":
+            return replace(args[0], lo=~args[0].hi, hi=~args[0].lo)
+        if op in COMPARED:
+            return _compared(op, *args)
+        if args[0].dtype in FLOATS:
+            return _float(op, *args)
+        return _int(op, *args)
+
+
+def _int(op, *args):
+    function = {**EXACT, **ROUNDED, **BITS, "abs": np.abs, "square": np.square}[op]
+    made = np.asarray(function(*(arg.lo for arg in args)))
+    return Near(args[0].dtype, made, made, np.zeros(made.shape, bool))
+
+
+def _float(op, *args):
+    dtype, known = args[0].dtype, _known(*args)
+    wild = np.logical_or.reduce(np.broadcast_arrays(*(arg.wild for arg in args)))
+    if op == "abs":
+        low = np.where(args[0].lo > 0, args[0].lo, np.maximum(-args[0].hi, 0))
+        low = np.where(np.isnan(args[0].lo), np.nan, low)
+        high = np.maximum(np.abs(args[0].lo), np.abs(args[0].hi))
+        return Near(dtype, low, high, wild)
+    if op == "square":
+        sides = apply("abs", *args)
+        return _rounded(dtype, [sides.lo**2, sides.hi**2], wild, known, 1)
+    if op in WAVES:
+        middle, radius = (args[0].lo + args[0].hi) / 2, (args[0].hi - args[0].lo) / 2
+        middle = np.where(known, args[0].lo, middle)
+        radius = np.where(known, 0, radius)
+        wave = WAVES[op](middle)
+        sides = [np.clip(wave - radius, -1, 1), np.clip(wave + radius, -1, 1)]
+        sides = [np.where(np.isnan(wave), np.nan, side) for side in sides]
+        return _rounded(dtype, sides, wild, known, 2 * FUNCTION)
+    if op == "divide":
+        zero = (args[1].lo <= 0) & (args[1].hi >= 0)  # of either sign
+        wild = wild | zero
+    function = {**EXACT, **ROUNDED, **FUNCTIONS}[op]
+    halves = 0 if op in EXACT else 1 if op in ROUNDED else 2 * FUNCTION
+    if len(args) == 1 or op in EXACT:
+        corners = [function(*(getattr(a, n) for a in args)) for n in ("lo", "hi")]
+    else:
+        a, b = args
+        corners = [function(x, y) for x in (a.lo, a.hi) for y in (b.lo, b.hi)]
+    return _rounded(dtype, corners, wild, known, halves)
+
+
+def _where(condition, a, b):
+    yes, no = condition.lo, ~condition.hi
+    joined = [np.minimum(a.lo, b.lo), np.maximum(a.hi, b.hi)]
+    found = [
+        np.where(yes, x, np.where(no, y, both))
+        for x, y, both in ((a.lo, b.lo, joined[0]), (a.hi, b.hi, joined[1]))
+    ]
+    open_ = ~yes & ~no
+    wild = np.where(yes, a.wild, np.where(no, b.wild, a.wild | b.wild))
+    if a.dtype in FLOATS:
+        wild = wild | (open_ & np.isnan(joined[0]))
+    return Near(a.dtype, *found, wild)
+
+
+def _compared(op, a, b):
+    if op.startswith("greater"):
+        return _compared(op.replace("greater", "less"), b, a)
+    if op == "less":
+        surely, maybe = a.hi < b.lo, a.lo < b.hi
+    elif op == "less_equal":
+        surely, maybe = a.hi <= b.lo, a.lo <= b.hi
+    else:
+        surely = (a.lo == a.hi) & (b.lo == b.hi) & (a.lo == b.lo)
+        maybe = (a.lo <= b.hi) & (b.lo <= a.hi)
+        if op == "not_equal":
+            surely, maybe = ~maybe, ~surely
+    wild = a.wild | b.wild
+    return Near("bool", surely & ~wild, maybe | wild, np.zeros(wild.shape, bool))
+
+
+def cast(value, dtype):
+    """Return the values rounded to another dtype: of bools and integers to floats too."""
+    if dtype not in FLOATS:
+        made = value.lo.astype(dtype)
+        return Near(dtype, made, made, value.wild)
+    corners = [value.lo.astype(Wide), value.hi.astype(Wide)]
+    order = list(FLOATS)
+    exact = value.dtype in {"bool", dtype}
+    exact |= (
+        value.dtype in FLOATS and order.index(value.dtype) < order.index(dtype) >= 2
+    )
+    with np.errstate(all="ignore"):
+        made = Near("", *corners, value.wild)
+        return _rounded(dtype, corners, value.wild, _known(made), 0 if exact else 1)
+
+
+def reduce(op, value, *, keepdims):
+    """Return a reduction over the last axis; sums of integers are int64."""
+    axis = {"axis": -1, "keepdims": keepdims}
+    with np.errstate(all="ignore"):
+        if value.dtype not in FLOATS:
+            total = {"sum": np.sum, "max": np.max, "min": np.min}[op](value.lo, **axis)
+            total = np.asarray(total, "int64" if op == "sum" else value.dtype)
+            return Near(str(total.dtype), total, total, np.zeros(total.shape, bool))
+        lost = np.isnan(value.lo)
+        wild = np.any(value.wild | lost, **axis)
+        if op in {"max", "min"}:
+            made = [getattr(np, op)(side, **axis) for side in (value.lo, value.hi)]
+            return Near(value.dtype, *made, wild)
+        return _added(op, value, axis, wild)
+
+
+def _added(op, value, axis, wild):
+    """Return a sum, mean or variance, of finite values that do not overflow."""
+    dtype, count = value.dtype, value.shape[-1]
+    unit, largest, least = FLOATS[
+        "float32" if dtype in {"float16", "bfloat16"} else dtype
+    ]
+    middle, radius = (value.lo + value.hi) / 2, (value.hi - value.lo) / 2
+    size = np.abs(middle) + radius
+    if op == "var":
+        mean = np.mean(middle, axis=-1, keepdims=True)
+        far = middle - mean
+        near = radius + np.mean(radius, axis=-1, keepdims=True)
+        total = np.sum(far**2, **axis)
+        error = np.sum(2 * np.abs(far) * near + near**2, **axis)
+        size = size**2
+        # Deviations are of a mean that is rounded: by its square each.
+        slack = (count + 16) * (unit * total + least)
+        slack = slack + np.sum((8 * unit * np.abs(mean)) ** 2 * count, **axis)
+    else:
+        total, error = np.sum(middle, **axis), np.sum(radius, **axis)
+        slack = (count + 2) * unit * np.sum(size, **axis) + count * least
+    wild = wild | ~(np.sum(size, **axis) < largest / 4)
+    share = 1 if op == "sum" else count
+    lo, hi = (total - error - slack) / share, (total + error + slack) / share
+    lo = np.maximum(lo, 0) if op == "var" else lo
+    return _rounded(dtype, [np.asarray(lo), np.asarray(hi)], wild, ~wild & False, 2)
+
+
+def dot(a, b):
+    """Return the sum over k of a[..., k] * b[k, n]."""
+    product = apply("multiply", a.each(lambda x: x[..., None]), b)
+    exact = product.each(lambda x: np.moveaxis(x, -2, -1))
+    if b.shape[0] == 0:
+        zero = np.zeros(exact.shape[:-1], Wide)
+        return Near(a.dtype, zero, zero, np.zeros(zero.shape, bool))
+    if a.dtype in {"float16", "bfloat16"}:  # products are not rounded to halves
+        sides = [replace(x, dtype="float32") for x in (a, b)]
+        return cast(dot(*sides), a.dtype)
+    return reduce("sum", exact, keepdims=False)
