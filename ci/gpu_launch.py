@@ -2,7 +2,8 @@
 
 ``python ci/gpu_launch.py`` prints microseconds: a call of Python that launches once,
 against the same launches from a native loop over cuLaunchKernel, each with the last
-synchronise; and the host's time a node of submitting a graph. The campaign calls
+synchronise; the host's time a node of submitting a graph; and, where PyTorch is, a call
+of a kernel on its tensors against ``torch.add(out=)``, in turn. The campaign calls
 `measure`.
 """
 
@@ -15,6 +16,8 @@ from collections.abc import Callable
 from time import perf_counter_ns
 
 from steelyard_device import cuda
+from steelyard_kernels import kernel
+from steelyard_kernels.array import Array
 
 CALLS = 10_000
 ROUNDS = 11
@@ -50,7 +53,54 @@ def measure(context: cuda.Context) -> dict[str, object]:
         "graph_us_per_node": {
             nodes: round(_submitting(null, nodes), 5) for nodes in NODES
         },
+        "on_tensors": on_tensors(),
         "gpu": context.device.name,
+    }
+
+
+@kernel
+def add(x: Array, y: Array) -> Array:
+    """Return x + y."""
+    return x + y
+
+
+def on_tensors(elements: int = 100) -> dict[str, object] | None:
+    """Return what a call takes, ours and PyTorch's in turn; None without PyTorch.
+
+    ``recognised`` says that native code did it: without that a call goes through Python.
+    """
+    try:
+        import torch
+    except ImportError:
+        return None
+    x, y, out = (torch.rand(elements, device="cuda") for _ in range(3))
+    expected = torch.add(x, y)
+    for _ in range(4):
+        add(x, y, out=out)
+    if not torch.equal(out, expected):
+        raise SystemExit("a call on tensors gave another result than torch.add.")
+    times: dict[str, list[float]] = {"ours": [], "torch": [], "ours_allocated": []}
+    calls: dict[str, Callable[[], object]] = {
+        "ours": lambda: add(x, y, out=out),
+        "torch": lambda: torch.add(x, y, out=out),
+        "ours_allocated": lambda: add(x, y),
+    }
+    for _ in range(ROUNDS + 1):
+        for name, call in calls.items():
+
+            def often(call: Callable[[], object] = call) -> None:
+                for _ in range(CALLS // 10):
+                    call()
+
+            times[name].append(_seconds(often) * 1e7 / CALLS)
+            torch.cuda.synchronize()
+    ours, theirs = times["ours"][1:], times["torch"][1:]
+    ratio = statistics.median(a / b for a, b in zip(ours, theirs, strict=True))
+    return {
+        **{f"{name}_us": round(statistics.median(t), 3) for name, t in times.items()},
+        "ours_over_torch": round(ratio, 3),
+        "recognised": type(add.__call__).__name__ == "builtin_function_or_method",
+        "torch": torch.__version__,
     }
 
 

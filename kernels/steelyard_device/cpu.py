@@ -198,6 +198,15 @@ def null(threads: int = 1) -> Launch:
     return Launch(_library().null, (), threads)
 
 
+def fork_join() -> int:
+    """Return the address of what launches a function on a pool once.
+
+    It takes the pool, the function, its arguments, a ticket on a line of its own, and
+    whether its work is claimed, as `Launch` says it.
+    """
+    return _library().fork_join
+
+
 def delay(steps: int, result: np.ndarray[tuple[int], np.dtype[np.float32]]) -> Launch:
     """Return a launch of ``steps`` dependent multiply-adds: work of known length.
 
@@ -293,6 +302,7 @@ class _Library:
     worker: Function
     null: Function
     both: Function
+    fork_join: int
 
 
 @Once
@@ -306,6 +316,7 @@ def _library() -> _Library:
         worker=Function("pool_worker", at["pool_worker"]),
         null=Function("null", at["null"]),
         both=Function("both", at["both"]),
+        fork_join=at["fork_join"],
     )
 
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 from steelyard_device.errors import DeviceError
 from steelyard_device.llvm import Host
 
-ENTRIES = ("pool_worker", "launch_many", "window", "null", "both")
+ENTRIES = ("pool_worker", "launch_many", "window", "null", "both", "fork_join")
 PROBES = ("delay", "walk")
 
 # Per architecture: the number of the futex call, a spin hint, and a fence that
@@ -164,7 +164,7 @@ done:
   br label %wait
 }
 
-define internal void @fork_join(ptr %pool, ptr %function, ptr %args, ptr %ticket, i64 %claims) {
+define void @fork_join(ptr %pool, ptr %function, ptr %args, ptr %ticket, i64 %claims) {
 entry:
   %gate = getelementptr %pool, ptr %pool, i32 0, i32 0
   %generation.at = getelementptr i32, ptr %gate, i32 1

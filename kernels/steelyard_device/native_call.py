@@ -21,19 +21,32 @@ def bound(function: int, argument: int) -> Callable[[int], int]:
     lock meanwhile. Both addresses must stay good as long as it is used.
     """
     pair = struct.pack("<QQ", function, argument)
-    made: Callable[[int], int] = _new()(ctypes.addressof(_method()), pair, None)
+    return builtin(_method(), pair)
+
+
+def builtin(method: Method, itself: object) -> Callable[..., Any]:
+    """Return a builtin with its self; ``method`` must live as long as the process."""
+    made: Callable[..., Any] = _new()(ctypes.addressof(method), itself, None)
     return made
+
+
+def python(name: str, result: Any, *arguments: Any) -> Any:
+    """Return a function of Python's own; ctypes shares its attributes with others."""
+    return ctypes.PYFUNCTYPE(result, *arguments)((name, ctypes.pythonapi))
 
 
 @Once
 def _new() -> Any:
-    prototype = ctypes.PYFUNCTYPE(
-        ctypes.py_object, ctypes.c_void_p, ctypes.py_object, ctypes.c_void_p
+    return python(
+        "PyCFunction_NewEx",
+        ctypes.py_object,
+        ctypes.c_void_p,
+        ctypes.py_object,
+        ctypes.c_void_p,
     )
-    return prototype(("PyCFunction_NewEx", ctypes.pythonapi))
 
 
-class _Method(ctypes.Structure):
+class Method(ctypes.Structure):
     """PyMethodDef."""
 
     _fields_ = (
@@ -45,10 +58,10 @@ class _Method(ctypes.Structure):
 
 
 @Once
-def _method() -> _Method:
+def _method() -> Method:
     """Describe the builtin to Python, which keeps the address: one for the process."""
     at = llvm.link(llvm.assemble(_TEXT), ["native_call"])["native_call"]
-    return _Method(b"native_call", at, _TAKES_ONE, None)
+    return Method(b"native_call", at, _TAKES_ONE, None)
 
 
 # What Python calls the builtin's self is a bytes object: both addresses.

@@ -31,6 +31,7 @@ from steelyard_kernels.building.cache import levels_of
 from steelyard_kernels.calling import bind as binding
 from steelyard_kernels.calling.bind import Array, CpuKernel, Outputs, Result
 from steelyard_kernels.calling.convention import Convention, convention_of
+from steelyard_kernels.calling.dispatching import LINE, Recent
 from steelyard_kernels.errors import KernelError
 from steelyard_kernels.expression.expr import Program
 from steelyard_kernels.expression.simplify import simplify
@@ -39,19 +40,24 @@ from steelyard_kernels.schedule.strategies import Schedule
 from steelyard_kernels.targets import CPU, device, parse
 from steelyard_kernels.trace import Spec, signature, trace
 
-LINE = 64  # bytes; outputs that start on a multiple may be streamed to
-
 if TYPE_CHECKING:
+    from steelyard_device.dispatch import Record
     from steelyard_kernels.building.facts import TargetBuild
-    from steelyard_kernels.calling.cuda_bind import CudaKernel
-    from steelyard_kernels.calling.cuda_calls import Calls, Remembered
+    from steelyard_kernels.calling.cuda_bind import CudaKernel, Packed
+    from steelyard_kernels.calling.cuda_calls import Caller, Calls, Remembered
 
 
 class KernelFunction:
     """A kernel: trace it, build it, bind it, call it.
 
     Where a method takes arrays, `(shape, dtype)` pairs do as well, except to run.
+    Calling it runs once and returns the outputs as the function returned them: on a GPU
+    in the order of the arrays' stream, and not waited for.
     """
+
+    # What is called is an attribute, so that it can become a builtin.
+    __slots__ = ("__call__", "__dict__", "__weakref__")
+    __call__: Callable[..., Result]
 
     def __init__(self, function: Callable[..., Any]) -> None:
         self.function = function
@@ -63,6 +69,8 @@ class KernelFunction:
         self._defaults = binding.defaults_of(self.signature)
         self._calls: Calls | None = None  # on GPUs, from the first on
         self._known: dict[int, Remembered] = {}  # of them, by identities
+        self._recent = Recent(self._called, self._defaults)
+        self.__call__ = self._called
 
     def __repr__(self) -> str:
         return f"<kernel {self.name}({', '.join(self.signature.arrays)})>"
@@ -120,8 +128,10 @@ class KernelFunction:
         )
         with span("remember"):  # and forget the last, which unloads its code
             before = self._builds.pop(key, None)
-            if before is not None and self._calls is not None:
-                self._calls.forget()
+            if before is not None:
+                self._recent.forget()
+                if self._calls is not None:
+                    self._calls.forget()
             if isinstance(built, Built):
                 self._builds[key] = built
             elif built.lasting:
@@ -175,11 +185,8 @@ class KernelFunction:
 
         return CpuKernel(convention, every, slots, rebuild)
 
-    def __call__(self, *arrays: Array, out: Outputs = None, **scalars: float) -> Result:
-        """Run once; return the outputs as the function returned them.
-
-        On a GPU it is submitted in the order of the arrays' stream, and not waited for.
-        """
+    def _called(self, *arrays: Array, out: Outputs = None, **scalars: float) -> Result:
+        """Run once: what becomes of calls that native code does not recognise."""
         known = self._known
         if known:
             given = arrays if out is None else (*arrays, out)
@@ -198,15 +205,30 @@ class KernelFunction:
             return self._on_gpus().call(arrays, out, scalars)
         convention, every, slots = self._packed(arrays, out, None, scalars)
         binding.launch_of(convention.built, slots).launch()
+        into = out is not None
+        if self._recent.again(convention, into):
+            record = self._recent.on_host(convention, arrays, given=into)
+            self._remember(record)
         result: Result = convention.result(every)
         return result
+
+    def _remember(self, record: Record | None) -> None:
+        if record is not None:
+            self.__call__ = self._recent.remember(record)
+
+    def _offer(self, packed: Packed, caller: Caller) -> None:
+        """Have native code recognise a call with tensors, from its second time on."""
+        if self._recent.again(packed.convention, packed.stream):
+            self._remember(self._recent.on_gpu(packed, *caller.template()))
 
     def _on_gpus(self) -> Calls:
         """Return what is known of calls on GPUs."""
         if self._calls is None:
             from steelyard_kernels.calling.cuda_calls import Calls
 
-            self._calls = Calls(self.signature, self._convention, self.build)
+            self._calls = Calls(
+                self.signature, self._convention, self.build, self._offer
+            )
             self._known = self._calls.known
         return self._calls
 

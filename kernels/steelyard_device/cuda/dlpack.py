@@ -10,6 +10,8 @@ from typing import Any, Final
 
 import numpy as np
 
+from steelyard_device.native_call import python
+
 CUDA: Final = 2
 """DLPack's number of memory on a CUDA GPU."""
 
@@ -54,13 +56,8 @@ def _given_back(address: int, lent: dict[int, Any] = _LENT) -> None:
     lent.pop(address, None)
 
 
-def _python(name: str, result: Any, *arguments: Any) -> Any:
-    """Return a function of Python's own; ctypes shares its attributes with others."""
-    return ctypes.PYFUNCTYPE(result, *arguments)((name, ctypes.pythonapi))
-
-
-_is_ours = _python("PyCapsule_IsValid", ctypes.c_int, ctypes.c_void_p, ctypes.c_char_p)
-_pointer = _python(
+_is_ours = python("PyCapsule_IsValid", ctypes.c_int, ctypes.c_void_p, ctypes.c_char_p)
+_pointer = python(
     "PyCapsule_GetPointer", ctypes.c_void_p, ctypes.c_void_p, ctypes.c_char_p
 )
 
@@ -80,9 +77,9 @@ def _dropped(
 _GIVEN_BACK: Final = _DELETER(_given_back)
 _DROPPED: Final = _DELETER(_dropped)
 for _callback in (_GIVEN_BACK, _DROPPED):  # tensors may outlive the modules' names
-    _python("Py_IncRef", None, ctypes.py_object)(_callback)
+    python("Py_IncRef", None, ctypes.py_object)(_callback)
 
-_new_capsule = _python(
+_new_capsule = python(
     "PyCapsule_New", ctypes.py_object, ctypes.c_void_p, ctypes.c_char_p, _DELETER
 )
 

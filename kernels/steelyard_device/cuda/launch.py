@@ -73,6 +73,14 @@ class Launch(Issued):
         encoded = _encoded(self.function.name, place, size, value)
         ctypes.memmove(self.slots[place], encoded, size)
 
+    def template(self) -> tuple[bytes, bytes, int]:
+        """Return its batch and its entry, and the address of what launches such a batch.
+
+        For native code that launches it with other arguments of its own.
+        """
+        function = native.addresses()["cuda_launch"]
+        return bytes(self._batch), bytes(self.entries[0]), function
+
     def facts(self) -> dict[str, object]:
         """Say how it is launched and what the driver says it takes."""
         attributes = self.function.attributes

@@ -5,16 +5,18 @@ from __future__ import annotations
 import ctypes
 import functools
 from collections.abc import Callable, Mapping, Sequence
+from math import prod
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from steelyard_device import cpu, memory
+from steelyard_device.dispatch_launch import SMALL
 from steelyard_device.errors import DeviceError
 from steelyard_kernels import dtypes
 from steelyard_kernels.binary import Built, Failed
-from steelyard_kernels.calling.convention import Convention
+from steelyard_kernels.calling.convention import Convention, Fresh
 from steelyard_kernels.dtypes import DType
 from steelyard_kernels.errors import KernelError
 from steelyard_kernels.expression.expr import Output
@@ -116,9 +118,9 @@ def check_overlap(convention: Convention, addresses: Sequence[int]) -> None:
 
 def outputs_of(convention: Convention, out: Outputs) -> Sequence[Array]:
     """Return the arrays of the fresh outputs in order: given, or allocated."""
-    hidden = [allocate(each.output) for each in convention.hidden]
+    hidden = [_allocate(each, convention) for each in convention.hidden]
     if out is None:
-        return [*[allocate(each.output) for each in convention.fresh], *hidden]
+        return [*[_allocate(each, convention) for each in convention.fresh], *hidden]
     given = given_outputs(convention, out)
     for each, array in zip(convention.fresh, given, strict=True):
         # One quick look at all that is expected; what was not so is told if it fails.
@@ -165,9 +167,12 @@ def _miscounted(convention: Convention, seen: int) -> KernelError:
     )
 
 
-def allocate(output: Output) -> Array:
-    """Return an uninitialised array for an output, on a cache line."""
-    return memory.empty(output.value.shape, output.value.dtype.numpy_name)
+def _allocate(fresh: Fresh, convention: Convention) -> Array:
+    """Return an uninitialised array for an output, on a cache line unless it is small."""
+    small = prod(fresh.shape) * fresh.dtype.itemsize < SMALL
+    if small and not convention.streams:
+        return np.empty(fresh.shape, fresh.dtype)
+    return memory.empty(fresh.shape, fresh.dtype)
 
 
 def _check_output(kernel: str, output: Output, array: object) -> None:

@@ -60,7 +60,8 @@ class Conventions(Protocol):
 class Calls:
     """The calls of one kernel on GPUs, and what is remembered of them.
 
-    `conventions` and `rebuild` are the kernel's own ways to a build.
+    `conventions` and `rebuild` are the kernel's own ways to a build; `offer` is told of
+    calls with other libraries' arrays, into outputs that were given.
     """
 
     def __init__(
@@ -68,7 +69,9 @@ class Calls:
         signature: Signature,
         conventions: Conventions,
         rebuild: Callable[..., Built | Failed],
+        offer: Callable[[Packed, Caller], None],
     ) -> None:
+        self._offer = offer
         self.known: dict[int, Remembered] = {}
         self._signature = signature
         self._conventions = conventions
@@ -119,6 +122,8 @@ class Calls:
             caller.launch(packed.addresses, packed.scalars)
             if len(places[0]) == len(packed.arrays):
                 self._note(places, packed, caller)
+            if not any(isinstance(each, cuda.View) for each in packed.given):
+                self._offer(packed, caller)
         result: Result = packed.convention.result(packed.given)
         return result
 
@@ -297,6 +302,10 @@ class Caller:
         return cuda.Launch(
             like.function, slots, grid=like.grid, block=like.block, stream=like.stream
         )
+
+    def template(self) -> tuple[bytes, bytes, int, int]:
+        """Return `Launch.template`, and the bits that aligned addresses do not have."""
+        return *self._launch.template(), VECTOR_BYTES - 1
 
     def launch(self, addresses: Sequence[int], scalars: Mapping[str, float]) -> None:
         """Run once with these arguments."""
