@@ -172,15 +172,19 @@ def test_windows_are_long_enough_for_their_clock(launch, quantum, floor):
 
 @pytest.mark.parametrize("quantum", [0.0, 1.0])
 def test_a_clock_that_never_ticks_ends_the_search(quantum):
-    """At sixteen million launches, not with an overflow."""
+    """At sixteen million launches, with an error and not with an overflow."""
     calls = []
 
     def window(count):
         calls.append(count)
         return 0, 0
 
-    count = launches_for(window, quantum, 0.0)
-    assert count == 1 if quantum == 0 else count >= 1 << 24
+    if quantum == 0:
+        assert launches_for(window, quantum, 0.0) == 1
+    else:
+        with pytest.raises(BenchmarkError, match="does not launch as often"):
+            launches_for(window, quantum, 0.0)
+        assert calls[-1] >= 1 << 24
     assert len(calls) < 60
 
 

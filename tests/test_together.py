@@ -245,6 +245,10 @@ class Worker:
         self.asked.append(("both", lent, position, leads))
         return self.trials
 
+    def confirmed(self, _turn, _settings, trial):
+        """Believe it."""
+        return trial
+
     def weigh(self, turn, settings):
         """Weigh one side, in turn with another process."""
         self.asked.append(settings.baton)

@@ -167,7 +167,9 @@ def test_work_that_stops_once_it_is_warm_is_an_error(calls, scale, monkeypatch):
     """Whenever it stops: one window of each octave is checked."""
     body = lambda: zoo.suite(zoo.Warmed(calls))  # noqa: E731 # one liar each time
     settings = Settings(precision=1e-9, budget=0.05)
-    assert "wrote nothing to y" in weighed(body(), scale, settings=settings).error
+    error = weighed(body(), scale, settings=settings).error
+    # The audit's own launches find it where the machine had time for few windows.
+    assert "wrote nothing to y" in error or "had for other data" in error
 
 
 def test_without_checked_windows_nobody_sees_that_it_stopped(scale, monkeypatch):

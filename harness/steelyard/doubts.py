@@ -245,6 +245,27 @@ class Doubt(StrEnum):
         "a result that was kept was not computed while it was timed",
         lambda s: symptoms.remembers(s.audited.get("again", ())),
     )
+    RESCHEDULED = (
+        "rescheduled",
+        (
+            "the work changed its niceness, its scheduling policy or the processors "
+            "that it may use (see rescheduled of `steelyard show`); users' processes "
+            "have the usual ones"
+        ),
+        Act.OPEN,
+        "the two sides do not have the same share of the machine",
+        lambda s: bool(s.extra.get("rescheduled")),
+    )
+    SPINS = (
+        "spins",
+        (
+            "threads that the work left behind keep a processor busy when it has "
+            "returned; end them, or have them sleep"
+        ),
+        Act.OPEN,
+        "what such threads do is not timed",
+        lambda s: bool(s.audited.get("spins")),
+    )
     THROTTLED = (
         "throttled",
         (
@@ -265,6 +286,17 @@ class Doubt(StrEnum):
         Act.FASTER,
         "nothing says that the faster work has the right result",
         lambda s: s.extra.get("launched", True) and not s.extra.get("checked", True),
+    )
+    UNCONFIRMED = (
+        "unconfirmed",
+        (
+            "launches on new data, which another process timed, take more than twice "
+            "what the samples say, or could not be timed: the work keeps results, skips "
+            "launches, works outside of them, or changes what measures it"
+        ),
+        Act.FAIL,
+        "its samples are not of the work that new data needs",
+        _elsewhere,
     )
     UNDER_FLOOR = (
         "under-floor",

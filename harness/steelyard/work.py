@@ -192,10 +192,13 @@ def realise(description: Description, buffers: Buffers) -> Work:
     return DeviceCallable(called, buffers.context, library)
 
 
-def allocating(description: Description, buffers: Buffers) -> Callable[[], Any]:
+def allocating(
+    description: Description, buffers: Buffers, made: dict[str, Any] | None = None
+) -> Callable[[], Any]:
     """Return a call of the work as a user writes it whose outputs are new each time.
 
-    Nothing but allocating and calling happens in it: it is timed.
+    Nothing but allocating and calling happens in it: it is timed. Where ``made`` is
+    given, each new output is put there by its name, and it is not for timing.
     """
     call = description.call
     used = form(call.form, buffers.context)
@@ -212,7 +215,8 @@ def allocating(description: Description, buffers: Buffers) -> Callable[[], Any]:
             makers = [maker(item) for item in value]
             return lambda: tuple(make() for make in makers)
         if isinstance(value, Handle) and value.role == "output":
-            return allocator(value, buffers, call.form)
+            new = allocator(value, buffers, call.form)
+            return new if made is None else partial(_noted, made, value.name, new)
         ready = given(value)
         return lambda: ready
 
@@ -227,6 +231,11 @@ def allocating(description: Description, buffers: Buffers) -> Callable[[], Any]:
         return partial(target, *args, **scalars)
     new = maker(call.out)
     return lambda: target(*args, out=new(), **scalars)
+
+
+def _noted(made: dict[str, Any], name: str, new: Callable[[], Any]) -> Any:
+    made[name] = array = new()
+    return array
 
 
 def calling(description: Description, buffers: Buffers) -> partial[Any]:

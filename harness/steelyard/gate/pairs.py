@@ -64,7 +64,8 @@ class Processes:
 
     def weigh(self, side: str, turn: Turn, settings: Settings) -> Trial:
         """Have a side's worker weigh a turn."""
-        return self._started()[side].weigh(turn, settings)
+        worker = self._started()[side]
+        return worker.confirmed(turn, settings, worker.weigh(turn, settings))
 
     def in_turn(
         self, leader: str, turns: Mapping[str, Turn], settings: Settings
@@ -76,7 +77,11 @@ class Processes:
             role = baton.LEAD if side == leader else baton.FOLLOW
             how = replace(settings, baton=role)
             asked[side] = self._threads.submit(workers[side].weigh, turn, how)
-        return {side: one.result() for side, one in asked.items()}
+        trials = {side: one.result() for side, one in asked.items()}
+        return {
+            side: workers[side].confirmed(turns[side], settings, trial)
+            for side, trial in trials.items()
+        }
 
     def renew(self) -> None:
         """End both."""
@@ -137,7 +142,9 @@ class Together(Processes):
         if trials is None:
             self._lent[turns[HEAD].case.id] = None  # nor would its other modes
             self.renew()  # if it died, the other has a baton that nobody takes
-        return trials
+            return None
+        own, other = trials
+        return self._started()[HEAD].confirmed(turns[HEAD], settings, own), other
 
     def _borrowed(self, turn: Turn, settings: Settings) -> wire.Message | None:
         """Return base's binary, or None where it has none or dies of the question."""

@@ -123,7 +123,7 @@ def measure(
                     if point.key in broken:
                         continue
                     turn = Turn(next(positions), block, point.case, point.mode)
-                    trial = workers.weigh(turn, how)
+                    trial = workers.confirmed(turn, how, workers.weigh(turn, how))
                     on_trial(HEAD, trial)
                     if trial.error:
                         broken.add(point.key)

@@ -84,7 +84,8 @@ class DeviceBuffers(Buffers):
             zone.fill(ZONE_BYTE)
         return view
 
-    def _write(self, name: str, data: Array) -> None:
+    def write(self, name: str, data: Array) -> None:
+        """Copy data to the GPU."""
         self.arrays[name].write(data)
 
     def _copy(self, name: str) -> cuda.Buffer:

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from steelyard import work
 from steelyard.errors import BenchmarkError
+from steelyard.measuring.neighbours import spins
 from steelyard.measuring.prepared import PreparedCase
 from steelyard.preparing import checking
 from steelyard.preparing.buffers import Buffers, poison_of
@@ -81,6 +82,7 @@ def audit(prepared: PreparedCase, settle: Callable[[], None] | None) -> Found:
                 require_done(prepared)
                 found["again"] = again(prepared)
             found["peak_bytes"] = peak_bytes(prepared)
+            found["spins"] = spins()
     if settle is not None and ours and "kept_warm" not in found:
         found["kept_warm"] = kept_warm(prepared, settle)
     return dict(found)

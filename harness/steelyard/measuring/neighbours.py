@@ -1,15 +1,22 @@
-"""How much of the machine others use while something is weighed."""
+"""Who else runs while a case is measured: others, threads left behind, and how."""
 
 from __future__ import annotations
 
 import os
-from time import perf_counter_ns
+from time import perf_counter_ns, process_time_ns, sleep
 from typing import Final
 
 import psutil
 
 TICKS: Final = 10_000_000 * (os.cpu_count() or 1)
 """Nanoseconds that the kernel's accounts, kept in ticks of 10 ms a core, may be off."""
+
+MOMENT: Final = 0.02
+"""Seconds for which other threads are watched at a time."""
+SPINS: Final = 20
+"""Moments after which they never end: OpenMP's may wait actively for 0.2 s."""
+BUSY: Final = 0.25
+"""Share of a processor that is not none."""
 
 
 class Neighbours:
@@ -36,3 +43,35 @@ def _busy_ns() -> int:
     times = psutil.cpu_times()
     idle = times.idle + getattr(times, "iowait", 0.0)
     return int((sum(times) - idle) * 1e9)
+
+
+def scheduling() -> dict[str, object]:
+    """Return how the scheduler treats this process: its niceness, policy, processors."""
+    return {
+        "niceness": os.getpriority(os.PRIO_PROCESS, 0),
+        "policy": os.sched_getscheduler(0),
+        "processors": sorted(os.sched_getaffinity(0)),
+    }
+
+
+_AT_START: Final = scheduling()
+
+
+def rescheduled() -> str:
+    """Say what the scheduler does otherwise than when this process began."""
+    now = scheduling()
+    changed = [f"{n} {_AT_START[n]} -> {now[n]}" for n in now if now[n] != _AT_START[n]]
+    return ", ".join(changed)
+
+
+def spins() -> bool:
+    """Whether other threads of this process keep a processor busy while it waits.
+
+    Libraries' threads wait actively for a while after a launch; these do not end.
+    """
+    for _ in range(SPINS):
+        used = process_time_ns()
+        sleep(MOMENT)
+        if process_time_ns() - used < BUSY * MOMENT * 1e9:
+            return False
+    return True

@@ -33,6 +33,9 @@ STILL: Final = 3_000
 """Times that a window may take longer by another clock than by its own: with a clock of
 50 ns that is 0.03 s for what it reads as less than 10 us."""
 
+MANY: Final = 1 << 24
+"""Launches that no machine does in a window's time."""
+
 Window = Callable[[int], tuple[int, int]]
 """One timed window of so many units of work: both readings of the clock."""
 
@@ -194,8 +197,13 @@ def launches_for(window: Window, quantum: float, floor: float) -> int:
         # All of them: in one the process may have been held up between two readings.
         if all(other > STILL * max(wanted, own) for own, other in windows):
             raise stands_still()
-        if taken >= wanted or count >= 1 << 24:
+        if taken >= wanted:
             return count
+        if count >= MANY:
+            raise BenchmarkError(
+                f"{count} launches take {taken} ns, as few do: the work does not launch "
+                "as often as it is asked to. Look at what its launch does with count."
+            )
         # Half as much again as the last window promises: the first are cold.
         count = max(count + 1, int(min(100 * count, 1.5 * count * wanted / taken)))
 

@@ -20,7 +20,7 @@ from steelyard.errors import SteelyardError
 from steelyard.gpu import ledger as device_ledger
 from steelyard.gpu import state as gpu_state
 from steelyard.gpu import steps as device_steps
-from steelyard.measuring import audit, ledger, sampler, steps
+from steelyard.measuring import audit, ledger, neighbours, sampler, steps
 from steelyard.measuring.neighbours import Neighbours
 from steelyard.measuring.prepared import PreparedCase
 from steelyard.measuring.scale import Scale
@@ -81,6 +81,8 @@ def weigh(
         if taken.error is None:  # now: the state above is not of what metering heats
             _do(_energy, taken)
     extra["neighbours"] = others.busy()
+    if changed := neighbours.rescheduled():
+        extra["rescheduled"] = changed
     extra["mhz"].append(machine.clock_mhz())
     extra["wall_ns"] = perf_counter_ns() - began
     trial = Trial(
@@ -118,7 +120,7 @@ def _take(taken: _Weighing) -> None:
     """Take the samples and everything that is measured beside them."""
     prepared, mode = taken.prepared, taken.mode
     taken.facts = prepared.facts()
-    with _placed(prepared), sampler.no_collection() as collected:
+    with placed(prepared), sampler.no_collection() as collected:
         if isinstance(prepared.work, work.DeviceWork) and mode.quantity == "kernel":
             _in_queues(taken, prepared.work)
         else:
@@ -219,7 +221,7 @@ def _by_the_host(taken: _Weighing) -> None:
         taken.clock = replace(clock.facts, quantum=seen)
 
 
-def _placed(prepared: PreparedCase) -> AbstractContextManager[None]:
+def placed(prepared: PreparedCase) -> AbstractContextManager[None]:
     """Pin the caller of native work, whose threads have processors of their own.
 
     A callable may start threads in each call; they would inherit the one processor and

@@ -43,7 +43,7 @@ class Buffers:
         self, handles: tuple[Handle, ...], seed: int, files: Mapping[str, str]
     ) -> None:
         self.seed = seed
-        self.handles = handles = tuple(_from_file(h, files) for h in handles)
+        self.handles = handles = tuple(from_file(h, files) for h in handles)
         self.arrays: dict[str, Any] = {}
         self._pristine: dict[str, Any] = {}
         self._sums: dict[str, int] = {}
@@ -54,7 +54,7 @@ class Buffers:
             if handle.role != "output":
                 data = inputs.generate(handle, seed)
                 _require_data(handle, data)
-                self._write(handle.name, data)
+                self.write(handle.name, data)
             if handle.role == "inout":
                 self._pristine[handle.name] = self._copy(handle.name)
             if handle.role == "input":
@@ -120,7 +120,7 @@ class Buffers:
         self._turned = 0
         for handle in self.handles:
             if handle.role != "output":
-                self._write(handle.name, inputs.generate(handle, seed))
+                self.write(handle.name, inputs.generate(handle, seed))
         return any(map(_is_random, self.handles))
 
     def turn(self, by: int) -> None:
@@ -133,14 +133,14 @@ class Buffers:
                 data = np.roll(self._first(handle.name), by)
             else:
                 data = np.roll(self.read(handle.name), by - self._turned)
-            self._write(handle.name, data)
+            self.write(handle.name, data)
         self._turned = by
 
     def put(self, snapshot: Mapping[str, Any]) -> None:
         """Give outputs what a snapshot holds of them."""
         for handle in self.handles:
             if handle.role == "output":
-                self._write(handle.name, snapshot[handle.name])
+                self.write(handle.name, snapshot[handle.name])
 
     def snapshot(self) -> dict[str, Any]:
         """Copy what the work may write, by name."""
@@ -227,7 +227,8 @@ class Buffers:
             zone[:] = ZONE_BYTE
         return array
 
-    def _write(self, name: str, data: Array) -> None:
+    def write(self, name: str, data: Array) -> None:
+        """Give an array this data."""
         self.arrays[name][...] = data
 
     def _copy(self, name: str) -> Any:
@@ -336,7 +337,8 @@ def _zones(array: Array) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
     return raw[first - ZONE : first], raw[last : last + ZONE]
 
 
-def _from_file(handle: Handle, files: Mapping[str, str]) -> Handle:
+def from_file(handle: Handle, files: Mapping[str, str]) -> Handle:
+    """Return a handle that is filled from its file, where there is one for it."""
     path = files.get(handle.name)
     if path is None:
         return handle

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import math
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, Self
@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from steelyard.benchmark import Description, raised
 from steelyard.errors import BenchmarkError
-from steelyard.handles import Check, Handle
+from steelyard.handles import Check, Handle, replaced
 from steelyard.preparing import answers, threads
 from steelyard.preparing.answers import Rows
 from steelyard.preparing.buffers import Buffers
@@ -118,7 +118,7 @@ class Expectation:
         rows: NDArray[np.intp] | None = None,
     ) -> None:
         assert self._check is not None
-        rtol, atol = _tolerances(self._check, got, wanted)
+        rtol, atol = _tolerances(self._check.rtol, self._check.atol, got, wanted)
         wrong = _wrong(got, wanted, rtol, atol)
         if wrong.size:
             first = tuple(int(i) for i in np.unravel_index(wrong[0], got.shape))
@@ -134,6 +134,34 @@ class Expectation:
             )
 
 
+def expected_of(description: Description, data: Mapping[str, Array]) -> list[Array]:
+    """Return what the reference makes of this data; nothing where there is none.
+
+    Raises:
+        BenchmarkError: it cannot be asked.
+    """
+    check = description.check
+    if check is None:
+        return []
+    args = [_widened(replaced(value, lambda h: data[h.name])) for value in check.args]
+    return list(_asked(check, description.results, args))
+
+
+def mismatch(
+    name: str, got: Array, wanted: Array, rtol: float | None, atol: float | None
+) -> str:
+    """Say how a result differs from what was expected by more than it may; or nothing."""
+    rtol, atol = _tolerances(rtol, atol, got, wanted)
+    wrong = _wrong(got, wanted, rtol, atol)
+    if not wrong.size:
+        return ""
+    first = tuple(int(i) for i in np.unravel_index(wrong[0], got.shape))
+    return (
+        f"{name} is wrong in {wrong.size} of {got.size} elements: at {list(first)} it "
+        f"holds {float(got[first]):.6g}, expected {float(wanted[first]):.6g}"
+    )
+
+
 def is_wrong_for(
     description: Description, buffers: Buffers, handle: Handle, seed: int
 ) -> bool:
@@ -147,16 +175,20 @@ def is_wrong_for(
     args = [_widened(buffers.drawn(value, seed)) for value in check.args]
     wanted = _asked(check, description.results, args)[description.results.index(handle)]
     got = buffers.read(handle.name)
-    return bool(_wrong(got, wanted, *_tolerances(check, got, wanted)).size)
+    return bool(
+        _wrong(got, wanted, *_tolerances(check.rtol, check.atol, got, wanted)).size
+    )
 
 
-def _tolerances(check: Check, got: Array, wanted: Array) -> tuple[float, float]:
+def _tolerances(
+    rtol: float | None, atol: float | None, got: Array, wanted: Array
+) -> tuple[float, float]:
     """Return the relative and the absolute one, as given or by default."""
     epsilon = ULPS * _epsilon(got.dtype)
-    rtol = epsilon if check.rtol is None else check.rtol
-    given = check.atol
-    atol = epsilon * _root_mean_square(wanted) if given is None else given
-    return rtol, atol
+    return (
+        epsilon if rtol is None else rtol,
+        epsilon * _root_mean_square(wanted) if atol is None else atol,
+    )
 
 
 def _some_rows(wanted: Array, draw: np.random.Generator) -> Rows:

@@ -9,9 +9,12 @@ import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from time import monotonic
 from typing import Any, Final, Self
+
+import psutil
 
 from steelyard.errors import SteelyardError
 from steelyard.measuring.baton import VARIABLE
@@ -20,7 +23,7 @@ from steelyard.measuring.weigh import failed
 from steelyard.mode import Mode
 from steelyard.plan import Turn
 from steelyard.printable import printable
-from steelyard.processes import keeper, scratch, wire
+from steelyard.processes import confirming, keeper, scratch, wire
 from steelyard.trial import Trial
 
 GRACE: Final = 0.35
@@ -54,12 +57,13 @@ def run(
                 continue
             if turn.block != block:
                 block = turn.block
-                workers.end()
+                workers.renew()
             share = _share(settings, monotonic() - began, len(turns) - turn.position)
             if share is not None and share <= 0:
                 return
             on_turn(turn)
             trial = workers.weigh(turn, replace(settings, budget=share))
+            trial = workers.confirmed(turn, settings, trial)
             if trial.error is not None:
                 broken.add((turn.case.id, turn.mode))
             settings = replace(
@@ -74,6 +78,10 @@ def _share(settings: Settings, spent: float, turns_left: int) -> float | None:
     if settings.budget is None:
         return None
     return (settings.budget - spent) * (1 - GRACE) / turns_left
+
+
+_CONFIRMED: Final[dict[tuple[str, ...], confirming.Confirmed]] = {}
+"""What launches on new data came to, by the run's folder, the side's, case and mode."""
 
 
 class Workers:
@@ -96,6 +104,7 @@ class Workers:
         self._python = python
         self._environment = environment
         self._path_of = path_of
+        self._examiner: Workers | None = None
         self._process: subprocess.Popen[bytes] | None = None
         self._pipe: wire.Pipe | None = None
 
@@ -111,7 +120,7 @@ class Workers:
         Raises:
             SteelyardError: it imported code that it is not for; see `origins`.
         """
-        answer = self._ask(turn, settings, wire.TRIAL)
+        answer = self.ask(turn, settings, wire.TRIAL)
         if "error" in answer:
             return _failed(turn, answer["error"])
         try:
@@ -119,13 +128,51 @@ class Workers:
         except wire.Garbled as reason:
             return _failed(turn, self._garbled(reason)["error"])
 
+    def confirmed(self, turn: Turn, settings: Settings, trial: Trial) -> Trial:
+        """Return a trial with what launches on new data say of it; see `confirming`.
+
+        Such launches are made once a run, by the worker that is there.
+        """
+        mode = turn.mode
+        if not (settings.check and confirming.is_asked(mode, trial)):
+            return trial
+        key = (settings.scratch, str(self._folder), turn.case.id, str(mode))
+        if key not in _CONFIRMED:
+            worker = self._worker()
+            if worker is None:
+                return trial
+            if self._examiner is None:
+                self._examiner = Workers(
+                    self._python, self._environment, self._path_of, self._folder
+                )
+            asked = confirming.Asked(
+                partial(self._examiner.ask, turn, settings, wire.POSE),
+                partial(self.ask, turn, settings, wire.SOLVE),
+                worker,
+            )
+            try:
+                _CONFIRMED[key] = confirming.confirm(asked, trial, mode)
+            except OSError:  # a disk that is full
+                _CONFIRMED[key] = confirming.UNKNOWN
+        return _CONFIRMED[key].of(trial, confirming.units(mode))
+
+    def _worker(self) -> int | None:
+        """Return the worker's process id, as its keeper and not as itself says it."""
+        if self._process is None or self._process.poll() is not None:
+            return None
+        try:
+            children = psutil.Process(self._process.pid).children()
+            return int(min(children, key=psutil.Process.create_time).pid)
+        except (psutil.Error, ValueError):
+            return None
+
     def facts(self, turn: Turn, settings: Settings) -> wire.Message:
         """Have a worker say what it knows of a turn's case; or else its ``error``."""
-        return self._ask(turn, settings, wire.FACTS)
+        return self.ask(turn, settings, wire.FACTS)
 
     def binary(self, turn: Turn, settings: Settings) -> wire.Message:
         """Have a worker give a case's kernel away, as ``lent``; None of other work."""
-        return self._ask(turn, settings, wire.BINARY)
+        return self.ask(turn, settings, wire.BINARY)
 
     def weigh_both(
         self,
@@ -141,7 +188,7 @@ class Workers:
         None where the worker cannot, or did not live to answer.
         """
         beside = {"lent": lent, "position": position, "leads": leads}
-        answer = self._ask(turn, settings, wire.BOTH, **beside)
+        answer = self.ask(turn, settings, wire.BOTH, **beside)
         if not answer.get("trials"):
             return None
         turns = turn, replace(turn, position=position)
@@ -151,16 +198,17 @@ class Workers:
             return None
         return own, other
 
-    def _ask(
+    def ask(
         self, turn: Turn, settings: Settings, what: str, **beside: Any
     ) -> wire.Message:
+        """Have a worker answer a request; what goes wrong is the answer's ``error``."""
         path = self._path_of(turn.case.benchmark.path)
         pipe = self._started()
         try:
             pipe.send(wire.request(turn, settings, what, path, **beside))
             answer = pipe.receive(settings.timeout + (settings.budget or 0))
         except TimeoutError:
-            self.end()
+            self.renew()
             return {
                 "error": f"no answer within {settings.timeout:g} s; the worker was "
                 "ended. Look for a loop that does not stop, or raise --timeout."
@@ -177,7 +225,7 @@ class Workers:
             self.end()
             raise SteelyardError(printable(str(refused)))
         if answer.get("lost"):
-            self.end()  # its GPU would fail every later case
+            self.renew()  # its GPU would fail every later case
         return answer
 
     def start(self) -> None:
@@ -188,7 +236,7 @@ class Workers:
         self._started()
 
     def _garbled(self, reason: Exception) -> wire.Message:
-        self.end()
+        self.renew()
         return {
             "error": f"the worker's answer cannot be read: {reason}. Look for work that "
             "writes to descriptors it did not open, or patches modules."
@@ -197,7 +245,7 @@ class Workers:
     def _started(self) -> wire.Pipe:
         ended = self._process is not None and self._process.poll() is not None
         if ended or (self._pipe and not self._pipe.silent()):
-            self.end()  # a thread of an earlier case did that; the next is not to blame
+            self.renew()  # a thread of an earlier case did that; the next is not to blame
         if self._pipe is None:
             ours, theirs = socket.socketpair()
             descriptor = theirs.fileno()
@@ -229,14 +277,21 @@ class Workers:
             code = self._process.wait(timeout=5)
         except subprocess.TimeoutExpired:
             code = 0
-        self.end()
+        self.renew()
         if code < 0:
             known = -code in set(signal.Signals)
             return f"died of {signal.Signals(-code).name if known else -code}"
         return f"ended with exit code {code}"
 
     def end(self) -> None:
-        """End the worker, if there is one, and all that it started."""
+        """End the worker, if there is one, and who poses its problems."""
+        self.renew()
+        if self._examiner is not None:
+            self._examiner.end()
+            self._examiner = None
+
+    def renew(self) -> None:
+        """End the worker and all that it started; the next request starts another."""
         if self._process is not None:
             keeper.end_kept(self._process)
         if self._pipe is not None:

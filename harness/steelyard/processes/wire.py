@@ -23,7 +23,7 @@ from steelyard.plan import Turn
 from steelyard.printable import cleaned
 from steelyard.trial import ClockFacts, Samples, Trial
 
-PROTOCOL: Final = 5
+PROTOCOL: Final = 6
 """Raised whenever a message changes: a worker may be of another environment.
 
 1. Turns and their trials.
@@ -31,12 +31,15 @@ PROTOCOL: Final = 5
 3. ``ask`` may want a case's binary, or the trials of both sides, of which one is lent.
 4. An answer may be ``refused``: the worker imported code that it is not for.
 5. Each message has a mark and its length before it.
+6. ``ask`` may want problems of a case posed, or solved.
 """
 
 TRIAL: Final = "trial"
 FACTS: Final = "facts"
 BINARY: Final = "binary"
 BOTH: Final = "both"
+POSE: Final = "pose"
+SOLVE: Final = "solve"
 """What a request may ask for."""
 
 Message = dict[str, Any]

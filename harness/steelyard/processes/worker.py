@@ -15,6 +15,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, Final
 
+import numpy as np
 import psutil
 
 from steelyard.benchmark import raised
@@ -25,10 +26,13 @@ from steelyard.measuring.baton import Baton
 from steelyard.measuring.prepared import PreparedCase, glance
 from steelyard.measuring.scale import Scale
 from steelyard.measuring.settings import Settings
+from steelyard.measuring.solving import Solver
 from steelyard.measuring.together import Lent, beside, weigh_both
 from steelyard.measuring.weigh import failed, weigh
 from steelyard.plan import Turn
-from steelyard.processes import environment, wire
+from steelyard.preparing import problems
+from steelyard.preparing.problems import Area
+from steelyard.processes import confirming, environment, wire
 from steelyard.processes.origins import Origins
 from steelyard.trial import Trial
 from steelyard_device import cuda
@@ -47,6 +51,7 @@ class Bench:
         self._scale = Scale(flush_bytes)
         self._room = psutil.virtual_memory().available // MEMORY_SHARE
         self._kept: OrderedDict[str, PreparedCase] = OrderedDict()
+        self._solver: Solver | None = None
 
     def weigh(self, turn: Turn, settings: Settings) -> Trial:
         """Weigh one turn; what goes wrong becomes the trial's error."""
@@ -115,18 +120,47 @@ class Bench:
         trials = weigh_both(sides[::order], turns[::order], self._scale, settings)
         return trials[::order]
 
+    def solve(self, message: wire.Message, settings: Settings) -> wire.Message:
+        """Launch a case on a range of posed problems.
+
+        Only the first request has the case imported and prepared: others are timed.
+        """
+        asked = message["beside"]
+        try:
+            if self._solver is None:
+                turn = wire.turn_of(message)
+                prepared = self._prepare(turn, settings)
+                handles = prepared.description.handles
+                area = Area.opened(Path(asked["area"]), handles, asked["count"])
+                self._solver = Solver(prepared, turn.mode, self._scale, area)
+            self._solver.solve(*asked["range"])
+            if asked["ends"]:
+                self._solver.end()
+                self._solver = None
+        except (SteelyardError, DeviceError, OSError) as error:
+            self._solver = None
+            return {"error": str(error)}
+        except (Exception, SystemExit) as error:  # noqa: BLE001 # whatever the user's work raises
+            self._solver = None
+            return {"error": f"the work raised {raised(error)}"}
+        return {}
+
     def answer(self, message: wire.Message, settings: Settings) -> wire.Message:
         """Return the answer to one request, and whether its GPU was lost with it.
 
         Raises:
             SteelyardError: the case cannot be imported.
         """
+        if message["ask"] == wire.SOLVE:
+            return self.solve(message, settings)
         turn, ask = wire.turn_of(message), message["ask"]
         if ask == wire.BINARY:
             return self.binary(turn, settings)
         if ask == wire.BOTH:
             trials = self.weigh_both(turn, settings, message["beside"])
             return {"trials": [asdict(trial) for trial in trials]}
+        if ask == wire.POSE:
+            return pose(turn, settings, message["beside"])
         if ask == wire.FACTS:
             answer = self.facts(turn, settings)
             wrong = "error" in answer
@@ -168,6 +202,26 @@ class Bench:
             nbytes > (gpu.device.memory_bytes // MEMORY_SHARE if gpu else self._room)
             for gpu, nbytes in held.items()
         )
+
+
+def pose(turn: Turn, settings: Settings, asked: Mapping[str, Any]) -> wire.Message:
+    """Draw data of a case by seeds and ask its reference; the work is never launched.
+
+    Answers with the handles of the case where no ``seeds`` are asked for.
+    """
+    try:
+        described = turn.case.describe()
+        if not asked["seeds"]:
+            return confirming.about(described)
+        place = Path(asked["area"])
+        area = Area.opened(place, described.handles, len(asked["seeds"]))
+        answers = problems.pose(described, area, settings.inputs, asked["seeds"])
+        np.savez(place.with_suffix(".npz"), *answers, allow_pickle=False)
+    except (SteelyardError, OSError) as error:
+        return {"error": _of(turn, str(error))}
+    except (Exception, SystemExit) as error:  # noqa: BLE001 # whatever the user's code raises
+        return {"error": _of(turn, f"it raised {raised(error)}")}
+    return {}
 
 
 def _failed(turn: Turn, sentence: str) -> Trial:

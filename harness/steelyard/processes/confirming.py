@@ -1,0 +1,325 @@
+"""Whether a number holds for launches on new data that this process timed itself.
+
+Once a run, each case in each mode is launched on data that nobody can have seen before:
+another process draws it and asks the reference, the worker launches, and this one, which
+runs none of that code, reads clocks round the launches and compares every result.
+What the worker's trial says is believed if the launches took no longer than that. So
+nothing that runs in the worker, however it patches clocks, checks or messages, makes a
+number pass that is far below the time of the work, or a result that is wrong.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import secrets
+import signal
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from time import perf_counter_ns, sleep, thread_time_ns
+from typing import Any, Final, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from steelyard import stats
+from steelyard.benchmark import Description
+from steelyard.doubts import Doubt
+from steelyard.handles import CUDA, Handle
+from steelyard.mode import Mode
+from steelyard.preparing import checking, problems
+from steelyard.preparing.problems import Area
+from steelyard.processes import scratch
+from steelyard.trial import Trial
+
+TIMES: Final = 2.0
+"""How much longer launches on new data may take: caches and branch predictors know the
+data of a trial, and the machine may be busier than it was."""
+
+LONG: Final = 2_000_000
+"""Nanoseconds of launches that a round has at least, as far as there are problems."""
+
+ROUNDS: Final = 5
+"""Rounds of which the quickest counts."""
+
+FEWEST: Final = 24
+"""Problems at least, unless they are large or slow: work that skips one launch in ten is
+found out by nine cases of ten."""
+
+MOST: Final = 512
+BYTES: Final = 8 << 20
+"""Of all problems of a case in one mode, where they are not `LARGE`."""
+
+LARGE: Final = 64 << 20
+"""Bytes of one problem beyond which a case is not confirmed; up to here there are `FEW`."""
+FEW: Final = 3
+
+SLOW: Final = 500_000_000
+"""Nanoseconds after which there are no more rounds."""
+
+CALL: Final = {"cpu": 10_000, CUDA: 200_000}
+"""Nanoseconds of each problem beside its launch and its bytes: calls of Python, on a GPU
+copies that wait."""
+
+COPIES: Final = {"cpu": 2, CUDA: 6}
+"""How much longer the worker may take to copy a problem than this process."""
+
+MARGIN: Final = 100_000
+"""Nanoseconds by which answers to two messages may differ."""
+
+SETTLED: Final = 0.0005
+"""Seconds after its answer in which a worker comes to wait for the next request."""
+
+Ask = Callable[..., dict[str, Any]]
+"""Sends a request with these fields; returns the answer, which may be an ``error``."""
+
+
+@dataclass(frozen=True, slots=True)
+class Confirmed:
+    """What launches on new data came to."""
+
+    least: float = 0.0
+    """Nanoseconds that a unit of work takes at least."""
+    error: str = ""
+    doubt: Doubt | None = None
+    """Raised of every trial, where nothing could be looked at."""
+
+    def of(self, trial: Trial, launches: int) -> Trial:
+        """Return a trial with what this says of it; a unit has so many launches."""
+        if trial.error is not None:
+            return trial
+        if self.error:
+            told = self.error.startswith(trial.case)
+            sentence = self.error if told else f"{trial.case}: {self.error}"
+            return replace(trial, error=sentence)
+        claimed = stats.of(trial).estimate.value * launches
+        found = self.doubt or (
+            Doubt.UNCONFIRMED if self.least > TIMES * max(claimed, 0.0) else None
+        )
+        if found is None:
+            return trial
+        extra = dict(trial.extra) | {"fresh_ns": self.least / launches}
+        names = sorted({*trial.doubts, str(found)})
+        return replace(trial, doubts=tuple(names), extra=extra)
+
+
+UNKNOWN: Final = Confirmed(doubt=Doubt.UNCONFIRMED)
+"""Nothing could be looked at."""
+
+
+def about(description: Description) -> dict[str, Any]:
+    """Return what `confirm` has to know of a case, as a message has it."""
+    check = description.check
+    return {
+        "device": description.device,
+        "handles": [[h.name, h.role, h.shape, h.dtype] for h in description.handles],
+        "results": [h.name for h in description.results] if check else [],
+        "tolerances": [check.rtol, check.atol] if check else [None, None],
+        "built_for": description.call.built_for,
+    }
+
+
+def is_asked(mode: Mode, trial: Trial) -> bool:
+    """Whether a trial is one of launches that can be confirmed."""
+    return mode.quantity != "build" and trial.error is None and len(trial.samples) > 0
+
+
+def units(mode: Mode) -> int:
+    """Return the launches of one unit of a mode's work."""
+    return 1 if mode.quantity == "kernel" else mode.batch
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """Who is asked."""
+
+    pose: Ask
+    """Asks a process that launches nothing."""
+    solve: Ask
+    """Asks the worker that gave the trial."""
+    process: int
+    """The worker's id."""
+
+    @contextmanager
+    def stopped(self) -> Iterator[None]:
+        """Stop the worker while data and results lie in files."""
+        with suppress(ProcessLookupError):
+            os.kill(self.process, signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            with suppress(ProcessLookupError):
+                os.kill(self.process, signal.SIGCONT)
+
+
+def confirm(asked: Asked, trial: Trial, mode: Mode) -> Confirmed:
+    """Have a case launched on new data."""
+    pose = asked.pose
+    told = pose(seeds=[], area="")
+    if "error" in told:
+        return UNKNOWN
+    case = _Case(told)
+    count = case.affordable(stats.of(trial).estimate.value * units(mode))
+    updates = any(handle.role == "inout" for handle in case.handles)
+    if told["built_for"] or not count or (updates and units(mode) > 1):
+        return Confirmed()
+    with scratch.folder() as folder:
+        with asked.stopped():
+            problem = _Problem.posed(pose, case, Path(folder) / "posed", count)
+        if problem is None:
+            return UNKNOWN
+        path = Path(folder) / "problems"
+        shared = Area.opened(path, case.handles, count)
+        rounds = _Rounds(
+            asked.solve,
+            str(path),
+            problem,
+            shared,
+            asked.process,
+            on_gpu=case.device == CUDA,
+        )
+        return Confirmed(*rounds.all(case))
+
+
+@dataclass(frozen=True, slots=True)
+class _Problem:
+    """Data of launches and what their results should be, which no file holds."""
+
+    given: Mapping[str, NDArray[Any]]
+    wanted: list[NDArray[Any]]
+    count: int
+
+    @classmethod
+    def posed(cls, pose: Ask, case: _Case, path: Path, count: int) -> Self | None:
+        """Have so many problems posed in files, which are removed; None if they are not."""
+        seeds = [secrets.randbits(62) for _ in range(count)]
+        if "error" in pose(seeds=seeds, area=str(path)):
+            return None
+        answers = path.with_suffix(".npz")
+        with np.load(answers, allow_pickle=False) as file:
+            wanted = [file[name] for name in file.files]
+        given = Area.opened(path, case.handles, count).given
+        answers.unlink()
+        path.unlink()
+        return cls(given, wanted, count)
+
+
+class _Case:
+    """A case as `about` tells of it."""
+
+    def __init__(self, told: Mapping[str, Any]) -> None:
+        self.handles = [Handle(n, r, tuple(s), d) for n, r, s, d in told["handles"]]
+        self._results = told["results"]
+        self._tolerances = told["tolerances"]
+        self.device = told["device"]
+
+    def affordable(self, claimed: float) -> int:
+        """Return how many problems there are to be of launches of so many nanoseconds."""
+        enough = math.ceil(ROUNDS * LONG / max(claimed, 1.0))
+        each = max(1, problems.needed(self.handles))
+        if each > LARGE:
+            return 0
+        return max(FEW, min(max(FEWEST, min(enough, MOST)), BYTES // each))
+
+    def allowed(self, floor: float) -> float:
+        """Return what a problem may take beside its launch."""
+        return COPIES[self.device] * floor + CALL[self.device]
+
+    def wrong(self, got: Mapping[str, Any], problem: _Problem, number: int) -> str:
+        """Say which result of a problem is wrong; nothing of right or unknown ones."""
+        for name, expected in zip(self._results, problem.wanted, strict=True):
+            left = np.asarray(got[name][number])
+            wrong = checking.mismatch(name, left, expected[number], *self._tolerances)
+            if wrong:
+                return (
+                    f"on new data, over an older result, {wrong}. Compute all of it in "
+                    "each launch, or give b.check an rtol or atol that the work can "
+                    "meet on any data."
+                )
+        return ""
+
+
+class _Rounds:
+    """Problems solved, some at a time, between two readings of this process's clock."""
+
+    def __init__(
+        self,
+        solve: Ask,
+        path: str,
+        problem: _Problem,
+        shared: Area,
+        process: int,
+        *,
+        on_gpu: bool,
+    ) -> None:
+        self._solve, self._path, self._problem = solve, path, problem
+        self._shared, self._process = shared, process
+        self._on_gpu = on_gpu
+        self._error = ""
+
+    def all(self, case: _Case) -> tuple[float, str]:
+        """Return the nanoseconds that a problem takes at least, and what is wrong."""
+        count = self._problem.count
+        allowed = case.allowed(min(self._copying() for _ in range(3)) / count)
+        self._take(0, 0)  # whatever is prepared
+        nothing = min(self._take(0, 0) for _ in range(3)) + MARGIN
+        self._take(0, 1)  # what is loaded at first
+        solved, least, began = 1, math.inf, perf_counter_ns()
+        each = max(1, (count - 1) // ROUNDS)
+        while solved + each <= count and (
+            least == math.inf or perf_counter_ns() - began < SLOW
+        ):
+            took = self._take(solved, solved + each)
+            least = min(least, (took - nothing) / each - allowed)
+            solved += each
+        self._take(0, 0, ends=True)
+        wrong = (case.wrong(self._shared.left, self._problem, n) for n in range(solved))
+        error = self._error or next(filter(None, wrong), "")
+        return max(0.0, least) if math.isfinite(least) else 0.0, error
+
+    def _take(self, first: int, last: int, *, ends: bool = False) -> int:
+        """Return the nanoseconds of one round.
+
+        They are those of the busiest thread where it waited for a processor meanwhile.
+        """
+        if self._error:
+            return 0
+        for name, data in self._problem.given.items():  # nobody has seen it before
+            self._shared.given[name][first:last] = data[first:last]
+        asked = {"range": [first, last], "ends": ends}
+        before, start = self._spent(), perf_counter_ns()
+        answer = self._solve(**asked, area=self._path, count=self._problem.count)
+        took = perf_counter_ns() - start
+        self._error = answer.get("error", "")
+        after = self._spent()
+        used = [after[thread] - before.get(thread, 0) for thread in after]
+        return min(took, max(used, default=took))
+
+    def _spent(self) -> dict[str, int]:
+        """Return the nanoseconds of a processor that each thread of the worker has had.
+
+        There is none on a GPU, or where the kernel does not say.
+        """
+        if self._on_gpu:
+            return {}
+        sleep(SETTLED)  # of a thread that runs at this moment they are those of before
+        spent = {}
+        for file in Path(f"/proc/{self._process}/task").glob("*/schedstat"):
+            with suppress(OSError, ValueError, IndexError):
+                spent[file.parent.name] = int(file.read_text().split()[0])
+        return spent
+
+    def _copying(self) -> int:
+        """Return the nanoseconds of copying all problems as the worker does."""
+        start = thread_time_ns()
+        for data in self._problem.given.values():
+            own = np.empty_like(data[:1])[0]
+            for one in data:
+                np.copyto(own, one)
+        for places in self._shared.left.values():
+            own = np.zeros_like(places[:1])[0]
+            for one in places:
+                np.copyto(one, own)
+        return thread_time_ns() - start

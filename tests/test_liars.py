@@ -1,0 +1,82 @@
+"""Each lie is an error, or a doubt that a gate acts on, in every mode that it is told in."""
+
+from pathlib import Path
+
+import liars
+import pytest
+
+from steelyard import discovery
+from steelyard.benchmark import select
+from steelyard.doubts import NAMED, Act
+from steelyard.measuring.settings import Settings
+from steelyard.mode import parse
+from steelyard.plan import Turn
+from steelyard.processes import runner
+
+pytestmark = pytest.mark.measuring
+
+MODES = ("kernel/warm", "kernel/cold", "latency/warm", "latency/warm/allocated")
+ONLY = {
+    "first buffer": ("latency/warm/allocated",),
+    "lazy": ("latency/warm/allocated",),
+    "once a window": ("kernel/warm",),
+    "own clock": ("kernel/warm", "kernel/cold"),
+    "stack": ("kernel/warm", "latency/warm", "latency/warm/allocated"),
+}
+"""Modes in which these are lies: what they say of others is true."""
+ACTS = {Act.OPEN, Act.FAIL}
+
+
+@pytest.fixture(scope="module")
+def trials(tmp_path_factory):
+    """Weigh all cases: those that patch in a process each, the others in one."""
+    folder = tmp_path_factory.mktemp("liars")
+    found = discovery.discover([str(Path(liars.__file__))])
+    cases = {case.axes["lie"]: case for case in select(found)}
+    turns = []
+    for mode in map(parse, MODES):
+        turns += [
+            (0, case, mode) for lie, case in cases.items() if lie not in liars.PATCHES
+        ]
+    block = 1
+    for lie in liars.PATCHES:
+        turns += [(block, cases[lie], mode) for mode in map(parse, MODES)]
+        block += 1
+        if lie == "blocks":
+            turns += [(block, cases[lie], mode) for mode in map(parse, MODES)]
+            block += 1
+    plan = [Turn(position, *turn) for position, turn in enumerate(turns)]
+    seen = {}
+    how = Settings(precision=0.05, flush_bytes=64 << 20)
+
+    def keep(trial):
+        seen[trial.axes["lie"], trial.mode] = trial
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("LIARS", str(folder))
+        runner.run(plan, how, keep, lambda _: None)
+    return seen
+
+
+def acted_on(trial):
+    """Return the doubts of a trial that a gate acts on."""
+    return {name for name in trial.doubts if NAMED[name].act in ACTS}
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("lie", liars.LIES)
+def test_no_lie_passes(lie, mode, trials):
+    """Unless it is none in this mode."""
+    if mode not in ONLY.get(lie, MODES):
+        return
+    trial = trials[lie, mode]
+    assert trial.error or acted_on(trial), trial.doubts
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("case", liars.HONEST)
+def test_honest_work_is_believed(case, mode, trials):
+    """Whatever the machine does meanwhile."""
+    trial = trials[case, mode]
+    assert trial.error is None
+    assert not acted_on(trial)
