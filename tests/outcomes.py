@@ -14,7 +14,7 @@ CASE = "softmax[columns=768]"
 
 def judgement(ratio=1.1, verdict=Verdict.SLOWER, half=0.02, **changes):
     """Return a judgement of 15 blocks."""
-    values = {"blocks": 15, "detectable": 0.031, "more": 0} | changes
+    values = {"blocks": 15, "smallest": 0.031, "more": 0} | changes
     estimate = Estimate(ratio, ratio - half, ratio + half)
     return Judgement(verdict, estimate, **values)
 

@@ -205,14 +205,16 @@ ODD = st.sampled_from([math.nan, math.inf, -math.inf])
 
 @given(st.lists(st.floats(-0.1, 0.1), min_size=1, max_size=12), ODD, st.data())
 def test_a_block_that_is_no_number_never_passes(blocks, odd, data):
-    """In whichever place, screened or confirmed."""
+    """In whichever place; a mean that is no number is none."""
     place = data.draw(st.integers(0, len(blocks)))
     spoilt = (*blocks[:place], odd, *blocks[place:])
-    for seen in (Evidence(spoilt), Evidence((0.5,) * 4, spoilt)):
-        assert decide.stage(seen, POLICY) is decide.Stage.DONE
-        judged = decide.judge({"a": seen}, {}, POLICY)["a"][0]
-        assert judged.verdict is Verdict.UNRESOLVED
-        assert judged.more > 0
+    seen = {"a": Evidence(spoilt)}
+    assert decide.undecided(seen, POLICY) == set()
+    judged = decide.judge(seen, {}, POLICY)["a"][0]
+    assert judged.verdict is Verdict.UNRESOLVED
+    assert judged.more > 0
+    even = Evidence((0.0,) * len(spoilt), spoilt)
+    assert decide.judge({"a": even}, {}, POLICY)["a"][0].verdict is not Verdict.SPREAD
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, 1.5])

@@ -162,7 +162,7 @@ def test_identical_code_is_not_measured(point):
     other = Point(point.case, parse("latency/warm"))
     found = measure(blocks(fake), [point, other], POLICY, identity=True)
     assert found.identical == {point.key}
-    assert len(fake.settings) == 2 * len(found.times[other.key].screened)
+    assert len(fake.settings) == 2 * len(found.times[other.key].blocks)
     said = findings.of([point, other], found, None, POLICY)
     assert [one.verdict for one in said] == [Verdict.IDENTICAL_CODE, Verdict.SAME]
     assert said[0].codes == ("aa", "aa")
@@ -208,7 +208,7 @@ def test_a_build_by_another_compiler_or_python_is_measured(
     same = {q.partition("/")[0] for q, p in points.items() if p.key in found.identical}
     assert same == identical
     for each in points.values():
-        assert (each.key in found.identical) != bool(found.times[each.key].screened)
+        assert (each.key in found.identical) != bool(found.times[each.key].blocks)
 
 
 def test_builds_of_a_compiler_or_python_that_nobody_knows_are_measured():
@@ -283,17 +283,38 @@ def test_the_budget_leaves_what_is_open_unresolved(point):
     assert {one.verdict for one in said} == {Verdict.UNRESOLVED}
 
 
-def test_a_change_is_confirmed_on_fresh_blocks(point):
-    """What made it suspect does not count."""
+def test_a_change_takes_blocks_before_it_counts(point):
+    """However clear a few of them are."""
     fake = Fake(lambda who, _: [1000 + 100 * (who == "head")] * 8)
     found = measure(blocks(fake), [point], POLICY)
     seen = found.times[point.key]
-    assert len(seen.screened) == POLICY.screen
-    assert len(seen.confirmed) == decide.EARLIEST
+    assert len(seen.blocks) == decide.EARLIEST
     (one,) = findings.of([point], found, None, POLICY)
     assert one.verdict is Verdict.SLOWER
     assert one.judgement.ratio.value == pytest.approx(1.1)
     assert (one.file, one.line > 0) == (str(Path(__file__)), True)
+
+
+@pytest.mark.parametrize("slow", [6, 7])
+@pytest.mark.parametrize("mode", ["kernel/warm", "latency/warm"])
+def test_work_that_is_slower_in_most_windows_is_not_the_same(point, slow, mode):
+    """The quickest windows take as long; the mean takes 1.9 times as long and more."""
+    quick, long = [1000] * 10, [1000] * (10 - slow) + [2500] * slow
+    fake = Fake(lambda who, _: 4 * (long if who == "head" else quick))
+    each = Point(point.case, parse(mode))
+    (one,) = findings.of([each], measure(blocks(fake), [each], POLICY), None, POLICY)
+    assert one.verdict is Verdict.SPREAD
+    assert one.regressed
+    assert one.judgement.ratio.value == pytest.approx(1 + 0.15 * slow, rel=0.05)
+    assert "that of the quickest fifth is" in one.note
+
+
+def test_windows_of_which_fewer_are_slow_are_a_spread_that_passes(point):
+    """It is reported as such, and not as faster code."""
+    quick, long = [1000] * 40, 4 * ([1000] * 4 + [2500] * 6)
+    fake = Fake(lambda who, _: quick if who == "head" else long)
+    (one,) = findings.of([point], measure(blocks(fake), [point], POLICY), None, POLICY)
+    assert (one.verdict, one.regressed) == (Verdict.SPREAD, False)
 
 
 def test_cases_that_only_base_has_are_said():

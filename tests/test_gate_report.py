@@ -168,7 +168,7 @@ def test_json_is_strict_and_says_the_exit_code():
         lambda text: "[" * 100_000,
         lambda text: text.replace('"slower"', '"sluggish"'),
         lambda text: text.replace('"codes"', '"cods"'),
-        lambda text: text.replace('"schema": 1', '"schema": 2'),
+        lambda text: text.replace('"schema": 2', '"schema": 3'),
         lambda text: text.replace('"exit_code": 2', '"exit_code": 0'),
         lambda text: text.replace('"blocks": 15', '"blocks": null'),
     ],

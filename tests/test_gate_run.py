@@ -1,7 +1,9 @@
 import json
 import math
+import random
 import subprocess
 import sys
+from collections import Counter
 from dataclasses import replace
 
 import pytest
@@ -178,6 +180,26 @@ def test_numbers_of_another_time_are_judged_by_how_much_a_case_moves(
     assert made.verdict is verdict
     assert made.ratio.low < made.ratio.value < made.ratio.high
     assert made.ratio.value == pytest.approx(math.exp(change), rel=0.01)
+
+
+def test_runs_before_a_step_of_the_past_do_not_count():
+    """They would hide any change: +50 % was never reported over a step of 30 %."""
+    draw = random.Random(1)
+    for before in (3, 6, 9):
+        past = [draw.gauss(0.26 * (n >= before), 0.01) for n in range(before + 9)]
+        assert stored.judge([0.26], [0.26 + 0.4], past).verdict is Verdict.SLOWER
+
+
+@pytest.mark.parametrize("runs", [5, 8, 12, 24])
+def test_few_runs_of_the_past_are_no_reason_for_an_alarm(runs):
+    """Fewer than one of a thousand unchanged cases is slower, however few they are."""
+    draw, found = random.Random(runs), Counter()
+    for _ in range(3000):
+        past = [draw.gauss(0, 0.03) for _ in range(runs)]
+        old, new = ([draw.gauss(0, 0.03)] for _ in range(2))
+        found[stored.judge(old, new, past).verdict] += 1
+    assert found[Verdict.SLOWER] <= 3
+    assert found[Verdict.FASTER] <= 3
 
 
 def fill(store, **changes):

@@ -16,9 +16,9 @@ from scipy import stats as scipy
 
 from steelyard import Case, benchmark
 from steelyard.cli import main
-from steelyard.gate import decide
+from steelyard.gate import decide, sizes
 from steelyard.gate.blocks import Blocks, Point, Reading
-from steelyard.gate.decide import POLICY, Evidence, Stage
+from steelyard.gate.decide import POLICY, Evidence
 from steelyard.gate.run import Asked
 from steelyard.gate.sides import Side
 from steelyard.measuring import planting
@@ -239,12 +239,12 @@ def test_the_published_change_is_found_as_often_as_it_says(noise):
     size = calibration.smallest(known, POLICY)
     found = 0
     for _ in range(150):
-        seen = Evidence()
-        while (stage := decide.stage(seen, POLICY)) is not Stage.DONE:
-            seen = seen.add(draw.gauss(math.log1p(size), noise), stage)
-        judged, _ = decide.judge({"x": seen}, {}, POLICY)["x"]
+        seen = {"x": Evidence()}
+        while decide.undecided(seen, POLICY):
+            seen["x"] = seen["x"].add(draw.gauss(math.log1p(size), noise))
+        judged, _ = decide.judge(seen, {}, POLICY)["x"]
         found += judged.verdict is Verdict.SLOWER
-    assert found / 150 >= calibration.POWER - 0.03
+    assert found / 150 >= sizes.POWER - 0.03
 
 
 def test_one_block_publishes_nothing():

@@ -131,6 +131,16 @@ class Doubt(StrEnum):
         "work that is quick with zeros is no faster with users' data",
         lambda s: bool(s.extra.get("collapsed", False)),
     )
+    DEPENDENT_BLOCKS = (
+        "dependent-blocks",
+        (
+            "a block is like the one before it, so that a few in a row say less than "
+            "so many; gate again on a quieter machine"
+        ),
+        Act.PRINT,
+        "a change counts only if three times its error does not explain it",
+        _elsewhere,
+    )
     DISTURBED_GPU = (
         "disturbed-gpu",
         ("another process had the GPU too; end it, or choose another GPU with --gpu"),

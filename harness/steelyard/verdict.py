@@ -14,13 +14,13 @@ Benjamini and Hochberg's procedure ("Controlling the false discovery rate", JRSS
 from __future__ import annotations
 
 import math
-import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
+from functools import lru_cache
 from typing import Final, Self
 
-from steelyard.stats import Estimate
+from steelyard.stats import CONFIDENCE, Estimate
 
 
 class Verdict(StrEnum):
@@ -28,10 +28,17 @@ class Verdict(StrEnum):
 
     SLOWER = "slower"
     FASTER = "faster"
+    SPREAD = "spread"
+    """The quickest windows did not become so much slower, or faster, as the mean."""
     SAME = "same"
     UNRESOLVED = "unresolved"
     NOT_GATEABLE = "not-gateable"
     IDENTICAL_CODE = "identical-code"
+
+
+MOVED: Final = (Verdict.SLOWER, Verdict.FASTER)
+CHANGED: Final = (*MOVED, Verdict.SPREAD)
+"""What a change may be accepted as."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,13 +48,9 @@ class Policy:
     margin: float = 0.01
     """A change below this is none."""
     tolerance: float = 0.05
-    """Any change above this must have been seen for a case to be the same."""
+    """A case is the same when its interval is within this, to both sides."""
     false_discoveries: float = 0.05
-    """The share of told changes that may be none."""
-    screen: int = 3
-    """Blocks of every case."""
-    confirm: int = 12
-    """Fresh blocks of one that is suspect."""
+    """The share of reported changes that may be none."""
     most: int = 30
     """Blocks after which a case is given up."""
     tolerances: Mapping[str, float] = field(default_factory=dict)
@@ -63,10 +66,10 @@ class Policy:
         return self if own <= self.tolerance else replace(self, tolerance=own)
 
     def lean(self, error: float) -> float:
-        """Return the mean change of a screen that is still none; twice it is suspect.
+        """Return the mean change of a few blocks that is still none, as a share.
 
         That is the margin, and of a noisy case whose tolerance is wider `ERRORS` of
-        its mean, up to the same part of the tolerance: fresh blocks for less than its
+        its mean, up to the same part of the tolerance: more blocks for less than its
         policy asks of it are no use.
         """
         return max(self.margin, min(ERRORS * error, self.tolerance / LEANING))
@@ -79,9 +82,14 @@ tolerance that is the margin."""
 ERRORS: Final = 1.5
 """Twice so many standard errors of three blocks are beaten by accident once in ten."""
 
-CONFIDENCE: Final = 0.95
+SETTLED: Final = 4
+"""Blocks from which on a case that leans up to twice as much may be the same."""
+
 POWER: Final = 0.9
-"""Of finding the smallest detectable change."""
+"""Of finding a change of the tolerance, where blocks are planned."""
+
+TRIMMED: Final = 0.2
+"""The share of blocks that a trimmed mean leaves out at each end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,51 +98,71 @@ class Judgement:
 
     verdict: Verdict
     ratio: Estimate
-    """New over base, with the interval of Student's t."""
+    """New over base, with its 95 % interval: the one that says `Verdict.SAME`."""
     blocks: int
-    detectable: float
-    """The smallest slowdown that so many blocks of this noise find, as a share."""
+    smallest: float
+    """The smallest slowdown that the gate finds of a case this noisy, as a share."""
     more: int = 0
     """Blocks that would decide it, of an unresolved one."""
 
 
-def suspect(blocks: Sequence[float], policy: Policy) -> bool:
-    """Say whether screened blocks call for fresh ones that decide."""
-    lean = policy.lean(error(blocks))
-    return abs(statistics.fmean(blocks)) > math.log1p(2 * lean)
+@dataclass(frozen=True, slots=True)
+class Centre:
+    """Where the blocks of a case lie: an estimate with Student's t."""
+
+    value: float
+    error: float
+    """Its standard error."""
+    freedom: int
+
+    def half(self, probability: float = (1 + CONFIDENCE) / 2) -> float:
+        """Return how far a one-sided bound lies from the value."""
+        return quantile(probability, self.freedom) * self.error
+
+    def exceeds(self, margin: float) -> float:
+        """Return the p-value of at most ``margin``, one-sided."""
+        above = self.value - margin
+        if not self.error:
+            return 0.0 if above > 0 else 1.0
+        return 1 - cumulative(above / self.error, self.freedom)
+
+    def widened(self, errors: float) -> Centre:
+        """Return the same with an error so many times as large."""
+        return replace(self, error=errors * self.error)
+
+    def ratio(self) -> Estimate:
+        """Return new over base with its 95 % interval."""
+        ends = (self.value - self.half(), self.value + self.half())
+        return Estimate(math.exp(self.value), *map(math.exp, ends))
 
 
-def judge(
-    screened: Mapping[str, Sequence[float]],
-    confirmed: Mapping[str, Sequence[float]],
-    policy: Policy,
-) -> dict[str, Judgement]:
-    """Judge every case by its logarithms of new over base, a block each.
+def mean(blocks: Sequence[float], grain: float = 0.0) -> Centre:
+    """Return the mean of at least two blocks.
 
-    Each is judged by its own policy (`Policy.of`). Those with confirming blocks are
-    judged by these alone: what made a case suspect does not count against it twice. Of the others none is slower or faster. A case with
-    a block that is no number is unresolved, whatever its others are.
+    ``grain`` is the share of a time that its clock cannot tell: the least that blocks
+    are taken to differ by, however equal they are.
     """
-    sound = {case: blocks for case, blocks in confirmed.items() if are_numbers(blocks)}
-    slower = _rejected(sound, policy, 1)
-    faster = _rejected(sound, policy, -1)
-    found = {}
-    for case, first in screened.items():
-        blocks, own = confirmed.get(case, first), policy.of(case)
-        if not are_numbers(blocks):
-            nothing = Estimate(math.nan, 0.0, math.inf)
-            found[case] = Judgement(
-                Verdict.UNRESOLVED, nothing, len(blocks), math.inf, policy.screen
-            )
-            continue
-        if case in slower:
-            verdict = Verdict.SLOWER
-        elif case in faster:
-            verdict = Verdict.FASTER
-        else:
-            verdict = _undecided(blocks, own)
-        found[case] = _judgement(verdict, blocks, own)
-    return found
+    count = len(blocks)
+    value = math.fsum(blocks) / count
+    squares = math.fsum((block - value) ** 2 for block in blocks)
+    spread = max(math.sqrt(squares / (count - 1)), grain)
+    return Centre(value, spread / math.sqrt(count), count - 1)
+
+
+def trimmed(blocks: Sequence[float], grain: float = 0.0) -> Centre:
+    """Return the trimmed mean of blocks with the error of Winsorized ones.
+
+    (Yuen, "The two-sample trimmed t for unequal population variances", Biometrika,
+    1974.) A few blocks that a neighbour spoilt move neither.
+    """
+    count, ordered = len(blocks), sorted(blocks)
+    cut = int(TRIMMED * count)
+    inner = ordered[cut : count - cut]
+    kept = len(inner)
+    wins = mean(cut * [inner[0]] + inner + cut * [inner[-1]], grain)
+    value = math.fsum(inner) / kept
+    squares = wins.error**2 * count * (count - 1)
+    return Centre(value, math.sqrt(squares / (kept * (kept - 1))), kept - 1)
 
 
 def are_numbers(blocks: Sequence[float]) -> bool:
@@ -142,101 +170,42 @@ def are_numbers(blocks: Sequence[float]) -> bool:
     return all(map(math.isfinite, blocks))
 
 
-def _rejected(
-    confirmed: Mapping[str, Sequence[float]], policy: Policy, sign: int
-) -> set[str]:
-    values = {
-        case: exceeds(
-            [sign * block for block in blocks], math.log1p(policy.of(case).margin)
-        )
-        for case, blocks in confirmed.items()
-    }
-    return benjamini_hochberg(values, policy.false_discoveries)
-
-
-def _undecided(blocks: Sequence[float], policy: Policy) -> Verdict:
-    if equivalent(blocks, math.log1p(policy.tolerance)):
-        return Verdict.SAME
-    if detectable(blocks, policy, policy.most) > policy.tolerance:
-        return Verdict.NOT_GATEABLE
-    return Verdict.UNRESOLVED
-
-
-def _judgement(verdict: Verdict, blocks: Sequence[float], policy: Policy) -> Judgement:
-    more = 0
-    if verdict is Verdict.UNRESOLVED:
-        more = needed(blocks, policy) - len(blocks)
-    return Judgement(
-        verdict,
-        interval(blocks),
-        len(blocks),
-        detectable(blocks, policy, len(blocks)),
-        max(more, 1) if verdict is Verdict.UNRESOLVED else 0,
-    )
-
-
 def interval(blocks: Sequence[float]) -> Estimate:
     """Return the ratio with Student's interval; infinitely wide of one block."""
-    mean = statistics.fmean(blocks)
     if len(blocks) < 2:
-        return Estimate(math.exp(mean), 0.0, math.inf)
-    half = quantile((1 + CONFIDENCE) / 2, len(blocks) - 1) * error(blocks)
-    return Estimate(math.exp(mean), math.exp(mean - half), math.exp(mean + half))
+        return Estimate(math.exp(math.fsum(blocks)), 0.0, math.inf)
+    return mean(blocks).ratio()
 
 
-def exceeds(blocks: Sequence[float], margin: float) -> float:
-    """Return the p-value of a mean of at most ``margin``: one-sided Student's t."""
-    if len(blocks) < 2:
-        return 1.0
-    above = statistics.fmean(blocks) - margin
-    spread = error(blocks)
-    if not spread:
-        return 0.0 if above > 0 else 1.0
-    return 1 - cumulative(above / spread, len(blocks) - 1)
+def planned(spread: float, policy: Policy, count: int) -> float:
+    """Return the change that a single test of ``count`` blocks finds in `POWER` of cases.
 
-
-def equivalent(blocks: Sequence[float], tolerance: float) -> bool:
-    """Say whether the mean is surely within ``tolerance`` of none, to both sides.
-
-    Two one-sided tests (Schuirmann 1987), each at 5 %.
+    ``spread`` is the standard deviation of a block.
     """
-    below = exceeds([block + 2 * tolerance for block in blocks], tolerance)
-    above = exceeds([2 * tolerance - block for block in blocks], tolerance)
-    return max(below, above) <= 1 - CONFIDENCE
-
-
-def detectable(blocks: Sequence[float], policy: Policy, count: int) -> float:
-    """Return the slowdown that ``count`` blocks of this noise find in `POWER` of cases.
-
-    Infinite where fewer than two blocks tell nothing of the noise.
-    """
-    if len(blocks) < 2 or count < 2:
-        return math.inf
-    spread = statistics.stdev(blocks) / math.sqrt(count)
     reach = quantile(CONFIDENCE, count - 1) + quantile(POWER, count - 1)
-    return math.expm1(math.log1p(policy.margin) + reach * spread)
+    return math.expm1(math.log1p(policy.margin) + reach * spread / math.sqrt(count))
 
 
-def needed(blocks: Sequence[float], policy: Policy) -> int:
-    """Return how many blocks of this noise make a detectable change the tolerance."""
-    counts = range(len(blocks), policy.most + 1)
-    enough = (n for n in counts if detectable(blocks, policy, n) <= policy.tolerance)
-    return next(enough, policy.most)
+def needed(spread: float, policy: Policy, count: int) -> int:
+    """Return how many blocks more than ``count`` such a test of the tolerance takes."""
+    counts = range(max(count, 2), policy.most + 1)
+    enough = (n for n in counts if planned(spread, policy, n) <= policy.tolerance)
+    return max(next(enough, policy.most) - count, 1)
 
 
-def benjamini_hochberg(values: Mapping[str, float], rate: float) -> set[str]:
-    """Return the cases whose p-values are discoveries at a false discovery rate."""
-    ordered = sorted(values.items(), key=lambda item: item[1])
-    most = 0
-    for rank, (_, value) in enumerate(ordered, 1):
-        if value <= rate * rank / len(ordered):
-            most = rank
-    return {case for case, _ in ordered[:most]}
+def benjamini_hochberg(
+    values: Mapping[str, float], of: int, rate: float, most: float = 1.0
+) -> set[str]:
+    """Return the cases whose p-values are discoveries at a false discovery rate.
 
-
-def error(blocks: Sequence[float]) -> float:
-    """Return the standard error of the mean of at least two blocks."""
-    return statistics.stdev(blocks) / math.sqrt(len(blocks))
+    They are some ``of`` so many; none of them has one above ``most``.
+    """
+    ordered = sorted((v, case) for case, v in values.items() if v <= most)
+    last = 0
+    for rank, (value, _) in enumerate(ordered, 1):
+        if value <= rate * rank / of:
+            last = rank
+    return {case for _, case in ordered[:last]}
 
 
 def cumulative(t: float, freedom: int) -> float:
@@ -259,6 +228,7 @@ def cumulative(t: float, freedom: int) -> float:
     return (1 + share) / 2
 
 
+@lru_cache(maxsize=1024)
 def quantile(probability: float, freedom: int) -> float:
     """Return the t below which Student's distribution has a probability; by bisection."""
     low, high = -1e6, 1e6

@@ -20,6 +20,7 @@ LEVELS: Final = {
     words.FAILURE: "error",
     words.REGRESSED: "error",
     str(Verdict.UNRESOLVED): "warning",
+    str(Verdict.SPREAD): "notice",
     str(Verdict.FASTER): "notice",
 }
 """What is annotated, and how loud; GitHub shows ten of a level and drops the rest."""

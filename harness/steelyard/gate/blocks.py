@@ -39,7 +39,11 @@ eight where most of the time goes to flushes or builds."""
 QUICKEST: Final = 0.2
 """The share of windows in turn that counts. Neighbours on a machine only ever add time:
 on a busy one a block of these is half as uncertain as of the median, on a quiet one as
-certain."""
+certain. What becomes slower in some windows only is in the mean of all of them."""
+
+TRIMMED: Final = 0.05
+"""The share of windows at each end that the mean of all windows leaves out: a process
+that is interrupted for a second takes longer than all others together."""
 
 PRECISION: Final = 0.004
 """Half-width at which a visit ends before: blocks differ by more than that."""
@@ -70,6 +74,10 @@ class Reading:
 
     ratio: float | None = None
     """The logarithm of head over base; None where a side failed."""
+    mean: float | None = None
+    """The same of the mean of all windows but the most extreme (`TRIMMED`)."""
+    grain: float = 0.0
+    """The share of a side's time that its clock cannot tell."""
     cycles: float | None = None
     """The same of clock cycles, where the clock was read beside."""
     failed: Mapping[str, str] = field(default_factory=dict)
@@ -192,10 +200,16 @@ def of_visits(visits: Mapping[str, Sequence[Trial]]) -> Reading:
     times = {s: [math.log(value(t)) for t in trials] for s, trials in visits.items()}
     clocks = {s: [_megahertz(t) for t in trials] for s, trials in visits.items()}
     ratio = fmean(times[HEAD]) - fmean(times[BASE])
+    windows = {
+        s: [x for t in trials for x in stats.corrected(t)]
+        for s, trials in visits.items()
+    }
+    grain = max(_grain(trial) for trials in visits.values() for trial in trials)
+    found = Reading(ratio, _of_means(windows), grain)
     if not all(all(read) for read in clocks.values()):
-        return Reading(ratio)
+        return found
     faster = {side: fmean(map(math.log, read)) for side, read in clocks.items()}
-    return Reading(ratio, ratio + faster[HEAD] - faster[BASE])
+    return replace(found, cycles=ratio + faster[HEAD] - faster[BASE])
 
 
 def of_turns(trials: Mapping[str, Trial]) -> Reading:
@@ -205,13 +219,37 @@ def of_turns(trials: Mapping[str, Trial]) -> Reading:
     blamed = {s: told for s, told in failed.items() if not told.endswith(baton.OTHER)}
     if failed:
         return Reading(failed=blamed or failed)
-    return Reading(math.log(quickest(trials[HEAD]) / quickest(trials[BASE])))
+    ratio = math.log(quickest(trials[HEAD]) / quickest(trials[BASE]))
+    windows = {side: stats.corrected(trial) for side, trial in trials.items()}
+    return Reading(ratio, _of_means(windows), max(map(_grain, trials.values())))
 
 
 def quickest(trial: Trial) -> float:
     """Return the mean nanoseconds of a launch in the quickest windows of a trial."""
     times = sorted(stats.corrected(trial))
     return fmean(times[: math.ceil(QUICKEST * len(times))])
+
+
+def _of_means(windows: Mapping[str, Sequence[float]]) -> float | None:
+    """Return the logarithm of head over base of the mean of all windows."""
+    base, head = (mean_of(windows[side]) for side in (BASE, HEAD))
+    return math.log(head / base) if base > 0 and head > 0 else None
+
+
+def mean_of(windows: Sequence[float]) -> float:
+    """Return the mean of windows, without the most extreme of either end."""
+    ordered = sorted(windows)
+    cut = int(TRIMMED * len(ordered))
+    return fmean(ordered[cut : len(ordered) - cut])
+
+
+def _grain(trial: Trial) -> float:
+    """Return the share of a trial's time that its clock cannot tell.
+
+    Of windows that begin at any phase of a tick the mean is off by less than one.
+    """
+    steps = trial.clock.quantum / trial.samples.launches[0]
+    return steps / math.sqrt(len(trial.samples)) / quickest(trial)
 
 
 def _failures(trials: Iterable[Trial]) -> list[str]:

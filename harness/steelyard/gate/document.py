@@ -3,7 +3,7 @@
 ::
 
     {
-      "schema": 1,              raised when a key changes its meaning
+      "schema": 2,              raised when a key changes its meaning
       "exit_code": 1,
       "ending": "regression",   or passed, failed, unresolved, no verdict
       "baseline": "main (1a2b3c4d5e)",     as it was named, and the commit it stood for
@@ -18,8 +18,8 @@
           "verdict": "slower",  null where nothing could be compared
           "is": "regression",   as the policy sees it: the verdict, or failed,
                                 regression, tolerated, accepted, new
-          "judgement": {"verdict", "ratio", "low", "high", "blocks", "detectable",
-                        "more"},        of the blocks alone, ratio is head over base;
+          "judgement": {"verdict", "ratio", "low", "high", "blocks",
+                        "smallest_detectable_change", "more"},        of the blocks alone, ratio is head over base;
                                 null of what was not measured
           "tolerance": 0.0,     the slowdown that passes, as a share
           "reason": "",         why
@@ -66,7 +66,7 @@ from steelyard.gate.outcome import (
 from steelyard.stats import Estimate
 from steelyard.verdict import Judgement, Verdict
 
-SCHEMA: Final = 1
+SCHEMA: Final = 2
 
 LAST: Final = "gate.json"
 """The last gate's outcome, beside the store."""
@@ -124,7 +124,7 @@ def _judgement(judged: Judgement) -> dict[str, Any]:
         "low": judged.ratio.low,
         "high": judged.ratio.high,
         "blocks": judged.blocks,
-        "detectable": judged.detectable,
+        "smallest_detectable_change": judged.smallest,
         "more": judged.more,
     }
 
@@ -234,7 +234,7 @@ def _read_judgement(found: Mapping[str, Any]) -> Judgement:
         Verdict(found["verdict"]),
         ratio,
         int(found["blocks"]),
-        _number(found["detectable"], math.inf),
+        _number(found["smallest_detectable_change"], math.inf),
         int(found["more"]),
     )
 

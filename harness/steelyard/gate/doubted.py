@@ -22,7 +22,9 @@ def of(finding: Finding, base: Sequence[Trial], head: Sequence[Trial]) -> Findin
     slower: no doubt makes that a pass.
     """
     sides = {BASE: _raised(base), HEAD: _raised(head)}
-    found = replace(finding, doubts=(_names(sides[BASE]), _names(sides[HEAD])))
+    names = (_names(sides[BASE]), _names(sides[HEAD]))
+    both = (tuple(sorted({*a, *b})) for a, b in zip(finding.doubts, names, strict=True))
+    found = replace(finding, doubts=(next(both), next(both)))
     for doubt in sides[HEAD]:
         if doubt.act is Act.FAIL:
             return _noted(replace(found, verdict=None, new=False), doubt, HEAD)
@@ -35,7 +37,7 @@ def of(finding: Finding, base: Sequence[Trial], head: Sequence[Trial]) -> Findin
 
 def _opens(doubt: Doubt, verdict: Verdict | None) -> bool:
     """Whether a doubt of any side leaves a case of this verdict unresolved."""
-    if verdict in {None, Verdict.SLOWER, Verdict.IDENTICAL_CODE}:
+    if verdict in {None, Verdict.SLOWER, Verdict.SPREAD, Verdict.IDENTICAL_CODE}:
         return False
     faster = doubt.act is Act.FASTER and verdict is Verdict.FASTER
     return faster or doubt.act in {Act.OPEN, Act.FAIL}

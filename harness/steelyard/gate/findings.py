@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
+from steelyard.doubts import Doubt
 from steelyard.errors import SteelyardError
 from steelyard.gate import decide
 from steelyard.gate.blocks import Point
@@ -25,6 +26,7 @@ def of(
         SteelyardError: base runs none of the cases that it has.
     """
     judged = decide.judge(measured.times, measured.cycles, policy)
+    dependent = decide.dependent(measured.times)
     found = []
     for point in points:
         key = point.key
@@ -36,8 +38,16 @@ def of(
         elif key in judged:
             judgement, note = judged[key]
             verdict = judgement.verdict
+            names = (str(Doubt.DEPENDENT_BLOCKS),) if key in dependent else ()
             found.append(
-                finding(point, verdict, judgement=judgement, codes=codes, note=note)
+                finding(
+                    point,
+                    verdict,
+                    judgement=judgement,
+                    codes=codes,
+                    note=note,
+                    doubts=(names, names),
+                )
             )
         else:
             note = "no block of it within the budget"

@@ -78,7 +78,7 @@ def _properties(finding: Finding) -> dict[str, str]:
             "low": repr(judged.ratio.low),
             "high": repr(judged.ratio.high),
             "blocks": str(judged.blocks),
-            "smallest_detectable_change": repr(judged.detectable),
+            "smallest_detectable_change": repr(judged.smallest),
         }
     if finding.file:
         found["source"] = f"{finding.file}:{finding.line}"

@@ -9,7 +9,7 @@ from typing import Any
 
 from steelyard.gate import decide
 from steelyard.gate.blocks import Blocks, Point, Reading
-from steelyard.gate.decide import Evidence, Stage
+from steelyard.gate.decide import Evidence
 from steelyard.verdict import Policy
 
 
@@ -53,13 +53,9 @@ def measure(
     with blocks.scratch():
         while wanted := _open(found, points, policy):
             on_block(found.blocks, len(wanted))
-            stages = {
-                p.key: decide.stage(found.times[p.key], policy.of(p.key))
-                for p in wanted
-            }
             first = identity and not found.blocks
             for point, reading in blocks.measure(found.blocks, wanted, identity=first):
-                _take(found, clocked, point.key, reading, stages[point.key])
+                _take(found, clocked, point.key, reading)
                 if deadline is not None and now() > deadline:
                     found.cut_short = True
                     break
@@ -71,21 +67,14 @@ def measure(
 
 
 def _open(found: Measured, points: Sequence[Point], policy: Policy) -> list[Point]:
-    return [
-        point
-        for point in points
-        if point.key not in found.failed
-        and point.key not in found.identical
-        and decide.stage(found.times[point.key], policy.of(point.key)) is not Stage.DONE
-    ]
+    gone = found.failed.keys() | found.identical
+    seen = {key: one for key, one in found.times.items() if key not in gone}
+    wanted = decide.undecided(seen, policy)
+    return [point for point in points if point.key in wanted]
 
 
 def _take(
-    found: Measured,
-    clocked: dict[str, Evidence],
-    key: str,
-    reading: Reading,
-    stage: Stage,
+    found: Measured, clocked: dict[str, Evidence], key: str, reading: Reading
 ) -> None:
     if reading.facts:
         found.facts[key] = reading.facts
@@ -94,9 +83,10 @@ def _take(
     elif reading.identical:
         found.identical.add(key)
     elif reading.ratio is not None:
-        found.times[key] = found.times[key].add(reading.ratio, stage)
+        one = found.times[key]
+        found.times[key] = one.add(reading.ratio, reading.mean, reading.grain)
         if reading.cycles is not None:
-            clocked[key] = clocked[key].add(reading.cycles, stage)
+            clocked[key] = clocked[key].add(reading.cycles)
 
 
 def _complete(
@@ -106,7 +96,5 @@ def _complete(
     return {
         key: one
         for key, one in clocked.items()
-        if one.screened
-        and len(one.screened) == len(times[key].screened)
-        and len(one.confirmed) == len(times[key].confirmed)
+        if one.blocks and len(one.blocks) == len(times[key].blocks)
     }

@@ -67,7 +67,7 @@ class Finding:
     @property
     def regressed(self) -> bool:
         """Whether it is slower than the policy lets pass."""
-        if self.verdict is not Verdict.SLOWER or self.accepted:
+        if self.verdict not in {Verdict.SLOWER, Verdict.SPREAD} or self.accepted:
             return False
         # Without evidence, or with NaN for it, slower is no pass.
         ratio = self.judgement.ratio.value if self.judgement else float("nan")

@@ -100,7 +100,7 @@ class Accepted:
         return (known or today <= self.on + UNBOUND) and self._no_worse(finding)
 
     def _no_worse(self, finding: Finding) -> bool:
-        if finding.verdict is not Verdict.SLOWER:
+        if finding.verdict not in {Verdict.SLOWER, Verdict.SPREAD}:
             return True
         if self.ratio is None or finding.judgement is None:
             return False

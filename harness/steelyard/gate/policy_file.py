@@ -18,7 +18,7 @@ from typing import Any, Final
 from steelyard import config, expression
 from steelyard.errors import SteelyardError
 from steelyard.gate.policy import STATIC, VANISHED, Accepted, Rules, Tolerance
-from steelyard.verdict import Verdict
+from steelyard.verdict import CHANGED
 
 NAME: Final = Path("ci", "policy.toml")
 
@@ -207,7 +207,7 @@ def _day(value: Any) -> bool:
     return isinstance(value, date) and not isinstance(value, datetime)
 
 
-_VERDICTS: Final = (Verdict.SLOWER, Verdict.FASTER, VANISHED, STATIC)
+_VERDICTS: Final = (*CHANGED, VANISHED, STATIC)
 _REASON: Final = (_text, "a sentence that says why")
 _DAY: Final = (_day, "a date such as 2027-06-30")
 _HASH: Final = (lambda value: isinstance(value, str), "a code's hash, or nothing")

@@ -29,6 +29,7 @@ STYLES: Final = {
     words.REGRESSED: "bold red",
     "unresolved": "yellow",
     "not-gateable": "yellow",
+    "spread": "green",
     "faster": "green",
 }
 
@@ -81,7 +82,7 @@ def _table(findings: list[Finding], width: int) -> Table:
         table.add_column(name, no_wrap=True)
     table.add_column("change", justify="right", no_wrap=True)
     wide = width >= NARROW and any(one.judgement for one in findings)
-    for name in ("95 %", "blocks", "found from") if wide else ():
+    for name in ("95 %", "blocks", "detectable") if wide else ():
         table.add_column(name, justify="right", no_wrap=True)
     doubted = any(any(one.doubts) for one in findings)
     if doubted:
@@ -92,7 +93,7 @@ def _table(findings: list[Finding], width: int) -> Table:
         numbers = (
             words.interval(judged),
             str(judged.blocks) if judged else words.NOTHING,
-            words.share(judged.detectable) if judged else words.NOTHING,
+            words.share(judged.smallest) if judged else words.NOTHING,
         )
         cells = (
             *(one.case, one.mode),

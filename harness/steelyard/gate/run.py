@@ -28,7 +28,6 @@ from steelyard.gate import (
     stored,
 )
 from steelyard.gate.blocks import Blocks, Point
-from steelyard.gate.decide import MOVED
 from steelyard.gate.measuring import measure
 from steelyard.gate.outcome import (
     BASE,
@@ -47,7 +46,7 @@ from steelyard.storing import run as runs
 from steelyard.storing.run import Run
 from steelyard.storing.store import Store
 from steelyard.trial import Trial
-from steelyard.verdict import Policy, Verdict
+from steelyard.verdict import CHANGED, Policy, Verdict
 
 TAG = "gate"
 """Runs of a gate are tagged ``gate/base`` and ``gate/head``."""
@@ -255,7 +254,7 @@ class _Lane:
             for side in (BASE, HEAD)
         )
         one = doubted.of(one, base, head)
-        if one.verdict not in MOVED or one.judgement is None:
+        if one.verdict not in CHANGED or one.judgement is None:
             return one
         machines = made[BASE].machine, made[HEAD].machine
         ratio = one.judgement.ratio

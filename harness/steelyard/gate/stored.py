@@ -15,13 +15,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
-from steelyard import compare
+from steelyard import compare, verdict
 from steelyard.errors import SteelyardError, StoreError
 from steelyard.gate import findings as made
 from steelyard.gate.blocks import Point, same_code, unusable, value
 from steelyard.gate.decide import POLICY
 from steelyard.gate.outcome import HEAD, INCOMPARABLE, Finding
 from steelyard.gate.sides import Side
+from steelyard.history.change_points import segments
 from steelyard.measuring.settings import Settings
 from steelyard.plan import Turn
 from steelyard.processes import scratch
@@ -41,14 +42,20 @@ BLOCKS: Final = 4
 VISIT: Final = 0.08
 """Seconds of sampling in each, as in a run."""
 
-FAR: Final = 5
-"""Standard deviations that a change must be beyond."""
+RARE: Final = 0.00025
+"""The chance that a case which did not change is slower; and that it is faster."""
 
-RUNS: Final = 12
+FAR: Final = 5
+"""Standard deviations that a change must be beyond where they are `ASSUMED`."""
+
+RUNS: Final = 24
 """The latest runs that say how much a case moves by itself."""
 
 ENOUGH: Final = 5
 """Runs that tell it; with fewer it is taken to be `ASSUMED`."""
+
+ROBUST: Final = 8
+"""Runs of which a few that were disturbed are trimmed."""
 
 ASSUMED: Final = 0.05
 """A public history's unchanged kernels moved by more than this in a quarter of pairs."""
@@ -212,20 +219,34 @@ def _obstacle(old: Trial, new: Trial) -> str:
 def judge(
     base: Sequence[float], head: Sequence[float], past: Sequence[float]
 ) -> Judgement:
-    """Judge two sets of blocks that were not paired, by how much the case moves."""
+    """Judge two sets of blocks that were not paired, by how much the case moves.
+
+    Runs before the case's latest step say nothing of that. Few runs hardly know it:
+    the change must be beyond Student's t of so many.
+    """
     change = statistics.fmean(head) - statistics.fmean(base)
-    known = len(past) >= ENOUGH
-    moves = max(statistics.stdev(past) if known else 0.0, 0.0 if known else ASSUMED)
+    moves, far = _moves(past)
     within = sum(statistics.pvariance(side) / len(side) for side in (base, head))
-    reach = FAR * math.sqrt(2 * moves**2 + within)
+    reach = far * math.sqrt(2 * moves**2 + within)
     margin = math.log1p(POLICY.margin)
-    verdict = Verdict.UNRESOLVED
+    said = Verdict.UNRESOLVED
     if abs(change) > margin + reach:
-        verdict = Verdict.SLOWER if change > 0 else Verdict.FASTER
+        said = Verdict.SLOWER if change > 0 else Verdict.FASTER
     ends = (math.exp(change - reach), math.exp(change + reach))
     return Judgement(
-        verdict,
+        said,
         Estimate(math.exp(change), *ends),
         min(len(base), len(head)),
         math.expm1(margin + reach),
     )
+
+
+def _moves(past: Sequence[float]) -> tuple[float, float]:
+    """Return how much a case moves from run to run, and how many of that are far."""
+    parts = segments([math.exp(run) for run in past])
+    latest = past[parts[-1].first :] if parts else ()
+    if len(latest) < ENOUGH:
+        return ASSUMED, FAR
+    centre = (verdict.trimmed if len(latest) >= ROBUST else verdict.mean)(latest)
+    spread = centre.error * math.sqrt(len(latest))
+    return spread, verdict.quantile(1 - RARE, centre.freedom)

@@ -29,6 +29,7 @@ MARKS: Final = {
     words.REGRESSED: "❌",
     "unresolved": "❔",
     "not-gateable": "❔",
+    "spread": "🟢",
     "faster": "🟢",
 }
 
@@ -65,7 +66,7 @@ def _lines(outcome: Outcome) -> Iterator[str]:
 
 
 def _table(findings: Sequence[Finding]) -> Iterator[str]:
-    yield "| | case | mode | change | 95 % | blocks | found from | doubts | |"
+    yield "| | case | mode | change | 95 % | blocks | smallest detectable change | doubts | |"
     yield "| --- | --- | --- | ---: | ---: | ---: | ---: | --- | --- |"
     for one in findings:
         judged, kind = one.judgement, words.kind(one)
@@ -76,7 +77,7 @@ def _table(findings: Sequence[Finding]) -> Iterator[str]:
             words.change(judged),
             words.interval(judged),
             str(judged.blocks) if judged else words.NOTHING,
-            words.share(judged.detectable) if judged else words.NOTHING,
+            words.share(judged.smallest) if judged else words.NOTHING,
             _plain(words.doubts(one)),
             _plain("; ".join(filter(None, [one.note, one.reason]))),
         )

@@ -15,9 +15,9 @@ from steelyard.gate import document, policy, policy_file, report, words
 from steelyard.gate.outcome import Finding, Outcome, StaticChange
 from steelyard.gate.policy import STATIC, VANISHED, Accepted
 from steelyard.report import rows
-from steelyard.verdict import Verdict
+from steelyard.verdict import CHANGED
 
-MEANT = frozenset({str(Verdict.SLOWER), str(Verdict.FASTER), VANISHED})
+MEANT = frozenset({*map(str, CHANGED), VANISHED})
 """What somebody can have meant; never a failure, nor what is not known."""
 
 from_option = click.option(

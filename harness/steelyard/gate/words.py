@@ -29,7 +29,8 @@ NEW: Final = "new"
 
 ORDER: Final = (
     *(FAILURE, REGRESSED, str(Verdict.SLOWER), str(Verdict.UNRESOLVED)),
-    *(str(Verdict.NOT_GATEABLE), TOLERATED, ACCEPTED, str(Verdict.FASTER)),
+    *(str(Verdict.NOT_GATEABLE), TOLERATED, ACCEPTED, str(Verdict.SPREAD)),
+    str(Verdict.FASTER),
     *(NEW, str(Verdict.SAME), str(Verdict.IDENTICAL_CODE)),
 )
 """What wants attention first."""
@@ -58,7 +59,9 @@ def kind(finding: Finding) -> str:
         return NEW
     if finding.regressed:
         return REGRESSED
-    if finding.verdict is Verdict.SLOWER:
+    if finding.verdict is Verdict.SLOWER or (
+        finding.verdict is Verdict.SPREAD and ratio(finding) > 1
+    ):
         return TOLERATED
     return str(finding.verdict)
 
@@ -161,8 +164,8 @@ def evidence(finding: Finding) -> str:
     words = f"{percent} {verb} [{interval(judged)}] in {judged.blocks} blocks"
     if judged.more:
         words += f", {judged.more} more would decide it"
-    if math.isfinite(judged.detectable):
-        words += f"; found from {share(judged.detectable)} on"
+    if math.isfinite(judged.smallest):
+        words += f"; smallest detectable change {share(judged.smallest)}"
     return words
 
 
@@ -171,7 +174,7 @@ def sentence(finding: Finding) -> str:
     parts = [f"{finding.case} {finding.mode}: {kind(finding)}"]
     if finding.judgement is not None:
         parts.append(evidence(finding))
-    if finding.tolerance and finding.verdict is Verdict.SLOWER:
+    if finding.tolerance and kind(finding) in {REGRESSED, TOLERATED}:
         parts.append(f"up to {share(finding.tolerance)} passes ({finding.reason})")
     elif finding.reason:
         parts.append(finding.reason)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Iterator, Sequence
 from typing import Literal
@@ -12,8 +13,9 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from steelyard.gate.sizes import POWER
 from steelyard.report.tables import ABOVE
-from steelyard.selftest.calibration import POWER, Counts, Tally, share, smallest
+from steelyard.selftest.calibration import Counts, Tally, share
 from steelyard.verdict import Policy
 
 
@@ -70,15 +72,11 @@ def _cases(tally: Tally, policy: Policy) -> Table:
     known = tally.detectable(policy)
     table = _table("case", "mode", "blocks", "noise of one", "smallest change")
     table.caption = Text(
-        f"smallest change: a slowdown that is found in {100 * POWER:.0f} % of cases; "
-        f"above its tolerance, {100 * policy.tolerance:.0f} % unless ci/policy.toml "
-        "has another, a case is not gateable"
+        "smallest change: the smallest detectable change, a slowdown that is found in "
+        f"{100 * POWER:.0f} % of cases"
     )
     table.caption_justify = "left"
-    order = sorted(
-        tally.blocks.items(),
-        key=lambda one: -smallest(one[1], policy.of(" ".join(one[0]))),
-    )
+    order = sorted(tally.blocks.items(), key=lambda one: -known.get(one[0], math.inf))
     for key, blocks in order:
         noise = f"{100 * statistics.stdev(blocks):.2f} %" if len(blocks) > 1 else "-"
         least = f"{100 * known[key]:.1f} %" if key in known else "too few blocks"

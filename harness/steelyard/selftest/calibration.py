@@ -6,34 +6,32 @@ Its result is a stored run of its own with the tag `TAG`, whose settings hold it
 from __future__ import annotations
 
 import math
-import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from steelyard.gate import decide, sizes
+from steelyard.gate.decide import Evidence
 from steelyard.gate.outcome import Calibration
 from steelyard.machine import Facts
 from steelyard.stats import CONFIDENCE, Estimate
 from steelyard.storing.run import Run
 from steelyard.storing.store import Store
-from steelyard.verdict import Policy, Verdict, quantile
+from steelyard.verdict import Policy, Verdict
 
 TAG: Final = "selftest"
 
 KEY: Final = "calibration"
 """Of a run's settings."""
 
-METHOD: Final = 1
+METHOD: Final = 2
 """Raised when the numbers change their meaning: others are not read."""
-
-POWER: Final = 0.95
-"""Share of slowdowns of the published size that are found."""
 
 FEWEST: Final = 6
 """Blocks of a case before its noise is published."""
 
-ALARMS: Final = (Verdict.SLOWER, Verdict.FASTER)
-"""Of a side against itself, both are false."""
+ALARMS: Final = (Verdict.SLOWER, Verdict.FASTER, Verdict.SPREAD)
+"""Of a side against itself, each is false."""
 
 UNDECIDED: Final = (Verdict.UNRESOLVED, Verdict.NOT_GATEABLE)
 
@@ -103,16 +101,11 @@ class Tally:
 
 
 def smallest(blocks: Sequence[float], policy: Policy) -> float:
-    """Return the smallest slowdown that a gate finds in `POWER` of cases, as a share.
-
-    What the screen passes over is not confirmed: its few blocks must together lie
-    beyond what is suspect. Confirming takes less, for it may take `Policy.most` blocks.
-    """
+    """Return the smallest slowdown that a gate finds of a case with these blocks."""
     if len(blocks) < 2:
         return math.inf
-    noise = statistics.stdev(blocks) / math.sqrt(policy.screen)
-    reach = quantile(POWER, len(blocks) - 1) * noise
-    return math.expm1(math.log1p(2 * policy.lean(noise)) + reach)
+    spread = decide.look(Evidence(tuple(blocks)), policy).spread
+    return sizes.smallest(spread, policy)
 
 
 def share(hits: int, of: int) -> Estimate:

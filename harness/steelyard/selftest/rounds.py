@@ -22,7 +22,6 @@ from typing import Final
 from steelyard import stats
 from steelyard.gate import decide
 from steelyard.gate.blocks import Blocks, Point
-from steelyard.gate.decide import Stage
 from steelyard.gate.measuring import Measured, measure
 from steelyard.gate.outcome import BASE, HEAD
 from steelyard.gate.sides import Side
@@ -190,20 +189,16 @@ class SelfTest:
         keys = {point.key: _key(point) for point in self.points}
         for name, one in found.times.items():
             both = self.tally.blocks.setdefault(keys[name], [])
-            both += (*one.screened, *one.confirmed)
+            both += one.blocks
         for name, judgement in self._judged(found).items():
-            one = found.times[name]
-            count = len(one.screened) + len(one.confirmed)
+            count = len(found.times[name].blocks)
             self.tally.same.append((keys[name], judgement.verdict, count))
 
     def _judged(self, found: Measured) -> dict[str, Judgement]:
         """Judge the points that need no more blocks."""
-        times = {
-            name: one
-            for name, one in found.times.items()
-            if name not in found.failed
-            and decide.stage(one, self.policy.of(name)) is Stage.DONE
-        }
+        able = {n: one for n, one in found.times.items() if n not in found.failed}
+        open_ = decide.undecided(able, self.policy)
+        times = {name: one for name, one in able.items() if name not in open_}
         cycles = {name: one for name, one in found.cycles.items() if name in times}
         judged = decide.judge(times, cycles, self.policy)
         return {name: judgement for name, (judgement, _) in judged.items()}
@@ -248,7 +243,7 @@ def _add(whole: Measured, part: Measured) -> None:
     """Add what a chunk came to, without what failed."""
     for into, new in ((whole.times, part.times), (whole.cycles, part.cycles)):
         into |= {
-            n: one for n, one in new.items() if n not in part.failed and one.screened
+            n: one for n, one in new.items() if n not in part.failed and one.blocks
         }
 
 
