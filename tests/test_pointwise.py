@@ -281,3 +281,36 @@ def test_what_is_not_elementwise_is_refused_by_name():
     knobs = Pointwise(8, 1, 1, 64, streaming=False, prefetch=0)
     with pytest.raises(Unsupported, match="element by element, which dot is not"):
         lowering.lower(program, knobs)
+
+
+def cancels(a, c):
+    """Return differences of products, in every way that they may be written."""
+    d, e = a * a, c * c
+    return d - e, d + -e, -e + d, d - xp.maximum(e, 0.0), xp.where(a > 0, d, -d) - d
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("rows", ["elements", "rows", "chain"])
+def test_equal_products_cancel(dtype, rows):
+    """One rounded and the other not, their difference was no zero: its root was NaN."""
+    a = np.abs(np.random.default_rng(1).standard_normal((3, 17))).astype(dtype)
+
+    def within(a, c):
+        if rows == "elements":
+            return cancels(a, c)
+        if rows == "rows":
+            zero = 0.0 * xp.sum(a, -1, keepdims=True)
+            return tuple(value + zero for value in cancels(a, c))
+        return tuple(value.T for value in cancels(a, c))
+
+    for value in kernel(within)(a, a.copy()):
+        assert not value.any()
+    built = kernel(within).build(a, a, target="nvptx:sm_90a")
+    assert "fma" not in built.text or rows == "rows"
+
+
+def test_a_product_and_another_value_are_rounded_once():
+    """That is what fusing is for: what is left of a product is found."""
+    a = np.random.default_rng(2).standard_normal(100).astype(np.float32)
+    left = kernel(lambda a, b: a * a + b)(a, -(a * a))
+    np.testing.assert_array_equal(left, (a.astype(float) ** 2 - a * a).astype("f4"))

@@ -14,6 +14,7 @@ from steelyard_kernels.expression.expr import (
     Cast,
     Constant,
     Node,
+    operands,
     users,
 )
 from steelyard_kernels.ir.builder import Builder, const
@@ -62,6 +63,10 @@ _NAMES: Final = {
 }
 
 
+# What gives one of its operands, or one with another sign.
+_UNROUNDED: Final = frozenset({"negative", "abs", "maximum", "minimum", "where"})
+
+
 @dataclass(frozen=True, slots=True)
 class Fusion:
     """A sum that takes up a product: a * b + c, or c - a * b where `negated`."""
@@ -79,7 +84,8 @@ def fusions(
     """Find, by the sum's number, the sums that take up a product nobody else needs.
 
     Sums and products of different levels stay apart (the product is computed less
-    often), and so do products in `kept`.
+    often), and so do products in `kept`. So do two products: one would be rounded and
+    the other not, and the difference of equal ones would not be 0.
     """
     nodes = tuple(nodes)
     count = users(nodes)
@@ -97,12 +103,27 @@ def fusions(
                 and level[product.number] == level[node.number]
                 and product.number not in kept
                 and (node.op == "add" or place == 1)
+                and not _may_be_product(node.args[1 - place])
             ):
                 (x, y), other = product.args, node.args[1 - place]
                 negated = node.op == "subtract"
                 found[node.number] = Fusion(product.number, x, y, other, negated)
                 break
     return found
+
+
+def _may_be_product(node: Node) -> bool:
+    """Say whether a value was rounded last as a product, but for its sign or a choice."""
+    pending = [node]
+    while pending:
+        node = pending.pop()
+        if isinstance(node, Apply) and node.op == "multiply":
+            return True
+        if isinstance(node, Broadcast) or (
+            isinstance(node, Apply) and node.op in _UNROUNDED
+        ):
+            pending += operands(node)
+    return False
 
 
 def operand(b: Builder, env: Env, node: Node, lanes: int) -> Operand:
