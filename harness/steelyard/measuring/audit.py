@@ -99,29 +99,37 @@ def _restored(prepared: PreparedCase) -> Iterator[None]:
 
 
 def require_fresh(prepared: PreparedCase) -> None:
-    """Look whether other data at the same addresses has another result.
+    """Look whether results are of the data that is there, and whole.
+
+    Outputs hold an older result first, and poison then: work may look at either.
 
     Raises:
-        BenchmarkError: it has the same, and the reference says it should not.
+        BenchmarkError: they are not what the reference expects.
     """
-    buffers = prepared.buffers
+    buffers, described = prepared.buffers, prepared.description
     once(prepared)
-    before = buffers.snapshot()
-    if not buffers.draw(buffers.seed + 1):
+    before, seed = buffers.snapshot(), buffers.seed + 1
+    if described.check is None or not buffers.draw(seed):
         return  # files or constants: there is no other data
-    buffers.poison()
-    prepared.work.launch(1)
-    prepared.work.wait()
-    for handle in prepared.description.results:
-        if not (handle.size and buffers.same_as({handle.name: before[handle.name]})):
-            continue
-        if checking.is_wrong_for(
-            prepared.description, buffers, handle, buffers.seed + 1
-        ):
+    given = described.handles_of("input", "inout")
+    data = {handle.name: buffers.drawn(handle, seed) for handle in given}
+    wanted = checking.expected_of(described, data)
+    for older in (True, False):
+        buffers.draw(seed)
+        if not older:
+            buffers.poison()
+        prepared.work.launch(1)
+        prepared.work.wait()
+        left = {handle.name: buffers.read(handle.name) for handle in described.results}
+        rtol, atol = described.check.rtol, described.check.atol
+        wrong = checking.wrong_on_new_data(left, wanted, rtol, atol)
+        if wrong and any(n in left and buffers.same_as({n: before[n]}) for n in before):
             raise BenchmarkError(
-                f"the work left in {handle.name} what it had for other data: it "
+                f"the work left in {', '.join(left)} what it had for other data: it "
                 "remembers results by where its arguments lie. Compute them each time."
             )
+        if wrong:
+            raise BenchmarkError(wrong)
 
 
 def require_done(prepared: PreparedCase) -> None:
@@ -175,6 +183,7 @@ def again(prepared: PreparedCase) -> list[list[int]]:
         spent = (perf_counter_ns() - began) / 1e9
         if len(pairs) >= FEWEST and spent > LONGEST:
             break
+        prepared.work.ready()  # now: it may work on what it finds
         _turned(buffers, number + 1)
         buffers.poison()
         new = timed(prepared)
@@ -194,7 +203,6 @@ def _turned(buffers: Buffers, by: int) -> None:
 def timed(prepared: PreparedCase) -> int:
     """Return the nanoseconds of one launch."""
     launch, wait = prepared.work.launch, prepared.work.wait
-    prepared.work.ready()
     start = perf_counter_ns()
     launch(1)
     wait()

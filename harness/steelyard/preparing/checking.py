@@ -147,37 +147,29 @@ def expected_of(description: Description, data: Mapping[str, Array]) -> list[Arr
     return list(_asked(check, description.results, args))
 
 
-def mismatch(
-    name: str, got: Array, wanted: Array, rtol: float | None, atol: float | None
+def wrong_on_new_data(
+    got: Mapping[str, Array],
+    wanted: Sequence[Array],
+    rtol: float | None,
+    atol: float | None,
 ) -> str:
-    """Say how a result differs from what was expected by more than it may; or nothing."""
-    rtol, atol = _tolerances(rtol, atol, got, wanted)
-    wrong = _wrong(got, wanted, rtol, atol)
-    if not wrong.size:
-        return ""
-    first = tuple(int(i) for i in np.unravel_index(wrong[0], got.shape))
-    return (
-        f"{name} is wrong in {wrong.size} of {got.size} elements: at {list(first)} it "
-        f"holds {float(got[first]):.6g}, expected {float(wanted[first]):.6g}"
-    )
+    """Say which result of a launch on new data, over an older one, is wrong; or nothing.
 
-
-def is_wrong_for(
-    description: Description, buffers: Buffers, handle: Handle, seed: int
-) -> bool:
-    """Whether a result is not what the reference expects of the data of another seed.
-
-    False where there is no reference.
+    Results are in the order of the reference's.
     """
-    check = description.check
-    if check is None:
-        return False
-    args = [_widened(buffers.drawn(value, seed)) for value in check.args]
-    wanted = _asked(check, description.results, args)[description.results.index(handle)]
-    got = buffers.read(handle.name)
-    return bool(
-        _wrong(got, wanted, *_tolerances(check.rtol, check.atol, got, wanted)).size
-    )
+    for (name, left), expected in zip(got.items(), wanted, strict=True):
+        tolerances = _tolerances(rtol, atol, left, expected)
+        wrong = _wrong(left, expected, *tolerances)
+        if wrong.size:
+            first = tuple(int(i) for i in np.unravel_index(wrong[0], left.shape))
+            return (
+                f"on new data, over an older result, {name} is wrong in {wrong.size} of "
+                f"{left.size} elements: at {list(first)} it holds "
+                f"{float(left[first]):.6g}, expected {float(expected[first]):.6g}. "
+                "Compute all of it in each launch, or give b.check an rtol or atol that "
+                "the work can meet on any data."
+            )
+    return ""
 
 
 def _tolerances(

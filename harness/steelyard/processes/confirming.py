@@ -229,16 +229,9 @@ class _Case:
 
     def wrong(self, got: Mapping[str, Any], problem: _Problem, number: int) -> str:
         """Say which result of a problem is wrong; nothing of right or unknown ones."""
-        for name, expected in zip(self._results, problem.wanted, strict=True):
-            left = np.asarray(got[name][number])
-            wrong = checking.mismatch(name, left, expected[number], *self._tolerances)
-            if wrong:
-                return (
-                    f"on new data, over an older result, {wrong}. Compute all of it in "
-                    "each launch, or give b.check an rtol or atol that the work can "
-                    "meet on any data."
-                )
-        return ""
+        left = {name: np.asarray(got[name][number]) for name in self._results}
+        wanted = [each[number] for each in problem.wanted]
+        return checking.wrong_on_new_data(left, wanted, *self._tolerances)
 
 
 class _Rounds:
