@@ -1,5 +1,6 @@
 """What `steelyard gate` keeps, checks first and names, with a gate that measures nothing."""
 
+import sys
 from dataclasses import replace
 
 import outcomes
@@ -73,6 +74,76 @@ def test_a_gate_whose_file_cannot_be_written_is_kept(shop, monkeypatch):
     assert "shows the same outcome again" in result.stderr
 
 
+HOSTILE = {
+    "import os; os._exit(0)": "ended with exit code 0 before it named a case of head",
+    "raise SystemExit(0)": "could not be imported: SystemExit: 0",
+    "import ctypes; ctypes.string_at(0)": "died of SIGSEGV before it named",
+    "while True: pass": "not done within 4 s and was ended. Look for a loop",
+    "import os; [os.write(n, b'{}' * 99) for n in (1, 2)]; os._exit(0)": "ended",
+    "import nosuchmodule": "No module named 'nosuchmodule'",
+}
+"""What a suite does when it is imported, and what the gate says."""
+
+
+@pytest.mark.parametrize("text", HOSTILE)
+def test_a_suite_that_ends_what_imports_it_is_no_pass(shop, text):
+    """It ends a process of its own, and no older verdict stands for this gate."""
+    document.keep(LAST, shop / ".steelyard")
+    (shop / "suites" / "hostile.py").write_text(f"{text}\n# steelyard")
+    result = gate("HEAD", "--timeout", "4" if "while" in text else "60")
+    assert result.exit_code == USAGE, result.output
+    assert HOSTILE[text] in " ".join(result.stdout.split())
+    assert HOSTILE[text] in str(kept(shop).problem)
+    assert kept(shop).exit_code == USAGE
+
+
+def test_what_a_suite_changes_in_steelyard_does_not_reach_the_judge(shop, monkeypatch):
+    """Nor is anything of head's imported there; a conftest is a suite like others."""
+    (shop / "suites" / "conftest.py").write_text(
+        "import json, steelyard.gate.run, mine\n"
+        "json.loads = lambda *_, **__: 'garbage'\n"
+        "steelyard.gate.run.gate = steelyard.gate.policy.apply = None\n"
+    )
+    monkeypatch.setattr(
+        run._Lane,
+        "against_commit",
+        lambda lane, outcome, *_: replace(outcome, findings=LAST.findings),
+    )
+    assert gate("HEAD").exit_code == REGRESSION
+    assert "mine" not in sys.modules
+    assert run.gate is not None
+
+
+@pytest.mark.parametrize("earlier", [True, False])
+@pytest.mark.parametrize("ends", [KeyboardInterrupt, MemoryError])
+def test_a_gate_that_was_ended_leaves_no_older_verdict(
+    shop, monkeypatch, earlier, ends
+):
+    """`verdict` says that the latest has none; the next gate's is shown again."""
+
+    def ended(*_, **__):
+        said.append(kept(shop))
+        raise ends
+
+    said = []
+    if earlier:
+        document.keep(LAST, shop / ".steelyard")
+    monkeypatch.setattr(run, "gate", ended)
+    gate("HEAD")
+    for outcome in (*said, kept(shop)):
+        assert outcome.exit_code == USAGE
+        assert "the gate against HEAD that began" in str(outcome.problem)
+    shown = CliRunner().invoke(main, ["verdict"])
+    assert shown.exit_code == USAGE
+    assert "has no verdict: it still runs, or it was ended" in " ".join(
+        shown.output.split()
+    )
+    monkeypatch.setattr(run, "gate", lambda *_, **__: LAST)
+    assert gate("HEAD").exit_code == REGRESSION
+    assert kept(shop) == LAST
+    assert [one.name for one in (shop / ".steelyard").glob(".*")] == []
+
+
 def test_the_baseline_is_looked_at_before_cases_are_left_out(shop):
     """What is left out of a gate that there will not be is noise."""
     result = gate("nope")
@@ -84,7 +155,7 @@ def test_the_summary_names_the_commit_that_was_judged_by(shop, monkeypatch):
     """A branch moves; what it stood for is said beside it, and that GPUs are missing."""
     seen = []
 
-    def against(lane, outcome, head, points):
+    def against(lane, outcome, head, points, listed):
         seen.extend(points)
         return replace(outcome, findings=LAST.findings)
 

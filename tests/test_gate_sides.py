@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from steelyard import discovery
 from steelyard.errors import USAGE, SteelyardError
 from steelyard.gate import listing, sides, worktrees
 from steelyard.gate.sides import Side
@@ -86,7 +87,7 @@ def test_base_is_a_commit_with_its_own_sources_and_heads_harness(project, tmp_pa
         assert imported(base, "mine.work([1], out := [0]) or out") == "[1]"
         assert imported(base, "mine.__file__").startswith(str(base.root))
         harness = Path(imported(base, "steelyard.__file__")).resolve()
-        assert harness.parent == Path(sides.discovery.__file__).parent
+        assert harness.parent == Path(discovery.__file__).parent
         assert len(homes(tmp_path)) == 1
     assert homes(tmp_path) == []
     assert git(project, "worktree", "list").count("\n") == 0
@@ -121,12 +122,12 @@ def test_both_sides_keep_bytecode_or_neither_does(project, monkeypatch, told):
 def test_base_is_driven_by_heads_suites_and_asked_for_its_own_before(project):
     """So that a case that vanished is seen."""
     with Side.of_ref("HEAD", ["suites"]) as base:
-        assert listing.cases(base, ["suites"], None, ()) == {
+        assert listing.known(base, ["suites"], None, ()) == {
             "adding[n=16]",
             "adding[n=32]",
         }
-        assert listing.cases(base, ["suites"], "64", ()) == set()
-        assert listing.cases(base, ["other"], None, ()) is None
+        assert listing.known(base, ["suites"], "64", ()) == set()
+        assert listing.known(base, ["other"], None, ()) is None
         base.install_suites()
         file = project / "suites" / "adding.py"
         assert base.path_of(file) == base.root / "suites" / "adding.py"

@@ -120,6 +120,14 @@ class Case:
         default = modes.BUILDS if description.call.built_for else modes.DEFAULTS
         return description.modes or default
 
+    def device(self) -> str:
+        """Return where the case's buffers live: one of `handles.DEVICES`.
+
+        Raises:
+            BenchmarkError: it cannot be described.
+        """
+        return self.describe().device
+
     def describe(self) -> Description:
         """Call the benchmark's function with handles; nothing is allocated.
 

@@ -10,10 +10,12 @@ import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 from steelyard import config
-from steelyard.benchmark import Benchmark, raised
-from steelyard.errors import SteelyardError
+from steelyard.axes import parse_override
+from steelyard.benchmark import Benchmark, Case, raised, select
+from steelyard.errors import SteelyardError, UnjudgedError
 
 
 def discover(
@@ -43,6 +45,22 @@ def discover(
             "@steelyard.benchmark, or name another file or folder."
         )
     return list(found.values())
+
+
+def choose(
+    benchmarks: Sequence[Benchmark], pattern: str | None, overrides: Sequence[str]
+) -> list[Case]:
+    """Return the cases that ``-k`` and ``-p`` name; ``-k`` may be one case's exact id.
+
+    Raises:
+        SteelyardError: nothing matches; the sentence has the nearest.
+    """
+    replaced: dict[str, list[Any]] = {}
+    for text in overrides:
+        name, values = parse_override(text)
+        replaced.setdefault(name, []).extend(values)
+    exact = [c for c in select(benchmarks, None, replaced) if c.id == pattern]
+    return exact or select(benchmarks, pattern, replaced)
 
 
 def load(path: Path, name: str) -> Benchmark:
@@ -247,4 +265,4 @@ def _unimportable(name: str, error: BaseException) -> SteelyardError:
     step = "Mend it first."
     if isinstance(error, ModuleNotFoundError):
         step = "Install it in this environment: pip install -e . if it is the project."
-    return SteelyardError(f"{name} could not be imported: {raised(error)}. {step}")
+    return UnjudgedError(f"{name} could not be imported: {raised(error)}. {step}")

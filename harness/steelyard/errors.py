@@ -19,6 +19,10 @@ class SteelyardError(Exception):
     exit_code = USAGE
 
 
+class UnjudgedError(SteelyardError):
+    """The code that was to be judged kept a gate from its verdict."""
+
+
 class BenchmarkError(SteelyardError):
     """A benchmark raised, hung, crashed, gave a wrong result or broke a red zone."""
 

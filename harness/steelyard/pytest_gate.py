@@ -157,8 +157,10 @@ def _measured(config: pytest.Config, baseline: str, cases: Sequence[Case]) -> Ou
     places = sorted({str(case.benchmark.path) for case in cases})
     asked = run.Asked(baseline, places, pattern(cases))
     how = session.settings(chosen, session.Asked(places), check=True, allocations=False)
-    outcome = run.gate(asked, chosen, how, say=lambda _line: None)
-    document.keep(outcome, document.home(chosen.store))
+    home = document.home(chosen.store)
+    with document.under_way(baseline, home):
+        outcome = run.gate(asked, chosen, how, say=lambda _line: None)
+    document.keep(outcome, home)
     return outcome
 
 

@@ -10,8 +10,7 @@ from typing import Any, Final
 from steelyard import discovery, lock, machine, npy
 from steelyard import mode as modes
 from steelyard import plan as plans
-from steelyard.axes import parse_override
-from steelyard.benchmark import Case, select
+from steelyard.benchmark import Case
 from steelyard.config import AUTO, Config
 from steelyard.errors import (
     FAILED,
@@ -168,13 +167,8 @@ def find(
     Raises:
         SteelyardError: nothing matches; the sentence has the nearest.
     """
-    replaced: dict[str, list[Any]] = {}
-    for text in overrides:
-        name, values = parse_override(text)
-        replaced.setdefault(name, []).extend(values)
     found = discovery.discover(places, broken)
-    exact = [c for c in select(found, None, replaced) if c.id == pattern]
-    return exact or select(found, pattern, replaced)
+    return discovery.choose(found, pattern, overrides)
 
 
 def read_inputs(texts: Sequence[str]) -> dict[str, str]:

@@ -159,7 +159,7 @@ def main(*line: str) -> None:
     """Prepare a case, launch it a few times, and print what was recorded."""
     case, prepare, settings = stage.opened(*line)
     tracer = Tracer()
-    on_cpu = case.describe().device == "cpu"
+    on_cpu = case.device() == "cpu"
     with ExitStack() as stack:
         note = "it runs on the CPU: there are the host's spans alone."
         if not on_cpu:

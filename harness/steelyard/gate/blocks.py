@@ -186,7 +186,7 @@ def _in_queues(point: Point) -> bool:
     if point.mode.quantity != "kernel":
         return False
     try:
-        return point.case.describe().device == CUDA
+        return point.case.device() == CUDA
     except SteelyardError:
         return False  # weighing it says why
 

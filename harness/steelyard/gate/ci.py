@@ -78,8 +78,10 @@ def leave(outcome: Outcome, folder: Path) -> None:
     Raises:
         SteelyardError: a file cannot be written.
     """
-    for shape, name in FILES.items():
-        report.write(outcome, shape, str(folder / name))
+    for shape, name in reversed(FILES.items()):  # gate.json is last, and whole
+        aside = folder / f".{name}"
+        report.write(outcome, shape, str(aside))
+        aside.replace(folder / name)
     summary = os.environ.get("GITHUB_STEP_SUMMARY")
     if summary:
         with Path(summary).open("a", encoding="utf-8", errors="replace") as stream:

@@ -113,14 +113,16 @@ def command(
             ci.require_own_code()
     flags = {key: asked.pop(key) for key in config.READERS.keys() & asked}
     chosen = config.load(flags | {"suites": tuple(paths) or None})
-    if lane == "static":
-        outcome = _static(baseline)
-    elif baseline is None:
+    if lane != "static" and baseline is None:
         raise SteelyardError(
             "name a baseline: a commit, such as main, or a stored run."
         )
-    else:
-        outcome = _measured(baseline, chosen, asked)
+    home = document.home(chosen.store)
+    with document.under_way(baseline or f"the {lane} lane's file", home):
+        if lane == "static":
+            outcome = _static(baseline)
+        else:
+            outcome = _measured(str(baseline), chosen, asked)
     try:
         if folder is not None:
             ci.leave(outcome, folder)
@@ -128,7 +130,7 @@ def command(
             outcome, shape, output, annotations=annotations or folder is not None
         )
     finally:  # also where nobody reads on, or the file cannot be written
-        document.keep(outcome, document.home(chosen.store))
+        document.keep(outcome, home)
     return outcome.exit_code
 
 

@@ -47,13 +47,15 @@ from __future__ import annotations
 import json
 import math
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import asdict
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
 from steelyard import config
-from steelyard.errors import USAGE, SteelyardError
+from steelyard.errors import USAGE, SteelyardError, UnjudgedError
 from steelyard.gate import words
 from steelyard.gate.outcome import (
     BASE,
@@ -280,6 +282,59 @@ def home(store: str) -> Path:
     return Path(place).parent
 
 
+@contextmanager
+def under_way(baseline: str, folder: Path) -> Iterator[None]:
+    """Say in the last outcome's place that a gate is under way.
+
+    Whatever ends it, the verdict of an older one does not stand for it. What was wrong
+    with the question itself takes that back: see `keep`.
+
+    Raises:
+        SteelyardError: the disk refuses.
+    """
+    place, before = folder / LAST, _before(folder)
+    try:
+        for other in folder.glob(f".{LAST}.before.*"):
+            other.unlink()  # of a gate that was killed
+        if place.exists():
+            place.replace(before)
+        else:
+            folder.mkdir(parents=True, exist_ok=True)
+            before.touch()
+    except OSError as error:
+        raise SteelyardError(
+            f"{place}: {error.strerror}. The outcome of a gate is kept there."
+        ) from error
+    when = datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")
+    problem = UnjudgedError(
+        f"the gate against {baseline} that began {when} in process {os.getpid()} has no "
+        "verdict: it still runs, or it was ended before it had one. Gate again."
+    )
+    _write(Outcome(baseline, "", problem=problem), folder)
+    try:
+        yield
+    except SteelyardError:
+        _take_back(folder)
+        raise
+
+
+def _take_back(folder: Path) -> None:
+    """Have the outcome before the gate that is under way be the last again."""
+    place, before = folder / LAST, _before(folder)
+    if not before.exists():
+        return
+    with suppress(OSError):
+        if before.stat().st_size:
+            before.replace(place)
+        else:
+            place.unlink()
+            before.unlink()
+
+
+def _before(folder: Path) -> Path:
+    return folder / f".{LAST}.before.{os.getpid()}"
+
+
 def keep(outcome: Outcome, folder: Path) -> Path:
     """Write the last outcome beside the store, aside and renamed; return where.
 
@@ -289,9 +344,18 @@ def keep(outcome: Outcome, folder: Path) -> Path:
     Raises:
         SteelyardError: the disk refuses.
     """
+    problem = outcome.problem
+    unjudged = isinstance(problem, UnjudgedError)
+    if problem is not None and problem.exit_code == USAGE and not unjudged:
+        _take_back(folder)
+        return folder / LAST
+    _write(outcome, folder)
+    _before(folder).unlink(missing_ok=True)
+    return folder / LAST
+
+
+def _write(outcome: Outcome, folder: Path) -> None:
     place = folder / LAST
-    if outcome.problem is not None and outcome.exit_code == USAGE:
-        return place
     aside = place.with_name(f".{LAST}.{os.getpid()}")
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -303,7 +367,6 @@ def keep(outcome: Outcome, folder: Path) -> Path:
         ) from error
     finally:
         aside.unlink(missing_ok=True)
-    return place
 
 
 def read(place: Path) -> Outcome:

@@ -1,42 +1,187 @@
-"""Which cases base's own suites have, asked in a process of base's."""
+"""Which cases a side's suites have, asked in a process of that side.
+
+The gate imports nothing of what it judges: what suites do when they are imported ends
+another process, or changes another process' steelyard.
+"""
 
 from __future__ import annotations
 
 import json
 import subprocess
 import sys
-from collections.abc import Sequence
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final
+from typing import Any, Final, NoReturn
 
-from steelyard.errors import SteelyardError
+from steelyard import discovery, mode
+from steelyard.benchmark import Benchmark, Case, Description
+from steelyard.config import TIMEOUT
+from steelyard.errors import BenchmarkError, SteelyardError, UnjudgedError
+from steelyard.gate.outcome import BASE
 from steelyard.gate.sides import Side
-from steelyard.processes import stage
+from steelyard.printable import printable
+from steelyard.processes import keeper
+from steelyard.processes.origins import Origins
+from steelyard.processes.runner import STANDARD_ERROR, ending
 
-SECONDS: Final = 300.0
-"""Importing a folder of suites may import anything."""
+NOTHING: Final = "nothing matched"
+"""How the error of a selection without cases begins (`benchmark.select`)."""
 
 
-def cases(
-    side: Side, places: Sequence[str], pattern: str | None, overrides: Sequence[str]
-) -> set[str] | None:
-    """Return the ids that a side's own suites have; None where they cannot be read.
+@dataclass(frozen=True, slots=True)
+class Named(Benchmark):
+    """A benchmark as the process that imported it describes it."""
+
+    said: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def name(self) -> str:
+        """The function's name."""
+        return str(self.said["name"])
+
+    @property
+    def path(self) -> Path:
+        """The file that defines it."""
+        return Path(self.said["path"])
+
+    @property
+    def line(self) -> int:
+        """The line it starts on."""
+        return int(self.said["line"])
+
+
+@dataclass(frozen=True, slots=True)
+class Listed(Case):
+    """A case as the process that imported it describes it."""
+
+    said: Mapping[str, Any] = field(default_factory=dict, repr=False)
+
+    @property
+    def id(self) -> str:
+        """The stable name."""
+        return str(self.said["id"])
+
+    def modes(self) -> tuple[mode.Mode, ...]:
+        """Return the modes it is measured in by default."""
+        return tuple(map(mode.parse, self.said["modes"]))
+
+    def device(self) -> str:
+        """Return where its buffers live.
+
+        Raises:
+            BenchmarkError: it could not be described.
+        """
+        if not self.said["device"]:
+            raise BenchmarkError(str(self.said["problem"]))
+        return str(self.said["device"])
+
+    def describe(self) -> Description:
+        """Refuse: only a process that imported it can."""
+        _elsewhere()
+
+
+@dataclass(frozen=True, slots=True)
+class Listing:
+    """What a side's suites have."""
+
+    cases: list[Case]
+    """Those that were asked for."""
+    every: frozenset[str]
+    """The ids of all of them."""
+    files: tuple[Path, ...]
+    """That define a benchmark."""
+
+
+def of(
+    side: Side,
+    places: Sequence[str],
+    pattern: str | None = None,
+    overrides: Sequence[str] = (),
+    seconds: float = TIMEOUT,
+) -> Listing:
+    """Return what a process of a side finds in files, folders or modules.
+
+    Raises:
+        SteelyardError: it finds nothing, cannot import a suite, imports other code than
+            the side's, ends early, or is not done within ``seconds``.
+    """
+    with tempfile.TemporaryDirectory(prefix="steelyard-listing-") as folder:
+        answer = Path(folder) / "answer.json"
+        line = [side.python, "-P", "-m", "steelyard.gate.listing", str(answer)]
+        line.append(json.dumps([list(places), pattern, list(overrides)]))
+        here = side.root if side.name == BASE else Path.cwd()
+        code = _run(line, side.variables(), here, seconds)
+        try:
+            found = json.loads(answer.read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            raise UnjudgedError(
+                f"the process that imports {', '.join(places)} {ending(code)} before it "
+                f"named a case of {side.name}. Look in its suites for what ends a "
+                "process, such as os._exit."
+            ) from None
+    if "error" in found:
+        kind = UnjudgedError if found["unjudged"] else SteelyardError
+        raise kind(printable(str(found["error"])))
+    return Listing(
+        [_case(one) for one in found["cases"]],
+        frozenset(found["every"]),
+        tuple(map(Path, found["files"])),
+    )
+
+
+def _run(
+    line: Sequence[str], variables: Mapping[str, str], folder: Path, seconds: float
+) -> int:
+    """Run a process and end all that it started; return its exit code."""
+    process = subprocess.Popen(
+        keeper.command(line),
+        cwd=folder,
+        env=variables,
+        stdin=subprocess.DEVNULL,
+        stdout=STANDARD_ERROR,  # what suites print is no part of a report
+        start_new_session=True,
+    )
+    try:
+        return process.wait(seconds)
+    except subprocess.TimeoutExpired:
+        raise UnjudgedError(
+            f"importing the suites was not done within {seconds:g} s and was ended. "
+            "Look for a loop that does not stop, or raise --timeout."
+        ) from None
+    finally:
+        keeper.end_kept(process)
+
+
+def _case(said: Mapping[str, Any]) -> Case:
+    return Listed(Named(_elsewhere, {}, said), said["axes"], said)
+
+
+def _elsewhere(*_: object) -> NoReturn:
+    raise AssertionError("a case is described where its suite is imported")
+
+
+def known(
+    base: Side,
+    places: Sequence[str],
+    pattern: str | None,
+    overrides: Sequence[str],
+    seconds: float = TIMEOUT,
+) -> frozenset[str] | None:
+    """Return the ids that base's own suites have; None where they cannot be read.
 
     They are read before head's are put in their place.
     """
-    there = [_place(side, place) for place in places]
+    there = [_place(base, place) for place in places]
     if None in there:
-        return set()  # that suite is new
-    asked = json.dumps([there, pattern, list(overrides)])
-    command = [side.python, "-P", "-m", "steelyard.gate.listing", asked]
+        return frozenset()  # that suite is new
+    asked = [place for place in there if place]
     try:
-        said = stage.run(
-            command, SECONDS, environment=side.variables(), folder=side.root
-        )
-    except (SteelyardError, OSError, subprocess.SubprocessError):
-        return None
-    answer = said.answer({"cases"})
-    return set(answer["cases"]) if answer and said.code == 0 else None
+        found = of(base, asked, pattern, overrides, seconds)
+    except (SteelyardError, OSError) as error:
+        return frozenset() if str(error).startswith(NOTHING) else None
+    return frozenset(case.id for case in found.cases)
 
 
 def _place(side: Side, place: str) -> str | None:
@@ -48,18 +193,53 @@ def _place(side: Side, place: str) -> str | None:
     return str(own) if own.exists() else None
 
 
-def main(asked: str) -> None:
-    """Print the ids of what is asked for."""
-    from steelyard import session
-
-    places, pattern, overrides = json.loads(asked)
+def main(answer: str, asked: str) -> None:
+    """Write what suites have to a file; it is there only when it is complete."""
+    place = Path(answer)
+    write, rename, dump = Path.write_text, Path.replace, json.dumps
+    origins = Origins.stated()
+    sys.path.append(str(Path.cwd()))
+    found: Mapping[str, Any]
     try:
-        found = [case.id for case in session.find(places, pattern, overrides)]
+        found = _found(*json.loads(asked))
+        if refusal := origins.refusal():
+            found = {"error": refusal, "unjudged": True}
     except SteelyardError as error:
-        if "nothing matched" not in str(error):
-            raise
-        found = []  # new cases only
-    print(json.dumps({"cases": found}))  # noqa: T201 # the answer of this process
+        unjudged = isinstance(error, UnjudgedError)
+        found = {"error": str(error), "unjudged": unjudged}
+    aside = place.with_suffix(".new")
+    write(aside, dump(found), encoding="utf-8")
+    rename(aside, place)
+
+
+def _found(
+    places: Sequence[str], pattern: str | None, overrides: Sequence[str]
+) -> dict[str, Any]:
+    benchmarks = discovery.discover(places)
+    cases = discovery.choose(benchmarks, pattern, overrides)
+    return {
+        "cases": [_facts(case) for case in cases],
+        "every": [case.id for one in benchmarks for case in one.cases()],
+        "files": sorted({str(one.path) for one in benchmarks}),
+    }
+
+
+def _facts(case: Case) -> dict[str, Any]:
+    problem = device = ""
+    try:
+        device = case.device()
+    except BenchmarkError as error:
+        problem = str(error)
+    return {
+        "id": case.id,
+        "axes": dict(case.axes),
+        "modes": list(map(str, case.modes())),
+        "device": device,
+        "problem": problem,
+        "name": case.benchmark.name,
+        "path": str(case.benchmark.path),
+        "line": case.benchmark.line,
+    }
 
 
 if __name__ == "__main__":

@@ -29,7 +29,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any, Final
 from urllib.parse import unquote, urlsplit
 
-from steelyard.errors import SteelyardError
+from steelyard.errors import UnjudgedError
 from steelyard.processes.origins import INSTALLED
 
 SECONDS: Final = 3600.0
@@ -264,7 +264,7 @@ def install(tree: Path, folders: Sequence[str], into: Path, who: str) -> None:
     Their build tools are those of this environment where it has them.
 
     Raises:
-        SteelyardError: they do not build.
+        UnjudgedError: they do not build.
     """
     said = ""
     for line in _installers(tree, folders, into):
@@ -287,7 +287,7 @@ def install(tree: Path, folders: Sequence[str], into: Path, who: str) -> None:
         said += f"`{' '.join(line[:4])} ...` ended with {code}:\n"
         said += "".join(f"{s}\n" for s in output.strip().splitlines()[-LOG_LINES:])
         shutil.rmtree(into, ignore_errors=True)
-    raise SteelyardError(
+    raise UnjudgedError(
         f"{who} does not build, and what is installed is the code of another commit. "
         "Install what its build needs, install the project with pip install -e ., or "
         f"name a command in [tool.steelyard] build (docs/gate.md). The builds said:\n"

@@ -14,6 +14,7 @@ from typing import Any
 
 from steelyard import lock, machine, session
 from steelyard import mode as modes
+from steelyard.benchmark import Case
 from steelyard.config import Config
 from steelyard.errors import SteelyardError
 from steelyard.gate import (
@@ -77,7 +78,10 @@ def gate(asked: Asked, chosen: Config, how: Settings, say: Say) -> Outcome:
     try:
         rules = policy_file.load()
         with here.prepared(chosen.build) as head:
-            points, left = planned(asked)
+            listed = listing.of(
+                head, asked.places, asked.pattern, asked.overrides, how.timeout
+            )
+            points, left = planned(listed.cases, asked.modes)
             turns = [Turn(0, 0, point.case, point.mode) for point in points]
             how, device = session.on_gpu(turns, how, replace(chosen, peaks="off"))
             with lock.measuring(asked.wait), Store.open(chosen.store) as store:
@@ -90,7 +94,7 @@ def gate(asked: Asked, chosen: Config, how: Settings, say: Say) -> Outcome:
                 if left:
                     say(f"left out: {left}")
                 if base is None:
-                    outcome = lane.against_commit(outcome, head, points)
+                    outcome = lane.against_commit(outcome, head, points, listed)
                 else:
                     outcome = lane.against_run(outcome, head, points, base)
     except SteelyardError as error:
@@ -104,15 +108,14 @@ def judged(head: Side) -> str:
     return (head.commit[:12] or "this folder") + " with changes" * dirty
 
 
-def planned(asked: Asked) -> tuple[list[Point], str]:
+def planned(found: Sequence[Case], wanted: Sequence[str]) -> tuple[list[Point], str]:
     """Return what is compared; and a sentence on what is left out for want of a GPU.
 
     Raises:
-        SteelyardError: nothing matches, or nothing can run here.
+        SteelyardError: a mode is unknown, or nothing can run here.
     """
-    words = [word for text in asked.modes for word in text.split(",")]
+    words = [word for text in wanted for word in text.split(",")]
     chosen = list(dict.fromkeys(map(modes.parse, words)))
-    found = session.find(asked.places, asked.pattern, asked.overrides)
     cases, left = gpu.able(found)
     if not cases:
         raise SteelyardError(left)
@@ -132,7 +135,11 @@ class _Lane:
     say: Say
 
     def against_commit(
-        self, outcome: Outcome, head: Side, points: Sequence[Point]
+        self,
+        outcome: Outcome,
+        head: Side,
+        points: Sequence[Point],
+        listed: listing.Listing,
     ) -> Outcome:
         """Measure a commit and head in turn."""
         asked = self.asked
@@ -140,9 +147,20 @@ class _Lane:
         with ExitStack() as opened:
             self.say(f"base {asked.baseline}: a worktree of its own")
             base = opened.enter_context(
-                Side.of_ref(asked.baseline, asked.places, self.chosen.build)
+                Side.of_ref(
+                    asked.baseline,
+                    asked.places,
+                    self.chosen.build,
+                    files=listed.files,
+                )
             )
-            known = listing.cases(base, asked.places, asked.pattern, asked.overrides)
+            known = listing.known(
+                base,
+                asked.places,
+                asked.pattern,
+                asked.overrides,
+                self.how.timeout,
+            )
             base.install_suites()
             runs_of = opened.enter_context(self._recorded(base, head))
             calibration = self._calibration()
@@ -162,8 +180,7 @@ class _Lane:
         if known is None:
             notes.append("base's own suites cannot be read: what vanished is not known")
         else:
-            ids = {case.id for case in session.find(asked.places, None, ())}
-            ids |= {point.case.id for point in points}
+            ids = listed.every | {point.case.id for point in points}
             found += tuple(findings.vanished(known, ids))
         code = _code(head, base.commit)
         if code.problem is not None:

@@ -23,8 +23,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final, Self
 
-from steelyard import discovery
-from steelyard.errors import SteelyardError
+from steelyard.errors import UnjudgedError
 from steelyard.gate import projects, worktrees
 from steelyard.gate.outcome import BASE, HEAD
 from steelyard.gate.projects import Project
@@ -72,13 +71,16 @@ class Side:
         places: Sequence[str] = (),
         build: str = "",
         folder: Path | None = None,
+        files: Sequence[Path] = (),
     ) -> Iterator[Self]:
         """Give a commit's side as long as the context lasts.
 
-        ``places`` are head's suites; those within the checkout are measured as copies.
+        ``places`` are head's suites, and ``files`` those of them that define a
+        benchmark; what lies within the checkout is measured as a copy.
 
         Raises:
-            SteelyardError: there is no such commit, or it does not build.
+            SteelyardError: there is no such commit.
+            UnjudgedError: it does not build.
         """
         head = Side.head(folder=folder)
         commit = worktrees.require_commit(ref, head.root)
@@ -100,7 +102,7 @@ class Side:
                 python,
                 variables,
                 commit,
-                _moved(head, tree, places),
+                _moved(head, tree, places, files),
                 own,
                 replace(origins, avoided=(str(head.root),)),
             )
@@ -112,11 +114,16 @@ class Side:
         They are installed anew where what is installed is a copy of some commit's.
 
         Raises:
-            SteelyardError: they do not build.
+            UnjudgedError: they do not build.
         """
         project = projects.find(self.root)
         if not project.folders:
-            yield replace(self, origins=_origins(HEAD, project, self.root))
+            places = os.pathsep.join(_path(self.root, self.root, None))
+            yield replace(
+                self,
+                environment={"PYTHONPATH": places},
+                origins=_origins(HEAD, project, self.root),
+            )
             return
         worktrees.remove_left(self.root)
         with worktrees.worktree(self.root, "HEAD") as tree:
@@ -207,7 +214,7 @@ def _run(build: str, tree: Path, who: str) -> None:
         except (OSError, ValueError, subprocess.TimeoutExpired) as error:
             code, _ = 1, output.write(f"{error}\n")
     if code:
-        raise SteelyardError(
+        raise UnjudgedError(
             f"{who} does not build: `{build}` ended with {code}. Mend it, "
             f"or name another baseline. The end of its output:\n"
             f"{_tail(log.read_text(errors='replace'), projects.LOG_LINES)}"
@@ -287,19 +294,19 @@ def _path(root: Path, tree: Path, own: Path | None) -> list[str]:
 
 
 def _moved(
-    head: Side, tree: Path, places: Sequence[str]
+    head: Side, tree: Path, places: Sequence[str], files: Sequence[Path]
 ) -> tuple[tuple[Path, Path], ...]:
     """Return the suites within the checkout, with their places in the worktree.
 
-    Of a place that is the whole checkout the files with benchmarks are.
+    Of a place that is the whole checkout the ``files`` are, which have its benchmarks.
     """
     found: dict[Path, Path] = {}
     root = head.root.resolve()
     for text in places:
         path = Path(text).resolve()
         if path == root:
-            files = {one.path.resolve() for one in discovery.discover([text])}
-            found |= {file: tree / file.relative_to(root) for file in files}
+            own = [file.resolve() for file in files if root in file.resolve().parents]
+            found |= {file: tree / file.relative_to(root) for file in own}
         elif path.exists() and root in path.parents:
             found[path] = tree / path.relative_to(root)
     return tuple(found.items())

@@ -49,7 +49,7 @@ def devices() -> tuple[Device, ...]:
 def needed(case: Case) -> bool:
     """Tell whether a case runs on a GPU; one that cannot be described fails later."""
     try:
-        return case.describe().device == CUDA
+        return case.device() == CUDA
     except BenchmarkError:
         return False
 

@@ -70,7 +70,7 @@ def profiles(
 
     Each command line is said; so is, in a sentence, what cannot be counted.
     """
-    points = [p for p in stage.points(turns) if p[0].describe().device == CUDA]
+    points = [p for p in stage.points(turns) if p[0].device() == CUDA]
     if not points:
         say("--profile ncu: no chosen case runs on a GPU, and ncu sees nothing else.")
         return {}

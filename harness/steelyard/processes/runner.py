@@ -16,7 +16,7 @@ from typing import Any, Final, Self
 
 import psutil
 
-from steelyard.errors import SteelyardError
+from steelyard.errors import UnjudgedError
 from steelyard.measuring.baton import VARIABLE
 from steelyard.measuring.settings import Settings
 from steelyard.measuring.weigh import failed
@@ -84,6 +84,14 @@ _CONFIRMED: Final[dict[tuple[str, ...], confirming.Confirmed]] = {}
 """What launches on new data came to, by the run's folder, the side's, case and mode."""
 
 
+def ending(code: int) -> str:
+    """Say how a process went by its exit code, which is below 0 of a signal."""
+    if code < 0:
+        known = -code in set(signal.Signals)
+        return f"died of {signal.Signals(-code).name if known else -code}"
+    return f"ended with exit code {code}"
+
+
 class Workers:
     """One worker at a time, started when there is work.
 
@@ -118,7 +126,7 @@ class Workers:
         """Have a worker weigh one turn.
 
         Raises:
-            SteelyardError: it imported code that it is not for; see `origins`.
+            UnjudgedError: it imported code that it is not for; see `origins`.
         """
         answer = self.ask(turn, settings, wire.TRIAL)
         if "error" in answer:
@@ -223,7 +231,7 @@ class Workers:
             answer["error"] = printable(str(answer["error"]))
         if refused := answer.get("refused"):
             self.end()
-            raise SteelyardError(printable(str(refused)))
+            raise UnjudgedError(printable(str(refused)))
         if answer.get("lost"):
             self.renew()  # its GPU would fail every later case
         return answer
@@ -278,10 +286,7 @@ class Workers:
         except subprocess.TimeoutExpired:
             code = 0
         self.renew()
-        if code < 0:
-            known = -code in set(signal.Signals)
-            return f"died of {signal.Signals(-code).name if known else -code}"
-        return f"ended with exit code {code}"
+        return ending(code)
 
     def end(self) -> None:
         """End the worker, if there is one, and who poses its problems."""

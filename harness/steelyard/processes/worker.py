@@ -185,7 +185,7 @@ class Bench:
         Other libraries' errors do not say, and some come with the next call only.
         """
         try:
-            if turn.case.describe().device == CUDA:
+            if turn.case.device() == CUDA:
                 cuda.context(settings.gpu).wait()
         except SteelyardError:
             return False  # it could not be described: nothing was launched

@@ -88,7 +88,8 @@ def command(
 
 def points_of(request: Asked) -> tuple[list[Point], str]:
     """Return what a gate measures but builds, which take long; and what is left out."""
-    points, left = planned(request)
+    found = session.find(request.places, request.pattern, request.overrides)
+    points, left = planned(found, request.modes)
     return [point for point in points if point.mode.quantity != "build"], left
 
 

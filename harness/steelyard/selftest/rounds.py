@@ -63,12 +63,12 @@ class Steps:
     @classmethod
     def measured(cls, points: Sequence[Point], gpu: int) -> Steps:
         """Measure them, on a GPU only if a point needs it."""
-        needed = any(point.case.describe().device == CUDA for point in points)
+        needed = any(point.case.device() == CUDA for point in points)
         return cls(planting.step_ns(), planting.device_step_ns(gpu) if needed else 0.0)
 
     def of(self, point: Point, nanoseconds: float) -> int | None:
         """Return how many take so long, or None where so few are not to be had."""
-        on_gpu = point.case.describe().device == CUDA
+        on_gpu = point.case.device() == CUDA
         one, grain = (self.gpu, GRAIN) if on_gpu else (self.cpu, 1)
         count = round(nanoseconds / one / grain) * grain if one else 0
         exact = abs(count * one - nanoseconds) <= EXACT * nanoseconds
