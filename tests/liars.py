@@ -478,6 +478,23 @@ HONEST = {
 }
 
 
+@benchmark(shape=["none", "empty", "one"])
+def shapes(b, shape):
+    """Add one to an array of an odd shape in place, and give its double."""
+    of = {"none": (), "empty": (0, 3), "one": (1,)}[shape]
+    x = b.input(of, "int64", dist="integers")
+    u = b.inout(of, "float32")
+    y = b.output(of, "int64")
+    b.check(lambda x, u: (2 * x, u + 1), x, u)
+    return b.launch(doubled, x, u, out=y)
+
+
+def doubled(x, u, out):
+    """Do it."""
+    np.multiply(x, 2, out=out)
+    np.add(u, 1, out=u)
+
+
 @benchmark(lie=[*LIES, *HONEST])
 def lies(b, lie):
     """Take the exponential of an array, or do not."""

@@ -128,12 +128,19 @@ def astray(spans: Sequence[int]) -> bool:
 def idle(trial: Trial) -> bool:
     """Tell whether a case of the CPU leaves the processor idle while it is timed.
 
-    Its quicker windows say so, all of them: in others the machine was busy elsewhere.
+    Its quicker windows say so, all of them, but for those that it lost to others.
     """
     if "gpu" in trial.extra or trial.mode.startswith("build"):
         return False
     samples = trial.samples
-    rows = zip(samples.per_launch(), samples.ticks, samples.cpu, strict=True)
+    each = zip(
+        samples.per_launch(),
+        samples.ticks,
+        samples.cpu,
+        samples.preemptions,
+        strict=True,
+    )
+    rows = [(time, ticks, cpu) for time, ticks, cpu, lost in each if not lost]
     shares = [cpu / ticks for _, ticks, cpu in sorted(rows) if ticks > 0]
     quicker = shares[: (len(shares) + 1) // 2]
     return len(shares) >= SHARES and max(quicker) < AWAKE

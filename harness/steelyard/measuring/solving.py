@@ -59,7 +59,7 @@ class Solver:
     def _solve(self, first: int, last: int, buffers: Buffers) -> None:
         for number in range(first, last):
             for name, data in self._area.given.items():
-                buffers.write(name, data[number])
+                buffers.write(name, np.asarray(data[number]))
             self._launch()
             for name, place in self._area.left.items():
                 new = self._new.get(name)

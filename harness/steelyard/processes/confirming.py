@@ -307,12 +307,11 @@ class _Rounds:
     def _copying(self) -> int:
         """Return the nanoseconds of copying all problems as the worker does."""
         start = thread_time_ns()
-        for data in self._problem.given.values():
-            own = np.empty_like(data[:1])[0]
-            for one in data:
-                np.copyto(own, one)
-        for places in self._shared.left.values():
-            own = np.zeros_like(places[:1])[0]
-            for one in places:
-                np.copyto(one, own)
+        for arrays in (self._problem.given, self._shared.left):
+            for array in arrays.values():
+                own = np.zeros_like(array[:1])
+                for number in range(len(array)):
+                    one = array[number : number + 1]
+                    pair = (own, one) if arrays is self._problem.given else (one, own)
+                    np.copyto(*pair)
         return thread_time_ns() - start
