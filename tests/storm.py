@@ -23,7 +23,7 @@ import traceback
 from hashlib import blake2b
 from pathlib import Path
 
-from steelyard_kernels.building.disk import Disk
+from steelyard_device.disk import Disk
 
 KEYS = [blake2b(bytes([k]), digest_size=16).hexdigest() for k in range(40)]
 WORKERS = 4

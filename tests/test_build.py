@@ -3,13 +3,13 @@
 import numpy as np
 import pytest
 
+from steelyard_device.disk import Disk
 from steelyard_device.errors import DeviceError, LLVMError
 from steelyard_kernels import array as xp
 from steelyard_kernels import library
 from steelyard_kernels.binary import Built, Failed
 from steelyard_kernels.building.build import build
 from steelyard_kernels.building.cache import compiled, disk
-from steelyard_kernels.building.disk import Disk
 from steelyard_kernels.building.keys import key
 from steelyard_kernels.digest import digest
 from steelyard_kernels.errors import KernelError

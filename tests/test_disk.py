@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from steelyard_kernels.building import disk as module
-from steelyard_kernels.building.disk import Disk, default_directory
+from steelyard_device import disk as module
+from steelyard_device.disk import Disk, default_directory
 
 KEY = "ab" + "0123456789" * 3
 OTHER = "cd" + "0123456789" * 3
@@ -28,6 +28,13 @@ def key(number):
 def entry(folder, name=KEY):
     """Return where an entry lies."""
     return folder / name[:2] / f"{name}.build"
+
+
+def room(folder, payload=100):
+    """Return what one entry takes on this disk: whole blocks of it."""
+    disk = Disk(folder / "one")
+    disk.put(KEY, bytes(payload))
+    return disk.size()[1]
 
 
 def test_what_was_put_is_got(tmp_path):
@@ -87,7 +94,7 @@ def test_an_entry_under_another_key_is_foreign(tmp_path):
     assert disk.get(OTHER) is None
 
 
-@pytest.mark.parametrize("schema", [0, 2, 2**32 - 1])
+@pytest.mark.parametrize("schema", [0, 1, 3, 2**32 - 1])
 def test_older_and_newer_schemas_are_misses(tmp_path, monkeypatch, schema):
     """An entry with the right digest, of another version of the format."""
     monkeypatch.setattr(module, "SCHEMA", schema)
@@ -143,7 +150,8 @@ def test_a_folder_or_pipe_in_an_entrys_place_is_a_miss(tmp_path):
 def test_a_link_is_replaced_not_written_through(tmp_path):
     """What it points to is somebody else's; a link that loops is a miss."""
     (tmp_path / "theirs").write_text("theirs")
-    entry(tmp_path).parent.mkdir()
+    Disk(tmp_path).put(KEY, b"code")
+    entry(tmp_path).unlink()
     entry(tmp_path).symlink_to(entry(tmp_path))
     assert Disk(tmp_path).get(KEY) is None
     entry(tmp_path).unlink()
@@ -186,7 +194,7 @@ def test_a_disk_that_refuses_keeps_what_it_had(tmp_path, monkeypatch, call, code
             close(*arguments)
         raise OSError(code, os.strerror(code))
 
-    monkeypatch.setattr(Path if call == "replace" else os, call, refuse)
+    monkeypatch.setattr(os, call, refuse)
     assert not disk.put(KEY, b"new")
     monkeypatch.undo()
     assert disk.get(KEY) == b"old"
@@ -205,7 +213,7 @@ def test_a_real_limit_on_file_sizes_is_survived(tmp_path):
     """The kernel writes a part, then refuses (RLIMIT_FSIZE stands in for a full disk)."""
     script = (
         "import resource, sys; from pathlib import Path\n"
-        "from steelyard_kernels.building.disk import Disk\n"
+        "from steelyard_device.disk import Disk\n"
         "resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096));"
         "d = Disk(Path(sys.argv[1])); k = sys.argv[2];"
         "print(d.put(k, bytes(9000)), d.get(k), d.put(k, bytes(9)), len(d.get(k)))"
@@ -234,10 +242,11 @@ def test_an_interrupted_writer_leaves_no_temporary(tmp_path, monkeypatch):
 
 def test_the_longest_unused_go_first(tmp_path):
     """A limit of four entries: a hit makes the oldest the newest."""
-    disk = Disk(tmp_path, limit=4 * (100 + HEADER), every=1)
+    size = room(tmp_path)
+    disk = Disk(tmp_path / "cache", limit=4 * size, every=1)
     for number in range(4):
         disk.put(key(number), bytes(100))
-        os.utime(entry(tmp_path, key(number)), (1000 + number, 1000 + number))
+        os.utime(entry(disk.directory, key(number)), (1000 + number, 1000 + number))
     assert disk.get(key(0)) == bytes(100)
     disk.put(key(4), bytes(100))
     kept = [number for number in range(5) if disk.get(key(number)) is not None]
@@ -262,7 +271,7 @@ def test_a_time_that_cannot_be_written_is_still_a_hit(tmp_path, monkeypatch):
     disk.put(KEY, b"code")
     os.utime(entry(tmp_path), (0, 0))
 
-    def refuse(*_):
+    def refuse(*_, **__):
         raise PermissionError
 
     monkeypatch.setattr(os, "utime", refuse)
@@ -271,7 +280,7 @@ def test_a_time_that_cannot_be_written_is_still_a_hit(tmp_path, monkeypatch):
 
 def test_what_is_above_the_limit_is_not_kept(tmp_path):
     """Keeping it would throw out all else; and such a file is not even read."""
-    big, small = Disk(tmp_path), Disk(tmp_path, limit=HEADER + 9, every=1)
+    big, small = Disk(tmp_path), Disk(tmp_path, limit=HEADER + 9)
     assert small.put(KEY, bytes(9))
     assert not small.put(KEY, bytes(10))
     assert small.get(KEY) == bytes(9)
@@ -281,11 +290,11 @@ def test_what_is_above_the_limit_is_not_kept(tmp_path):
 
 def test_eviction_survives_another_ones(tmp_path, monkeypatch):
     """Files vanish between the look and the removal: they count as removed."""
-    disk = Disk(tmp_path, limit=2 * (100 + HEADER), every=1)
-    others = Disk(tmp_path)
+    disk = Disk(tmp_path / "cache", limit=2 * room(tmp_path), every=1)
+    others = Disk(disk.directory)
     for number in range(6):
         others.put(key(number), bytes(100))
-        os.utime(entry(tmp_path, key(number)), (1000 + number, 1000 + number))
+        os.utime(entry(disk.directory, key(number)), (1000 + number, 1000 + number))
     remove = module._remove
 
     def twice(path):
@@ -303,6 +312,8 @@ def test_few_puts_look_at_all_entries(tmp_path, monkeypatch):
     looks = []
     monkeypatch.setattr(Disk, "_evict", lambda disk: looks.append(1))
     names = iter(range(1000))
+    Disk(tmp_path).put(KEY, b"")  # which makes the folder's secret
+    looks.clear()
     monkeypatch.setattr(os, "urandom", lambda n: next(names).to_bytes(n, "little"))
     for _ in range(513):
         Disk(tmp_path).put(KEY, b"")
@@ -321,7 +332,7 @@ def test_only_old_temporaries_are_swept(tmp_path):
     disk.put(OTHER, b"code")
     assert young.exists()
     assert not old.exists()
-    assert disk.size() == (2, 2 * (4 + HEADER))
+    assert disk.size()[0] == 2
 
 
 def test_drop_removes_ours_only(tmp_path):
@@ -342,7 +353,7 @@ def test_drop_removes_ours_only(tmp_path):
     assert theirs.exists()
     assert elsewhere.get("ff" * 16) == b"code"
     left = {path.name for path in (tmp_path / "cache").iterdir()}
-    assert left == {"notes.txt", key(0)[:2], "ff"}
+    assert left == {"notes.txt", key(0)[:2], "ff", module.KEY_FILE}
     assert disk.put(KEY, b"code")
 
 
@@ -352,6 +363,123 @@ def test_entries_are_the_users_own(tmp_path):
     disk.put(KEY, b"code")
     assert entry(tmp_path / "new").stat().st_mode & 0o077 == 0
     assert entry(tmp_path / "new").parent.stat().st_mode & 0o077 == 0
+
+
+@pytest.mark.parametrize("mask", [0o000, 0o002, 0o022, 0o077])
+def test_whatever_the_umask_nothing_is_open_to_others(tmp_path, mask):
+    """The folders above that did not exist, the folder, those in it, and every file."""
+    before = os.umask(mask)
+    try:
+        assert Disk(tmp_path / "above" / "steelyard" / "builds").put(KEY, b"code")
+    finally:
+        os.umask(before)
+    made = list(tmp_path.rglob("*"))
+    assert {path.name for path in made} >= {"above", "builds", KEY[:2], "key"}
+    for path in made:
+        assert path.stat().st_mode & 0o777 == (0o700 if path.is_dir() else 0o600)
+
+
+@pytest.mark.parametrize("mode", [0o777, 0o1777, 0o770, 0o702])
+@pytest.mark.parametrize("which", [".", KEY[:2]])
+def test_a_folder_that_others_may_write_keeps_nothing(tmp_path, capfd, mode, which):
+    """Who could put code there is said once, with what to do about it."""
+    disk = Disk(tmp_path / "cache")
+    disk.put(KEY, b"code")
+    (disk.directory / which).chmod(mode)
+    module._SAID.clear()
+    for _ in range(3):
+        assert disk.get(KEY) is None
+        assert not disk.put(KEY, b"code")
+    assert capfd.readouterr().err.count("can be written by other users") == 1
+    assert ("chmod" in (disk.refusal() or "")) is (which == ".")
+    (disk.directory / which).chmod(0o755)
+    assert disk.get(KEY) == b"code"
+    assert disk.put(KEY, b"code")
+    assert (disk.directory / which).stat().st_mode & 0o777 == 0o700
+
+
+@pytest.mark.parametrize("mode", [0o644, 0o660, 0o606, 0o622])
+def test_a_file_that_others_may_open_is_a_miss(tmp_path, mode):
+    """An entry or the secret; what is put anew is the user's alone."""
+    for name in (entry(tmp_path), tmp_path / "key"):
+        Disk(tmp_path).put(KEY, b"code")
+        name.chmod(mode)
+        assert Disk(tmp_path).get(KEY) is None
+        assert Disk(tmp_path).put(KEY, b"code")
+        assert name.stat().st_mode & 0o777 == 0o600
+        assert Disk(tmp_path).get(KEY) == b"code"
+
+
+def test_an_entry_made_with_another_secret_is_a_miss(tmp_path):
+    """As of a fork's cache, even where file and folder are this user's now."""
+    ours, theirs = Disk(tmp_path / "ours"), Disk(tmp_path / "theirs")
+    ours.put(KEY, b"code")
+    theirs.put(KEY, b"planted")
+    entry(ours.directory).write_bytes(entry(theirs.directory).read_bytes())
+    assert ours.get(KEY) is None
+    assert ours.put(KEY, b"code")
+    for damage in (b"", b"short", bytes(32)):
+        (ours.directory / "key").write_bytes(damage)
+        assert ours.get(KEY) is None
+        ours.put(KEY, b"code")
+        assert ours.get(KEY) == b"code"
+    (ours.directory / "key").unlink()
+    (ours.directory / "key").symlink_to(theirs.directory / "key")
+    assert ours.get(KEY) is None
+
+
+def test_processes_that_begin_together_share_one_secret(tmp_path):
+    """What any of them puts all of them get."""
+    script = (
+        "import sys; from pathlib import Path; from steelyard_device.disk import Disk\n"
+        "Disk(Path(sys.argv[1])).put(sys.argv[2], b'code')"
+    )
+    children = [
+        subprocess.Popen([sys.executable, "-c", script, str(tmp_path), key(number)])
+        for number in range(6)
+    ]
+    assert [child.wait() for child in children] == [0] * 6
+    assert all(Disk(tmp_path).get(key(number)) == b"code" for number in range(6))
+    assert [p.name for p in tmp_path.iterdir() if p.is_file()] == ["key"]
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to be two users")
+@pytest.mark.parametrize("which", [".", KEY[:2], "key", f"{KEY[:2]}/{KEY}.build"])
+def test_what_belongs_to_another_user_is_not_read(tmp_path, which):
+    """A folder, the secret, or one entry, also where its mode is private."""
+    disk = Disk(tmp_path / "cache")
+    disk.put(KEY, b"code")
+    os.chown(disk.directory / which, 65534, 65534)
+    assert disk.get(KEY) is None
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to be a user without a name")
+def test_a_user_without_name_and_home_has_no_cache(tmp_path):
+    """There is nowhere to keep builds: they are made, and nothing is said."""
+    script = (  # imported before, where this user may not read them
+        "import os, platformdirs, platformdirs.unix, pwd\n"
+        "from steelyard_device.disk import default_directory\n"
+        "os.setuid(54321)\n"
+        "print(default_directory())"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script],
+        env={"PATH": ""},
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd="/",
+    )
+    assert (done.returncode, done.stdout) == (0, "None\n"), done.stderr
+
+
+def test_the_limit_counts_blocks(tmp_path):
+    """Twenty entries of a byte take twenty blocks of the disk."""
+    disk = Disk(tmp_path)
+    for number in range(20):
+        disk.put(key(number), b"x")
+    blocks = sum(p.stat().st_blocks * 512 for p in tmp_path.glob("??/*"))
+    assert disk.size() == (20, max(blocks, 20 * (1 + HEADER)))
 
 
 def test_the_environment_names_the_folder(monkeypatch, tmp_path):

@@ -81,6 +81,7 @@ def test_what_cannot_be_read_is_unknown_and_never_ok(monkeypatch, tmp_path):
     monkeypatch.setattr(lock, "is_held", lambda: None)
     found = look(monkeypatch, tmp_path, nothing)
     measured = {"neighbours", "steal", "clock tick", "empty window", "disk"}
+    measured.add("kept builds")  # of which the file system tells all
     unknown = {topic for topic, f in found.items() if f.verdict == "unknown"}
     assert unknown == set(found) - measured
     assert all(found[topic].seen == machine.UNKNOWN for topic in unknown)
@@ -145,3 +146,14 @@ def test_every_word_is_readable_at_any_width(width):
         )
     if width < diagnosis.NARROW:
         assert "doubt boost: on heat decides; turn it off in sysfs" in words
+
+
+def test_a_cache_that_others_may_write_is_a_finding(tmp_path, monkeypatch):
+    """Builds are not kept there, and what to do is said."""
+    monkeypatch.setenv("STEELYARD_CACHE", str(tmp_path))
+    for mode, verdict in ((0o777, "doubt"), (0o755, "ok")):
+        tmp_path.chmod(mode)
+        found = {finding.topic: finding for finding in doctor.findings(tmp_path)}
+        assert found["kept builds"].verdict == verdict
+        assert ("chmod" in found["kept builds"].advice) is (verdict == "doubt")
+        assert tmp_path.stat().st_mode & 0o777 == mode

@@ -7,12 +7,12 @@ from dataclasses import replace
 
 import pytest
 
+from steelyard_device.disk import Disk
 from steelyard_device.errors import DeviceError
 from steelyard_device.timings import timings
 from steelyard_kernels.binary import Built, Failed
 from steelyard_kernels.building import cache
 from steelyard_kernels.building.build import prepare
-from steelyard_kernels.building.disk import Disk
 from steelyard_kernels.emit.cuda import joined
 from steelyard_kernels.errors import KernelError
 from steelyard_kernels.group import Candidate, Group, Stage, build_all, candidates_of

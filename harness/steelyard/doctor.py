@@ -15,7 +15,7 @@ from typing import Any, Final, Literal
 from steelyard import lock, machine, units
 from steelyard.clocks.quantum import smallest_step
 from steelyard.machine import UNKNOWN
-from steelyard_device import memory
+from steelyard_device import disk, memory
 
 Verdict = Literal["ok", "doubt", "unknown", "none"]
 """``none``: there is no such thing here, and nothing to be wrong with it."""
@@ -70,6 +70,7 @@ def findings(store_folder: Path | None = None) -> list[Finding]:
         *_clock(),
         _other_run(),
         _disk(store_folder or Path.cwd()),
+        _builds(),
     ]
 
 
@@ -87,6 +88,13 @@ def judge(
 def is_one_of(value: Any, *good: Any) -> bool | None:
     """Tell whether a fact is as it should be; None where it is not known."""
     return None if value == UNKNOWN else value in good
+
+
+def _builds() -> Finding:
+    folder = disk.default_directory()
+    refusal = disk.Disk(folder).refusal()
+    why = "every process builds its kernels anew"
+    return judge("kept builds", folder or "off", refusal is None, why, refusal or "")
 
 
 def _governor(seen: str) -> Finding:

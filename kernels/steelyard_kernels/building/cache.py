@@ -11,10 +11,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from steelyard_device.disk import Disk, default_directory
 from steelyard_device.threads import Once
 from steelyard_device.timings import span
 from steelyard_kernels.binary import Code
-from steelyard_kernels.building.disk import Disk, default_directory
 from steelyard_kernels.building.record import Record, Refused, pack, unpack
 from steelyard_kernels.digest import digest
 from steelyard_kernels.errors import KernelError

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TypeGuard
 
+from steelyard_device.disk import default_directory
 from steelyard_kernels import cost
 from steelyard_kernels.binary import Built, Failed
 from steelyard_kernels.building import keys
-from steelyard_kernels.building.disk import default_directory
 from steelyard_kernels.errors import KernelError
 from steelyard_kernels.expression.expr import Program
 from steelyard_kernels.expression.simplify import simplify

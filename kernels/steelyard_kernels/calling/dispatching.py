@@ -111,7 +111,10 @@ class Recent:
             return None
         if any(exchange_of(type(tensor)) != functions for tensor in tensors):
             return None
-        described = [describe(functions[0], tensor) for tensor in tensors]
+        try:
+            described = [describe(functions[0], tensor) for tensor in tensors]
+        except Exception:  # noqa: BLE001 # the library's own, for what is no plain memory
+            return None
         devices = {device for device, _ in described}
         if len(devices) != 1:
             return None

@@ -110,7 +110,7 @@ def weigh(points: Sequence[Point], asked: Asked) -> bool:
 
 def _check(points: Sequence[Point], asked: Asked) -> None:
     """Refuse what would measure something else than was asked for."""
-    from steelyard_kernels.building import disk
+    from steelyard_device import disk
 
     known = CACHES.get(asked.cache, frozenset())
     for level in asked.levels:
