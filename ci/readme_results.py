@@ -13,6 +13,7 @@ from steelyard import stats, units
 from steelyard.axes import plain
 from steelyard.measuring.ledger import PARTS
 from steelyard.report import pivot, tables, text
+from steelyard.report.grid import Grid
 from steelyard.report.rows import by_value, mode_rank
 from steelyard.stats import Estimate
 
@@ -64,7 +65,7 @@ def across(
     name: str,
     wanted: Callable[[str, str], bool],
     cell: Callable[[Key], str] | None = None,
-) -> Iterator[pivot.Grid]:
+) -> Iterator[Grid]:
     """Yield what ``steelyard show --across NAME`` shows of the cases and modes wanted.
 
     A grid a benchmark, of time unless ``cell`` says something else of a row.

@@ -1,7 +1,6 @@
 """Recording what a GPU does, by fakes of CUPTI and the driver; no GPU is needed."""
 
 # ruff: noqa: D102 - the fake's methods are what the real ones are
-
 import ctypes
 import enum
 import os
@@ -14,6 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from steelyard_device import install
 from steelyard_device.cuda import activity
 from steelyard_device.cuda import driver as cuda_driver
 from steelyard_device.cuda.activity import Recorder
@@ -351,7 +351,7 @@ def test_somebody_else_has_cupti(cupti):
 def test_without_bindings_the_extra_is_named(cupti, monkeypatch):
     """And a library that cannot be loaded is told of."""
     monkeypatch.setitem(sys.modules, "cupti", None)
-    assert 'pip install "steelyard[cupti]"' in activity.missing()
+    assert install.command("cupti") in activity.missing()
 
     def unloadable(*_):
         raise RuntimeError("libcupti.so.13 is not found")

@@ -316,11 +316,42 @@ def test_two_modes_may_be_named_at_once(desk):
     assert "latency/warm/8" in said
 
 
-def test_the_built_in_suite_says_that_it_is_one(desk):
-    """Where there are no suites of one's own."""
+def test_commands_without_paths_say_which_suites_they_take(desk):
+    """The built-in suite is a warning where there is a folder of benchmarks."""
+
+    def said(*words):
+        return CliRunner().invoke(main, [*words]).stderr
+
+    assert "suites: ./suites" in said("list")
+    assert "suites: ./suites" in said("run", "--dry-run")
+    assert "suites" not in said("list", "suites")
     (desk / "suites" / "moving.py").unlink()
     (desk / "suites").rmdir()
-    assert "the built-in suite; name files" in CliRunner().invoke(main, ["list"]).stderr
+    assert "suites: the built-in suite; name files" in said("list")
+    (desk / "benchmarks").mkdir()
+    assert "warning: the built-in suite, not ./benchmarks" in said("list")
+    (desk / "benchmarks" / "moving.py").write_text(SUITE)
+    (desk / "pyproject.toml").write_text('[tool.steelyard]\nsuites = ["benchmarks"]')
+    assert "benchmarks (configured)" in said("list")
+    for words in ((), ("run",), ("list",)):
+        assert "built-in" in CliRunner().invoke(main, [*words, "--help"]).output
+
+
+def test_ratios_are_written_for_other_programs(desk):
+    """To a file, or alone to stdout."""
+    steelyard("run", "--tag", "old")
+    steelyard("run")
+    document = json.loads(steelyard("compare", "old", "--format", "json"))
+    assert document == json.loads(steelyard("compare", "old", "--json", "-"))
+    assert {"ratio", "low", "high"} < document["rows"][0].keys()
+    assert "ratio" in steelyard("compare", "old", "--json", "ratios.json")
+    assert json.loads((desk / "ratios.json").read_text()) == document
+    count = len(document["rows"])
+    lines = steelyard("compare", "old", "--format", "csv").splitlines()
+    assert len(lines) == 1 + count
+    assert "gone/x.json cannot be written" in error(
+        "compare", "old", "--json", "gone/x.json"
+    )
 
 
 def test_a_file_of_one_value_is_refused_before_anything_is_measured(desk):
@@ -520,8 +551,8 @@ def test_commands_of_other_packages_load_when_they_are_used(monkeypatch):
     }
     monkeypatch.setattr(lazy, "OTHERS", others)
     text = steelyard("--help")
-    assert "speak    Say a word." in text
-    assert "absent   Be away." in text
+    assert "speak   Say a word." in text
+    assert "absent  Be away." in text
     assert steelyard("speak", "now") == "foreign now\n"
     assert "Missing argument 'WORD'" in error("speak")
     assert "absent cannot be loaded from no_such_module" in error("absent")
@@ -541,7 +572,8 @@ def test_a_reader_that_goes_away_is_no_regression(desk):
         cwd=desk,
     )
     os.close(write)
-    assert (done.returncode, done.stderr) == (128 + signal.SIGPIPE, "")
+    said = done.returncode, done.stderr
+    assert said == (128 + signal.SIGPIPE, "suites: ./suites\n")
 
 
 def test_a_full_standard_output_is_one_sentence():

@@ -1,5 +1,7 @@
+import csv
 import dataclasses
 import io
+import json
 
 import pytest
 import trials
@@ -208,3 +210,26 @@ def test_a_narrow_comparison_folds_cases_and_cuts_no_figure(width):
     folded = "".join(line[: head.index("mode")].strip() for line in (first, *lines))
     assert folded.startswith(CASE)
     assert "…" not in table
+
+
+def test_a_comparison_is_exported_with_every_number():
+    """JSON has both runs and what differs; CSV and Markdown have the rows."""
+    made = compare.compare([*side(), trials.trial("gone")], side(1.05))
+    runs = trials.run(uid="a" * 32), trials.run(uid="b" * 32)
+    around = [compare.Difference("settings", "governor", "x", "y")]
+
+    def text(shape):
+        return comparison.dumps(shape, *runs, around, made)
+
+    document = json.loads(text("json"))
+    row, alone = document["rows"]
+    assert (document["base"]["uid"], document["new"]["uid"]) == ("a" * 32, "b" * 32)
+    assert document["differences"][0]["name"] == "governor"
+    assert row["low"] <= row["ratio"] == made[0].ratio.value <= row["high"]
+    assert row["differs"] is True
+    assert row["base"] == made[0].base.value
+    assert (alone["ratio"], alone["note"]) == (None, "missing in new")
+    lines = list(csv.DictReader(io.StringIO(text("csv"))))
+    assert float(lines[0]["ratio"]) == row["ratio"]
+    assert [line["case"] for line in lines] == [CASE, "gone"]
+    assert len(text("markdown").splitlines()) == 4

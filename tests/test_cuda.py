@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from steelyard_device import llvm
+from steelyard_device import install, llvm
 from steelyard_device.cuda import driver as cuda_driver
 from steelyard_device.cuda import launch as cuda_launch
 from steelyard_device.cuda import native as cuda_native
@@ -142,9 +142,7 @@ def test_without_a_gpu_one_sentence_says_what_to_do():
 def test_without_the_bindings_one_sentence_says_what_to_install():
     """The extra."""
     said = said_by_a_process("import sys; sys.modules['cuda.bindings'] = None\n" + ASK)
-    assert said == (
-        'there is nothing to call a GPU with: pip install "steelyard[cuda]".'
-    )
+    assert said == (f"there is nothing to call a GPU with: {install.command('cuda')}.")
 
 
 def test_importing_the_door_calls_nothing():

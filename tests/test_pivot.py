@@ -7,7 +7,7 @@ import trials
 from test_report import rendered
 
 from steelyard import SteelyardError
-from steelyard.report import columns, pivot, rows, stored
+from steelyard.report import columns, grid, pivot, rows, stored
 
 
 def weighed(case, mode="kernel/warm", time=1000, **more):
@@ -103,7 +103,7 @@ def test_benchmarks_without_the_axis_have_no_table():
 def test_what_is_too_wide_goes_on_below(width):
     """No cell is lost or cut, and a row of nothing is left out of its part."""
     (whole,) = pivot.grids(calls(), "mode")
-    parts = list(pivot.fitting(whole, width))
+    parts = list(grid.fitting(whole, width))
     assert sum((part.titles for part in parts), ()) == whole.titles
     assert all(part.heads == whole.heads for part in parts)
     if width < 80:

@@ -256,7 +256,7 @@ def test_a_suite_says_what_is_missing_without_pytest_benchmark(project):
     assert plain.code == 0, plain.text
     done = run_pytest(project, "suites", "-p", "no:benchmark")
     assert done.code == 2, done.text
-    assert "Install steelyard[pytest], or use `steelyard run`." in done.text
+    assert '[pytest]", or use `steelyard run`.' in done.text
     assert "helpers.py" not in done.text
 
 

@@ -209,44 +209,59 @@ def test_markup_in_names_is_printed_as_it_is():
     assert "[red]x" in text
 
 
-def test_the_ledger_shows_every_part_and_the_rest_in_percent():
-    """Parts add up to the call; what they do not explain is its own column."""
+def ledgers(made, width=160):
+    """Return the lines of the ledgers of trials."""
+    return rendered(tables.ledgers(rows.rows(made), width), width).splitlines()
+
+
+def test_a_ledger_shows_every_part_and_the_rest_in_percent():
+    """A table a benchmark; what the parts do not explain is its own column."""
     latency = trials.trial(
         mode="latency/warm",
         ticks=[1000] * 40,
         ledger={"submit": 100.0, "kernel": 650.0, "untracked": 250.0},
     )
     other = trials.trial(
-        "b", mode="latency/warm", ticks=[400] * 9, ledger={"kernel": 100}
+        "b[n=1]", mode="latency/warm", ticks=[400] * 9, ledger={"kernel": 100}
     )
-    made = rows.rows([latency, other])
-    lines = rendered([tables.ledger(made)]).splitlines()
-    assert next(line for line in lines if "copy" in line).split()[-3:] == [
-        "10.0",
-        "65.0",
-        "25.0",
+    lines = ledgers([latency, other])
+    titles = [line for line in lines if line.startswith("ledger")]
+    assert titles == [
+        "ledger: percent of one call, b[n=1] latency/warm",
+        "ledger: percent of one call, copy[n=1024,impl=numpy] latency/warm",
     ]
-    assert next(line for line in lines if line.startswith("b")).split()[-3:] == [
-        "-",
-        "25.0",
-        "75.0",
-    ]
-    assert tables.ledger(rows.rows(family("a"))) is None
-    assert tables.footnote(made) is None
+    figures = [line.split()[2:] for line in lines if " ns " in line or " us " in line]
+    assert figures == [["25.0", "75.0"], ["10.0", "65.0", "25.0"]]
+    assert ledgers(family("a")) == []
+    assert tables.footnote(rows.rows(family("a"))) is None
 
 
-def test_a_narrow_ledger_folds_names_and_cuts_no_figure():
-    """Five figures of one call stay whole; the one mode of all stands in the title."""
-    parts = dict.fromkeys(("allocate", "first_touch", "submit", "kernel"), 123.0)
-    case = "rows[columns=12288,dtype=float32,impl=normalization]"
+def test_a_narrow_ledger_is_split_and_nothing_is_folded():
+    """Twelve parts of two cases take several tables; each says which case it is."""
+    parts = {f"first_touch_of_{index}": 123.0 for index in range(12)}
+    long = "normalization_of_rows[columns={},dtype=float32,impl=a_long_name]"
     mode = "latency/warm/allocated/8"
-    ticks = [10_000] * 40
-    one = trials.trial(case, mode=mode, ticks=ticks, ledger=parts)
-    lines = rendered([tables.ledger(rows.rows([one]))], 80).splitlines()
-    assert mode in lines[0]
+    made = [
+        trials.trial(
+            long.format(columns),
+            mode=mode,
+            ticks=[10_000] * 40,
+            ledger=parts,
+            axes={"columns": columns, "dtype": "float32", "impl": "a_long_name"},
+        )
+        for columns in (768, 12288)
+    ]
+    lines = ledgers(made, 80)
+    assert all(len(line) <= 80 for line in lines if not line.startswith("ledger"))
     assert "…" not in "".join(lines)
-    assert lines[3].split()[2:] == ["us", *["1.2"] * 4, "95.1"]
-    assert "".join(line.split()[0] for line in lines[3:]) == case
+    titles = [line for line in lines if line.lstrip().startswith("columns")]
+    assert len(titles) > 1
+    assert all(name in "".join(titles) for name in (*parts, "untracked"))
+    cells = [
+        line.split() for line in lines if line.strip().startswith(("768", "12288"))
+    ]
+    assert len(cells) == 2 * len(titles)
+    assert sum(len(line) - 3 for line in cells) == 2 * 13
 
 
 @pytest.mark.parametrize(("kernel", "told"), [(1040, False), (1060, True)])
@@ -288,7 +303,7 @@ def test_the_json_report_has_the_documented_keys_and_is_strict():
     )
     assert (report["schema"], list(report)) == (
         1,
-        ["schema", "run", "machine", "trials"],
+        ["schema", "run", "machine", "rows", "trials"],
     )
     documented = json_report.__doc__.split('"trials": [')[1]
     for key in report["trials"][0]:
@@ -300,17 +315,28 @@ def test_the_json_report_has_the_documented_keys_and_is_strict():
     assert "writer" not in report["run"]
 
 
-def test_the_csv_report_has_a_line_a_trial():
-    """Axes of all cases stand in columns of their own."""
-    made = [
-        trials.trial("a[n=1]", doubts=("bimodal", "drifting")),
-        trials.trial("b[m=x,y=2]"),
-    ]
-    text = csv_report.dumps(trials.run(), made)
-    first, second = csv.DictReader(io.StringIO(text))
-    assert (first["axes.n"], first["doubts"]) == ("1", "bimodal drifting")
-    assert (second["axes.m"], second["axes.n"]) == ("x", "")
-    assert len(csv_report.dumps(trials.run(), []).splitlines()) == 1
+def test_json_and_csv_have_the_rows_that_are_printed():
+    """One a case and mode over all blocks: the estimate, its interval and doubts."""
+    made = [*family("a", "b"), trials.trial("x[m=1]", error="it hung", ticks=())]
+    made[0] = replace(made[0], doubts=("bimodal",), ledger={"launch": 3.5})
+    shown = rows.rows(made)
+    exported = json_report.report(trials.run(), made)["rows"]
+    lines = list(csv.DictReader(io.StringIO(csv_report.dumps(shown))))
+    assert len(exported) == len(lines) == len(shown) == 3
+    for row, record, line in zip(shown, exported, lines, strict=True):
+        assert set(record) <= set(re.findall(r'"(\w+)":', json_report.__doc__))
+        assert record["doubts"] == list(row.doubts)
+        assert line["doubts"].split() == list(row.doubts)
+        assert not re.search(
+            r"[{}\[\]]", "".join(v for k, v in line.items() if k != "case")
+        )
+        if row.estimate:
+            ends = row.estimate.value, row.estimate.low, row.estimate.high
+            assert (record["estimate"], record["low"], record["high"]) == ends
+            assert float(line["estimate"]) == row.estimate.value
+            assert (line["unit"], line["blocks"]) == ("ns", "3")
+    assert (lines[0]["axes.impl"], lines[0]["ledger.launch"]) == ("a", "3.5")
+    assert (lines[2]["estimate"], lines[2]["errors"]) == ("", "it hung")
 
 
 def test_the_markdown_report_is_a_table_a_benchmark():
@@ -516,4 +542,4 @@ def test_a_gpus_row_is_exported_with_all_it_knows():
     assert device["gpu"]["after"]["temperature_c"] == 45
     assert (host["gpu"], host["mhz"], host["peak"]) == (None, None, None)
     assert "% peak" in markdown.dumps(run, with_peaks(of_gpu()))
-    assert "peak_bound" in csv_report.dumps(run, [of_gpu()])
+    assert "peak_bound" in csv_report.dumps(with_peaks(of_gpu()))

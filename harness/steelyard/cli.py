@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from steelyard.cli_options import (
     across_option,
     columns_option,
+    format_option,
     gpu_option,
     measuring_options,
     overrides_option,
@@ -28,13 +29,16 @@ if TYPE_CHECKING:
     from steelyard.storing.store import Store
     from steelyard.trial import Trial
 
-FORMATS: Final = ("table", "json", "csv", "markdown")
-
 
 @click.group(cls=Lazy, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(package_name="steelyard", message="steelyard %(version)s")
 def main() -> None:
-    """Weigh kernels: the kernel and nothing else."""
+    """Weigh kernels: the kernel and nothing else.
+
+    `run` and `list` take files, folders or modules with benchmarks. Without any they take
+    `suites` of [tool.steelyard] or STEELYARD_SUITES, else ./suites, else a small built-in
+    suite, and say which.
+    """
 
 
 @main.command()
@@ -95,7 +99,9 @@ def run(
         key: asked.pop(key) for key in config.READERS.keys() & asked
     } | {"suites": paths or None}
     chosen = config.load(flags)
-    request = session.Asked(places=_places(chosen), blocks=chosen.blocks, **asked)
+    request = session.Asked(
+        places=_places(chosen, paths), blocks=chosen.blocks, **asked
+    )
     settings = session.settings(
         chosen,
         request,
@@ -139,9 +145,10 @@ def run(
         say=lambda line: click.echo(line, err=True),
     )
     shown.end()
-    if json_file:
-        json_report.write(json_file, outcome.run, outcome.trials)
     made = _rows(outcome.run, outcome.trials, relative_to)
+    if json_file:
+        text = json_report.dumps(outcome.run, outcome.trials, made)
+        json_report.write(json_file, text)
     if json_file != "-":
         _print_rows(outcome.run, made, wanted, across)
     if plot and across:
@@ -177,13 +184,13 @@ def _require_writable(json_file: str | None, trace: str | None, store: str) -> N
     places.require_place(store)
 
 
-def _places(chosen: Config) -> list[str]:
-    """Return what to discover; say so where it is nobody's own."""
+def _places(chosen: Config, paths: Sequence[str]) -> list[str]:
+    """Return what to discover; say what that is where no PATHS were given."""
     from steelyard import config
 
     places = config.suites(chosen)
-    if not chosen.suites and places == [config.BUILT_IN]:
-        click.echo("the built-in suite; name files to weigh yours", err=True)
+    if not paths:
+        click.echo(config.taken(chosen), err=True)
     return places
 
 
@@ -219,12 +226,16 @@ def _print_rows(
 def list_(
     paths: tuple[str, ...], pattern: str | None, overrides: Sequence[str]
 ) -> None:
-    """List cases, their modes, and which run on a GPU."""
+    """List the cases of PATHS, their modes, and which run on a GPU.
+
+    Without PATHS they are those of the configured suites, else of ./suites, else of a
+    small built-in suite.
+    """
     from steelyard import config, session
     from steelyard.gpu import choice as gpu
 
     chosen = config.load({"suites": paths or None})
-    for case in session.find(_places(chosen), pattern, overrides):
+    for case in session.find(_places(chosen, paths), pattern, overrides):
         where = "  on a GPU" * gpu.needed(case)
         click.echo(f"{case.id}  {' '.join(map(str, case.modes()))}{where}")
 
@@ -234,14 +245,7 @@ def list_(
 @click.argument("case_name", metavar="[CASE]", required=False)
 @click.option("--runs", "all_runs", is_flag=True, help="List the stored runs.")
 @click.option("--repro", is_flag=True, help="Print only how to weigh the case again.")
-@click.option(
-    "--format",
-    "shape",
-    type=click.Choice(FORMATS),
-    default="table",
-    help="Write the run in this form.",
-    show_default=True,
-)
+@format_option
 @columns_option
 @across_option
 @plot_option
@@ -305,45 +309,6 @@ def _config(store: str | None) -> Config:
     from steelyard import config
 
     return config.load({"store": store})
-
-
-@main.command()
-@click.argument("base")
-@click.argument("new", default="@-1")
-@click.option("-k", "pattern", metavar="WORD", help="Only cases that contain it.")
-@click.option("--force", is_flag=True, help="Print ratios of two different machines.")
-@store_option
-def compare(
-    base: str, new: str, pattern: str | None, force: bool, store: str | None
-) -> None:
-    """Print the ratios of two stored runs.
-
-    BASE and NEW are named as in `show`; NEW is the latest unless it is given. What
-    differs in compilers, machine, versions and settings comes first.
-    """
-    from steelyard import compare as comparing
-    from steelyard.report import comparison, tables
-
-    with _store(store) as opened:
-        sides = opened.find(base), opened.find(new)
-        trials = [opened.trials(side.uid) for side in sides]
-        around = [
-            *comparing.compilers(*trials),
-            *comparing.differences(*sides),
-            *comparing.selection(*trials),
-        ]
-        console = tables.console()
-        if not force:
-            try:
-                comparing.require_same_machine(*sides)
-            except SteelyardError:
-                console.print(*comparison.heading(*sides, around), sep="\n")
-                raise
-    made = comparing.select(comparing.compare(*trials), pattern)
-    if not force:
-        comparing.require_same_gpu(*sides, made)
-    for part in comparison.page(*sides, around, made, console.width):
-        console.print(part)
 
 
 @main.command()

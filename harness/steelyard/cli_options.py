@@ -24,6 +24,14 @@ overrides_option = click.option(
     metavar="AXIS=1,2",
     help="Replace an axis's values: AXIS=1,2 or AXIS=2^10:2^20:4x.",
 )
+format_option = click.option(
+    "--format",
+    "shape",
+    type=click.Choice(("table", "json", "csv", "markdown")),
+    default="table",
+    help="Write the result in this form.",
+    show_default=True,
+)
 relative_option = click.option(
     "--relative-to",
     metavar="AXIS=VALUE",

@@ -48,6 +48,9 @@ LONGEST: Final = 1e9
 BUILT_IN: Final = "steelyard.builtin"
 """The module of the suite that is weighed where there is no other."""
 
+USUAL: Final = ("benchmarks", "benchmark", "bench", "benches", "asv_bench", "perf")
+"""Folders that benchmarks are often kept in."""
+
 AUTO: Final = "auto"
 ALL: Final = "all"
 OFF: Final = "off"
@@ -117,6 +120,25 @@ def suites(config: Config, folder: Path | None = None) -> list[str]:
         return list(config.suites)
     default = (folder or Path.cwd()) / "suites"
     return [str(default)] if default.is_dir() else [BUILT_IN]
+
+
+def taken(config: Config, folder: Path | None = None) -> str:
+    """Return a sentence on which suites are taken where none are named.
+
+    It warns of the built-in suite where the folder seems to have benchmarks of its own.
+    """
+    folder = folder or Path.cwd()
+    if config.suites:
+        return f"suites: {', '.join(config.suites)} (configured)"
+    if suites(config, folder) != [BUILT_IN]:
+        return "suites: ./suites"
+    own = [name for name in USUAL if (folder / name).exists()]
+    if own:
+        return (
+            f"warning: the built-in suite, not ./{own[0]}; name the folder: "
+            f"`steelyard run {own[0]}`, or set suites in [tool.steelyard]"
+        )
+    return "suites: the built-in suite; name files to measure yours"
 
 
 def default_store(folder: Path) -> str:

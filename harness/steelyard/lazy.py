@@ -26,6 +26,10 @@ OTHERS: Mapping[str, tuple[str, str]] = MappingProxyType(
             "steelyard.gate.verdict_command:accept",
             "Write down that changes of the last gate are meant.",
         ),
+        "compare": (
+            "steelyard.compare_command:command",
+            "Print the ratios of two stored runs.",
+        ),
         "compile": (
             "steelyard_kernels.compiling.command:compile_",
             "Build kernels and say what that takes and comes to.",
@@ -40,7 +44,7 @@ OTHERS: Mapping[str, tuple[str, str]] = MappingProxyType(
         ),
         "history": (
             "steelyard.history.command:command",
-            "Draw a case over the stored runs, and say where it stepped.",
+            "List the commits at which cases stepped, or draw one case.",
         ),
         "import": (
             "steelyard.storing.commands:import_",

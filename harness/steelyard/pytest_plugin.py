@@ -120,10 +120,12 @@ class Suite(pytest.File):
         plugins = self.config.pluginmanager
         gating = self.config.getoption("steelyard_gate")
         if benchmarks and not gating and not plugins.hasplugin("benchmark"):
+            from steelyard_device import install
+
             raise self.CollectError(
                 f"{self.path.name} holds benchmarks, whose results pytest-benchmark "
-                "reports, and that plugin is not loaded. Install steelyard[pytest], "
-                "or use `steelyard run`."
+                "reports, and that plugin is not loaded: "
+                f"{install.command('pytest')}, or use `steelyard run`."
             )
         for benchmark in benchmarks:
             yield from self._tests(benchmark)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from steelyard_device import install
 from steelyard_device.threads import Once
 
 UNKNOWN = "unknown"
@@ -44,7 +45,7 @@ def _library() -> tuple[Any, str | None]:
     try:
         import pynvml
     except ImportError:
-        return None, 'there is no pynvml here: pip install "steelyard[cuda]".'
+        return None, f"there is no pynvml here: {install.command('cuda')}."
     try:
         pynvml.nvmlInit()
     except pynvml.NVMLError as error:

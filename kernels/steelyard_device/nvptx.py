@@ -17,7 +17,7 @@ from typing import Any
 
 import llvmlite.binding as llvm
 
-from steelyard_device import nvrtc_log
+from steelyard_device import install, nvrtc_log
 from steelyard_device.errors import CompileError, DeviceError, LLVMError
 from steelyard_device.nvrtc import ARCHITECTURES, Compiled, Phase
 from steelyard_device.threads import LOCK, Once, compiling
@@ -128,8 +128,8 @@ def _linker() -> Any:
         nvjitlink.version()
     except (ImportError, RuntimeError) as error:
         raise DeviceError(
-            "there is no nvJitLink here to assemble PTX with: pip install "
-            '"steelyard[cuda]".'
+            "there is no nvJitLink here to assemble PTX with: "
+            f"{install.command('cuda')}."
         ) from error
     return nvjitlink
 

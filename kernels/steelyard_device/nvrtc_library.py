@@ -10,6 +10,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from steelyard_device import install
 from steelyard_device.errors import DeviceError
 from steelyard_device.threads import Once
 
@@ -95,8 +96,8 @@ def bindings() -> Any:
     except (ImportError, RuntimeError) as error:
         lacking = "cuda.bindings" if isinstance(error, ImportError) else "NVRTC"
         raise DeviceError(
-            f"there is no {lacking} here to compile CUDA with: pip install "
-            '"steelyard[cuda]".'
+            f"there is no {lacking} here to compile CUDA with: "
+            f"{install.command('cuda')}."
         ) from error
     return nvrtc
 

@@ -18,6 +18,7 @@ from steelyard.gpu import choice as gpu
 from steelyard.gpu import state as gpu_state
 from steelyard.machine import UNKNOWN
 from steelyard.symptoms import STEADY
+from steelyard_device import install
 
 if TYPE_CHECKING:
     from steelyard_device.cuda import Device
@@ -46,14 +47,12 @@ PARAMETERS: Final = "/proc/driver/nvidia/params"
 """Where the driver says whether only administrators may read counters."""
 
 
-NEEDED: Final = 'to weigh on one: NVIDIA\'s driver and pip install "steelyard[cuda]"'
-
-
 def findings() -> Iterator[Finding]:
     """Look at every GPU that can be seen here; takes a second each."""
     why = gpu.missing()
     if why is not None:
-        yield Finding("GPU", why, "none", "only the CPU's cases are weighed", NEEDED)
+        needed = f"to measure on one: NVIDIA's driver and {install.command('cuda')}"
+        yield Finding("GPU", why, "none", "only the CPU's cases are measured", needed)
         return
     yield _activities()
     yield _counters()
@@ -81,7 +80,7 @@ def _activities() -> Finding:
         "usable" if why is None else why,
         why is None,
         "kernels are read by pairs of events, 0.2 us less surely",
-        'pip install "steelyard[cuda,cupti]"',
+        install.command("cuda", "cupti"),
     )
 
 

@@ -1,27 +1,48 @@
-"""A run as comma-separated values: a line a trial, a column an axis."""
+"""Records as comma-separated values: a line a row, a column a number."""
 
 from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Sequence
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
-from steelyard.report import json_report
-from steelyard.storing.run import Run
-from steelyard.trial import Trial
+from steelyard.report.json_report import row_record
+from steelyard.report.rows import Row
 
 
-def dumps(run: Run, trials: Sequence[Trial]) -> str:
-    """Return the text; axes stand in columns ``axes.<name>``."""
-    records = json_report.report(run, trials)["trials"]
-    names = dict.fromkeys(f"axes.{n}" for r in records for n in r["axes"])
-    rest = [
-        key for key in (records[0] if records else {}) if key not in {"case", "axes"}
-    ]
+def dumps(made: Sequence[Row]) -> str:
+    """Return rows as text, with the keys of JSON's rows.
+
+    Axes stand in columns ``axes.NAME``, a ledger's parts in ``ledger.NAME``; doubts are
+    separated by blanks, errors by semicolons.
+    """
+    return text_of(row_record(row) for row in made)
+
+
+def text_of(records: Iterable[Mapping[str, Any]]) -> str:
+    """Return records of plain values as text, one a line."""
+    flat = [dict(_flat(record)) for record in records]
     text = io.StringIO()
-    writer = csv.DictWriter(text, ["case", *names, *rest], lineterminator="\n")
+    names = dict.fromkeys(name for record in flat for name in record)
+    writer = csv.DictWriter(text, list(names), lineterminator="\n")
     writer.writeheader()
-    for record in records:
-        axes = {f"axes.{n}": v for n, v in record.pop("axes").items()}
-        writer.writerow(record | axes | {"doubts": " ".join(record["doubts"])})
+    writer.writerows(flat)
     return text.getvalue()
+
+
+def _flat(record: Mapping[str, Any]) -> Iterable[tuple[str, Any]]:
+    for name, value in record.items():
+        if isinstance(value, Mapping):
+            yield from ((f"{name}.{key}", _cell(part)) for key, part in value.items())
+        elif isinstance(value, list):
+            yield name, ("; " if name == "errors" else " ").join(map(_cell, value))
+        else:
+            yield name, _cell(value)
+
+
+def _cell(value: Any) -> Any:
+    """Return a value that a cell can hold; what has parts is JSON."""
+    plain = value is None or isinstance(value, (str, int, float))
+    return value if plain and not isinstance(value, bool) else json.dumps(value)

@@ -6,7 +6,7 @@ import re
 import shlex
 import statistics
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, Final
 
 from rich import box
 from rich.console import RenderableType
@@ -19,6 +19,9 @@ from steelyard.report import text
 from steelyard.report.rows import Row, summary
 from steelyard.storing.run import Run
 from steelyard.trial import Trial
+
+RAW: Final = frozenset({"began_ns", "wall_ns", "spans", "mhz_before", "mhz_after"})
+"""Stamps that doubts and other reports are made from; JSON exports have them."""
 
 
 def reproduce(run: Run, row: Row) -> str:
@@ -61,12 +64,21 @@ def page(run: Run, row: Row) -> Iterator[RenderableType]:
         "floors (ns)": last.floors,
         "ledger (ns)": row.ledger(),
         "hashes": last.hashes,
-        "extra": last.extra,
+        "extra": _told(last.extra),
         "clock (ns)": _clock(last),
         "error bar (ns, half)": stats.budget(last),
     }
     yield _facts(groups)
     yield Text(f"$ {reproduce(run, row)}", style="bold")
+
+
+def _told(extra: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what a reader can use: no raw stamps, nothing that did not happen."""
+    return {
+        name: value
+        for name, value in extra.items()
+        if name not in RAW and value not in (None, False, 0, "", [], {}, ())
+    }
 
 
 def _clock(trial: Trial) -> dict[str, Any]:
@@ -141,6 +153,14 @@ def _facts(groups: Mapping[str, Mapping[str, Any]]) -> Table:
     table.add_column(overflow="fold")
     for group, values in groups.items():
         for index, (name, value) in enumerate(values.items()):
-            shown = units.figures(value) if isinstance(value, float) else str(value)
-            table.add_row("" if index else group, Text(str(name)), Text(shown))
+            table.add_row("" if index else group, Text(str(name)), Text(_shown(value)))
     return table
+
+
+def _shown(value: Any) -> str:
+    """Write a value as people do, and not as Python."""
+    if isinstance(value, Mapping):
+        return ", ".join(f"{name} {_shown(part)}" for name, part in value.items())
+    if isinstance(value, (list, tuple)):
+        return ", ".join(map(_shown, value))
+    return units.figures(value) if isinstance(value, float) else str(value)

@@ -8,6 +8,32 @@
               "dirty", "tags", "settings"},
       "machine": {"identity", "settings", "versions", "moment",
                   "gpu"},       where a case ran on one: its facts, and `peaks`
+      "rows": [                 one a case and mode, over all its blocks, as it is printed
+        {
+          "case": "copy[n=1000]",
+          "axes": {"n": 1000},
+          "mode": "kernel/cold",
+          "estimate": 3200.0,   per launch; null, with low and high, where it failed
+          "low": 3190.0,        the 95 % interval over blocks
+          "high": 3212.0,
+          "unit": "ns",
+          "blocks": 4,
+          "samples": 160,       windows of all blocks
+          "minimum": 3150.0,    the fastest window, per launch
+          "floor": 0.0001,      what the clock reads around nothing, as a share of a launch
+          "bytes_per_second": 2.5e9,    or null; so operations and items
+          "operations_per_second": null,
+          "items_per_second": null,
+          "relative": null,     time over that of --relative-to's case, with its interval
+          "relative_low": null,
+          "relative_high": null,
+          "peak": 0.93,         share of what the GPU does at most, or null
+          "peak_bound": "copy", at what
+          "ledger": {},         of a latency or a first build: nanoseconds of each part
+          "doubts": ["preempted"],
+          "errors": []          why blocks failed
+        }
+      ],
       "trials": [               one a case, mode and block, as they were measured
         {
           "case": "copy[n=1000]",
@@ -79,12 +105,23 @@ from steelyard import stats
 from steelyard.errors import SteelyardError
 from steelyard.gpu import agreement
 from steelyard.machine import UNKNOWN
-from steelyard.report.rows import block_estimate, floor_share, peak
+from steelyard.report.rows import (
+    Row,
+    block_estimate,
+    floor_share,
+    peak,
+    rows,
+    with_peaks,
+)
+from steelyard.stats import Estimate
 from steelyard.storing import codec
 from steelyard.storing.run import Run
 from steelyard.trial import Trial
 
 SCHEMA: Final = 1
+
+QUANTITIES: Final = ("bytes", "operations", "items")
+"""Facts of a launch that have a rate."""
 
 CODE: Final = (
     *("code_hash", "compiler", "schedule"),
@@ -93,21 +130,65 @@ CODE: Final = (
 """What is said of a trial's code, as the facts name it."""
 
 
-def report(run: Run, trials: Sequence[Trial]) -> dict[str, Any]:
-    """Return the document of a run."""
+def report(
+    run: Run, trials: Sequence[Trial], made: Sequence[Row] | None = None
+) -> dict[str, Any]:
+    """Return the document of a run; ``made`` are its rows where they are known."""
     values = asdict(run)
     hidden = {"machine", "writer"}
     return {
         "schema": SCHEMA,
-        "run": _strict({k: v for k, v in values.items() if k not in hidden}),
-        "machine": _strict(run.machine),
-        "trials": [_strict(_trial(trial, _peaks(run))) for trial in trials],
+        "run": strict({k: v for k, v in values.items() if k not in hidden}),
+        "machine": strict(run.machine),
+        "rows": [row_record(row) for row in _made(run, trials, made)],
+        "trials": [strict(_trial(trial, _peaks(run))) for trial in trials],
     }
 
 
-def dumps(run: Run, trials: Sequence[Trial]) -> str:
+def _made(
+    run: Run, trials: Sequence[Trial], made: Sequence[Row] | None
+) -> Sequence[Row]:
+    return with_peaks(rows(trials), run) if made is None else made
+
+
+def row_record(row: Row) -> dict[str, Any]:
+    """Return a row as it is printed, with its numbers in full."""
+    record = {
+        "case": row.case,
+        "axes": row.axes,
+        "mode": row.mode,
+        **interval("estimate", row.estimate),
+        "unit": "ns",
+        "blocks": len(row.trials),
+        "samples": row.samples,
+        "minimum": row.minimum if row.trials else None,
+        "floor": row.floor,
+        **{f"{what}_per_second": row.rate(what) for what in QUANTITIES},
+        **interval("relative", row.relative, "relative_"),
+        "peak": row.peak and row.peak.share,
+        "peak_bound": row.peak and row.peak.bound,
+        "ledger": row.ledger(),
+        "doubts": row.doubts,
+        "errors": row.errors,
+    }
+    found: dict[str, Any] = strict(record)
+    return found
+
+
+def interval(name: str, found: Estimate | None, before: str = "") -> dict[str, Any]:
+    """Return an estimate under a name, with ``low`` and ``high`` behind ``before``."""
+    ends = (found.value, found.low, found.high) if found else (None, None, None)
+    return dict(zip((name, f"{before}low", f"{before}high"), ends, strict=True))
+
+
+def dumps(run: Run, trials: Sequence[Trial], made: Sequence[Row] | None = None) -> str:
     """Return the document's text."""
-    return json.dumps(report(run, trials), indent=2, allow_nan=False)
+    return text_of(report(run, trials, made))
+
+
+def text_of(document: Mapping[str, Any]) -> str:
+    """Return strict JSON."""
+    return json.dumps(document, indent=2, allow_nan=False)
 
 
 def require_writable(place: str) -> None:
@@ -125,13 +206,13 @@ def require_writable(place: str) -> None:
         )
 
 
-def write(place: str, run: Run, trials: Sequence[Trial]) -> None:
-    """Write the document to a file, or to stdout for ``-``.
+def write(place: str, text: str) -> None:
+    """Write a document to a file, or to stdout for ``-``.
 
     Raises:
         SteelyardError: the disk refuses; the run is in the store all the same.
     """
-    text = dumps(run, trials) + "\n"
+    text += "\n"
     if place == "-":
         sys.stdout.write(text)
         sys.stdout.flush()
@@ -219,12 +300,12 @@ def _device(trial: Trial) -> dict[str, Any]:
     }
 
 
-def _strict(value: Any) -> Any:
-    """Return JSON values, null for what is no finite number."""
+def strict(value: Any) -> Any:
+    """Return JSON values, null for a number that is not finite."""
     if isinstance(value, float) and not math.isfinite(value):
         return None
     if isinstance(value, Mapping):
-        return {str(k): _strict(v) for k, v in value.items()}
+        return {str(k): strict(v) for k, v in value.items()}
     if isinstance(value, (list, tuple)):
-        return [_strict(v) for v in value]
+        return [strict(v) for v in value]
     return codec.plain(value)

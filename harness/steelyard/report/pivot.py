@@ -8,16 +8,14 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import Any, Final
 
-from rich import box
-from rich.cells import cell_len
 from rich.console import RenderableType
 from rich.padding import Padding
-from rich.table import Table
 from rich.text import Text
 
 from steelyard.axes import text_of
 from steelyard.errors import SteelyardError
 from steelyard.report import columns, tables, text
+from steelyard.report.grid import Grid, fitting
 from steelyard.report.rows import Row, by_value, mode_rank
 from steelyard.storing.run import Run
 
@@ -38,22 +36,6 @@ class Reading:
     def place(self, name: str) -> Any:
         """Return the value of an axis, or the mode."""
         return self.mode if name == MODE else self.axes.get(name)
-
-
-@dataclass(frozen=True, slots=True)
-class Grid:
-    """A table: ``heads`` are columns that say which row it is, ``titles`` the others."""
-
-    title: str
-    heads: tuple[str, ...]
-    titles: tuple[str, ...]
-    lines: tuple[tuple[str, ...], ...]
-
-    def markdown(self) -> Iterator[str]:
-        """Yield its lines as Markdown."""
-        marks = ["---"] * len(self.heads) + ["---:"] * len(self.titles)
-        for cells in ((*self.heads, *self.titles), marks, *self.lines):
-            yield "| " + " | ".join(c.replace("|", "\\|") for c in cells) + " |"
 
 
 def require(points: Iterable[Mapping[str, Any]], across: str) -> None:
@@ -134,7 +116,7 @@ def page(
     """Yield what a terminal shows: the tables, what doubts mean, and what failed."""
     for one in grids(made, across, wanted):
         for part in fitting(one, width):
-            yield Padding(_table(part), tables.ABOVE, expand=False)
+            yield Padding(part.shown(), tables.ABOVE, expand=False)
     hints = tables.hints(made)
     if hints is not None:
         said = (
@@ -145,42 +127,6 @@ def page(
     failed = tables.failures(made)
     if failed is not None:
         yield failed
-
-
-def fitting(whole: Grid, width: int) -> Iterator[Grid]:
-    """Yield it in parts that fit, one below the other; rows of nothing are left out."""
-    first = len(whole.heads)
-    sizes = [
-        tables.PADDING + tables.DIVIDER + max(map(cell_len, column))
-        for column in zip((*whole.heads, *whole.titles), *whole.lines, strict=True)
-    ]
-    begin = first
-    while begin < len(sizes):
-        end = begin + 1
-        while end < len(sizes) and sum(sizes[:first] + sizes[begin : end + 1]) <= width:
-            end += 1
-        lines = [(*line[:first], *line[begin:end]) for line in whole.lines]
-        full = [line for line in lines if set(line[first:]) != {text.NOTHING}]
-        titles = whole.titles[begin - first : end - first]
-        yield Grid(whole.title, whole.heads, titles, tuple(full))
-        begin = end
-
-
-def _table(shown: Grid) -> Table:
-    table = Table(
-        title=Text(shown.title, style="bold"),
-        title_justify="left",
-        box=box.SIMPLE_HEAD,
-        pad_edge=False,
-        show_edge=False,
-        padding=(0, tables.PADDING, 0, 0),
-    )
-    for name in (*shown.heads, *shown.titles):
-        side = "left" if name in shown.heads else "right"
-        table.add_column(Text(name), justify=side, no_wrap=True)  # type: ignore[arg-type] # a Literal of both
-    for line in shown.lines:
-        table.add_row(*map(Text, line))
-    return table
 
 
 def dumps(

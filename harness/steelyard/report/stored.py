@@ -131,7 +131,7 @@ def dumps(
     if across:
         return pivot.dumps(run, made, across, wanted)
     if shape == "json":
-        return json_report.dumps(run, trials) + "\n"
+        return json_report.dumps(run, trials, made) + "\n"
     if shape == "csv":
-        return csv_report.dumps(run, trials)
+        return csv_report.dumps(made)
     return markdown.dumps(run, made)

@@ -31,18 +31,13 @@ from steelyard.printable import printable
 from steelyard.report import columns as columns_
 from steelyard.report import text
 from steelyard.report.columns import Column
+from steelyard.report.grid import DIVIDER, PADDING, Grid, fitting
 from steelyard.report.rows import Row
 from steelyard.storing.run import Run
 from steelyard.trial import Trial
 
 PAGE: Final = 160
 """Columns where there is no terminal to ask: a file or a pipe has room."""
-
-PADDING: Final = 2
-"""Columns behind a cell."""
-
-DIVIDER: Final = 1
-"""Columns of what the box draws between two cells: a space."""
 
 ABOVE: Final = (1, 0, 0, 0)
 """A free line above each part."""
@@ -198,24 +193,49 @@ def floors(trials: Sequence[Trial]) -> RenderableType | None:
 FLOORS: Final = {"empty": "empty window", "null": "null launch", "call": "Python call"}
 
 
-def ledger(made: Sequence[Row]) -> RenderableType | None:
-    """Return where the time of one call went, in percent of the call.
+def ledgers(made: Sequence[Row], width: int) -> Iterator[RenderableType]:
+    """Yield where the time of one call went, in percent of it: a table a benchmark.
 
-    Where it is too narrow names take several lines; figures are never cut.
+    Axes of several values are columns; parts that do not fit are in a table below.
     """
-    group = [row for row in made if row.ledger() and row.estimate]
-    if not group:
-        return None
+    good = [row for row in made if row.ledger() and row.estimate]
+    for name, rows in groupby(good, key=lambda row: row.benchmark):
+        whole = _ledger(name, list(rows))
+        yield from (part.shown() for part in fitting(whole, width))
+
+
+def _ledger(name: str, group: Sequence[Row]) -> Grid:
+    axes = dict.fromkeys(axis for row in group for axis in row.axes)
+    shared = {a: group[0].axes.get(a) for a in axes if _values(group, a) == 1}
+    modes = len({row.mode for row in group}) > 1
     fullest = sorted((row.ledger() for row in group), key=len, reverse=True)
     parts = dict.fromkeys(p for one in fullest for p in one if p != "untracked")
-    one = f", {group[0].mode}" if len({row.mode for row in group}) == 1 else ""
-    columns = [
-        Column("case", lambda row: row.case, right=False),
-        *([] if one else [Column("mode", lambda row: row.mode, right=False)]),
-        Column("call", text.time),
-        *(Column(p, _part(p)) for p in (*parts, "untracked")),
-    ]
-    return _table(f"ledger: percent of one call{one}", columns, group)
+    heads: dict[str, Callable[[Row], str]] = {
+        axis: _axis(axis) for axis in axes if axis not in shared
+    }
+    if modes:
+        heads["mode"] = lambda row: row.mode
+    heads["call"] = text.time
+    cells = {part: _part(part) for part in (*parts, "untracked")}
+    inside = ",".join(f"{axis}={value}" for axis, value in shared.items())
+    title = f"ledger: percent of one call, {name}" + f"[{inside}]" * bool(inside)
+    return Grid(
+        title if modes else f"{title} {group[0].mode}",
+        tuple(heads),
+        tuple(cells),
+        tuple(
+            tuple(cell(row) for cell in (*heads.values(), *cells.values()))
+            for row in group
+        ),
+    )
+
+
+def _values(group: Sequence[Row], axis: str) -> int:
+    return len({str(row.axes.get(axis)) for row in group})
+
+
+def _axis(name: str) -> Callable[[Row], str]:
+    return lambda row: str(row.axes.get(name, text.NOTHING))
 
 
 def _part(name: str) -> Callable[[Row], str]:
@@ -285,8 +305,7 @@ def page(
     for table in results(made, width, wanted):
         yield Padding(table, ABOVE, expand=False)
     trials = [t for row in made for t in row.trials]
-    parts = ledger(made)
-    if parts is not None:
+    for parts in ledgers(made, width):
         yield Padding(parts, ABOVE, expand=False)
     below = footnote(made)
     if below is not None:

@@ -19,6 +19,7 @@ from steelyard.errors import StoreError
 from steelyard.storing import codec, private
 from steelyard.storing.run import Run
 from steelyard.trial import Trial
+from steelyard_device import install
 
 KIND: Final = "run"
 FORMAT: Final = 1
@@ -96,7 +97,7 @@ def _content(data: bytes) -> Any:
     if version != FORMAT or isinstance(version, bool | float):
         raise StoreError(
             f"this run has export format {version}, this steelyard reads {FORMAT}; "
-            "upgrade with `pip install -U steelyard`."
+            f"upgrade with {install.upgrade()}."
         )
     if document.get("digest") != _digest(document.get("content")):
         raise _damaged("its digest differs")

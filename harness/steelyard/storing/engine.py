@@ -20,6 +20,7 @@ from steelyard.errors import StoreError
 from steelyard.storing import schema
 from steelyard.storing.errors import sentences
 from steelyard.storing.urls import shown
+from steelyard_device import install
 
 T = TypeVar("T")
 
@@ -221,7 +222,7 @@ def server(url: str) -> sa.Engine:
         raise StoreError(
             f"store {shown(url)} cannot be opened{module}; write a path, or a URL "
             "such as postgresql+psycopg://user@host/database with "
-            "`pip install 'steelyard[postgresql]'`."
+            f"`{install.command('postgresql')}`."
         ) from None
 
 

@@ -18,6 +18,7 @@ from typing import Any, Final
 import sqlalchemy as sa
 
 from steelyard.errors import StoreError
+from steelyard_device import install
 
 SCHEMA: Final = 2
 """Raised when a column changes meaning; a newer store is refused, never guessed at.
@@ -166,7 +167,7 @@ def _version(connection: sa.Connection, name: str) -> int:
         raise StoreError(
             f"store {name} has schema {version}, written by steelyard {writer}; this is "
             f"steelyard {metadata.version('steelyard')}, which knows schema {SCHEMA}. "
-            "Upgrade with `pip install -U steelyard`, or name another with --store."
+            f"Upgrade with {install.upgrade()}, or name another with --store."
         )
     return version
 

@@ -16,6 +16,7 @@ from contextlib import contextmanager
 from importlib import metadata
 from typing import Any, NamedTuple
 
+from steelyard_device import install
 from steelyard_device.cuda import driver
 from steelyard_device.cuda.device import Context
 from steelyard_device.cuda.driver import call
@@ -284,7 +285,7 @@ def _session() -> _Session:
         from cupti import cupti
     except ImportError as error:
         raise DeviceError(
-            f'there is no CUPTI here ({error}): pip install "steelyard[cupti]", or '
+            f"there is no CUPTI here ({error}): {install.command('cupti')}, or "
             "measure with the clock of events."
         ) from error
     return _Session(cupti)
@@ -309,7 +310,7 @@ def _said(cupti: Any, doing: str) -> Iterator[None]:
         ) from error
     except RuntimeError as error:  # the library itself is not there or is too old
         raise DeviceError(
-            f'{doing} with CUPTI failed ({error}): pip install "steelyard[cupti]", or '
+            f"{doing} with CUPTI failed ({error}): {install.command('cupti')}, or "
             "measure with the clock of events."
         ) from error
 

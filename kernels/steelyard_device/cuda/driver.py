@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
 
+from steelyard_device import install
 from steelyard_device.errors import DeviceError
 from steelyard_device.threads import Once
 
@@ -98,7 +99,7 @@ def bindings() -> Any:
         from cuda.bindings import driver
     except ImportError as error:
         raise DeviceError(
-            'there is nothing to call a GPU with: pip install "steelyard[cuda]".'
+            f"there is nothing to call a GPU with: {install.command('cuda')}."
         ) from error
     try:
         (status,) = driver.cuInit(0)

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
+from steelyard_device import install
 from steelyard_kernels.binary import Built, Failed
 from steelyard_kernels.errors import KernelError
 from steelyard_kernels.expression.expr import Program
@@ -184,7 +185,7 @@ def from_jax(
     """
     if find_spec("jax") is None:
         raise KernelError(
-            "from_jax needs JAX, which is not installed; pip install 'steelyard[jax]'."
+            f"from_jax needs JAX, which is not installed: {install.command('jax')}."
         )
     static = (static_argnums,) if isinstance(static_argnums, int) else static_argnums
     given: object = function
