@@ -10,7 +10,7 @@ from test_gate_sides import git, homes, project
 
 from steelyard import lock
 from steelyard.cli import main
-from steelyard.errors import REGRESSION, USAGE
+from steelyard.errors import REGRESSION, USAGE, SteelyardError
 from steelyard.gate import document, run, worktrees
 from steelyard.gate.outcome import Outcome
 from steelyard.gpu import choice as gpu
@@ -142,6 +142,21 @@ def test_a_gate_that_was_ended_leaves_no_older_verdict(
     assert gate("HEAD").exit_code == REGRESSION
     assert kept(shop) == LAST
     assert [one.name for one in (shop / ".steelyard").glob(".*")] == []
+
+
+def test_a_gate_that_could_not_begin_leaves_what_another_came_to(shop):
+    """It was refused because the other one measured."""
+    folder, other = shop / ".steelyard", shop / "other"
+
+    def refused():
+        with document.under_way("main", folder):
+            document.keep(LAST, other).replace(folder / document.LAST)
+            raise SteelyardError("another run measures")
+
+    with pytest.raises(SteelyardError):
+        refused()
+    assert kept(shop) == LAST
+    assert [one.name for one in folder.glob(".*")] == []
 
 
 def test_the_baseline_is_looked_at_before_cases_are_left_out(shop):

@@ -164,6 +164,8 @@ def test_two_distributions_of_a_checkout_are_both_each_side_s(checkout):
     commit()
     installed(site, "first", root / "a", "one/__init__.py")
     installed(site, "renamed", "", "two/__init__.py")
+    distribution(root / "tests" / "data", "other", ".", "other.py")  # is a fixture
+    installed(site, "other", "", "other.py")
     assert projects.find(root).folders == ("a", "b")
     assert imported(["one", "two"]) == [["1", "1"], ["2", "2"]]
 

@@ -307,10 +307,10 @@ def under_way(baseline: str, folder: Path) -> Iterator[None]:
         ) from error
     when = datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")
     problem = UnjudgedError(
-        f"the gate against {baseline} that began {when} in process {os.getpid()} has no "
-        "verdict: it still runs, or it was ended before it had one. Gate again."
+        f"the gate against {baseline} that began {when}{_under_way()}: it still runs, "
+        "or it was ended before it had one. Gate again."
     )
-    _write(Outcome(baseline, "", problem=problem), folder)
+    _write(Outcome(baseline, "head", problem=problem), folder)
     try:
         yield
     except SteelyardError:
@@ -324,11 +324,17 @@ def _take_back(folder: Path) -> None:
     if not before.exists():
         return
     with suppress(OSError):
-        if before.stat().st_size:
+        if _under_way() not in place.read_text(encoding="utf-8"):
+            before.unlink()  # another gate ended meanwhile
+        elif before.stat().st_size:
             before.replace(place)
         else:
             place.unlink()
             before.unlink()
+
+
+def _under_way() -> str:
+    return f" in process {os.getpid()} has no verdict"
 
 
 def _before(folder: Path) -> Path:

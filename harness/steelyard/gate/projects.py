@@ -106,7 +106,7 @@ def _declared(root: Path, files: frozenset[str]) -> dict[str, str]:
     found: dict[str, str] = {}
     for file in sorted(files):
         at = PurePosixPath(file)
-        if at.name in DECLARATIONS:
+        if at.name in DECLARATIONS and not UNPACKAGED.intersection(at.parent.parts):
             name = _name(root / file)
             folder = "" if at.parent == PurePosixPath() else str(at.parent)
             if name is not None and not found.get(folder):
