@@ -457,7 +457,6 @@ LIES = {
     "slow clocks": lambda: patching(slow_clocks),
     "short samples": lambda: patching(short_samples),
     "forged answer": lambda: patching(forged_answer),
-    "forged json": lambda: patching(forged_json),
     "no audit": lambda: (no_audit(), memo(lambda x: x[::97].tobytes()))[1],
     "no comparison": lambda: (no_comparison(), tenth)[1],
     "kinder": lambda: patching(kinder),
@@ -472,6 +471,7 @@ PATCHES = (
 """Lies that would change what is measured of others in their process."""
 
 HONEST = {
+    "forged json": lambda: patching(forged_json),  # which nobody uses any more
     "honest": lambda: honest,
     "quick": lambda: partial(honest, turns=1),
     "allocates": lambda: lambda x, out: np.copyto(out, np.exp(x)),

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import os
+import threading
+from contextlib import suppress
+from pathlib import Path
 from time import perf_counter_ns, process_time_ns, sleep
 from typing import Final
 
@@ -15,8 +18,8 @@ MOMENT: Final = 0.02
 """Seconds for which other threads are watched at a time."""
 SPINS: Final = 20
 """Moments after which they never end: OpenMP's may wait actively for 0.2 s."""
-BUSY: Final = 0.25
-"""Share of a processor that is not none."""
+BUSY: Final = 0.05
+"""Share of a processor that is more than watching takes."""
 
 
 class Neighbours:
@@ -72,6 +75,18 @@ def spins() -> bool:
     for _ in range(SPINS):
         used = process_time_ns()
         sleep(MOMENT)
-        if process_time_ns() - used < BUSY * MOMENT * 1e9:
+        quiet = process_time_ns() - used < BUSY * MOMENT * 1e9
+        # On a busy machine such a thread waits for a processor all the while.
+        if quiet and not _runnable():
             return False
     return True
+
+
+def _runnable() -> bool:
+    """Whether any other thread of this process could run now."""
+    for file in Path("/proc/self/task").glob("*/stat"):
+        with suppress(OSError):
+            state = file.read_text().rpartition(")")[2].split()[0]
+            if state == "R" and file.parent.name != str(threading.get_native_id()):
+                return True
+    return False

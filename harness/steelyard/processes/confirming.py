@@ -52,7 +52,7 @@ MOST: Final = 512
 BYTES: Final = 8 << 20
 """Of all problems of a case in one mode, where they are not `LARGE`."""
 
-LARGE: Final = 64 << 20
+LARGE: Final = 16 << 20
 """Bytes of one problem beyond which a case is not confirmed; up to here there are `FEW`."""
 FEW: Final = 3
 
