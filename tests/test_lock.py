@@ -90,21 +90,42 @@ def test_the_lock_is_free_again_after_an_error(path):
         pass
 
 
-def test_every_user_may_write_the_lock_file(path):
-    """The file's mode does not depend on the umask of the first user."""
-    before = os.umask(0o077)
-    try:
-        with lock.measuring(path=path):
-            assert path.stat().st_mode & 0o777 == lock.SHARED
-    finally:
-        os.umask(before)
+def test_nobody_else_may_read_the_lock_file(path):
+    """What a user runs, and where, is in it; one that was open to all is closed."""
+    path.touch()
+    path.chmod(0o666)
+    with lock.measuring(path=path):
+        assert path.stat().st_mode & 0o777 == 0o600
+
+
+def test_another_users_run_is_not_measured_beside(path, holder, monkeypatch):
+    """Its file cannot be opened, but the kernel says that it is locked."""
+    monkeypatch.setattr(lock.os, "geteuid", lambda: 12345)
+    with (
+        pytest.raises(SteelyardError, match="another run measures"),
+        lock.measuring(path=path),
+    ):
+        pass
+    own = path.with_name(f"{path.name}.12345")
+    assert own.stat().st_mode & 0o777 == 0o600
+    holder.communicate("")
+    with lock.measuring(path=path):
+        assert lock.is_held(path) is True
+        monkeypatch.undo()
+        with (
+            pytest.raises(SteelyardError, match="another run measures"),
+            lock.measuring(path=path),
+        ):
+            pass
 
 
 def test_a_lock_file_that_cannot_be_opened_is_one_sentence(tmp_path):
     """A folder, or a link that somebody planted, in the place of the lock file."""
     planted = tmp_path / "planted"
     planted.symlink_to(tmp_path / "victim")
-    for path in (tmp_path, planted, tmp_path / "missing" / "lock"):
+    os.mkfifo(tmp_path / "pipe")
+    places = (tmp_path, planted, tmp_path / "missing" / "lock", tmp_path / "pipe")
+    for path in places:
         with (
             pytest.raises(SteelyardError, match="STEELYARD_LOCK"),
             lock.measuring(path=path),

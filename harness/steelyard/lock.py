@@ -1,29 +1,33 @@
 """One measuring run at a time per machine: two would measure each other.
 
-The lock is ``flock`` on a file that all users share: the kernel drops it when its
-holder dies, so what is written in the file can be stale but never blocks anyone.
+The lock is ``flock`` on a file of each user's: the kernel drops it when its holder dies,
+so what is written in the file can be stale but never blocks anyone.
 """
 
 from __future__ import annotations
 
 import fcntl
 import getpass
+import glob
 import json
 import os
+import pwd
 import stat
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
+from steelyard import files
+from steelyard.decoding import Malformed, parsed
 from steelyard.errors import SteelyardError
 from steelyard.printable import printable
 from steelyard.storing import run
 
-SHARED: Final = 0o666
-"""Every user of the machine writes the file, so that one user's run blocks all."""
+OWN: Final = 0o600
+"""Of a user's lock file: what its holder runs is nobody else's business."""
 
 PAUSE: Final = 0.2
 """Seconds between two tries: short beside any run, and no load on its cores."""
@@ -43,80 +47,118 @@ def measuring(
     path: Path | None = None,
     pause: Callable[[float], None] = time.sleep,
 ) -> Iterator[None]:
-    """Hold the machine's lock; wait up to ``wait`` seconds for it.
+    """Hold the lock of the machine; wait at most ``wait`` seconds for it.
+
+    Every user has a lock file that no other can open, and looks in the kernel's list of
+    locks whether somebody holds another's.
 
     Raises:
         SteelyardError: another run holds it; the sentence says who.
     """
     path = path or default_path()
-    handle = _open(path)
+    deadline = time.monotonic() + wait
+    while True:
+        handle = _open(_own(path))
+        try:
+            holder = _taken(handle, path)
+            if holder is None:
+                _sign(handle)
+                yield
+                return
+        finally:
+            os.close(handle)  # which also releases the lock
+        if time.monotonic() >= deadline:
+            raise _held(holder, wait)
+        pause(PAUSE)
+
+
+def _own(path: Path) -> Path:
+    """Return the lock file of this user: the shared name, if nobody else has that."""
     try:
-        _acquire(handle, path, wait, pause)
-        _sign(handle)
-        yield
-    finally:
-        os.close(handle)  # which also releases the lock
+        mine = path.lstat().st_uid == os.geteuid()
+    except OSError:
+        return path
+    return path if mine else path.with_name(f"{path.name}.{os.geteuid()}")
+
+
+def _all(path: Path) -> Iterator[Path]:
+    """Yield the lock files of all users."""
+    yield path
+    prefix = f"{path.name}."
+    for other in path.parent.glob(f"{glob.escape(prefix)}*"):
+        if other.name.removeprefix(prefix).isdecimal():
+            yield other
+
+
+def _taken(handle: int, path: Path) -> Path | None:
+    """Lock an open file; return the one by which another run holds the machine."""
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return _own(path)
+    own = os.fstat(handle)
+    for other in _all(path):
+        with suppress(OSError):
+            if not os.path.samestat(other.stat(), own) and _is_locked(other):
+                return other
+    return None
 
 
 def _open(path: Path) -> int:
-    """Open the lock file, creating it where it does not exist.
+    """Open a lock file, creating it where it does not exist; wait for no pipe.
 
-    The plain open comes first: in a sticky folder Linux refuses O_CREAT on another
-    user's existing file (fs.protected_regular).
+    The plain open comes first: in a sticky folder Linux refuses O_CREAT on a file that
+    the folder's owner does not own (fs.protected_regular).
     """
+    careful = os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
     reason = OSError()
-    for flags in (os.O_RDWR, os.O_RDWR | os.O_CREAT, os.O_RDONLY):
+    for flags in (os.O_RDWR, os.O_RDWR | os.O_CREAT):
         try:
-            handle = os.open(path, flags | os.O_CLOEXEC | os.O_NOFOLLOW, SHARED)
+            handle = os.open(path, flags | careful, OWN)
         except OSError as error:
             reason = error
             continue
-        return _shared(handle, path)
+        return _private(handle, path)
     raise SteelyardError(
         f"the lock file {path} cannot be opened ({reason.strerror}); runs must not "
-        "measure each other. Make it readable, or set STEELYARD_LOCK to another file."
+        "measure each other. Remove it, or set STEELYARD_LOCK to another file."
     ) from reason
 
 
-def _shared(handle: int, path: Path) -> int:
-    """Return an open lock file that every user may write."""
-    facts = os.fstat(handle)
-    if not stat.S_ISREG(facts.st_mode):
+def _private(handle: int, path: Path) -> int:
+    """Return an open lock file that only this user may open."""
+    if not stat.S_ISREG(os.fstat(handle).st_mode):
         os.close(handle)
         raise SteelyardError(
             f"the lock file {path} is not a file; runs must not measure each other. "
             "Remove it, or set STEELYARD_LOCK to another file."
         )
-    if facts.st_uid == os.geteuid():
-        os.fchmod(handle, SHARED)  # the umask cut it when the file was made
+    with suppress(OSError):  # one that root looks at for somebody else
+        os.fchmod(handle, OWN)
     return handle
-
-
-def _acquire(
-    handle: int, path: Path, wait: float, pause: Callable[[float], None]
-) -> None:
-    deadline = time.monotonic() + wait
-    while True:
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            if time.monotonic() >= deadline:
-                raise _held(path, wait) from None
-            pause(PAUSE)
-        else:
-            return
 
 
 def _held(path: Path, wait: float) -> SteelyardError:
     waited = f" after {wait:g} s of waiting" if wait else ""
     return SteelyardError(
-        f"another run measures on this machine{waited}: {describe(content(path))}. "
+        f"another run measures on this machine{waited}: {_holder(path)}. "
         "Wait for it with --wait SECONDS; two runs at once would measure each other."
     )
 
 
+def _holder(path: Path) -> str:
+    """Say who holds a lock file, that of another user by the file's owner."""
+    who = content(path)
+    if who:
+        return describe(who)
+    try:
+        return f"one of user {pwd.getpwuid(path.stat().st_uid).pw_name}"
+    except (OSError, KeyError):
+        return describe({})
+
+
 def _sign(handle: int) -> None:
-    """Write who holds the lock; a file of another user's may refuse, harmlessly."""
+    """Write who holds the lock."""
     who = {
         "pid": os.getpid(),
         "user": _user(),
@@ -124,7 +166,7 @@ def _sign(handle: int) -> None:
         "command": run.command(),
         "cwd": _cwd(),
     }
-    if fcntl.fcntl(handle, fcntl.F_GETFL) & os.O_ACCMODE != os.O_RDONLY:
+    with suppress(OSError):  # on a full disk nobody learns it
         os.ftruncate(handle, 0)
         os.pwrite(handle, json.dumps(who).encode(), 0)
 
@@ -146,10 +188,15 @@ def _cwd() -> str:
 def content(path: Path | None = None) -> dict[str, Any]:
     """Return what the last holder wrote; empty where nothing can be read."""
     try:
-        value = json.loads((path or default_path()).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+        found = files.read(path or _own(default_path()), follow=False, limit=LONGEST)
+        value = parsed(found)
+    except (OSError, Malformed):
         return {}
     return value if isinstance(value, dict) else {}
+
+
+LONGEST: Final = 1 << 20
+"""Bytes that say who holds the lock."""
 
 
 def describe(who: dict[str, Any]) -> str:
@@ -165,15 +212,24 @@ def describe(who: dict[str, Any]) -> str:
 
 
 def is_held(path: Path | None = None) -> bool | None:
-    """Return whether somebody holds the lock, without touching it.
+    """Return whether somebody holds the lock, without touching it; None if unknown."""
+    path = path or default_path()
+    if not Path("/proc/locks").exists():
+        return None
+    found = [_is_locked(one) for one in _all(path)]
+    return True if any(found) else None if None in found else False
+
+
+def _is_locked(path: Path) -> bool | None:
+    """Return whether a file is locked; no permission to open it is needed.
 
     The kernel lists every lock by the file's device and inode; None where it does not.
     """
     try:
-        facts = (path or default_path()).stat()
+        facts = path.stat()
         listed = Path("/proc/locks").read_text(encoding="ascii")
     except FileNotFoundError:
-        return False if Path("/proc/locks").exists() else None
+        return False
     except OSError:
         return None
     if not stat.S_ISREG(facts.st_mode):

@@ -30,6 +30,9 @@ GRACE: Final = 0.35
 """Share of a turn's part of the budget that is left for preparing, checking and storing
 around the samples."""
 
+CREDENTIALS: Final = ("STEELYARD_STORE", "PGPASSWORD")
+"""Variables that let in to a store: no business of the code that is measured."""
+
 STANDARD_ERROR: Final = 2
 """The descriptor: ``sys.stderr`` may have been replaced by something without one."""
 
@@ -259,6 +262,8 @@ class Workers:
             descriptor = theirs.fileno()
             command = [self._python, "-P", "-m", "steelyard.processes.worker"]
             variables = dict(self._environment() if self._environment else os.environ)
+            for name in CREDENTIALS:
+                variables.pop(name, None)
             shared = []
             if self._baton and self._baton.fileno() >= 0:
                 shared = [self._baton.fileno()]
