@@ -9,8 +9,10 @@ import signal
 import socket
 import subprocess
 import tempfile
-import time
+from contextlib import contextmanager, suppress
 from pathlib import Path
+
+import psutil
 
 USER = "steelyard"
 PASSWORD = "correct horse"
@@ -79,31 +81,25 @@ class Server:
 
     def signal(self, number):
         """Send a signal to the server and to all of its processes."""
-        import psutil
-
         first = psutil.Process(
             int((self._data / "postmaster.pid").read_text().split()[0])
         )
         for process in (first, *first.children()):
-            process.send_signal(number)
+            with suppress(psutil.NoSuchProcess):
+                process.send_signal(number)
 
+    @contextmanager
     def frozen(self):
         """Stop all of its processes from running as long as the context lasts."""
-        from contextlib import contextmanager
-
-        @contextmanager
-        def context():
-            self.signal(signal.SIGSTOP)
-            try:
-                yield
-            finally:
-                self.signal(signal.SIGCONT)
-
-        return context()
+        self.signal(signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            self.signal(signal.SIGCONT)
 
     def execute(self, statement, database="postgres"):
         """Return the rows of a statement."""
-        import psycopg
+        import psycopg  # in an extra
 
         with psycopg.connect(self._conninfo(database), autocommit=True) as connection:
             found = connection.execute(statement)
@@ -137,6 +133,5 @@ def serve():
     try:
         yield server
     finally:
-        time.sleep(0)
         server.stop()
         shutil.rmtree(folder, ignore_errors=True)

@@ -33,6 +33,9 @@ ANSWER_SECONDS: Final = 30
 RETRY_SECONDS: Final = 30
 """How long a server may be away before what it did not get is lost."""
 
+HURRY: Final = 3.0
+"""How long a server may take for what is said to it after Ctrl-C."""
+
 PAUSE: Final = 0.5
 """Seconds between two tries to reach a server."""
 
@@ -55,13 +58,14 @@ class Database:
         self._url = url
         self._server = engine.dialect.name != "sqlite"
         self._connections: set[Any] = set()
-        self._asked: float | None = None
+        self._asked = 0.0
         self._silent: StoreError | None = None
+        self._seconds: float = ANSWER_SECONDS
         if self._server:
             sa.event.listen(engine, "connect", self._connected)
             sa.event.listen(engine, "close", self._closed)
             sa.event.listen(engine, "before_cursor_execute", self._asking)
-            sa.event.listen(engine, "after_cursor_execute", self._answered)
+            sa.event.listen(engine, "after_cursor_execute", self._asking)
 
     def close(self) -> None:
         """Close every connection."""
@@ -73,11 +77,13 @@ class Database:
         *,
         reading: bool = False,
         patient: bool = True,
+        seconds: float | None = None,
     ) -> T:
         """Return what ``work`` gives in a transaction of its own.
 
         On a server it is done again, for up to `RETRY_SECONDS`, if the connection breaks
-        and ``patient`` says so: it must find out by itself what an earlier try did.
+        and ``patient`` says so: it must find out by itself what an earlier try did. Each
+        statement may take ``seconds``, by default `ANSWER_SECONDS`.
 
         Raises:
             StoreError: the database refuses, or is away for too long.
@@ -85,6 +91,7 @@ class Database:
         with sentences(self._url):
             if not self._server:
                 return self._once(work, reading=reading)
+            self._seconds = ANSWER_SECONDS if seconds is None else seconds
             return self._tried(lambda: self._once(work, reading=reading), patient)
 
     def _once(self, work: Callable[[sa.Connection], T], *, reading: bool) -> T:
@@ -100,7 +107,7 @@ class Database:
     def _tried(self, work: Callable[[], T], patient: bool) -> T:
         if self._silent is not None:
             raise self._silent
-        deadline = time.monotonic() + RETRY_SECONDS
+        deadline = time.monotonic() + min(RETRY_SECONDS, self._seconds)
         while True:
             try:
                 return self._within(work)
@@ -153,8 +160,8 @@ class Database:
                 with socket.socket(fileno=copy) as line:
                     line.shutdown(socket.SHUT_RDWR)
         return StoreError(
-            f"store {shown(self._url)}: the server did not answer for {ANSWER_SECONDS} "
-            "s; what was stored before is safe. Look at the server, or name another "
+            f"store {shown(self._url)}: the server did not answer for "
+            f"{self._seconds:g} s; what was stored before is safe. Look at the server, or name another "
             "store with --store."
         )
 
@@ -168,9 +175,6 @@ class Database:
         self._connections.discard(connection)
 
     def _asking(self, *_: Any) -> None:
-        self._asked = time.monotonic()
-
-    def _answered(self, *_: Any) -> None:
         self._asked = time.monotonic()
 
 

@@ -16,7 +16,7 @@ import sqlalchemy as sa
 from steelyard.decoding import Malformed, parsed
 from steelyard.errors import StoreError
 from steelyard.storing import archive, codec, summary, written
-from steelyard.storing.engine import Database
+from steelyard.storing.engine import HURRY, Database
 from steelyard.storing.errors import sentences
 from steelyard.storing.places import open_database
 from steelyard.storing.run import KILLED, STATES, Run, is_gone, now, select
@@ -100,7 +100,7 @@ class Store:
         def work(connection: sa.Connection) -> None:
             update(connection, dict(self._row_of(connection, uid, lock=True)) | ended)
 
-        self._database.do(work)
+        self._database.do(work, seconds=HURRY if state == "interrupted" else None)
         with suppress(StoreError):  # whoever needs it makes it then
             self.summaries([uid])
 

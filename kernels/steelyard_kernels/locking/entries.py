@@ -12,7 +12,8 @@
 What is none is left out. The text is what the compiler was given, as a hash: where it is
 still the same, the same compiler's code is known without compiling.
 
-A file that is cut off lacks its last line; one from elsewhere lacks the first.
+The last line has a digest of all above: a file that is cut off, merged or edited by hand
+is refused by whoever reads it. One from elsewhere lacks the first line.
 """
 
 from __future__ import annotations
@@ -23,10 +24,15 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Final, NamedTuple
 
+from steelyard_kernels.digest import digest
 from steelyard_kernels.errors import KernelError
 
-FORMAT: Final = 1
-"""Version of the file; a newer one is refused, and an older one is to be written anew."""
+FORMAT: Final = 2
+"""Version of the file; a newer one is refused, and an older one is to be written anew.
+
+1. Entries.
+2. The last line has a digest.
+"""
 
 _HEAD: Final = """\
 # What the code of every kernel of the library takes, by case and target. Written by
@@ -89,7 +95,8 @@ def text(lock: Lock) -> str:
     compilers = [f"compiler {kind} {name}" for kind, name in lock.compilers.items()]
     head = [f"{_FIRST} {FORMAT}", *compilers, f"entries {len(lock.entries)}"]
     blocks = ["\n".join(_block(entry)) for entry in lock.entries.values()]
-    return _HEAD + "\n\n".join(["\n".join(head), *blocks, _END]) + "\n"
+    made = _HEAD + "\n\n".join(["\n".join(head), *blocks, ""])
+    return f"{made}{_END} {digest(made.encode())}\n"
 
 
 def _block(entry: Entry) -> Iterator[str]:
@@ -129,12 +136,25 @@ def read(content: str, name: str) -> Lock:
     if not lines:
         raise Unreadable(f"{name} is empty: {AGAIN}.")
     _check_version(lines[0][1], name)
-    if lines[-1][1] != _END or not content.endswith("\n"):
+    word, _, said = lines[-1][1].partition(" ")
+    if word != _END or not content.endswith("\n"):
         raise Unreadable(f"{name} is cut off after line {lines[-1][0]}: {AGAIN}.")
     try:
-        return _lock(lines[1:-1])
+        found = _lock(lines[1:-1])
     except _Bad as error:
         raise Unreadable(f"{name}:{error.line}: {error}; {AGAIN}.") from None
+    if said != _digest(content):
+        raise Unreadable(
+            f"{name} is not what was written: the digest in its last line differs. "
+            f"Somebody edited it, or merged two; {AGAIN}."
+        )
+    return found
+
+
+def _digest(content: str) -> str:
+    """Return the digest of all above the last line, whatever Git made of line ends."""
+    above = content.replace("\r\n", "\n").rpartition(f"{_END} ")[0]
+    return digest(above.encode(errors="replace"))
 
 
 def _check_version(line: str, name: str) -> None:
