@@ -122,6 +122,7 @@ def test_a_run_of_another_machine_is_refused_with_what_differs(shop, tmp_path):
     other["identity"]["cpu"], other["identity"]["id"] = "Other CPU", "ffff"
     with database:
         database.execute("update run set machine = ?", [json.dumps(other)])
+    trials.seal(place)
     code, said = steelyard(shop, "gate", "old", "--store", str(place))
     assert code == USAGE, said
     assert "machine" in said
@@ -139,6 +140,7 @@ def test_a_run_of_another_method_is_refused_with_both(shop, tmp_path):
             database.execute(
                 "update trial set document = ? where id = ?", [json.dumps(other), key]
             )
+    trials.seal(place)
     code, said = steelyard(shop, "gate", "old", "--store", str(place))
     assert code == USAGE, said
     assert "method 0" in said

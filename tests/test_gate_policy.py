@@ -364,7 +364,7 @@ def test_a_full_disk_leaves_the_policy_as_it_was(project, monkeypatch):
     def full(_descriptor):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(policy_file.os, "fsync", full)
+    monkeypatch.setattr(policy_file.files.os, "fsync", full)
     code, said = steelyard("accept", CASE, "--reason", "meant")
     assert (code, "No space left on device; it is as it was" in said) == (4, True)
     assert (project / PATH).read_text() == TEXT

@@ -70,15 +70,19 @@ def start(*words, **variables):
     )
 
 
-def ended(process, seconds=60):
+def ended(process, seconds=150):
     """Return a command's exit code and all that it said."""
-    out, err = process.communicate(timeout=seconds)
+    try:
+        out, err = process.communicate(timeout=seconds)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        pytest.fail(f"it did not end in {seconds} s: {process.communicate()}")
     return process.returncode, out + err
 
 
 def until(store, count):
     """Wait until a store has so many trials."""
-    for _ in range(600):
+    for _ in range(1500):
         if sum(store.counts().values()) >= count:
             return
         time.sleep(0.1)
@@ -168,7 +172,7 @@ def test_a_dropped_connection_loses_no_trial_of_a_run(server, url, desk, how):
     with Store.open(url) as store:
         until(store, 3)
     interrupt(server, url, how)
-    code, said = ended(process)
+    code, said = ended(process, 150)
     assert code == 0, said
     assert postgresql.PASSWORD not in said
     with Store.open(url) as store:
@@ -236,7 +240,7 @@ def test_ctrl_c_ends_a_run_whose_server_is_frozen(server, url, desk):
     """Within seconds, not when the server is well again."""
     process = start("run", "small.py", "--blocks", "200", "--store", url)
     with Store.open(url) as store:
-        until(store, 3)
+        until(store, 1)
     with server.frozen():
         time.sleep(1.5)
         process.send_signal(signal.SIGINT)
@@ -250,9 +254,10 @@ def test_secrets_are_nowhere(server, url, desk):
     """Not in errors, the store, exports, the lock file, nor with the benchmark."""
     suite = SUITE.replace(
         "import numpy as np",
-        "import os\nimport numpy as np\n"
-        "found = [v for v in os.environ.values() if 'correct' in v]\n"
-        "open('seen.txt', 'a').write(str(found))",
+        "import os\nimport sys\nimport numpy as np\n"
+        "if sys.argv[0].endswith('worker.py'):\n"
+        "    found = [v for v in os.environ.values() if 'correct' in v]\n"
+        "    open('seen.txt', 'a').write(str(found))",
     )
     (desk / "small.py").write_text(suite)
     parameter = (
@@ -282,7 +287,7 @@ def test_secrets_are_nowhere(server, url, desk):
     assert "is empty" in said
     assert "correct" not in said
     assert "horse" not in said
-    assert "correct" not in (desk / "seen.txt").read_text().replace("[]", "")
+    assert "correct" not in (desk / "seen.txt").read_text()
 
 
 def test_reading_while_others_write_is_not_damage(url):

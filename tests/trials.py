@@ -102,3 +102,18 @@ def run(command: str = "steelyard run suites", **changes) -> runs.Run:
 
     new = runs.new(command, {"seed": 0}, facts=FACTS)
     return dataclasses.replace(new, **changes)
+
+
+def seal(path) -> None:
+    """Give a store that was changed behind steelyard's back the digests of what it has."""
+    import sqlalchemy as sa
+
+    from steelyard.storing import schema
+
+    engine = sa.create_engine(f"sqlite:///{path}")
+    with engine.begin() as connection:
+        for row in connection.execute(sa.select(schema.RUNS)).mappings().all():
+            digests = schema._sealed_trials(connection, row["uid"])
+            chain = {"trials": len(digests), "chain": schema.chained(digests)}
+            schema.update(connection, dict(row) | chain)
+    engine.dispose()

@@ -28,6 +28,7 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, Final
 
+from steelyard import files
 from steelyard.errors import SteelyardError
 
 PREFIX: Final = "STEELYARD_"
@@ -158,9 +159,10 @@ def nearest(folder: Path, names: tuple[str, ...]) -> Path | None:
 def _table(path: Path) -> dict[str, Any]:
     """Return the validated table of a project's file; its paths are relative to it."""
     try:
-        table = tomllib.loads(path.read_text(encoding="utf-8"))
-        values = table.get("tool", {}).get("steelyard", {})
-    except (OSError, ValueError) as error:
+        table = tomllib.loads(files.read(path).decode())
+        tool = table.get("tool", {})
+        values = tool.get("steelyard", {}) if isinstance(tool, dict) else tool
+    except (OSError, ValueError, RecursionError) as error:
         raise SteelyardError(
             f"{path} cannot be read: {error}. Mend it first."
         ) from error

@@ -7,9 +7,11 @@ expected there, so that nothing behind it has to expect anything else.
 from __future__ import annotations
 
 import json
+import sys
 import types
 from collections.abc import Mapping, Sequence
 from dataclasses import is_dataclass
+from enum import Enum
 from functools import cache
 from typing import (
     Any,
@@ -85,15 +87,33 @@ def _fits(value: Any, kind: Any, at: str) -> bool:
             checked(one, arguments[1], _within(at, str(key))) is one
             for key, one in value.items()
         )
+    if origin is tuple and arguments[-1:] != (...,):
+        return (
+            isinstance(value, list)
+            and len(value) == len(arguments)
+            and all(
+                checked(one, kind, f"{at}[{number}]") is one
+                for number, (one, kind) in enumerate(zip(value, arguments, strict=True))
+            )
+        )
     if isinstance(origin, type) and issubclass(origin, Sequence):
         return isinstance(value, list) and all(
             checked(one, arguments[0], f"{at}[{number}]") is one
             for number, one in enumerate(value)
         )
-    if kind is float:
-        return isinstance(value, int | float) and not isinstance(value, bool)
+    return _is_plain(value, kind)
+
+
+def _is_plain(value: Any, kind: Any) -> bool:
+    """Say whether a value that holds no others is of a type."""
+    if kind is float and isinstance(value, int):
+        return (
+            not isinstance(value, bool) and value.bit_length() < sys.float_info.max_exp
+        )
     if kind is int:
         return isinstance(value, int) and not isinstance(value, bool)
+    if isinstance(kind, type) and issubclass(kind, Enum):
+        return any(value == one.value for one in kind)
     return isinstance(value, kind)
 
 
@@ -156,6 +176,8 @@ def _named(kind: Any) -> str:
         return " or ".join(_named(one) for one in arguments)
     if origin is Literal:
         return f"one of {', '.join(map(str, arguments))}"
+    if isinstance(kind, type) and issubclass(kind, Enum):
+        return f"one of {', '.join(str(one.value) for one in kind)}"
     if kind is types.NoneType:
         return "nothing"
     if isinstance(origin, type) and issubclass(origin, Sequence):

@@ -7,8 +7,6 @@ import os
 import stat
 from pathlib import Path
 
-from steelyard.errors import SteelyardError
-
 ENOUGH = 64 << 20
 """Bytes: more is none of what is read at once."""
 
@@ -40,24 +38,20 @@ def replace(path: Path, content: bytes) -> None:
     What is no file, such as ``/dev/stdout`` or a pipe, is written to as it is.
 
     Raises:
-        SteelyardError: it cannot be written.
+        OSError: it cannot be written.
     """
+    if path.exists() and not path.is_file():
+        path.write_bytes(content)
+        return
+    path = path.resolve()  # of a link its target is replaced
     aside = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        if path.exists() and not path.is_file():
-            path.write_bytes(content)
-            return
-        path = path.resolve()  # of a link its target is replaced
-        aside = path.with_name(aside.name)
-        try:
-            _write(aside, content)
-            if path.exists():
-                aside.chmod(stat.S_IMODE(path.stat().st_mode))
-            aside.replace(path)
-        finally:
-            aside.unlink(missing_ok=True)
-    except OSError as error:
-        raise SteelyardError(f"{path}: {error.strerror}. Name another file.") from error
+        _write(aside, content)
+        if path.exists():
+            aside.chmod(stat.S_IMODE(path.stat().st_mode))
+        aside.replace(path)
+    finally:
+        aside.unlink(missing_ok=True)
 
 
 def _write(path: Path, content: bytes) -> None:

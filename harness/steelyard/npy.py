@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -27,17 +28,16 @@ def read(path: str) -> NDArray[Any]:
     Raises:
         BenchmarkError: it is missing, damaged, or no single array.
     """
+    if not Path(path).is_file():
+        what = "is no file" if Path(path).exists() else "does not exist"
+        raise BenchmarkError(f"{path} {what}. Name a .npy file.")
     try:
-        if not Path(path).exists():
-            raise BenchmarkError(f"{path} does not exist. Name a .npy file.")
-        data = np.load(path, mmap_mode="r", allow_pickle=False)
-    except (OSError, ValueError, EOFError) as error:
+        with warnings.catch_warnings(action="ignore"):  # of headers by Python 2
+            return np.lib.format.open_memmap(path, mode="r")
+    except Exception as error:  # noqa: BLE001 # NumPy has Python's own parser read headers
         raise BenchmarkError(
             f"{path} cannot be read as .npy: {_reason(error)}. Save it with numpy.save."
         ) from None
-    if not isinstance(data, np.ndarray):
-        raise BenchmarkError(f"{path} is an archive. Save one array with numpy.save.")
-    return data
 
 
 def repeats(data: NDArray[Any]) -> bool:
@@ -50,8 +50,10 @@ def repeats(data: NDArray[Any]) -> bool:
 
 def _reason(error: Exception) -> str:
     """Say what is wrong with a file in words of files."""
-    if "Python objects" in str(error):
+    if "Python objects" in str(error) or "Array can't be memory-mapped" in str(error):
         return "it holds Python objects, not numbers"
+    if "magic string" in str(error):
+        return "it begins with something else than a .npy file"
     if "mmap" in str(error):  # its header promises more than it has
         return "its data is cut short"
     text = getattr(error, "strerror", None) or str(error)

@@ -185,6 +185,8 @@ def _input(text: str) -> tuple[str, str]:
     if not name or not place:
         raise SteelyardError(f"--input is {text!r}, expected name=@file.npy.")
     path = Path(place)
+    if path.exists() and not path.is_file():  # a pipe would be waited for
+        raise SteelyardError(f"--input {name}: {path} is no file. Name a .npy file.")
     try:
         with path.open("rb") as file:
             head = file.read(len(NPY))

@@ -4,6 +4,7 @@
 
     {
       "schema": 2,              raised when a key changes its meaning
+      "digest": "...",          of all the rest, as canonical JSON
       "exit_code": 1,
       "ending": "regression",   or passed, failed, unresolved, no verdict
       "baseline": "main (1a2b3c4d5e)",     as it was named, and the commit it stood for
@@ -51,12 +52,15 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from datetime import UTC, datetime
+from hashlib import blake2b
 from pathlib import Path
 from typing import Any, Final
 
-from steelyard import config
+from steelyard import config, files
+from steelyard.decoding import checked, parsed
 from steelyard.errors import USAGE, SteelyardError, UnjudgedError
 from steelyard.gate import words
+from steelyard.gate.document_types import Document, Head
 from steelyard.gate.outcome import (
     BASE,
     HEAD,
@@ -69,6 +73,7 @@ from steelyard.stats import Estimate
 from steelyard.verdict import Judgement, Verdict
 
 SCHEMA: Final = 2
+"""1: without a digest."""
 
 LAST: Final = "gate.json"
 """The last gate's outcome, beside the store."""
@@ -95,7 +100,16 @@ def report(outcome: Outcome) -> dict[str, Any]:
 
 def dumps(outcome: Outcome) -> str:
     """Return the document's text."""
-    return json.dumps(_strict(report(outcome)), indent=2, allow_nan=False) + "\n"
+    found = _strict(report(outcome))
+    found["digest"] = _digest(found)
+    return json.dumps(found, indent=2, allow_nan=False) + "\n"
+
+
+def _digest(found: Mapping[str, Any]) -> str:
+    """Return the digest of a document, whatever it says of its own."""
+    rest = {name: value for name, value in found.items() if name != "digest"}
+    text = json.dumps(rest, sort_keys=True, separators=(",", ":"))
+    return blake2b(text.encode(), digest_size=16).hexdigest()
 
 
 def _finding(one: Finding) -> dict[str, Any]:
@@ -163,24 +177,23 @@ def loads(text: str, name: str = LAST) -> Outcome:
         SteelyardError: it is none, or one of a newer steelyard.
     """
     try:
-        found = json.loads(text)
-        schema = found["schema"]
-        if isinstance(schema, int) and schema > SCHEMA:
+        found = parsed(text)
+        schema = checked(found, Head)["schema"]
+        if schema != SCHEMA:
             raise SteelyardError(
-                f"{name} has schema {schema} and this steelyard reads up to {SCHEMA}; "
+                f"{name} has schema {schema} and this steelyard reads {SCHEMA}; "
                 "upgrade it, or gate again."
             )
+        if found.get("digest") != _digest(found):
+            raise SteelyardError(f"{name} is not what was written; gate again.")
+        checked(found, Document)
         outcome = _outcome(found)
-    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+    except (ValueError, KeyError) as error:  # Malformed is one
         raise SteelyardError(
-            f"{name} is no outcome of a gate ({type(error).__name__}: {error}); gate "
-            "again with --format json."
+            f"{name} is no outcome of a gate: {error}; gate again with --format json."
         ) from error
-    if outcome.exit_code != found.get("exit_code"):
-        raise SteelyardError(
-            f"{name} says exit code {found.get('exit_code')} and holds one of "
-            f"{outcome.exit_code}: it was changed by hand; gate again."
-        )
+    if outcome.exit_code != found["exit_code"]:
+        raise SteelyardError(f"{name} has an exit code of something else; gate again.")
     return outcome
 
 
@@ -242,12 +255,8 @@ def _read_judgement(found: Mapping[str, Any]) -> Judgement:
 
 
 def _read_static(found: Mapping[str, Any]) -> StaticChange:
-    return StaticChange(
-        str(found["case"]),
-        str(found["target"]),
-        _texts(found["changes"]),
-        str(found["forbidden"]),
-    )
+    case, target, forbidden = found["case"], found["target"], found["forbidden"]
+    return StaticChange(case, target, _texts(found["changes"]), forbidden)
 
 
 def _read_calibration(found: Mapping[str, Any] | None) -> Calibration | None:
@@ -362,17 +371,13 @@ def keep(outcome: Outcome, folder: Path) -> Path:
 
 def _write(outcome: Outcome, folder: Path) -> None:
     place = folder / LAST
-    aside = place.with_name(f".{LAST}.{os.getpid()}")
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        aside.write_text(dumps(outcome), encoding="utf-8")
-        aside.replace(place)
+        files.replace(place, dumps(outcome).encode())
     except OSError as error:
         raise SteelyardError(
             f"{place}: {error.strerror}. Make room; the gate's runs are in the store."
         ) from error
-    finally:
-        aside.unlink(missing_ok=True)
 
 
 def read(place: Path) -> Outcome:
@@ -382,7 +387,7 @@ def read(place: Path) -> Outcome:
         SteelyardError: there is none.
     """
     try:
-        text = place.read_text(encoding="utf-8")
+        text = files.read(place).decode()
     except FileNotFoundError as error:
         raise SteelyardError(
             f"{place} is missing: no gate ended here yet. Run `steelyard gate BASELINE`, "

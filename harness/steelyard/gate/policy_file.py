@@ -15,7 +15,7 @@ from datetime import date, datetime
 from pathlib import Path
 from typing import Any, Final
 
-from steelyard import config, expression
+from steelyard import config, expression, files
 from steelyard.errors import SteelyardError
 from steelyard.gate.policy import STATIC, VANISHED, Accepted, Rules, Tolerance
 from steelyard.verdict import CHANGED
@@ -39,7 +39,7 @@ def load(path: Path | None = None) -> Rules:
     if path is None and not place.exists():
         return Rules(place)
     try:
-        text = place.read_text(encoding="utf-8")
+        text = files.read(place).decode()
     except (OSError, ValueError) as error:
         raise SteelyardError(f"{place} cannot be read: {error}. Mend it.") from error
     return parse(text, place)
@@ -251,7 +251,7 @@ def add(path: Path, changes: list[Accepted]) -> list[Accepted]:
             fresh = [one for one in changes if not _has(rules, one)]
             text = "\n".join([*filter(None, [old.rstrip("\n")]), *map(block, fresh)])
             parse(text, path)
-            _replace(path, text + "\n")
+            files.replace(path, f"{text}\n".encode())
     except OSError as error:
         raise SteelyardError(
             f"{path} cannot be written: {error.strerror}; it is as it was. Make room, or "
@@ -278,18 +278,6 @@ def _alone(folder: Path) -> Iterator[None]:
         yield
     finally:
         os.close(held)
-
-
-def _replace(path: Path, text: str) -> None:
-    aside = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        with aside.open("w", encoding="utf-8") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        aside.replace(path)
-    finally:
-        aside.unlink(missing_ok=True)
 
 
 def block(one: Accepted) -> str:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import itertools
-import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypedDict
 
+from steelyard import files
+from steelyard.decoding import Malformed, checked, parsed
 from steelyard.errors import SteelyardError
 from steelyard.history.series import Measured, Point
 from steelyard.stats import Estimate
@@ -26,6 +27,9 @@ NANO: Final = 1e9
 """asv keeps seconds, histories nanoseconds."""
 
 SECONDS: Final = "seconds"
+
+MOST: Final = 1_000_000
+"""Points of a benchmark: of more a file could not hold the results."""
 
 
 def measured(folder: Path, commits: Sequence[str] | None = None) -> list[Measured]:
@@ -71,16 +75,29 @@ def _checked(file: Path) -> dict[str, Any]:
             f"{file} has version {version} of asv's results, this reads {FORMAT}. "
             "Convert it with `asv update`."
         )
-    known = {"commit_hash": str, "date": int, "results": dict, "result_columns": list}
-    for name, kind in known.items():
-        if not isinstance(content.get(name), kind):
-            raise _broken(file, f"it has no {name}")
+    try:
+        checked(content, _Content)
+        _day(content)
+    except (ValueError, OverflowError, OSError) as error:  # Malformed is one
+        raise _broken(file, str(error)) from error
     return content
+
+
+class _Content(TypedDict):
+    commit_hash: str
+    date: int
+    result_columns: list[str]
+    results: dict[str, list[Any] | None]
+
+
+def _day(content: Mapping[str, Any]) -> str:
+    """Return the day of a commit, which asv keeps in milliseconds."""
+    return datetime.fromtimestamp(content["date"] / 1000, UTC).isoformat()
 
 
 def _read(file: Path) -> dict[str, Any]:
     try:
-        content = json.loads(file.read_text(encoding="utf-8"))
+        content = parsed(files.read(file))
     except FileNotFoundError:
         raise SteelyardError(
             f"there is no {file}; name the results_dir of asv.conf.json."
@@ -103,14 +120,20 @@ def _of_benchmark(
 ) -> Iterator[Measured]:
     """Yield what a file says of each point of a benchmark."""
     columns = content["result_columns"]
-    row = dict(itertools.zip_longest(columns, content["results"][name]))
+    row = dict(itertools.zip_longest(columns, content["results"][name] or ()))
     params, results = row.get("params") or [], row.get("result")
+    try:
+        checked(params, list[list[str]], "params")
+    except Malformed as error:
+        raise _broken(file, f"{name}: {error}") from error
+    if math.prod(map(len, params)) > MOST:
+        raise _broken(file, f"{name} has more than {MOST} points")
     points = list(itertools.product(*params)) if params else [None]
     values = results if isinstance(results, list) else [None] * len(points)
     if len(values) != len(points):
         raise _broken(file, f"{name} has {len(values)} results of {len(points)} points")
-    day = datetime.fromtimestamp(content["date"] / 1000, UTC).isoformat()
-    like = (file.parent.name, content.get("env_name"), row.get("version"))
+    day = _day(content)
+    like = (file.parent.name, str(content.get("env_name")), str(row.get("version")))
     commit = content["commit_hash"]
     for at, (point, value) in enumerate(zip(points, values, strict=True)):
         if isinstance(value, float) and math.isnan(value):

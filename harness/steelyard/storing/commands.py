@@ -37,8 +37,11 @@ def export(run_name: str, file: Path, *, with_paths: bool, store: str | None) ->
         with click.open_file("-", "wb") as output:
             output.write(data)
             output.flush()
-    else:
+        return
+    try:
         files.replace(file, data)
+    except OSError as error:
+        raise SteelyardError(f"{file}: {error.strerror}. Name another file.") from error
 
 
 @click.command(name="import")

@@ -1,0 +1,438 @@
+"""Files that were damaged or written by somebody else, given to the commands that read them.
+
+python tests/mutated.py --each 3000 [--seed 1] [--only sqlite]
+
+Prints a line a format: tried, refused, the same, tracebacks, and silent changes: commands
+that ended well and said something else than of the whole file, of formats that have a
+digest. Exits with 1 if there was a traceback or a silent change.
+"""
+
+# ruff: noqa: D102 - a format has the methods of `Format`
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import io
+import json
+import os
+import random
+import sys
+import tempfile
+import traceback
+from pathlib import Path
+
+import numpy as np
+import outcomes
+import trials
+from click.testing import CliRunner
+
+from steelyard.cli import main as command_line
+from steelyard.gate import document
+from steelyard.gate.outcome import StaticChange
+from steelyard.storing import archive
+from steelyard.storing.store import Store
+from steelyard_kernels.locking import entries
+
+ROOT = Path(__file__).parents[1]
+REFUSED = {1, 2, 3, 4}
+
+OUTCOME = outcomes.outcome(
+    outcomes.finding(), static=(StaticChange("adam", "cpu:a", ("1 more register",)),)
+)
+
+VALUES = (
+    *(None, True, 0, -1, 7, 2**63, 10**400, 0.5, 1e308, float("nan"), float("inf")),
+    *("", "x", "\0", "\ud800", "a" * 5000, "../../x", "@-1", "2026-01-01", "slower"),
+    *([], [1], [[]], {}, {"a": 1}, {"$float": "x"}, {"pid": "x"}),
+)
+
+
+def bytes_changed(data, rng):
+    """Flip, overwrite, cut, exchange, repeat or remove some bytes."""
+    found = bytearray(data)
+    for _ in range(rng.choice((1, 1, 1, 2, 5))):
+        at, length = rng.randrange(len(found) or 1), rng.choice((1, 2, 8, 64, 512))
+        kind = rng.randrange(6)
+        if kind == 0 and found:
+            found[at] ^= 1 << rng.randrange(8)
+        elif kind == 1:
+            found[at : at + length] = rng.randbytes(len(found[at : at + length]))
+        elif kind == 2:
+            del found[at : at + length]
+        elif kind == 3:
+            found[at:at] = found[at : at + length]
+        elif kind == 4 and rng.random() < 0.3:
+            del found[at:]
+        else:
+            other = rng.randrange(len(found) or 1)
+            found[at : at + length] = found[other : other + length]
+    return bytes(found)
+
+
+def places(value, at=()):
+    """Yield the paths of all values within one."""
+    pairs = (
+        value.items()
+        if isinstance(value, dict)
+        else enumerate(value)
+        if isinstance(value, list)
+        else ()
+    )
+    for key, one in pairs:
+        yield (*at, key)
+        yield from places(one, (*at, key))
+
+
+def values_changed(value, rng):
+    """Replace, remove or rename some values of a JSON document."""
+    found = json.loads(json.dumps(value))
+    for _ in range(rng.choice((1, 1, 2))):
+        all_of_them = list(places(found))
+        if not all_of_them:
+            break
+        *above, last = rng.choice(all_of_them)
+        place = found
+        for key in above:
+            place = place[key]
+        if rng.random() < 0.2:
+            del place[last]
+        elif rng.random() < 0.1 and isinstance(place, dict):
+            place["other"] = place.pop(last)
+        else:
+            place[last] = rng.choice(VALUES)
+    return found
+
+
+def dumped(value):
+    """Return JSON as a careless program writes it."""
+    return json.dumps(value).encode(errors="surrogatepass")
+
+
+class Format:
+    """A kind of file: its content, how it is changed, and what reads it."""
+
+    sealed = False
+    """Whether a change of what it says is noticed."""
+
+    def __init__(self, folder):
+        self.folder = folder
+        self.path = folder / self.name
+        self.good = self.make()
+
+    def changed(self, rng):
+        """Return another content."""
+        return bytes_changed(self.good, rng)
+
+    def lines(self):
+        """Return the command lines that read the file."""
+        raise NotImplementedError
+
+    def prepare(self):
+        """Undo what a command wrote."""
+
+    def read(self, content):
+        """Return the exit codes, all that was said, and the traceback if there was one."""
+        self.path.write_bytes(content)
+        codes, said = [], ""
+        for line in self.lines():
+            self.prepare()
+            done = CliRunner().invoke(command_line, list(map(str, line)))
+            codes.append(done.exit_code)
+            said += done.output
+            if done.exit_code not in {0, *REFUSED} or "Traceback" in done.output:
+                lines = traceback.format_exception(done.exception)
+                return codes, said, done.output + "".join(lines)
+        return codes, said, None
+
+
+class Sqlite(Format):
+    """A store with two runs."""
+
+    name, sealed = "s.db", True
+
+    def make(self):
+        with Store.open(str(self.path)) as store:
+            for number in range(2):
+                run = trials.run(started=f"2026-01-0{number + 1}T00:00:00", writer={})
+                uid = store.begin(run)
+                for case in ("copy[n=1]", "copy[n=2]"):
+                    for block in range(2):
+                        ticks = range(1000 + block, 1040 + block)
+                        store.add(uid, trials.trial(case, ticks, block=block))
+                store.finish(uid, "finished")
+        return self.path.read_bytes()
+
+    def prepare(self):
+        for end in ("-wal", "-shm"):
+            self.path.with_name(f"{self.name}{end}").unlink(missing_ok=True)
+
+    def lines(self):
+        where = ("--store", self.path)
+        yield "show", "--runs", *where
+        yield "show", "@-1", "--format", "json", *where
+        yield "history", *where
+        yield "compare", "@-2", "@-1", *where
+        yield "export", "@-2", "-", *where
+
+
+class Archive(Format):
+    """An exported run, whose bytes change or whose values do under a right digest."""
+
+    name = "e.json"
+
+    def make(self):
+        run = trials.run(state="finished")
+        return archive.write(run, [trials.trial(block=block) for block in range(2)])
+
+    def changed(self, rng):
+        if rng.random() < 0.4:
+            return bytes_changed(self.good, rng)
+        found = json.loads(self.good)
+        found["content"] = values_changed(found["content"], rng)
+        found["digest"] = archive._digest(found["content"])
+        return dumped(found)
+
+    def prepare(self):
+        pass
+
+    def lines(self):
+        store = self.folder / "t.db"
+        for end in ("", "-wal", "-shm"):
+            Path(f"{store}{end}").unlink(missing_ok=True)
+        where = ("--store", store)
+        yield "import", self.path, *where
+        yield "show", *where
+        yield "show", "--runs", *where
+        yield "show", "copy", *where
+        yield "show", "--format", "json", *where
+        yield "history", *where
+        yield "compare", "@-1", "@-1", *where
+
+
+class ArchiveBytes(Archive):
+    """An exported run, whose digest sees every change."""
+
+    name, sealed = "b.json", True
+
+    def changed(self, rng):
+        return bytes_changed(self.good, rng)
+
+    def lines(self):
+        store = self.folder / "b.db"
+        for end in ("", "-wal", "-shm"):
+            Path(f"{store}{end}").unlink(missing_ok=True)
+        yield "import", self.path, "--store", store
+        yield "show", "--store", store
+
+
+class Gate(Format):
+    """The last gate's outcome, whose digest sees every change."""
+
+    name, sealed = "gate.json", True
+
+    def make(self):
+        return document.dumps(OUTCOME).encode()
+
+    def changed(self, rng):
+        if rng.random() < 0.4:
+            return bytes_changed(self.good, rng)
+        return dumped(values_changed(json.loads(self.good), rng))
+
+    def prepare(self):
+        (self.folder / "policy.toml").unlink(missing_ok=True)
+
+    def lines(self):
+        for shape in ("table", "json", "markdown", "junit"):
+            yield "verdict", "--from", self.path, "--format", shape
+        case = OUTCOME.findings[0].case
+        policy = self.folder / "policy.toml"
+        yield "accept", case, "--reason", "x", "--from", self.path, "--policy", policy
+
+
+class SealedGate(Gate):
+    """The same with a right digest: only of what is read a traceback could come."""
+
+    name, sealed = "sealed.json", False
+
+    def changed(self, rng):
+        found = values_changed(json.loads(self.good), rng)
+        if isinstance(found, dict):
+            with contextlib.suppress(ValueError):
+                found["digest"] = document._digest(found)
+        return dumped(found)
+
+
+class Lock(Format):
+    """The lock file of kernels."""
+
+    name, sealed = "kernels.lock", True
+
+    def make(self):
+        text = (ROOT / "ci" / "kernels.lock").read_text()
+        whole = entries.read(text, "it")
+        few = dict(list(whole.entries.items())[:4])
+        return entries.text(entries.Lock(whole.compilers, few)).encode()
+
+    def read(self, content):
+        try:
+            found = entries.read(content.decode(), "it")
+        except (entries.Unreadable, UnicodeDecodeError):  # its readers catch both
+            return [4], "", None
+        except Exception:  # noqa: BLE001 - the finding
+            return [70], "", traceback.format_exc()
+        return [0], repr(found), None
+
+
+class Npy(Format):
+    """A user's data."""
+
+    name = "x.npy"
+
+    def make(self):
+        file = io.BytesIO()
+        np.save(file, np.arange(8.0))
+        suite = (
+            "from steelyard import benchmark\n@benchmark()\ndef one(b):\n"
+            "    x = b.input((8,))\n    y = b.output((8,))\n"
+            "    return b.launch(lambda x, out: None, x, out=y)\n"
+        )
+        (self.folder / "one.py").write_text(suite)
+        return file.getvalue()
+
+    def changed(self, rng):
+        if rng.random() < 0.1:
+            file = io.BytesIO()
+            other = rng.choice((np.savez, np.savez_compressed))
+            other(file, x=np.arange(8.0))
+            return bytes_changed(file.getvalue(), rng)
+        if rng.random() < 0.5:  # the header is where it goes wrong
+            return bytes_changed(self.good[:128], rng) + self.good[128:]
+        return bytes_changed(self.good, rng)
+
+    def lines(self):
+        one = self.folder / "one.py"
+        yield "run", one, "--input", f"x=@{self.path}", "--dry-run"
+
+
+class Asv(Format):
+    """A file of asv's results."""
+
+    name = "results/machine/1.json"
+
+    def make(self):
+        (self.folder / "results" / "machine").mkdir(parents=True)
+        listed = {"version": 2, "a.time": {"unit": "seconds"}}
+        (self.folder / "results" / "benchmarks.json").write_text(json.dumps(listed))
+        content = {
+            "commit_hash": "c0ffee" + 34 * "0",
+            "env_name": "virtualenv",
+            "date": 1_700_000_000_000,
+            "result_columns": ["result", "params", "version", "stats_ci_99_a"],
+            "results": {"a.time": [[0.5, 1.5], [["'x'", "'y'"]], "v1", [0.4, 1.4]]},
+            "version": 2,
+        }
+        return json.dumps(content).encode()
+
+    def changed(self, rng):
+        if rng.random() < 0.4:
+            return bytes_changed(self.good, rng)
+        return dumped(values_changed(json.loads(self.good), rng))
+
+    def lines(self):
+        yield "history", "--asv", self.folder / "results"
+        yield "history", "a.time('x')", "--asv", self.folder / "results"
+
+
+class Policy(Format):
+    """A project's policy."""
+
+    name = "policy.toml"
+
+    def make(self):
+        (self.folder / "gate.json").write_text(document.dumps(OUTCOME))
+        return (ROOT / "ci" / "policy.toml").read_bytes()
+
+    def lines(self):
+        case = OUTCOME.findings[0].case
+        words = ("--from", self.folder / "gate.json", "--policy", self.path)
+        yield "accept", case, "--reason", "x", *words
+
+
+class Project(Format):
+    """A project's settings."""
+
+    name = "pyproject.toml"
+
+    def make(self):
+        with Store.open(str(self.folder / "s.db")) as store:
+            store.begin(trials.run())
+        return (
+            b'[project]\nname = "x"\n[tool.steelyard]\nsuites = ["suites"]\n'
+            b'store = "s.db"\nbudget = 60\nprecision = 0.5\nblocks = 4\ntimeout = 60\n'
+            b'seed = 0\ngpu = "0"\nclock = "auto"\npeaks = "auto"\nbuild = "make"\n'
+        )
+
+    def lines(self):
+        yield "show", "--runs"
+
+
+FORMATS = (
+    *(Sqlite, Archive, ArchiveBytes, Gate, SealedGate, Lock),
+    *(Npy, Asv, Policy, Project),
+)
+
+
+def tried(kind, folder, count, seed):
+    """Return counts of what became of so many files, and what is wrong with some."""
+    rng = random.Random(seed)
+    one = kind(folder)
+    codes, whole, failed = one.read(one.good)
+    assert failed is None, failed
+    found = dict.fromkeys(
+        ("tried", "refused", "same", "other", "traceback", "silent"), 0
+    )
+    wrong = []
+    for _ in range(count):
+        content = one.changed(rng)
+        now, said, failed = one.read(content)
+        refused = now != codes
+        other = not refused and said != whole
+        found["tried"] += 1
+        found["refused"] += refused
+        found["traceback"] += failed is not None
+        found["same"] += not refused and not other
+        found["other"] += other
+        if other and one.sealed and failed is None:
+            found["silent"] += 1
+            wrong.append(f"silent: {content!r}\n{said}\ninstead of\n{whole}")
+        if failed is not None:
+            wrong.append(failed)
+    return found, wrong
+
+
+def main():
+    """Try every format and print what came of it."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--each", type=int, default=3000)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--only")
+    options = parser.parse_args()
+    bad = 0
+    for kind in FORMATS:
+        name = kind.__name__.lower()
+        if options.only not in {None, name}:
+            continue
+        with tempfile.TemporaryDirectory() as folder:
+            os.chdir(folder)
+            found, wrong = tried(kind, Path(folder), options.each, options.seed)
+            os.chdir(ROOT)
+        bad += found["traceback"] + found["silent"]
+        sys.stdout.write(f"{name}: {json.dumps(found)}\n")
+        for text in wrong[:3]:
+            sys.stdout.write(f"{text[-3000:]}\n")
+    sys.exit(bad > 0)
+
+
+if __name__ == "__main__":
+    main()
