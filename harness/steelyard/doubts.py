@@ -110,6 +110,16 @@ class Doubt(StrEnum):
         "both sides have the same working set",
         lambda s: s.warm and 0.5 < s.share <= 1.5,
     )
+    CHANGES_PROCESS = (
+        "changes-process",
+        (
+            "the case changed its process for good: `steelyard show RUN CASE` lists what "
+            "under changed; it was put back for the next case. Have the case do so"
+        ),
+        Act.PRINT,
+        "what a case sets up for itself is part of what its user runs",
+        _elsewhere,
+    )
     CLOCKS_DISAGREE = (
         "clocks-disagree",
         (

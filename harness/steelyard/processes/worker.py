@@ -9,7 +9,7 @@ import os
 import socket
 import sys
 from collections import Counter, OrderedDict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -19,6 +19,7 @@ import numpy as np
 import psutil
 
 from steelyard.benchmark import raised
+from steelyard.doubts import Doubt
 from steelyard.errors import SteelyardError
 from steelyard.handles import CUDA
 from steelyard.measuring import heap, planting
@@ -33,6 +34,7 @@ from steelyard.plan import Turn
 from steelyard.preparing import problems
 from steelyard.preparing.problems import Area
 from steelyard.processes import confirming, environment, wire
+from steelyard.processes.apart import Apart
 from steelyard.processes.origins import Origins
 from steelyard.trial import Trial
 from steelyard_device import cuda
@@ -52,9 +54,32 @@ class Bench:
         self._room = psutil.virtual_memory().available // MEMORY_SHARE
         self._kept: OrderedDict[str, PreparedCase] = OrderedDict()
         self._solver: Solver | None = None
+        self._apart = Apart()
+        self._turns = 0
 
     def weigh(self, turn: Turn, settings: Settings) -> Trial:
-        """Weigh one turn; what goes wrong becomes the trial's error."""
+        """Weigh one turn; what goes wrong becomes the trial's error.
+
+        What the case changes of the process is put back, and noted.
+        """
+        with self._apart.turn(_file(turn.case.benchmark.path)) as changed:
+            trial = self._in_turn(turn, settings)
+        return self._noted(trial, changed)
+
+    def _noted(self, trial: Trial, changed: Sequence[str]) -> Trial:
+        """Return a trial with what it changed, and what its process had been through."""
+        threads = len(list(Path("/proc/self/task").iterdir()))
+        process = {"turn": self._turns, "threads": threads, "modules": len(sys.modules)}
+        self._turns += 1
+        extra = {**trial.extra, "process": process}
+        if not changed:
+            return replace(trial, extra=extra)
+        self._kept.pop(trial.case, None)  # it was prepared in what is no longer so
+        seen = () if trial.error else (Doubt.CHANGES_PROCESS,)
+        extra["changed"] = list(changed)
+        return replace(trial, extra=extra, doubts=(*trial.doubts, *seen))
+
+    def _in_turn(self, turn: Turn, settings: Settings) -> Trial:
         try:
             baton = Baton.inherited(settings.baton, settings.timeout)
         except SteelyardError as error:
@@ -128,7 +153,10 @@ class Bench:
         asked = message["beside"]
         try:
             if self._solver is None:
-                turn = wire.turn_of(message)
+                self._apart.end()
+                file = _file(Path(message["path"]))
+                turn = self._apart.imported(file, lambda: wire.turn_of(message))
+                self._apart.begin(file)
                 prepared = self._prepare(turn, settings)
                 handles = prepared.description.handles
                 area = Area.opened(Path(asked["area"]), handles, asked["count"])
@@ -153,21 +181,33 @@ class Bench:
         """
         if message["ask"] == wire.SOLVE:
             return self.solve(message, settings)
-        turn, ask = wire.turn_of(message), message["ask"]
-        if ask == wire.BINARY:
-            return self.binary(turn, settings)
-        if ask == wire.BOTH:
-            trials = self.weigh_both(turn, settings, message["beside"])
-            return {"trials": [asdict(trial) for trial in trials]}
-        if ask == wire.POSE:
-            return pose(turn, settings, message["beside"])
-        if ask == wire.FACTS:
-            answer = self.facts(turn, settings)
-            wrong = "error" in answer
-        else:
+        self._apart.end()
+        file, ask = _file(Path(message["path"])), message["ask"]
+        turn = self._apart.imported(file, lambda: wire.turn_of(message))
+        answer: wire.Message
+        wrong = False
+        if ask == wire.TRIAL:
             trial = self.weigh(turn, settings)
             answer, wrong = {"trial": asdict(trial)}, trial.error is not None
-        return answer | ({"lost": self.lost(turn, settings)} if wrong else {})
+        elif ask == wire.BOTH:
+            with self._apart.turn(file) as changed:
+                both = self.weigh_both(turn, settings, message["beside"])
+            answer = {"trials": [asdict(self._noted(one, changed)) for one in both]}
+        else:
+            with self._apart.turn(file):
+                answer = self._told(turn, settings, message)
+            wrong = "error" in answer
+        lost = bool(self._apart.spent) or (wrong and self.lost(turn, settings))
+        return answer | ({"lost": True} if lost else {})
+
+    def _told(
+        self, turn: Turn, settings: Settings, message: wire.Message
+    ) -> wire.Message:
+        """Answer what needs no launch that is timed."""
+        if message["ask"] == wire.POSE:
+            return pose(turn, settings, message["beside"])
+        facts = message["ask"] == wire.FACTS
+        return (self.facts if facts else self.binary)(turn, settings)
 
     def _prepare(self, turn: Turn, settings: Settings) -> PreparedCase:
         name = turn.case.id
@@ -222,6 +262,10 @@ def pose(turn: Turn, settings: Settings, asked: Mapping[str, Any]) -> wire.Messa
     except (Exception, SystemExit) as error:  # noqa: BLE001 # whatever the user's code raises
         return {"error": _of(turn, f"it raised {raised(error)}")}
     return {}
+
+
+def _file(path: Path) -> str:
+    return os.path.realpath(path)
 
 
 def _failed(turn: Turn, sentence: str) -> Trial:

@@ -1,0 +1,371 @@
+"""Keep what a case changes of its process from the cases after it.
+
+What an import changes holds for the cases of that file; what a case changes, and so
+prepares for itself, ends with its turn. Parts that cannot be put back are named, so that
+the process is replaced.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import decimal
+import gc
+import locale
+import os
+import random
+import resource
+import signal
+import sys
+import threading
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Final, TypeVar
+
+import numpy as np
+
+Made = TypeVar("Made")
+
+LIBRARIES: Final = {*sys.stdlib_module_names, "numpy", "psutil", "steelyard"}
+"""Packages of which no function may be another after a turn."""
+
+LIMITS: Final = sorted(
+    (name, getattr(resource, name)) for name in dir(resource) if "RLIMIT_" in name
+)
+
+STREAMS: Final = (
+    *((sys, name) for name in ("stdin", "stdout", "stderr", "displayhook")),
+    *((sys, name) for name in ("excepthook", "unraisablehook")),
+    (threading, "excepthook"),
+)
+
+TIMERS: Final = (signal.ITIMER_REAL, signal.ITIMER_VIRTUAL, signal.ITIMER_PROF)
+
+OURS: Final = frozenset({"CUDA_CACHE_DISABLE"})
+"""Variables that the device layer sets when it is first used."""
+
+FEW: Final = 5
+"""Patched functions that are named."""
+
+FENV: Final = 64
+"""Bytes that hold any machine's floating-point environment (fenv.h)."""
+
+TINY: Final = np.array([5e-324, 1e-310])
+"""Zero where numbers below the normal ones are flushed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A part of a process: how it is read, and put back."""
+
+    read: Callable[[], Any]
+    write: Callable[[Any], object]
+    quiet: bool = False
+    """Whether it changes by ordinary use, which nobody needs to be told of."""
+
+
+def _folder() -> str:
+    try:
+        return os.getcwd()  # noqa: PTH109 # text compares at once
+    except OSError:
+        return ""
+
+
+def _environment() -> dict[str, str]:
+    return {name: value for name, value in os.environ.items() if name not in OURS}
+
+
+def _set_environment(wanted: Mapping[str, str]) -> None:
+    for name in os.environ.keys() - wanted.keys() - OURS:
+        del os.environ[name]
+    os.environ.update(wanted)
+
+
+def _umask() -> int:
+    mask = os.umask(0o077)
+    os.umask(mask)
+    return mask
+
+
+def _scheduling() -> tuple[int, int]:
+    return os.sched_getscheduler(0), os.sched_getparam(0).sched_priority
+
+
+def _set_limits(wanted: Mapping[int, tuple[int, int]]) -> None:
+    for which, limit in wanted.items():
+        resource.setrlimit(which, limit)
+
+
+def _handlers() -> dict[int, Any]:
+    return {number: signal.getsignal(number) for number in signal.valid_signals()}
+
+
+def _set_handlers(wanted: Mapping[int, Any]) -> None:
+    for number, handler in wanted.items():
+        if handler is not None and signal.getsignal(number) is not handler:
+            signal.signal(number, handler)
+
+
+def _timers() -> list[bool]:
+    return [signal.getitimer(which) != (0.0, 0.0) for which in TIMERS]
+
+
+def _set_timers(wanted: list[bool]) -> None:
+    for which, runs in zip(TIMERS, wanted, strict=True):
+        if not runs:
+            signal.setitimer(which, 0)
+
+
+def _set_streams(wanted: tuple[Any, ...]) -> None:
+    for (place, name), value in zip(STREAMS, wanted, strict=True):
+        setattr(place, name, value)
+
+
+def _set_filters(wanted: list[Any]) -> None:
+    warnings.filters[:] = wanted  # type: ignore[index] # a list in all versions
+    warnings._filters_mutated()  # type: ignore[attr-defined] # noqa: SLF001 # or modules keep what they decided by
+
+
+def _collector() -> tuple[Any, ...]:
+    return gc.isenabled(), gc.get_threshold(), gc.get_debug(), gc.get_freeze_count() > 0
+
+
+def _set_collector(wanted: tuple[Any, ...]) -> None:
+    enabled, thresholds, flags, frozen = wanted
+    (gc.enable if enabled else gc.disable)()
+    gc.set_threshold(*thresholds)
+    gc.set_debug(flags)
+    if not frozen:
+        gc.unfreeze()
+
+
+def _random() -> tuple[Any, ...]:
+    state: Any = np.random.get_state(legacy=False)  # noqa: NPY002 # that one is global
+    inner = {
+        n: getattr(v, "tolist", lambda v=v: v)() for n, v in state["state"].items()
+    }
+    return random.getstate(), {**state, "state": inner}
+
+
+def _set_random(wanted: tuple[Any, ...]) -> None:
+    random.setstate(wanted[0])
+    np.random.set_state(wanted[1])  # noqa: NPY002 # as above
+
+
+def _floats() -> tuple[int, bool, _Hidden]:
+    saved = ctypes.create_string_buffer(FENV)
+    _maths().fegetenv(saved)
+    return _maths().fegetround(), bool((TINY * 1.0).all()), _Hidden(saved.raw)
+
+
+class _Hidden(bytes):
+    """Bytes that are kept and not compared: flags of earlier operations are in them."""
+
+    __slots__ = ()
+    __hash__ = bytes.__hash__
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Hidden)
+
+
+def _maths() -> ctypes.CDLL:
+    return ctypes.CDLL("libm.so.6")
+
+
+def _threads_of_torch() -> int | None:
+    torch = sys.modules.get("torch")
+    return getattr(torch, "get_num_threads", lambda: None)()
+
+
+def _set_threads_of_torch(wanted: int | None) -> None:
+    if wanted is not None:
+        sys.modules["torch"].set_num_threads(wanted)
+
+
+def _decimals() -> tuple[Any, ...]:
+    now = decimal.getcontext()
+    traps = tuple(one for one, on in now.traps.items() if on)
+    return (
+        now.prec,
+        now.rounding,
+        now.Emin,
+        now.Emax,
+        now.capitals,
+        now.clamp,
+        (),
+        traps,
+    )
+
+
+def _numpy() -> tuple[Any, ...]:
+    return np.geterr(), np.geterrcall(), np.getbufsize()
+
+
+def _set_numpy(wanted: tuple[Any, ...]) -> None:
+    np.seterr(**wanted[0])
+    np.seterrcall(wanted[1])
+    np.setbufsize(wanted[2])
+
+
+def _set_tracing(wanted: tuple[Any, ...]) -> None:
+    sys.settrace(wanted[0])
+    sys.setprofile(wanted[1])
+
+
+def _set_interpreter(wanted: tuple[int, float]) -> None:
+    sys.setrecursionlimit(wanted[0])
+    sys.setswitchinterval(wanted[1])
+
+
+def _set_path(wanted: list[str]) -> None:
+    sys.path[:] = wanted
+
+
+PARTS: Final[Mapping[str, Part]] = {
+    "current folder": Part(_folder, os.chdir),
+    "environment": Part(_environment, _set_environment),
+    "locale": Part(
+        partial(locale.setlocale, locale.LC_ALL),
+        partial(locale.setlocale, locale.LC_ALL),
+    ),
+    "NumPy's errors": Part(_numpy, _set_numpy),
+    "processors": Part(
+        partial(os.sched_getaffinity, 0), partial(os.sched_setaffinity, 0)
+    ),
+    "niceness": Part(
+        partial(os.getpriority, os.PRIO_PROCESS, 0),
+        partial(os.setpriority, os.PRIO_PROCESS, 0),
+    ),
+    "scheduling": Part(
+        _scheduling, lambda v: os.sched_setscheduler(0, v[0], os.sched_param(v[1]))
+    ),
+    "umask": Part(_umask, os.umask),
+    "limits": Part(
+        lambda: {which: resource.getrlimit(which) for _, which in LIMITS}, _set_limits
+    ),
+    "signal handlers": Part(_handlers, _set_handlers),
+    "blocked signals": Part(
+        partial(signal.pthread_sigmask, signal.SIG_BLOCK, ()),
+        partial(signal.pthread_sigmask, signal.SIG_SETMASK),
+    ),
+    "timers": Part(_timers, _set_timers),
+    "sys.path": Part(lambda: list(sys.path), _set_path),
+    "streams and hooks": Part(
+        lambda: tuple(getattr(place, name) for place, name in STREAMS), _set_streams
+    ),
+    "tracing": Part(lambda: (sys.gettrace(), sys.getprofile()), _set_tracing),
+    "the interpreter's limits": Part(
+        lambda: (sys.getrecursionlimit(), sys.getswitchinterval()), _set_interpreter
+    ),
+    "the filters of warnings": Part(
+        lambda: list(warnings.filters), _set_filters, quiet=True
+    ),
+    "garbage collector": Part(_collector, _set_collector),
+    "random numbers": Part(_random, _set_random, quiet=True),
+    "decimal context": Part(
+        _decimals, lambda v: decimal.setcontext(decimal.Context(*v))
+    ),
+    "floating point": Part(_floats, lambda v: _maths().fesetenv(bytes(v[2]))),
+    "PyTorch's threads": Part(_threads_of_torch, _set_threads_of_torch),
+}
+
+
+State = Mapping[str, Any]
+
+
+def state() -> State:
+    """Return every part as it is now."""
+    return {name: part.read() for name, part in PARTS.items()}
+
+
+def put_back(wanted: State) -> list[str]:
+    """Make each part what it was; return those that cannot be."""
+    left = []
+    for name, part in PARTS.items():
+        if part.read() != wanted[name]:
+            with suppress(Exception):  # of another user's rights, or of its own making
+                part.write(wanted[name])
+            if part.read() != wanted[name]:
+                left.append(name)
+    return left
+
+
+class Patches:
+    """The functions and classes of libraries, to see that they stay who they are."""
+
+    def __init__(self) -> None:
+        self._known = [
+            (vars(module), name, value)
+            for module_name, module in list(sys.modules.items())
+            if module_name.partition(".")[0] in LIBRARIES
+            for name, value in list(vars(module).items())
+            if callable(value)
+        ]
+
+    def undo(self) -> list[str]:
+        """Put back what was replaced, and name it."""
+        found = [one for one in self._known if one[0].get(one[1]) is not one[2]]
+        for place, name, value in found:
+            place[name] = value
+        return [f"{place.get('__name__')}.{name}" for place, name, _ in found]
+
+
+class Apart:
+    """Keeps the cases of one process apart."""
+
+    def __init__(self) -> None:
+        self._patches = Patches()
+        self._imported: dict[str, State] = {}
+        self.spent: list[str] = []
+        """What this process cannot get back: it should be replaced."""
+        self._begun: State | None = None
+
+    def begin(self, file: str) -> None:
+        """Begin a turn of several requests, which are timed: `end` is asked for later."""
+        self._begun = state()
+        put_back(self._imported.get(file, self._begun))
+
+    def end(self) -> None:
+        """Put back what was changed since a turn was begun, if one was."""
+        if self._begun is not None:
+            self._patches.undo()
+            self.spent += put_back(self._begun)
+            self._begun = None
+
+    def imported(self, file: str, load: Callable[[], Made]) -> Made:
+        """Import a file; what that changes holds for its own cases alone."""
+        if file in self._imported:
+            return load()
+        before = state()
+        try:
+            return load()
+        finally:
+            self._imported[file] = state()
+            self._patches.undo()
+            self.spent += put_back(before)
+
+    @contextmanager
+    def turn(self, file: str) -> Iterator[list[str]]:
+        """Give a case what its file's import made of the process.
+
+        The list names what the case changed, once the context has ended.
+        """
+        base = before = state()
+        if file in self._imported:
+            put_back(self._imported[file])
+            before = state()
+        changed: list[str] = []
+        try:
+            yield changed
+        finally:
+            patched = self._patches.undo()
+            after = state()
+            changed += (
+                name
+                for name, part in PARTS.items()
+                if not part.quiet and after[name] != before[name]
+            )
+            changed += patched[:FEW]
+            self.spent += put_back(base)

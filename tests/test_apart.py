@@ -1,0 +1,97 @@
+"""One case's changes of its process are not there for the next."""
+
+import os
+import random
+import subprocess
+import sys
+from collections import defaultdict
+from pathlib import Path
+
+import leaking
+import pytest
+
+from steelyard import discovery
+from steelyard.doubts import Doubt
+from steelyard.measuring.settings import Settings
+from steelyard.mode import parse
+from steelyard.plan import Turn
+from steelyard.processes import runner
+
+WARM = parse("kernel/warm")
+QUICK = Settings(precision=0.5, timeout=60)
+QUIET = {"nothing", "seed", "filters"}
+"""Changes by ordinary use, which are put back and need no doubt."""
+
+
+def turns():
+    """Return a turn of the innocent case, and one more behind each that is not."""
+    found = defaultdict(list)
+    for one in discovery.discover([leaking.__file__]):
+        found[one.name] += one.cases()
+    (innocent,) = found["innocent"]
+    order = [innocent]
+    for case in found["leaks"]:
+        order += [case, innocent]
+    return [Turn(position, 0, case, WARM) for position, case in enumerate(order)]
+
+
+def test_what_a_case_changes_is_put_back_and_named():
+    """In a worker, which is replaced where something cannot be put back."""
+    told = []
+    runner.run(turns(), QUICK, told.append, lambda _: None)
+    assert {t.case: t.error for t in told if t.error} == {}
+    leaks = {t.axes["how"]: t for t in told if t.axes}
+    assert leaks.keys() == leaking.CHANGES.keys()
+    doubted = {how for how, t in leaks.items() if Doubt.CHANGES_PROCESS in t.doubts}
+    assert doubted == leaks.keys() - QUIET
+    assert {how for how, t in leaks.items() if t.extra.get("changed")} == doubted
+    assert leaks["json"].extra["changed"] == ["json.dumps"]
+    assert told[0].extra["process"]["turn"] == 0
+    assert told[1].extra["process"]["turn"] == 1
+
+
+SCRIPT = """
+import sys, test_apart as t
+from steelyard.processes.worker import Bench
+bench = Bench(0)
+for turn in t.turns():
+    if turn.case.axes.get("how") not in {"niceness", "limit"}:  # nobody takes it back
+        trial = bench.weigh(turn, t.QUICK)
+        assert trial.error is None, trial.error
+"""
+
+
+def test_a_process_that_is_not_replaced_is_put_back_too():
+    """Tests of pytest are measured where pytest runs."""
+    line = [sys.executable, "-c", SCRIPT]
+    here = Path(__file__).parent
+    done = subprocess.run(line, cwd=here, capture_output=True, check=False)
+    assert done.returncode == 0, done.stderr.decode()[-2000:]
+
+
+def test_what_a_file_changes_when_imported_holds_for_its_own_cases(tmp_path):
+    """They need it; others were measured with or without it, as the order had it."""
+    head = "import os\nfrom steelyard import benchmark\n@benchmark\n"
+    (tmp_path / "one.py").write_text(
+        f"import os; os.environ['MINE'] = '1'\n{head}def one(b):\n"
+        "    return b.launch(lambda: os.environ['MINE'])\n"
+    )
+    (tmp_path / "two.py").write_text(
+        f"{head}def two(b):\n    assert 'MINE' not in os.environ\n"
+        "    return b.launch(int)\n"
+    )
+    os.environ.pop("MINE", None)
+    cases = [c for b in discovery.discover([str(tmp_path)]) for c in b.cases()]
+    os.environ.pop("MINE", None)
+    order = random.Random(0).choices(cases, k=8)
+    told = []
+    planned = [Turn(position, 0, case, WARM) for position, case in enumerate(order)]
+    runner.run(planned, QUICK, told.append, lambda _: None)
+    assert [trial.error for trial in told] == [None] * 8
+    assert not any(Doubt.CHANGES_PROCESS in trial.doubts for trial in told)
+
+
+@pytest.fixture(autouse=True)
+def unchanged(monkeypatch):
+    """Have workers find the suite."""
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent))
