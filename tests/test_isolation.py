@@ -1,5 +1,6 @@
 """What one case leaves behind must not reach another: through the command line."""
 
+import importlib.util
 import json
 import os
 import shlex
@@ -14,6 +15,7 @@ from rich.text import Text
 from steelyard import lock
 from steelyard.cli import main
 from steelyard.report import tables
+from steelyard.storing.store import Store
 
 SUITE = """
 import numpy as np
@@ -174,3 +176,65 @@ def test_no_text_of_others_controls_the_terminal(desk):
     with console.capture() as shown:
         console.print(Text("a\x1b[2Jb\u202ec", style="bold"))
     assert shown.get() == "a\\x1b[2Jb\\u202ec\n"
+
+
+CALLS = """
+import ctypes
+import numpy as np
+
+from steelyard import benchmark
+
+C = ctypes.CDLL("libm.so.6").fabs
+C.argtypes, C.restype = [ctypes.c_double], ctypes.c_double
+
+
+def python(x, out):
+    pass
+
+
+def long(x, out):
+    for _ in range(10):
+        np.sqrt(x, out=out)
+
+
+def once(x, out):
+    np.sqrt(x, out=out)
+
+
+@benchmark(of=["python", "ctypes", "numba", "long", "once"])
+def call(b, of):
+    if of == "ctypes":
+        return b.launch(C, 1.5)
+    x = b.input(100_000, "float64")
+    y = b.output(100_000, "float64")
+    if of == "numba":
+        import numba
+
+        return b.launch(numba.njit(lambda x, out: None), x, out=y)
+    return b.launch({"python": python, "long": long, "once": once}[of], x, out=y)
+"""
+
+
+def test_a_call_that_is_a_visible_part_is_doubted_and_stands_beside(desk):
+    """A function of Numba read 311 ns where its kernel takes 109, without a word."""
+    (desk / "calls.py").write_text(CALLS)
+    kinds = ["python", "ctypes", "long"]
+    if importlib.util.find_spec("numba"):
+        kinds.append("numba")
+    how = ("--mode", "kernel/warm", "--blocks", "1", "--no-check")
+    rows = measured("calls.py", *how, "-p", f"of={','.join(kinds)}")
+    for kind in kinds:
+        row = rows[f"call[of={kind}]"]
+        assert ("python-call" in row["doubts"]) == (kind != "long"), row
+        if kind != "long":  # these do nothing else
+            assert 0.4 < row["floor"] / row["estimate"] < 2.5, row
+
+
+def test_threads_that_flush_are_not_the_works_processor_time(desk):
+    """One thread used 2.37 processors on two cores."""
+    (desk / "calls.py").write_text(CALLS)
+    how = ("--mode", "kernel/cold", "--blocks", "1", "--no-check")
+    measured("calls.py", *how, "-p", "of=once")
+    with Store.open(str(desk / ".steelyard" / "steelyard.db")) as store:
+        (trial,) = store.trials(store.find("@-1").uid)
+    assert sum(trial.samples.cpu) < 1.2 * sum(trial.samples.ticks)

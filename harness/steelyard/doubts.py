@@ -245,6 +245,17 @@ class Doubt(StrEnum):
             > symptoms.DISTURBED * len(s.times)
         ),
     )
+    PYTHON_CALL = (
+        "python-call",
+        (
+            "calling it takes more than 5 % of the time, which is therefore not the "
+            "kernel's alone; the floor is an empty callable of its kind. Give it more to "
+            "do in a call, or launch a compiled kernel"
+        ),
+        Act.PRINT,
+        "a change of the call is a change of what its user waits for",
+        lambda s: symptoms.calls(s.trial),
+    )
     QUANTISED = (
         "quantised",
         (

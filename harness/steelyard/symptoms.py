@@ -12,6 +12,8 @@ from steelyard import stats
 from steelyard.gpu import agreement
 from steelyard.trial import Trial
 
+CALL: Final = 0.05
+"""Share of a callable's time from which on its call is a visible part."""
 FLOORS: Final = 5
 """In a window shorter than this many floors the clock is a fifth and more."""
 WIDE: Final = 0.05
@@ -177,6 +179,18 @@ def under_floor(trial: Trial) -> bool:
     else:
         nothing = trial.floors.get("empty", 0.0)
     return statistics.median(trial.samples.ticks) - clock.offset < FLOORS * nothing
+
+
+def calls(trial: Trial) -> bool:
+    """Tell whether calling a Python callable is a visible part of its kernel's time.
+
+    On a GPU the call is not in that time.
+    """
+    if "gpu" in trial.extra or "called" not in trial.extra:
+        return False
+    floor = trial.floors.get("call", 0.0)
+    typical = statistics.median(trial.samples.per_launch())
+    return trial.mode.startswith("kernel") and floor > CALL * typical
 
 
 def drifts(times: Sequence[float]) -> bool:

@@ -111,6 +111,11 @@ class CallableWork:
     ) -> None:
         self._call = partial(function, *args, **keywords)
 
+    @property
+    def called(self) -> tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]:
+        """What is called, with its arguments by place and by name."""
+        return self._call.func, self._call.args, self._call.keywords
+
     def launch(self, count: int = 1) -> None:
         """Call ``count`` times."""
         call = self._call

@@ -6,6 +6,7 @@ import ctypes
 import functools
 import os
 import struct
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
@@ -253,14 +254,32 @@ class Pool:
     def start(self) -> None:
         """Start the threads, which find no launch under way."""
         self._state.gate = self._state.sleepers = self._state.owner = 0
-        for slot_, processor in zip(self._slots, self._processors, strict=True):
+        places = zip(self._slots, self._processors, strict=True)
+        self._threads = [
             _start_thread(_library().worker.address, slot_, processor)
+            for slot_, processor in places
+        ]
+
+    def used(self) -> tuple[int, int]:
+        """Return a number that each launch changes, and the threads' nanoseconds."""
+        clocks = map(time.pthread_getcpuclockid, self._threads)
+        return self._state.gate >> 32, sum(map(time.clock_gettime_ns, clocks))
 
 
 @Once
 def pool() -> Pool:
     """Return this process's pool, made on first use."""
     return Pool(cpus()[1:])
+
+
+def pool_used() -> tuple[int, int]:
+    """Return a number that each launch on the pool changes, and its processor time (ns).
+
+    Threads also use their processors for a while after a launch, looking for the next.
+    """
+    for each in pool.made():
+        return each.used()
+    return 0, 0
 
 
 def _after_fork() -> None:
@@ -326,7 +345,7 @@ def _probes() -> dict[str, Function]:
     return {name: Function(name, address) for name, address in at.items()}
 
 
-def _start_thread(entry: int, slot_: _Slot, processor: int) -> None:
+def _start_thread(entry: int, slot_: _Slot, processor: int) -> int:
     libc = ctypes.CDLL(None, use_errno=True)
     thread = ctypes.c_ulong()
     failed = libc.pthread_create(
@@ -341,3 +360,4 @@ def _start_thread(entry: int, slot_: _Slot, processor: int) -> None:
     mask[processor // 8] = 1 << processor % 8
     libc.pthread_setaffinity_np(thread, ctypes.sizeof(mask), mask)
     libc.pthread_detach(thread)
+    return thread.value

@@ -20,6 +20,7 @@ from typing import Final
 from steelyard.errors import BenchmarkError
 from steelyard.stats import QUANTISED_SHARE
 from steelyard.trial import Samples
+from steelyard_device.cpu import pool_used
 
 LONGEST_WARM_UP: Final = 1_000_000
 """Nanoseconds a launch may take to be repeated untimed before each warm window; a longer
@@ -124,11 +125,12 @@ def sample(steps: Steps, record: Record, seed: int) -> None:
             steps.poison()
         steps.settle()
         lost = preemptions()
+        pool = pool_used()
         cpu = process_time_ns()
         record.began = record.began or other_clock()
         start, stop = steps.window(steps.count)
         record.ended = other_clock()
-        cpu = process_time_ns() - cpu
+        cpu = _of_work(process_time_ns() - cpu, pool, pool_used())
         lost = preemptions() - lost
         launches = steps.count * steps.unit
         require_forward(record, start, stop)
@@ -136,6 +138,15 @@ def sample(steps: Steps, record: Record, seed: int) -> None:
         if chosen:
             steps.check(launches)
         last = steps.finished(taken)
+
+
+def _of_work(spent: int, before: tuple[int, int], after: tuple[int, int]) -> int:
+    """Return the processor time of a window without what our pool's threads idled.
+
+    They flushed the caches before it and looked for more; if the work launched on the
+    pool, their time is its.
+    """
+    return spent - (after[1] - before[1]) * (before[0] == after[0])
 
 
 def other_clock() -> int:

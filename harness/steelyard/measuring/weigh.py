@@ -20,7 +20,7 @@ from steelyard.errors import SteelyardError
 from steelyard.gpu import ledger as device_ledger
 from steelyard.gpu import state as gpu_state
 from steelyard.gpu import steps as device_steps
-from steelyard.measuring import audit, ledger, neighbours, sampler, steps
+from steelyard.measuring import audit, empty_calls, ledger, neighbours, sampler, steps
 from steelyard.measuring.neighbours import Neighbours
 from steelyard.measuring.prepared import PreparedCase
 from steelyard.measuring.scale import Scale
@@ -126,7 +126,7 @@ def _take(taken: _Weighing) -> None:
         else:
             _by_the_host(taken)
         empty = statistics.median(taken.clock.floor or (0,))
-        taken.floors |= {"empty": float(empty), "call": taken.scale.empty_call}
+        taken.floors |= {"empty": float(empty), "call": _call_floor(taken)}
         taken.extra |= {"gc_ns": collected(), "collapsed": _collapsed(prepared)}
         if mode.quantity == "latency" and mode.cache == "warm":
             taken.ledger = _ledger(taken)
@@ -140,6 +140,15 @@ def _take(taken: _Weighing) -> None:
     taken.extra |= _set_aside(taken)
     if taken.settings.allocations and prepared.launched:
         taken.extra["allocations"] = _allocations(prepared)
+
+
+def _call_floor(taken: _Weighing) -> float:
+    """Return the nanoseconds of a call around nothing, as this work is called."""
+    weighed = taken.prepared.work
+    if not isinstance(weighed, work.CallableWork):
+        return taken.scale.empty_call
+    taken.extra["called"], floor = empty_calls.floor(weighed)
+    return floor
 
 
 def _in_queues(taken: _Weighing, weighed: work.DeviceWork) -> None:

@@ -186,17 +186,9 @@ def _set_threads_of_torch(wanted: int | None) -> None:
 
 def _decimals() -> tuple[Any, ...]:
     now = decimal.getcontext()
-    traps = tuple(one for one, on in now.traps.items() if on)
-    return (
-        now.prec,
-        now.rounding,
-        now.Emin,
-        now.Emax,
-        now.capitals,
-        now.clamp,
-        (),
-        traps,
-    )
+    traps = [one for one, on in now.traps.items() if on]
+    limits = now.prec, now.rounding, now.Emin, now.Emax, now.capitals, now.clamp
+    return *limits, [], traps
 
 
 def _numpy() -> tuple[Any, ...]:
@@ -224,6 +216,8 @@ def _set_path(wanted: list[str]) -> None:
 
 
 PARTS: Final[Mapping[str, Part]] = {
+    # First: others are computed with it.
+    "floating point": Part(_floats, lambda v: _maths().fesetenv(bytes(v[2]))),
     "current folder": Part(_folder, os.chdir),
     "environment": Part(_environment, _set_environment),
     "locale": Part(
@@ -267,7 +261,6 @@ PARTS: Final[Mapping[str, Part]] = {
     "decimal context": Part(
         _decimals, lambda v: decimal.setcontext(decimal.Context(*v))
     ),
-    "floating point": Part(_floats, lambda v: _maths().fesetenv(bytes(v[2]))),
     "PyTorch's threads": Part(_threads_of_torch, _set_threads_of_torch),
 }
 

@@ -49,7 +49,8 @@
           "bytes": 8000,        of one launch, or null; so operations and items
           "operations": null,
           "items": null,
-          "floor": 0.4,         what the clock reads around nothing, per launch
+          "floor": 0.4,         what is read around nothing, per launch; with the call
+                                of a Python callable
           "floors": {"empty": 20.0, "null": 22.0, "call": 41.0},    of one window
           "ledger": {},         of a latency or a first build: nanoseconds of each part
           "code_hash": "...",   or null where it is not known

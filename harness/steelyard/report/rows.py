@@ -181,10 +181,16 @@ def combined(blocks: Sequence[Estimate]) -> Estimate | None:
 
 
 def floor_share(trial: Trial) -> float | None:
-    """Return the empty window's nanoseconds over the launches of a window."""
+    """Return what is read around nothing, in nanoseconds a launch.
+
+    That is the empty window's share, and where a kernel is a Python callable on the CPU
+    the time of calling one that is empty.
+    """
     if "empty" not in trial.floors or not trial.samples.launches:
         return None
-    return trial.floors["empty"] / trial.samples.launches[0]
+    kernel = trial.mode.startswith("kernel") and "gpu" not in trial.extra
+    call = trial.floors["call"] if kernel and "called" in trial.extra else 0.0
+    return trial.floors["empty"] / trial.samples.launches[0] + call
 
 
 def paired_ratio(new: Sequence[Trial], base: Sequence[Trial]) -> Estimate | None:
