@@ -10,6 +10,7 @@ import pytest
 from steelyard_device import cpu
 from steelyard_kernels import array as xp
 from steelyard_kernels import dtypes
+from steelyard_kernels.binary import Built
 from steelyard_kernels.errors import KernelError
 from steelyard_kernels.function import kernel
 from steelyard_kernels.schedule.pointwise.schedule import Pointwise
@@ -314,3 +315,90 @@ def test_a_refused_call_keeps_nothing_and_says_the_same_each_time():
     assert len({*seen[1:]}) == 1
     assert seen[0][1] == seen[1][1]
     assert seen[0][0] > seen[1][0]  # the first shows the line of the kernel's function
+
+
+def test_names_of_ours_update_no_parameter_and_a_dict_stays_one():
+    """A parameter called out was overwritten by what was returned without a name."""
+    x, out = np.ones(8, np.float32), np.zeros(8, np.float32)
+    assert (kernel(lambda x, out: x + out + 1)(x, out) == 2).all()
+    one, other = kernel(lambda x, out1: (x + 1, out1 - 1))(x, out)
+    assert (one == 2).all()
+    assert (other == -1).all()
+    assert not out.any()
+    assert set(kernel(lambda x: {"out": x})(x)) == {"out"}
+    assert set(kernel(lambda x: {"out0": x, "out1": x + 1})(x)) == {"out0", "out1"}
+    assert kernel(lambda x, out: {"out": x + out})(x, out)["out"] is out
+    assert out.all()
+
+
+@pytest.mark.parametrize(
+    ("function", "dtype"),
+    [
+        (lambda x: x + 2**31, "int32"),
+        (lambda x: x * -(2**40), "int32"),
+        (lambda x: x < 2**70, "int64"),
+        (lambda x: x + xp.full((2,), 2**31, "int32"), "int32"),
+        (lambda x: x * 10**400, "float32"),
+    ],
+)
+def test_integers_that_do_not_fit_overflow_as_numpys(function, dtype):
+    """They wrapped without a word."""
+    with pytest.raises(OverflowError, match="out of bounds for"):
+        kernel(function)(np.zeros(2, dtype))
+    edge = kernel(lambda x: x + (2**31 - 1) + xp.full_like(x, 1.0))
+    assert (edge(np.full(2, -1, "int32")) == 2**31 - 1).all()
+
+
+def test_integers_have_operators_of_bits():
+    """Bools have the logical ones; the advice to cast gave other results."""
+    x = np.arange(-3, 9)
+    made = kernel(lambda x: (x & 6, 1 | x, x ^ 3, ~x, (x > 1) & ~(x > 4)))
+    for seen, expected in zip(
+        made(x), (x & 6, 1 | x, x ^ 3, ~x, (x > 1) & ~(x > 4)), strict=True
+    ):
+        np.testing.assert_array_equal(seen, expected)
+
+
+class OnTheHost:
+    """As JAX's array on a CPU: its class has an interface that it has not."""
+
+    shape, dtype = (8,), np.dtype("float32")
+
+    @property
+    def __cuda_array_interface__(self):
+        """Raise what hasattr takes for no."""
+        raise AttributeError
+
+    def __dlpack_device__(self):
+        """Return DLPack's number of the host."""
+        return 1, 0
+
+
+@pytest.mark.parametrize(
+    ("array", "words"),
+    [
+        (OnTheHost(), "is a OnTheHost, expected a NumPy array; pass numpy.asarray"),
+        (np.ma.masked_array(np.ones(8)), "masked array, whose mask no kernel reads"),
+    ],
+)
+def test_what_is_no_plain_array_of_the_host_is_named(array, words):
+    """In each place."""
+    plain = np.ones(8, np.float32)
+    for arrays in ((array, plain), (plain, array)):
+        with pytest.raises(KernelError, match=words):
+            triad(*arrays)
+
+
+def test_a_kernel_within_a_kernel_is_its_function():
+    """The error says so."""
+    within = kernel(lambda x: triad(x, x))
+    with pytest.raises(KernelError, match=r"call triad\.function within a kernel"):
+        within(ONES)
+
+
+@pytest.mark.parametrize("shape", [3, (-1,), (3.5,), "ab"])
+def test_shapes_are_checked(shape):
+    """They were raw errors, or built."""
+    with pytest.raises(KernelError, match="expected extents of 0 or more"):
+        triad.build((shape, "float32"), ((3,), "float32"))
+    assert isinstance(triad.build(([3], "float32"), ([3], "float32")), Built)

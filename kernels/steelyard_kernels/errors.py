@@ -19,6 +19,10 @@ class Unsupported(KernelError):  # noqa: N818  # reads as the verdict it is
     """A legal program that this target, or this machine, cannot run."""
 
 
+class OutOfBounds(KernelError, OverflowError):  # noqa: N818 - as Unsupported
+    """A Python integer that its array's dtype has not, as NumPy 2 refuses it."""
+
+
 class CompilerBug(Exception):  # noqa: N818  # not the user's error: ours
     """A broken invariant of the compiler itself; never the user's fault.
 

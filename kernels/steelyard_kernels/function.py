@@ -38,7 +38,7 @@ from steelyard_kernels.expression.simplify import simplify
 from steelyard_kernels.schedule import strategies
 from steelyard_kernels.schedule.strategies import Schedule
 from steelyard_kernels.targets import CPU, device, parse
-from steelyard_kernels.trace import Spec, signature, trace
+from steelyard_kernels.trace import Spec, shape_of, signature, trace
 
 if TYPE_CHECKING:
     from steelyard_device.dispatch import Record
@@ -288,7 +288,7 @@ class KernelFunction:
         specs = []
         for name, array in zip(names, arrays, strict=False):
             if isinstance(array, tuple) and len(array) == 2:
-                shape, dtype = tuple(array[0]), array[1]
+                shape, dtype = shape_of(self.name, name, array[0]), array[1]
                 specs.append((shape, binding.element_type(self.name, name, dtype)))
             else:
                 binding.check_array(self.name, name, array)
@@ -307,9 +307,17 @@ def _key(
     """Return what a build is remembered by; nothing is traced for it."""
     try:
         specs = tuple([(array.shape, array.dtype) for array in arrays])  # type: ignore[union-attr]
-    except AttributeError:  # already specs
-        return arrays, schedule, target, aligned
+    except AttributeError:  # specs, or some of them
+        return tuple([_spec(a) for a in arrays]), schedule, target, aligned
     return specs, schedule, target, aligned
+
+
+def _spec(array: Any) -> object:
+    """Return what says shape and dtype of an array, or of a pair of them."""
+    if isinstance(array, tuple) and len(array) == 2:
+        shape, dtype = array
+        return tuple(shape) if isinstance(shape, list) else shape, dtype
+    return getattr(array, "shape", None), getattr(array, "dtype", None)
 
 
 def kernel(function: Callable[..., Any]) -> KernelFunction:

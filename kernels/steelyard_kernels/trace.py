@@ -9,6 +9,7 @@ that this parameter is updated in place.
 from __future__ import annotations
 
 import inspect
+import operator
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import count
@@ -89,6 +90,20 @@ def signature(function: Callable[..., Any]) -> Signature:
     return Signature(name, tuple(arrays), tuple(scalars))
 
 
+def shape_of(kernel: str, name: str, shape: Any) -> tuple[int, ...]:
+    """Return the shape of a (shape, dtype) pair; raises KernelError for what is none."""
+    try:
+        found = tuple([operator.index(extent) for extent in shape])
+    except TypeError:
+        found = (-1,)
+    if min(found, default=0) < 0:
+        raise KernelError(
+            f"{kernel}: {name} has shape {shape!r}, expected extents of 0 or more; pass "
+            "(shape, dtype), as ((3, 4), 'float32')."
+        )
+    return found
+
+
 _TYPES: Final[dict[Any, DType]] = {
     float: dtypes.float64,
     int: dtypes.int64,
@@ -161,6 +176,7 @@ def trace(
         outputs,
         nodes,
         graph.chains,
+        _form(result),
     )
 
 
@@ -242,20 +258,31 @@ def _check_size(kernel: str, name: str, shape: Shape) -> None:
 def _outputs(
     graph: Graph, inputs: Sequence[Input], result: object
 ) -> tuple[Output, ...]:
+    parameters = {node.name: node for node in inputs}
     named: dict[str, object]
     if result is None and not inputs:
         named = {}  # nothing asked, nothing returned
     elif isinstance(result, dict):
         named = result
-    elif isinstance(result, tuple | list):
-        named = {f"out{place}": value for place, value in enumerate(result)}
-    else:
-        named = {"out": result}
-    parameters = {node.name: node for node in inputs}
+    else:  # under names of ours, which update nothing
+        if isinstance(result, tuple | list):
+            values, names = list(result), [f"out{i}" for i in range(len(result))]
+        else:
+            values, names = [result], ["out"]
+        while not parameters.keys().isdisjoint(names):
+            names = [f"{name}_" for name in names]
+        named = dict(zip(names, values, strict=True))
     return tuple(
         _output(graph, name, value, parameters.get(name))
         for name, value in named.items()
     )
+
+
+def _form(result: object) -> str:
+    """Return what a call is to give: "one" array, a "tuple" of them, or a "dict"."""
+    if isinstance(result, dict):
+        return "dict"
+    return "tuple" if result is None or isinstance(result, tuple | list) else "one"
 
 
 def _output(graph: Graph, name: str, value: object, updated: Input | None) -> Output:

@@ -56,6 +56,7 @@ def _reduce(op: str, x: Array, axis: Axis, keepdims: bool) -> Array:
         over = "all axes" if axis is None else f"axis {axis}"
         raise KernelError(
             f"{x.graph.kernel}: {op} over {over} of shape {x.shape}, but only the last "
-            "can be reduced; pass axis=-1, or the array transposed."
+            "can be reduced; pass axis=-1, and where that is another axis an array whose "
+            "last axis it is: numpy.ascontiguousarray(numpy.moveaxis(x, axis, -1))."
         )
     return Array(x.graph, x.graph.reduce(op, x.node, keepdims=keepdims))

@@ -8,7 +8,7 @@ from math import prod
 from typing import Any
 
 from steelyard_kernels import dtypes
-from steelyard_kernels.array.value import Array, as_array, current
+from steelyard_kernels.array.value import Array, as_array, current, number
 from steelyard_kernels.dtypes import DType
 from steelyard_kernels.errors import KernelError
 from steelyard_kernels.expression.expr import Shape
@@ -24,7 +24,7 @@ def arange(extent: int, dtype: DType | str = "int64") -> Array:
 def full(shape: Shape | int, value: float, dtype: DType | str = "float32") -> Array:
     """Return an array of one value."""
     graph = current("full")
-    constant = graph.constant(_number("full", value), dtypes.of(dtype))
+    constant = number(graph, _number("full", value), dtypes.of(dtype))
     return Array(graph, graph.broadcast(constant, extents("full", shape)))
 
 
@@ -41,7 +41,7 @@ def ones(shape: Shape | int, dtype: DType | str = "float32") -> Array:
 def full_like(x: Array, value: float) -> Array:
     """Return an array of one value, of another's shape and dtype."""
     x = as_array(x, "full_like")
-    constant = x.graph.constant(_number("full_like", value), x.dtype)
+    constant = number(x.graph, _number("full_like", value), x.dtype)
     return Array(x.graph, x.graph.broadcast(constant, x.shape))
 
 

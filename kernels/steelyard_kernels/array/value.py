@@ -15,7 +15,7 @@ from typing import Any, Final, NoReturn, TypeAlias
 
 from steelyard_kernels import dtypes
 from steelyard_kernels.dtypes import DType
-from steelyard_kernels.errors import KernelError
+from steelyard_kernels.errors import KernelError, OutOfBounds
 from steelyard_kernels.expression import rows
 from steelyard_kernels.expression.expr import Constant, Node, Shape
 from steelyard_kernels.expression.graph import Graph
@@ -152,13 +152,25 @@ class Array:
 
     __hash__ = None  # type: ignore[assignment]
 
+    def _bits(self, op: str, other: Operand) -> Array:
+        """Apply an operation of bools to bools, and of integers to their bits."""
+        kind = "logical" if self.dtype.kind == "bool" else "bitwise"
+        return apply(f"{kind}_{op}", self, other)
+
     def __and__(self, other: Operand) -> Array:
-        return apply("logical_and", self, other)
+        return self._bits("and", other)
 
     def __or__(self, other: Operand) -> Array:
-        return apply("logical_or", self, other)
+        return self._bits("or", other)
+
+    def __xor__(self, other: Operand) -> Array:
+        return apply("bitwise_xor", self, other)
+
+    __rand__, __ror__, __rxor__ = __and__, __or__, __xor__
 
     def __invert__(self) -> Array:
+        if self.dtype.kind == "int":
+            return apply("bitwise_xor", self, -1)
         return apply("logical_not", self)
 
     def __bool__(self) -> bool:
@@ -220,7 +232,31 @@ def as_array(value: object, what: str) -> Array:
             "the kernel or a Python number; pass it as a parameter."
         )
     dtype = _scalar_dtype(graph, what, (value,))
-    return Array(graph, graph.constant(value, dtype), weak=True)
+    return Array(graph, number(graph, value, dtype), weak=True)
+
+
+def number(graph: Graph, value: float, dtype: DType) -> Node:
+    """Return a Python number as a constant of a dtype.
+
+    Raises OutOfBounds for an integer that the dtype has not, and KernelError for a
+    fraction where it is of integers.
+    """
+    most = 1 << (8 * dtype.bytes - 1)
+    if dtype.kind == "int":
+        if value % 1:  # of an infinity or NaN too: NaN
+            raise KernelError(
+                f"{graph.kernel}: {value!r} is no integer, expected one for "
+                f"{dtype.name}; round it, or take a floating dtype."
+            )
+        fits = -most <= value < most
+    else:
+        fits = not isinstance(value, int) or abs(value) < 1 << 1024
+    if not fits:
+        raise OutOfBounds(
+            f"{graph.kernel}: Python integer {value} out of bounds for {dtype.name}; "
+            "cast the array to a wider dtype first."
+        )
+    return graph.constant(value, dtype)
 
 
 def dot(a: Array | object, b: Array | object) -> Array:
@@ -342,7 +378,7 @@ def lift(
     kind = "bool" if isinstance(operand, bool) else "int"
     kind = "float" if isinstance(operand, float) else kind
     _check_weak(graph, op, (kind, repr(operand)), common, strong=strong)
-    return graph.constant(operand, common)
+    return number(graph, operand, common)
 
 
 def _check_weak(

@@ -15,6 +15,7 @@ from steelyard_device import cpu, memory
 from steelyard_device.dispatch_launch import SMALL
 from steelyard_device.errors import DeviceError
 from steelyard_kernels import dtypes
+from steelyard_kernels.array.value import Array as Traced
 from steelyard_kernels.binary import Built, Failed
 from steelyard_kernels.calling.convention import Convention, Fresh
 from steelyard_kernels.dtypes import DType
@@ -50,13 +51,18 @@ def _element_type(dtype: Any) -> DType:
     return dtypes.of(dtype)
 
 
+CUDA_MEMORY: Final = frozenset({2, 13})
+"""DLPack's numbers of memory on a GPU: its own, and managed."""
+
+
 def on_gpu(array: object) -> bool:
     """Say whether an array lies in a GPU's memory, anyone's."""
     is_cuda = getattr(array, "is_cuda", None)  # of PyTorch's, which it says cheapest
     if is_cuda is not None:
         return bool(is_cuda)
-    name = "__cuda_array_interface__"  # which not every class is quick to tell
-    return hasattr(type(array), name) or hasattr(array, name)
+    if hasattr(type(array), "__dlpack_device__"):  # JAX's class has the other as well
+        return int(array.__dlpack_device__()[0]) in CUDA_MEMORY  # type: ignore[attr-defined]
+    return hasattr(array, "__cuda_array_interface__")
 
 
 def check_array(kernel: str, name: str, array: object) -> None:
@@ -65,10 +71,20 @@ def check_array(kernel: str, name: str, array: object) -> None:
         raise _no_array(kernel, name, array)
     if not array.flags.c_contiguous:
         raise discontiguous(kernel, name, array.shape, array.strides)
+    if type(array) is not np.ndarray and isinstance(array, np.ma.MaskedArray):
+        raise KernelError(
+            f"{kernel}: {name} is a masked array, whose mask no kernel reads; pass "
+            "its data, or .filled(...)."
+        )
 
 
 def _no_array(kernel: str, name: str, array: object) -> KernelError:
     seen = type(array).__name__
+    if isinstance(array, Traced):
+        return KernelError(
+            f"{kernel}: {name} is a value of kernel {array.graph.kernel}, which calls "
+            f"this one, expected a NumPy array; call {kernel}.function within a kernel."
+        )
     if on_gpu(array):
         return KernelError(
             f"{kernel}: {name} is a {seen} on a GPU, expected a NumPy array as the first "

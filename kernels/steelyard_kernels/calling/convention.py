@@ -90,26 +90,25 @@ def convention_of(built: Built, *, aligned: bool) -> Convention:
             for place, slot in enumerate(slots)
             if slot.kind == "scalar"
         ),
-        result=_result(names, outputs),
+        result=_result(names, outputs, program.returns),
         streams=getattr(built.schedule, "streaming", False),
     )
 
 
 def _result(
-    names: Sequence[str], outputs: Sequence[int]
+    names: Sequence[str], outputs: Sequence[int], returns: str
 ) -> Callable[[Sequence[Any]], Any]:
-    """Return what makes one array, a tuple or a dict by name, as outputs are named.
+    """Return what makes one array, a tuple or a dict by name, as the function did.
 
     It is spelled out, which takes a third of a loop's time in every call.
     """
-    written = [names[number] for number in outputs]
     picked = [f"arrays[{number}]" for number in outputs]
-    if written == ["out"]:
+    if returns == "one":
         made = picked[0]
-    elif written == [f"out{place}" for place in range(len(written))]:
+    elif returns == "tuple":
         made = f"({', '.join(picked)},)" if picked else "None"
     else:
-        pairs = zip(written, picked, strict=True)
+        pairs = zip([names[number] for number in outputs], picked, strict=True)
         made = "{" + ", ".join(f"{name!r}: {array}" for name, array in pairs) + "}"
     result: Callable[[Sequence[Any]], Any] = eval(f"lambda arrays: {made}")  # noqa: S307 # quoted names and numbers
     return result

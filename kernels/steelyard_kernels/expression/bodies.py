@@ -23,7 +23,8 @@ def check_loop(kernel: str, loop: Loop) -> None:
     if condition is not None and (condition.shape or condition.dtype.kind != "bool"):
         raise KernelError(
             f"{kernel}: a loop's condition is {condition.dtype} {condition.shape}, "
-            "expected one bool; compare, and reduce to shape ()."
+            "expected one bool; of several take xp.max(condition.astype('int32')) > 0 for "
+            "any, xp.min of them for all."
         )
     if not isinstance(length, int):
         _check_runtime_length(kernel, length, loop.stacked)

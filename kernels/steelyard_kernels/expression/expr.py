@@ -261,6 +261,7 @@ class Program:
     """A traced kernel; `nodes` are those its outputs need, in evaluation order.
 
     `chains` is how many independent chains compute it; 0: it has no such axis.
+    `returns` is what a call gives: "one" array, a "tuple" or a "dict" by name.
     """
 
     name: str
@@ -269,6 +270,7 @@ class Program:
     outputs: tuple[Output, ...]
     nodes: tuple[Node, ...]
     chains: int = 0
+    returns: str = "dict"
 
 
 def operands(node: Node) -> tuple[Node, ...]:

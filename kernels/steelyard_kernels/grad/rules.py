@@ -3,8 +3,8 @@
 A row has a function an operand: of the cotangent g of the result, the result y and the
 operands it gives the operand's cotangent, in the shape of the result. What can be
 computed without g is, so that a loop that goes backwards waits for one product. All
-is as in JAX: maximum and minimum pass half to each of two equal operands, abs nothing
-at 0, and the slopes of tanh and sigmoid are made of their results, so that what is
+is as in JAX: maximum and minimum pass half to each of two equal operands, abs all
+at 0 and its negative of NaN, and the slopes of tanh and sigmoid are made of their results, so that what is
 left of 1 - y near 1 has few digits.
 """
 
@@ -36,8 +36,7 @@ def _chosen(g: Array, chosen: Array, tied: Array) -> Array:
 
 
 def _of_abs(g: Array, _: Array, x: Array) -> Array:
-    below = xp.where(x < 0, constant(g, -1.0), constant(g, 0.0))
-    return g * xp.where(x > 0, constant(g, 1.0), below)
+    return g * xp.where(x >= 0, constant(g, 1.0), constant(g, -1.0))
 
 
 RULES: Final[dict[str, tuple[Rule, ...]]] = {

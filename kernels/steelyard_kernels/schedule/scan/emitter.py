@@ -77,6 +77,7 @@ class Emitter(Registers):
         rule = self.rules.get(type(node))
         if rule is None:
             raise CompilerBug(f"no rule of scan for a {type(node).__name__}")
+        self.doing = f"{getattr(node, 'op', type(node).__name__.lower())} of"
         self.env[node.number] = rule(node)
 
     def tensor(self, node: Node) -> Tensor:

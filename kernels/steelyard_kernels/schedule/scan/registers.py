@@ -38,6 +38,7 @@ class Registers:
         self.name = name
         self.b: Builder = lanes.b
         self.lanes = lanes
+        self.doing = "computing"  # as errors say what a value is needed for
         self.derived: dict[object, Any] = {}
         self.rolled = ROLLED_ONCE
 
@@ -68,9 +69,9 @@ class Registers:
         """Return a shape's layout; raises Unsupported for one too large."""
         if prod(shape) > MOST_ELEMENTS:
             raise Unsupported(
-                f"{self.name}: a value of shape {shape} has {prod(shape)} elements, at "
-                f"most {MOST_ELEMENTS} are held by a chain; take rows of an array, one "
-                "in each iteration."
+                f"{self.name}: {self.doing} a value of shape {shape} takes registers for "
+                f"{prod(shape)} elements, at most {MOST_ELEMENTS} are held; compute it in "
+                "parts: rows in a scan, or NumPy before the kernel."
             )
         return layout(shape, self.lanes.width)
 
