@@ -1,6 +1,6 @@
 """The gate's rules over simulated suites: false verdicts, power, and what they cost.
 
-    python ci/nulls.py [--suites 500] [--only WORDS]
+    python ci/nulls.py [--suites 200] [--only WORDS]
 
 A row is a kind of noise. Each suite has 200 cases whose blocks are drawn and decided by the
 gate's own `decide`; some of them are slower by a known share. Exits with 1 if a bar is
@@ -255,7 +255,7 @@ def judged(row: Row, suites: int, pool: Executor) -> dict[str, Any]:
 def main() -> int:
     """Print every row; return 1 if one misses a bar."""
     options = argparse.ArgumentParser(description=__doc__)
-    options.add_argument("--suites", type=int, default=500, help="of each row")
+    options.add_argument("--suites", type=int, default=200, help="of each row")
     options.add_argument("--only", default="", help="rows with these words")
     asked = options.parse_args()
     table = []

@@ -156,6 +156,34 @@ def test_a_stored_run_tells_only_what_is_far_beyond_noise(shop):
     assert (code, found["adding[n=1000]"]["verdict"]) == (REGRESSION, "slower")
 
 
+UNEVEN = """
+import itertools
+import time
+
+CALLS = itertools.count()
+
+def work(x, out):
+    slow = next(CALLS) % 10 < {slow}
+    end = time.perf_counter_ns() + 400_000 * (1 + 1.5 * slow)
+    while time.perf_counter_ns() < end:
+        pass
+    out[:] = x
+"""
+
+
+@pytest.mark.measuring
+def test_work_that_is_slower_in_six_of_ten_calls_is_a_regression(shop):
+    """Its quickest fifth is as quick as before; 1.9 times the mean was the same."""
+    place = shop / "src" / "mine" / "__init__.py"
+    place.write_text(UNEVEN.format(slow=0))
+    git(shop, "commit", "-q", "-am", "even")
+    place.write_text(UNEVEN.format(slow=6))
+    code, found, _ = gate(shop, "HEAD")
+    (one,) = found.values()
+    assert (code, one["verdict"]) == (REGRESSION, "spread"), one
+    assert one["judgement"]["ratio"] > 1.5
+
+
 QUIET = [0.0, 0.001, -0.001, 0.002, 0.0, -0.002]
 
 

@@ -41,9 +41,9 @@ QUICKEST: Final = 0.2
 on a busy one a block of these is half as uncertain as of the median, on a quiet one as
 certain. What becomes slower in some windows only is in the mean of all of them."""
 
-TRIMMED: Final = 0.05
-"""The share of windows at each end that the mean of all windows leaves out: a process
-that is interrupted for a second takes longer than all others together."""
+TRIMMED: Final = 0.1
+"""The share of windows at each end that the mean of all windows leaves out: one that is
+interrupted may take longer than all others together."""
 
 PRECISION: Final = 0.004
 """Half-width at which a visit ends before: blocks differ by more than that."""

@@ -18,6 +18,7 @@ from steelyard import verdict
 from steelyard.gate import dependence, sizes
 from steelyard.stats import Estimate
 from steelyard.verdict import (
+    ERRORS,
     MOVED,
     SETTLED,
     Centre,
@@ -33,7 +34,7 @@ unchanged cases is slower."""
 RAREST: Final = 0.001
 """The largest p-value of a change, however few the cases of a suite are."""
 
-CAUTION: Final = 10
+CAUTION: Final = 20
 """What a p-value is multiplied by while the blocks are fewer than the noise asks for:
 of a case that looks quiet by accident the first p-values are the smallest."""
 
@@ -232,14 +233,18 @@ def _strayed(seen: Mapping[str, Evidence], policy: Policy) -> dict[str, Verdict]
 
 
 def _strays(one: Evidence, policy: Policy) -> bool:
-    """Say whether the mean of all windows may have changed."""
+    """Say whether the mean of all windows may have changed.
+
+    While there can be more blocks a hint of it is enough: of a busy machine few of them
+    do not show a change of a half.
+    """
     means = _of_means(one)
     if means is None:
         return False
     centre = look(means, _wide(policy)).centre
-    away = abs(centre.value)
-    beyond = away - centre.half() > math.log1p(policy.margin)
-    return away > math.log1p(MEAN) and (len(one.means) < HOPELESS or beyond)
+    away, count = abs(centre.value), len(one.means)
+    reach = ERRORS * centre.error if count < policy.most else centre.half()
+    return away > math.log1p(MEAN) and (count < HOPELESS or away > reach)
 
 
 def _wide(policy: Policy) -> Policy:
