@@ -81,15 +81,13 @@ def autocorrelation(rest: NDArray[np.float64], scale: float, steps: int) -> floa
     """Return the lag-1 autocorrelation of residuals, between 0 and `HANGING`.
 
     They count to three robust standard deviations. Medians of short segments follow the
-    noise, which takes about one segment's share of the autocorrelation away. One standard
-    error is taken off: a few points always hang together somehow.
+    noise, which takes about one segment's share of the autocorrelation away.
     """
     near = np.clip(rest, -3 * scale, 3 * scale)
     squares = float(near @ near)
     if not squares:
         return 0.0
-    count = len(rest)
-    found = float(near[1:] @ near[:-1]) / squares + steps / count - 1 / math.sqrt(count)
+    found = float(near[1:] @ near[:-1]) / squares + steps / len(rest)
     return min(max(found, 0.0), HANGING)
 
 
