@@ -243,10 +243,20 @@ class _Writer(TypedDict):
     started: str
 
 
+class _Identity(TypedDict):
+    id: NotRequired[str]
+    cpu: NotRequired[str]
+    system: NotRequired[str]
+    hypervisor: NotRequired[str]
+    cores: NotRequired[int | str]
+    memory: NotRequired[int | str]
+    caches: NotRequired[dict[str, dict[str, Any]] | str]
+
+
 class _Machine(TypedDict):
-    identity: NotRequired[dict[str, Any]]
+    identity: NotRequired[_Identity]
     settings: NotRequired[dict[str, Any]]
-    versions: NotRequired[dict[str, Any]]
+    versions: NotRequired[dict[str, str | bool | None]]
     moment: NotRequired[dict[str, Any]]
     gpu: NotRequired[dict[str, Any]]
 
