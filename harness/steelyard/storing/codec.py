@@ -154,6 +154,12 @@ class _Clock(TypedDict):
     drift: NotRequired[float]
 
 
+class _Facts(TypedDict):
+    bytes: NotRequired[float | None]
+    operations: NotRequired[float | None]
+    items: NotRequired[float | None]
+
+
 class _Document(TypedDict):
     case: str
     axes: dict[str, Any]
@@ -164,7 +170,7 @@ class _Document(TypedDict):
     clock: _Clock
     floors: dict[str, float]
     ledger: dict[str, float]
-    facts: dict[str, Any]
+    facts: _Facts
     hashes: dict[str, str]
     extra: dict[str, Any]
     doubts: list[str]
