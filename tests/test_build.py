@@ -349,13 +349,6 @@ def test_a_quicker_way_to_a_gpu_makes_the_same_of_a_broadcast():
     assert [name for name, _ in built[1].phases][-3:] == ["check", "codegen", "link"]
 
 
-def test_what_the_quick_way_lacks_names_the_other():
-    """Exp is left to NVRTC's library."""
-    failed = library.softmax.build(((8, 64), "float32"), target="nvptx:sm_90a")
-    assert isinstance(failed, Failed)
-    assert "NVRTC" in failed.error
-
-
 @pytest.mark.parametrize("target", ["cpu", "cuda:sm_80"])
 def test_a_disk_that_keeps_nothing_is_no_warm_one(kept, monkeypatch, target):
     """A build from disk that is a cold one is an error where it is weighed."""
