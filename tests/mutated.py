@@ -182,8 +182,20 @@ class Archive(Format):
     name = "e.json"
 
     def make(self):
-        run = trials.run(state="finished")
-        return archive.write(run, [trials.trial(block=block) for block in range(2)])
+        run = trials.run(state="finished", machine=trials.FACTS | {"gpu": trials.GPU})
+        read = {"quantum": 1.0, "offset": 0.0, "uncertainty": 10.0, "drift": 0.0}
+        extra = {
+            "gpu": trials.STATE | {"capped": {"power": 0}},
+            "clocks": {"events": read | {"ticks": [1000, 1010, 1020]}},
+            "mhz": [1980, 1980],
+        }
+        facts = {"dtype": "float16", "kernels": 1, "opcodes": {"FADD": 3}}
+        weighed = [
+            *(trials.trial(block=block) for block in range(2)),
+            *(trials.trial("add[n=8]", block=b, extra=extra) for b in range(2)),
+            trials.trial("add[n=9]", facts=trials.trial().facts | facts, extra=extra),
+        ]
+        return archive.write(run, weighed)
 
     def changed(self, rng):
         if rng.random() < 0.4:
@@ -205,9 +217,13 @@ class Archive(Format):
         yield "show", *where
         yield "show", "--runs", *where
         yield "show", "copy", *where
-        yield "show", "--format", "json", *where
+        yield "show", "@-1", "add[n=9]", *where
+        for shape in ("json", "csv", "markdown"):
+            yield "show", "--format", shape, *where
+        yield "show", "--across", "n", "--plot", self.folder / "x.svg", *where
         yield "history", *where
         yield "compare", "@-1", "@-1", *where
+        yield "export", "@-1", "-", *where
 
 
 class ArchiveBytes(Archive):

@@ -7,13 +7,15 @@ expected there, so that nothing behind it has to expect anything else.
 from __future__ import annotations
 
 import json
+import re
 import sys
 import types
 from collections.abc import Mapping, Sequence
-from dataclasses import is_dataclass
+from dataclasses import dataclass, is_dataclass
 from enum import Enum
 from functools import cache
 from typing import (
+    Annotated,
     Any,
     Final,
     Literal,
@@ -31,6 +33,35 @@ T = TypeVar("T")
 
 LONGEST: Final = 40
 """Characters of a wrong value that an error shows."""
+
+
+@dataclass(frozen=True, slots=True)
+class Within:
+    """The bounds of an ``Annotated`` number; NaN is within none."""
+
+    low: float
+    high: float
+
+    def holds(self, value: float) -> bool:
+        """Say whether a number is within them."""
+        return self.low <= value <= self.high
+
+    def __str__(self) -> str:
+        return f"from {self.low:g} to {self.high:g}"
+
+
+@dataclass(frozen=True, slots=True)
+class Matching:
+    """The regular expression that an ``Annotated`` text matches as a whole."""
+
+    pattern: str
+
+    def holds(self, value: str) -> bool:
+        """Say whether a text matches it."""
+        return re.fullmatch(self.pattern, value) is not None
+
+    def __str__(self) -> str:
+        return f"like {self.pattern}"
 
 
 class Malformed(ValueError):  # noqa: N818 - reads as the verdict it is
@@ -59,7 +90,8 @@ def checked(value: Any, kind: type[T], at: str = "") -> T:
     """Return a value of JSON's or TOML's types, if ``kind`` says that it belongs there.
 
     ``kind`` may be built of classes, dataclasses, typed dictionaries, literals, unions
-    and containers. An integer is a float too; a boolean is no integer.
+    and containers, and be ``Annotated`` by `Within` or `Matching`. An integer is a float
+    too; a boolean is no integer.
 
     Raises:
         Malformed: it does not; names the field.
@@ -76,6 +108,8 @@ def _fits(value: Any, kind: Any, at: str) -> bool:
     origin, arguments = get_origin(kind), get_args(kind)
     if kind is Any:
         return True
+    if origin is Annotated:
+        return _fits(value, arguments[0], at) and arguments[1].holds(value)
     if origin in {Union, types.UnionType}:
         return _fits_one(value, arguments, at)
     if origin is Literal:
@@ -84,7 +118,8 @@ def _fits(value: Any, kind: Any, at: str) -> bool:
         return isinstance(value, dict) and _fits_fields(value, kind, at)
     if isinstance(origin, type) and issubclass(origin, Mapping):
         return isinstance(value, dict) and all(
-            checked(one, arguments[1], _within(at, str(key))) is one
+            checked(key, arguments[0], at) is key
+            and checked(one, arguments[1], _within(at, key)) is one
             for key, one in value.items()
         )
     if origin is tuple and arguments[-1:] != (...,):
@@ -172,6 +207,8 @@ def _named(kind: Any) -> str:
     origin, arguments = get_origin(kind), get_args(kind)
     if kind in words:
         return words[kind]
+    if origin is Annotated:
+        return f"{_named(arguments[0])} {arguments[1]}"
     if origin in {Union, types.UnionType}:
         return " or ".join(_named(one) for one in arguments)
     if origin is Literal:

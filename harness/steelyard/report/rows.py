@@ -189,7 +189,7 @@ def floor_share(trial: Trial) -> float | None:
     if "empty" not in trial.floors or not trial.samples.launches:
         return None
     kernel = trial.mode.startswith("kernel") and "gpu" not in trial.extra
-    call = trial.floors["call"] if kernel and "called" in trial.extra else 0.0
+    call = trial.floors.get("call", 0.0) if kernel and "called" in trial.extra else 0.0
     return trial.floors["empty"] / trial.samples.launches[0] + call
 
 

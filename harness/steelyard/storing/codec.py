@@ -17,17 +17,18 @@ The samples of a trial are one blob, little-endian::
 from __future__ import annotations
 
 import math
-import re
 import struct
+import sys
 import zlib
 from collections.abc import Mapping
 from dataclasses import asdict, fields
 from hashlib import blake2b
-from typing import Any, Final, NotRequired, TypedDict
+from typing import Any, Final
 
 from steelyard.decoding import Malformed, checked
 from steelyard.errors import StoreError
-from steelyard.storing.run import KILLED, STATES, Run
+from steelyard.storing import shapes
+from steelyard.storing.run import Run
 from steelyard.trial import ClockFacts, Samples, Trial
 
 MAGIC: Final = b"STYD"
@@ -145,38 +146,6 @@ DOCUMENT: Final = (
 )
 
 
-class _Clock(TypedDict):
-    id: str
-    version: int
-    quantum: float
-    offset: NotRequired[float]  # it and those below came with clocks of GPUs
-    uncertainty: NotRequired[float]
-    drift: NotRequired[float]
-
-
-class _Facts(TypedDict):
-    bytes: NotRequired[float | None]
-    operations: NotRequired[float | None]
-    items: NotRequired[float | None]
-
-
-class _Document(TypedDict):
-    case: str
-    axes: dict[str, Any]
-    mode: str
-    block: int
-    position: int
-    worker: int
-    clock: _Clock
-    floors: dict[str, float]
-    ledger: dict[str, float]
-    facts: _Facts
-    hashes: dict[str, str]
-    extra: dict[str, Any]
-    doubts: list[str]
-    error: str | None
-
-
 def trial(values: Any, blob: bytes) -> Trial:
     """Rebuild a trial from its `document` and its blob.
 
@@ -185,10 +154,9 @@ def trial(values: Any, blob: bytes) -> Trial:
         Malformed: a value is missing, or not what belongs there.
     """
     samples, floor = unpack(blob)
-    if any(launches < 1 for launches in samples.launches):
-        raise Malformed("launches of a window is less than 1")
+    _require_counts(samples)
     values = restore(values)
-    checked(values, _Document)
+    checked(values, shapes.Document)
     names = (field.name for field in fields(ClockFacts))
     clock: dict[str, Any] = {
         n: values["clock"][n] for n in names if n in values["clock"]
@@ -201,6 +169,14 @@ def trial(values: Any, blob: bytes) -> Trial:
         error=values["error"],
         **rest,
     )
+
+
+def _require_counts(samples: Samples) -> None:
+    """Refuse windows without a launch, and counts below 0."""
+    least = {"launches": 1, "cpu": 0, "preemptions": 0, "mhz": 0}
+    for name, smallest in least.items():
+        if min(getattr(samples, name), default=smallest) < smallest:
+            raise Malformed(f"{name} of a window is less than {smallest}")
 
 
 def plain(value: Any) -> Any:
@@ -232,6 +208,8 @@ def restore(value: Any) -> Any:
         return {k: restore(v) for k, v in value.items()}
     if isinstance(value, list):
         return [restore(v) for v in value]
+    if isinstance(value, int) and value.bit_length() >= sys.float_info.max_exp:
+        raise Malformed(f"a number has {value.bit_length()} bits")
     return value
 
 
@@ -241,47 +219,6 @@ def _float(text: Any) -> float:
     return float(text)
 
 
-class _Writer(TypedDict):
-    machine: str
-    boot: str
-    namespace: str
-    pid: int
-    started: str
-
-
-class _Identity(TypedDict):
-    id: NotRequired[str]
-    cpu: NotRequired[str]
-    system: NotRequired[str]
-    hypervisor: NotRequired[str]
-    cores: NotRequired[int | str]
-    memory: NotRequired[int | str]
-    caches: NotRequired[dict[str, dict[str, Any]] | str]
-
-
-class _Machine(TypedDict):
-    identity: NotRequired[_Identity]
-    settings: NotRequired[dict[str, Any]]
-    versions: NotRequired[dict[str, str | bool | None]]
-    moment: NotRequired[dict[str, Any]]
-    gpu: NotRequired[dict[str, Any]]
-
-
-class _Run(TypedDict):
-    uid: str
-    started: str
-    command: str
-    version: str
-    machine: _Machine
-    settings: dict[str, Any]
-    tags: list[str]
-    commit: str
-    dirty: bool | None
-    writer: dict[str, Any]
-    state: str
-    finished: str | None
-
-
 def run(values: Mapping[str, Any]) -> Run:
     """Rebuild a run from JSON values.
 
@@ -289,13 +226,9 @@ def run(values: Mapping[str, Any]) -> Run:
         Malformed: a value is missing, or not what belongs there.
     """
     values = dict(restore(dict(values)))
-    found = checked(values, _Run)
+    found = checked(values, shapes.Run)
     if found["writer"]:
-        checked(found["writer"], _Writer, "writer")
-    if not re.fullmatch(r"\w{1,32}", found["uid"]):
-        raise Malformed(f"uid is {found['uid']!r}, expected letters and digits")
-    if found["state"] not in {*STATES, KILLED}:
-        raise Malformed(f"state is {found['state']!r}, expected one of {STATES}")
+        checked(found["writer"], shapes.Writer, "writer")
     names = (field.name for field in fields(Run))
     known: dict[str, Any] = {name: values[name] for name in names}
     return Run(**known | {"tags": tuple(values["tags"])})
