@@ -182,8 +182,9 @@ def stored(
         raise _without_runs(store, tag, branch=commits is not None)
     summaries = store.summaries(run.uid for run in runs)
     found = [
-        _measured(run, entry)
+        _measured(run, where, entry)
         for run in runs
+        for where in [repr(run.machine.get("identity"))]
         for entry in summaries[run.uid]
         if case in {None, entry.case}
     ]
@@ -219,16 +220,13 @@ def _of_history(run: Run, tag: str | None) -> bool:
     return not any(word.partition("/")[0] in OTHERWISE for word in run.tags)
 
 
-def _measured(run: Run, entry: Entry) -> Measured:
+def _measured(run: Run, where: str, entry: Entry) -> Measured:
+    """Return an entry of a run; two of one series share machine, clock and method."""
     point = None
     if entry.estimate is not None and usable(entry.estimate):
         point = Point(run.commit, run.short, run.started, entry.estimate)
-    return Measured(entry.case, entry.mode, _method(run, entry), point)
-
-
-def _method(run: Run, entry: Entry) -> Hashable:
-    """Return what two runs must share for their times to be of one series."""
-    return repr(run.machine.get("identity")), entry.clock, entry.method
+    like = (where, entry.clock, entry.method)
+    return Measured(entry.case, entry.mode, like, point)
 
 
 def _without_runs(store: Store, tag: str | None, *, branch: bool) -> SteelyardError:

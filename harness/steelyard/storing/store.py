@@ -233,7 +233,7 @@ class Store:
             and summary.digest(rows[one["run"]], one["document"]) == one["digest"]
         }
         return {
-            uid: right[uid] if uid in right else self._summarised(row)
+            uid: self._summarised(row) if (known := right.get(uid)) is None else known
             for uid, row in rows.items()
         }
 
