@@ -170,7 +170,8 @@ SOFTPLUS: Final = (
 # 1 - z pi**2 / 2 + z g, z = r**2, by one polynomial whose terms are looked up. pi and
 # half its square come with what their rounding lost, z and the sum as well. Terms in z
 # from the highest one interpolate where an error's Chebyshev polynomial is 0: 2**-56 of
-# the result. Zeros are added and taken such that x = -0 keeps its sign.
+# the result. Zeros of the sine have the sign of x, those of the cosine none (IEEE
+# 754-2019, 9.2.1), as the library's of float32 have.
 SIN_HALF_TURNS: Final = """double sin_half_turns(double x, int quarters) {
   alignas(16) static const double both[16] = {
     4.615922041339977e-04, -7.370033779948168e-03, 8.214587012565461e-02,
@@ -179,17 +180,18 @@ SIN_HALF_TURNS: Final = """double sin_half_turns(double x, int quarters) {
     -1.037126902948455e-04, 1.9294962712296342e-03, -2.5806888150552758e-02,
     2.3533063029088822e-01, -1.3352627688539331, 4.058712126416766,
     -3.1326477543698557e-16, -4.934802200544679};
-  double left = fma(rint(0.5 * x) + 0.0, -2.0, x);
+  double left = fma(rint(0.5 * x), -2.0, x);
   double shifted = fma(left, 2.0, 6755399441055744.0);
   double r = fma(shifted - 6755399441055744.0, -0.5, left), z = r * r;
   int quarter = (int)__double_as_longlong(shifted) + quarters, odd = quarter & 1;
   const double *c = both + (odd << 3);
   double g = fma(fma(fma(fma(fma(fma(c[0], z, c[1]), z, c[2]), z, c[3]), z, c[4]), z,
     c[5]), z, c[6]);
-  double m = odd ? z : r, m_low = odd ? fma(r, r, -z) : -0.0, one = odd ? 1.0 : -0.0;
+  double m = odd ? z : r, m_low = odd ? fma(r, r, -z) : 0.0, one = odd ? 1.0 : 0.0;
   double near = fma(m, c[7], one), more = fma(-m, c[7], near - one);
   double value = near + fma(g, m, fma(m_low, c[7], -more));
-  return __longlong_as_double(
+  long long sign = __double_as_longlong(x) >> 63 << 63;
+  return __longlong_as_double(value == 0.0 ? (quarters ? 0 : sign) :
     __double_as_longlong(value) ^ (long long)(quarter & 2) << 62);
 }"""
 
