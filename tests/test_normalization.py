@@ -1,5 +1,6 @@
 """The normalization strategy: rows reduced and used again, against the oracle."""
 
+from dataclasses import replace
 from math import prod
 
 import numpy as np
@@ -31,13 +32,19 @@ FLOAT32 = 2.0**-24
 
 def variance_tolerance(extent):
     """Return the relative error that a float32 variance may have."""
-    return (extent / 16 + 16) * FLOAT32 * (1 + CANCELLATION)
+    return (extent / 16 + 16) * FLOAT32 * (1 + CANCELLATION[True])
 
 
 @kernel
 def moments(x):
     """Return mean and variance of every row."""
     return {"mean": xp.mean(x, axis=-1), "var": xp.var(x, axis=-1)}
+
+
+@kernel
+def variance(x):
+    """Return the variance of every row."""
+    return xp.var(x, axis=-1)
 
 
 @kernel
@@ -124,6 +131,43 @@ def test_variance_survives_offsets_and_outliers(statistics, keep, rows):
     assert seen[4] == 0
     assert seen[5] == 0
     assert np.isnan(seen[8:]).all()
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("width", [3, 16, 100, 1000, 33000])
+def test_variance_is_as_accurate_as_numpys(dtype, width):
+    """Means of 0 to 1e6 standard deviations: NumPy's error, or a few roundings."""
+    means = np.array([0, 0.5, 0.7, 1, 1.9, 2, 4, 30, 1e3, 1e4, 1e5, 1e6])
+    normal = np.random.default_rng(width).standard_normal((24, width))
+    x = (normal + np.repeat(means, 2)[:, None]).astype(dtype)
+    exact = x.astype(np.longdouble).var(-1)
+    rounding = np.finfo(dtype).eps * exact
+    numpys = np.maximum(abs(x.var(-1) - exact), rounding)
+    assert (abs(variance(x) - exact) <= 4 * numpys).all()
+    every = strategies.candidates(variance.program(x), machine())
+    for schedule in {(each.statistics, each.keep): each for each in every}.values():
+        work = variance.bind(x, schedule=schedule)
+        work.launch()
+        most = 4 if schedule.statistics == "plain" else 16
+        assert (abs(work.outputs["out"] - exact) <= most * numpys).all(), schedule
+
+
+@pytest.mark.parametrize("width", [7, 333, 33000])
+def test_constant_rows_have_no_variance_under_any_schedule(width):
+    """Nor a layernorm, whatever the mean's sum was rounded to."""
+    x = np.full((5, width), 0.1, np.float32)
+    x[1:] = [[-1 / 3], [1e20], [1e-30], [123456.7]]
+    zeros, ones = np.zeros(width, np.float32), np.ones(width, np.float32)
+    arrays = x, zeros, zeros, ones, zeros
+    every = strategies.candidates(library.bias_layernorm.program(*arrays), machine())
+    for each in every[:: len(every) // 5]:
+        for fn, args in ((library.bias_layernorm, arrays), (variance, arrays[:1])):
+            work = fn.bind(
+                *args,
+                schedule=replace(each, hoist=False, prefetch=False, streaming=False),
+            )
+            work.launch()
+            assert not work.outputs["out"].any(), each.label
 
 
 @pytest.mark.parametrize("dtype", [dtypes.float32, dtypes.float16, dtypes.bfloat16])

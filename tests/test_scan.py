@@ -125,6 +125,25 @@ def test_values_change_their_shape_in_registers(lanes, shape):
     runs(shapes, [x], Scan(lanes, 1, 0, 1, 1))
 
 
+def test_rows_in_registers_vary_as_accurately_as_numpys():
+    """Far from zero as well, and constant rows not at all."""
+    far = normal(37, 4) + np.array([0, 4, 1e3, 1e5])
+    x = np.concatenate([far, np.full((37, 2), [0.1, -1e5 / 3])], axis=1)
+
+    @kernel
+    def columns(x):
+        var = xp.var(x.T, axis=-1, keepdims=True)
+        return {"var": var, "out": (x.T - xp.mean(x.T, axis=-1, keepdims=True)) * var}
+
+    x = x.astype(np.float32)
+    seen = columns(x)
+    exact = x.astype(np.longdouble).var(0)
+    numpys = np.maximum(abs(x.var(0) - exact), 2.0**-23 * exact)
+    assert (abs(seen["var"][:, 0] - exact) <= 4 * numpys).all()
+    assert not seen["var"][4:].any()
+    assert not seen["out"][4:].any()
+
+
 def test_empty_values_are_fine():
     """A sum over nothing is 0, and a value without elements costs none."""
 

@@ -91,6 +91,7 @@ class GroupEmitter(PassEmitter[ThreadValues]):
         super().__init__(
             ThreadValues(rows, args, schedule),
             shifted=schedule.statistics == "shifted",
+            wide=False,
         )
         self.schedule = schedule
         self.ragged = rows.rows % schedule.per_block != 0

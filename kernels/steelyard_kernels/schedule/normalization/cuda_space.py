@@ -28,7 +28,7 @@ from steelyard_kernels.schedule.normalization.cuda import (
 )
 from steelyard_kernels.schedule.normalization.outline import COLUMN, ELEMENT, outline
 from steelyard_kernels.schedule.normalization.passes import Rows, cut
-from steelyard_kernels.schedule.normalization.variance import expand_variance
+from steelyard_kernels.schedule.variance import expand_variance
 
 # Threads of a row that are always worth trying; others fit a number of vectors each.
 THREADS: Final = (32, 64, 128, 256, 512, 1024)

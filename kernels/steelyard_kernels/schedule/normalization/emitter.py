@@ -10,9 +10,8 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import reduce
-from typing import Generic, TypeAlias, TypeVar
+from typing import Final, Generic, TypeAlias, TypeVar
 
-from steelyard_kernels.ir.builder import const
 from steelyard_kernels.ir.loops import Operand
 from steelyard_kernels.schedule.normalization.outline import ROW
 from steelyard_kernels.schedule.normalization.passes import Pass, Sum, Walk
@@ -20,6 +19,7 @@ from steelyard_kernels.schedule.normalization.sums import (
     accumulate,
     cancelled,
     finish,
+    lasting,
     neutral,
 )
 from steelyard_kernels.schedule.normalization.values import Row, RowValues, Spot
@@ -32,20 +32,24 @@ Visit: TypeAlias = Callable[[int, Env, Carried, Spot], Carried]
 Totals: TypeAlias = dict[int, dict[str, Operand]]
 Values = TypeVar("Values", bound=RowValues)
 
+MOMENTS: Final = ("mean", "var")  # what a second walk finds
+
 
 class PassEmitter(ABC, Generic[Values]):
     """Emits a program cut into passes over one block of rows.
 
-    `shifted`: moments are taken about the row's first element.
+    `shifted`: moments are taken about the row's first element. `wide`: a second walk
+    adds up in float64, where few lanes have a row each.
     """
 
-    def __init__(self, values: Values, *, shifted: bool) -> None:
+    def __init__(self, values: Values, *, shifted: bool, wide: bool) -> None:
         self.values: Values = values
         self.b = values.b
         self.rows = values.rows
         self.args = values.args
         self.lanes = values.lanes
         self.shifted = shifted
+        self.wide = wide
 
     @abstractmethod
     def walk(
@@ -156,41 +160,46 @@ class PassEmitter(ABC, Generic[Values]):
         """Emit a second walk for the variances, taken where a row cancelled."""
         b = self.b
         args = [item.arg for item in each.sums if item.kind == "moments"]
-        items = [Sum("squares", arg, frozenset()) for arg in args]
+        items = [Sum("moments", arg, frozenset(), wide=self.wide) for arg in args]
         mine = [values[arg.number] for values in found for arg in args]
-        lost = [cancelled(b, values) for values in mine]
+        lost = [cancelled(b, values, shifted=self.shifted) for values in mine]
         means = [values["mean"] for values in mine]
         with b.branch(reduce(lambda x, y: b.let("or", x, y), lost)) as branch:
-            branch.gives(*self.squares(walk, block, items, means))
+            branch.gives(*self.moments(walk, block, items, means))
             branch.otherwise()
-            branch.gives(*(values["var"] for values in mine))
-        for values, result in zip(mine, branch.results, strict=True):
-            values["var"] = result
+            branch.gives(*(values[op] for values in mine for op in MOMENTS))
+        results = iter(branch.results)
+        for values in mine:
+            values.update(zip(MOMENTS, results, strict=False))
 
-    def squares(
+    def moments(
         self,
         walk: Walk,
         block: Sequence[Row],
         items: Sequence[Sum],
         means: Sequence[Operand],
     ) -> list[Operand]:
-        """Emit the mean squared distance from the mean, by row and then by item."""
+        """Emit mean and variance by deviations from the mean, by row, then by item."""
         b, lanes = self.b, self.lanes
         spread = [b.splat(mean, lanes) for mean in means]
 
         def visit(k: int, env: Env, into: Carried, spot: Spot) -> Carried:
             out: list[Operand] = []
-            for place, (item, value) in enumerate(zip(items, into, strict=True)):
+            pairs = zip(into[::2], into[1::2], strict=True)
+            for place, (item, value) in enumerate(zip(items, pairs, strict=True)):
                 mean = spread[k * len(items) + place]
                 mask = spot.live or spot.mask
-                out += accumulate(b, item, env, (value,), shift=mean, mask=mask)
+                out += accumulate(b, item, env, value, shift=mean, mask=mask)
             return tuple(out)
 
-        start = tuple(neutral(item, lanes)[0] for item in items)
+        start = tuple(value for item in items for value in neutral(item, lanes))
+        totals = self.totals(items, self.walk(walk, block, start, visit))
         exact: list[Operand] = []
-        for (sum_,) in self.totals(items, self.walk(walk, block, start, visit)):
-            share = const(1 / self.rows.extent, sum_.type.dtype)
-            exact.append(b.let("mul", sum_, share))
+        extent = self.rows.extent
+        for item, mean in zip([*items] * len(block), means, strict=True):
+            found = finish(b, item, next(totals), mean, extent)
+            both = found["mean"], lasting(b, found, extent)
+            exact += [b.cast(value, mean.type.dtype) for value in both]
         return exact
 
     def _row_outputs(self, block: Sequence[Row]) -> None:

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from steelyard_kernels.expression.expr import Program
 from steelyard_kernels.ir.loops import Kernel, Operand
 from steelyard_kernels.schedule.model import LINE
-from steelyard_kernels.schedule.normalization.emitter import PassEmitter, Visit
+from steelyard_kernels.schedule.normalization.emitter import MOMENTS, PassEmitter, Visit
 from steelyard_kernels.schedule.normalization.outline import UNIFORM
 from steelyard_kernels.schedule.normalization.passes import Rows, Sum, Walk
 from steelyard_kernels.schedule.normalization.schedule import (
@@ -71,7 +71,7 @@ class RowEmitter(PassEmitter[ScratchValues]):
 
     def __init__(self, rows: Rows, args: Arguments, knobs: Knobs) -> None:
         values = ScratchValues(rows, args, knobs)
-        super().__init__(values, shifted=knobs.shifted)
+        super().__init__(values, shifted=knobs.shifted, wide=True)
         self.knobs = knobs
 
     def kernel(self) -> Kernel:
@@ -186,27 +186,27 @@ class RowEmitter(PassEmitter[ScratchValues]):
         """Emit the store of a row's one value of an output."""
         self.b.store(self.args.outputs[place], row.number, value)
 
-    def squares(
+    def moments(
         self,
         walk: Walk,
         block: Sequence[Row],
         items: Sequence[Sum],
         means: Sequence[Operand],
     ) -> list[Operand]:
-        """Emit squares as a loop over the rows that scratch keeps: rare, so short."""
+        """Emit them as a loop over the rows that scratch keeps: rare, so short."""
         b, count = self.b, len(block)
         kept = walk.loads >= {item.arg.number for item in items}
         if not kept or count == 1:
-            return super().squares(walk, block, items, means)
-        dtypes = [mean.type.dtype for mean in means[: len(items)]]
+            return super().moments(walk, block, items, means)
+        dtypes = [mean.type.dtype for mean in means[: len(items)] for _ in MOMENTS]
         buffers = [b.alloc("again", dtype, count) for dtype in dtypes]
         places = [(k, buffer) for k in range(count) for buffer in buffers]
-        for (k, buffer), mean in zip(places, means, strict=True):
+        for (k, buffer), mean in zip(places[:: len(MOMENTS)], means, strict=True):
             b.store(buffer, k, mean)
         with b.loop(0, count, 1) as loop:
             row = Row(loop.var, loop.var, {}, Scope({}, {}), loop.var)
-            mine = [b.load(buffer, loop.var) for buffer in buffers]
-            exact = super().squares(walk, [row], items, mine)
+            mine = [b.load(buffer, loop.var) for buffer in buffers[:: len(MOMENTS)]]
+            exact = super().moments(walk, [row], items, mine)
             for buffer, value in zip(buffers, exact, strict=True):
                 b.store(buffer, loop.var, value)
         return [b.load(buffer, k) for k, buffer in places]

@@ -47,7 +47,7 @@ from steelyard_kernels.schedule.normalization.schedule import (
     store_alignment,
 )
 from steelyard_kernels.schedule.normalization.scratch import hoistable
-from steelyard_kernels.schedule.normalization.variance import expand_variance
+from steelyard_kernels.schedule.variance import expand_variance
 
 # Rows a thread takes at a time; 32 was the best of 4-64 with two threads (FACTS.md 2),
 # 4 shares out few rows.

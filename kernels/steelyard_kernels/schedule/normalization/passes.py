@@ -47,16 +47,17 @@ COSTLY: Final = FUNCTIONS | {"divide", "sqrt", "rsqrt"}
 class Sum:
     """What one pass accumulates over a row of `arg`.
 
-    `kind` is "sum", "max", "min", "squares" (of the difference to a shift) or "moments"
-    (sum and sum of squares, of the difference to a shift if the schedule has one). `ops` are
-    the reductions it serves, `factors` the two whose product a sum adds up without
-    forming it first.
+    `kind` is "sum", "max", "min" or "moments" (sum and sum of squares, of the difference
+    to a shift if the schedule has one). `ops` are the reductions it serves, `factors`
+    the two whose product a sum adds up without forming it first; `wide` ones are added
+    up in float64.
     """
 
     kind: str
     arg: Node
     ops: frozenset[str]
     factors: tuple[Node, Node] | None = None
+    wide: bool = False
 
     @property
     def reads(self) -> tuple[Node, ...]:

@@ -10,10 +10,10 @@ from steelyard_kernels.errors import KernelError
 from steelyard_kernels.expression.expr import Program
 from steelyard_kernels.schedule.model import LINE, STREAM_BYTES
 from steelyard_kernels.schedule.normalization.passes import Rows, analyse, rewalked
-from steelyard_kernels.schedule.normalization.variance import expand_variance
 from steelyard_kernels.schedule.pointwise.schedule import (
     check_aligned,
 )
+from steelyard_kernels.schedule.variance import expand_variance
 
 # Scratch lives on the stack of pool threads, of which half a megabyte is nothing to
 # worry about and more no longer fits beside the rows in a core's second-level cache.

@@ -17,18 +17,19 @@ from steelyard_kernels.ir.builder import Builder, const
 from steelyard_kernels.ir.loops import Const, Operand
 from steelyard_kernels.schedule.normalization.passes import Sum
 from steelyard_kernels.schedule.values import Env, operand
+from steelyard_kernels.schedule.variance import residue
 
-# One-pass variance loses about log2(distance**2 / variance) bits to cancellation, where
-# distance is that of the mean from the shift. Beyond 16 (4 bits) the row is walked
-# again: with the row's first element as shift, in normal data, one row in 16000
-# (|z| > 4); without a shift, where the mean is beyond four standard deviations.
-CANCELLATION: Final = 16.0
+# One-pass variance loses the factor 1 + distance**2 / variance to cancellation, where
+# distance is that of the mean from the shift. Beyond these shares the row is walked
+# again, by whether there is a shift: with the row's first element, in normal data, one
+# row in 22 (|z| > 2); without, where the mean is beyond 0.7 standard deviations, so
+# that the variance of what is nearly centred costs nothing and loses half a unit.
+CANCELLATION: Final = {True: 4.0, False: 0.5}
 
 # By what two accumulators of a kind of sum become one.
 COMBINE: Final = {
     "sum": "add",
     "moments": "add",
-    "squares": "add",
     "max": "max",
     "min": "min",
 }
@@ -39,9 +40,13 @@ def accumulator(dtype: DType) -> DType:
     return dtypes.float32 if dtype in dtypes.HALVES else dtype
 
 
+def _held(item: Sum) -> DType:
+    return dtypes.float64 if item.wide else accumulator(item.arg.dtype)
+
+
 def neutral(item: Sum, lanes: int) -> tuple[Const, ...]:
     """Return what the accumulators of one sum start from."""
-    dtype = accumulator(item.arg.dtype)
+    dtype = _held(item)
     return (const(_start(item.kind, dtype), dtype, lanes),) * item.accumulators
 
 
@@ -65,7 +70,7 @@ def accumulate(
 ) -> tuple[Operand, ...]:
     """Emit taking one vector in; lanes that the mask rules out change nothing."""
     lanes = into[0].type.lanes
-    dtype = accumulator(item.arg.dtype)
+    dtype = _held(item)
     start = const(_start(item.kind, dtype), dtype, lanes)
 
     def live(value: Operand) -> Operand:
@@ -76,15 +81,13 @@ def accumulate(
         one = live(left)
         other = one if left is right else live(right)
         return (b.let("fma", one, other, into[0]),)
-    value = b.cast(operand(b, env, item.arg, lanes), dtype)
+    value = b.cast(operand(b, env, item.arg, lanes), accumulator(item.arg.dtype))
     if shift is not None:
         value = b.let("sub", value, shift)
-    value = live(value)
-    if item.kind not in {"moments", "squares"}:
+    value = live(b.cast(value, dtype))
+    if item.kind != "moments":
         return (b.let(COMBINE[item.kind], into[0], value),)
-    squares = b.let("fma", value, value, into[-1])
-    if item.kind == "squares":
-        return (squares,)
+    squares = b.let("fma", value, value, into[1])
     return b.let("add", into[0], value), squares
 
 
@@ -112,15 +115,16 @@ def finish(
     """Emit, by the reduction's name, what the totals of a row come to.
 
     Moments also give "excess", the square of the mean's distance from the shift (None:
-    zero), by which `cancelled` judges the variance.
+    zero), by which `cancelled` judges the variance, and "squares", their mean.
     """
     if item.kind != "moments":
         found = {op: totals[0] for op in item.ops if op != "mean"}
         if "mean" in item.ops:
-            share = const(1 / extent, accumulator(item.arg.dtype))
+            share = const(1 / extent, _held(item))
             found["mean"] = b.let("mul", totals[0], share)
         return found
-    dtype = accumulator(item.arg.dtype)
+    dtype = _held(item)
+    shift = None if shift is None else b.cast(shift, dtype)
     share = const(1 / extent, dtype)
     distance = b.let("mul", totals[0], share)
     squares = b.let("mul", totals[1], share)
@@ -128,6 +132,7 @@ def finish(
         "mean": distance if shift is None else b.let("add", distance, shift),
         "var": b.let("fma", b.let("neg", distance), distance, squares),
         "excess": b.let("mul", distance, distance),
+        "squares": squares,
     }
     if "sum" in item.ops:
         shifted = (
@@ -137,7 +142,15 @@ def finish(
     return moments
 
 
-def cancelled(b: Builder, found: Mapping[str, Operand]) -> Operand:
+def cancelled(b: Builder, found: Mapping[str, Operand], *, shifted: bool) -> Operand:
     """Emit whether a one-pass variance lost too much, or its squares overflowed."""
-    limit = const(CANCELLATION, found["var"].type.dtype)
+    limit = const(CANCELLATION[shifted], found["var"].type.dtype)
     return b.let("not", b.let("lt", found["excess"], b.let("mul", found["var"], limit)))
+
+
+def lasting(b: Builder, found: Mapping[str, Operand], extent: int) -> Operand:
+    """Emit a variance about nearly the mean: 0 where it is what rounding left."""
+    var = found["var"]
+    limit = const(residue(extent, var.type.dtype), var.type.dtype)
+    nothing = b.let("lt", var, b.let("mul", found["squares"], limit))
+    return b.let("select", nothing, const(0.0, var.type.dtype), var)

@@ -26,6 +26,7 @@ from steelyard_kernels.schedule.scan.cuda_lanes import CudaLanes
 from steelyard_kernels.schedule.scan.cuda_order import ordered
 from steelyard_kernels.schedule.scan.looping import Turns
 from steelyard_kernels.schedule.scan.walker import Walker
+from steelyard_kernels.schedule.variance import expand_variance
 
 MOST_ITERATIONS: Final = 1 << 30  # that an int32 index surely counts
 MULTIPROCESSORS: Final = 132  # of an H200; a smaller GPU runs some blocks later
@@ -43,6 +44,7 @@ def lower(
     for values that no chain can hold.
     """
     check(program, schedule)
+    program = expand_variance(program)
     args = arguments(program)
     b = Builder(_index(program))
     extent = Var("extent", b.index) if program.chains else None

@@ -39,7 +39,7 @@ from steelyard_kernels.schedule.scan.tensor import Tensor, Value, View
 
 MOST_VECTORS: Final = 48  # of a matrix that a product spells out
 SUMS: Final = 4  # sums of a product that grow side by side
-REDUCED: Final = {"sum": "add", "mean": "add", "var": "add", "max": "max", "min": "min"}
+REDUCED: Final = {"sum": "add", "mean": "add", "max": "max", "min": "min"}
 
 
 class Emitter(Registers):
@@ -168,13 +168,7 @@ class Emitter(Registers):
             return Tensor(node.shape, (const(0, dtype),), same=True)
         total = self.reduced(REDUCED[node.op], value, node.shape)
         count = Tensor((), (const(extent, wide),), same=True)
-        if node.op in {"mean", "var"}:
-            total = self.let_each("div", node.shape, total, count)
-        if node.op == "var":
-            kept = Tensor((*value.shape[:-1], 1), total.vectors, total.same)
-            far = self.let_each("sub", value.shape, value, kept)
-            square = self.let_each("mul", value.shape, far, far)
-            total = self.reduced("add", square, node.shape)
+        if node.op == "mean":
             total = self.let_each("div", node.shape, total, count)
         return self.cast(total, dtype)
 

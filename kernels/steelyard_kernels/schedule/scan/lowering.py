@@ -25,12 +25,14 @@ from steelyard_kernels.schedule.scan.schedule import (
     steps_together,
 )
 from steelyard_kernels.schedule.scan.walker import Walker
+from steelyard_kernels.schedule.variance import expand_variance
 
 
 def lower(program: Program, schedule: Scan, *, aligned: bool = True) -> Lowered:
     """Return the loop-level kernel; `aligned` makes no difference."""
     del aligned
     check(program.name, schedule)
+    program = expand_variance(program)
     args = arguments(program)
     b = Builder()
     if schedule.across:
