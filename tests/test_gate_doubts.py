@@ -99,10 +99,3 @@ def test_every_form_of_an_outcome_says_the_doubts_of_both_sides():
             "preempted",
         ]
         assert document.loads(text).findings == made.findings
-
-
-def test_a_document_of_before_has_no_doubts():
-    """It is read all the same."""
-    told = json.loads(document.dumps(outcome(finding())))
-    del told["findings"][0]["doubts"]
-    assert document.loads(json.dumps(told)).findings[0].doubts == ((), ())

@@ -244,9 +244,8 @@ def test_a_file_that_is_not_there_is_an_empty_policy_unless_it_was_named(
 def test_the_policies_that_are_written_down_are_policies():
     """The documentation's, the docstring's, and our own."""
     root = Path(__file__).parents[1]
-    (shown,) = re.findall(
-        r"```toml\n(.*?)```", (root / "docs" / "gate.md").read_text(), re.DOTALL
-    )
+    page = (root / "docs" / "gate.md").read_text()
+    (shown,) = re.findall(r"```toml\n(\[static\].*?)```", page, re.DOTALL)
     documented = textwrap.dedent(
         policy.__doc__.split("::\n\n")[1].split("\n\nOf sev")[0]
     )

@@ -398,7 +398,7 @@ for path in sys.argv[1:]:
 def test_without_the_extra_it_says_how_to_get_it(monkeypatch):
     """No bindings, or no library: one sentence."""
     monkeypatch.setitem(sys.modules, "cuda.bindings", None)
-    with pytest.raises(DeviceError, match=r'pip install "steelyard\[cuda\]"'):
+    with pytest.raises(DeviceError, match=r"pip install .*\[cuda\]"):
         nvrtc.bindings.__wrapped__()
 
 
