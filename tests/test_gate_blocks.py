@@ -245,7 +245,6 @@ def test_times_among_the_facts_do_not_tell_code_apart():
         ("head", {"copying"}, None, False),
         ("base", {"copying", "other"}, Verdict.UNRESOLVED, False),
         ("base", {"other"}, None, True),
-        ("base", None, Verdict.UNRESOLVED, False),
     ],
 )
 def test_a_failure_is_never_a_pass_unless_only_head_has_the_case(

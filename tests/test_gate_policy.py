@@ -8,14 +8,15 @@ from pathlib import Path
 
 import outcomes
 import pytest
+import trials
 from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
 from outcomes import CASE, finding, outcome
 
 from steelyard.cli import main
-from steelyard.errors import SteelyardError
-from steelyard.gate import document, policy, policy_file
+from steelyard.errors import FAILED, FINE, REGRESSION, SteelyardError
+from steelyard.gate import document, doubted, policy, policy_file, words
 from steelyard.gate.decide import POLICY
 from steelyard.gate.policy import Accepted, Rules, apply
 from steelyard.verdict import Verdict
@@ -247,7 +248,7 @@ def test_the_policies_that_are_written_down_are_policies():
     page = (root / "docs" / "gate.md").read_text()
     (shown,) = re.findall(r"```toml\n(\[static\].*?)```", page, re.DOTALL)
     documented = textwrap.dedent(
-        policy.__doc__.split("::\n\n")[1].split("\n\nOf sev")[0]
+        policy.__doc__.split("::\n\n")[1].split("\n\nThe verdict")[0]
     )
     assert rules(shown).tolerance("dispatch[n=1]", "latency/warm", TODAY).share == 0.08
     assert rules(documented).accepted[0].verdict == "slower"
@@ -304,6 +305,27 @@ def test_an_accepted_regression_passes_the_next_gate(project):
     assert apply(made, policy_file.load(), policy.now()).exit_code == 0
     assert steelyard("accept", CASE, "--reason", "again")[1].count("before") == 1
     assert (project / PATH).read_text() == text
+
+
+def test_work_that_keeps_results_on_purpose_can_be_accepted(project):
+    """Its doubts are still shown; a slowdown behind them fails as any other."""
+    doubts = ("clocks-disagree", "remembers")
+    doubtful = [trials.trial(doubts=doubts)]
+    both = [finding(verdict=Verdict.FASTER, ratio=0.8), finding(mode="kernel/warm")]
+    found = [doubted.of(one, doubtful, doubtful) for one in both]
+    assert last_gate(project, *found).exit_code == FAILED
+    assert f"accept '{CASE}'" in "\n".join(words.explained(found[0]))
+    code, said = steelyard("accept", CASE, "--reason", "a cache is what it is")
+    assert (code, said.count("accepted in")) == (0, 3)  # slower: one doubt of two acts
+    known = policy_file.load()
+    quick, slow = (
+        doubted.of(one, doubtful, doubtful, known.doubts(one.case, one.mode))
+        for one in both
+    )
+    assert quick.doubts == (doubts, doubts)
+    assert "accepts the doubt remembers: a cache is what it is" in quick.note
+    assert (outcome(quick).exit_code, outcome(slow).exit_code) == (FINE, REGRESSION)
+    assert known.doubts("other[n=1]", "kernel/cold") == {}
 
 
 def test_improvements_vanished_cases_and_forbidden_code_can_be_meant(project):

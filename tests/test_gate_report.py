@@ -70,7 +70,7 @@ def test_a_terminal_shows_rows_explanations_and_the_ending():
     row = next(line for line in shown.splitlines() if line.startswith(CASE))
     assert re.search(r"regression +\+10.00 % +\+8.00 to \+12.00 % +15 +3.1 %", row)
     assert "1. 12 % more instructions (HFMA2 +40)\n2. 3 more registers" in shown
-    assert f"If it is meant: steelyard accept '{CASE}' --reason TEXT" in shown
+    assert f"If it is intended: steelyard accept '{CASE}' --reason TEXT" in shown
     assert "0 false alarms in 1200 comparisons (0 to 0.3 %)" in shown
     assert "planted slowdowns found: 3 % in 95 %, 5 % in 99 %." in shown
     assert "adam\n  cuda:sm_90a: 16 new bytes of spills, 3 more registers" in shown

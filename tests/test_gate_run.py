@@ -113,6 +113,24 @@ def test_a_case_that_fails_on_head_fails_and_a_vanished_one_too(shop):
     assert {one["verdict"] for one in found.values()} == {None}
 
 
+def test_a_base_whose_suites_cannot_be_imported_gives_no_verdict(shop):
+    """A suite that is new beside them does not make all of them new."""
+    broken = shop / "src" / "mine" / "__init__.py"
+    sound = broken.read_text()
+    broken.write_text(f"import nosuchmodule\n{sound}")
+    git(shop, "commit", "-qam", "broken")
+    broken.write_text(sound)
+    (shop / "fresh").mkdir()
+    fresh = SUITE.format(sizes="500").replace("def adding", "def fresh")
+    (shop / "fresh" / "more.py").write_text(fresh)
+    code, found, document = gate(shop, "HEAD", "suites", "fresh")
+    assert (code, found) == (USAGE, {})
+    assert "base's own suites cannot be read" in document["problem"]["sentence"]
+    assert "nosuchmodule" in document["problem"]["sentence"]
+    code, found, _ = gate(shop, "HEAD", "fresh")  # base has no such suite
+    assert (code, found["fresh[n=500]"]["is"]) == (FINE, "new")
+
+
 def test_a_gate_without_time_is_unresolved(shop):
     """And leaves the verdict open, case by case."""
     code, found, _ = gate(shop, "HEAD", "--budget", "0.01")

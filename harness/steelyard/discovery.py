@@ -6,11 +6,13 @@ import ast
 import hashlib
 import importlib
 import importlib.util
+import os
 import sys
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, NoReturn
 
 from steelyard import config
 from steelyard.axes import parse_override
@@ -35,7 +37,7 @@ def discover(
         for one in _benchmarks(module):
             other = found.setdefault(one.name, one)
             if other is not one:
-                raise SteelyardError(
+                raise UnjudgedError(
                     f"benchmark {one.name} is defined in {other.path} and again in "
                     f"{one.path}. Rename one: results are kept by name."
                 )
@@ -170,7 +172,7 @@ def _require_distinct(path: Path) -> None:
             continue
         first = lines.setdefault(node.name, node.lineno)
         if first != node.lineno:
-            raise SteelyardError(
+            raise UnjudgedError(
                 f"benchmark {node.name} is defined in line {first} of {path} and again "
                 f"in line {node.lineno}. Rename one: results are kept by name."
             )
@@ -219,16 +221,38 @@ def _execute(name: str, path: Path, places: list[str] | None = None) -> ModuleTy
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
     try:
-        spec.loader.exec_module(module)
+        with _staying():
+            spec.loader.exec_module(module)
     except (Exception, SystemExit) as error:
         del sys.modules[name]
         raise _unimportable(str(path), error) from error
     return module
 
 
+@contextmanager
+def _staying() -> Iterator[None]:
+    """Have `os._exit` raise: a suite that calls it would end a command as if all is well.
+
+    Processes that it forks end as they always do.
+    """
+    ending, process = os._exit, os.getpid()
+
+    def refused(status: int) -> NoReturn:
+        if os.getpid() != process:
+            ending(status)
+        raise SystemExit(f"os._exit({status}) ends the process")
+
+    os._exit = refused
+    try:
+        yield
+    finally:
+        os._exit = ending
+
+
 def _import_name(name: str) -> ModuleType:
     try:
-        return importlib.import_module(name)
+        with _staying():
+            return importlib.import_module(name)
     except SteelyardError:
         raise
     except ModuleNotFoundError as error:

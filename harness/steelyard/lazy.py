@@ -24,7 +24,7 @@ OTHERS: Mapping[str, tuple[str, str]] = MappingProxyType(
     {
         "accept": (
             "steelyard.gate.verdict_command:accept",
-            "Write down that changes of the last gate are meant.",
+            "Accept what the last gate found of a case, with a reason.",
         ),
         "compare": (
             "steelyard.compare_command:command",

@@ -220,7 +220,7 @@ def _problem(found: Mapping[str, Any]) -> SteelyardError:
 def _read_finding(found: Mapping[str, Any]) -> Finding:
     verdict, judged = found["verdict"], found["judgement"]
     base, head = _texts(found["codes"])
-    doubts = found.get("doubts", {})  # of 1.0 there are none
+    doubts = found["doubts"]
     return Finding(
         case=str(found["case"]),
         mode=str(found["mode"]),

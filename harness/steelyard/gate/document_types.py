@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NotRequired, TypedDict
+from typing import TypedDict
 
 from steelyard.gate.outcome import StaticChange
 from steelyard.verdict import Verdict
@@ -42,7 +42,7 @@ class OneFinding(TypedDict):
     note: str
     codes: tuple[str, str]
     new: bool
-    doubts: NotRequired[dict[str, list[str]]]  # of 1.0 there are none
+    doubts: dict[str, list[str]]
 
 
 class OneCalibration(TypedDict):

@@ -5,8 +5,10 @@ What a gate does with each doubt, and why, is in the doubt's own row (`doubts.Do
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from itertools import chain
+from typing import Final
 
 from steelyard import doubts
 from steelyard.doubts import Act, Doubt
@@ -14,24 +16,37 @@ from steelyard.gate.outcome import BASE, HEAD, Finding
 from steelyard.trial import Trial
 from steelyard.verdict import Verdict
 
+DOUBTED: Final = "is doubted"
+"""In the note of a finding that a doubt made what it is."""
 
-def of(finding: Finding, base: Sequence[Trial], head: Sequence[Trial]) -> Finding:
+
+def of(
+    finding: Finding,
+    base: Sequence[Trial],
+    head: Sequence[Trial],
+    accepted: Mapping[str, str] | None = None,
+) -> Finding:
     """Return the finding with the doubts of both sides' trials and what they make of it.
 
     A doubt that fails a case does so where head has it. A case that became slower stays
-    slower: no doubt makes that a pass.
+    slower: no doubt makes that a pass. Doubts that are ``accepted``, each with its
+    reason, are printed and change nothing.
     """
     sides = {BASE: _raised(base), HEAD: _raised(head)}
     names = (_names(sides[BASE]), _names(sides[HEAD]))
     both = (tuple(sorted({*a, *b})) for a, b in zip(finding.doubts, names, strict=True))
     found = replace(finding, doubts=(next(both), next(both)))
+    for name, reason in (accepted or {}).items():
+        if any(name in raised for raised in sides.values()):
+            found = _noted(found, f"the policy accepts the doubt {name}: {reason}")
+            sides = {s: [d for d in raised if d != name] for s, raised in sides.items()}
     for doubt in sides[HEAD]:
         if doubt.act is Act.FAIL:
-            return _noted(replace(found, verdict=None, new=False), doubt, HEAD)
+            return _acted(replace(found, verdict=None, new=False), doubt, HEAD)
     for side, raised in sides.items():
         for doubt in raised:
             if _opens(doubt, finding.verdict):
-                return _noted(replace(found, verdict=Verdict.UNRESOLVED), doubt, side)
+                return _acted(replace(found, verdict=Verdict.UNRESOLVED), doubt, side)
     return found
 
 
@@ -43,8 +58,23 @@ def _opens(doubt: Doubt, verdict: Verdict | None) -> bool:
     return faster or doubt.act in {Act.OPEN, Act.FAIL}
 
 
-def _noted(found: Finding, doubt: Doubt, side: str) -> Finding:
-    words = f"{side} is doubted ({doubt}): {doubt.reason}"
+def acting(finding: Finding) -> list[str]:
+    """Return the doubts for which a finding fails or is unresolved."""
+    if DOUBTED not in finding.note:
+        return []
+    before = finding.judgement.verdict if finding.judgement else None
+    names = {*chain(*finding.doubts)} & doubts.NAMED.keys()
+    named = [doubts.NAMED[name] for name in sorted(names)]
+    return [
+        d for d in named if d.act is Act.FAIL or _opens(d, before or finding.verdict)
+    ]
+
+
+def _acted(found: Finding, doubt: Doubt, side: str) -> Finding:
+    return _noted(found, f"{side} {DOUBTED} ({doubt}): {doubt.reason}")
+
+
+def _noted(found: Finding, words: str) -> Finding:
     return replace(found, note="; ".join(filter(None, [found.note, words])))
 
 

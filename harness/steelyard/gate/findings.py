@@ -17,7 +17,7 @@ from steelyard.verdict import Policy, Verdict
 def of(
     points: Sequence[Point],
     measured: Measured,
-    known: Collection[str] | None,
+    known: Collection[str],
     policy: Policy,
 ) -> tuple[Finding, ...]:
     """Say what is known of every point; ``known`` are the cases of base's own suites.
@@ -76,11 +76,11 @@ def vanished(known: Collection[str], points: Collection[str]) -> Iterator[Findin
 
 
 def _failure(
-    point: Point, failed: Mapping[str, str], known: Collection[str] | None
+    point: Point, failed: Mapping[str, str], known: Collection[str]
 ) -> Finding:
     if HEAD in failed:
         return finding(point, None, note=failed[HEAD])
-    if known is not None and point.case.id not in known:
+    if point.case.id not in known:
         return finding(point, None, new=True, note=f"new: {failed[BASE]}")
     note = f"base fails: {failed[BASE]}"
     return finding(point, Verdict.UNRESOLVED, note=note)

@@ -13,7 +13,7 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final, NoReturn
+from typing import Any, NoReturn
 
 from steelyard import discovery, mode
 from steelyard.benchmark import Benchmark, Case, Description
@@ -25,9 +25,6 @@ from steelyard.printable import printable
 from steelyard.processes import keeper
 from steelyard.processes.origins import Origins
 from steelyard.processes.runner import STANDARD_ERROR, ending
-
-NOTHING: Final = "nothing matched"
-"""How the error of a selection without cases begins (`benchmark.select`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,19 +165,26 @@ def known(
     pattern: str | None,
     overrides: Sequence[str],
     seconds: float = TIMEOUT,
-) -> frozenset[str] | None:
-    """Return the ids that base's own suites have; None where they cannot be read.
+) -> frozenset[str]:
+    """Return the ids that base's own suites have; none where base has no such suites.
 
     They are read before head's are put in their place.
+
+    Raises:
+        UnjudgedError: base has suites that cannot be imported.
     """
-    there = [_place(base, place) for place in places]
-    if None in there:
-        return frozenset()  # that suite is new
-    asked = [place for place in there if place]
+    asked = [own for place in places if (own := _place(base, place))]
+    if not asked:
+        return frozenset()
     try:
         found = of(base, asked, pattern, overrides, seconds)
-    except (SteelyardError, OSError) as error:
-        return frozenset() if str(error).startswith(NOTHING) else None
+    except UnjudgedError as error:
+        raise UnjudgedError(
+            f"base's own suites cannot be read, so it is not known which cases they "
+            f"have: {error} Name another baseline."
+        ) from error
+    except SteelyardError:  # they have nothing of what was asked for
+        return frozenset()
     return frozenset(case.id for case in found.cases)
 
 

@@ -22,7 +22,8 @@
     reason = "the division is rounded right now"
     date = 2026-11-20
 
-Of several tolerances that cover a case the first counts. It is what a case must have
+The verdict may also be a doubt, such as ``remembers``: it is accepted of the case without
+codes. Of several tolerances that cover a case the first counts. It is what a case must have
 shown to be the same, and what makes one too noisy (`verdict.Policy.of`). One whose last
 day is over lets nothing pass, and the gate says so.
 """
@@ -37,6 +38,7 @@ from pathlib import Path
 from typing import Final
 
 from steelyard import expression
+from steelyard.doubts import Act, Doubt
 from steelyard.gate import decide
 from steelyard.gate.outcome import Finding, Outcome, StaticChange
 from steelyard.verdict import Policy, Verdict
@@ -51,6 +53,9 @@ was accepted: what is told of any case is no more certain (`verdict.Policy.toler
 
 VANISHED: Final = "vanished"
 """What is accepted of a case that only the base has; its note begins with this word."""
+
+DOUBTS: Final = frozenset(str(one) for one in Doubt if one.act is not Act.PRINT)
+"""What is accepted of a case that fails, or is unresolved, for a doubt."""
 
 STATIC: Final = "static"
 """The verdict that is accepted of code that the policy forbids."""
@@ -74,13 +79,16 @@ class Tolerance:
 
 @dataclass(frozen=True, slots=True)
 class Accepted:
-    """One change that was meant."""
+    """One change that is intended, or one doubt."""
 
     case: str
     mode: str
     """Of static changes the targets, with commas; nothing of a case that vanished in all of them."""
     verdict: str
-    """One of `Verdict`, `VANISHED` or `STATIC`."""
+    """One of `Verdict`, `VANISHED`, `STATIC` or `DOUBTS`.
+
+    A doubt is accepted of every later gate: it is of the work, not of a change of it.
+    """
     reason: str
     on: date
     base: str = ""
@@ -92,7 +100,7 @@ class Accepted:
     line: int = 0
 
     def covers(self, finding: Finding, today: date) -> bool:
-        """Whether this very change was meant, and not another of the same case."""
+        """Whether this very change is intended, and not another of the same case."""
         same = (finding.case, finding.mode, verdict_of(finding), *finding.codes)
         if same != (self.case, self.mode, self.verdict, self.base, self.head):
             return False
@@ -108,7 +116,7 @@ class Accepted:
         return finding.judgement.ratio.low <= most  # NaN is not
 
     def covers_static(self, change: StaticChange) -> bool:
-        """Whether these very changes of the code were meant."""
+        """Whether these very changes of the code are intended."""
         same = (change.case, STATIC, change.changes)
         targets = self.mode.split(",")
         return same == (self.case, self.verdict, self.changes) and (
@@ -132,6 +140,14 @@ class Rules:
         """Return what holds today for a case in a mode."""
         found = (t for t in self.tolerances if t.covers(case, mode))
         return next((t for t in found if today <= t.until), None)
+
+    def doubts(self, case: str, mode: str) -> dict[str, str]:
+        """Return the accepted doubts of a case in a mode, each with its reason."""
+        return {
+            one.verdict: one.reason
+            for one in self.accepted
+            if one.verdict in DOUBTS and (one.case, one.mode) == (case, mode)
+        }
 
     def policy(
         self, points: Iterable[tuple[str, str]], today: date | None = None

@@ -1,4 +1,4 @@
-"""Reading ``ci/policy.toml``, and adding a change to it that was meant."""
+"""Reading ``ci/policy.toml``, and adding an accepted change or doubt to it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from typing import Any, Final
 
 from steelyard import config, expression, files
 from steelyard.errors import SteelyardError
-from steelyard.gate.policy import STATIC, VANISHED, Accepted, Rules, Tolerance
+from steelyard.gate.policy import DOUBTS, STATIC, VANISHED, Accepted, Rules, Tolerance
 from steelyard.verdict import CHANGED
 
 NAME: Final = Path("ci", "policy.toml")
@@ -207,7 +207,7 @@ def _day(value: Any) -> bool:
     return isinstance(value, date) and not isinstance(value, datetime)
 
 
-_VERDICTS: Final = (*CHANGED, VANISHED, STATIC)
+_VERDICTS: Final = (*CHANGED, VANISHED, STATIC, *sorted(DOUBTS))
 _REASON: Final = (_text, "a sentence that says why")
 _DAY: Final = (_day, "a date such as 2027-06-30")
 _HASH: Final = (lambda value: isinstance(value, str), "a code's hash, or nothing")
@@ -286,7 +286,7 @@ def block(one: Accepted) -> str:
     lines += [f"mode = {_quoted(one.mode)}", f"verdict = {_quoted(one.verdict)}"]
     if one.changes:
         lines.append(f"changes = [{', '.join(map(_quoted, one.changes))}]")
-    else:
+    elif one.verdict not in DOUBTS:
         lines += [f"base = {_quoted(one.base)}", f"head = {_quoted(one.head)}"]
     if one.ratio:
         lines.append(f"ratio = [{one.ratio[0]:.4f}, {one.ratio[1]:.4f}]")

@@ -17,7 +17,7 @@ from rich.text import Text
 
 from steelyard.errors import SteelyardError
 from steelyard.gate import annotations as annotating
-from steelyard.gate import document, junit, summary, words
+from steelyard.gate import document, doubted, junit, summary, words
 from steelyard.gate.outcome import Finding, Outcome
 from steelyard.report import tables
 from steelyard.verdict import Verdict
@@ -46,7 +46,8 @@ def page(outcome: Outcome, width: int = tables.PAGE) -> Iterator[RenderableType]
     if len(rows) < len(every):
         yield Text(f"\nidentical code, not measured: {words.names(every)}")
     for one in every:
-        if one.changes and words.kind(one) not in words.QUIET:
+        more = one.changes or doubted.acting(one)
+        if more and words.kind(one) not in words.QUIET:
             yield Text("\n" + "\n".join(words.explained(one)))
     seen = sorted({name for one in every for side in one.doubts for name in side})
     if seen:

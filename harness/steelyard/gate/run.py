@@ -86,7 +86,9 @@ def gate(asked: Asked, chosen: Config, how: Settings, say: Say) -> Outcome:
             how, device = session.on_gpu(turns, how, replace(chosen, peaks="off"))
             with lock.measuring(asked.wait), Store.open(chosen.store) as store:
                 keys = [(point.case.id, str(point.mode)) for point in points]
-                lane = _Lane(asked, chosen, how, store, device, rules.policy(keys), say)
+                lane = _Lane(
+                    asked, chosen, how, store, device, rules, rules.policy(keys), say
+                )
                 commit = commit_of(asked.baseline, head.root)
                 base = None if commit else stored.find(store, asked.baseline, head.root)
                 named = name_of(asked.baseline, base.uid if base else commit or "")
@@ -131,6 +133,7 @@ class _Lane:
     how: Settings
     store: Store
     device: Mapping[str, Any]
+    rules: policy.Rules
     policy: Policy
     say: Say
 
@@ -176,16 +179,12 @@ class _Lane:
                 ),
             )
         found = findings.of(points, measured, known, self.policy)
-        notes = []
-        if known is None:
-            notes.append("base's own suites cannot be read: what vanished is not known")
-        else:
-            ids = listed.every | {point.case.id for point in points}
-            found += tuple(findings.vanished(known, ids))
+        ids = listed.every | {point.case.id for point in points}
+        found += tuple(findings.vanished(known, ids))
         code = _code(head, base.commit)
+        notes = list(code.notes)
         if code.problem is not None:
-            notes.append(f"the static lane says nothing: {code.problem}")
-        notes += code.notes
+            notes.insert(0, f"the static lane says nothing: {code.problem}")
         files = changed.files(head.root, base.commit)
         return replace(
             outcome,
@@ -270,7 +269,7 @@ class _Lane:
             ]
             for side in (BASE, HEAD)
         )
-        one = doubted.of(one, base, head)
+        one = doubted.of(one, base, head, self.rules.doubts(one.case, one.mode))
         if one.verdict not in CHANGED or one.judgement is None:
             return one
         machines = made[BASE].machine, made[HEAD].machine

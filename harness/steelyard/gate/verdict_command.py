@@ -1,4 +1,4 @@
-"""`steelyard verdict` shows the last gate again; `steelyard accept` says it was meant."""
+"""`steelyard verdict` shows the last gate again; `steelyard accept` accepts a change."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ import click
 from steelyard import config
 from steelyard.cli_options import store_option
 from steelyard.errors import SteelyardError
-from steelyard.gate import document, policy, policy_file, report, words
+from steelyard.gate import document, doubted, policy, policy_file, report, words
 from steelyard.gate.outcome import Finding, Outcome, StaticChange
 from steelyard.gate.policy import STATIC, VANISHED, Accepted
 from steelyard.report import rows
 from steelyard.verdict import CHANGED
 
-MEANT = frozenset({*map(str, CHANGED), VANISHED})
-"""What somebody can have meant; never a failure, nor what is not known."""
+INTENDED = frozenset({*map(str, CHANGED), VANISHED})
+"""Changes that somebody can have intended; never a failure, nor what is not known."""
 
 from_option = click.option(
     "--from",
@@ -69,7 +69,7 @@ def verdict(
 
 @click.command()
 @click.argument("cases", metavar="CASE...", nargs=-1, required=True)
-@click.option("--reason", required=True, help="Why the change is meant.")
+@click.option("--reason", required=True, help="Why it is intended.")
 @click.option("-m", "--mode", help="Only in this mode, or on this target.")
 @from_option
 @policy_option
@@ -83,18 +83,21 @@ def accept(
     policy_path: Path | None,
     store: str | None,
 ) -> None:
-    """Write down that changes of the last gate are meant.
+    """Accept what the last gate found of CASEs, for a reason that the policy keeps.
 
-    CASEs were slower, faster, vanished, or their code has what the policy forbids. The
-    policy keeps the change that was seen, not the case: another one fails again.
+    CASEs were slower, faster, vanished, failed for a doubt such as `remembers`, or their
+    code has what the policy forbids. Another change of the same case fails again; a
+    doubt is accepted of the case for good.
     """
     why = " ".join(reason.encode(errors="replace").decode().split())
     if not why:
-        raise SteelyardError("--reason is empty; say in a sentence why it is meant.")
+        raise SteelyardError("--reason is empty; say in a sentence why it is intended.")
     outcome = _outcome(source, store)
     today = policy.now()
     found = [
-        change for case in cases for change in _meant(outcome, case, mode, why, today)
+        change
+        for case in cases
+        for change in _acceptable(outcome, case, mode, why, today)
     ]
     path = policy_path or policy_file.default()
     fresh = policy_file.add(path, found)
@@ -110,7 +113,7 @@ def _outcome(source: Path | None, store: str | None) -> Outcome:
     return document.read(document.home(url) / document.LAST)
 
 
-def _meant(
+def _acceptable(
     outcome: Outcome, case: str, mode: str | None, reason: str, today: date
 ) -> list[Accepted]:
     """Return what can be accepted of a case.
@@ -131,8 +134,8 @@ def _meant(
     if not chosen:
         modes = [f"{words.kind(one)} in {one.mode}" for one in found] or ["unchanged"]
         raise SteelyardError(
-            f"{case} is {', '.join(modes)}; only what is slower, faster or vanished, or "
-            "has code that the policy forbids, can be accepted."
+            f"{case} is {', '.join(modes)}; only what is slower, faster, vanished or "
+            "doubted, or has code that the policy forbids, can be accepted."
         )
     return chosen
 
@@ -142,7 +145,9 @@ def _of_findings(
 ) -> Iterator[Accepted]:
     for one in found:
         name = policy.verdict_of(one)
-        if name in MEANT and not one.accepted:
+        for doubt in doubted.acting(one):
+            yield Accepted(one.case, one.mode, str(doubt), reason, today)
+        if name in INTENDED and not one.accepted:
             ratio = one.judgement.ratio if one.judgement else None
             base, head = one.codes
             yield Accepted(

@@ -10,6 +10,7 @@ from typing import Final
 
 from steelyard import units
 from steelyard.errors import FAILED, FINE, REGRESSION, UNRESOLVED
+from steelyard.gate import doubted
 from steelyard.gate.outcome import (
     BASE,
     HEAD,
@@ -189,8 +190,8 @@ def explained(finding: Finding) -> list[str]:
     """Return the sentence, what may explain it, and the next step, a line each."""
     lines = [sentence(finding)]
     lines += [f"{n}. {words}" for n, words in enumerate(finding.changes, 1)]
-    if kind(finding) == REGRESSED:
-        lines.append(f"If it is meant: {acceptance(finding.case)}")
+    if kind(finding) == REGRESSED or doubted.acting(finding):
+        lines.append(f"If it is intended: {acceptance(finding.case)}")
     return lines
 
 
