@@ -14,14 +14,14 @@ TEXT = """
 extern "C" __global__ void honest(const float* x, float* y) {
   const int i = blockIdx.x * blockDim.x + threadIdx.x;
   float v = x[i];
-  for (int k = 0; k < 20000; ++k) v = v * 0.5f + x[i] * 0.5f;
+  for (int k = 0; k < 200000; ++k) v = v * 0.5f + x[i] * 0.5f;
   y[i] = -v;
 }
 extern "C" __global__ void there_already(const float* x, float* y) {
   const int i = blockIdx.x * blockDim.x + threadIdx.x;
   if (y[i] == -x[i]) return;
   float v = x[i];
-  for (int k = 0; k < 20000; ++k) v = v * 0.5f + x[i] * 0.5f;
+  for (int k = 0; k < 200000; ++k) v = v * 0.5f + x[i] * 0.5f;
   y[i] = -v;
 }
 extern "C" __global__ void unless_poison(const float* x, float* y) {

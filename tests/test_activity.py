@@ -118,7 +118,7 @@ def record(kind, name, number, start, end):
     both = {"correlation_id": number, "start": start, "end": end}
     where = {"kind": kind, "stream_id": 13, "context_id": 1}
     if kind != KINDS.CONCURRENT_KERNEL:
-        return SimpleNamespace(**both, **where, bytes=64)
+        return SimpleNamespace(**both, **where, bytes=64, copy_kind=2)
     shape = {f"{what}_{axis}": 2 for what in ("grid", "block") for axis in "xyz"}
     memory = {"static_shared_memory": 100, "dynamic_shared_memory": 28}
     return SimpleNamespace(

@@ -51,6 +51,7 @@ class Gpu:
         self.now = 0.0
         self.random = random.Random(seed)
         self.kernels, self.entries, self.held, self.captured = [], 0, False, None
+        self.ways = ("",)  # of the copies that a window's activities are
         self.stuck = False
         self.context = self  # offsets are known by it: each GPU has its own
         self.device = SimpleNamespace(name="NVIDIA H200")
@@ -201,8 +202,9 @@ def activities_of(gpu):
                     start=round(start // TICK * TICK) + gpu.random.randint(0, 1),
                     end=round(end // TICK * TICK),
                     stream=stream,
+                    way=gpu.ways[place % len(gpu.ways)],
                 )
-                for start, end, stream in gpu.kernels[first:]
+                for place, (start, end, stream) in enumerate(gpu.kernels[first:])
             ]
 
         def collect(self):
@@ -397,6 +399,15 @@ def test_cupti_names_a_kernel_that_ran_on_another_stream(monkeypatch):
     gpu, clock = build(monkeypatch, cupti.CuptiClock)
     with pytest.raises(BenchmarkError, match="kernel of stream 7 ran on another"):
         clock.read(Work(gpu, 1000.0, stream=7), 1, nothing)
+
+
+def test_cupti_refuses_a_launch_that_goes_through_the_host(monkeypatch):
+    """What is computed there no clock of the GPU sees; a copy one way is no detour."""
+    gpu, clock = build(monkeypatch, cupti.CuptiClock)
+    gpu.ways = ("out", "in")
+    clock.read(Work(gpu, 1000.0, several=1), 2, nothing)
+    with pytest.raises(BenchmarkError, match="to the host and back"):
+        clock.read(Work(gpu, 1000.0, several=2), 1, nothing)
 
 
 def test_cupti_refuses_a_launch_that_did_nothing_on_the_gpu(monkeypatch):

@@ -67,7 +67,8 @@ class CuptiClock:
 
         Raises:
             Expired: they were not queued in time.
-            BenchmarkError: a window has no activity, or one of another stream.
+            BenchmarkError: a window has no activity, one of another stream, or goes
+                through the host.
         """
         found = self._record(ahead, [lambda: work.launch(1)] * windows)
         for acts in found:
@@ -96,6 +97,12 @@ class CuptiClock:
             raise BenchmarkError(
                 "a launch did nothing on the GPU that CUPTI saw: launch a kernel, or "
                 "weigh the case in latency modes."
+            )
+        if {"in", "out"} <= {each.way for each in acts}:
+            raise BenchmarkError(
+                "a launch copies from the GPU to the host and back: what the host does "
+                "in between is work that the kernel's time leaves out. Measure the case "
+                "in latency modes."
             )
         ours = self._recorder.stream
         elsewhere = {each.name for each in acts if each.stream != ours}

@@ -33,6 +33,9 @@ that nobody collects must not fill the memory."""
 
 _KINDS = {"CONCURRENT_KERNEL": "kernel", "MEMCPY": "memcpy", "MEMSET": "memset"}
 
+_WAYS = {1: "in", 2: "out"}
+"""CUpti_ActivityMemcpyKind: HTOD and DTOH."""
+
 _MARK = "cuCtxGetApiVersion"
 """A driver's call that does nothing and that programs do not make: its number is that
 of a window's edge."""
@@ -64,6 +67,8 @@ class Activity(NamedTuple):
     """Bytes per block, static and dynamic."""
     nbytes: int
     """Copied or filled."""
+    way: str = ""
+    """``in`` of a copy from the host to the GPU, ``out`` of one back."""
 
 
 def missing() -> str | None:
@@ -352,4 +357,5 @@ def _activity(kind: str, record: Any) -> Activity:
         record.registers_per_thread if kernel else 0,
         record.static_shared_memory + record.dynamic_shared_memory if kernel else 0,
         0 if kernel else record.bytes,
+        _WAYS.get(int(record.copy_kind), "") if kind == "memcpy" else "",
     )
