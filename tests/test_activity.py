@@ -190,10 +190,10 @@ def test_an_activity_says_what_and_where(cupti):
     kernel, copy = recorder.collect()[0]
     assert kernel == (
         *("kernel", "_Z3addPf", 2000, 2031, 13, 1, 2),
-        *((2, 2, 2), (2, 2, 2), 16, 128, 0),
+        *((2, 2, 2), (2, 2, 2), 16, 128, 0, ""),
     )
-    assert (copy.kind, copy.name, copy.nbytes, copy.correlation) == (
-        *("memcpy", "memcpy", 64),
+    assert (copy.kind, copy.way, copy.nbytes, copy.correlation) == (
+        *("memcpy", "out", 64),
         3,
     )
     assert (recorder.stream, recorder.context) == (13, 1)
