@@ -263,3 +263,16 @@ def _random_kernel(count, steps):  # noqa: C901 - a signature for each count
             return body((a, b, c), scale)
 
     return kernel(random)
+
+
+# What smaller outputs may be of a pass over the larger: rows, columns, one element.
+MIXED = (
+    *(((455, 9), (9,)), ((40, 8), (40, 1)), ((1000,), ()), ((3, 4, 5), (4, 1))),
+    *(((3, 4, 5), (3, 1, 5)), ((2048, 2), (2,)), ((9,), (45, 9)), ((6, 5), (1, 1))),
+    *(((1,), ()), ((96, 128), (128,)), ((0, 3), (0, 1))),
+)
+
+
+def mixed(x, y):
+    """Return values of several shapes."""
+    return {"both": x + y, "twice": y * 2.0, "third": xp.tanh(y)}

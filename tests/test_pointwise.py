@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from programs import agree, offset, pointwise_cases, values
+from programs import MIXED, agree, mixed, offset, pointwise_cases, values
 
 from steelyard_kernels import array as xp
 from steelyard_kernels import dtypes, library
@@ -183,19 +183,15 @@ def test_streaming_needs_aligned_rows_and_bases():
 
 
 def test_large_outputs_of_several_shapes_are_refused():
-    """One pass has one shape; the error says what to do."""
+    """Where they broadcast to none; the error says what to do."""
 
     @kernel
     def two(a, b):
-        return a + b, b
+        return a + 1.0, b
 
-    @kernel
-    def smaller_first(a, b):
-        return b, a + b
-
-    for made in (two, smaller_first):
-        with pytest.raises(Unsupported, match="make two kernels"):
-            made(np.ones((3000, 4)), np.ones(4))
+    for shapes in (((3000, 4), (5,)), ((5,), (3000, 4))):
+        with pytest.raises(Unsupported, match="make a kernel for each"):
+            two(*map(np.ones, shapes))
 
 
 def test_the_heuristic_is_the_least_prediction_and_explains_itself():
@@ -314,3 +310,28 @@ def test_a_product_and_another_value_are_rounded_once():
     a = np.random.default_rng(2).standard_normal(100).astype(np.float32)
     left = kernel(lambda a, b: a * a + b)(a, -(a * a))
     np.testing.assert_array_equal(left, (a.astype(float) ** 2 - a * a).astype("f4"))
+
+
+@pytest.mark.parametrize("shapes", MIXED, ids=str)
+def test_outputs_of_several_shapes_take_one_pass(shapes):
+    """By any schedule, with any part of a vector left; unless one is updated."""
+    rng = np.random.default_rng(3)
+    arrays = [values(rng, shape, dtypes.float32) for shape in shapes]
+    made = kernel(mixed)
+    program = made.program(*arrays)
+    every = strategies.candidates(program, machine())
+    for schedule in every[:: max(1, len(every) // 5)]:
+        assert isinstance(schedule, Pointwise)
+        agree(made, arrays, schedule=schedule)
+
+
+def test_a_smaller_output_may_not_be_updated_while_it_is_read_again():
+    """Small ones are held in registers; large ones are refused."""
+    update = kernel(lambda x, y: {"both": x + y, "y": y + 1.0})
+    x, y = np.ones((7, 3), np.float32), np.arange(3, dtype=np.float32)
+    np.testing.assert_array_equal(
+        update(x, y)["both"], 1 + np.tile(np.arange(3), (7, 1))
+    )
+    np.testing.assert_array_equal(y, [1, 2, 3])
+    built = update.build(((5000, 3), "float32"), ((3,), "float32"))
+    assert "update none of the smaller" in built.error

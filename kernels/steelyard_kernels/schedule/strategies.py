@@ -13,7 +13,11 @@ from steelyard_kernels.schedule.aliasing import check_updates
 from steelyard_kernels.schedule.gpu import Gpu
 from steelyard_kernels.schedule.model import Machine, Prediction
 from steelyard_kernels.schedule.parameters import Lowered
-from steelyard_kernels.schedule.pointwise.operands import others, stored
+from steelyard_kernels.schedule.pointwise.operands import (
+    one_pass,
+    others,
+    stored,
+)
 
 if TYPE_CHECKING:  # loaded when first needed: the first kernel of a process is a bar
     from steelyard_kernels.schedule.normalization.cuda import CudaNormalization
@@ -54,17 +58,15 @@ def strategy(program: Program) -> str:
     """
     beyond = others(program)
     if not beyond:
-        return "scan" if _has_small_shapes(program) else "pointwise"
+        return "pointwise" if one_pass(program) or not _are_small(program) else "scan"
     reduces = all(isinstance(node, Reduce) for node in beyond)
     counts = any(isinstance(node, Arange | Reshape) for node in program.nodes)
     return "normalization" if reduces and not counts else "scan"
 
 
-def _has_small_shapes(program: Program) -> bool:
-    """Say whether outputs differ in shape, and all of them fit in registers."""
+def _are_small(program: Program) -> bool:
+    """Say whether all outputs fit in registers."""
     shapes = {stored(output).shape for output in program.outputs}
-    if len(shapes) < 2:
-        return False
     from steelyard_kernels.schedule.scan.registers import MOST_ELEMENTS
 
     return max(map(prod, shapes)) <= MOST_ELEMENTS

@@ -9,7 +9,7 @@ its vectors one by one, then has a thread for each element that fills no vector.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from math import prod
 
 from steelyard_kernels.expression.expr import Program, Scalar
@@ -30,7 +30,7 @@ from steelyard_kernels.schedule.pointwise.levels import (
     Levels,
     levels,
 )
-from steelyard_kernels.schedule.pointwise.operands import fetched, stored
+from steelyard_kernels.schedule.pointwise.operands import fetched, smaller, stored
 from steelyard_kernels.schedule.pointwise.schedule import check_program, space_of
 from steelyard_kernels.schedule.space import Space
 from steelyard_kernels.schedule.values import Env, operand, spread
@@ -69,6 +69,9 @@ class _Emitter:
         self.args = args
         self.space = space
         self.levels: Levels = levels(program, space)
+        # by an output's place, the smaller ones' in the space
+        first = len(space.strides) - len(smaller(program))
+        self.small = {place: first + k for k, place in enumerate(smaller(program))}
         self.extent = Var("extent", self.b.index)
 
     def kernel(self) -> Kernel:
@@ -133,6 +136,7 @@ class _Emitter:
     def _body(self, once: Env, places: Sequence[Operand], lanes: int) -> None:
         """Emit the vectors that begin at these elements: load all, then finish each."""
         b, wanted = self.b, self.levels.wanted
+        single = dict(once)
         once = dict(once)
         spread(b, once, [number for number in once if number in wanted], lanes)
         envs = []
@@ -141,13 +145,37 @@ class _Emitter:
             starts = self._starts(at)
             self._loads(env, ROW, starts, 1)
             self._loads(env, ELEMENT, starts, lanes)
-            envs.append(env)
+            envs.append((env, starts))
         rows = [n.number for n in self.levels.at[ROW] if n.number in wanted]
-        for at, env in zip(places, envs, strict=True):
+        for at, (env, starts) in zip(places, envs, strict=True):
             self._values(env, ROW, 1)
+            self._store_small(env | single, starts, at, 0)
             spread(b, env, rows, lanes)
             self._values(env, ELEMENT, lanes)
             self._store(env, at, lanes)
+            self._store_small(env, starts, at, lanes)
+
+    def _store_small(
+        self, env: Env, starts: Mapping[int, Operand], at: Operand, lanes: int
+    ) -> None:
+        """Emit the stores of smaller outputs, each by the first thread that has it.
+
+        `lanes` 0: of those that do not differ along a row.
+        """
+        b, dense = self.b, _dense(self.space)
+        for place, walk in self.small.items():
+            strides = self.space.strides[walk]
+            if bool(strides[-1]) != bool(lanes):
+                continue
+            output, buffer = self.program.outputs[place], self.args.outputs[place]
+            value = operand(b, env, stored(output), lanes or 1)
+            axes = _axes(strides)
+            first: Operand | int = 0
+            for axis, position in self._positions(at, set(axes)).items():
+                first = b.at("add", b.at("mul", position, dense[axis]), first)
+            mask = b.splat(b.let("eq", at, b.at("add", first, 0)), lanes or 1)
+            aligned = _alignment(lanes, output.value.dtype.bytes)
+            b.store(buffer, starts[walk], value, mask, alignment=aligned)
 
     def _starts(self, at: Operand) -> dict[int, Operand]:
         """Emit, by an operand's place in the space, where it has this element."""
@@ -203,7 +231,10 @@ class _Emitter:
 
     def _store(self, env: Env, at: Operand, lanes: int) -> None:
         streaming = self.schedule.streaming and lanes > 1
-        for output, buffer in zip(self.program.outputs, self.args.outputs, strict=True):
+        pairs = zip(self.program.outputs, self.args.outputs, strict=True)
+        for place, (output, buffer) in enumerate(pairs):
+            if place in self.small:
+                continue
             value = operand(self.b, env, stored(output), lanes)
             aligned = _alignment(lanes, output.value.dtype.bytes)
             self.b.store(buffer, at, value, streaming=streaming, alignment=aligned)

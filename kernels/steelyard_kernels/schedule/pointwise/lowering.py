@@ -21,7 +21,12 @@ from steelyard_kernels.schedule.parameters import (
     extent_slot,
 )
 from steelyard_kernels.schedule.pointwise.levels import ELEMENT, ONCE, ROW, levels
-from steelyard_kernels.schedule.pointwise.operands import fetched, source, stored
+from steelyard_kernels.schedule.pointwise.operands import (
+    fetched,
+    smaller,
+    source,
+    stored,
+)
 from steelyard_kernels.schedule.pointwise.schedule import (
     Pointwise,
     check_program,
@@ -66,6 +71,9 @@ class _Emitter:
         self.args = args
         self.space = space
         self.levels = levels(program, space)
+        # by an output's place, the smaller ones' in the space
+        first = len(space.strides) - len(smaller(program))
+        self.small = {place: first + k for k, place in enumerate(smaller(program))}
         self.alignment = store_alignment(program, schedule.lanes, space)
         self.extent = Var("extent" if len(space.extents) == 1 else "rows", INDEX)
 
@@ -81,9 +89,8 @@ class _Emitter:
         if flat:
             chunk = -(-schedule.chunk // step) * step
             with b.parallel(extent, chunk, schedule.threads) as (low, high):
-                body = self._body(
-                    env, dict.fromkeys(self.levels.operands.values(), 0), 0
-                )
+                starts = dict.fromkeys(range(len(self.space.strides)), 0)
+                body = self._body(env, starts, 0)
                 tile_runtime(b, low, high, (schedule.lanes, schedule.unroll), body)
         else:
             chunk = max(1, schedule.chunk // self.space.extents[-1])
@@ -126,6 +133,12 @@ class _Emitter:
             else:
                 single[node.number] = lower_node(b, single, node, 1, self.levels.fused)
             env[node.number] = single[node.number]
+        for place, walk in self.small.items():
+            output = self.program.outputs[place]
+            walks = self.space.strides[walk]
+            if not walks[-1] and level == (ROW if any(walks) else ONCE):
+                value = operand(b, single, stored(output), 1)
+                b.store(self.args.outputs[place], starts.get(walk, 0), value)
         wanted = self.levels.wanted
         ready = [node.number for node in self.levels.at[level] if node.number in wanted]
         spread(b, env, ready, self.schedule.lanes)
@@ -142,7 +155,7 @@ class _Emitter:
             places = [b.at("add", at, lanes * u) for u in range(vectors)]
             done = [self._elements(env, starts, place, mask) for place in places]
             for place, values in zip(places, done, strict=True):
-                self._store(values, b.at("add", out, place), mask)
+                self._store(values, starts, b.at("add", out, place), place, mask)
             return ()
 
         return body
@@ -173,9 +186,21 @@ class _Emitter:
             buffer = self.args.inputs[of.index]
             self.b.prefetch(buffer, self.b.at("add", at, ahead))
 
-    def _store(self, env: Env, at: Operand, mask: Operand | None) -> None:
+    def _store(
+        self,
+        env: Env,
+        starts: Mapping[int, Operand | int],
+        full: Operand,
+        place: Operand,
+        mask: Operand | None,
+    ) -> None:
         b, schedule = self.b, self.schedule
-        for output, buffer in zip(self.program.outputs, self.args.outputs, strict=True):
+        pairs = zip(self.program.outputs, self.args.outputs, strict=True)
+        for number, (output, buffer) in enumerate(pairs):
+            walk = self.small.get(number)
+            if walk is not None and not self.space.strides[walk][-1]:
+                continue  # with its row
+            at = full if walk is None else b.at("add", starts[walk], place)
             value = operand(b, env, stored(output), schedule.lanes)
             streams = schedule.streaming and mask is None
             alignment = self.alignment if streams else 0

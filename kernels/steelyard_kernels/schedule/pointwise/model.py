@@ -41,12 +41,12 @@ def candidates(
     """Return every legal schedule worth trying, in order."""
     check_program(program)
     space = space_of(program)
-    shape = program.outputs[0].value.shape
+    size = prod(space.extents)
     widest = max(
         (
             n.dtype.bytes
             for n in program.nodes
-            if n.shape == shape and n.dtype.bytes > 2
+            if prod(n.shape) == size and n.dtype.bytes > 2
         ),
         default=4,
     )
@@ -76,7 +76,7 @@ def predict(
     program: Program, schedule: Pointwise, machine: Machine, memory: float
 ) -> Prediction:
     """Predict one launch whose memory traffic takes so many nanoseconds."""
-    elements = prod(program.outputs[0].value.shape)
+    elements = max(prod(output.value.shape) for output in program.outputs)
     threads = machine.threads if schedule.threads == 0 else 1
     full = machine.lanes(4)
     if schedule.prefetch:

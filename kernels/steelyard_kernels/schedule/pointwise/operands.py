@@ -6,6 +6,7 @@ offset follows from the offset alone. An Arange's is the offset.
 
 from __future__ import annotations
 
+from math import prod
 from typing import TYPE_CHECKING
 
 from steelyard_kernels.expression.expr import (
@@ -20,9 +21,11 @@ from steelyard_kernels.expression.expr import (
     Program,
     Reshape,
     Scalar,
+    Shape,
     operands,
     reachable,
 )
+from steelyard_kernels.expression.graph import broadcast_shape
 
 if TYPE_CHECKING:
     from steelyard_kernels.ir.builder import Builder
@@ -43,6 +46,38 @@ def stored(output: Output) -> Node:
     while isinstance(node, Reshape) and source(node) is None:
         node = node.arg
     return node
+
+
+def full_shape(program: Program) -> Shape | None:
+    """Return what all outputs broadcast to; None where that is nothing."""
+    full: Shape | None = ()
+    for output in program.outputs:
+        full = None if full is None else broadcast_shape(full, stored(output).shape)
+    return full
+
+
+def smaller(program: Program) -> list[int]:
+    """Return the places of the outputs with fewer elements than all broadcast to.
+
+    They are stored again with every row that has them: always the same values.
+    """
+    most = prod(full_shape(program) or ())
+    return [
+        place
+        for place, output in enumerate(program.outputs)
+        if prod(stored(output).shape) < most
+    ]
+
+
+def one_pass(program: Program) -> bool:
+    """Say whether all outputs broadcast to one shape, whose pass gives each its elements.
+
+    A smaller one may update nothing: what it overwrites is read again with every row.
+    """
+    full = full_shape(program)
+    if full is None or 0 in full:
+        return full is not None and all(0 in o.value.shape for o in program.outputs)
+    return all(program.outputs[k].updates is None for k in smaller(program))
 
 
 def others(program: Program) -> tuple[Node, ...]:

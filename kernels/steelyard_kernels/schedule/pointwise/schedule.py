@@ -9,7 +9,14 @@ from typing import ClassVar, Final
 from steelyard_kernels.errors import KernelError, Unsupported
 from steelyard_kernels.expression.expr import Program, Reduce
 from steelyard_kernels.schedule.model import LINE, STREAM_BYTES
-from steelyard_kernels.schedule.pointwise.operands import others, read, stored
+from steelyard_kernels.schedule.pointwise.operands import (
+    full_shape,
+    one_pass,
+    others,
+    read,
+    smaller,
+    stored,
+)
 from steelyard_kernels.schedule.space import Space, collapse, strides_of
 
 
@@ -52,19 +59,23 @@ def check_program(program: Program) -> None:
             f"{program.name}: pointwise computes element by element, which {what} is "
             "not; leave the schedule out, or use one of another strategy."
         )
-    shapes = {stored(output).shape for output in program.outputs}
-    if len(shapes) > 1:
+    if not one_pass(program):
+        shapes = {stored(output).shape for output in program.outputs}
         shown = " and ".join(str(shape) for shape in sorted(shapes))
         raise Unsupported(
-            f"{program.name}: outputs have shapes {shown}, a pointwise kernel has one; "
-            "broadcast_to the larger, or make two kernels."
+            f"{program.name}: outputs have shapes {shown}, one pass gives "
+            "those that broadcast to one, with elements, and update none of the "
+            "smaller; make a kernel for each."
         )
 
 
 def space_of(program: Program) -> Space:
-    """Collapse the outputs' space; operands are those that are read."""
-    shape = stored(program.outputs[0]).shape
-    strides = [strides_of(node.shape, shape) for node in read(program)]
+    """Collapse the outputs' space, walked by what is read, then by smaller outputs."""
+    shape = full_shape(program)
+    assert shape is not None
+    walked = [node.shape for node in read(program)]
+    walked += [stored(program.outputs[place]).shape for place in smaller(program)]
+    strides = [strides_of(each, shape) for each in walked]
     space = collapse(shape, strides)
     if not space.extents:  # one element: every operand has it
         return Space((1,), ((1,),) * len(strides))
@@ -72,7 +83,12 @@ def space_of(program: Program) -> Space:
 
 
 def store_alignment(program: Program, lanes: int, space: Space) -> int:
-    """Return what the address of every vector store is a multiple of, in bytes."""
+    """Return what the address of every vector store is a multiple of, in bytes; 0: of any.
+
+    Smaller outputs are stored too often for stores that go round the caches.
+    """
+    if smaller(program):
+        return 0
     alignment = LINE
     for output in program.outputs:
         size = output.value.dtype.bytes
