@@ -90,6 +90,19 @@ def test_imports_form_no_circle(package):
         pytest.fail(f"imports form a circle: {' -> '.join(error.args[1])}")
 
 
+def test_no_process_is_given_the_credentials_of_a_store():
+    """Each is started with an environment that was chosen."""
+    bare = [
+        f"{name}:{node.lineno}"
+        for name, path in modules("steelyard").items()
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Call)
+        and ast.unparse(node.func) in {"subprocess.run", "subprocess.Popen"}
+        and "env" not in {word.arg for word in node.keywords}
+    ]
+    assert bare == []
+
+
 def test_no_file_is_too_long_to_be_read_at_once():
     """400 lines."""
     lengths = {name: len(path.read_text().splitlines()) for name, path in ALL.items()}

@@ -35,12 +35,14 @@ def read(path: Path, *, follow: bool = True, limit: int = ENOUGH) -> bytes:
 def replace(path: Path, content: bytes) -> None:
     """Write a file aside and rename it: who is killed or finds the disk full keeps the old.
 
-    What is no file, such as ``/dev/stdout`` or a pipe, is written to as it is.
+    What is no file, such as ``/dev/stdout`` or a pipe, is written to as it is; a file in a
+    folder that takes no other too.
 
     Raises:
         OSError: it cannot be written.
     """
-    if path.exists() and not path.is_file():
+    alone = not path.is_file() or not os.access(path.resolve().parent, os.W_OK)
+    if path.exists() and alone:
         path.write_bytes(content)
         return
     path = path.resolve()  # of a link its target is replaced

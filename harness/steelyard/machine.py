@@ -19,6 +19,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any, Final
 
+from steelyard import children
 from steelyard.measuring import heap
 
 UNKNOWN: Final = "unknown"
@@ -264,7 +265,12 @@ def _git(folder: Path, *arguments: str) -> str | None:
     command = [git, "--no-optional-locks", "-C", str(folder), *arguments]
     try:
         done = subprocess.run(
-            command, capture_output=True, text=True, timeout=GIT_SECONDS, check=True
+            command,
+            capture_output=True,
+            text=True,
+            env=children.environment(),
+            timeout=GIT_SECONDS,
+            check=True,
         )
     except (OSError, subprocess.SubprocessError):
         return None

@@ -16,7 +16,7 @@ from pathlib import Path
 from time import monotonic_ns
 from typing import TYPE_CHECKING, Any, Final
 
-from steelyard import perfetto
+from steelyard import files, perfetto
 from steelyard.errors import SteelyardError
 from steelyard.measuring.settings import Settings
 from steelyard.perfetto import Span, Work
@@ -86,7 +86,7 @@ def require_writable(place: Path) -> None:
 
 def _write(place: Path, text: str) -> None:
     try:
-        place.write_text(text + "\n", encoding="utf-8")
+        files.replace(place, f"{text}\n".encode())
     except OSError as error:
         raise SteelyardError(
             f"--trace {place}: {error.strerror}. Name a file in a folder that exists."

@@ -6,6 +6,8 @@ import subprocess
 from pathlib import Path
 from typing import Final
 
+from steelyard import children
+
 TIMEOUT: Final = 10
 """Seconds: an explanation is not worth more."""
 
@@ -22,6 +24,7 @@ def files(folder: Path, base: str) -> tuple[str, ...]:
         done = subprocess.run(
             command,
             cwd=folder,
+            env=children.environment(),
             capture_output=True,
             encoding="utf-8",
             errors="replace",

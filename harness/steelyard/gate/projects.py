@@ -29,6 +29,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any, Final
 from urllib.parse import unquote, urlsplit
 
+from steelyard import children
 from steelyard.errors import UnjudgedError
 from steelyard.processes.origins import INSTALLED
 
@@ -95,7 +96,9 @@ def find(root: Path) -> Project:
 def _listed(root: Path) -> list[str]:
     line = ["git", "-C", str(root), "ls-files", "-z", "-c", "-o", "--exclude-standard"]
     try:
-        done = subprocess.run(line, capture_output=True, check=False)
+        done = subprocess.run(
+            line, capture_output=True, env=children.environment(), check=False
+        )
     except OSError:
         return []
     return done.stdout.decode(errors="surrogateescape").split("\0")[:-1]
@@ -272,6 +275,7 @@ def install(tree: Path, folders: Sequence[str], into: Path, who: str) -> None:
             done = subprocess.run(
                 line,
                 cwd=tree,
+                env=children.environment(),
                 stdin=subprocess.DEVNULL,
                 capture_output=True,
                 text=True,

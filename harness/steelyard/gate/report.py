@@ -15,6 +15,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from steelyard import files
 from steelyard.errors import SteelyardError
 from steelyard.gate import annotations as annotating
 from steelyard.gate import document, doubted, junit, summary, words
@@ -169,7 +170,7 @@ def _no_commands() -> Iterator[None]:
 
 def _to_file(place: str, text: str) -> None:
     try:
-        Path(place).write_text(text, encoding="utf-8", errors="replace")
+        files.replace(Path(place), text.encode(errors="replace"))
     except OSError as error:
         raise SteelyardError(
             f"--output {place}: {error.strerror}. Name another file; `steelyard verdict` "

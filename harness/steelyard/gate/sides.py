@@ -23,6 +23,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final, Self
 
+from steelyard import children
 from steelyard.errors import UnjudgedError
 from steelyard.gate import projects, worktrees
 from steelyard.gate.outcome import BASE, HEAD
@@ -170,7 +171,8 @@ class Side:
         """Return the whole environment of one worker, of a length of its own."""
         padding = "x" * random.randrange(4096)  # noqa: S311 # not a secret
         stated = self.origins.variable()
-        return {**os.environ, **self.environment, **stated, PADDING: padding}
+        own = {**self.environment, **stated, PADDING: padding}
+        return children.environment(**own)
 
     def install_suites(self) -> None:
         """Put head's suites where base's were."""
@@ -198,7 +200,7 @@ def _built(
 
 def _run(build: str, tree: Path, who: str) -> None:
     log = tree.parent / "build.log"
-    variables = {**os.environ, "STEELYARD_PYTHON": sys.executable}
+    variables = children.environment(STEELYARD_PYTHON=sys.executable)
     with log.open("w") as output:
         try:
             code = subprocess.run(

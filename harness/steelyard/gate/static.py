@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
+from steelyard import children
 from steelyard.errors import FAILED, BenchmarkError, SteelyardError
 from steelyard.gate.outcome import Finding, StaticChange
 from steelyard.verdict import Verdict
@@ -83,7 +84,9 @@ def _of_commit(root: Path, commit: str) -> str | None:
     """Return the text that a commit has; what is no text is one that nobody reads."""
     line = ["git", "-C", str(root), "show", f"{commit}:./{FILE}"]
     try:
-        done = subprocess.run(line, capture_output=True, check=False)
+        done = subprocess.run(
+            line, capture_output=True, env=children.environment(), check=False
+        )
     except OSError:  # no git
         return None
     return done.stdout.decode(errors="replace") if done.returncode == 0 else None

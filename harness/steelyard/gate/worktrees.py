@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
+from steelyard import children
 from steelyard.errors import SteelyardError
 from steelyard.processes import scratch
 
@@ -51,7 +52,13 @@ def git(folder: Path, *arguments: str) -> str | None:
     """Return what git prints, or None where it fails or is not there."""
     line = ["git", "-C", str(folder), *arguments]
     try:
-        done = subprocess.run(line, capture_output=True, text=True, check=False)
+        done = subprocess.run(
+            line,
+            capture_output=True,
+            text=True,
+            env=children.environment(),
+            check=False,
+        )
     except OSError:
         return None
     return done.stdout.strip() if done.returncode == 0 else None
@@ -70,7 +77,11 @@ def worktree(root: Path, commit: str) -> Iterator[Path]:
             tree = home / TREE
             line = ["git", "-C", str(root), "worktree", "add", "--detach", "--quiet"]
             done = subprocess.run(
-                [*line, str(tree), commit], capture_output=True, text=True, check=False
+                [*line, str(tree), commit],
+                capture_output=True,
+                text=True,
+                env=children.environment(),
+                check=False,
             )
             if done.returncode:
                 why = "".join(done.stderr.strip().splitlines()[-1:])

@@ -12,7 +12,7 @@ import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
-from steelyard import stats
+from steelyard import children, stats
 from steelyard.clocks import in_queues
 from steelyard.errors import SteelyardError
 from steelyard.gpu import peaks
@@ -107,7 +107,12 @@ def in_its_process(index: int) -> dict[str, Any]:
     command = [sys.executable, "-m", "steelyard.gpu.peak_measuring", str(index)]
     try:
         done = subprocess.run(
-            command, capture_output=True, text=True, timeout=PATIENCE, check=False
+            command,
+            capture_output=True,
+            text=True,
+            env=children.environment(),
+            timeout=PATIENCE,
+            check=False,
         )
     except subprocess.TimeoutExpired:
         raise SteelyardError(

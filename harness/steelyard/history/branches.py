@@ -6,6 +6,7 @@ import subprocess
 from pathlib import Path
 from typing import Final
 
+from steelyard import children
 from steelyard.errors import SteelyardError
 
 PATIENCE: Final = 60
@@ -24,6 +25,7 @@ def commits(branch: str, folder: Path) -> list[str]:
         done = subprocess.run(
             [*command, "--end-of-options", branch, "--"],
             capture_output=True,
+            env=children.environment(),
             text=True,
             check=False,
             timeout=PATIENCE,

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from steelyard import config
+from steelyard import config, files
 from steelyard.cli_options import store_option
 from steelyard.errors import SteelyardError
 from steelyard.history import asv_results, branches
@@ -120,6 +120,6 @@ def _of_asv(
 
 def _write(path: str, text: str) -> None:
     try:
-        Path(path).write_text(text, encoding="utf-8")
+        files.replace(Path(path), text.encode())
     except OSError as error:
         raise SteelyardError(f"{path}: {error.strerror}. Name another file.") from error

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 from collections.abc import Callable, Mapping
@@ -11,7 +10,7 @@ from itertools import repeat
 from time import monotonic_ns, perf_counter_ns
 from typing import Any, Final
 
-from steelyard import work
+from steelyard import children, work
 from steelyard.benchmark import Case
 from steelyard.clocks import Clock
 from steelyard.errors import BenchmarkError
@@ -120,7 +119,7 @@ def _fresh_process(
     """
     command = [sys.executable, "-P", "-c", FIRST, str(case.benchmark.path)]
     command += [case.benchmark.name, json.dumps(dict(case.axes)), str(gpu)]
-    environment = os.environ | {"STEELYARD_CACHE": "off"}
+    environment = children.environment(STEELYARD_CACHE="off")
     start = monotonic_ns()
     with cpu.unpinned():  # a process inherits the processors it may run on
         done = subprocess.run(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import socket
 import subprocess
@@ -16,6 +15,7 @@ from typing import Any, Final, Self
 
 import psutil
 
+from steelyard import children
 from steelyard.errors import UnjudgedError
 from steelyard.measuring.baton import VARIABLE
 from steelyard.measuring.settings import Settings
@@ -29,9 +29,6 @@ from steelyard.trial import Trial
 GRACE: Final = 0.35
 """Share of a turn's part of the budget that is left for preparing, checking and storing
 around the samples."""
-
-CREDENTIALS: Final = ("STEELYARD_STORE", "PGPASSWORD")
-"""Variables that let in to a store: no business of the code that is measured."""
 
 STANDARD_ERROR: Final = 2
 """The descriptor: ``sys.stderr`` may have been replaced by something without one."""
@@ -261,9 +258,8 @@ class Workers:
             ours, theirs = socket.socketpair()
             descriptor = theirs.fileno()
             command = [self._python, "-P", "-m", "steelyard.processes.worker"]
-            variables = dict(self._environment() if self._environment else os.environ)
-            for name in CREDENTIALS:
-                variables.pop(name, None)
+            environment = self._environment or children.environment
+            variables = dict(environment())
             shared = []
             if self._baton and self._baton.fileno() >= 0:
                 shared = [self._baton.fileno()]

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from steelyard import discovery, work
+from steelyard import children, discovery, work
 from steelyard.benchmark import Case
 from steelyard.errors import SteelyardError
 from steelyard.measuring.prepared import PreparedCase
@@ -87,7 +87,7 @@ def run(
     """
     with subprocess.Popen(
         keeper.command(command),
-        env=environment,
+        env=children.environment() if environment is None else environment,
         cwd=folder,
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,

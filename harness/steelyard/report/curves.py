@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Final
 from xml.sax.saxutils import escape
 
-from steelyard import units
+from steelyard import files, units
 from steelyard.axes import text_of
 from steelyard.errors import SteelyardError
 from steelyard.report.drawing import GRID, LEFT, LINE, PLOT, TITLE, WIDE
@@ -255,6 +255,6 @@ def write(path: str, made: Sequence[Row], across: str) -> None:
             f"--plot {path}: no row was weighed over {across}; its errors say why."
         )
     try:
-        Path(path).write_text(svg(found, across), encoding="utf-8")
+        files.replace(Path(path), svg(found, across).encode())
     except OSError as error:
         raise SteelyardError(f"{path}: {error.strerror}. Name another file.") from error

@@ -102,7 +102,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Final
 
-from steelyard import stats
+from steelyard import files, stats
 from steelyard.errors import SteelyardError
 from steelyard.gpu import agreement
 from steelyard.machine import UNKNOWN
@@ -219,7 +219,7 @@ def write(place: str, text: str) -> None:
         sys.stdout.flush()
         return
     try:
-        Path(place).write_text(text, encoding="utf-8")
+        files.replace(Path(place), text.encode())
     except OSError as error:
         raise SteelyardError(
             f"--json {place}: {error.strerror}. The run is stored; write it with "
