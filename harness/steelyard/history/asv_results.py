@@ -26,6 +26,9 @@ MACHINE: Final = "machine.json"
 NANO: Final = 1e9
 """asv keeps seconds, histories nanoseconds."""
 
+LONGEST: Final = 1e9
+"""Seconds: 31 years; what says more is no time."""
+
 SECONDS: Final = "seconds"
 
 MOST: Final = 1_000_000
@@ -152,8 +155,8 @@ def _number(values: Any, at: int) -> float | None:
 
 def _estimate(value: Any, low: float | None, high: float | None) -> Estimate | None:
     """Return seconds as nanoseconds; an interval that asv does not know is none."""
-    if not isinstance(value, int | float) or not 0 < value < math.inf:
+    if not isinstance(value, int | float) or not 0 < value < LONGEST:
         return None
     low = value if low is None or not 0 < low <= value else low
-    high = value if high is None or not value <= high < math.inf else high
+    high = value if high is None or not value <= high < LONGEST else high
     return Estimate(NANO * value, NANO * low, NANO * high)
