@@ -218,3 +218,18 @@ def test_environments_of_workers_differ_in_length(project):
     assert head.root == project.resolve()
     lengths = {len(head.variables()[sides.PADDING]) for _ in range(20)}
     assert len(lengths) > 1
+
+
+def test_hooks_of_git_and_builds_have_no_credentials_of_a_store(project, monkeypatch):
+    """Making base's tree runs both."""
+    seen = project / "seen.txt"
+    hook = project / ".git" / "hooks" / "post-checkout"
+    hook.parent.mkdir(exist_ok=True)
+    hook.write_text(f"#!/bin/sh\nenv >> {seen}\n")
+    hook.chmod(0o755)
+    for name in ("STEELYARD_STORE", "PGPASSWORD"):
+        monkeypatch.setenv(name, "correct horse")
+    with Side.of_ref("HEAD", build=f"sh -c 'env >> {seen}'"):
+        assert "PATH=" in seen.read_text()
+        assert "STEELYARD_PYTHON=" in seen.read_text()
+        assert "horse" not in seen.read_text()
