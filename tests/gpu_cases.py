@@ -1,6 +1,7 @@
 """Kernels of every operation over special values, with what NumPy says of them.
 
-Shared by the tests that run the emitted CUDA C++ on the host and those on a GPU.
+Shared by the tests that run the emitted CUDA C++ on the host, those on a GPU, and those
+of CPUs, which take an operation's `body` and `sources` for a kernel of their own.
 """
 
 from dataclasses import dataclass
@@ -52,6 +53,8 @@ class Case:
     expected: np.ndarray  # numbers, in float64 where they are floats
     ulps: int = 0
     per_thread: int = 1  # elements
+    body: object = None  # of one operation over whole arrays
+    sources: tuple = ()
 
 
 def stored(values, dtype):
@@ -140,7 +143,8 @@ def op_case(op, lanes, dtype, expected, sources, *, target=None, ulps=0, body=No
     made = body or (lambda b, *xs: b.let(op, *xs))
     kernel = elementwise(made, sources, target, lanes)
     name = f"{op}_{dtype.name}_{target.name}_{lanes}"
-    return Case(name, kernel, arrays, target, stored(result, target), ulps, lanes)
+    want = stored(result, target)
+    return Case(name, kernel, arrays, target, want, ulps, lanes, made, tuple(sources))
 
 
 ARITHMETIC = {

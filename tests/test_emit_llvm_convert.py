@@ -7,7 +7,6 @@ from steelyard_device import llvm
 from steelyard_kernels.dtypes import (
     ALL,
     bfloat16,
-    bool_,
     float16,
     float32,
     float64,
@@ -136,56 +135,6 @@ def test_integers_round_to_half_types_once(cast, source):
         expected = np.array(by_value).astype(np.float16)
     assert same_floats(cast(values, float16), expected)
     assert np.array_equal(cast(values, bfloat16), to_bfloat16(values))
-
-
-@pytest.mark.parametrize("source", [int32, int64, bool_], ids=str)
-@pytest.mark.parametrize("target", [int32, int64, float32, float64, bool_], ids=str)
-def test_integers_and_bool_convert_like_numpy(cast, source, target):
-    """Wrapping, widening and rounding to nearest."""
-    if source is bool_:
-        values = np.array([True, False, True, True, False])
-    else:
-        bound = np.iinfo(source.numpy_name)
-        random = RANDOM.integers(bound.min, bound.max, 1001, source.numpy_name)
-        values = np.concatenate([random, np.array([0, -1, bound.min, bound.max])])
-        values = values.astype(source.numpy_name)
-    assert np.array_equal(cast(values, target), values.astype(target.numpy_name))
-
-
-@pytest.mark.parametrize("source", [float16, bfloat16, float32, float64], ids=str)
-@pytest.mark.parametrize("target", [int32, int64], ids=str)
-def test_floats_truncate_to_integers_and_saturate(cast, source, target):
-    """In range like NumPy; out of it the nearest bound, and 0 for NaN."""
-    fit = np.array([0.0, -0.0, 0.5, -0.99, 1.5, -2.5, 100.75, -1024.0])
-    beyond = np.array([np.nan, np.inf, -np.inf])
-    values = np.concatenate([fit, beyond])
-    if source is bfloat16:
-        array, exact = to_bfloat16(values), from_bfloat16(to_bfloat16(values))
-    else:
-        array = exact = values.astype(source.numpy_name)
-    seen = cast(array, target, source)
-    bound = np.iinfo(target.numpy_name)
-    assert np.array_equal(seen[: fit.size], exact[: fit.size].astype(seen.dtype))
-    assert seen[fit.size :].tolist() == [0, bound.max, bound.min]
-
-
-@pytest.mark.parametrize("source", [float16, bfloat16, float32, float64], ids=str)
-def test_a_float_is_true_unless_it_is_zero(cast, source):
-    """NaN and denormals are true."""
-    values = np.array([0.0, -0.0, np.nan, 1e-7, -3.0, np.inf])
-    array = (
-        to_bfloat16(values) if source is bfloat16 else values.astype(source.numpy_name)
-    )
-    seen = cast(array, bool_, source)
-    assert seen.tolist() == [False, False, True, True, True, True]
-
-
-@pytest.mark.parametrize("target", [float16, bfloat16], ids=str)
-def test_bool_becomes_zero_and_one(cast, target):
-    """A bool's half is written, not computed."""
-    seen = cast(np.array([True, False, True]), target)
-    one = 0x3C00 if target is float16 else 0x3F80
-    assert seen.view(np.uint16).tolist() == [one, 0, one]
 
 
 def test_the_half_types_convert_into_each_other_with_one_rounding(cast):
