@@ -22,6 +22,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
 import asv_commits
+import shell
 from asv_commits import PLANTED
 
 CHANGE = 0.10
@@ -60,9 +61,9 @@ def history(folder: Path, commits: Sequence[str]) -> Any:
     page = folder / ".asv" / "html" / "regressions.json"
     regressions = json.loads(page.read_text())["regressions"]
     for commit in commits:
-        asv_commits.git(folder, "checkout", "--quiet", commit)
+        shell.git(folder, "checkout", "--quiet", commit)
         asv_commits.steelyard(folder, "run", "suites", "--blocks=2")
-    asv_commits.git(folder, "checkout", "--quiet", "main")
+    shell.git(folder, "checkout", "--quiet", "main")
     said = asv_commits.steelyard(folder, "history", "--branch=main").stdout
     results = str(folder / ".asv" / "results")
     said_of_asv = asv_commits.steelyard(folder, "history", "--asv", results).stdout

@@ -7,11 +7,11 @@ only what asv installed of a commit must be measured. The suite and asv's config
 from __future__ import annotations
 
 import json
-import os
 import site
 import subprocess
-import sys
 from pathlib import Path
+
+import shell
 
 ROOT = Path(__file__).parent.parent
 
@@ -83,7 +83,7 @@ def make(folder: Path, change: float, count: int = COUNT, rounds: int = 8) -> li
     }
     for name, text in files.items():
         (folder / name).write_text(text)
-    git(folder, "init", "--quiet", "--initial-branch=main")
+    shell.git(folder, "init", "--quiet", "--initial-branch=main")
     return [
         commit(folder, index, change if index >= PLANTED else 0.0)
         for index in range(count)
@@ -112,24 +112,11 @@ def commit(folder: Path, index: int, change: float) -> str:
     """Commit both kernels, the second longer by ``change``."""
     text = KERNELS.format(steady=STEPS, planted=round(STEPS * (1 + change)))
     (folder / "weighed.py").write_text(f"# {index}\n{text}")
-    git(folder, "add", ".")
+    shell.git(folder, "add", ".")
     day = f"2026-01-{index + 1:02}T00:00:00+00:00"
     dates = {"GIT_AUTHOR_DATE": day, "GIT_COMMITTER_DATE": day}
-    git(folder, "commit", "--quiet", f"--message=commit {index}", **dates)
-    return git(folder, "rev-parse", "HEAD")
-
-
-def git(folder: Path, *arguments: str, **environment: str) -> str:
-    """Run git there as nobody in particular; return what it printed."""
-    who = ["-c", "user.name=nobody", "-c", "user.email=nobody@example.org"]
-    return subprocess.run(
-        ["git", *who, *arguments],
-        cwd=folder,
-        env={**os.environ, **environment},
-        capture_output=True,
-        text=True,
-        check=True,
-    ).stdout.strip()
+    shell.git(folder, "commit", "--quiet", f"--message=commit {index}", **dates)
+    return shell.git(folder, "rev-parse", "HEAD")
 
 
 def asv(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
@@ -147,11 +134,4 @@ def _run(
 ) -> subprocess.CompletedProcess[str]:
     home = folder.parent
     own = {"HOME": str(home), "STEELYARD_LOCK": str(home / "lock"), **environment}
-    return subprocess.run(
-        [sys.executable, "-m", module, *arguments],
-        cwd=folder,
-        env={**os.environ, **own},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    return shell.python("-m", module, *arguments, folder=folder, **own)

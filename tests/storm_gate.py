@@ -25,6 +25,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import psutil
+import shell
 
 from steelyard.errors import StoreError
 from steelyard.storing.store import Store
@@ -76,15 +77,9 @@ class Shop:
             "STEELYARD_LOCK": str(folder / "lock"),
             "TMPDIR": str(self.temporary),
         }
-        self.git("init", "-q")
-        self.git("add", ".")
-        who = ("-c", "user.name=storm", "-c", "user.email=storm@localhost")
-        self.git(*who, "commit", "-q", "-m", "one")
-
-    def git(self, *arguments: str) -> str:
-        """Return what git says."""
-        line = ["git", "-C", str(self.root), *arguments]
-        return subprocess.run(line, capture_output=True, text=True, check=True).stdout
+        shell.git(self.root, "init")
+        shell.git(self.root, "add", ".")
+        shell.git(self.root, "commit", "-m", "one")
 
     def start(self, command: str) -> subprocess.Popen[bytes]:
         """Start a command and leave it to itself."""
@@ -120,7 +115,10 @@ class Shop:
 
     def worktrees(self) -> int:
         """Return how many worktrees git knows beside the checkout."""
-        return self.git("worktree", "list", "--porcelain").count("worktree ") - 1
+        return (
+            shell.git(self.root, "worktree", "list", "--porcelain").count("worktree ")
+            - 1
+        )
 
 
 def family(process: subprocess.Popen[bytes]) -> list[psutil.Process]:

@@ -3,12 +3,13 @@
 import json
 import os
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
+import asv_commits
 import pytest
+import shell
 import trials
+from shell import git
 
 from steelyard import asv
 from steelyard.errors import BenchmarkError, SteelyardError
@@ -90,36 +91,11 @@ def shared(tmp_path, monkeypatch):
     return tmp_path
 
 
-def git(folder, *arguments):
-    """Run git there as nobody in particular; return what it printed."""
-    who = ["-c", "user.name=nobody", "-c", "user.email=nobody@example.org"]
-    return subprocess.run(
-        ["git", *who, *arguments],
-        cwd=folder,
-        capture_output=True,
-        text=True,
-        check=True,
-    ).stdout.strip()
-
-
-def run_asv(repository, *arguments):
-    """Run asv with a home, and a machine's lock, of its own."""
-    home = repository.parent
-    return subprocess.run(
-        [sys.executable, "-m", "asv", *arguments],
-        cwd=repository,
-        env={**os.environ, "HOME": str(home), "STEELYARD_LOCK": str(home / "lock")},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-
-
 def test_asv_run_keeps_our_seconds_of_every_point(repository):
     """A number a round and point; asv fails what failed and skips what is not."""
-    run_asv(repository, "machine", "--yes")
+    asv_commits.asv(repository, "machine", "--yes")
     commit = git(repository, "rev-parse", "HEAD")
-    done = run_asv(
+    done = asv_commits.asv(
         repository,
         *("run", "--python=same", "--show-stderr", "--record-samples"),
         f"--set-commit-hash={commit}",
@@ -156,7 +132,7 @@ def test_the_shipped_suites_are_found_with_their_units_and_versions(tmp_path):
         f"with open({str(found)!r}, 'w') as file:\n"
         f"    list_benchmarks({str(ROOT / 'suites')!r}, file)"
     )
-    subprocess.run([sys.executable, "-W", "error", "-c", script], check=True)
+    shell.python("-W", "error", "-c", script, check=True)
     rows = {row["name"]: row for row in json.loads(found.read_text())}
     assert {name.split(".")[1] for name in rows} >= {
         *("adam", "bias_layernorm", "build", "copy", "dispatch", "scale", "softmax"),
@@ -250,13 +226,7 @@ asv.families({str(tmp_path / "bench" / "asv_suite.py")!r})
 import mylib
 print(Origins.stated().refusal())
 """
-    done = subprocess.run(
-        [sys.executable, "-c", script],
-        cwd=tmp_path.parent,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = shell.python("-c", script, folder=tmp_path.parent)
     said = done.stdout + done.stderr
     if where != "repository":
         assert done.stdout == "None\n", said

@@ -6,6 +6,7 @@ import re
 
 import asv_commits
 import pytest
+import shell
 from click.testing import CliRunner
 
 from steelyard import cli
@@ -84,10 +85,10 @@ def test_history_finds_it_in_runs_of_our_own(made):
     """One short run a commit, on its branch."""
     folder, commits = made
     for commit in commits:
-        asv_commits.git(folder, "checkout", "--quiet", commit)
+        shell.git(folder, "checkout", "--quiet", commit)
         done = asv_commits.steelyard(folder, "run", "suites", "--blocks=1")
         assert done.returncode == 0, done.stdout + done.stderr
-    asv_commits.git(folder, "checkout", "--quiet", "main")
+    shell.git(folder, "checkout", "--quiet", "main")
     done = asv_commits.steelyard(folder, "history", "--branch=main")
     assert done.stdout.startswith("1 of 2 rows stepped"), done.stdout + done.stderr
     assert "slower  work[which=planted]  kernel/warm" in done.stdout

@@ -12,6 +12,7 @@ from pathlib import Path
 import click
 import numpy as np
 import pytest
+import shell
 import trials
 from click.testing import CliRunner
 
@@ -522,8 +523,7 @@ def test_help_and_start_import_nothing_heavy():
     """What `steelyard --help` imports decides how long it takes."""
     code = "import sys, steelyard.cli\ntry: steelyard.cli.main(['--help'])\nexcept "
     code += "SystemExit: pass\nprint(sorted(sys.modules), file=sys.stderr)"
-    command = [sys.executable, "-c", code]
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    done = shell.python("-c", code, check=True)
     for heavy in (
         "'numpy'",
         "'rich'",
@@ -603,14 +603,8 @@ def test_a_real_run_end_to_end(tmp_path):
         "2",
     ]
     words += ["--budget", "2", "--store", "s.db", "--json", "-", "--input", "x=@x.npy"]
-    done = subprocess.run(
-        [sys.executable, "-m", "steelyard.cli", *words],
-        capture_output=True,
-        text=True,
-        check=False,
-        cwd=tmp_path,
-        env={**os.environ, "STEELYARD_LOCK": str(tmp_path / "lock")},
-    )
+    place = str(tmp_path / "lock")
+    done = shell.steelyard(*words, folder=tmp_path, STEELYARD_LOCK=place)
     assert done.returncode == 2, done.stderr
     report = json.loads(done.stdout)
     by_case = {t["case"]: t for t in report["trials"]}
@@ -745,13 +739,7 @@ def test_ctrl_c_while_modules_are_loaded_is_no_traceback(where, tmp_path):
     sys.argv = ["steelyard", "list", "steelyard.builtin"]
     main()
     """
-    done = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(code)],
-        capture_output=True,
-        text=True,
-        check=False,
-        cwd=tmp_path,
-    )
+    done = shell.python("-c", textwrap.dedent(code), folder=tmp_path)
     assert (done.returncode, done.stderr.strip()) == (INTERRUPTED, "interrupted")
 
 

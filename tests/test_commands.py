@@ -1,13 +1,11 @@
 import io
 import json
-import os
 import re
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+import shell
 from click.testing import CliRunner
 from rich.console import Console
 
@@ -451,12 +449,6 @@ def test_help_loads_no_kernels():
         "try: main(['--help'])\n"
         "except SystemExit: print('loaded', 'steelyard_kernels' in sys.modules)"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", script],
-        capture_output=True,
-        text=True,
-        check=True,
-        env=os.environ | {"COLUMNS": "80"},
-    )
+    done = shell.python("-c", script, check=True, COLUMNS="80")
     assert "compile" in done.stdout
     assert done.stdout.endswith("loaded False\n")

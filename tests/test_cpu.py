@@ -1,10 +1,9 @@
 import os
-import subprocess
-import sys
 from threading import Thread
 
 import numpy as np
 import pytest
+import shell
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -159,8 +158,7 @@ def test_only_one_thread_or_all_of_them_can_be_had():
 
 def test_a_forked_child_has_a_pool_of_its_own():
     """Launches packed before the fork run there too: they once waited for ever."""
-    quiet = [sys.executable, "-W", "ignore::DeprecationWarning", "-c", FORKS]
-    done = subprocess.run(quiet, capture_output=True, text=True, check=False)
+    done = shell.python("-W", "ignore::DeprecationWarning", "-c", FORKS)
     assert done.returncode == 0, done.stderr
 
 

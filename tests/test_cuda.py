@@ -1,13 +1,11 @@
 """The CUDA half of the device layer where no GPU is needed: errors, packing, the loop."""
 
 import ctypes
-import os
 import pickle
-import subprocess
-import sys
 from types import SimpleNamespace
 
 import pytest
+import shell
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -112,13 +110,7 @@ def function(*sizes, name="kernel"):
 
 def said_by_a_process(script):
     """Return what a process without a GPU prints."""
-    done = subprocess.run(
-        [sys.executable, "-c", script],
-        env={**os.environ, "CUDA_VISIBLE_DEVICES": ""},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
+    done = shell.python("-c", script, check=True, CUDA_VISIBLE_DEVICES="")
     return done.stdout.strip()
 
 

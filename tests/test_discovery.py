@@ -1,9 +1,8 @@
-import os
-import subprocess
 import sys
 import textwrap
 
 import pytest
+import shell
 
 from steelyard import SteelyardError, discovery
 from steelyard.benchmark import select
@@ -249,4 +248,4 @@ def test_finding_and_listing_allocate_nothing(project):
         "import sys; from steelyard import discovery; discovery.discover(['suites'])"
     )
     script += "; sys.exit('numpy' in sys.modules)"
-    subprocess.run([sys.executable, "-c", script], check=True, env={**os.environ})
+    shell.python("-c", script, check=True)

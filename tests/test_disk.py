@@ -9,6 +9,7 @@ from hashlib import blake2b
 from pathlib import Path
 
 import pytest
+import shell
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -218,12 +219,7 @@ def test_a_real_limit_on_file_sizes_is_survived(tmp_path):
         "d = Disk(Path(sys.argv[1])); k = sys.argv[2];"
         "print(d.put(k, bytes(9000)), d.get(k), d.put(k, bytes(9)), len(d.get(k)))"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", script, str(tmp_path), KEY],
-        capture_output=True,
-        text=True,
-        check=True,
-    )
+    done = shell.python("-c", script, str(tmp_path), KEY, check=True)
     assert done.stdout.split() == ["False", "None", "True", "9"]
     assert not list(tmp_path.glob("*/*.tmp"))
 

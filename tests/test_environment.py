@@ -1,7 +1,7 @@
-import subprocess
 import sys
 
 import pytest
+import shell
 
 from steelyard.processes import environment
 
@@ -25,8 +25,7 @@ def told(tmp_path):
         (listed / "RECORD").write_text(record.format(folder=name))
         places = [str(checkout), str(installed), *sys.path]
         program = f"import sys; sys.path[:] = {places}; {ASK}"
-        line = [sys.executable, "-c", program]
-        done = subprocess.run(line, capture_output=True, text=True, check=True)
+        done = shell.python("-c", program, check=True)
         return done.stdout.strip()
 
     return ask

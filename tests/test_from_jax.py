@@ -1,13 +1,13 @@
 """Functions written for JAX, as kernels and on the oracle, against JAX's own results."""
 
 import re
-import subprocess
 import sys
 from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pytest
+import shell
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -426,8 +426,7 @@ def test_what_is_not_supported_is_named_with_its_line():
 def test_jax_is_imported_when_a_function_is_given(monkeypatch):
     """Not before, and where it is missing the sentence says what to install."""
     script = "import sys, steelyard_kernels.from_jax; print('jax' in sys.modules)"
-    command = [sys.executable, "-c", script]
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    done = shell.python("-c", script, check=True)
     assert done.stdout == "False\n"
     monkeypatch.setitem(sys.modules, "jax", None)
     with pytest.raises(KernelError, match=r"pip install 'steelyard\[jax\]'"):

@@ -4,12 +4,11 @@ import json
 import math
 import os
 import sqlite3
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import shell
 import storm_gate
 import trials
 from fakes import case_of
@@ -39,14 +38,7 @@ def shop(tmp_path_factory):
 
 def steelyard(shop, *arguments):
     """Run a command where the suite is; return its exit code and all that it says."""
-    done = subprocess.run(
-        [sys.executable, "-m", "steelyard.cli", *arguments],
-        cwd=shop.root,
-        env=shop.variables,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = shell.steelyard(*arguments, folder=shop.root, **shop.variables)
     return done.returncode, done.stdout + done.stderr
 
 

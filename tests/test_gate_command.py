@@ -6,7 +6,8 @@ from dataclasses import replace
 import outcomes
 import pytest
 from click.testing import CliRunner
-from test_gate_sides import git, homes, project
+from shell import git
+from test_gate_sides import homes, project
 
 from steelyard import lock
 from steelyard.cli import main

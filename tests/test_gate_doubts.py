@@ -5,8 +5,8 @@ import json
 import pytest
 import trials
 from outcomes import finding, outcome
+from shell import git
 from test_gate_run import gate, project, shop, write
-from test_gate_sides import git
 
 from steelyard.doubts import Act, Doubt
 from steelyard.errors import FAILED, FINE, REGRESSION, UNRESOLVED

@@ -1,11 +1,11 @@
 import dataclasses
 import math
-import subprocess
 
 import pytest
 import trials
 from hypothesis import given
 from hypothesis import strategies as st
+from shell import git
 
 from steelyard.gate import changed
 from steelyard.gate.explain import Difference, accounts, explain, ranked
@@ -153,14 +153,6 @@ def test_a_rank_never_prefers_who_accounts_for_less(found, change):
     assert shares[: len(notable)] == notable
     contrary = [share is not None and share < 0 for share in shares]
     assert contrary == sorted(contrary)
-
-
-def git(folder, *arguments):
-    """Run git there as somebody."""
-    who = ["-c", "user.name=a", "-c", "user.email=a@b", "-c", "init.defaultBranch=main"]
-    subprocess.run(
-        ["git", *who, *arguments], cwd=folder, check=True, capture_output=True
-    )
 
 
 def test_changed_files_are_those_that_git_names(tmp_path):

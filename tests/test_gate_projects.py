@@ -7,7 +7,7 @@ import tempfile
 from contextlib import ExitStack
 
 import pytest
-from test_gate_sides import git
+from shell import git
 
 from steelyard.errors import USAGE, SteelyardError
 from steelyard.gate import projects, worktrees

@@ -3,11 +3,11 @@ import io
 import json
 import math
 import re
-import sys
 
 import junit_schema
 import outcomes
 import pytest
+import shell
 from hypothesis import given
 from hypothesis import strategies as st
 from outcomes import CASE, finding, outcome
@@ -361,11 +361,7 @@ def test_a_report_goes_to_a_file_and_says_where_it_cannot(tmp_path, capsys):
 
 def test_only_what_shows_tables_costs_rich():
     """JSON, Markdown and JUnit are made of the standard library."""
-    import subprocess
-
     modules = "document, summary, junit, annotations, explain, policy"
     script = f"import sys; from steelyard.gate import {modules}; print(*sys.modules)"
-    done = subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True, check=True
-    )
+    done = shell.python("-c", script, check=True)
     assert not {"rich", "numpy", "sqlalchemy"} & set(done.stdout.split())

@@ -1,16 +1,16 @@
 import json
 import math
 import random
-import subprocess
-import sys
 from collections import Counter
 from dataclasses import replace
 
 import pytest
+import shell
 import trials
 from click.testing import CliRunner
 from fakes import case_of
-from test_gate_sides import git, homes, project
+from shell import git
+from test_gate_sides import homes, project
 
 from steelyard.cli import main
 from steelyard.errors import FAILED, FINE, REGRESSION, UNRESOLVED, USAGE, SteelyardError
@@ -67,10 +67,7 @@ def write(root, *, turns, sizes="1000"):
 
 def steelyard(folder, *arguments):
     """Run a command in a process of its own, and return its exit code and output."""
-    command = [sys.executable, "-m", "steelyard.cli", *map(str, arguments)]
-    done = subprocess.run(
-        command, cwd=folder, capture_output=True, text=True, check=False
-    )
+    done = shell.steelyard(*arguments, folder=folder)
     return done.returncode, done.stdout, done.stderr
 
 

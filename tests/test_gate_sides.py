@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from shell import git
 
 from steelyard import discovery
 from steelyard.errors import USAGE, SteelyardError
@@ -24,15 +25,6 @@ def adding(b, n):
     y = b.output((n,), "float64")
     return b.launch(work, x, out=y)
 """
-
-
-def git(folder, *arguments):
-    """Run git as somebody, in no configuration of this machine's."""
-    who = ["-c", "user.name=A", "-c", "user.email=a@b", "-c", "commit.gpgsign=false"]
-    command = ["git", "-C", str(folder), *who, *arguments]
-    return subprocess.run(
-        command, check=True, capture_output=True, text=True
-    ).stdout.strip()
 
 
 @pytest.fixture

@@ -1,11 +1,11 @@
 """The static lane: code held against a lock file, of a commit or of the checkout."""
 
-import subprocess
 import sys
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from shell import git
 
 from steelyard.errors import BenchmarkError
 from steelyard.gate import static
@@ -20,12 +20,6 @@ SAID = {
 """What the kernels' package answers of a file that says `old`."""
 
 SAME = {"same": [("copy", "cpu:a"), ("copy", "cuda:b")], "changed": [], "gone": []}
-
-
-def git(folder, *arguments):
-    """Run git there."""
-    line = ["git", "-C", str(folder), *arguments]
-    return subprocess.run(line, check=True, capture_output=True, text=True).stdout
 
 
 @pytest.fixture
@@ -43,13 +37,11 @@ def root(tmp_path, monkeypatch):
     kernels = SimpleNamespace(compare=compare, asked=asked, answers=answers)
     monkeypatch.setitem(sys.modules, "some_kernels", kernels)
     monkeypatch.setattr(static, "COMPARE", "some_kernels:compare")
-    monkeypatch.setenv("GIT_CONFIG_GLOBAL", "/dev/null")
     git(tmp_path, "init", "-q")
     (tmp_path / "part" / "ci").mkdir(parents=True)
     (tmp_path / "part" / static.FILE).write_text("old")
     git(tmp_path, "add", ".")
-    name = ["-c", "user.name=a", "-c", "user.email=a@b"]
-    git(tmp_path, *name, "commit", "-q", "-m", "old")
+    git(tmp_path, "commit", "-q", "-m", "old")
     (tmp_path / "part" / static.FILE).write_text("new")
     return tmp_path / "part"
 

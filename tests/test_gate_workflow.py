@@ -11,6 +11,7 @@ from types import SimpleNamespace
 
 import junit_schema
 import pytest
+from shell import git
 
 from steelyard.errors import SteelyardError
 from steelyard.gate import ci, document, summary
@@ -54,19 +55,6 @@ def workflow():
     text = (ROOT / ".github" / "workflows" / "gate.yml").read_text()
     found = yaml.safe_load(text)
     return found | {"on": found.get("on", found.get(True))}
-
-
-def git(folder, *arguments):
-    """Run git there as somebody; return what it says."""
-    who = ["-c", "user.name=a", "-c", "user.email=a@b", "-c", "init.defaultBranch=main"]
-    done = subprocess.run(
-        ["git", *who, *arguments],
-        cwd=folder,
-        check=True,
-        capture_output=True,
-        text=True,
-    )
-    return done.stdout.strip()
 
 
 @pytest.fixture

@@ -1,10 +1,10 @@
 import pickle
 import signal
-import subprocess
 import sys
 import threading
 
 import pytest
+import shell
 
 from steelyard_device.errors import DeviceError
 from steelyard_kernels.building.build import Phases, prepare
@@ -159,7 +159,7 @@ def test_the_quick_tiers_process_has_its_linker_before_its_first_job():
         "assert serve._problem('nvptx', '') is None\n"
         "assert 'cuda.bindings.nvjitlink' in sys.modules"
     )
-    subprocess.run([sys.executable, "-c", script], check=True)
+    shell.python("-c", script, check=True)
 
 
 def test_the_parents_end_is_the_workers_end(process):

@@ -1,8 +1,6 @@
-import subprocess
-import sys
-
 import numpy as np
 import pytest
+import shell
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -275,7 +273,7 @@ def test_handles_are_replaced_wherever_they_stand(b):
 def test_importing_handles_costs_no_numpy():
     """Declaring does; listing modules without a benchmark does not."""
     script = "import sys, steelyard.handles; sys.exit('numpy' in sys.modules)"
-    subprocess.run([sys.executable, "-c", script], check=True)
+    shell.python("-c", script, check=True)
 
 
 def test_a_kernel_may_be_only_built_for_a_target():

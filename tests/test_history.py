@@ -5,8 +5,8 @@ import random
 import xml.etree.ElementTree as ET
 from dataclasses import replace
 
-import asv_commits
 import pytest
+import shell
 import trials
 from click.testing import CliRunner
 from hypothesis import given
@@ -147,11 +147,11 @@ def test_runs_stand_in_the_order_of_their_commits_on_a_branch(store):
 
 def test_a_branch_is_read_from_git(store, tmp_path, monkeypatch):
     """Its commits, not those of another; no branch and no repository are sentences."""
-    made = [asv_commits.git(tmp_path, "init", "--quiet", "--initial-branch=main")]
+    made = [shell.git(tmp_path, "init", "--quiet", "--initial-branch=main")]
     for index, branch in enumerate(("main", "main", "other")):
-        asv_commits.git(tmp_path, "checkout", "--quiet", "-B", branch)
-        asv_commits.git(tmp_path, "commit", "--allow-empty", "-q", f"-m{index}")
-        made.append(asv_commits.git(tmp_path, "rev-parse", "HEAD"))
+        shell.git(tmp_path, "checkout", "--quiet", "-B", branch)
+        shell.git(tmp_path, "commit", "--allow-empty", "-q", f"-m{index}")
+        made.append(shell.git(tmp_path, "rev-parse", "HEAD"))
     assert branches.commits("main", tmp_path) == made[1:3]
     assert branches.commits("other", tmp_path) == made[1:]
     with pytest.raises(SteelyardError, match="--branch lost: git does not know it"):

@@ -1,11 +1,10 @@
 import ast
 import re
-import subprocess
-import sys
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 import pytest
+import shell
 
 ROOT = Path(__file__).parents[1]
 SOURCES = {
@@ -141,8 +140,7 @@ def test_every_module_has_its_place_in_the_architecture(package):
 def test_importing_costs_only_what_is_used(module, light):
     """Nothing heavy is imported by a module that does not need it to be imported."""
     script = f"import sys, {module}; print(*sys.modules)"
-    command = [sys.executable, "-c", script]
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    done = shell.python("-c", script, check=True)
     assert {name.partition(".")[0] for name in done.stdout.split()} & set(
         light
     ) == set()

@@ -1,9 +1,8 @@
 import ctypes
 import re
-import subprocess
-import sys
 
 import pytest
+import shell
 
 from steelyard_device import llvm
 from steelyard_device.errors import DeviceError
@@ -98,8 +97,7 @@ with ThreadPoolExecutor(32) as pool:
     addresses = list(pool.map(linked, range(32)))
 print(*(ctypes.CFUNCTYPE(ctypes.c_int32)(address)() for address in addresses))
 """
-    command = [sys.executable, "-c", script]
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    done = shell.python("-c", script, check=True)
     assert done.stdout.split() == [str(k) for k in range(32)]
 
 
@@ -142,8 +140,7 @@ print(ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_int32)(far)(2))
 
 def test_code_lies_near_its_constants_where_addresses_are_scarce():
     """As in a process whose GPU's driver has taken most of them."""
-    command = [sys.executable, "-c", CROWDED]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    done = shell.python("-c", CROWDED)
     assert (done.returncode, done.stdout) == (0, "42\n"), done.stderr
 
 

@@ -1,7 +1,7 @@
 import json
-import subprocess
 
 import pytest
+import shell
 
 from steelyard import machine
 
@@ -106,14 +106,10 @@ def test_the_checkout_says_commit_and_changes(tmp_path):
     versions = machine.describe(tmp_path)["versions"]
     assert (versions["commit"], versions["dirty"]) == ("unknown", "unknown")
 
-    def git(*arguments):
-        who = ("-c", "user.name=n", "-c", "user.email=e")
-        subprocess.run(["git", "-C", tmp_path, *who, *arguments], check=True)
-
-    git("init", "-q")
+    shell.git(tmp_path, "init")
     (tmp_path / "a").write_text("1")
-    git("add", "a")
-    git("commit", "-qm", "first")
+    shell.git(tmp_path, "add", "a")
+    shell.git(tmp_path, "commit", "-m", "first")
     versions = machine.describe(tmp_path)["versions"]
     assert (len(versions["commit"]), versions["dirty"]) == (40, False)
     (tmp_path / "a").write_text("2")

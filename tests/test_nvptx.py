@@ -1,10 +1,9 @@
 """LLVM IR to cubins without a GPU, through LLVM's PTX and nvJitLink."""
 
-import subprocess
-import sys
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+import shell
 
 from steelyard_device import cubin, install, nvptx, nvrtc
 from steelyard_device.errors import CompileError, DeviceError, LLVMError
@@ -127,7 +126,6 @@ def test_without_nvjitlink_the_error_says_what_to_install():
         "from steelyard_device import nvptx\n"
         f"nvptx.compile({EMPTY!r}, {ARCH!r})"
     )
-    command = [sys.executable, "-c", script]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    done = shell.python("-c", script)
     assert "DeviceError: there is no nvJitLink here" in done.stderr
     assert install.command("cuda") in done.stderr

@@ -1,6 +1,5 @@
 import os
 import pickle
-import subprocess
 import sys
 import tempfile
 import threading
@@ -8,6 +7,7 @@ from pathlib import Path
 from time import perf_counter_ns
 
 import pytest
+import shell
 from cuda_programs import ADAM, CALLS, EMPTY, SCALE, SPILL
 
 from steelyard_device import nvrtc, nvrtc_log
@@ -34,8 +34,7 @@ def refusal(text, **options):
 
 def python(script, *arguments):
     """Run a script in a process that has loaded nothing yet, and return its output."""
-    command = [sys.executable, "-c", script, *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    return shell.python("-c", script, *map(str, arguments), check=True).stdout
 
 
 @pytest.mark.parametrize("arch", nvrtc.ARCHITECTURES)
@@ -313,7 +312,7 @@ for count in (1, 40, 20, 41):
 
 def test_phases_can_be_asked_for_again_and_again():
     """NVRTC's nested trace ends the process at the second program of many kernels."""
-    subprocess.run([sys.executable, "-c", MANY], check=True)
+    shell.python("-c", MANY, check=True)
 
 
 def test_ptxas_of_an_older_architecture_is_read_alike():

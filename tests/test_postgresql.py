@@ -11,6 +11,7 @@ from pathlib import Path
 
 import postgresql
 import pytest
+import shell
 import sqlalchemy as sa
 import trials
 from click.testing import CliRunner
@@ -184,12 +185,11 @@ def test_a_dropped_connection_loses_no_trial_of_a_run(server, url, desk, how):
 
 def test_a_dropped_connection_loses_no_trial_of_a_gate(server, url, desk):
     """Both sides are whole."""
-    who = ("-c", "user.name=a", "-c", "user.email=a@b")
     (desk / ".gitignore").write_text("lock\n__pycache__\n.steelyard\n")
     (desk / "suites").mkdir()
     (desk / "small.py").rename(desk / "suites" / "small.py")
-    for words in (["init", "-q"], ["add", "."], [*who, "commit", "-qm", "one"]):
-        subprocess.run(["git", *words], check=True)
+    for words in (["init"], ["add", "."], ["commit", "-m", "one"]):
+        shell.git(desk, *words)
     process = start("gate", "HEAD", "--budget", "9", "--store", url)
     with Store.open(url) as store:
         until(store, 2)

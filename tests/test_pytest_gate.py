@@ -1,13 +1,11 @@
 """``--steelyard-gate`` is seen from outside, over outcomes that were made up."""
 
-import os
-import subprocess
-import sys
 from types import SimpleNamespace
 from xml.etree import ElementTree as ET
 
 import outcomes
 import pytest
+import shell
 from outcomes import finding, outcome
 
 from steelyard.errors import SteelyardError
@@ -64,15 +62,8 @@ def gate(project, *findings, place="suites", arguments=(), **changes):
     """Run pytest with a gate that comes to these findings."""
     made = outcome(*findings, **changes)
     (project / "made.json").write_text(document.dumps(made))
-    command = [sys.executable, "-m", "pytest", "-W", "error", "-p", "no:cacheprovider"]
-    done = subprocess.run(
-        [*command, place, "--steelyard-gate=main", "--junitxml=j.xml", *arguments],
-        cwd=project,
-        env={**os.environ, "STEELYARD_LOCK": str(project / "lock")},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    asking = ["--steelyard-gate=main", "--junitxml=j.xml", *arguments]
+    done = shell.pytest(project, place, *asking)
     asked, junit = project / "asked", project / "j.xml"
     found = ET.parse(junit).iter("testcase") if junit.exists() else ()
     return SimpleNamespace(

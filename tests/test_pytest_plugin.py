@@ -3,11 +3,10 @@
 import json
 import os
 import statistics
-import subprocess
-import sys
 from types import SimpleNamespace
 
 import pytest
+import shell
 
 from steelyard import discovery, lock
 
@@ -69,16 +68,8 @@ def project(tmp_path):
 
 
 def run_pytest(project, *arguments, **environment):
-    """Run pytest there, warnings being errors and the machine's lock a private one."""
-    command = [sys.executable, "-m", "pytest", "-W", "error", "-p", "no:cacheprovider"]
-    done = subprocess.run(
-        [*command, *arguments],
-        cwd=project,
-        env={**os.environ, "STEELYARD_LOCK": str(project / "lock"), **environment},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    """Run pytest there; return its exit code, all that it says, and its rows."""
+    done = shell.pytest(project, *arguments, **environment)
     report = project / "report.json"
     rows = json.loads(report.read_text())["benchmarks"] if report.exists() else []
     return SimpleNamespace(
@@ -298,12 +289,7 @@ def test_loading_the_plugin_imports_nothing_heavy():
         "import sys, pytest; before = set(sys.modules); import steelyard.pytest_plugin;"
         "print(*sorted({m.partition('.')[0] for m in set(sys.modules) - before}))"
     )
-    done = subprocess.run(
-        [sys.executable, "-W", "error", "-c", script],
-        capture_output=True,
-        text=True,
-        check=True,
-    )
+    done = shell.python("-W", "error", "-c", script, check=True)
     loaded = set(done.stdout.split())
     assert "steelyard" in loaded
     assert not loaded & {"numpy", "llvmlite", "sqlalchemy", "rich", "psutil", "click"}

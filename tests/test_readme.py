@@ -4,12 +4,12 @@ import importlib
 import importlib.util
 import json
 import re
-import subprocess
 import sys
 from pathlib import Path
 from unittest import mock
 
 import pytest
+import shell
 
 from steelyard import discovery
 from steelyard.measuring.prepared import PreparedCase
@@ -53,7 +53,7 @@ def test_other_blocks_run(block, tmp_path):
     if "import jax" in block and importlib.util.find_spec("jax") is None:
         pytest.skip("needs jax: pip install 'steelyard[jax]'")
     (tmp_path / "block.py").write_text(block)
-    subprocess.run([sys.executable, str(tmp_path / "block.py")], check=True)
+    shell.python(str(tmp_path / "block.py"), check=True)
 
 
 def test_the_ways_to_weigh_ones_own_on_a_gpu_are_all_there():
@@ -106,9 +106,7 @@ def test_pages_link_to_pages_that_are_there():
 
 def test_the_tables_are_what_the_results_say():
     """They are written by ci/readme.py."""
-    subprocess.run(
-        [sys.executable, str(ROOT / "ci" / "readme.py"), "--check"], check=True
-    )
+    shell.python(str(ROOT / "ci" / "readme.py"), "--check", check=True)
 
 
 def trial(case, mode, time, block=0, **facts):

@@ -1,10 +1,9 @@
 import os
-import subprocess
-import sys
 import tempfile
 from pathlib import Path
 
 import pytest
+import shell
 
 from steelyard.processes import scratch
 
@@ -25,9 +24,7 @@ def orphan(house):
         "    print(home, flush=True)\n"
         "    os.kill(os.getpid(), 9)\n"
     )
-    said = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=False
-    )
+    said = shell.python("-c", code)
     return Path(said.stdout.strip())
 
 

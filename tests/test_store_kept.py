@@ -4,10 +4,9 @@ import contextlib
 import json
 import os
 import sqlite3
-import subprocess
-import sys
 
 import pytest
+import shell
 import trials
 from click.testing import CliRunner
 
@@ -274,8 +273,7 @@ def test_a_full_disk_leaves_the_older_export(path):
         f"from steelyard.cli import main; main(['export', '@-1', {str(file)!r},"
         f" '--store', {str(path)!r}])"
     )
-    line = [sys.executable, "-c", code]
-    done = subprocess.run(line, capture_output=True, text=True, check=False)
+    done = shell.python("-c", code)
     assert (done.returncode, file.read_text()) == (4, "older")
     assert "Name another file" in done.stderr
     assert sorted(p.name for p in path.parent.glob("*e.json*")) == ["e.json"]

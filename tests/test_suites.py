@@ -7,13 +7,13 @@ import functools
 import importlib
 import inspect
 import re
-import subprocess
 import sys
 from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
+import shell
 
 from steelyard import discovery, work
 from steelyard.measuring.prepared import PreparedCase, glance
@@ -133,12 +133,7 @@ def test_suites_import_no_peer_and_no_pytest():
         f"found = discovery.discover([{str(SUITES)!r}])\n"
         "print(*(case.id for one in found for case in one.cases()), sep='\\n')"
     )
-    done = subprocess.run(
-        [sys.executable, "-W", "error", "-c", script],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = shell.python("-W", "error", "-c", script)
     assert done.returncode == 0, done.stderr
     assert "bias_layernorm[hidden=5140,dtype=float16,impl=ours]" in done.stdout
     assert "numba" not in done.stdout
@@ -205,9 +200,7 @@ def test_peers_are_weighed_where_they_are_installed(tmp_path):
         "    for case in one.cases():\n"
         "        print(case.id, case.describe().call.form)"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True, check=False
-    )
+    done = shell.python("-c", script)
     assert done.returncode == 0, done.stderr
     listed = done.stdout.splitlines()
     for case in (

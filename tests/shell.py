@@ -1,0 +1,51 @@
+"""Git, and Python in a process of its own, each in one line of a test."""
+
+import os
+import subprocess
+import sys
+
+SOMEBODY = {
+    "user.name": "somebody",
+    "user.email": "somebody@example.org",
+    "init.defaultBranch": "main",
+    "commit.gpgsign": "false",
+}
+
+
+def git(folder, *arguments, **environment):
+    """Run git there, in no configuration of this machine's; return what it printed."""
+    settings = [word for pair in SOMEBODY.items() for word in ("-c", "=".join(pair))]
+    return subprocess.run(
+        ["git", *settings, *arguments],
+        cwd=folder,
+        env=os.environ | {"GIT_CONFIG_GLOBAL": os.devnull} | environment,
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout.strip()
+
+
+def python(*arguments, folder=None, check=False, **environment):
+    """Run Python; return what it came to. With ``check`` it must end with 0."""
+    done = subprocess.run(
+        [sys.executable, *map(str, arguments)],
+        cwd=folder,
+        env=os.environ | environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert not (check and done.returncode), done.stderr
+    return done
+
+
+def steelyard(*arguments, folder=None, **environment):
+    """Run the command line; return what it came to."""
+    return python("-m", "steelyard.cli", *arguments, folder=folder, **environment)
+
+
+def pytest(project, *arguments, **environment):
+    """Run pytest there, warnings being errors and the machine's lock a private one."""
+    how = ["-m", "pytest", "-W", "error", "-p", "no:cacheprovider"]
+    own = {"STEELYARD_LOCK": str(project / "lock"), **environment}
+    return python(*how, *arguments, folder=project, **own)
