@@ -11,7 +11,7 @@ from steelyard.doubts import NAMED, Act
 from steelyard.measuring.settings import Settings
 from steelyard.mode import parse
 from steelyard.plan import Turn
-from steelyard.processes import runner
+from steelyard.processes import confirming, runner
 
 pytestmark = pytest.mark.measuring
 
@@ -86,3 +86,19 @@ def test_honest_work_is_believed(case, mode, trials):
     trial = trials[case, mode]
     assert trial.error is None
     assert not acted_on(trial)
+
+
+@pytest.mark.parametrize(("slow", "believed"), [(2, True), (3, False)])
+def test_work_is_doubted_only_if_it_is_slow_on_new_data_each_time(
+    monkeypatch, slow, believed
+):
+    """A busy machine makes it slow for a while, on work that keeps nothing."""
+    looks = iter([(1e9, "")] * slow + [(0.0, "")])
+    monkeypatch.setattr(confirming._Rounds, "all", lambda *_: next(looks))
+    found = discovery.discover([str(Path(liars.__file__))])
+    (case,) = [case for case in select(found) if case.axes.get("lie") == "honest"]
+    seen = []
+    turn = Turn(0, 0, case, parse("kernel/warm"))
+    how = Settings(precision=0.05, scratch=f"looks {slow}")
+    runner.run([turn], how, seen.append, lambda _: None)
+    assert ("unconfirmed" not in seen[0].doubts) is believed
