@@ -1,8 +1,8 @@
-# Two commands: `make bench` weighs the shipped kernels here, `make test` checks everything
+# Two commands: `make bench` measures the shipped kernels here, `make test` checks everything
 # but what judges by times of its own, which `make test-measuring` does on a machine that is free.
-# `make builds` weighs what is only built, for GPUs that need not be here: minutes.
-# `make loops` weighs loops of thousands of iterations, and their builds, on the CPU.
-# `make gpu` weighs the shipped kernels on a GPU; `make peers` other people's beside them.
+# `make builds` measures what is only built, for GPUs that need not be here: minutes.
+# `make loops` measures loops of thousands of iterations, and their builds, on the CPU.
+# `make gpu` measures the shipped kernels on a GPU; `make peers` other people's beside them.
 PYTHON ?= python3
 BIN := .venv/bin
 

@@ -113,7 +113,7 @@ def test_a_row_that_failed_is_no_point(tmp_path):
         [trials.trial("sizes[n=1]", (), mode="kernel/warm", axes={"n": 1}, error="no")]
     )
     assert curves.curves(failed, "n") == []
-    with pytest.raises(SteelyardError, match="no row was weighed over n"):
+    with pytest.raises(SteelyardError, match="no row was measured over n"):
         curves.write(str(tmp_path / "x.svg"), failed, "n")
 
 

@@ -416,7 +416,7 @@ def test_work_for_another_machine_has_no_launch_to_weigh(scale):
     said = weigh(prepared, parse("kernel/warm"), scale, QUICK).error
     assert said == (
         "elsewhere: mode kernel/warm asks for launches, but elsewhere is only built, "
-        "for cuda:sm_90a. Weigh it in build/cold, build/warm-disk, build/warm-memory "
+        "for cuda:sm_90a. Measure it in build/cold, build/warm-disk, build/warm-memory "
         "or build/first."
     )
     with pytest.raises(BenchmarkError, match=r"2 launches.*only built"):

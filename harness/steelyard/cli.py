@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 @click.group(cls=Lazy, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(package_name="steelyard", message="steelyard %(version)s")
 def main() -> None:
-    """Weigh kernels: the kernel and nothing else.
+    """Measure kernels: the kernel and nothing else.
 
     `run` and `list` take files, folders or modules with benchmarks. Without any they take
     `suites` of [tool.steelyard] or STEELYARD_SUITES, else ./suites, else a small built-in
@@ -80,7 +80,7 @@ def run(
     relative_to: str | None,
     **asked: Any,
 ) -> int:
-    """Weigh the cases of PATHS and keep the results.
+    """Measure the cases of PATHS and keep the results.
 
     PATHS are files, folders or modules; without any they are the configured suites,
     else ./suites, else a small built-in suite. Of a folder those .py files are imported
@@ -244,7 +244,7 @@ def list_(
 @click.argument("run_name", metavar="[RUN]", required=False)
 @click.argument("case_name", metavar="[CASE]", required=False)
 @click.option("--runs", "all_runs", is_flag=True, help="List the stored runs.")
-@click.option("--repro", is_flag=True, help="Print only how to weigh the case again.")
+@click.option("--repro", is_flag=True, help="Print only how to measure the case again.")
 @format_option
 @columns_option
 @across_option

@@ -201,7 +201,7 @@ def require_same_machine(base: Run, new: Run) -> None:
         what = "; ".join(f"{d.name} {d.base} -> {d.new}" for d in found)
         raise SteelyardError(
             f"runs {base.short} and {new.short} are of two machines and do not compare: "
-            f"{what}. Weigh both on one machine, or print the ratios with --force."
+            f"{what}. Measure both on one machine, or print the ratios with --force."
         )
 
 
@@ -221,7 +221,7 @@ def require_same_gpu(base: Run, new: Run, made: Sequence[Comparison]) -> None:
         what = "; ".join(f"{d.name} {d.base} -> {d.new}" for d in found)
         raise SteelyardError(
             f"{count} rows of runs {base.short} and {new.short} are of two GPUs or "
-            f"drivers and do not compare: {what}. Weigh both on one, choose other cases "
+            f"drivers and do not compare: {what}. Measure both on one, choose other cases "
             "with -k, or print the ratios with --force."
         )
 

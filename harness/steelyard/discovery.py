@@ -274,7 +274,7 @@ def _import_part(path: Path, root: Path) -> ModuleType:
     if top is not None and root / parts[0] not in there:
         raise SteelyardError(
             f"{path} would be imported as {name}, but {parts[0]} is already "
-            f"{top.__file__ or there}. Weigh the two one after the other, or rename one."
+            f"{top.__file__ or there}. Measure the two one after the other, or rename one."
         )
     if top is None:
         # By its path: another package of its name may be installed.

@@ -92,7 +92,7 @@ class Doubt(StrEnum):
     BUSY_MACHINE = (
         "busy-machine",
         (
-            "other work kept the cores busy; weigh again on a quiet machine, or "
+            "other work kept the cores busy; measure again on a quiet machine, or "
             "give --budget more seconds than the run took, so that quiet moments "
             "are found"
         ),
@@ -135,7 +135,7 @@ class Doubt(StrEnum):
         (
             "inputs are zeros, denormals, infinities or one constant, or in-place "
             "updates turned them into such during the window; users have other "
-            "data: weigh it cold, or give inputs that survive"
+            "data: measure it cold, or give inputs that survive"
         ),
         Act.OPEN,
         "work that is quick with zeros is no faster with users' data",
@@ -162,7 +162,7 @@ class Doubt(StrEnum):
         "drifting",
         (
             "later samples are slower or faster than early ones; the machine or the"
-            " kernel changes while it is weighed"
+            " kernel changes while it is measured"
         ),
         Act.PRINT,
         "both sides drift alike, or their blocks differ",
@@ -172,7 +172,7 @@ class Doubt(StrEnum):
         "exceeds-cache",
         (
             "the working set does not fit the last-level cache, so warm launches "
-            "read memory too; choose a smaller size, or weigh it cold"
+            "read memory too; choose a smaller size, or measure it cold"
         ),
         Act.PRINT,
         "both sides have the same working set",
@@ -194,7 +194,7 @@ class Doubt(StrEnum):
         (
             "a launch is several kernels and the time is with the gaps between "
             "them, which this clock cannot leave out; install cupti-python and "
-            "weigh with --clock cupti to have the kernels alone"
+            "measure with --clock cupti to have the kernels alone"
         ),
         Act.PRINT,
         "the gaps are part of both sides' launches",
@@ -236,7 +236,7 @@ class Doubt(StrEnum):
         "preempted",
         (
             "more than a quarter of the samples were interrupted by the scheduler; "
-            "weigh again on a quiet machine"
+            "measure again on a quiet machine"
         ),
         Act.PRINT,
         "the spread between blocks holds what it does to a change",

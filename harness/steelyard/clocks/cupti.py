@@ -96,7 +96,7 @@ class CuptiClock:
         if not acts:
             raise BenchmarkError(
                 "a launch did nothing on the GPU that CUPTI saw: launch a kernel, or "
-                "weigh the case in latency modes."
+                "measure the case in latency modes."
             )
         if {"in", "out"} <= {each.way for each in acts}:
             raise BenchmarkError(

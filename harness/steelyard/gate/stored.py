@@ -93,7 +93,7 @@ def require_comparable(base: Run, head: Run, store: Store) -> None:
     if differ:
         raise SteelyardError(
             f"run {base.short} is of another GPU or driver and does not compare: "
-            f"{'; '.join(differ)}. Weigh the baseline again here."
+            f"{'; '.join(differ)}. Measure the baseline again here."
         )
     trials = store.trials(base.uid)
     if not any(trial.error is None for trial in trials):
@@ -105,7 +105,7 @@ def require_comparable(base: Run, head: Run, store: Store) -> None:
         told = ", ".join(sorted(str(method) for method in methods))
         raise SteelyardError(
             f"run {base.short} was measured by method {told} and this is method "
-            f"{METHOD_VERSION}: they do not compare. Weigh the baseline again."
+            f"{METHOD_VERSION}: they do not compare. Measure the baseline again."
         )
 
 

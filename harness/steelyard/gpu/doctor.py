@@ -120,7 +120,7 @@ def _modes(name: str, settings: Mapping[str, Any]) -> Iterator[Finding]:
         f"{name} MIG",
         settings["mig"],
         is_one_of(settings["mig"], "off"),
-        "a part of the GPU is weighed, and others use the rest",
+        "a part of the GPU is measured, and others use the rest",
         "take a whole GPU",
     )
     yield judge(

@@ -120,7 +120,7 @@ def steps_of(
     if not clock.serves(mode.cache):
         raise BenchmarkError(
             f"the clock {clock.facts.id} does not read kernels that are {mode.cache}. "
-            "Weigh it in another mode, or leave --clock out."
+            "Measure it in another mode, or leave --clock out."
         )
     cold = mode.cache == "cold"
     scale.release_lines()

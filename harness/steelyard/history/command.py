@@ -20,7 +20,7 @@ from steelyard.storing.store import Store
 @click.command(name="history")
 @click.argument("case_name", metavar="[CASE]", required=False)
 @click.option(
-    "-m", "--mode", metavar="MODE", help="Default: the first it was weighed in."
+    "-m", "--mode", metavar="MODE", help="Default: the first it was measured in."
 )
 @click.option("--tag", help="Only runs that have this tag.")
 @click.option(

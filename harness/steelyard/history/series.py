@@ -145,7 +145,7 @@ def chosen(found: Sequence[History], mode: str | None) -> History:
     modes = [one.mode for one in found]
     if mode is not None and mode not in modes:
         raise SteelyardError(
-            f"{found[0].case} was never weighed in mode {mode}; it was in "
+            f"{found[0].case} was never measured in mode {mode}; it was in "
             f"{', '.join(modes)}."
         )
     wanted = [one for one in found if mode in {None, one.mode}]

@@ -33,7 +33,7 @@ def window_of(prepared: PreparedCase, mode: Mode, clock: Clock) -> tuple[Window,
     if mode.quantity != "build" and not prepared.launched:
         raise BenchmarkError(
             f"mode {mode} asks for launches, but {prepared.case.id} is only built, for "
-            f"{prepared.description.call.built_for}. Weigh it in build/cold, "
+            f"{prepared.description.call.built_for}. Measure it in build/cold, "
             "build/warm-disk, build/warm-memory or build/first."
         )
     if mode.quantity == "kernel":

@@ -225,7 +225,7 @@ class Workers:
             return self._garbled(reason)
         except (EOFError, OSError):
             weighs = what in {wire.TRIAL, wire.BOTH}
-            doing = "weighing" if weighs else "preparing"
+            doing = "measuring" if weighs else "preparing"
             return {"error": f"the worker {self._cause()} while {doing} it."}
         if "error" in answer:
             answer["error"] = printable(str(answer["error"]))

@@ -252,7 +252,7 @@ def write(path: str, made: Sequence[Row], across: str) -> None:
     found = curves(made, across)
     if not found:
         raise SteelyardError(
-            f"--plot {path}: no row was weighed over {across}; its errors say why."
+            f"--plot {path}: no row was measured over {across}; its errors say why."
         )
     try:
         files.replace(Path(path), svg(found, across).encode())

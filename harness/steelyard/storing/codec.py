@@ -82,7 +82,7 @@ def _checked(blob: bytes) -> tuple[tuple[str, ...], int, int, bytes]:
     if len(blob) < HEADER.size or blob[:4] != MAGIC:
         raise StoreError(
             f"samples begin with {blob[:4]!r}, expected {MAGIC!r}; this row was not "
-            "written by steelyard or was damaged. Weigh the case again."
+            "written by steelyard or was damaged. Measure the case again."
         )
     _, version, flags, count, floors, digest = HEADER.unpack_from(blob)
     if version > VERSION:
@@ -118,7 +118,7 @@ def _decompressed(body: bytes, size: int) -> bytes:
 def _damaged(why: str) -> StoreError:
     return StoreError(
         f"samples are not what was written ({why}); the row was damaged. "
-        "Restore the store from a copy, or weigh the case again."
+        "Restore the store from a copy, or measure the case again."
     )
 
 
