@@ -91,6 +91,15 @@ def test_a_record_keeps_raw_ticks_and_relative_starts():
     assert all(cpu >= 0 for cpu in samples.cpu)
 
 
+def test_no_window_has_less_than_no_processor_time(monkeypatch):
+    """The pool idled for longer than the window: a store would refuse to read it."""
+    used = iter(range(0, 10**12, 10**10))
+    monkeypatch.setattr(sampler, "pool_used", lambda: (1, next(used)))
+    record = Record()
+    sample(spoken([], samples=4), record, seed=0)
+    assert record.samples().cpu == (0, 0, 0, 0)
+
+
 def test_an_empty_record_is_empty_samples():
     """Of a case that failed before its first window."""
     assert len(Record().samples()) == 0

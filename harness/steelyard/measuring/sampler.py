@@ -144,9 +144,9 @@ def _of_work(spent: int, before: tuple[int, int], after: tuple[int, int]) -> int
     """Return the processor time of a window without what our pool's threads idled.
 
     They flushed the caches before it and looked for more; if the work launched on the
-    pool, their time is its.
+    pool, their time is its. It is read around the process's, so may be more than that.
     """
-    return spent - (after[1] - before[1]) * (before[0] == after[0])
+    return max(0, spent - (after[1] - before[1]) * (before[0] == after[0]))
 
 
 def other_clock() -> int:
