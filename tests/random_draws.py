@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 
 from intervals import COMPARED, FLOATS
+from random_loops import Loops
 from random_programs import (
     BOOL_2,
     DTYPES,
@@ -33,7 +34,7 @@ def generated(seed):
     return getattr(draw, family)()
 
 
-class Draw:
+class Draw(Loops):
     """Draws one program."""
 
     def __init__(self, seed):
@@ -65,14 +66,14 @@ class Draw:
         self._parameters(kinds)
         for _ in range(self.rng.randint(1, 8)):
             self._elementwise(self.block)
-        return self._program(lambda shape: shape == full)
+        return self._program(lambda shape: joined(shape, full) == full)
 
     def rows(self):
         """Reductions of rows, and what is made of them."""
         dtype = self.one(DTYPES)
         outer = tuple(self.rng.choices((0, 1, 1, 2, 3, 5, 8), k=self.rng.randint(0, 2)))
         width = self.one((*EXTENTS[1:], 257)) if self.chance(0.9) else 8
-        square = bool(outer) and self.chance(0.25)  # has columns like rows
+        square = bool(outer) and self.chance(0.4)  # has columns like rows
         if square:
             outer = (*outer[:-1], width)
         full = (*outer, width)
@@ -124,6 +125,9 @@ class Draw:
         program = self.loops() if self.chance(0.7) else self.small()
         axes = [self.chance(0.7) for _ in program.names]
         axes[self.rng.randrange(len(axes))] = True
+        update = self.one(self._updates_of_unmapped(axes))
+        if update:
+            count = update[0]
         shapes = [
             (count, *shape) if axis else shape
             for shape, axis in zip(program.shapes, axes, strict=True)
@@ -132,6 +136,8 @@ class Draw:
             name if not name.startswith("p") else f"q{place}": value
             for place, (name, value) in enumerate(program.outputs.items())
         }
+        if update:
+            outputs[update[1]] = update[2]
         kinds = self.block.kinds
         for name, value in list(outputs.items()):
             shape, dtype = kinds[value]
@@ -142,10 +148,21 @@ class Draw:
                 )
                 if s == (count, *shape) and d == dtype and given not in outputs
             ]
-            if same and self.chance(0.5):
+            if same and self.chance(0.7):
                 outputs[self.one(same)] = outputs.pop(name)
         program.shapes, program.axes, program.outputs = shapes, axes, outputs
         return program
+
+    def _updates_of_unmapped(self, axes):
+        """Return how many chains may update which unmapped parameter by what."""
+        return [
+            (shape[0], name, place)
+            for name, (shape, dtype), axis in zip(
+                self.names, self.given, axes, strict=True
+            )
+            for place in self.block.of(lambda s, d, k=(shape[1:], dtype): (s, d) == k)
+            if not axis and shape and shape[0] and place >= len(axes)
+        ]
 
     # Their parts.
 
@@ -184,7 +201,7 @@ class Draw:
                 for name, kind in zip(self.names, self.given, strict=True)
                 if kind == block.kinds[place] and name not in outputs
             ]
-            name = self.one(same) if same and self.chance(0.4) else f"o{number}"
+            name = self.one(same) if same and self.chance(0.6) else f"o{number}"
             outputs[name] = place
         shapes, kinds = zip(*self.given, strict=True)
         return Program(self.seed, self.names, list(shapes), list(kinds), block, outputs)
@@ -327,87 +344,3 @@ class Draw:
         if left is not None:
             shape = (*block.kinds[left][0][:-1], columns)
             block.add([(shape, dtype)], "dot", left, right)
-
-    def _loop(self, block, depth):
-        """Add a loop: a scan over rows, or so many turns, or until a counter is high."""
-        floats = block.of(lambda s, d: d in FLOATS and size(s) <= self.most)
-        inits = [self.one(floats) for _ in range(self.rng.randint(1, 2))]
-        carried = [block.kinds[k] for k in inits]
-        rows = block.of(lambda s, _: bool(s) and s[0] > 0)
-        kind = self.one(("scan", "scan", "fori", "while"))
-        if kind == "scan" and rows:
-            count = block.kinds[self.one(rows)][0][0]
-            fitting = [k for k in rows if block.kinds[k][0][0] == count]
-            xs = [self.one(fitting) for _ in range(self.rng.randint(1, 2))]
-            given = [(block.kinds[k][0][1:], block.kinds[k][1]) for k in xs]
-            body = Block([*block.kinds, *carried, *given])
-            nexts = self._body(body, len(block.kinds), carried, depth)
-            news = range(len(block.kinds), len(body.kinds))
-            most = self.most // count
-            kept = [k for k in news if size(body.kinds[k][0]) <= most]
-            kept = (
-                [self.one(kept) for _ in range(self.rng.randint(0, 2))] if kept else []
-            )
-            stacks = [((count, *body.kinds[k][0]), body.kinds[k][1]) for k in kept]
-            step = (
-                body,
-                inits,
-                xs,
-                nexts,
-                kept,
-                self.chance(0.4),
-                self.rng.choice((0, 0, 1, 3)),
-            )
-            block.add([*carried, *stacks], "scan", *step)
-        elif kind == "while":
-            counter = self.one(block.of(lambda s, d: s == () and d == "int64"))
-            if counter is None:
-                first = self.one(floats)
-                zero = block.add(
-                    [(block.kinds[first][0], "bool")], "apply", "less", (first, first)
-                )
-                counter = self._zero(block, zero)
-            kinds = [block.kinds[counter], *carried]
-            body = Block([*block.kinds, *kinds])
-            place = len(block.kinds)
-            up = body.add([kinds[0]], "number", "add", place, 1, False)
-            nexts = [up, *self._body(body, place + 1, carried, depth)]
-            limit, most = self.rng.randint(0, 6), self.rng.randint(0, 8)
-            block.add(kinds, "while", body, [counter, *inits], nexts, limit, most)
-        else:
-            body = Block([*block.kinds, *carried, ((), "int64")])
-            nexts = self._body(body, len(block.kinds), carried, depth)
-            low = self.rng.randint(-2, 3)
-            block.add(
-                carried, "fori", body, inits, nexts, low, low + self.rng.randint(-1, 6)
-            )
-
-    def _zero(self, block, place):
-        """Add an int64 zero of shape (): a sum of no row, made of a false value."""
-        shape, _ = block.kinds[place]
-        zeros = block.add([(shape, "int64")], "cast", place, "int64")
-        flat = block.add([((size(shape),), "int64")], "reshape", zeros, (size(shape),))
-        return block.add([((), "int64")], "reduce", "sum", flat, False)
-
-    def _body(self, body, first, carried, depth):
-        """Add a body's steps; return what each carry goes on as."""
-        for _ in range(self.rng.randint(1, 4)):
-            self._any(body)
-        if depth and self.chance(0.2):
-            self._loop(body, depth - 1)
-        if self.chance(0.2):
-            self._by_index(body)
-        nexts = []
-        for place, kind in enumerate(carried):
-            same = [k for k in range(first, len(body.kinds)) if body.kinds[k] == kind]
-            nexts.append(self.one(same[-3:]) if same else first + place)
-        return nexts
-
-    def _by_index(self, body):
-        """Add the row of an array at an index that the loop knows."""
-        index = self.one(body.of(lambda s, d: s == () and d == "int64"))
-        array = self.one([k for k in range(len(self.names)) if body.kinds[k][0]])
-        if index is not None and array is not None:
-            shape, dtype = body.kinds[array]
-            if shape[0]:
-                body.add([(shape[1:], dtype)], "index", array, index)
