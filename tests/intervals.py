@@ -185,6 +185,10 @@ def _float(op, *args):
     if op == "divide":
         zero = (args[1].lo <= 0) & (args[1].hi >= 0)  # of either sign
         wild = wild | zero
+    if op == "multiply":
+        for one, other in (args, args[::-1]):
+            zero = (one.lo < 0) & (one.hi > 0)  # times infinity it is NaN
+            wild = wild | (zero & (np.isinf(other.lo) | np.isinf(other.hi)))
     function = {**EXACT, **ROUNDED, **FUNCTIONS}[op]
     halves = 0 if op in EXACT else 1 if op in ROUNDED else 2 * FUNCTION
     if len(args) == 1 or op in EXACT:
