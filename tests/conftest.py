@@ -48,6 +48,15 @@ def golden(request):
     return compare
 
 
+@pytest.fixture
+def nvrtc():
+    """Need the compiler of GPUs; give its module."""
+    pytest.importorskip("cuda.bindings.nvrtc", reason="needs the cuda extra")
+    from steelyard_device import nvrtc
+
+    return nvrtc
+
+
 @pytest.fixture(scope="session")
 def run_kernel():
     """Verify, emit, assemble and launch a loop kernel on arrays and scalars."""

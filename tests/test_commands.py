@@ -52,15 +52,6 @@ def desk(tmp_path, monkeypatch):
     cache.disk.cache_clear()
 
 
-@pytest.fixture
-def nvrtc():
-    """Need the compiler of GPUs."""
-    pytest.importorskip("cuda.bindings.nvrtc", reason="needs the cuda extra")
-    from steelyard_device import nvrtc
-
-    return nvrtc
-
-
 def invoke(*arguments):
     """Run `steelyard compile`."""
     return CliRunner().invoke(main, ["compile", *arguments])

@@ -37,12 +37,6 @@ def disk(monkeypatch, tmp_path):
     return found
 
 
-@pytest.fixture
-def nvrtc():
-    """Skip where nothing compiles for a GPU."""
-    pytest.importorskip("cuda.bindings.nvrtc", reason="needs the cuda extra")
-
-
 def some(count, target=GPU, kernel=copy):
     """Return so many candidates of a kernel, spread over its schedules."""
     specs = [ARRAY] * len(kernel.signature.arrays)

@@ -48,15 +48,6 @@ def forgotten():
     forget()
 
 
-@pytest.fixture
-def nvrtc():
-    """Need the compiler of GPUs, whose build is in their keys."""
-    pytest.importorskip("cuda.bindings.nvrtc", reason="needs the cuda extra")
-    from steelyard_device import nvrtc
-
-    return nvrtc
-
-
 def key(program=PROGRAM, schedule=None, target=CPU, *, aligned=True):
     """Return a key of our program, unless it is said otherwise."""
     return keys.key(program, schedule, target, aligned=aligned)

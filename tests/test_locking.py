@@ -62,12 +62,6 @@ def desk(tmp_path, monkeypatch):
     cache.disk.cache_clear()
 
 
-@pytest.fixture
-def nvrtc():
-    """Need the compiler of GPUs."""
-    pytest.importorskip("cuda.bindings.nvrtc", reason="needs the cuda extra")
-
-
 def steelyard(*arguments):
     """Run the command line."""
     return CliRunner().invoke(main, list(arguments))

@@ -15,12 +15,6 @@ def alone(text, name):
     return text.replace(name, ENTRY)
 
 
-@pytest.fixture
-def nvrtc():
-    """Skip where nothing compiles for a GPU."""
-    pytest.importorskip("cuda.bindings.nvrtc", reason="needs the cuda extra")
-
-
 @pytest.mark.parametrize("kind", TOOLCHAINS)
 def test_every_toolchain_names_its_compiler_and_its_text(kind):
     """The text comes first, as it is; keys have both."""
