@@ -10,6 +10,7 @@ import pytest
 import shell
 import trials
 from shell import git
+from test_pytest_plugin import TINY
 
 from steelyard import asv
 from steelyard.errors import BenchmarkError, SteelyardError
@@ -17,22 +18,6 @@ from steelyard.gpu import choice as gpu
 from steelyard_device.cuda import Device
 
 ROOT = Path(__file__).parent.parent
-
-TINY = """
-import numpy as np
-from steelyard import benchmark
-
-@benchmark(n=[10, 1000], impl=["copyto", "assign"])
-def move(b, n, impl):
-    x = b.input(n)
-    y = b.output(n)
-    b.check(lambda x: x, x)
-    b.mode("kernel/warm")
-    if impl == "copyto":
-        b.mode("latency/warm")
-        return b.launch(np.copyto, y, x)
-    return b.launch(lambda x, y: np.add(x, 0, out=y), x, y)
-"""
 
 BROKEN = """
 from steelyard import benchmark

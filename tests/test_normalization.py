@@ -59,6 +59,21 @@ def rich(x, column, row, *, scale=0.5):
     return {"y": (centred + row) * column, "low": low, "s": total + spread, "top": top}
 
 
+def uneven(width):
+    """Return rows whose variance is hard to take, two of them with none."""
+    x = np.random.default_rng(5).standard_normal((10, width)).astype(np.float32)
+    x[1] += 1000
+    x[2] = x[2] * 1e-3 - 50
+    x[3, 0] = 1e4
+    x[4] = 7.0
+    x[5] = 0.0
+    x[6] *= 1e-15
+    x[7] = 1e20  # its square is no float32
+    x[8, 5] = np.inf
+    x[9, 300] = np.nan
+    return x
+
+
 ROWS = (1, 2, 3, 4, 5, 7, 13)
 WIDTHS = (1, 2, 3, 7, 15, 16, 17, 31, 32, 33, 100, 257)
 
@@ -103,18 +118,8 @@ def test_special_values_reach_the_result(rows, width, pick):
 @pytest.mark.parametrize("rows", [1, 2, 4])
 def test_variance_survives_offsets_and_outliers(statistics, keep, rows):
     """Large means, outliers in front and constant rows lose no accuracy."""
-    rng = np.random.default_rng(5)
     width = 333
-    x = rng.standard_normal((10, width)).astype(np.float32)
-    x[1] += 1000
-    x[2] = x[2] * 1e-3 - 50
-    x[3, 0] = 1e4
-    x[4] = 7.0
-    x[5] = 0.0
-    x[6] *= 1e-15
-    x[7] = 1e20  # its square is no float32
-    x[8, 5] = np.inf
-    x[9, 300] = np.nan
+    x = uneven(width)
     schedule = Normalization(16, rows, 2, statistics, keep, False, False, False, 32, 1)
     work = moments.bind(x, schedule=schedule)
     work.launch()
