@@ -119,7 +119,7 @@ def test_base_is_driven_by_heads_suites_and_asked_for_its_own_before(project):
             "adding[n=32]",
         }
         assert listing.known(base, ["suites"], "64", ()) == set()
-        assert listing.known(base, ["other"], None, ()) is None
+        assert listing.known(base, ["other"], None, ()) == set()
         base.install_suites()
         file = project / "suites" / "adding.py"
         assert base.path_of(file) == base.root / "suites" / "adding.py"

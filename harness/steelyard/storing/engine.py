@@ -137,10 +137,7 @@ class Database:
         try:
             while thread.is_alive():
                 thread.join(PAUSE)
-                if (
-                    time.monotonic() - (self._asked or time.monotonic())
-                    > ANSWER_SECONDS
-                ):
+                if time.monotonic() - self._asked > self._seconds:
                     self._silent = self._abandoned()
                     raise self._silent
         except KeyboardInterrupt:
@@ -161,8 +158,8 @@ class Database:
                     line.shutdown(socket.SHUT_RDWR)
         return StoreError(
             f"store {shown(self._url)}: the server did not answer for "
-            f"{self._seconds:g} s; what was stored before is safe. Look at the server, or name another "
-            "store with --store."
+            f"{self._seconds:g} s; what was stored before is safe. Look at the server, or "
+            "name another store with --store."
         )
 
     def _connected(self, connection: Any, _record: Any) -> None:

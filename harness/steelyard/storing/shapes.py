@@ -29,7 +29,9 @@ Number = Annotated[float, Within(-1e30, 1e30)]
 Positive = Annotated[float, Within(1e-30, 1e30)]
 Unknown = Literal["unknown"]
 Axis = bool | Number | str | None
-Mode = Annotated[str, Matching(r"[\w/-]{1,100}")]
+Mode = Annotated[str, Matching(r"[\w/-]{1,64}")]
+Word = Annotated[str, Matching(r".{0,64}")]
+Moment = Annotated[str, Matching(r"[\w:.+-]{0,32}")]
 Size = Annotated[str, Matching(r"[1-9][0-9]{0,17}")]
 
 
@@ -190,14 +192,14 @@ class Run(TypedDict):
     """A run without its trials."""
 
     uid: Annotated[str, Matching(r"\w{1,32}")]
-    started: str
+    started: Moment
     command: str
-    version: str
+    version: Annotated[str, Matching(r".{0,32}")]
     machine: Machine
     settings: Settings
     tags: list[str]
-    commit: str
+    commit: Word
     dirty: bool | None
     writer: dict[str, Any]
     state: Literal["running", "finished", "budget", "interrupted", "failed", "killed"]
-    finished: str | None
+    finished: Moment | None
