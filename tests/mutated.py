@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import difflib
 import io
 import json
 import os
@@ -421,7 +422,8 @@ def tried(kind, folder, count, seed):
         found["other"] += other
         if other and one.sealed and failed is None:
             found["silent"] += 1
-            wrong.append(f"silent: {content!r}\n{said}\ninstead of\n{whole}")
+            lines = (whole.splitlines(), said.splitlines())
+            wrong.append("silent:\n" + "\n".join(difflib.unified_diff(*lines)))
         if failed is not None:
             wrong.append(failed)
     return found, wrong
@@ -445,7 +447,7 @@ def main():
             os.chdir(ROOT)
         bad += found["traceback"] + found["silent"]
         sys.stdout.write(f"{name}: {json.dumps(found)}\n")
-        for text in wrong[:3]:
+        for text in wrong[:5]:
             sys.stdout.write(f"{text[-3000:]}\n")
     sys.exit(bad > 0)
 

@@ -298,3 +298,19 @@ def test_an_export_names_no_folder_unless_asked(path):
     words = ("export", "@-1", file, "--with-paths", "--store", path)
     assert steelyard(*words).exit_code == 0
     assert "/home/joe/suites/x.py" in file.read_text()
+
+
+def test_a_table_s_name_that_is_no_text_is_a_sentence(tmp_path):
+    """SQLite keeps bytes, whatever it calls them."""
+    path = tmp_path / "s.db"
+    with Store.open(str(path)) as store:
+        store.begin(trials.run())
+    with sqlite3.connect(path) as connection:
+        connection.execute("PRAGMA journal_mode = DELETE")
+    connection.close()
+    good = path.read_bytes()
+    for name in (b"steelyard_schema", b"summary", b"kernel", b"finished"):
+        path.write_bytes(good.replace(name, b"\xf1" + name[1:]))
+        done = CliRunner().invoke(main, ["show", "--runs", "--store", str(path)])
+        assert "Traceback" not in done.output
+        assert done.exit_code in {0, 1, 2, 3, 4}

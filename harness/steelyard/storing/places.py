@@ -150,6 +150,8 @@ def _connected(path: Path, query: str, first: str = "") -> sqlite3.Connection:
         isolation_level=None,  # `begin` below says BEGIN
         check_same_thread=False,
     )
+    # Damaged text is read as another, which its row's digest tells.
+    connection.text_factory = lambda text: text.decode(errors="replace")
     try:
         connection.execute(first)
         connection.execute("PRAGMA foreign_keys = ON")
