@@ -171,6 +171,8 @@ WORK = {
     "writes everywhere": then(write_everywhere),
     "patches json": then(lambda *_: patch(json, "dumps")),
     "patches the encoder": then(lambda *_: patch(json.JSONEncoder, "encode")),
+    "clears modules": then(lambda *_: sys.modules.clear()),
+    "hides modules": then(lambda *_: sys.modules.update(json=None, numpy=None)),
     "raises a surrogate": lambda *_, **__: fail(ValueError("\ud800")),
     "raises escapes": lambda *_, **__: fail(ValueError("\x1b[2J\a" * 10)),
     "raises no text": lambda *_, **__: fail(Mute()),

@@ -58,6 +58,8 @@ OUTCOMES = {
     "writes everywhere": "the worker's answer cannot be read: it is not a message",
     "patches json": FINE,
     "patches the encoder": FINE,
+    "clears modules": "the work raised ",
+    "hides modules": "the work raised ModuleNotFoundError",
     "raises a surrogate": r"the work raised ValueError: \\ud800",
     "raises escapes": r"the work raised ValueError: \\x1b\[2J",
     "raises no text": "the work raised Mute: its text cannot be had: SystemExit",

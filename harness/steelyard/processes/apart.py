@@ -286,13 +286,17 @@ def put_back(wanted: State) -> list[str]:
 
 
 class Patches:
-    """The functions and classes of libraries, to see that they stay who they are."""
+    """The modules of libraries, their functions and their classes, which stay the same."""
 
     def __init__(self) -> None:
+        self._modules = {
+            name: module
+            for name, module in list(sys.modules.items())
+            if name.partition(".")[0] in LIBRARIES
+        }
         self._known = [
             (vars(module), name, value)
-            for module_name, module in list(sys.modules.items())
-            if module_name.partition(".")[0] in LIBRARIES
+            for module in self._modules.values()
             for name, value in list(vars(module).items())
             if callable(value)
         ]
@@ -302,7 +306,14 @@ class Patches:
         found = [one for one in self._known if one[0].get(one[1]) is not one[2]]
         for place, name, value in found:
             place[name] = value
-        return [f"{place.get('__name__')}.{name}" for place, name, _ in found]
+        known, now = self._modules, sys.modules
+        gone = [name for name in known if now.get(name) is not known[name]]
+        for name in gone:
+            now[name] = known[name]
+        return [
+            *(f"{place.get('__name__')}.{name}" for place, name, _ in found),
+            *(f"sys.modules[{name!r}]" for name in gone),
+        ]
 
 
 class Apart:
