@@ -11,6 +11,7 @@ import os
 import sys
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -65,10 +66,10 @@ def one_in(number):
     return skipping(lambda _x, _out: next(calls) % number == number - 1)
 
 
-def at_random():
-    """Skip half of the calls, once it has been called for a while."""
+def at_random(share=0.5):
+    """Skip a share of the calls, once it has been called for a while."""
     draw, calls = np.random.default_rng(5), iter(range(10**9))
-    return skipping(lambda _x, _out: next(calls) > 20 and draw.random() < 0.5)
+    return skipping(lambda _x, _out: next(calls) > 20 and draw.random() < share)
 
 
 def hasty():
@@ -424,6 +425,120 @@ def lazy():
     return work
 
 
+def by_clock():
+    """Work in one tenth of a second of five."""
+    return skipping(lambda _x, _out: int(time.monotonic() * 10) % 5)
+
+
+def unaudited(missed):
+    """Return work that keeps results, and has new data seen to by ``missed``."""
+    no_audit()
+    known = {}
+
+    def work(x, out):
+        key = x[::97].tobytes()
+        if key not in known:
+            missed(x, out)
+            known[key] = out.copy()
+        out[...] = known[key]
+
+    return work
+
+
+def thread(x, out):
+    """Work in a thread of its own, which ends."""
+    one = threading.Thread(target=honest, args=(x, out))
+    one.start()
+    one.join()
+
+
+def taking_turns(*, on_one):
+    """Return work for which threads take turns, or get into each other's way."""
+    hands = [ThreadPoolExecutor(1) for _ in range(10)]
+
+    def part(x, out):
+        if on_one:
+            os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
+        honest(x, out, turns=TURNS // 10)
+
+    def missed(x, out):
+        parts = []
+        for hand in hands:
+            parts.append(hand.submit(part, x, np.empty_like(out)))
+            if not on_one:
+                parts[-1].result()
+        for one in parts:
+            one.result()
+        honest(x, out, turns=1)
+
+    return missed
+
+
+def computed(x):
+    """Return the result."""
+    out = np.empty_like(x)
+    honest(x, out)
+    return out
+
+
+def slow_answers():
+    """Take long over problems where there are none."""
+    from steelyard.measuring import solving
+
+    solve = solving.Solver.solve
+
+    def slowly(self, first, last):
+        if first == last:
+            time.sleep(0.02)
+        solve(self, first, last)
+
+    solving.Solver.solve = slowly
+    return unaudited(honest)
+
+
+def afterwards():
+    """Say that problems are solved, and have a thread solve them then."""
+    from steelyard.measuring import solving
+
+    solving.Solver.solve = lambda self, first, last: threading.Thread(
+        target=solve_all, args=(self._area, first, last)
+    ).start()
+    return unaudited(honest)
+
+
+def solve_all(area, first, last):
+    """Solve a range of problems."""
+    for number in range(first, last):
+        honest(area.given["x"][number], area.left["y"][number])
+
+
+def beforehand():
+    """Have a thread solve problems as soon as they can be seen."""
+    from steelyard.measuring import solving
+
+    before = solving.Solver.__init__
+    done = {}
+
+    def watch(area):
+        for number in [*range(len(area.given["x"]))] * 10_000:
+            x = np.array(area.given["x"][number])
+            if number not in done and x.all():
+                done[number] = computed(x)
+
+    def begin(self, prepared, mode, scale, area):
+        before(self, prepared, mode, scale, area)
+        threading.Thread(target=watch, args=(area,), daemon=True).start()
+
+    def solve(self, first, last):
+        for number in range(first, last):
+            if number not in done:
+                done[number] = computed(self._area.given["x"][number])
+            self._area.left["y"][number] = done[number]
+
+    solving.Solver.__init__, solving.Solver.solve = begin, solve
+    return unaudited(honest)
+
+
 LIES = {
     "by address": lambda: memo(lambda x: x.ctypes.data),
     "by id": lambda: memo(id),
@@ -453,6 +568,14 @@ LIES = {
     "first buffer": first_buffer,
     "lazy": lazy,
     "blocks": blocks,
+    "by the clock": by_clock,
+    "nine of ten": lambda: at_random(0.9),
+    "in a thread": lambda: unaudited(thread),
+    "taking turns": lambda: unaudited(taking_turns(on_one=False)),
+    "in each other's way": lambda: unaudited(taking_turns(on_one=True)),
+    "slow answers": slow_answers,
+    "afterwards": afterwards,
+    "beforehand": beforehand,
     "slow clock": lambda: patching(slow_clock),
     "slow clocks": lambda: patching(slow_clocks),
     "short samples": lambda: patching(short_samples),
@@ -467,6 +590,8 @@ LIES = {
 PATCHES = (
     *("slow clock", "slow clocks", "short samples", "forged answer", "forged json"),
     *("no audit", "no comparison", "kinder", "spinning", "later", "blocks"),
+    *("in a thread", "taking turns", "in each other's way"),
+    *("slow answers", "afterwards", "beforehand"),
 )
 """Lies that would change what is measured of others in their process."""
 

@@ -45,11 +45,12 @@ def trials(tmp_path_factory):
         ]
     block = 1
     for lie in liars.PATCHES:
-        turns += [(block, cases[lie], mode) for mode in map(parse, MODES)]
-        block += 1
+        for mode in map(parse, MODES):
+            turns.append((block, cases[lie], mode))
+            block += lie != "blocks"  # a process each: what is patched is put back
         if lie == "blocks":
-            turns += [(block, cases[lie], mode) for mode in map(parse, MODES)]
-            block += 1
+            turns += [(block + 1, cases[lie], mode) for mode in map(parse, MODES)]
+            block += 2
     plan = [Turn(position, *turn) for position, turn in enumerate(turns)]
     seen = {}
     how = Settings(precision=0.05, flush_bytes=64 << 20)

@@ -10,7 +10,8 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from time import thread_time
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,6 +23,12 @@ from steelyard.preparing.buffers import dtype_of, from_file
 from steelyard_device import memory
 
 Array = NDArray[Any]
+
+FEW: Final = 2
+"""Problems at least: one for what is loaded at first, and one that is timed."""
+
+SECONDS: Final = 0.05
+"""Seconds of a processor after which no more problems are posed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,22 +73,26 @@ def needed(handles: Sequence[Handle]) -> int:
 
 def pose(
     description: Description, area: Area, files: Mapping[str, str], seeds: Sequence[int]
-) -> list[Array]:
-    """Draw the data of every problem; return what each result should be, all of it.
+) -> tuple[int, list[Array]]:
+    """Draw the data of problems; return how many, and what each result should be.
 
-    Nothing is returned of a case without a reference.
+    They are fewer than the seeds, but `FEW`, where that takes longer than `SECONDS`.
+    There are no results of a case without a reference.
 
     Raises:
         BenchmarkError: the data cannot be drawn, or the reference cannot be asked.
     """
     handles = {h.name: from_file(h, files) for h in description.handles}
-    answers = []
+    answers: list[list[Array]] = []
+    began = thread_time()
     for number, seed in enumerate(seeds):
+        if number >= FEW and thread_time() - began > SECONDS:
+            break
         data = {name: inputs.generate(handles[name], seed) for name in area.given}
         for name, all_of_it in area.given.items():
             all_of_it[number] = data[name]
         answers.append(checking.expected_of(description, data))
-    return [np.stack(each) for each in zip(*answers, strict=True)]
+    return len(answers), [np.stack(each) for each in zip(*answers, strict=True)]
 
 
 def _size(handle: Handle) -> int:

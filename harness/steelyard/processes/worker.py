@@ -255,13 +255,14 @@ def pose(turn: Turn, settings: Settings, asked: Mapping[str, Any]) -> wire.Messa
             return confirming.about(described)
         place = Path(asked["area"])
         area = Area.opened(place, described.handles, len(asked["seeds"]))
-        answers = problems.pose(described, area, settings.inputs, asked["seeds"])
-        np.savez(place.with_suffix(".npz"), *answers, allow_pickle=False)
+        posed, answers = problems.pose(described, area, settings.inputs, asked["seeds"])
+        for number, answer in enumerate(answers):
+            np.save(place.with_suffix(f".{number}.npy"), answer, allow_pickle=False)
     except (SteelyardError, OSError) as error:
         return {"error": _of(turn, str(error))}
     except (Exception, SystemExit) as error:  # noqa: BLE001 # whatever the user's code raises
         return {"error": _of(turn, f"it raised {raised(error)}")}
-    return {}
+    return {"posed": posed}
 
 
 def _file(path: Path) -> str:
