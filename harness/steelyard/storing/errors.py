@@ -48,7 +48,7 @@ def sentences(url: str) -> Iterator[None]:
             f"store {shown(url)}: {error.strerror or error}. Check the path and its "
             "permissions, or name a store elsewhere with --store."
         ) from error
-    except Malformed as error:
+    except (Malformed, UnicodeDecodeError) as error:  # SQLite quotes damaged bytes
         raise StoreError(
             f"store {shown(url)} holds what steelyard did not write: {error}. Restore "
             "it from a copy, or name another with --store."
