@@ -310,6 +310,8 @@ def test_a_product_and_another_value_are_rounded_once():
     a = np.random.default_rng(2).standard_normal(100).astype(np.float32)
     left = kernel(lambda a, b: a * a + b)(a, -(a * a))
     np.testing.assert_array_equal(left, (a.astype(float) ** 2 - a * a).astype("f4"))
+    twice = kernel(lambda a, b: b * -2.0 - a * a)(a, a * a / -2)  # times -2 is exact
+    np.testing.assert_array_equal(twice, -left)
 
 
 @pytest.mark.parametrize("shapes", MIXED, ids=str)

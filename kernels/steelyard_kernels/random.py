@@ -97,7 +97,8 @@ def normal(
     root = square * inverse
     lost = (square - root * root) * (inverse * 0.5)
     turn = xp.cospi(angle)
-    return draw.shaped(root * turn + lost * turn)
+    # A sum of two products is not fused; with 0 added the second is a sum.
+    return draw.shaped(root * turn + (lost * turn + 0.0))
 
 
 def philox(key: Sequence[Word], counter: Sequence[Word]) -> tuple[Array, ...]:

@@ -34,7 +34,7 @@ number is an evaluation order and no pass needs recursion.
 Shapes broadcast as in the array API: aligned at the last axis, 1 fits anything.
 Arithmetic on float16 and bfloat16 rounds after every operation; float32 and float64
 products that feed only one sum or difference are fused with it (rounded once), unless
-its other operand is a product too: equal products cancel.
+its other operand is a product too, of no power of two: equal products cancel.
 """
 
 from __future__ import annotations

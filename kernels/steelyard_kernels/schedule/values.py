@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final, TypeAlias
@@ -113,17 +114,26 @@ def fusions(
 
 
 def _may_be_product(node: Node) -> bool:
-    """Say whether a value was rounded last as a product, but for its sign or a choice."""
+    """Say whether a value was rounded last as a product, but for its sign or a choice.
+
+    A power of two times something is not rounded.
+    """
     pending = [node]
     while pending:
         node = pending.pop()
         if isinstance(node, Apply) and node.op == "multiply":
-            return True
-        if isinstance(node, Broadcast) or (
+            if not any(map(_is_power_of_two, node.args)):
+                return True
+            pending += node.args
+        elif isinstance(node, Broadcast) or (
             isinstance(node, Apply) and node.op in _UNROUNDED
         ):
             pending += operands(node)
     return False
+
+
+def _is_power_of_two(node: Node) -> bool:
+    return isinstance(node, Constant) and abs(math.frexp(float(node.value))[0]) == 0.5
 
 
 def operand(b: Builder, env: Env, node: Node, lanes: int) -> Operand:
