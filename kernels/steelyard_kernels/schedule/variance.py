@@ -16,8 +16,12 @@ from steelyard_kernels.expression.graph import Graph
 from steelyard_kernels.expression.rewrite import rewritten
 
 
-def expand_variance(program: Program) -> Program:
-    """Spell every variance out by squared deviations, and the means beside them."""
+def expand_variance(program: Program, *, corrected: bool = True) -> Program:
+    """Spell every variance out by squared deviations, and the means beside them.
+
+    Where a row is added up by many threads, each few of its elements, the mean is true
+    to some ulp and needs not be `corrected`.
+    """
     reduces = [node for node in everywhere(program.nodes) if isinstance(node, Reduce)]
     args = {node.arg.number for node in reduces if node.op == "var"}
     if not args:
@@ -26,12 +30,12 @@ def expand_variance(program: Program) -> Program:
     def two_pass(graph: Graph, node: Node, made: Mapping[int, Node]) -> Node | None:
         if not (isinstance(node, Reduce) and node.arg.number in args):
             return None
-        if node.op not in {"mean", "var"}:
+        if node.op not in ({"mean", "var"} if corrected else {"var"}):
             return None
         halves = node.dtype in dtypes.HALVES
         arg = made[node.arg.number]
         values = graph.cast(arg, dtypes.float32) if halves else arg
-        spell = _mean if node.op == "mean" else _variance
+        spell = _mean if node.op == "mean" else _variance if corrected else _plain
         return graph.cast(spell(graph, values, keepdims=node.keepdims), node.dtype)
 
     return rewritten(program, two_pass)
@@ -49,6 +53,11 @@ def _mean(graph: Graph, values: Node, *, keepdims: bool) -> Node:
     first = graph.reduce("mean", values, keepdims=keepdims)
     rest = graph.reduce("mean", _deviations(graph, values), keepdims=keepdims)
     return graph.apply("add", first, rest)
+
+
+def _plain(graph: Graph, values: Node, *, keepdims: bool) -> Node:
+    off = _deviations(graph, values)
+    return graph.reduce("mean", graph.apply("multiply", off, off), keepdims=keepdims)
 
 
 def _variance(graph: Graph, values: Node, *, keepdims: bool) -> Node:

@@ -56,7 +56,7 @@ def lower(
     `aligned`: every array starts at a multiple of 16 bytes. Raises KernelError for a
     schedule that does not fit the program.
     """
-    rows = passes_of(program, schedule.statistics, schedule.keep)
+    rows = passes_of(program, schedule.statistics, schedule.keep, corrected=False)
     check(rows, schedule, aligned=aligned)
     args = arguments(rows.program, ALIGNMENT if aligned else 0)
     kernel = GroupEmitter(rows, args, schedule).kernel()

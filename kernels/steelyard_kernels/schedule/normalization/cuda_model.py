@@ -80,7 +80,7 @@ EXPOSED: Final = 0.1
 TAIL_SHARE: Final = 1.1
 # How often a row is assumed to lie so far from zero (or its first element) that its
 # variance takes a second walk.
-AGAIN: Final = {"plain": 0.5, "shifted": 0.05, "two_pass": 0.0}
+AGAIN: Final = {"plain": 0.5, "shifted": 0.001, "two_pass": 0.0}
 # The first elements of a row arrive before any other is of use.
 SHIFT_NS: Final = 400.0
 # Building takes about 40 us an operation on a vector, for perhaps 5000 launches.
@@ -91,13 +91,14 @@ AGAIN_TEXT: Final = 1.5  # of a program's text, what a second walk adds
 def estimate_registers(program: Program, schedule: CudaNormalization) -> int:
     """Return about how many registers a thread needs."""
     return registers(
-        demand(passes_of(program, schedule.statistics, schedule.keep)), schedule
+        demand(passes_of(program, schedule.statistics, schedule.keep, corrected=False)),
+        schedule,
     )
 
 
 def model(program: Program, schedule: CudaNormalization, gpu: Gpu) -> Prediction:
     """Predict one launch."""
-    rows = passes_of(program, schedule.statistics, schedule.keep)
+    rows = passes_of(program, schedule.statistics, schedule.keep, corrected=False)
     does = work(rows, schedule.statistics)
     each = Cut(schedule.statistics, schedule.keep, rows, does, demand(rows))
     return predict(bytes_moved(program), schedule, each, gpu)

@@ -87,7 +87,9 @@ def cuts(program: Program) -> Iterator[Cut]:
 
 def two_pass_cuts(program: Program, keeps: Sequence[str]) -> Iterator[Cut]:
     """Yield the cuts whose variances, if any, take two passes."""
-    expanded = expand_variance(program) if has_variance(program) else program
+    expanded = program
+    if has_variance(program):
+        expanded = expand_variance(program, corrected=False)
     yield from _cuts(expanded, ("two_pass",), keeps)
 
 

@@ -59,10 +59,12 @@ class Normalization:
         )
 
 
-def passes_of(program: Program, statistics: str, keep: str) -> Rows:
+def passes_of(
+    program: Program, statistics: str, keep: str, *, corrected: bool = True
+) -> Rows:
     """Cut the program into passes as the knobs of a schedule say."""
     if statistics == "two_pass":
-        program = expand_variance(program)
+        program = expand_variance(program, corrected=corrected)
     return analyse(program, keep=keep)
 
 
