@@ -182,7 +182,8 @@ def test_the_blocks_of_a_run_share_their_answers(tmp_path, monkeypatch):
     assert all(trial.extra["checked"] for trial in found)
     asked = (tmp_path / "asked").read_text().split()
     workers = [str(trial.worker) for trial in found]
-    # The first block's asks once; who poses problems never launches.
-    assert [asked.count(worker) for worker in workers] == [1, 0, 0]
+    # The first block's asks for its rows and for its audit's new data; who poses
+    # problems never launches.
+    assert [asked.count(worker) for worker in workers] == [2, 0, 0]
     assert len(set(asked)) == 2
     assert list(shared.iterdir()) == []

@@ -159,6 +159,8 @@ def test_variance_is_as_accurate_as_numpys(statistics, keep, width, threads):
     x = (normal + means[:, None]).astype(np.float32)
     exact = x.astype(np.longdouble).var(-1)
     numpys = np.maximum(abs(x.var(-1) - exact), 2 * FLOAT32 * exact)
+    if statistics == "two_pass":  # the mean is rounded; what that is off by is squared
+        numpys = np.maximum(numpys, (FLOAT32 * means) ** 2)
     seen = launch(moments.program(x), [x], schedule)["var"]
     assert (abs(seen - exact) <= (12 if statistics == "shifted" else 4) * numpys).all()
     x[:] = (means - 1 / 3)[:, None]
