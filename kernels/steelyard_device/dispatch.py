@@ -258,7 +258,7 @@ def _fork_join() -> int:
 
 def _numpy_api() -> ctypes.Array[ctypes.c_size_t]:
     """Return NumPy's table of C functions, whose numbers are a part of its ABI."""
-    core = getattr(np, "_core", None) or np.core
+    core: Any = getattr(np, "_core", None) or np.core
     capsule = core._multiarray_umath._ARRAY_API  # noqa: SLF001 # where C finds it too
     pointer = native_call.python(
         "PyCapsule_GetPointer", ctypes.c_void_p, ctypes.py_object, ctypes.c_char_p

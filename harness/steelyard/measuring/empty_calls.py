@@ -46,7 +46,10 @@ def _empty(
 ) -> tuple[str, Callable[..., Any]]:
     plain = _python(len(args), tuple(keywords))
     with suppress(Exception):  # of an odd signature: then a Python function's is known
-        if isinstance(function, POINTER) and function.restype in HARMLESS:
+        if (
+            isinstance(function, POINTER)
+            and getattr(function, "restype", 0) in HARMLESS
+        ):
             return "ctypes", _of_ctypes(function)
         if type(function).__module__.startswith("numba.core"):
             return "numba", _of_numba(plain, args, keywords)

@@ -201,7 +201,7 @@ def _looked(asked: Asked, trial: Trial, mode: Mode) -> Confirmed:
         return UNKNOWN
     case = _Case(told)
     claimed = max(0.0, stats.of(trial).estimate.value * units(mode))
-    count, least = case.affordable(claimed), math.inf
+    count, least, wrong = case.affordable(claimed), math.inf, ""
     updates = any(handle.role == "inout" for handle in case.handles)
     if told["built_for"] or not count or (updates and units(mode) > 1):
         return Confirmed()
@@ -211,11 +211,11 @@ def _looked(asked: Asked, trial: Trial, mode: Mode) -> Confirmed:
                 problem = _Problem.posed(pose, case, Path(folder) / "posed", count)
                 if problem is None:
                     return UNKNOWN
-                found = _Rounds(asked, Path(folder), problem, case).all()
-            least = min(least, found[0])
-            if found[1] or least <= TIMES * claimed:
+                took, wrong = _Rounds(asked, Path(folder), problem, case).all()
+            least = min(least, took)
+            if wrong or least <= TIMES * claimed:
                 break
-    return Confirmed(least, found[1])
+    return Confirmed(least, wrong)
 
 
 @dataclass(frozen=True, slots=True)

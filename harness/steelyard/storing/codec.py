@@ -161,10 +161,11 @@ def trial(values: Any, blob: bytes) -> Trial:
     clock: dict[str, Any] = {
         n: values["clock"][n] for n in names if n in values["clock"]
     }
+    clock["floor"] = floor
     rest: dict[str, Any] = {name: values[name] for name in DOCUMENT}
     return Trial(
         samples=samples,
-        clock=ClockFacts(**clock | {"floor": floor}),
+        clock=ClockFacts(**clock),
         doubts=tuple(values["doubts"]),
         error=values["error"],
         **rest,
@@ -232,4 +233,5 @@ def run(values: Mapping[str, Any]) -> Run:
         checked(found["writer"], shapes.Writer, "writer")
     names = (field.name for field in fields(Run))
     known: dict[str, Any] = {name: values[name] for name in names}
-    return Run(**known | {"tags": tuple(values["tags"])})
+    known["tags"] = tuple(values["tags"])
+    return Run(**known)
