@@ -84,11 +84,16 @@ def run(turns, settings=QUICK, on_turn=lambda _: None):
 
 
 def gone(pid):
-    """Tell whether a process has ended, waiting for it to."""
-    path = Path(f"/proc/{pid}/stat")
+    """Tell whether a process has ended, waiting for it to.
+
+    One that nobody has waited for has ended with the last of its threads: until then
+    its files are open.
+    """
+    path = Path(f"/proc/{pid}")
     for _ in range(100_000):
         try:
-            if path.read_text().rpartition(") ")[2][0] in "ZX":
+            ended = (path / "stat").read_text().rpartition(") ")[2][0] in "ZX"
+            if ended and len(list((path / "task").iterdir())) == 1:
                 return True
         except (FileNotFoundError, ProcessLookupError):
             return True
