@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -22,7 +21,7 @@ from steelyard.errors import BenchmarkError, SteelyardError, UnjudgedError
 from steelyard.gate.outcome import BASE
 from steelyard.gate.sides import Side
 from steelyard.printable import printable
-from steelyard.processes import keeper
+from steelyard.processes import keeper, scratch
 from steelyard.processes.origins import Origins
 from steelyard.processes.runner import STANDARD_ERROR, ending
 
@@ -104,7 +103,7 @@ def of(
         SteelyardError: it finds nothing, cannot import a suite, imports other code than
             the side's, ends early, or is not done within ``seconds``.
     """
-    with tempfile.TemporaryDirectory(prefix="steelyard-listing-") as folder:
+    with scratch.folder() as folder:
         answer = Path(folder) / "answer.json"
         line = [side.python, "-P", "-m", "steelyard.gate.listing", str(answer)]
         line.append(json.dumps([list(places), pattern, list(overrides)]))
