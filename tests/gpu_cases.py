@@ -115,16 +115,16 @@ def elementwise(body, sources, target, lanes, per_thread=None):
     inputs = [Buffer(f"x{k}", source, N) for k, source in enumerate(sources)]
     y = Buffer("y", target, N, access="out")
     b = Builder(INT)
-    position = b.at("add", b.at("mul", b.block(), THREADS), b.thread())
-    start = b.at("mul", position, lanes)
-    inside = b.splat(b.let("lt", start, N), lanes)
+    position = b.at("add", b.at("multiply", b.block(), THREADS), b.thread())
+    start = b.at("multiply", position, lanes)
+    inside = b.splat(b.let("less", start, N), lanes)
     vectors = [
         b.load(x, start, lanes, inside, min(16, lanes * x.dtype.bytes)) for x in inputs
     ]
     value = body(b, *vectors)
     width = value.type.lanes
     to = start if width == lanes else position
-    mask = inside if width == lanes else b.let("lt", start, N)
+    mask = inside if width == lanes else b.let("less", start, N)
     b.store(y, to, value, mask, alignment=min(16, width * target.bytes))
     return b.kernel("elementwise", [*inputs, y, N], threads=THREADS)
 
@@ -149,21 +149,25 @@ def op_case(op, lanes, dtype, expected, sources, *, target=None, ulps=0, body=No
 
 ARITHMETIC = {
     "add": np.add,
-    "sub": np.subtract,
-    "mul": np.multiply,
-    "div": np.divide,
-    "min": np.minimum,
-    "max": np.maximum,
+    "subtract": np.subtract,
+    "multiply": np.multiply,
+    "divide": np.divide,
+    "minimum": np.minimum,
+    "maximum": np.maximum,
 }
 COMPARED = {
-    "lt": np.less,
-    "le": np.less_equal,
-    "gt": np.greater,
-    "ge": np.greater_equal,
-    "eq": np.equal,
-    "ne": np.not_equal,
+    "less": np.less,
+    "less_equal": np.less_equal,
+    "greater": np.greater,
+    "greater_equal": np.greater_equal,
+    "equal": np.equal,
+    "not_equal": np.not_equal,
 }
-LOGIC = {"and": np.logical_and, "or": np.logical_or, "xor": np.logical_xor}
+LOGIC = {
+    "bitwise_and": np.logical_and,
+    "bitwise_or": np.logical_or,
+    "bitwise_xor": np.logical_xor,
+}
 
 
 def exactly(function):
@@ -175,15 +179,15 @@ def arithmetic(lanes):
     """Yield the cases that round once, or not at all."""
     for dtype in (*FLOATS, int32, int64):
         for op, function in ARITHMETIC.items():
-            if op != "div" or dtype.kind == "float":
+            if op != "divide" or dtype.kind == "float":
                 yield op_case(op, lanes, dtype, function, [dtype] * 2)
-        yield op_case("neg", lanes, dtype, np.negative, [dtype])
+        yield op_case("negative", lanes, dtype, np.negative, [dtype])
         yield op_case("abs", lanes, dtype, np.abs, [dtype])
         if dtype.kind == "float":
             yield op_case("sqrt", lanes, dtype, np.sqrt, [dtype])
     for op, function in LOGIC.items():
         yield op_case(op, lanes, bool_, function, [bool_] * 2)
-    yield op_case("not", lanes, bool_, np.logical_not, [bool_])
+    yield op_case("logical_not", lanes, bool_, np.logical_not, [bool_])
 
 
 PI = np.longdouble("3.14159265358979323846264338327950288")
@@ -225,7 +229,7 @@ FUNCTIONS = {  # and by how many ulp a GPU may miss them, in float32 and float64
     "cospi": (lambda x: turned(x, 1), 2, 1),
     "erf_inv": (lambda x: erfinv(x.astype(np.float64)), 3, 6),
     "floor": (np.floor, 0, 0),
-    "rint": (np.rint, 0, 0),
+    "round": (np.rint, 0, 0),
 }
 
 
@@ -245,7 +249,10 @@ def bits(lanes):
         unsigned = f"uint{width}"
         for op, function in BITWISE.items():
             yield op_case(op, lanes, dtype, function, [dtype] * 2)
-        for op, function in (("shl", np.left_shift), ("lshr", np.right_shift)):
+        for op, function in (
+            ("bitwise_left_shift", np.left_shift),
+            ("shift_right_logical", np.right_shift),
+        ):
 
             def body(b, x, y, op=op):
                 return shifted(b, op, x, y)
@@ -256,7 +263,7 @@ def bits(lanes):
                 return np.where(by < width, moved, 0).astype(unsigned).view(x.dtype)
 
             yield op_case(op, lanes, dtype, expected, [dtype] * 2, body=body)
-    yield op_case("mulhi", lanes, int32, high_word, [int32] * 2)
+    yield op_case("multiply_high", lanes, int32, high_word, [int32] * 2)
     for source, target in (
         *((float32, int32), (float64, int64)),
         *((int32, float32), (int64, float64)),
@@ -271,10 +278,14 @@ def bits(lanes):
 def shifted(b, op, x, y):
     """Shift by amounts from 0 to twice the width."""
     most = const(16 * y.type.dtype.bytes - 1, y.type.dtype, y.type.lanes)
-    return b.let(op, x, b.let("and", y, most))
+    return b.let(op, x, b.let("bitwise_and", y, most))
 
 
-BITWISE = {"and": np.bitwise_and, "or": np.bitwise_or, "xor": np.bitwise_xor}
+BITWISE = {
+    "bitwise_and": np.bitwise_and,
+    "bitwise_or": np.bitwise_or,
+    "bitwise_xor": np.bitwise_xor,
+}
 
 
 def high_word(x, y):
@@ -290,12 +301,12 @@ def choices(lanes):
             yield op_case(op, lanes, dtype, function, [dtype] * 2, target=bool_)
 
         def select(b, x, y):
-            return b.let("select", b.let("lt", x, y), x, y)
+            return b.let("where", b.let("less", x, y), x, y)
 
         def least(x, y):
             return np.where(x < y, x, y)
 
-        yield op_case("select", lanes, dtype, least, [dtype] * 2, body=select)
+        yield op_case("where", lanes, dtype, least, [dtype] * 2, body=select)
 
 
 def casts(lanes):
@@ -351,7 +362,7 @@ def shapes():
     for dtype in (*HALVES, float32, float64, int32, int64):
         whole = stored(np.random.default_rng(3).integers(-9, 9, COUNT), dtype)
         rows = valued(whole, dtype).reshape(-1, 8)
-        for op, function in (("add", np.sum), ("min", np.min), ("max", np.max)):
+        for op, function in (("add", np.sum), ("minimum", np.min), ("maximum", np.max)):
             want = function(rows, axis=1)
             kernel = elementwise(
                 lambda b, x, op=op: b.let(f"reduce_{op}", x), [dtype], dtype, 8
@@ -369,7 +380,7 @@ def shapes():
         want = stored(np.repeat(rows[:, 3], 8) + valued(whole, dtype), dtype)
         yield Case(f"splat_{dtype.name}", kernel, (whole,), dtype, want, 0, 8)
     flags = numbers(bool_)
-    for op, function in (("and", np.all), ("or", np.any)):
+    for op, function in (("bitwise_and", np.all), ("bitwise_or", np.any)):
         kernel = elementwise(
             lambda b, x, op=op: b.let(f"reduce_{op}", x), [bool_], bool_, 4
         )
@@ -388,11 +399,13 @@ def matrix(dtype):
     b = Builder(INT)
     lane = b.thread()
     fragments = [
-        b.load(of, b.at("mul", lane, lanes), lanes, alignment=lanes * of.dtype.bytes)
+        b.load(
+            of, b.at("multiply", lane, lanes), lanes, alignment=lanes * of.dtype.bytes
+        )
         for of, lanes in ((a, 8), (b_, 4), (c, 4))
     ]
     product = b.let("mma", *fragments)
-    b.store(d, b.at("mul", lane, 4), product, alignment=16)
+    b.store(d, b.at("multiply", lane, 4), product, alignment=16)
     return b.kernel("matrix", [a, b_, c, d, N], threads=32)
 
 
@@ -401,17 +414,17 @@ def block_sums(threads=128):
     x, y = Buffer("x", float32, N), Buffer("y", float32, N, access="out")
     b = Builder(INT)
     lane = b.thread()
-    value = b.load(x, b.at("add", b.at("mul", b.block(), threads), lane))
+    value = b.load(x, b.at("add", b.at("multiply", b.block(), threads), lane))
     for step in (16, 8, 4):
         value = b.let("add", value, b.let("shuffle_xor", value, const(step, int32)))
     for step in (2, 1):
         value = b.let("add", value, b.let("shuffle_down", value, const(step, int32)))
     parts = b.alloc("parts", float32, threads // 32, "shared")
-    first = b.let("eq", b.let("rem", lane, const(32, int32)), const(0, int32))
+    first = b.let("equal", b.let("rem", lane, const(32, int32)), const(0, int32))
     with b.branch(first):
         b.store(parts, b.let("div", lane, const(32, int32)), value)
     b.effect("barrier")
-    with b.branch(b.let("eq", lane, const(0, int32))):
+    with b.branch(b.let("equal", lane, const(0, int32))):
         total = b.load(parts, 0, threads // 32, alignment=16)
         b.store(y, b.block(), b.let("reduce_add", total))
     return b.kernel("block_sums", [x, y, N], threads=threads)
@@ -422,8 +435,8 @@ def staged(threads=64):
     x, y = Buffer("x", float32, N), Buffer("y", float32, N, access="out")
     b = Builder(INT)
     room = b.alloc("room", float32, 4 * threads, "shared")
-    to = b.at("mul", b.thread(), 4)
-    start = b.at("add", b.at("mul", b.block(), 4 * threads), to)
+    to = b.at("multiply", b.thread(), 4)
+    start = b.at("add", b.at("multiply", b.block(), 4 * threads), to)
     for offset, count in ((0, 2), (2, 1), (3, 1)):
         here, far = b.at("add", to, offset), b.at("add", start, offset)
         b.effect("copy_async", room, here, x, far, const(count, int32))

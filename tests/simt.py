@@ -377,7 +377,7 @@ def _apply(op, args, operands, type_):
         return np.broadcast_to(args[0], (len(args[0]), type_.lanes))
     if op == "mask_below":
         return np.arange(type_.lanes)[None, :] < args[0]
-    if op == "select":
+    if op == "where":
         return np.where(*args)
     dtype = operands[0].type.dtype
     wide = [_wide(arg, dtype) for arg in args]
@@ -416,8 +416,6 @@ def _reduce(op, array, dtype):
 
 
 def _divide(a, b):
-    if a.dtype.kind == "f":
-        return a / b
     return np.where((a < 0) != (b < 0), -(abs(a) // abs(b)), abs(a) // abs(b))
 
 
@@ -452,9 +450,9 @@ def _fma(a, b, c):
 
 
 ORACLE = {
-    "shl": "shift_left",
-    "lshr": "shift_right_logical",
-    "mulhi": "multiply_high",
+    "bitwise_left_shift": "bitwise_left_shift",
+    "shift_right_logical": "shift_right_logical",
+    "multiply_high": "multiply_high",
     **{
         op: op
         for op in (
@@ -466,28 +464,29 @@ ORACLE = {
 }
 OPERATIONS = {
     "add": np.add,
-    "rint": np.rint,
-    "sub": np.subtract,
-    "mul": np.multiply,
+    "round": np.rint,
+    "subtract": np.subtract,
+    "multiply": np.multiply,
+    "divide": np.divide,
     "div": _divide,
     "rem": np.fmod,  # of the sign of the dividend, as truncation has it
-    "neg": np.negative,
+    "negative": np.negative,
     "abs": np.abs,
-    "min": np.minimum,
-    "max": np.maximum,
+    "minimum": np.minimum,
+    "maximum": np.maximum,
     "fma": _fma,
     "sqrt": np.sqrt,
     "rsqrt": lambda x: (1 / np.sqrt(x)).astype(x.dtype),
     "exp": np.exp,
     "log": np.log,
-    "lt": np.less,
-    "le": np.less_equal,
-    "gt": np.greater,
-    "ge": np.greater_equal,
-    "eq": np.equal,
-    "ne": np.not_equal,
-    "and": np.bitwise_and,  # of bool: the logical ones
-    "or": np.bitwise_or,
-    "xor": np.bitwise_xor,
-    "not": np.logical_not,
+    "less": np.less,
+    "less_equal": np.less_equal,
+    "greater": np.greater,
+    "greater_equal": np.greater_equal,
+    "equal": np.equal,
+    "not_equal": np.not_equal,
+    "bitwise_and": np.bitwise_and,  # of bool: the logical ones
+    "bitwise_or": np.bitwise_or,
+    "bitwise_xor": np.bitwise_xor,
+    "logical_not": np.logical_not,
 }

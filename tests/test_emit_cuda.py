@@ -58,38 +58,40 @@ def row_norms():
     floor, verbose = Var("threadIdx", typed(float64)), Var("verbose", typed(bool_))
     b = Builder(INT)
     lane, row = b.thread(), b.block()
-    start = b.at("mul", row, 1024)
-    inside = b.let("lt", row, N)
+    start = b.at("multiply", row, 1024)
+    inside = b.let("less", row, N)
     mask = b.splat(inside, 8)
     kept = b.alloc("kept", float16, 32, "register")
     b.prefetch(x, start)
     with b.loop(0, 4, 1, const(0.0, float32, 8), unroll=4) as loop:
-        column = b.at("mul", b.at("add", b.at("mul", loop.var, 32), lane), 8)
+        column = b.at("multiply", b.at("add", b.at("multiply", loop.var, 32), lane), 8)
         value = b.load(x, b.at("add", start, column), 8, mask, 16)
         shift = b.load(bias, column, 8, alignment=16)
         moved = b.let("add", b.cast(value, float32), b.cast(shift, float32))
-        b.store(kept, b.at("mul", loop.var, 8), b.cast(moved, float16), alignment=16)
+        b.store(
+            kept, b.at("multiply", loop.var, 8), b.cast(moved, float16), alignment=16
+        )
         size = b.let("abs", moved)
-        loop.yields(b.let("max", loop.carried[0], size))
-    largest = b.let("reduce_max", loop.results[0])
+        loop.yields(b.let("maximum", loop.carried[0], size))
+    largest = b.let("reduce_maximum", loop.results[0])
     for step in (16, 8, 4, 2, 1):
         other = b.let("shuffle_xor", largest, const(step, int32))
-        largest = b.let("max", largest, other)
+        largest = b.let("maximum", largest, other)
     shared = b.alloc("shared", float32, 1, "shared")
-    with b.branch(b.let("eq", lane, const(0, int32))):
+    with b.branch(b.let("equal", lane, const(0, int32))):
         b.store(shared, 0, largest)
     b.effect("barrier")
-    scale = b.let("max", b.load(shared, 0), b.cast(floor, float32))
-    with b.branch(b.let("and", verbose, inside)) as branch:
-        b.store(bad, row, b.let("ne", scale, scale))
+    scale = b.let("maximum", b.load(shared, 0), b.cast(floor, float32))
+    with b.branch(b.let("bitwise_and", verbose, inside)) as branch:
+        b.store(bad, row, b.let("not_equal", scale, scale))
         branch.gives(scale)
         branch.otherwise()
         branch.gives(const(1.0, float32))
-    factor = b.splat(b.let("div", const(1.0, float32), branch.results[0]), 8)
+    factor = b.splat(b.let("divide", const(1.0, float32), branch.results[0]), 8)
     with b.loop(0, 4, 1, unroll=4) as loop:
-        column = b.at("mul", b.at("add", b.at("mul", loop.var, 32), lane), 8)
-        value = b.load(kept, b.at("mul", loop.var, 8), 8, alignment=16)
-        out = b.cast(b.let("mul", b.cast(value, float32), factor), float16)
+        column = b.at("multiply", b.at("add", b.at("multiply", loop.var, 32), lane), 8)
+        value = b.load(kept, b.at("multiply", loop.var, 8), 8, alignment=16)
+        out = b.cast(b.let("multiply", b.cast(value, float32), factor), float16)
         with b.branch(inside):
             b.store(y, b.at("add", start, column), out, streaming=True, alignment=16)
     b.fence()
@@ -212,7 +214,9 @@ def test_no_name_of_a_user_breaks_or_captures_anything(on_host):
     buffers = [Buffer(name, float16, N, access="inout") for name in NAMES[1:]]
     b = Builder(INT)
     for buffer in buffers:
-        value = b.let("max", b.load(buffer, 0, 4, alignment=8), const(1.0, float16, 4))
+        value = b.let(
+            "maximum", b.load(buffer, 0, 4, alignment=8), const(1.0, float16, 4)
+        )
         b.store(buffer, 0, value, alignment=8)
     kernel = b.kernel("named", [*buffers, N], threads=1)
     arrays = [np.arange(4).astype(np.float16) + k for k, _ in enumerate(buffers)]
@@ -263,7 +267,7 @@ def test_lanes_that_are_masked_off_are_neither_read_nor_written(on_host):
                     at = (2 * which + flag) * lanes
                     mask = b.mask_below(N, lanes)
                     if flag:
-                        mask = b.splat(b.let("lt", const(3, int32), N), lanes)
+                        mask = b.splat(b.let("less", const(3, int32), N), lanes)
                     value = b.load(x, at, lanes, mask, alignment)
                     b.store(y, at, value, None, alignment=alignment)
                     b.store(z, at, value, mask, alignment=alignment)
@@ -293,7 +297,7 @@ def test_scratch_memory_holds_every_type_in_scalars_and_vectors(tmp_path, space)
         b = Builder(INT)
         with b.loop(0, 2, 1, unroll=2) as loop:  # the same memory in both turns
             room = b.alloc("room", dtype, 9, space)
-            with b.branch(b.let("eq", loop.var, const(0, int32))):
+            with b.branch(b.let("equal", loop.var, const(0, int32))):
                 for k in range(9):
                     b.store(room, k, b.load(x, k))
                 vector = b.load(room, 4, 4, alignment=8)
@@ -354,10 +358,10 @@ def test_indices_of_64_bits_and_scalars_by_value(on_host):
     scalars = [Var("a", typed(float64)), Var("b", typed(int64)), Var("c", typed(bool_))]
     y, n = Buffer("y", float64, Var("n", typed(int64)), access="out"), index(3)
     b = Builder()
-    at = b.at("mul", b.at("add", b.at("mul", b.block(), 1), b.thread()), 1)
-    with b.branch(b.let("lt", at, n)):
+    at = b.at("multiply", b.at("add", b.at("multiply", b.block(), 1), b.thread()), 1)
+    with b.branch(b.let("less", at, n)):
         sum_ = b.let("add", scalars[0], b.cast(scalars[1], float64))
-        b.store(y, at, b.let("select", scalars[2], sum_, const(0.0, float64)))
+        b.store(y, at, b.let("where", scalars[2], sum_, const(0.0, float64)))
     kernel = b.kernel("scaled", [y, *scalars, y.extent], threads=1)
     assert "double a, long long b, bool c, long long n" in emit(kernel)
     import ctypes
@@ -373,7 +377,7 @@ def test_halves_widen_once_however_often_they_are_used():
     for dtype in HALVES:
         kernel = gpu_cases.elementwise(
             lambda b, x: b.let(
-                "add", b.cast(x, float32), b.cast(b.let("mul", x, x), float32)
+                "add", b.cast(x, float32), b.cast(b.let("multiply", x, x), float32)
             ),
             [dtype],
             float32,
@@ -395,7 +399,7 @@ def test_a_loop_ends_by_what_it_carries_itself(on_host):
     with b.loop(0, 100, 1, *start) as loop:
         held, done = loop.carried
         more = b.let("add", held, const(1, float32))
-        loop.yields(more, b.let("ge", more, last), until=done)
+        loop.yields(more, b.let("greater_equal", more, last), until=done)
     b.store(y, thread, loop.results[0])
     run = on_host(b.kernel("ending", (x, y, N), threads=4))
     x = np.array([-3, 1, 7, 1000], np.float32)

@@ -26,7 +26,7 @@ def row_sums(threads=0):
     y = Buffer("y", float32, N, access="out")
     b = Builder()
     with b.parallel(N, 4, threads) as (low, high), b.loop(low, high, 1) as row:
-        start = b.at("mul", row.var, 37)
+        start = b.at("multiply", row.var, 37)
         with b.loop(0, 32, 16, const(0.0, float32, 16)) as loop:
             value = b.load(x, b.at("add", start, loop.var), 16)
             loop.yields(b.let("add", loop.carried[0], value))
@@ -89,7 +89,9 @@ def test_a_loop_is_a_range_and_carries_its_state(run_kernel, bounds, known):
     b = Builder()
     start, stop = [index(x) for x in bounds] if known else (low, high)
     with b.loop(start, stop, 3, index(1)) as loop:
-        loop.yields(b.let("add", b.let("mul", loop.carried[0], index(31)), loop.var))
+        loop.yields(
+            b.let("add", b.let("multiply", loop.carried[0], index(31)), loop.var)
+        )
     b.store(y, 0, loop.results[0])
     seen, expected = np.empty(1, np.int64), 1
     run_kernel(b.kernel("ranged", [y, low, high]), seen, *bounds)
@@ -103,14 +105,14 @@ def test_a_branch_gives_the_values_of_the_side_that_ran(run_kernel):
     y = Buffer("y", int64, index(6), access="inout")
     b = Builder()
     with b.loop(0, 6, 1, index(0)) as loop:
-        odd = b.let("eq", b.let("rem", loop.var, index(2)), index(1))
+        odd = b.let("equal", b.let("rem", loop.var, index(2)), index(1))
         with b.branch(odd) as branch:
             b.store(y, loop.var, loop.carried[0])
             branch.gives(b.let("add", loop.carried[0], index(10)))
             branch.otherwise()
             branch.gives(loop.carried[0])
         with b.branch(odd):
-            b.store(y, b.at("sub", loop.var, 1), index(-5))
+            b.store(y, b.at("subtract", loop.var, 1), index(-5))
         loop.yields(branch.results[0])
     seen = np.full(6, -1)
     run_kernel(b.kernel("branches", [y]), seen)
@@ -199,7 +201,7 @@ def test_a_half_value_is_widened_once_however_often_it_is_used():
     y = Buffer("y", float16, N, access="out")
     b = Builder()
     value = b.load(x, 0, 16)
-    total = b.let("add", b.let("mul", value, value), value)
+    total = b.let("add", b.let("multiply", value, value), value)
     b.store(y, 0, total)
     text = emit(b.kernel("widened", [x, y, N]), HOST)
     assert text.count("fpext") == 2  # of the value, and of the rounded product

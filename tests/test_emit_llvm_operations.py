@@ -49,11 +49,11 @@ def agree(seen, expected, dtype):
 
 
 @pytest.mark.parametrize("dtype", FLOATS, ids=str)
-@pytest.mark.parametrize("op", ["neg", "abs"])
+@pytest.mark.parametrize("op", ["negative", "abs"])
 def test_signs_are_numpys(elementwise, op, dtype):
     """Of zeros and infinities too."""
     a = numbers(dtype)
-    expected = {"neg": np.negative, "abs": np.abs}[op](valued(a, dtype))
+    expected = {"negative": np.negative, "abs": np.abs}[op](valued(a, dtype))
     seen = elementwise(lambda t, x: t.let(op, x), [a], dtype, sources=[dtype])
     signs = np.signbit(valued(seen, dtype)) == np.signbit(expected)
     assert np.all(signs | np.isnan(expected))
@@ -76,7 +76,7 @@ def reduction(op, dtype, lanes):
     return b.kernel("reduction", [x, y])
 
 
-REDUCED = {"reduce_add": np.sum, "reduce_min": np.min, "reduce_max": np.max}
+REDUCED = {"reduce_add": np.sum, "reduce_minimum": np.min, "reduce_maximum": np.max}
 
 
 @pytest.mark.parametrize("lanes", [1, 2, 16, 64])
@@ -97,13 +97,13 @@ def test_a_vector_reduces_to_its_sum_or_bound(run_kernel, op, dtype, lanes):
             assert y[0] == expected[0]
 
 
-@pytest.mark.parametrize("op", ["reduce_and", "reduce_or"])
+@pytest.mark.parametrize("op", ["reduce_bitwise_and", "reduce_bitwise_or"])
 def test_masks_reduce_to_all_and_any(run_kernel, op):
     """Of 16 lanes: none, one, all but one, all."""
     for ones in (0, 1, 15, 16):
         x, y = np.arange(16) < ones, np.empty(1, bool)
         run_kernel(reduction(op, bool_, 16), x, y)
-        assert y[0] == (x.all() if op == "reduce_and" else x.any())
+        assert y[0] == (x.all() if op == "reduce_bitwise_and" else x.any())
 
 
 @pytest.mark.parametrize("count", [-1, 0, 5, 16, 99])
@@ -136,7 +136,7 @@ def test_index_division_truncates(run_kernel, a, b):
     p, q = Var("p", INDEX), Var("q", INDEX)
     y = Buffer("y", int64, index(4), access="out")
     t = Builder()
-    for k, op in enumerate(("div", "rem", "min", "max")):
+    for k, op in enumerate(("div", "rem", "minimum", "maximum")):
         t.store(y, k, t.let(op, p, q))
     seen = np.empty(4, np.int64)
     run_kernel(t.kernel("indices", [y, p, q]), seen, a, b)
@@ -174,7 +174,7 @@ def test_the_same_bits_are_two_numbers_in_two_half_types(run_kernel):
     b = Builder()
     for k, (dtype, value) in enumerate([(float16, 1.0), (bfloat16, 2.0**-7)]):
         constant = const(value, dtype)
-        b.store(y, k, b.cast(b.let("neg", constant), float32))
+        b.store(y, k, b.cast(b.let("negative", constant), float32))
     seen = np.empty(2, np.float32)
     run_kernel(b.kernel("halves", [y]), seen)
     assert seen.tolist() == [-1.0, -(2.0**-7)]

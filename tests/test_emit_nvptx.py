@@ -109,8 +109,8 @@ def test_sixteen_bytes_are_one_instruction(dtype, masked):
     lanes = 16 // dtype.bytes
     x, y = Buffer("x", dtype, N), Buffer("y", dtype, N, access="out")
     b = Builder(INT)
-    at = b.at("mul", b.thread(), lanes)
-    mask = b.splat(b.let("lt", at, N), lanes) if masked else None
+    at = b.at("multiply", b.thread(), lanes)
+    mask = b.splat(b.let("less", at, N), lanes) if masked else None
     b.store(y, at, b.load(x, at, lanes, mask, 16), mask, alignment=16)
     seen = resources(b.kernel("kernel", [x, y, N], threads=32))
     assert (seen.loads_128, seen.stores_128) == (1, 1)
@@ -131,16 +131,16 @@ def turns(count, unroll, dtype=float16):
     total = Buffer("total", float32, N, access="out")
     b = Builder(INT)
     kept = b.alloc("kept", dtype, 8 * count, "register")
-    base = b.at("mul", b.thread(), 8 * count)
+    base = b.at("multiply", b.thread(), 8 * count)
     with b.loop(0, count, 1, unroll=unroll) as loop:
-        at = b.at("mul", loop.var, 8)
+        at = b.at("multiply", loop.var, 8)
         value = b.load(x, b.at("add", base, at), 8, alignment=16)
         b.store(kept, at, value, alignment=16)
     with b.loop(0, count, 1, const(0.0, float32), unroll=unroll) as loop:
         (carried,) = loop.carried
-        at = b.at("mul", loop.var, 8)
+        at = b.at("multiply", loop.var, 8)
         value = b.load(kept, at, 8, alignment=16)
-        value = b.let("mul", value, const(3.0, dtype, 8))
+        value = b.let("multiply", value, const(3.0, dtype, 8))
         b.store(y, b.at("add", base, at), value, alignment=16)
         with b.loop(0, 2, 1, carried, unroll=unroll and 2) as inner:
             part = b.let("reduce_add", b.cast(value, float32))
@@ -179,15 +179,15 @@ def branches(count, unroll):
     """Make y = x where it is below zero, else 2 x + i: all that a turn may hold."""
     x, y = Buffer("x", int32, N), Buffer("y", int32, N, access="inout")
     b = Builder(INT)
-    base = b.at("mul", b.thread(), count)
+    base = b.at("multiply", b.thread(), count)
     with b.loop(0, count, 1, b.number(0), unroll=unroll) as loop:
         kept = b.alloc("kept", int32, 1, "register")
         at = b.at("add", base, loop.var)
-        inside = b.let("lt", at, N)
+        inside = b.let("less", at, N)
         b.prefetch(x, b.at("add", at, 32))
         b.store(kept, 0, b.load(x, at, 1, inside))
         value = b.load(kept, 0)
-        with b.branch(b.let("ge", value, b.number(0))) as side:
+        with b.branch(b.let("greater_equal", value, b.number(0))) as side:
             twice = b.let("add", value, value)
             side.gives(b.let("add", twice, loop.var))
             side.otherwise()
@@ -195,7 +195,7 @@ def branches(count, unroll):
         b.store(y, at, side.results[0], inside)
         b.fence()
         loop.yields(b.let("add", loop.carried[0], side.results[0]))
-    last = b.let("eq", b.thread(), b.number(31))
+    last = b.let("equal", b.thread(), b.number(31))
     b.store(y, 0, loop.results[0], last)
     return b.kernel("kernel", [x, y, N], threads=32)
 
@@ -280,7 +280,7 @@ def test_scalars_come_by_value_and_a_bool_as_a_byte():
     flag, number = Var("λ", typed(bool_)), Var("s", typed(float64))
     whole, y = Var("k", typed(int64)), Buffer("y", float64, N, access="out")
     b = Builder(INT)
-    chosen = b.let("select", flag, number, b.cast(whole, float64))
+    chosen = b.let("where", flag, number, b.cast(whole, float64))
     b.store(y, b.thread(), chosen)
     kernel = b.kernel("kernel", [y, flag, number, whole, N], threads=32)
     assert resources(kernel).stores_global == 1

@@ -16,7 +16,7 @@ def row_sums(lanes=16):
     b = Builder()
     keep = b.alloc("keep", float32, 64)
     with b.parallel(N, chunk=4) as (low, high), b.loop(low, high, 1) as row:
-        start = b.at("mul", row.var, 37)
+        start = b.at("multiply", row.var, 37)
         with b.loop(0, 32, lanes, const(0.0, float32, lanes)) as loop:
             at = b.at("add", start, loop.var)
             b.prefetch(x, b.at("add", at, 64), locality=2)
@@ -26,10 +26,10 @@ def row_sums(lanes=16):
         mask = b.mask_below(5, lanes)
         tail = b.load(x, b.at("add", start, 32), lanes, mask)
         total = b.let("reduce_add", b.let("add", loop.results[0], tail))
-        with b.branch(b.let("gt", total, const(100.0, float32))) as branch:
+        with b.branch(b.let("greater", total, const(100.0, float32))) as branch:
             branch.gives(const(1.0, float32))
             branch.otherwise()
-            branch.gives(b.let("neg", total))
+            branch.gives(b.let("negative", total))
         b.store(y, row.var, branch.results[0])
     return b.kernel("row_sums", [x, y, N])
 
@@ -73,14 +73,14 @@ def test_index_arithmetic_folds_what_is_known():
     b = Builder()
     i = Var("i", INDEX)
     assert b.at("add", 3, 4) == Const(7, INDEX)
-    assert b.at("min", 3, 4) == Const(3, INDEX)
+    assert b.at("minimum", 3, 4) == Const(3, INDEX)
     assert b.at("add", i, 0) is i
     assert b.at("add", 0, i) is i
-    assert b.at("mul", 1, i) is i
-    assert b.at("sub", i, 0) is i
+    assert b.at("multiply", 1, i) is i
+    assert b.at("subtract", i, 0) is i
     assert b.body == []
-    assert b.at("sub", 0, i) is b.body[0].var
-    assert statement_text(b.body[0]) == "i.1: int64 = sub(0, i)"
+    assert b.at("subtract", 0, i) is b.body[0].var
+    assert statement_text(b.body[0]) == "i.1: int64 = subtract(0, i)"
 
 
 def test_a_builder_repeats_nothing_that_changes_nothing():

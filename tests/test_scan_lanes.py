@@ -19,7 +19,7 @@ from steelyard_kernels.schedule.scan.cuda_lanes import CudaLanes
 from steelyard_kernels.schedule.scan.lanes import neutral
 
 NOTHING = Program("nothing", (), (), (), (), chains=9)
-NUMPY = {"add": np.sum, "max": np.max, "min": np.min}
+NUMPY = {"add": np.sum, "maximum": np.max, "minimum": np.min}
 
 
 def knobs(group=4, chains=1, *, ahead=False):
@@ -55,7 +55,7 @@ def ran(schedule, emit, given, size, chains):
 def vectors(lanes, x, size):
     """Emit the loads of a chain's row of x, as the vectors that hold it."""
     b, width = lanes.b, lanes.width
-    start = b.at("mul", lanes.chain, size)
+    start = b.at("multiply", lanes.chain, size)
     return [
         (
             lanes.load(x, b.at("add", start, at), 1, min(width, size - at)),
@@ -72,7 +72,7 @@ def test_every_chain_gets_its_own_row_back(group, chains):
 
     def emit(lanes, x, y):
         b = lanes.b
-        start = b.at("mul", lanes.chain, size)
+        start = b.at("multiply", lanes.chain, size)
         for place, (vector, count) in enumerate(vectors(lanes, x, size)):
             at = b.at("add", start, place * lanes.width)
             lanes.store(y, at, 1, count, vector)
@@ -86,13 +86,13 @@ def test_every_chain_gets_its_own_row_back(group, chains):
 def test_totals_take_the_lanes_below_a_count(group, chains, op):
     """Negative maxima and positive minima show that what lies behind counts nothing."""
     total, size = chains + 2, min(group, 11)
-    sign = {"add": 1, "max": -1, "min": 1}[op]
+    sign = {"add": 1, "maximum": -1, "minimum": 1}[op]
     given = sign * np.random.default_rng(3).integers(1, 99, (total, size)).astype(float)
 
     def emit(lanes, x, y):
         ((vector, count),) = vectors(lanes, x, size)
         first, again = lanes.totals(op, [(vector, count), (vector, 1)])
-        start = lanes.b.at("mul", lanes.chain, 2)
+        start = lanes.b.at("multiply", lanes.chain, 2)
         lanes.store_uniform(y, start, first)
         lanes.store_uniform(y, lanes.b.at("add", start, 1), again)
 
@@ -112,13 +112,14 @@ def test_all_threads_get_each_element(group, chains):
         found = lanes.elements(held, size)
         assert len(found) == size
         weighed = [
-            b.let("mul", value, const(k + 1, float64)) for k, value in enumerate(found)
+            b.let("multiply", value, const(k + 1, float64))
+            for k, value in enumerate(found)
         ]
         result = weighed[0]
         for value in weighed[1:]:
             result = b.let("add", result, value)
         alone = lanes.elements(held, 3)[2]
-        start = b.at("mul", lanes.chain, 2)
+        start = b.at("multiply", lanes.chain, 2)
         lanes.store_uniform(y, start, result)
         lanes.store_uniform(y, b.at("add", start, 1), alone)
 
@@ -137,10 +138,10 @@ def test_what_is_computed_ahead_is_fetched_by_its_turn(group, chains):
 
     def emit(lanes, x, y):
         b = lanes.b
-        made = b.let("mul", lanes.turns(int64), b.load(x, lanes.chain))
+        made = b.let("multiply", lanes.turns(int64), b.load(x, lanes.chain))
         ahead = lanes.keep(made)
         with b.loop(0, lanes.span, 1) as loop:
-            at = b.at("add", b.at("mul", lanes.chain, span), loop.var)
+            at = b.at("add", b.at("multiply", lanes.chain, span), loop.var)
             lanes.store_uniform(y, at, lanes.fetch(ahead, loop.var))
 
     x = np.arange(1, total + 1)
@@ -163,9 +164,9 @@ def test_what_a_group_wrote_is_there_for_all_of_its_threads_once_it_settled(
         end = b.at("add", start, size)
         lanes.store_uniform(room, end, const(5, float64))
         lanes.settle()
-        back = lanes.load(room, b.at("sub", end, 1), -1, size)
+        back = lanes.load(room, b.at("subtract", end, 1), -1, size)
         more = b.let("add", back, lanes.load_uniform(room, end))
-        lanes.store(y, b.at("mul", lanes.chain, size), 1, size, more)
+        lanes.store(y, b.at("multiply", lanes.chain, size), 1, size, more)
 
     x = np.random.default_rng(2).random((total, size))
     assert np.array_equal(
@@ -181,7 +182,7 @@ def test_chains_in_step_hear_of_each_other(group, chains):
 
     def emit(lanes, x, y):
         b = lanes.b
-        flag = b.let("gt", b.load(x, lanes.chain), b.number(0))
+        flag = b.let("greater", b.load(x, lanes.chain), b.number(0))
         lanes.store_uniform(y, lanes.chain, b.cast(lanes.any(flag), int64))
 
     x = np.zeros(total, np.int64)
@@ -235,8 +236,8 @@ def test_what_changes_no_total(dtype):
     extremes = [-(2**62), 0, 7] if dtype is int64 else [-1e30, 0.0, np.inf]
     for value in extremes:
         assert value + neutral("add", dtype).value == value
-        assert max(value, neutral("max", dtype).value) == value
-        assert min(value, neutral("min", dtype).value) == value
+        assert max(value, neutral("maximum", dtype).value) == value
+        assert min(value, neutral("minimum", dtype).value) == value
 
 
 def test_a_vector_of_flags_goes_through_shared_memory():
@@ -245,7 +246,7 @@ def test_a_vector_of_flags_goes_through_shared_memory():
     def emit(lanes, x, y):
         b = lanes.b
         ((vector, _),) = vectors(lanes, x, 64)
-        flags = b.let("gt", vector, b.number(0))
+        flags = b.let("greater", vector, b.number(0))
         assert flags.type.dtype is bool_
         count = b.number(0)
         for flag in lanes.elements([flags], 64):
@@ -264,7 +265,7 @@ def test_scalars_become_a_vector(group, chains):
 
     def emit(lanes, x, y):
         b = lanes.b
-        start = b.at("mul", lanes.chain, size)
+        start = b.at("multiply", lanes.chain, size)
         scalars = [lanes.load_uniform(x, b.at("add", start, k)) for k in range(size)]
         before = len(b.body)
         assert lanes.pack(scalars[:1] * size) is scalars[0]

@@ -26,10 +26,10 @@ def exchanging(turns, *, carried=False, times=1):
         (total,) = loop.carried
         for _ in range(times):
             slot = b.alloc("slot", float32, 32, "shared")
-            mine = b.let("mul", b.load(x, thread), const(2, float32))
+            mine = b.let("multiply", b.load(x, thread), const(2, float32))
             b.store(slot, thread, b.let("add", mine, total) if carried else mine)
             b.effect("warp_barrier")
-            other = b.load(slot, b.at("sub", 31, thread))
+            other = b.load(slot, b.at("subtract", 31, thread))
             total = b.let("add", total, other)
         loop.yields(total)
     b.store(y, thread, loop.results[0])
@@ -131,7 +131,7 @@ def test_memory_that_a_turn_writes_is_read_where_it_was(exchanged):
             slot = b.alloc("slot", float32, 32, "shared")
             b.store(slot, thread, more)
             b.effect("warp_barrier")
-            more = b.load(slot, b.at("sub", 31, thread))
+            more = b.load(slot, b.at("subtract", 31, thread))
         loop.yields(b.let("add", back, more))
     kernel = b.kernel("back", [x, y], threads=32)
     (inner,) = [node for node in kernel.body if isinstance(node, For)]

@@ -53,10 +53,10 @@ def test_a_block_adds_up_through_loops_shuffles_and_shared_memory():
             other = b.let("shuffle_xor", total, b.number(step))
             total = b.let("add", total, other)
         slots = b.alloc("slots", float32, 4, "shared")
-        with b.branch(b.let("eq", b.at("rem", thread, 32), b.number(0))):
+        with b.branch(b.let("equal", b.at("rem", thread, 32), b.number(0))):
             b.store(slots, b.at("div", thread, 32), total)
         b.effect("barrier")
-        with b.branch(b.let("eq", thread, b.number(0))):
+        with b.branch(b.let("equal", thread, b.number(0))):
             b.store(y, 0, b.let("reduce_add", b.load(slots, 0, 4, alignment=16)))
 
     assert ran(emit, x, 1, threads=128)[0] == x.sum()
@@ -80,7 +80,7 @@ def test_both_sides_of_a_branch_give_their_threads_values():
 
     def emit(b, x, y):
         thread = b.thread()
-        with b.branch(b.let("lt", thread, b.number(3))) as branch:
+        with b.branch(b.let("less", thread, b.number(3))) as branch:
             branch.gives(const(1.0, float32))
             branch.otherwise()
             branch.gives(b.load(x, thread))
@@ -93,7 +93,7 @@ def test_masked_lanes_read_zero_and_write_nothing():
     """Only lanes below two are touched."""
 
     def emit(b, x, y):
-        with b.branch(b.let("eq", b.thread(), b.number(0))):
+        with b.branch(b.let("equal", b.thread(), b.number(0))):
             mask = b.mask_below(2, 4)
             value = b.load(x, 0, 4, mask)
             b.store(y, 0, value)
@@ -129,7 +129,7 @@ def exchange(barrier, width):
         b.store(slots, thread, b.load(x, thread))
         if barrier:
             b.effect("barrier")
-        other = b.at("sub", 63, thread) if width == 64 else b.at("add", 0, 0)
+        other = b.at("subtract", 63, thread) if width == 64 else b.at("add", 0, 0)
         b.store(y, thread, b.load(slots, other))
 
     return emit
@@ -150,7 +150,7 @@ def test_a_read_before_another_threads_write_is_a_race():
         slots = b.alloc("slots", float32, 1, "shared")
         thread = b.thread()
         b.store(y, thread, b.load(slots, 0))
-        with b.branch(b.let("eq", thread, b.number(0))):
+        with b.branch(b.let("equal", thread, b.number(0))):
             b.store(slots, 0, const(1.0, float32))
 
     with pytest.raises(AssertionError, match=r"slots.* = .*two threads race"):
@@ -161,7 +161,7 @@ def test_threads_and_blocks_that_write_one_element_race():
     """Even when they write the same value."""
 
     def emit(b, x, y):
-        with b.branch(b.let("eq", b.thread(), b.number(0))):
+        with b.branch(b.let("equal", b.thread(), b.number(0))):
             b.store(y, 0, const(1.0, float32))
 
     def all_threads(b, x, y):
@@ -178,11 +178,11 @@ def test_accesses_stay_inside_and_aligned():
     """The statement is named, with the places outside."""
 
     def outside(b, x, y):
-        b.store(y, b.at("sub", b.thread(), 1), const(1.0, float32))
+        b.store(y, b.at("subtract", b.thread(), 1), const(1.0, float32))
 
     def unaligned(b, x, y):
-        at = b.at("add", b.at("mul", b.thread(), 4), 2)
-        b.load(x, at, 4, b.splat(b.let("lt", at, b.number(60)), 4), alignment=16)
+        at = b.at("add", b.at("multiply", b.thread(), 4), 2)
+        b.load(x, at, 4, b.splat(b.let("less", at, b.number(60)), 4), alignment=16)
 
     with pytest.raises(AssertionError, match=r"outside 64 elements: \[-1\]"):
         ran(outside, ONES, 64)
@@ -194,12 +194,12 @@ def test_barriers_and_shuffles_need_every_thread():
     """A hang on a GPU is an error here."""
 
     def barrier(b, x, y):
-        with b.branch(b.let("lt", b.thread(), b.number(32))):
+        with b.branch(b.let("less", b.thread(), b.number(32))):
             b.effect("barrier")
 
     def shuffle(b, x, y):
         thread = b.thread()
-        with b.branch(b.let("lt", thread, b.number(33))):
+        with b.branch(b.let("less", thread, b.number(33))):
             b.let("shuffle_xor", b.load(x, thread), b.number(1))
 
     with pytest.raises(AssertionError, match="not every thread reaches"):
@@ -224,9 +224,9 @@ def test_scalars_and_the_number_of_blocks_come_from_the_launch():
     b = Builder(INDEX)
     y = array("y", 6, access="out")
     count, scale = Var("count", INDEX), Var("scale", typed(float32))
-    at = b.at("add", b.at("mul", b.block(), 2), b.thread())
-    with b.branch(b.let("lt", at, count)):
-        b.store(y, at, b.let("mul", b.cast(at, float32), scale))
+    at = b.at("add", b.at("multiply", b.block(), 2), b.thread())
+    with b.branch(b.let("less", at, count)):
+        b.store(y, at, b.let("multiply", b.cast(at, float32), scale))
     kernel = b.kernel("k", (y, scale, count), threads=2)
     verify(kernel, "cuda")
     seen = np.full(6, -1, np.float32)
@@ -242,7 +242,7 @@ def test_halves_are_rounded_after_every_operation(dtype):
     def emit(b, x, y):
         one, little = const(1.0, dtype), const(small, dtype)
         twice = b.let("add", b.let("add", one, little), little)
-        with b.branch(b.let("eq", b.thread(), b.number(0))):
+        with b.branch(b.let("equal", b.thread(), b.number(0))):
             b.store(y, 0, b.cast(twice, float32))
 
     assert ran(emit, ONES, 1)[0] == 1
@@ -283,7 +283,7 @@ def test_a_loop_ends_for_each_thread_when_it_says_so(spared):
         with b.loop(0, 10, 1, b.load(x, thread)) as loop:
             (held,) = loop.carried
             more = b.let("add", held, const(1, float32))
-            loop.yields(more, until=b.let("ge", more, const(4, float32)))
+            loop.yields(more, until=b.let("greater_equal", more, const(4, float32)))
         b.store(y, thread, loop.results[0])
 
     x = np.arange(64, dtype=np.float32) - 20 + spared
@@ -296,7 +296,7 @@ def test_a_barrier_in_a_loop_that_a_thread_may_end_is_refused():
 
     def looping(agree):
         b = Builder()
-        flag = b.let("eq", b.thread(), index(3))
+        flag = b.let("equal", b.thread(), index(3))
         with b.loop(0, 4, 1) as loop:
             b.effect("barrier")
             loop.yields(until=b.let("any_block", flag) if agree else flag)

@@ -59,18 +59,18 @@ def alloc(space="stack", extent=ZERO):
 
 MASK8 = Const(1, typed(bool_, 8))
 BROKEN = [
-    ("once", [Let(A, "neg", (ONE,)), Let(A, "neg", (ONE,))]),
+    ("once", [Let(A, "negative", (ONE,)), Let(A, "negative", (ONE,))]),
     ("once", [loop(), loop()]),
-    ("once", [Let(Var("x", F), "neg", (ONE,))]),
-    ("scope", [Let(A, "neg", (Var("b", F),))]),
-    ("scope", [loop(Let(A, "neg", (ONE,))), Store(Y, ZERO, A)]),
+    ("once", [Let(Var("x", F), "negative", (ONE,))]),
+    ("scope", [Let(A, "negative", (Var("b", F),))]),
+    ("scope", [loop(Let(A, "negative", (ONE,))), Store(Y, ZERO, A)]),
     ("scope", [loop(), Store(Y, ROW, ONE)]),
     ("scope", [Let(A, "cast", (Var("n", F),))]),
     ("buffer", [Store(Buffer("z", float32, N, access="out"), ZERO, ONE)]),
     ("buffer", [loop(alloc()), Store(alloc().buffer, ZERO, ONE)]),
     ("known", [Let(A, "tan", (ONE,))]),
     ("known", [Effect("nap")]),
-    ("arity", [Let(A, "neg", (ONE, ONE))]),
+    ("arity", [Let(A, "negative", (ONE, ONE))]),
     ("arity", [Effect("barrier", (ONE,))]),
     ("index", [Load(A, X, ONE)]),
     ("index", [loop(stop=ONE)]),
@@ -148,25 +148,29 @@ def of_a_loop(b, shared):
     """Return a condition that depends on the thread from a loop's second turn on."""
     with b.loop(0, 4, 1, b.number(0)) as loop:
         loop.yields(b.thread())
-    return b.let("lt", loop.results[0], b.number(3))
+    return b.let("less", loop.results[0], b.number(3))
 
 
 def of_a_side(b, shared):
     """Return a condition of which of two values the thread's number chose."""
-    with b.branch(b.let("lt", b.thread(), b.number(7))) as branch:
+    with b.branch(b.let("less", b.thread(), b.number(7))) as branch:
         branch.gives(b.number(1))
         branch.otherwise()
         branch.gives(b.number(2))
-    return b.let("lt", branch.results[0], b.number(2))
+    return b.let("less", branch.results[0], b.number(2))
 
 
 @pytest.mark.parametrize(
     "condition",
     [
-        lambda b, s: b.let("lt", b.thread(), b.number(3)),
-        lambda b, s: b.let("lt", b.load(s, b.thread()), ONE),
-        lambda b, s: b.let("lt", b.let("shuffle_xor", b.load(s, 0), b.number(1)), ONE),
-        lambda b, s: b.let("lt", b.load(b.alloc("r", float32, 4, "register"), 0), ONE),
+        lambda b, s: b.let("less", b.thread(), b.number(3)),
+        lambda b, s: b.let("less", b.load(s, b.thread()), ONE),
+        lambda b, s: b.let(
+            "less", b.let("shuffle_xor", b.load(s, 0), b.number(1)), ONE
+        ),
+        lambda b, s: b.let(
+            "less", b.load(b.alloc("r", float32, 4, "register"), 0), ONE
+        ),
         of_a_loop,
         of_a_side,
     ],
@@ -180,9 +184,9 @@ def test_a_barrier_is_for_all_threads_of_a_block(condition):
 @pytest.mark.parametrize(
     "condition",
     [
-        lambda b, s: b.let("lt", b.block(), b.number(3)),
-        lambda b, s: b.let("lt", b.load(s, 3), ONE),
-        lambda b, s: b.let("lt", b.load(X, b.block()), ONE),
+        lambda b, s: b.let("less", b.block(), b.number(3)),
+        lambda b, s: b.let("less", b.load(s, 3), ONE),
+        lambda b, s: b.let("less", b.load(X, b.block()), ONE),
     ],
 )
 def test_a_barrier_may_stand_where_the_whole_block_goes(condition):
@@ -214,11 +218,11 @@ MISTYPED = [
     ("div", typed(int64, 4), (const(1, int64, 4), const(1, int64, 4))),
     ("rem", F, (ONE, ONE)),
     ("sqrt", INDEX, (ZERO,)),
-    ("lt", F, (ONE, ONE)),
-    ("lt", CONDITION, (ONE, ONES)),
-    ("and", F, (ONE, ONE)),
-    ("select", F, (ONE, ONE, ONE)),
-    ("select", F16, (MASK8, ONES, ONES)),
+    ("less", F, (ONE, ONE)),
+    ("less", CONDITION, (ONE, ONES)),
+    ("bitwise_and", F, (ONE, ONE)),
+    ("where", F, (ONE, ONE, ONE)),
+    ("where", F16, (MASK8, ONES, ONES)),
     ("cast", typed(float64, 8), (ONES,)),
     ("splat", typed(float64, 8), (ONE,)),
     ("splat", F16, (const(1.0, float32, 8),)),
@@ -226,7 +230,7 @@ MISTYPED = [
     ("iota", F16, ()),
     ("reduce_add", F16, (ONES,)),
     ("reduce_add", CONDITION, (MASK8,)),
-    ("reduce_or", F, (ONES,)),
+    ("reduce_bitwise_or", F, (ONES,)),
     ("mask_below", F16, (ZERO,)),
     ("mask_below", typed(bool_, 16), (ONE,)),
 ]

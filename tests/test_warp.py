@@ -11,7 +11,7 @@ from steelyard_kernels.ir.loops import Buffer
 from steelyard_kernels.ir.verify import verify
 from steelyard_kernels.schedule.warp import Group, across_group, across_lanes
 
-NUMPY = {"add": np.sum, "max": np.max, "min": np.min}
+NUMPY = {"add": np.sum, "maximum": np.max, "minimum": np.min}
 
 
 def reducing(threads, lanes, combines, dtype):
@@ -21,7 +21,7 @@ def reducing(threads, lanes, combines, dtype):
     x = Buffer("x", dtype, index(size))
     y = Buffer("y", dtype, index(len(combines) * threads), access="out")
     thread = b.thread()
-    vector = b.load(x, b.at("mul", thread, lanes), lanes)
+    vector = b.load(x, b.at("multiply", thread, lanes), lanes)
     values = [across_lanes(b, combine, vector) for combine in combines]
     group = Group(thread, threads // 32)
     for place, total in enumerate(across_group(b, group, combines, values)):
@@ -34,7 +34,7 @@ def reducing(threads, lanes, combines, dtype):
 @pytest.mark.parametrize("dtype", [float32, int64])
 def test_every_thread_gets_every_total(threads, lanes, dtype):
     """Whatever the number of warps: sums of integers are exact in any order."""
-    combines = ["add", "max", "min"]
+    combines = ["add", "maximum", "minimum"]
     kernel = reducing(threads, lanes, combines, dtype)
     verify(kernel, "cuda")
     x = np.random.default_rng(1).integers(-99, 99, threads * lanes)
@@ -47,14 +47,14 @@ def test_every_thread_gets_every_total(threads, lanes, dtype):
 
 def test_reductions_of_a_block_share_one_barrier_and_a_warp_needs_none():
     """Each has slots of its own; nothing waits where one warp is the group."""
-    texts = [repr(reducing(n, 1, ["add", "max"], float32).body) for n in (32, 128)]
+    texts = [repr(reducing(n, 1, ["add", "maximum"], float32).body) for n in (32, 128)]
     assert [text.count("barrier") for text in texts] == [0, 1]
     assert [text.count("Alloc") for text in texts] == [0, 2]
 
 
 def test_nan_reaches_every_total():
     """Sums and extremes of a row with one NaN are NaN in every thread."""
-    kernel = reducing(64, 2, ["add", "max", "min"], float32)
+    kernel = reducing(64, 2, ["add", "maximum", "minimum"], float32)
     x = np.ones(128, np.float32)
     x[77] = np.nan
     y = np.zeros((3, 64), np.float32)
@@ -89,9 +89,9 @@ def test_a_vote_tells_everyone(op, told):
     b = Builder()
     y = Buffer("y", float32, index(64), access="out")
     thread = b.thread()
-    flag = b.let(op, b.let("eq", thread, index(40)))
+    flag = b.let(op, b.let("equal", thread, index(40)))
     one, zero = const(1, float32), const(0, float32)
-    b.store(y, thread, b.let("select", flag, one, zero))
+    b.store(y, thread, b.let("where", flag, one, zero))
     kernel = b.kernel("voting", [y], threads=64)
     verify(kernel, "cuda")
     y = np.zeros(64, np.float32)
@@ -105,7 +105,7 @@ def test_a_vote_of_a_block_behind_a_condition_of_one_thread_is_refused():
 
     def voting(condition):
         b = Builder()
-        first = b.let("eq", b.thread(), index(0))
+        first = b.let("equal", b.thread(), index(0))
         with b.branch(condition(b, first)):
             b.let("any_block", first)
         return b.kernel("voting", [], threads=64)
@@ -127,7 +127,7 @@ def test_a_warps_barrier_orders_what_its_threads_share():
         b.store(slot, thread, thread)
         if barrier:
             b.effect("warp_barrier")
-        other = b.load(slot, b.at("sub", 31, thread))
+        other = b.load(slot, b.at("subtract", 31, thread))
         b.store(y, thread, b.cast(other, float32))
         return b.kernel("turning", [y], threads=32)
 

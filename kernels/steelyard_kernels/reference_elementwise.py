@@ -115,13 +115,11 @@ _FUNCTIONS: Final[dict[str, Callable[..., Values]]] = {
     "greater_equal": np.greater_equal,
     "equal": np.equal,
     "not_equal": np.not_equal,
-    "logical_and": np.logical_and,
-    "logical_or": np.logical_or,
     "logical_not": np.logical_not,
     "where": np.where,
 }
 _ON_BITS: Final[dict[str, Callable[..., Values]]] = {
-    "shift_left": lambda dtype, x, n: _shift(dtype, x, n, left=True),
+    "bitwise_left_shift": lambda dtype, x, n: _shift(dtype, x, n, left=True),
     "shift_right_logical": lambda dtype, x, n: _shift(dtype, x, n, left=False),
     "multiply_high": _multiply_high,
     "bitcast": _bitcast,

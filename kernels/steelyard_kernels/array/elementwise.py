@@ -135,23 +135,23 @@ def floor(x: Array) -> Array:
 
 
 def bitwise_and(a: Operand, b: Operand) -> Array:
-    """Return the bits that both integers have."""
+    """Return the bits that both integers have; of bools, a and b."""
     return apply("bitwise_and", a, b)
 
 
 def bitwise_or(a: Operand, b: Operand) -> Array:
-    """Return the bits that either integer has."""
+    """Return the bits that either integer has; of bools, a or b."""
     return apply("bitwise_or", a, b)
 
 
 def bitwise_xor(a: Operand, b: Operand) -> Array:
-    """Return the bits that one integer has and the other has not."""
+    """Return the bits that one integer has and the other has not; of bools, a != b."""
     return apply("bitwise_xor", a, b)
 
 
-def shift_left(x: Operand, amount: Operand) -> Array:
+def bitwise_left_shift(x: Operand, amount: Operand) -> Array:
     """Return an integer's bits `amount` places higher; 0 from its width on."""
-    return apply("shift_left", x, amount)
+    return apply("bitwise_left_shift", x, amount)
 
 
 def shift_right_logical(x: Operand, amount: Operand) -> Array:
@@ -212,12 +212,22 @@ def not_equal(a: Operand, b: Operand) -> Array:
 
 def logical_and(a: Operand, b: Operand) -> Array:
     """Return a and b of booleans."""
-    return apply("logical_and", a, b)
+    return _logical("and", a, b)
 
 
 def logical_or(a: Operand, b: Operand) -> Array:
     """Return a or b of booleans."""
-    return apply("logical_or", a, b)
+    return _logical("or", a, b)
+
+
+def _logical(op: str, a: Operand, b: Operand) -> Array:
+    for x in (a, b):
+        if isinstance(x, Array) and x.dtype.kind != "bool":
+            raise KernelError(
+                f"{x.graph.kernel}: logical_{op} of {x.dtype.name} is not defined, "
+                "expected bool; compare first, for example x != 0."
+            )
+    return apply(f"bitwise_{op}", a, b)
 
 
 def logical_not(x: Array) -> Array:

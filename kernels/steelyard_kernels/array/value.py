@@ -152,16 +152,11 @@ class Array:
 
     __hash__ = None  # type: ignore[assignment]
 
-    def _bits(self, op: str, other: Operand) -> Array:
-        """Apply an operation of bools to bools, and of integers to their bits."""
-        kind = "logical" if self.dtype.kind == "bool" else "bitwise"
-        return apply(f"{kind}_{op}", self, other)
-
     def __and__(self, other: Operand) -> Array:
-        return self._bits("and", other)
+        return apply("bitwise_and", self, other)
 
     def __or__(self, other: Operand) -> Array:
-        return self._bits("or", other)
+        return apply("bitwise_or", self, other)
 
     def __xor__(self, other: Operand) -> Array:
         return apply("bitwise_xor", self, other)

@@ -39,49 +39,52 @@ if TYPE_CHECKING:
 SINGLE, DOUBLE, INDEX, INT, BOOL = "single", "double", "index", "int", "bool"
 LIBRARY: Final = (
     *("sqrt", "rsqrt", "exp", "log", "expm1", "log1p", "tanh", "erf", "sin", "cos"),
-    *("sinpi", "cospi", "floor", "rint"),
+    *("sinpi", "cospi", "floor"),
 )
 SPELLED: Final = {  # (operation, family): one lane
     **{
         (op, family): f"{{a}} {sign} {{b}}"
         for family in (SINGLE, DOUBLE, INDEX)
-        for op, sign in (("add", "+"), ("sub", "-"), ("mul", "*"))
+        for op, sign in (("add", "+"), ("subtract", "-"), ("multiply", "*"))
     },
     **{  # what is no index wraps, which signed integers may not in C++
         (op, INT): f"({{t}})((unsigned {{t}}){{a}} {sign} (unsigned {{t}}){{b}})"
-        for op, sign in (("add", "+"), ("sub", "-"), ("mul", "*"))
+        for op, sign in (("add", "+"), ("subtract", "-"), ("multiply", "*"))
     },
-    **{("div", family): "{a} / {b}" for family in (SINGLE, DOUBLE, INT)},
+    **{("divide", family): "{a} / {b}" for family in (SINGLE, DOUBLE)},
+    ("div", INT): "{a} / {b}",
     **{
         (op, family): f"{{a}} {sign} {{b}}"
         for family in (SINGLE, DOUBLE, INT, BOOL)
         for op, sign in (
-            ("lt", "<"),
-            ("le", "<="),
-            ("gt", ">"),
-            ("ge", ">="),
-            ("eq", "=="),
-            ("ne", "!="),
+            ("less", "<"),
+            ("less_equal", "<="),
+            ("greater", ">"),
+            ("greater_equal", ">="),
+            ("equal", "=="),
+            ("not_equal", "!="),
         )
     },
     ("rem", INT): "{a} % {b}",
-    ("neg", INT): "({t})(0 - (unsigned {t}){a})",
+    ("negative", INT): "({t})(0 - (unsigned {t}){a})",
     ("abs", INT): "{a} < 0 ? ({t})(0 - (unsigned {t}){a}) : {a}",
-    ("min", INT): "min({a}, {b})",
-    ("max", INT): "max({a}, {b})",
+    ("minimum", INT): "min({a}, {b})",
+    ("maximum", INT): "max({a}, {b})",
     **{
         (op, family): text
         for family in (SINGLE, DOUBLE)
         for op, text in (
-            ("neg", "-{a}"),
-            ("min", "min_nan({a}, {b})"),
-            ("max", "max_nan({a}, {b})"),
+            ("negative", "-{a}"),
+            ("minimum", "min_nan({a}, {b})"),
+            ("maximum", "max_nan({a}, {b})"),
         )
     },
     **{(op, SINGLE): f"{op}f({{a}})" for op in LIBRARY},
     **{(op, DOUBLE): f"{op}({{a}})" for op in LIBRARY},
     ("sinpi", DOUBLE): "sin_half_turns({a}, 0)",
     ("cospi", DOUBLE): "sin_half_turns({a}, 1)",
+    ("round", SINGLE): "rintf({a})",
+    ("round", DOUBLE): "rint({a})",
     ("erf_inv", SINGLE): "erfinvf({a})",
     ("erf_inv", DOUBLE): "erfinv({a})",
     **{
@@ -96,22 +99,26 @@ SPELLED: Final = {  # (operation, family): one lane
     **{
         (op, family): f"{{a}} {sign} {{b}}"
         for family in (INT, BOOL)
-        for op, sign in (("and", "&"), ("or", "|"), ("xor", "^"))
+        for op, sign in (
+            ("bitwise_and", "&"),
+            ("bitwise_or", "|"),
+            ("bitwise_xor", "^"),
+        )
     },
     **{
         (op, INT): f"(unsigned {{t}}){{b}} < 8 * sizeof({{t}})"
         f" ? ({{t}})((unsigned {{t}}){{a}} {sign} {{b}}) : 0"
-        for op, sign in (("shl", "<<"), ("lshr", ">>"))
+        for op, sign in (("bitwise_left_shift", "<<"), ("shift_right_logical", ">>"))
     },
     **{  # by a constant that leaves bits
         (f"inside_{op}", INT): f"({{t}})((unsigned {{t}}){{a}} {sign} {{b}})"
-        for op, sign in (("shl", "<<"), ("lshr", ">>"))
+        for op, sign in (("bitwise_left_shift", "<<"), ("shift_right_logical", ">>"))
     },
-    ("mulhi", INT): "(int)__umulhi({a}, {b})",
-    ("not", BOOL): "!{a}",
+    ("multiply_high", INT): "(int)__umulhi({a}, {b})",
+    ("logical_not", BOOL): "!{a}",
 }
 PAIRS: Final = {  # on the bits of one half, or of two: no rounding to do
-    "neg": ("{a} ^ 0x8000", "{a} ^ 0x80008000u"),
+    "negative": ("{a} ^ 0x8000", "{a} ^ 0x80008000u"),
     "abs": ("{a} & 0x7fff", "{a} & 0x7fff7fffu"),
 }
 CASTS: Final = {  # between float32, float64, integers and bool
@@ -132,7 +139,7 @@ CASTS: Final = {  # between float32, float64, integers and bool
 }
 BITS: Final = frozenset(  # take halves as bits; all else takes their float32 twins
     {
-        *("neg", "abs", "select", "splat", "extract", "mma"),
+        *("negative", "abs", "where", "splat", "extract", "mma"),
         *("shuffle_xor", "shuffle_down", "shuffle"),
     }
 )
@@ -308,7 +315,7 @@ SHAPES: Final[
     ]
 ] = {
     "bitcast": _bitcast,
-    "select": _select,
+    "where": _select,
     "splat": _splat,
     "iota": _iota,
     "mask_below": _mask_below,

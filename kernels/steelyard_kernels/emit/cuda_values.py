@@ -21,11 +21,23 @@ if TYPE_CHECKING:
     from steelyard_kernels.emit.cuda_text import Ref
     from steelyard_kernels.ir.loops import Operand
 
-INDEX_OPS: Final = frozenset({"add", "sub", "mul"})  # where nothing wraps, C++'s own
+INDEX_OPS: Final = frozenset(
+    {"add", "subtract", "multiply"}
+)  # where nothing wraps, C++'s own
 INDEX_NAME: Final = "i."  # what `Builder.at` calls the results of index arithmetic
-SHIFTS: Final = frozenset({"shl", "lshr"})
+SHIFTS: Final = frozenset({"bitwise_left_shift", "shift_right_logical"})
 NUMBERING: Final = INDEX_OPS | {  # give indices of indices
-    *("div", "rem", "neg", "abs", "min", "max", "select", "thread", "block"),
+    *(
+        "div",
+        "rem",
+        "negative",
+        "abs",
+        "minimum",
+        "maximum",
+        "where",
+        "thread",
+        "block",
+    ),
 }
 
 

@@ -32,36 +32,36 @@ if TYPE_CHECKING:
 INT, FLOAT, BOOL = "int", "float", "bool"  # a family: the kind that computes
 SPELLED = {  # (operation, family): a template of type and arguments
     ("add", FLOAT): "fadd %s %s, %s",
-    ("sub", FLOAT): "fsub %s %s, %s",
-    ("mul", FLOAT): "fmul %s %s, %s",
-    ("div", FLOAT): "fdiv %s %s, %s",
-    ("neg", FLOAT): "fneg %s %s",
+    ("subtract", FLOAT): "fsub %s %s, %s",
+    ("multiply", FLOAT): "fmul %s %s, %s",
+    ("divide", FLOAT): "fdiv %s %s, %s",
+    ("negative", FLOAT): "fneg %s %s",
     ("add", INT): "add %s %s, %s",
-    ("sub", INT): "sub %s %s, %s",
-    ("mul", INT): "mul %s %s, %s",
+    ("subtract", INT): "sub %s %s, %s",
+    ("multiply", INT): "mul %s %s, %s",
     ("div", INT): "sdiv %s %s, %s",
     ("rem", INT): "srem %s %s, %s",
-    ("neg", INT): "sub %s zeroinitializer, %s",
-    ("lt", FLOAT): "fcmp olt %s %s, %s",
-    ("le", FLOAT): "fcmp ole %s %s, %s",
-    ("gt", FLOAT): "fcmp ogt %s %s, %s",
-    ("ge", FLOAT): "fcmp oge %s %s, %s",
-    ("eq", FLOAT): "fcmp oeq %s %s, %s",
-    ("ne", FLOAT): "fcmp une %s %s, %s",
-    ("lt", INT): "icmp slt %s %s, %s",
-    ("le", INT): "icmp sle %s %s, %s",
-    ("gt", INT): "icmp sgt %s %s, %s",
-    ("ge", INT): "icmp sge %s %s, %s",
-    ("eq", INT): "icmp eq %s %s, %s",
-    ("ne", INT): "icmp ne %s %s, %s",
-    ("lt", BOOL): "icmp ult %s %s, %s",
-    ("le", BOOL): "icmp ule %s %s, %s",
-    ("gt", BOOL): "icmp ugt %s %s, %s",
-    ("ge", BOOL): "icmp uge %s %s, %s",
-    ("eq", BOOL): "icmp eq %s %s, %s",
-    ("ne", BOOL): "icmp ne %s %s, %s",
+    ("negative", INT): "sub %s zeroinitializer, %s",
+    ("less", FLOAT): "fcmp olt %s %s, %s",
+    ("less_equal", FLOAT): "fcmp ole %s %s, %s",
+    ("greater", FLOAT): "fcmp ogt %s %s, %s",
+    ("greater_equal", FLOAT): "fcmp oge %s %s, %s",
+    ("equal", FLOAT): "fcmp oeq %s %s, %s",
+    ("not_equal", FLOAT): "fcmp une %s %s, %s",
+    ("less", INT): "icmp slt %s %s, %s",
+    ("less_equal", INT): "icmp sle %s %s, %s",
+    ("greater", INT): "icmp sgt %s %s, %s",
+    ("greater_equal", INT): "icmp sge %s %s, %s",
+    ("equal", INT): "icmp eq %s %s, %s",
+    ("not_equal", INT): "icmp ne %s %s, %s",
+    ("less", BOOL): "icmp ult %s %s, %s",
+    ("less_equal", BOOL): "icmp ule %s %s, %s",
+    ("greater", BOOL): "icmp ugt %s %s, %s",
+    ("greater_equal", BOOL): "icmp uge %s %s, %s",
+    ("equal", BOOL): "icmp eq %s %s, %s",
+    ("not_equal", BOOL): "icmp ne %s %s, %s",
     **{
-        (op, family): f"{op} %s %s, %s"
+        (f"bitwise_{op}", family): f"{op} %s %s, %s"
         for family in (BOOL, INT)
         for op in ("and", "or", "xor")
     },
@@ -71,21 +71,26 @@ CALLED = {  # (operation, family): an intrinsic, its flags
     ("fma", FLOAT): ("llvm.fma", ""),
     ("abs", FLOAT): ("llvm.fabs", ""),
     ("floor", FLOAT): ("llvm.floor", ""),
-    ("rint", FLOAT): ("llvm.rint", ""),
-    ("min", FLOAT): ("llvm.minimum", "nsz "),  # NaN if either; the zeros are equal
-    ("max", FLOAT): ("llvm.maximum", "nsz "),
-    ("min", INT): ("llvm.smin", ""),
-    ("max", INT): ("llvm.smax", ""),
+    ("round", FLOAT): ("llvm.rint", ""),
+    ("minimum", FLOAT): ("llvm.minimum", "nsz "),  # NaN if either; the zeros are equal
+    ("maximum", FLOAT): ("llvm.maximum", "nsz "),
+    ("minimum", INT): ("llvm.smin", ""),
+    ("maximum", INT): ("llvm.smax", ""),
 }
 REDUCED = {  # a vector to a scalar
     ("reduce_add", INT): "llvm.vector.reduce.add",
-    ("reduce_min", INT): "llvm.vector.reduce.smin",
-    ("reduce_max", INT): "llvm.vector.reduce.smax",
-    ("reduce_and", BOOL): "llvm.vector.reduce.and",
-    ("reduce_or", BOOL): "llvm.vector.reduce.or",
+    ("reduce_minimum", INT): "llvm.vector.reduce.smin",
+    ("reduce_maximum", INT): "llvm.vector.reduce.smax",
+    ("reduce_bitwise_and", BOOL): "llvm.vector.reduce.and",
+    ("reduce_bitwise_or", BOOL): "llvm.vector.reduce.or",
 }
-HALVED = {"reduce_min": "min", "reduce_max": "max"}  # floats: by halves, NaN kept
-COMPARISONS = frozenset({"lt", "le", "gt", "ge", "eq", "ne"})
+HALVED = {  # floats: by halves, NaN kept
+    "reduce_minimum": "minimum",
+    "reduce_maximum": "maximum",
+}
+COMPARISONS = frozenset(
+    {"less", "less_equal", "greater", "greater_equal", "equal", "not_equal"}
+)
 
 
 def expression(w: Writer, op: str, args: list[str], type_: Type, result: Type) -> str:
@@ -136,7 +141,7 @@ def _special(w: Writer, op: str, args: list[str], type_: Type) -> str:
         typed_args = [(spelled, arg) for arg in args]
         full = f"{name}.{mangle(element, lanes)}"
         return w.call(spelled, full, *typed_args, flags=flags)
-    if op == "not":
+    if op == "logical_not":
         return f"xor {spelled} {args[0]}, {everywhere('true', 'i1', lanes)}"
     if op == "abs":
         name = f"llvm.abs.{mangle(element, lanes)}"
@@ -295,16 +300,16 @@ def _numbered(element: str, lanes: int) -> str:
 
 
 SHAPES: dict[str, Shape] = {
-    "shl": _shift("shl"),
-    "lshr": _shift("lshr"),
-    "mulhi": _multiply_high,
+    "bitwise_left_shift": _shift("shl"),
+    "shift_right_logical": _shift("lshr"),
+    "multiply_high": _multiply_high,
     "bitcast": _bitcast,
     "far_angle": llvm_angle.from_afar(0),
     "far_quarter": llvm_angle.from_afar(1),
     "splat": _splat,
     "extract": _extract,
     "insert": _insert,
-    "select": _select,
+    "where": _select,
     "iota": _iota,
     "mask_below": _mask_below,
 }

@@ -30,6 +30,7 @@ _NUMBER: Final = frozenset({"float", "int"})
 _ANY: Final = frozenset({"float", "int", "bool"})
 _BOOL: Final = frozenset({"bool"})
 _INT: Final = frozenset({"int"})
+_BITS: Final = frozenset({"int", "bool"})
 
 BITS: Final = {  # the dtype that a bitcast gives
     float32: int32,
@@ -64,10 +65,10 @@ OPERATIONS: Final[dict[str, Operation]] = {
     "cospi": Operation(1, _FLOAT, "same", 1),
     "floor": Operation(1, _FLOAT, "same", 1),
     # Integers as their bits, which have no sign.
-    "bitwise_and": Operation(2, _INT, "same", 1),
-    "bitwise_or": Operation(2, _INT, "same", 1),
-    "bitwise_xor": Operation(2, _INT, "same", 1),
-    "shift_left": Operation(2, _INT, "same", 1),
+    "bitwise_and": Operation(2, _BITS, "same", 1),
+    "bitwise_or": Operation(2, _BITS, "same", 1),
+    "bitwise_xor": Operation(2, _BITS, "same", 1),
+    "bitwise_left_shift": Operation(2, _INT, "same", 1),
     "shift_right_logical": Operation(2, _INT, "same", 1),
     "multiply_high": Operation(2, _INT, "same", 1, frozenset({int32})),
     "bitcast": Operation(1, _NUMBER, "bits", 0, frozenset(BITS)),
@@ -77,8 +78,6 @@ OPERATIONS: Final[dict[str, Operation]] = {
     "greater_equal": Operation(2, _NUMBER, "bool", 1),
     "equal": Operation(2, _ANY, "bool", 1),
     "not_equal": Operation(2, _ANY, "bool", 1),
-    "logical_and": Operation(2, _BOOL, "bool", 1),
-    "logical_or": Operation(2, _BOOL, "bool", 1),
     "logical_not": Operation(1, _BOOL, "bool", 1),
     "where": Operation(3, _ANY, "same", 0),  # a selection computes nothing
 }

@@ -69,11 +69,8 @@ def _extreme(function: Callable[..., Array], of_booleans: Callable[..., Array]) 
     return rule
 
 
-def _bits(of_integers: Callable[..., Array], of_booleans: Callable[..., Array]) -> Rule:
-    """Return the rule of an operation on bits, of which a boolean is one."""
-    return lambda equation: (
-        of_booleans if kind(equation.inputs[0]) == "bool" else of_integers
-    )(*equation.arrays())
+def _not(equation: Equation) -> Value:
+    return ~equation.array(0)
 
 
 def _inverted(x: Array) -> Array:
@@ -299,7 +296,7 @@ RULES: Final[dict[str, Rule]] = {
     "abs": _absolute,
     "add": _same(xp.add),
     "add_any": _same(xp.add),
-    "and": _bits(xp.bitwise_and, xp.logical_and),
+    "and": _same(xp.bitwise_and),
     "bitcast_convert_type": _bitcast,
     "ceil": _ceil,
     "clamp": _clamp,
@@ -329,15 +326,15 @@ RULES: Final[dict[str, Rule]] = {
     "name": _itself,
     "ne": _same(xp.not_equal),
     "neg": _same(xp.negative),
-    "not": _bits(_inverted, xp.logical_not),
+    "not": _not,
     "optimization_barrier": _themselves,
-    "or": _bits(xp.bitwise_or, xp.logical_or),
+    "or": _same(xp.bitwise_or),
     "pow": _pow,
     "rem": _remainder,
     "round": _round,
     "rsqrt": _same(xp.rsqrt),
     "select_n": select_n,
-    "shift_left": _shift(xp.shift_left),
+    "shift_left": _shift(xp.bitwise_left_shift),
     "shift_right_arithmetic": _shift_right_arithmetic,
     "shift_right_logical": _shift(xp.shift_right_logical),
     "sign": _sign,
@@ -347,5 +344,5 @@ RULES: Final[dict[str, Rule]] = {
     "stop_gradient": _itself,
     "sub": _same(xp.subtract),
     "tanh": _same(xp.tanh),
-    "xor": _bits(xp.bitwise_xor, xp.not_equal),
+    "xor": _same(xp.bitwise_xor),
 }

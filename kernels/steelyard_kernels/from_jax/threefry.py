@@ -48,7 +48,7 @@ def threefry(key: tuple[Array, Array], x: Array, y: Array) -> tuple[Array, Array
 def _rotated(x: Array, distance: int) -> Array:
     """Return the bits of int32 turned to the left."""
     return xp.bitwise_or(
-        xp.shift_left(x, distance), xp.shift_right_logical(x, 32 - distance)
+        xp.bitwise_left_shift(x, distance), xp.shift_right_logical(x, 32 - distance)
     )
 
 
@@ -101,7 +101,7 @@ def random_bits(equation: Equation) -> Value:
 
 def both(high: Array, low: Array) -> Array:
     """Return two words as one int64."""
-    upper = xp.shift_left(xp.astype(high, "int64"), 32)
+    upper = xp.bitwise_left_shift(xp.astype(high, "int64"), 32)
     return xp.bitwise_or(upper, widened(low))
 
 

@@ -49,12 +49,12 @@ if TYPE_CHECKING:
 Index: TypeAlias = Operand | int
 FOLDED: dict[str, Callable[[float, float], float]] = {
     "add": lambda a, b: a + b,
-    "sub": lambda a, b: a - b,
-    "mul": lambda a, b: a * b,
-    "min": min,
-    "max": max,
+    "subtract": lambda a, b: a - b,
+    "multiply": lambda a, b: a * b,
+    "minimum": min,
+    "maximum": max,
 }
-NEUTRAL = {"add": 0, "sub": 0, "mul": 1, "div": 1}  # on the right
+NEUTRAL = {"add": 0, "subtract": 0, "multiply": 1, "div": 1}  # on the right
 
 
 def const(value: float, dtype: DType, lanes: int = 1) -> Const:
@@ -139,7 +139,7 @@ class Builder:
                 return Const(FOLDED[op](a.value, b.value), self.index)
             if NEUTRAL.get(op) == b.value:
                 return a
-        elif isinstance(a, Const) and op in {"add", "mul"}:
+        elif isinstance(a, Const) and op in {"add", "multiply"}:
             return self.at(op, b, a)
         return self.let(op, a, b, name="i")
 

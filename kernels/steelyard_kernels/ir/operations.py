@@ -93,12 +93,6 @@ def _scalar_int(args: Types, stated: Type | None) -> Type | None:
     return _same(("int",))(args, stated) if args[0].lanes == 1 else None
 
 
-def _quotient(args: Types, stated: Type | None) -> Type | None:
-    if args[0].dtype.kind == "float":
-        return _same(("float",))(args, stated)
-    return _scalar_int(args, stated)
-
-
 def _comparison(args: Types, _stated: Type | None) -> Type | None:
     a, b = args
     return typed(bool_, a.lanes) if a == b else None
@@ -184,8 +178,7 @@ NUMBER = Rule(
 )
 FLOAT = Rule("arguments are floats of one type, the result's", _same(("float",)))
 FUSED = Rule("arguments are float32 or float64 of one type, the result's", _fused)
-QUOTIENT = Rule("arguments are floats, or scalar integers, of one type", _quotient)
-REMAINDER = Rule("arguments are scalar integers of one type", _scalar_int)
+QUOTIENT = Rule("arguments are scalar integers of one type", _scalar_int)
 COMPARISON = Rule(
     "arguments are of one type, the result bool of its lanes", _comparison
 )
@@ -218,14 +211,15 @@ CUDA = frozenset({"cuda"})
 
 OPERATIONS: dict[str, Operation] = {
     "add": Operation(2, NUMBER, ANYWHERE),
-    "sub": Operation(2, NUMBER, ANYWHERE),
-    "mul": Operation(2, NUMBER, ANYWHERE),
-    "div": Operation(2, QUOTIENT, ANYWHERE),  # integers: truncates, for indices
-    "rem": Operation(2, REMAINDER, ANYWHERE),  # of that division
-    "neg": Operation(1, NUMBER, ANYWHERE),
+    "subtract": Operation(2, NUMBER, ANYWHERE),
+    "multiply": Operation(2, NUMBER, ANYWHERE),
+    "divide": Operation(2, FLOAT, ANYWHERE),
+    "div": Operation(2, QUOTIENT, ANYWHERE),  # truncates, for indices
+    "rem": Operation(2, QUOTIENT, ANYWHERE),  # of that division
+    "negative": Operation(1, NUMBER, ANYWHERE),
     "abs": Operation(1, NUMBER, ANYWHERE),
-    "min": Operation(2, NUMBER, ANYWHERE),  # NaN if either is
-    "max": Operation(2, NUMBER, ANYWHERE),
+    "minimum": Operation(2, NUMBER, ANYWHERE),  # NaN if either is
+    "maximum": Operation(2, NUMBER, ANYWHERE),
     "fma": Operation(3, FUSED, ANYWHERE),  # a * b + c, rounded once
     "sqrt": Operation(1, FLOAT, ANYWHERE),
     "rsqrt": Operation(1, FLOAT, ANYWHERE),
@@ -243,25 +237,26 @@ OPERATIONS: dict[str, Operation] = {
     "sinpi": Operation(1, FLOAT, ANYWHERE),  # sin(pi x)
     "cospi": Operation(1, FLOAT, ANYWHERE),
     "floor": Operation(1, FLOAT, ANYWHERE),
-    "rint": Operation(1, FLOAT, ANYWHERE),  # to the nearest integer, ties to even
+    "round": Operation(1, FLOAT, ANYWHERE),  # to the nearest integer, ties to even
     # Of x = quarter * pi / 2 + angle, far from zero: see `emit.llvm_angle`.
     "far_angle": Operation(1, FUSED, CPU),
     "far_quarter": Operation(1, FAR, CPU),
-    "lt": Operation(2, COMPARISON, ANYWHERE),  # false on NaN, but for ne
-    "le": Operation(2, COMPARISON, ANYWHERE),
-    "gt": Operation(2, COMPARISON, ANYWHERE),
-    "ge": Operation(2, COMPARISON, ANYWHERE),
-    "eq": Operation(2, COMPARISON, ANYWHERE),
-    "ne": Operation(2, COMPARISON, ANYWHERE),
-    "and": Operation(2, BITWISE, ANYWHERE),
-    "or": Operation(2, BITWISE, ANYWHERE),
-    "xor": Operation(2, BITWISE, ANYWHERE),
-    "not": Operation(1, LOGICAL, ANYWHERE),
-    "shl": Operation(2, INTEGER, ANYWHERE),  # 0 where the amount is no bit's number
-    "lshr": Operation(2, INTEGER, ANYWHERE),  # zeros come in at the top
-    "mulhi": Operation(2, WORDS, ANYWHERE),  # of the unsigned product, its high word
+    "less": Operation(2, COMPARISON, ANYWHERE),  # false on NaN, but for ne
+    "less_equal": Operation(2, COMPARISON, ANYWHERE),
+    "greater": Operation(2, COMPARISON, ANYWHERE),
+    "greater_equal": Operation(2, COMPARISON, ANYWHERE),
+    "equal": Operation(2, COMPARISON, ANYWHERE),
+    "not_equal": Operation(2, COMPARISON, ANYWHERE),
+    "bitwise_and": Operation(2, BITWISE, ANYWHERE),
+    "bitwise_or": Operation(2, BITWISE, ANYWHERE),
+    "bitwise_xor": Operation(2, BITWISE, ANYWHERE),
+    "logical_not": Operation(1, LOGICAL, ANYWHERE),
+    # 0 where the amount is no bit's number
+    "bitwise_left_shift": Operation(2, INTEGER, ANYWHERE),
+    "shift_right_logical": Operation(2, INTEGER, ANYWHERE),  # zeros come in at the top
+    "multiply_high": Operation(2, WORDS, ANYWHERE),  # of unsigned words
     "bitcast": Operation(1, BITCAST, ANYWHERE),
-    "select": Operation(3, SELECT, ANYWHERE),  # condition, if true, if false
+    "where": Operation(3, SELECT, ANYWHERE),  # condition, if true, if false
     "cast": Operation(1, CAST, ANYWHERE),
     "splat": Operation(1, SPLAT, ANYWHERE),
     "extract": Operation(2, EXTRACT, ANYWHERE),
@@ -269,10 +264,10 @@ OPERATIONS: dict[str, Operation] = {
     "iota": Operation(0, IOTA, ANYWHERE),  # 0, 1, 2, ... by lane
     "mask_below": Operation(1, MASK_BELOW, ANYWHERE),  # lane < n
     "reduce_add": Operation(1, REDUCE_NUMBER, ANYWHERE),  # in any order
-    "reduce_min": Operation(1, REDUCE_NUMBER, ANYWHERE),
-    "reduce_max": Operation(1, REDUCE_NUMBER, ANYWHERE),
-    "reduce_and": Operation(1, REDUCE_BOOL, ANYWHERE),
-    "reduce_or": Operation(1, REDUCE_BOOL, ANYWHERE),
+    "reduce_minimum": Operation(1, REDUCE_NUMBER, ANYWHERE),
+    "reduce_maximum": Operation(1, REDUCE_NUMBER, ANYWHERE),
+    "reduce_bitwise_and": Operation(1, REDUCE_BOOL, ANYWHERE),
+    "reduce_bitwise_or": Operation(1, REDUCE_BOOL, ANYWHERE),
     "thread": Operation(0, NUMBERED, CUDA),  # which of its block's this is
     "block": Operation(0, NUMBERED, CUDA),  # which of the launch's this is
     "shuffle_xor": Operation(2, SHUFFLE, CUDA),  # from the lane i ^ mask of the warp

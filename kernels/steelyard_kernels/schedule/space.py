@@ -78,6 +78,6 @@ def offset(
             position = b.at("div", number, inner)
             if axis:
                 position = b.at("rem", position, extents[axis])
-            total = b.at("add", b.at("mul", position, strides[axis]), total)
+            total = b.at("add", b.at("multiply", position, strides[axis]), total)
         inner *= extents[axis]
     return b.at("add", total, 0)

@@ -42,7 +42,7 @@ def tile_constant(
     if tail:
         # LLVM 22 stores a truncated value whole under a constant mask of one lane (four
         # bytes of a bfloat16): such a mask must not look constant.
-        live = b.at("min", positive, 1) if tail == 1 else tail
+        live = b.at("minimum", positive, 1) if tail == 1 else tail
         mask = b.mask_below(live, lanes)
         carried = body(b.at("add", extent - tail, 0), 1, mask, carried)
     return carried
@@ -53,7 +53,7 @@ def tile_runtime(
 ) -> None:
     """Emit a walk over [low, high) for bounds that only the launch knows."""
     lanes, unroll = step
-    size = b.at("sub", high, low)
+    size = b.at("subtract", high, low)
     vectors = _multiple(b, low, size, lanes)
     at = low
     if unroll > 1:
@@ -62,11 +62,11 @@ def tile_runtime(
             body(loop.var, unroll, None, ())
     with b.loop(at, vectors, lanes) as loop:
         body(loop.var, 1, None, ())
-    with b.branch(b.let("lt", vectors, high)):
-        mask = b.mask_below(b.at("sub", high, vectors), lanes)
+    with b.branch(b.let("less", vectors, high)):
+        mask = b.mask_below(b.at("subtract", high, vectors), lanes)
         body(vectors, 1, mask, ())
 
 
 def _multiple(b: Builder, low: Operand, size: Operand, step: int) -> Operand:
     """Emit low + size rounded down to a multiple of step."""
-    return b.at("add", low, b.at("mul", b.at("div", size, step), step))
+    return b.at("add", low, b.at("multiply", b.at("div", size, step), step))

@@ -24,46 +24,6 @@ from steelyard_kernels.ir.loops import Operand
 Env: TypeAlias = dict[int, Operand]
 Fused: TypeAlias = Mapping[int, "Fusion"]
 
-# The loop IR's name of each elementwise operation.
-_NAMES: Final = {
-    "add": "add",
-    "subtract": "sub",
-    "multiply": "mul",
-    "divide": "div",
-    "maximum": "max",
-    "minimum": "min",
-    "negative": "neg",
-    "abs": "abs",
-    "sqrt": "sqrt",
-    "rsqrt": "rsqrt",
-    "exp": "exp",
-    "log": "log",
-    **{
-        name: name
-        for name in (
-            *("expm1", "log1p", "tanh", "sigmoid", "softplus", "erf_inv"),
-            *("erf", "sin", "cos", "sinpi", "cospi", "floor", "bitcast"),
-        )
-    },
-    "bitwise_and": "and",
-    "bitwise_or": "or",
-    "bitwise_xor": "xor",
-    "shift_left": "shl",
-    "shift_right_logical": "lshr",
-    "multiply_high": "mulhi",
-    "less": "lt",
-    "less_equal": "le",
-    "greater": "gt",
-    "greater_equal": "ge",
-    "equal": "eq",
-    "not_equal": "ne",
-    "logical_and": "and",
-    "logical_or": "or",
-    "logical_not": "not",
-    "where": "select",
-}
-
-
 # What gives one of its operands, or one with another sign.
 _UNROUNDED: Final = frozenset({"negative", "abs", "maximum", "minimum", "where"})
 
@@ -174,7 +134,7 @@ def lower(
         sum_ = fused[node.number]
         left = operand(b, env, sum_.a, lanes)
         if sum_.negated:
-            left = b.let("neg", left)
+            left = b.let("negative", left)
         right, addend = operand(b, env, sum_.b, lanes), operand(b, env, sum_.c, lanes)
         return b.let("fma", left, right, addend)
     args = [operand(b, env, arg, lanes) for arg in node.args]
@@ -187,7 +147,7 @@ def lower(
         # x * 1 + y is x + y, rounded as often; but where conversions of halves keep the
         # adders busy, multipliers stand idle: 6 % of a float16 LayerNorm's walk on Zen 4.
         return b.let("fma", args[0], const(1.0, node.dtype, lanes), args[1])
-    return b.let(_NAMES[node.op], *args)
+    return b.let(node.op, *args)
 
 
 def _widened(node: Node) -> bool:

@@ -29,7 +29,7 @@ class Group:
 
 
 def across_lanes(b: Builder, combine: str, vector: Operand) -> Operand:
-    """Emit the reduction of a vector's lanes; `combine` is "add", "max" or "min"."""
+    """Emit the reduction of a vector's lanes; `combine` is "add", "maximum" or "minimum"."""
     if vector.type.lanes == 1:
         return vector
     return b.let(f"reduce_{combine}", vector)
@@ -56,7 +56,7 @@ def across_group(
     if group.warps == 1 or not totals:
         return totals
     warp = b.at("div", group.thread, WARP)
-    first = b.let("eq", b.at("rem", group.thread, WARP), b.number(0))
+    first = b.let("equal", b.at("rem", group.thread, WARP), b.number(0))
     slots = [b.alloc("part", x.type.dtype, group.warps, "shared") for x in totals]
     for slot, value in zip(slots, totals, strict=True):
         b.store(slot, warp, value, first)

@@ -32,11 +32,11 @@ def erf(b: Builder, x: Operand) -> Operand:
     """Return the error function."""
     s = Floats(b, x)
     c, size, one = ERF[s.dtype], b.let("abs", x), s.number(1.0)
-    below = s.fma(s.polynomial(b.let("mul", x, x), c.below), x, x)
+    below = s.fma(s.polynomial(b.let("multiply", x, x), c.below), x, x)
     shifted, r = reduced(s, s.polynomial(s.at_most(size, c.one), c.above))
-    near = b.let("neg", s.estrin(r, (*EXP[s.dtype].q, 1.0, 1.0)))
+    near = b.let("negative", s.estrin(r, (*EXP[s.dtype].q, 1.0, 1.0)))
     rest = s.fma(near, s.two_to(power_of(s, shifted)), one)
-    return b.let("select", b.let("lt", size, one), below, s.signed_as(rest, x))
+    return b.let("where", b.let("less", size, one), below, s.signed_as(rest, x))
 
 
 ERF = {

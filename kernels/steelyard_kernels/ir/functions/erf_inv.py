@@ -33,21 +33,21 @@ def erf_inv(b: Builder, x: Operand) -> Operand:
     """Return the inverse of the error function."""
     s = Floats(b, x)
     one, pieces = s.number(1.0), PIECES[s.dtype]
-    product = b.let("mul", b.let("sub", one, x), b.let("add", one, x))
-    size = b.let("neg", exp_log.log(b, product))
+    product = b.let("multiply", b.let("subtract", one, x), b.let("add", one, x))
+    size = b.let("negative", exp_log.log(b, product))
     root = b.let("sqrt", size)
-    inside = [b.let("lt", size, s.number(piece.below)) for piece in pieces[:-1]]
+    inside = [b.let("less", size, s.number(piece.below)) for piece in pieces[:-1]]
 
     def chosen(values: list[Operand]) -> Operand:
         """Return each lane's piece's value."""
         value = values[-1]
         for flag, other in zip(reversed(inside), reversed(values[:-1]), strict=True):
-            value = b.let("select", flag, other, value)
+            value = b.let("where", flag, other, value)
         return value
 
     z = chosen(
         [
-            b.let("sub", root if at else size, s.number(piece.center))
+            b.let("subtract", root if at else size, s.number(piece.center))
             for at, piece in enumerate(pieces)
         ]
     )
@@ -56,8 +56,8 @@ def erf_inv(b: Builder, x: Operand) -> Operand:
     for coefficient in rest:
         value = s.fma(value, z, coefficient)
     infinity = s.number(math.inf)
-    value = b.let("select", b.let("eq", size, infinity), infinity, value)
-    return b.let("mul", value, x)
+    value = b.let("where", b.let("equal", size, infinity), infinity, value)
+    return b.let("multiply", value, x)
 
 
 PIECES = {

@@ -102,7 +102,7 @@ LOG = {
 
 def rsqrt(b: Builder, x: Operand) -> Operand:
     """Return 1 / sqrt(x): two operations, each rounded correctly."""
-    return b.let("div", Floats(b, x).number(1.0), b.let("sqrt", x))
+    return b.let("divide", Floats(b, x).number(1.0), b.let("sqrt", x))
 
 
 def exp(b: Builder, x: Operand) -> Operand:
@@ -111,13 +111,15 @@ def exp(b: Builder, x: Operand) -> Operand:
     c = EXP[s.dtype]
     shifted, r = reduced(s, s.at_most(s.at_least(x, c.lowest), c.highest))
     q = s.polynomial(r, c.q)
-    near = b.let("add", s.fma(q, b.let("mul", r, r), r), s.number(1.0))
+    near = b.let("add", s.fma(q, b.let("multiply", r, r), r), s.number(1.0))
     # In two steps: 2**n may not be a float. Of the bits of n + magic, halved, only the
     # low ones are left by the shift into the exponent's place.
     word, base = s.as_word(shifted), s.word_of(magic(s))
-    half = b.let("lshr", word, s.whole(1))
-    first = b.let("mul", near, s.two_to(half, -base // 2))
-    return b.let("mul", first, s.two_to(b.let("sub", word, half), -(base - base // 2)))
+    half = b.let("shift_right_logical", word, s.whole(1))
+    first = b.let("multiply", near, s.two_to(half, -base // 2))
+    return b.let(
+        "multiply", first, s.two_to(b.let("subtract", word, half), -(base - base // 2))
+    )
 
 
 def reduced(s: Floats, x: Operand) -> tuple[Operand, Operand]:
@@ -127,14 +129,14 @@ def reduced(s: Floats, x: Operand) -> tuple[Operand, Operand]:
     """
     c, rounder = EXP[s.dtype], s.number(magic(s))
     shifted = s.fma(x, s.number(1 / math.log(2)), rounder)
-    n = s.b.let("sub", shifted, rounder)
+    n = s.b.let("subtract", shifted, rounder)
     r = s.fma(n, s.number(-c.ln2_high), x)
     return shifted, s.fma(n, s.number(-c.ln2_low), r)
 
 
 def power_of(s: Floats, shifted: Operand) -> Operand:
     """Return the n of `reduced` as an integer."""
-    return s.b.let("sub", s.as_word(shifted), s.whole(s.word_of(magic(s))))
+    return s.b.let("subtract", s.as_word(shifted), s.whole(s.word_of(magic(s))))
 
 
 def magic(s: Floats) -> float:
@@ -146,10 +148,10 @@ def log(b: Builder, x: Operand) -> Operand:
     """Return the natural logarithm of x."""
     s = Floats(b, x)
     c = LOG[s.dtype]
-    tiny = b.let("lt", x, s.number(2.0 ** (1 - s.bias)))
-    scaled = b.let("mul", x, s.number(2.0**c.rescale))
-    offset = b.let("select", tiny, s.whole(-s.bias - c.rescale), s.whole(-s.bias))
-    k, f = taken_apart(s, b.let("select", tiny, scaled, x), offset)
+    tiny = b.let("less", x, s.number(2.0 ** (1 - s.bias)))
+    scaled = b.let("multiply", x, s.number(2.0**c.rescale))
+    offset = b.let("where", tiny, s.whole(-s.bias - c.rescale), s.whole(-s.bias))
+    k, f = taken_apart(s, b.let("where", tiny, scaled, x), offset)
     return at_the_edges(s, x, log_near_one(s, f, k), 0.0)
 
 
@@ -160,10 +162,10 @@ def taken_apart(s: Floats, x: Operand, offset: Operand) -> tuple[Operand, Operan
     """
     b, c, one = s.b, LOG[s.dtype], s.bias << s.mantissa
     word = b.let("add", s.as_word(x), s.whole(one - c.root_half))
-    k = b.let("add", b.let("lshr", word, s.whole(s.mantissa)), offset)
-    fraction = b.let("and", word, s.whole((1 << s.mantissa) - 1))
+    k = b.let("add", b.let("shift_right_logical", word, s.whole(s.mantissa)), offset)
+    fraction = b.let("bitwise_and", word, s.whole((1 << s.mantissa) - 1))
     near_one = b.let("bitcast", b.let("add", fraction, s.whole(c.root_half)))
-    return b.cast(k, s.dtype), b.let("sub", near_one, s.number(1.0))
+    return b.cast(k, s.dtype), b.let("subtract", near_one, s.number(1.0))
 
 
 def log_near_one(
@@ -171,23 +173,25 @@ def log_near_one(
 ) -> Operand:
     """Return k * ln 2 + log(1 + f) + low, its small parts added first."""
     b, c = s.b, LOG[s.dtype]
-    ratio = b.let("div", f, b.let("add", f, s.number(2.0)))
-    z = b.let("mul", ratio, ratio)
-    w = b.let("mul", z, z)
-    odd = b.let("mul", z, s.polynomial(w, c.odd))
+    ratio = b.let("divide", f, b.let("add", f, s.number(2.0)))
+    z = b.let("multiply", ratio, ratio)
+    w = b.let("multiply", z, z)
+    odd = b.let("multiply", z, s.polynomial(w, c.odd))
     rest = s.fma(w, s.polynomial(w, c.even), odd)
-    square = b.let("mul", b.let("mul", f, s.number(0.5)), f)
-    small: Operand = b.let("mul", ratio, b.let("add", square, rest))
+    square = b.let("multiply", b.let("multiply", f, s.number(0.5)), f)
+    small: Operand = b.let("multiply", ratio, b.let("add", square, rest))
     if low is not None:
         small = b.let("add", small, low)
     small = s.fma(k, s.number(c.ln2_low), small)
-    tail = b.let("sub", b.let("sub", square, small), f)
-    return s.fma(k, s.number(c.ln2_high), b.let("neg", tail))
+    tail = b.let("subtract", b.let("subtract", square, small), f)
+    return s.fma(k, s.number(c.ln2_high), b.let("negative", tail))
 
 
 def at_the_edges(s: Floats, x: Operand, value: Operand, pole: float) -> Operand:
     """Return NaN below the pole, -inf at it, and infinity and NaN where x is."""
     b, at = s.b, s.number(pole)
-    edge = b.let("select", b.let("eq", x, at), s.number(-math.inf), s.number(math.nan))
-    value = b.let("select", b.let("le", x, at), edge, value)
-    return b.let("select", b.let("lt", x, s.number(math.inf)), value, x)
+    edge = b.let(
+        "where", b.let("equal", x, at), s.number(-math.inf), s.number(math.nan)
+    )
+    value = b.let("where", b.let("less_equal", x, at), edge, value)
+    return b.let("where", b.let("less", x, s.number(math.inf)), value, x)

@@ -70,29 +70,30 @@ class Floats:
             odd = values[-1:] if len(values) % 2 else []
             values = [*[self.fma(high, x, low) for low, high in pairs], *odd]
             if len(values) > 1:
-                x = self.b.let("mul", x, x)
+                x = self.b.let("multiply", x, x)
         return values[0]
 
     def at_least(self, x: Operand, bound: float) -> Operand:
         """Return x, or the bound where x is below; NaN goes through."""
         low = self.number(bound)
-        return self.b.let("select", self.b.let("lt", x, low), low, x)
+        return self.b.let("where", self.b.let("less", x, low), low, x)
 
     def at_most(self, x: Operand, bound: float) -> Operand:
         """Return x, or the bound where x is above; NaN goes through."""
         high = self.number(bound)
-        return self.b.let("select", self.b.let("gt", x, high), high, x)
+        return self.b.let("where", self.b.let("greater", x, high), high, x)
 
     def signed_as(self, x: Operand, sign: Operand) -> Operand:
         """Return |x| with the sign of another value."""
         b, highest = self.b, 8 * self.dtype.bytes - 1
-        size = b.let("and", self.as_word(x), self.whole((1 << highest) - 1))
-        bit = b.let("and", self.as_word(sign), self.whole(1 << highest))
-        return b.let("bitcast", b.let("or", size, bit))
+        size = b.let("bitwise_and", self.as_word(x), self.whole((1 << highest) - 1))
+        bit = b.let("bitwise_and", self.as_word(sign), self.whole(1 << highest))
+        return b.let("bitcast", b.let("bitwise_or", size, bit))
 
     def two_to(self, exponent: Operand, offset: int = 0) -> Operand:
         """Return 2**(exponent + offset), for exponents of normal numbers."""
         biased = self.b.let("add", exponent, self.whole(self.bias + offset))
         return self.b.let(
-            "bitcast", self.b.let("shl", biased, self.whole(self.mantissa))
+            "bitcast",
+            self.b.let("bitwise_left_shift", biased, self.whole(self.mantissa)),
         )

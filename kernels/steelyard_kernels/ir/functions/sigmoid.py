@@ -34,25 +34,25 @@ def sigmoid(b: Builder, x: Operand) -> Operand:
     """
     s = Floats(b, x)
     c, one = EXP[s.dtype], s.number(1.0)
-    negative = s.at_most(b.let("neg", x), -c.lowest)
+    negative = s.at_most(b.let("negative", x), -c.lowest)
     shifted, r = reduced(s, s.at_least(negative, -40.0))  # from where it rounds to 1
     power = power_of(s, shifted)
-    scaled = b.let("min", power, s.whole(s.bias - 30))
+    scaled = b.let("minimum", power, s.whole(s.bias - 30))
     scale = s.two_to(scaled)
     sum_ = s.fma(s.estrin(r, (*c.q, 1.0, 0.0)), scale, b.let("add", scale, one))
-    rest = s.two_to(b.let("sub", scaled, power))
-    return b.let("mul", b.let("div", one, sum_), rest)
+    rest = s.two_to(b.let("subtract", scaled, power))
+    return b.let("multiply", b.let("divide", one, sum_), rest)
 
 
 def tanh(b: Builder, x: Operand) -> Operand:
     """Return the hyperbolic tangent: t / (t + 2), t = e**-2|x| - 1."""
     s = Floats(b, x)
     bound = -20.0 if s.dtype is float32 else -40.0  # from here on it rounds to 1
-    twice = b.let("mul", b.let("abs", x), s.number(-2.0))
+    twice = b.let("multiply", b.let("abs", x), s.number(-2.0))
     shifted, r = reduced(s, s.at_least(twice, bound))
     scale = s.two_to(power_of(s, shifted))
-    t = s.fma(_less_one(s, r), scale, b.let("sub", scale, s.number(1.0)))
-    return s.signed_as(b.let("div", t, b.let("add", t, s.number(2.0))), x)
+    t = s.fma(_less_one(s, r), scale, b.let("subtract", scale, s.number(1.0)))
+    return s.signed_as(b.let("divide", t, b.let("add", t, s.number(2.0))), x)
 
 
 def expm1(b: Builder, x: Operand) -> Operand:
@@ -61,14 +61,14 @@ def expm1(b: Builder, x: Operand) -> Operand:
     bound = -20.0 if s.dtype is float32 else -40.0  # from here down it rounds to -1
     shifted, r = reduced(s, s.at_most(s.at_least(x, bound), EXP[s.dtype].highest))
     scale = s.two_to(power_of(s, shifted), -1)  # half of 2**n, which may not be a float
-    half = s.fma(_less_one(s, r), scale, b.let("sub", scale, s.number(0.5)))
+    half = s.fma(_less_one(s, r), scale, b.let("subtract", scale, s.number(0.5)))
     value = b.let("add", half, half)
-    return b.let("select", b.let("eq", x, s.number(0.0)), x, value)
+    return b.let("where", b.let("equal", x, s.number(0.0)), x, value)
 
 
 def _less_one(s: Floats, r: Operand) -> Operand:
     """Return e**r - 1 for |r| <= ln 2 / 2."""
-    return s.fma(s.estrin(r, EXP[s.dtype].q), s.b.let("mul", r, r), r)
+    return s.fma(s.estrin(r, EXP[s.dtype].q), s.b.let("multiply", r, r), r)
 
 
 def log1p(b: Builder, x: Operand) -> Operand:
@@ -82,16 +82,16 @@ def _log1p(s: Floats, x: Operand) -> Operand:
     """Return log(1 + x) for x > -1, with what 1 + x rounded away."""
     b, one = s.b, s.number(1.0)
     u = b.let("add", x, one)
-    small = b.let("sub", x, b.let("sub", u, one))
-    large = b.let("sub", one, b.let("sub", u, x))
-    away = b.let("select", b.let("lt", x, one), small, large)
+    small = b.let("subtract", x, b.let("subtract", u, one))
+    large = b.let("subtract", one, b.let("subtract", u, x))
+    away = b.let("where", b.let("less", x, one), small, large)
     k, f = taken_apart(s, u, s.whole(-s.bias))
-    return log_near_one(s, f, k, b.let("div", away, u))
+    return log_near_one(s, f, k, b.let("divide", away, u))
 
 
 def softplus(b: Builder, x: Operand) -> Operand:
     """Return log(1 + e**x): max(x, 0) + log1p(e**-|x|)."""
     s = Floats(b, x)
-    rest = _log1p(s, exp_log.exp(b, b.let("neg", b.let("abs", x))))
-    above = b.let("gt", x, s.number(0.0))
-    return b.let("add", b.let("select", above, x, s.number(0.0)), rest)
+    rest = _log1p(s, exp_log.exp(b, b.let("negative", b.let("abs", x))))
+    above = b.let("greater", x, s.number(0.0))
+    return b.let("add", b.let("where", above, x, s.number(0.0)), rest)

@@ -55,7 +55,7 @@ def sinpi(b: Builder, x: Operand) -> Operand:
     """Return sin(pi x); its zeros have the sign of x, as IEEE 754-2019 has it."""
     s = Floats(b, x)
     value, zero = _of_half_turns(s, x, 0), s.number(0.0)
-    return b.let("select", b.let("eq", value, zero), s.signed_as(zero, x), value)
+    return b.let("where", b.let("equal", value, zero), s.signed_as(zero, x), value)
 
 
 def cospi(b: Builder, x: Operand) -> Operand:
@@ -66,10 +66,10 @@ def cospi(b: Builder, x: Operand) -> Operand:
 def _of_half_turns(s: Floats, x: Operand, quarters: int) -> Operand:
     """Return sin(pi x + pi quarters / 2), the argument reduced exactly."""
     b = s.b
-    turns = b.let("rint", b.let("mul", x, s.number(0.5)))
+    turns = b.let("round", b.let("multiply", x, s.number(0.5)))
     left = s.fma(turns, s.number(-2.0), x)  # of whole turns; NaN if x is infinite
     shifted = s.fma(left, s.number(2.0), s.number(magic(s)))
-    near = b.let("sub", shifted, s.number(magic(s)))
+    near = b.let("subtract", shifted, s.number(magic(s)))
     r = s.fma(near, s.number(-0.5), left)
     return _turned(s, r, s.as_word(shifted), quarters, math.pi)
 
@@ -78,15 +78,15 @@ def _of_angle(s: Floats, x: Operand, quarters: int) -> Operand:
     """Return sin(x + pi quarters / 2)."""
     b = s.b
     shifted = s.fma(x, s.number(2 / math.pi), s.number(magic(s)))
-    near = b.let("sub", shifted, s.number(magic(s)))
+    near = b.let("subtract", shifted, s.number(magic(s)))
     r = x
     for part in HALF_PI[s.dtype]:
         r = s.fma(near, s.number(-float.fromhex(part)), r)
     quarter = s.as_word(shifted)
-    far = b.let("ge", b.let("abs", x), s.number(FAR[s.dtype]))
-    with b.branch(b.let("reduce_or", far), seldom=True) as branch:
-        turned = b.let("select", far, b.let("far_quarter", x), quarter)
-        branch.gives(b.let("select", far, b.let("far_angle", x), r), turned)
+    far = b.let("greater_equal", b.let("abs", x), s.number(FAR[s.dtype]))
+    with b.branch(b.let("reduce_bitwise_or", far), seldom=True) as branch:
+        turned = b.let("where", far, b.let("far_quarter", x), quarter)
+        branch.gives(b.let("where", far, b.let("far_angle", x), r), turned)
         branch.otherwise()
         branch.gives(r, quarter)
     r, quarter = branch.results
@@ -99,29 +99,29 @@ def _turned(
     """Return sin(unit r + pi (quarter + quarters) / 2)."""
     b = s.b
     quarter = b.let("add", quarter, s.whole(quarters))
-    is_odd = b.let("ne", b.let("and", quarter, s.whole(1)), s.whole(0))
-    value = b.let("select", is_odd, _cosine(s, r, unit), _sine(s, r, unit))
-    high = b.let("and", quarter, s.whole(2))
-    sign = b.let("shl", high, s.whole(8 * s.dtype.bytes - 2))
-    return b.let("bitcast", b.let("xor", s.as_word(value), sign))
+    is_odd = b.let("not_equal", b.let("bitwise_and", quarter, s.whole(1)), s.whole(0))
+    value = b.let("where", is_odd, _cosine(s, r, unit), _sine(s, r, unit))
+    high = b.let("bitwise_and", quarter, s.whole(2))
+    sign = b.let("bitwise_left_shift", high, s.whole(8 * s.dtype.bytes - 2))
+    return b.let("bitcast", b.let("bitwise_xor", s.as_word(value), sign))
 
 
 def _sine(s: Floats, r: Operand, unit: float) -> Operand:
     """Return sin(u r) for |u r| <= pi / 4, as u r + r * (what is small)."""
-    z = s.b.let("mul", r, r)
+    z = s.b.let("multiply", r, r)
     high, low = PI[s.dtype] if unit == math.pi else (unit, 0.0)
     rest = s.fma(s.polynomial(z, _taylor(s, 1, unit)[:-1]), z, s.number(low))
-    return s.fma(r, s.number(high), s.b.let("mul", r, rest))
+    return s.fma(r, s.number(high), s.b.let("multiply", r, rest))
 
 
 def _cosine(s: Floats, r: Operand, unit: float) -> Operand:
     """Return cos(u r) for |u r| <= pi / 4, as 1 - u**2 / 2 * r**2 and what that lost."""
     b, one = s.b, s.number(1.0)
     high, low = HALF_SQUARE[s.dtype] if unit == math.pi else (unit / 2, 0.0)
-    z = b.let("mul", r, r)
-    z_low = s.fma(r, r, b.let("neg", z))
+    z = b.let("multiply", r, r)
+    z_low = s.fma(r, r, b.let("negative", z))
     near = s.fma(z, s.number(-high), one)
-    lost = s.fma(z, s.number(-high), b.let("sub", one, near))
+    lost = s.fma(z, s.number(-high), b.let("subtract", one, near))
     lost = s.fma(z_low, s.number(-high), lost)
     rest = s.fma(s.polynomial(z, _taylor(s, 0, unit)[:-2]), z, s.number(-low))
     return b.let("add", near, s.fma(rest, z, lost))

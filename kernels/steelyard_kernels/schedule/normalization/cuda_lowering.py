@@ -78,7 +78,7 @@ class ThreadValues(RowValues):
         """Emit one vector of a row of an input, from registers if it is there."""
         if node.number not in self.staged:
             return super().fetch(node, row, spot)
-        begin = self.b.at("mul", row.place, self.pitch)
+        begin = self.b.at("multiply", row.place, self.pitch)
         return self.vector(self.staged[node.number], self.b.at("add", spot.kept, begin))
 
 
@@ -112,7 +112,7 @@ class GroupEmitter(PassEmitter[ThreadValues]):
             for slot, dtype in enumerate(self.rows.slots)
         )
         if self.ragged and schedule.rows > 1:
-            with b.branch(b.let("lt", first, self.values.count)):
+            with b.branch(b.let("less", first, self.values.count)):
                 self.passes(self._rows(scope, first))
         else:
             self.passes(self._rows(scope, first))
@@ -128,17 +128,17 @@ class GroupEmitter(PassEmitter[ThreadValues]):
         """Emit who this thread is; returns the first row of its group."""
         b, schedule = self.b, self.schedule
         thread: Operand = b.thread()
-        first = b.at("mul", b.block(), schedule.per_block)
+        first = b.at("multiply", b.block(), schedule.per_block)
         if schedule.rows > 1:
             group = b.at("div", thread, WARP)
-            first = b.at("add", first, b.at("mul", group, schedule.unroll))
+            first = b.at("add", first, b.at("multiply", group, schedule.unroll))
             thread = b.at("rem", thread, WARP)
         self.group = Group(thread, schedule.threads // WARP)
-        self.leads = b.let("eq", thread, b.number(0))
-        self.begin = b.at("mul", thread, self.lanes)
+        self.leads = b.let("equal", thread, b.number(0))
+        self.begin = b.at("multiply", thread, self.lanes)
         rest = self.rows.extent // self.lanes % schedule.threads
         if rest:
-            self.tail = b.let("lt", thread, b.number(rest))
+            self.tail = b.let("less", thread, b.number(rest))
             self.tail_mask = b.splat(self.tail, self.lanes)
         return first
 
@@ -153,8 +153,8 @@ class GroupEmitter(PassEmitter[ThreadValues]):
             number = b.at("add", first, k)
             live = None
             if k and self.ragged:
-                live = b.let("lt", number, self.values.count)
-                number = b.at("min", number, b.at("sub", self.values.count, 1))
+                live = b.let("less", number, self.values.count)
+                number = b.at("minimum", number, b.at("subtract", self.values.count, 1))
             block.append(self.values.row(scope, number, k, live))
         return block
 
@@ -205,8 +205,8 @@ class GroupEmitter(PassEmitter[ThreadValues]):
         elif whole:
             times = whole if unroll else reload_unroll(whole)
             with b.loop(0, whole, 1, *carried, unroll=times) as loop:
-                at = b.at("add", b.at("mul", loop.var, threads * lanes), begin)
-                kept = b.at("mul", loop.var, lanes) if unroll else b.number(0)
+                at = b.at("add", b.at("multiply", loop.var, threads * lanes), begin)
+                kept = b.at("multiply", loop.var, lanes) if unroll else b.number(0)
                 loop.yields(*body(Spot(at, kept), loop.carried))
             carried = loop.results
         if rest:
@@ -246,7 +246,7 @@ class GroupEmitter(PassEmitter[ThreadValues]):
 
         def body(spot: Spot, _: Carried) -> Carried:
             for row in block:
-                begin = self.b.at("mul", row.place, values.pitch)
+                begin = self.b.at("multiply", row.place, values.pitch)
                 at = self.b.at("add", spot.kept, begin)
                 for node in inputs:
                     buffer = buffers[node.number]
@@ -297,4 +297,4 @@ class GroupEmitter(PassEmitter[ThreadValues]):
         """Emit the conjunction of two conditions, of which None always holds."""
         if left is None or right is None:
             return left if right is None else right
-        return self.b.let("and", left, right)
+        return self.b.let("bitwise_and", left, right)

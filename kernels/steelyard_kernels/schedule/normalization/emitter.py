@@ -164,7 +164,7 @@ class PassEmitter(ABC, Generic[Values]):
         mine = [values[arg.number] for values in found for arg in args]
         lost = [cancelled(b, values, shifted=self.shifted) for values in mine]
         means = [values["mean"] for values in mine]
-        with b.branch(reduce(lambda x, y: b.let("or", x, y), lost)) as branch:
+        with b.branch(reduce(lambda x, y: b.let("bitwise_or", x, y), lost)) as branch:
             branch.gives(*self.moments(walk, block, items, means))
             branch.otherwise()
             branch.gives(*(values[op] for values in mine for op in MOMENTS))

@@ -97,8 +97,8 @@ class RowEmitter(PassEmitter[ScratchValues]):
         ragged = self.rows.rows % block != 0
         whole = high
         if ragged:
-            blocks = b.at("div", b.at("sub", high, low), block)
-            whole = b.at("add", low, b.at("mul", blocks, block))
+            blocks = b.at("div", b.at("subtract", high, low), block)
+            whole = b.at("add", low, b.at("multiply", blocks, block))
         with b.loop(low, whole, block) as loop:
             self._block(scope, loop.var, block)
         if ragged:

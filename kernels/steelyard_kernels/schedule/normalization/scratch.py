@@ -120,7 +120,7 @@ class ScratchValues(RowValues):
             if count * size < LINE and u * size % LINE:
                 continue
             begin = b.at("add", block[0].starts[node.number], count * strides[0])
-            along = b.at("mul", at, count // parts)
+            along = b.at("multiply", at, count // parts)
             for part in range(parts):
                 line = b.at("add", begin, part * (count // parts) * strides[0])
                 b.prefetch(self.args.inputs[node.index], b.at("add", line, along))

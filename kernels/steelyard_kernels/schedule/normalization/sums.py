@@ -30,8 +30,8 @@ CANCELLATION: Final = {True: 4.0, False: 0.5}
 COMBINE: Final = {
     "sum": "add",
     "moments": "add",
-    "max": "max",
-    "min": "min",
+    "max": "maximum",
+    "min": "minimum",
 }
 
 
@@ -74,7 +74,7 @@ def accumulate(
     start = const(_start(item.kind, dtype), dtype, lanes)
 
     def live(value: Operand) -> Operand:
-        return value if mask is None else b.let("select", mask, value, start)
+        return value if mask is None else b.let("where", mask, value, start)
 
     if item.factors:
         left, right = (operand(b, env, node, lanes) for node in item.factors)
@@ -83,7 +83,7 @@ def accumulate(
         return (b.let("fma", one, other, into[0]),)
     value = b.cast(operand(b, env, item.arg, lanes), accumulator(item.arg.dtype))
     if shift is not None:
-        value = b.let("sub", value, shift)
+        value = b.let("subtract", value, shift)
     value = live(b.cast(value, dtype))
     if item.kind != "moments":
         return (b.let(COMBINE[item.kind], into[0], value),)
@@ -121,17 +121,17 @@ def finish(
         found = {op: totals[0] for op in item.ops if op != "mean"}
         if "mean" in item.ops:
             share = const(1 / extent, _held(item))
-            found["mean"] = b.let("mul", totals[0], share)
+            found["mean"] = b.let("multiply", totals[0], share)
         return found
     dtype = _held(item)
     shift = None if shift is None else b.cast(shift, dtype)
     share = const(1 / extent, dtype)
-    distance = b.let("mul", totals[0], share)
-    squares = b.let("mul", totals[1], share)
+    distance = b.let("multiply", totals[0], share)
+    squares = b.let("multiply", totals[1], share)
     moments: dict[str, Operand] = {
         "mean": distance if shift is None else b.let("add", distance, shift),
-        "var": b.let("fma", b.let("neg", distance), distance, squares),
-        "excess": b.let("mul", distance, distance),
+        "var": b.let("fma", b.let("negative", distance), distance, squares),
+        "excess": b.let("multiply", distance, distance),
         "squares": squares,
     }
     if "sum" in item.ops:
@@ -145,12 +145,15 @@ def finish(
 def cancelled(b: Builder, found: Mapping[str, Operand], *, shifted: bool) -> Operand:
     """Emit whether a one-pass variance lost too much, or its squares overflowed."""
     limit = const(CANCELLATION[shifted], found["var"].type.dtype)
-    return b.let("not", b.let("lt", found["excess"], b.let("mul", found["var"], limit)))
+    return b.let(
+        "logical_not",
+        b.let("less", found["excess"], b.let("multiply", found["var"], limit)),
+    )
 
 
 def lasting(b: Builder, found: Mapping[str, Operand], extent: int) -> Operand:
     """Emit a variance about nearly the mean: 0 where it is what rounding left."""
     var = found["var"]
     limit = const(residue(extent, var.type.dtype), var.type.dtype)
-    nothing = b.let("lt", var, b.let("mul", found["squares"], limit))
-    return b.let("select", nothing, const(0.0, var.type.dtype), var)
+    nothing = b.let("less", var, b.let("multiply", found["squares"], limit))
+    return b.let("where", nothing, const(0.0, var.type.dtype), var)

@@ -159,7 +159,7 @@ class RowValues:
         }
         inner = Scope(dict(scope.scalars), dict(scope.vectors))
         self.scalars(inner, starts, ROW, 0)
-        out = b.at("mul", number, self.rows.extent)
+        out = b.at("multiply", number, self.rows.extent)
         return Row(place, number, starts, inner, out, live)
 
     def scalars(
@@ -223,7 +223,7 @@ class RowValues:
 
     def slot(self, node: Node, row: Row) -> tuple[Buffer, Operand]:
         """Return the buffer of a kept node and where the row begins in it."""
-        begin = self.b.at("mul", row.place, self.pitch)
+        begin = self.b.at("multiply", row.place, self.pitch)
         return self.kept[self.rows.scratch[node.number]], begin
 
     def shifts(self, each: Pass, row: Row) -> dict[int, Operand]:

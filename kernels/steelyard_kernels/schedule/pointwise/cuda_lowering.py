@@ -81,8 +81,8 @@ class _Emitter:
         self._loads(env, ONCE, {}, 1)
         self._values(env, ONCE, 1)
         thread = b.thread()
-        first = b.at("mul", b.block(), schedule.per_block)
-        at = b.at("add", first, b.at("mul", thread, schedule.lanes))
+        first = b.at("multiply", b.block(), schedule.per_block)
+        at = b.at("add", first, b.at("multiply", thread, schedule.lanes))
         if schedule.unroll == 1:
             self._single(env, thread, first, at)
         else:
@@ -98,11 +98,11 @@ class _Emitter:
         """Emit one vector a thread, where there is one."""
         b, schedule = self.b, self.schedule
         whole = self._whole()
-        with b.branch(b.let("lt", at, whole)):
+        with b.branch(b.let("less", at, whole)):
             self._body(env, [at], schedule.lanes)
         if whole is not self.extent:
             behind = b.at("add", first, schedule.per_block)
-            with b.branch(b.let("gt", behind, self.extent)):
+            with b.branch(b.let("greater", behind, self.extent)):
                 self._rest(env, thread, whole)
 
     def _several(self, env: Env, thread: Operand, first: Operand, at: Operand) -> None:
@@ -110,7 +110,7 @@ class _Emitter:
         b, schedule = self.b, self.schedule
         width = schedule.threads * schedule.lanes
         behind = b.at("add", first, schedule.per_block)
-        with b.branch(b.let("le", behind, self.extent)) as full:
+        with b.branch(b.let("less_equal", behind, self.extent)) as full:
             places = [b.at("add", at, width * u) for u in range(schedule.unroll)]
             self._body(env, places, schedule.lanes)
             full.otherwise()
@@ -125,12 +125,12 @@ class _Emitter:
         lanes = self.schedule.lanes
         if lanes == 1 or len(self.space.extents) > 1:
             return self.extent
-        return self.b.at("mul", self.b.at("div", self.extent, lanes), lanes)
+        return self.b.at("multiply", self.b.at("div", self.extent, lanes), lanes)
 
     def _rest(self, env: Env, thread: Operand, whole: Operand) -> None:
         """Emit the last block's elements that fill no vector, one a thread."""
         at = self.b.at("add", whole, thread)
-        with self.b.branch(self.b.let("lt", at, self.extent)):
+        with self.b.branch(self.b.let("less", at, self.extent)):
             self._body(env, [at], 1)
 
     def _body(self, once: Env, places: Sequence[Operand], lanes: int) -> None:
@@ -172,8 +172,8 @@ class _Emitter:
             axes = _axes(strides)
             first: Operand | int = 0
             for axis, position in self._positions(at, set(axes)).items():
-                first = b.at("add", b.at("mul", position, dense[axis]), first)
-            mask = b.splat(b.let("eq", at, b.at("add", first, 0)), lanes or 1)
+                first = b.at("add", b.at("multiply", position, dense[axis]), first)
+            mask = b.splat(b.let("equal", at, b.at("add", first, 0)), lanes or 1)
             aligned = _alignment(lanes, output.value.dtype.bytes)
             b.store(buffer, starts[walk], value, mask, alignment=aligned)
 
@@ -189,7 +189,7 @@ class _Emitter:
             if walk not in starts:
                 total: Operand | int = 0
                 for axis in _axes(walk):
-                    step = b.at("mul", positions[axis], walk[axis])
+                    step = b.at("multiply", positions[axis], walk[axis])
                     total = b.at("add", step, total)
                 starts[walk] = b.at("add", total, 0)
         return {place: starts[walk] for place, walk in enumerate(space.strides)}

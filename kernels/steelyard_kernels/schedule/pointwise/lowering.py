@@ -110,7 +110,7 @@ class _Emitter:
             place: offset(b, space.extents[:-1], strides[:-1], row)
             for place, strides in enumerate(space.strides)
         }
-        out = b.at("mul", row, space.extents[-1])
+        out = b.at("multiply", row, space.extents[-1])
         self._scalars(env, dict(single), ROW, starts)
         step = schedule.lanes, schedule.unroll
         body = self._body(env, starts, out)

@@ -30,9 +30,9 @@ class ChainLanes(CpuLanes):
     def place(self, first: Operand, end: Operand) -> None:
         """Emit which chains these are: from `first` on, and none from `end` on."""
         b = self.b
-        most = b.at("sub", b.at("sub", end, 1), first)
+        most = b.at("subtract", b.at("subtract", end, 1), first)
         self.apart = {}
-        self.steps = [b.at("min", most, lane) for lane in range(self.chains)]
+        self.steps = [b.at("minimum", most, lane) for lane in range(self.chains)]
 
     def splat(self, scalar: Operand) -> Operand:
         """Return a scalar for every chain."""
@@ -40,7 +40,7 @@ class ChainLanes(CpuLanes):
 
     def any(self, flag: Operand) -> Operand:
         """Emit whether a flag holds for any chain."""
-        return self.b.let("reduce_or", self.splat(flag))
+        return self.b.let("reduce_bitwise_or", self.splat(flag))
 
     def scratch(self, name: str, dtype: DType, extent: int) -> tuple[Buffer, Operand]:
         """Return memory for all of the chains, which lie beside one another in it."""
@@ -85,5 +85,5 @@ class ChainLanes(CpuLanes):
     def arrays(self, apart: int) -> None:
         """Emit, where a chain's array is first named, where each lane's begins."""
         if apart not in self.apart:
-            steps = [self.b.at("mul", step, apart) for step in self.steps]
+            steps = [self.b.at("multiply", step, apart) for step in self.steps]
             self.apart[apart] = steps

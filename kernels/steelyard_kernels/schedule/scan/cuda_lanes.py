@@ -72,28 +72,28 @@ class CudaLanes:
         self.alone: Operand | None = None  # whether no other thread does the same
         self.live: Operand | None = None  # and there is such a chain
         self.chain: Operand = self._place(extent)
-        self.first = b.let("eq", self.lane, b.number(0)) if self.width > 1 else None
+        self.first = b.let("equal", self.lane, b.number(0)) if self.width > 1 else None
 
     def _place(self, extent: Operand | None) -> Operand:
         """Emit the chain's number; a thread without one has the block's last."""
         b, schedule = self.b, self.schedule
         chains, many = schedule.chains, schedule.threads > schedule.group
         if many and schedule.threads // schedule.group != chains:
-            self.alone = self.live = b.let("lt", self.own, b.number(chains))
-            self.own = b.at("min", self.own, chains - 1)
+            self.alone = self.live = b.let("less", self.own, b.number(chains))
+            self.own = b.at("minimum", self.own, chains - 1)
         if extent is None:
             return b.number(0)
-        chain = b.at("add", b.at("mul", b.block(), chains), self.own)
+        chain = b.at("add", b.at("multiply", b.block(), chains), self.own)
         if chains > 1:
-            self.live = self._both(self.live, b.let("lt", chain, extent))
-            chain = b.at("min", chain, b.at("sub", extent, 1))
+            self.live = self._both(self.live, b.let("less", chain, extent))
+            chain = b.at("minimum", chain, b.at("subtract", extent, 1))
         return chain
 
     def _both(self, left: Operand | None, right: Operand | None) -> Operand | None:
         """Emit the conjunction of two conditions, of which None always holds."""
         if left is None or right is None:
             return left if right is None else right
-        return self.b.let("and", left, right)
+        return self.b.let("bitwise_and", left, right)
 
     def _may_write(self, buffer: Buffer) -> Operand | None:
         """Return who writes: whoever has a chain; a block's memory is everyone's."""
@@ -103,7 +103,7 @@ class CudaLanes:
         """Emit whether this thread has one of `count` elements; None: every one has."""
         if count >= self.width:
             return None
-        return self.b.let("lt", self.lane, self.b.number(count))
+        return self.b.let("less", self.lane, self.b.number(count))
 
     def splat(self, scalar: Operand) -> Operand:
         """Return a scalar in every lane: every thread has it."""
@@ -118,14 +118,14 @@ class CudaLanes:
         b, vector = self.b, scalars[0]
         for lane, scalar in enumerate(scalars[1:], 1):
             if scalar is not scalars[0]:
-                mine = b.let("eq", self.lane, b.number(lane))
-                vector = b.let("select", mine, scalar, vector)
+                mine = b.let("equal", self.lane, b.number(lane))
+                vector = b.let("where", mine, scalar, vector)
         return vector
 
     def load(self, buffer: Buffer, base: Index, stride: int, count: int) -> Operand:
         """Emit lane l's load of buffer[base + l * stride], for l < count."""
         b = self.b
-        at = b.at("add", b.at("mul", self.lane, stride), base)
+        at = b.at("add", b.at("multiply", self.lane, stride), base)
         return b.load(buffer, at, mask=self._below(count))
 
     def store(
@@ -133,7 +133,7 @@ class CudaLanes:
     ) -> None:
         """Emit lane l's store to buffer[base + l * stride], for l < count."""
         b = self.b
-        at = b.at("add", b.at("mul", self.lane, stride), base)
+        at = b.at("add", b.at("multiply", self.lane, stride), base)
         mask = self._both(self._may_write(buffer), self._below(count))
         b.store(buffer, at, vector, mask)
 
@@ -160,7 +160,7 @@ class CudaLanes:
             )
         self.room -= size
         buffer = self.b.alloc(name, dtype, extent * chains, "shared")
-        return buffer, self.b.at("mul", self.own, extent)
+        return buffer, self.b.at("multiply", self.own, extent)
 
     def settle(self) -> None:
         """Emit that what this group wrote to memory is there for all of its threads."""
@@ -170,7 +170,7 @@ class CudaLanes:
             self.b.effect("warp_barrier")
 
     def totals(self, op: str, vectors: Sequence[tuple[Operand, int]]) -> list[Operand]:
-        """Emit reductions ("add", "max" or "min") of lanes; every thread gets all."""
+        """Emit reductions ("add", "maximum" or "minimum") of lanes; every thread gets all."""
         if self.width == 1:
             return [vector for vector, _ in vectors]
         if self.width <= WARP:
@@ -183,7 +183,7 @@ class CudaLanes:
         inside = self._below(count)
         if inside is None:
             return vector
-        return self.b.let("select", inside, vector, neutral(op, vector.type.dtype))
+        return self.b.let("where", inside, vector, neutral(op, vector.type.dtype))
 
     def _in_warp(self, op: str, vector: Operand, count: int) -> Operand:
         """Emit the reduction over a group within a warp.
@@ -228,7 +228,7 @@ class CudaLanes:
         groups = self.schedule.threads // self.width
         slot = b.alloc("shared", dtype, groups * size, "shared")
         self.room -= groups * size * dtype.bytes
-        start = b.at("mul", self.number, size) if groups > 1 else b.number(0)
+        start = b.at("multiply", self.number, size) if groups > 1 else b.number(0)
         mine = b.at("add", start, self.lane)
         for place, vector in enumerate(vectors):
             b.store(slot, b.at("add", mine, place * self.width), vector)

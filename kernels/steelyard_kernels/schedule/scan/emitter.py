@@ -39,7 +39,7 @@ from steelyard_kernels.schedule.scan.tensor import Tensor, Value, View
 
 MOST_VECTORS: Final = 48  # of a matrix that a product spells out
 SUMS: Final = 4  # sums of a product that grow side by side
-REDUCED: Final = {"sum": "add", "mean": "add", "max": "max", "min": "min"}
+REDUCED: Final = {"sum": "add", "mean": "add", "max": "maximum", "min": "minimum"}
 
 
 class Emitter(Registers):
@@ -169,7 +169,7 @@ class Emitter(Registers):
         total = self.reduced(REDUCED[node.op], value, node.shape)
         count = Tensor((), (const(extent, wide),), same=True)
         if node.op == "mean":
-            total = self.let_each("div", node.shape, total, count)
+            total = self.let_each("divide", node.shape, total, count)
         return self.cast(total, dtype)
 
     def reduced(self, op: str, value: Tensor, shape: Shape) -> Tensor:
@@ -245,7 +245,7 @@ class Emitter(Registers):
             for place, total in enumerate(turn.carried):
                 row = builder.at("add", turn.var, place // each)
                 factor = self.b.splat(builder.load(left, row), width)
-                at = builder.at("mul", row, each * width)
+                at = builder.at("multiply", row, each * width)
                 at = builder.at("add", at, place % each * width)
                 vector = builder.load(right, at, width)
                 sums.append(builder.let("fma", factor, vector, total))
@@ -263,7 +263,7 @@ class Emitter(Registers):
             rows.append(
                 [
                     self.let(
-                        "mul",
+                        "multiply",
                         self.pick(a, tuple([row * inner + k for k in part])),
                         self.pick(b, tuple([k * columns + column for k in part])),
                     )
@@ -289,7 +289,7 @@ class Emitter(Registers):
         sums = []
         for first in range(several):
             left, right = terms[first]
-            total = self.let("mul", left, right)
+            total = self.let("multiply", left, right)
             for left, right in terms[first + several :: several]:
                 total = self.let("fma", left, right, total)
             sums.append(total)

@@ -56,7 +56,7 @@ class Lanes(Protocol):
     def totals(
         self, op: str, vectors: Sequence[tuple[Operand, int]]
     ) -> Sequence[Operand]:
-        """Return, of each vector, "add", "max" or "min" of the lanes below a count."""
+        """Return, of each vector, "add", "maximum" or "minimum" of the lanes below a count."""
         ...
 
     def load(self, buffer: Buffer, base: Index, stride: int, count: int) -> Operand:
@@ -149,10 +149,10 @@ class CpuLanes:
             return vector
         b, none = self.b, neutral(op, vector.type.dtype)
         below = b.mask_below(count, self.width)
-        return b.let("select", below, vector, b.splat(none, self.width))
+        return b.let("where", below, vector, b.splat(none, self.width))
 
     def totals(self, op: str, vectors: Sequence[tuple[Operand, int]]) -> list[Operand]:
-        """Emit, for each vector, "add", "max" or "min" of its lanes below a count."""
+        """Emit, for each vector, "add", "maximum" or "minimum" of its lanes below a count."""
         return [self._total(op, vector, count) for vector, count in vectors]
 
     def _total(self, op: str, vector: Operand, count: int) -> Operand:
@@ -274,11 +274,11 @@ def neutral(op: str, dtype: DType) -> Const:
     """Return what changes no total: 0 of sums, the least or greatest of extremes."""
     if op == "add":
         return const(0, dtype)
-    sign = -1 if op == "max" else 1
+    sign = -1 if op == "maximum" else 1
     if dtype.kind == "float":
         return const(sign * float("inf"), dtype)
     most = 1 << (8 * dtype.bytes - 1)
-    return const(-most if op == "max" else most - 1, dtype)
+    return const(-most if op == "maximum" else most - 1, dtype)
 
 
 def tree(b: Builder, op: str, values: Sequence[Operand]) -> Operand:

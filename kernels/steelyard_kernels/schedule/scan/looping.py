@@ -72,7 +72,7 @@ class LoopEmitter:
             state = (*state, goes)
             if not isinstance(goes, Const):
                 some = self.lanes.any(goes)
-                stop = b.let("select", some, stop, b.number(0))
+                stop = b.let("where", some, stop, b.number(0))
         if self.outline.kept:
             state = self._blocks(stop, state)
         else:
@@ -103,8 +103,8 @@ class LoopEmitter:
         free = self._free_elements()
         with b.loop(b.number(0), stop, span, *state) as block, self.w.scope():
             self._compute_ahead(free, block.var)
-            left = b.at("sub", stop, block.var)
-            count = b.number(span) if even else b.at("min", left, span)
+            left = b.at("subtract", stop, block.var)
+            count = b.number(span) if even else b.at("minimum", left, span)
             self.base = block.var
             inner = self._iterations(b.number(0), count, block.carried)
             self._close(block, inner)
@@ -159,13 +159,13 @@ class LoopEmitter:
         b, unroll = self.b, self.unroll
         if unroll == 1:
             return self._turns(start, stop, 1, state)
-        turns = b.at("div", b.at("sub", stop, start), unroll)
-        middle = b.at("add", start, b.at("mul", turns, unroll))
+        turns = b.at("div", b.at("subtract", stop, start), unroll)
+        middle = b.at("add", start, b.at("multiply", turns, unroll))
         state = self._turns(start, middle, unroll, state)
         if _none(middle, stop):
             return state
         if self.loop.condition is not None:
-            stop = b.let("select", self.lanes.any(state[-1]), stop, middle)
+            stop = b.let("where", self.lanes.any(state[-1]), stop, middle)
         return self._turns(middle, stop, 1, state)
 
     def _turns(self, start: Operand, stop: Operand, count: int, state: State) -> State:
@@ -185,7 +185,7 @@ class LoopEmitter:
         """State what a loop carries on, and that it ends with its condition."""
         until = None
         if self.loop.condition is not None:
-            until = self.b.let("not", self.lanes.any(state[-1]))
+            until = self.b.let("logical_not", self.lanes.any(state[-1]))
         loop.yields(*state, until=until)
 
     def _iteration(self, at: Operand, state: State, *, surely: bool) -> State:
@@ -200,10 +200,10 @@ class LoopEmitter:
             return (*nexts, goes)
         *carries, live = state
         chosen = [
-            b.let("select", live, new, old)
+            b.let("where", live, new, old)
             for new, old in zip(nexts, carries, strict=True)
         ]
-        return (*chosen, b.let("and", live, goes))
+        return (*chosen, b.let("bitwise_and", live, goes))
 
     def _bind(self, state: State, index: Operand) -> None:
         """Give the loop's parameters their values."""
@@ -231,7 +231,7 @@ class LoopEmitter:
             row = index
             if loop.reverse:
                 assert isinstance(loop.length, int)
-                row = self.b.at("sub", self.b.number(loop.length - 1), index)
+                row = self.b.at("subtract", self.b.number(loop.length - 1), index)
             value = w.tensor(loop.stacked[place - len(loop.nexts)])
             for view in views:
                 w.store(view.row(self.b, row), value)

@@ -201,7 +201,7 @@ class Registers:
     def _of_one(self, op: str, value: Operand, extent: int) -> Operand:
         if op != "add" or extent == 1:
             return value
-        return self.let("mul", value, const(extent, value.type.dtype))
+        return self.let("multiply", value, const(extent, value.type.dtype))
 
     def _tree(self, op: str, vectors: Sequence[Operand]) -> Operand:
         lanes = max(vector.type.lanes for vector in vectors)

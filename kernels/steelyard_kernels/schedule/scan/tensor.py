@@ -62,7 +62,7 @@ class View:
 
     def row(self, b: Builder, index: Operand) -> View:
         """Emit where the row at `index` of the first axis lies."""
-        start = b.at("mul", b.cast(index, b.index.dtype), self.strides[0])
+        start = b.at("multiply", b.cast(index, b.index.dtype), self.strides[0])
         base = b.at("add", start, self.base)
         return replace(self, base=base, shape=self.shape[1:], strides=self.strides[1:])
 
