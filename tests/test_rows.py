@@ -81,7 +81,6 @@ def test_a_row_of_a_row_lies_in_memory():
         (lambda a, i: (a[0] @ a.T)[i], "index that is not known yet"),
         (lambda a, i: a[4], "index 4 .* expected -4 to 3"),
         (lambda a, i: a[a[0]], r"an index is float64 \(3,\), expected one int"),
-        (lambda a, i: a[1, 2], "indexed by tuple, expected one int"),
         (lambda a, i: a[True], "indexed by bool"),
         (lambda a, i: xp.reshape(a, (5, -1)), r"cannot reshape \(4, 3\)"),
         (lambda a, i: xp.squeeze(a, 0), "squeeze of axis 0"),

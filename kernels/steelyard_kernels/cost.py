@@ -15,6 +15,7 @@ from steelyard_kernels.expression.expr import (
     Node,
     Program,
     Reduce,
+    View,
     everywhere,
     loops,
     operands,
@@ -24,11 +25,12 @@ from steelyard_kernels.expression.expr import (
 def bytes_moved(program: Program) -> int:
     """Return the bytes of every input that is read, once, and every output, once.
 
-    A broadcast input counts its own size, not the size it is broadcast to; hidden
-    memory is written and read.
+    A broadcast input counts its own size, not the size it is broadcast to, and one of
+    which only views are read what they have of it; hidden memory is written and read.
     """
+    every = tuple(everywhere(program.nodes))
     read = sum(
-        prod(node.shape) * node.dtype.bytes
+        _elements(node, every) * node.dtype.bytes
         for node in program.nodes
         if isinstance(node, Input)
     )
@@ -37,6 +39,15 @@ def bytes_moved(program: Program) -> int:
         for output in program.outputs
     )
     return read + written
+
+
+def _elements(node: Input, nodes: Iterable[Node]) -> int:
+    """Return how many elements of an input are read."""
+    whole = prod(node.shape)
+    readers = [each for each in nodes if node in operands(each)]
+    if not readers or not all(isinstance(each, View) for each in readers):
+        return whole
+    return min(whole, sum(prod(each.shape) for each in readers))
 
 
 def operations(program: Program) -> int:

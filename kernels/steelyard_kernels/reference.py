@@ -35,12 +35,20 @@ from steelyard_kernels.expression.expr import (
     Row,
     Scalar,
     Transpose,
+    View,
     loops,
     operands,
 )
 from steelyard_kernels.reference_elementwise import elementwise
 
 Values: TypeAlias = NDArray[Any]
+
+_INTEGERS: Final[dict[str, Callable[[Values, Values], Values]]] = {
+    "add": np.add,
+    "mul": np.multiply,
+    "div": np.floor_divide,
+    "rem": np.remainder,
+}
 
 _REDUCTIONS: Final[dict[str, Callable[..., Values]]] = {
     "sum": np.sum,
@@ -145,8 +153,12 @@ class Oracle:
                 arg = _aligned(args[0], len(node.shape))
                 return np.broadcast_to(arg, (*arg.shape[:2], *node.shape))
             case Reduce():
-                result = _REDUCTIONS[node.op](args[0], axis=-1, keepdims=node.keepdims)
+                axes = tuple(place + 2 for place in node.axes)
+                reduced = _REDUCTIONS[node.op]
+                result = reduced(args[0], axis=axes, keepdims=node.keepdims)
                 return _rounded(np.asarray(result), node.dtype)
+            case View():
+                return _view(args[0], node)
             case Cast():
                 return _cast(args[0], node.dtype)
             case Arange():
@@ -299,6 +311,24 @@ def _dot(a: Values, b: Values) -> Values:
     ones = (1,) * (a.ndim - b.ndim)
     rows: Values = np.matmul(a, b.reshape((*b.shape[:2], *ones, *b.shape[2:])))
     return rows
+
+
+def _view(value: Values, node: View) -> Values:
+    """Return the elements at a view's places; zero where these lie outside."""
+    places = np.ogrid[tuple(map(slice, node.shape))]
+    found, inside = [], np.array(True)
+    for index, extent in zip(node.index, node.arg.shape, strict=True):
+        at = index.evaluate(places, np.asarray, _INTEGERS.__getitem__)
+        at = np.asarray(0 if at is None else at)
+        inside = inside & (at >= 0) & (at < extent)
+        found.append(np.clip(at, 0, max(extent - 1, 0)))
+    if 0 in node.arg.shape:
+        return np.zeros((*value.shape[:2], *node.shape), value.dtype)
+    every = (slice(None), slice(None))
+    taken = value[every + tuple(np.broadcast_arrays(*found))]
+    taken = _aligned(taken, len(node.shape))
+    whole = np.broadcast_to(taken, (*value.shape[:2], *node.shape))
+    return np.where(inside, whole, np.zeros((), value.dtype))
 
 
 def _row(value: Values, index: Values) -> Values:

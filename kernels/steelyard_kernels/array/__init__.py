@@ -11,8 +11,7 @@ An `Array` stands for values that exist when the kernel runs; operating on it ad
 nodes to the graph of the trace. Python numbers and runtime scalars are weak: they
 take the dtype of the array they meet, so float32 arithmetic stays float32.
 Loops run a function of their carry within the kernel: see `loops`. Reductions are over
-all axes unless `axis` says which, as in the array API, and only the last axis can be
-reduced: arrays of more dimensions than one need `axis=-1`.
+all axes unless `axis` says which, as in the array API.
 """
 
 # ruff: noqa: A004 - the array API's names
@@ -63,6 +62,21 @@ from steelyard_kernels.array.elementwise import (
     where,
 )
 from steelyard_kernels.array.loops import fori_loop, scan, while_loop
+from steelyard_kernels.array.moves import (
+    broadcast_arrays,
+    concat,
+    flip,
+    matrix_transpose,
+    moveaxis,
+    pad,
+    permute_dims,
+    repeat,
+    roll,
+    stack,
+    tile,
+    unstack,
+)
+from steelyard_kernels.array.products import einsum, matmul, tensordot, vecdot
 from steelyard_kernels.array.reductions import max, mean, min, sum, var
 from steelyard_kernels.array.shapes import (
     arange,
@@ -92,17 +106,21 @@ __all__ = [
     "bitwise_left_shift",
     "bitwise_or",
     "bitwise_xor",
+    "broadcast_arrays",
     "broadcast_to",
+    "concat",
     "cos",
     "cospi",
     "divide",
     "dot",
+    "einsum",
     "equal",
     "erf",
     "erf_inv",
     "exp",
     "expand_dims",
     "expm1",
+    "flip",
     "floor",
     "fori_loop",
     "full",
@@ -116,18 +134,25 @@ __all__ = [
     "logical_and",
     "logical_not",
     "logical_or",
+    "matmul",
+    "matrix_transpose",
     "max",
     "maximum",
     "mean",
     "min",
     "minimum",
+    "moveaxis",
     "multiply",
     "multiply_high",
     "negative",
     "not_equal",
     "ones",
     "ones_like",
+    "pad",
+    "permute_dims",
+    "repeat",
     "reshape",
+    "roll",
     "rsqrt",
     "scan",
     "shift_right_logical",
@@ -138,11 +163,16 @@ __all__ = [
     "sqrt",
     "square",
     "squeeze",
+    "stack",
     "subtract",
     "sum",
     "tanh",
+    "tensordot",
+    "tile",
     "transpose",
+    "unstack",
     "var",
+    "vecdot",
     "where",
     "while_loop",
     "zeros",

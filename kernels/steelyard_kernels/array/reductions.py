@@ -1,13 +1,16 @@
-"""Reductions over the last axis."""
+"""Reductions over axes."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from math import prod
 from typing import TypeAlias
 
+from steelyard_kernels.array.shapes import place_of
 from steelyard_kernels.array.value import Array, as_array
 from steelyard_kernels.errors import KernelError
 
-Axis: TypeAlias = int | None  # None: all axes
+Axis: TypeAlias = int | Sequence[int] | None  # None: all axes
 
 
 def sum(x: Array, axis: Axis = None, *, keepdims: bool = False) -> Array:  # noqa: A001 - as abs
@@ -33,30 +36,37 @@ def mean(x: Array, axis: Axis = None, *, keepdims: bool = False) -> Array:
 def var(
     x: Array, axis: Axis = None, *, correction: float = 0.0, keepdims: bool = False
 ) -> Array:
-    """Return the variance, divided by (extent - correction)."""
+    """Return the variance, divided by (count - correction)."""
     result = _reduce("var", x, axis, keepdims)
     if correction == 0:
         return result
-    extent = x.shape[-1] if x.shape else 1
-    if extent <= correction:
+    count = prod(x.shape[place] for place in _axes("var", x, axis))
+    if count <= correction:
         raise KernelError(
             f"{x.graph.kernel}: var with correction {correction} needs more elements "
-            f"than the last axis of shape {x.shape} has; lower the correction."
+            f"than the {count} of the axes that are reduced; lower the correction."
         )
-    return result * (extent / (extent - correction))
+    return result * (count / (count - correction))
 
 
 def _reduce(op: str, x: Array, axis: Axis, keepdims: bool) -> Array:
-    """Reduce the last axis; None is all axes, of which there may be one at most."""
     x = as_array(x, op)
     if axis is None and x.ndim == 0:  # all of one element, and no axis to keep
         row = x.graph.broadcast(x.node, (1,))
         return Array(x.graph, x.graph.reduce(op, row, keepdims=False), x.weak)
-    if axis not in {-1, x.ndim - 1} and (axis is not None or x.ndim > 1):
-        over = "all axes" if axis is None else f"axis {axis}"
+    axes = _axes(op, x, axis)
+    return Array(x.graph, x.graph.reduce(op, x.node, axes, keepdims=keepdims))
+
+
+def _axes(op: str, x: Array, axis: Axis) -> tuple[int, ...]:
+    """Return the axes that are reduced, counted from the front, in order."""
+    if axis is None:
+        return tuple(range(x.ndim))
+    given = axis if isinstance(axis, Sequence) else (axis,)
+    axes = sorted(place_of(x, each, x.ndim) for each in given)
+    if not axes or len(set(axes)) < len(axes):
         raise KernelError(
-            f"{x.graph.kernel}: {op} over {over} of shape {x.shape}, but only the last "
-            "can be reduced; pass axis=-1, and where that is another axis an array whose "
-            "last axis it is: numpy.ascontiguousarray(numpy.moveaxis(x, axis, -1))."
+            f"{x.graph.kernel}: {op} over the axes {axis!r} of shape {x.shape}, expected "
+            "one or more, each once; name axes that there are."
         )
-    return Array(x.graph, x.graph.reduce(op, x.node, keepdims=keepdims))
+    return tuple(axes)

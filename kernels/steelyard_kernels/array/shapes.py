@@ -80,7 +80,7 @@ def transpose(x: Array) -> Array:
 def expand_dims(x: Array, axis: int) -> Array:
     """Return the array with a new axis of extent 1 at `axis`."""
     x = as_array(x, "expand_dims")
-    place = _place(x, axis, x.ndim + 1)
+    place = place_of(x, axis, x.ndim + 1)
     return reshape(x, (*x.shape[:place], 1, *x.shape[place:]))
 
 
@@ -90,7 +90,7 @@ def squeeze(x: Array, axis: int | Sequence[int] | None = None) -> Array:
     if axis is None:
         return reshape(x, tuple(extent for extent in x.shape if extent != 1))
     axes = [axis] if isinstance(axis, int) else axis
-    gone = {_place(x, each, x.ndim) for each in axes}
+    gone = {place_of(x, each, x.ndim) for each in axes}
     for place in gone:
         if x.shape[place] != 1:
             raise KernelError(
@@ -101,7 +101,7 @@ def squeeze(x: Array, axis: int | Sequence[int] | None = None) -> Array:
     return reshape(x, tuple(kept))
 
 
-def _place(x: Array, axis: Any, count: int) -> int:
+def place_of(x: Array, axis: Any, count: int) -> int:
     """Return an axis counted from the front, of `count` there are."""
     if not isinstance(axis, int) or not -count <= axis < count:
         raise KernelError(

@@ -16,7 +16,7 @@ from typing import Any, Final, NoReturn, TypeAlias
 from steelyard_kernels import dtypes
 from steelyard_kernels.dtypes import DType
 from steelyard_kernels.errors import KernelError, OutOfBounds
-from steelyard_kernels.expression import rows
+from steelyard_kernels.expression import rows, views
 from steelyard_kernels.expression.expr import Constant, Node, Shape
 from steelyard_kernels.expression.graph import Graph
 
@@ -174,7 +174,9 @@ class Array:
             "the kernel is traced; use where(condition, a, b) instead of if."
         )
 
-    def __getitem__(self, index: Array | int) -> Array:
+    def __getitem__(self, index: Any) -> Array:
+        if isinstance(index, tuple | slice) or index is None or index is Ellipsis:
+            return Array(self.graph, views.indexed(self.graph, self.node, index))
         return row(self, index)
 
     def __iter__(self) -> NoReturn:

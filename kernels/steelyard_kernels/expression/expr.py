@@ -8,7 +8,8 @@
             | Apply(op, node* args)               -- a row of elementwise.OPERATIONS
             | Cast(arg)                           -- rounds to the node's dtype
             | Broadcast(arg)                      -- the same values in a larger shape
-            | Reduce(op, arg, keepdims)           -- a row of REDUCTIONS, last axis
+            | Reduce(op, arg, axes, keepdims)     -- a row of REDUCTIONS
+            | View(arg, index)                    -- arg[index], 0 outside of it
             | Arange()                            -- 0, 1, 2, ... along its one axis
             | Reshape(arg)                        -- the same elements, same order
             | Transpose(arg)                      -- the last two axes swapped
@@ -44,12 +45,13 @@ from dataclasses import dataclass
 from typing import Final, TypeAlias
 
 from steelyard_kernels.dtypes import DType
+from steelyard_kernels.expression.indices import Index
 
 Shape: TypeAlias = tuple[int, ...]
 Value: TypeAlias = float | int | bool
 
 
-# Reductions over the last axis, with the operations an element costs.
+# Reductions, with the operations an element costs.
 REDUCTIONS: Final[dict[str, int]] = {"sum": 1, "max": 1, "min": 1, "mean": 1, "var": 3}
 
 
@@ -112,11 +114,35 @@ class Broadcast(_Value):
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Reduce(_Value):
-    """One reduction of REDUCTIONS over the last axis, which becomes 1 or goes."""
+    """One reduction of REDUCTIONS over axes in order, which become 1 or go."""
 
     op: str
     arg: Node
+    axes: tuple[int, ...]
     keepdims: bool
+
+    @property
+    def of_rows(self) -> bool:
+        """Whether it reduces the last axis alone."""
+        return self.axes == (len(self.arg.shape) - 1,)
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class View(_Value):
+    """The elements of `arg` at other places: one expression for each of its axes.
+
+    They are of the view's own axes; an element outside of `arg` is zero.
+    """
+
+    arg: Node
+    index: tuple[Index, ...]
+
+    @property
+    def guards(self) -> tuple[int, ...]:
+        """The axes of `arg` that some elements lie outside of."""
+        pairs = enumerate(zip(self.index, self.arg.shape, strict=True))
+        ends = [(d, each.bounds(self.shape), extent) for d, (each, extent) in pairs]
+        return tuple(d for d, (low, high), n in ends if low < 0 or high >= n)
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
@@ -230,6 +256,7 @@ Node: TypeAlias = (
     | Cast
     | Broadcast
     | Reduce
+    | View
     | Arange
     | Reshape
     | Transpose
@@ -277,7 +304,7 @@ def operands(node: Node) -> tuple[Node, ...]:
     """Return the nodes that a node reads, in order; of a loop those outside of it."""
     if isinstance(node, Apply):
         return node.args
-    if isinstance(node, Cast | Broadcast | Reduce | Reshape | Transpose):
+    if isinstance(node, Cast | Broadcast | Reduce | View | Reshape | Transpose):
         return (node.arg,)
     if isinstance(node, Chain | Chains):
         return (node.arg,)

@@ -36,7 +36,9 @@ from steelyard_kernels.expression.expr import (
     Shape,
     Transpose,
     Value,
+    View,
 )
+from steelyard_kernels.expression.indices import Index, axis
 from steelyard_kernels.expression.rounding import round_constant, widens
 
 _FLOAT: Final = frozenset({"float"})
@@ -127,16 +129,46 @@ class Graph:
             self._nodes[key] = Broadcast(self._next(), shape, node.dtype, node)
         return self._nodes[key]
 
-    def reduce(self, op: str, node: Node, *, keepdims: bool) -> Node:
-        """Return a reduction over the last axis; sums of int32 are int64."""
-        self._check_reduce(op, node)
+    def reduce(
+        self,
+        op: str,
+        node: Node,
+        axes: tuple[int, ...] | None = None,
+        *,
+        keepdims: bool,
+    ) -> Node:
+        """Return a reduction over axes in order, the last one if none are named.
+
+        Sums of int32 are int64.
+        """
+        axes = (len(node.shape) - 1,) if axes is None else axes
+        self._check_reduce(op, node, axes)
         if op == "sum" and node.dtype.kind == "int":
             node = self.cast(node, dtypes.int64)
-        key = (Reduce, op, node.number, keepdims)
+        key = (Reduce, op, node.number, axes, keepdims)
         if key not in self._nodes:
-            shape = (*node.shape[:-1], 1) if keepdims else node.shape[:-1]
+            kept = ((n, place in axes) for place, n in enumerate(node.shape))
+            shape = tuple(1 if gone else n for n, gone in kept if keepdims or not gone)
             number = self._next()
-            self._nodes[key] = Reduce(number, shape, node.dtype, op, node, keepdims)
+            self._nodes[key] = Reduce(
+                number, shape, node.dtype, op, node, axes, keepdims
+            )
+        return self._nodes[key]
+
+    def view(self, node: Node, index: tuple[Index, ...], shape: Shape) -> Node:
+        """Return node[index], of `shape` and zero where an index lies outside.
+
+        `index` has an expression of the view's axes for each axis of the node.
+        """
+        if shape == node.shape and index == tuple(map(axis, range(len(shape)))):
+            return node
+        view = View(0, shape, node.dtype, node, index)
+        if isinstance(node, View) and not view.guards:
+            inner = tuple(each.at(index, shape) for each in node.index)
+            return self.view(node.arg, inner, shape)
+        key = (View, shape, node.number, index)
+        if key not in self._nodes:
+            self._nodes[key] = View(self._next(), shape, node.dtype, node, index)
         return self._nodes[key]
 
     def arange(self, extent: int, dtype: DType) -> Node:
@@ -284,7 +316,7 @@ class Graph:
             self._nodes[key] = kind(self._next(), shape, dtype, *args)
         return self._nodes[key]
 
-    def _check_reduce(self, op: str, node: Node) -> None:
+    def _check_reduce(self, op: str, node: Node, axes: tuple[int, ...]) -> None:
         if not node.shape:
             raise KernelError(
                 f"{self.kernel}: {op} over a value of shape (); give it an array with "
@@ -296,10 +328,10 @@ class Graph:
                 f"{self.kernel}: {op} of {node.dtype.name} is not defined, expected "
                 f"{' or '.join(sorted(kinds))}; cast it first with astype."
             )
-        if node.shape[-1] == 0 and op != "sum":
+        if op != "sum" and any(node.shape[place] == 0 for place in axes):
             raise KernelError(
                 f"{self.kernel}: {op} over an empty axis of shape {node.shape} has no "
-                "value; give the last axis at least one element."
+                "value; give every reduced axis at least one element."
             )
 
     def _common(self, op: str, values: Sequence[Node]) -> DType:

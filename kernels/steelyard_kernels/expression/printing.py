@@ -15,6 +15,7 @@ from steelyard_kernels.expression.expr import (
     Reduce,
     Result,
     Scalar,
+    View,
     operands,
 )
 
@@ -70,7 +71,10 @@ def _head(node: Node) -> str:
     if isinstance(node, Apply):
         return node.op
     if isinstance(node, Reduce):
-        return f"{node.op}{'[keepdims]' if node.keepdims else ''}"
+        axes = "" if node.of_rows else f" over {node.axes}"
+        return f"{node.op}{axes}{'[keepdims]' if node.keepdims else ''}"
+    if isinstance(node, View):
+        return f"view[{', '.join(map(str, node.index))}]"
     if isinstance(node, Constant):
         return f"constant {node.value!r}"
     if isinstance(node, Input | Scalar):

@@ -27,6 +27,7 @@ from steelyard_kernels.expression.expr import (
     Row,
     Scalar,
     Transpose,
+    View,
     operands,
     reachable,
 )
@@ -102,7 +103,9 @@ class Again:
             case Broadcast():
                 return graph.broadcast(args[0], node.shape)
             case Reduce():
-                return graph.reduce(node.op, args[0], keepdims=node.keepdims)
+                return graph.reduce(node.op, args[0], node.axes, keepdims=node.keepdims)
+            case View():
+                return graph.view(args[0], node.index, node.shape)
             case Arange():
                 return graph.arange(node.shape[0], node.dtype)
             case Reshape():

@@ -28,9 +28,11 @@ from steelyard_kernels.expression.expr import (
     Row,
     Shape,
     Transpose,
+    View,
     operands,
 )
 from steelyard_kernels.expression.graph import Graph
+from steelyard_kernels.expression.indices import Index, axis
 
 
 def row(graph: Graph, node: Node, index: Node) -> Node:
@@ -128,10 +130,27 @@ def _of_broadcast(graph: Graph, node: Node, index: Node) -> Node | None:
 
 def _of_reduce(graph: Graph, node: Node, index: Node) -> Node | None:
     assert isinstance(node, Reduce)
-    if len(node.arg.shape) == 1:  # its one row is the reduction without its axis
-        return graph.reduce(node.op, node.arg, keepdims=False)
+    if node.axes[0] == 0:
+        if not node.keepdims:
+            return None
+        whole = graph.reduce(node.op, node.arg, node.axes, keepdims=False)
+        return graph.reshape(whole, node.shape[1:])
     part = _row(graph, node.arg, index)
-    return None if part is None else graph.reduce(node.op, part, keepdims=node.keepdims)
+    if part is None:
+        return None
+    axes = tuple(place - 1 for place in node.axes)
+    return graph.reduce(node.op, part, axes, keepdims=node.keepdims)
+
+
+def _of_view(graph: Graph, node: Node, index: Node) -> Node | None:
+    assert isinstance(node, View)
+    if not isinstance(index, Constant):
+        return None
+    shape = node.shape[1:]
+    places = [Index(int(index.value)), *map(axis, range(len(shape)))]
+    return graph.view(
+        node.arg, tuple(each.at(places, shape) for each in node.index), shape
+    )
 
 
 def _of_dot(graph: Graph, node: Node, index: Node) -> Node | None:
@@ -220,4 +239,5 @@ _RULES: Final[dict[type, Callable[[Graph, Node, Node], Node | None]]] = {
     Arange: _of_arange,
     Reshape: _of_reshape,
     Transpose: _of_transpose,
+    View: _of_view,
 }

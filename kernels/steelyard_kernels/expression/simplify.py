@@ -37,6 +37,7 @@ from steelyard_kernels.expression.expr import (
     Reshape,
     Row,
     Transpose,
+    View,
     everywhere,
     operands,
 )
@@ -56,6 +57,7 @@ _HOLDS: Final = {  # a dtype's values are exact in these, as a set of bits
 _SIGNS: Final = frozenset({"negative", "abs"})
 _EXTREMA: Final = frozenset({"maximum", "minimum"})
 _EXTREMES: Final = frozenset({"max", "min"})  # reductions
+_MOVES: Final = (Broadcast, Reshape, Transpose, View, Row, Chain, Chains)
 
 
 def simplify(program: Program) -> Program:
@@ -105,7 +107,7 @@ def _exact_casts(program: Program) -> set[int]:
 
 def _chosen(node: Node) -> tuple[Node, ...]:
     """Return the nodes of whose values, or their negatives, a node's are."""
-    if isinstance(node, Cast | Broadcast | Reshape | Transpose | Row | Chain | Chains):
+    if isinstance(node, (*_MOVES, Cast)):
         return (node.arg,)
     if isinstance(node, Reduce):
         return (node.arg,) if node.op in _EXTREMES else ()

@@ -14,6 +14,7 @@ from steelyard_kernels.expression.expr import (
     Reduce,
     Result,
     Scalar,
+    View,
     everywhere,
     operands,
 )
@@ -43,7 +44,9 @@ def _describe(node: Node, position: Mapping[int, int]) -> tuple[object, ...]:
         case Apply():
             what = node.op
         case Reduce():
-            what = (node.op, node.keepdims)
+            what = (node.op, node.axes, node.keepdims)
+        case View():
+            what = node.index
         case Constant():
             what = repr(node.value)
         case Input():

@@ -19,7 +19,9 @@ from steelyard_kernels.expression.expr import (
     Row,
     Shape,
     Transpose,
+    View,
 )
+from steelyard_kernels.expression.indices import Index, axis, part
 from steelyard_kernels.grad.rules import constant
 
 # (cotangent, node) -> the cotangents of the operands it may have one for, in order
@@ -31,9 +33,9 @@ def summed_to(g: Array, shape: Shape) -> Array:
     if g.shape == shape:
         return g
     aligned = (1,) * (g.ndim - len(shape)) + shape
-    for axis, (extent, kept) in enumerate(zip(g.shape, aligned, strict=True)):
+    for place, (extent, kept) in enumerate(zip(g.shape, aligned, strict=True)):
         if extent != kept:
-            g = _summed(g, axis)
+            g = _summed(g, place)
     return xp.reshape(g, shape)
 
 
@@ -70,24 +72,73 @@ def _of_transpose(g: Array, _: Node) -> tuple[Callable[[], Array], ...]:
 
 def _of_reduce(g: Array, node: Node) -> tuple[Callable[[], Array], ...]:
     assert isinstance(node, Reduce)
-    x = Array(g.graph, node.arg)
-    kept = (*x.shape[:-1], 1)
+    x, axes = Array(g.graph, node.arg), node.axes
+    pairs = enumerate(x.shape)
+    kept = tuple(1 if place in axes else extent for place, extent in pairs)
+    count = math.prod(x.shape[place] for place in axes)
     g = xp.reshape(g, kept)
     if node.op in {"max", "min"}:
         y = xp.reshape(Array(g.graph, node), kept)
-        return (lambda: _shared(g, x, y),)
+        return (lambda: _shared(g, x, y, axes),)
     if node.op == "var":
-        off = x - xp.mean(x, axis=-1, keepdims=True)
-        return (lambda: g * (off * (2.0 / x.shape[-1])),)
+        off = x - xp.mean(x, axis=axes, keepdims=True)
+        return (lambda: g * (off * (2.0 / count)),)
     if node.op == "mean":
-        g = g * (1.0 / x.shape[-1])
+        g = g * (1.0 / count)
     return (lambda: xp.broadcast_to(g, x.shape),)
 
 
-def _shared(g: Array, x: Array, y: Array) -> Array:
+def _shared(g: Array, x: Array, y: Array, axes: tuple[int, ...]) -> Array:
     """Return g where x is the extremum y, shared between equal ones."""
     hits = xp.where(x == y, constant(g, 1.0), constant(g, 0.0))
-    return g * (hits / xp.sum(hits, axis=-1, keepdims=True))
+    return g * (hits / xp.sum(hits, axis=axes, keepdims=True))
+
+
+def _of_view(g: Array, node: Node) -> tuple[Callable[[], Array], ...]:
+    """Gather what every element of the viewed array was read for: no scatter.
+
+    An axis of the view is solved for where an element of the array is known; what is
+    left over is summed. A place without a solution lies outside of an axis of one
+    element that g is given for it, and reads zero.
+    """
+    assert isinstance(node, View)
+    rank = len(node.arg.shape)
+    places: dict[int, Index] = {}
+    extents = list(node.arg.shape)
+    for position, extent in enumerate(node.shape):
+        if not _solvable(node, position):
+            places[position] = axis(len(extents))
+            extents.append(extent)
+    zeros: list[Index] = []
+    for place, index in enumerate(node.index):
+        rest = axis(place) + -index.constant
+        open_ = [a for a, _ in index.terms if isinstance(a, int) and a not in places]
+        for a, step in index.terms:
+            assert isinstance(a, int)
+            if a in places:
+                rest += places[a] * -step
+        if open_:
+            step = dict(index.terms)[open_[0]]
+            rest = rest if step > 0 else rest * -1
+            places[open_[0]] = part(rest, abs(step), 0, extents)
+            rest = part(rest, 1, abs(step), extents)
+        zeros.append(rest)
+    found = [places[position] for position in range(len(node.shape))]
+    shape, more = tuple(extents), (1,) * len(zeros)
+
+    def of_arg() -> Array:
+        wide = g.graph.reshape(g.node, (*g.shape, *more))
+        read = Array(g.graph, g.graph.view(wide, (*found, *zeros), shape))
+        added = tuple(range(rank, len(shape)))
+        return xp.sum(read, axis=added) if added else read
+
+    return (of_arg,)
+
+
+def _solvable(node: View, position: int) -> bool:
+    """Say whether an axis of a view is the first one of an index, all plain."""
+    firsts = [index.terms[0][0] for index in node.index if index.terms]
+    return position in firsts
 
 
 def _of_dot(g: Array, node: Node) -> tuple[Callable[[], Array], ...]:
@@ -127,4 +178,5 @@ RULES: Final[dict[type, Rule]] = {
     Reshape: _of_reshape,
     Row: _of_row,
     Transpose: _of_transpose,
+    View: _of_view,
 }

@@ -8,7 +8,15 @@ from math import prod
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from steelyard_kernels.errors import KernelError
-from steelyard_kernels.expression.expr import Arange, Program, Reduce, Reshape
+from steelyard_kernels.expression.expr import (
+    Arange,
+    Node,
+    Program,
+    Reduce,
+    Reshape,
+    View,
+    everywhere,
+)
 from steelyard_kernels.schedule.aliasing import check_updates
 from steelyard_kernels.schedule.gpu import Gpu
 from steelyard_kernels.schedule.model import Machine, Prediction
@@ -55,13 +63,26 @@ def strategy(program: Program) -> str:
 
     What is neither elementwise nor elementwise with reductions is small values in
     registers and loops over them; so are small results of several shapes.
+    Raises KernelError for what none takes.
     """
+    for node in everywhere(program.nodes):
+        if isinstance(node, View):
+            raise _refused(program, "elements at other places", node.arg)
+        if isinstance(node, Reduce) and not node.of_rows:
+            raise _refused(program, f"{node.op} over {node.axes}", node.arg)
     beyond = others(program)
     if not beyond:
         return "pointwise" if one_pass(program) or not _are_small(program) else "scan"
     reduces = all(isinstance(node, Reduce) for node in beyond)
     counts = any(isinstance(node, Arange | Reshape) for node in program.nodes)
     return "normalization" if reduces and not counts else "scan"
+
+
+def _refused(program: Program, what: str, arg: Node) -> KernelError:
+    return KernelError(
+        f"{program.name}: no schedule has {what} of shape {arg.shape} yet; pass an array "
+        "that lies as it is read, and reduce with axis=-1."
+    )
 
 
 def _are_small(program: Program) -> bool:

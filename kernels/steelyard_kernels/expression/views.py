@@ -1,0 +1,164 @@
+"""The elements of a node at other places: each function makes one `View`."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Sequence
+from math import prod
+from types import EllipsisType
+from typing import SupportsIndex, TypeAlias
+
+from steelyard_kernels.dtypes import int64
+from steelyard_kernels.errors import KernelError
+from steelyard_kernels.expression.expr import Node, Shape
+from steelyard_kernels.expression.graph import Graph
+from steelyard_kernels.expression.indices import Index, axis
+
+Key: TypeAlias = tuple[int | slice | None, ...]
+
+
+def permuted(graph: Graph, node: Node, order: Sequence[int]) -> Node:
+    """Return the node with its axes in another order, as in the array API.
+
+    `order` names every axis once; raises KernelError otherwise.
+    """
+    rank = len(node.shape)
+    if sorted(order) != list(range(rank)):
+        raise KernelError(
+            f"{graph.kernel}: axes {tuple(order)} of shape {node.shape}, expected each of "
+            f"0 to {rank - 1} once; name every axis."
+        )
+    last = (*range(rank - 2), rank - 1, rank - 2)
+    if tuple(order) == last and rank > 1:
+        return graph.transpose(node)
+    places = {old: axis(new) for new, old in enumerate(order)}
+    index = tuple(places[old] for old in range(rank))
+    return graph.view(node, index, tuple(node.shape[old] for old in order))
+
+
+def indexed(graph: Graph, node: Node, index: object) -> Node:
+    """Return node[index] of what Python allows: ints, slices, None and one `...`.
+
+    Raises KernelError for anything else.
+    """
+    given = index if isinstance(index, tuple) else (index,)
+    named = sum(each is not None and each is not ... for each in given)
+    rest = (slice(None),) * (len(node.shape) - named)
+    key: list[int | slice | None] = []
+    for each in given:
+        if isinstance(each, EllipsisType):
+            key += rest
+            rest = ()
+        else:
+            key.append(_entry(graph, node, each))
+    return sliced(graph, node, tuple(key))
+
+
+def _entry(graph: Graph, node: Node, each: object) -> int | slice | None:
+    if each is None or isinstance(each, slice):
+        return each
+    if isinstance(each, SupportsIndex) and not isinstance(each, bool):
+        return operator.index(each)
+    raise KernelError(
+        f"{graph.kernel}: a value of shape {node.shape} is indexed by a "
+        f"{type(each).__name__} among others, expected ints, slices, None and one `...`; "
+        "these are known when the kernel is traced."
+    )
+
+
+def sliced(graph: Graph, node: Node, key: Key) -> Node:
+    """Return node[key]: an int or a slice for each axis, None for a new one of 1.
+
+    Ints may count from the end. Raises KernelError for more than there are axes and for
+    ints outside of theirs.
+    """
+    named = sum(each is not None for each in key)
+    if named > len(node.shape):
+        raise KernelError(
+            f"{graph.kernel}: {named} indices of a value of shape {node.shape}; give at "
+            "most one for each of its axes."
+        )
+    rest = (slice(None),) * (len(node.shape) - named)
+    index: list[Index] = []
+    kept: list[int] = []  # the extents of the view, without new axes
+    shape: list[int] = []
+    for each in (*key, *rest):
+        if each is None:
+            shape.append(1)
+            continue
+        extent = node.shape[len(index)]
+        if isinstance(each, slice):
+            places = range(*each.indices(extent))
+            index.append(axis(len(kept)) * places.step + places.start)
+            kept.append(len(places))
+            shape.append(len(places))
+        elif -extent <= each < extent:
+            index.append(Index(each % extent))
+        else:
+            raise KernelError(
+                f"{graph.kernel}: index {each} of a value of shape {node.shape}, expected "
+                f"{-extent} to {extent - 1}; index within axis {len(index)}."
+            )
+    found = _viewed(graph, node, index, tuple(kept))
+    return graph.reshape(found, tuple(shape))
+
+
+def _viewed(graph: Graph, node: Node, index: Sequence[Index], shape: Shape) -> Node:
+    """Return the view; of no elements it is of zeros, for then it can read none."""
+    if 0 in shape:
+        return graph.broadcast(graph.constant(0, node.dtype), shape)
+    return graph.view(node, tuple(index), shape)
+
+
+def flipped(graph: Graph, node: Node, axes: Sequence[int]) -> Node:
+    """Return the node with its elements along some axes in reverse order."""
+    back = slice(None, None, -1)
+    whole = range(len(node.shape))
+    key = tuple(back if place in axes else slice(None) for place in whole)
+    return sliced(graph, node, key)
+
+
+def padded(graph: Graph, node: Node, before: Shape, after: Shape) -> Node:
+    """Return the node with zeros around it: so many before and after, by axis.
+
+    Negative numbers take elements away.
+    """
+    triples = zip(before, node.shape, after, strict=True)
+    shape = tuple(max(low + extent + high, 0) for low, extent, high in triples)
+    index = [axis(place) + -low for place, low in enumerate(before)]
+    return _viewed(graph, node, index, shape)
+
+
+def joined(graph: Graph, nodes: Sequence[Node], place: int) -> Node:
+    """Return nodes of one dtype one after another along an axis.
+
+    Raises KernelError where their other axes differ.
+    """
+    first = nodes[0]
+    shapes = {(*n.shape[:place], *n.shape[place + 1 :]) for n in nodes}
+    if len(shapes) > 1 or any(len(n.shape) != len(first.shape) for n in nodes):
+        raise KernelError(
+            f"{graph.kernel}: concat of shapes {', '.join(str(n.shape) for n in nodes)} "
+            f"along axis {place}; their other axes must be equal."
+        )
+    extent = sum(node.shape[place] for node in nodes)
+    shape = (*first.shape[:place], extent, *first.shape[place + 1 :])
+    column = (extent,) + (1,) * (len(shape) - place - 1)
+    found, start = _moved(graph, first, place, 0, shape), first.shape[place]
+    counter = graph.arange(extent, int64)
+    at = graph.reshape(counter, column)
+    for node in nodes[1:]:
+        here = _moved(graph, node, place, start, shape)
+        bound = graph.constant(start, counter.dtype)
+        found = graph.apply("where", graph.apply("less", at, bound), found, here)
+        start += node.shape[place]
+    return found
+
+
+def _moved(graph: Graph, node: Node, place: int, start: int, shape: Shape) -> Node:
+    """Return the node from `start` on along an axis of a larger shape."""
+    index = [axis(each) for each in range(len(shape))]
+    index[place] += -start
+    if prod(node.shape) == 0:
+        return graph.broadcast(graph.constant(0, node.dtype), shape)
+    return _viewed(graph, node, index, shape)

@@ -1,0 +1,213 @@
+"""Views, reductions over any axes and sums of products, against NumPy by the oracle."""
+
+import operator
+from itertools import product
+
+import numpy as np
+import pytest
+from gradients import check, evaluated
+from hypothesis import given
+from hypothesis import strategies as st
+
+from steelyard_kernels import array as xp
+from steelyard_kernels.errors import KernelError
+from steelyard_kernels.expression.indices import Index, axis, part
+from steelyard_kernels.function import kernel
+from steelyard_kernels.reference import evaluate
+
+X = np.random.default_rng(0).standard_normal((2, 4, 5))
+
+FUNCTIONS = {  # of our namespace or NumPy's, and an array of (2, 4, 5)
+    "permute": (
+        lambda m, x: m.permute_dims(x, (2, 0, 1)),
+        lambda m, x: m.transpose(x, (2, 0, 1)),
+    ),
+    "moveaxis": lambda m, x: m.moveaxis(x, 0, -1),
+    "moveaxis of two": lambda m, x: m.moveaxis(x, (0, -1), (1, 0)),
+    "slices, a new axis and an int": lambda m, x: x[1:, ::-2, None, 3],
+    "ellipsis": lambda m, x: x[..., 1:4],
+    "negative int": lambda m, x: x[:, -1],
+    "no element": lambda m, x: x[5:],
+    "flip": lambda m, x: m.flip(x),
+    "flip of two": lambda m, x: m.flip(x, axis=(0, -1)),
+    "roll": lambda m, x: m.roll(x, 2, axis=1),
+    "roll of two": lambda m, x: m.roll(x, (1, -2), axis=(0, 2)),
+    "roll of all": lambda m, x: m.roll(x, -7),
+    "concat": (
+        lambda m, x: m.concat([x, x * 2, x[:, :2]], axis=1),
+        lambda m, x: m.concatenate([x, x * 2, x[:, :2]], axis=1),
+    ),
+    "concat flat": (
+        lambda m, x: m.concat([x, x[1]], axis=None),
+        lambda m, x: m.concatenate([x, x[1]], axis=None),
+    ),
+    "stack": lambda m, x: m.stack([x, x + 1], axis=-1),
+    "unstack": (lambda m, x: m.unstack(x, axis=1)[2], lambda m, x: x[:, 2]),
+    "tile": lambda m, x: m.tile(x, (2, 2, 1, 3)),
+    "tile few": lambda m, x: m.tile(x, (3,)),
+    "repeat": lambda m, x: m.repeat(x, 3, axis=1),
+    "repeat flat": lambda m, x: m.repeat(x, 2),
+    "broadcast": lambda m, x: m.broadcast_arrays(x, x[0, :, :1])[1] * x,
+    "pad": lambda m, x: m.pad(x, ((1, 2), (0, 0), (0, 3))),
+    "pad with seven": (
+        lambda m, x: m.pad(x, ((1, 2), (0, 0), (0, 3)), value=7.0),
+        lambda m, x: m.pad(x, ((1, 2), (0, 0), (0, 3)), constant_values=7),
+    ),
+    "pad, then cut": lambda m, x: m.pad(x, ((1, 1), (0, 0), (3, 3)))[:2, ::3, 1:],
+    "sum over two": lambda m, x: m.sum(x, axis=(0, 2)),
+    "mean of all": lambda m, x: m.mean(x),
+    "max, kept": lambda m, x: m.max(x, axis=1, keepdims=True),
+    "var": (
+        lambda m, x: m.var(x, axis=(0, 1), correction=1),
+        lambda m, x: m.var(x, axis=(0, 1), ddof=1),
+    ),
+    "einsum": lambda m, x: m.einsum("abc,dbc->ad", x, x),
+    "einsum of one": lambda m, x: m.einsum("cab", x),
+    "diagonals": lambda m, x: m.einsum("...ii->...i", x[:, :, :4]),
+    "traces": lambda m, x: m.einsum("abb", x[:, :, :4]),
+    "matmul": lambda m, x: m.matmul(x, m.moveaxis(x, -1, 1)),
+    "matrix by vector": lambda m, x: m.matmul(x, x[0, 0]),
+    "vector by matrix": lambda m, x: m.matmul(x[0, 0], m.moveaxis(x, -1, 1)),
+    "broadcast product": lambda m, x: m.matmul(x[0], m.moveaxis(x, -1, 1)),
+    "vecdot": (lambda m, x: m.vecdot(x, x[1]), lambda m, x: (x * x[1]).sum(-1)),
+    "tensordot": lambda m, x: m.tensordot(x, x, axes=((0, 1), (0, 1))),
+    "tensordot of two": (
+        lambda m, x: m.tensordot(x, m.permute_dims(x, (1, 2, 0))),
+        lambda m, x: m.tensordot(x, m.transpose(x, (1, 2, 0))),
+    ),
+    "reshape of a view": (
+        lambda m, x: m.reshape(m.permute_dims(x, (2, 0, 1)), (8, 5))[1:3, ::3],
+        lambda m, x: m.reshape(m.transpose(x, (2, 0, 1)), (8, 5))[1:3, ::3],
+    ),
+}
+
+
+def both(name):
+    """Return a function over our arrays, and what NumPy makes of X."""
+    row = FUNCTIONS[name]
+    ours, theirs = row if isinstance(row, tuple) else (row, row)
+    return (lambda x: ours(xp, x)), theirs(np, X)
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_every_function_gives_what_numpy_gives(name):
+    """Values and shapes, unrounded."""
+    function, expected = both(name)
+    (seen,) = evaluated(function, X)
+    assert seen.shape == np.shape(expected)
+    np.testing.assert_allclose(seen, expected, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_every_function_passes_its_gradient_back(name):
+    """An element that is read twice gets both cotangents, one that is not gets none."""
+    function, expected = both(name)
+    weights = np.asarray(np.cos(np.arange(expected.size)).reshape(np.shape(expected)))
+    check(lambda x, w: xp.sum(function(x) * w), X, weights)
+
+
+def test_halves_are_multiplied_and_added_in_float32():
+    """2048 + 1 is not representable in half precision; the sum is rounded once."""
+    a, b = np.ones((1, 4096), np.float16), np.ones((4096, 1), np.float16)
+    program = kernel(xp.matmul).program(a, b)
+    assert evaluate(program, (a, b))["out"] == 4096
+
+
+@pytest.mark.parametrize(
+    ("write", "words"),
+    [
+        (lambda x: x[3], "index 3 .* expected -2 to 1"),
+        (lambda x: x[:, 4], r"index 4 .* expected -4 to 3; index within axis 1"),
+        (lambda x: x[0, 0, 0, 0], "4 indices of a value of shape"),
+        (lambda x: x[0, 1.5], "indexed by a float among others"),
+        (lambda x: x[0, True], "indexed by a bool among others"),
+        (lambda x: xp.permute_dims(x, (0, 1)), "expected each of 0 to 2 once"),
+        (lambda x: xp.moveaxis(x, (0, 0), (1, 2)), "as many positions as axes"),
+        (lambda x: xp.concat([x, x[0]], axis=0), "their other axes must be equal"),
+        (lambda x: xp.sum(x, axis=(0, 0)), "each once"),
+        (lambda x: xp.sum(x, axis=3), "expected -3 to 2"),
+        (lambda x: xp.einsum("ij,jk", x), "with 1 arrays, expected letters for each"),
+        (lambda x: xp.einsum("ij", x), "has 2 letters for an array of shape"),
+        (lambda x: xp.einsum("abc,acb->a", x, x), "they must be equal"),
+        (lambda x: xp.einsum("abc->ad", x), "that no array has"),
+        (lambda x: xp.broadcast_arrays(x, x[0, :, :2]), "do not broadcast"),
+    ],
+)
+def test_what_is_not_defined_is_one_sentence_with_the_next_step(write, words):
+    """Shapes, axes and letters that do not fit."""
+    with pytest.raises(KernelError, match=words):
+        kernel(write).program(X)
+
+
+OPERATIONS = {
+    "add": operator.add,
+    "mul": operator.mul,
+    "div": operator.floordiv,
+    "rem": operator.mod,
+}
+
+
+def at(index, places):
+    """Evaluate an index expression at integers."""
+    return index.evaluate(places, int, OPERATIONS.__getitem__) or 0
+
+
+@st.composite
+def indices(draw, extents, depth=2):
+    """Draw an index expression of axes."""
+    index = Index(draw(st.integers(-8, 8)))
+    for _ in range(draw(st.integers(0, 3))):
+        if depth and draw(st.booleans()):
+            inner = draw(indices(extents, depth - 1))
+            term = part(inner, *draw(parts()), extents)
+        else:
+            term = axis(draw(st.integers(0, len(extents) - 1)))
+        index += term * draw(st.sampled_from([-3, -1, 1, 2, 4, 6, 12]))
+    return index
+
+
+def parts():
+    """Draw a divisor and a modulus."""
+    return st.tuples(
+        st.sampled_from([1, 2, 3, 4, 6]), st.sampled_from([0, 1, 2, 3, 12])
+    )
+
+
+@given(st.lists(st.integers(1, 6), min_size=1, max_size=3), st.data())
+def test_index_expressions_are_what_python_computes(extents, data):
+    """A part that is simplified, its bounds, and another expression put in its place."""
+    index = data.draw(indices(extents))
+    divisor, modulus = data.draw(parts())
+    found = part(index, divisor, modulus, extents)
+    low, high = found.bounds(extents)
+    for places in product(*map(range, extents)):
+        expected = at(index, places) // divisor
+        expected = expected % modulus if modulus else expected
+        assert at(found, places) == expected
+        assert low <= expected <= high
+    inner = [Index(each - 1) + axis(0) * -1 for each in extents]
+    least = min(extents)
+    for place in range(least):
+        swapped = [each - 1 - place for each in extents]
+        assert at(found.at(inner, (least,)), (place,)) == at(found, swapped)
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "text"),
+    [
+        ((6, 4), (8, 3), "((3*i0 + i1) // 4), ((3*i0 + i1) % 4)"),
+        ((2, 12), (6, 4), "(i0 // 3), i1 + 4*(i0 % 3)"),
+        ((24,), (2, 3, 4), "12*i0 + 4*i1 + i2"),
+        ((2, 3, 4), (24,), "(i0 // 12), (i0 // 4 % 3), (i0 % 4)"),
+    ],
+)
+def test_an_axis_that_stays_whole_has_no_quotient(before, after, text):
+    """Places of one shape's elements in another, whose quotients are few."""
+    flat, step = Index(), 1
+    for place in reversed(range(len(after))):
+        flat, step = flat + axis(place) * step, step * after[place]
+    found, step = [], 1
+    for extent in reversed(before):
+        found.append(part(flat, step, extent, after))
+        step *= extent
+    assert ", ".join(map(str, reversed(found))) == text
