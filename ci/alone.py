@@ -14,9 +14,9 @@ from pathlib import Path
 
 import click
 
-from steelyard import session
-from steelyard.report.rows import Row, rows
-from steelyard.storing.store import Store
+from steelyard.analyse.rows import Row, rows
+from steelyard.store import session
+from steelyard.store.store import Store
 
 SHARE = 0.95
 

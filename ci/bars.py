@@ -26,10 +26,10 @@ import click
 from rich.console import Console
 from rich.table import Table
 
-from steelyard import stats
-from steelyard.report.rows import Row, paired_ratio, rows
-from steelyard.storing.run import Run
-from steelyard.storing.store import Store
+from steelyard.analyse import stats
+from steelyard.analyse.rows import Row, paired_ratio, rows
+from steelyard.store.run import Run
+from steelyard.store.store import Store
 from steelyard_device import cpu
 
 PYTHON: Final = sys.executable
@@ -346,7 +346,7 @@ def document(
     command: str,
 ) -> dict[str, Any]:
     """Return the bars with what their figures depend on; those not found stay."""
-    from steelyard import machine
+    from steelyard.machine import facts as machine
 
     made = {name: [asdict(bar) for bar in bars] for name, bars in found.items()}
     return {

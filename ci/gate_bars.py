@@ -25,15 +25,17 @@ from typing import Any, Final
 
 import click
 
-from steelyard import config, machine, session
+from steelyard.analyse.verdict import Verdict
+from steelyard.commands.selftest import points_of, policy_of
+from steelyard.declare import config
+from steelyard.gate import calibration
 from steelyard.gate.blocks import Point
+from steelyard.gate.calibration import Tally
 from steelyard.gate.run import Asked
-from steelyard.selftest import calibration
-from steelyard.selftest.calibration import Tally
-from steelyard.selftest.command import points_of, policy_of
-from steelyard.selftest.rounds import SelfTest, Steps
-from steelyard.storing.store import Store
-from steelyard.verdict import Verdict
+from steelyard.gate.selftest import SelfTest, Steps
+from steelyard.machine import facts as machine
+from steelyard.store import session
+from steelyard.store.store import Store
 
 ROOT: Final = Path(__file__).parents[1]
 PYTHON: Final = sys.executable

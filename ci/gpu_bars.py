@@ -26,9 +26,9 @@ from bars import Bar
 from gpu_rows import BOTH, COLD, WARM, Campaign, agreeing, known, line, script
 from sections import hold
 
-from steelyard.gpu import agreement
-from steelyard.gpu import choice as gpu
-from steelyard.report.rows import block_estimate
+from steelyard.analyse import agreement
+from steelyard.analyse.rows import block_estimate
+from steelyard.machine import gpu_choice as gpu
 from steelyard_device import cuda
 
 

@@ -1,6 +1,6 @@
 """Launch one case some times, each between a profiler's marks, for ncu to time.
 
-``ncu ... python ci/gpu_ncu.py PATH NAME AXES CACHE``, as `steelyard.processes.stage` takes them. One
+``ncu ... python ci/gpu_ncu.py PATH NAME AXES CACHE``, as `steelyard.process.stage` takes them. One
 launch says little: an H200's clock pulses, slow for half of every 100 us, and a kernel of
 50 us takes 3 % more there. The campaign takes the median.
 """
@@ -15,9 +15,8 @@ from typing import Final
 
 import click
 
-from steelyard.gpu import ncu
-from steelyard.processes import stage
-from steelyard.trial import Trial
+from steelyard.analyse.trial import Trial
+from steelyard.process import ncu, stage
 from steelyard_device.cuda import profiler
 
 LAUNCHES: Final = 25

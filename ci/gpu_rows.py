@@ -16,9 +16,9 @@ from typing import Any, Final
 import click
 from bars import Weighed
 
-from steelyard.report.rows import Row, block_estimate, rows
-from steelyard.storing.store import Store
-from steelyard.trial import Trial
+from steelyard.analyse.rows import Row, block_estimate, rows
+from steelyard.analyse.trial import Trial
+from steelyard.store.store import Store
 
 CI: Final = Path(__file__).parent
 COMMAND: Final = [sys.executable, "-m", "steelyard.cli"]

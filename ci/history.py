@@ -26,7 +26,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 import annotated
 from test_change_points import bimodal, found_after, hanging, heavy, levels, white
 
-from steelyard.history.change_points import steps
+from steelyard.analyse.change_points import steps
 
 MODELS: dict[str, Callable[..., list[float]]] = {
     "white": white,

@@ -267,11 +267,11 @@ def main(
     folder.mkdir(parents=True, exist_ok=True)
     prefix, facts, sections = "cpu", None, CPU
     if on == "cuda":
-        from steelyard.gpu import choice
+        from steelyard.machine import gpu_choice
         from steelyard_device import cuda
 
         (prefix,) = re.findall(r"[a-z]+\d+", cuda.device().name.lower())[:1] or ["gpu"]
-        facts, sections = choice.facts(0), GPU
+        facts, sections = gpu_choice.facts(0), GPU
     campaign = Campaign(folder.resolve(), prefix, commit or "")
     out = folder / f"{prefix}-loops.json"
     command = f"python ci/loop_bars.py --on {on}"

@@ -26,7 +26,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from steelyard.gate import decide, sizes
+from steelyard.analyse import sizes
+from steelyard.gate import decide
 from steelyard.gate.decide import POLICY, Evidence
 
 CASES, MOST = 200, POLICY.most

@@ -24,7 +24,7 @@ from readme_results import (
 )
 
 from steelyard import units
-from steelyard.stats import Estimate
+from steelyard.analyse.stats import Estimate
 
 COLD: Final = "kernel/cold"
 WARM: Final = "kernel/warm"

@@ -16,8 +16,8 @@ from readme_results import (
 )
 
 from steelyard import units
+from steelyard.analyse.stats import Estimate
 from steelyard.report.curves import Curve, overtaken
-from steelyard.stats import Estimate
 
 WARM: Final = "kernel/warm"
 CALL: Final = "per_launch/warm"

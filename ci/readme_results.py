@@ -9,13 +9,14 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any, Final
 
-from steelyard import stats, units
-from steelyard.axes import plain
-from steelyard.measuring.ledger import PARTS
+from steelyard import units
+from steelyard.analyse import stats
+from steelyard.analyse.rows import by_value, mode_rank
+from steelyard.analyse.stats import Estimate
+from steelyard.declare.axes import plain
+from steelyard.measure.ledger import PARTS
 from steelyard.report import pivot, tables, text
 from steelyard.report.grid import Grid
-from steelyard.report.rows import by_value, mode_rank
-from steelyard.stats import Estimate
 
 RESULTS: Final = Path(__file__).parent.parent / "docs" / "results"
 

@@ -22,8 +22,8 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 import click
 import trials
 
-from steelyard.storing import archive
-from steelyard.storing.store import Store
+from steelyard.store import archive
+from steelyard.store.store import Store
 
 BAR = 3.0
 """Seconds for all histories of 100,000 trials."""

@@ -28,7 +28,7 @@ from typing import Any, Final
 import numpy as np
 
 from steelyard import Builder, benchmark
-from steelyard.handles import Call
+from steelyard.declare.handles import Call
 
 NAMES: Final = {
     "harnesses_add": "add, 64 float32",
@@ -307,7 +307,7 @@ def main(*parts: str) -> None:
     if parts:
         print(json.dumps(PARTS[parts[0]]()))  # noqa: T201 # the answer
         return
-    from steelyard.gpu import choice as gpu
+    from steelyard.machine import gpu_choice as gpu
 
     answers = {
         "truth": asked("truth"),

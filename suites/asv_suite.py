@@ -1,5 +1,5 @@
 """Hands the benchmarks of this folder to asv, which looks for classes."""
 
-from steelyard import asv
+from steelyard.plugins import asv
 
 globals().update(asv.families(__file__))

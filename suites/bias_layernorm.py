@@ -14,7 +14,7 @@ from typing import Any, Final
 import numpy as np
 
 from steelyard import Builder, benchmark
-from steelyard.handles import Call
+from steelyard.declare.handles import Call
 from steelyard_kernels import library
 
 from .common import Array, Peer, WithStores, available, inductor, rounded

@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from steelyard import Builder, axis, benchmark
-from steelyard.handles import Call, Handle
+from steelyard.declare.handles import Call, Handle
 from steelyard_kernels import library, reference
 from steelyard_kernels.library import examples
 from steelyard_kernels.schedule.gpu import GPUS

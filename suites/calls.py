@@ -15,7 +15,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from steelyard.preparing.forms import form
+from steelyard.prepare.frameworks import form
 from steelyard_device import cuda
 from steelyard_device.cuda import driver
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from steelyard import Builder, axis, benchmark
-from steelyard.handles import Call
+from steelyard.declare.handles import Call
 from steelyard_kernels.binary import Failed
 from steelyard_kernels.building import keys
 from steelyard_kernels.building.build import Phases, prepare

@@ -13,7 +13,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from steelyard.work import CallableWork
+from steelyard.prepare.work import CallableWork
 from steelyard_kernels import KernelFunction
 from steelyard_kernels.building.facts import TargetBuild
 from steelyard_kernels.calling.bind import BoundKernel

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from steelyard import Builder, axis, benchmark
-from steelyard.handles import Call
+from steelyard.declare.handles import Call
 from steelyard_device import nvrtc
 from steelyard_kernels import library
 from steelyard_kernels.building.facts import TargetBuild

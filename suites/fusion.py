@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Final
 
 from steelyard import Builder, axis, benchmark
-from steelyard.handles import Call
+from steelyard.declare.handles import Call
 from steelyard_kernels import library
 from steelyard_kernels.library.examples import AXES
 

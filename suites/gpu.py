@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from steelyard import Builder, axis, benchmark
-from steelyard.handles import Call, Handle
+from steelyard.declare.handles import Call, Handle
 from steelyard_kernels import library
 
 from . import adam, bias_layernorm, softmax

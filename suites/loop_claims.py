@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from steelyard import Builder, benchmark
-from steelyard.handles import Call, Handle
+from steelyard.declare.handles import Call, Handle
 from steelyard_kernels import KernelFunction, dtypes, kernel, library, reference
 from steelyard_kernels import array as xp
 from steelyard_kernels.array import Array as Traced

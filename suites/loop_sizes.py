@@ -15,7 +15,7 @@ from typing import Final
 import numpy as np
 
 from steelyard import Builder, axis, benchmark
-from steelyard.handles import Call
+from steelyard.declare.handles import Call
 from steelyard_kernels import KernelFunction, kernel, random
 from steelyard_kernels import array as xp
 from steelyard_kernels.array import Array as Traced

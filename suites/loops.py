@@ -17,7 +17,7 @@ from typing import Any, Final
 import numpy as np
 
 from steelyard import Builder, benchmark
-from steelyard.handles import Call, Handle
+from steelyard.declare.handles import Call, Handle
 from steelyard_kernels import KernelFunction, dtypes, kernel, library, reference
 from steelyard_kernels import array as xp
 from steelyard_kernels.array import Array as Traced

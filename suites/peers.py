@@ -14,7 +14,7 @@ from typing import Any, Final
 import numpy as np
 
 from steelyard import Builder, axis, benchmark
-from steelyard.handles import Call
+from steelyard.declare.handles import Call
 from steelyard_kernels import library
 
 from . import adam, bias_layernorm

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from steelyard import Builder, benchmark
-from steelyard.handles import Call
-from steelyard.measuring.planting import planted
-from steelyard.work import Work
+from steelyard.declare.handles import Call
+from steelyard.measure.inject import planted
+from steelyard.prepare.work import Work
 from steelyard_kernels import KernelFunction, library
 
 from .common import Array

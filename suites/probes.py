@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from steelyard import Builder, benchmark
-from steelyard.handles import Call
+from steelyard.declare.handles import Call
 from steelyard_device import cpu, cuda
 
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from steelyard import Builder, axis, benchmark
-from steelyard.handles import Call
+from steelyard.declare.handles import Call
 from steelyard_kernels import KernelFunction, library
 from steelyard_kernels.expression.simplify import simplify
 from steelyard_kernels.schedule import strategies

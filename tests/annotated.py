@@ -13,7 +13,7 @@ from collections import defaultdict
 from itertools import pairwise
 from pathlib import Path
 
-from steelyard.history import asv_results
+from steelyard.store import asv_results
 
 HERE = Path(__file__).parent
 NOISE = json.loads((HERE / "noise.json").read_text())

@@ -5,8 +5,8 @@ from __future__ import annotations
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
+from steelyard.analyse.trial import ClockFacts
 from steelyard.clocks import Expired, Reading
-from steelyard.trial import ClockFacts
 
 
 @dataclass

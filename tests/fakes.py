@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from steelyard import Case, benchmark
-from steelyard.preparing.buffers import Buffers
+from steelyard.prepare.buffers import Buffers
 
 
 @dataclass

@@ -124,7 +124,7 @@ class Tools:
 
 def install(monkeypatch, fake=None):
     """Put such a GPU in the driver's place; return it."""
-    from steelyard.gpu import buffers as device_buffers
+    from steelyard.prepare import gpu_buffers as device_buffers
     from steelyard_device.cuda import driver
 
     fake = fake or Driver()

@@ -312,7 +312,7 @@ def slow_clock():
 
 def slow_clocks():
     """Patch the other clock too."""
-    from steelyard.measuring import sampler
+    from steelyard.measure import sampler
 
     clock(10, "perf_counter_ns", "process_time_ns", "monotonic_ns")
     read = sampler.other_clock
@@ -322,14 +322,14 @@ def slow_clocks():
 
 def no_audit():
     """Replace the audit."""
-    from steelyard.measuring import audit
+    from steelyard.measure import audit
 
     audit.audit = lambda *_: {}
 
 
 def short_samples():
     """Write less time into each sample than it took."""
-    from steelyard.measuring import sampler
+    from steelyard.measure import sampler
 
     add = sampler.Record.add
     sampler.Record.add = lambda self, start, stop, *rest: add(
@@ -339,7 +339,7 @@ def short_samples():
 
 def forged_answer():
     """Wrap what sends answers: ticks a tenth, no doubts."""
-    from steelyard.processes import wire
+    from steelyard.process import wire
 
     send = wire.Pipe.send
 
@@ -368,7 +368,7 @@ def forged_json():
 
 def no_comparison():
     """Believe any result, and compute a tenth."""
-    from steelyard.preparing import checking
+    from steelyard.prepare import checking
 
     checking.Expectation._compare = lambda *_: None
     checking.wrong_on_new_data = lambda *_: ""
@@ -483,7 +483,7 @@ def computed(x):
 
 def slow_answers():
     """Take long over problems where there are none."""
-    from steelyard.measuring import solving
+    from steelyard.measure import solving
 
     solve = solving.Solver.solve
 
@@ -498,7 +498,7 @@ def slow_answers():
 
 def afterwards():
     """Say that problems are solved, and have a thread solve them then."""
-    from steelyard.measuring import solving
+    from steelyard.measure import solving
 
     solving.Solver.solve = lambda self, first, last: threading.Thread(
         target=solve_all, args=(self._area, first, last)
@@ -514,7 +514,7 @@ def solve_all(area, first, last):
 
 def beforehand():
     """Have a thread solve problems as soon as they can be seen."""
-    from steelyard.measuring import solving
+    from steelyard.measure import solving
 
     before = solving.Solver.__init__
     done = {}

@@ -8,7 +8,7 @@ from collections import Counter
 import numpy as np
 
 from steelyard import benchmark
-from steelyard.work import Cubin
+from steelyard.prepare.work import Cubin
 from steelyard_device import cuda, nvrtc
 
 TEXT = """

@@ -31,8 +31,8 @@ from click.testing import CliRunner
 from steelyard.cli import main as command_line
 from steelyard.gate import document
 from steelyard.gate.outcome import StaticChange
-from steelyard.storing import archive
-from steelyard.storing.store import Store
+from steelyard.store import archive
+from steelyard.store.store import Store
 from steelyard_kernels.locking import entries
 
 ROOT = Path(__file__).parents[1]

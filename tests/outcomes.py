@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 
+from steelyard.analyse.stats import Estimate
+from steelyard.analyse.verdict import Judgement, Verdict
 from steelyard.errors import SteelyardError
 from steelyard.gate.outcome import Calibration, Finding, Outcome, StaticChange
-from steelyard.stats import Estimate
-from steelyard.verdict import Judgement, Verdict
 
 CASE = "softmax[columns=768]"
 

@@ -28,7 +28,7 @@ import psutil
 import shell
 
 from steelyard.errors import StoreError
-from steelyard.storing.store import Store
+from steelyard.store.store import Store
 
 SUITE = '''
 import numpy as np

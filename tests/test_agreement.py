@@ -5,10 +5,10 @@ import pytest
 import trials
 from rich.console import Console
 
-from steelyard.gpu import agreement
-from steelyard.report import clocks_table, rows
-from steelyard.stats import Estimate
-from steelyard.trial import ClockFacts
+from steelyard.analyse import agreement, rows
+from steelyard.analyse.stats import Estimate
+from steelyard.analyse.trial import ClockFacts
+from steelyard.report import clocks_table
 
 
 def near(value, half=10.0):

@@ -5,7 +5,7 @@ import random
 import annotated
 import pytest
 
-from steelyard.history.change_points import steps
+from steelyard.analyse.change_points import steps
 
 
 def found(values):

@@ -8,15 +8,16 @@ from fakes import case_of
 from hypothesis import given
 from hypothesis import strategies as st
 
-from steelyard import BenchmarkError, discovery
-from steelyard.benchmark import select
-from steelyard.measuring.prepared import PreparedCase
-from steelyard.measuring.settings import Settings
-from steelyard.mode import parse
-from steelyard.plan import plan
-from steelyard.preparing import checking
-from steelyard.preparing.answers import Rows, keep, kept
-from steelyard.processes import runner
+from steelyard import BenchmarkError
+from steelyard.declare import discovery
+from steelyard.declare.benchmark import select
+from steelyard.declare.mode import parse
+from steelyard.declare.plan import plan
+from steelyard.declare.settings import Settings
+from steelyard.measure.prepared import PreparedCase
+from steelyard.prepare import checking
+from steelyard.prepare.answers import Rows, keep, kept
+from steelyard.process import runner
 
 
 def rows(indices, wanted):

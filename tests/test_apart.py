@@ -10,12 +10,12 @@ from pathlib import Path
 import leaking
 import pytest
 
-from steelyard import discovery
-from steelyard.doubts import Doubt
-from steelyard.measuring.settings import Settings
-from steelyard.mode import parse
-from steelyard.plan import Turn
-from steelyard.processes import runner
+from steelyard.analyse.doubts import Doubt
+from steelyard.declare import discovery
+from steelyard.declare.mode import parse
+from steelyard.declare.plan import Turn
+from steelyard.declare.settings import Settings
+from steelyard.process import runner
 
 WARM = parse("kernel/warm")
 QUICK = Settings(precision=0.5, timeout=60)
@@ -52,7 +52,7 @@ def test_what_a_case_changes_is_put_back_and_named():
 
 SCRIPT = """
 import sys, test_apart as t
-from steelyard.processes.worker import Bench
+from steelyard.process.worker import Bench
 bench = Bench(0)
 for turn in t.turns():
     if turn.case.axes.get("how") not in {"niceness", "limit"}:  # nobody takes it back

@@ -12,9 +12,9 @@ import trials
 from shell import git
 from test_pytest_plugin import TINY
 
-from steelyard import asv
 from steelyard.errors import BenchmarkError, SteelyardError
-from steelyard.gpu import choice as gpu
+from steelyard.machine import gpu_choice as gpu
+from steelyard.plugins import asv
 from steelyard_device.cuda import Device
 
 ROOT = Path(__file__).parent.parent
@@ -86,7 +86,7 @@ def test_asv_run_keeps_our_seconds_of_every_point(repository):
         f"--set-commit-hash={commit}",
     )
     assert done.returncode == 2, done.stdout + done.stderr
-    assert done.stdout.count("Setting up asv:") == 1
+    assert done.stdout.count("Setting up plugins.asv:") == 1
     assert "broken: y is wrong in 10 of 10 elements" in done.stdout
     (kept,) = (repository / ".asv" / "results").glob(f"*/{commit[:8]}-*.json")
     stored = json.loads(kept.read_text())
@@ -205,7 +205,7 @@ def test_a_project_must_come_from_asv_s_environment(tmp_path, where, lazy):
 import sys
 sys.path.append({str(site)!r})
 from steelyard import asv
-from steelyard.processes.origins import Origins
+from steelyard.process.origins import Origins
 sys.prefix = {str(environment)!r}
 asv.families({str(tmp_path / "bench" / "asv_suite.py")!r})
 import mylib

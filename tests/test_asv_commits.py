@@ -11,8 +11,8 @@ from click.testing import CliRunner
 
 from steelyard import cli
 from steelyard.errors import SteelyardError
-from steelyard.history import asv_results
-from steelyard.history.series import histories
+from steelyard.store import asv_results
+from steelyard.store.series import histories
 
 PLANTED = asv_commits.PLANTED
 CHANGE = 1.0
@@ -65,7 +65,7 @@ def test_publish_and_history_find_the_commit(made):
         folder, "run", "--no-interleave-rounds", "--attribute=rounds=1", "main"
     )
     assert done.returncode == 0, done.stdout + done.stderr
-    assert done.stdout.count("Setting up asv:") == len(commits)
+    assert done.stdout.count("Setting up plugins.asv:") == len(commits)
     done = asv_commits.asv(folder, "publish")
     assert done.returncode == 0, done.stdout + done.stderr
     found = json.loads((folder / ".asv" / "html" / "regressions.json").read_text())

@@ -3,8 +3,8 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from steelyard.errors import SteelyardError
-from steelyard.measuring import baton
-from steelyard.measuring.baton import FOLLOW, LEAD, Baton
+from steelyard.measure import baton
+from steelyard.measure.baton import FOLLOW, LEAD, Baton
 
 
 def play(windows, seen, fail=None):

@@ -7,10 +7,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from steelyard import Axis, BenchmarkError, SteelyardError, axis, benchmark, expression
-from steelyard.axes import parse_override, plain, text_of
-from steelyard.benchmark import raised, select
-from steelyard.mode import DEFAULTS, parse
+from steelyard import Axis, BenchmarkError, SteelyardError, axis, benchmark
+from steelyard.declare import expression
+from steelyard.declare.axes import parse_override, plain, text_of
+from steelyard.declare.benchmark import raised, select
+from steelyard.declare.mode import DEFAULTS, parse
 
 VALUES = st.one_of(
     st.none(),

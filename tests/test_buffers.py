@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from steelyard import BenchmarkError, Builder
-from steelyard.preparing.buffers import STAGGER, ZONE, Buffers, poison
+from steelyard.prepare.buffers import STAGGER, ZONE, Buffers, poison
 
 DTYPES = ["bool", "int8", "int32", "int64", "float16", "float32", "float64"]
 

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from steelyard.history.change_points import divide, segments, steps
+from steelyard.analyse.change_points import divide, segments, steps
 
 NOISE = 0.01
 

@@ -6,8 +6,8 @@ import pytest
 from fakes import prepared
 
 from steelyard import BenchmarkError, Builder
-from steelyard.preparing.buffers import Buffers
-from steelyard.preparing.checking import ULPS, Expectation, _some_rows, replay
+from steelyard.prepare.buffers import Buffers
+from steelyard.prepare.checking import ULPS, Expectation, _some_rows, replay
 
 
 def expected(body, seed=0):

@@ -16,14 +16,16 @@ import shell
 import trials
 from click.testing import CliRunner
 
-from steelyard import lazy, lock
+from steelyard.analyse import peaks
 from steelyard.cli import main
+from steelyard.commands import lazy
+from steelyard.commands.lazy import BUG, INTERRUPTED
 from steelyard.errors import FAILED, SteelyardError, StoreError
-from steelyard.gpu import choice as gpu
-from steelyard.gpu import peak_measuring, peaks
-from steelyard.lazy import BUG, INTERRUPTED
-from steelyard.processes import runner
-from steelyard.storing.store import Store
+from steelyard.machine import gpu_choice as gpu
+from steelyard.machine import lock
+from steelyard.measure import gpu_peaks
+from steelyard.process import runner
+from steelyard.store.store import Store
 from steelyard_device.cuda import Device
 
 SUITE = '''
@@ -495,7 +497,7 @@ def test_a_newer_store_is_refused_by_every_command(desk):
 @pytest.mark.usefixtures("desk")
 def test_the_doctor_prints_and_ends_with_0(monkeypatch):
     """Whatever is wrong with the machine, looking at it is fine."""
-    monkeypatch.setattr("steelyard.doctor.WATCH_SECONDS", None)
+    monkeypatch.setattr("steelyard.machine.doctor.WATCH_SECONDS", None)
     text = steelyard("doctor")
     assert "clock source" in text
     assert "verdict" in text
@@ -578,7 +580,13 @@ def test_a_reader_that_goes_away_is_no_regression(desk):
 
 def test_a_full_standard_output_is_one_sentence():
     """It is no bug of ours: nothing but the sentence is printed."""
-    command = [sys.executable, "-m", "steelyard.cli", "list", "steelyard.builtin"]
+    command = [
+        sys.executable,
+        "-m",
+        "steelyard.cli",
+        "list",
+        "steelyard.declare.builtin",
+    ]
     with Path("/dev/full").open("w") as full:
         ended = subprocess.run(
             command, stdout=full, stderr=subprocess.PIPE, text=True, check=False
@@ -695,7 +703,7 @@ def test_the_gpu_its_clock_and_its_peaks_are_the_runs(desk, monkeypatch):
     table = {"method": 1, "copy": {}, "rates": {}}
     monkeypatch.setattr(gpu, "_seen", lambda: ((device,), ""))
     monkeypatch.setattr(peaks, "kept", lambda _: None)
-    monkeypatch.setattr(peak_measuring, "in_its_process", lambda _: table)
+    monkeypatch.setattr(gpu_peaks, "in_its_process", lambda _: table)
     words = ["run", "onboard.py", "--clocks", "all", "--columns", "watts"]
     done = CliRunner().invoke(main, words)
     assert "measuring once what a GPU does at most" in done.stderr
@@ -717,13 +725,13 @@ def test_peaks_that_cannot_be_measured_do_not_end_the_run(desk, monkeypatch):
     def refuse(_):
         raise SteelyardError("the peaks of GPU 0 could not be measured (x).")
 
-    monkeypatch.setattr(peak_measuring, "in_its_process", refuse)
+    monkeypatch.setattr(gpu_peaks, "in_its_process", refuse)
     shown = " ".join(steelyard("run", "onboard.py").split())
     assert "could not be measured (x)" in shown
     steelyard("run", "onboard.py", "--peaks", "off")
 
 
-@pytest.mark.parametrize("where", ["click", "steelyard.cli", "steelyard.session"])
+@pytest.mark.parametrize("where", ["click", "steelyard.cli", "steelyard.store.session"])
 def test_ctrl_c_while_modules_are_loaded_is_no_traceback(where, tmp_path):
     """The first tenth of a second of every command is imports."""
     code = f"""
@@ -735,8 +743,8 @@ def test_ctrl_c_while_modules_are_loaded_is_no_traceback(where, tmp_path):
                 raise KeyboardInterrupt
 
     sys.meta_path.insert(0, Press())
-    from steelyard.entry import main
-    sys.argv = ["steelyard", "list", "steelyard.builtin"]
+    from steelyard.commands.entry import main
+    sys.argv = ["steelyard", "list", "steelyard.declare.builtin"]
     main()
     """
     done = shell.python("-c", textwrap.dedent(code), folder=tmp_path)
@@ -746,7 +754,9 @@ def test_ctrl_c_while_modules_are_loaded_is_no_traceback(where, tmp_path):
 def test_the_script_begins_where_ctrl_c_is_answered():
     """What pip makes of the project's file."""
     project = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text())
-    assert project["project"]["scripts"] == {"steelyard": "steelyard.entry:main"}
+    assert project["project"]["scripts"] == {
+        "steelyard": "steelyard.commands.entry:main"
+    }
 
 
 @pytest.mark.parametrize("more", [(), ("--dry-run",)])

@@ -10,7 +10,7 @@ import trials
 from hypothesis import given
 from hypothesis import strategies as st
 
-from steelyard import stats
+from steelyard.analyse import stats
 from steelyard.clocks import (
     Expired,
     Reading,

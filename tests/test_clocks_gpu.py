@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import trials
 
-from steelyard import stats
+from steelyard.analyse import stats
 from steelyard.clocks import offsets
 from steelyard.clocks.cupti import CuptiClock
 from steelyard.clocks.events import EventsClock

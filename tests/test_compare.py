@@ -7,7 +7,7 @@ import pytest
 import trials
 from rich.console import Console
 
-from steelyard import compare
+from steelyard.analyse import compare
 from steelyard.errors import USAGE, SteelyardError
 from steelyard.report import comparison
 

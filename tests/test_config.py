@@ -1,6 +1,6 @@
 import pytest
 
-from steelyard import config
+from steelyard.declare import config
 from steelyard.errors import SteelyardError
 
 
@@ -98,7 +98,7 @@ def test_a_wrong_variable_is_named(tmp_path, variable, text):
 def test_suites_fall_back_to_the_folder_and_then_to_the_built_in(tmp_path):
     """What a bare `steelyard run` weighs."""
     settings = config.Config()
-    assert config.suites(settings, tmp_path) == ["steelyard.builtin"]
+    assert config.suites(settings, tmp_path) == ["steelyard.declare.builtin"]
     (tmp_path / "suites").mkdir()
     assert config.suites(settings, tmp_path) == [str(tmp_path / "suites")]
     assert config.suites(config.Config(suites=("x",)), tmp_path) == ["x"]

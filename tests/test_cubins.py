@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from steelyard import BenchmarkError
-from steelyard.gpu import cubins
-from steelyard.gpu.cubins import Cubin
+from steelyard.prepare import cubins
+from steelyard.prepare.cubins import Cubin
 from steelyard_device import cuda
 
 CONTEXT = object()

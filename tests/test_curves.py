@@ -9,9 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from steelyard import SteelyardError
-from steelyard.report import curves, rows
+from steelyard.analyse import rows
+from steelyard.analyse.stats import Estimate
+from steelyard.report import curves
 from steelyard.report.curves import Curve
-from steelyard.stats import Estimate
 
 SVG = "{http://www.w3.org/2000/svg}"
 

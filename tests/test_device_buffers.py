@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 from steelyard import BenchmarkError, Builder
-from steelyard.gpu.buffers import DeviceBuffers
-from steelyard.preparing import inputs
-from steelyard.preparing.buffers import SMALL, ZONE, Buffers
+from steelyard.prepare import inputs
+from steelyard.prepare.buffers import SMALL, ZONE, Buffers
+from steelyard.prepare.gpu_buffers import DeviceBuffers
 from steelyard_device import cuda
 from steelyard_device.cuda.device import KEPT
 from steelyard_device.errors import DeviceError

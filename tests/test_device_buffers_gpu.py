@@ -18,7 +18,7 @@ from test_device_buffers import (
 )
 
 from steelyard import BenchmarkError, Builder
-from steelyard.gpu.buffers import DeviceBuffers
+from steelyard.prepare.gpu_buffers import DeviceBuffers
 from steelyard_device import cuda
 from steelyard_device.cuda import dlpack
 

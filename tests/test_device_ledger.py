@@ -5,8 +5,8 @@ from fake_gpu import FakeClock, Machine
 from fakes import FakeClock as HostClock
 from fakes import case_of
 
-from steelyard.gpu import ledger as device_ledger
-from steelyard.measuring import ledger
+from steelyard.measure import gpu_ledger as device_ledger
+from steelyard.measure import ledger
 
 
 class Rig:

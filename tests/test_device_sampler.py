@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 
 from steelyard.clocks import Expired, in_queues
 from steelyard.errors import BenchmarkError
-from steelyard.gpu.sampler import (
+from steelyard.measure import sampler
+from steelyard.measure.gpu_sampler import (
     EXPIRIES,
     Steps,
     Told,
@@ -18,7 +19,6 @@ from steelyard.gpu.sampler import (
     queues,
     sample,
 )
-from steelyard.measuring import sampler
 
 
 def spoken(clock=None, samples=12, **changes):

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import gpu
 import pytest
 
-from steelyard.gpu.scale import DeviceScale
+from steelyard.measure.gpu_instruments import DeviceScale
 from steelyard_device import cuda
 from steelyard_device.cuda import driver
 

@@ -5,12 +5,12 @@ from types import SimpleNamespace
 import pytest
 from fake_gpu import FakeClock, Machine
 
+from steelyard.declare.mode import parse
+from steelyard.declare.settings import Settings
 from steelyard.errors import BenchmarkError
-from steelyard.gpu import steps as device_steps
-from steelyard.gpu.scale import WINDOWS
-from steelyard.measuring import sampler
-from steelyard.measuring.settings import Settings
-from steelyard.mode import parse
+from steelyard.measure import gpu_steps as device_steps
+from steelyard.measure import sampler
+from steelyard.measure.gpu_instruments import WINDOWS
 from steelyard_device import cuda
 
 COLD, WARM = parse("kernel/cold"), parse("kernel/warm")
@@ -224,7 +224,7 @@ def test_a_trial_ends_with_its_budget(monkeypatch):
     """However wide its samples are."""
     rig = Rig(monkeypatch, {"kernel": 1000})
     time = itertools.count(step=10_000_000)
-    monkeypatch.setattr("steelyard.measuring.steps.perf_counter_ns", lambda: next(time))
+    monkeypatch.setattr("steelyard.measure.steps.perf_counter_ns", lambda: next(time))
     extra, samples = rig.queued(COLD, Settings(precision=1e-9, budget=0.2))
     assert not extra["settled"]
     assert 3 <= len(samples) <= 20 + WINDOWS

@@ -4,8 +4,9 @@ import textwrap
 import pytest
 import shell
 
-from steelyard import SteelyardError, discovery
-from steelyard.benchmark import select
+from steelyard import SteelyardError
+from steelyard.declare import discovery
+from steelyard.declare.benchmark import select
 
 ONE = """
 from steelyard import benchmark
@@ -53,7 +54,7 @@ def test_benchmarks_are_found_in_files_folders_and_modules(project, tmp_path):
     assert names("suites") == ["first", "second", "third"]
     assert names(tmp_path / "suites" / "b.py") == ["second"]
     assert names("suites/b.py", "suites/a.py", "suites/a.py") == ["second", "first"]
-    assert names("steelyard.builtin") == ["copy", "add", "softmax"]
+    assert names("steelyard.declare.builtin") == ["copy", "add", "softmax"]
 
 
 @pytest.mark.parametrize("place", ["../x/suites", "./suites", ".", "suites/../suites"])
@@ -244,8 +245,6 @@ def test_finding_and_listing_allocate_nothing(project):
     )
     (case,) = select(discovery.discover(["suites"]))
     assert case.describe().handles[0].size == 1 << 120
-    script = (
-        "import sys; from steelyard import discovery; discovery.discover(['suites'])"
-    )
+    script = "import sys; from steelyard.declare import discovery; discovery.discover(['suites'])"
     script += "; sys.exit('numpy' in sys.modules)"
     shell.python("-c", script, check=True)

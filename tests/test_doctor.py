@@ -4,7 +4,8 @@ import math
 import pytest
 from rich.console import Console
 
-from steelyard import doctor, lock, machine
+from steelyard.machine import doctor, lock
+from steelyard.machine import facts as machine
 from steelyard.report import diagnosis, tables
 
 WRONG = {

@@ -4,10 +4,9 @@ import shutil
 
 import pytest
 
-from steelyard import lock
-from steelyard.gpu import choice as gpu
-from steelyard.gpu import doctor as doctor_gpu
-from steelyard.gpu import state as gpu_state
+from steelyard.machine import gpu_choice as gpu
+from steelyard.machine import gpu_doctor as doctor_gpu
+from steelyard.machine import gpu_state, lock
 from steelyard_device import install
 from steelyard_device.cuda import Device, activity
 

@@ -6,10 +6,10 @@ from fakes import latencies
 from hypothesis import given
 from hypothesis import strategies as st
 
-from steelyard import symptoms
-from steelyard.doubts import Doubt, raise_doubts
-from steelyard.measuring import steps
-from steelyard.trial import ClockFacts, Samples
+from steelyard.analyse import symptoms
+from steelyard.analyse.doubts import Doubt, raise_doubts
+from steelyard.analyse.trial import ClockFacts, Samples
+from steelyard.measure import steps
 
 CACHE = 32 << 20
 

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from steelyard import BenchmarkError, Builder
-from steelyard.gpu import escapes
-from steelyard.gpu.buffers import DeviceBuffers
+from steelyard.measure import escapes
+from steelyard.prepare.gpu_buffers import DeviceBuffers
 
 CONTEXT = host_memory_gpu.CONTEXT
 

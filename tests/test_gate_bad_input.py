@@ -15,16 +15,16 @@ from fakes import case_of
 from hypothesis import given
 from hypothesis import strategies as st
 
+from steelyard.analyse.stats import Estimate
+from steelyard.analyse.trial import ClockFacts
+from steelyard.analyse.verdict import Judgement, Verdict
+from steelyard.declare.mode import parse
 from steelyard.errors import FAILED, FINE, USAGE
 from steelyard.gate import decide, stored
 from steelyard.gate.blocks import Point, unusable
 from steelyard.gate.decide import POLICY, Evidence
 from steelyard.gate.outcome import BASE, HEAD, Finding, Outcome
-from steelyard.mode import parse
-from steelyard.stats import Estimate
-from steelyard.storing.store import Store
-from steelyard.trial import ClockFacts
-from steelyard.verdict import Judgement, Verdict
+from steelyard.store.store import Store
 
 
 @pytest.fixture(scope="module")

@@ -6,17 +6,17 @@ import pytest
 import trials
 from fakes import case_of
 
+from steelyard.analyse.verdict import Verdict
+from steelyard.declare.mode import parse
+from steelyard.declare.settings import Settings
 from steelyard.errors import SteelyardError
 from steelyard.gate import blocks as blocking
 from steelyard.gate import decide, findings
 from steelyard.gate.blocks import Blocks, Point
 from steelyard.gate.decide import POLICY
-from steelyard.gate.measuring import measure
+from steelyard.gate.measure import measure
 from steelyard.gate.sides import Side
-from steelyard.measuring import baton
-from steelyard.measuring.settings import Settings
-from steelyard.mode import parse
-from steelyard.verdict import Verdict
+from steelyard.measure import baton
 
 WARM = parse("kernel/warm")
 FACTS = {"code_hash": "aa", "threads": 2, "compile_ns": 5}

@@ -9,12 +9,12 @@ from click.testing import CliRunner
 from shell import git
 from test_gate_sides import homes, project
 
-from steelyard import lock
 from steelyard.cli import main
 from steelyard.errors import REGRESSION, USAGE, SteelyardError
 from steelyard.gate import document, run, worktrees
 from steelyard.gate.outcome import Outcome
-from steelyard.gpu import choice as gpu
+from steelyard.machine import gpu_choice as gpu
+from steelyard.machine import lock
 
 __all__ = ["homes", "project"]
 

@@ -11,12 +11,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from steelyard.analyse.stats import Estimate
+from steelyard.analyse.verdict import CHANGED, Judgement, Verdict
 from steelyard.errors import FAILED, FINE, REGRESSION, UNRESOLVED, SteelyardError
 from steelyard.gate import decide
 from steelyard.gate.decide import POLICY, Evidence
 from steelyard.gate.outcome import Finding, Outcome, StaticChange
-from steelyard.stats import Estimate
-from steelyard.verdict import CHANGED, Judgement, Verdict
 
 blocks = st.lists(st.floats(-0.5, 0.5), max_size=40).map(tuple)
 

@@ -2,9 +2,9 @@ import random
 
 import pytest
 
+from steelyard.analyse.verdict import Verdict
 from steelyard.gate import decide
 from steelyard.gate.decide import POLICY, Evidence
-from steelyard.verdict import Verdict
 
 
 def suite(noise, cases=100, seed=0):

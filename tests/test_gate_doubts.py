@@ -8,10 +8,11 @@ from outcomes import finding, outcome
 from shell import git
 from test_gate_run import gate, project, shop, write
 
-from steelyard.doubts import Act, Doubt
+from steelyard.analyse.doubts import Act, Doubt
+from steelyard.analyse.verdict import Verdict
 from steelyard.errors import FAILED, FINE, REGRESSION, UNRESOLVED
-from steelyard.gate import annotations, document, doubted, junit, report, summary, words
-from steelyard.verdict import Verdict
+from steelyard.gate import document, doubted, words
+from steelyard.report import annotations, gate_markdown, gate_terminal, junit
 
 __all__ = ["project", "shop"]
 
@@ -86,8 +87,8 @@ def test_every_form_of_an_outcome_says_the_doubts_of_both_sides():
         made = outcome(finding(verdict=verdict, ratio=1.0, doubts=doubts))
         assert words.doubts(made.findings[0]) == "idle (head), preempted"
         shown = [
-            report.dumps(made, "table"),
-            summary.dumps(made),
+            gate_terminal.dumps(made, "table"),
+            gate_markdown.dumps(made),
             junit.dumps(made),
             "\n".join(annotations.lines(made)),
         ]

@@ -7,10 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from shell import git
 
+from steelyard.analyse.stats import Estimate
 from steelyard.gate import changed
 from steelyard.gate.explain import Difference, accounts, explain, ranked
 from steelyard.gate.outcome import StaticChange
-from steelyard.stats import Estimate
 
 FACTS = {
     "code_hash": "aa",

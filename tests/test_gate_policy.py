@@ -14,12 +14,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from outcomes import CASE, finding, outcome
 
+from steelyard.analyse.verdict import Verdict
 from steelyard.cli import main
 from steelyard.errors import FAILED, FINE, REGRESSION, SteelyardError
 from steelyard.gate import document, doubted, policy, policy_file, words
 from steelyard.gate.decide import POLICY
 from steelyard.gate.policy import Accepted, Rules, apply
-from steelyard.verdict import Verdict
 
 TODAY = date(2026, 11, 20)
 PATH = Path("ci/policy.toml")

@@ -103,7 +103,7 @@ def imported(names):
     """Return what processes of base and of head import, or why they are refused."""
     script = """
 import importlib, os, sys
-from steelyard.processes.origins import Origins
+from steelyard.process.origins import Origins
 sys.path.append(os.getcwd())
 found = [importlib.import_module(name).WHERE for name in sys.argv[1:]]
 print(*(["refused"] if Origins.stated().refusal() else found))

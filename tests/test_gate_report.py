@@ -13,9 +13,10 @@ from hypothesis import strategies as st
 from outcomes import CASE, finding, outcome
 from rich.console import Console
 
+from steelyard.analyse.verdict import Verdict
 from steelyard.errors import SteelyardError
-from steelyard.gate import annotations, document, junit, report, summary, words
-from steelyard.verdict import Verdict
+from steelyard.gate import document, words
+from steelyard.report import annotations, gate_markdown, gate_terminal, junit
 
 FULL = outcome(
     *outcomes.EVERY,
@@ -33,7 +34,7 @@ KINDS = (
 def on_a_terminal(made, width=160):
     """Return what a terminal of the given width shows."""
     console = Console(width=width, record=True, file=io.StringIO())
-    console.print(*report.page(made, width), sep="\n")
+    console.print(*gate_terminal.page(made, width), sep="\n")
     return console.export_text()
 
 
@@ -126,7 +127,7 @@ def test_only_a_gate_that_measured_speaks_of_its_own_errors():
     assert "selftest" not in on_a_terminal(static)
 
 
-@pytest.mark.parametrize("shape", report.FORMATS)
+@pytest.mark.parametrize("shape", gate_terminal.FORMATS)
 @pytest.mark.parametrize(
     "made",
     [FULL, outcome(), outcome(problem=outcomes.PROBLEM)],
@@ -134,7 +135,7 @@ def test_only_a_gate_that_measured_speaks_of_its_own_errors():
 )
 def test_every_form_has_something_for_every_outcome(made, shape):
     """Also for one without a finding, and for one without a verdict."""
-    text = report.dumps(made, shape)
+    text = gate_terminal.dumps(made, shape)
     assert text.endswith("\n")
     if made.problem:
         assert "not comparable" in text
@@ -196,8 +197,8 @@ def test_a_kept_outcome_is_whole_or_the_one_before(tmp_path, monkeypatch):
 
 def test_markdown_folds_what_nobody_has_to_look_at():
     """The quiet rows are in the folded table alone."""
-    text = summary.dumps(FULL)
-    assert text.startswith(summary.MARKER)
+    text = gate_markdown.dumps(FULL)
+    assert text.startswith(gate_markdown.MARKER)
     visible = re.sub(r"<details>.*?</details>", "", text, flags=re.DOTALL)
     assert CASE in visible
     assert "even[n=1]" not in visible
@@ -209,7 +210,7 @@ def test_markdown_folds_what_nobody_has_to_look_at():
 def test_markdown_leaves_no_cell_and_calls_nobody():
     """A note with a bar, a line's end, HTML and an @ stays text."""
     note = "raised |x|\n</details><img src=x> @somebody `code` *"
-    text = summary.dumps(outcome(finding(verdict=None, note=note)))
+    text = gate_markdown.dumps(outcome(finding(verdict=None, note=note)))
     row = next(line for line in text.splitlines() if line.startswith("| ❌"))
     assert len(re.findall(r"(?<!\\)\|", row)) == 10
     assert "<img" not in text
@@ -219,7 +220,7 @@ def test_markdown_leaves_no_cell_and_calls_nobody():
 def test_markdown_keeps_an_id_in_its_code_span():
     """A backtick in an id ends nothing: not in the table, nor in the advice."""
     case = "x[n=`a`` @somebody <img src=x>]"
-    text = summary.dumps(outcome(finding(case, ratio=1.2, changes=("why",))))
+    text = gate_markdown.dumps(outcome(finding(case, ratio=1.2, changes=("why",))))
     assert text.count(f"``` {case} ```") == 1
     assert f"``` steelyard accept '{case}' --reason TEXT ```" in text
     assert "@somebody" not in re.sub(r"```.*?```", "", text)
@@ -228,7 +229,7 @@ def test_markdown_keeps_an_id_in_its_code_span():
 def test_a_page_with_annotations_holds_no_other_commands(capsys):
     """What looks like a workflow command in a note is printed between two tokens."""
     note = "::error::not ours"
-    report.write(outcome(finding(note=note), notes=(note,)), annotations=True)
+    gate_terminal.write(outcome(finding(note=note), notes=(note,)), annotations=True)
     first, *shown = capsys.readouterr().out.splitlines()
     token = first.removeprefix("::stop-commands::")
     assert shown.index(f"::{token}::") > shown.index(note)
@@ -239,7 +240,7 @@ def test_markdown_that_github_would_refuse_is_cut():
     every = tuple(
         finding(f"case[n={n}]", changes=("x" * 500,), ratio=1.1) for n in range(300)
     )
-    text = summary.dumps(outcome(*every))
+    text = gate_markdown.dumps(outcome(*every))
     assert len(text) < 65_536
     assert text.count("<details>") == text.count("</details>")
     assert "Cut here" in text
@@ -344,7 +345,7 @@ def test_every_kind_of_finding_is_annotated_as_loud_as_it_is(tmp_path):
 
 def test_annotations_do_not_spoil_json_on_standard_output(capsys):
     """They go to standard error, which a workflow reads too."""
-    report.write(FULL, "json", None, annotations=True)
+    gate_terminal.write(FULL, "json", None, annotations=True)
     captured = capsys.readouterr()
     assert document.loads(captured.out) == FULL
     assert captured.err.startswith("::error ")
@@ -352,11 +353,11 @@ def test_annotations_do_not_spoil_json_on_standard_output(capsys):
 
 def test_a_report_goes_to_a_file_and_says_where_it_cannot(tmp_path, capsys):
     """The outcome can be shown again, so nothing is lost."""
-    report.write(FULL, "junit", str(tmp_path / "junit.xml"), annotations=True)
+    gate_terminal.write(FULL, "junit", str(tmp_path / "junit.xml"), annotations=True)
     junit_schema.check((tmp_path / "junit.xml").read_text())
     assert capsys.readouterr().out.startswith("::error ")
     with pytest.raises(SteelyardError, match=r"No such file.*steelyard verdict"):
-        report.write(FULL, "json", str(tmp_path / "no" / "such"))
+        gate_terminal.write(FULL, "json", str(tmp_path / "no" / "such"))
 
 
 def test_only_what_shows_tables_costs_rich():

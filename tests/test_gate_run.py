@@ -12,15 +12,15 @@ from fakes import case_of
 from shell import git
 from test_gate_sides import homes, project
 
+from steelyard.analyse.trial import METHOD_VERSION
+from steelyard.analyse.verdict import Verdict
 from steelyard.cli import main
+from steelyard.declare.mode import parse
 from steelyard.errors import FAILED, FINE, REGRESSION, UNRESOLVED, USAGE, SteelyardError
 from steelyard.gate import findings, stored
 from steelyard.gate.blocks import Point
-from steelyard.mode import parse
-from steelyard.storing import run as runs
-from steelyard.storing.store import Store
-from steelyard.trial import METHOD_VERSION
-from steelyard.verdict import Verdict
+from steelyard.store import run as runs
+from steelyard.store.store import Store
 
 __all__ = ["project"]
 

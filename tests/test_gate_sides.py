@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 from shell import git
 
-from steelyard import discovery
+import steelyard
 from steelyard.errors import USAGE, SteelyardError
 from steelyard.gate import listing, sides, worktrees
 from steelyard.gate.sides import Side
-from steelyard.processes.origins import Origins
+from steelyard.process.origins import Origins
 
 SUITE = """
 from steelyard import benchmark
@@ -79,7 +79,7 @@ def test_base_is_a_commit_with_its_own_sources_and_heads_harness(project, tmp_pa
         assert imported(base, "mine.work([1], out := [0]) or out") == "[1]"
         assert imported(base, "mine.__file__").startswith(str(base.root))
         harness = Path(imported(base, "steelyard.__file__")).resolve()
-        assert harness.parent == Path(discovery.__file__).parent
+        assert harness.parent == Path(steelyard.__file__).parent
         assert len(homes(tmp_path)) == 1
     assert homes(tmp_path) == []
     assert git(project, "worktree", "list").count("\n") == 0

@@ -6,7 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import special
 
-from steelyard.gate import decide, sizes
+from steelyard.analyse import sizes
+from steelyard.gate import decide
 from steelyard.gate.decide import POLICY, Evidence
 
 

@@ -7,10 +7,10 @@ from types import SimpleNamespace
 import pytest
 from shell import git
 
+from steelyard.analyse.verdict import Verdict
 from steelyard.errors import BenchmarkError
 from steelyard.gate import static
 from steelyard.gate.outcome import Outcome, StaticChange
-from steelyard.verdict import Verdict
 
 SAID = {
     "same": [("copy", "cpu:a"), ("copy", "cuda:b"), ("scale", "cpu:a")],

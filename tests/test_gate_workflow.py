@@ -14,7 +14,8 @@ import pytest
 from shell import git
 
 from steelyard.errors import SteelyardError
-from steelyard.gate import ci, document, summary
+from steelyard.gate import document
+from steelyard.report import ci, gate_markdown
 
 yaml = pytest.importorskip("yaml")  # comes with asv
 
@@ -139,7 +140,7 @@ class TestRun:
         line = SUITE.splitlines().index('@benchmark(impl=["ours", "numpy"])') + 1
         assert re.match(rf"::error file=suites/tiny\.py,line={line},", error), error
         assert "total[impl=ours] kernel/warm%3A regression" in error
-        assert done.summary.startswith(summary.MARKER)
+        assert done.summary.startswith(gate_markdown.MARKER)
         assert "`total[impl=ours]`" in done.summary
         assert "changed: work.py" in done.summary
         place = project / "gate" / "measured"
@@ -193,7 +194,7 @@ class TestRun:
         """That lane runs on a machine of GitHub's, and none of its kernels."""
         done = run_job(project, "static", fork=True)
         assert "this is a fork's code" not in done.said
-        assert done.summary.startswith(summary.MARKER)
+        assert done.summary.startswith(gate_markdown.MARKER)
         assert (project / "gate" / "static" / "junit.xml").exists()
 
     def test_a_baseline_that_is_no_commit_ends_with_4_and_says_so(self, project):
@@ -280,11 +281,11 @@ print(json.dumps({"body": open(sys.argv[-1]).read()[:65000]}))
 def test_a_comment_replaces_its_own_and_no_other(own, call, tmp_path):
     """Found by its first line, and never longer than GitHub takes."""
     (step,) = (s for s in workflow()["jobs"]["comment"]["steps"] if "run" in s)
-    assert summary.MARKER in step["run"]
+    assert gate_markdown.MARKER in step["run"]
     for lane in ("static", "measured"):
         (tmp_path / "gate" / lane).mkdir(parents=True)
         place = tmp_path / "gate" / lane / "summary.md"
-        place.write_text(f"{summary.MARKER}\n" + "x" * summary.MOST)
+        place.write_text(f"{gate_markdown.MARKER}\n" + "x" * gate_markdown.MOST)
     tools = tmp_path / "bin"
     tools.mkdir()
     for name, text in {"gh": FAKE_GH, "jq": FAKE_JQ}.items():

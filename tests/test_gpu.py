@@ -4,7 +4,7 @@ import pytest
 from fakes import case_of
 
 from steelyard.errors import USAGE, SteelyardError
-from steelyard.gpu import choice as gpu
+from steelyard.machine import gpu_choice as gpu
 from steelyard_device.cuda import Device
 
 NO_DRIVER = "this machine has no CUDA driver: measure on the CPU."

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from steelyard.gpu import state as gpu_state
-from steelyard.measuring.settings import Settings
+from steelyard.declare.settings import Settings
+from steelyard.machine import gpu_state
 
 
 @pytest.mark.parametrize(

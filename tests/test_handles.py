@@ -5,8 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from steelyard import BenchmarkError, Builder
-from steelyard.handles import DISTRIBUTIONS, Handle, replaced
-from steelyard.mode import parse
+from steelyard.declare.handles import DISTRIBUTIONS, Handle, replaced
+from steelyard.declare.mode import parse
 
 
 @pytest.fixture
@@ -272,7 +272,7 @@ def test_handles_are_replaced_wherever_they_stand(b):
 
 def test_importing_handles_costs_no_numpy():
     """Declaring does; listing modules without a benchmark does not."""
-    script = "import sys, steelyard.handles; sys.exit('numpy' in sys.modules)"
+    script = "import sys, steelyard.declare.handles; sys.exit('numpy' in sys.modules)"
     shell.python("-c", script, check=True)
 
 

@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 
 from steelyard import cli
 from steelyard.errors import SteelyardError
-from steelyard.history import branches
-from steelyard.history.series import along, chosen, histories, places, stored
 from steelyard.report import chart, drawing
-from steelyard.storing.store import Store
+from steelyard.store import branches
+from steelyard.store.series import along, chosen, histories, places, stored
+from steelyard.store.store import Store
 
 CASE = "copy[n=1024,impl=numpy]"
 

@@ -8,10 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from steelyard import BenchmarkError, Builder
-from steelyard.handles import Handle
-from steelyard.npy import header
-from steelyard.preparing.buffers import Buffers
-from steelyard.preparing.inputs import (
+from steelyard.declare.handles import Handle
+from steelyard.declare.npy import header
+from steelyard.prepare.buffers import Buffers
+from steelyard.prepare.inputs import (
     CHUNK,
     _key,
     _words,

@@ -12,10 +12,10 @@ import pytest
 from click.testing import CliRunner
 from rich.text import Text
 
-from steelyard import lock
 from steelyard.cli import main
+from steelyard.machine import lock
 from steelyard.report import tables
-from steelyard.storing.store import Store
+from steelyard.store.store import Store
 
 SUITE = """
 import numpy as np

@@ -130,9 +130,9 @@ def test_every_module_has_its_place_in_the_architecture(package):
     ("module", "light"),
     [
         ("steelyard", HEAVY),
-        ("steelyard.discovery", HEAVY),
-        ("steelyard.plan", HEAVY),
-        ("steelyard.stats", HEAVY),
+        ("steelyard.declare.discovery", HEAVY),
+        ("steelyard.declare.plan", HEAVY),
+        ("steelyard.analyse.stats", HEAVY),
         ("steelyard_device", HEAVY),
         ("steelyard_kernels", ("scipy", "sqlalchemy", "rich", "click", "psutil")),
     ],
@@ -149,10 +149,12 @@ def test_importing_costs_only_what_is_used(module, light):
 def test_the_walk_sees_imports_of_every_kind():
     """Absolute and relative, of modules and names, in functions and for types."""
     assert imports("steelyard", at_import=True) >= {
-        "steelyard.axes",
-        "steelyard.benchmark",
+        "steelyard.declare.axes",
+        "steelyard.declare.benchmark",
     }
-    assert "numpy" in imports("steelyard.handles", at_import=False)
-    assert "numpy" not in imports("steelyard.handles", at_import=True)
-    assert "steelyard.npy" in imports("steelyard.handles", at_import=False)
-    assert "steelyard.mode" in imports("steelyard.plan", at_import=True)
+    assert "numpy" in imports("steelyard.declare.handles", at_import=False)
+    assert "numpy" not in imports("steelyard.declare.handles", at_import=True)
+    assert "steelyard.declare.npy" in imports(
+        "steelyard.declare.handles", at_import=False
+    )
+    assert "steelyard.declare.mode" in imports("steelyard.declare.plan", at_import=True)

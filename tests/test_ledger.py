@@ -4,8 +4,8 @@ from fakes import FakeClock, prepared
 from hypothesis import given
 from hypothesis import strategies as st
 
-from steelyard.measuring import ledger
-from steelyard.work import CallableWork, realise
+from steelyard.measure import ledger
+from steelyard.prepare.work import CallableWork, realise
 from steelyard_device import cpu
 
 

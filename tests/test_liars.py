@@ -5,13 +5,13 @@ from pathlib import Path
 import liars
 import pytest
 
-from steelyard import discovery
-from steelyard.benchmark import select
-from steelyard.doubts import NAMED, Act
-from steelyard.measuring.settings import Settings
-from steelyard.mode import parse
-from steelyard.plan import Turn
-from steelyard.processes import confirming, runner
+from steelyard.analyse.doubts import NAMED, Act
+from steelyard.declare import discovery
+from steelyard.declare.benchmark import select
+from steelyard.declare.mode import parse
+from steelyard.declare.plan import Turn
+from steelyard.declare.settings import Settings
+from steelyard.process import confirm, runner
 
 pytestmark = pytest.mark.measuring
 
@@ -95,7 +95,7 @@ def test_work_is_doubted_only_if_it_is_slow_on_new_data_each_time(
 ):
     """A busy machine makes it slow for a while, on work that keeps nothing."""
     looks = iter([(1e9, "")] * slow + [(0.0, "")])
-    monkeypatch.setattr(confirming._Rounds, "all", lambda *_: next(looks))
+    monkeypatch.setattr(confirm._Rounds, "all", lambda *_: next(looks))
     found = discovery.discover([str(Path(liars.__file__))])
     (case,) = [case for case in select(found) if case.axes.get("lie") == "honest"]
     seen = []

@@ -12,15 +12,15 @@ from fakes import case_of
 from hypothesis import given
 from hypothesis import strategies as st
 
-from steelyard import stats, symptoms
+from steelyard.analyse import stats, symptoms
+from steelyard.analyse.doubts import Doubt
+from steelyard.analyse.trial import ClockFacts
 from steelyard.clocks.quantum import READ, seen_tick, smallest_step
-from steelyard.doubts import Doubt
-from steelyard.measuring import sampler, weigh
-from steelyard.measuring.prepared import PreparedCase
-from steelyard.measuring.scale import Scale
-from steelyard.measuring.settings import Settings
-from steelyard.mode import parse
-from steelyard.trial import ClockFacts
+from steelyard.declare.mode import parse
+from steelyard.declare.settings import Settings
+from steelyard.measure import sampler, weigh
+from steelyard.measure.instruments import Scale
+from steelyard.measure.prepared import PreparedCase
 
 pytestmark = pytest.mark.measuring
 

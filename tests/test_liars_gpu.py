@@ -2,13 +2,13 @@ import gpu
 import liars_gpu
 import pytest
 
-from steelyard import discovery
-from steelyard.benchmark import select
-from steelyard.doubts import NAMED, Act
-from steelyard.measuring.settings import Settings
-from steelyard.mode import parse
-from steelyard.plan import plan
-from steelyard.processes import runner
+from steelyard.analyse.doubts import NAMED, Act
+from steelyard.declare import discovery
+from steelyard.declare.benchmark import select
+from steelyard.declare.mode import parse
+from steelyard.declare.plan import plan
+from steelyard.declare.settings import Settings
+from steelyard.process import runner
 
 MODES = ("kernel/warm", "kernel/cold", "latency/warm")
 ONLY = {"by the host": ("kernel/warm", "kernel/cold")}

@@ -7,12 +7,12 @@ import sys
 
 import pytest
 
-from steelyard import lock
 from steelyard.errors import USAGE, SteelyardError
+from steelyard.machine import lock
 
 HOLD = """
 import sys, pathlib
-from steelyard import lock
+from steelyard.machine import lock
 with lock.measuring(path=pathlib.Path(sys.argv[1])):
     print("held", flush=True)
     sys.stdin.read()

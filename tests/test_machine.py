@@ -3,7 +3,7 @@ import json
 import pytest
 import shell
 
-from steelyard import machine
+from steelyard.machine import facts as machine
 
 
 def test_the_facts_are_json_and_complete():

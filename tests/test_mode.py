@@ -3,7 +3,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from steelyard import SteelyardError
-from steelyard.mode import CACHES, DEFAULTS, FLAVOURS, Mode, parse
+from steelyard.declare.mode import CACHES, DEFAULTS, FLAVOURS, Mode, parse
 
 
 @st.composite

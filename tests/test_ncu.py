@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from steelyard.gpu import ncu
-from steelyard.gpu.ncu import Kernel
+from steelyard.process import ncu
+from steelyard.process.ncu import Kernel
 
 HEADER = [
     "ID",

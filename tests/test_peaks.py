@@ -6,10 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from steelyard.analyse import peaks
+from steelyard.analyse.trial import ClockFacts
 from steelyard.clocks import Reading
 from steelyard.errors import SteelyardError
-from steelyard.gpu import peak_measuring, peaks
-from steelyard.trial import ClockFacts
+from steelyard.measure import gpu_peaks
 
 TABLE = {
     "method": peaks.METHOD,
@@ -170,7 +171,7 @@ class Work:
 def test_a_peak_is_read_without_the_offset_in_queues_that_fit():
     """The median of all windows; a warm one has a launch before it."""
     clock, work = Clock([100, 120, 110, 90, 400, 105, 115]), Work()
-    assert peak_measuring.read(clock, work, 7, None) == 110
+    assert gpu_peaks.read(clock, work, 7, None) == 110
     assert clock.queues == [3, 3, 1]
     assert work.launched == 7
 
@@ -179,7 +180,7 @@ def test_a_cold_peak_is_read_behind_a_flush():
     """And nothing of the work comes before it."""
     flushes = []
     work = Work()
-    read = peak_measuring.read(Clock([1, 3]), work, 2, lambda: flushes.append(1))
+    read = gpu_peaks.read(Clock([1, 3]), work, 2, lambda: flushes.append(1))
     assert read == 2 - 1  # with the offset of cold kernels
     assert (len(flushes), work.launched) == (2, 0)
 
@@ -188,4 +189,4 @@ def test_peaks_that_cannot_be_measured_are_a_sentence():
     """Here there is no GPU: the process that measures says so."""
     pytest.importorskip("cuda.bindings.driver", reason="needs the cuda extra")
     with pytest.raises(SteelyardError, match="peaks of GPU 99 could not be measured"):
-        peak_measuring.in_its_process(99)
+        gpu_peaks.in_its_process(99)

@@ -4,9 +4,9 @@ import gpu as here
 import pytest
 
 from steelyard.clocks.device import clocks
-from steelyard.gpu import choice as gpu
-from steelyard.gpu import peak_measuring
-from steelyard.gpu import state as gpu_state
+from steelyard.machine import gpu_choice as gpu
+from steelyard.machine import gpu_state
+from steelyard.measure import gpu_peaks
 from steelyard_device import cuda
 from steelyard_device.cuda import peaks
 
@@ -35,7 +35,7 @@ def test_operations_take_time_in_proportion_to_their_number(context):
 
     def times(turns):
         return {
-            (rate.dtype, rate.units): peak_measuring.read(clock, rate.launch, 9, None)
+            (rate.dtype, rate.units): gpu_peaks.read(clock, rate.launch, 9, None)
             for rate in peaks.rates(context, turns)
         }
 
@@ -49,7 +49,7 @@ def test_matrix_units_are_faster_than_multiply_adds(context):
     clock = clocks(context, "auto")[0]
     found = {}
     for rate in peaks.rates(context):
-        time = peak_measuring.read(clock, rate.launch, 9, None)
+        time = gpu_peaks.read(clock, rate.launch, 9, None)
         found.setdefault(rate.dtype, {})[rate.units] = rate.operations / time
     for dtype, rates in found.items():
         assert rates.get("tensor", rates.get("fma")) >= 0.99 * max(rates.values()), (

@@ -7,7 +7,8 @@ import trials
 from test_report import rendered
 
 from steelyard import SteelyardError
-from steelyard.report import columns, grid, pivot, rows, stored
+from steelyard.analyse import rows
+from steelyard.report import columns, grid, pivot, stored
 
 
 def weighed(case, mode="kernel/warm", time=1000, **more):

@@ -4,8 +4,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from steelyard import benchmark
-from steelyard.mode import DEFAULTS, parse
-from steelyard.plan import plan
+from steelyard.declare.mode import DEFAULTS, parse
+from steelyard.declare.plan import plan
 
 WARM = parse("kernel/warm")
 MODES = [parse("latency/warm"), parse("kernel/cold"), WARM]

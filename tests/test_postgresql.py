@@ -18,8 +18,8 @@ from click.testing import CliRunner
 
 from steelyard.cli import main
 from steelyard.errors import StoreError
-from steelyard.storing import archive, engine
-from steelyard.storing.store import Store
+from steelyard.store import archive, engine
+from steelyard.store.store import Store
 
 SUITE = '''
 import numpy as np
@@ -135,7 +135,7 @@ def test_eight_use_an_empty_database_for_the_first_time(url):
     """One makes the tables, and every trial of all is there."""
     code = (
         f"import sys; sys.path.insert(0, {str(Path(__file__).parent)!r}); import trials\n"
-        "from steelyard.storing.store import Store\n"
+        "from steelyard.store.store import Store\n"
         "with Store.open(sys.argv[1]) as store:\n"
         "    uid = store.begin(trials.run())\n"
         "    for block in range(5): store.add(uid, trials.trial(block=block))\n"

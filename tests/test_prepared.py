@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 from fakes import case_of
 
+from steelyard.declare.settings import Settings
 from steelyard.errors import BenchmarkError
-from steelyard.gpu import escapes
-from steelyard.measuring.prepared import PreparedCase, glance
-from steelyard.measuring.settings import Settings
+from steelyard.measure import escapes
+from steelyard.measure.prepared import PreparedCase, glance
 from steelyard_kernels import library
 
 

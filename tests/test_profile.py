@@ -11,15 +11,14 @@ import pytest
 from fakes import case_of
 from trials import trial
 
-from steelyard import mode
-from steelyard.discovery import discover
-from steelyard.doubts import Doubt
-from steelyard.gpu import profile
-from steelyard.gpu.ncu import Coldness
-from steelyard.gpu.profile import Profile
-from steelyard.measuring.settings import Settings
-from steelyard.plan import Turn
-from steelyard.processes import stage
+from steelyard.analyse.doubts import Doubt
+from steelyard.declare import mode
+from steelyard.declare.discovery import discover
+from steelyard.declare.plan import Turn
+from steelyard.declare.settings import Settings
+from steelyard.process import profile, stage
+from steelyard.process.ncu import Coldness
+from steelyard.process.profile import Profile
 from steelyard_device.cuda import profiler
 from steelyard_device.errors import DeviceError
 

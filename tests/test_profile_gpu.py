@@ -8,13 +8,11 @@ import gpu
 import pytest
 from test_tracing import check
 
-from steelyard import tracing
-from steelyard.discovery import discover
-from steelyard.gpu import profile
-from steelyard.measuring.settings import Settings
-from steelyard.mode import parse
-from steelyard.plan import Turn
-from steelyard.processes import stage
+from steelyard.declare.discovery import discover
+from steelyard.declare.mode import parse
+from steelyard.declare.plan import Turn
+from steelyard.declare.settings import Settings
+from steelyard.process import profile, stage, tracing
 from steelyard_device.cuda import activity, profiler
 
 SUITE = """

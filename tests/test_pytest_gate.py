@@ -8,9 +8,9 @@ import pytest
 import shell
 from outcomes import finding, outcome
 
+from steelyard.analyse.verdict import Verdict
 from steelyard.errors import SteelyardError
 from steelyard.gate import document
-from steelyard.verdict import Verdict
 
 SUITE = """
 import numpy as np

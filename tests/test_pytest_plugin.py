@@ -8,7 +8,8 @@ from types import SimpleNamespace
 import pytest
 import shell
 
-from steelyard import discovery, lock
+from steelyard.declare import discovery
+from steelyard.machine import lock
 
 TINY = """
 import numpy as np
@@ -286,7 +287,7 @@ def test_the_project_s_settings_hold_here_too(project):
 def test_loading_the_plugin_imports_nothing_heavy():
     """Every run of pytest of everybody who installed steelyard loads it."""
     script = (
-        "import sys, pytest; before = set(sys.modules); import steelyard.pytest_plugin;"
+        "import sys, pytest; before = set(sys.modules); import steelyard.plugins.pytest_plugin;"
         "print(*sorted({m.partition('.')[0] for m in set(sys.modules) - before}))"
     )
     done = shell.python("-W", "error", "-c", script, check=True)

@@ -11,9 +11,9 @@ from unittest import mock
 import pytest
 import shell
 
-from steelyard import discovery
-from steelyard.measuring.prepared import PreparedCase
-from steelyard.measuring.settings import Settings
+from steelyard.declare import discovery
+from steelyard.declare.settings import Settings
+from steelyard.measure.prepared import PreparedCase
 
 ROOT = Path(__file__).parent.parent
 README = ROOT / "README.md"

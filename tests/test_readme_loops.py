@@ -158,7 +158,7 @@ def test_a_bar_against_jax_is_met_only_if_the_whole_interval_is(ci):
     def weighed(jax):
         from trials import trial as block
 
-        from steelyard.report import rows
+        from steelyard.analyse import rows
 
         made = [
             block(name, tuple(range(time, time + 40)), mode=WARM, block=n)

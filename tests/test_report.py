@@ -11,19 +11,11 @@ import pytest
 import trials
 from rich.console import Console
 
-from steelyard import stats
+from steelyard.analyse import rows, stats
+from steelyard.analyse.stats import Estimate
+from steelyard.analyse.trial import ClockFacts, Samples
 from steelyard.errors import SteelyardError
-from steelyard.report import (
-    csv_report,
-    details,
-    json_report,
-    markdown,
-    rows,
-    tables,
-    text,
-)
-from steelyard.stats import Estimate
-from steelyard.trial import ClockFacts, Samples
+from steelyard.report import csv_report, details, json_report, markdown, tables, text
 
 
 def rendered(parts, width=160):
@@ -555,7 +547,7 @@ def test_a_full_disk_leaves_the_older_export(tmp_path, monkeypatch):
         path.write_bytes(content[:1])
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr("steelyard.files._write", half)
+    monkeypatch.setattr("steelyard.machine.files._write", half)
     with pytest.raises(SteelyardError, match="No space left"):
         json_report.write(str(place), "new")
     assert place.read_text() == "old\n"

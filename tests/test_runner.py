@@ -12,13 +12,14 @@ import numpy as np
 import pytest
 import trials
 
-from steelyard import benchmark, discovery
-from steelyard.benchmark import select
-from steelyard.measuring.settings import Settings
-from steelyard.mode import parse
-from steelyard.plan import plan
-from steelyard.processes import runner, wire
-from steelyard.processes.worker import Bench
+from steelyard import benchmark
+from steelyard.declare import discovery
+from steelyard.declare.benchmark import select
+from steelyard.declare.mode import parse
+from steelyard.declare.plan import plan
+from steelyard.declare.settings import Settings
+from steelyard.process import runner, wire
+from steelyard.process.worker import Bench
 from steelyard_device import cuda
 from steelyard_device.errors import DeviceError
 

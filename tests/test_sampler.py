@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from steelyard.errors import BenchmarkError
-from steelyard.measuring import sampler
-from steelyard.measuring.sampler import (
+from steelyard.measure import sampler
+from steelyard.measure.sampler import (
     OCTAVE,
     Record,
     Steps,

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 import shell
 
-from steelyard.processes import scratch
+from steelyard.process import scratch
 
 
 @pytest.fixture
@@ -18,7 +18,7 @@ def house(tmp_path, monkeypatch):
 def orphan(house):
     """Return the folder of a process that was killed."""
     code = (
-        "import os, tempfile; from steelyard.processes import scratch\n"
+        "import os, tempfile; from steelyard.process import scratch\n"
         f"tempfile.tempdir = {str(house)!r}\n"
         "with scratch.folder() as home:\n"
         "    print(home, flush=True)\n"

@@ -15,24 +15,23 @@ from hypothesis import strategies as st
 from scipy import stats as scipy
 
 from steelyard import Case, benchmark
+from steelyard.analyse import sizes
+from steelyard.analyse.verdict import Policy, Verdict
 from steelyard.cli import main
-from steelyard.gate import decide, sizes
+from steelyard.commands import selftest as selftest_command
+from steelyard.declare.mode import parse
+from steelyard.declare.settings import Settings
+from steelyard.gate import calibration, decide, selftest
 from steelyard.gate.blocks import Blocks, Point, Reading
+from steelyard.gate.calibration import Tally
 from steelyard.gate.decide import POLICY, Evidence
 from steelyard.gate.run import Asked
+from steelyard.gate.selftest import SelfTest, Steps
 from steelyard.gate.sides import Side
-from steelyard.measuring import planting
-from steelyard.measuring.settings import Settings
-from steelyard.mode import parse
+from steelyard.measure import inject
+from steelyard.prepare.work import CallableWork, DeviceWork, NativeWork
 from steelyard.report import selftest_table
-from steelyard.selftest import calibration
-from steelyard.selftest import command as selftest_command
-from steelyard.selftest import rounds as selftest
-from steelyard.selftest.calibration import Tally
-from steelyard.selftest.rounds import SelfTest, Steps
-from steelyard.storing.store import Store
-from steelyard.verdict import Policy, Verdict
-from steelyard.work import CallableWork, DeviceWork, NativeWork
+from steelyard.store.store import Store
 from steelyard_device import cpu
 
 WARM = "kernel/warm"
@@ -80,7 +79,7 @@ class MadeUpBlocks:
 
     def __init__(self, machine, sides, on_trial):
         self._machine, self._on_trial = machine, on_trial
-        files = [side.environment.get(planting.FILE) for side in sides]
+        files = [side.environment.get(inject.FILE) for side in sides]
         self._planted = [json.loads(Path(f).read_text()) if f else {} for f in files]
         self._names = [side.name for side in sides]
 
@@ -326,7 +325,7 @@ class Recorded:
 def test_a_callable_has_the_delay_behind_each_call():
     """And says that its code is another's."""
     inner = Recorded()
-    work = planting.planted(CallableWork(inner), 1000)
+    work = inject.planted(CallableWork(inner), 1000)
     work.launch(3)
     assert inner.launches == 3
     assert work.facts() == {"planted": 1000}
@@ -342,7 +341,7 @@ def test_native_work_stays_native_with_the_delay_behind_it():
 
     result = np.zeros(1, np.float32)
     nothing = cpu._library().null
-    work = planting.planted(Hashed(nothing, (result.ctypes.data,), 1), 1000)
+    work = inject.planted(Hashed(nothing, (result.ctypes.data,), 1), 1000)
     assert isinstance(work, NativeWork)
     start, stop = work.window(2)
     assert stop >= start
@@ -476,7 +475,7 @@ class OnStream(Recorded):
 def test_work_on_a_gpu_stays_on_its_stream_with_the_delay_behind_it():
     """It is no native work then: two kernels make a launch."""
     inner, behind = OnStream(), OnStream()
-    work = planting.PlantedDevice(inner, behind, 256)
+    work = inject.PlantedDevice(inner, behind, 256)
     work.launch(3)
     assert (inner.launches, behind.launches) == (3, 3)
     assert (work.context, work.stream) == ("context", 7)

@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats as scipy_stats
 
-from steelyard import stats
-from steelyard.stats import Estimate
-from steelyard.trial import ClockFacts
+from steelyard.analyse import stats
+from steelyard.analyse.stats import Estimate
+from steelyard.analyse.trial import ClockFacts
 
 TIMES = st.lists(st.floats(1.0, 1e9), min_size=1, max_size=60)
 

@@ -5,8 +5,8 @@ from fakes import FakeClock, latencies
 from hypothesis import given
 from hypothesis import strategies as st
 
-from steelyard import stats
-from steelyard.measuring.stopping import MAXIMUM, Stopping
+from steelyard.analyse import stats
+from steelyard.measure.stopping import MAXIMUM, Stopping
 
 LONG = 10**12
 

@@ -18,10 +18,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sqlalchemy.dialects import postgresql
 
+from steelyard.analyse.trial import Samples
 from steelyard.errors import StoreError
-from steelyard.storing import codec, places, run, schema, store
-from steelyard.storing.store import Store
-from steelyard.trial import Samples
+from steelyard.store import codec, places, run, schema, store
+from steelyard.store.store import Store
 
 INT64 = st.integers(-(2**63), 2**63 - 1)
 
@@ -47,7 +47,7 @@ def child(code, *arguments):
     """Start a process that has the made-up trials at hand."""
     here = Path(__file__).parent
     text = f"import sys; sys.path.insert(0, {str(here)!r}); import trials\n"
-    text += "from steelyard.storing.store import Store\n" + textwrap.dedent(code)
+    text += "from steelyard.store.store import Store\n" + textwrap.dedent(code)
     return subprocess.Popen(
         [sys.executable, "-c", text, *map(str, arguments)],
         stdout=subprocess.PIPE,

@@ -12,8 +12,8 @@ from click.testing import CliRunner
 
 from steelyard.cli import main
 from steelyard.errors import StoreError
-from steelyard.storing import archive, places
-from steelyard.storing.store import Loaded, Store
+from steelyard.store import archive, places
+from steelyard.store.store import Loaded, Store
 
 SCHEMA_1 = """
 CREATE TABLE steelyard_schema (version INTEGER NOT NULL PRIMARY KEY, written_by VARCHAR(32) NOT NULL);

@@ -15,9 +15,10 @@ import numpy as np
 import pytest
 import shell
 
-from steelyard import discovery, work
-from steelyard.measuring.prepared import PreparedCase, glance
-from steelyard.measuring.settings import Settings
+from steelyard.declare import discovery
+from steelyard.declare.settings import Settings
+from steelyard.measure.prepared import PreparedCase, glance
+from steelyard.prepare import work
 from steelyard_kernels import KernelFunction, library
 
 SUITES = Path(__file__).parent.parent / "suites"
@@ -129,7 +130,7 @@ def test_suites_import_no_peer_and_no_pytest():
     script = (
         "import sys; PEERS = ['torch', 'numba', 'triton', 'cupy', 'pytest']\n"
         "sys.modules.update(dict.fromkeys(PEERS))\n"
-        "from steelyard import discovery\n"
+        "from steelyard.declare import discovery\n"
         f"found = discovery.discover([{str(SUITES)!r}])\n"
         "print(*(case.id for one in found for case in one.cases()), sep='\\n')"
     )
@@ -195,7 +196,7 @@ def test_peers_are_weighed_where_they_are_installed(tmp_path):
         (tmp_path / f"{name}.py").write_text("raise ImportError")
     script = (
         f"import sys; sys.path.insert(0, {str(tmp_path)!r})\n"
-        "from steelyard import discovery\n"
+        "from steelyard.declare import discovery\n"
         f"for one in discovery.discover([{str(SUITES)!r}]):\n"
         "    for case in one.cases():\n"
         "        print(case.id, case.describe().call.form)"

@@ -4,8 +4,8 @@ import gpu
 import pytest
 from test_suites import cases
 
-from steelyard.measuring.prepared import PreparedCase
-from steelyard.measuring.settings import Settings
+from steelyard.declare.settings import Settings
+from steelyard.measure.prepared import PreparedCase
 
 
 def on_gpu(params):

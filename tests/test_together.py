@@ -12,20 +12,21 @@ import numpy as np
 import pytest
 from fakes import case_of
 
-from steelyard import discovery
+from steelyard.declare import discovery
+from steelyard.declare.mode import parse
+from steelyard.declare.plan import Turn
+from steelyard.declare.settings import Settings
 from steelyard.errors import SteelyardError
 from steelyard.gate import pairs
 from steelyard.gate.outcome import BASE, HEAD
 from steelyard.gate.pairs import Together
 from steelyard.gate.sides import Side
-from steelyard.measuring import baton, planting, together
-from steelyard.measuring.prepared import PreparedCase
-from steelyard.measuring.scale import Scale
-from steelyard.measuring.settings import Settings
-from steelyard.measuring.together import Lent, beside, weigh_both
-from steelyard.mode import parse
-from steelyard.plan import Turn
-from steelyard.processes import worker
+from steelyard.measure import baton, inject
+from steelyard.measure import pair as together
+from steelyard.measure.instruments import Scale
+from steelyard.measure.pair import Lent, beside, weigh_both
+from steelyard.measure.prepared import PreparedCase
+from steelyard.process import worker
 from steelyard_device import cpu
 from steelyard_kernels.function import kernel
 
@@ -217,10 +218,10 @@ def test_planted_work_stands_behind_each_side_alone(monkeypatch, tmp_path):
     case = doubling(doubles(2.0))
     file = tmp_path / "planted.json"
     file.write_text(json.dumps({case.id: 4000}))
-    monkeypatch.setenv(planting.FILE, str(file))
+    monkeypatch.setenv(inject.FILE, str(file))
     own = PreparedCase(case, QUICK)
     lent = replace(Lent.of(case, QUICK), planted=0)
-    planting.plant(own)
+    inject.plant(own)
     other = beside(own, lent)
     assert [w.facts()["planted"] for w in (own.work, other.work)] == [4000, 0]
     turns = [Turn(0, 0, case, WARM), Turn(1, 0, case, WARM)]

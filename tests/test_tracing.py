@@ -9,13 +9,15 @@ from fakes import FakeClock, case_of
 from hypothesis import given
 from hypothesis import strategies as st
 
-from steelyard import lock, mode, perfetto, tracing
 from steelyard.cli import main
-from steelyard.discovery import discover
+from steelyard.declare import mode
+from steelyard.declare.discovery import discover
+from steelyard.declare.plan import Turn
+from steelyard.declare.settings import Settings
 from steelyard.errors import SteelyardError
-from steelyard.measuring.settings import Settings
-from steelyard.perfetto import HOST, Recording, Span, Work
-from steelyard.plan import Turn
+from steelyard.machine import lock
+from steelyard.process import perfetto, tracing
+from steelyard.process.perfetto import HOST, Recording, Span, Work
 from steelyard_device.cuda.activity import Activity
 
 KEYS = {

@@ -5,8 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats as scipy
 
-from steelyard import verdict
-from steelyard.verdict import Policy
+from steelyard.analyse import verdict
+from steelyard.analyse.verdict import Policy
 
 POLICY = Policy()
 

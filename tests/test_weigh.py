@@ -11,13 +11,13 @@ import pytest
 from fakes import case_of
 
 from steelyard import BenchmarkError, benchmark
-from steelyard.doubts import Doubt
-from steelyard.measuring import cold, sampler, steps
-from steelyard.measuring.prepared import PreparedCase
-from steelyard.measuring.scale import Scale
-from steelyard.measuring.settings import Settings
-from steelyard.measuring.weigh import failed, weigh
-from steelyard.mode import BUILDS, CACHES, parse
+from steelyard.analyse.doubts import Doubt
+from steelyard.declare.mode import BUILDS, CACHES, parse
+from steelyard.declare.settings import Settings
+from steelyard.measure import cold, sampler, steps
+from steelyard.measure.instruments import Scale
+from steelyard.measure.prepared import PreparedCase
+from steelyard.measure.weigh import failed, weigh
 from steelyard_device import cpu, llvm
 
 QUICK = Settings(precision=0.5, budget=0.01)

@@ -5,15 +5,15 @@ import pytest
 from fake_gpu import FakeClock, Machine
 from fakes import case_of
 
-from steelyard import work
-from steelyard.gpu import state as gpu_state
-from steelyard.gpu import steps as device_steps
-from steelyard.measuring.prepared import PreparedCase
-from steelyard.measuring.scale import Scale
-from steelyard.measuring.settings import Settings
-from steelyard.measuring.weigh import weigh
-from steelyard.mode import parse
-from steelyard.storing.codec import pack, unpack
+from steelyard.declare.mode import parse
+from steelyard.declare.settings import Settings
+from steelyard.machine import gpu_state
+from steelyard.measure import gpu_steps as device_steps
+from steelyard.measure.instruments import Scale
+from steelyard.measure.prepared import PreparedCase
+from steelyard.measure.weigh import weigh
+from steelyard.prepare import work
+from steelyard.store.codec import pack, unpack
 from steelyard_device import cuda
 from steelyard_device.cuda import activity
 

@@ -5,15 +5,16 @@ import misbehaving_gpu
 import numpy as np
 import pytest
 
-from steelyard import benchmark, discovery
-from steelyard.benchmark import select
-from steelyard.measuring.prepared import PreparedCase
-from steelyard.measuring.scale import Scale
-from steelyard.measuring.settings import Settings
-from steelyard.measuring.weigh import weigh
-from steelyard.mode import parse
-from steelyard.plan import plan
-from steelyard.processes import runner
+from steelyard import benchmark
+from steelyard.declare import discovery
+from steelyard.declare.benchmark import select
+from steelyard.declare.mode import parse
+from steelyard.declare.plan import plan
+from steelyard.declare.settings import Settings
+from steelyard.measure.instruments import Scale
+from steelyard.measure.prepared import PreparedCase
+from steelyard.measure.weigh import weigh
+from steelyard.process import runner
 
 QUICK = Settings(precision=0.5, timeout=15)
 FINE = None

@@ -4,8 +4,15 @@ import numpy as np
 import pytest
 from fakes import prepared
 
-from steelyard import BenchmarkError, work
-from steelyard.work import Bindable, Buildable, CallableWork, NativeWork, realise
+from steelyard import BenchmarkError
+from steelyard.prepare import work
+from steelyard.prepare.work import (
+    Bindable,
+    Buildable,
+    CallableWork,
+    NativeWork,
+    realise,
+)
 from steelyard_device import cpu
 
 

@@ -9,11 +9,10 @@ import numpy as np
 import pytest
 from fakes import case_of
 
-from steelyard import BenchmarkError, work
-from steelyard.gpu import cubins
-from steelyard.measuring.prepared import PreparedCase
-from steelyard.measuring.settings import Settings
-from steelyard.preparing import allocation
+from steelyard import BenchmarkError
+from steelyard.declare.settings import Settings
+from steelyard.measure.prepared import PreparedCase
+from steelyard.prepare import allocation, cubins, work
 from steelyard_device import cuda, nvrtc
 
 TEXT = r"""

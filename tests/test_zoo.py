@@ -9,17 +9,18 @@ import pytest
 import zoo
 from fakes import case_of
 
-from steelyard import BenchmarkError, stats, symptoms
-from steelyard.doubts import Doubt
-from steelyard.gpu.buffers import DeviceBuffers
-from steelyard.measuring import audit, sampler, weigh
-from steelyard.measuring.prepared import PreparedCase
-from steelyard.measuring.scale import Scale
-from steelyard.measuring.settings import Settings
-from steelyard.mode import parse
-from steelyard.preparing.buffers import Buffers
-from steelyard.preparing.checking import Expectation
-from steelyard.trial import Trial
+from steelyard import BenchmarkError
+from steelyard.analyse import stats, symptoms
+from steelyard.analyse.doubts import Doubt
+from steelyard.analyse.trial import Trial
+from steelyard.declare.mode import parse
+from steelyard.declare.settings import Settings
+from steelyard.measure import audit, sampler, weigh
+from steelyard.measure.instruments import Scale
+from steelyard.measure.prepared import PreparedCase
+from steelyard.prepare.buffers import Buffers
+from steelyard.prepare.checking import Expectation
+from steelyard.prepare.gpu_buffers import DeviceBuffers
 
 pytestmark = pytest.mark.measuring
 

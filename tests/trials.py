@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from steelyard.storing import run as runs
-from steelyard.trial import ClockFacts, Samples, Trial
+from steelyard.analyse.trial import ClockFacts, Samples, Trial
+from steelyard.store import run as runs
 
 FACTS = {
     "identity": {
@@ -108,7 +108,7 @@ def seal(path) -> None:
     """Give a store that was changed behind steelyard's back the digests of what it has."""
     import sqlalchemy as sa
 
-    from steelyard.storing import schema
+    from steelyard.store import schema
 
     engine = sa.create_engine(f"sqlite:///{path}")
     with engine.begin() as connection:

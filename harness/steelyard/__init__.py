@@ -5,10 +5,11 @@ A benchmark is a function over handles, decorated with ``benchmark``; see README
 
 from __future__ import annotations
 
-from steelyard.axes import Axis, axis
-from steelyard.benchmark import Benchmark, Case, benchmark
+from steelyard import moved
+from steelyard.declare.axes import Axis, axis
+from steelyard.declare.benchmark import Benchmark, Case, benchmark
+from steelyard.declare.handles import Builder, Handle
 from steelyard.errors import BenchmarkError, SteelyardError, StoreError
-from steelyard.handles import Builder, Handle
 
 __all__ = [
     "Axis",
@@ -23,3 +24,4 @@ __all__ = [
     "benchmark",
 ]
 __version__ = "0.1.0"
+moved.install()

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from steelyard.cli_options import (
+from steelyard.commands.lazy import Lazy
+from steelyard.declare.options import (
     across_option,
     columns_option,
     format_option,
@@ -20,14 +21,13 @@ from steelyard.cli_options import (
     store_option,
 )
 from steelyard.errors import SteelyardError
-from steelyard.lazy import Lazy
 
 if TYPE_CHECKING:
-    from steelyard.config import Config
-    from steelyard.report.rows import Row
-    from steelyard.storing.run import Run
-    from steelyard.storing.store import Store
-    from steelyard.trial import Trial
+    from steelyard.analyse.rows import Row
+    from steelyard.analyse.trial import Trial
+    from steelyard.declare.config import Config
+    from steelyard.store.run import Run
+    from steelyard.store.store import Store
 
 
 @click.group(cls=Lazy, context_settings={"help_option_names": ["-h", "--help"]})
@@ -86,9 +86,10 @@ def run(
     else ./suites, else a small built-in suite. Of a folder those .py files are imported
     that mention steelyard.
     """
-    from steelyard import config, plan, session
+    from steelyard.declare import config, plan
     from steelyard.report import columns as columns_
     from steelyard.report import curves, json_report, progress
+    from steelyard.store import session
 
     wanted = columns_.read(columns)
     every = asked.pop("every_clock")
@@ -161,7 +162,8 @@ def run(
 def _require_axes(
     points: Sequence[Mapping[str, Any]], across: str | None, relative: str | None
 ) -> None:
-    from steelyard.report import pivot, rows
+    from steelyard.analyse import rows
+    from steelyard.report import pivot
 
     if across:
         pivot.require(points, across)
@@ -173,9 +175,9 @@ def _require_writable(json_file: str | None, trace: str | None, store: str) -> N
     """Refuse files that could not be written once everything is measured."""
     from pathlib import Path
 
-    from steelyard import tracing
+    from steelyard.process import tracing
     from steelyard.report import json_report
-    from steelyard.storing import places
+    from steelyard.store import places
 
     if json_file:
         json_report.require_writable(json_file)
@@ -186,7 +188,7 @@ def _require_writable(json_file: str | None, trace: str | None, store: str) -> N
 
 def _places(chosen: Config, paths: Sequence[str]) -> list[str]:
     """Return what to discover; say what that is where no PATHS were given."""
-    from steelyard import config
+    from steelyard.declare import config
 
     places = config.suites(chosen)
     if not paths:
@@ -195,7 +197,7 @@ def _places(chosen: Config, paths: Sequence[str]) -> list[str]:
 
 
 def _rows(run: Run, trials: Sequence[Trial], relative: str | None) -> list[Row]:
-    from steelyard.report import rows
+    from steelyard.analyse import rows
 
     made = rows.with_peaks(rows.rows(trials), run)
     return rows.relative_to(made, relative) if relative else made
@@ -204,7 +206,7 @@ def _rows(run: Run, trials: Sequence[Trial], relative: str | None) -> list[Row]:
 def _print_rows(
     run: Run, made: Sequence[Row], wanted: Sequence[str], across: str | None
 ) -> None:
-    from steelyard import config
+    from steelyard.declare import config
     from steelyard.report import clocks_table, pivot, tables
 
     console = tables.console()
@@ -231,8 +233,9 @@ def list_(
     Without PATHS they are those of the configured suites, else of ./suites, else of a
     small built-in suite.
     """
-    from steelyard import config, session
-    from steelyard.gpu import choice as gpu
+    from steelyard.declare import config
+    from steelyard.machine import gpu_choice as gpu
+    from steelyard.store import session
 
     chosen = config.load({"suites": paths or None})
     for case in session.find(_places(chosen, paths), pattern, overrides):
@@ -300,13 +303,13 @@ def show(
 
 
 def _store(url: str | None) -> Store:
-    from steelyard.storing.store import Store
+    from steelyard.store.store import Store
 
     return Store.open(_config(url).store, create=False)
 
 
 def _config(store: str | None) -> Config:
-    from steelyard import config
+    from steelyard.declare import config
 
     return config.load({"store": store})
 
@@ -319,16 +322,17 @@ def peaks(*, again: bool, gpu: str | None) -> None:
 
     They are measured once for each GPU and driver, and kept.
     """
-    from steelyard import config, lock
-    from steelyard.gpu import choice as gpus
-    from steelyard.gpu import peak_measuring
+    from steelyard.declare import config
+    from steelyard.machine import gpu_choice as gpus
+    from steelyard.machine import lock
+    from steelyard.measure import gpu_peaks
     from steelyard.report import peaks_table, tables
 
     index = gpus.choose(config.load({"gpu": gpu}).gpu)
     table = gpus.facts(index)["peaks"]
     if again or not table:
         with lock.measuring():
-            table = peak_measuring.in_its_process(index)
+            table = gpu_peaks.in_its_process(index)
     tables.console().print(*peaks_table.page(table), sep="\n")
 
 
@@ -338,8 +342,8 @@ def doctor(store: str | None) -> None:
     """Say what on this machine makes numbers lie."""
     from pathlib import Path
 
-    from steelyard import doctor as looking
-    from steelyard.gpu import doctor as doctor_gpu
+    from steelyard.machine import doctor as looking
+    from steelyard.machine import gpu_doctor as doctor_gpu
     from steelyard.report import diagnosis, tables
 
     url = _config(store).store

@@ -7,9 +7,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
+from steelyard.analyse.trial import ClockFacts
 from steelyard.errors import BenchmarkError
-from steelyard.trial import ClockFacts
-from steelyard.work import DeviceWork, Work
+from steelyard.prepare.work import DeviceWork, Work
 
 
 class Clock(Protocol):

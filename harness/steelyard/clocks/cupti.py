@@ -10,11 +10,11 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import nullcontext
 from typing import Final
 
+from steelyard.analyse.trial import ClockFacts
 from steelyard.clocks import Reading, offsets
 from steelyard.clocks.quantum import common_tick
 from steelyard.errors import BenchmarkError
-from steelyard.trial import ClockFacts
-from steelyard.work import DeviceWork
+from steelyard.prepare.work import DeviceWork
 from steelyard_device import cuda
 from steelyard_device.cuda import activity
 

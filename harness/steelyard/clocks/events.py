@@ -11,10 +11,10 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Final
 
+from steelyard.analyse.trial import ClockFacts
 from steelyard.clocks import Reading, offsets
 from steelyard.clocks.offsets import measured
-from steelyard.trial import ClockFacts
-from steelyard.work import DeviceWork
+from steelyard.prepare.work import DeviceWork
 from steelyard_device import cuda
 
 OWN: Final = 140.0

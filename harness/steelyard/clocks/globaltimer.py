@@ -6,11 +6,11 @@ import functools
 from collections.abc import Callable
 from typing import Final, Protocol, runtime_checkable
 
+from steelyard.analyse.trial import ClockFacts
 from steelyard.clocks import Reading, offsets
 from steelyard.clocks.quantum import common_tick
 from steelyard.errors import BenchmarkError
-from steelyard.trial import ClockFacts
-from steelyard.work import DeviceWork
+from steelyard.prepare.work import DeviceWork
 from steelyard_device import cuda
 
 OWN: Final = 80.0

@@ -7,11 +7,11 @@ import math
 from collections.abc import Callable
 from typing import Final
 
+from steelyard.analyse.trial import ClockFacts
 from steelyard.clocks import Reading, offsets
 from steelyard.clocks.offsets import measured
 from steelyard.errors import BenchmarkError
-from steelyard.trial import ClockFacts
-from steelyard.work import DeviceWork
+from steelyard.prepare.work import DeviceWork
 from steelyard_device import cuda
 
 OWN: Final = 60.0

@@ -5,9 +5,9 @@ from __future__ import annotations
 import functools
 from time import perf_counter_ns
 
+from steelyard.analyse.trial import ClockFacts
 from steelyard.clocks.quantum import FLOOR_SAMPLES, smallest_step
-from steelyard.trial import ClockFacts
-from steelyard.work import Work
+from steelyard.prepare.work import Work
 
 
 class HostClock:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import functools
 
+from steelyard.analyse.trial import ClockFacts
 from steelyard.clocks.quantum import FLOOR_SAMPLES, smallest_step
-from steelyard.trial import ClockFacts
-from steelyard.work import NativeWork, Work
+from steelyard.prepare.work import NativeWork, Work
 
 
 class NativeClock:

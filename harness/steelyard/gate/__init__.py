@@ -1,1 +1,1 @@
-"""The gate: both sides of a change measured in turn, and an exit code of it."""
+"""A commit against another: both sides measured in turn, and judged."""

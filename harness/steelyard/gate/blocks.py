@@ -18,19 +18,19 @@ from dataclasses import dataclass, field, replace
 from statistics import fmean, median
 from typing import Any, Final
 
-from steelyard import stats
-from steelyard.benchmark import Case
+from steelyard.analyse import stats
+from steelyard.analyse.trial import Trial
+from steelyard.declare.benchmark import Case
+from steelyard.declare.handles import CUDA
+from steelyard.declare.mode import Mode
+from steelyard.declare.plan import Turn
+from steelyard.declare.settings import Settings
 from steelyard.errors import SteelyardError
 from steelyard.gate.outcome import BASE, HEAD
 from steelyard.gate.pairs import Pair, Together
 from steelyard.gate.sides import Side
-from steelyard.handles import CUDA
-from steelyard.measuring import baton
-from steelyard.measuring.settings import Settings
-from steelyard.mode import Mode
-from steelyard.plan import Turn
-from steelyard.processes import scratch
-from steelyard.trial import Trial
+from steelyard.measure import baton
+from steelyard.process import scratch
 
 VISIT: Final = 0.03
 """Seconds of sampling in one visit; in turn both sides have four of them together, and

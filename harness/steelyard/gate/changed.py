@@ -6,7 +6,7 @@ import subprocess
 from pathlib import Path
 from typing import Final
 
-from steelyard import children
+from steelyard.machine import children
 
 TIMEOUT: Final = 10
 """Seconds: an explanation is not worth more."""

@@ -14,10 +14,9 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Final
 
-from steelyard import verdict
-from steelyard.gate import dependence, sizes
-from steelyard.stats import Estimate
-from steelyard.verdict import (
+from steelyard.analyse import dependence, sizes, verdict
+from steelyard.analyse.stats import Estimate
+from steelyard.analyse.verdict import (
     ERRORS,
     MOVED,
     SETTLED,

@@ -56,8 +56,9 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import Any, Final
 
-from steelyard import config, files
-from steelyard.decoding import checked, parsed
+from steelyard.analyse.stats import Estimate
+from steelyard.analyse.verdict import Judgement, Verdict
+from steelyard.declare import config
 from steelyard.errors import USAGE, SteelyardError, UnjudgedError
 from steelyard.gate import words
 from steelyard.gate.document_types import Document, Head
@@ -69,8 +70,8 @@ from steelyard.gate.outcome import (
     Outcome,
     StaticChange,
 )
-from steelyard.stats import Estimate
-from steelyard.verdict import Judgement, Verdict
+from steelyard.machine import files
+from steelyard.machine.decoding import checked, parsed
 
 SCHEMA: Final = 2
 """1: without a digest."""

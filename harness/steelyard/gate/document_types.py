@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TypedDict
 
+from steelyard.analyse.verdict import Verdict
 from steelyard.gate.outcome import StaticChange
-from steelyard.verdict import Verdict
 
 
 class Head(TypedDict):

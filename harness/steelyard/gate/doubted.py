@@ -10,11 +10,11 @@ from dataclasses import replace
 from itertools import chain
 from typing import Final
 
-from steelyard import doubts
-from steelyard.doubts import Act, Doubt
+from steelyard.analyse import doubts
+from steelyard.analyse.doubts import Act, Doubt
+from steelyard.analyse.trial import Trial
+from steelyard.analyse.verdict import Verdict
 from steelyard.gate.outcome import BASE, HEAD, Finding
-from steelyard.trial import Trial
-from steelyard.verdict import Verdict
 
 DOUBTED: Final = "is doubted"
 """In the note of a finding that a doubt made what it is."""

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
-from steelyard.doubts import Doubt
+from steelyard.analyse.doubts import Doubt
+from steelyard.analyse.verdict import Policy, Verdict
 from steelyard.errors import SteelyardError
 from steelyard.gate import decide
 from steelyard.gate.blocks import Point
-from steelyard.gate.measuring import Measured
+from steelyard.gate.measure import Measured
 from steelyard.gate.outcome import BASE, HEAD, Finding
-from steelyard.verdict import Policy, Verdict
 
 
 def of(

@@ -14,16 +14,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NoReturn
 
-from steelyard import discovery, mode
-from steelyard.benchmark import Benchmark, Case, Description
-from steelyard.config import TIMEOUT
+from steelyard.declare import discovery, mode
+from steelyard.declare.benchmark import Benchmark, Case, Description
+from steelyard.declare.config import TIMEOUT
 from steelyard.errors import BenchmarkError, SteelyardError, UnjudgedError
 from steelyard.gate.outcome import BASE
 from steelyard.gate.sides import Side
-from steelyard.printable import printable
-from steelyard.processes import keeper, scratch
-from steelyard.processes.origins import Origins
-from steelyard.processes.runner import STANDARD_ERROR, ending
+from steelyard.machine.printable import printable
+from steelyard.process import keeper, scratch
+from steelyard.process.origins import Origins
+from steelyard.process.runner import STANDARD_ERROR, ending
 
 
 @dataclass(frozen=True, slots=True)

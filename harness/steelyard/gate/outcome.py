@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
+from steelyard.analyse.stats import Estimate
+from steelyard.analyse.verdict import Judgement, Verdict
 from steelyard.errors import (
     FAILED,
     FINE,
@@ -14,8 +16,6 @@ from steelyard.errors import (
     USAGE,
     SteelyardError,
 )
-from steelyard.stats import Estimate
-from steelyard.verdict import Judgement, Verdict
 
 BASE: Final = "base"
 HEAD: Final = "head"

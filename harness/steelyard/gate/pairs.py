@@ -7,14 +7,14 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any, Protocol, Self
 
+from steelyard.analyse.trial import Trial
+from steelyard.declare.plan import Turn
+from steelyard.declare.settings import Settings
 from steelyard.gate.outcome import BASE, HEAD
 from steelyard.gate.sides import Side
-from steelyard.measuring import baton
-from steelyard.measuring.settings import Settings
-from steelyard.plan import Turn
-from steelyard.processes import wire
-from steelyard.processes.runner import Workers
-from steelyard.trial import Trial
+from steelyard.measure import baton
+from steelyard.process import wire
+from steelyard.process.runner import Workers
 
 
 class Pair(Protocol):

@@ -37,11 +37,11 @@ from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 from typing import Final
 
-from steelyard import expression
-from steelyard.doubts import Act, Doubt
+from steelyard.analyse.doubts import Act, Doubt
+from steelyard.analyse.verdict import Policy, Verdict
+from steelyard.declare import expression
 from steelyard.gate import decide
 from steelyard.gate.outcome import Finding, Outcome, StaticChange
-from steelyard.verdict import Policy, Verdict
 
 UNBOUND: Final = timedelta(days=30)
 """How long an accepted change holds whose code has no hash to know it by: as long as a

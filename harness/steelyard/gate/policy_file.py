@@ -15,10 +15,11 @@ from datetime import date, datetime
 from pathlib import Path
 from typing import Any, Final
 
-from steelyard import config, expression, files
+from steelyard.analyse.verdict import CHANGED
+from steelyard.declare import config, expression
 from steelyard.errors import SteelyardError
 from steelyard.gate.policy import DOUBTS, STATIC, VANISHED, Accepted, Rules, Tolerance
-from steelyard.verdict import CHANGED
+from steelyard.machine import files
 
 NAME: Final = Path("ci", "policy.toml")
 

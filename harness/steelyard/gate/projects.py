@@ -29,9 +29,9 @@ from pathlib import Path, PurePosixPath
 from typing import Any, Final
 from urllib.parse import unquote, urlsplit
 
-from steelyard import children
 from steelyard.errors import UnjudgedError
-from steelyard.processes.origins import INSTALLED
+from steelyard.machine import children
+from steelyard.process.origins import INSTALLED
 
 SECONDS: Final = 3600.0
 """A build that takes longer hangs."""

@@ -12,10 +12,13 @@ from dataclasses import asdict, dataclass, replace
 from time import monotonic
 from typing import Any
 
-from steelyard import lock, machine, session
-from steelyard import mode as modes
-from steelyard.benchmark import Case
-from steelyard.config import Config
+from steelyard.analyse.trial import Trial
+from steelyard.analyse.verdict import CHANGED, Policy, Verdict
+from steelyard.declare import mode as modes
+from steelyard.declare.benchmark import Case
+from steelyard.declare.config import Config
+from steelyard.declare.plan import Turn
+from steelyard.declare.settings import Settings
 from steelyard.errors import SteelyardError
 from steelyard.gate import (
     changed,
@@ -29,7 +32,7 @@ from steelyard.gate import (
     stored,
 )
 from steelyard.gate.blocks import Blocks, Point
-from steelyard.gate.measuring import measure
+from steelyard.gate.measure import measure
 from steelyard.gate.outcome import (
     BASE,
     HEAD,
@@ -40,14 +43,13 @@ from steelyard.gate.outcome import (
 )
 from steelyard.gate.sides import Side
 from steelyard.gate.worktrees import commit_of, name_of
-from steelyard.gpu import choice as gpu
-from steelyard.measuring.settings import Settings
-from steelyard.plan import Turn
-from steelyard.storing import run as runs
-from steelyard.storing.run import Run
-from steelyard.storing.store import Store
-from steelyard.trial import Trial
-from steelyard.verdict import CHANGED, Policy, Verdict
+from steelyard.machine import facts as machine
+from steelyard.machine import gpu_choice as gpu
+from steelyard.machine import lock
+from steelyard.store import run as runs
+from steelyard.store import session
+from steelyard.store.run import Run
+from steelyard.store.store import Store
 
 TAG = "gate"
 """Runs of a gate are tagged ``gate/base`` and ``gate/head``."""
@@ -247,7 +249,7 @@ class _Lane:
 
     def _calibration(self) -> Calibration | None:
         """Return what the last self-test of this machine found."""
-        from steelyard.selftest import calibration
+        from steelyard.gate import calibration
 
         return calibration.latest(self.store, machine.describe())
 

@@ -23,12 +23,12 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final, Self
 
-from steelyard import children
 from steelyard.errors import UnjudgedError
 from steelyard.gate import projects, worktrees
 from steelyard.gate.outcome import BASE, HEAD
 from steelyard.gate.projects import Project
-from steelyard.processes.origins import Origins
+from steelyard.machine import children
+from steelyard.process.origins import Origins
 
 HARNESS: Final = ("steelyard", "steelyard_device")
 """Packages that are head's on both sides."""

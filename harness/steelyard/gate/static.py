@@ -13,10 +13,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
-from steelyard import children
+from steelyard.analyse.verdict import Verdict
 from steelyard.errors import FAILED, BenchmarkError, SteelyardError
 from steelyard.gate.outcome import Finding, StaticChange
-from steelyard.verdict import Verdict
+from steelyard.machine import children
 
 FILE: Final = "ci/kernels.lock"
 COMPARE: Final = "steelyard_kernels.locking:compare"

@@ -15,23 +15,23 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
-from steelyard import compare, verdict
+from steelyard.analyse import compare, verdict
+from steelyard.analyse.change_points import segments
+from steelyard.analyse.stats import Estimate
+from steelyard.analyse.trial import METHOD_VERSION, Trial
+from steelyard.analyse.verdict import Judgement, Verdict
+from steelyard.declare.plan import Turn
+from steelyard.declare.settings import Settings
 from steelyard.errors import SteelyardError, StoreError
 from steelyard.gate import findings as made
 from steelyard.gate.blocks import Point, same_code, unusable, value
 from steelyard.gate.decide import POLICY
 from steelyard.gate.outcome import HEAD, INCOMPARABLE, Finding
 from steelyard.gate.sides import Side
-from steelyard.history.change_points import segments
-from steelyard.measuring.settings import Settings
-from steelyard.plan import Turn
-from steelyard.processes import scratch
-from steelyard.processes.runner import Workers
-from steelyard.stats import Estimate
-from steelyard.storing.run import Run
-from steelyard.storing.store import Store
-from steelyard.trial import METHOD_VERSION, Trial
-from steelyard.verdict import Judgement, Verdict
+from steelyard.process import scratch
+from steelyard.process.runner import Workers
+from steelyard.store.run import Run
+from steelyard.store.store import Store
 
 WEAK: Final = (
     "base's numbers are from another time: nothing was measured in turn, and only a "

@@ -9,6 +9,8 @@ from dataclasses import replace
 from typing import Final
 
 from steelyard import units
+from steelyard.analyse.stats import Estimate
+from steelyard.analyse.verdict import Judgement, Verdict
 from steelyard.errors import FAILED, FINE, REGRESSION, UNRESOLVED
 from steelyard.gate import doubted
 from steelyard.gate.outcome import (
@@ -19,8 +21,6 @@ from steelyard.gate.outcome import (
     Outcome,
     StaticChange,
 )
-from steelyard.stats import Estimate
-from steelyard.verdict import Judgement, Verdict
 
 FAILURE: Final = "failed"
 REGRESSED: Final = "regression"

@@ -13,9 +13,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
-from steelyard import children
 from steelyard.errors import SteelyardError
-from steelyard.processes import scratch
+from steelyard.machine import children
+from steelyard.process import scratch
 
 PREFIX: Final = "steelyard-gate-"
 TREE: Final = "tree"

@@ -1,1 +1,1 @@
-"""Reports: rows are what trials say, each other file is one way to show them."""
+"""Tables, pages and files that show results."""

@@ -9,10 +9,10 @@ from statistics import median
 from typing import Final
 
 from steelyard import units
-from steelyard.history.change_points import Episode, Step
-from steelyard.history.fit import FEWEST
-from steelyard.history.series import History, Place, Point, places
-from steelyard.machine import UNKNOWN
+from steelyard.analyse.change_points import Episode, Step
+from steelyard.analyse.fit import FEWEST
+from steelyard.machine.facts import UNKNOWN
+from steelyard.store.series import History, Place, Point, places
 
 HEIGHT: Final = 12
 """Lines of a picture."""

@@ -11,11 +11,11 @@ from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from steelyard import stats, units
-from steelyard.gpu import agreement
-from steelyard.report.rows import Row, combined
-from steelyard.stats import Estimate
-from steelyard.trial import Trial
+from steelyard import units
+from steelyard.analyse import agreement, stats
+from steelyard.analyse.rows import Row, combined
+from steelyard.analyse.stats import Estimate
+from steelyard.analyse.trial import Trial
 
 PARTS: Final = ("sampling", "quantum", "offset", "drift")
 """Of half an interval, as `stats.budget` names them."""

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from typing import Final
 
 from steelyard import units
+from steelyard.analyse.rows import Row
 from steelyard.errors import SteelyardError
-from steelyard.machine import UNKNOWN
+from steelyard.machine.facts import UNKNOWN
 from steelyard.report import text
-from steelyard.report.rows import Row
 
 
 @dataclass(frozen=True, slots=True)

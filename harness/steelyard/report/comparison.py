@@ -20,11 +20,11 @@ from rich.table import Table
 from rich.text import Text
 
 from steelyard import units
-from steelyard.compare import Comparison, Difference
+from steelyard.analyse.compare import Comparison, Difference
+from steelyard.analyse.stats import Estimate
 from steelyard.report import csv_report, json_report, text
 from steelyard.report.tables import ABOVE
-from steelyard.stats import Estimate
-from steelyard.storing.run import Run
+from steelyard.store.run import Run
 
 NARROW: Final = 100
 """Columns below which each side's own interval is left out: the ratio has one."""

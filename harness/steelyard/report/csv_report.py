@@ -8,8 +8,8 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from steelyard.analyse.rows import Row
 from steelyard.report.json_report import row_record
-from steelyard.report.rows import Row
 
 
 def dumps(made: Sequence[Row]) -> str:

@@ -11,12 +11,13 @@ from pathlib import Path
 from typing import Any, Final
 from xml.sax.saxutils import escape
 
-from steelyard import files, units
-from steelyard.axes import text_of
+from steelyard import units
+from steelyard.analyse.rows import Row
+from steelyard.analyse.stats import Estimate
+from steelyard.declare.axes import text_of
 from steelyard.errors import SteelyardError
+from steelyard.machine import files
 from steelyard.report.drawing import GRID, LEFT, LINE, PLOT, TITLE, WIDE
-from steelyard.report.rows import Row
-from steelyard.stats import Estimate
 
 COLOURS: Final = (
     *("#3366aa", "#b3261e", "#1b7a3d", "#8a5a00"),

@@ -13,12 +13,13 @@ from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from steelyard import stats, units
-from steelyard.machine import UNKNOWN
+from steelyard import units
+from steelyard.analyse import stats
+from steelyard.analyse.rows import Row, summary
+from steelyard.analyse.trial import Trial
+from steelyard.machine.facts import UNKNOWN
 from steelyard.report import text
-from steelyard.report.rows import Row, summary
-from steelyard.storing.run import Run
-from steelyard.trial import Trial
+from steelyard.store.run import Run
 
 RAW: Final = frozenset({"began_ns", "wall_ns", "spans", "mhz_before", "mhz_after"})
 """Stamps that doubts and other reports are made from; JSON exports have them."""

@@ -10,7 +10,7 @@ from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from steelyard.doctor import Finding
+from steelyard.machine.doctor import Finding
 
 STYLES = {"ok": "green", "doubt": "yellow", "unknown": "dim", "none": "dim"}
 

@@ -9,8 +9,8 @@ from typing import Final
 from xml.sax.saxutils import escape
 
 from steelyard import units
-from steelyard.history.series import History, Point
 from steelyard.report.chart import count, day, levels, share
+from steelyard.store.series import History, Point
 
 WIDE: Final = 960
 """Pixels of the picture, as are the others."""

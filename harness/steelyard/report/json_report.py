@@ -102,11 +102,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Final
 
-from steelyard import files, stats
-from steelyard.errors import SteelyardError
-from steelyard.gpu import agreement
-from steelyard.machine import UNKNOWN
-from steelyard.report.rows import (
+from steelyard.analyse import agreement, stats
+from steelyard.analyse.rows import (
     Row,
     block_estimate,
     floor_share,
@@ -114,10 +111,13 @@ from steelyard.report.rows import (
     rows,
     with_peaks,
 )
-from steelyard.stats import Estimate
-from steelyard.storing import codec
-from steelyard.storing.run import Run
-from steelyard.trial import Trial
+from steelyard.analyse.stats import Estimate
+from steelyard.analyse.trial import Trial
+from steelyard.errors import SteelyardError
+from steelyard.machine import files
+from steelyard.machine.facts import UNKNOWN
+from steelyard.store import codec
+from steelyard.store.run import Run
 
 SCHEMA: Final = 1
 

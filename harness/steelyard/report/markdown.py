@@ -6,10 +6,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import groupby
 from typing import Final
 
+from steelyard.analyse.rows import Row
 from steelyard.report import columns, text
 from steelyard.report.columns import Column
-from steelyard.report.rows import Row
-from steelyard.storing.run import Run
+from steelyard.store.run import Run
 
 
 def dumps(run: Run, made: Sequence[Row]) -> str:

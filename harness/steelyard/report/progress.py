@@ -10,10 +10,10 @@ from typing import Final
 
 import click
 
-from steelyard.plan import Plan, Turn, once
+from steelyard.declare.plan import Plan, Turn, once
 from steelyard.report import tables
-from steelyard.session import Outcome
-from steelyard.storing.run import Run
+from steelyard.store.run import Run
+from steelyard.store.session import Outcome
 
 CLEAR = "\r\x1b[K"
 """Back to the start of the line, and erase it (ECMA-48, EL)."""
@@ -59,7 +59,7 @@ class Progress:
 
 def ending(outcome: Outcome, store: str) -> None:
     """Say on stderr how the run ended and where it is."""
-    from steelyard.storing.urls import shown
+    from steelyard.store.urls import shown
 
     done, asked = len(outcome.trials), len(outcome.turns)
     if outcome.problem is not None:

@@ -13,10 +13,10 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from steelyard.gate.sizes import POWER
+from steelyard.analyse.sizes import POWER
+from steelyard.analyse.verdict import Policy
+from steelyard.gate.calibration import Counts, Tally, share
 from steelyard.report.tables import ABOVE
-from steelyard.selftest.calibration import Counts, Tally, share
-from steelyard.verdict import Policy
 
 
 def page(tally: Tally, policy: Policy) -> Iterator[RenderableType]:

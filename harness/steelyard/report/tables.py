@@ -26,15 +26,15 @@ from rich.table import Table
 from rich.text import Text
 
 from steelyard import units
-from steelyard.doubts import NAMED
-from steelyard.printable import printable
+from steelyard.analyse.doubts import NAMED
+from steelyard.analyse.rows import Row
+from steelyard.analyse.trial import Trial
+from steelyard.machine.printable import printable
 from steelyard.report import columns as columns_
 from steelyard.report import text
 from steelyard.report.columns import Column
 from steelyard.report.grid import DIVIDER, PADDING, Grid, fitting
-from steelyard.report.rows import Row
-from steelyard.storing.run import Run
-from steelyard.trial import Trial
+from steelyard.store.run import Run
 
 PAGE: Final = 160
 """Columns where there is no terminal to ask: a file or a pipe has room."""

@@ -7,10 +7,10 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from steelyard import units
-from steelyard.machine import UNKNOWN
-from steelyard.report.rows import Row
-from steelyard.stats import Estimate
-from steelyard.storing.run import Run
+from steelyard.analyse.rows import Row
+from steelyard.analyse.stats import Estimate
+from steelyard.machine.facts import UNKNOWN
+from steelyard.store.run import Run
 
 NOTHING = "-"
 

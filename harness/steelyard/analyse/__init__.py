@@ -1,0 +1,1 @@
+"""What samples say: estimates, doubts, rows, comparisons. Pure functions of values."""

@@ -1,0 +1,324 @@
+"""Find where a noisy series of times stepped up or down. Pure.
+
+`fit` proposes where the series may be cut. Here each boundary is judged against the noise
+of the segments beside it. The weakest boundary goes first; its neighbours are merged and
+all are judged again. A few points that leave their level and come back are an episode,
+not two steps.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from statistics import NormalDist
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from steelyard.analyse import fit
+from steelyard.analyse.fit import FEWEST
+
+SMALLEST: Final = 0.01
+"""Smallest step that is reported, as a share."""
+
+EPISODE: Final = 6
+"""Points from which a level between two others is one of its own."""
+
+FRESH: Final = 4
+"""Newest points that are a step by themselves if all are off, and most are far off."""
+
+KNOWN: Final = 20
+"""Points before, at least."""
+
+NEAR: Final = 2.0
+FAR: Final = 3.5
+"""Deviations of a point: what each of them, and their median, must be away. Bad days of
+machines hang together and pass one of the two, not both."""
+
+USUAL: Final = 0.98
+"""Quantile of the points before that the newest must be beyond: of a case that takes one
+of two times, the slower one is no step."""
+
+CAUTION: Final = 5.0
+"""Standard errors of the difference of two levels, of both segments' own residuals;
+more where these are few (`_caution`)."""
+
+ORDERS: Final = 1000
+"""Ways to choose which runs are of one segment: with fewer, chance alone sorts a series
+of good and bad days into such a step too often, and `CAUTION` is doubled."""
+
+WITHIN: Final = 0.8
+"""Share of a segment's residuals that its noise is read from: a tenth of bad days on
+either side do not reach it, and it is nearly twice as sure as the median of as many."""
+
+SELDOM: Final = 0.1
+"""Share of a segment's points that may be beyond the other's level. A case that takes
+one of two times is in the slower one for a few runs, and comes back to it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """Neighbouring points of one level: ``first`` to ``stop``, which is not of it."""
+
+    first: int
+    stop: int
+    level: float
+    """The median, in the unit of the series; points of episodes do not count."""
+    noise: float
+    """Robust standard deviation of a point, as a share of the level."""
+
+    def __len__(self) -> int:
+        return self.stop - self.first
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """The series changed its level at point ``at``."""
+
+    at: int
+    before: float
+    after: float
+    noise: float
+    """Standard error of the change, as a share."""
+
+    @property
+    def change(self) -> float:
+        """After over before, less 1."""
+        return self.after / self.before - 1
+
+
+@dataclass(frozen=True, slots=True)
+class Episode:
+    """Points ``first`` to ``stop`` left the level around them and came back."""
+
+    first: int
+    stop: int
+    before: float
+    """The level before, in the unit of the series."""
+    level: float
+    """Their median."""
+
+    @property
+    def change(self) -> float:
+        """Their level over that before, less 1."""
+        return self.level / self.before - 1
+
+
+@dataclass(frozen=True, slots=True)
+class Division:
+    """A series cut into segments, each clearly apart from its neighbours."""
+
+    segments: tuple[Segment, ...]
+    steps: tuple[Step, ...]
+    """One between any two neighbouring segments."""
+    episodes: tuple[Episode, ...]
+
+
+def divide(values: Sequence[float]) -> Division:
+    """Cut a series of times above 0 where its own noise does not explain a change.
+
+    Raises:
+        ValueError: a value is not a finite number above 0.
+    """
+    if not all(0 < value < math.inf for value in values):
+        raise ValueError("a series of times holds only finite numbers above 0")
+    if not len(values):
+        return Division((), (), ())
+    logs = np.log(np.asarray(values, float))
+    cuts, rho = fit.cuts(logs)
+    judged = _Judged(logs, math.sqrt((1 + rho) / (1 - rho)), cuts)
+    judged.settle()
+    judged.divide_newest()
+    return judged.division()
+
+
+def steps(values: Sequence[float]) -> list[Step]:
+    """Return every step of a series of times, as `divide` does."""
+    return list(divide(values).steps)
+
+
+def segments(values: Sequence[float]) -> list[Segment]:
+    """Return the segments of a series of times, as `divide` does."""
+    return list(divide(values).segments)
+
+
+@dataclass(slots=True)
+class _Part:
+    """A segment in logarithms; ``points`` are sorted, without those of episodes."""
+
+    first: int
+    stop: int
+    points: NDArray[np.float64]
+    level: float = field(init=False)
+    noise: float = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.level = _quantile(self.points, 0.5)
+        self.noise = _spread(self.points - self.level)
+
+
+@dataclass(slots=True)
+class _Judged:
+    """The cuts of a series while they are judged."""
+
+    logs: NDArray[np.float64]
+    inflation: float
+    """Standard error of a level over that of independent points."""
+    cuts: list[int]
+    excursions: list[tuple[int, int]] = field(default_factory=list)
+
+    def settle(self) -> None:
+        """Remove unclear boundaries and episodes until none is left."""
+        while self._drop_weakest() or self._drop_shortest():
+            pass
+
+    def divide_newest(self) -> None:
+        """Cut the newest points off where all are far from the level before them.
+
+        A criterion pays for a step once many points want it; a user wants to hear of it
+        after a few.
+        """
+        last = self._part(self.cuts[-2], self.cuts[-1])
+        at = last.stop - FRESH
+        if at - last.first < KNOWN or any(stop > at for _, stop in self.excursions):
+            return
+        before = self._part(last.first, at)
+        away = self.logs[at:] - before.level
+        sign = -1 if np.median(away) < 0 else 1
+        away, known = sign * away, np.sort(sign * (before.points - before.level))
+        usual = known[int(USUAL * (len(known) - 1))]
+        far = np.median(away) > max(FAR * before.noise, usual)
+        if far and away.min() > NEAR * before.noise:
+            self.cuts.insert(-1, at)
+            if self._strengths()[-1] < 1:
+                del self.cuts[-2]
+
+    def division(self) -> Division:
+        """Return the result, in the unit of the series."""
+        parts = self._parts()
+        found = tuple(
+            Segment(one.first, one.stop, math.exp(one.level), one.noise)
+            for one in parts
+        )
+        steps = tuple(
+            Step(b.first, math.exp(a.level), math.exp(b.level), self._error(a, b))
+            for a, b in pairwise(parts)
+        )
+        episodes = tuple(
+            Episode(
+                first,
+                stop,
+                next(one.level for one in found if one.first <= first < one.stop),
+                math.exp(np.median(self.logs[first:stop])),
+            )
+            for first, stop in sorted(self.excursions)
+        )
+        return Division(found, steps, episodes)
+
+    def _part(self, first: int, stop: int) -> _Part:
+        usual = np.ones(stop - first, bool)
+        for begin, end in self.excursions:
+            usual[max(begin - first, 0) : max(end - first, 0)] = False
+        return _Part(first, stop, np.sort(self.logs[first:stop][usual]))
+
+    def _parts(self) -> list[_Part]:
+        return [self._part(a, b) for a, b in pairwise(self.cuts)]
+
+    def _strengths(self) -> list[float]:
+        return [self._strength(a, b) for a, b in pairwise(self._parts())]
+
+    def _drop_weakest(self) -> bool:
+        strengths = self._strengths()
+        if not strengths or min(strengths) >= 1:
+            return False
+        del self.cuts[1 + strengths.index(min(strengths))]
+        return True
+
+    def _drop_shortest(self) -> bool:
+        """Take the level from the shortest segment between two others.
+
+        An excursion is set aside as an episode. A step in between joins its neighbour.
+        """
+        parts = self._parts()
+        short = [
+            (len(one.points), at)
+            for at, one in enumerate(parts)
+            if 0 < at < len(parts) - 1 and one.stop - one.first < EPISODE
+        ]
+        if not short:
+            return False
+        at = min(short)[1]
+        before, part, after = parts[at - 1 : at + 2]
+        rise, rest = part.level - before.level, after.level - part.level
+        if rise * rest > 0:
+            self.cuts.remove(part.first if abs(rise) < abs(rest) else part.stop)
+        else:
+            self.excursions.append((part.first, part.stop))
+            self.cuts.remove(part.first)
+        return True
+
+    def _strength(self, before: _Part, after: _Part) -> float:
+        """Return the change over the least that is clear; 0 where the sides overlap."""
+        few = min(len(before.points), len(after.points)) < FEWEST
+        if few or not self._apart(before, after):
+            return 0.0
+        needed = max(SMALLEST, self._caution(before, after))
+        return abs(after.level - before.level) / needed
+
+    def _apart(self, before: _Part, after: _Part) -> bool:
+        ranks = _ranks_apart(before, after)
+        return _apart(before, after) or ranks > CAUTION * self.inflation
+
+    def _caution(self, before: _Part, after: _Part) -> float:
+        """Return the change that the noise of two segments explains.
+
+        The fit has put the cut where few points happen to agree, so that their noise
+        reads too small: the factor is near that of Student's t at one in a thousand.
+        """
+        count = len(before.points) + len(after.points)
+        few = 2 if math.comb(count, len(before.points)) < ORDERS else 1
+        return few * CAUTION * (count - 2) / (count - 4.5) * self._error(before, after)
+
+    def _error(self, before: _Part, after: _Part) -> float:
+        """Return the standard error of the difference of two medians.
+
+        A median of n has pi/2 times the variance of a mean. The deviations are pooled: a
+        short segment's own says little.
+        """
+        old, new = len(before.points), len(after.points)
+        squares = old * before.noise**2 + new * after.noise**2
+        noise = self.inflation * math.sqrt(squares / (old + new))
+        return noise * math.sqrt(math.pi / 2 * (1 / old + 1 / new))
+
+
+def _apart(before: _Part, after: _Part) -> bool:
+    """Tell whether hardly a point of either segment reaches the other's level."""
+    low, high = (before, after) if before.level < after.level else (after, before)
+    highest = low.points[len(low.points) - 1 - int(SELDOM * (len(low.points) - 1))]
+    lowest = high.points[int(SELDOM * (len(high.points) - 1))]
+    return bool(highest < high.level and lowest > low.level)
+
+
+def _ranks_apart(before: _Part, after: _Part) -> float:
+    """Return standard errors by which ranks of the two sides differ (Mann-Whitney)."""
+    below = np.searchsorted(before.points, after.points, "left")
+    up_to = np.searchsorted(before.points, after.points, "right")
+    old, new = len(before.points), len(after.points)
+    share = float((below + up_to).sum()) / (2 * old * new)
+    return abs(share - 0.5) / math.sqrt((old + new + 1) / (12 * old * new))
+
+
+def _spread(residuals: NDArray[np.float64]) -> float:
+    """Return the deviation of a normal distribution whose residuals are as large."""
+    found = _quantile(np.sort(np.abs(residuals)), WITHIN)
+    return found / NormalDist().inv_cdf((1 + WITHIN) / 2)
+
+
+def _quantile(ordered: NDArray[np.float64], share: float) -> float:
+    """Return a quantile of sorted numbers, between its two neighbours."""
+    place = share * (len(ordered) - 1)
+    low, high = float(ordered[math.floor(place)]), float(ordered[math.ceil(place)])
+    return low + (place - math.floor(place)) * (high - low)

@@ -1,0 +1,242 @@
+"""Compare two stored runs: what differs around them, then ratios with intervals.
+
+It prints and does not judge: two stored runs were not interleaved, so what changed
+between them may be the machine's state. A gate measures both sides again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from steelyard.analyse.rows import Row, nearest, paired_ratio, rows
+from steelyard.analyse.stats import Estimate
+from steelyard.analyse.trial import Trial
+from steelyard.declare import expression
+from steelyard.errors import SteelyardError
+from steelyard.store.run import Run
+
+LISTED: Final = ("settings", "versions")
+"""Groups of machine facts whose differences are shown; ``identity`` forbids."""
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """One fact that two runs do not share."""
+
+    group: str
+    name: str
+    base: str
+    new: str
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """One case in one mode on both sides; a ratio above 1 is slower than the base."""
+
+    case: str
+    mode: str
+    base: Estimate | None
+    new: Estimate | None
+    ratio: Estimate | None
+    """New over base, from the blocks both runs have; None where they do not compare."""
+    note: str = ""
+    on_gpu: bool = False
+
+    @property
+    def differs(self) -> bool:
+        """Whether the ratio's interval leaves 1 out."""
+        return self.ratio is not None and not self.ratio.low <= 1 <= self.ratio.high
+
+
+def compare(base: Sequence[Trial], new: Sequence[Trial]) -> list[Comparison]:
+    """Pair the rows of two runs by case and mode; one side alone is listed too."""
+    sides = [{(r.case, r.mode): r for r in rows(side)} for side in (base, new)]
+    return [_pair(*key, *(s.get(key) for s in sides)) for key in _keys(*sides)]
+
+
+def _keys(
+    base: Mapping[tuple[str, str], Row], new: Mapping[tuple[str, str], Row]
+) -> Iterator[tuple[str, str]]:
+    """Yield the keys of both: those of ``new`` in its order, then those it lacks."""
+    yield from new
+    yield from (key for key in base if key not in new)
+
+
+def _pair(case: str, mode: str, base: Row | None, new: Row | None) -> Comparison:
+    note = _obstacle(base, new)
+    if note is None:
+        assert base is not None
+        assert new is not None
+        ratio = paired_ratio(new.trials, base.trials)
+        note = _remark(base, new) if ratio else "not comparable: no block in common"
+    else:
+        ratio = None
+    estimates = [row.estimate if row else None for row in (base, new)]
+    on_gpu = any("gpu" in t.extra for row in (base, new) if row for t in row.trials)
+    return Comparison(case, mode, estimates[0], estimates[1], ratio, note, on_gpu)
+
+
+def _obstacle(base: Row | None, new: Row | None) -> str | None:
+    """Say why there is no ratio; None where nothing stands against one."""
+    for side, row in (("base", base), ("new", new)):
+        if row is None:
+            return f"missing in {side}"
+        if not row.trials:
+            return f"failed in {side}"
+    assert base is not None
+    assert new is not None
+    for what, read in METHOD.items():
+        seen = [sorted({read(t) for t in row.trials}) for row in (base, new)]
+        if seen[0] != seen[1]:
+            return (
+                f"not comparable: {what} {', '.join(seen[0])} -> {', '.join(seen[1])}"
+            )
+    return None
+
+
+METHOD: Final[Mapping[str, Callable[[Trial], str]]] = {
+    "method": lambda trial: str(trial.hashes.get("method")),
+    "clock": lambda trial: f"{trial.clock.id} {trial.clock.version}",
+}
+"""What has to be the same for two times to be of the same thing."""
+
+
+def _remark(base: Row, new: Row) -> str:
+    """Name what changed, or did not, between two rows that compare."""
+    old, now = base.trials[-1], new.trials[-1]
+    words = [
+        f"other {what}"
+        for what in ("source", "inputs")
+        if old.hashes.get(what) != now.hashes.get(what)
+    ]
+    codes = (old.facts.get("code_hash"), now.facts.get("code_hash"))
+    if all(codes):
+        words.append("same code" if codes[0] == codes[1] else "other code")
+    if old.facts.get("compiler") != now.facts.get("compiler"):
+        words.append("other compiler")
+    return ", ".join(words)
+
+
+def compilers(base: Sequence[Trial], new: Sequence[Trial]) -> list[Difference]:
+    """Return the compiler builds that two runs do not share, by target.
+
+    They come first of all: every other difference of a row may be theirs.
+    """
+    sides = [_compilers(side) for side in (base, new)]
+    shared = [target for target in sides[0] if target in sides[1]]
+    return list(_facts("compiler", *({t: s[t] for t in shared} for s in sides)))
+
+
+def _compilers(trials: Sequence[Trial]) -> dict[str, str]:
+    found: dict[str, dict[str, None]] = {}
+    for trial in trials:
+        if "compiler" in trial.facts:
+            target = str(trial.facts.get("target", "-"))
+            found.setdefault(target, {})[str(trial.facts["compiler"])] = None
+    return {target: ", ".join(sorted(seen)) for target, seen in found.items()}
+
+
+def selection(base: Sequence[Trial], new: Sequence[Trial]) -> list[Difference]:
+    """Return how far two runs measured different cases or modes.
+
+    The other cases of a process are part of what a case finds: caches, the heap, threads
+    that libraries keep.
+    """
+    sides = [{(t.case, t.mode) for t in side} for side in (base, new)]
+    if sides[0] == sides[1]:
+        return []
+    said = [
+        f"{len(own)}, {len(own - other)} of them not in {name}"
+        for own, other, name in zip(sides, sides[::-1], ("new", "base"), strict=True)
+    ]
+    return [Difference("selection", "cases and modes", *said)]
+
+
+def differences(base: Run, new: Run) -> list[Difference]:
+    """Return what differs around two runs, the machine's identity first."""
+    found = [
+        *(d for group in ("identity", *LISTED) for d in _group(base, new, group)),
+        *_gpu(base, new),
+        *_facts("settings of the run", *(_how(side) for side in (base, new))),
+    ]
+    return list(dict.fromkeys(found))
+
+
+def _how(run: Run) -> dict[str, Any]:
+    """Return how a run measured; how many turns that takes follows from its cases."""
+    return {name: value for name, value in run.settings.items() if name != "turns"}
+
+
+def _group(base: Run, new: Run, group: str) -> Iterator[Difference]:
+    return _facts(group, base.machine.get(group, {}), new.machine.get(group, {}))
+
+
+def _gpu(base: Run, new: Run) -> Iterator[Difference]:
+    """Yield what differs between the GPUs of two runs, where both had one."""
+    sides = [dict(run.machine.get("gpu", {})) for run in (base, new)]
+    if all(sides):
+        plain = [{n: v for n, v in side.items() if n != "peaks"} for side in sides]
+        yield from _facts("gpu", *plain)
+
+
+def _facts(
+    group: str, base: Mapping[str, Any], new: Mapping[str, Any]
+) -> Iterator[Difference]:
+    for name in dict.fromkeys((*base, *new)):
+        old, now = base.get(name, "-"), new.get(name, "-")
+        if old != now:
+            yield Difference(group, name, str(old), str(now))
+
+
+def require_same_machine(base: Run, new: Run) -> None:
+    """Refuse runs of two machines.
+
+    Raises:
+        SteelyardError: their identities differ.
+    """
+    found = list(_group(base, new, "identity"))
+    if found:
+        what = "; ".join(f"{d.name} {d.base} -> {d.new}" for d in found)
+        raise SteelyardError(
+            f"runs {base.short} and {new.short} are of two machines and do not compare: "
+            f"{what}. Measure both on one machine, or print the ratios with --force."
+        )
+
+
+DECIDING: Final = frozenset({"name", "memory", "driver"})
+"""Facts of a GPU that its times depend on; others are shown where they differ."""
+
+
+def require_same_gpu(base: Run, new: Run, made: Sequence[Comparison]) -> None:
+    """Refuse comparisons of cases that ran on two models of GPUs, or two drivers.
+
+    Raises:
+        SteelyardError: some of ``made`` did.
+    """
+    count = sum(one.on_gpu and one.ratio is not None for one in made)
+    found = [d for d in _gpu(base, new) if d.name in DECIDING]
+    if count and found:
+        what = "; ".join(f"{d.name} {d.base} -> {d.new}" for d in found)
+        raise SteelyardError(
+            f"{count} rows of runs {base.short} and {new.short} are of two GPUs or "
+            f"drivers and do not compare: {what}. Measure both on one, choose other cases "
+            "with -k, or print the ratios with --force."
+        )
+
+
+def select(made: Sequence[Comparison], pattern: str | None) -> list[Comparison]:
+    """Return the comparisons whose case ``pattern`` accepts, as ``-k`` of a run does.
+
+    Raises:
+        SteelyardError: none does, or the pattern cannot be read.
+    """
+    if not pattern:
+        return list(made)
+    accepts = expression.parse(pattern)
+    found = [c for c in made if c.case == pattern or accepts(c.case)]
+    if not found:
+        near = nearest(pattern, [c.case for c in made])
+        raise SteelyardError(f"neither run has a case {pattern!r}.{near}")
+    return found

@@ -1,0 +1,67 @@
+"""`steelyard compare`: the ratios of two stored runs."""
+
+from __future__ import annotations
+
+import click
+
+from steelyard.analyse import compare as comparing
+from steelyard.declare import config
+from steelyard.declare.options import format_option, store_option
+from steelyard.errors import SteelyardError
+from steelyard.report import comparison, json_report, tables
+from steelyard.store.store import Store
+
+
+@click.command(name="compare")
+@click.argument("base")
+@click.argument("new", default="@-1")
+@click.option("-k", "pattern", metavar="WORD", help="Only cases that contain it.")
+@click.option("--force", is_flag=True, help="Print ratios of two different machines.")
+@format_option
+@click.option(
+    "--json", "json_file", metavar="FILE|-", help="Write the ratios to a file."
+)
+@store_option
+def command(
+    *,
+    base: str,
+    new: str,
+    pattern: str | None,
+    force: bool,
+    shape: str,
+    json_file: str | None,
+    store: str | None,
+) -> None:
+    """Print the ratios of two stored runs.
+
+    BASE and NEW are named as in `show`; NEW is the latest unless it is given. What
+    differs in compilers, machine, versions and settings comes first.
+    """
+    if json_file:
+        json_report.require_writable(json_file)
+    with Store.open(config.load({"store": store}).store, create=False) as opened:
+        sides = opened.find(base), opened.find(new)
+        trials = [opened.trials(side.uid) for side in sides]
+        around = [
+            *comparing.compilers(*trials),
+            *comparing.differences(*sides),
+            *comparing.selection(*trials),
+        ]
+        console = tables.console(stderr=shape != "table" or json_file == "-")
+        if not force:
+            try:
+                comparing.require_same_machine(*sides)
+            except SteelyardError:
+                console.print(*comparison.heading(*sides, around), sep="\n")
+                raise
+    made = comparing.select(comparing.compare(*trials), pattern)
+    if not force:
+        comparing.require_same_gpu(*sides, made)
+    if json_file:
+        text = comparison.dumps("json", *sides, around, made)
+        json_report.write(json_file, text.rstrip())
+    if shape != "table":
+        click.echo(comparison.dumps(shape, *sides, around, made), nl=False)
+    elif json_file != "-":
+        for part in comparison.page(*sides, around, made, console.width):
+            console.print(part)

@@ -1,0 +1,171 @@
+"""The command `steelyard gate`."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from steelyard.declare.options import (
+    gpu_option,
+    overrides_option,
+    pattern_option,
+    store_option,
+    wait_option,
+)
+from steelyard.errors import SteelyardError
+
+if TYPE_CHECKING:
+    from steelyard.declare.config import Config
+    from steelyard.gate.outcome import Outcome
+
+FORMATS = ("table", "markdown", "json", "junit")
+
+
+@click.command()
+@click.argument("baseline", required=False)
+@click.argument("paths", nargs=-1)
+@click.option(
+    "--lane",
+    type=click.Choice(["static", "gate"]),
+    default="gate",
+    show_default=True,
+    help="Compare code without running it, or measure both sides in turn.",
+)
+@pattern_option
+@overrides_option
+@click.option(
+    "--mode",
+    "modes",
+    multiple=True,
+    metavar="MODE,...",
+    help="What to measure.",
+    show_default="what the benchmark asks for",
+)
+@click.option("--seed", type=int, help="Seed of the inputs.", show_default="0")
+@click.option(
+    "--budget",
+    type=float,
+    metavar="SECONDS",
+    help="Leave unresolved what is open after this long.",
+    show_default="none",
+)
+@click.option(
+    "--timeout",
+    type=float,
+    metavar="SECONDS",
+    help="Fail a case that is silent for this long.",
+    show_default="60",
+)
+@wait_option
+@click.option(
+    "--format",
+    "shape",
+    type=click.Choice(FORMATS),
+    default="table",
+    show_default=True,
+    help="Write the outcome in this form.",
+)
+@click.option("--output", metavar="FILE", help="Write it there.", show_default="-")
+@click.option(
+    "--annotations", is_flag=True, help="Print ::error lines for GitHub's checks."
+)
+@click.option(
+    "--ci",
+    "folder",
+    type=click.Path(file_okay=False, path_type=Path),
+    metavar="FOLDER",
+    help="Refuse a fork's code, leave gate.json, summary.md and junit.xml in FOLDER, "
+    "and print annotations.",
+)
+@gpu_option
+@store_option
+def command(
+    *,
+    baseline: str | None,
+    paths: Sequence[str],
+    lane: str,
+    shape: str,
+    output: str | None,
+    annotations: bool,
+    folder: Path | None,
+    **asked: Any,
+) -> int:
+    """Judge the checkout by BASELINE: a commit, measured again beside it in turn.
+
+    BASELINE may also be a stored run, named as in `show`: the weakest, for its numbers
+    are from another time. PATHS are the suites, as in `run`.
+
+    Ends with 0 where nothing is slower than the policy lets pass, 1 at a regression, 2
+    where a case failed, 3 where one is not resolved, and 4 where nothing can be said.
+    """
+    from steelyard.declare import config
+    from steelyard.gate import document
+    from steelyard.report import ci, gate_terminal
+
+    if baseline is not None and not baseline.strip():
+        raise SteelyardError("the baseline is empty: name a commit, such as main.")
+    if folder is not None:
+        ci.prepare(folder)
+        if lane != "static":
+            ci.require_own_code()
+    flags = {key: asked.pop(key) for key in config.READERS.keys() & asked}
+    chosen = config.load(flags | {"suites": tuple(paths) or None})
+    if lane != "static" and baseline is None:
+        raise SteelyardError(
+            "name a baseline: a commit, such as main, or a stored run."
+        )
+    home = document.home(chosen.store)
+    with document.under_way(baseline or f"the {lane} lane's file", home):
+        if lane == "static":
+            outcome = _static(baseline)
+        else:
+            outcome = _measured(str(baseline), chosen, asked)
+    try:
+        if folder is not None:
+            ci.leave(outcome, folder)
+        gate_terminal.write(
+            outcome, shape, output, annotations=annotations or folder is not None
+        )
+    finally:  # also where nobody reads on, or the file cannot be written
+        document.keep(outcome, home)
+    return outcome.exit_code
+
+
+def _measured(baseline: str, chosen: Config, asked: dict[str, Any]) -> Outcome:
+    from steelyard.declare import config
+    from steelyard.gate import run
+    from steelyard.store import session
+
+    signal.signal(signal.SIGTERM, _interrupt)  # a job that is cancelled cleans up too
+    request = run.Asked(baseline, config.suites(chosen), **asked)
+    how = session.settings(
+        chosen, session.Asked(request.places), check=True, allocations=False
+    )
+    return run.gate(request, chosen, how, say=lambda line: click.echo(line, err=True))
+
+
+def _interrupt(*_: object) -> None:
+    raise KeyboardInterrupt
+
+
+def _static(baseline: str | None) -> Outcome:
+    from steelyard.gate import policy, policy_file, run, sides, static, worktrees
+    from steelyard.gate.outcome import Outcome
+
+    head = sides.Side.head()
+    commit = worktrees.require_commit(baseline, head.root) if baseline else ""
+    rules = policy_file.load()
+    found = static.check(head.root, commit)
+    outcome = Outcome(
+        worktrees.name_of(baseline, commit) if baseline else static.FILE,
+        run.judged(head),
+        found.findings,
+        found.changes,
+        problem=found.problem,
+        notes=found.notes,
+    )
+    return policy.apply(outcome, rules)

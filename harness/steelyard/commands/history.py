@@ -1,0 +1,126 @@
+"""`steelyard history`: cases over the stored runs, or over asv's results."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+import click
+
+from steelyard.declare import config
+from steelyard.declare.options import store_option
+from steelyard.errors import SteelyardError
+from steelyard.machine import files
+from steelyard.report import chart, drawing, tables
+from steelyard.store import asv_results, branches
+from steelyard.store import series as history
+from steelyard.store.series import History, Measured, Place
+from steelyard.store.store import Store
+
+
+@click.command(name="history")
+@click.argument("case_name", metavar="[CASE]", required=False)
+@click.option(
+    "-m", "--mode", metavar="MODE", help="Default: the first it was measured in."
+)
+@click.option("--tag", help="Only runs that have this tag.")
+@click.option(
+    "--branch", help="Only runs of commits of this branch, in the commits' order."
+)
+@click.option("--commit", "at", help="List every step at this commit.")
+@click.option(
+    "--limit",
+    type=click.IntRange(min=1),
+    default=20,
+    show_default=True,
+    help="Commits to list, the latest.",
+)
+@click.option(
+    "--asv",
+    "results",
+    metavar="FOLDER",
+    type=click.Path(path_type=Path),
+    help="asv's results (its results_dir) instead of the store.",
+)
+@click.option(
+    "--svg", type=click.Path(dir_okay=False), help="Draw CASE to this file too."
+)
+@store_option
+def command(
+    *,
+    case_name: str | None,
+    mode: str | None,
+    tag: str | None,
+    branch: str | None,
+    at: str | None,
+    limit: int,
+    results: Path | None,
+    svg: str | None,
+    store: str | None,
+) -> None:
+    """Draw CASE over the stored runs, and report where it stepped.
+
+    Without CASE, the commits at which cases stepped are listed, the latest first.
+    """
+    if svg is not None and case_name is None:
+        raise SteelyardError("--svg draws one case: name it.")
+    if at is not None and case_name is not None:
+        raise SteelyardError("--commit lists all cases: give no CASE with it.")
+    commits = branches.commits(branch, Path.cwd()) if branch else None
+    if results is not None:
+        measured = _of_asv(results, case_name, tag, commits)
+    else:
+        with Store.open(config.load({"store": store}).store, create=False) as opened:
+            measured = history.stored(opened, case_name, tag, commits)
+    found = history.histories(measured)
+    width = tables.console().width
+    if case_name is None:
+        wanted = [one for one in found if mode in {None, one.mode}]
+        if at is None:
+            _print(chart.overview(wanted, width, limit))
+        else:
+            _print(chart.commit(_place(wanted, at), width))
+        return
+    one = history.chosen(found, mode)
+    _print(chart.lines(one, width))
+    if svg is not None:
+        _write(svg, drawing.svg(one))
+
+
+def _place(found: Sequence[History], at: str) -> Place:
+    for place in history.places(found):
+        if place.point.commit.startswith(at):
+            return place
+    raise SteelyardError(
+        f"--commit {at}: no case stepped there. `steelyard history` lists the commits "
+        "at which cases did."
+    )
+
+
+def _print(lines: Iterable[str]) -> None:
+    for line in lines:
+        click.echo(line)
+
+
+def _of_asv(
+    folder: Path, case: str | None, tag: str | None, commits: list[str] | None
+) -> list[Measured]:
+    if tag is not None:
+        raise SteelyardError("--tag is of the store's runs; asv's results have none.")
+    measured = asv_results.measured(folder, commits)
+    if not measured:
+        raise SteelyardError(
+            f"{folder} has no time of those commits; `asv run` makes some."
+        )
+    chosen = [one for one in measured if case in {None, one.case}]
+    if not chosen:
+        names = ", ".join(dict.fromkeys(one.case for one in measured))
+        raise SteelyardError(f"{folder} has no {case!r}; it has {names}.")
+    return chosen
+
+
+def _write(path: str, text: str) -> None:
+    try:
+        files.replace(Path(path), text.encode())
+    except OSError as error:
+        raise SteelyardError(f"{path}: {error.strerror}. Name another file.") from error

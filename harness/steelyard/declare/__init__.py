@@ -1,0 +1,1 @@
+"""What is measured: benchmarks, axes, modes, settings, and where they are found."""

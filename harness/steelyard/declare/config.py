@@ -1,0 +1,294 @@
+"""Settings of a run: a flag over the environment over ``[tool.steelyard]``.
+
+Each key of the table in ``pyproject.toml`` has a variable and a flag of its name::
+
+    [tool.steelyard]
+    suites = ["suites"]                 # STEELYARD_SUITES=suites:more, PATHS
+    store = ".steelyard/steelyard.db"   # STEELYARD_STORE, --store: a path or a URL
+    budget = 60                         # seconds for the whole run
+    precision = 0.5                     # percent, half the interval of an estimate
+    blocks = 4                          # turns of every case
+    timeout = 60                        # seconds until a silent case has failed
+    seed = 0                            # of inputs and of the order of turns
+    gpu = "0"                           # its index or UUID; none: the least used one
+    clock = "auto"                      # that reads kernels on a GPU: cupti, events, ...
+    peaks = "auto"                      # of a GPU, measured once; "off": never
+    build = "ci/build.sh"               # builds a side of a gate, and may make .venv
+"""
+
+from __future__ import annotations
+
+import difflib
+import math
+import os
+import re
+import tomllib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any, Final
+
+from steelyard.errors import SteelyardError
+from steelyard.machine import files
+
+PREFIX: Final = "STEELYARD_"
+
+BLOCKS: Final = 4
+"""Turns of a case unless asked for otherwise: the spread between turns is the error
+that counts, and Student's t of fewer is wider than what a kernel changes by."""
+
+PRECISION: Final = 0.5
+"""Percent: the half-width at which a trial has enough samples."""
+
+TIMEOUT: Final = 60.0
+"""Seconds: a case that is silent for longer is taken for hung."""
+
+LONGEST: Final = 1e9
+"""Seconds, 32 years: more overflow what the system waits with."""
+
+BUILT_IN: Final = "steelyard.declare.builtin"
+"""The module of the suite that is weighed where there is no other."""
+
+USUAL: Final = ("benchmarks", "benchmark", "bench", "benches", "asv_bench", "perf")
+"""Folders that benchmarks are often kept in."""
+
+AUTO: Final = "auto"
+ALL: Final = "all"
+OFF: Final = "off"
+CLOCKS: Final = (AUTO, "cupti", "events", "graph", "globaltimer", ALL)
+"""Clocks of kernels on a GPU: the best there is, one by its id, or each beside it."""
+
+MARKS: Final = ("pyproject.toml", ".git")
+"""What marks the folder that the default store lives in."""
+
+
+@dataclass(frozen=True, slots=True)
+class Config:
+    """Validated settings."""
+
+    suites: tuple[str, ...] = ()
+    """Files, folders or modules; none: ``./suites`` or else the built-in suite."""
+    store: str = ""
+    """A path or an SQLAlchemy URL."""
+    budget: float | None = None
+    """Seconds for the whole run."""
+    precision: float = PRECISION / 100
+    """A fraction."""
+    blocks: int = BLOCKS
+    timeout: float = TIMEOUT
+    """Seconds."""
+    seed: int = 0
+    gpu: str = ""
+    """An index or the beginning of a UUID; nothing: the least used one."""
+    clock: str = AUTO
+    """The id of a clock of the GPU's, or `ALL`."""
+    peaks: str = AUTO
+    """Whether what a GPU does at most is measured where it is not known: or `OFF`."""
+    build: str = ""
+    """The command that builds a commit for a gate; nothing: it needs no building."""
+
+
+def load(
+    flags: Mapping[str, Any] | None = None,
+    environment: Mapping[str, str] | None = None,
+    folder: Path | None = None,
+) -> Config:
+    """Return the settings of a command run in ``folder``; a flag of None is not given.
+
+    Raises:
+        SteelyardError: a key is unknown, or a value is not what its key takes.
+    """
+    folder = folder or Path.cwd()
+    environment = os.environ if environment is None else environment
+    values: dict[str, Any] = {}
+    project = nearest(folder, ("pyproject.toml",))
+    if project is not None:
+        values |= _table(project / "pyproject.toml")
+    for key, read in READERS.items():
+        text = environment.get(PREFIX + key.upper())
+        if text:
+            values[key] = read(f"{PREFIX}{key.upper()}", _split(key, text))
+    for key, value in (flags or {}).items():
+        if value is not None:
+            values[key] = READERS[key](_flag(key), value)
+    values["store"] = values.get("store") or default_store(folder)
+    return Config(**values)
+
+
+def suites(config: Config, folder: Path | None = None) -> list[str]:
+    """Return what to discover: what was asked for, ``./suites``, or the built-in."""
+    if config.suites:
+        return list(config.suites)
+    default = (folder or Path.cwd()) / "suites"
+    return [str(default)] if default.is_dir() else [BUILT_IN]
+
+
+def taken(config: Config, folder: Path | None = None) -> str:
+    """Return a sentence on which suites are taken where none are named.
+
+    It warns of the built-in suite where the folder seems to have benchmarks of its own.
+    """
+    folder = folder or Path.cwd()
+    if config.suites:
+        return f"suites: {', '.join(config.suites)} (configured)"
+    if suites(config, folder) != [BUILT_IN]:
+        return "suites: ./suites"
+    own = [name for name in USUAL if (folder / name).exists()]
+    if own:
+        return (
+            f"warning: the built-in suite, not ./{own[0]}; name the folder: "
+            f"`steelyard run {own[0]}`, or set suites in [tool.steelyard]"
+        )
+    return "suites: the built-in suite; name files to measure yours"
+
+
+def default_store(folder: Path) -> str:
+    """Return the store of the project that ``folder`` is in."""
+    home = nearest(folder, MARKS) or folder
+    return str(home / ".steelyard" / "steelyard.db")
+
+
+def nearest(folder: Path, names: tuple[str, ...]) -> Path | None:
+    """Return the nearest of ``folder`` and its parents that holds one of ``names``."""
+    for place in (folder.absolute(), *folder.absolute().parents):
+        if any((place / name).exists() for name in names):
+            return place
+    return None
+
+
+def _table(path: Path) -> dict[str, Any]:
+    """Return the validated table of a project's file; its paths are relative to it."""
+    try:
+        table = tomllib.loads(files.read(path).decode())
+        tool = table.get("tool", {})
+        values = tool.get("steelyard", {}) if isinstance(tool, dict) else tool
+    except (OSError, ValueError, RecursionError) as error:
+        raise SteelyardError(
+            f"{path} cannot be read: {error}. Mend it first."
+        ) from error
+    if not isinstance(values, dict):
+        raise SteelyardError(
+            f"[tool.steelyard] in {path} is {values!r}, expected a table of "
+            f"{', '.join(READERS)}."
+        )
+    read = {}
+    for key, value in values.items():
+        if key not in READERS:
+            near = difflib.get_close_matches(key, READERS, 1)
+            hint = (
+                f"Did you mean {near[0]}?" if near else f"Known: {', '.join(READERS)}."
+            )
+            raise SteelyardError(
+                f"[tool.steelyard] in {path} has the key {key!r}. {hint}"
+            )
+        read[key] = READERS[key](f"{key} in {path}", value)
+    if "store" in read and "://" not in read["store"]:
+        read["store"] = str(path.parent / Path(read["store"]).expanduser())
+    if "suites" in read:
+        read["suites"] = tuple(_beside(path, suite) for suite in read["suites"])
+    return read
+
+
+def _beside(project: Path, suite: str) -> str:
+    """Return a suite's path from anywhere; the name of a module stays one."""
+    path = project.parent / suite
+    return str(path) if path.exists() or "/" in suite else suite
+
+
+def _split(key: str, text: str) -> str | list[str]:
+    return [s for s in text.split(os.pathsep) if s] if key == "suites" else text
+
+
+def _flag(key: str) -> str:
+    return "PATHS" if key == "suites" else f"--{key}"
+
+
+def _words(name: str, value: Any) -> tuple[str, ...]:
+    if not isinstance(value, (list, tuple)) or not all(
+        isinstance(v, str) for v in value
+    ):
+        raise _wrong(name, value, "a list of files, folders or modules")
+    return tuple(value)
+
+
+def _word(name: str, value: Any) -> str:
+    if not isinstance(value, str) or not value:
+        raise _wrong(name, value, "a path or a URL")
+    return value
+
+
+def _command(name: str, value: Any) -> str:
+    if not isinstance(value, str) or not value.strip():
+        raise _wrong(name, value, "a command line")
+    return value
+
+
+def _gpu(name: str, value: Any) -> str:
+    text = str(value)
+    if isinstance(value, bool) or not re.fullmatch(r"\d+|(?i:GPU-)?[\da-fA-F-]+", text):
+        raise _wrong(name, value, "an index or the beginning of a GPU's UUID")
+    return text
+
+
+def _one_of(*known: str) -> Callable[[str, Any], str]:
+    def read(name: str, value: Any) -> str:
+        if value not in known:
+            raise _wrong(name, value, f"one of {', '.join(known)}")
+        return str(value)
+
+    return read
+
+
+def _seconds(name: str, value: Any) -> float:
+    number = _number(value)
+    if not 0 < number <= LONGEST:  # NaN is not either
+        raise _wrong(name, value, f"a number above 0 and up to {LONGEST:g}")
+    return number
+
+
+def _percent(name: str, value: Any) -> float:
+    number = _number(value)
+    if not 0 < number < 100:  # NaN is not either
+        raise _wrong(name, value, "a percentage between 0 and 100")
+    return number / 100
+
+
+def _whole(least: int) -> Callable[[str, Any], int]:
+    def read(name: str, value: Any) -> int:
+        number = _number(value)
+        if not (number.is_integer() and number >= least):  # nor inf, nor NaN
+            raise _wrong(name, value, f"a whole number of at least {least}")
+        return int(number)
+
+    return read
+
+
+def _number(value: Any) -> float:
+    if isinstance(value, bool):
+        return math.nan
+    try:
+        return float(value)
+    except (TypeError, ValueError, OverflowError):
+        return math.nan
+
+
+def _wrong(name: str, value: Any, expected: str) -> SteelyardError:
+    return SteelyardError(f"{name} is {value!r}, expected {expected}.")
+
+
+READERS: Final[Mapping[str, Callable[[str, Any], Any]]] = {
+    "suites": _words,
+    "store": _word,
+    "budget": _seconds,
+    "precision": _percent,
+    "blocks": _whole(1),
+    "timeout": _seconds,
+    "seed": _whole(0),
+    "gpu": _gpu,
+    "clock": _one_of(*CLOCKS),
+    "peaks": _one_of(AUTO, OFF),
+    "build": _command,
+}
+"""Each key with what checks and converts its value."""
+
+assert {field.name for field in fields(Config)} == set(READERS)

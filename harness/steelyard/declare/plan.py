@@ -1,0 +1,92 @@
+"""The order of all turns, made before anything runs."""
+
+from __future__ import annotations
+
+import random
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, overload
+
+from steelyard.declare.benchmark import Case
+from steelyard.declare.mode import Mode
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """One case in one mode in one block."""
+
+    position: int
+    block: int
+    case: Case
+    mode: Mode
+
+
+class Plan(Sequence[Turn]):
+    """All turns, of which a block is made when somebody looks at it."""
+
+    def __init__(
+        self, families: Sequence[Sequence[tuple[Case, Mode]]], blocks: int, seed: int
+    ) -> None:
+        self._families = families
+        self._seed = seed
+        self.block_length = sum(map(len, families))
+        """Turns of each block."""
+        self._length = blocks * self.block_length
+        self._made: tuple[int, list[Turn]] = (-1, [])
+
+    def __len__(self) -> int:
+        return self._length
+
+    @overload
+    def __getitem__(self, at: int) -> Turn: ...
+    @overload
+    def __getitem__(self, at: slice) -> Sequence[Turn]: ...
+    def __getitem__(self, at: int | slice) -> Turn | Sequence[Turn]:
+        if isinstance(at, slice):
+            return tuple(self[one] for one in range(self._length)[at])
+        position = range(self._length)[at]
+        block, place = divmod(position, self.block_length)
+        return self._block(block)[place]
+
+    def _block(self, number: int) -> list[Turn]:
+        if self._made[0] != number:
+            made = list(self._turns(number))
+            self._made = number, made
+        return self._made[1]
+
+    def _turns(self, block: int) -> Iterator[Turn]:
+        shuffle = random.Random(f"{self._seed} {block}")  # noqa: S311 # an order, not a secret
+        position = block * self.block_length
+        for family in shuffle.sample(self._families, len(self._families)):
+            for case, mode in shuffle.sample(family, len(family)):
+                yield Turn(position, block, case, mode)
+                position += 1
+
+
+def once(turns: Sequence[Turn]) -> Sequence[Turn]:
+    """Return every case in every mode, once where that is known: a plan's first block."""
+    return turns[: turns.block_length] if isinstance(turns, Plan) else turns
+
+
+def plan(
+    cases: Sequence[Case], modes: Sequence[Mode] | None, blocks: int, seed: int
+) -> Plan:
+    """Return the turns of ``blocks`` blocks, each holding every case and mode once.
+
+    Within a block the order is random, but cases that differ only in ``impl`` stand
+    next to each other: their ratio is what people read, and the machine drifts.
+    ``modes`` replaces what the cases ask for.
+    """
+    return Plan(_families(cases, modes), blocks, seed)
+
+
+def _families(
+    cases: Sequence[Case], modes: Sequence[Mode] | None
+) -> list[list[tuple[Case, Mode]]]:
+    families: dict[Any, list[tuple[Case, Mode]]] = defaultdict(list)
+    for case in cases:
+        shared = tuple((n, v) for n, v in case.axes.items() if n != "impl")
+        for mode in modes or case.modes():
+            families[case.benchmark.name, shared, mode].append((case, mode))
+    return list(families.values())

@@ -1,0 +1,206 @@
+"""What a self-test found of the gate on a machine: counted, kept, and found again.
+
+Its result is a stored run of its own with the tag `TAG`, whose settings hold it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from steelyard.analyse import sizes
+from steelyard.analyse.stats import CONFIDENCE, Estimate
+from steelyard.analyse.verdict import Policy, Verdict
+from steelyard.gate import decide
+from steelyard.gate.decide import Evidence
+from steelyard.gate.outcome import Calibration
+from steelyard.machine.facts import Facts
+from steelyard.store.run import Run
+from steelyard.store.store import Store
+
+TAG: Final = "selftest"
+
+KEY: Final = "calibration"
+"""Of a run's settings."""
+
+METHOD: Final = 2
+"""Raised when the numbers change their meaning: others are not read."""
+
+FEWEST: Final = 6
+"""Blocks of a case before its noise is published."""
+
+ALARMS: Final = (Verdict.SLOWER, Verdict.FASTER, Verdict.SPREAD)
+"""Of a side against itself, each is false."""
+
+UNDECIDED: Final = (Verdict.UNRESOLVED, Verdict.NOT_GATEABLE)
+
+Key = tuple[str, str]
+"""A case and a mode."""
+
+Counts = tuple[int, int]
+"""How many, of how many."""
+
+
+@dataclass(slots=True)
+class Tally:
+    """What has been counted so far."""
+
+    same: list[tuple[Key, Verdict, int]] = field(default_factory=list)
+    """Verdicts on a side against itself, with the blocks they took."""
+    blocks: dict[Key, list[float]] = field(default_factory=dict)
+    """Logarithms of one side over itself, a block each."""
+    planted: list[tuple[Key, float, Verdict]] = field(default_factory=list)
+    """Verdicts on slowdowns of known size."""
+    failed: dict[Key, str] = field(default_factory=dict)
+    """Why a case could not be weighed."""
+
+    @property
+    def alarms(self) -> list[tuple[Key, Verdict, int]]:
+        """The verdicts that are false."""
+        return [one for one in self.same if one[1] in ALARMS]
+
+    @property
+    def undecided(self) -> int:
+        """Verdicts that say nothing of the case."""
+        return sum(verdict in UNDECIDED for _, verdict, _ in self.same)
+
+    def detectable(self, policy: Policy) -> dict[Key, float]:
+        """Return the smallest slowdown that is found of each case that is known."""
+        return {
+            key: smallest(blocks, policy.of(" ".join(key)))
+            for key, blocks in self.blocks.items()
+            if len(blocks) >= FEWEST
+        }
+
+    def found(self, within: Mapping[Key, float] | None = None) -> dict[float, Counts]:
+        """Return by size how many planted slowdowns were found, and of how many.
+
+        ``within`` leaves those that the cases' published numbers say are found.
+        """
+        counts: dict[float, Counts] = {}
+        for key, size, verdict in self.planted:
+            if within is None or within.get(key, math.inf) <= size:
+                hits, of = counts.get(size, (0, 0))
+                counts[size] = hits + (verdict is Verdict.SLOWER), of + 1
+        return dict(sorted(counts.items()))
+
+    def calibration(self, run: Run, policy: Policy) -> Calibration:
+        """Return what a gate shows of it beside its verdicts."""
+        alarms, comparisons = len(self.alarms), len(self.same)
+        found = self.found()
+        return Calibration(
+            run.uid,
+            run.started,
+            comparisons,
+            alarms,
+            share(alarms, comparisons),
+            self.detectable(policy),
+            {size: hits / of for size, (hits, of) in found.items()},
+        )
+
+
+def smallest(blocks: Sequence[float], policy: Policy) -> float:
+    """Return the smallest slowdown that a gate finds of a case with these blocks."""
+    if len(blocks) < 2:
+        return math.inf
+    spread = decide.look(Evidence(tuple(blocks)), policy).spread
+    return sizes.smallest(spread, policy)
+
+
+def share(hits: int, of: int) -> Estimate:
+    """Return a share with Clopper and Pearson's interval; it holds for any count.
+
+    ("The use of confidence or fiducial limits illustrated in the case of the binomial",
+    Biometrika, 1934.)
+    """
+    if not of:
+        return Estimate(math.nan, 0.0, 1.0)
+    tail = (1 - CONFIDENCE) / 2
+    low = _solve(lambda p: beta(p, hits, of - hits + 1), tail) if hits else 0.0
+    high = (
+        _solve(lambda p: beta(p, hits + 1, of - hits), 1 - tail) if hits < of else 1.0
+    )
+    return Estimate(hits / of, low, high)
+
+
+def beta(p: float, a: int, b: int) -> float:
+    """Return the probability of at least ``a`` hits of ``a + b - 1``.
+
+    The regularised incomplete beta function, by its continued fraction (DLMF 8.17.22),
+    evaluated from below where that converges fast.
+    """
+    if p <= 0 or p >= 1:
+        return float(p >= 1)
+    if p > (a + 1) / (a + b + 2):
+        return 1 - beta(1 - p, b, a)
+    whole = math.lgamma(a + b) - math.lgamma(a) - math.lgamma(b)
+    front = math.exp(whole + a * math.log(p) + b * math.log1p(-p)) / a
+    fraction = 1.0
+    for m in range(_terms(a, b), 0, -1):
+        even = m * (b - m) * p / ((a + 2 * m - 1) * (a + 2 * m))
+        k = m - 1
+        odd = -(a + k) * (a + b + k) * p / ((a + 2 * k) * (a + 2 * k + 1))
+        fraction = 1 + odd / (1 + even / fraction)
+    return front / fraction
+
+
+def _terms(a: int, b: int) -> int:
+    """Return enough terms of the fraction: they grow with the root of the counts."""
+    return 30 + 2 * math.isqrt(max(a, b))
+
+
+def _solve(rising: Callable[[float], float], value: float) -> float:
+    """Return where a rising function of a probability takes a value; by bisection."""
+    low, high = 0.0, 1.0
+    for _ in range(60):
+        middle = (low + high) / 2
+        if rising(middle) < value:
+            low = middle
+        else:
+            high = middle
+    return (low + high) / 2
+
+
+def document(found: Calibration) -> dict[str, Any]:
+    """Return a calibration as a run's settings keep it."""
+    rate = found.rate
+    return {
+        "method": METHOD,
+        "comparisons": found.comparisons,
+        "alarms": found.alarms,
+        "rate": [rate.value, rate.low, rate.high],
+        "detectable": [[*key, size] for key, size in found.detectable.items()],
+        "power": [[size, part] for size, part in found.power.items()],
+    }
+
+
+def latest(store: Store, facts: Facts) -> Calibration | None:
+    """Return what the last self-test of a machine found, if a store has one."""
+    identity = facts["identity"]
+    for run in reversed(store.runs()):
+        if TAG in run.tags and run.machine.get("identity") == identity:
+            found = _read(run)
+            if found is not None:
+                return found
+    return None
+
+
+def _read(run: Run) -> Calibration | None:
+    """Read a run's calibration; None where it has none that this steelyard knows."""
+    kept = run.settings.get(KEY)
+    if not isinstance(kept, Mapping) or kept.get("method") != METHOD:
+        return None
+    try:
+        return Calibration(
+            run.uid,
+            run.started,
+            int(kept["comparisons"]),
+            int(kept["alarms"]),
+            Estimate(*map(float, kept["rate"])),
+            {(str(c), str(m)): float(size) for c, m, size in kept["detectable"]},
+            {float(size): float(part) for size, part in kept["power"]},
+        )
+    except (KeyError, TypeError, ValueError):
+        return None

@@ -1,1 +1,0 @@
-"""Cases over the stored runs of a branch."""

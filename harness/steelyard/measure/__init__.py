@@ -1,0 +1,1 @@
+"""The sampling loop: windows, stopping, cache flushes, ledger, audit."""

@@ -1,0 +1,100 @@
+"""What one process weighs with on one GPU: clocks, a flush, stamps and floors."""
+
+from __future__ import annotations
+
+import functools
+import statistics
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING, Any, Final
+
+from steelyard.clocks import in_queues
+from steelyard.machine import gpu_state
+from steelyard_device import cuda
+from steelyard_device.cuda import driver, graph
+
+if TYPE_CHECKING:
+    from steelyard.clocks import DeviceClock
+    from steelyard.prepare.work import DeviceWork
+    from steelyard_device.cuda.stamps import Stamps
+
+WINDOWS: Final = 256
+"""Of a queue at most: stamps have places for so many."""
+
+NULLS: Final = 21
+"""Odd, so that the median is a reading."""
+
+
+class DeviceScale:
+    """Everything is made at its first use and kept as long as the process."""
+
+    def __init__(self, context: cuda.Context) -> None:
+        self.context = context
+        self._clocks: dict[str, tuple[DeviceClock, ...]] = {}
+        self._nulls: dict[str, float] = {}
+        self._usual = self._set_aside()
+
+    @functools.cached_property
+    def flush(self) -> cuda.Flush:
+        """A flush of twice the L2 cache."""
+        return cuda.Flush(self.context)
+
+    @functools.cached_property
+    def stamps(self) -> Stamps:
+        """A place for the start of each window of a queue, and one for its end."""
+        from steelyard_device.cuda.stamps import Stamps
+
+        return Stamps(self.context, WINDOWS + 1)
+
+    def clocks(self, which: str) -> tuple[DeviceClock, ...]:
+        """Return the clock asked for, then those that check it."""
+        from steelyard.clocks import device
+
+        if which not in self._clocks:
+            self._clocks[which] = device.clocks(self.context, which)
+        return self._clocks[which]
+
+    def null(self, clock: DeviceClock) -> float:
+        """Return the median nanoseconds that a clock reads of a kernel of nothing."""
+        name = clock.facts.id
+        if name not in self._nulls:
+            nothing = cuda.null(self.context)
+            readings = in_queues(clock, nothing, NULLS, lambda _: None)
+            self._nulls[name] = float(statistics.median(r.ticks for r in readings))
+        return self._nulls[name]
+
+    def release_lines(self) -> None:
+        """Let go of cache lines that someone's work asked to be kept."""
+        with driver.current(self.context.handle):
+            driver.call("resetting persisting lines", "cuCtxResetPersistingL2Cache")
+
+    def persisting(self) -> int:
+        """Return the bytes of the L2 cache set aside for lines to be kept since then.
+
+        Some are from the start (11.8 MB on an H200), for whoever asks.
+        """
+        return max(0, self._set_aside() - self._usual)
+
+    def _set_aside(self) -> int:
+        limit = driver.attribute("CUlimit.CU_LIMIT_PERSISTING_L2_CACHE_SIZE")
+        with driver.current(self.context.handle):
+            try:
+                found = driver.call("asking for a limit", "cuCtxGetLimit", limit)
+            except cuda.CUDAError as failure:
+                if failure.lost:
+                    raise
+                return 0  # an older GPU keeps none
+        return int(found)
+
+    def capped(self) -> AbstractContextManager[Mapping[str, Any]]:
+        """Watch, within a ``with``, for how long the clock is held back."""
+        return gpu_state.capped(self.context)
+
+    def kernels(self, work: DeviceWork) -> int:
+        """Return how many activities a launch is, 0 where it cannot be recorded."""
+        try:
+            return graph.activities(work)
+        except Exception as failure:  # whatever the work raises
+            if getattr(failure, "lost", False):
+                raise
+            return 0

@@ -1,0 +1,68 @@
+"""What one process weighs with: its clocks and its ways to make caches cold."""
+
+from __future__ import annotations
+
+import copy
+import functools
+from typing import TYPE_CHECKING, Self
+
+from steelyard.clocks import Clock
+from steelyard.clocks.host import HostClock
+from steelyard.clocks.native import NativeClock
+from steelyard.declare.mode import Mode
+from steelyard.measure import cold, ledger
+from steelyard.measure.baton import Baton
+from steelyard.prepare import work
+from steelyard_device import cpu
+
+if TYPE_CHECKING:
+    from steelyard.measure.gpu_instruments import DeviceScale
+    from steelyard_device import cuda
+
+
+class Scale:
+    """The host's half, and a `DeviceScale` for each GPU that is asked for."""
+
+    def __init__(self, flush_bytes: int | None = None) -> None:
+        self.host = HostClock()
+        self._flush_bytes = flush_bytes
+        self.baton: Baton | None = None
+        """Held while this process measures, where another takes turns with it."""
+        self._devices: dict[int, DeviceScale] = {}
+
+    def holding(self, baton: Baton) -> Self:
+        """Return the same scale for a trial that takes turns with another."""
+        held = copy.copy(self)
+        held.baton = baton
+        return held
+
+    def on(self, context: cuda.Context) -> DeviceScale:
+        """Return what weighs work in a GPU's context."""
+        from steelyard.measure.gpu_instruments import DeviceScale
+
+        if context.handle not in self._devices:
+            self._devices[context.handle] = DeviceScale(context)
+        return self._devices[context.handle]
+
+    @functools.cached_property
+    def flush(self) -> cpu.Flush:
+        """A flush of the size that is known, or calibrated on first use."""
+        if self._flush_bytes is not None:
+            return cpu.Flush(self._flush_bytes)
+        return cold.calibrated()
+
+    @functools.cached_property
+    def last_level_cache(self) -> int:
+        """Bytes of the largest cache."""
+        return cold.last_level_cache()
+
+    @functools.cached_property
+    def empty_call(self) -> float:
+        """Median nanoseconds of calling an empty Python function once."""
+        return ledger.per_call(work.CallableWork(lambda: None).launch)
+
+    def clock(self, weighed: work.Work, mode: Mode) -> Clock:
+        """Return the host's clock nearest to what the mode asks about."""
+        if mode.quantity == "kernel" and isinstance(weighed, work.NativeWork):
+            return NativeClock(weighed)
+        return self.host

@@ -1,0 +1,152 @@
+"""Two builds of one kernel in one process: launched in turn on the same buffers.
+
+One is the case's own, the other a binary that another process gave away. Each side has a
+thread, and one at a time has the baton; so each is measured as it would be alone, and
+where memory lies is the same for both. Code lies where each was linked.
+"""
+
+from __future__ import annotations
+
+import base64
+import copy
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any, Protocol, Self, runtime_checkable
+
+from steelyard.analyse.trial import Trial
+from steelyard.declare.benchmark import Case
+from steelyard.declare.plan import Turn
+from steelyard.declare.settings import Settings
+from steelyard.errors import SteelyardError
+from steelyard.measure import baton, inject
+from steelyard.measure.baton import FOLLOW, LEAD, Baton
+from steelyard.measure.instruments import Scale
+from steelyard.measure.prepared import PreparedCase, blank
+from steelyard.measure.weigh import failed, weigh
+from steelyard.prepare import inputs
+from steelyard.prepare.work import Bindable, NativeWork
+
+
+@runtime_checkable
+class Portable(NativeWork, Protocol):
+    """Native work whose machine code other processes can launch."""
+
+    def binary(self) -> bytes:
+        """Return the code, and all that a launch needs to know of it."""
+        ...
+
+    def of_binary(self, binary: bytes) -> NativeWork:
+        """Return another build's launch on the arrays of this work.
+
+        Raises:
+            Exception: it is called on other memory; of which class is the work's to say.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Lent:
+    """What one side's process gives away of a case: then it is not needed any more."""
+
+    binary: bytes
+    inputs: str
+    """The hash of what the case works on."""
+    planted: int | None
+    """Multiply-adds behind each launch, where there are to be some; see `planting`."""
+
+    @classmethod
+    def of(cls, case: Case, settings: Settings) -> Self | None:
+        """Bind a case's kernel, without data, and return it; None of other work.
+
+        Raises:
+            SteelyardError: it cannot be bound.
+        """
+        described = case.describe()
+        call = described.call
+        if call.built_for or settings.inputs or not isinstance(call.target, Bindable):
+            return None
+        bound = blank(described, settings)
+        if not isinstance(bound, Portable):
+            return None
+        given = inputs.recipe_hash(described.handles, settings.seed)
+        return cls(bound.binary(), given, inject.asked(case.id))
+
+    def message(self) -> dict[str, Any]:
+        """Return it as JSON has it."""
+        text = base64.b64encode(self.binary).decode()
+        return {"binary": text, "inputs": self.inputs, "planted": self.planted}
+
+    @classmethod
+    def of_message(cls, told: Mapping[str, Any]) -> Self:
+        """Read what `message` returned."""
+        data = base64.b64decode(told["binary"])
+        return cls(data, told["inputs"], told["planted"])
+
+
+def beside(prepared: PreparedCase, lent: Lent) -> PreparedCase | None:
+    """Return the case with the other side's work on the same buffers.
+
+    None where it has other inputs or another call: then each needs its own process.
+    """
+    own = inject.bare(prepared.work)
+    if not isinstance(own, Portable) or lent.inputs != prepared.hashes["inputs"]:
+        return None
+    try:
+        launched = own.of_binary(lent.binary)
+    except Exception:  # noqa: BLE001 # whatever the user's work raises
+        return None
+    other = copy.copy(prepared)
+    other.audited = {}
+    other.work = launched
+    if lent.planted is not None:
+        other.work = inject.planted(launched, lent.planted)
+    return other
+
+
+def weigh_both(
+    sides: Sequence[PreparedCase],
+    turns: Sequence[Turn],
+    scale: Scale,
+    settings: Settings,
+) -> list[Trial]:
+    """Weigh the leader and the follower in turn; what goes wrong is its trial's error.
+
+    A side that fails ends the other too, whose error then is `baton.OTHER`.
+    """
+    if turns[0].mode.cache == "cold":
+        assert scale.flush.nbytes >= 0  # made now: both walk the same memory
+    ends = baton.pair()
+    try:
+        with ThreadPoolExecutor(len(ends)) as threads:
+            held = [
+                Baton(end, role, settings.timeout, keeps=True)
+                for end, role in zip(ends, (LEAD, FOLLOW), strict=True)
+            ]
+            asked = [
+                threads.submit(_weigh, *one, settings)
+                for one in zip(
+                    sides, turns, map(scale.holding, held), held, strict=True
+                )
+            ]
+            return [one.result() for one in asked]
+    finally:
+        for end in ends:
+            end.close()
+
+
+def _weigh(
+    prepared: PreparedCase, turn: Turn, scale: Scale, held: Baton, settings: Settings
+) -> Trial:
+    """Weigh one side; whatever becomes of it, the other does not wait for it."""
+    where = {"block": turn.block, "position": turn.position}
+    whole = False
+    try:
+        held.wait_to_prepare()
+        trial = weigh(prepared, turn.mode, scale, settings, **where)
+        whole = trial.error is None
+    except SteelyardError as error:
+        trial = failed(turn.case, turn.mode, f"{turn.case.id}: {error}", **where)
+    finally:
+        held.done() if whole else held.drop()
+    return trial

@@ -1,0 +1,346 @@
+"""Weigh one case in one mode in this process: from a case to a trial."""
+
+from __future__ import annotations
+
+import os
+import statistics
+import tracemalloc
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field, replace
+from time import perf_counter_ns, time_ns
+from typing import Any
+
+from steelyard.analyse import doubts
+from steelyard.analyse.trial import METHOD_VERSION, ClockFacts, Trial
+from steelyard.clocks import Clock
+from steelyard.clocks.host import HostClock
+from steelyard.clocks.quantum import seen_tick
+from steelyard.declare.benchmark import Case, raised
+from steelyard.declare.mode import Mode
+from steelyard.declare.settings import Settings
+from steelyard.errors import SteelyardError
+from steelyard.machine import facts as machine
+from steelyard.machine import gpu_state, neighbours
+from steelyard.machine.neighbours import Neighbours
+from steelyard.measure import audit, empty_calls, ledger, sampler, steps
+from steelyard.measure import gpu_ledger as device_ledger
+from steelyard.measure import gpu_steps as device_steps
+from steelyard.measure.instruments import Scale
+from steelyard.measure.prepared import PreparedCase
+from steelyard.prepare import inputs, work
+from steelyard_device import cpu
+from steelyard_device.errors import DeviceError
+
+
+@dataclass(slots=True)
+class _Weighing:
+    """What is weighed, and what it has come to so far: all is kept if it goes wrong."""
+
+    prepared: PreparedCase
+    mode: Mode
+    scale: Scale
+    settings: Settings
+    seed: int
+    clock: ClockFacts = field(default_factory=HostClock.nothing)
+    record: sampler.Record = field(default_factory=sampler.Record)
+    floors: dict[str, float] = field(default_factory=dict)
+    ledger: dict[str, float] = field(default_factory=dict)
+    facts: dict[str, Any] = field(default_factory=dict)
+    extra: dict[str, Any] = field(default_factory=dict)
+    error: str | None = None
+
+
+def weigh(
+    prepared: PreparedCase,
+    mode: Mode,
+    scale: Scale,
+    settings: Settings,
+    *,
+    block: int = 0,
+    position: int = 0,
+) -> Trial:
+    """Weigh a prepared case; what goes wrong becomes the trial's error."""
+    began = perf_counter_ns()
+    gpu = prepared.work.context if isinstance(prepared.work, work.DeviceWork) else None
+    taken = _Weighing(prepared, mode, scale, settings, settings.seed + position)
+    taken.extra = {
+        "began_ns": time_ns(),
+        "mhz": [machine.clock_mhz()],
+        "checked": prepared.checked,
+        "launched": prepared.launched,
+        "working_set": _working_set(prepared),
+        "huge_bytes": prepared.buffers.huge_bytes,
+    }
+    before = gpu_state.before(gpu) if gpu else {}
+    others = Neighbours()
+    _do(_take, taken)
+    extra = taken.extra
+    if gpu:
+        extra["gpu"] = gpu_state.after(gpu, before)
+        extra["gpu"]["capped"] = extra.pop("capped", {})
+        if taken.error is None:  # now: the state above is not of what metering heats
+            _do(_energy, taken)
+    extra["neighbours"] = others.busy()
+    if changed := neighbours.rescheduled():
+        extra["rescheduled"] = changed
+    extra["mhz"].append(machine.clock_mhz())
+    extra["wall_ns"] = perf_counter_ns() - began
+    trial = Trial(
+        case=prepared.case.id,
+        axes=dict(prepared.case.axes),
+        mode=str(mode),
+        block=block,
+        position=position,
+        worker=os.getpid(),
+        samples=taken.record.samples(),
+        clock=taken.clock,
+        floors=taken.floors,
+        ledger=taken.ledger,
+        facts=taken.facts,
+        hashes=prepared.hashes,
+        error=taken.error and f"{prepared.case.id}: {taken.error}",
+        extra=extra,
+    )
+    cache = gpu.device.l2_bytes if gpu else scale.last_level_cache
+    seen = doubts.raise_doubts(trial, cache, settings.precision)
+    return replace(trial, doubts=seen)
+
+
+def _do(step: Callable[[_Weighing], None], taken: _Weighing) -> None:
+    """Do a step of a trial; what goes wrong becomes its error."""
+    try:
+        step(taken)
+    except (SteelyardError, DeviceError) as failure:
+        taken.error = str(failure)
+    except (Exception, SystemExit) as failure:  # noqa: BLE001 # whatever the user's work raises
+        taken.error = f"the work raised {raised(failure)}"
+
+
+def _take(taken: _Weighing) -> None:
+    """Take the samples and everything that is measured beside them."""
+    prepared, mode = taken.prepared, taken.mode
+    taken.facts = prepared.facts()
+    with placed(prepared), sampler.no_collection() as collected:
+        if isinstance(prepared.work, work.DeviceWork) and mode.quantity == "kernel":
+            _in_queues(taken, prepared.work)
+        else:
+            _by_the_host(taken)
+        empty = statistics.median(taken.clock.floor or (0,))
+        taken.floors |= {"empty": float(empty), "call": _call_floor(taken)}
+        taken.extra |= {"gc_ns": collected(), "collapsed": _collapsed(prepared)}
+        if mode.quantity == "latency" and mode.cache == "warm":
+            taken.ledger = _ledger(taken)
+        if mode.quantity != "build":
+            taken.extra |= _audit(taken)
+        if mode.quantity == "build":
+            taken.facts = prepared.facts()  # of the last build, no longer of the first
+        if mode.cache == "first":
+            taken.ledger = ledger.first(prepared.starts)
+            taken.facts |= _second(prepared)
+    taken.extra |= _set_aside(taken)
+    if taken.settings.allocations and prepared.launched:
+        taken.extra["allocations"] = _allocations(prepared)
+
+
+def _call_floor(taken: _Weighing) -> float:
+    """Return the nanoseconds of a call around nothing, as this work is called."""
+    weighed = taken.prepared.work
+    if not isinstance(weighed, work.CallableWork):
+        return taken.scale.empty_call
+    taken.extra["called"], floor = empty_calls.floor(weighed)
+    return floor
+
+
+def _in_queues(taken: _Weighing, weighed: work.DeviceWork) -> None:
+    """Weigh a kernel on a GPU by the GPU's clocks."""
+    device, settings = taken.scale.on(weighed.context), taken.settings
+    clock, *_ = device.clocks(settings.clock)
+    taken.clock = clock.facts_in(taken.mode.cache)
+    taken.extra |= device_steps.queued(
+        taken.prepared,
+        weighed,
+        taken.mode,
+        device,
+        settings,
+        record=taken.record,
+        seed=taken.seed,
+    )
+    if kernels := taken.extra.pop("kernels"):  # not every clock sees them
+        taken.facts["kernels"] = kernels
+    taken.floors["null"] = device.null(clock)
+
+
+def _audit(taken: _Weighing) -> dict[str, Any]:
+    """Look whether the work does all of its work, by launches that are not timed."""
+    prepared, mode = taken.prepared, taken.mode
+    settle = None
+    if mode.cache == "cold" and not isinstance(prepared.work, work.DeviceWork):
+        settle = steps.settling(prepared, mode, taken.scale)
+    found = audit.audit(prepared, settle)
+    return {"audit": found} if found else {}
+
+
+def _set_aside(taken: _Weighing) -> dict[str, Any]:
+    """Say why a flush does not make a GPU's cache cold, if the work saw to that.
+
+    Lines that persist are let go of once a trial; each launch may ask for them again.
+    """
+    weighed = taken.prepared.work
+    cold = taken.mode.cache == "cold" and taken.mode.quantity != "build"
+    if not (cold and isinstance(weighed, work.DeviceWork)):
+        return {}
+    nbytes = taken.scale.on(weighed.context).persisting()
+    why = f"{nbytes} bytes of the L2 cache are set aside for lines that no flush evicts"
+    return {"wrong_cache": why} if nbytes else {}
+
+
+def _energy(taken: _Weighing) -> None:
+    """Meter launches back to back, where that is asked for and can be had."""
+    prepared, weighed = taken.prepared, taken.prepared.work
+    wanted = taken.mode.quantity == "kernel" and gpu_state.wants_energy(
+        taken.settings, prepared.case.axes
+    )
+    if not (wanted and isinstance(weighed, work.DeviceWork)):
+        return
+    each = statistics.median(taken.record.samples().per_launch())
+    metered = gpu_state.energy(weighed.context, weighed, each)
+    prepared.buffers.restore()
+    if metered:
+        taken.extra["gpu"]["energy"] = metered
+
+
+def _by_the_host(taken: _Weighing) -> None:
+    """Weigh what a clock of the host reads."""
+    clock = taken.scale.clock(taken.prepared.work, taken.mode)
+    taken.clock = clock.facts
+    taken.extra |= steps.called(
+        taken.prepared,
+        taken.mode,
+        taken.scale,
+        clock,
+        taken.settings,
+        record=taken.record,
+        seed=taken.seed,
+    )
+    taken.floors |= _null(taken.prepared, clock)
+    if taken.mode.quantity != "build":
+        taken.extra["spans"] = taken.record.spans()
+    seen = seen_tick(taken.record.ticks)
+    if seen > clock.facts.quantum:  # it says that it ticks finer than it does
+        taken.clock = replace(clock.facts, quantum=seen)
+
+
+def placed(prepared: PreparedCase) -> AbstractContextManager[None]:
+    """Pin the caller of native work, whose threads have processors of their own.
+
+    A callable may start threads in each call; they would inherit the one processor and
+    read as slow as if there were no other. So would the driver's, and other libraries',
+    beside work on a GPU, which has no pool of ours.
+    """
+    native = isinstance(prepared.work, work.NativeWork)
+    device = isinstance(prepared.work, work.DeviceWork)
+    return cpu.pinned() if native and not device else nullcontext()
+
+
+def failed(
+    case: Case, mode: Mode, error: str, *, block: int = 0, position: int = 0
+) -> Trial:
+    """Return the trial of a case that could not be weighed at all."""
+    return Trial(
+        case=case.id,
+        axes=dict(case.axes),
+        mode=str(mode),
+        block=block,
+        position=position,
+        worker=os.getpid(),
+        samples=sampler.Record().samples(),
+        clock=HostClock.nothing(),
+        floors={},
+        ledger={},
+        facts={},
+        hashes={
+            "file": str(case.benchmark.path),
+            "line": str(case.benchmark.line),
+            "method": str(METHOD_VERSION),
+        },
+        error=error,
+    )
+
+
+def _ledger(taken: _Weighing) -> dict[str, float]:
+    prepared = taken.prepared
+    described, buffers, weighed = (
+        prepared.description,
+        prepared.buffers,
+        prepared.work,
+    )
+    allocated = taken.mode.flavour == "allocated"
+    if isinstance(weighed, work.DeviceWork):
+        if taken.mode.batch > 1:
+            return {}  # calls of a batch overlap: their parts do not add up
+        # CUPTI would hook into the calls that are measured beside it.
+        clock, *_ = taken.scale.on(weighed.context).clocks("events")
+        parts = device_ledger.parts(
+            described, buffers, weighed, clock, allocated=allocated
+        )
+    else:
+        parts = ledger.parts(described, buffers, weighed, allocated=allocated)
+    prepared.buffers.restore()
+    return ledger.close(parts, statistics.median(taken.record.samples().per_launch()))
+
+
+def _second(prepared: PreparedCase) -> dict[str, float]:
+    """Return what a second build took in the fresh processes that made one."""
+    times = [s[ledger.SECOND] for s in prepared.starts if ledger.SECOND in s]
+    return {"second_kernel_ns": float(statistics.median(times))} if times else {}
+
+
+def _null(prepared: PreparedCase, clock: Clock) -> dict[str, float]:
+    """Return the median nanoseconds of native work that does nothing, where it is."""
+    weighed = prepared.work
+    if not isinstance(weighed, work.NativeWork):
+        return {}
+    nothing = weighed.null()
+    windows = [clock.window(nothing, 1, dependent=False) for _ in range(21)]
+    return {"null": float(statistics.median(stop - start for start, stop in windows))}
+
+
+def _working_set(prepared: PreparedCase) -> int:
+    """Return the bytes that pass through the caches from one warm window to the next.
+
+    In-place arguments count twice: restoring them reads their first data.
+    """
+    buffers = prepared.buffers
+    updated = prepared.description.handles_of("inout")
+    copies: int = sum(buffers.arrays[handle.name].nbytes for handle in updated)
+    return buffers.nbytes + copies
+
+
+def _collapsed(prepared: PreparedCase) -> bool:
+    """Look at the inputs, and what the last window left of in-place arguments."""
+    given = [h for h in prepared.buffers.handles if h.role != "output"]
+    if given and all(inputs.is_constant(handle) for handle in given):
+        return True
+    left = prepared.description.handles_of("inout")
+    after = any(prepared.buffers.collapsed(h.name) for h in left)
+    prepared.buffers.restore()
+    before = any(prepared.buffers.collapsed(h.name) for h in left)
+    return after and not before
+
+
+def _allocations(prepared: PreparedCase) -> dict[str, int]:
+    """Count what one more, untimed launch allocates through Python."""
+    tracemalloc.start()
+    before = tracemalloc.take_snapshot()
+    prepared.work.launch(1)
+    prepared.work.wait()
+    _, peak = tracemalloc.get_traced_memory()
+    differences = tracemalloc.take_snapshot().compare_to(before, "filename")
+    tracemalloc.stop()
+    prepared.buffers.restore()
+    return {
+        "peak_bytes": peak,
+        "kept_bytes": sum(d.size_diff for d in differences),
+        "kept_blocks": sum(d.count_diff for d in differences),
+    }

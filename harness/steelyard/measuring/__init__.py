@@ -1,1 +1,0 @@
-"""From a case to a trial: windows, samples, and what is asked around them."""

@@ -1,0 +1,54 @@
+"""Modules that benchmarks, configurations and older environments name by an earlier path."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from importlib import import_module
+from importlib.abc import Loader, MetaPathFinder
+from importlib.machinery import ModuleSpec
+from types import MappingProxyType, ModuleType
+from typing import Final
+
+MOVED: Final = MappingProxyType(
+    {
+        "steelyard.asv": "steelyard.plugins.asv",
+        "steelyard.axes": "steelyard.declare.axes",
+        "steelyard.benchmark": "steelyard.declare.benchmark",
+        "steelyard.builtin": "steelyard.declare.builtin",
+        "steelyard.entry": "steelyard.commands.entry",
+        "steelyard.handles": "steelyard.declare.handles",
+        "steelyard.pytest_plugin": "steelyard.plugins.pytest_plugin",
+        "steelyard.work": "steelyard.prepare.work",
+    }
+)
+"""Earlier names to today's: both are one module."""
+
+
+class Finder(MetaPathFinder, Loader):
+    """Import a moved module by its earlier name."""
+
+    def find_spec(
+        self,
+        fullname: str,
+        path: Sequence[str] | None,  # noqa: ARG002 # as the protocol has it
+        target: ModuleType | None = None,  # noqa: ARG002
+    ) -> ModuleSpec | None:
+        """Return a spec for the earlier name of a module, None for any other."""
+        return ModuleSpec(fullname, self) if fullname in MOVED else None
+
+    def exec_module(self, module: ModuleType) -> None:
+        """Put today's module in place of the empty one."""
+        name = module.__name__
+        sys.modules[name] = import_module(MOVED[name])
+
+
+def install() -> None:
+    """Let earlier names be imported; what is loaded has its earlier name at once.
+
+    `steelyard.benchmark` is a function too, which importing the module would hide.
+    """
+    sys.meta_path.append(Finder())
+    for name, today in MOVED.items():
+        if today in sys.modules:
+            sys.modules[name] = sys.modules[today]

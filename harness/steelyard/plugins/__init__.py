@@ -1,0 +1,1 @@
+"""The same suites for pytest and asv."""

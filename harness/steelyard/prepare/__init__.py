@@ -1,0 +1,1 @@
+"""What a case works on: inputs, buffers, other libraries' arrays, checked results."""

@@ -1,0 +1,332 @@
+"""Is the result right? Asked before a case is timed and of timed launches after."""
+
+from __future__ import annotations
+
+import functools
+import math
+import weakref
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from steelyard.declare.benchmark import Description, raised
+from steelyard.declare.handles import Check, Handle, replaced
+from steelyard.errors import BenchmarkError
+from steelyard.prepare import answers, threads
+from steelyard.prepare.answers import Rows
+from steelyard.prepare.buffers import Buffers
+
+Array = NDArray[Any]
+
+ULPS: Final = 8
+"""Default tolerance in units of the output dtype's epsilon, of each expected value and of
+the root mean square of all: a result near zero carries the error of its summands."""
+
+CHUNK: Final = 1 << 17
+"""Elements that a thread compares at a time: their temporaries stay in a private cache,
+and the kept rows are too few for a second thread."""
+
+ROWS: Final = 64
+"""Rows kept at least of each expected result, for outputs of timed launches."""
+
+ELEMENTS: Final = 4096
+"""Elements kept at least: a row of a one-dimensional result is one element."""
+
+MOST: Final = 1 << 21
+"""Elements kept at most, but for a row: 16 MiB, read from a file by each later block."""
+
+
+class Expectation:
+    """What the outputs of one launch should hold, whole once and in rows afterwards.
+
+    Rows that are ``kept`` in a file of an earlier block stand for the whole: then the
+    reference is not asked again.
+    """
+
+    def __init__(
+        self,
+        description: Description,
+        buffers: Buffers,
+        seed: int,
+        kept: Path | None = None,
+    ) -> None:
+        self._results = description.results
+        self._check = description.check
+        self._file = kept
+        self._whole: tuple[Array, ...] | None = None
+        self._rows: tuple[Rows, ...] | None = None
+        if description.check is None:
+            return
+        if kept is not None:
+            self._rows = answers.kept(kept, [h.shape for h in self._results])
+        if self._rows is None:
+            self._whole = _answer(_Question.of(description, buffers))
+            draw = np.random.default_rng(seed)
+            self._rows = tuple(_some_rows(wanted, draw) for wanted in self._whole)
+
+    def check_all(self, buffers: Buffers) -> None:
+        """Compare every element, then keep only some rows of what was expected.
+
+        Where an earlier block did so, these rows are all that is compared.
+
+        Raises:
+            BenchmarkError: an element is off, or a buffer was left or written wrongly.
+        """
+        if self._whole is None or self._rows is None:
+            self.check_rows(buffers)
+            return
+        self.check_buffers(buffers)
+        for handle, wanted in zip(self._results, self._whole, strict=True):
+            self._compare(handle, buffers.read(handle.name), wanted)
+        self._whole = None
+        if self._file is not None:
+            answers.keep(self._file, self._rows)
+
+    def check_rows(self, buffers: Buffers) -> None:
+        """Compare the kept rows with what a timed launch left.
+
+        Raises:
+            BenchmarkError: as `check_all`.
+        """
+        self.check_buffers(buffers)
+        for handle, rows in zip(self._results, self._rows or (), strict=False):
+            indices = rows.indices if handle.shape else None
+            got = buffers.rows(handle.name, indices)
+            self._compare(handle, got, rows.wanted, rows.indices)
+
+    def check_buffers(self, buffers: Buffers) -> None:
+        """Check what needs no reference: zones, inputs, and that anything was written.
+
+        Raises:
+            BenchmarkError: one of them does not hold.
+        """
+        buffers.check_zones()
+        buffers.check_inputs()
+        for handle in self._results:
+            if handle.role == "output" and handle.size:
+                buffers.check_written(handle.name)
+
+    def _compare(
+        self,
+        handle: Handle,
+        got: Array,
+        wanted: Array,
+        rows: NDArray[np.intp] | None = None,
+    ) -> None:
+        assert self._check is not None
+        rtol, atol = _tolerances(self._check.rtol, self._check.atol, got, wanted)
+        wrong = _wrong(got, wanted, rtol, atol)
+        if wrong.size:
+            first = tuple(int(i) for i in np.unravel_index(wrong[0], got.shape))
+            value = float(wanted[first])
+            place = list(first)
+            if rows is not None and first:
+                place[0] = int(rows[first[0]])
+            raise BenchmarkError(
+                f"{handle.name} is wrong in {wrong.size} of {got.size} elements: at "
+                f"{place} it holds {float(got[first]):.6g}, expected {value:.6g} "
+                f"within {atol + rtol * abs(value):.2g}. Mend the work, or give b.check "
+                "an rtol or atol that it can meet."
+            )
+
+
+def expected_of(description: Description, data: Mapping[str, Array]) -> list[Array]:
+    """Return what the reference makes of this data; nothing where there is none.
+
+    Raises:
+        BenchmarkError: it cannot be asked.
+    """
+    check = description.check
+    if check is None:
+        return []
+    args = [_widened(replaced(value, lambda h: data[h.name])) for value in check.args]
+    return list(_asked(check, description.results, args))
+
+
+def wrong_on_new_data(
+    got: Mapping[str, Array],
+    wanted: Sequence[Array],
+    rtol: float | None,
+    atol: float | None,
+) -> str:
+    """Say which result of a launch on new data, over an older one, is wrong; or nothing.
+
+    Results are in the order of the reference's.
+    """
+    for (name, left), expected in zip(got.items(), wanted, strict=True):
+        tolerances = _tolerances(rtol, atol, left, expected)
+        wrong = _wrong(left, expected, *tolerances)
+        if wrong.size:
+            first = tuple(int(i) for i in np.unravel_index(wrong[0], left.shape))
+            return (
+                f"on new data, over an older result, {name} is wrong in {wrong.size} of "
+                f"{left.size} elements: at {list(first)} it holds "
+                f"{float(left[first]):.6g}, expected {float(expected[first]):.6g}. "
+                "Compute all of it in each launch, or give b.check an rtol or atol that "
+                "the work can meet on any data."
+            )
+    return ""
+
+
+def _tolerances(
+    rtol: float | None, atol: float | None, got: Array, wanted: Array
+) -> tuple[float, float]:
+    """Return the relative and the absolute one, as given or by default."""
+    epsilon = ULPS * _epsilon(got.dtype)
+    return (
+        epsilon if rtol is None else rtol,
+        epsilon * _root_mean_square(wanted) if atol is None else atol,
+    )
+
+
+def _some_rows(wanted: Array, draw: np.random.Generator) -> Rows:
+    """Draw which rows of a result are kept, in order; all of a small one."""
+    shape = wanted.shape
+    count = shape[0] if shape else 0
+    width = max(1, math.prod(shape[1:]))
+    enough = max(min(ROWS, MOST // width), -(-ELEMENTS // width))
+    rows = np.sort(draw.choice(count, min(enough, count), replace=False))
+    return Rows(rows, wanted[rows] if shape else wanted)
+
+
+def _wrong(got: Array, wanted: Array, rtol: float, atol: float) -> NDArray[np.intp]:
+    """Return the flat places where two arrays differ by more than allowed."""
+    flat, expected = got.reshape(-1), wanted.reshape(-1)
+
+    def found(part: int) -> NDArray[np.intp]:
+        places = slice(part, part + CHUNK)
+        return part + np.flatnonzero(
+            ~_close(flat[places], expected[places], rtol, atol)
+        )
+
+    parts = threads.each(found, range(0, got.size, CHUNK))
+    return np.concatenate(parts) if parts else np.empty(0, np.intp)
+
+
+def _close(got: Array, wanted: Array, rtol: float, atol: float) -> NDArray[np.bool_]:
+    with np.errstate(invalid="ignore", over="ignore"):
+        exact = got.astype(np.float64)
+        # Rounding what was expected cannot be wrong, be it to infinity or to 0.
+        floating = got.dtype.kind == "f"
+        close: NDArray[np.bool_] = got == (
+            wanted.astype(got.dtype) if floating else wanted
+        )
+        if atol or rtol:
+            near = np.abs(exact - wanted) <= atol + rtol * np.abs(wanted)
+            close |= near & np.isfinite(wanted)
+    close |= np.isnan(exact) & np.isnan(wanted)
+    return close
+
+
+@dataclass(frozen=True, slots=True)
+class _Question:
+    """A reference and what it is asked of; the same question has the same answer.
+
+    ``data`` takes no part in comparing: recipes and seed say what it holds. Keeping the
+    answer must not keep the buffers.
+    """
+
+    check: Check
+    results: tuple[Handle, ...]
+    handles: tuple[Handle, ...]
+    seed: int
+    data: weakref.ref[Buffers] = field(compare=False, repr=False)
+
+    @classmethod
+    def of(cls, description: Description, buffers: Buffers) -> Self:
+        assert description.check is not None
+        return cls(
+            description.check,
+            description.results,
+            description.handles_of("input", "inout"),
+            buffers.seed,
+            weakref.ref(buffers),
+        )
+
+
+def _answer(question: _Question) -> tuple[Array, ...]:
+    try:
+        hash(question)
+    except TypeError:  # its arguments hold a list or an array: asked anew each time
+        return _reference.__wrapped__(question)
+    return _reference(question)
+
+
+@functools.lru_cache(maxsize=2)
+def _reference(question: _Question) -> tuple[Array, ...]:
+    """Call the reference on float64 copies of the case's data."""
+    buffers = question.data()
+    assert buffers is not None
+    args = [_widened(buffers.pristine(value)) for value in question.check.args]
+    return _asked(question.check, question.results, args)
+
+
+def _asked(
+    check: Check, results: Sequence[Handle], args: Sequence[Any]
+) -> tuple[Array, ...]:
+    """Call a reference and look at the shapes of what it gives."""
+    try:
+        with np.errstate(all="ignore"):
+            found = check.function(*args)
+            several = found if isinstance(found, (tuple, list)) else [found]
+            wanted = tuple(map(_exact, several))
+    except (Exception, SystemExit) as error:
+        raise BenchmarkError(f"its reference raised {raised(error)}") from error
+    shapes = [handle.shape for handle in results]
+    if [array.shape for array in wanted] != shapes:
+        raise BenchmarkError(
+            f"its reference gave shapes {[array.shape for array in wanted]}; expected "
+            f"{shapes}, the outputs and then the inouts as declared."
+        )
+    return wanted
+
+
+def replay(
+    launch: Callable[[int], None], buffers: Buffers, results: Sequence[Handle], n: int
+) -> None:
+    """Check ``n`` timed in-place launches against the same launches untimed.
+
+    Raises:
+        BenchmarkError: they left something else.
+    """
+    timed = buffers.snapshot()
+    buffers.restore()
+    launch(n)
+    for handle in results:
+        if not buffers.same_as({handle.name: timed[handle.name]}):
+            raise BenchmarkError(
+                f"{n} timed launches left another {handle.name} than the same {n} "
+                "launches untimed. Is all of the work done when it returns?"
+            )
+
+
+def _root_mean_square(values: Array) -> float:
+    """Return it of the finite values, scaled so that no square overflows."""
+    finite = np.abs(values[np.isfinite(values)])
+    largest = float(finite.max(initial=0.0))
+    if not largest:
+        return 0.0
+    return largest * float(np.sqrt(np.mean(np.square(finite / largest))))
+
+
+def _exact(result: Any) -> Array:
+    """Return float64, or whole numbers as they are: float64 has but 53 bits of them."""
+    array = np.asarray(result)
+    return array if array.dtype.kind in "biu" else array.astype(np.float64)
+
+
+def _widened(value: Any) -> Any:
+    """Copy arrays, also those in containers, floating-point ones to float64."""
+    if isinstance(value, np.ndarray):
+        return value.astype(np.float64 if value.dtype.kind == "f" else value.dtype)
+    if isinstance(value, (tuple, list)):
+        return type(value)(map(_widened, value))
+    return value
+
+
+def _epsilon(dtype: np.dtype[Any]) -> float:
+    return float(np.finfo(dtype).eps) if dtype.kind == "f" else 0.0

@@ -1,1 +1,0 @@
-"""What a case works on, preallocated, checked."""

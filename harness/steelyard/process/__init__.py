@@ -1,0 +1,1 @@
+"""The processes that measure, and what is sent between them."""

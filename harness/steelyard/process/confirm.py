@@ -1,0 +1,380 @@
+"""Whether a number holds for launches on new data that this process timed itself.
+
+Once a run, each case in each mode is launched on data that nobody can have seen before:
+another process draws it and asks the reference, the worker launches, and this one, which
+runs none of that code, reads clocks round the launches and compares every result.
+What the worker's trial says is believed if the launches took no longer than that. So
+nothing that runs in the worker, however it patches clocks, checks or messages, makes a
+number pass that is far below the time of the work, or a result that is wrong.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import secrets
+import signal
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from time import clock_gettime_ns, perf_counter_ns, thread_time_ns
+from typing import Any, Final, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from steelyard.analyse import stats
+from steelyard.analyse.doubts import Doubt
+from steelyard.analyse.trial import Trial
+from steelyard.declare.benchmark import Description
+from steelyard.declare.handles import CUDA, Handle
+from steelyard.declare.mode import Mode
+from steelyard.prepare import checking, problems
+from steelyard.prepare.problems import Area
+from steelyard.process import scratch
+
+TIMES: Final = 2.0
+"""How much longer launches on new data may take: caches and branch predictors know the
+data of a trial, and the machine may be busier than it was."""
+
+TRIES: Final = 3
+"""Times that a case is launched on new data which seems to take so much longer."""
+
+LONG: Final = 2_000_000
+"""Nanoseconds of launches that a round has at least, as far as there are problems."""
+
+ROUNDS: Final = 4
+"""Rounds of which the quickest counts."""
+
+FEWEST: Final = 24
+"""Problems at least, unless they are large or slow: work that skips one launch in ten is
+found out by nine cases of ten."""
+
+MOST: Final = 512
+BYTES: Final = 4 << 20
+"""Of all problems of a case in one mode, where they are not `LARGE`."""
+
+LARGE: Final = 16 << 20
+"""Bytes of one problem beyond which a case is not confirmed; up to here there are few."""
+
+LOOKS: Final = 3
+"""How often it is looked at where launches took too long: of work on a busy machine the
+quickest counts, and work that keeps results is slow on any new data."""
+
+SLOW: Final = 500_000_000
+"""Nanoseconds after which there are no more rounds."""
+
+CALL: Final = {"cpu": 20_000, CUDA: 200_000}
+"""Nanoseconds of each problem beside its launch and its bytes: calls of Python, on a GPU
+copies that wait."""
+
+COPIES: Final = {"cpu": 2, CUDA: 6}
+"""How much longer the worker may take to copy a problem than this process."""
+
+MARGIN: Final = 500_000
+"""Nanoseconds by which answers to two messages may differ where others are at work."""
+
+MESSAGE: Final = 500_000
+"""Nanoseconds that a message without a problem takes at most: a worker that is slow to
+answer such ones would have its time taken off the others'."""
+
+OWN: Final = "/proc/thread-self/schedstat"
+
+PROCESS: Final = 2
+"""What makes a clock of a process's number: the time of processors (`clock_getcpuclockid`)."""
+
+Ask = Callable[..., dict[str, Any]]
+"""Sends a request with these fields; returns the answer, which may be an ``error``."""
+
+
+@dataclass(frozen=True, slots=True)
+class Confirmed:
+    """What launches on new data came to."""
+
+    least: float = 0.0
+    """Nanoseconds that a unit of work takes at least."""
+    error: str = ""
+    doubt: Doubt | None = None
+    """Raised of every trial, where nothing could be looked at."""
+
+    def of(self, trial: Trial, launches: int) -> Trial:
+        """Return a trial with what this says of it; a unit has so many launches."""
+        if trial.error is not None:
+            return trial
+        if self.error:
+            told = self.error.startswith(trial.case)
+            sentence = self.error if told else f"{trial.case}: {self.error}"
+            return replace(trial, error=sentence)
+        found = self.doubt or (
+            Doubt.UNCONFIRMED if self.slow(trial, launches) else None
+        )
+        if found is None:
+            return trial
+        extra = dict(trial.extra) | {"fresh_ns": self.least / launches}
+        names = sorted({*trial.doubts, str(found)})
+        return replace(trial, doubts=tuple(names), extra=extra)
+
+    def slow(self, trial: Trial, launches: int) -> bool:
+        """Whether the launches took longer than the trial's samples explain."""
+        claimed = stats.of(trial).estimate.value * launches
+        return self.least > TIMES * max(claimed, 0.0)
+
+
+UNKNOWN: Final = Confirmed(doubt=Doubt.UNCONFIRMED)
+"""Nothing could be looked at."""
+
+
+def about(description: Description) -> dict[str, Any]:
+    """Return what `confirm` has to know of a case, as a message has it."""
+    check = description.check
+    return {
+        "device": description.device,
+        "handles": [[h.name, h.role, h.shape, h.dtype] for h in description.handles],
+        "results": [h.name for h in description.results] if check else [],
+        "tolerances": [check.rtol, check.atol] if check else [None, None],
+        "built_for": description.call.built_for,
+    }
+
+
+def is_asked(mode: Mode, trial: Trial) -> bool:
+    """Whether a trial is one of launches that can be confirmed."""
+    return mode.quantity != "build" and trial.error is None and len(trial.samples) > 0
+
+
+def units(mode: Mode) -> int:
+    """Return the launches of one unit of a mode's work."""
+    return 1 if mode.quantity == "kernel" else mode.batch
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """Who is asked."""
+
+    pose: Ask
+    """Asks a process that launches nothing."""
+    solve: Ask
+    """Asks the worker that gave the trial."""
+    process: int
+    """The worker's id."""
+
+    @contextmanager
+    def stopped(self) -> Iterator[None]:
+        """Have the worker stopped, but in `going`: it does nothing that is not timed."""
+        self._signal(signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            self._signal(signal.SIGCONT)
+
+    @contextmanager
+    def going(self) -> Iterator[None]:
+        """Have the worker go on."""
+        self._signal(signal.SIGCONT)
+        try:
+            yield
+        finally:
+            self._signal(signal.SIGSTOP)
+
+    def _signal(self, number: int) -> None:
+        with suppress(ProcessLookupError):
+            os.kill(self.process, number)
+
+
+def confirm(asked: Asked, trial: Trial, mode: Mode) -> Confirmed:
+    """Have a case launched on new data; on other data again if that took too long."""
+    found = _looked(asked, trial, mode)
+    for _ in range(LOOKS - 1):
+        if found.error or found.doubt or not found.slow(trial, units(mode)):
+            break
+        again = _looked(asked, trial, mode)
+        found = min(
+            found, again, key=lambda one: (not one.error, not one.doubt, one.least)
+        )
+    return found
+
+
+def _looked(asked: Asked, trial: Trial, mode: Mode) -> Confirmed:
+    pose = asked.pose
+    told = pose(seeds=[], area="")
+    if "error" in told:
+        return UNKNOWN
+    case = _Case(told)
+    claimed = max(0.0, stats.of(trial).estimate.value * units(mode))
+    count, least, wrong = case.affordable(claimed), math.inf, ""
+    updates = any(handle.role == "inout" for handle in case.handles)
+    if told["built_for"] or not count or (updates and units(mode) > 1):
+        return Confirmed()
+    with asked.stopped():
+        for _ in range(TRIES):
+            with scratch.folder() as folder:
+                problem = _Problem.posed(pose, case, Path(folder) / "posed", count)
+                if problem is None:
+                    return UNKNOWN
+                took, wrong = _Rounds(asked, Path(folder), problem, case).all()
+            least = min(least, took)
+            if wrong or least <= TIMES * claimed:
+                break
+    return Confirmed(least, wrong)
+
+
+@dataclass(frozen=True, slots=True)
+class _Problem:
+    """Data of launches and what their results should be, which no file holds."""
+
+    given: Mapping[str, NDArray[Any]]
+    wanted: list[NDArray[Any]]
+    count: int
+
+    @classmethod
+    def posed(cls, pose: Ask, case: _Case, path: Path, count: int) -> Self | None:
+        """Have so many problems posed in files, which are removed; None if they are not."""
+        seeds = [secrets.randbits(62) for _ in range(count)]
+        posed = pose(seeds=seeds, area=str(path)).get("posed", 0)
+        if not 1 < posed <= count:
+            return None
+        answers = [path.with_suffix(f".{n}.npy") for n in range(len(case.results))]
+        wanted = [np.load(file, mmap_mode="r", allow_pickle=False) for file in answers]
+        area = Area.opened(path, case.handles, count)
+        given = {name: data[:posed] for name, data in area.given.items()}
+        for file in (path, *answers):
+            file.unlink()
+        return cls(given, wanted, posed)
+
+
+class _Case:
+    """A case as `about` tells of it."""
+
+    def __init__(self, told: Mapping[str, Any]) -> None:
+        self.handles = [Handle(n, r, tuple(s), d) for n, r, s, d in told["handles"]]
+        self.results = told["results"]
+        self._tolerances = told["tolerances"]
+        self.device = told["device"]
+
+    def affordable(self, claimed: float) -> int:
+        """Return how many problems there are to be of launches of so many nanoseconds."""
+        enough = math.ceil(ROUNDS * LONG / max(claimed, 1.0))
+        each = max(1, problems.needed(self.handles))
+        if each > LARGE:
+            return 0
+        return max(problems.FEW, min(max(FEWEST, min(enough, MOST)), BYTES // each))
+
+    def allowed(self, floor: float) -> float:
+        """Return what a problem may take beside its launch."""
+        return COPIES[self.device] * floor + CALL[self.device]
+
+    def wrong(self, got: Mapping[str, Any], problem: _Problem, number: int) -> str:
+        """Say which result of a problem is wrong; nothing of right or unknown ones."""
+        left = {name: np.asarray(got[name][number]) for name in self.results}
+        wanted = [each[number] for each in problem.wanted]
+        return checking.wrong_on_new_data(left, wanted, *self._tolerances)
+
+
+class _Rounds:
+    """Problems solved, some at a time, between two readings of this process's clock.
+
+    The worker is stopped meanwhile: it sees no problem before, and writes nothing after.
+    """
+
+    def __init__(
+        self, asked: Asked, folder: Path, problem: _Problem, case: _Case
+    ) -> None:
+        self._asked, self._problem, self._case = asked, problem, case
+        self._path = folder / "problems"
+        self._shared = Area.opened(self._path, case.handles, problem.count)
+        self._left = {name: a.copy() for name, a in self._shared.left.items()}
+        self._error = ""
+
+    def all(self) -> tuple[float, str]:
+        """Return the nanoseconds that a problem takes at least, and what is wrong."""
+        case, count = self._case, self._problem.count
+        allowed = case.allowed(min(self._copying() for _ in range(3)) / count)
+        self._take(0, 0)  # whatever is prepared
+        nothing = min(MESSAGE, *(self._take(0, 0) for _ in range(3))) + MARGIN
+        self._take(0, 1)  # what is loaded at first
+        solved, least, began = 1, math.inf, perf_counter_ns()
+        each = max(1, (count - 1) // ROUNDS)
+        while solved + each <= count and (
+            least == math.inf or perf_counter_ns() - began < SLOW
+        ):
+            took = self._take(solved, solved + each)
+            least = min(least, (took - nothing) / each - allowed)
+            solved += each
+        self._take(0, 0, ends=True)
+        wrong = (case.wrong(self._left, self._problem, n) for n in range(solved))
+        error = self._error or next(filter(None, wrong), "")
+        return max(0.0, least) if math.isfinite(least) else 0.0, error
+
+    def _take(self, first: int, last: int, *, ends: bool = False) -> int:
+        """Return the nanoseconds of one round, but those of waiting for a processor."""
+        if self._error:
+            return 0
+        asked = {"range": [first, last], "ends": ends, "count": self._problem.count}
+        for name, data in self._problem.given.items():  # nobody has seen it before
+            self._shared.given[name][first:last] = data[first:last]
+        before, start = self._spent(), perf_counter_ns()
+        with self._asked.going():
+            answer = self._asked.solve(**asked, area=str(self._path))
+            took = perf_counter_ns() - start
+        for name, array in self._left.items():
+            array[first:last] = self._shared.left[name][first:last]
+        self._error = answer.get("error", "")
+        return self._spent().since(before, took)
+
+    def _spent(self) -> _Spent:
+        """Return nothing on a GPU, whose work waits for no processor."""
+        none = self._case.device == CUDA
+        return _Spent() if none else _Spent.of(self._asked.process)
+
+    def _copying(self) -> int:
+        """Return the nanoseconds of copying all problems as the worker does."""
+        start = thread_time_ns()
+        for arrays in (self._problem.given, self._shared.left):
+            for array in arrays.values():
+                own = np.zeros_like(array[:1])
+                for number in range(len(array)):
+                    one = array[number : number + 1]
+                    pair = (own, one) if arrays is self._problem.given else (one, own)
+                    np.copyto(*pair)
+        return thread_time_ns() - start
+
+
+@dataclass(frozen=True, slots=True)
+class _Spent:
+    """What the kernel says that a process has had of processors, in nanoseconds."""
+
+    all: int = 0
+    """Of all of its threads, also of those that ended."""
+    threads: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+    """What each thread that lives has had, and for how long it waited for one."""
+
+    @classmethod
+    def of(cls, process: int) -> Self:
+        """Return that of a process, and the waiting of this thread; 0 if it is gone."""
+        threads = {}
+        for file in (Path(OWN), *Path(f"/proc/{process}/task").glob("*/schedstat")):
+            with suppress(OSError, ValueError):
+                had, waited, _ = map(int, file.read_text().split())
+                own = str(file) == OWN
+                threads[file.parent.name] = (0 if own else had, waited)
+        try:
+            return cls(clock_gettime_ns(~process << 3 | PROCESS), threads)
+        except OSError:
+            return cls(0, threads)
+
+    def since(self, before: _Spent, took: int) -> int:
+        """Return how much of ``took`` nanoseconds was no waiting for a processor.
+
+        Threads may have taken turns, or ended, or waited for each other: it is no less
+        than the busiest had, than those had that ended, than all had on average, or than
+        what nobody waited.
+        """
+        pairs = [
+            (now, before.threads.get(n, (0, 0))) for n, now in self.threads.items()
+        ]
+        had = [now[0] - then[0] for now, then in pairs]
+        waited = sum(now[1] - then[1] for now, then in pairs)
+        every = self.all - before.all
+        shared = every // (os.cpu_count() or 1)
+        least = max([took - waited, every - sum(had), shared, *had])
+        return min(took, least)

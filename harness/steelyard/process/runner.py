@@ -1,0 +1,315 @@
+"""Run a plan in worker processes that are replaced when they crash or hang."""
+
+from __future__ import annotations
+
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from time import monotonic
+from typing import Any, Final, Self
+
+import psutil
+
+from steelyard.analyse.trial import Trial
+from steelyard.declare.mode import Mode
+from steelyard.declare.plan import Turn
+from steelyard.declare.settings import Settings
+from steelyard.errors import UnjudgedError
+from steelyard.machine import children
+from steelyard.machine.printable import printable
+from steelyard.measure.baton import VARIABLE
+from steelyard.measure.weigh import failed
+from steelyard.process import confirm, keeper, scratch, wire
+
+GRACE: Final = 0.35
+"""Share of a turn's part of the budget that is left for preparing, checking and storing
+around the samples."""
+
+STANDARD_ERROR: Final = 2
+"""The descriptor: ``sys.stderr`` may have been replaced by something without one."""
+
+
+def run(
+    turns: Sequence[Turn],
+    settings: Settings,
+    on_trial: Callable[[Trial], None],
+    on_turn: Callable[[Turn], None],
+) -> None:
+    """Weigh ``turns`` in order; tell of each before it starts and of its trial after.
+
+    What fails is told once, with its error, and left out of later blocks. Each
+    block has a worker of its own: where its memory lies and what its code aligns to
+    stays the same as long as a process lives, and would pass for the kernel's doing.
+    Everything is done between turns, while no worker measures.
+    """
+    began = monotonic()
+    broken: set[tuple[str, Mode]] = set()
+    block = 0
+    with scratch.folder() as shared, Workers() as workers:
+        settings = replace(settings, scratch=settings.scratch or shared)
+        for turn in turns:
+            if (turn.case.id, turn.mode) in broken:
+                continue
+            if turn.block != block:
+                block = turn.block
+                workers.renew()
+            share = _share(settings, monotonic() - began, len(turns) - turn.position)
+            if share is not None and share <= 0:
+                return
+            on_turn(turn)
+            trial = workers.weigh(turn, replace(settings, budget=share))
+            trial = workers.confirmed(turn, settings, trial)
+            if trial.error is not None:
+                broken.add((turn.case.id, turn.mode))
+            settings = replace(
+                settings,
+                flush_bytes=trial.extra.get("flush_bytes", settings.flush_bytes),
+            )
+            on_trial(trial)
+
+
+def _share(settings: Settings, spent: float, turns_left: int) -> float | None:
+    """Return the seconds of sampling of the next turn."""
+    if settings.budget is None:
+        return None
+    return (settings.budget - spent) * (1 - GRACE) / turns_left
+
+
+_CONFIRMED: Final[dict[tuple[str, ...], confirm.Confirmed]] = {}
+"""What launches on new data came to, by the run's folder, the side's, case and mode."""
+
+
+def ending(code: int) -> str:
+    """Say how a process went by its exit code, which is below 0 of a signal."""
+    if code < 0:
+        known = -code in set(signal.Signals)
+        return f"died of {signal.Signals(-code).name if known else -code}"
+    return f"ended with exit code {code}"
+
+
+class Workers:
+    """One worker at a time, started when there is work.
+
+    ``python`` runs it in ``folder``, with what ``environment`` gives for the next one;
+    ``path_of`` says where a file of benchmarks lies for it. It inherits ``baton``.
+    """
+
+    def __init__(
+        self,
+        python: str = sys.executable,
+        environment: Callable[[], Mapping[str, str]] | None = None,
+        path_of: Callable[[Path], Path] = lambda path: path,
+        folder: Path | None = None,
+        baton: socket.socket | None = None,
+    ) -> None:
+        self._baton = baton
+        self._folder = folder
+        self._python = python
+        self._environment = environment
+        self._path_of = path_of
+        self._examiner: Workers | None = None
+        self._process: subprocess.Popen[bytes] | None = None
+        self._pipe: wire.Pipe | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.end()
+
+    def weigh(self, turn: Turn, settings: Settings) -> Trial:
+        """Have a worker weigh one turn.
+
+        Raises:
+            UnjudgedError: it imported code that it is not for; see `origins`.
+        """
+        answer = self.ask(turn, settings, wire.TRIAL)
+        if "error" in answer:
+            return _failed(turn, answer["error"])
+        try:
+            return wire.trial_of(answer.get("trial", {}), turn)
+        except wire.Garbled as reason:
+            return _failed(turn, self._garbled(reason)["error"])
+
+    def confirmed(self, turn: Turn, settings: Settings, trial: Trial) -> Trial:
+        """Return a trial with what launches on new data say of it; see `confirming`.
+
+        Such launches are made once a run, by the worker that is there.
+        """
+        mode = turn.mode
+        if not (settings.check and confirm.is_asked(mode, trial)):
+            return trial
+        key = (settings.scratch, str(self._folder), turn.case.id, str(mode))
+        if key not in _CONFIRMED:
+            worker = self._worker()
+            if worker is None:
+                return trial
+            if self._examiner is None:
+                self._examiner = Workers(
+                    self._python, self._environment, self._path_of, self._folder
+                )
+            asked = confirm.Asked(
+                partial(self._examiner.ask, turn, settings, wire.POSE),
+                partial(self.ask, turn, settings, wire.SOLVE),
+                worker,
+            )
+            try:
+                _CONFIRMED[key] = confirm.confirm(asked, trial, mode)
+            except OSError:  # a disk that is full
+                _CONFIRMED[key] = confirm.UNKNOWN
+        return _CONFIRMED[key].of(trial, confirm.units(mode))
+
+    def _worker(self) -> int | None:
+        """Return the worker's process id, as its keeper and not as itself says it."""
+        if self._process is None or self._process.poll() is not None:
+            return None
+        try:
+            children = psutil.Process(self._process.pid).children()
+            return int(min(children, key=psutil.Process.create_time).pid)
+        except (psutil.Error, ValueError):
+            return None
+
+    def facts(self, turn: Turn, settings: Settings) -> wire.Message:
+        """Have a worker say what it knows of a turn's case; or else its ``error``."""
+        return self.ask(turn, settings, wire.FACTS)
+
+    def binary(self, turn: Turn, settings: Settings) -> wire.Message:
+        """Have a worker give a case's kernel away, as ``lent``; None of other work."""
+        return self.ask(turn, settings, wire.BINARY)
+
+    def weigh_both(
+        self,
+        turn: Turn,
+        settings: Settings,
+        *,
+        lent: wire.Message,
+        position: int,
+        leads: bool,
+    ) -> tuple[Trial, Trial] | None:
+        """Have a worker weigh a turn, and what was lent in turn with it.
+
+        None where the worker cannot, or did not live to answer.
+        """
+        beside = {"lent": lent, "position": position, "leads": leads}
+        answer = self.ask(turn, settings, wire.BOTH, **beside)
+        if not answer.get("trials"):
+            return None
+        turns = turn, replace(turn, position=position)
+        try:
+            own, other = map(wire.trial_of, answer["trials"], turns)
+        except (wire.Garbled, TypeError, ValueError):
+            return None
+        return own, other
+
+    def ask(
+        self, turn: Turn, settings: Settings, what: str, **beside: Any
+    ) -> wire.Message:
+        """Have a worker answer a request; what goes wrong is the answer's ``error``."""
+        path = self._path_of(turn.case.benchmark.path)
+        pipe = self._started()
+        try:
+            pipe.send(wire.request(turn, settings, what, path, **beside))
+            answer = pipe.receive(settings.timeout + (settings.budget or 0))
+        except TimeoutError:
+            self.renew()
+            return {
+                "error": f"no answer within {settings.timeout:g} s; the worker was "
+                "ended. Look for a loop that does not stop, or raise --timeout."
+            }
+        except wire.Garbled as reason:
+            return self._garbled(reason)
+        except (EOFError, OSError):
+            weighs = what in {wire.TRIAL, wire.BOTH}
+            doing = "measuring" if weighs else "preparing"
+            return {"error": f"the worker {self._cause()} while {doing} it."}
+        if "error" in answer:
+            answer["error"] = printable(str(answer["error"]))
+        if refused := answer.get("refused"):
+            self.end()
+            raise UnjudgedError(printable(str(refused)))
+        if answer.get("lost"):
+            self.renew()  # its GPU would fail every later case
+        return answer
+
+    def start(self) -> None:
+        """Start the worker if it does not run.
+
+        It ends with the thread that starts it: the kernel sees to that.
+        """
+        self._started()
+
+    def _garbled(self, reason: Exception) -> wire.Message:
+        self.renew()
+        return {
+            "error": f"the worker's answer cannot be read: {reason}. Look for work that "
+            "writes to descriptors it did not open, or patches modules."
+        }
+
+    def _started(self) -> wire.Pipe:
+        ended = self._process is not None and self._process.poll() is not None
+        if ended or (self._pipe and not self._pipe.silent()):
+            self.renew()  # a thread of an earlier case did that; the next is not to blame
+        if self._pipe is None:
+            ours, theirs = socket.socketpair()
+            descriptor = theirs.fileno()
+            command = [self._python, "-P", "-m", "steelyard.process.worker"]
+            environment = self._environment or children.environment
+            variables = dict(environment())
+            shared = []
+            if self._baton and self._baton.fileno() >= 0:
+                shared = [self._baton.fileno()]
+                variables[VARIABLE] = str(shared[0])
+            # A session of its own: Ctrl-C reaches the run, which ends the worker. What
+            # the work prints goes where errors go: standard output may be a report.
+            self._process = subprocess.Popen(
+                keeper.command([*command, str(descriptor)]),
+                pass_fds=[descriptor, *shared],
+                cwd=self._folder,
+                env=variables,
+                stdin=subprocess.DEVNULL,
+                stdout=STANDARD_ERROR,
+                start_new_session=True,
+            )
+            theirs.close()
+            self._pipe = wire.Pipe(ours)
+        return self._pipe
+
+    def _cause(self) -> str:
+        """End what is left of the worker and say how it went."""
+        assert self._process is not None
+        try:
+            code = self._process.wait(timeout=5)
+        except subprocess.TimeoutExpired:
+            code = 0
+        self.renew()
+        return ending(code)
+
+    def end(self) -> None:
+        """End the worker, if there is one, and who poses its problems."""
+        self.renew()
+        if self._examiner is not None:
+            self._examiner.end()
+            self._examiner = None
+
+    def renew(self) -> None:
+        """End the worker and all that it started; the next request starts another."""
+        if self._process is not None:
+            keeper.end_kept(self._process)
+        if self._pipe is not None:
+            self._pipe.close()
+        self._process = self._pipe = None
+
+
+def _failed(turn: Turn, why: str) -> Trial:
+    return failed(
+        turn.case,
+        turn.mode,
+        why if why.startswith(turn.case.id) else f"{turn.case.id}: {why}",
+        block=turn.block,
+        position=turn.position,
+    )

@@ -1,0 +1,166 @@
+"""One case in a process of its own, for those who look at a launch and do not time it.
+
+Such a process is ``python -m MODULE PATH NAME AXES CACHE [SETTINGS]``, axes and settings
+in JSON; its answer is a line of JSON among whatever the user's work prints.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from steelyard.declare import discovery
+from steelyard.declare.benchmark import Case
+from steelyard.declare.plan import Turn, once
+from steelyard.declare.settings import Settings
+from steelyard.errors import SteelyardError
+from steelyard.machine import children
+from steelyard.measure.prepared import PreparedCase
+from steelyard.prepare import work
+from steelyard.process import keeper
+
+if TYPE_CHECKING:
+    from steelyard_device import cuda
+
+
+def points(turns: Sequence[Turn]) -> list[tuple[Case, str]]:
+    """Return the launched cases of a plan with each state of their caches, once."""
+    found = {
+        (turn.case.id, turn.mode.cache): (turn.case, turn.mode.cache)
+        for turn in once(turns)
+        if turn.mode.quantity != "build"
+    }
+    return list(found.values())
+
+
+def program(module: str, case: Case, cache: str, settings: Settings) -> list[str]:
+    """Return the command line of the process that looks at a case."""
+    chosen = (
+        ("seed", settings.seed),
+        ("inputs", dict(settings.inputs)),
+        ("flush_bytes", settings.flush_bytes),
+        ("gpu", settings.gpu),
+    )
+    told = {name: value for name, value in chosen if value}
+    line = [sys.executable, "-P", "-m", module]
+    line += [str(case.benchmark.path), case.benchmark.name]
+    line += [json.dumps(dict(case.axes)), cache]
+    return line + ([json.dumps(told)] if told else [])
+
+
+@dataclass(frozen=True, slots=True)
+class Said:
+    """How a program ended and what it printed."""
+
+    code: int
+    output: str
+    errors: str
+
+    def answer(self, keys: Collection[str]) -> dict[str, Any] | None:
+        """Return the last line that is a JSON object of just these keys."""
+        for line in reversed(self.output.splitlines()):
+            with suppress(ValueError):
+                found = json.loads(line)
+                if isinstance(found, dict) and found.keys() == set(keys):
+                    return found
+        return None
+
+    def reason(self) -> str:
+        """Return the last line of its errors."""
+        return "".join(self.errors.strip().splitlines()[-1:])
+
+
+def run(
+    command: Sequence[str],
+    seconds: float,
+    environment: Mapping[str, str] | None = None,
+    folder: Path | None = None,
+) -> Said:
+    """Run a program and those that it starts, in this environment unless given another.
+
+    Raises:
+        SteelyardError: it was not done in time; all of them are ended.
+    """
+    with subprocess.Popen(
+        keeper.command(command),
+        env=children.environment() if environment is None else environment,
+        cwd=folder,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    ) as process:
+        try:
+            output, errors = process.communicate(timeout=seconds)
+        except BaseException as error:
+            keeper.end_kept(process)
+            if not isinstance(error, subprocess.TimeoutExpired):
+                raise
+            raise SteelyardError(
+                f"{command[0]} was not done within {seconds:g} s and was ended; raise "
+                "--timeout."
+            ) from None
+    return Said(process.returncode, output, errors)
+
+
+class Stage:
+    """A prepared case and what comes before a launch whose caches are in one state.
+
+    Nothing is checked or poisoned: a launch finds what a timed one does. On a GPU no
+    step waits.
+    """
+
+    def __init__(self, case: Case, cache: str, settings: Settings) -> None:
+        self.prepared = PreparedCase(case, replace(settings, check=False))
+        self.work = self.prepared.work
+        self.context: cuda.Context | None = None
+        if isinstance(self.work, work.DeviceWork):
+            self.context = self.work.context
+        restore = ("restore", self.prepared.buffers.restore)
+        touch, ready = ("touch", self._touch), ("wake", self.work.ready)
+        self.before: tuple[tuple[str, Callable[[], None]], ...]
+        """What is done before each launch, in order, by its name."""
+        if cache == "cold":
+            self.before = (restore, ("flush", self._flush(settings)), ready)
+        else:  # in-place data is touched and then restored: it is both warm and right
+            self.before = (touch, restore, ready)
+
+    def _touch(self) -> None:
+        self.work.launch(1)
+        if self.context is None:
+            self.work.wait()
+
+    def _flush(self, settings: Settings) -> Callable[[], None]:
+        if self.context is not None:
+            from steelyard_device import cuda
+
+            return cuda.Flush(self.context)
+        from steelyard.measure.instruments import Scale
+
+        return Scale(settings.flush_bytes).flush
+
+    def must_read(self) -> int:
+        """Return the bytes of memory that a launch cannot do without reading."""
+        buffers = self.prepared.buffers
+        written: int = sum(
+            buffers.arrays[handle.name].nbytes
+            for handle in self.prepared.description.handles_of("output", "inout")
+        )
+        moved: int = self.prepared.facts()["bytes"]
+        return max(moved - written, 0)
+
+
+def opened(
+    path: str, name: str, axes: str, cache: str, settings: str = "{}"
+) -> tuple[Case, Callable[[], Stage], Settings]:
+    """Return the case that a command line names, what prepares it, and the settings."""
+    case = discovery.load(Path(path), name).case(json.loads(axes))
+    how = Settings(**json.loads(settings))
+    return case, lambda: Stage(case, cache, how), how

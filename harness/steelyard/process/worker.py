@@ -1,0 +1,323 @@
+"""The process that weighs: imports cases by path and id, and may be killed any time.
+
+Run as ``python -m steelyard.process.worker DESCRIPTOR`` by ``runner``.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import sys
+from collections import Counter, OrderedDict
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import psutil
+
+from steelyard.analyse.doubts import Doubt
+from steelyard.analyse.trial import Trial
+from steelyard.declare.benchmark import raised
+from steelyard.declare.handles import CUDA
+from steelyard.declare.plan import Turn
+from steelyard.declare.settings import Settings
+from steelyard.errors import SteelyardError
+from steelyard.machine import heap
+from steelyard.measure import inject
+from steelyard.measure.baton import Baton
+from steelyard.measure.instruments import Scale
+from steelyard.measure.pair import Lent, beside, weigh_both
+from steelyard.measure.prepared import PreparedCase, glance
+from steelyard.measure.solving import Solver
+from steelyard.measure.weigh import failed, weigh
+from steelyard.prepare import problems
+from steelyard.prepare.problems import Area
+from steelyard.process import confirm, fingerprint, wire
+from steelyard.process.apart import Apart
+from steelyard.process.origins import Origins
+from steelyard_device import cuda
+from steelyard_device.errors import DeviceError
+
+MEMORY_SHARE: Final = 4
+"""Prepared cases may fill one part in this many of the memory that is free at start, or
+of all that a GPU has."""
+
+
+class Bench:
+    """Prepared cases, kept between their turns as long as memory lasts."""
+
+    def __init__(self, flush_bytes: int | None) -> None:
+        heap.fix()
+        self._scale = Scale(flush_bytes)
+        self._room = psutil.virtual_memory().available // MEMORY_SHARE
+        self._kept: OrderedDict[str, PreparedCase] = OrderedDict()
+        self._solver: Solver | None = None
+        self._apart = Apart()
+        self._turns = 0
+
+    def weigh(self, turn: Turn, settings: Settings) -> Trial:
+        """Weigh one turn; what goes wrong becomes the trial's error.
+
+        What the case changes of the process is put back, and noted.
+        """
+        with self._apart.turn(_file(turn.case.benchmark.path)) as changed:
+            trial = self._in_turn(turn, settings)
+        return self._noted(trial, changed)
+
+    def _noted(self, trial: Trial, changed: Sequence[str]) -> Trial:
+        """Return a trial with what it changed, and what its process had been through."""
+        threads = len(list(Path("/proc/self/task").iterdir()))
+        process = {"turn": self._turns, "threads": threads, "modules": len(sys.modules)}
+        self._turns += 1
+        extra = {**trial.extra, "process": process}
+        if not changed:
+            return replace(trial, extra=extra)
+        self._kept.pop(trial.case, None)  # it was prepared in what is no longer so
+        seen = () if trial.error else (Doubt.CHANGES_PROCESS,)
+        extra["changed"] = list(changed)
+        return replace(trial, extra=extra, doubts=(*trial.doubts, *seen))
+
+    def _in_turn(self, turn: Turn, settings: Settings) -> Trial:
+        try:
+            baton = Baton.inherited(settings.baton, settings.timeout)
+        except SteelyardError as error:
+            return _failed(turn, str(error))
+        self._scale.baton = baton
+        trial = self._weigh(turn, settings)
+        if baton is not None and trial.error is not None:
+            baton.drop()
+        return trial
+
+    def _weigh(self, turn: Turn, settings: Settings) -> Trial:
+        try:
+            if self._scale.baton is not None:
+                self._scale.baton.wait_to_prepare()
+            return weigh(
+                self._prepare(turn, settings),
+                turn.mode,
+                self._scale,
+                settings,
+                block=turn.block,
+                position=turn.position,
+            )
+        except (SteelyardError, DeviceError) as error:
+            return _failed(turn, str(error))
+        except (Exception, SystemExit) as error:  # noqa: BLE001 # whatever the user's work raises
+            return _failed(turn, f"the work raised {raised(error)}")
+
+    def facts(self, turn: Turn, settings: Settings) -> wire.Message:
+        """Say what is known of a turn's case without weighing it."""
+        try:
+            told = glance(turn.case, settings)
+            if told is None:
+                prepared = self._prepare(turn, settings)
+                told = {"facts": prepared.facts(), "hashes": prepared.hashes}
+        except (SteelyardError, DeviceError) as error:
+            return {"error": _of(turn, str(error))}
+        except (Exception, SystemExit) as error:  # noqa: BLE001 # whatever the user's work raises
+            return {"error": _of(turn, f"the work raised {raised(error)}")}
+        return told | {"environment": fingerprint.digest()}
+
+    def binary(self, turn: Turn, settings: Settings) -> wire.Message:
+        """Give a case's kernel away; nothing of other work, or where that fails."""
+        try:
+            lent = Lent.of(turn.case, settings)
+        except (Exception, SystemExit):  # noqa: BLE001 # weighing it says what is wrong
+            lent = None
+        return {"lent": lent and lent.message()}
+
+    def weigh_both(
+        self, turn: Turn, settings: Settings, asked: Mapping[str, Any]
+    ) -> list[Trial]:
+        """Weigh a turn, and in turn with it what was lent; none where that cannot be."""
+        try:
+            own = self._prepare(turn, settings)
+        except (Exception, SystemExit):  # noqa: BLE001 # weighing it alone says what is wrong
+            return []
+        other = beside(own, Lent.of_message(asked["lent"]))
+        if other is None:
+            return []
+        sides = [own, other]
+        turns = [turn, replace(turn, position=asked["position"])]
+        order = -1 if asked["leads"] else 1
+        trials = weigh_both(sides[::order], turns[::order], self._scale, settings)
+        return trials[::order]
+
+    def solve(self, message: wire.Message, settings: Settings) -> wire.Message:
+        """Launch a case on a range of posed problems.
+
+        Only the first request has the case imported and prepared: others are timed.
+        """
+        asked = message["beside"]
+        try:
+            if self._solver is None:
+                self._apart.end()
+                file = _file(Path(message["path"]))
+                turn = self._apart.imported(file, lambda: wire.turn_of(message))
+                self._apart.begin(file)
+                prepared = self._prepare(turn, settings)
+                handles = prepared.description.handles
+                area = Area.opened(Path(asked["area"]), handles, asked["count"])
+                self._solver = Solver(prepared, turn.mode, self._scale, area)
+            self._solver.solve(*asked["range"])
+            if asked["ends"]:
+                self._solver.end()
+                self._solver = None
+        except (SteelyardError, DeviceError, OSError) as error:
+            self._solver = None
+            return {"error": str(error)}
+        except (Exception, SystemExit) as error:  # noqa: BLE001 # whatever the user's work raises
+            self._solver = None
+            return {"error": f"the work raised {raised(error)}"}
+        return {}
+
+    def answer(self, message: wire.Message, settings: Settings) -> wire.Message:
+        """Return the answer to one request, and whether its GPU was lost with it.
+
+        Raises:
+            SteelyardError: the case cannot be imported.
+        """
+        if message["ask"] == wire.SOLVE:
+            return self.solve(message, settings)
+        self._apart.end()
+        file, ask = _file(Path(message["path"])), message["ask"]
+        turn = self._apart.imported(file, lambda: wire.turn_of(message))
+        answer: wire.Message
+        wrong = False
+        if ask == wire.TRIAL:
+            trial = self.weigh(turn, settings)
+            answer, wrong = {"trial": asdict(trial)}, trial.error is not None
+        elif ask == wire.BOTH:
+            with self._apart.turn(file) as changed:
+                both = self.weigh_both(turn, settings, message["beside"])
+            answer = {"trials": [asdict(self._noted(one, changed)) for one in both]}
+        else:
+            with self._apart.turn(file):
+                answer = self._told(turn, settings, message)
+            wrong = "error" in answer
+        lost = bool(self._apart.spent) or (wrong and self.lost(turn, settings))
+        return answer | ({"lost": True} if lost else {})
+
+    def _told(
+        self, turn: Turn, settings: Settings, message: wire.Message
+    ) -> wire.Message:
+        """Answer what needs no launch that is timed."""
+        if message["ask"] == wire.POSE:
+            return pose(turn, settings, message["beside"])
+        facts = message["ask"] == wire.FACTS
+        return (self.facts if facts else self.binary)(turn, settings)
+
+    def _prepare(self, turn: Turn, settings: Settings) -> PreparedCase:
+        name = turn.case.id
+        if name not in self._kept:
+            self._kept[name] = PreparedCase(turn.case, settings)
+            inject.plant(self._kept[name])
+        self._kept.move_to_end(name)
+        while len(self._kept) > 1 and self._crowded():
+            self._kept.popitem(last=False)
+        return self._kept[name]
+
+    def lost(self, turn: Turn, settings: Settings) -> bool:
+        """Whether this process can use a turn's GPU no more; asked after a failure.
+
+        Other libraries' errors do not say, and some come with the next call only.
+        """
+        try:
+            if turn.case.device() == CUDA:
+                cuda.context(settings.gpu).wait()
+        except SteelyardError:
+            return False  # it could not be described: nothing was launched
+        except DeviceError as error:
+            return isinstance(error, cuda.CUDAError) and error.lost
+        return False
+
+    def _crowded(self) -> bool:
+        held: Counter[cuda.Context | None] = Counter()
+        for case in self._kept.values():
+            # An in-place argument is kept twice, so count everything twice.
+            held[case.buffers.context] += 2 * case.buffers.nbytes
+        return any(
+            nbytes > (gpu.device.memory_bytes // MEMORY_SHARE if gpu else self._room)
+            for gpu, nbytes in held.items()
+        )
+
+
+def pose(turn: Turn, settings: Settings, asked: Mapping[str, Any]) -> wire.Message:
+    """Draw data of a case by seeds and ask its reference; the work is never launched.
+
+    Answers with the handles of the case where no ``seeds`` are asked for.
+    """
+    try:
+        described = turn.case.describe()
+        if not asked["seeds"]:
+            return confirm.about(described)
+        place = Path(asked["area"])
+        area = Area.opened(place, described.handles, len(asked["seeds"]))
+        posed, answers = problems.pose(described, area, settings.inputs, asked["seeds"])
+        for number, answer in enumerate(answers):
+            np.save(place.with_suffix(f".{number}.npy"), answer, allow_pickle=False)
+    except (SteelyardError, OSError) as error:
+        return {"error": _of(turn, str(error))}
+    except (Exception, SystemExit) as error:  # noqa: BLE001 # whatever the user's code raises
+        return {"error": _of(turn, f"it raised {raised(error)}")}
+    return {"posed": posed}
+
+
+def _file(path: Path) -> str:
+    return os.path.realpath(path)
+
+
+def _failed(turn: Turn, sentence: str) -> Trial:
+    return failed(
+        turn.case,
+        turn.mode,
+        _of(turn, sentence),
+        block=turn.block,
+        position=turn.position,
+    )
+
+
+def _of(turn: Turn, sentence: str) -> str:
+    told = sentence.startswith(turn.case.id)
+    return sentence if told else f"{turn.case.id}: {sentence}"
+
+
+def main(descriptor: str) -> None:
+    """Answer the requests of the run until it closes its end."""
+    os.set_inheritable(int(descriptor), False)
+    pipe = wire.Pipe(socket.socket(fileno=int(descriptor)))
+    home = os.getpid()
+    origins = Origins.stated()
+    # Last, and not first as -m has it: what is installed comes before what lies here.
+    with suppress(OSError):  # it may be gone
+        sys.path.append(str(Path.cwd()))
+    bench = None
+    while True:
+        try:
+            message = pipe.receive()
+        except EOFError:
+            return
+        settings = Settings(**message["settings"])
+        bench = bench or Bench(settings.flush_bytes)
+        answer: wire.Message
+        try:
+            answer = bench.answer(message, settings)
+        except SteelyardError as error:
+            answer = {"error": str(error)}
+        if refusal := origins.refusal():
+            answer = {"refused": refusal}
+        if os.getpid() != home:
+            os._exit(
+                1
+            )  # the work forked and let the child return: one answer is enough
+        try:
+            pipe.send(answer)
+        except (TypeError, ValueError, RecursionError) as error:
+            pipe.send({"error": f"what is known of it cannot be sent: {raised(error)}"})
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

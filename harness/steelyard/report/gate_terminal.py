@@ -1,0 +1,178 @@
+"""An outcome in a terminal, and the door to its other forms."""
+
+from __future__ import annotations
+
+import contextlib
+import secrets
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+from rich import box
+from rich.console import Console, RenderableType
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from steelyard.analyse.verdict import Verdict
+from steelyard.errors import SteelyardError
+from steelyard.gate import document, doubted, words
+from steelyard.gate.outcome import Finding, Outcome
+from steelyard.machine import files
+from steelyard.report import annotations as annotating
+from steelyard.report import gate_markdown, junit, tables
+
+FORMATS: Final = ("table", "markdown", "json", "junit")
+
+STYLES: Final = {
+    words.FAILURE: "bold red",
+    words.REGRESSED: "bold red",
+    "unresolved": "yellow",
+    "not-gateable": "yellow",
+    "spread": "green",
+    "faster": "green",
+}
+
+NARROW: Final = 100
+"""Columns below which the interval and the blocks are left out."""
+
+
+def page(outcome: Outcome, width: int = tables.PAGE) -> Iterator[RenderableType]:
+    """Yield what a terminal shows: the rows, what explains the bad ones, the ending."""
+    every = words.in_order(outcome)
+    rows = [one for one in every if words.kind(one) != Verdict.IDENTICAL_CODE]
+    if rows:
+        yield Padding(_table(rows, width), tables.ABOVE, expand=False)
+    if len(rows) < len(every):
+        yield Text(f"\nidentical code, not measured: {words.names(every)}")
+    for one in every:
+        more = one.changes or doubted.acting(one)
+        if more and words.kind(one) not in words.QUIET:
+            yield Text("\n" + "\n".join(words.explained(one)))
+    seen = sorted({name for one in every for side in one.doubts for name in side})
+    if seen:
+        lines = "\n".join(f"{name}: {tables.hint(name)}" for name in seen)
+        yield Text(f"\n{lines}", style="yellow")
+    yield from _static(outcome)
+    for note in outcome.notes:
+        yield Text(f"\n{note}", style="dim")
+    if words.trust(outcome):
+        yield Text(f"\n{words.trust(outcome)}", style="dim")
+    if outcome.problem is not None:
+        yield Text(f"\n{outcome.problem}", style="red")
+    bad = outcome.exit_code != 0
+    ending = f"\n{words.headline(outcome)}"
+    yield Text(ending, style="bold red" if bad else "bold green")
+
+
+def _static(outcome: Outcome) -> Iterator[RenderableType]:
+    """Yield what changed in code, a paragraph a case."""
+    changes = words.together(outcome.static)
+    for case in dict.fromkeys(change.case for change in changes):
+        yield Text(f"\n{case}", style="bold")
+        for change in changes:
+            if change.case == case:
+                style = "red" if change.forbidden else ""
+                yield Text(f"  {words.on_targets(change)}", style=style)
+
+
+def _table(findings: list[Finding], width: int) -> Table:
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
+    table.add_column("case", overflow="fold")
+    for name in ("mode", "verdict"):
+        table.add_column(name, no_wrap=True)
+    table.add_column("change", justify="right", no_wrap=True)
+    wide = width >= NARROW and any(one.judgement for one in findings)
+    for name in ("95 %", "blocks", "detectable") if wide else ():
+        table.add_column(name, justify="right", no_wrap=True)
+    doubted = any(any(one.doubts) for one in findings)
+    if doubted:
+        table.add_column("doubts")
+    table.add_column("note")
+    for one in findings:
+        kind, judged = words.kind(one), one.judgement
+        numbers = (
+            words.interval(judged),
+            str(judged.blocks) if judged else words.NOTHING,
+            words.share(judged.smallest) if judged else words.NOTHING,
+        )
+        cells = (
+            *(one.case, one.mode),
+            Text(kind, style=STYLES.get(kind, "")),
+            words.change(judged),
+            *(numbers if wide else ()),
+            *((words.doubts(one),) if doubted else ()),
+            "; ".join(filter(None, [one.note, one.reason])),
+        )
+        table.add_row(*(c if isinstance(c, Text) else Text(c) for c in cells))
+    return table
+
+
+def dumps(outcome: Outcome, shape: str) -> str:
+    """Return the outcome's text in one of `FORMATS`, a table as wide as a page."""
+    if shape == "table":
+        console = Console(width=tables.PAGE, color_system=None, highlight=False)
+        with console.capture() as captured:
+            console.print(*page(outcome), sep="\n")
+        return captured.get()
+    written = {
+        "markdown": gate_markdown.dumps,
+        "json": document.dumps,
+        "junit": junit.dumps,
+    }
+    return written[shape](outcome)
+
+
+def write(
+    outcome: Outcome,
+    shape: str = "table",
+    output: str | None = None,
+    *,
+    annotations: bool = False,
+) -> None:
+    """Show an outcome on standard output or in a file; annotations are always shown.
+
+    A file of JSON would not do with lines of annotations in it: beside another form
+    than a table they go to standard error, which a workflow reads too.
+
+    Raises:
+        SteelyardError: the file cannot be written.
+    """
+    to_file = output not in {None, "-"}
+    if to_file:
+        _to_file(str(output), dumps(outcome, shape))
+    elif shape == "table":
+        with _no_commands() if annotations else contextlib.nullcontext():
+            console = tables.console()
+            console.print(*page(outcome, console.width), sep="\n")
+    else:
+        sys.stdout.write(dumps(outcome, shape))
+    if annotations:
+        stream = sys.stdout if to_file or shape == "table" else sys.stderr
+        stream.writelines(f"{line}\n" for line in annotating.lines(outcome))
+        stream.flush()
+
+
+@contextlib.contextmanager
+def _no_commands() -> Iterator[None]:
+    """Keep GitHub from reading commands in what is printed: ids and notes are anybody's.
+
+    See "Stopping and starting workflow commands" in GitHub's documentation.
+    """
+    token = secrets.token_hex()
+    sys.stdout.write(f"::stop-commands::{token}\n")
+    try:
+        yield
+    finally:
+        sys.stdout.write(f"::{token}::\n")
+
+
+def _to_file(place: str, text: str) -> None:
+    try:
+        files.replace(Path(place), text.encode(errors="replace"))
+    except OSError as error:
+        raise SteelyardError(
+            f"--output {place}: {error.strerror}. Name another file; `steelyard verdict` "
+            "shows the same outcome again."
+        ) from error

@@ -1,1 +1,0 @@
-"""What the gate tells on this machine, measured on the gate itself."""

@@ -1,0 +1,1 @@
+"""Runs kept in a database or a file, and series of them."""

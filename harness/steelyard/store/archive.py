@@ -1,0 +1,116 @@
+"""One run as one file: a JSON document that another store can load.
+
+``{"steelyard": "run", "format": 1, "digest": ..., "content": {"run": {...},
+"trials": [{"document": {...}, "samples": base64}, ...]}}``. The digest is BLAKE2b of
+the content's canonical text (sorted keys, no spaces).
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Sequence
+from dataclasses import asdict
+from hashlib import blake2b
+from typing import Any, Final, TypedDict
+
+from steelyard.analyse.trial import Trial
+from steelyard.errors import StoreError
+from steelyard.machine.decoding import Malformed, checked, parsed
+from steelyard.store import codec, private
+from steelyard.store.run import Run
+from steelyard_device import install
+
+KIND: Final = "run"
+FORMAT: Final = 1
+"""Raised when a key changes meaning; a newer file is refused, never guessed at."""
+
+
+def write(run: Run, trials: Sequence[Trial], *, with_paths: bool = True) -> bytes:
+    """Return the file of a run; of absolute paths only the last part if so asked."""
+    content: dict[str, Any] = {
+        "run": codec.plain(asdict(run)),
+        "trials": [
+            {
+                "document": codec.document(trial),
+                "samples": base64.b64encode(
+                    codec.pack(trial.samples, trial.clock.floor)
+                ).decode(),
+            }
+            for trial in trials
+        ],
+    }
+    if not with_paths:
+        content = private.anonymous(content)
+    head = {"steelyard": KIND, "format": FORMAT, "digest": _digest(content)}
+    return json.dumps(head | {"content": content}, indent=1).encode()
+
+
+def read(data: bytes) -> tuple[Run, list[Trial]]:
+    """Return the run of a file and its trials.
+
+    Raises:
+        StoreError: it is not an exported run, of a newer format, or damaged.
+    """
+    content = _content(data)
+    try:
+        found = checked(content, _Content)
+        run = codec.run(found["run"])
+        return run, [_trial(one, at) for at, one in enumerate(found["trials"])]
+    except Malformed as error:
+        raise _damaged(str(error)) from error
+
+
+class _Trial(TypedDict):
+    document: dict[str, Any]
+    samples: str
+
+
+class _Content(TypedDict):
+    run: dict[str, Any]
+    trials: list[_Trial]
+
+
+def _trial(found: _Trial, at: int) -> Trial:
+    try:
+        blob = base64.b64decode(found["samples"], validate=True)
+        return codec.trial(found["document"], blob)
+    except ValueError as error:  # binascii.Error and Malformed are ones
+        raise Malformed(f"trial {at}: {error}") from error
+
+
+def _content(data: bytes) -> Any:
+    """Return the content of a file once its kind, format and digest are right."""
+    try:
+        document = parsed(data)
+    except Malformed as error:
+        raise StoreError(
+            f"this is not an exported run: it begins with {data[:16]!r} and {error}. "
+            "Make one with `steelyard export RUN FILE`."
+        ) from error
+    if not isinstance(document, dict) or document.get("steelyard") != KIND:
+        raise StoreError(
+            'this JSON is not an exported run: it has no key "steelyard" that says '
+            '"run". Make one with `steelyard export RUN FILE`.'
+        )
+    version = document.get("format")
+    if version != FORMAT or isinstance(version, bool | float):
+        raise StoreError(
+            f"this run has export format {version}, this steelyard reads {FORMAT}; "
+            f"upgrade with {install.upgrade()}."
+        )
+    if document.get("digest") != _digest(document.get("content")):
+        raise _damaged("its digest differs")
+    return document["content"]
+
+
+def _digest(content: Any) -> str:
+    text = json.dumps(content, sort_keys=True, separators=(",", ":"))
+    return blake2b(text.encode(), digest_size=16).hexdigest()
+
+
+def _damaged(why: str) -> StoreError:
+    return StoreError(
+        f"this exported run is not what was written ({why}); nothing was imported. "
+        "Export it again."
+    )

@@ -1,0 +1,245 @@
+"""Cases over many runs: their times in order, and where they stepped.
+
+Only what was measured alike is of one series: the machine, the method and the clock are
+those of the latest. A step is told from the case's own noise (`change_points`).
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter, defaultdict
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from steelyard.analyse import change_points
+from steelyard.analyse.change_points import Episode, Step
+from steelyard.analyse.rows import nearest
+from steelyard.analyse.stats import Estimate
+from steelyard.errors import SteelyardError
+from steelyard.machine.facts import UNKNOWN
+from steelyard.store.run import Run
+from steelyard.store.store import Store
+from steelyard.store.summary import Entry
+
+OTHERWISE: Final = ("gate", "selftest")
+"""Tags (or what stands before their /) of runs that are no history: their trials are
+short, and some weigh code that was made slower on purpose. ``--tag`` asks for them."""
+
+
+MANY: Final = 10
+SHARED: Final = 0.25
+"""Histories that step at one commit, in number and as a share of those measured across
+it, from which the machine, a compiler or a dependency is the likely cause."""
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """What one run says of a case, in nanoseconds per launch."""
+
+    commit: str
+    run: str
+    """What the run is called where its commit is unknown."""
+    started: str
+    estimate: Estimate
+
+    @property
+    def name(self) -> str:
+        """The commit as people write it, or the run."""
+        return f"run {self.run}" if self.commit == UNKNOWN else self.commit[:10]
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """One case in one mode of one run."""
+
+    case: str
+    mode: str
+    like: Hashable
+    """What two of a series share: where, how and with which clock it was measured."""
+    point: Point | None
+    """None where it failed, or took no time that is one."""
+
+
+@dataclass(frozen=True, slots=True)
+class History:
+    """One case in one mode over runs, the latest last."""
+
+    case: str
+    mode: str
+    points: tuple[Point, ...]
+    left_out: int
+    """Runs that have the case but were measured otherwise or elsewhere."""
+    failed: int
+    """Runs in which it failed."""
+    steps: tuple[Step, ...]
+    episodes: tuple[Episode, ...] = ()
+    """Runs that left their level for a short time."""
+
+
+def histories(measured: Iterable[Measured]) -> list[History]:
+    """Return the series of every case and mode, in order of their first runs."""
+    series: dict[tuple[str, str], list[Measured]] = defaultdict(list)
+    for one in measured:
+        series[one.case, one.mode].append(one)
+    return [_history(*key, found) for key, found in series.items()]
+
+
+def _history(case: str, mode: str, series: Sequence[Measured]) -> History:
+    good = [one for one in series if one.point is not None]
+    points = [m.point for m in good if m.point and m.like == good[-1].like]
+    division = change_points.divide([point.estimate.value for point in points])
+    return History(
+        case=case,
+        mode=mode,
+        points=tuple(points),
+        left_out=len(good) - len(points),
+        failed=len(series) - len(good),
+        steps=division.steps,
+        episodes=division.episodes,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A commit at which histories stepped."""
+
+    point: Point
+    """The first run with the commit, of any history."""
+    found: tuple[tuple[History, Step], ...]
+    """The histories that stepped there, the greatest change first."""
+    measured: int
+    """Histories with runs on both sides of the commit."""
+
+    @property
+    def everywhere(self) -> bool:
+        """Whether so many stepped at once that one change of code is unlikely."""
+        return len(self.found) >= max(MANY, SHARED * self.measured)
+
+
+def places(found: Iterable[History]) -> list[Place]:
+    """Return the commits at which histories stepped, the latest first."""
+    found = list(found)
+    by_name: dict[str, list[tuple[History, Step]]] = defaultdict(list)
+    for one in found:
+        for step in one.steps:
+            by_name[one.points[step.at].name].append((one, step))
+    across = Counter(p.name for one in found for p in one.points[1:])
+    made = [
+        Place(
+            min((h.points[s.at] for h, s in each), key=lambda p: p.started),
+            tuple(sorted(each, key=lambda one: -abs(math.log(1 + one[1].change)))),
+            across[name],
+        )
+        for name, each in by_name.items()
+    ]
+    return sorted(made, key=lambda place: place.point.started, reverse=True)
+
+
+def chosen(found: Sequence[History], mode: str | None) -> History:
+    """Return one case's history in a mode, by default the first it was weighed in.
+
+    Raises:
+        SteelyardError: it was never weighed in that mode, or failed in every run.
+    """
+    modes = [one.mode for one in found]
+    if mode is not None and mode not in modes:
+        raise SteelyardError(
+            f"{found[0].case} was never measured in mode {mode}; it was in "
+            f"{', '.join(modes)}."
+        )
+    wanted = [one for one in found if mode in {None, one.mode}]
+    for one in wanted:
+        if one.points:
+            return one
+    raise SteelyardError(
+        f"{found[0].case} failed in all {wanted[0].failed} runs; `steelyard show` says "
+        "why."
+    )
+
+
+def stored(
+    store: Store,
+    case: str | None = None,
+    tag: str | None = None,
+    commits: Sequence[str] | None = None,
+) -> list[Measured]:
+    """Return what the runs of a store say of a case, or of all, the latest last.
+
+    ``tag`` leaves only the runs that have it. Of ``commits``, the oldest first, only
+    runs of unchanged checkouts are taken, and stand in their order.
+
+    Raises:
+        SteelyardError: there is no such run, or none has the case.
+    """
+    runs = [run for run in store.runs() if _of_history(run, tag)]
+    runs.sort(
+        key=lambda run: run.started
+    )  # an imported one may be older than its place
+    if commits is not None:
+        runs = along([run for run in runs if not run.dirty], commits)
+    if not runs:
+        raise _without_runs(store, tag, branch=commits is not None)
+    summaries = store.summaries(run.uid for run in runs)
+    found = [
+        _measured(run, where, entry)
+        for run in runs
+        for where in [repr(run.machine.get("identity"))]
+        for entry in summaries[run.uid]
+        if case in {None, entry.case}
+    ]
+    if found:
+        return found
+    known = [entry.case for entry in summaries[runs[-1].uid]]
+    raise unknown(case or "", known, f"store {store.name}")
+
+
+def along(runs: Iterable[Run], commits: Sequence[str]) -> list[Run]:
+    """Return the runs of some commits, in the commits' order."""
+    places: Mapping[str, int] = {commit: at for at, commit in enumerate(commits)}
+    taken = [run for run in runs if run.commit in places]
+    return sorted(taken, key=lambda run: (places[run.commit], run.started))
+
+
+def unknown(case: str, known: Iterable[str], place: str) -> SteelyardError:
+    """Return the error of a case that no run has."""
+    return SteelyardError(
+        f"no run of {place} has a case {case!r}; `steelyard history` lists those that "
+        f"stepped, `steelyard show` those of the latest.{nearest(case, known)}"
+    )
+
+
+def usable(estimate: Estimate | None) -> bool:
+    """Tell whether an estimate is a time."""
+    return estimate is not None and 0 < estimate.value < math.inf
+
+
+def _of_history(run: Run, tag: str | None) -> bool:
+    if tag is not None:
+        return tag in run.tags
+    return not any(word.partition("/")[0] in OTHERWISE for word in run.tags)
+
+
+def _measured(run: Run, where: str, entry: Entry) -> Measured:
+    """Return an entry of a run; two of one series share machine, clock and method."""
+    point = None
+    if entry.estimate is not None and usable(entry.estimate):
+        point = Point(run.commit, run.short, run.started, entry.estimate)
+    like = (where, entry.clock, entry.method)
+    return Measured(entry.case, entry.mode, like, point)
+
+
+def _without_runs(store: Store, tag: str | None, *, branch: bool) -> SteelyardError:
+    if branch:
+        return SteelyardError(
+            f"no run of store {store.name} is of an unchanged commit of that branch; "
+            "`steelyard show --runs` lists their commits."
+        )
+    if tag is not None:
+        return SteelyardError(
+            f"no run of store {store.name} has the tag {tag!r}; `steelyard show --runs` "
+            "lists them."
+        )
+    return SteelyardError(
+        f"store {store.name} has no run yet; make one with `steelyard run`."
+    )

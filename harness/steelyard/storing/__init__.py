@@ -1,1 +1,0 @@
-"""Runs that are kept: as bytes, in a database, in a file."""
