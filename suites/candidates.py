@@ -16,12 +16,12 @@ from steelyard.declare.handles import Call
 from steelyard_kernels.binary import Failed
 from steelyard_kernels.building import keys
 from steelyard_kernels.building.build import Phases, prepare
-from steelyard_kernels.compiling.points import Point
-from steelyard_kernels.compiling.spaces import Space, build_space, candidates
 from steelyard_kernels.errors import KernelError
 from steelyard_kernels.group import Candidate, build_all
 from steelyard_kernels.library import examples
 from steelyard_kernels.targets import parse
+from steelyard_lock.points import Point
+from steelyard_lock.spaces import Space, build_space, candidates
 
 from .build import OTHERS
 from .common import cuda_targets

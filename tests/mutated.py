@@ -33,7 +33,7 @@ from steelyard.gate import document
 from steelyard.gate.outcome import StaticChange
 from steelyard.store import archive
 from steelyard.store.store import Store
-from steelyard_kernels.locking import entries
+from steelyard_lock import file as entries
 
 ROOT = Path(__file__).parents[1]
 REFUSED = {1, 2, 3, 4}

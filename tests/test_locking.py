@@ -18,11 +18,12 @@ from steelyard_kernels.building import cache
 from steelyard_kernels.building.build import build
 from steelyard_kernels.building.facts import facts_of
 from steelyard_kernels.digest import digest
-from steelyard_kernels.locking import cases, changes, code, command, compare, run
-from steelyard_kernels.locking.cases import TARGETS, Case
-from steelyard_kernels.locking.entries import Entry, Foreign, Lock, Unreadable
-from steelyard_kernels.locking.entries import read as read_lock
-from steelyard_kernels.locking.entries import text as text_of
+from steelyard_lock import cases, changes, code
+from steelyard_lock import lock as run
+from steelyard_lock.cases import TARGETS, Case
+from steelyard_lock.file import Entry, Foreign, Lock, Unreadable
+from steelyard_lock.file import read as read_lock
+from steelyard_lock.file import text as text_of
 
 CPU = "cpu:x86-64-v3"
 GPU = "cuda:sm_90a"
@@ -169,6 +170,12 @@ def test_carriage_returns_change_nothing():
 GOOD = text_of(lock_of(ENTRY))
 
 
+def signed(content):
+    """Return a file with a digest that is right."""
+    above, _ = content.rsplit("end ", 1)
+    return f"{above}end {digest(above.encode())}\n"
+
+
 @pytest.mark.parametrize(
     ("content", "said"),
     [
@@ -178,28 +185,17 @@ GOOD = text_of(lock_of(ENTRY))
         ("\x7fELF\x02", "it is no lock file"),
         (GOOD.replace("kernels.lock 2", "kernels.lock 3"), "of version 3.*upgrade it"),
         (GOOD.replace("kernels.lock 2", "kernels.lock 1"), "of the old version 1"),
-        (GOOD[: GOOD.index("end ")], "cut off after line 15"),
+        (GOOD[: GOOD.index("end ")], "cut off after '  opcodes"),
         (GOOD.replace("registers 40", "registers 99"), "the digest .* differs"),
         (GOOD.replace("# What", "# that"), "the digest .* differs"),
-        (GOOD.replace("entries 1", "entries 2"), "1 entries where 2 were said"),
-        (GOOD.replace("entries 1", "<<<<<<< HEAD"), "it:6: '<<<<<<< HEAD'"),
-        (GOOD.replace("  schedule v1 u1 b128 r0\n", ""), "it:8: .*lacks its schedule"),
-        (GOOD.replace("bytes 2400", "bytes -1"), "it:13: 'bytes -1' is no count"),
-        (GOOD.replace("bytes 2400", "bytes NaN"), "'bytes NaN' is no count"),
-        (GOOD.replace("FFMA 60", "FFMA 60, FFMA 61"), "'FFMA 61' is no count"),
-        (GOOD.replace("bytes 2400", "registers 2"), "'registers 2' is no count"),
-        (GOOD.replace("a" * 32, "z" * 32), "it:10: 'zzz.*no hash of code"),
-        (GOOD.replace("  moves", "  gains"), "it:13: 'gains .* is not known here"),
-        (
-            GOOD.replace("entries 1", "entries 2").replace(
-                "\nend", GOOD[GOOD.index("\nadam") : GOOD.index("\nend")] + "\nend"
-            ),
-            "is there twice",
-        ),
+        (GOOD.replace("entries 1", "<<<<<<< HEAD"), "the digest .* differs"),
+        (GOOD.replace("  schedule v1 u1 b128 r0\n", ""), "the digest .* differs"),
+        (signed(GOOD.replace("  schedule v1", "  plan v1")), "not known here"),
+        (signed(GOOD.replace("bytes 2400", "bytes NaN")), "not known here"),
     ],
 )
-def test_a_bad_file_is_one_sentence_with_its_line(content, said):
-    """It says where, why, and what to do."""
+def test_a_bad_file_is_one_sentence(content, said):
+    """It says which, why, and what to do."""
     with pytest.raises(Unreadable, match=said) as caught:
         read_lock(content, "it")
     assert str(caught.value).startswith("it")
@@ -284,7 +280,7 @@ def test_a_case_may_vanish_or_appear():
 
 def test_targets_that_changed_alike_share_a_line():
     """As `--target` reads them."""
-    assert command.joined(["cpu:a", "cuda:sm_80", "cuda:sm_90a"]) == (
+    assert run.joined(["cpu:a", "cuda:sm_80", "cuda:sm_90a"]) == (
         "cpu:a,cuda:sm_80,sm_90a"
     )
 
@@ -344,7 +340,7 @@ def test_a_torn_cache_is_a_miss(nvrtc, desk):
 def test_a_changed_kernel_is_a_suspect_in_words(nvrtc, monkeypatch):
     """Fewer registers than it needs, as if somebody had limited them."""
     content = text_of(run.made())
-    assert compare(content, "it") == {
+    assert run.compare(content, "it") == {
         "same": [(case.label, target) for case in SMALL for target in (CPU, GPU)],
         "changed": [],
         "gone": [],
@@ -359,7 +355,7 @@ def test_a_changed_kernel_is_a_suspect_in_words(nvrtc, monkeypatch):
 
     monkeypatch.setattr(code, "heuristic", limited)
     monkeypatch.setattr(run.keys, "sources", lambda: "changed")
-    said = compare(content, "it")
+    said = run.compare(content, "it")
     ((case, target, words),) = said["changed"]
     assert (case, target) == (SMALL[1].label, GPU)
     assert re.fullmatch(r"\d+ new bytes of spills", words[0])
@@ -373,7 +369,7 @@ def test_a_case_that_is_not_built_any_more_is_gone(nvrtc, monkeypatch):
     content = text_of(run.made())
     monkeypatch.setattr(run, "cases", lambda: SMALL[:1])
     monkeypatch.setattr(run.keys, "sources", lambda: "changed")
-    said = compare(content, "it")
+    said = run.compare(content, "it")
     assert said["gone"] == [(SMALL[1].label, CPU), (SMALL[1].label, GPU)]
 
 
@@ -387,7 +383,7 @@ def test_a_case_that_is_not_built_any_more_is_gone(nvrtc, monkeypatch):
 )
 def test_what_cannot_be_compared_is_a_problem_and_never_a_pass(nvrtc, content, said):
     """Another compiler is said once, not as a change of everything."""
-    found = compare(content, "it")
+    found = run.compare(content, "it")
     assert said in found["problem"]
     assert found["exit_code"] == 4
 
@@ -397,12 +393,12 @@ def test_a_kernel_that_cannot_be_built_is_named(nvrtc, monkeypatch):
     content = text_of(run.made())
     monkeypatch.setattr(run.keys, "sources", lambda: "changed")
     monkeypatch.setattr(code, "heuristic", lambda *_, **__: 1 // 0)
-    found = compare(content, "it")
+    found = run.compare(content, "it")
     assert found["exit_code"] == 2
     assert found["problem"].startswith(f"{SMALL[0].label} cannot be built for {CPU}: ")
 
 
-# The command.
+# The run.
 
 
 def test_a_lock_is_written_and_checked(nvrtc, desk):
@@ -425,9 +421,7 @@ def test_a_file_that_is_out_of_date_says_what_changed(nvrtc, desk):
     assert steelyard("lock", "mine").exit_code == 0
     file = desk / "mine"
     good = file.read_text()
-    above, _ = good.rsplit("end ", 1)
-    above = above.replace("takes registers 10", "takes registers 9", 1)
-    old = f"{above}end {digest(above.encode())}\n"
+    old = signed(good.replace("takes registers 10", "takes registers 9", 1))
     assert old != good
     file.write_text(old)
     done = steelyard("lock", "--check", "mine")
@@ -471,7 +465,7 @@ def test_a_file_that_cannot_be_written_is_one_sentence(nvrtc, desk):
     (desk / "place").write_text("a file")
     done = steelyard("lock", "place/kernels.lock")
     assert done.exit_code == 4
-    assert done.output.startswith("Error: place/kernels.lock cannot be")
+    assert done.output.startswith("error: place/kernels.lock cannot be")
     assert steelyard("lock", str(desk)).exit_code == 4
 
 
@@ -483,7 +477,7 @@ def test_a_full_disk_leaves_the_file_that_was_there(nvrtc, desk, monkeypatch):
         path.touch()
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(command.Path, "write_text", full)
+    monkeypatch.setattr(run.Path, "write_text", full)
     done = steelyard("lock", "mine")
     assert done.exit_code == 4
     assert "mine cannot be written: No space left on device" in done.output
@@ -493,5 +487,5 @@ def test_a_full_disk_leaves_the_file_that_was_there(nvrtc, desk, monkeypatch):
 
 def test_the_projects_own_file_is_as_it_was_written():
     """No registers were edited by hand; that it is up to date `.ci/run` checks."""
-    file = Path(__file__).parents[1] / command.FILE
-    read_lock(file.read_text(), command.FILE)
+    file = Path(__file__).parents[1] / run.FILE
+    read_lock(file.read_text(), run.FILE)

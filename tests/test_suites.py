@@ -177,7 +177,7 @@ def test_what_is_only_built_says_what_came_of_it(name, monkeypatch):
 
 def few_of(build_space):
     """Return `build_space` of the first three candidates."""
-    from steelyard_kernels.compiling import spaces
+    from steelyard_lock import spaces
 
     def few(point):
         every = spaces.candidates

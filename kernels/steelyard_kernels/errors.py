@@ -8,7 +8,8 @@ from typing import Final
 
 from steelyard_device.errors import DeviceError
 
-OURS: Final = str(Path(__file__).parent)
+OURS: Final = str(Path(__file__).parents[1] / "steelyard_")
+"""How the files of our packages begin."""
 
 
 class KernelError(Exception):

@@ -31,7 +31,7 @@ OTHERS: Mapping[str, tuple[str, str]] = MappingProxyType(
             "Print the ratios of two stored runs.",
         ),
         "compile": (
-            "steelyard_kernels.compiling.command:compile_",
+            "steelyard_lock.compile:command",
             "Build kernels and say what that takes and comes to.",
         ),
         "export": (
@@ -63,7 +63,7 @@ OTHERS: Mapping[str, tuple[str, str]] = MappingProxyType(
             "Show what the last gate came to, and end as it did.",
         ),
         "lock": (
-            "steelyard_kernels.locking.command:lock",
+            "steelyard_lock.lock:command",
             "Write what every kernel's code takes to a file, or check that.",
         ),
     }

@@ -19,7 +19,7 @@ from steelyard.declare.handles import CPU, Builder, Call, Check, Handle
 from steelyard.errors import BenchmarkError, SteelyardError
 from steelyard.machine.printable import LONGEST, printable
 
-OURS: Final = {"steelyard", "steelyard_device", "steelyard_kernels"}
+OURS: Final = {"steelyard", "steelyard_device", "steelyard_kernels", "steelyard_lock"}
 """Packages whose lines say nothing to a user about an error."""
 
 

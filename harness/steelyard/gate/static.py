@@ -19,7 +19,7 @@ from steelyard.gate.outcome import Finding, StaticChange
 from steelyard.machine import children
 
 FILE: Final = "ci/kernels.lock"
-COMPARE: Final = "steelyard_kernels.locking:compare"
+COMPARE: Final = "steelyard_lock.lock:compare"
 MODE: Final = "kernel"
 VANISHED: Final = "vanished"
 """How the note of a case begins that only the baseline has."""

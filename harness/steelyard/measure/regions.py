@@ -127,9 +127,10 @@ def _fresh_process(
             command, capture_output=True, text=True, check=False, env=environment
         )
     if done.returncode:
-        raise BenchmarkError(
-            f"a fresh process failed: {''.join(done.stderr.strip().splitlines()[-1:])}"
-        )
+        last = "".join(done.stderr.strip().splitlines()[-1:])
+        code = done.returncode
+        how = f"signal {-code} killed it" if code < 0 else f"exit code {code}"
+        raise BenchmarkError(f"a fresh process failed: {last or how}")
     said = json.loads(done.stdout.splitlines()[-1])
     parts.append({"interpreter": said.pop("began") - start, **said})
     return start, start + ledger.whole(parts[-1])

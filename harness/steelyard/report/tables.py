@@ -43,11 +43,11 @@ ABOVE: Final = (1, 0, 0, 0)
 """A free line above each part."""
 
 
-def console(*, stderr: bool = False) -> Console:
+def console(*, stderr: bool = False, page: int = PAGE) -> Console:
     """Return a console as wide as its terminal, or as a page where there is none."""
     made = Console(stderr=stderr, highlight=False)
     if not made.is_terminal and "COLUMNS" not in made._environ:  # noqa: SLF001 # rich's own copy of the environment
-        made.width = PAGE
+        made.width = page
     if not made.is_terminal:
         made.file = cast("IO[str]", _Trimmed(made.file))
     made.push_render_hook(_Printable())

@@ -6,8 +6,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from steelyard_kernels.locking.entries import Entry, Lock
 from steelyard_kernels.schedule.gpu import GPUS
+from steelyard_lock.file import Entry, Lock
 
 GONE: Final = "is gone"
 NEW: Final = "is new"

@@ -3,31 +3,26 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
+from steelyard.report.grid import Grid, fitting
+from steelyard.report.text import NOTHING
 from steelyard_device.timings_print import duration
 from steelyard_kernels.binary import Built, Failed
 from steelyard_kernels.building.facts import facts_of
-from steelyard_kernels.compiling.points import Point, limited, ready, traced
-from steelyard_kernels.compiling.report import HASH, NOTHING
 from steelyard_kernels.group import Batch, Candidate, Progress, build_all, candidates_of
+from steelyard_lock.points import Point, limited, ready, traced
+from steelyard_lock.report import HASH, RESOURCES
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from rich.console import RenderableType
 
-    from rich.table import Table
-
-COLUMNS = {
-    "registers": "registers",
-    "estimated": "estimated_registers",
-    "spills": "spill_bytes",
-    "shared": "shared_bytes",
-    "code bytes": "code_bytes",
-    "128-bit loads": "loads_128",
-    "local memory": "local_memory",
-}
+COLUMNS = (
+    *("registers", "estimated", "spills", "shared", "code bytes"),
+    *("128-bit loads", "local memory"),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +52,7 @@ class Space:
 
 def candidates(point: Point) -> tuple[Candidate, ...]:
     """Return every candidate of a point, each once, with its limit of registers."""
-    _, kernel, arrays, _ = ready(point)
+    kernel, arrays, _ = ready(point)
     traced(point, kernel, arrays)  # says what its function raises
     found = candidates_of(kernel, *arrays, target=point.target)
     if not point.registers:
@@ -68,10 +63,7 @@ def candidates(point: Point) -> tuple[Candidate, ...]:
 
 
 def build_space(
-    point: Point,
-    *,
-    library: str = "",
-    progress: Callable[[Progress], None] | None = None,
+    point: Point, progress: Callable[[Progress], None] | None = None
 ) -> Space:
     """Build every candidate of a point, cold."""
     batch = build_all(
@@ -79,12 +71,12 @@ def build_space(
         target=point.target,
         levels=frozenset(),
         progress=progress,
-        nvrtc=library or None,
+        nvrtc=point.nvrtc or None,
     )
     return Space(point, batch)
 
 
-def build_shown(point: Point, library: str = "") -> Space:
+def build_shown(point: Point) -> Space:
     """Build it with a bar on standard error, where that is a terminal."""
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, TextColumn
@@ -108,21 +100,49 @@ def build_shown(point: Point, library: str = "") -> Space:
             done = seen.built + seen.failed
             bar.update(task, completed=done, total=seen.total, said=said)
 
-        return build_space(point, library=library, progress=told)
+        return build_space(point, told)
 
 
-def page(space: Space) -> Iterator[Table | str]:
+def page(space: Space, width: int) -> Iterator[RenderableType]:
     """Yield a table by schedule, the stages, and what there is to say in a line."""
-    yield _by_schedule(space)
-    yield _stages(space.batch)
-    facts = space.facts()
-    groups, wall = facts["groups"], duration(facts["wall_ns"])
+    titles = ("compile", *COLUMNS, "hash", "note")
+    numbers = range(len(space.batch.results))
+    lines = tuple(tuple(_line(space.batch, number)) for number in numbers)
+    whole = Grid(space.point.label, ("schedule",), titles, lines)
+    yield from (part.shown() for part in fitting(whole, width))
     yield (
-        f"{space.point.label}: {facts['candidates']} candidates, {facts['distinct']} "
-        f"distinct codes, {len(space.batch.duplicates)} duplicates, "
-        f"{facts['failed']} failed; {groups} groups in {wall} (sums are of workers' own "
-        "clocks: those that share a processor wait in them too)"
+        "compile: in a group, a candidate's own time in ptxas and its share of the rest "
+        "by the length of its text"
     )
+    stages = [
+        (stage.name, duration(stage.nanoseconds), duration(stage.wall))
+        for stage in space.batch.stages
+    ]
+    stages.append(("all", NOTHING, duration(space.batch.wall)))
+    sums = ("summed over workers", "wall")
+    yield Grid("stages", ("stage",), sums, tuple(stages)).shown()
+    facts = space.facts()
+    yield (
+        f"\n{space.point.label}: {facts['candidates']} candidates, {facts['distinct']} "
+        f"distinct codes, {len(space.batch.duplicates)} duplicates, "
+        f"{facts['failed']} failed; {facts['groups']} groups in "
+        f"{duration(facts['wall_ns'])} (sums are of workers' own clocks: those that "
+        "share a processor wait in them too)\n"
+    )
+
+
+def _line(batch: Batch, number: int) -> Iterator[str]:
+    result = batch.results[number]
+    facts = _facts(result)
+    yield _label(result)
+    yield duration(facts["compile_ns"]) if "compile_ns" in facts else NOTHING
+    yield from (str(facts.get(RESOURCES[name], NOTHING)) for name in COLUMNS)
+    yield str(facts.get("code_hash", NOTHING))[:HASH]
+    first = batch.duplicates.get(number)
+    if isinstance(result, Failed):
+        yield f"failed: {result.error}"
+    else:
+        yield "" if first is None else f"same as {_label(batch.results[first])}"
 
 
 def dumps(spaces: Sequence[Space]) -> str:
@@ -153,52 +173,3 @@ def _facts(result: Built | Failed) -> dict[str, Any]:
 
 def _label(result: Built | Failed) -> str:
     return result.schedule.label if result.schedule is not None else NOTHING
-
-
-def _table(*titles: str) -> Table:
-    from rich import box
-    from rich.table import Table
-
-    made = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
-    for title in titles:
-        left = title in {"schedule", "note", "stage"}
-        made.add_column(title, justify="left" if left else "right")
-    return made
-
-
-def _by_schedule(space: Space) -> Table:
-    from rich.text import Text
-
-    made = _table("schedule", "compile", *COLUMNS, "hash", "note")
-    made.caption_justify = "left"
-    made.caption = (
-        "compile: in a group, a candidate's own time in ptxas and its share of the rest "
-        "by the length of its text"
-    )
-    for number, result in enumerate(space.batch.results):
-        facts = _facts(result)
-        cells = [str(facts.get(name, NOTHING)) for name in COLUMNS.values()]
-        made.add_row(
-            Text(_label(result)),
-            duration(facts["compile_ns"]) if "compile_ns" in facts else NOTHING,
-            *cells,
-            str(facts.get("code_hash", NOTHING))[:HASH],
-            Text(_note(space.batch, number)),
-        )
-    return made
-
-
-def _note(batch: Batch, number: int) -> str:
-    result = batch.results[number]
-    if isinstance(result, Failed):
-        return f"failed: {result.error}"
-    first = batch.duplicates.get(number)
-    return "" if first is None else f"same as {_label(batch.results[first])}"
-
-
-def _stages(batch: Batch) -> Table:
-    made = _table("stage", "summed over workers", "wall")
-    for stage in batch.stages:
-        made.add_row(stage.name, duration(stage.nanoseconds), duration(stage.wall))
-    made.add_row("all", NOTHING, duration(batch.wall))
-    return made

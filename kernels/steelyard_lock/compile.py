@@ -1,6 +1,6 @@
 """`steelyard compile`: build kernels, and say what that takes and comes to.
 
-The command line finds it by name; a user's mistake is one of click's exceptions.
+The command line finds it by name.
 """
 
 from __future__ import annotations
@@ -12,17 +12,17 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
+from steelyard.declare.axes import parse_override
+from steelyard.errors import FAILED, SteelyardError
 from steelyard_device.errors import DeviceError
 from steelyard_kernels.building.cache import CACHES, LEVELS
 from steelyard_kernels.errors import KernelError
 
 if TYPE_CHECKING:
-    from steelyard_kernels.compiling.points import Axis
     from steelyard_kernels.library.examples import Spec
+    from steelyard_lock.points import Axis
 
 QUANTITIES: Final = (*CACHES, "first")
-BUILD_FAILED: Final = 2
-"""The exit code when a build came to nothing: the harness' of a failed benchmark."""
 
 TEXTS: Final = ("program", "schedule", "loops", "llvm", "cuda", "ptx", "sass")
 _SHOWN: Final = "it shows a text of a build and weighs nothing"
@@ -42,36 +42,26 @@ IDLE: Final = {
 }
 """Options that another one leaves nothing to do, with the reason."""
 
-REPEAT: Final = 5
-"""Builds of each row: a median of fewer is one disturbance away from another."""
+REPEAT: Final = 6
+"""Builds of each row: the fewest whose extremes hold the median (`stats.MINIMUM`)."""
 
 
 def _axes(
     _context: click.Context, _parameter: click.Parameter, given: Sequence[str]
 ) -> dict[str, list[Axis]]:
-    """Read ``axis=1,2``."""
-    found: dict[str, list[Axis]] = {}
-    for text in given:
-        name, equals, values = text.partition("=")
-        if not equals or not values:
-            raise click.ClickException(
-                f"-p {text}: expected AXIS=VALUE,..., such as -p n=1000,65536."
-            )
-        found[name] = [_value(name, word) for word in values.split(",")]
-    return found
+    found = dict(map(parse_override, given))
+    return {
+        name: [_value(name, value) for value in values]
+        for name, values in found.items()
+    }
 
 
-def _value(axis: str, word: str) -> Axis:
+def _value(axis: str, value: Any) -> Axis:
     if axis == "dtype":
-        return word
-    try:
-        number = float(word)
-    except ValueError:
-        number = math.nan
-    if not (0 <= number < math.inf and number.is_integer()):
-        raise click.ClickException(
-            f"-p {axis}={word}: expected a whole number from 0 up."
-        )
+        return str(value)
+    number = value if isinstance(value, (int, float)) else math.nan
+    if not (0 <= number < math.inf and number == int(number)):
+        raise SteelyardError(f"-p {axis}={value}: expected a whole number from 0 up.")
     return int(number)
 
 
@@ -86,7 +76,7 @@ def _array(text: str) -> Spec:
     shape, _, dtype = text.partition(":")
     lengths = shape.split("x") if shape else []
     if not all(length.isdecimal() for length in lengths):
-        raise click.ClickException(
+        raise SteelyardError(
             f"--arg {text}: expected SHAPE:DTYPE, such as 1024x768:float16."
         )
     return tuple(map(int, lengths)), dtype or "float32"
@@ -95,7 +85,7 @@ def _array(text: str) -> Spec:
 def _paths(
     _context: click.Context, _parameter: click.Parameter, given: str | None
 ) -> list[str]:
-    return given.split(",") if given else []
+    return given.split(",") if given else [""]
 
 
 def _refuse_idle(context: click.Context) -> None:
@@ -108,7 +98,7 @@ def _refuse_idle(context: click.Context) -> None:
     }
     for chosen, idle in IDLE.items():
         for option in sorted(given & set(idle)) if chosen in given else ():
-            raise click.ClickException(
+            raise SteelyardError(
                 f"{option} does nothing with {chosen}: {idle[option]}; leave one of the "
                 "two out."
             )
@@ -167,7 +157,6 @@ def _refuse_idle(context: click.Context) -> None:
 )
 @click.option(
     "--trace",
-    "trace_file",
     type=click.Path(dir_okay=False, writable=True),
     metavar="FILE",
     help="Write every span for ui.perfetto.dev.",
@@ -194,22 +183,20 @@ def _refuse_idle(context: click.Context) -> None:
     help="Limit the registers of a GPU's thread.",
 )
 @click.option(
-    "--nvrtc",
-    "libraries",
-    callback=_paths,
-    metavar="PATH,PATH",
+    "--nvrtc", "libraries", callback=_paths, metavar="PATH,PATH",
     help="Build with each of these libraries, in a process each.",
-)
+)  # fmt: skip
 @click.pass_context
-def compile_(
+def command(
     context: click.Context,
     /,
     *,
-    kernels: tuple[str, ...],
-    targets: str,
     text: str | None,
     print_after_all: bool,
     candidates: bool,
+    libraries: list[str],
+    kernels: tuple[str, ...],
+    targets: str,
     axes: dict[str, list[Axis]],
     arrays: list[Spec],
     schedule: str,
@@ -222,9 +209,9 @@ def compile_(
     launched. The exit code is 2 if a build failed.
     """
     _refuse_idle(context)
-    with _sentences():
-        from steelyard_kernels.compiling import run
-        from steelyard_kernels.compiling.points import points
+    with sentences():
+        from steelyard_lock import run
+        from steelyard_lock.points import points
 
         found = points(
             kernels,
@@ -233,22 +220,20 @@ def compile_(
             arrays=arrays,
             schedule=schedule,
             registers=registers,
+            libraries=libraries,
         )
-        if text:
-            run.emit(found, text)
-            return 0
-        if print_after_all:
-            run.print_after_all(found)
+        if text or print_after_all:
+            click.echo(run.texts(found, text), nl=False)
             return 0
         how = run.Asked(**asked)
-        good = run.spaces(found, how) if candidates else run.weigh(found, how)
-        return 0 if good else BUILD_FAILED
+        good = run.spaces(found, how) if candidates else run.rows(found, how)
+        return 0 if good else FAILED
 
 
 @contextmanager
-def _sentences() -> Iterator[None]:
-    """Turn our users' mistakes into click's."""
+def sentences() -> Iterator[None]:
+    """Turn mistakes of the compiler's users into the harness's."""
     try:
         yield
     except (KernelError, DeviceError) as error:
-        raise click.ClickException(str(error)) from error
+        raise SteelyardError(str(error)) from error

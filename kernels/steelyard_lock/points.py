@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import ModuleType
-from typing import Any, NamedTuple
+from typing import Any
 
 from steelyard_kernels import dtypes, library
 from steelyard_kernels.dtypes import DType
@@ -28,7 +28,7 @@ from steelyard_kernels.library.examples import Spec
 from steelyard_kernels.schedule import strategies
 from steelyard_kernels.schedule.gpu import GPUS
 from steelyard_kernels.schedule.strategies import Schedule
-from steelyard_kernels.targets import device, parse, parse_all
+from steelyard_kernels.targets import CUDA, device, parse, parse_all
 
 Axis = int | str
 
@@ -46,6 +46,10 @@ class Point:
     """The label of a candidate; empty: the heuristic's."""
     registers: int = 0
     """The most that a thread may have; 0: as the schedule says."""
+    nvrtc: str = ""
+    """The library that compiles it; empty: the one that is found."""
+    dropped: tuple[str, ...] = ()
+    """The levels of cache that are left out."""
 
     @property
     def label(self) -> str:
@@ -60,30 +64,16 @@ class Point:
         return [f"{'x'.join(map(str, shape))}:{dtype}" for shape, dtype in self.arrays]
 
 
-def point_of(facts: Mapping[str, Any]) -> Point:
-    """Read a point that came as JSON."""
-    arrays = tuple((tuple(shape), dtype) for shape, dtype in facts["arrays"])
-    axes = tuple((name, value) for name, value in facts["axes"])
-    return Point(**{**facts, "arrays": arrays, "axes": axes})
+Arrays = tuple[tuple[tuple[int, ...], DType], ...]
 
 
-class Ready(NamedTuple):
-    """A point with its kernel found."""
-
-    point: Point
-    kernel: KernelFunction
-    arrays: tuple[tuple[tuple[int, ...], DType], ...]
-    schedule: Schedule | None
-
-
-def ready(point: Point) -> Ready:
-    """Find a point's kernel and schedule; raises KernelError where there is none."""
+def ready(point: Point) -> tuple[KernelFunction, Arrays, Schedule | None]:
+    """Find a point's kernel, arrays and schedule; raises KernelError for none."""
     kernel = find(point.kernel)
     arrays = tuple((shape, dtypes.of(dtype)) for shape, dtype in point.arrays)
-    chosen = None
-    if point.schedule or point.registers:
-        chosen = _schedule(point, simplify(traced(point, kernel, arrays)))
-    return Ready(point, kernel, arrays, chosen)
+    if not point.schedule and not point.registers:
+        return kernel, arrays, None
+    return kernel, arrays, _schedule(point, simplify(traced(point, kernel, arrays)))
 
 
 def traced(point: Point, kernel: KernelFunction, arrays: Sequence[Any]) -> Program:
@@ -182,8 +172,9 @@ def points(
     arrays: Sequence[Spec],
     schedule: str = "",
     registers: int = 0,
+    libraries: Sequence[str] = ("",),
 ) -> list[Point]:
-    """Return every kernel x point of its axes x target; "all" is the whole library.
+    """Return every kernel x point of its axes x target x NVRTC; "all" is the library.
 
     `axes` replace the values of those kernels that have them; `arrays` replace a
     kernel's own. Raises KernelError for an axis that no kernel has.
@@ -204,13 +195,21 @@ def points(
     if not arrays:
         for name, kernel in zip(kernels, found, strict=True):
             _require_arrays(name, kernel)
-    return [
+    made = [
         Point(name, tuple(place.items()), arrays_, str(target), schedule, registers)
         for name in kernels
         for place in _places(own[name], axes)
         for arrays_ in [tuple(arrays) or _example(name, place)]
         for target in parse_all(targets)
     ]
+    others = [point for point in made if parse(point.target).kind != CUDA]
+    if any(libraries) and others:
+        raise KernelError(
+            f"--nvrtc chooses the compiler of cuda targets, {others[0].label} is of "
+            "LLVM's; name cuda targets only, such as --target cuda:sm_90a."
+        )
+    every = (replace(point, nvrtc=path) for point in made for path in libraries)
+    return list(dict.fromkeys(every))
 
 
 def _expanded(name: str) -> Sequence[str]:

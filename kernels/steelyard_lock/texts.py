@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from steelyard_kernels.building.build import Phases, Source, prepare
-from steelyard_kernels.compiling.points import Point, ready, traced
 from steelyard_kernels.errors import KernelError
 from steelyard_kernels.expression import printing as expr_print
 from steelyard_kernels.expression.simplify import simplify
 from steelyard_kernels.ir import printing as loops_print
 from steelyard_kernels.targets import CPU, parse
 from steelyard_kernels.toolchains import TOOLCHAINS, toolchain
+from steelyard_lock.points import Point, ready, traced
 
 
 def emitted(point: Point, what: str) -> str:
@@ -48,7 +48,7 @@ def after_all(point: Point) -> str:
 
 
 def _source(point: Point) -> Source:
-    _, kernel, arrays, schedule = ready(point)
+    kernel, arrays, schedule = ready(point)
     program = traced(point, kernel, arrays)
     target = parse(point.target)
     return prepare(program, schedule, target, Phases(), aligned=True)

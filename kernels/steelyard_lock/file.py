@@ -18,11 +18,9 @@ is refused by whoever reads it. One from elsewhere lacks the first line.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from itertools import pairwise
-from typing import Final, NamedTuple
+from typing import Final
 
 from steelyard_kernels.digest import digest
 from steelyard_kernels.errors import KernelError
@@ -54,11 +52,6 @@ NUMBERS: Final[Mapping[str, tuple[str, ...]]] = {
 """The lines of numbers, each with its names in order."""
 
 _NOTHING: Final = "nothing"
-_HASHES: Final = ("text", "code")
-_LINES: Final = (*_HASHES, "schedule", *NUMBERS, "opcodes")
-_HASH: Final = re.compile(r"[0-9a-f]{32}")
-_COUNT: Final = re.compile(r"(\w[\w ]*) ([1-9]\d{0,17})")
-_TITLE: Final = re.compile(r"(\w+(?:\[[\w=.,]+\])?) (\w+:[\w-]+)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,26 +122,25 @@ def read(content: str, name: str) -> Lock:
         Unreadable: it is empty, foreign, cut off, damaged, or of another version.
     """
     lines = [
-        (number, line)
-        for number, line in enumerate(content.splitlines(), 1)
+        line
+        for line in content.splitlines()
         if line.strip() and not line.startswith("#")
     ]
     if not lines:
         raise Unreadable(f"{name} is empty: {AGAIN}.")
-    _check_version(lines[0][1], name)
-    word, _, said = lines[-1][1].partition(" ")
+    _check_version(lines[0], name)
+    word, _, said = lines[-1].partition(" ")
     if word != _END or not content.endswith("\n"):
-        raise Unreadable(f"{name} is cut off after line {lines[-1][0]}: {AGAIN}.")
-    try:
-        found = _lock(lines[1:-1])
-    except _Bad as error:
-        raise Unreadable(f"{name}:{error.line}: {error}; {AGAIN}.") from None
+        raise Unreadable(f"{name} is cut off after {lines[-1][:40]!r}: {AGAIN}.")
     if said != _digest(content):
         raise Unreadable(
             f"{name} is not what was written: the digest in its last line differs. "
             f"Somebody edited it, or merged two; {AGAIN}."
         )
-    return found
+    try:
+        return _lock(lines[1:-1])
+    except (ValueError, KeyError) as error:  # of a development version, say
+        raise Unreadable(f"{name} has what is not known here: {AGAIN}.") from error
 
 
 def _digest(content: str) -> str:
@@ -172,79 +164,33 @@ def _check_version(line: str, name: str) -> None:
         raise Unreadable(f"{name} is of the old version {version}: {AGAIN}.")
 
 
-class _Bad(Exception):  # noqa: N818 - told with its line by who catches it
-    def __init__(self, line: int, problem: str) -> None:
-        super().__init__(problem)
-        self.line = line
-
-
-def _lock(lines: list[tuple[int, str]]) -> Lock:
-    starts = [i for i, (_, line) in enumerate(lines) if _TITLE.fullmatch(line)]
+def _lock(lines: Iterable[str]) -> Lock:
+    """Read the lines between the first and the last, which the digest vouches for."""
     compilers: dict[str, str] = {}
-    entries: dict[tuple[str, str], Entry] = {}
-    promised = -1
-    for number, line in lines[: starts[0] if starts else None]:
-        word, _, rest = line.partition(" ")
-        if word == "compiler" and " " in rest:
-            kind, _, compilers[kind] = rest.partition(" ")
-        elif word == "entries" and rest.isdecimal():
-            promised = int(rest)
-        else:
-            raise _Bad(number, f"{line[:40]!r} is not known here")
-    for start, end in pairwise([*starts, len(lines)]):
-        entry = _entry(lines[start:end])
-        if entry.key in entries:
-            raise _Bad(lines[start][0], f"{entry.case} {entry.target} is there twice")
-        entries[entry.key] = entry
-    if len(entries) != promised:
-        last = lines[-1][0] if lines else 1
-        raise _Bad(last, f"there are {len(entries)} entries where {promised} were said")
-    return Lock(compilers, entries)
+    blocks: list[tuple[str, str, dict[str, str]]] = []
+    for line in lines:
+        word, rest = line.strip().split(" ", 1)
+        if line.startswith(" "):
+            blocks[-1][-1][word] = rest
+        elif word == "compiler":
+            kind, compilers[kind] = rest.split(" ", 1)
+        elif word != "entries":
+            blocks.append((word, rest, {}))
+    entries = [_entry(*block) for block in blocks]
+    return Lock(compilers, {entry.key: entry for entry in entries})
 
 
-def _entry(lines: list[tuple[int, str]]) -> Entry:
-    number, title = lines[0]
-    found = _fields(lines[1:])
-    missing = [word for word in _LINES if word not in found]
-    if missing:
-        raise _Bad(number, f"{title} lacks its {missing[0]}")
-    matched = _TITLE.fullmatch(title)
-    assert matched
-    for word in _HASHES:
-        if not _HASH.fullmatch(found[word].rest):
-            hint = f"{found[word].rest[:40]!r} is no hash of {word}"
-            raise _Bad(found[word].line, hint)
-    numbers: dict[str, int] = {}
-    for word, names in NUMBERS.items():
-        numbers |= _counts(found[word], names)
-    opcodes = _counts(found["opcodes"])
-    text, code, schedule = (found[word].rest for word in (*_HASHES, "schedule"))
-    return Entry(matched[1], matched[2], text, code, schedule, numbers, opcodes)
+def _entry(case: str, target: str, said: Mapping[str, str]) -> Entry:
+    numbers = {
+        name: count for word in NUMBERS for name, count in _counts(said[word]).items()
+    }
+    opcodes = _counts(said["opcodes"])
+    text, code, schedule = said["text"], said["code"], said["schedule"]
+    return Entry(case, target, text, code, schedule, numbers, opcodes)
 
 
-class _Field(NamedTuple):
-    line: int
-    rest: str
-
-
-def _fields(lines: list[tuple[int, str]]) -> dict[str, _Field]:
-    """Read the lines of an entry by their first words, each there once."""
-    found: dict[str, _Field] = {}
-    for number, line in lines:
-        word, _, rest = line.strip().partition(" ")
-        if word not in _LINES or word in found or not line.startswith("  "):
-            raise _Bad(number, f"{line.strip()[:40]!r} is not known here")
-        found[word] = _Field(number, rest)
-    return found
-
-
-def _counts(field: _Field, names: tuple[str, ...] | None = None) -> dict[str, int]:
-    """Read ``FFMA 12, LDG 3``; `names` are those that may be there."""
-    found: dict[str, int] = {}
-    for word in field.rest.split(", ") if field.rest != _NOTHING else []:
-        matched = _COUNT.fullmatch(word)
-        name = matched[1] if matched else ""
-        if not matched or name in found or (names is not None and name not in names):
-            raise _Bad(field.line, f"{word[:40]!r} is no count that belongs there")
-        found[name] = int(matched[2])
-    return found
+def _counts(line: str) -> dict[str, int]:
+    """Read ``FFMA 12, LDG 3``."""
+    words = line.split(", ") if line != _NOTHING else []
+    pairs = (word.rsplit(" ", 1) for word in words)
+    return {name: int(count) for name, count in pairs}

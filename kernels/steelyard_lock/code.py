@@ -23,12 +23,12 @@ from steelyard_kernels.group.plan import entries, plan
 from steelyard_kernels.group.run import Outcome, Work, run
 from steelyard_kernels.group.worker import Here
 from steelyard_kernels.ir.verify import verify
-from steelyard_kernels.locking.cases import Case, device
-from steelyard_kernels.locking.entries import NUMBERS, Entry, Lock
 from steelyard_kernels.schedule.parameters import Lowered
 from steelyard_kernels.schedule.strategies import heuristic, lower
 from steelyard_kernels.targets import CPU, parse
 from steelyard_kernels.toolchains import toolchain
+from steelyard_lock.cases import Case, device
+from steelyard_lock.file import NUMBERS, Entry, Lock
 
 Facts = dict[str, Any]
 """What was found of one text: `code`, `numbers` and `opcodes`, as JSON has them."""

@@ -1,1 +1,0 @@
-"""Behind `steelyard compile`: what to build, building it, and saying what came of it."""

@@ -1,0 +1,1 @@
+"""`steelyard compile` and `steelyard lock`: where the compiler and the harness meet."""

@@ -1,0 +1,290 @@
+"""Points as cases of the harness, built again and again, all rows in turn.
+
+    Point* --prepare--> (Build, Window)* --rounds--> Row*
+
+What is timed, and how a fresh process is, are the harness's mode `build`; here is only
+who builds: this process, or one for each NVRTC that was named.
+"""
+
+from __future__ import annotations
+
+import ast
+import os
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import ExitStack
+from dataclasses import astuple, dataclass
+from functools import partial
+from multiprocessing import get_context
+from typing import Any, Final, Self, TypeVar
+
+from steelyard import Benchmark, Builder, benchmark
+from steelyard.analyse import stats
+from steelyard.clocks.host import HostClock
+from steelyard.declare.handles import Call
+from steelyard.declare.mode import Mode
+from steelyard.declare.settings import Settings
+from steelyard.measure.prepared import PreparedCase
+from steelyard.measure.regions import window_of
+from steelyard.measure.sampler import launches_for, no_collection
+from steelyard_device.spans import Span
+from steelyard_device.timings import Timings, listening, span, timings
+from steelyard_kernels.binary import Built, Failed
+from steelyard_kernels.building.facts import facts_of
+from steelyard_kernels.errors import KernelError
+from steelyard_lock.points import Point, ready
+
+_T = TypeVar("_T")
+
+
+def build(b: Builder, point: str) -> Call:
+    """Build one point, given as what `repr` says of its fields."""
+    found = Point(*ast.literal_eval(point))
+    return b.build(Build(found), target=found.target)
+
+
+BENCHMARK: Final[Benchmark] = benchmark(point=[""])(build)
+"""Found by its file and name where a fresh process builds."""
+
+
+class Build:
+    """A point's kernel, as the harness takes what is built and not launched."""
+
+    def __init__(self, point: Point) -> None:
+        self._point = point
+        self._build: Callable[..., Built | Failed]
+        self._made: Built | Failed
+
+    def for_target(self, target: str, *_specs: object) -> Self:
+        """Find the kernel and build it once.
+
+        Raises:
+            KernelError: there is no such kernel or schedule.
+            DeviceError: its NVRTC cannot be loaded.
+        """
+        point = self._point
+        if point.nvrtc:
+            from steelyard_device import nvrtc
+
+            nvrtc.load(point.nvrtc)
+        kernel, arrays, schedule = ready(point)
+        drop = frozenset(point.dropped)
+        self._build = partial(
+            kernel.build, *arrays, schedule=schedule, target=target, drop=drop
+        )
+        self.build("cold")
+        return self
+
+    def build(self, cache: str) -> None:
+        """Build again; a failure is kept and not raised."""
+        self._made = self._build(cache=cache)
+
+    @property
+    def phases(self) -> dict[str, float]:
+        """The nanoseconds of each phase of the last build."""
+        return dict(self._made.phases)
+
+    @property
+    def error(self) -> str | None:
+        """Why there is nothing."""
+        if isinstance(self._made, Built):
+            return None
+        where = f"{self._made.phase}: " if self._made.phase else ""
+        return f"{where}{self._made.error}"
+
+    def facts(self) -> dict[str, object]:
+        """Return what the last build came to."""
+        with span("what came of it"):
+            return facts_of(self._made) if isinstance(self._made, Built) else {}
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """One build: what it took (ns), in all and by phase, and what it came to."""
+
+    nanoseconds: float
+    phases: Mapping[str, float]
+    facts: Mapping[str, Any]
+    error: str | None = None
+
+
+class Way:
+    """A point that is built with one of the harness's caches, in this process."""
+
+    def __init__(self, point: Point, cache: str) -> None:
+        case = BENCHMARK.case({"point": repr(astuple(point))})
+        self._point = point
+        self._prepared = PreparedCase(case, Settings(check=False))
+        self._build: Build = self._prepared.description.call.target
+        clock = HostClock()
+        self._window, _ = window_of(self._prepared, Mode("build", cache), clock)
+        self._fresh = cache == "first"
+        self._found = cache == "warm-memory" and not point.dropped
+        self._count = 1
+        if self._found:  # a look into a dictionary: a read of the clock is longer
+            facts = clock.facts
+            floor = statistics.median(facts.floor)
+            self._count = launches_for(self._window, facts.quantum, floor)
+        elif not self._fresh:  # a warm build has to find something
+            self._window(1)
+
+    def sample(self) -> Sample:
+        """Build in one window."""
+        with no_collection(), span(self._point.label):
+            start, stop = self._window(self._count)
+        phases = {} if self._found else self._build.phases
+        if self._fresh:
+            phases = dict(self._prepared.starts[-1])
+        taken = (stop - start) / self._count
+        return Sample(taken, phases, self._build.facts(), self._build.error)
+
+
+class Here:
+    """Builds in this process."""
+
+    def __init__(self) -> None:
+        self._ways: dict[Point, Way] = {}
+
+    def prepare(self, point: Point, cache: str) -> None:
+        """Build a point untimed, so that it can be built in windows."""
+        self._ways[point] = Way(point, cache)
+
+    def sample(self, point: Point) -> Sample:
+        """Build a prepared point once more."""
+        return self._ways[point].sample()
+
+    def merge_into(self, found: Timings) -> None:
+        """Do nothing: what is recorded here is recorded there."""
+
+
+_HERE: Final = Here()
+"""Of a process that builds for another."""
+
+
+class Elsewhere:
+    """Builds in a process of its own, which has an NVRTC of its own."""
+
+    def __init__(self, library: str, *, allocations: bool) -> None:
+        self._library = library
+        self._allocations = allocations
+        # What kernels print goes to standard error.
+        self.pool = ProcessPoolExecutor(1, get_context("spawn"), os.dup2, (2, 1))
+        self._spans: list[Span] = []
+        self._compiler = library
+
+    def prepare(self, point: Point, cache: str) -> None:
+        """Have it build a point untimed."""
+        self._ask(_prepare, point, cache)
+
+    def sample(self, point: Point) -> Sample:
+        """Have it build a prepared point once more."""
+        with span("wait for a worker"):
+            sample, spans = self._ask(_sample, point, listening(), self._allocations)
+        self._spans += spans
+        self._compiler = sample.facts.get("compiler", self._compiler)
+        return sample
+
+    def merge_into(self, found: Timings) -> None:
+        """Add what it recorded, on a track of its own."""
+        found.merge(self._spans, self._compiler)
+
+    def _ask(self, function: Callable[..., _T], *arguments: object) -> _T:
+        try:
+            return self.pool.submit(function, *arguments).result()
+        except BrokenProcessPool as error:
+            raise KernelError(
+                f"the process that builds with {self._library} ended; what it said "
+                "stands above, try without that kernel."
+            ) from error
+
+
+def _prepare(point: Point, cache: str) -> None:
+    _HERE.prepare(point, cache)
+
+
+def _sample(
+    point: Point, recorded: bool, allocations: bool
+) -> tuple[Sample, tuple[Span, ...]]:
+    if not recorded:
+        return _HERE.sample(point), ()
+    with timings(allocations=allocations) as found:
+        sample = _HERE.sample(point)
+    return sample, found.spans()
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """All builds of one point."""
+
+    point: Point
+    cache: str
+    samples: tuple[Sample, ...]
+
+    @property
+    def estimate(self) -> stats.Estimate:
+        """The median build in nanoseconds, with its interval."""
+        return stats.median(sorted(self.times))
+
+    @property
+    def times(self) -> list[float]:
+        """Of each build, in nanoseconds."""
+        return [sample.nanoseconds for sample in self.samples]
+
+    @property
+    def facts(self) -> Mapping[str, Any]:
+        """What the last build came to."""
+        return self.samples[-1].facts
+
+    @property
+    def error(self) -> str | None:
+        """Why there is nothing."""
+        return self.samples[-1].error
+
+    @property
+    def phases(self) -> dict[str, float]:
+        """The median of each phase, in nanoseconds."""
+        names = dict.fromkeys(name for s in self.samples for name in s.phases)
+        return {
+            name: statistics.median(s.phases.get(name, 0.0) for s in self.samples)
+            for name in names
+        }
+
+
+def measured(
+    points: Sequence[Point],
+    cache: str,
+    repeat: int,
+    *,
+    record: bool = False,
+    allocations: bool = False,
+) -> tuple[list[Row], Timings | None]:
+    """Build every point `repeat` times, all in turn, to and fro.
+
+    Whatever the machine does meanwhile it does to all of them. Spans of what is timed
+    are recorded if asked for, with `allocations` or without.
+
+    Raises:
+        KernelError: there is no such kernel or schedule.
+        SteelyardError: a fresh process could not build.
+    """
+    samples: dict[Point, list[Sample]] = {point: [] for point in points}
+    with ExitStack() as stack:
+        places: dict[str, Here | Elsewhere] = {"": Here()}
+        for library in {point.nvrtc for point in points} - {""}:
+            elsewhere = Elsewhere(library, allocations=allocations)
+            stack.enter_context(elsewhere.pool)
+            places[library] = elsewhere
+        for point in points:
+            places[point.nvrtc].prepare(point, cache)
+        found = None
+        if record:
+            found = stack.enter_context(timings(allocations=allocations))
+        for turn in range(repeat):
+            for point in points if turn % 2 == 0 else reversed(points):
+                samples[point].append(places[point.nvrtc].sample(point))
+        if found:
+            for place in places.values():
+                place.merge_into(found)
+    return [Row(point, cache, tuple(samples[point])) for point in points], found

@@ -1,0 +1,191 @@
+"""What `steelyard compile` does once it is known what was asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import click
+
+from steelyard.errors import SteelyardError
+from steelyard_kernels.building.cache import CACHES, LEVELS
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+    from steelyard_device.timings import Timings
+    from steelyard_lock.points import Point
+
+PAGE: Final = 320
+"""Columns where there is no terminal to ask: a row stays one line of a file."""
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """How builds are timed, and what is printed of them."""
+
+    quantity: str | None
+    levels: tuple[str, ...]
+    repeat: int
+    timings: bool
+    allocations: bool
+    trace: str | None
+    resources: bool
+    as_json: bool
+
+    @property
+    def cache(self) -> str:
+        """The quantity: by default where there is most to see."""
+        return self.quantity or ("warm-memory" if self.levels else "cold")
+
+    @property
+    def printed(self) -> bool:
+        """Whether spans are printed."""
+        return self.timings or self.allocations
+
+    @property
+    def recorded(self) -> bool:
+        """Whether spans are recorded."""
+        return self.printed or self.trace is not None
+
+
+def texts(points: Sequence[Point], text: str | None) -> str:
+    """Return one text of the one build there is, or what each phase of all made."""
+    from steelyard_lock import texts as made
+
+    if text is None:
+        return "\n".join(map(made.after_all, points))
+    if len(points) != 1:
+        raise SteelyardError(
+            f"--emit {text} shows one build, these are {len(points)}; name one kernel, "
+            "one value of each axis and one target."
+        )
+    return made.emitted(points[0], text)
+
+
+def spaces(points: Sequence[Point], asked: Asked) -> bool:
+    """Build all candidates, print what became of them, and say if all is well."""
+    from steelyard_device.timings import timings
+    from steelyard_lock import spaces as building
+
+    _check_trace(asked)
+    with ExitStack() as stack:
+        spans = None
+        if asked.recorded:
+            spans = stack.enter_context(timings(allocations=asked.allocations))
+        made = [building.build_shown(point) for point in points]
+    _write_trace(spans, asked)
+    if asked.as_json:
+        click.echo(building.dumps(made))
+    else:
+        _print(lambda width: (p for space in made for p in building.page(space, width)))
+        if spans and asked.printed:
+            click.echo(spans.table(), nl=False)
+    return not any(space.failures for space in made)
+
+
+def rows(points: Sequence[Point], asked: Asked) -> bool:
+    """Build again and again, print what that took, and say if all is well."""
+    from steelyard_kernels.building.facts import keeps_nothing
+    from steelyard_lock import builds, report
+
+    _check(asked)
+    found, spans = builds.measured(
+        [replace(p, dropped=drop) for p in points for drop in dropped(asked)],
+        asked.cache,
+        asked.repeat,
+        record=asked.recorded,
+        allocations=asked.allocations,
+    )
+    for row in found:  # named for a cache on disk that kept nothing: it was cold
+        kept = CACHES.get(row.cache, frozenset()) - set(row.point.dropped)
+        if kept == {"disk"} and "emit" in row.phases and not row.error:
+            raise keeps_nothing(row.point.label)
+    _write_trace(spans, asked)
+    shown = spans if asked.printed else None
+    if asked.as_json:
+        click.echo(report.dumps(found, shown))
+    else:
+        _print(lambda width: report.tables(found, width))
+        if asked.resources:
+            if any("registers" in row.facts for row in found):
+                click.echo()
+            else:
+                click.echo("no resources: they are of cuda targets", err=True)
+            _print(lambda width: report.resources(found, width))
+        if shown is not None:
+            click.echo(f"\n{shown.table()}", nl=False)
+        for row in found:
+            if row.error:
+                click.echo(f"failed: {row.point.label}: {row.error}", err=True)
+    return not any(row.error for row in found)
+
+
+def _check(asked: Asked) -> None:
+    """Refuse what would measure something else than was asked for."""
+    from steelyard_device import disk
+
+    known = CACHES.get(asked.cache, frozenset())
+    for level in asked.levels:
+        if level not in known:
+            raise SteelyardError(
+                f"--drop {level}: a {asked.cache} build has no such level to drop, "
+                f"expected one of {', '.join(sorted(known)) or 'none'}."
+            )
+    if asked.cache == "warm-disk" and disk.default_directory() is None:
+        raise SteelyardError(
+            "--quantity warm-disk reads the cache on disk and STEELYARD_CACHE=off says "
+            "that there is none; unset it, or name a folder."
+        )
+    _check_trace(asked)
+    if asked.cache == "first" and asked.recorded:
+        raise SteelyardError(
+            "--timings, --allocations and --trace see into builds of a process that "
+            "stays, first starts a new one each time; leave one of the two out."
+        )
+
+
+def dropped(asked: Asked) -> list[tuple[str, ...]]:
+    """Return the levels to leave out of each row, so that neighbours differ by one.
+
+    What a level saves shows only where no level above it has the build already: those
+    are left out of both rows.
+    """
+    known = [level for level in LEVELS if level in CACHES.get(asked.cache, ())]
+    places = {known.index(level) for level in asked.levels}
+    counts = places | {place + 1 for place in places} or {0}
+    return [tuple(known[:count]) for count in sorted(counts)]
+
+
+def _check_trace(asked: Asked) -> None:
+    if asked.trace and not Path(asked.trace).parent.is_dir():
+        raise SteelyardError(
+            f"--trace {asked.trace}: {Path(asked.trace).parent} is no folder; "
+            "name a file in one that exists."
+        )
+
+
+def _write_trace(spans: Timings | None, asked: Asked) -> None:
+    if not asked.trace or not spans:
+        return
+    try:
+        Path(asked.trace).write_text(spans.chrome_trace(), encoding="utf-8")
+    except OSError as error:
+        raise SteelyardError(
+            f"--trace {asked.trace} cannot be written: {error.strerror}. Name another "
+            "file."
+        ) from error
+
+
+def _print(parts: Callable[[int], Iterator[RenderableType]]) -> None:
+    """Print parts that are made for the width of the terminal, tables apart."""
+    from steelyard.report import tables
+
+    console = tables.console(page=PAGE)
+    for place, part in enumerate(parts(console.width)):
+        if place and not isinstance(part, str):
+            console.print()
+        console.print(part, markup=False)
