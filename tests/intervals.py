@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+from scipy.special import erf, erfinv
 
 Wide = np.longdouble
 FUNCTION = 4.0  # units in the last place
@@ -33,8 +34,27 @@ FUNCTIONS = {
     "rsqrt": lambda x: 1 / np.sqrt(x),
     "sigmoid": lambda x: 1 / (1 + np.exp(-x)),
     "softplus": lambda x: np.logaddexp(x, Wide(0)),
+    "erf": lambda x: erf(x.astype(float)).astype(Wide),
+    "erf_inv": lambda x: erfinv(x.astype(float)).astype(Wide),
 }
-WAVES = {"sin": np.sin, "cos": np.cos}
+
+
+def _turned(x, quarters):
+    """Return sin(pi x + pi quarters / 2), the argument reduced exactly."""
+    near = np.rint(2 * (x - 2 * np.rint(x / 2)))
+    angle = PI * (x - 2 * np.rint(x / 2) - near / 2)
+    turn = np.where(np.isfinite(x), near + quarters, 0).astype(int) % 4
+    sine, cosine = np.sin(angle), np.cos(angle)
+    return np.choose(turn, [sine, cosine, -sine, -cosine])
+
+
+PI = Wide("3.14159265358979323846264338327950288")
+WAVES = {  # with their steepest slopes
+    "sin": (np.sin, 1),
+    "cos": (np.cos, 1),
+    "sinpi": (lambda x: _turned(x, 0), PI),
+    "cospi": (lambda x: _turned(x, 1), PI),
+}
 EXACT = {
     "maximum": np.maximum,
     "minimum": np.minimum,
@@ -177,8 +197,8 @@ def _float(op, *args):
     if op in WAVES:
         middle, radius = (args[0].lo + args[0].hi) / 2, (args[0].hi - args[0].lo) / 2
         middle = np.where(known, args[0].lo, middle)
-        radius = np.where(known, 0, radius)
-        wave = WAVES[op](middle)
+        wave, slope = WAVES[op]
+        wave, radius = wave(middle), np.where(known, 0, radius) * slope
         sides = [np.clip(wave - radius, -1, 1), np.clip(wave + radius, -1, 1)]
         sides = [np.where(np.isnan(wave), np.nan, side) for side in sides]
         return _rounded(dtype, sides, wild, known, 2 * FUNCTION)
@@ -253,8 +273,7 @@ def reduce(op, value, *, keepdims):
             total = {"sum": np.sum, "max": np.max, "min": np.min}[op](value.lo, **axis)
             total = np.asarray(total, "int64" if op == "sum" else value.dtype)
             return Near(str(total.dtype), total, total, np.zeros(total.shape, bool))
-        lost = np.isnan(value.lo)
-        wild = np.any(value.wild | lost, **axis)
+        wild = np.any(value.wild, **axis)
         if op in {"max", "min"}:
             made = [getattr(np, op)(side, **axis) for side in (value.lo, value.hi)]
             return Near(value.dtype, *made, wild)
@@ -282,11 +301,12 @@ def _added(op, value, axis, wild):
     else:
         total, error = np.sum(middle, **axis), np.sum(radius, **axis)
         slack = (count + 2) * unit * np.sum(size, **axis) + count * least
-    wild = wild | ~(np.sum(size, **axis) < largest / 4)
+    lost = np.any(np.isnan(value.lo), **axis) & ~wild  # that is what all becomes
+    wild = wild | (~lost & ~(np.sum(size, **axis) < largest / 4))
     share = 1 if op == "sum" else count
     lo, hi = (total - error - slack) / share, (total + error + slack) / share
     lo = np.maximum(lo, 0) if op == "var" else lo
-    return _rounded(dtype, [np.asarray(lo), np.asarray(hi)], wild, ~wild & False, 2)
+    return _rounded(dtype, [np.asarray(lo), np.asarray(hi)], wild, lost, 2)
 
 
 def dot(a, b):

@@ -52,11 +52,21 @@ def run(kernel, arguments, grid, *, seed=0):
             _Block(kernel.threads, int(block), arrays, scalars, watches).run(kernel)
 
 
-def launch(program, lowered, arrays, scalars=None):
-    """Run a lowered program on copies of its arrays; return the outputs by name."""
-    held = [np.array(array, order="C") for array in arrays]
+def launch(program, lowered, arrays, scalars=None, *, aligned=True):
+    """Run a lowered program on copies of its arrays; return the outputs by name.
+
+    Those that are not aligned begin one element behind a multiple of 16 bytes.
+    """
+
+    def copy(array):
+        room = np.empty(array.size + 1, array.dtype)
+        view = room[0 if aligned else 1 :][: array.size].reshape(array.shape)
+        view[...] = array
+        return view
+
+    held = [copy(np.asarray(array)) for array in arrays]
     outputs = {
-        output.name: np.full(output.value.shape, poison(output.value.dtype))
+        output.name: copy(np.full(output.value.shape, poison(output.value.dtype)))
         if output.updates is None
         else held[output.updates]
         for output in program.outputs

@@ -127,7 +127,7 @@ def cost(node: Node, group: int) -> Work:
     if isinstance(node, Reduce):
         rows, extent = prod(node.shape), node.arg.shape[-1]
         held = vectors(node.arg, group)
-        once = total(node, group, min(extent, group))
+        once = total(node, group, max(1, min(extent, group)))
         adding = Work(latency + held * each, held * each)
         return adding.then(Work(once.way + (rows - 1) * each, rows * once.issued))
     return Work()

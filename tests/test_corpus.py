@@ -1,0 +1,262 @@
+"""One table of programs, run on every target, by the heuristic and by candidates.
+
+Each result is held against intervals that are derived, not guessed. `STEELYARD_CORPUS=7`
+draws other candidates than the default 0; `STEELYARD_PROGRAMS=FIRST+COUNT` other random
+programs, as `402+1` one again that failed or `5000+20000` many.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import re
+from collections import Counter
+from dataclasses import dataclass
+from functools import cache
+
+import corpus_loops as loops
+import corpus_rows as rows
+import pytest
+import simt
+from corpus import Placed, compare, poisoned
+from random_draws import generated
+
+from steelyard_device import cuda
+from steelyard_device.errors import DeviceError
+from steelyard_kernels.binary import Built
+from steelyard_kernels.errors import KernelError, Unsupported
+from steelyard_kernels.expression.simplify import simplify
+from steelyard_kernels.function import kernel
+from steelyard_kernels.ir.printing import text
+from steelyard_kernels.ir.verify import verify
+from steelyard_kernels.schedule import strategies
+from steelyard_kernels.schedule.gpu import GPUS
+from steelyard_kernels.targets import machine
+
+SEED = int(os.environ.get("STEELYARD_CORPUS", "0"))
+FIRST, COUNT = map(int, os.environ.get("STEELYARD_PROGRAMS", "250+500").split("+"))
+ARCH = "sm_90a"
+NO_ROWS = "of a value that lies in no memory"  # a loop over what is computed
+
+TABLE = [
+    *(*rows.ELEMENTS, *rows.ROWS),
+    *(*loops.SMALL, *loops.LOOPS, *loops.CHAINS, *loops.GRADIENTS),
+    *(*loops.UPDATES, *loops.MISSING),
+]
+
+
+@dataclass(frozen=True)
+class Target:
+    """Where programs run: by `name`, on some `candidates` beside the heuristic's.
+
+    One of `every` random programs is run there, of which a share may be `refused`.
+    `lacks` are words of what it has not for some schedules of any program.
+    """
+
+    name: str
+    candidates: int
+    every: int
+    refused: float
+    lacks: str = ""
+
+    def device(self):
+        """Return what schedules are made for."""
+        return machine() if self.name == "cpu" else GPUS[ARCH]
+
+    def schedules(self, program, rng):
+        """Return (schedule, aligned): the heuristic's, and so many of all candidates."""
+        simple, device = simplify(program), self.device()
+        found = [(strategies.heuristic(simple, device), True)]
+        for turn in range(self.candidates):
+            aligned = turn % 2 == 1
+            every = strategies.candidates(simple, device, aligned=aligned)
+            found.append((rng.choice(every), aligned))
+        return found
+
+    def first(self, made, arrays, scalars, rng):
+        """Run the heuristic's schedule."""
+        ((schedule, aligned), *_) = self.schedules(made.program(*arrays), rng)
+        return self.run(made, arrays, scalars, schedule, aligned=aligned)
+
+    def run(self, made, arrays, scalars, schedule, *, aligned):
+        """Build and launch; return the outputs by name, None where nothing can run."""
+        return RUN[self.name](made, arrays, scalars, schedule, aligned=aligned)
+
+
+def on_cpu(made, arrays, scalars, schedule, *, aligned):
+    """Run machine code on arrays between guards, all outputs poisoned."""
+    built = made.build(*arrays, schedule=schedule, aligned=aligned)
+    program = taken(built).program
+    place = Placed(aligned=aligned)
+    given = [place.copy(array) for array in arrays]
+    fresh = [
+        place.copy(poisoned(output))
+        for output in program.outputs
+        if output.updates is None and not output.hidden
+    ]
+    work = made.bind(*given, out=fresh or None, schedule=schedule, **scalars)
+    work.launch()
+    place.check()
+    written = {output.updates for output in program.outputs}
+    for number, (array, copy) in enumerate(zip(arrays, given, strict=True)):
+        if number not in written:
+            assert array.tobytes() == copy.tobytes(), f"input {number} was overwritten"
+    return work.outputs
+
+
+def on_threads(made, arrays, scalars, schedule, *, aligned):
+    """Run the loop kernel of a GPU in `simt`, which finds races."""
+    program = simplify(made.program(*arrays))
+    lowered = strategies.lower(program, schedule, GPUS[ARCH], aligned=aligned)
+    verify(lowered.kernel, "cuda")
+    return simt.launch(program, lowered, arrays, scalars, aligned=aligned)
+
+
+def compiled(target):
+    """Return a run that compiles, and launches where there is a GPU."""
+
+    def run(made, arrays, scalars, schedule, *, aligned):
+        specs = [(array.shape, array.dtype) for array in arrays]
+        if not gpu_here():
+            where = f"{target}:{ARCH}"
+            taken(made.build(*specs, schedule=schedule, target=where, aligned=aligned))
+            return None
+        context = cuda.context()
+        given = [cuda.copy_of(context, array) for array in arrays]
+        work = made.bind(*given, schedule=schedule, **scalars)
+        work.launch()
+        work.wait()
+        return {name: output.read() for name, output in work.outputs.items()}
+
+    return run
+
+
+@cache
+def gpu_here():
+    """Say whether there is a GPU, of an architecture that code is made for."""
+    try:
+        return cuda.device() is not None
+    except DeviceError:
+        return False
+
+
+def taken(built):
+    """Return a build, or raise what it failed with."""
+    if isinstance(built, Built):
+        return built
+    raise built.raised()
+
+
+RUN = {
+    "cpu": on_cpu,
+    "simt": on_threads,
+    "cuda": compiled("cuda"),
+    "nvptx": compiled("nvptx"),
+}
+TARGETS = {
+    target.name: target
+    for target in (
+        Target("cpu", candidates=2, every=1, refused=0.15),
+        Target("simt", candidates=2, every=8, refused=0.3),
+        Target("nvptx", 1, every=60, refused=0.5, lacks="build this kernel with NVRTC"),
+        Target("cuda", candidates=0, every=60, refused=0.3),
+    )
+}
+RUNS = [
+    pytest.param(case, target, id=f"{target.name}-{case.name}")
+    for row in TABLE
+    for target in TARGETS.values()
+    # What takes a compiler of GPUs is held to one of a row's cases.
+    for case in row.cases[: 1 if target.name in {"cuda", "nvptx"} else None]
+]
+
+
+@cache
+def expected(case):
+    """Return what a case may give; all targets are held to it."""
+    return case.expected()
+
+
+@pytest.fixture(autouse=True)
+def tools(request):
+    """Need the compilers of a target's code."""
+    target = request.node.callspec.params["target"]
+    if target.name in {"cuda", "nvptx"}:
+        pytest.importorskip("cuda.bindings.nvrtc", reason="needs the cuda extra")
+
+
+@pytest.mark.parametrize(("case", "target"), RUNS)
+def test_a_program_is_right_or_refused_as_stated(case, target):
+    """By the heuristic and by candidates, aligned and not."""
+    refused = case.row.refused.get(target.name, case.row.refused.get("*"))
+    made, arrays = case.made, case.arrays()
+    rng = random.Random(f"{SEED} {case.name}")
+    if refused:
+        with pytest.raises(case.row.error, match=re.escape(refused)):
+            target.first(made, arrays, case.scalars, rng)
+        return
+    for schedule, aligned in target.schedules(made.program(*arrays), rng):
+        shown = f"{schedule.label}, aligned: {aligned}; STEELYARD_CORPUS={SEED}"
+        try:
+            seen = target.run(made, arrays, case.scalars, schedule, aligned=aligned)
+            for name, near in expected(case).items() if seen is not None else ():
+                compare(name, near, seen[name])
+        except Exception as error:
+            if target.lacks and target.lacks in str(error):
+                continue
+            raise AssertionError(f"{shown}: {type(error).__name__}: {error}") from error
+
+
+@pytest.mark.parametrize("target", TARGETS.values(), ids=TARGETS)
+@pytest.mark.parametrize(
+    "row", [row for row in TABLE if row.together], ids=lambda r: r.name
+)
+def test_one_code_serves_all_sizes(row, target):
+    """A schedule that fits them all gives one text, in which extents are parameters."""
+    programs = [simplify(case.program()) for case in row.cases]
+    every = [strategies.candidates(each, target.device()) for each in programs]
+    common = [each for each in every[0] if all(each in more for more in every)]
+    schedule = random.Random(SEED).choice(common)
+    texts = set()
+    for case, program in zip(row.cases, programs, strict=True):
+        lowered = strategies.lower(program, schedule, target.device())
+        texts.add(text(lowered.kernel).partition("\n")[2])
+        seen = target.run(
+            case.made, case.arrays(), case.scalars, schedule, aligned=True
+        )
+        for name, near in expected(case).items() if seen is not None else ():
+            compare(name, near, seen[name])
+    assert len(texts) == 1
+
+
+def drawn(seed, target):
+    """Run one random program by the heuristic or a candidate; say what came of it."""
+    program = generated(seed)
+    arrays, rng = program.arrays(), random.Random(seed)
+    made = kernel(program.function())
+    try:
+        schedules = target.schedules(made.program(*arrays), rng)
+        schedule, aligned = rng.choice(schedules)
+        seen = target.run(made, arrays, {}, schedule, aligned=aligned)
+    except KernelError as error:
+        if not isinstance(error, Unsupported) and NO_ROWS not in str(error):
+            raise
+        return "refused"
+    for name, near in program.expected(arrays).items() if seen is not None else ():
+        compare(name, near, seen[name])
+    return "right"
+
+
+@pytest.mark.parametrize("target", TARGETS.values(), ids=TARGETS)
+@pytest.mark.parametrize("part", range(4))
+def test_random_programs_are_right_or_refused(part, target):
+    """Held against intervals that share no code with the compiler; few are refused."""
+    seen = Counter()
+    step = min(target.every, COUNT)
+    for seed in range(FIRST + part * step, FIRST + COUNT, 4 * step):
+        try:
+            seen[drawn(seed, target)] += 1
+        except Exception as error:
+            shown = f"STEELYARD_PROGRAMS={seed}+1\n{generated(seed)}\n"
+            raise AssertionError(shown + f"{type(error).__name__}: {error}") from error
+    assert seen["refused"] <= 2 + target.refused * seen.total()
