@@ -21,6 +21,7 @@ from steelyard_kernels.expression.expr import (
     operands,
 )
 from steelyard_kernels.function import kernel
+from steelyard_kernels.schedule.schedule import Cut, Place, Schedule
 
 # Half the distance from 1 to the next number: one rounding's relative error.
 UNIT = {
@@ -190,6 +191,25 @@ def matches(seen, value, error):
     with np.errstate(invalid="ignore"):
         off = ~same & ~(np.abs(seen - value) <= error) & said
     assert not off.any(), (seen[off][:4], value[off][:4], error[off][:4])
+
+
+def vectors(lanes, unroll=1, turns=1, place=Place.SERIAL, axes="i", **hints):
+    """Return a CPU's schedule of one loop over vectors."""
+    factors = (lanes, Place.VECTOR), (unroll, Place.REGISTER), (turns, place)
+    return Schedule((Cut(axes, factors),), **hints)
+
+
+def rows_of_vectors(lanes, unroll=1, rows=1, axes="i", inner="j", **hints):
+    """Return a CPU's schedule of rows, shared by all threads, each of vectors."""
+    (row,) = vectors(lanes, unroll, axes=inner).cuts
+    return Schedule((Cut(axes, ((rows, Place.CORE),)), row), **hints)
+
+
+def blocks(lanes=4, unroll=2, threads=32, axes="i", **hints):
+    """Return a GPU's schedule of one loop, by default of small blocks."""
+    factors = (lanes, Place.VECTOR), (unroll, Place.REGISTER)
+    cut = Cut(axes, (*factors, (threads, Place.THREAD), (1, Place.GRID)))
+    return Schedule((cut,), **hints)
 
 
 UNARY = (

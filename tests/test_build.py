@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from programs import vectors
 
 from steelyard_device.disk import Disk
 from steelyard_device.errors import DeviceError, LLVMError
@@ -14,7 +15,6 @@ from steelyard_kernels.building.keys import key
 from steelyard_kernels.digest import digest
 from steelyard_kernels.errors import KernelError
 from steelyard_kernels.function import kernel
-from steelyard_kernels.schedule.pointwise.schedule import Pointwise
 from steelyard_kernels.targets import machine, parse
 
 SPECS = (((100,), "float32"), ((100,), "float32"))
@@ -100,7 +100,7 @@ def test_the_code_hash_knows_no_names_but_the_schedule():
         return first + factor * second
 
     hashes = [
-        k.build(*SPECS, schedule=Pointwise(16, unroll, 1, 64, False, 0)).code_hash
+        k.build(*SPECS, schedule=vectors(16, unroll)).code_hash
         for k, unroll in ((named, 1), (library.triad, 1), (library.triad, 2))
     ]
     assert hashes[0] == hashes[1] != hashes[2]
@@ -221,8 +221,8 @@ def test_what_a_build_depends_on_is_in_its_key():
         key(program, None, cpu, aligned=False),
         key(program, None, gpu, aligned=True),
         key(program, None, parse("cuda:sm_90a"), aligned=True),
-        key(program, Pointwise(16, 1, 1, 64, False, 0), cpu, aligned=True),
-        key(program, Pointwise(16, 2, 1, 64, False, 0), cpu, aligned=True),
+        key(program, vectors(16), cpu, aligned=True),
+        key(program, vectors(16, 2), cpu, aligned=True),
         key(kernel(constant).program(*SPECS), None, cpu, aligned=True),
         key(
             library.triad.program(*((((101,), "float32"),) * 2)),
@@ -331,7 +331,7 @@ def test_deep_expressions_do_not_recurse():
             a = xp.maximum(a, 0.5) * 1.0
         return a
 
-    built = deep.build(((16,), "float32"), schedule=Pointwise(16, 1, 1, 16, False, 0))
+    built = deep.build(((16,), "float32"), schedule=vectors(16))
     assert isinstance(built, Built), built
 
 

@@ -10,6 +10,7 @@ import simt
 from gpu_cases import COUNT, THREADS
 from hypothesis import given
 from hypothesis import strategies as st
+from programs import blocks
 
 import steelyard_kernels.array as xp
 from steelyard_device import cubin, nvptx, nvrtc
@@ -30,8 +31,9 @@ from steelyard_kernels.errors import Unsupported
 from steelyard_kernels.ir.builder import Builder, const
 from steelyard_kernels.ir.loops import INDEX, Buffer, Var, typed
 from steelyard_kernels.ir.verify import verify
-from steelyard_kernels.schedule.pointwise import cuda_lowering
-from steelyard_kernels.schedule.pointwise.cuda import CudaPointwise
+from steelyard_kernels.nest.axes import nest_of
+from steelyard_kernels.schedule.gpu import GPUS
+from steelyard_kernels.schedule.strategies import lower
 
 pytest.importorskip("cuda.bindings.nvjitlink", reason="needs the cuda extra")
 
@@ -56,8 +58,11 @@ def resources(kernel, arch=ARCH):
 
 def pointwise(function, *specs, lanes=4, unroll=1, registers=0, streaming=False):
     """Lower a library kernel under these knobs."""
-    schedule = CudaPointwise(lanes, unroll, 128, registers, streaming)
-    return cuda_lowering.lower(function.program(*specs), schedule).kernel
+    program = function.program(*specs)
+    axes = nest_of(program).axes
+    hints = {"registers": registers, "streaming": streaming}
+    schedule = blocks(lanes, unroll, 128, axes, **hints)
+    return lower(program, schedule, GPUS[ARCH]).kernel
 
 
 LINE = ((1 << 20,), "float32")

@@ -6,6 +6,7 @@ from traceback import extract_tb
 
 import numpy as np
 import pytest
+from programs import vectors
 
 from steelyard_device import cpu
 from steelyard_kernels import array as xp
@@ -13,7 +14,7 @@ from steelyard_kernels import dtypes
 from steelyard_kernels.binary import Built
 from steelyard_kernels.errors import KernelError
 from steelyard_kernels.function import kernel
-from steelyard_kernels.schedule.pointwise.schedule import Pointwise
+from steelyard_kernels.schedule.schedule import Place
 
 ONES = np.ones((3, 4), np.float32)
 
@@ -192,7 +193,7 @@ def test_facts_say_what_is_known_without_running():
 def test_a_schedule_can_be_given():
     """All threads, small chunks: the same values."""
     a = np.arange(10_000, dtype=np.float32)
-    schedule = Pointwise(16, 2, 0, 64, streaming=False, prefetch=0)
+    schedule = vectors(16, 2, 2, Place.CORE)
     work = triad.bind(a, a, schedule=schedule)
     work.launch()
     np.testing.assert_array_equal(work.outputs["out"], a * 4)

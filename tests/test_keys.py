@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 import pytest
+from programs import vectors
 
 from steelyard_device import llvm
 from steelyard_kernels import array as xp
@@ -17,7 +18,6 @@ from steelyard_kernels.expression.expr import (
     Scalar,
 )
 from steelyard_kernels.function import kernel
-from steelyard_kernels.schedule.pointwise.schedule import Pointwise
 from steelyard_kernels.targets import parse
 
 CPU = parse("cpu")
@@ -151,8 +151,8 @@ def test_schedule_target_and_alignment_are(nvrtc):
         key(target=CUDA),
         key(target=parse("cuda:sm_80")),
         key(target=parse("nvptx:sm_90a")),
-        key(schedule=Pointwise(16, 1, 1, 64, False, 0)),
-        key(schedule=Pointwise(16, 2, 1, 64, False, 0)),
+        key(schedule=vectors(16)),
+        key(schedule=vectors(16, 2)),
     ]
     assert len(set(every)) == len(every)
 

@@ -7,14 +7,15 @@ import gpu_cases
 import numpy as np
 import pytest
 from gpu_cases import FUNCTIONS, THREADS
+from programs import blocks
 from test_functions import arguments, ulps
 from test_random import block, box_muller, drawn
 
 from steelyard_device import nvrtc
 from steelyard_kernels.dtypes import of
 from steelyard_kernels.emit.cuda import emit, joined
-from steelyard_kernels.schedule.pointwise import cuda_lowering
-from steelyard_kernels.schedule.pointwise.cuda import CudaPointwise
+from steelyard_kernels.schedule.gpu import GPUS
+from steelyard_kernels.schedule.strategies import lower
 
 WIDER = {"float32": np.float64, "float64": np.longdouble}
 TRUE_TO = {
@@ -66,8 +67,8 @@ def test_a_function_stays_within_its_stated_error(cubin, op, dtype):
 def test_noise_has_the_same_bits_and_normals_within_two_ulp(arch):
     """Bits and uniform numbers equal the CPU's; normals are true to their words."""
     counter = np.arange(COUNT)
-    schedule = CudaPointwise(1, 1, 128, 0, streaming=False)
-    lowered = cuda_lowering.lower(drawn.program(counter), schedule).kernel
+    schedule = blocks(1, 1, 128)
+    lowered = lower(drawn.program(counter), schedule, GPUS["sm_90a"]).kernel
     mine = drawn(counter, key=77)
     seen = [np.zeros_like(result) for result in mine]
     given = {

@@ -1,11 +1,11 @@
-"""The pointwise strategy on a GPU, its kernels run by the interpreter."""
+"""Fused broadcasts on a GPU, their kernels run by the interpreter."""
 
 import numpy as np
 import pytest
 import simt
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from programs import MIXED, bounds, matches, mixed, pointwise_cases, values
+from programs import MIXED, blocks, bounds, matches, mixed, pointwise_cases, values
 
 from steelyard_kernels import array as xp
 from steelyard_kernels import dtypes, library, reference
@@ -14,9 +14,10 @@ from steelyard_kernels.function import kernel
 from steelyard_kernels.ir import printing as loops_print
 from steelyard_kernels.ir.loops import INDEX
 from steelyard_kernels.ir.verify import verify
-from steelyard_kernels.schedule.gpu import GPUS
-from steelyard_kernels.schedule.pointwise import cuda_lowering, cuda_model
-from steelyard_kernels.schedule.pointwise.cuda import NOTHING, CudaPointwise
+from steelyard_kernels.nest import axes
+from steelyard_kernels.schedule import model_gpu, strategies
+from steelyard_kernels.schedule.gpu import GPUS, WARP
+from steelyard_kernels.schedule.schedule import Place
 
 H200 = GPUS["sm_90a"]
 ADAM = {"beta1": 0.9, "beta2": 0.999, "epsilon": 1e-8, "rate": 1e-3}
@@ -28,14 +29,25 @@ def shifted(x, row, column):
     return xp.maximum(x * row + column, 0.0)
 
 
-def schedule(lanes=4, unroll=2, threads=32, registers=0, *, streaming=False):
-    """Return knobs for small blocks."""
-    return CudaPointwise(lanes, unroll, threads, registers, streaming)
+def factor(knobs, place):
+    """Return the factor of a schedule's only loop."""
+    (cut,) = knobs.cuts
+    return cut.at(place)
+
+
+def predicted(program, knobs, gpu=H200):
+    """Return what a launch is predicted to cost."""
+    return model_gpu.model(axes.nest_of(program), gpu)(knobs)
+
+
+def registers(program, knobs):
+    """Return how many registers a thread is estimated to need."""
+    return strategies.estimated_registers(program, knobs)
 
 
 def launch(program, arrays, knobs, scalars=None, *, aligned=True):
     """Lower, verify and run; return the outputs."""
-    lowered = cuda_lowering.lower(program, knobs, aligned=aligned)
+    lowered = strategies.lower(program, knobs, H200, aligned=aligned)
     verify(lowered.kernel, "cuda")
     return simt.launch(program, lowered, arrays, scalars)
 
@@ -55,8 +67,9 @@ def test_outputs_of_several_shapes_take_one_pass(shapes):
     rng = np.random.default_rng(3)
     arrays = [values(rng, shape, dtypes.float32) for shape in shapes]
     program = kernel(mixed).program(*arrays)
-    every = cuda_model.candidates(program, GPUS["sm_90a"])
-    for knobs in {(each.lanes, each.unroll > 1): each for each in every}.values():
+    every = strategies.candidates(program, H200)
+    kinds = [(factor(s, Place.VECTOR), factor(s, Place.REGISTER) > 1) for s in every]
+    for knobs in dict(zip(kinds, every, strict=True)).values():
         agree(program, arrays, knobs)
 
 
@@ -67,9 +80,9 @@ def test_random_broadcasts_agree_with_the_oracle(case, pick, aligned):
     made, arrays = case
     program = made.program(*arrays)
     if 0 in program.outputs[0].value.shape:
-        assert simt.launch(program, cuda_lowering.nothing(program), arrays)
+        assert launch(program, arrays, blocks()) is not None
         return
-    every = cuda_model.candidates(program, H200, aligned=aligned)
+    every = strategies.candidates(program, H200, aligned=aligned)
     knobs = every[pick % len(every)]
     agree(program, arrays, knobs, {"scale": 0.75}, aligned=aligned)
 
@@ -91,7 +104,7 @@ def test_every_candidate_of_the_library_agrees(name, count, scalars, dtype):
     dtype = dtypes.of(dtype)
     made = getattr(library, name)
     program = made.program(*[((5003,), dtype)] * count)
-    every = cuda_model.candidates(program, H200)
+    every = strategies.candidates(program, H200)
     assert 24 <= len(set(every)) == len(every) <= 96
     most = max(map(size_of, every))
     arrays = [abs_(values(rng, (most,), dtype)) for _ in range(count)]
@@ -103,7 +116,7 @@ def test_every_candidate_of_the_library_agrees(name, count, scalars, dtype):
 
 def size_of(knobs):
     """Return a number of elements for every path: one block, a vector more, and one."""
-    return knobs.per_block + knobs.lanes + 1
+    return knobs.cuts[0].size + factor(knobs, Place.VECTOR) + 1
 
 
 def abs_(array):
@@ -119,22 +132,25 @@ def test_every_candidate_of_rows_and_columns_agrees(inner):
     arrays = [values(rng, shape, dtypes.float32) for shape in shapes]
     program = shifted.program(*arrays)
     bound = bounds(program, arrays, {})
-    every = cuda_model.candidates(program, H200)
+    every = strategies.candidates(program, H200)
     assert len(every) >= 24
-    assert all(inner == 1 or inner % knobs.lanes == 0 for knobs in every)
+    assert all(
+        inner == 1 or inner % factor(knobs, Place.VECTOR) == 0 for knobs in every
+    )
     for knobs in every[::3]:
         agree(program, arrays, knobs, bound=bound)
 
 
-@pytest.mark.parametrize("knobs", [schedule(), schedule(unroll=1), schedule(8, 3)])
+@pytest.mark.parametrize("knobs", [blocks(), blocks(unroll=1), blocks(8, 3)])
 def test_every_size_round_a_block(knobs):
     """One element, primes, and one off each multiple: elements are written once each.
 
     The interpreter refuses what lies outside, and two threads at one element.
     """
     rng = np.random.default_rng(3)
-    block, row = knobs.per_block, knobs.lanes * knobs.threads
-    near = [n + d for n in (knobs.lanes, row, block, 2 * block) for d in (-1, 0, 1)]
+    lanes, block = factor(knobs, Place.VECTOR), knobs.cuts[0].size
+    row = lanes * knobs.threads
+    near = [n + d for n in (lanes, row, block, 2 * block) for d in (-1, 0, 1)]
     for count in sorted({1, 2, 61, *near}):
         arrays = [values(rng, (count,), dtypes.float32) for _ in range(2)]
         program = library.triad.program(*arrays)
@@ -146,7 +162,7 @@ def test_float32_is_bit_for_bit_what_the_cpu_computes():
     rng = np.random.default_rng(4)
     arrays = [np.abs(values(rng, (1009,), dtypes.float32)) for _ in range(3)]
     program = library.adam.program(*arrays)
-    seen = launch(program, arrays, schedule(), ADAM)
+    seen = launch(program, arrays, blocks(), ADAM)
     library.adam(*arrays, **ADAM)  # in place
     for name, expected in zip(("gradient", "m", "v"), arrays, strict=True):
         np.testing.assert_array_equal(seen[name], expected)
@@ -163,7 +179,7 @@ def test_halves_are_rounded_after_every_operation_exactly(dtype):
     rng = np.random.default_rng(5)
     arrays = [values(rng, (1000,), dtype) for _ in range(2)]
     program = half.program(*[((1000,), dtype)] * 2)
-    seen = launch(program, arrays, schedule(8))["out"]
+    seen = launch(program, arrays, blocks(8))["out"]
     expected = reference.evaluate(program, arrays)["out"]
     np.testing.assert_array_equal(reference.widen(seen, dtype), expected)
 
@@ -179,8 +195,8 @@ def test_integers_booleans_and_mixed_widths():
     rng = np.random.default_rng(6)
     arrays = [values(rng, (333,), dtypes.int64) for _ in range(2)]
     program = mixed.program(*arrays)
-    every = cuda_model.candidates(program, H200)
-    assert {knobs.lanes for knobs in every} == {1, 8, 16}
+    every = strategies.candidates(program, H200)
+    assert {factor(knobs, Place.VECTOR) for knobs in every} == {1, 8, 16}
     for knobs in every[::5]:
         agree(program, arrays, knobs)
 
@@ -190,8 +206,8 @@ def test_one_element_is_a_program_too(shape):
     """Also where every axis has extent 1."""
     arrays = [np.full(shape, 2.0, np.float32) for _ in range(2)]
     program = library.triad.program(*arrays)
-    assert launch(program, arrays, schedule(), {"s": 3.0})["out"] == 8.0
-    assert launch(program, arrays, schedule(1, 1), {"s": 3.0})["out"] == 8.0
+    assert launch(program, arrays, blocks(), {"s": 3.0})["out"] == 8.0
+    assert launch(program, arrays, blocks(1, 1), {"s": 3.0})["out"] == 8.0
 
 
 def test_constants_and_rows_are_stored_in_every_element():
@@ -203,7 +219,7 @@ def test_constants_and_rows_are_stored_in_every_element():
 
     x, row = np.ones((5, 12), np.float32), np.arange(5, dtype=np.float32)[:, None]
     program = spread.program(x, row)
-    seen = launch(program, [x, row], schedule())
+    seen = launch(program, [x, row], blocks(axes="ij"))
     assert (seen["ones"] == 1).all()
     assert (seen["rows"] == row).all()
 
@@ -214,9 +230,9 @@ def test_nothing_to_compute_is_a_kernel_without_statements():
         library.empty.program(),
         library.copy.program(((0, 3), "float32")),
     ):
-        lowered = cuda_lowering.nothing(program)
+        lowered = strategies.lower(program, blocks(), H200)
         verify(lowered.kernel, "cuda")
-        assert lowered.kernel.threads == lowered.threads == NOTHING.threads
+        assert lowered.kernel.threads == lowered.threads == WARP
         assert lowered.kernel.body == ()
 
 
@@ -225,7 +241,7 @@ def test_one_text_serves_every_size_of_one_axis():
     texts = set()
     for shape in ((100,), (7, 13), (1 << 20,)):
         program = library.triad.program((shape, "float32"), (shape, "float32"))
-        lowered = cuda_lowering.lower(program, schedule())
+        lowered = strategies.lower(program, blocks(), H200)
         shown = loops_print.text(lowered.kernel)
         texts.add(shown.partition("\n")[2])
         assert lowered.slots[-1].index == np.prod(shape)
@@ -236,7 +252,7 @@ def test_one_text_serves_every_size_of_one_axis():
 def test_indices_are_wide_where_int32_does_not_reach():
     """Where a block may count beyond the last element."""
     program = library.copy.program((((1 << 31) - 1,), "float32"))
-    lowered = cuda_lowering.lower(program, schedule())
+    lowered = strategies.lower(program, blocks(), H200)
     verify(lowered.kernel, "cuda")
     assert lowered.slots[-1].code == "q"
     assert lowered.kernel.parameters[-1].type is INDEX
@@ -245,44 +261,53 @@ def test_indices_are_wide_where_int32_does_not_reach():
 def test_generated_text_of_adam(golden):
     """Two vectors in flight, loads first; the last block's loop, and its single rest."""
     program = library.adam.program(*[((1000,), "float32")] * 3)
-    golden(loops_print.text(cuda_lowering.lower(program, schedule()).kernel))
+    golden(loops_print.text(strategies.lower(program, blocks(), H200).kernel))
 
 
 def test_generated_text_of_a_broadcast(golden):
     """Places by division; a value a row is computed once a vector; streaming stores."""
     specs = ((5, 3, 40), "float32"), ((5, 1, 1), "float32"), ((40,), "float32")
-    knobs = schedule(unroll=1, streaming=True)
-    lowered = cuda_lowering.lower(shifted.program(*specs), knobs)
+    knobs = blocks(unroll=1, axes="ijk", streaming=True)
+    lowered = strategies.lower(shifted.program(*specs), knobs, H200)
     golden(loops_print.text(lowered.kernel))
 
 
 @pytest.mark.parametrize(
     ("knobs", "said"),
     [
-        (schedule(3), "vectors of 3 elements; choose a power of two up to 16"),
-        (schedule(8), "vectors of 8 elements in rows of 12; choose a divisor"),
-        (schedule(unroll=9), "9 vectors in flight; choose 1 to 8"),
-        (schedule(threads=33), "33 threads; choose a multiple of 32 up to 1024"),
-        (schedule(registers=8), "allows 8 registers; choose 16 to 255"),
-        (schedule(threads=1024, registers=65), "65 registers; choose 16 to 64, or 0"),
-        (schedule(2, streaming=True), "streams vectors of 8 bytes; choose vectors of"),
+        (blocks(3, axes="ij"), "vectors of 3 elements; choose a power of two up to 16"),
+        (blocks(8, axes="ij"), "vectors of 8 elements in rows of 12; choose a divisor"),
+        (blocks(unroll=9, axes="ij"), "9 vectors in flight; choose 1 to 8"),
+        (
+            blocks(threads=33, axes="ij"),
+            "33 threads; choose a multiple of 32 up to 1024",
+        ),
+        (blocks(registers=8, axes="ij"), "allows 8 registers; choose 16 to 255"),
+        (
+            blocks(threads=1024, axes="ij", registers=65),
+            "65 registers; choose 16 to 64, or 0",
+        ),
+        (
+            blocks(2, axes="ij", streaming=True),
+            "streams vectors of 8 bytes; choose vectors of",
+        ),
     ],
 )
 def test_a_schedule_that_does_not_fit_is_refused(knobs, said):
     """The error names the knob, what it was, and what to choose."""
     specs = ((5, 12), "float32"), ((5, 1), "float32"), ((12,), "float32")
     with pytest.raises(KernelError, match=said):
-        cuda_lowering.lower(shifted.program(*specs), knobs)
+        strategies.lower(shifted.program(*specs), knobs, H200)
 
 
 def test_unaligned_arrays_are_walked_by_elements():
     """No vector is offered; one that is asked for is refused."""
     program = library.copy.program(((100,), "float32"))
-    every = cuda_model.candidates(program, H200, aligned=False)
+    every = strategies.candidates(program, H200, aligned=False)
     assert len(every) >= 24
-    assert {knobs.lanes for knobs in every} == {1}
+    assert {factor(knobs, Place.VECTOR) for knobs in every} == {1}
     with pytest.raises(KernelError, match="multiples of 16 bytes"):
-        cuda_lowering.lower(program, schedule(), aligned=False)
+        strategies.lower(program, blocks(), H200, aligned=False)
 
 
 def test_outputs_of_several_shapes_are_refused():
@@ -294,7 +319,7 @@ def test_outputs_of_several_shapes_are_refused():
 
     program = two.program(((3000, 4), "float32"), ((5,), "float32"))
     with pytest.raises(Unsupported, match="make a kernel for each"):
-        cuda_model.candidates(program, H200)
+        strategies.candidates(program, H200)
 
 
 @pytest.mark.parametrize("count", [1000, 4097, 1 << 16, 1 << 22, 1 << 26])
@@ -302,16 +327,16 @@ def test_outputs_of_several_shapes_are_refused():
 def test_the_heuristic_is_within_a_percent_of_the_least_prediction(count, gpu):
     """It looks at the two smaller sizes of blocks only."""
     program = library.adam.program(*[((count,), "float32")] * 3)
-    least = min(prediction.total for _, prediction in cuda_model.rank(program, gpu))
-    chosen = cuda_model.heuristic(program, gpu)
-    assert cuda_model.predict(program, chosen, gpu).total <= 1.01 * least
+    least = min(prediction.total for _, prediction in strategies.rank(program, gpu))
+    chosen = strategies.heuristic(program, gpu)
+    assert predicted(program, chosen, gpu).total <= 1.01 * least
 
 
 def test_the_heuristic_takes_wide_vectors_where_memory_is_the_limit():
     """Stores round the caches gain nothing there."""
     large = library.adam.program(*[((1 << 24,), "float32")] * 3)
-    chosen = cuda_model.heuristic(large, H200)
-    assert (chosen.lanes, chosen.streaming) == (4, False)
+    chosen = strategies.heuristic(large, H200)
+    assert (factor(chosen, Place.VECTOR), chosen.streaming) == (4, False)
 
 
 def test_more_in_flight_is_more_of_memorys_rate():
@@ -319,11 +344,9 @@ def test_more_in_flight_is_more_of_memorys_rate():
     program = library.copy.program(((1 << 26,), "float32"))
 
     def memory(knobs):
-        return dict(cuda_model.predict(program, knobs, H200).terms)[
-            "memory and instructions"
-        ]
+        return dict(predicted(program, knobs).terms)["memory and instructions"]
 
-    one, two, four = (memory(schedule(4, n, 128)) for n in (1, 2, 4))
+    one, two, four = (memory(blocks(4, n, 128)) for n in (1, 2, 4))
     floor = 2 * 4 * (1 << 26) / H200.memory_rate
     assert one > two > four > floor
     assert four < 1.05 * floor
@@ -332,14 +355,14 @@ def test_more_in_flight_is_more_of_memorys_rate():
 def test_a_limit_of_registers_is_stated_and_bounds_the_estimate():
     """Without one it is what the block's threads leave to each."""
     program = library.adam.program(*[((1000,), "float32")] * 3)
-    free, limited = schedule(threads=512), schedule(threads=512, registers=24)
-    assert cuda_lowering.lower(program, free).kernel.registers == 128
-    assert cuda_lowering.lower(program, limited).kernel.registers == 24
-    assert cuda_model.estimate_registers(program, limited) == 24
-    assert cuda_model.estimate_registers(program, free) > 24
-    crowded = schedule(4, 8, threads=1024)
-    assert cuda_model.estimate_registers(program, crowded) == 64
-    assert cuda_model.predict(program, crowded, H200).total > 0
+    free, limited = blocks(threads=512), blocks(threads=512, registers=24)
+    assert strategies.lower(program, free, H200).kernel.registers == 128
+    assert strategies.lower(program, limited, H200).kernel.registers == 24
+    assert registers(program, limited) == 24
+    assert registers(program, free) > 24
+    crowded = blocks(4, 8, threads=1024)
+    assert registers(program, crowded) == 64
+    assert predicted(program, crowded).total > 0
 
 
 def resources(program, every):
@@ -349,7 +372,7 @@ def resources(program, every):
     from steelyard_kernels.emit import cuda
 
     kernels = [
-        (f"k{place}", cuda.emit(cuda_lowering.lower(program, knobs).kernel))
+        (f"k{place}", cuda.emit(strategies.lower(program, knobs, H200).kernel))
         for place, knobs in enumerate(every)
     ]
     compiled = nvrtc.compile(cuda.joined(kernels), "sm_90a")
@@ -368,21 +391,23 @@ def test_candidates_differ_in_code_use_no_local_memory_and_load_16_bytes(dtype):
     """
     specs = [(shape, dtype) for shape in ((64, 128, 1024), (64, 1, 1), (1024,))]
     program = shifted.program(*specs)
-    every = cuda_model.candidates(program, H200)[::3]
+    every = strategies.candidates(program, H200)[::3]
     seen = resources(program, every)
     assert len({taken.code_hash for taken, _ in seen}) == len(every)
     more = []
     for knobs, (taken, spilled) in zip(every, seen, strict=True):
         assert taken.stack == spilled == taken.count("LDL", "STL") == 0
-        estimate = cuda_model.estimate_registers(program, knobs)
+        estimate = registers(program, knobs)
         more.append(taken.registers - estimate)
-        wide = knobs.lanes * program.outputs[0].value.dtype.bytes == 16
+        wide = factor(knobs, Place.VECTOR) * program.outputs[0].value.dtype.bytes == 16
         assert (taken.loads_128 > 0) == (taken.stores_128 > 0) == wide
     assert max(more) < 12
     assert sum(map(abs, more)) <= 5 * len(more)
 
 
-@pytest.mark.parametrize("knobs", [schedule(1, 1), schedule(1, 2), schedule(2, 2)])
+@pytest.mark.parametrize(
+    "knobs", [blocks(n, m, axes="ij") for n, m in ((1, 1), (1, 2), (2, 2))]
+)
 def test_elements_are_counted_along_any_axis(knobs):
     """What 0, 1, 2, ... is of an offset; a reshaped input is read where it lies."""
 

@@ -6,6 +6,7 @@ import shutil
 import gpu_cases
 import gpu_host
 import numpy as np
+import programs
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -16,8 +17,8 @@ from steelyard_kernels import array as xp
 from steelyard_kernels import kernel, random, reference
 from steelyard_kernels.emit.cuda import emit
 from steelyard_kernels.errors import KernelError
-from steelyard_kernels.schedule.pointwise import cuda_lowering
-from steelyard_kernels.schedule.pointwise.cuda import CudaPointwise
+from steelyard_kernels.schedule.gpu import GPUS
+from steelyard_kernels.schedule.strategies import lower
 
 # Random123's kat_vectors, philox4x32 10: counter, key, answer.
 KNOWN = """
@@ -220,9 +221,7 @@ def test_a_gpus_text_gives_the_same_bits(tmp_path):
 
     counter = np.arange(-500, 500) * 0x123456789ABCD
     bits, uniform = both(counter, key=-12345)
-    lowered = cuda_lowering.lower(
-        both.program(counter), CudaPointwise(1, 1, 32, 0, streaming=False)
-    )
+    lowered = lower(both.program(counter), programs.blocks(1, 1), GPUS["sm_90a"])
     run = gpu_host.load(emit(lowered.kernel), tmp_path)
     seen, numbers = np.zeros_like(bits), np.zeros_like(uniform)
     given_ = {

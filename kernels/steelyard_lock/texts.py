@@ -9,6 +9,7 @@ from steelyard_kernels.errors import KernelError
 from steelyard_kernels.expression import printing as expr_print
 from steelyard_kernels.expression.simplify import simplify
 from steelyard_kernels.ir import printing as loops_print
+from steelyard_kernels.schedule.strategies import strategy
 from steelyard_kernels.targets import CPU, parse
 from steelyard_kernels.toolchains import TOOLCHAINS, toolchain
 from steelyard_lock.points import Point, ready, traced
@@ -57,6 +58,6 @@ def _source(point: Point) -> Source:
 def _stages(source: Source) -> Iterator[tuple[str, str]]:
     yield "program", expr_print.text(simplify(source.program))
     chosen = source.schedule
-    yield "schedule", f"{chosen.strategy} {chosen.label}\n{chosen}\n"
+    yield "schedule", f"{strategy(source.program)} {chosen.label}\n{chosen}\n"
     yield "loops", loops_print.text(source.kernel)
     yield "text", source.text

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict
+from functools import lru_cache
 from importlib import import_module
 from math import prod
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
@@ -17,34 +18,28 @@ from steelyard_kernels.expression.expr import (
     View,
     everywhere,
 )
+from steelyard_kernels.nest.axes import beyond, one_space, stored
 from steelyard_kernels.schedule.aliasing import check_updates
-from steelyard_kernels.schedule.gpu import Gpu
+from steelyard_kernels.schedule.gpu import WARP, Gpu
 from steelyard_kernels.schedule.model import Machine, Prediction
 from steelyard_kernels.schedule.parameters import Lowered
-from steelyard_kernels.schedule.pointwise.operands import (
-    one_pass,
-    others,
-    stored,
-)
+from steelyard_kernels.schedule.schedule import Schedule as Cuts
+from steelyard_kernels.schedule.schedule import from_json as cuts_from_json
 
 if TYPE_CHECKING:  # loaded when first needed: the first kernel of a process is a bar
     from steelyard_kernels.schedule.normalization.cuda import CudaNormalization
     from steelyard_kernels.schedule.normalization.schedule import Normalization
-    from steelyard_kernels.schedule.pointwise.cuda import CudaPointwise
-    from steelyard_kernels.schedule.pointwise.schedule import Pointwise
     from steelyard_kernels.schedule.scan.cuda import CudaScan
     from steelyard_kernels.schedule.scan.schedule import Scan
 
 Schedule: TypeAlias = (
-    "Pointwise | Normalization | Scan | CudaPointwise | CudaNormalization | CudaScan"
+    "Cuts | Normalization | Scan | CudaNormalization | CudaScan"  # Cuts: of a nest
 )
 Device: TypeAlias = Machine | Gpu
 
 # By strategy and kind of target: the knobs' module and class, and the modules that
 # choose (candidates, rank, heuristic) and lower.
 _PARTS: Final = {
-    ("pointwise", "cpu"): ("schedule", "Pointwise", "model", "lowering"),
-    ("pointwise", "cuda"): ("cuda", "CudaPointwise", "cuda_model", "cuda_lowering"),
     ("normalization", "cpu"): ("schedule", "Normalization", "model", "lowering"),
     ("normalization", "cuda"): (
         "cuda",
@@ -58,6 +53,7 @@ _PARTS: Final = {
 _KNOBS, _CLASS, _MODEL, _LOWERING = range(4)
 
 
+@lru_cache(maxsize=2)  # every phase of a build asks
 def strategy(program: Program) -> str:
     """Return the name of the strategy that fits: by what kinds of nodes there are.
 
@@ -70,10 +66,10 @@ def strategy(program: Program) -> str:
             raise _refused(program, "elements at other places", node.arg)
         if isinstance(node, Reduce) and not node.of_rows:
             raise _refused(program, f"{node.op} over {node.axes}", node.arg)
-    beyond = others(program)
-    if not beyond:
-        return "pointwise" if one_pass(program) or not _are_small(program) else "scan"
-    reduces = all(isinstance(node, Reduce) for node in beyond)
+    others = beyond(program)
+    if not others:
+        return "pointwise" if one_space(program) or not _are_small(program) else "scan"
+    reduces = all(isinstance(node, Reduce) for node in others)
     counts = any(isinstance(node, Arange | Reshape) for node in program.nodes)
     return "normalization" if reduces and not counts else "scan"
 
@@ -103,7 +99,7 @@ def rank(
 ) -> list[tuple[Schedule, Prediction]]:
     """Return every candidate with its prediction, the best predicted first."""
     if is_nothing(program):
-        return [(_nothing(device), Prediction(()))]
+        return [(Cuts(()), Prediction(()))]
     ranked = _model(program, device).rank(program, device, aligned=aligned)
     return sorted(ranked, key=lambda row: row[1].total)  # stable: ties keep order
 
@@ -113,7 +109,7 @@ def candidates(
 ) -> tuple[Schedule, ...]:
     """Return every legal schedule worth trying, in order."""
     if is_nothing(program):
-        return (_nothing(device),)
+        return (Cuts(()),)
     found: tuple[Schedule, ...] = _model(program, device).candidates(
         program, device, aligned=aligned
     )
@@ -123,7 +119,7 @@ def candidates(
 def heuristic(program: Program, device: Device, *, aligned: bool = True) -> Schedule:
     """Return the candidate that the model predicts to be fastest."""
     if is_nothing(program):
-        return _nothing(device)
+        return Cuts(())
     best: Schedule = _model(program, device).heuristic(program, device, aligned=aligned)
     return best
 
@@ -133,26 +129,36 @@ def lower(
 ) -> Lowered:
     """Return the loop-level kernel of a program under a schedule."""
     kind = _kind(device)
+    from steelyard_kernels.nest import lower as nest
+
     if is_nothing(program):
-        lowering = _module("pointwise", kind, _LOWERING)
-        nothing: Lowered = lowering.nothing(program)
-        return nothing
+        return nest.nothing(program, WARP if kind == "cuda" else 0)
     fits = strategy(program)
     check_updates(program, fits, kind)
-    if type(schedule).__name__ != _PARTS[fits, kind][_CLASS]:
+    if type(schedule).__name__ != _class(fits, kind):
         raise KernelError(
-            f"{program.name}: got the {schedule.strategy} schedule {schedule.label}, "
-            f"but this program needs {fits} on {kind}; leave the schedule out, "
-            "or take one of its candidates."
+            f"{program.name}: got the schedule {schedule.label}, a "
+            f"{type(schedule).__name__}, but this program needs a {_class(fits, kind)}; "
+            "leave the schedule out, or take one of its candidates."
         )
+    if isinstance(schedule, Cuts):
+        return nest.lower(program, schedule, kind, aligned=aligned)
     lowered: Lowered = _module(fits, kind, _LOWERING).lower(
         program, schedule, aligned=aligned
     )
     return lowered
 
 
+def _class(fits: str, kind: str) -> str:
+    return "Schedule" if fits == "pointwise" else _PARTS[fits, kind][_CLASS]
+
+
 def estimated_registers(program: Program, schedule: Schedule) -> int:
     """Return how many registers a GPU's thread is estimated to need."""
+    if isinstance(schedule, Cuts):
+        from steelyard_kernels.schedule import search
+
+        return search.estimated_registers(program, schedule)
     model = _module(schedule.strategy, "cuda", _MODEL)
     found: int = model.estimate_registers(program, schedule)
     return found
@@ -164,17 +170,13 @@ def to_json(schedule: Schedule) -> list[Any]:
 
 
 def from_json(facts: list[Any]) -> Schedule:
-    """Read what `to_json` wrote; raises KeyError or TypeError for anything else."""
+    """Read what `to_json` wrote; raises KeyError, TypeError or ValueError for others."""
     name, knobs = facts
+    if name == "Schedule":
+        return cuts_from_json(knobs)
     by_name = {parts[_CLASS]: place for place, parts in _PARTS.items()}
     module = _module(*by_name[name], _KNOBS)
     schedule: Schedule = getattr(module, name)(**knobs)
-    return schedule
-
-
-def _nothing(device: Device) -> Schedule:
-    knobs = _module("pointwise", _kind(device), _KNOBS)
-    schedule: Schedule = knobs.NOTHING
     return schedule
 
 
@@ -185,6 +187,8 @@ def _kind(device: Device) -> str:
 def _model(program: Program, device: Device) -> Any:
     fits, kind = strategy(program), _kind(device)
     check_updates(program, fits, kind)
+    if fits == "pointwise":
+        return import_module("steelyard_kernels.schedule.search")
     return _module(fits, kind, _MODEL)
 
 

@@ -53,8 +53,10 @@ def tile_runtime(
 ) -> None:
     """Emit a walk over [low, high) for bounds that only the launch knows."""
     lanes, unroll = step
-    size = b.at("subtract", high, low)
-    vectors = _multiple(b, low, size, lanes)
+    size: Operand = high
+    if lanes * unroll > 1:
+        size = b.at("subtract", high, low)
+    vectors = _multiple(b, low, size, lanes) if lanes > 1 else high
     at = low
     if unroll > 1:
         at = _multiple(b, low, size, lanes * unroll)
@@ -62,9 +64,10 @@ def tile_runtime(
             body(loop.var, unroll, None, ())
     with b.loop(at, vectors, lanes) as loop:
         body(loop.var, 1, None, ())
-    with b.branch(b.let("less", vectors, high)):
-        mask = b.mask_below(b.at("subtract", high, vectors), lanes)
-        body(vectors, 1, mask, ())
+    if lanes > 1:
+        with b.branch(b.let("less", vectors, high)):
+            mask = b.mask_below(b.at("subtract", high, vectors), lanes)
+            body(vectors, 1, mask, ())
 
 
 def _multiple(b: Builder, low: Operand, size: Operand, step: int) -> Operand:

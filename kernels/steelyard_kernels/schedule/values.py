@@ -40,7 +40,7 @@ class Fusion:
 
 
 def fusions(
-    nodes: Iterable[Node], level: Mapping[int, int], kept: Container[int]
+    nodes: Iterable[Node], level: Mapping[int, object], kept: Container[int]
 ) -> Fused:
     """Find, by the sum's number, the sums that take up a product nobody else needs.
 

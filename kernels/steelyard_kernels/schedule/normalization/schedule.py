@@ -10,9 +10,6 @@ from steelyard_kernels.errors import KernelError
 from steelyard_kernels.expression.expr import Program
 from steelyard_kernels.schedule.model import LINE, STREAM_BYTES
 from steelyard_kernels.schedule.normalization.passes import Rows, analyse, rewalked
-from steelyard_kernels.schedule.pointwise.schedule import (
-    check_aligned,
-)
 from steelyard_kernels.schedule.variance import expand_variance
 
 # Scratch lives on the stack of pool threads, of which half a megabyte is nothing to
@@ -84,7 +81,12 @@ def check_streaming(
     """Raise KernelError where a streaming store could not state its alignment."""
     if not schedule.streaming:
         return
-    check_aligned(program.name, schedule.label, aligned=aligned)
+    if not aligned:
+        raise KernelError(
+            f"{program.name}: schedule {schedule.label} streams, but an output does not "
+            f"start at a multiple of {LINE} bytes; align it, or choose a schedule without "
+            "streaming."
+        )
     alignment = store_alignment(rows, schedule.lanes)
     if alignment < STREAM_BYTES:
         raise KernelError(

@@ -1,0 +1,136 @@
+"""Whether a schedule fits a nest on a kind of target; errors say what to choose."""
+
+from __future__ import annotations
+
+from math import gcd
+from typing import Final
+
+from steelyard_kernels.errors import KernelError
+from steelyard_kernels.nest.axes import Nest
+from steelyard_kernels.schedule.gpu import (
+    MAX_THREADS,
+    VECTOR_BYTES,
+    WARP,
+    registers_problem,
+)
+from steelyard_kernels.schedule.model import LINE, STREAM_BYTES
+from steelyard_kernels.schedule.schedule import LAST, Cut, Place, Schedule
+
+BLOCKS: Final = range(WARP, MAX_THREADS + 1, WARP)  # of whole warps
+LANES: Final = (1, 2, 4, 8, 16)  # of a GPU: up to single bytes of the widest access
+MOST_VECTORS: Final = 8  # that a GPU's thread has in flight
+PLACES: Final = {
+    "cpu": {Place.VECTOR, Place.REGISTER, Place.SERIAL, Place.CORE},
+    "cuda": {Place.VECTOR, Place.REGISTER, Place.THREAD, Place.GRID},
+}
+
+
+def check(nest: Nest, schedule: Schedule, target: str, *, aligned: bool) -> None:
+    """Raise KernelError where a schedule does not fit."""
+    why = problem(nest, schedule, target, aligned=aligned)
+    if why:
+        raise KernelError(
+            f"{nest.program.name}: schedule {schedule.label} {why}, "
+            "or leave the schedule out."
+        )
+
+
+def problem(nest: Nest, schedule: Schedule, target: str, *, aligned: bool) -> str:
+    """Say why a schedule does not fit, and what to choose instead; "" if it does."""
+    cut = "".join([cut.axes for cut in schedule.cuts])
+    if sorted(cut) != sorted(nest.axes):
+        has = ", ".join(nest.axes)
+        return f"cuts the axes {cut}, and the program has {has}; cut each of them once"
+    for each in schedule.cuts:
+        why = _factors_problem(each, target)
+        if why:
+            return why
+    if target == "cpu":
+        return streaming_problem(nest, schedule, aligned=aligned)
+    return gpu_problem(nest, schedule, aligned=aligned)
+
+
+def _factors_problem(cut: Cut, target: str) -> str:
+    """Say which factor of a loop a kind of target has not."""
+    places = [place for _, place in cut.factors]
+    for factor, place in cut.factors:
+        if place not in PLACES[target]:
+            offered = ", ".join(sorted(PLACES[target]))
+            return f"puts {cut.axes} at {place} on a {target}; choose of {offered}"
+        if factor < 1:
+            return f"cuts {cut.axes} by {factor}; choose 1 or more"
+    if [place in LAST for place in places] != [False] * (len(places) - 1) + [True]:
+        last = ", ".join(sorted(LAST & PLACES[target]))
+        return f"does not say once, at its end, where {cut.axes} goes; choose of {last}"
+    return ""
+
+
+def stores_aligned(nest: Nest, schedule: Schedule) -> int:
+    """Return what the address of each vector store is a multiple of, in bytes; 0: of any.
+
+    Smaller outputs are stored too often for stores that go round the caches.
+    """
+    if any(0 in output.strides for output in nest.outputs):
+        return 0
+    alignment = LINE
+    for output in nest.outputs:
+        size = output.value.node.dtype.bytes
+        alignment = gcd(alignment, schedule.cuts[-1].at(Place.VECTOR) * size)
+        if len(nest.extents) > 1:
+            alignment = gcd(alignment, nest.extents[-1] * size)
+    return alignment
+
+
+def streaming_problem(nest: Nest, schedule: Schedule, *, aligned: bool) -> str:
+    """Say why a CPU's streaming store could not state its alignment; "" if it can."""
+    if not schedule.streaming:
+        return ""
+    if not aligned:
+        return (
+            f"streams, but an output does not start at a multiple of {LINE} bytes; "
+            "align it, choose a schedule without streaming"
+        )
+    alignment = stores_aligned(nest, schedule)
+    if alignment < STREAM_BYTES:
+        return (
+            f"streams to addresses aligned to {alignment} bytes, at least {STREAM_BYTES} "
+            "are needed; choose a schedule without streaming"
+        )
+    return ""
+
+
+def gpu_problem(nest: Nest, schedule: Schedule, *, aligned: bool) -> str:
+    """Say what of a schedule no GPU has, or what access would not be aligned."""
+    threads, (cut, *_) = schedule.threads, schedule.cuts
+    lanes, vectors = cut.at(Place.VECTOR), cut.at(Place.REGISTER)
+    if threads not in BLOCKS:
+        wanted = f"a multiple of {WARP} up to {MAX_THREADS}"
+        return f"has blocks of {threads} threads; choose {wanted}"
+    if lanes not in LANES:
+        wanted = f"a power of two up to {LANES[-1]}"
+        return f"has vectors of {lanes} elements; choose {wanted}"
+    if vectors > MOST_VECTORS:
+        return f"has {vectors} vectors in flight; choose 1 to {MOST_VECTORS}"
+    why = registers_problem(schedule.registers, threads)
+    return why or _unaligned(nest, schedule, lanes, aligned=aligned)
+
+
+def _unaligned(nest: Nest, schedule: Schedule, lanes: int, *, aligned: bool) -> str:
+    """Say which access would not be aligned, and what to choose instead."""
+    if lanes > 1 and not aligned:
+        return (
+            f"needs arrays that start at multiples of {VECTOR_BYTES} bytes, and one "
+            "does not; align it, choose 1 element a vector"
+        )
+    if len(nest.extents) > 1 and nest.extents[-1] % lanes:
+        return (
+            f"has vectors of {lanes} elements in rows of {nest.extents[-1]}; "
+            "choose a divisor of the row"
+        )
+    narrowest = min([output.value.node.dtype.bytes for output in nest.outputs])
+    if schedule.streaming and lanes * narrowest < VECTOR_BYTES:
+        return (
+            f"streams vectors of {lanes * narrowest} bytes; choose vectors of "
+            f"{VECTOR_BYTES} bytes or more, a schedule without streaming"
+        )
+    return ""

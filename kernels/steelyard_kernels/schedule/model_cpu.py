@@ -1,0 +1,62 @@
+"""What a schedule of a nest is predicted to cost on a CPU: terms in nanoseconds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from math import prod
+from typing import TypeAlias
+
+from steelyard_kernels.nest.axes import Nest
+from steelyard_kernels.schedule.model import (
+    BUILD_NS,
+    ITERATION_NS,
+    OPERATION_NS,
+    PREFETCH_SAVING,
+    Machine,
+    Prediction,
+    memory_term,
+    sharing_terms,
+    traffic,
+)
+from steelyard_kernels.schedule.schedule import Place, Schedule
+
+Model: TypeAlias = Callable[[Schedule], Prediction]
+
+REGISTERS = 32  # of a vector unit: what is live beyond them is spilled
+
+
+def model(nest: Nest, machine: Machine) -> Model:
+    """Return what predicts one launch of a nest under a schedule."""
+    program = nest.program
+    moved = traffic(program)
+    memory: dict[tuple[int, bool], float] = {}  # by what memory traffic depends on
+    elements = prod(nest.extents)
+    statements = len(program.nodes) + len(program.outputs)
+    full = machine.lanes(4)
+
+    def predict(schedule: Schedule) -> Prediction:
+        first, last = schedule.cuts[0], schedule.cuts[-1]
+        lanes, unroll = last.at(Place.VECTOR), last.at(Place.REGISTER)
+        key = schedule.threads, schedule.streaming
+        if key not in memory:
+            memory[key] = memory_term(moved, schedule, machine)
+        moving = memory[key]
+        if schedule.prefetch:
+            moving *= 1 + PREFETCH_SAVING  # the hardware already does: only more work
+        vectors = elements / full / (1 if schedule.threads else machine.threads)
+        live = statements * unroll * (lanes / full) / 2
+        spills = max(0.0, live - REGISTERS) * OPERATION_NS / 8
+        computing = vectors * (statements * OPERATION_NS + spills)
+        computing += vectors * full / (lanes * unroll) * ITERATION_NS
+        bodies = unroll + (unroll > 1) + 1
+        chunk = first.size if first is last else first.size * nest.extents[-1]
+        work = max(moving, computing)  # no iteration waits for another: all overlaps
+        return Prediction(
+            (
+                ("memory or arithmetic", work),
+                ("build share", bodies * statements * lanes / full * BUILD_NS),
+                *sharing_terms(schedule, machine, max(1, -(-elements // chunk)), work),
+            )
+        )
+
+    return predict

@@ -1,0 +1,165 @@
+"""What a schedule of a nest is predicted to cost on a GPU: terms in nanoseconds.
+
+A launch is its ramp, then memory traffic and instructions, which overlap for the most
+part, then what the last wave and the last block add. Memory is as fast as the loads in
+flight let it be (Little's law).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import ceil, hypot, prod
+from typing import TYPE_CHECKING, Final
+
+from steelyard_kernels.cost import bytes_moved
+from steelyard_kernels.expression.elementwise import FUNCTIONS
+from steelyard_kernels.expression.expr import Apply, Input
+from steelyard_kernels.nest.axes import Nest
+from steelyard_kernels.schedule.gpu import (
+    IDLE_NS,
+    ISSUE_RATE,
+    LATENCY_NS,
+    RAMP_NS,
+    Gpu,
+    most_registers,
+)
+from steelyard_kernels.schedule.model import Prediction
+from steelyard_kernels.schedule.schedule import Place, Schedule
+
+if TYPE_CHECKING:
+    from steelyard_kernels.schedule.model_cpu import Model
+
+# Instructions of a vector's place and guard; those that could have been issued while
+# the memory pipe, a quarter as wide, takes one access; those of a division or a root.
+PLACE_INSTRUCTIONS: Final = 6.0
+ACCESS_INSTRUCTIONS: Final = 4.0
+SLOW_INSTRUCTIONS: Final = 8.0
+SLOW: Final = FUNCTIONS | {"divide", "sqrt", "rsqrt"}
+# From one block's start to the next's on a multiprocessor: of copies of 128 KiB to 32 MiB
+# on an H200 the choice is then 5 % above the best in the mean, warm or cold, and 13 % at
+# most; 42 and 17 % without, 118 % at most.
+START_NS: Final = 80.0
+# How much of a wave's time the end of the last one adds: its blocks end one by one.
+TAIL_SHARE: Final = 0.25
+# A block's room is free when its last warp ends: how much of the time that all of its
+# threads wait this adds, for a block that fills its multiprocessor.
+ROOM_SHARE: Final = 0.5
+# Stores that leave the caches first: of 20 programs and sizes on an H200 one was faster
+# with them by 0.5 %, and updates in place were 3 % slower (docs/results).
+STREAM_COST: Final = 0.01
+# Registers, by least squares over all candidates of the library's programs and one of
+# rows and columns, float16 to float64, in NVRTC 13.5's code for sm_90a: off by 4 in the
+# mean, by 15 at most but for independent streams of halves, all unpacked at once (52).
+# A thread's own, those of an access, those of a slow operation by its bytes, and the
+# share of narrow elements that are unpacked.
+REGISTER_BYTES: Final = 4
+OWN_REGISTERS: Final = 5.0
+PLACE_REGISTERS: Final = 2.5
+SLOW_REGISTERS: Final = {0: 0, 2: 8, 4: 8, 8: 17}
+UNPACKED_SHARE: Final = 0.25
+# What a block must be able to have beyond the estimate, so that nothing spills.
+SPARE_REGISTERS: Final = 8
+# Building an instruction of one element takes about 50 us, for perhaps 20000 launches.
+BUILD_NS: Final = 2.5
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What predictions need of a nest.
+
+    `loads` are the bytes of each array read for every element, `narrowest` the least
+    of them and of the outputs', `accesses` the loads and stores an element,
+    `instructions` its arithmetic, `scratch` the registers that its slowest operation
+    needs besides.
+    """
+
+    elements: int
+    moved: int
+    loads: tuple[int, ...]
+    narrowest: int
+    accesses: int
+    instructions: float
+    scratch: int
+
+    @classmethod
+    def of(cls, nest: Nest) -> Facts:
+        """Count what a nest moves and computes for each element."""
+        last = len(nest.extents) - 1
+        element = [value for value in nest.values if last in value.axes]
+        loaded = [v.node.dtype.bytes for v in element if isinstance(v.source, Input)]
+        stored = [output.value.node.dtype.bytes for output in nest.outputs]
+        slow = [
+            v.node.dtype.bytes
+            for v in element
+            if isinstance(v.node, Apply) and v.node.op in SLOW
+        ]
+        return cls(
+            prod(nest.extents),
+            bytes_moved(nest.program),
+            tuple(loaded),
+            min(loaded + stored),
+            len(loaded) + len(stored),
+            len(element) - len(loaded) + (SLOW_INSTRUCTIONS - 1) * len(slow),
+            SLOW_REGISTERS[max(slow, default=0)],
+        )
+
+    def registers(self, lanes: int, unroll: int) -> int:
+        """Add up what is live at the last load: addresses, and all that was loaded."""
+        each = float(sum([-(-lanes * size // REGISTER_BYTES) for size in self.loads]))
+        if self.narrowest < REGISTER_BYTES:
+            each += lanes * UNPACKED_SHARE
+        places = self.accesses * PLACE_REGISTERS
+        return ceil(OWN_REGISTERS + places + self.scratch + unroll * each)
+
+
+def estimate_registers(nest: Nest, schedule: Schedule) -> int:
+    """Return about how many registers a thread will use."""
+    return _registers(Facts.of(nest), schedule)
+
+
+def _registers(known: Facts, schedule: Schedule) -> int:
+    (cut,) = schedule.cuts
+    held = known.registers(cut.at(Place.VECTOR), cut.at(Place.REGISTER))
+    return min(held, schedule.registers or most_registers(cut.at(Place.THREAD)))
+
+
+def model(nest: Nest, gpu: Gpu) -> Model:
+    """Return what predicts one launch of a nest under a schedule."""
+    known = Facts.of(nest)
+
+    def predict(schedule: Schedule) -> Prediction:
+        (cut,) = schedule.cuts
+        lanes, threads = cut.at(Place.VECTOR), cut.at(Place.THREAD)
+        unroll, size = cut.at(Place.REGISTER), cut.size
+        blocks = -(-known.elements // size)
+        resident = gpu.blocks_resident(threads, _registers(known, schedule))
+        at_once = min(blocks, resident * gpu.multiprocessors)
+        waves = blocks / (resident * gpu.multiprocessors)
+        turns = max(1.0, known.elements / (at_once * size))
+        room = 1 + ROOM_SHARE * threads / gpu.threads
+        full = known.moved / gpu.memory_rate
+        if schedule.streaming:
+            full *= 1 + STREAM_COST
+        # Loads are not spread evenly over a latency: where just as many are in flight as
+        # Little's law asks for, a third of the rate is lost, with twice as many a tenth.
+        memory = hypot(full, turns * (LATENCY_NS + IDLE_NS) * room)
+        vector = known.accesses * ACCESS_INSTRUCTIONS + PLACE_INSTRUCTIONS
+        each = known.instructions + vector / lanes
+        issue = known.elements * each / (gpu.multiprocessors * ISSUE_RATE)
+        issue += START_NS * blocks / min(blocks, gpu.multiprocessors)
+        work = hypot(memory, issue)  # neither hides all of the other
+        # The last block's vectors are walked one by one.
+        last = max(0, ceil(known.elements % size / (threads * lanes)) - 1)
+        spelled = lanes * (unroll + (unroll > 1)) + (lanes > 1)
+        text = spelled * (known.instructions + known.accesses)
+        return Prediction(
+            (
+                ("ramp", RAMP_NS),
+                ("memory and instructions", work),
+                ("last wave", work * TAIL_SHARE / max(1.0, waves)),
+                ("last block", last * LATENCY_NS),
+                ("build share", text * BUILD_NS),
+            )
+        )
+
+    return predict

@@ -1,1 +1,0 @@
-"""The pointwise strategy: any fused broadcast, one pass over its outputs."""

@@ -1,0 +1,1 @@
+"""Recipes: functions that propose schedules of a nest, for one kind of program each."""

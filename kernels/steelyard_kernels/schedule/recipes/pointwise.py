@@ -1,0 +1,104 @@
+"""The recipe of one pass over the outputs' elements."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import product
+from math import gcd, prod
+from typing import Final
+
+from steelyard_kernels.nest.axes import Nest
+from steelyard_kernels.schedule.gpu import MOST_REGISTERS, VECTOR_BYTES, Gpu
+from steelyard_kernels.schedule.legality import (
+    LANES,
+    MOST_VECTORS,
+    gpu_problem,
+    streaming_problem,
+)
+from steelyard_kernels.schedule.model import Machine
+from steelyard_kernels.schedule.model_gpu import SPARE_REGISTERS, Facts
+from steelyard_kernels.schedule.schedule import Cut, Place, Schedule
+
+# Elements that a core takes at a time: large enough to hide the claim, small enough that
+# two threads end together; the lowest of seen optima.
+CHUNKS: Final = (1 << 12, 1 << 14, 1 << 16)
+PREFETCH_BYTES: Final = 512
+
+THREADS: Final = (128, 256, 512, 1024)
+UNROLLS: Final = (1, 2, 3, 4, 6, MOST_VECTORS)
+# What a thread holds of the narrowest array at a time: four of the widest accesses.
+# More fills no pipe that is not full yet.
+MOST_BYTES: Final = 4 * VECTOR_BYTES
+
+
+def on_cpu(
+    nest: Nest, machine: Machine, *, aligned: bool, likely: bool
+) -> Iterator[Schedule]:
+    """Yield the legal schedules of a CPU; those `likely` to be best do not prefetch."""
+    size = prod(nest.extents)
+    wide = [
+        node.dtype.bytes
+        for node in nest.program.nodes
+        if node.dtype.bytes > 2 and prod(node.shape) == size
+    ]
+    full = machine.lanes(max(wide, default=4))
+    streams = [False]
+    for lanes, unroll, cores, chunk in product(
+        (full, 2 * full), (1, 2, 4), (Place.CORE, Place.SERIAL), CHUNKS
+    ):
+        if cores is Place.SERIAL and chunk != CHUNKS[0]:
+            continue  # one thread takes everything at once
+        cuts = cpu_cuts(nest, lanes, unroll, cores, chunk)
+        if chunk == CHUNKS[0] and cores is Place.CORE:
+            wanted = Schedule(cuts, streaming=True)
+            fits = not streaming_problem(nest, wanted, aligned=aligned)
+            streams = [False, True] if fits else [False]
+        for streaming in streams:
+            yield Schedule(cuts, streaming)
+            if not likely:
+                yield Schedule(cuts, streaming, PREFETCH_BYTES)
+
+
+def cpu_cuts(
+    nest: Nest, lanes: int, unroll: int, cores: Place, chunk: int
+) -> tuple[Cut, ...]:
+    """Cut the last axis by vectors; cores share it, or all others as one where there are."""
+    last, factors = nest.axes[-1], ((lanes, Place.VECTOR), (unroll, Place.REGISTER))
+    shared = cores is Place.CORE
+    if len(nest.axes) == 1:
+        turns = -(-chunk // (lanes * unroll)) if shared else 1
+        return (Cut(last, (*factors, (turns, cores))),)
+    rows = max(1, chunk // nest.extents[-1]) if shared else 1
+    inner = Cut(last, (*factors, (1, Place.SERIAL)))
+    return Cut(nest.axes[:-1], ((rows, cores),)), inner
+
+
+def on_gpu(nest: Nest, gpu: Gpu, *, aligned: bool, likely: bool) -> Iterator[Schedule]:
+    """Yield the legal schedules of a GPU: the widest vectors, half of them, and none.
+
+    Those `likely` to be best have neither the largest blocks, which hold their room for
+    longer and share nothing here, nor stores round the caches.
+    """
+    known = Facts.of(nest)
+    inner = nest.extents[-1] if len(nest.extents) > 1 else LANES[-1]
+    widest = gcd(inner, min(LANES[-1], VECTOR_BYTES // known.narrowest))
+    for lanes, unroll in product(sorted({widest, widest // 2 or 1, 1}), UNROLLS):
+        if lanes * unroll * known.narrowest > MOST_BYTES:
+            continue
+        registers = known.registers(lanes, unroll) + SPARE_REGISTERS
+        if registers > MOST_REGISTERS:
+            continue
+        for streaming in (False,) if likely else (False, True):
+            first = Schedule(gpu_cuts(nest, lanes, unroll, THREADS[0]), streaming)
+            if gpu_problem(nest, first, aligned=aligned):
+                continue
+            for threads in THREADS[:3] if likely else THREADS:
+                if gpu.blocks_resident(threads, registers):
+                    cuts = gpu_cuts(nest, lanes, unroll, threads)
+                    yield Schedule(cuts, streaming)
+
+
+def gpu_cuts(nest: Nest, lanes: int, unroll: int, threads: int) -> tuple[Cut, ...]:
+    """Cut all axes as one by vectors, which threads have several of in flight."""
+    vectors = (lanes, Place.VECTOR), (unroll, Place.REGISTER)
+    return (Cut(nest.axes, (*vectors, (threads, Place.THREAD), (1, Place.GRID))),)

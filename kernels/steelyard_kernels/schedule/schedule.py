@@ -1,0 +1,115 @@
+"""Schedules: how the axes of a nest are cut, where each piece runs, and a few hints.
+
+    i:v16.r2.core4096 stream      i = 16 lanes x 2 vectors an iteration; the iterations
+                                  go to the cores, 4096 elements at a time
+    ij:core8 k:v16.r2.serial      axes i and j as one loop, k inside it
+    ijk:v4.r2.thread128.grid      blocks of 128 threads with 2 vectors of 4 each
+
+A schedule is data: it is compared, hashed, printed and kept as JSON, and knows no
+program. `schedule.legality` says whether one fits a nest and a device.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from math import prod
+from typing import Any
+
+
+class Place(StrEnum):
+    """Where a piece of an axis runs."""
+
+    VECTOR = "v"  # lanes of one instruction
+    REGISTER = "r"  # vectors of one iteration
+    THREAD = "thread"  # threads of a GPU's block
+    SERIAL = "serial"  # iterations, one after another
+    CORE = "core"  # threads of the CPU's pool
+    GRID = "grid"  # blocks of a GPU's launch
+
+    def __repr__(self) -> str:
+        return f"Place.{self.name}"
+
+
+# Where the rest of an axis goes, behind all of its factors.
+LAST = frozenset({Place.SERIAL, Place.CORE, Place.GRID})
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Cut:
+    """One loop: axes, outermost first, as one index, and its factors, innermost first.
+
+    The product of the factors is taken at a time; the last factor's place, one of
+    LAST, takes those times.
+    """
+
+    axes: str
+    factors: tuple[tuple[int, Place], ...]
+
+    def at(self, place: Place) -> int:
+        """Return the factor at a place; 1 if there is none."""
+        for factor, at in self.factors:
+            if at is place:
+                return factor
+        return 1
+
+    @property
+    def place(self) -> Place:
+        """Where the rest of the axes goes."""
+        return self.factors[-1][1]
+
+    @property
+    def size(self) -> int:
+        """How many indices are taken at a time."""
+        return prod([factor for factor, _ in self.factors])
+
+    @property
+    def label(self) -> str:
+        """The cut in a word."""
+        shown = [
+            place if place in LAST and factor == 1 else f"{place}{factor}"
+            for factor, place in self.factors
+        ]
+        return f"{self.axes}:{'.'.join(shown)}"
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Schedule:
+    """The loops of a nest, outermost first, with hints.
+
+    `streaming` stores go round the caches; `prefetch` asks for what lies so many bytes
+    ahead of each load (0: nothing); a GPU's thread has at most `registers` (0: what
+    its block leaves to each).
+    """
+
+    cuts: tuple[Cut, ...]
+    streaming: bool = False
+    prefetch: int = 0
+    registers: int = 0
+
+    @property
+    def label(self) -> str:
+        """A short name for tables."""
+        words = [cut.label for cut in self.cuts] or ["nothing"]
+        words += ["stream"] * self.streaming
+        words += [f"ahead{self.prefetch}"] * bool(self.prefetch)
+        words += [f"registers{self.registers}"] * bool(self.registers)
+        return " ".join(words)
+
+    @property
+    def threads(self) -> int:
+        """The threads of a GPU's block; on a CPU 1, or 0 for all of the pool."""
+        place = self.cuts[0].place if self.cuts else Place.SERIAL
+        if place is Place.GRID:
+            return prod([cut.at(Place.THREAD) for cut in self.cuts])
+        return 0 if place is Place.CORE else 1
+
+
+def from_json(facts: Mapping[str, Any]) -> Schedule:
+    """Read a schedule's fields; raises KeyError, TypeError or ValueError for others."""
+    cuts = tuple(
+        Cut(cut["axes"], tuple((int(n), Place(place)) for n, place in cut["factors"]))
+        for cut in facts["cuts"]
+    )
+    return Schedule(**{**facts, "cuts": cuts})

@@ -1,0 +1,57 @@
+"""Choosing a schedule of a nest: candidates by recipes, ranked by predictions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from steelyard_kernels.expression.expr import Program
+from steelyard_kernels.nest.axes import Nest, nest_of
+from steelyard_kernels.schedule import model_cpu, model_gpu
+from steelyard_kernels.schedule.gpu import Gpu
+from steelyard_kernels.schedule.model import Machine, Prediction
+from steelyard_kernels.schedule.recipes import pointwise
+from steelyard_kernels.schedule.schedule import Schedule
+
+
+def candidates(
+    program: Program, device: Machine | Gpu, *, aligned: bool
+) -> tuple[Schedule, ...]:
+    """Return every legal schedule worth trying, in order."""
+    return tuple(_proposed(nest_of(program), device, aligned=aligned, likely=False))
+
+
+def rank(
+    program: Program, device: Machine | Gpu, *, aligned: bool
+) -> list[tuple[Schedule, Prediction]]:
+    """Return every candidate with its prediction, in order."""
+    nest = nest_of(program)
+    predict = _model(nest, device)
+    every = _proposed(nest, device, aligned=aligned, likely=False)
+    return [(schedule, predict(schedule)) for schedule in every]
+
+
+def heuristic(program: Program, device: Machine | Gpu, *, aligned: bool) -> Schedule:
+    """Return the best predicted of the candidates that are likely to be it."""
+    nest = nest_of(program)
+    predict = _model(nest, device)
+    likely = _proposed(nest, device, aligned=aligned, likely=True)
+    return min(likely, key=lambda schedule: predict(schedule).total)
+
+
+def estimated_registers(program: Program, schedule: Schedule) -> int:
+    """Return how many registers a GPU's thread is estimated to need."""
+    return model_gpu.estimate_registers(nest_of(program), schedule)
+
+
+def _proposed(
+    nest: Nest, device: Machine | Gpu, *, aligned: bool, likely: bool
+) -> Iterator[Schedule]:
+    if isinstance(device, Gpu):
+        return pointwise.on_gpu(nest, device, aligned=aligned, likely=likely)
+    return pointwise.on_cpu(nest, device, aligned=aligned, likely=likely)
+
+
+def _model(nest: Nest, device: Machine | Gpu) -> model_cpu.Model:
+    if isinstance(device, Gpu):
+        return model_gpu.model(nest, device)
+    return model_cpu.model(nest, device)
