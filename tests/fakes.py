@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from dataclasses import dataclass
+from itertools import count
 from typing import Any
+
+import psutil
+import pytest
 
 from steelyard import Case, benchmark
 from steelyard.prepare.buffers import Buffers
+from steelyard.process import wire
 
 
 @dataclass
@@ -42,3 +47,17 @@ def latencies(seed: int, count: int, *, tail: float = 0.1) -> list[float]:
         1000 * draw.lognormvariate(0, 0.02) * (1.5 if draw.random() < tail else 1)
         for _ in range(count)
     ]
+
+
+def die_when_asked(patch: pytest.MonkeyPatch, requests: Container[int]) -> None:
+    """End all workers just before these of all requests are sent to one."""
+    send, numbers = wire.Pipe.send, count(1)
+
+    def sent(pipe: wire.Pipe, message: wire.Message) -> None:
+        if next(numbers) in requests:
+            for keeper in psutil.Process().children():
+                for worker in keeper.children():
+                    worker.kill()
+        send(pipe, message)
+
+    patch.setattr(wire.Pipe, "send", sent)

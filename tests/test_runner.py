@@ -11,6 +11,7 @@ import misbehaving
 import numpy as np
 import pytest
 import trials
+from fakes import die_when_asked
 
 from steelyard import benchmark
 from steelyard.declare import discovery
@@ -209,6 +210,15 @@ def test_a_worker_that_died_between_turns_is_not_the_next_cases_fault():
     turns = plan(cases("good"), [parse("latency/warm/8"), *LATENCY], 1, 0)
     runner.run(turns, QUICK, kill, lambda _: None)
     assert [trial.error for trial in told] == [None, None]
+
+
+def test_a_worker_that_dies_as_it_is_asked_died_of_an_earlier_case(monkeypatch):
+    """So a new one is asked; what that dies of is told, as of every other case."""
+    die_when_asked(monkeypatch, {2})
+    turns = plan(cases("good"), [parse("latency/warm/8"), *LATENCY], 1, 0)
+    told = run(turns, replace(QUICK, check=False))
+    assert [trial.error for trial in told] == [None, None]
+    assert len({trial.worker for trial in told}) == 2
 
 
 def test_a_worker_that_lost_its_gpu_is_replaced(monkeypatch):

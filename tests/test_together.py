@@ -10,7 +10,7 @@ from time import monotonic_ns
 
 import numpy as np
 import pytest
-from fakes import case_of
+from fakes import case_of, die_when_asked
 
 from steelyard.declare import discovery
 from steelyard.declare.mode import parse
@@ -233,6 +233,8 @@ def test_planted_work_stands_behind_each_side_alone(monkeypatch, tmp_path):
 class Worker:
     """Stands for a side's worker; says what it was asked."""
 
+    died_of_another = False
+
     def __init__(self, asked, lent, trials):
         self.asked, self.lent, self.trials = asked, lent, trials
 
@@ -353,6 +355,20 @@ def test_a_process_that_dies_of_both_leaves_each_side_its_own(method, tmp_path):
             found = pair.in_turn(HEAD, turns, QUICK)
             assert [found[side].error for side in (BASE, HEAD)] == [None, None]
             assert found[BASE].worker != found[HEAD].worker
+
+
+def test_a_worker_that_dies_as_the_next_case_is_asked_has_both_begin_anew(monkeypatch):
+    """A thread of the case before may have ended it; the baton ended with it."""
+    (suite,) = discovery.discover(["suites/planted.py"])[:1]
+    turns = {
+        side: Turn(at, 0, suite.cases()[0], parse("latency/warm"))
+        for at, side in enumerate((BASE, HEAD))
+    }
+    die_when_asked(monkeypatch, {3})
+    with Together({name: Side(name, Path.cwd()) for name in (BASE, HEAD)}) as pair:
+        for _ in range(2):
+            found = pair.in_turn(HEAD, turns, replace(QUICK, check=False))
+            assert [found[side].error for side in (BASE, HEAD)] == [None, None]
 
 
 def test_a_case_that_cannot_be_prepared_is_told_by_each_side_alone(monkeypatch):

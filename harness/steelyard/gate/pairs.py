@@ -72,16 +72,29 @@ class Processes:
     ) -> dict[str, Trial]:
         """Have both weigh at once; the baton says whose turn it is."""
         workers = self._started()
+        trials = self._at_once(workers, leader, turns, settings)
+        if any(one.died_of_another for one in workers.values()):
+            self.renew()
+            workers = self._started()
+            trials = self._at_once(workers, leader, turns, settings)
+        return {
+            side: workers[side].confirmed(turns[side], settings, trial)
+            for side, trial in trials.items()
+        }
+
+    def _at_once(
+        self,
+        workers: Mapping[str, Workers],
+        leader: str,
+        turns: Mapping[str, Turn],
+        settings: Settings,
+    ) -> dict[str, Trial]:
         asked = {}
         for side, turn in turns.items():
             role = baton.LEAD if side == leader else baton.FOLLOW
             how = replace(settings, baton=role)
             asked[side] = self._threads.submit(workers[side].weigh, turn, how)
-        trials = {side: one.result() for side, one in asked.items()}
-        return {
-            side: workers[side].confirmed(turns[side], settings, trial)
-            for side, trial in trials.items()
-        }
+        return {side: one.result() for side, one in asked.items()}
 
     def renew(self) -> None:
         """End both."""
@@ -91,8 +104,9 @@ class Processes:
 
     def _started(self) -> Mapping[str, Workers]:
         """Start both here: a worker ends with the thread that started it."""
-        if self._workers:
+        if self._workers and all(one.lives for one in self._workers.values()):
             return self._workers
+        self.renew()
         ends = baton.pair()
         for (name, side), end in zip(self._sides.items(), ends, strict=True):
             self._workers[name] = Workers(

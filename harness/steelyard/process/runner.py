@@ -115,6 +115,10 @@ class Workers:
         self._examiner: Workers | None = None
         self._process: subprocess.Popen[bytes] | None = None
         self._pipe: wire.Pipe | None = None
+        self._answered = False
+        self.died_of_another = False
+        """Whether the last request met the end of a worker that had answered others: what
+        it did for them may be why, a moment later."""
 
     def __enter__(self) -> Self:
         return self
@@ -209,9 +213,21 @@ class Workers:
     def ask(
         self, turn: Turn, settings: Settings, what: str, **beside: Any
     ) -> wire.Message:
-        """Have a worker answer a request; what goes wrong is the answer's ``error``."""
+        """Have a worker answer a request; what goes wrong is the answer's ``error``.
+
+        Where a worker ends that has answered others, a new one is asked again.
+        """
+        answer = self._asked(turn, settings, what, **beside)
+        if self.died_of_another and not settings.baton and what != wire.SOLVE:
+            answer = self._asked(turn, settings, what, **beside)
+        return answer
+
+    def _asked(
+        self, turn: Turn, settings: Settings, what: str, **beside: Any
+    ) -> wire.Message:
         path = self._path_of(turn.case.benchmark.path)
         pipe = self._started()
+        self.died_of_another = False
         try:
             pipe.send(wire.request(turn, settings, what, path, **beside))
             answer = pipe.receive(settings.timeout + (settings.budget or 0))
@@ -226,7 +242,9 @@ class Workers:
         except (EOFError, OSError):
             weighs = what in {wire.TRIAL, wire.BOTH}
             doing = "measuring" if weighs else "preparing"
+            self.died_of_another = self._answered
             return {"error": f"the worker {self._cause()} while {doing} it."}
+        self._answered = True
         if "error" in answer:
             answer["error"] = printable(str(answer["error"]))
         if refused := answer.get("refused"):
@@ -243,6 +261,12 @@ class Workers:
         """
         self._started()
 
+    @property
+    def lives(self) -> bool:
+        """Whether there is a worker that waits for a request."""
+        there = self._process is not None and self._process.poll() is None
+        return there and self._pipe is not None and self._pipe.silent()
+
     def _garbled(self, reason: Exception) -> wire.Message:
         self.renew()
         return {
@@ -251,8 +275,7 @@ class Workers:
         }
 
     def _started(self) -> wire.Pipe:
-        ended = self._process is not None and self._process.poll() is not None
-        if ended or (self._pipe and not self._pipe.silent()):
+        if not self.lives:
             self.renew()  # a thread of an earlier case did that; the next is not to blame
         if self._pipe is None:
             ours, theirs = socket.socketpair()
@@ -303,6 +326,7 @@ class Workers:
         if self._pipe is not None:
             self._pipe.close()
         self._process = self._pipe = None
+        self._answered = False
 
 
 def _failed(turn: Turn, why: str) -> Trial:
