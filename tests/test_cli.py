@@ -601,16 +601,9 @@ def test_a_real_run_end_to_end(tmp_path):
     (tmp_path / "ok.py").write_text(SUITE)
     (tmp_path / "broken.py").write_text(BROKEN)
     np.save(tmp_path / "x.npy", np.linspace(0, 1, 8, dtype=np.float32))
-    words = [
-        "run",
-        "ok.py",
-        "broken.py",
-        "-k",
-        "fails or n=8,impl=copy",
-        "--blocks",
-        "2",
-    ]
-    words += ["--budget", "2", "--store", "s.db", "--json", "-", "--input", "x=@x.npy"]
+    words = ["run", "ok.py", "broken.py", "-k", "fails or n=8,impl=copy"]
+    words += ["--blocks", "2", "--precision", "50", "--timeout", "600"]
+    words += ["--store", "s.db", "--json", "-", "--input", "x=@x.npy"]
     place = str(tmp_path / "lock")
     done = shell.steelyard(*words, folder=tmp_path, STEELYARD_LOCK=place)
     assert done.returncode == 2, done.stderr

@@ -222,31 +222,33 @@ def test_a_server_that_does_not_answer_is_given_up(server, url, monkeypatch):
     """Once for a statement, and at once after that; and once for a connection."""
     monkeypatch.setattr(engine, "ANSWER_SECONDS", 2)
     monkeypatch.setitem(engine.PATIENCE, "connect_timeout", 2)
+    abandoned, times = engine.Database._abandoned, []
+    monkeypatch.setattr(
+        engine.Database, "_abandoned", lambda one: times.append(1) or abandoned(one)
+    )
     with Store.open(url) as store:
         uid = store.begin(trials.run())
         with server.frozen():
-            began = time.monotonic()
             for _ in range(3):
                 with pytest.raises(StoreError, match="did not answer for 2 s"):
                     store.add(uid, trials.trial())
             with pytest.raises(StoreError, match=r"timeout|did not answer"):
                 Store.open(url)
-            assert time.monotonic() - began < 15
+    assert len(times) <= 2
     with Store.open(url) as store:
         assert store.trials(uid) == []
 
 
 def test_ctrl_c_ends_a_run_whose_server_is_frozen(server, url, desk):
-    """Within seconds, not when the server is well again."""
+    """After the seconds that are left to it then, while the server is not well yet."""
     process = start("run", "small.py", "--blocks", "200", "--store", url)
     with Store.open(url) as store:
         until(store, 1)
     with server.frozen():
         time.sleep(1.5)
         process.send_signal(signal.SIGINT)
-        began = time.monotonic()
-        _, said = ended(process, 20)
-        assert time.monotonic() - began < 15
+        _, said = ended(process, 120)
+    assert "did not answer for 3 s" in said
     assert "Traceback" not in said
 
 

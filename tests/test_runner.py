@@ -135,11 +135,12 @@ def test_samples_before_an_error_are_kept(outcomes):
 
 def test_a_case_that_hangs_is_ended_and_the_next_is_weighed():
     """Its worker is replaced after the timeout."""
-    settings = Settings(precision=0.5, timeout=5)
     spins, good = (plan(cases(how), LATENCY, 1, 0) for how in ("spins", "good"))
-    hung, good = run([*spins, *good], settings)
+    with runner.Workers() as workers:
+        hung = workers.weigh(*spins, replace(QUICK, timeout=5))
+        fine = workers.weigh(*good, QUICK)
     assert "no answer within 5 s; the worker was ended" in hung.error
-    assert good.error is None
+    assert fine.error is None
 
 
 def test_a_case_that_failed_is_left_out_of_later_blocks():
