@@ -181,6 +181,8 @@ def test_importing_twice_runs_once(project):
         ("1 / 0", "ZeroDivisionError: division by zero (a.py:1)"),
         ("raise SystemExit(0)", "SystemExit: 0 (a.py:1)"),
         ("import os; os._exit(0)", "os._exit(0) ends the process (a.py:1)"),
+        ("import posix; posix._exit(0)", "os._exit(0) ends the process (a.py:1)"),
+        ("import os; os.execl('/bin/true', 'true')", "os.execv('/bin/true') ends the"),
         ("def f(): f()\nf()", "RecursionError"),
         ("x = '\0'", "null bytes"),
         ("from steelyard import benchmark\nbenchmark(n=[])", None),

@@ -7,17 +7,22 @@ import hashlib
 import importlib
 import importlib.util
 import os
+import posix
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from types import ModuleType
-from typing import Any, NoReturn
+from typing import Any, Final, NoReturn
 
 from steelyard.declare import config
 from steelyard.declare.axes import parse_override
 from steelyard.declare.benchmark import Benchmark, Case, raised, select
 from steelyard.errors import SteelyardError, UnjudgedError
+
+ENDS: Final = ("_exit", "execv", "execve")
+"""Functions of `os` after which a process, or what it ran, is no more."""
 
 
 def discover(
@@ -232,22 +237,26 @@ def _execute(name: str, path: Path, places: list[str] | None = None) -> ModuleTy
 
 @contextmanager
 def _staying() -> Iterator[None]:
-    """Have `os._exit` raise: a suite that calls it would end a command as if all is well.
+    """Have what ends a process raise: a command would end as if all was well.
 
-    Processes that it forks end as they always do.
+    Processes that a suite forks end as they always do.
     """
-    ending, process = os._exit, os.getpid()
+    process = os.getpid()
+    ends = [(m, name, getattr(m, name)) for m in (os, posix) for name in ENDS]
 
-    def refused(status: int) -> NoReturn:
+    def refused(end: Callable[..., object], name: str, *arguments: object) -> NoReturn:
         if os.getpid() != process:
-            ending(status)
-        raise SystemExit(f"os._exit({status}) ends the process")
+            end(*arguments)
+        first = ", ".join(map(repr, arguments[:1]))
+        raise SystemExit(f"os.{name}({first}) ends the process")
 
-    os._exit = refused
     try:
+        for module, name, end in ends:
+            setattr(module, name, partial(refused, end, name))
         yield
     finally:
-        os._exit = ending
+        for module, name, end in ends:
+            setattr(module, name, end)
 
 
 def _import_name(name: str) -> ModuleType:
