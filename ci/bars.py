@@ -28,7 +28,7 @@ from rich.table import Table
 
 from steelyard.analyse import stats
 from steelyard.analyse.rows import Row, paired_ratio, rows
-from steelyard.store.run import Run
+from steelyard.analyse.run import Run
 from steelyard.store.store import Store
 from steelyard_device import cpu
 

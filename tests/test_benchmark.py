@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from steelyard import Axis, BenchmarkError, SteelyardError, axis, benchmark
-from steelyard.declare import expression
+from steelyard.analyse import expression
 from steelyard.declare.axes import parse_override, plain, text_of
 from steelyard.declare.benchmark import raised, select
 from steelyard.declare.mode import DEFAULTS, parse

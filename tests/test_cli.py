@@ -16,13 +16,12 @@ import shell
 import trials
 from click.testing import CliRunner
 
-from steelyard.analyse import peaks
-from steelyard.cli import main
 from steelyard.commands import lazy
 from steelyard.commands.lazy import BUG, INTERRUPTED
+from steelyard.commands.main import main
 from steelyard.errors import FAILED, SteelyardError, StoreError
 from steelyard.machine import gpu_choice as gpu
-from steelyard.machine import lock
+from steelyard.machine import kept_peaks, lock
 from steelyard.measure import gpu_peaks
 from steelyard.process import runner
 from steelyard.store.store import Store
@@ -523,7 +522,7 @@ def test_version_and_help_name_every_command():
 
 def test_help_and_start_import_nothing_heavy():
     """What `steelyard --help` imports decides how long it takes."""
-    code = "import sys, steelyard.cli\ntry: steelyard.cli.main(['--help'])\nexcept "
+    code = "import sys, steelyard.commands.main\ntry: steelyard.commands.main.main(['--help'])\nexcept "
     code += "SystemExit: pass\nprint(sorted(sys.modules), file=sys.stderr)"
     done = shell.python("-c", code, check=True)
     for heavy in (
@@ -562,7 +561,7 @@ def test_commands_of_other_packages_load_when_they_are_used(monkeypatch):
 
 def test_a_reader_that_goes_away_is_no_regression(desk):
     """`steelyard show | head -0`: a closed pipe ends with 128 + SIGPIPE."""
-    code = "import os, sys; from steelyard.cli import main; main(['list'])"
+    code = "import os, sys; from steelyard.commands.main import main; main(['list'])"
     read, write = os.pipe()
     os.close(read)
     done = subprocess.run(
@@ -695,7 +694,7 @@ def test_the_gpu_its_clock_and_its_peaks_are_the_runs(desk, monkeypatch):
     device = Device(0, "a GPU", "GPU-0", "sm_90a", 132, 60 << 20, 1 << 30)
     table = {"method": 1, "copy": {}, "rates": {}}
     monkeypatch.setattr(gpu, "_seen", lambda: ((device,), ""))
-    monkeypatch.setattr(peaks, "kept", lambda _: None)
+    monkeypatch.setattr(kept_peaks, "kept", lambda _: None)
     monkeypatch.setattr(gpu_peaks, "in_its_process", lambda _: table)
     words = ["run", "onboard.py", "--clocks", "all", "--columns", "watts"]
     done = CliRunner().invoke(main, words)
@@ -713,7 +712,7 @@ def test_peaks_that_cannot_be_measured_do_not_end_the_run(desk, monkeypatch):
     (desk / "onboard.py").write_text(ON_GPU)
     device = Device(0, "a GPU", "GPU-0", "sm_90a", 132, 60 << 20, 1 << 30)
     monkeypatch.setattr(gpu, "_seen", lambda: ((device,), ""))
-    monkeypatch.setattr(peaks, "kept", lambda _: None)
+    monkeypatch.setattr(kept_peaks, "kept", lambda _: None)
 
     def refuse(_):
         raise SteelyardError("the peaks of GPU 0 could not be measured (x).")
@@ -724,7 +723,9 @@ def test_peaks_that_cannot_be_measured_do_not_end_the_run(desk, monkeypatch):
     steelyard("run", "onboard.py", "--peaks", "off")
 
 
-@pytest.mark.parametrize("where", ["click", "steelyard.cli", "steelyard.store.session"])
+@pytest.mark.parametrize(
+    "where", ["click", "steelyard.commands.main", "steelyard.store.session"]
+)
 def test_ctrl_c_while_modules_are_loaded_is_no_traceback(where, tmp_path):
     """The first tenth of a second of every command is imports."""
     code = f"""
@@ -736,7 +737,7 @@ def test_ctrl_c_while_modules_are_loaded_is_no_traceback(where, tmp_path):
                 raise KeyboardInterrupt
 
     sys.meta_path.insert(0, Press())
-    from steelyard.commands.entry import main
+    from steelyard.cli import main
     sys.argv = ["steelyard", "list", "steelyard.declare.builtin"]
     main()
     """
@@ -747,9 +748,7 @@ def test_ctrl_c_while_modules_are_loaded_is_no_traceback(where, tmp_path):
 def test_the_script_begins_where_ctrl_c_is_answered():
     """What pip makes of the project's file."""
     project = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text())
-    assert project["project"]["scripts"] == {
-        "steelyard": "steelyard.commands.entry:main"
-    }
+    assert project["project"]["scripts"] == {"steelyard": "steelyard.cli:main"}
 
 
 @pytest.mark.parametrize("more", [(), ("--dry-run",)])

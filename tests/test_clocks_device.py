@@ -21,8 +21,8 @@ from steelyard.clocks import (
     graph,
     offsets,
 )
-from steelyard.clocks.quantum import common_tick
 from steelyard.errors import BenchmarkError, SteelyardError
+from steelyard.machine.ticks import common_tick
 
 TICK = 32
 ROOM = 1020

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from steelyard import SteelyardError
-from steelyard.declare import expression
+from steelyard.analyse import expression
 
 WORDS = ["copy", "n=1000", "float16", "copy[n=1000,dtype=float16]", "andor", "x"]
 NAMES = ["copy[n=1000,dtype=float16]", "copy[n=10000]", "triad[dtype=float16]", "x", ""]

@@ -3,6 +3,7 @@
 import pytest
 from fakes import case_of
 
+from steelyard.declare import plan
 from steelyard.errors import USAGE, SteelyardError
 from steelyard.machine import gpu_choice as gpu
 from steelyard_device.cuda import Device
@@ -51,24 +52,24 @@ def test_cases_of_a_gpu_are_left_out_with_a_sentence_where_there_is_none(seen):
     """Never a failure, never silent; others stay in their order."""
     seen(why=NO_DRIVER)
     cases = [case_of(on_cpu), case_of(on_gpu), case_of(on_cpu)]
-    kept, left = gpu.able(cases)
+    kept, left = plan.able(cases)
     assert kept == [cases[0], cases[2]]
     assert left == f"1 case needs a GPU: {NO_DRIVER}"
-    assert gpu.able([cases[1]] * 3) == ([], f"3 cases need a GPU: {NO_DRIVER}")
+    assert plan.able([cases[1]] * 3) == ([], f"3 cases need a GPU: {NO_DRIVER}")
 
 
 def test_with_a_gpu_nothing_is_left_out(seen):
     """The sentence is empty."""
     seen(FIRST)
     cases = [case_of(on_cpu), case_of(on_gpu)]
-    assert gpu.able(cases) == (cases, "")
+    assert plan.able(cases) == (cases, "")
 
 
 def test_a_case_that_cannot_be_described_is_kept_to_fail(seen):
     """Weighing it will say why; that it needs a GPU is not known."""
     seen(why=NO_DRIVER)
     cases = [case_of(broken)]
-    assert gpu.able(cases) == (cases, "")
+    assert plan.able(cases) == (cases, "")
 
 
 def test_without_cases_of_a_gpu_nobody_asks_for_one(monkeypatch):
@@ -79,7 +80,7 @@ def test_without_cases_of_a_gpu_nobody_asks_for_one(monkeypatch):
 
     monkeypatch.setattr(gpu, "_seen", asked)
     cases = [case_of(on_cpu)]
-    assert gpu.able(cases) == (cases, "")
+    assert plan.able(cases) == (cases, "")
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from steelyard.declare.settings import Settings
 from steelyard.machine import gpu_state
+from steelyard.measure import gpu_energy
 
 
 @pytest.mark.parametrize(
@@ -35,7 +36,7 @@ def test_a_held_back_clock_is_counted_round_the_samples_alone(
     """What was counted before, or is known at one end only, is not theirs."""
     read = iter([{"power": before, "board": 7}, {"power": after, "board": 7}])
     monitor = SimpleNamespace(held_back=lambda: next(read))
-    monkeypatch.setattr(gpu_state, "_monitor", lambda _: monitor)
+    monkeypatch.setattr(gpu_state, "monitor", lambda _: monitor)
     context = SimpleNamespace(device=SimpleNamespace(uuid="GPU-1"))
     with gpu_state.capped(context) as capped:
         assert capped == {}
@@ -60,7 +61,7 @@ class Meter:
 
     def metered(self, count, seconds=0.5):
         """Meter it."""
-        return gpu_state.metered(
+        return gpu_energy.metered(
             lambda: self.submit(count),
             self.counter,
             lambda: self.time,
@@ -99,7 +100,7 @@ def test_the_counter_is_asked_near_both_ends_alone():
         asked.append(meter.time)
         return meter.counter()
 
-    gpu_state.metered(
+    gpu_energy.metered(
         lambda: meter.submit(5), counter, lambda: meter.time, 5, seconds=0.5
     )
     assert all(at <= 25e6 or at >= 500e6 for at in asked)
@@ -108,7 +109,7 @@ def test_the_counter_is_asked_near_both_ends_alone():
 def test_without_a_counter_there_is_no_energy():
     """NVML may refuse it."""
     ticks = iter(range(0, 10**10, 10**6))
-    found = gpu_state.metered(
+    found = gpu_energy.metered(
         lambda: None, lambda: "unknown", lambda: next(ticks), 1, seconds=0.1
     )
     assert found is None
@@ -116,6 +117,6 @@ def test_without_a_counter_there_is_no_energy():
 
 def test_energy_is_metered_where_it_is_asked_for_or_inputs_are_compared():
     """It takes half a second a case."""
-    assert not gpu_state.wants_energy(Settings(), {"n": 1})
-    assert gpu_state.wants_energy(Settings(energy=True), {})
-    assert gpu_state.wants_energy(Settings(), {"inputs": "constant"})
+    assert not gpu_energy.wanted(Settings(), {"n": 1})
+    assert gpu_energy.wanted(Settings(energy=True), {})
+    assert gpu_energy.wanted(Settings(), {"inputs": "constant"})

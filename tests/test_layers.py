@@ -160,3 +160,57 @@ def test_the_walk_sees_imports_of_every_kind():
         "steelyard.declare.handles", at_import=False
     )
     assert "steelyard.declare.mode" in imports("steelyard.declare.plan", at_import=True)
+
+
+ROOMS = (
+    "analyse",
+    "machine",
+    "declare",
+    "prepare",
+    "clocks",
+    "measure",
+    "process",
+    "store",
+    "gate",
+    "report",
+    "commands",
+    "plugins",
+)
+"""The harness's folders: each imports only from itself and those before it."""
+
+SHARED = {"steelyard.errors", "steelyard.units", "steelyard.moved"}
+"""What every room may import, and what imports none of them."""
+
+
+@pytest.mark.parametrize("room", ROOMS)
+def test_a_room_imports_only_rooms_before_it(room):
+    """Readers meet nothing that they have not read."""
+    before = ROOMS[: ROOMS.index(room) + 1]
+    back = {
+        (name, used)
+        for name in modules("steelyard")
+        if name.split(".")[1:2] == [room]
+        for used in imports(name, at_import=False)
+        if used.startswith("steelyard.") and used not in SHARED
+        if used.split(".")[1] not in before
+    }
+    assert back == set()
+
+
+def test_analysis_is_pure():
+    """It imports NumPy and what computes with values: nothing of a system."""
+    system = {"os", "pathlib", "subprocess", "socket", "time", "io", "shutil"}
+    found = {
+        used.partition(".")[0]
+        for name in modules("steelyard")
+        if name.startswith("steelyard.analyse")
+        for used in imports(name, at_import=False)
+    }
+    assert found & (system | set(HEAVY) - {"numpy"}) == set()
+
+
+def test_the_harness_has_its_rooms_and_few_files_beside_them():
+    """Twelve folders; at most five files."""
+    root = SOURCES["steelyard"]
+    assert {p.parent.name for p in root.glob("*/__init__.py")} == set(ROOMS)
+    assert len(list(root.glob("*.py"))) <= 5

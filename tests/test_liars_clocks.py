@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 from steelyard.analyse import stats, symptoms
 from steelyard.analyse.doubts import Doubt
 from steelyard.analyse.trial import ClockFacts
-from steelyard.clocks.quantum import READ, seen_tick, smallest_step
 from steelyard.declare.mode import parse
 from steelyard.declare.settings import Settings
+from steelyard.machine.ticks import READ, seen_tick, smallest_step
 from steelyard.measure import sampler, weigh
 from steelyard.measure.instruments import Scale
 from steelyard.measure.prepared import PreparedCase

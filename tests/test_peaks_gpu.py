@@ -6,7 +6,7 @@ import pytest
 from steelyard.clocks.device import clocks
 from steelyard.machine import gpu_choice as gpu
 from steelyard.machine import gpu_state
-from steelyard.measure import gpu_peaks
+from steelyard.measure import gpu_energy, gpu_peaks
 from steelyard_device import cuda
 from steelyard_device.cuda import peaks
 
@@ -72,7 +72,7 @@ def test_energy_of_a_launch_is_power_by_its_time(context):
     delay.launch()
     nanoseconds = delay.nanoseconds()
     work = delay._launch
-    found = gpu_state.energy(context, work, nanoseconds)
+    found = gpu_energy.measure(context, work, nanoseconds)
     if found is None:
         pytest.skip("NVML tells no energy here")
     each = found["joules_per_launch"] / found["watts"]

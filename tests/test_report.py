@@ -410,7 +410,7 @@ def of_gpu(**changes):
 def with_peaks(*made):
     """Return rows in a run whose GPU is known."""
     run = trials.run(machine=trials.FACTS | {"gpu": trials.GPU})
-    return rows.with_peaks(rows.rows(made), run)
+    return rows.with_peaks(rows.rows(made), run.peaks)
 
 
 def test_a_row_of_a_gpu_says_its_clock_power_and_share_of_the_peak():
@@ -455,7 +455,7 @@ def test_a_peak_that_may_be_wrong_is_no_limit():
     trial = of_gpu(facts={"bytes": 8192}, samples=samples)
     vague = trials.GPU | {"peaks": trials.GPU["peaks"] | {"uncertainty": 1200.0}}
     run = trials.run(machine=trials.FACTS | {"gpu": vague})
-    (row,) = rows.with_peaks(rows.rows([trial]), run)
+    (row,) = rows.with_peaks(rows.rows([trial]), run.peaks)
     assert row.peak.share > 1.03
     assert "above-peak" not in row.doubts
 

@@ -16,7 +16,7 @@ MOVED: Final = MappingProxyType(
         "steelyard.axes": "steelyard.declare.axes",
         "steelyard.benchmark": "steelyard.declare.benchmark",
         "steelyard.builtin": "steelyard.declare.builtin",
-        "steelyard.entry": "steelyard.commands.entry",
+        "steelyard.entry": "steelyard.cli",
         "steelyard.handles": "steelyard.declare.handles",
         "steelyard.pytest_plugin": "steelyard.plugins.pytest_plugin",
         "steelyard.work": "steelyard.prepare.work",

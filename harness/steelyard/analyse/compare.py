@@ -10,12 +10,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from steelyard.analyse import expression
 from steelyard.analyse.rows import Row, nearest, paired_ratio, rows
+from steelyard.analyse.run import Run
 from steelyard.analyse.stats import Estimate
 from steelyard.analyse.trial import Trial
-from steelyard.declare import expression
 from steelyard.errors import SteelyardError
-from steelyard.store.run import Run
 
 LISTED: Final = ("settings", "versions")
 """Groups of machine facts whose differences are shown; ``identity`` forbids."""

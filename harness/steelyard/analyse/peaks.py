@@ -18,15 +18,10 @@ The table of a GPU, as it is kept and as a run stores it::
 
 from __future__ import annotations
 
-import hashlib
 import itertools
-import json
 import math
-import os
-from collections.abc import Iterable, Mapping
-from contextlib import suppress
+from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Final
 
 METHOD: Final = 1
@@ -95,40 +90,3 @@ def _copied(times: Mapping[str, float], nbytes: float) -> float:
             part = math.log(nbytes / size) / math.log(beyond / size)
             return float(time * (later / time) ** part)
     raise AssertionError(nbytes)
-
-
-def path(uuid: str, driver: str, cupti: str, clock: str) -> Path:
-    """Return the file that keeps the table of a GPU under a driver, read by a clock.
-
-    ``cupti`` is the version of its bindings: where they come or change, the table is
-    another one.
-    """
-    import platformdirs
-
-    text = f"{uuid} {driver} {METHOD} {cupti} {clock}"
-    name = hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
-    return platformdirs.user_data_path("steelyard") / "peaks" / f"{name}.json"
-
-
-def kept(place: Path) -> dict[str, Any] | None:
-    """Return the table in a file; None where there is none that can be used."""
-    try:
-        found = json.loads(place.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return None
-    good = isinstance(found, dict) and found.get("method") == METHOD
-    return found if good and COPY in found and "rates" in found else None
-
-
-def best(places: Iterable[Path]) -> dict[str, Any]:
-    """Return the table of the first file that has one; empty where none has."""
-    return next((table for table in map(kept, places) if table), {})
-
-
-def keep(place: Path, table: Table) -> None:
-    """Write a table aside and rename it; where nothing can be written, it is not kept."""
-    aside = place.with_name(f"{place.name}.{os.getpid()}")
-    with suppress(OSError):
-        place.parent.mkdir(parents=True, exist_ok=True)
-        aside.write_text(json.dumps(dict(table)), encoding="utf-8")
-        aside.replace(place)

@@ -13,10 +13,8 @@ from steelyard.analyse.doubts import Doubt
 from steelyard.analyse.peaks import Peak
 from steelyard.analyse.stats import Estimate, Summary
 from steelyard.analyse.symptoms import ABOVE, WIDE
-from steelyard.analyse.trial import Trial
-from steelyard.declare import mode as modes
+from steelyard.analyse.trial import QUANTITIES, Trial
 from steelyard.errors import SteelyardError
-from steelyard.store.run import Run
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,8 +149,8 @@ def by_value(value: Any) -> tuple[int, float, str]:
 def mode_rank(text: str) -> tuple[int, list[str], list[int]]:
     """Return what sorts modes as their table lists them, small batches first."""
     quantity, *words = text.split("/")
-    known = list(modes.CACHES)
-    rank = known.index(quantity) if quantity in known else len(known)
+    known = quantity in QUANTITIES
+    rank = QUANTITIES.index(quantity) if known else len(QUANTITIES)
     batch = [int(word) for word in words if word.isdecimal()]
     return rank, [w for w in words if not w.isdecimal()], batch
 
@@ -217,9 +215,8 @@ def _unknown(trial: Trial) -> float:
     return each / block_estimate(trial).value
 
 
-def with_peaks(made: Sequence[Row], run: Run) -> list[Row]:
-    """Add to each row of a kernel on a GPU how near it came to the run's peaks."""
-    table = run.machine.get("gpu", {}).get("peaks", {})
+def with_peaks(made: Sequence[Row], table: Mapping[str, Any]) -> list[Row]:
+    """Add to each row of a kernel on a GPU how near it came to the peaks of a run."""
     return [replace(r, peak=peak(r.trials, r.estimate, table)) for r in made]
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
 METHOD_VERSION = 4
 """Raised whenever the way of measuring changes; trials of two methods never compare.
@@ -15,6 +15,9 @@ METHOD_VERSION = 4
 3. The CPU's buffers of 2 MiB or more lie in huge pages.
 4. What the C library does with freed memory is fixed in processes that measure.
 """
+
+QUANTITIES: Final = ("kernel", "per_launch", "latency", "build")
+"""What modes measure, in the order of rows."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,8 +8,8 @@ from typing import Final, Protocol, runtime_checkable
 
 from steelyard.analyse.trial import ClockFacts
 from steelyard.clocks import Reading, offsets
-from steelyard.clocks.quantum import common_tick
 from steelyard.errors import BenchmarkError
+from steelyard.machine.ticks import common_tick
 from steelyard.prepare.work import DeviceWork
 from steelyard_device import cuda
 

@@ -6,7 +6,7 @@ import functools
 from time import perf_counter_ns
 
 from steelyard.analyse.trial import ClockFacts
-from steelyard.clocks.quantum import FLOOR_SAMPLES, smallest_step
+from steelyard.machine.ticks import FLOOR_SAMPLES, smallest_step
 from steelyard.prepare.work import Work
 
 

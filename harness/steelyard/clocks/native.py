@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 
 from steelyard.analyse.trial import ClockFacts
-from steelyard.clocks.quantum import FLOOR_SAMPLES, smallest_step
+from steelyard.machine.ticks import FLOOR_SAMPLES, smallest_step
 from steelyard.prepare.work import NativeWork, Work
 
 

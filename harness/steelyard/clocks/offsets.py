@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from steelyard.clocks import Expired
-from steelyard.clocks.quantum import common_tick
+from steelyard.machine.ticks import common_tick
 from steelyard_device import cuda
 
 LAUNCH = 620.0

@@ -30,7 +30,7 @@ from steelyard.gate.outcome import BASE, HEAD
 from steelyard.gate.run import Asked, planned
 from steelyard.gate.selftest import SelfTest, Steps, run
 from steelyard.machine import facts as machine
-from steelyard.machine import lock
+from steelyard.machine import lock, writer
 from steelyard.report import selftest_table, tables
 from steelyard.store import run as runs
 from steelyard.store import session
@@ -126,7 +126,7 @@ def keep_result(
     store: Store, tally: Tally, around: machine.Facts, policy: Policy
 ) -> None:
     """Store what was found as a run of its own, for later gates to show."""
-    begun = runs.new(runs.command(), {}, (TAG,), around)
+    begun = runs.new(writer.command(), {}, (TAG,), around)
     found = calibration.document(tally.calibration(begun, policy))
     store.begin(replace(begun, settings={KEY: found}))
     store.finish(begun.uid, "finished")
@@ -138,7 +138,7 @@ def _recorded(
 ) -> Iterator[Callable[[str, Trial], None]]:
     """Store the trials of both sides as they arrive, in a run each."""
     made = {
-        side: runs.new(runs.command(), asdict(how), (f"{TAG}/{side}",), around)
+        side: runs.new(writer.command(), asdict(how), (f"{TAG}/{side}",), around)
         for side in (BASE, HEAD)
     }
     for one in made.values():

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, overload
 
-from steelyard.declare import expression
+from steelyard.analyse import expression
 from steelyard.declare import mode as modes
 from steelyard.declare.axes import Axis, declared, plain, text_of
 from steelyard.declare.handles import CPU, Builder, Call, Check, Handle

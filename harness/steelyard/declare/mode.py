@@ -28,6 +28,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
+from steelyard.analyse.trial import QUANTITIES
 from steelyard.errors import SteelyardError
 
 CACHES: Final = {
@@ -42,6 +43,7 @@ FLAVOURS: Final = {
     "latency": ("preallocated", "allocated"),
     "build": ("",),
 }
+assert tuple(CACHES) == tuple(FLAVOURS) == QUANTITIES
 
 
 @dataclass(frozen=True, slots=True, order=True)

@@ -1,4 +1,4 @@
-"""The order of all turns, made before anything runs."""
+"""Which cases can be measured here, and the order of all turns, before anything runs."""
 
 from __future__ import annotations
 
@@ -9,7 +9,30 @@ from dataclasses import dataclass
 from typing import Any, overload
 
 from steelyard.declare.benchmark import Case
+from steelyard.declare.handles import CUDA
 from steelyard.declare.mode import Mode
+from steelyard.errors import BenchmarkError
+
+
+def needs_gpu(case: Case) -> bool:
+    """Tell whether a case runs on a GPU; one that cannot be described fails later."""
+    try:
+        return case.device() == CUDA
+    except BenchmarkError:
+        return False
+
+
+def able(cases: Sequence[Case]) -> tuple[list[Case], str]:
+    """Return the cases that can run here, and a sentence on those that cannot."""
+    from steelyard.machine import gpu_choice
+
+    asking = [case for case in cases if needs_gpu(case)]
+    why = gpu_choice.missing() if asking else None
+    if why is None:
+        return list(cases), ""
+    left = {id(case) for case in asking}
+    words = "1 case needs" if len(asking) == 1 else f"{len(asking)} cases need"
+    return [c for c in cases if id(c) not in left], f"{words} a GPU: {why}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,13 +11,13 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from steelyard.analyse import sizes
+from steelyard.analyse.run import Run
 from steelyard.analyse.stats import CONFIDENCE, Estimate
 from steelyard.analyse.verdict import Policy, Verdict
 from steelyard.gate import decide
 from steelyard.gate.decide import Evidence
 from steelyard.gate.outcome import Calibration
 from steelyard.machine.facts import Facts
-from steelyard.store.run import Run
 from steelyard.store.store import Store
 
 TAG: Final = "selftest"

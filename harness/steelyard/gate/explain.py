@@ -18,10 +18,10 @@ from pathlib import PurePath
 from typing import Any, Final
 
 from steelyard import units
+from steelyard.analyse.run import UNKNOWN
 from steelyard.analyse.stats import Estimate
 from steelyard.analyse.trial import Trial
 from steelyard.gate.outcome import StaticChange
-from steelyard.machine.facts import UNKNOWN
 
 NOTABLE: Final = 0.1
 """The share of a change from which a prediction stands before what predicts nothing."""

@@ -37,9 +37,9 @@ from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 from typing import Final
 
+from steelyard.analyse import expression
 from steelyard.analyse.doubts import Act, Doubt
 from steelyard.analyse.verdict import Policy, Verdict
-from steelyard.declare import expression
 from steelyard.gate import decide
 from steelyard.gate.outcome import Finding, Outcome, StaticChange
 

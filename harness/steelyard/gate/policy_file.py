@@ -15,8 +15,9 @@ from datetime import date, datetime
 from pathlib import Path
 from typing import Any, Final
 
+from steelyard.analyse import expression
 from steelyard.analyse.verdict import CHANGED
-from steelyard.declare import config, expression
+from steelyard.declare import config
 from steelyard.errors import SteelyardError
 from steelyard.gate.policy import DOUBTS, STATIC, VANISHED, Accepted, Rules, Tolerance
 from steelyard.machine import files

@@ -12,12 +12,13 @@ from dataclasses import asdict, dataclass, replace
 from time import monotonic
 from typing import Any
 
+from steelyard.analyse.run import Run
 from steelyard.analyse.trial import Trial
 from steelyard.analyse.verdict import CHANGED, Policy, Verdict
 from steelyard.declare import mode as modes
 from steelyard.declare.benchmark import Case
 from steelyard.declare.config import Config
-from steelyard.declare.plan import Turn
+from steelyard.declare.plan import Turn, able
 from steelyard.declare.settings import Settings
 from steelyard.errors import SteelyardError
 from steelyard.gate import (
@@ -44,11 +45,9 @@ from steelyard.gate.outcome import (
 from steelyard.gate.sides import Side
 from steelyard.gate.worktrees import commit_of, name_of
 from steelyard.machine import facts as machine
-from steelyard.machine import gpu_choice as gpu
-from steelyard.machine import lock
+from steelyard.machine import lock, writer
 from steelyard.store import run as runs
 from steelyard.store import session
-from steelyard.store.run import Run
 from steelyard.store.store import Store
 
 TAG = "gate"
@@ -120,7 +119,7 @@ def planned(found: Sequence[Case], wanted: Sequence[str]) -> tuple[list[Point], 
     """
     words = [word for text in wanted for word in text.split(",")]
     chosen = list(dict.fromkeys(map(modes.parse, words)))
-    cases, left = gpu.able(found)
+    cases, left = able(found)
     if not cases:
         raise SteelyardError(left)
     return [Point(case, m) for case in cases for m in chosen or case.modes()], left
@@ -222,7 +221,7 @@ class _Lane:
             {"gpu": dict(self.device)} if self.device else {}
         )
         tags = (f"{TAG}/{side.name}",)
-        made = runs.new(runs.command(), asdict(self.how), tags, around)
+        made = runs.new(writer.command(), asdict(self.how), tags, around)
         if side.name == HEAD:
             return made
         return replace(made, commit=side.commit, dirty=False)

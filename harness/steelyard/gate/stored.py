@@ -17,6 +17,7 @@ from typing import Final
 
 from steelyard.analyse import compare, verdict
 from steelyard.analyse.change_points import segments
+from steelyard.analyse.run import Run
 from steelyard.analyse.stats import Estimate
 from steelyard.analyse.trial import METHOD_VERSION, Trial
 from steelyard.analyse.verdict import Judgement, Verdict
@@ -30,7 +31,6 @@ from steelyard.gate.outcome import HEAD, INCOMPARABLE, Finding
 from steelyard.gate.sides import Side
 from steelyard.process import scratch
 from steelyard.process.runner import Workers
-from steelyard.store.run import Run
 from steelyard.store.store import Store
 
 WEAK: Final = (

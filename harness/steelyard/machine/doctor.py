@@ -13,10 +13,10 @@ from time import perf_counter_ns
 from typing import Any, Final, Literal
 
 from steelyard import units
-from steelyard.clocks.quantum import smallest_step
+from steelyard.analyse.run import UNKNOWN
 from steelyard.machine import facts as machine
 from steelyard.machine import lock
-from steelyard.machine.facts import UNKNOWN
+from steelyard.machine.ticks import smallest_step
 from steelyard_device import disk, memory
 
 Verdict = Literal["ok", "doubt", "unknown", "none"]

@@ -19,9 +19,9 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any, Final
 
+from steelyard.analyse.run import UNKNOWN
 from steelyard.machine import children, heap
 
-UNKNOWN: Final = "unknown"
 CPUS: Final = Path("/sys/devices/system/cpu")
 PACKAGES: Final = ("steelyard", "numpy", "llvmlite")
 

@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import functools
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from steelyard.analyse import peaks
-from steelyard.declare.handles import CUDA
-from steelyard.errors import BenchmarkError, SteelyardError
+from steelyard.errors import SteelyardError
 from steelyard.machine import facts as machine
-from steelyard.machine import gpu_state
+from steelyard.machine import gpu_state, kept_peaks
 
 if TYPE_CHECKING:
-    from steelyard.declare.benchmark import Case
     from steelyard_device.cuda import Device
 
 
@@ -44,25 +41,6 @@ def missing() -> str | None:
 def devices() -> tuple[Device, ...]:
     """Return the GPUs that this process may use, as CUDA numbers them."""
     return _seen()[0]
-
-
-def needed(case: Case) -> bool:
-    """Tell whether a case runs on a GPU; one that cannot be described fails later."""
-    try:
-        return case.device() == CUDA
-    except BenchmarkError:
-        return False
-
-
-def able(cases: Sequence[Case]) -> tuple[list[Case], str]:
-    """Return the cases that can run here, and a sentence on those that cannot."""
-    asking = [case for case in cases if needed(case)]
-    why = missing() if asking else None
-    if why is None:
-        return list(cases), ""
-    left = {id(case) for case in asking}
-    words = "1 case needs" if len(asking) == 1 else f"{len(asking)} cases need"
-    return [c for c in cases if id(c) not in left], f"{words} a GPU: {why}"
 
 
 def choose(
@@ -113,7 +91,7 @@ def facts(index: int) -> dict[str, Any]:
         "l2": device.l2_bytes,
         **settings,
         **machine.installed(*PACKAGES),
-        "peaks": peaks.best(peaks_files(device.uuid).values()),
+        "peaks": kept_peaks.best(peaks_files(device.uuid).values()),
     }
 
 
@@ -125,7 +103,8 @@ def peaks_files(uuid: str) -> dict[str, Path]:
     driver = gpu_state.settings(uuid)["driver"]
     cupti = str(machine.installed("cupti-python"))
     return {
-        clock: peaks.path(uuid, driver, cupti, clock) for clock in ("cupti", "events")
+        clock: kept_peaks.path(uuid, driver, cupti, clock)
+        for clock in ("cupti", "events")
     }
 
 

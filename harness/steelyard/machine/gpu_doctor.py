@@ -13,12 +13,12 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from steelyard import units
+from steelyard.analyse.run import UNKNOWN
 from steelyard.analyse.symptoms import STEADY
 from steelyard.machine import facts as machine
 from steelyard.machine import gpu_choice as gpu
 from steelyard.machine import gpu_state, lock
 from steelyard.machine.doctor import Finding, is_one_of, judge
-from steelyard.machine.facts import UNKNOWN
 from steelyard_device import install
 
 if TYPE_CHECKING:

@@ -21,10 +21,9 @@ from pathlib import Path
 from typing import Any, Final
 
 from steelyard.errors import SteelyardError
-from steelyard.machine import files
+from steelyard.machine import files, writer
 from steelyard.machine.decoding import Malformed, parsed
 from steelyard.machine.printable import printable
-from steelyard.store import run
 
 OWN: Final = 0o600
 """Of a user's lock file: what its holder runs is nobody else's business."""
@@ -163,7 +162,7 @@ def _sign(handle: int) -> None:
         "pid": os.getpid(),
         "user": _user(),
         "since": datetime.now(UTC).isoformat(timespec="seconds"),
-        "command": run.command(),
+        "command": writer.command(),
         "cwd": _cwd(),
     }
     with suppress(OSError):  # on a full disk nobody learns it

@@ -15,7 +15,6 @@ from steelyard.analyse import doubts
 from steelyard.analyse.trial import METHOD_VERSION, ClockFacts, Trial
 from steelyard.clocks import Clock
 from steelyard.clocks.host import HostClock
-from steelyard.clocks.quantum import seen_tick
 from steelyard.declare.benchmark import Case, raised
 from steelyard.declare.mode import Mode
 from steelyard.declare.settings import Settings
@@ -23,7 +22,8 @@ from steelyard.errors import SteelyardError
 from steelyard.machine import facts as machine
 from steelyard.machine import gpu_state, neighbours
 from steelyard.machine.neighbours import Neighbours
-from steelyard.measure import audit, empty_calls, ledger, sampler, steps
+from steelyard.machine.ticks import seen_tick
+from steelyard.measure import audit, empty_calls, gpu_energy, ledger, sampler, steps
 from steelyard.measure import gpu_ledger as device_ledger
 from steelyard.measure import gpu_steps as device_steps
 from steelyard.measure.instruments import Scale
@@ -198,13 +198,13 @@ def _set_aside(taken: _Weighing) -> dict[str, Any]:
 def _energy(taken: _Weighing) -> None:
     """Meter launches back to back, where that is asked for and can be had."""
     prepared, weighed = taken.prepared, taken.prepared.work
-    wanted = taken.mode.quantity == "kernel" and gpu_state.wants_energy(
+    wanted = taken.mode.quantity == "kernel" and gpu_energy.wanted(
         taken.settings, prepared.case.axes
     )
     if not (wanted and isinstance(weighed, work.DeviceWork)):
         return
     each = statistics.median(taken.record.samples().per_launch())
-    metered = gpu_state.energy(weighed.context, weighed, each)
+    metered = gpu_energy.measure(weighed.context, weighed, each)
     prepared.buffers.restore()
     if metered:
         taken.extra["gpu"]["energy"] = metered

@@ -41,7 +41,7 @@ from steelyard.analyse.trial import Trial
 from steelyard.declare import config, discovery
 from steelyard.declare.benchmark import Benchmark, Case
 from steelyard.declare.mode import Mode
-from steelyard.declare.plan import Turn, plan
+from steelyard.declare.plan import Turn, able, needs_gpu, plan
 from steelyard.errors import BenchmarkError, SteelyardError
 from steelyard.machine import gpu_choice as gpu
 from steelyard.process.origins import Origins
@@ -183,7 +183,7 @@ def key(case: str, mode: str) -> str:
 def selected(adapter: str, patterns: Sequence[str]) -> list[tuple[Case, Mode]]:
     """Return the points of a folder that asv asks for with ``-b`` these patterns."""
     found = [case for one in _discovered(adapter) for case in one.cases()]
-    cases, _ = gpu.able(found)
+    cases, _ = able(found)
     points = [(case, mode) for case in cases for mode in case.modes()]
     chosen = [p for p in points if _matches(patterns, adapter, *p)]
     # A pattern that we read otherwise than asv does must not leave its points out.
@@ -254,7 +254,7 @@ def weigh(points: Sequence[tuple[Case, Mode]]) -> Weighed:
     whole = plan(cases, None, 1, seed=int.from_bytes(os.urandom(4)))
     turns = tuple(turn for turn in whole if (turn.case.id, turn.mode) in wanted)
     settings = Settings()
-    if any(map(gpu.needed, cases)):
+    if any(map(needs_gpu, cases)):
         chosen = config.load()
         settings = Settings(gpu=gpu.choose(chosen.gpu), clock=chosen.clock)
     with lock.measuring(wait=PATIENCE):
@@ -319,7 +319,7 @@ def _family(benchmark: Benchmark, adapter: str, rounds: int) -> type[Family]:
     those of a GPU where there is none: they have no number and did not fail.
     """
     cases = benchmark.cases()
-    here, _ = gpu.able(cases)
+    here, _ = able(cases)
     asked = {(*case.axes.values(), str(mode)) for case in here for mode in case.modes()}
     params = [list(axis.values) for axis in benchmark.axes.values()]
     params.append(sorted({str(mode) for case in cases for mode in case.modes()}))

@@ -123,11 +123,11 @@ def judge(config: pytest.Config, case: Case, mode: Mode) -> None:
         BenchmarkError: it is slower than the policy lets pass, failed, or is open.
     """
     from steelyard.analyse.verdict import Verdict
+    from steelyard.declare import plan
     from steelyard.gate import words
-    from steelyard.machine import gpu_choice as gpu
     from steelyard.report import junit
 
-    _, without = gpu.able([case])
+    _, without = plan.able([case])
     if without:
         pytest.skip(without)
     gating = _gating(config)

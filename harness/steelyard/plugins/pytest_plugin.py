@@ -223,9 +223,9 @@ def _weigh(
     its row is left out of the table.
     """
     from steelyard.analyse import stats
-    from steelyard.machine import gpu_choice as gpu
+    from steelyard.declare import plan
 
-    _, without = gpu.able([case])
+    _, without = plan.able([case])
     if without:
         pytest.skip(without)
     beam = _beam(config)
@@ -337,6 +337,7 @@ class Beam:
     def _settings(self, case: Case) -> Settings:
         """Return those of the project's ``[tool.steelyard]`` and the environment."""
         from steelyard.declare import config
+        from steelyard.declare.plan import needs_gpu
         from steelyard.declare.settings import Settings
         from steelyard.machine import gpu_choice as gpu
 
@@ -345,7 +346,7 @@ class Beam:
             seed=chosen.seed,
             precision=chosen.precision,
             clock=chosen.clock,
-            gpu=gpu.choose(chosen.gpu) if gpu.needed(case) else 0,
+            gpu=gpu.choose(chosen.gpu) if needs_gpu(case) else 0,
         )
 
 

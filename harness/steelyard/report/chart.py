@@ -11,7 +11,7 @@ from typing import Final
 from steelyard import units
 from steelyard.analyse.change_points import Episode, Step
 from steelyard.analyse.fit import FEWEST
-from steelyard.machine.facts import UNKNOWN
+from steelyard.analyse.run import UNKNOWN
 from steelyard.store.series import History, Place, Point, places
 
 HEIGHT: Final = 12

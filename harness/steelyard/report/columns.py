@@ -9,8 +9,8 @@ from typing import Final
 
 from steelyard import units
 from steelyard.analyse.rows import Row
+from steelyard.analyse.run import UNKNOWN
 from steelyard.errors import SteelyardError
-from steelyard.machine.facts import UNKNOWN
 from steelyard.report import text
 
 

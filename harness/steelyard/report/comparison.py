@@ -21,10 +21,10 @@ from rich.text import Text
 
 from steelyard import units
 from steelyard.analyse.compare import Comparison, Difference
+from steelyard.analyse.run import Run
 from steelyard.analyse.stats import Estimate
 from steelyard.report import csv_report, json_report, text
 from steelyard.report.tables import ABOVE
-from steelyard.store.run import Run
 
 NARROW: Final = 100
 """Columns below which each side's own interval is left out: the ratio has one."""

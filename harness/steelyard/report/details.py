@@ -16,10 +16,9 @@ from rich.text import Text
 from steelyard import units
 from steelyard.analyse import stats
 from steelyard.analyse.rows import Row, summary
+from steelyard.analyse.run import UNKNOWN, Run
 from steelyard.analyse.trial import Trial
-from steelyard.machine.facts import UNKNOWN
 from steelyard.report import text
-from steelyard.store.run import Run
 
 RAW: Final = frozenset({"began_ns", "wall_ns", "spans", "mhz_before", "mhz_after"})
 """Stamps that doubts and other reports are made from; JSON exports have them."""

@@ -111,13 +111,12 @@ from steelyard.analyse.rows import (
     rows,
     with_peaks,
 )
+from steelyard.analyse.run import UNKNOWN, Run
 from steelyard.analyse.stats import Estimate
 from steelyard.analyse.trial import Trial
 from steelyard.errors import SteelyardError
 from steelyard.machine import files
-from steelyard.machine.facts import UNKNOWN
 from steelyard.store import codec
-from steelyard.store.run import Run
 
 SCHEMA: Final = 1
 
@@ -149,7 +148,7 @@ def report(
 def _made(
     run: Run, trials: Sequence[Trial], made: Sequence[Row] | None
 ) -> Sequence[Row]:
-    return with_peaks(rows(trials), run) if made is None else made
+    return with_peaks(rows(trials), run.peaks) if made is None else made
 
 
 def row_record(row: Row) -> dict[str, Any]:

@@ -7,9 +7,9 @@ from itertools import groupby
 from typing import Final
 
 from steelyard.analyse.rows import Row
+from steelyard.analyse.run import Run
 from steelyard.report import columns, text
 from steelyard.report.columns import Column
-from steelyard.store.run import Run
 
 
 def dumps(run: Run, made: Sequence[Row]) -> str:

@@ -13,11 +13,11 @@ from rich.padding import Padding
 from rich.text import Text
 
 from steelyard.analyse.rows import Row, by_value, mode_rank
+from steelyard.analyse.run import Run
 from steelyard.declare.axes import text_of
 from steelyard.errors import SteelyardError
 from steelyard.report import columns, tables, text
 from steelyard.report.grid import Grid, fitting
-from steelyard.store.run import Run
 
 MODE: Final = "mode"
 DOUBTED: Final = " ?"

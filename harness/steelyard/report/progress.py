@@ -10,9 +10,9 @@ from typing import Final
 
 import click
 
+from steelyard.analyse.run import Run
 from steelyard.declare.plan import Plan, Turn, once
 from steelyard.report import tables
-from steelyard.store.run import Run
 from steelyard.store.session import Outcome
 
 CLEAR = "\r\x1b[K"
@@ -59,7 +59,7 @@ class Progress:
 
 def ending(outcome: Outcome, store: str) -> None:
     """Say on stderr how the run ended and where it is."""
-    from steelyard.store.urls import shown
+    from steelyard.machine.urls import shown
 
     done, asked = len(outcome.trials), len(outcome.turns)
     if outcome.problem is not None:

@@ -10,10 +10,10 @@ from rich.table import Table
 from rich.text import Text
 
 from steelyard.analyse.rows import Row, nearest
+from steelyard.analyse.run import Run
 from steelyard.analyse.trial import Trial
 from steelyard.errors import SteelyardError, StoreError
 from steelyard.report import csv_report, details, json_report, markdown, pivot, tables
-from steelyard.store.run import Run
 from steelyard.store.store import Store
 
 LATEST = "@-1"

@@ -28,13 +28,13 @@ from rich.text import Text
 from steelyard import units
 from steelyard.analyse.doubts import NAMED
 from steelyard.analyse.rows import Row
+from steelyard.analyse.run import Run
 from steelyard.analyse.trial import Trial
 from steelyard.machine.printable import printable
 from steelyard.report import columns as columns_
 from steelyard.report import text
 from steelyard.report.columns import Column
 from steelyard.report.grid import DIVIDER, PADDING, Grid, fitting
-from steelyard.store.run import Run
 
 PAGE: Final = 160
 """Columns where there is no terminal to ask: a file or a pipe has room."""

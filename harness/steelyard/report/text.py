@@ -8,9 +8,8 @@ from typing import Any, Final
 
 from steelyard import units
 from steelyard.analyse.rows import Row
+from steelyard.analyse.run import UNKNOWN, Run
 from steelyard.analyse.stats import Estimate
-from steelyard.machine.facts import UNKNOWN
-from steelyard.store.run import Run
 
 NOTHING = "-"
 

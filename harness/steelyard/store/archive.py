@@ -14,11 +14,11 @@ from dataclasses import asdict
 from hashlib import blake2b
 from typing import Any, Final, TypedDict
 
+from steelyard.analyse.run import Run
 from steelyard.analyse.trial import Trial
 from steelyard.errors import StoreError
 from steelyard.machine.decoding import Malformed, checked, parsed
 from steelyard.store import codec, private
-from steelyard.store.run import Run
 from steelyard_device import install
 
 KIND: Final = "run"

@@ -25,11 +25,11 @@ from dataclasses import asdict, fields
 from hashlib import blake2b
 from typing import Any, Final
 
+from steelyard.analyse.run import Run
 from steelyard.analyse.trial import ClockFacts, Samples, Trial
 from steelyard.errors import StoreError
 from steelyard.machine.decoding import Malformed, checked
 from steelyard.store import shapes
-from steelyard.store.run import Run
 
 MAGIC: Final = b"STYD"
 VERSION: Final = 2

@@ -17,9 +17,9 @@ from typing import Any, Final, TypeVar
 import sqlalchemy as sa
 
 from steelyard.errors import StoreError
+from steelyard.machine.urls import shown
 from steelyard.store import schema
 from steelyard.store.errors import sentences
-from steelyard.store.urls import shown
 from steelyard_device import install
 
 T = TypeVar("T")

@@ -10,7 +10,7 @@ import sqlalchemy as sa
 
 from steelyard.errors import StoreError
 from steelyard.machine.decoding import Malformed
-from steelyard.store.urls import secrets, shown, without
+from steelyard.machine.urls import secrets, shown, without
 
 CAUSES: Mapping[str, str] = MappingProxyType(
     {

@@ -12,10 +12,10 @@ from typing import Final
 import sqlalchemy as sa
 
 from steelyard.errors import StoreError
+from steelyard.machine.urls import shown
 from steelyard.store import engine, schema
 from steelyard.store.engine import READING, Database
 from steelyard.store.errors import sentences
-from steelyard.store.urls import shown
 
 BUSY_SECONDS: Final = 10
 """How long one writer waits for another: a trial's transaction takes milliseconds."""

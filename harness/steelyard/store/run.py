@@ -1,62 +1,21 @@
-"""A run: what was asked for, on which machine, by which process, and how it ended."""
+"""Runs that begin now, and those that a selector names."""
 
 from __future__ import annotations
 
 import os
 import re
-import shlex
-import sys
 import uuid
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from importlib import metadata
-from pathlib import Path
 from typing import Any, Final
 
+from steelyard.analyse.run import UNKNOWN, Run
 from steelyard.errors import SteelyardError, StoreError
 from steelyard.machine import facts as machine
-from steelyard.machine.facts import UNKNOWN
-from steelyard.machine.printable import printable
-from steelyard.store.urls import anonymous
-
-STATES: Final = ("running", "finished", "budget", "interrupted", "failed")
-"""As stored; ``budget`` is a run that ended because its budget did, and a ``running`` run whose process is gone reads `KILLED`."""
-
-KILLED: Final = "killed"
+from steelyard.machine import writer
 
 SHORTEST: Final = 4
 """Fewest characters of an id or commit that select: fewer match by accident."""
-
-
-@dataclass(frozen=True, slots=True)
-class Run:
-    """One stored run; its trials are kept beside it."""
-
-    uid: str
-    started: str
-    """ISO 8601 in UTC with microseconds, so that text order is time order."""
-    command: str
-    version: str
-    machine: Mapping[str, Any]
-    settings: Mapping[str, Any]
-    tags: tuple[str, ...] = ()
-    commit: str = UNKNOWN
-    dirty: bool | None = None
-    """Whether tracked files differed from the commit; None where unknown."""
-    writer: Mapping[str, Any] = field(default_factory=dict)
-    state: str = "running"
-    finished: str | None = None
-
-    @property
-    def short(self) -> str:
-        """The id as people type it."""
-        return self.uid[:8]
-
-    @property
-    def partial(self) -> bool:
-        """Whether some of its turns may be missing."""
-        return self.state != "finished"
 
 
 def check_tags(tags: Sequence[str]) -> None:
@@ -73,11 +32,6 @@ def check_tags(tags: Sequence[str]) -> None:
             )
 
 
-def now() -> str:
-    """Return this moment in UTC, so that text order is time order."""
-    return datetime.now(UTC).isoformat(timespec="microseconds")
-
-
 def new(
     command: str,
     settings: Mapping[str, Any],
@@ -89,7 +43,7 @@ def new(
     dirty = facts["versions"].get("dirty")
     return Run(
         uid=uuid.uuid4().hex,
-        started=now(),
+        started=writer.now(),
         command=command,
         version=metadata.version("steelyard"),
         machine=facts,
@@ -97,42 +51,8 @@ def new(
         tags=tuple(tags),
         commit=facts["versions"].get("commit", UNKNOWN),
         dirty=dirty if isinstance(dirty, bool) else None,
-        writer=process(os.getpid()),
+        writer=writer.process(os.getpid()),
     )
-
-
-def command() -> str:
-    """Return the command line as it was typed, but for the passwords of URLs.
-
-    It is stored, exported, and shown to whoever meets the lock.
-    """
-    words = [Path(sys.argv[0]).name, *map(anonymous, sys.argv[1:])]
-    return printable(shlex.join(words), 1 << 16)
-
-
-def process(pid: int) -> dict[str, Any]:
-    """Return what tells a process from any later one with its number."""
-    return {
-        "machine": machine.machine_id(),
-        "boot": machine.read("/proc/sys/kernel/random/boot_id"),
-        "namespace": _namespace(),
-        "pid": pid,
-        "started": _process_start(pid),
-    }
-
-
-def _namespace() -> str:
-    """Return the process-number space; the numbers of two containers are unrelated."""
-    try:
-        return str(Path("/proc/self/ns/pid").readlink())
-    except OSError:
-        return UNKNOWN
-
-
-def _process_start(pid: int) -> str:
-    """Return when a process started, in ticks since boot (proc(5), stat, field 22)."""
-    _, found, rest = machine.read(f"/proc/{pid}/stat").rpartition(") ")
-    return rest.split()[19] if found else UNKNOWN
 
 
 def is_gone(run: Run) -> bool:
@@ -140,16 +60,16 @@ def is_gone(run: Run) -> bool:
 
     False where that cannot be known: on another machine or in another container.
     """
-    writer = run.writer
-    if run.state != "running" or "pid" not in writer:
+    then = run.writer
+    if run.state != "running" or "pid" not in then:
         return False
-    here = process(int(writer["pid"]))
-    if here["machine"] != writer["machine"] or here["machine"] == UNKNOWN:
+    here = writer.process(int(then["pid"]))
+    if here["machine"] != then["machine"] or here["machine"] == UNKNOWN:
         return False
-    if here["boot"] != writer["boot"]:
+    if here["boot"] != then["boot"]:
         return True
-    visible: bool = here["namespace"] == writer["namespace"]
-    return visible and bool(here["started"] != writer["started"])
+    visible: bool = here["namespace"] == then["namespace"]
+    return visible and bool(here["started"] != then["started"])
 
 
 def select(runs: Sequence[Run], selector: str, store: str) -> Run:

@@ -15,10 +15,9 @@ from typing import Final
 from steelyard.analyse import change_points
 from steelyard.analyse.change_points import Episode, Step
 from steelyard.analyse.rows import nearest
+from steelyard.analyse.run import UNKNOWN, Run
 from steelyard.analyse.stats import Estimate
 from steelyard.errors import SteelyardError
-from steelyard.machine.facts import UNKNOWN
-from steelyard.store.run import Run
 from steelyard.store.store import Store
 from steelyard.store.summary import Entry
 

@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
+from steelyard.analyse.run import Run
 from steelyard.analyse.trial import Trial
 from steelyard.declare import discovery, npy
 from steelyard.declare import mode as modes
@@ -14,7 +15,7 @@ from steelyard.declare import plan as plans
 from steelyard.declare.benchmark import Case
 from steelyard.declare.config import AUTO, Config
 from steelyard.declare.mode import Mode
-from steelyard.declare.plan import Plan, Turn, once
+from steelyard.declare.plan import Plan, Turn, able, needs_gpu, once
 from steelyard.declare.settings import Settings
 from steelyard.errors import (
     FAILED,
@@ -26,11 +27,10 @@ from steelyard.errors import (
 )
 from steelyard.machine import facts as machine
 from steelyard.machine import gpu_choice as gpu
-from steelyard.machine import lock
+from steelyard.machine import lock, writer
 from steelyard.measure import gpu_peaks
 from steelyard.process import runner
 from steelyard.store import run as runs
-from steelyard.store.run import Run
 from steelyard.store.store import Store
 
 INTERRUPTED: Final = 130
@@ -120,7 +120,7 @@ def planned(asked: Asked, seed: int) -> tuple[Plan, str, BenchmarkError | None]:
         found = find(asked.places, asked.pattern, asked.overrides, broken)
     except SteelyardError as error:
         raise next(iter(broken), error) from None  # what was asked for may be there
-    cases, left = gpu.able(found)
+    cases, left = able(found)
     if not cases:
         raise SteelyardError(left)
     _check_inputs(read_inputs(asked.inputs), cases)
@@ -227,10 +227,10 @@ def settings(
     )
 
 
-def needs_gpu(turns: Sequence[Turn]) -> bool:
+def on_any_gpu(turns: Sequence[Turn]) -> bool:
     """Tell whether any case of a plan runs on a GPU."""
     cases = {turn.case.id: turn.case for turn in once(turns)}
-    return any(map(gpu.needed, cases.values()))
+    return any(map(needs_gpu, cases.values()))
 
 
 def unused(turns: Sequence[Turn], words: Mapping[str, str | None]) -> str:
@@ -239,7 +239,7 @@ def unused(turns: Sequence[Turn], words: Mapping[str, str | None]) -> str:
     ``words`` are values by options that are about a GPU; empty where all count.
     """
     given = [f"{option} {value}" for option, value in words.items() if value]
-    if not given or needs_gpu(turns):
+    if not given or on_any_gpu(turns):
         return ""
     verb = "is" if len(given) == 1 else "are"
     return f"{' and '.join(given)} {verb} not used: nothing here runs on a GPU"
@@ -253,7 +253,7 @@ def on_gpu(
     Raises:
         SteelyardError: there is no such GPU.
     """
-    if not needs_gpu(turns):
+    if not on_any_gpu(turns):
         return how, {}
     index = gpu.choose(chosen.gpu)
     facts = gpu.facts(index)
@@ -300,7 +300,7 @@ def weigh(
         facts = asdict(how) | {"blocks": asked.blocks, "turns": len(turns)}
         found = with_peaks(device or {}, how.gpu)
         around = machine.describe() | ({"gpu": found} if found else {})
-        begun = runs.new(runs.command(), facts, asked.tags, around)
+        begun = runs.new(writer.command(), facts, asked.tags, around)
         outcome = Outcome(begun, turns)
         store.begin(outcome.run)
 
@@ -346,4 +346,4 @@ def _finish(store: Store, outcome: Outcome) -> None:
         store.finish(outcome.run.uid, outcome.state)
     except StoreError as error:
         outcome.problem = outcome.problem or error
-    outcome.run = replace(outcome.run, state=outcome.state, finished=runs.now())
+    outcome.run = replace(outcome.run, state=outcome.state, finished=writer.now())

@@ -13,14 +13,17 @@ from typing import Any, Self
 
 import sqlalchemy as sa
 
+from steelyard.analyse.run import KILLED, STATES, Run
 from steelyard.analyse.trial import Trial
 from steelyard.errors import StoreError
 from steelyard.machine.decoding import Malformed, parsed
+from steelyard.machine.urls import shown
+from steelyard.machine.writer import now
 from steelyard.store import archive, codec, summary, written
 from steelyard.store.engine import HURRY, Database
 from steelyard.store.errors import sentences
 from steelyard.store.places import open_database
-from steelyard.store.run import KILLED, STATES, Run, is_gone, now, select
+from steelyard.store.run import is_gone, select
 from steelyard.store.schema import (
     RUNS,
     SCHEMAS,
@@ -30,7 +33,6 @@ from steelyard.store.schema import (
     sealed,
     update,
 )
-from steelyard.store.urls import shown
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,10 +9,10 @@ from typing import Any, Final
 
 import sqlalchemy as sa
 
+from steelyard.analyse.run import STATES, Run
 from steelyard.analyse.trial import Trial
 from steelyard.machine.decoding import Malformed
 from steelyard.store import codec
-from steelyard.store.run import STATES, Run
 from steelyard.store.schema import (
     NO_TRIALS,
     RUNS,
