@@ -39,7 +39,6 @@ ROOT: Final = Path(__file__).parent.parent
 BARS: Final = RESULTS / "cpu-bars.json"
 BUILD_BARS: Final = RESULTS / "build-bars.json"
 SUITE: Final = RESULTS / "cpu-suite.json"
-EXAMPLE: Final = RESULTS / "example.txt"
 
 COMMANDS: Final = {
     "build-timings": "steelyard compile adam --target cuda:sm_90a --timings",
@@ -117,15 +116,6 @@ def ledgers() -> Iterator[str]:
     yield from ledger(suite, lambda case, _: case.startswith("dispatch["))
 
 
-def example() -> Iterator[str]:
-    """Show what a terminal shows, but for its end: floors, and what doubts mean."""
-    shown, _, _ = EXAMPLE.read_text().rstrip().partition("\nfloors\n")
-    yield "```text"
-    yield shown.rstrip()
-    yield "..."
-    yield "```"
-
-
 def build_timings() -> Iterator[str]:
     """Show where the time of a build goes: the table under the rows."""
     lines = _output("build-timings")
@@ -181,7 +171,6 @@ TABLES: Final[dict[str, Callable[[], Iterator[str]]]] = {
     "layernorm": layernorm,
     "dispatch": dispatch,
     "ledger": ledgers,
-    "example": example,
     **readme_gpu.TABLES,
     **readme_loops.TABLES,
 }

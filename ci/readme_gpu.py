@@ -141,6 +141,15 @@ def peers() -> Iterator[str]:
         yield from one.markdown()
 
 
+def example() -> Iterator[str]:
+    """Show one kernel of several libraries: the README's first table."""
+    suite = _suite("peers")
+    yield provenance(suite)
+    for one in across(suite, "impl", lambda case, _: "adam[n=16777216," in case):
+        yield ""
+        yield from one.markdown()
+
+
 def layernorm() -> Iterator[str]:
     """Set LayerNorm's widths beside a copy and what else users would take."""
     suite = _suite("layernorm")
@@ -169,11 +178,35 @@ def layernorm() -> Iterator[str]:
 
 
 def harnesses() -> Iterator[str]:
-    """Show what three harnesses say of the same three kernels."""
+    """Show what three harnesses report for the same three kernels."""
     document = json.loads((RESULTS / "h200-harnesses.json").read_text())
-    rows = document["rows"]
-    names = list(dict.fromkeys(name for row in rows for name in row))
-    yield from table(names, [[_plain(row.get(name)) for name in names] for row in rows])
+    gpu, versions = document["gpu"], document["versions"]
+    known = ", ".join(f"{name} {version}" for name, version in versions.items())
+    yield (
+        f"`python ci/three_harnesses.py` on {gpu['name']} (driver {gpu['driver']}), "
+        f"{known}"
+    )
+    yield ""
+    heads = ["kernel, caches", *HARNESSES.values()]
+    yield from table(heads, [_harness_row(row) for row in document["rows"]])
+
+
+HARNESSES: Final[Mapping[str, str]] = {
+    "truth": "CUPTI by PyTorch's profiler",
+    "steelyard": "steelyard",
+    "steelyard by events": "steelyard, no CUPTI",
+    "do_bench": "do_bench",
+    "nvbench": "nvbench",
+}
+
+
+def _harness_row(row: Mapping[str, Any]) -> list[str]:
+    cells = [", ".join(filter(None, (row["kernel"], row["caches"])))]
+    for name in HARNESSES:
+        margin = row.get(f"{name}, ±")
+        shown = _plain(row.get(f"{name}, us"))
+        cells.append(shown if margin is None else f"{shown} ± {margin:.2f}")
+    return cells
 
 
 def _plain(value: Any) -> str:
@@ -251,6 +284,7 @@ def _suite(name: str) -> Suite:
 
 
 TABLES: Final[dict[str, Callable[[], Iterator[str]]]] = {
+    "example": example,
     "gpu-bars": bars,
     "gpu-dispatch": dispatch,
     "gpu-call": call,
@@ -264,10 +298,6 @@ TABLES: Final[dict[str, Callable[[], Iterator[str]]]] = {
 }
 
 LEADS: Final[Mapping[str, str]] = {
-    "gpu-harnesses": (
-        "## Beside other harnesses\n\nWhat they say of the same three kernels "
-        "(`python ci/three_harnesses.py`; microseconds; CUPTI by PyTorch's profiler the truth):"
-    ),
     "gpu-layernorm": (
         "## LayerNorm beside other people's\n\n8192 float16 rows, cold, beside what is "
         "installed there (`make peers` weighs them where you are):"
