@@ -27,7 +27,7 @@ from steelyard_kernels.ir.loops import (
     Store,
 )
 from steelyard_kernels.ir.printing import statement_text
-from steelyard_kernels.reference_elementwise import elementwise
+from steelyard_kernels.ops import OPERATIONS
 
 WARP = 32
 BASE_ALIGNMENT = 16  # what NumPy's allocator gives; a vector access needs no more
@@ -393,15 +393,19 @@ def _apply(op, args, operands, type_):
     wide = [_wide(arg, dtype) for arg in args]
     if op.startswith("reduce_"):
         return _reduce(op.removeprefix("reduce_"), args[0], dtype)
-    asked = _oracles(op, type_, dtype) if op in ORACLE else OPERATIONS[op]
-    result = asked(*wide)
+    result = _asked(op, type_, dtype)(*wide)
     if dtype in dtypes.HALVES and type_.dtype is dtype:
         return _cast(result, dtypes.float32, dtype)
     return result
 
 
-def _oracles(op, type_, dtype):
-    """Return an operation as the oracle does it, rounded once."""
+def _asked(op, type_, dtype):
+    """Return an operation as its row's oracle does it: functions rounded once."""
+    row = OPERATIONS[op]
+    if op == "fma":
+        return fused
+    if row.decompose is None and not row.by_dtype:
+        return row.oracle
     carried = {"f": np.float64, "i": np.int64, "b": np.bool_}
     single = dtypes.float32 if dtype in dtypes.HALVES else dtype
     rounded = dtypes.float32 if type_.dtype in dtypes.HALVES else type_.dtype
@@ -409,7 +413,7 @@ def _oracles(op, type_, dtype):
     def computed(*args):
         wide = [arg.astype(carried[arg.dtype.kind]) for arg in args]
         wide = np.broadcast_arrays(*wide)
-        result = np.asarray(elementwise(ORACLE[op], single, *wide))
+        result = np.asarray(row.evaluate(single, *wide))
         return result.astype(rounded.numpy_name)
 
     return computed
@@ -419,14 +423,10 @@ def _reduce(op, array, dtype):
     while array.shape[1] > 1:
         half = array.shape[1] // 2
         pair = [_wide(part, dtype) for part in (array[:, :half], array[:, half:])]
-        array = OPERATIONS[op](*pair)
+        array = OPERATIONS[op].oracle(*pair)
         if dtype in dtypes.HALVES:
             array = _cast(array, dtypes.float32, dtype)
     return array
-
-
-def _divide(a, b):
-    return np.where((a < 0) != (b < 0), -(abs(a) // abs(b)), abs(a) // abs(b))
 
 
 def _two_sum(a, b):
@@ -443,7 +443,7 @@ def _odd_sum(a, b):
     return np.where(np.isfinite(error) & (error != 0) & even, other, total)
 
 
-def _fma(a, b, c):
+def fused(a, b, c):
     """Return a * b + c rounded once (Boldo and Melquiond 2008, for float64)."""
     if a.dtype == np.float32:
         a, b, c = (x.astype(np.float64) for x in (a, b, c))
@@ -457,46 +457,3 @@ def _fma(a, b, c):
     total, rest = _two_sum(high, top)
     exact = total + _odd_sum(left, rest)
     return np.where(np.isfinite(exact), exact, high + c)
-
-
-ORACLE = {
-    "bitwise_left_shift": "bitwise_left_shift",
-    "shift_right_logical": "shift_right_logical",
-    "multiply_high": "multiply_high",
-    **{
-        op: op
-        for op in (
-            *("bitcast", "floor", "tanh", "sigmoid", "softplus"),
-            *("expm1", "log1p", "erf_inv", "sinpi", "cospi"),
-            *("erf", "sin", "cos"),
-        )
-    },
-}
-OPERATIONS = {
-    "add": np.add,
-    "round": np.rint,
-    "subtract": np.subtract,
-    "multiply": np.multiply,
-    "divide": np.divide,
-    "div": _divide,
-    "rem": np.fmod,  # of the sign of the dividend, as truncation has it
-    "negative": np.negative,
-    "abs": np.abs,
-    "minimum": np.minimum,
-    "maximum": np.maximum,
-    "fma": _fma,
-    "sqrt": np.sqrt,
-    "rsqrt": lambda x: (1 / np.sqrt(x)).astype(x.dtype),
-    "exp": np.exp,
-    "log": np.log,
-    "less": np.less,
-    "less_equal": np.less_equal,
-    "greater": np.greater,
-    "greater_equal": np.greater_equal,
-    "equal": np.equal,
-    "not_equal": np.not_equal,
-    "bitwise_and": np.bitwise_and,  # of bool: the logical ones
-    "bitwise_or": np.bitwise_or,
-    "bitwise_xor": np.bitwise_xor,
-    "logical_not": np.logical_not,
-}

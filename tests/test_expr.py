@@ -12,10 +12,10 @@ from steelyard_kernels import array as xp
 from steelyard_kernels import dtypes
 from steelyard_kernels.array import Array
 from steelyard_kernels.errors import KernelError
-from steelyard_kernels.expression.elementwise import OPERATIONS
 from steelyard_kernels.expression.expr import Apply, Cast, Constant
 from steelyard_kernels.expression.graph import Graph, broadcast_shape
 from steelyard_kernels.expression.rounding import round_constant, widens
+from steelyard_kernels.ops import OPERATIONS
 
 
 def inputs(*specs):

@@ -259,7 +259,7 @@ def test_fma_rounds_once(doubles, singles, cancel):
         row = np.array([a, b, c], dtype)
         if cancel:
             row[2] = -row[0] * row[1]
-        seen = simt.OPERATIONS["fma"](*row[:, None, None])[0, 0]
+        seen = simt.fused(*row[:, None, None])[0, 0]
         exact = Fraction(float(row[0])) * Fraction(float(row[1])) + Fraction(
             float(row[2])
         )

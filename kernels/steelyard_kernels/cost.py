@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 from math import prod
 
-from steelyard_kernels.expression.elementwise import OPERATIONS
 from steelyard_kernels.expression.expr import (
     REDUCTIONS,
     Apply,
@@ -20,6 +19,7 @@ from steelyard_kernels.expression.expr import (
     loops,
     operands,
 )
+from steelyard_kernels.ops import OPERATIONS
 
 
 def bytes_moved(program: Program) -> int:
@@ -74,7 +74,7 @@ def _operations(nodes: Iterable[Node], chained: set[int], chains: int) -> int:
 
 def _of(node: Node) -> int:
     if isinstance(node, Apply):
-        return prod(node.shape) * OPERATIONS[node.op].cost
+        return prod(node.shape) * OPERATIONS[node.op].cost.count
     if isinstance(node, Reduce):
         return prod(node.arg.shape) * REDUCTIONS[node.op]
     if isinstance(node, Dot):

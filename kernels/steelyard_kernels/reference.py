@@ -39,7 +39,7 @@ from steelyard_kernels.expression.expr import (
     loops,
     operands,
 )
-from steelyard_kernels.reference_elementwise import elementwise
+from steelyard_kernels.ops import OPERATIONS
 
 Values: TypeAlias = NDArray[Any]
 
@@ -148,7 +148,8 @@ class Oracle:
             case Apply():
                 aligned = [_aligned(arg, len(node.shape)) for arg in args]
                 dtype = node.args[-1].dtype
-                return _rounded(elementwise(node.op, dtype, *aligned), node.dtype)
+                found = OPERATIONS[node.op].evaluate(dtype, *aligned)
+                return _rounded(found, node.dtype)
             case Broadcast():
                 arg = _aligned(args[0], len(node.shape))
                 return np.broadcast_to(arg, (*arg.shape[:2], *node.shape))

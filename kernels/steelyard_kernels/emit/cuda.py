@@ -17,6 +17,7 @@ from steelyard_kernels.emit.cuda_template import copy, own
 from steelyard_kernels.emit.cuda_text import ELEMENT, STORED, register
 from steelyard_kernels.emit.cuda_values import Values
 from steelyard_kernels.errors import Unsupported
+from steelyard_kernels.ir.decompose import decomposed
 from steelyard_kernels.ir.loops import (
     Alloc,
     Buffer,
@@ -81,7 +82,7 @@ class _Emitter:
         self.arrays: list[str] = []
         self.buffers: dict[str, str] = {}
         self.checks: dict[type, Callable[..., None]] = {
-            Let: self.w.let,
+            Let: self.let,
             Load: self.load,
             Store: self.store,
             Prefetch: self.nothing,
@@ -128,6 +129,15 @@ class _Emitter:
         self.w.twins = twins.copy()
         self.body(statements)
         self.w.twins = twins
+
+    def let(self, node: Let) -> None:
+        """Emit an operation, or those it is made of where CUDA C++ has no text for it."""
+        scope = f"{node.op}_{len(self.w.refs)}x"
+        statements = decomposed(node, "cuda", scope)
+        if statements is None:
+            self.w.let(node)
+        else:
+            self.body(statements)
 
     def load(self, node: Load) -> None:
         w, type_, buffer = self.w, node.var.type, node.buffer

@@ -30,92 +30,16 @@ from steelyard_kernels.emit.cuda_template import Template, declare, rounded
 from steelyard_kernels.emit.cuda_text import ELEMENT, SHORT, is_packed, parts, scalar
 from steelyard_kernels.errors import Unsupported
 from steelyard_kernels.ir.loops import Type
+from steelyard_kernels.ops import OPERATIONS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from steelyard_kernels.dtypes import DType
 
-SINGLE, DOUBLE, INDEX, INT, BOOL = "single", "double", "index", "int", "bool"
-LIBRARY: Final = (
-    *("sqrt", "rsqrt", "exp", "log", "expm1", "log1p", "tanh", "erf", "sin", "cos"),
-    *("sinpi", "cospi", "floor"),
-)
-SPELLED: Final = {  # (operation, family): one lane
-    **{
-        (op, family): f"{{a}} {sign} {{b}}"
-        for family in (SINGLE, DOUBLE, INDEX)
-        for op, sign in (("add", "+"), ("subtract", "-"), ("multiply", "*"))
-    },
-    **{  # what is no index wraps, which signed integers may not in C++
-        (op, INT): f"({{t}})((unsigned {{t}}){{a}} {sign} (unsigned {{t}}){{b}})"
-        for op, sign in (("add", "+"), ("subtract", "-"), ("multiply", "*"))
-    },
-    **{("divide", family): "{a} / {b}" for family in (SINGLE, DOUBLE)},
-    ("div", INT): "{a} / {b}",
-    **{
-        (op, family): f"{{a}} {sign} {{b}}"
-        for family in (SINGLE, DOUBLE, INT, BOOL)
-        for op, sign in (
-            ("less", "<"),
-            ("less_equal", "<="),
-            ("greater", ">"),
-            ("greater_equal", ">="),
-            ("equal", "=="),
-            ("not_equal", "!="),
-        )
-    },
-    ("rem", INT): "{a} % {b}",
-    ("negative", INT): "({t})(0 - (unsigned {t}){a})",
-    ("abs", INT): "{a} < 0 ? ({t})(0 - (unsigned {t}){a}) : {a}",
-    ("minimum", INT): "min({a}, {b})",
-    ("maximum", INT): "max({a}, {b})",
-    **{
-        (op, family): text
-        for family in (SINGLE, DOUBLE)
-        for op, text in (
-            ("negative", "-{a}"),
-            ("minimum", "min_nan({a}, {b})"),
-            ("maximum", "max_nan({a}, {b})"),
-        )
-    },
-    **{(op, SINGLE): f"{op}f({{a}})" for op in LIBRARY},
-    **{(op, DOUBLE): f"{op}({{a}})" for op in LIBRARY},
-    ("sinpi", DOUBLE): "sin_half_turns({a}, 0)",
-    ("cospi", DOUBLE): "sin_half_turns({a}, 1)",
-    ("round", SINGLE): "rintf({a})",
-    ("round", DOUBLE): "rint({a})",
-    ("erf_inv", SINGLE): "erfinvf({a})",
-    ("erf_inv", DOUBLE): "erfinv({a})",
-    **{
-        (op, family): f"{op}({{a}})"
-        for family in (SINGLE, DOUBLE)
-        for op in ("sigmoid", "softplus")
-    },
-    ("abs", SINGLE): "fabsf({a})",
-    ("abs", DOUBLE): "fabs({a})",
-    ("fma", SINGLE): "fmaf({a}, {b}, {c})",
-    ("fma", DOUBLE): "fma({a}, {b}, {c})",
-    **{
-        (op, family): f"{{a}} {sign} {{b}}"
-        for family in (INT, BOOL)
-        for op, sign in (
-            ("bitwise_and", "&"),
-            ("bitwise_or", "|"),
-            ("bitwise_xor", "^"),
-        )
-    },
-    **{
-        (op, INT): f"(unsigned {{t}}){{b}} < 8 * sizeof({{t}})"
-        f" ? ({{t}})((unsigned {{t}}){{a}} {sign} {{b}}) : 0"
-        for op, sign in (("bitwise_left_shift", "<<"), ("shift_right_logical", ">>"))
-    },
-    **{  # by a constant that leaves bits
-        (f"inside_{op}", INT): f"({{t}})((unsigned {{t}}){{a}} {sign} {{b}})"
-        for op, sign in (("bitwise_left_shift", "<<"), ("shift_right_logical", ">>"))
-    },
-    ("multiply_high", INT): "(int)__umulhi({a}, {b})",
-    ("logical_not", BOOL): "!{a}",
+INSIDE: Final = {  # shifts by a constant that leaves bits
+    f"inside_{op}": f"({{t}})((unsigned {{t}}){{a}} {sign} {{b}})"
+    for op, sign in (("bitwise_left_shift", "<<"), ("shift_right_logical", ">>"))
 }
 PAIRS: Final = {  # on the bits of one half, or of two: no rounding to do
     "negative": ("{a} ^ 0x8000", "{a} ^ 0x80008000u"),
@@ -181,25 +105,18 @@ def template(op: str, result: Type, *given: Any) -> Template:
 
 def one(op: str, dtype: DType, args: Sequence[str]) -> str:
     """Return one lane of an operation on arguments of `dtype`."""
-    family = INDEX if op.startswith("index_") else FAMILIES[dtype.name]
-    text = SPELLED.get((op.removeprefix("index_"), family))
+    name = op.removeprefix("index_")
+    row = OPERATIONS.get(name)
+    text = INSIDE.get(name)
+    if row is not None:  # indices do not wrap: C++'s own arithmetic
+        text = row.text("cuda", dtype if name == op else float32)
     if text is None:
         raise Unsupported(
             f"{op} of {dtype.name} does not exist on target cuda; "
             f"choose a schedule made for cuda."
         )
-    return text.format(t=ELEMENT[dtype], **dict(zip("abc", args, strict=False)))
-
-
-FAMILIES: Final = {
-    "float16": SINGLE,
-    "bfloat16": SINGLE,
-    "float32": SINGLE,
-    "float64": DOUBLE,
-    "int32": INT,
-    "int64": INT,
-    "bool": BOOL,
-}
+    how = {"t": ELEMENT[dtype], "f": "" if dtype is float64 else "f"}
+    return text.format(**how, **dict(zip("abc", args, strict=False)))
 
 
 def _cast(names: Names, source: DType, target: DType) -> list[str]:

@@ -29,6 +29,7 @@ from steelyard_kernels.dtypes import (
 )
 from steelyard_kernels.expression.rounding import round_constant
 from steelyard_kernels.ir.loops import Const, Type, Var
+from steelyard_kernels.ops import OPERATIONS
 
 if TYPE_CHECKING:
     from steelyard_kernels.dtypes import DType
@@ -57,12 +58,16 @@ KEYWORDS: Final = frozenset(
     wchar_t while xor xor_eq""".split()  # noqa: SIM905 - a list of words
 )
 CALLED: Final = frozenset(  # what our text calls or reads; vectors are float4, uint2
-    """threadIdx blockIdx uint longlong fabsf fabs sqrtf sqrt fmaf fma expf exp logf log
-    expm1f expm1 log1pf log1p tanhf tanh erff erf sinf sin cosf cos sinpif cospif
-    sin_half_turns erfinvf erfinv floorf floor rintf rint sigmoid softplus exp2_approx rcp_approx
-    rsqrtf rsqrt min max min_nan max_nan round_to_odd f16_low f16_high f16_round f16_pack
-    bf16_low bf16_high bf16_round bf16_pack linux unix NULL""".split()  # noqa: SIM905 - as above
-)
+    """threadIdx blockIdx uint longlong exp2_approx rcp_approx round_to_odd f16_low f16_high
+    f16_round f16_pack bf16_low bf16_high bf16_round bf16_pack linux unix NULL""".split()  # noqa: SIM905 - as above
+) | {
+    name
+    for row in OPERATIONS.values()
+    for text in row.cuda.values()
+    for name in re.findall(
+        r"\w+(?=\()", text.replace("{f}", "") + text.replace("{f}", "f")
+    )
+}
 
 Ref: TypeAlias = tuple[str, bool]  # a value's spelling, and whether it has no parts
 

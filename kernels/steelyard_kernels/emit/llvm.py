@@ -21,8 +21,7 @@ from steelyard_kernels.emit.llvm_text import (
     spell,
 )
 from steelyard_kernels.errors import Unsupported
-from steelyard_kernels.ir.builder import Builder
-from steelyard_kernels.ir.functions import FUNCTIONS, spelled_out
+from steelyard_kernels.ir.decompose import decomposed
 from steelyard_kernels.ir.loops import (
     Alloc,
     Buffer,
@@ -134,22 +133,16 @@ class Emitter:
 
     def let(self, node: Let) -> None:
         """Emit an operation; a function in the operations that it is made of."""
-        if node.op in FUNCTIONS:
-            self.function(node)
+        statements = decomposed(node, "llvm", f"{node.op}.{self.w.count}.")
+        if statements is not None:
+            self.w.fresh()
+            self.body(statements)
             return
         args = [ref(arg) for arg in node.args]
         result = node.var.type
         type_ = node.args[0].type if args else result
         spelled = expression(self.w, node.op, args, type_, result)
         self.w.lines.append(f"  %{node.var.name} = {spelled}")
-
-    def function(self, node: Let) -> None:
-        """Emit what a mathematical function is made of; its last step has its name."""
-        builder = Builder(scope=f"{node.op}.{self.w.fresh()}.")
-        spelled_out(builder, node.op, node.args[0])
-        last = builder.body.pop()
-        assert isinstance(last, Let)
-        self.body([*builder.body, Let(node.var, last.op, last.args)])
 
     def pointer(self, buffer: Buffer) -> tuple[str, str]:
         """Return the type and the value of a buffer's address."""

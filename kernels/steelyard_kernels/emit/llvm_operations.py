@@ -7,6 +7,7 @@ Figueroa, "When is double rounding innocuous?", 1995).
 
 from __future__ import annotations
 
+from functools import cache
 from typing import TYPE_CHECKING
 
 from steelyard_kernels.dtypes import HALVES, float32
@@ -21,62 +22,17 @@ from steelyard_kernels.emit.llvm_text import (
 )
 from steelyard_kernels.errors import Unsupported
 from steelyard_kernels.ir.loops import Type, typed
+from steelyard_kernels.ops import OPERATIONS
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from steelyard_kernels.emit.llvm_text import Writer
+    from steelyard_kernels.ops.row import Op
 
     Shape = Callable[[Writer, list[str], Type, Type], str]
 
-INT, FLOAT, BOOL = "int", "float", "bool"  # a family: the kind that computes
-SPELLED = {  # (operation, family): a template of type and arguments
-    ("add", FLOAT): "fadd %s %s, %s",
-    ("subtract", FLOAT): "fsub %s %s, %s",
-    ("multiply", FLOAT): "fmul %s %s, %s",
-    ("divide", FLOAT): "fdiv %s %s, %s",
-    ("negative", FLOAT): "fneg %s %s",
-    ("add", INT): "add %s %s, %s",
-    ("subtract", INT): "sub %s %s, %s",
-    ("multiply", INT): "mul %s %s, %s",
-    ("div", INT): "sdiv %s %s, %s",
-    ("rem", INT): "srem %s %s, %s",
-    ("negative", INT): "sub %s zeroinitializer, %s",
-    ("less", FLOAT): "fcmp olt %s %s, %s",
-    ("less_equal", FLOAT): "fcmp ole %s %s, %s",
-    ("greater", FLOAT): "fcmp ogt %s %s, %s",
-    ("greater_equal", FLOAT): "fcmp oge %s %s, %s",
-    ("equal", FLOAT): "fcmp oeq %s %s, %s",
-    ("not_equal", FLOAT): "fcmp une %s %s, %s",
-    ("less", INT): "icmp slt %s %s, %s",
-    ("less_equal", INT): "icmp sle %s %s, %s",
-    ("greater", INT): "icmp sgt %s %s, %s",
-    ("greater_equal", INT): "icmp sge %s %s, %s",
-    ("equal", INT): "icmp eq %s %s, %s",
-    ("not_equal", INT): "icmp ne %s %s, %s",
-    ("less", BOOL): "icmp ult %s %s, %s",
-    ("less_equal", BOOL): "icmp ule %s %s, %s",
-    ("greater", BOOL): "icmp ugt %s %s, %s",
-    ("greater_equal", BOOL): "icmp uge %s %s, %s",
-    ("equal", BOOL): "icmp eq %s %s, %s",
-    ("not_equal", BOOL): "icmp ne %s %s, %s",
-    **{
-        (f"bitwise_{op}", family): f"{op} %s %s, %s"
-        for family in (BOOL, INT)
-        for op in ("and", "or", "xor")
-    },
-}
-CALLED = {  # (operation, family): an intrinsic, its flags
-    ("sqrt", FLOAT): ("llvm.sqrt", ""),
-    ("fma", FLOAT): ("llvm.fma", ""),
-    ("abs", FLOAT): ("llvm.fabs", ""),
-    ("floor", FLOAT): ("llvm.floor", ""),
-    ("round", FLOAT): ("llvm.rint", ""),
-    ("minimum", FLOAT): ("llvm.minimum", "nsz "),  # NaN if either; the zeros are equal
-    ("maximum", FLOAT): ("llvm.maximum", "nsz "),
-    ("minimum", INT): ("llvm.smin", ""),
-    ("maximum", INT): ("llvm.smax", ""),
-}
+INT, FLOAT, BOOL = "int", "float", "bool"
 REDUCED = {  # a vector to a scalar
     ("reduce_add", INT): "llvm.vector.reduce.add",
     ("reduce_minimum", INT): "llvm.vector.reduce.smin",
@@ -88,9 +44,25 @@ HALVED = {  # floats: by halves, NaN kept
     "reduce_minimum": "minimum",
     "reduce_maximum": "maximum",
 }
-COMPARISONS = frozenset(
-    {"less", "less_equal", "greater", "greater_equal", "equal", "not_equal"}
-)
+
+
+@cache
+def template(row: Op, family: str) -> tuple[str, str, str] | None:
+    """Return how a row is spelled: an expression of type and arguments, or an intrinsic.
+
+    The expression, or the intrinsic's name and its flags; None where it has neither.
+    """
+    text = row.llvm.get(family)
+    if text is None:
+        return None
+    flags, found, name = text.rpartition("llvm.")
+    if found:
+        return "", f"{found}{name}", flags
+    return (
+        (text if "%" in text else f"{text} %s {', '.join(['%s'] * row.arity)}"),
+        "",
+        "",
+    )
 
 
 def expression(w: Writer, op: str, args: list[str], type_: Type, result: Type) -> str:
@@ -106,41 +78,36 @@ def expression(w: Writer, op: str, args: list[str], type_: Type, result: Type) -
     if shape is not None:
         return shape(w, args, type_, result)
     if dtype in HALVES:
-        return _half(w, op, args, type_)
-    template = SPELLED.get((op, dtype.kind))
-    if template is not None:
-        return template % (register(type_), *args)
-    return _special(w, op, args, type_)
+        return _half(w, op, args, type_, result)
+    return _plain(w, op, args, type_)
 
 
-def _half(w: Writer, op: str, args: list[str], type_: Type) -> str:
+def _half(w: Writer, op: str, args: list[str], type_: Type, result: Type) -> str:
     """Compute in float32; round back unless the result is a bool."""
     wide = typed(float32, type_.lanes)
     args = [llvm_convert.widened(w, arg, type_) for arg in args]
-    template = SPELLED.get((op, FLOAT))
-    if template is not None:
-        value = template % (register(wide), *args)
-    else:
-        value = _special(w, op, args, wide)
-    if op in COMPARISONS:
+    value = _plain(w, op, args, wide)
+    if result.dtype is not type_.dtype:
         return value
-    lanes = 1 if op.startswith("reduce") else type_.lanes
-    result = typed(type_.dtype, lanes)
     return llvm_convert.narrow(w, w.put(value), result)
 
 
-def _special(w: Writer, op: str, args: list[str], type_: Type) -> str:
-    """Return the expression of an operation that is more than a template."""
+def _plain(w: Writer, op: str, args: list[str], type_: Type) -> str:
+    """Return the expression of an operation that is computed in its own type."""
     dtype, lanes, spelled = type_.dtype, type_.lanes, register(type_)
     element = ELEMENT[dtype]
-    called = CALLED.get((op, dtype.kind))
-    if called is not None:
+    row = OPERATIONS.get(op)
+    found = template(row, dtype.kind) if row else None
+    if found is not None:
+        text, name, flags = found
+        if text:
+            return text % (spelled, *args)
         if op == "fma":
             w.needs("fma", "a fused multiply-add")
-        name, flags = called
         typed_args = [(spelled, arg) for arg in args]
-        full = f"{name}.{mangle(element, lanes)}"
-        return w.call(spelled, full, *typed_args, flags=flags)
+        return w.call(
+            spelled, f"{name}.{mangle(element, lanes)}", *typed_args, flags=flags
+        )
     if op == "logical_not":
         return f"xor {spelled} {args[0]}, {everywhere('true', 'i1', lanes)}"
     if op == "abs":
@@ -187,7 +154,7 @@ def _reduce_by_halves(w: Writer, op: str, value: str, type_: Type) -> str:
                 )
             parts.append(part)
         half = typed(dtype, lanes)
-        last = _special(w, op, parts, half)
+        last = _plain(w, op, parts, half)
         value = w.put(last) if lanes > 1 else last
     return value
 

@@ -126,6 +126,9 @@ class _NvptxEmitter(Emitter):
 
     def let(self, node: Let) -> None:
         """Emit an operation."""
+        if node.op == "rsqrt" and node.var.type.dtype is not float64:
+            self.root(node)
+            return
         own = OWN.get(node.op)
         if own is None:
             super().let(node)
@@ -137,16 +140,12 @@ class _NvptxEmitter(Emitter):
         spelled = own(self.w, node.op, args, [*types, node.var.type])
         self.w.do(f"%{node.var.name} = {spelled}")
 
-    def function(self, node: Let) -> None:
-        """Emit a function; for 1 / sqrt(x) of float32 there is an instruction.
+    def root(self, node: Let) -> None:
+        """Emit 1 / sqrt(x) of float32, for which there is an instruction.
 
         It is within 2 ulp (PTX ISA, `rsqrt.approx`), as is the CUDA library's rsqrtf.
         """
-        type_ = node.var.type
-        if node.op != "rsqrt" or type_.dtype is float64:
-            super().function(node)
-            return
-        w, x = self.w, ref(node.args[0])
+        w, x, type_ = self.w, ref(node.args[0]), node.var.type
         if type_.dtype in HALVES:
             x = llvm_convert.widened(w, x, type_)
         root = _rsqrt(w, x, typed(float32, type_.lanes))

@@ -14,7 +14,6 @@ from steelyard_kernels import dtypes
 from steelyard_kernels.dtypes import DType
 from steelyard_kernels.errors import KernelError
 from steelyard_kernels.expression.bodies import body, check_loop
-from steelyard_kernels.expression.elementwise import BITS, OPERATIONS
 from steelyard_kernels.expression.expr import (
     Apply,
     Arange,
@@ -40,6 +39,8 @@ from steelyard_kernels.expression.expr import (
 )
 from steelyard_kernels.expression.indices import Index, axis
 from steelyard_kernels.expression.rounding import round_constant, widens
+from steelyard_kernels.ops import OPERATIONS
+from steelyard_kernels.ops.row import SAME_WIDTH
 
 _FLOAT: Final = frozenset({"float"})
 _NUMBER: Final = frozenset({"float", "int"})
@@ -98,7 +99,7 @@ class Graph:
         key = (Apply, op, *(arg.number for arg in cast))
         if key not in self._nodes:
             dtype = dtypes.bool_ if row.result == "bool" else common
-            dtype = BITS[common] if row.result == "bits" else dtype
+            dtype = SAME_WIDTH[common] if row.result == "bits" else dtype
             self._nodes[key] = Apply(self._next(), shape, dtype, op, cast)
         return self._nodes[key]
 

@@ -14,6 +14,7 @@ import numpy as np
 from steelyard_kernels import array as xp
 from steelyard_kernels import dtypes
 from steelyard_kernels.array import Array
+from steelyard_kernels.array.value import apply
 from steelyard_kernels.from_jax.equation import Equation, Rule
 from steelyard_kernels.from_jax.threefry import widened
 from steelyard_kernels.from_jax.values import (
@@ -25,14 +26,16 @@ from steelyard_kernels.from_jax.values import (
     kind,
     words,
 )
+from steelyard_kernels.ops import OPERATIONS
+from steelyard_kernels.ops.row import Op
 
 _TOP: Final = {dtypes.int32: -(1 << 31), dtypes.int64: -(1 << 63)}
 """The integer whose only bit is the sign."""
 
 
-def _same(function: Callable[..., Array]) -> Rule:
-    """Return the rule of a function that xp has as well."""
-    return lambda equation: function(*equation.arrays())
+def _same(row: Op) -> Rule:
+    """Return the rule of a primitive that is an operation of ours."""
+    return lambda equation: apply(row.name, *equation.arrays())
 
 
 def _ordered(function: Callable[..., Array]) -> Rule:
@@ -288,61 +291,44 @@ def _itself(equation: Equation) -> Value:
     return equation.values[0]
 
 
+def _square(equation: Equation) -> Value:
+    return xp.square(equation.array(0))
+
+
 def _themselves(equation: Equation) -> tuple[Value, ...]:
     return equation.values
 
 
 RULES: Final[dict[str, Rule]] = {
+    **{row.jax: _same(row) for row in OPERATIONS.values() if row.jax},
     "abs": _absolute,
-    "add": _same(xp.add),
-    "add_any": _same(xp.add),
-    "and": _same(xp.bitwise_and),
+    "add_any": _same(OPERATIONS["add"]),
     "bitcast_convert_type": _bitcast,
     "ceil": _ceil,
     "clamp": _clamp,
     "convert_element_type": _convert,
     "copy": _itself,
-    "cos": _same(xp.cos),
     "device_put": _themselves,
     "div": _divide,
-    "eq": _same(xp.equal),
-    "erf": _same(xp.erf),
-    "erf_inv": _same(xp.erf_inv),
-    "exp": _same(xp.exp),
-    "expm1": _same(xp.expm1),
-    "floor": _same(xp.floor),
     "ge": _ordered(xp.greater_equal),
     "gt": _ordered(xp.greater),
     "integer_pow": _integer_pow,
     "is_finite": _is_finite,
     "le": _ordered(xp.less_equal),
-    "log": _same(xp.log),
-    "log1p": _same(xp.log1p),
-    "logistic": _same(xp.sigmoid),
     "lt": _ordered(xp.less),
     "max": _extreme(xp.maximum, xp.logical_or),
     "min": _extreme(xp.minimum, xp.logical_and),
-    "mul": _same(xp.multiply),
     "name": _itself,
-    "ne": _same(xp.not_equal),
-    "neg": _same(xp.negative),
     "not": _not,
     "optimization_barrier": _themselves,
-    "or": _same(xp.bitwise_or),
     "pow": _pow,
     "rem": _remainder,
     "round": _round,
-    "rsqrt": _same(xp.rsqrt),
     "select_n": select_n,
     "shift_left": _shift(xp.bitwise_left_shift),
     "shift_right_arithmetic": _shift_right_arithmetic,
     "shift_right_logical": _shift(xp.shift_right_logical),
     "sign": _sign,
-    "sin": _same(xp.sin),
-    "sqrt": _same(xp.sqrt),
-    "square": _same(xp.square),
+    "square": _square,
     "stop_gradient": _itself,
-    "sub": _same(xp.subtract),
-    "tanh": _same(xp.tanh),
-    "xor": _same(xp.bitwise_xor),
 }

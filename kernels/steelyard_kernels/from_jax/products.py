@@ -111,10 +111,10 @@ def _reduce_prod(equation: Equation) -> Value:
 
 RULES: Final[dict[str, Rule]] = {
     "dot_general": _dot_general,
-    "reduce_bitwise_and": _reduction(xp.min),
-    "reduce_maximum": _reduction(xp.max),
-    "reduce_minimum": _reduction(xp.min),
-    "reduce_bitwise_or": _reduction(xp.max),
+    "reduce_and": _reduction(xp.min),
+    "reduce_max": _reduction(xp.max),
+    "reduce_min": _reduction(xp.min),
+    "reduce_or": _reduction(xp.max),
     "reduce_prod": _reduce_prod,
     "reduce_sum": _reduction(xp.sum),
 }

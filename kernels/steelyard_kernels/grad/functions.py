@@ -23,12 +23,12 @@ from steelyard_kernels.array import Array, pytrees
 from steelyard_kernels.array import bitcast as _bitcast
 from steelyard_kernels.array.value import as_array, lift
 from steelyard_kernels.errors import KernelError
-from steelyard_kernels.expression.elementwise import BITS
 from steelyard_kernels.expression.expr import Input, Node
 from steelyard_kernels.grad import loops
 from steelyard_kernels.grad.again import again
 from steelyard_kernels.grad.iteration import zeros
 from steelyard_kernels.grad.reverse import Reverse
+from steelyard_kernels.ops.row import SAME_WIDTH
 
 MEMORY: Final = 64 << 20  # bytes
 
@@ -152,8 +152,8 @@ def _stopped(x: Array) -> Array:
     """Return x, over its bits, which pass nothing back."""
     if x.dtype.kind != "float":
         return x
-    wide = x if x.dtype in BITS else x.astype(dtypes.float32)
-    same = _bitcast(_bitcast(wide, BITS[wide.dtype]), wide.dtype)
+    wide = x if x.dtype in SAME_WIDTH else x.astype(dtypes.float32)
+    same = _bitcast(_bitcast(wide, SAME_WIDTH[wide.dtype]), wide.dtype)
     return Array(x.graph, x.graph.cast(same.node, x.dtype), x.weak)
 
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 
+from steelyard_kernels import array as xp
 from steelyard_kernels.array import Array
 from steelyard_kernels.errors import KernelError
 from steelyard_kernels.expression.bodies import body
@@ -21,6 +22,7 @@ from steelyard_kernels.expression.expr import (
 from steelyard_kernels.expression.graph import Graph
 from steelyard_kernels.grad import rules, shapes
 from steelyard_kernels.grad.again import Replaced
+from steelyard_kernels.ops import OPERATIONS
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,9 +124,9 @@ class _Walk:
         """Give operands with their cotangents, those that are asked for one."""
         if isinstance(node, Apply):
             y, args = Array(g.graph, node), [Array(g.graph, arg) for arg in node.args]
-            for arg, rule in zip(node.args, rules.RULES[node.op], strict=True):
+            for arg, rule in zip(node.args, OPERATIONS[node.op].gradient, strict=True):
                 if arg.number in self.asked:
-                    yield arg, shapes.summed_to(rule(g, y, *args), arg.shape)
+                    yield arg, shapes.summed_to(rule(xp, g, y, *args), arg.shape)
             return
         if isinstance(node, Chain | Chains):
             raise KernelError(

@@ -22,7 +22,6 @@ from steelyard_kernels.expression.expr import (
     View,
 )
 from steelyard_kernels.expression.indices import Index, axis, part
-from steelyard_kernels.grad.rules import constant
 
 # (cotangent, node) -> the cotangents of the operands it may have one for, in order
 Rule: TypeAlias = Callable[[Array, Node], tuple[Callable[[], Array], ...]]
@@ -88,9 +87,13 @@ def _of_reduce(g: Array, node: Node) -> tuple[Callable[[], Array], ...]:
     return (lambda: xp.broadcast_to(g, x.shape),)
 
 
+def _constant(like: Array, value: float) -> Array:
+    return xp.full((), value, dtype=like.dtype)
+
+
 def _shared(g: Array, x: Array, y: Array, axes: tuple[int, ...]) -> Array:
     """Return g where x is the extremum y, shared between equal ones."""
-    hits = xp.where(x == y, constant(g, 1.0), constant(g, 0.0))
+    hits = xp.where(x == y, _constant(g, 1.0), _constant(g, 0.0))
     return g * (hits / xp.sum(hits, axis=axes, keepdims=True))
 
 

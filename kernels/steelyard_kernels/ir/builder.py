@@ -41,7 +41,7 @@ from steelyard_kernels.ir.loops import (
     Var,
     typed,
 )
-from steelyard_kernels.ir.operations import OPERATIONS
+from steelyard_kernels.ir.operations import operation
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -93,7 +93,9 @@ class Builder:
 
     def let(self, op: str, *args: Operand, name: str = "v") -> Var:
         """Append `op` of `args` and return its value, typed by the table."""
-        row = OPERATIONS[op]
+        row = operation(op)
+        if row is None:
+            raise CompilerBug(f"{op} is no operation of the loop IR.")
         result = row.rule.result(tuple([arg.type for arg in args]), None)
         if result is None or row.arity != len(args):
             shown = ", ".join(str(arg.type) for arg in args)

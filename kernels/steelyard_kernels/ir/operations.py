@@ -1,8 +1,9 @@
-"""The operations of the loop IR: one table of arity, typing rule and targets."""
+"""The operations of the loop IR: those of `ops`, and those of lanes, threads and memory."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cache
 from typing import TYPE_CHECKING, TypeAlias
 
 from steelyard_kernels.dtypes import (
@@ -16,9 +17,12 @@ from steelyard_kernels.dtypes import (
     int64,
 )
 from steelyard_kernels.ir.loops import Buffer, Type, typed
+from steelyard_kernels.ops import OPERATIONS
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from steelyard_kernels.ops.row import Op
 
 Types: TypeAlias = tuple[Type, ...]
 Kinds: TypeAlias = tuple[Type | Buffer, ...]  # of an effect's arguments
@@ -115,10 +119,6 @@ def _bits(args: Types, _stated: Type | None) -> Type | None:
     return typed(dtype, args[0].lanes) if dtype else None
 
 
-def _int32(args: Types, stated: Type | None) -> Type | None:
-    return _same(("int",))(args, stated) if args[0].dtype is int32 else None
-
-
 def _splat(args: Types, stated: Type | None) -> Type | None:
     fits = stated and args[0].lanes == 1 and stated.dtype is args[0].dtype
     return stated if fits else None
@@ -173,21 +173,11 @@ def _matrix(args: Types, _stated: Type | None) -> Type | None:
     return c if halves and c.dtype is float32 else None
 
 
-NUMBER = Rule(
-    "arguments are numbers of one type, the result's", _same(("float", "int"))
-)
-FLOAT = Rule("arguments are floats of one type, the result's", _same(("float",)))
 FUSED = Rule("arguments are float32 or float64 of one type, the result's", _fused)
 QUOTIENT = Rule("arguments are scalar integers of one type", _scalar_int)
 COMPARISON = Rule(
     "arguments are of one type, the result bool of its lanes", _comparison
 )
-LOGICAL = Rule("arguments are bool, the result's type", _same(("bool",)))
-BITWISE = Rule(
-    "arguments are bool or integers of one type, the result's", _same(("bool", "int"))
-)
-INTEGER = Rule("arguments are integers of one type, the result's", _same(("int",)))
-WORDS = Rule("arguments are int32 of one type, the result's", _int32)
 FAR = Rule("float32 gives int32, float64 int64", _bits)
 BITCAST = Rule("float32 gives int32, float64 int64, and these those", _bits)
 SELECT = Rule("a bool of one or all lanes chooses from two of one type", _select)
@@ -205,58 +195,15 @@ VOTE = Rule("a scalar bool gives a scalar bool", _vote)
 NUMBERED = Rule("the result is an index", _number)
 MATRIX = Rule("two fragments of one half type add to a float32 fragment", _matrix)
 
+UNLIKE = {"div": QUOTIENT, "rem": QUOTIENT, "where": SELECT}
 ANYWHERE = frozenset({"cpu", "cuda"})
 CPU = frozenset({"cpu"})
 CUDA = frozenset({"cuda"})
 
-OPERATIONS: dict[str, Operation] = {
-    "add": Operation(2, NUMBER, ANYWHERE),
-    "subtract": Operation(2, NUMBER, ANYWHERE),
-    "multiply": Operation(2, NUMBER, ANYWHERE),
-    "divide": Operation(2, FLOAT, ANYWHERE),
-    "div": Operation(2, QUOTIENT, ANYWHERE),  # truncates, for indices
-    "rem": Operation(2, QUOTIENT, ANYWHERE),  # of that division
-    "negative": Operation(1, NUMBER, ANYWHERE),
-    "abs": Operation(1, NUMBER, ANYWHERE),
-    "minimum": Operation(2, NUMBER, ANYWHERE),  # NaN if either is
-    "maximum": Operation(2, NUMBER, ANYWHERE),
-    "fma": Operation(3, FUSED, ANYWHERE),  # a * b + c, rounded once
-    "sqrt": Operation(1, FLOAT, ANYWHERE),
-    "rsqrt": Operation(1, FLOAT, ANYWHERE),
-    "exp": Operation(1, FLOAT, ANYWHERE),
-    "log": Operation(1, FLOAT, ANYWHERE),
-    "expm1": Operation(1, FLOAT, ANYWHERE),
-    "log1p": Operation(1, FLOAT, ANYWHERE),
-    "tanh": Operation(1, FLOAT, ANYWHERE),
-    "sigmoid": Operation(1, FLOAT, ANYWHERE),  # 1 / (1 + exp(-x))
-    "softplus": Operation(1, FLOAT, ANYWHERE),  # log(1 + exp(x))
-    "erf_inv": Operation(1, FLOAT, ANYWHERE),
-    "erf": Operation(1, FLOAT, ANYWHERE),
-    "sin": Operation(1, FLOAT, ANYWHERE),
-    "cos": Operation(1, FLOAT, ANYWHERE),
-    "sinpi": Operation(1, FLOAT, ANYWHERE),  # sin(pi x)
-    "cospi": Operation(1, FLOAT, ANYWHERE),
-    "floor": Operation(1, FLOAT, ANYWHERE),
-    "round": Operation(1, FLOAT, ANYWHERE),  # to the nearest integer, ties to even
+OWN: dict[str, Operation] = {  # what is no elementwise operation of tensors
     # Of x = quarter * pi / 2 + angle, far from zero: see `emit.llvm_angle`.
     "far_angle": Operation(1, FUSED, CPU),
     "far_quarter": Operation(1, FAR, CPU),
-    "less": Operation(2, COMPARISON, ANYWHERE),  # false on NaN, but for ne
-    "less_equal": Operation(2, COMPARISON, ANYWHERE),
-    "greater": Operation(2, COMPARISON, ANYWHERE),
-    "greater_equal": Operation(2, COMPARISON, ANYWHERE),
-    "equal": Operation(2, COMPARISON, ANYWHERE),
-    "not_equal": Operation(2, COMPARISON, ANYWHERE),
-    "bitwise_and": Operation(2, BITWISE, ANYWHERE),
-    "bitwise_or": Operation(2, BITWISE, ANYWHERE),
-    "bitwise_xor": Operation(2, BITWISE, ANYWHERE),
-    "logical_not": Operation(1, LOGICAL, ANYWHERE),
-    # 0 where the amount is no bit's number
-    "bitwise_left_shift": Operation(2, INTEGER, ANYWHERE),
-    "shift_right_logical": Operation(2, INTEGER, ANYWHERE),  # zeros come in at the top
-    "multiply_high": Operation(2, WORDS, ANYWHERE),  # of unsigned words
-    "bitcast": Operation(1, BITCAST, ANYWHERE),
-    "where": Operation(3, SELECT, ANYWHERE),  # condition, if true, if false
     "cast": Operation(1, CAST, ANYWHERE),
     "splat": Operation(1, SPLAT, ANYWHERE),
     "extract": Operation(2, EXTRACT, ANYWHERE),
@@ -278,6 +225,38 @@ OPERATIONS: dict[str, Operation] = {
     "any_block": Operation(1, VOTE, CUDA),  # in any of the block's: a barrier as well
     "mma": Operation(3, MATRIX, CUDA),  # a @ b + c on a warp's fragments
 }
+
+
+def operation(op: str) -> Operation | None:
+    """Return what is known of an operation; None where there is none of that name."""
+    row = OPERATIONS.get(op)
+    return OWN.get(op) if row is None else _of_row(row)
+
+
+@cache
+def _of_row(row: Op) -> Operation:
+    """Return an elementwise operation: its types follow from its row."""
+    if row.name in UNLIKE:
+        return Operation(row.arity, UNLIKE[row.name], ANYWHERE)
+    if row.result == "bits":
+        return Operation(row.arity, BITCAST, ANYWHERE)
+    if row.result == "bool" and row.arity == 2:
+        return Operation(row.arity, COMPARISON, ANYWHERE)
+    names = sorted(each.name for each in row.only) or sorted(row.kinds)
+    sentence = f"arguments are {' or '.join(names)} of one type, the result's"
+
+    def result(args: Types, _stated: Type | None) -> Type | None:
+        first = args[0]
+        if first.dtype.kind not in row.kinds or (
+            row.only and first.dtype not in row.only
+        ):
+            return None
+        for other in args:
+            if other is not first:
+                return None
+        return first
+
+    return Operation(row.arity, Rule(sentence, result), ANYWHERE)
 
 
 def _copies(args: Kinds) -> bool:

@@ -35,7 +35,7 @@ from steelyard_kernels.ir.loops import (
     Var,
     typed,
 )
-from steelyard_kernels.ir.operations import EFFECTS, OPERATIONS
+from steelyard_kernels.ir.operations import EFFECTS, operation
 from steelyard_kernels.ir.printing import statement_text
 from steelyard_kernels.ir.uniform import divergent_barriers
 
@@ -192,7 +192,7 @@ class _Verifier:
             self.require(fits, "mask", node)
 
     def let(self, node: Let) -> None:
-        row = OPERATIONS.get(node.op)
+        row = operation(node.op)
         if row is None:
             _broken(RULES["known"], node)
         if self.target not in row.targets:

@@ -36,6 +36,9 @@ RAMP_NS: Final = 2000.0
 # cycle, at about 1.7 GHz.
 ISSUE_RATE: Final = 4 * 32 * 1.7
 
+# Instructions of a division, a root or a function, beside memory that is waited for.
+SLOW_INSTRUCTIONS: Final = 8.0
+
 
 @dataclass(frozen=True, slots=True)
 class Gpu:

@@ -12,14 +12,15 @@ from math import ceil, hypot, prod
 from typing import TYPE_CHECKING, Final
 
 from steelyard_kernels.cost import bytes_moved
-from steelyard_kernels.expression.elementwise import FUNCTIONS
 from steelyard_kernels.expression.expr import Apply, Input
 from steelyard_kernels.nest.axes import Nest
+from steelyard_kernels.ops import OPERATIONS
 from steelyard_kernels.schedule.gpu import (
     IDLE_NS,
     ISSUE_RATE,
     LATENCY_NS,
     RAMP_NS,
+    SLOW_INSTRUCTIONS,
     Gpu,
     most_registers,
 )
@@ -30,11 +31,9 @@ if TYPE_CHECKING:
     from steelyard_kernels.schedule.model_cpu import Model
 
 # Instructions of a vector's place and guard; those that could have been issued while
-# the memory pipe, a quarter as wide, takes one access; those of a division or a root.
+# the memory pipe, a quarter as wide, takes one access.
 PLACE_INSTRUCTIONS: Final = 6.0
 ACCESS_INSTRUCTIONS: Final = 4.0
-SLOW_INSTRUCTIONS: Final = 8.0
-SLOW: Final = FUNCTIONS | {"divide", "sqrt", "rsqrt"}
 # From one block's start to the next's on a multiprocessor: of copies of 128 KiB to 32 MiB
 # on an H200 the choice is then 5 % above the best in the mean, warm or cold, and 13 % at
 # most; 42 and 17 % without, 118 % at most.
@@ -91,7 +90,7 @@ class Facts:
         slow = [
             v.node.dtype.bytes
             for v in element
-            if isinstance(v.node, Apply) and v.node.op in SLOW
+            if isinstance(v.node, Apply) and OPERATIONS[v.node.op].cost.slow
         ]
         return cls(
             prod(nest.extents),

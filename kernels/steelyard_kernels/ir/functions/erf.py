@@ -15,7 +15,7 @@ from steelyard_kernels.ir.functions.exp_log import EXP, power_of, reduced
 from steelyard_kernels.ir.functions.floats import Floats
 
 if TYPE_CHECKING:
-    from steelyard_kernels.ir.builder import Builder
+    from steelyard_kernels.ir.functions.floats import Statements
     from steelyard_kernels.ir.loops import Operand
 
 
@@ -28,7 +28,7 @@ class Erf:
     above: tuple[float, ...]  # of |x|: log(1 - erf(|x|))
 
 
-def erf(b: Builder, x: Operand) -> Operand:
+def erf(b: Statements, x: Operand) -> Operand:
     """Return the error function."""
     s = Floats(b, x)
     c, size, one = ERF[s.dtype], b.let("abs", x), s.number(1.0)

@@ -16,7 +16,7 @@ from steelyard_kernels.ir.functions import exp_log
 from steelyard_kernels.ir.functions.floats import Floats
 
 if TYPE_CHECKING:
-    from steelyard_kernels.ir.builder import Builder
+    from steelyard_kernels.ir.functions.floats import Statements
     from steelyard_kernels.ir.loops import Operand
 
 
@@ -29,7 +29,7 @@ class Piece:
     coefficients: tuple[float, ...]  # highest power first
 
 
-def erf_inv(b: Builder, x: Operand) -> Operand:
+def erf_inv(b: Statements, x: Operand) -> Operand:
     """Return the inverse of the error function."""
     s = Floats(b, x)
     one, pieces = s.number(1.0), PIECES[s.dtype]

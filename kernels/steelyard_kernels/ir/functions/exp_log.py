@@ -21,7 +21,7 @@ from steelyard_kernels.dtypes import float32, float64
 from steelyard_kernels.ir.functions.floats import Floats
 
 if TYPE_CHECKING:
-    from steelyard_kernels.ir.builder import Builder
+    from steelyard_kernels.ir.functions.floats import Statements
     from steelyard_kernels.ir.loops import Operand
 
 
@@ -100,12 +100,12 @@ LOG = {
 }
 
 
-def rsqrt(b: Builder, x: Operand) -> Operand:
+def rsqrt(b: Statements, x: Operand) -> Operand:
     """Return 1 / sqrt(x): two operations, each rounded correctly."""
     return b.let("divide", Floats(b, x).number(1.0), b.let("sqrt", x))
 
 
-def exp(b: Builder, x: Operand) -> Operand:
+def exp(b: Statements, x: Operand) -> Operand:
     """Return e**x."""
     s = Floats(b, x)
     c = EXP[s.dtype]
@@ -144,7 +144,7 @@ def magic(s: Floats) -> float:
     return 1.5 * 2.0**s.mantissa
 
 
-def log(b: Builder, x: Operand) -> Operand:
+def log(b: Statements, x: Operand) -> Operand:
     """Return the natural logarithm of x."""
     s = Floats(b, x)
     c = LOG[s.dtype]

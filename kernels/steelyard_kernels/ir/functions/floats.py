@@ -3,16 +3,31 @@
 from __future__ import annotations
 
 import struct
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Protocol
 
 from steelyard_kernels.dtypes import float32, int32, int64
-from steelyard_kernels.ir.builder import const
+from steelyard_kernels.ir.loops import Const, Operand, typed
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from steelyard_kernels.ir.builder import Builder
-    from steelyard_kernels.ir.loops import Const, Operand
+    from steelyard_kernels.dtypes import DType
+
+
+class Statements(Protocol):
+    """What functions append their operations to: `ir.builder.Builder`."""
+
+    def let(self, op: str, *args: Operand) -> Operand:
+        """Append an operation and return its value."""
+        ...
+
+    def cast(self, value: Operand, dtype: DType) -> Operand:
+        """Convert every lane."""
+        ...
+
+    def branch(self, condition: Operand, *, seldom: bool = False) -> Any:
+        """Open a two-way branch."""
+        ...
 
 
 class Floats:
@@ -20,7 +35,7 @@ class Floats:
 
     __slots__ = ("b", "bias", "dtype", "integer", "lanes", "mantissa")
 
-    def __init__(self, b: Builder, x: Operand) -> None:
+    def __init__(self, b: Statements, x: Operand) -> None:
         self.b = b
         self.dtype, self.lanes = x.type.dtype, x.type.lanes
         single = self.dtype is float32
@@ -30,13 +45,13 @@ class Floats:
 
     def number(self, value: float) -> Const:
         """Return a float, the same in every lane."""
-        return const(value, self.dtype, self.lanes)
+        return Const(value, typed(self.dtype, self.lanes))
 
     def whole(self, value: int) -> Const:
         """Return an integer of the float's width, the same in every lane; it wraps."""
         width = 8 * self.integer.bytes
         signed = (value + (1 << width - 1)) % (1 << width) - (1 << width - 1)
-        return const(signed, self.integer, self.lanes)
+        return Const(signed, typed(self.integer, self.lanes))
 
     def word_of(self, value: float) -> int:
         """Return the bits of a float as an integer."""

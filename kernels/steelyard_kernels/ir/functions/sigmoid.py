@@ -22,11 +22,11 @@ from steelyard_kernels.ir.functions.exp_log import (
 from steelyard_kernels.ir.functions.floats import Floats
 
 if TYPE_CHECKING:
-    from steelyard_kernels.ir.builder import Builder
+    from steelyard_kernels.ir.functions.floats import Statements
     from steelyard_kernels.ir.loops import Operand
 
 
-def sigmoid(b: Builder, x: Operand) -> Operand:
+def sigmoid(b: Statements, x: Operand) -> Operand:
     """Return 1 / (1 + e**-x).
 
     1 + e**-x is 1 + 2**n + 2**n * (e**r - 1), whose large parts are exact. Of a 2**n too
@@ -44,7 +44,7 @@ def sigmoid(b: Builder, x: Operand) -> Operand:
     return b.let("multiply", b.let("divide", one, sum_), rest)
 
 
-def tanh(b: Builder, x: Operand) -> Operand:
+def tanh(b: Statements, x: Operand) -> Operand:
     """Return the hyperbolic tangent: t / (t + 2), t = e**-2|x| - 1."""
     s = Floats(b, x)
     bound = -20.0 if s.dtype is float32 else -40.0  # from here on it rounds to 1
@@ -55,7 +55,7 @@ def tanh(b: Builder, x: Operand) -> Operand:
     return s.signed_as(b.let("divide", t, b.let("add", t, s.number(2.0))), x)
 
 
-def expm1(b: Builder, x: Operand) -> Operand:
+def expm1(b: Statements, x: Operand) -> Operand:
     """Return e**x - 1: twice (2**n * (e**r - 1) + 2**n - 1) / 2."""
     s = Floats(b, x)
     bound = -20.0 if s.dtype is float32 else -40.0  # from here down it rounds to -1
@@ -71,7 +71,7 @@ def _less_one(s: Floats, r: Operand) -> Operand:
     return s.fma(s.estrin(r, EXP[s.dtype].q), s.b.let("multiply", r, r), r)
 
 
-def log1p(b: Builder, x: Operand) -> Operand:
+def log1p(b: Statements, x: Operand) -> Operand:
     """Return log(1 + x)."""
     s = Floats(b, x)
     value = exp_log.at_the_edges(s, x, _log1p(s, x), -1.0)
@@ -89,7 +89,7 @@ def _log1p(s: Floats, x: Operand) -> Operand:
     return log_near_one(s, f, k, b.let("divide", away, u))
 
 
-def softplus(b: Builder, x: Operand) -> Operand:
+def softplus(b: Statements, x: Operand) -> Operand:
     """Return log(1 + e**x): max(x, 0) + log1p(e**-|x|)."""
     s = Floats(b, x)
     rest = _log1p(s, exp_log.exp(b, b.let("negative", b.let("abs", x))))

@@ -17,7 +17,7 @@ from steelyard_kernels.ir.functions.exp_log import magic
 from steelyard_kernels.ir.functions.floats import Floats
 
 if TYPE_CHECKING:
-    from steelyard_kernels.ir.builder import Builder
+    from steelyard_kernels.ir.functions.floats import Statements
     from steelyard_kernels.ir.loops import Operand
 
 PI: Final = {  # and what its rounding left
@@ -41,24 +41,24 @@ HALF_PI: Final = {
 FAR: Final = {float32: 2.0**17, float64: 2.0**30}  # three parts are enough below
 
 
-def sin(b: Builder, x: Operand) -> Operand:
+def sin(b: Statements, x: Operand) -> Operand:
     """Return the sine of x radians."""
     return _of_angle(Floats(b, x), x, 0)
 
 
-def cos(b: Builder, x: Operand) -> Operand:
+def cos(b: Statements, x: Operand) -> Operand:
     """Return the cosine of x radians."""
     return _of_angle(Floats(b, x), x, 1)
 
 
-def sinpi(b: Builder, x: Operand) -> Operand:
+def sinpi(b: Statements, x: Operand) -> Operand:
     """Return sin(pi x); its zeros have the sign of x, as IEEE 754-2019 has it."""
     s = Floats(b, x)
     value, zero = _of_half_turns(s, x, 0), s.number(0.0)
     return b.let("where", b.let("equal", value, zero), s.signed_as(zero, x), value)
 
 
-def cospi(b: Builder, x: Operand) -> Operand:
+def cospi(b: Statements, x: Operand) -> Operand:
     """Return cos(pi x)."""
     return _of_half_turns(Floats(b, x), x, 1)
 

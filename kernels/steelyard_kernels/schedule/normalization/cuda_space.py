@@ -9,10 +9,11 @@ from math import gcd
 from typing import Final
 
 from steelyard_kernels import dtypes
-from steelyard_kernels.expression.elementwise import FUNCTIONS
 from steelyard_kernels.expression.expr import Apply, Cast, Input, Node, Program, Reduce
+from steelyard_kernels.ops import OPERATIONS
 from steelyard_kernels.schedule.gpu import (
     MAX_THREADS,
+    SLOW_INSTRUCTIONS,
     VECTOR_BYTES,
     WARP,
     Gpu,
@@ -43,7 +44,6 @@ MOST_ELEMENTS: Final = 80
 MOST_AGAIN: Final = 32  # words held beside a second walk over full words
 MOST_OF_A_WARP: Final = 40  # of two rows
 LEAST_BUSY: Final = 0.8  # of a row's threads, in all turns
-_COSTS: Final = dict.fromkeys((*FUNCTIONS, "divide", "sqrt", "rsqrt"), 8.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,7 +151,8 @@ def _cost(node: Node) -> float:
         return 0.0
     if isinstance(node, Cast) and node.dtype in dtypes.HALVES:
         return 0.5  # two at once
-    return _COSTS.get(node.op, 1.0) if isinstance(node, Apply) else 1.0
+    slow = isinstance(node, Apply) and OPERATIONS[node.op].cost.slow
+    return SLOW_INSTRUCTIONS if slow else 1.0
 
 
 def lane_choices(rows: Rows, *, aligned: bool) -> tuple[int, ...]:

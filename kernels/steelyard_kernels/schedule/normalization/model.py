@@ -8,8 +8,8 @@ from itertools import product
 from typing import Final, TypeAlias
 
 from steelyard_kernels import dtypes
-from steelyard_kernels.expression.elementwise import FUNCTIONS
 from steelyard_kernels.expression.expr import Apply, Cast, Node, Program, Reduce
+from steelyard_kernels.ops import OPERATIONS
 from steelyard_kernels.schedule.model import (
     BUILD_NS,
     COLD_SHARE,
@@ -189,22 +189,11 @@ def work(rows: Rows, statistics: str) -> Work:
 def _cost(node: Node) -> int:
     """Return a node's vector operations; conversions of halves take two cycles."""
     if isinstance(node, Apply):
-        return _COSTS.get(node.op, 1)
+        return OPERATIONS[node.op].cost.cpu
     narrow = isinstance(node, Cast) and (
         node.dtype in dtypes.HALVES or node.arg.dtype in dtypes.HALVES
     )
     return 3 if narrow else 1
-
-
-# Functions are polynomials of about so many operations; division and root are slow.
-_COSTS: Final = {
-    **dict.fromkeys(FUNCTIONS, 30),
-    "exp": 20,
-    "log": 24,
-    "divide": 4,
-    "sqrt": 4,
-    "rsqrt": 8,
-}
 
 
 def model(program: Program, schedule: Normalization, machine: Machine) -> Prediction:

@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from typing import Final
 
 from steelyard_kernels import dtypes
-from steelyard_kernels.expression.elementwise import FUNCTIONS
 from steelyard_kernels.expression.expr import (
     Apply,
     Input,
@@ -24,6 +23,7 @@ from steelyard_kernels.expression.expr import (
     operands,
     users,
 )
+from steelyard_kernels.ops import OPERATIONS
 from steelyard_kernels.schedule.normalization.outline import (
     COLUMN,
     ELEMENT,
@@ -40,7 +40,6 @@ ADDED: Final = frozenset({"sum", "mean", "var"})
 # "wide" has what is needed, "packed" the fewest bytes that are cheap to go on from,
 # "reload" nothing.
 NOTHING: Final = frozenset({"recompute", "reload"})
-COSTLY: Final = FUNCTIONS | {"divide", "sqrt", "rsqrt"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -273,7 +272,7 @@ class _Cutter:
         if node.number in self.stored:
             return set()
         here = {node.number}
-        costly = isinstance(node, Apply) and node.op in COSTLY
+        costly = isinstance(node, Apply) and OPERATIONS[node.op].cost.slow
         if isinstance(node, Input) or node.dtype in dtypes.HALVES or costly:
             return here
         below: set[int] = set()

@@ -22,6 +22,8 @@ from steelyard_kernels.expression.expr import (
     Result,
     Row,
 )
+from steelyard_kernels.ops import OPERATIONS
+from steelyard_kernels.ops.row import PLAIN
 from steelyard_kernels.schedule.gpu import WARP
 from steelyard_kernels.schedule.scan.cuda import CudaScan
 from steelyard_kernels.schedule.scan.layout import lane_axis
@@ -34,20 +36,6 @@ UNKNOWN: Final = 1000  # iterations of a loop whose length the launch gives
 # `library.noisy_mlp` with its noise ahead (1 to 256 units, 1 to 4096 chains, both types)
 # on an H200 this is off by 10 % in the mean, and the chosen is within 2 % of the best in
 # the mean, 7 % at most; noise within iterations takes a quarter longer than is said.
-PLAIN: Final = {4: (4.0, 1.0), 8: (8.0, 2.0)}
-SLOW: Final = {
-    op: {4: narrow, 8: wide}
-    for ops, narrow, wide in (
-        ("divide sqrt rsqrt", (45.0, 14.0), (150.0, 40.0)),
-        ("exp log", (40.0, 10.0), (140.0, 50.0)),
-        ("sigmoid tanh", (82.0, 29.0), (196.0, 105.0)),
-        ("softplus log1p expm1", (90.0, 30.0), (280.0, 100.0)),
-        ("sin cos sinpi cospi", (60.0, 20.0), (200.0, 70.0)),
-        ("erf", (60.0, 20.0), (280.0, 100.0)),
-        ("erf_inv", (120.0, 40.0), (350.0, 150.0)),
-    )
-    for op in ops.split()
-}
 ALONE: Final = 1.3  # of a warp that has its scheduler for itself
 SHUFFLE: Final = 23.0  # a word from another thread of the warp
 MEMORY: Final = 42.0  # there and back through a block's memory
@@ -81,7 +69,7 @@ def vectors(node: Node, group: int) -> int:
 
 def plain(node: Node) -> tuple[float, float]:
     """Return an addition's cycles in a node's dtype."""
-    return PLAIN[8 if node.dtype.bytes == 8 else 4]
+    return PLAIN.gpu(node.dtype.bytes)
 
 
 def alone(node: Node, count: int) -> float:
@@ -117,9 +105,7 @@ def cost(node: Node, group: int) -> Work:
     """Return what one node costs a thread."""
     latency, each = plain(node)
     if isinstance(node, Apply):
-        row = SLOW.get(node.op)
-        if row is not None:
-            latency, each = row[8 if node.dtype.bytes == 8 else 4]
+        latency, each = OPERATIONS[node.op].cost.gpu(node.dtype.bytes)
         count = vectors(node, group)
         return Work(latency + (count - 1) * each * alone(node, count), count * each)
     if isinstance(node, Dot):

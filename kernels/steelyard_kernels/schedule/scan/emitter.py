@@ -8,7 +8,6 @@ from typing import Final
 
 from steelyard_kernels.dtypes import HALVES, float32
 from steelyard_kernels.errors import CompilerBug
-from steelyard_kernels.expression.elementwise import FUNCTIONS
 from steelyard_kernels.expression.expr import (
     Apply,
     Arange,
@@ -25,6 +24,7 @@ from steelyard_kernels.expression.expr import (
 )
 from steelyard_kernels.ir.builder import const
 from steelyard_kernels.ir.loops import Operand
+from steelyard_kernels.ops import OPERATIONS
 from steelyard_kernels.schedule import values
 from steelyard_kernels.schedule.scan.lanes import Ahead, CpuLanes, Lanes
 from steelyard_kernels.schedule.scan.layout import (
@@ -37,6 +37,7 @@ from steelyard_kernels.schedule.scan.outline import Body
 from steelyard_kernels.schedule.scan.registers import Registers
 from steelyard_kernels.schedule.scan.tensor import Tensor, Value, View
 
+FUNCTION: Final = 10  # instructions of an operation that is a function
 MOST_VECTORS: Final = 48  # of a matrix that a product spells out
 SUMS: Final = 4  # sums of a product that grow side by side
 REDUCED: Final = {"sum": "add", "mean": "add", "max": "maximum", "min": "minimum"}
@@ -111,7 +112,7 @@ class Emitter(Registers):
             )
 
         parts = [self.tensor(arg) for arg in reads]
-        heavy = node.dtype if node.op in FUNCTIONS else None
+        heavy = node.dtype if OPERATIONS[node.op].cost.cpu >= FUNCTION else None
         return self.each(node.shape, parts, emit, heavy=heavy)
 
     def _cast(self, node: Cast) -> Value:

@@ -13,7 +13,6 @@ from math import prod
 from typing import Final, TypeAlias
 
 from steelyard_kernels.dtypes import float64
-from steelyard_kernels.expression.elementwise import FUNCTIONS
 from steelyard_kernels.expression.expr import (
     Apply,
     Dot,
@@ -27,6 +26,7 @@ from steelyard_kernels.expression.expr import (
     loops,
     operands,
 )
+from steelyard_kernels.ops import OPERATIONS
 from steelyard_kernels.schedule.model import (
     BUILD_NS,
     ITERATION_NS,
@@ -62,18 +62,6 @@ LOOP_STATEMENTS: Final = 10
 MOST_APART: Final = 512
 # How long a loop is taken to be whose length the launch says.
 UNKNOWN_LENGTH: Final = 1000
-# Operations of a core, and how many of them wait for one another, where not one.
-WEIGHTS: Final = {
-    **dict.fromkeys(FUNCTIONS, 20.0),
-    **dict.fromkeys(("tanh", "sigmoid", "softplus", "erf", "erf_inv"), 25.0),
-    **dict.fromkeys(("divide", "sqrt", "rsqrt"), 6.0),
-}
-DEPTHS: Final = {
-    **dict.fromkeys(FUNCTIONS, 12.0),
-    **dict.fromkeys(("tanh", "sigmoid", "softplus", "erf_inv"), 14.0),
-    **dict.fromkeys(("erf", "sin", "cos"), 18.0),
-    **dict.fromkeys(("divide", "sqrt", "rsqrt"), 4.0),
-}
 
 Work: TypeAlias = dict[Shape, float]  # operations by the shape of their results
 
@@ -173,7 +161,7 @@ def _work(nodes: Iterable[Node]) -> Work:
     for node in nodes:
         shape, count = node.shape, 0.0
         if isinstance(node, Apply):
-            count = WEIGHTS.get(node.op, 1.0) * _length(node)
+            count = OPERATIONS[node.op].cost.cpu * _length(node)
         elif isinstance(node, Dot):
             count = node.b.shape[0]
         elif isinstance(node, Reduce):
@@ -185,7 +173,7 @@ def _work(nodes: Iterable[Node]) -> Work:
 
 def _length(node: Apply) -> float:
     """Return how much longer a function's polynomial is than float32's."""
-    return DOUBLE if node.dtype is float64 and node.op in WEIGHTS else 1.0
+    return DOUBLE if node.dtype is float64 and OPERATIONS[node.op].cost.slow else 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -251,7 +239,7 @@ class _Times:
             start = max(done.get(arg.number, 0.0) for arg in operands(node))
             took = LATENCY_NS
             if isinstance(node, Apply):
-                took *= DEPTHS.get(node.op, 1.0) * _length(node)
+                took *= OPERATIONS[node.op].cost.depth * _length(node)
             if isinstance(node, Dot | Reduce):
                 extent = (
                     node.b.shape[0] if isinstance(node, Dot) else node.arg.shape[-1]

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from math import prod
 from typing import Final
 
-from steelyard_kernels.expression.elementwise import OPERATIONS
 from steelyard_kernels.expression.expr import (
     Apply,
     Broadcast,
@@ -28,6 +27,7 @@ from steelyard_kernels.expression.expr import (
     everywhere,
     operands,
 )
+from steelyard_kernels.ops import OPERATIONS
 from steelyard_kernels.schedule.values import Fused, fusions
 
 # What can be computed for iterations side by side: all that reads no memory.
@@ -201,7 +201,7 @@ def _kept(
 def _cost(nodes: Iterable[Node]) -> int:
     """Count the operations of nodes, element by element."""
     return sum(
-        OPERATIONS[node.op].cost * prod(node.shape)
+        OPERATIONS[node.op].cost.count * prod(node.shape)
         for node in nodes
         if isinstance(node, Apply)
     )

@@ -1,0 +1,36 @@
+"""Operations that an emitter has no text for, as those that their rows make them of."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from steelyard_kernels.dtypes import HALVES, float32
+from steelyard_kernels.ir.builder import Builder
+from steelyard_kernels.ir.loops import Let
+from steelyard_kernels.ops import OPERATIONS
+
+if TYPE_CHECKING:
+    from steelyard_kernels.ir.loops import Statement
+
+
+def decomposed(node: Let, target: str, scope: str) -> list[Statement] | None:
+    """Return an operation as those that its row makes it of, where there is no text.
+
+    Their names begin with `scope`; the last has the operation's own. Halves are computed
+    in float32. `target` is "llvm" or "cuda": whose text is asked for.
+    """
+    row = OPERATIONS.get(node.op)
+    if row is None or row.decompose is None:
+        return None
+    dtype = node.args[0].type.dtype
+    if row.text(target, dtype) is not None:
+        return None
+    b, narrow = Builder(scope=scope), dtype in HALVES
+    args = [b.cast(arg, float32) for arg in node.args] if narrow else node.args
+    value = row.decompose(b, *args)
+    if narrow and value.type.dtype is float32:
+        value = b.cast(value, dtype)
+    last = b.body.pop()
+    assert isinstance(last, Let)
+    assert last.var is value
+    return [*b.body, Let(node.var, last.op, last.args)]

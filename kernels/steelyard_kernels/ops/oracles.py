@@ -1,0 +1,44 @@
+"""What NumPy has no function for, in float64 or longdouble."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from steelyard_kernels.ops.row import Values
+
+
+def sigmoid(x: Values) -> Values:
+    """Return 1 / (1 + exp(-x)) without an overflow."""
+    small = np.exp(-np.abs(x))
+    return np.where(x < 0, small, 1.0) / (1.0 + small)
+
+
+def erf_inv(x: Values) -> Values:
+    """Return where erf is x, by Halley's method from Winitzki's guess."""
+    rest = 1 - np.abs(x)  # exact where it is small
+    log = np.log(rest) + np.log1p(np.abs(x))
+    part = 2 / (np.pi * 0.147) + log / 2
+    y = np.sqrt(np.sqrt(part * part - log / 0.147) - part)
+    y = np.where(rest > 1 - 1e-6, np.abs(x) * np.sqrt(np.pi) / 2, y)
+    for _ in range(4):
+        off = np.where(rest < 0.5, rest - _erfc(y), erf(y) - np.abs(x))
+        step = off / (2 / np.sqrt(np.pi) * np.exp(-y * y))
+        y = y - step / (1 + y * step)
+    y = np.where(rest == 0, np.inf, y)
+    return np.copysign(np.where(np.abs(x) <= 1, y, np.nan), x)
+
+
+erf = np.vectorize(math.erf, otypes=[np.float64])
+_erfc = np.vectorize(math.erfc, otypes=[np.float64])
+
+
+def turned(x: Values, quarters: int) -> Values:
+    """Return sin(pi x + pi quarters / 2), the argument reduced exactly."""
+    left = x - 2 * np.rint(x / 2)
+    near = np.rint(2 * left)
+    angle = np.pi * (left - near / 2)
+    turn = np.where(np.isfinite(x), near + quarters, 0).astype(np.int64) % 4
+    sine, cosine = np.sin(angle), np.cos(angle)
+    return np.choose(turn, [sine, cosine, -sine, -cosine])
