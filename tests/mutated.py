@@ -28,7 +28,7 @@ import outcomes
 import trials
 from click.testing import CliRunner
 
-from steelyard.commands.main import main as command_line
+from steelyard.commands import main as command_line
 from steelyard.gate import document
 from steelyard.gate.outcome import StaticChange
 from steelyard.store import archive

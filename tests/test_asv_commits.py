@@ -73,7 +73,7 @@ def test_publish_and_history_find_the_commit(made):
         (SLOWER, PLANTED)
     ]
     results = folder / ".asv" / "results"
-    output = CliRunner().invoke(main.main, ["history", "--asv", str(results)]).output
+    output = CliRunner().invoke(main, ["history", "--asv", str(results)]).output
     assert output.startswith("1 of 2 rows stepped")
     assert f"slower  {SLOWER}" in output
     before, after = commits[PLANTED - 1][:10], commits[PLANTED][:10]
@@ -185,6 +185,6 @@ def test_points_without_their_results_are_not_guessed(results):
 def test_what_asv_has_not_is_one_sentence(results, words, said):
     """With exit code 4."""
     words = [word.format(results=results) for word in words]
-    done = CliRunner().invoke(main.main, ["history", "--asv", *words])
+    done = CliRunner().invoke(main, ["history", "--asv", *words])
     assert done.exit_code == 4, done.output
     assert re.search(said, done.output)

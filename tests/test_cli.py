@@ -16,9 +16,8 @@ import shell
 import trials
 from click.testing import CliRunner
 
-from steelyard.commands import lazy
-from steelyard.commands.lazy import BUG, INTERRUPTED
-from steelyard.commands.main import main
+from steelyard import commands
+from steelyard.commands import BUG, INTERRUPTED, main
 from steelyard.errors import FAILED, SteelyardError, StoreError
 from steelyard.machine import gpu_choice as gpu
 from steelyard.machine import kept_peaks, lock
@@ -522,7 +521,7 @@ def test_version_and_help_name_every_command():
 
 def test_help_and_start_import_nothing_heavy():
     """What `steelyard --help` imports decides how long it takes."""
-    code = "import sys, steelyard.commands.main\ntry: steelyard.commands.main.main(['--help'])\nexcept "
+    code = "import sys, steelyard.commands\ntry: steelyard.commands.main(['--help'])\nexcept "
     code += "SystemExit: pass\nprint(sorted(sys.modules), file=sys.stderr)"
     done = shell.python("-c", code, check=True)
     for heavy in (
@@ -546,14 +545,11 @@ def foreign(word):
 @pytest.mark.usefixtures("desk")
 def test_commands_of_other_packages_load_when_they_are_used(monkeypatch):
     """Help lists them without importing; a missing one is a sentence."""
-    others = {
-        "speak": (f"{__name__}:foreign", "Say a word."),
-        "absent": ("no_such_module_here:main", "Be away."),
-    }
-    monkeypatch.setattr(lazy, "OTHERS", others)
+    others = {"speak": f"{__name__}:foreign", "absent": "no_such_module_here:main"}
+    monkeypatch.setattr(commands, "SISTERS", others)
     text = steelyard("--help")
-    assert "speak   Say a word." in text
-    assert "absent  Be away." in text
+    assert "absent    Not installed." in text
+    assert re.search("speak  +\\w", text)
     assert steelyard("speak", "now") == "foreign now\n"
     assert "Missing argument 'WORD'" in error("speak")
     assert "absent cannot be loaded from no_such_module" in error("absent")
@@ -561,7 +557,7 @@ def test_commands_of_other_packages_load_when_they_are_used(monkeypatch):
 
 def test_a_reader_that_goes_away_is_no_regression(desk):
     """`steelyard show | head -0`: a closed pipe ends with 128 + SIGPIPE."""
-    code = "import os, sys; from steelyard.commands.main import main; main(['list'])"
+    code = "import os, sys; from steelyard.commands import main; main(['list'])"
     read, write = os.pipe()
     os.close(read)
     done = subprocess.run(
@@ -724,7 +720,7 @@ def test_peaks_that_cannot_be_measured_do_not_end_the_run(desk, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    "where", ["click", "steelyard.commands.main", "steelyard.store.session"]
+    "where", ["click", "steelyard.commands", "steelyard.store.session"]
 )
 def test_ctrl_c_while_modules_are_loaded_is_no_traceback(where, tmp_path):
     """The first tenth of a second of every command is imports."""

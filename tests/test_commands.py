@@ -9,7 +9,7 @@ import shell
 from click.testing import CliRunner
 from rich.console import Console
 
-from steelyard.commands.main import main
+from steelyard.commands import main
 from steelyard_kernels.binary import Failed
 from steelyard_kernels.building import cache
 from steelyard_kernels.group import Batch
@@ -436,7 +436,7 @@ def test_a_candidate_that_fails_is_told_beside_the_others(monkeypatch):
 def test_help_loads_no_kernels():
     """The command is known by name until it is used."""
     script = (
-        "import sys\nfrom steelyard.commands.main import main\n"
+        "import sys\nfrom steelyard.commands import main\n"
         "try: main(['--help'])\n"
         "except SystemExit: print('loaded', 'steelyard_kernels' in sys.modules)"
     )

@@ -9,7 +9,7 @@ from click.testing import CliRunner
 from shell import git
 from test_gate_sides import homes, project
 
-from steelyard.commands.main import main
+from steelyard.commands import main
 from steelyard.errors import REGRESSION, USAGE, SteelyardError
 from steelyard.gate import document, run, worktrees
 from steelyard.gate.outcome import Outcome

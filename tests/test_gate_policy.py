@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from outcomes import CASE, finding, outcome
 
 from steelyard.analyse.verdict import Verdict
-from steelyard.commands.main import main
+from steelyard.commands import main
 from steelyard.errors import FAILED, FINE, REGRESSION, SteelyardError
 from steelyard.gate import document, doubted, policy, policy_file, words
 from steelyard.gate.decide import POLICY

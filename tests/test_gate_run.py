@@ -14,7 +14,7 @@ from test_gate_sides import homes, project
 
 from steelyard.analyse.trial import METHOD_VERSION
 from steelyard.analyse.verdict import Verdict
-from steelyard.commands.main import main
+from steelyard.commands import main
 from steelyard.declare.mode import parse
 from steelyard.errors import FAILED, FINE, REGRESSION, UNRESOLVED, USAGE, SteelyardError
 from steelyard.gate import findings, stored

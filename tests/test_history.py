@@ -165,7 +165,7 @@ def test_a_branch_is_read_from_git(store, tmp_path, monkeypatch):
 
 def listed(store, *words):
     """Return what the list of `history` prints on 80 columns."""
-    done = CliRunner().invoke(main.main, ["history", "--store", store.name, *words])
+    done = CliRunner().invoke(main, ["history", "--store", store.name, *words])
     assert done.exit_code == 0, done.output
     assert all(len(line) <= 80 for line in done.output.splitlines())
     return done.output
@@ -186,7 +186,7 @@ def test_without_a_case_steps_are_listed_by_commit_the_latest_first(
     assert CASE not in listed(store, "--commit", "0c0c0c")
     assert "1 older commit not listed" in listed(store, "--limit", "1")
     refused = CliRunner().invoke(
-        main.main, ["history", "--store", store.name, "--commit", "ffff"]
+        main, ["history", "--store", store.name, "--commit", "ffff"]
     )
     assert refused.exit_code == 4
     assert "no case stepped there" in refused.output
@@ -283,7 +283,7 @@ def test_the_command_draws_and_writes(store, tmp_path, golden, monkeypatch):
     planted(store)
     file = tmp_path / "history.svg"
     done = CliRunner().invoke(
-        main.main, ["history", CASE, "--store", store.name, "--svg", str(file)]
+        main, ["history", CASE, "--store", store.name, "--svg", str(file)]
     )
     assert done.exit_code == 0, done.output
     golden(done.output, "history")
@@ -296,7 +296,7 @@ def test_a_picture_that_cannot_be_written_is_an_error(store, tmp_path):
     picture = ["--svg", str(tmp_path / "no/x.svg")]
     for words, said in (([CASE], "no/x.svg"), ([], "name it")):
         done = CliRunner().invoke(
-            main.main, ["history", *words, "--store", store.name, *picture]
+            main, ["history", *words, "--store", store.name, *picture]
         )
         assert done.exit_code == 4
         assert said in done.output

@@ -12,7 +12,7 @@ import pytest
 from click.testing import CliRunner
 from rich.text import Text
 
-from steelyard.commands.main import main
+from steelyard.commands import main
 from steelyard.machine import lock
 from steelyard.report import tables
 from steelyard.store.store import Store

@@ -11,7 +11,7 @@ from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
 
-from steelyard.commands.main import main
+from steelyard.commands import main
 from steelyard_device import cpu, llvm
 from steelyard_kernels import library
 from steelyard_kernels.building import cache

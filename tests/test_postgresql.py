@@ -16,7 +16,7 @@ import sqlalchemy as sa
 import trials
 from click.testing import CliRunner
 
-from steelyard.commands.main import main
+from steelyard.commands import main
 from steelyard.errors import StoreError
 from steelyard.store import archive, engine
 from steelyard.store.store import Store

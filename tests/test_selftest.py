@@ -17,8 +17,8 @@ from scipy import stats as scipy
 from steelyard import Case, benchmark
 from steelyard.analyse import sizes
 from steelyard.analyse.verdict import Policy, Verdict
+from steelyard.commands import main
 from steelyard.commands import selftest as selftest_command
-from steelyard.commands.main import main
 from steelyard.declare.mode import parse
 from steelyard.declare.settings import Settings
 from steelyard.gate import calibration, decide, selftest

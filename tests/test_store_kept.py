@@ -10,7 +10,7 @@ import shell
 import trials
 from click.testing import CliRunner
 
-from steelyard.commands.main import main
+from steelyard.commands import main
 from steelyard.errors import StoreError
 from steelyard.store import archive, places
 from steelyard.store.store import Loaded, Store
@@ -270,7 +270,7 @@ def test_a_full_disk_leaves_the_older_export(path):
     code = (
         "import resource, signal; signal.signal(signal.SIGXFSZ, signal.SIG_IGN);"
         "resource.setrlimit(resource.RLIMIT_FSIZE, (99, 99));"
-        f"from steelyard.commands.main import main; main(['export', '@-1', {str(file)!r},"
+        f"from steelyard.commands import main; main(['export', '@-1', {str(file)!r},"
         f" '--store', {str(path)!r}])"
     )
     done = shell.python("-c", code)

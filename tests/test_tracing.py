@@ -9,7 +9,7 @@ from fakes import FakeClock, case_of
 from hypothesis import given
 from hypothesis import strategies as st
 
-from steelyard.commands.main import main
+from steelyard.commands import main
 from steelyard.declare import mode
 from steelyard.declare.discovery import discover
 from steelyard.declare.plan import Turn

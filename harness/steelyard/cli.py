@@ -8,12 +8,12 @@ import sys
 def main() -> None:
     """Load the command line and run it."""
     try:
-        from steelyard.commands.main import main as command
+        from steelyard.commands import main as command
 
         command()
     except KeyboardInterrupt:
         sys.stderr.write("interrupted\n")
-        sys.exit(130)  # lazy.INTERRUPTED, which is not loaded yet
+        sys.exit(130)  # commands.INTERRUPTED, which is not loaded yet
 
 
 if __name__ == "__main__":

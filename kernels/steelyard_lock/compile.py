@@ -1,4 +1,4 @@
-"""`steelyard compile`: build kernels, and say what that takes and comes to.
+"""Build kernels and report what that takes.
 
 The command line finds it by name.
 """

@@ -1,4 +1,4 @@
-"""`steelyard lock`: make the lock, keep it, compare it; also for a gate's static lane.
+"""Record the code size and registers of each kernel in a file, or check that file.
 
     Case* x target --trace, schedule, emit--> text --compile--> Entry* --> kernels.lock
 

@@ -1,18 +1,18 @@
-"""`steelyard compare`: the ratios of two stored runs."""
+"""Print the ratios of two stored runs."""
 
 from __future__ import annotations
 
 import click
 
 from steelyard.analyse import compare as comparing
+from steelyard.commands._options import format_option, store_option
 from steelyard.declare import config
-from steelyard.declare.options import format_option, store_option
 from steelyard.errors import SteelyardError
 from steelyard.report import comparison, json_report, tables
 from steelyard.store.store import Store
 
 
-@click.command(name="compare")
+@click.command()
 @click.argument("base")
 @click.argument("new", default="@-1")
 @click.option("-k", "pattern", metavar="WORD", help="Only cases that contain it.")

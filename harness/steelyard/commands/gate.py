@@ -1,4 +1,4 @@
-"""The command `steelyard gate`."""
+"""Compare the checkout with a commit, both measured in turn."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from steelyard.declare.options import (
+from steelyard.commands._options import (
     gpu_option,
     overrides_option,
     pattern_option,

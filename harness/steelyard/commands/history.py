@@ -1,4 +1,4 @@
-"""`steelyard history`: cases over the stored runs, or over asv's results."""
+"""List the commits at which cases changed, or draw one case."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from pathlib import Path
 
 import click
 
+from steelyard.commands._options import store_option
 from steelyard.declare import config
-from steelyard.declare.options import store_option
 from steelyard.errors import SteelyardError
 from steelyard.machine import files
 from steelyard.report import chart, drawing, tables
@@ -18,7 +18,7 @@ from steelyard.store.series import History, Measured, Place
 from steelyard.store.store import Store
 
 
-@click.command(name="history")
+@click.command()
 @click.argument("case_name", metavar="[CASE]", required=False)
 @click.option(
     "-m", "--mode", metavar="MODE", help="Default: the first it was measured in."

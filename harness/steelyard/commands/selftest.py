@@ -1,4 +1,4 @@
-"""`steelyard selftest`: rounds on this machine, stored as they come, and their result."""
+"""Measure what the gate can detect on this machine."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ import click
 
 from steelyard.analyse.trial import Trial
 from steelyard.analyse.verdict import Policy
-from steelyard.commands.lazy import INTERRUPTED
-from steelyard.declare import config
-from steelyard.declare.options import (
+from steelyard.commands import INTERRUPTED
+from steelyard.commands._options import (
     gpu_option,
     overrides_option,
     pattern_option,
     store_option,
     wait_option,
 )
+from steelyard.declare import config
 from steelyard.declare.plan import Turn
 from steelyard.declare.settings import Settings
 from steelyard.errors import FAILED, FINE, UNRESOLVED

@@ -1,25 +1,16 @@
-"""`steelyard verdict` shows the last gate again; `steelyard accept` accepts a change."""
+"""Show the last gate again, with its exit code."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from datetime import date
 from pathlib import Path
 
 import click
 
-from steelyard.analyse import rows
-from steelyard.analyse.verdict import CHANGED
+from steelyard.commands._options import store_option
 from steelyard.declare import config
-from steelyard.declare.options import store_option
-from steelyard.errors import SteelyardError
-from steelyard.gate import document, doubted, policy, policy_file, words
-from steelyard.gate.outcome import Finding, Outcome, StaticChange
-from steelyard.gate.policy import STATIC, VANISHED, Accepted
+from steelyard.gate import document
+from steelyard.gate.outcome import Outcome
 from steelyard.report import gate_terminal
-
-INTENDED = frozenset({*map(str, CHANGED), VANISHED})
-"""Changes that somebody can have intended; never a failure, nor what is not known."""
 
 from_option = click.option(
     "--from",
@@ -28,14 +19,6 @@ from_option = click.option(
     metavar="FILE",
     help="The JSON of a gate.",
     show_default="the last one here",
-)
-policy_option = click.option(
-    "--policy",
-    "policy_path",
-    type=click.Path(dir_okay=False, path_type=Path),
-    metavar="FILE",
-    help="The project's policy.",
-    show_default=str(policy_file.NAME),
 )
 
 
@@ -51,7 +34,7 @@ policy_option = click.option(
 @click.option("--annotations", is_flag=True, help="Add GitHub's ::error lines.")
 @click.option("--output", metavar="FILE", help="Write to this file.")
 @store_option
-def verdict(
+def command(
     *,
     source: Path | None,
     shape: str,
@@ -63,116 +46,14 @@ def verdict(
 
     Nothing is measured, and the policy is the one of then.
     """
-    outcome = _outcome(source, store)
+    outcome = outcome_of(source, store)
     gate_terminal.write(outcome, shape, output, annotations=annotations)
     return outcome.exit_code
 
 
-@click.command()
-@click.argument("cases", metavar="CASE...", nargs=-1, required=True)
-@click.option("--reason", required=True, help="Why it is intended.")
-@click.option("-m", "--mode", help="Only in this mode, or on this target.")
-@from_option
-@policy_option
-@store_option
-def accept(
-    *,
-    cases: Sequence[str],
-    reason: str,
-    mode: str | None,
-    source: Path | None,
-    policy_path: Path | None,
-    store: str | None,
-) -> None:
-    """Accept what the last gate found of CASEs, for a reason that the policy keeps.
-
-    CASEs were slower, faster, vanished, failed for a doubt such as `remembers`, or their
-    code has what the policy forbids. Another change of the same case fails again; a
-    doubt is accepted of the case for good.
-    """
-    why = " ".join(reason.encode(errors="replace").decode().split())
-    if not why:
-        raise SteelyardError("--reason is empty; say in a sentence why it is intended.")
-    outcome = _outcome(source, store)
-    today = policy.now()
-    found = [
-        change
-        for case in cases
-        for change in _acceptable(outcome, case, mode, why, today)
-    ]
-    path = policy_path or policy_file.default()
-    fresh = policy_file.add(path, found)
-    for one in found:
-        state = "accepted" if one in fresh else "accepted before"
-        click.echo(f"{one.case} {one.mode}: {one.verdict}, {state} in {path}")
-
-
-def _outcome(source: Path | None, store: str | None) -> Outcome:
+def outcome_of(source: Path | None, store: str | None) -> Outcome:
+    """Return the outcome in a file, or the last one beside a store."""
     if source is not None:
         return document.read(source)
     url = config.load({"store": store}).store
     return document.read(document.home(url) / document.LAST)
-
-
-def _acceptable(
-    outcome: Outcome, case: str, mode: str | None, reason: str, today: date
-) -> list[Accepted]:
-    """Return what can be accepted of a case.
-
-    Raises:
-        SteelyardError: nothing can.
-    """
-    found = [one for one in outcome.findings if one.case == case]
-    static = [one for one in outcome.static if one.case == case]
-    if not found and not static:
-        known = {f.case for f in outcome.findings} | {s.case for s in outcome.static}
-        raise SteelyardError(
-            f"the gate has no case {case!r}; look at `steelyard verdict`."
-            f"{rows.nearest(case, known)}"
-        )
-    made = [*_of_findings(found, reason, today), *_of_static(static, reason, today)]
-    chosen = [one for one in made if mode is None or mode in one.mode.split(",")]
-    if not chosen:
-        modes = [f"{words.kind(one)} in {one.mode}" for one in found] or ["unchanged"]
-        raise SteelyardError(
-            f"{case} is {', '.join(modes)}; only what is slower, faster, vanished or "
-            "doubted, or has code that the policy forbids, can be accepted."
-        )
-    return chosen
-
-
-def _of_findings(
-    found: Sequence[Finding], reason: str, today: date
-) -> Iterator[Accepted]:
-    for one in found:
-        name = policy.verdict_of(one)
-        for doubt in doubted.acting(one):
-            yield Accepted(one.case, one.mode, str(doubt), reason, today)
-        if name in INTENDED and not one.accepted:
-            ratio = one.judgement.ratio if one.judgement else None
-            base, head = one.codes
-            yield Accepted(
-                case=one.case,
-                mode=one.mode,
-                verdict=name,
-                reason=reason,
-                on=today,
-                base=base,
-                head=head,
-                ratio=(round(ratio.low, 4), round(ratio.high, 4)) if ratio else None,
-            )
-
-
-def _of_static(
-    found: Sequence[StaticChange], reason: str, today: date
-) -> Iterator[Accepted]:
-    for one in words.together(found):
-        if one.forbidden:
-            yield Accepted(
-                case=one.case,
-                mode=one.target,
-                verdict=STATIC,
-                reason=reason,
-                on=today,
-                changes=one.changes,
-            )

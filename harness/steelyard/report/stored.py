@@ -9,11 +9,20 @@ from rich import box
 from rich.table import Table
 from rich.text import Text
 
-from steelyard.analyse.rows import Row, nearest
+from steelyard.analyse.rows import Row, nearest, relative_to, rows, with_peaks
 from steelyard.analyse.run import Run
 from steelyard.analyse.trial import Trial
+from steelyard.declare import config
 from steelyard.errors import SteelyardError, StoreError
-from steelyard.report import csv_report, details, json_report, markdown, pivot, tables
+from steelyard.report import (
+    clocks_table,
+    csv_report,
+    details,
+    json_report,
+    markdown,
+    pivot,
+    tables,
+)
 from steelyard.store.store import Store
 
 LATEST = "@-1"
@@ -84,6 +93,28 @@ def print_runs(store: Store) -> None:
         )
         table.add_row(*map(Text, cells))
     tables.console().print(table)
+
+
+def rows_of(run: Run, trials: Sequence[Trial], relative: str | None) -> list[Row]:
+    """Return the rows of a run, each with its ratio to those of ``relative``."""
+    made = with_peaks(rows(trials), run.peaks)
+    return relative_to(made, relative) if relative else made
+
+
+def print_rows(
+    run: Run, made: Sequence[Row], wanted: Sequence[str], across: str | None
+) -> None:
+    """Print a table, or one for each benchmark with an axis across."""
+    console = tables.console()
+    if across:
+        shown = pivot.page(made, across, console.width, wanted)
+    else:
+        shown = tables.page(made, console.width, wanted)
+    for part in shown:
+        console.print(part)
+    if run.settings.get("clock") == config.ALL:
+        for part in clocks_table.page(made):
+            console.print(part)
 
 
 def print_header(run: Run, done: int) -> None:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import click
 
-from steelyard.declare.config import ALL, AUTO, CLOCKS, OFF
+from steelyard.declare import config
+from steelyard.declare.config import ALL, AUTO, CLOCKS, OFF, Config
 
 store_option = click.option(
     "--store",
@@ -156,3 +157,10 @@ _MEASURING = (
         show_default=AUTO,
     ),
 )
+
+
+def places(chosen: Config, paths: Sequence[str]) -> list[str]:
+    """Return what to discover; say what that is where no PATHS were given."""
+    if not paths:
+        click.echo(config.taken(chosen), err=True)
+    return config.suites(chosen)

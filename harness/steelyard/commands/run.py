@@ -1,0 +1,158 @@
+"""Measure the cases of PATHS and keep the results."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+
+from steelyard.analyse import rows
+from steelyard.commands._options import (
+    across_option,
+    columns_option,
+    measuring_options,
+    overrides_option,
+    pattern_option,
+    places,
+    plot_option,
+    relative_option,
+    store_option,
+)
+from steelyard.declare import config, plan
+from steelyard.errors import SteelyardError
+from steelyard.process import tracing
+from steelyard.report import columns as columns_list
+from steelyard.report import curves, json_report, pivot, progress, stored
+from steelyard.store import places as stores
+from steelyard.store import session
+
+
+@click.command()
+@click.argument("paths", nargs=-1)
+@pattern_option
+@overrides_option
+@measuring_options
+@click.option(
+    "--profile",
+    type=click.Choice(["ncu"]),
+    help="Read Nsight Compute's counters of one launch of each case on a GPU.",
+)
+@click.option(
+    "--trace",
+    type=click.Path(dir_okay=False),
+    metavar="FILE",
+    help="Write a trace of some launches of each case, for ui.perfetto.dev.",
+)
+@click.option("--dry-run", is_flag=True, help="Print the plan and measure nothing.")
+@click.option("--tag", "tags", multiple=True, help="Name the run, to find it by.")
+@click.option(
+    "--json", "json_file", metavar="FILE|-", help="Write the results to a file."
+)
+@columns_option
+@across_option
+@plot_option
+@relative_option
+@store_option
+def command(
+    *,
+    paths: tuple[str, ...],
+    json_file: str | None,
+    dry_run: bool,
+    check: bool,
+    allocations: bool,
+    columns: str,
+    across: str | None,
+    plot: str | None,
+    relative_to: str | None,
+    **asked: Any,
+) -> int:
+    """Measure the cases of PATHS and keep the results.
+
+    PATHS are files, folders or modules; without any they are the configured suites,
+    else ./suites, else a small built-in suite. Of a folder those .py files are imported
+    that mention steelyard.
+    """
+    wanted = columns_list.read(columns)
+    every = asked.pop("every_clock")
+    if every and asked["clock"]:
+        raise SteelyardError("--clock and --clocks exclude each other: give one.")
+    asked["clock"] = every or asked["clock"]
+    flags: dict[str, Any] = {
+        key: asked.pop(key) for key in config.READERS.keys() & asked
+    } | {"suites": paths or None}
+    chosen = config.load(flags)
+    request = session.Asked(places=places(chosen, paths), blocks=chosen.blocks, **asked)
+    settings = session.settings(
+        chosen,
+        request,
+        check=check,
+        allocations=allocations,
+        energy=not {"watts", "joules"}.isdisjoint(wanted),
+    )
+    turns, left, broken = session.planned(request, chosen.seed)
+    if left:
+        click.echo(f"left out: {left}", err=True)
+    of_gpu = {
+        "--gpu": flags["gpu"],
+        "--clocks" if every else "--clock": flags["clock"],
+    }
+    if said := session.unused(turns, of_gpu):
+        click.echo(said, err=True)
+    points = [turn.case.axes for turn in plan.once(turns)]
+    _require_axes(points, across, relative_to)
+    if plot:
+        curves.require(points, across, plot)
+    _require_writable(json_file, request.trace, chosen.store)
+    if dry_run:
+        progress.plan(turns)
+        return broken.exit_code if broken else 0
+    settings, device = session.on_gpu(turns, settings, chosen)
+    if device and device["peaks"] is None:
+        click.echo(
+            f"measuring once what {device['name']} does at most: about 8 s, or give "
+            "--peaks off",
+            err=True,
+        )
+    shown = progress.Progress(len(turns), header_to_stderr=json_file == "-")
+    outcome = session.weigh(
+        turns,
+        settings,
+        request,
+        chosen.store,
+        device=device,
+        on_start=shown.start,
+        on_turn=shown.turn,
+        say=lambda line: click.echo(line, err=True),
+    )
+    shown.end()
+    made = stored.rows_of(outcome.run, outcome.trials, relative_to)
+    if json_file:
+        text = json_report.dumps(outcome.run, outcome.trials, made)
+        json_report.write(json_file, text)
+    if json_file != "-":
+        stored.print_rows(outcome.run, made, wanted, across)
+    if plot and across:
+        curves.write(plot, made, across)
+    outcome.problem = outcome.problem or broken
+    progress.ending(outcome, chosen.store)
+    return outcome.exit_code
+
+
+def _require_axes(
+    points: Sequence[Mapping[str, Any]], across: str | None, relative: str | None
+) -> None:
+    if across:
+        pivot.require(points, across)
+    if relative:
+        rows.reference(points, relative)
+
+
+def _require_writable(json_file: str | None, trace: str | None, store: str) -> None:
+    """Refuse files that could not be written once everything is measured."""
+    if json_file:
+        json_report.require_writable(json_file)
+    if trace:
+        tracing.require_writable(Path(trace))
+    stores.require_place(store)

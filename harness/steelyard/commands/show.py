@@ -1,0 +1,74 @@
+"""Show a stored run, or one case of it."""
+
+from __future__ import annotations
+
+import click
+
+from steelyard.commands._options import (
+    across_option,
+    columns_option,
+    format_option,
+    plot_option,
+    relative_option,
+    store_option,
+)
+from steelyard.declare import config
+from steelyard.report import columns as columns_list
+from steelyard.report import curves, pivot, stored
+from steelyard.store.store import Store
+
+
+@click.command()
+@click.argument("run_name", metavar="[RUN]", required=False)
+@click.argument("case_name", metavar="[CASE]", required=False)
+@click.option("--runs", "all_runs", is_flag=True, help="List the stored runs.")
+@click.option("--repro", is_flag=True, help="Print only how to measure the case again.")
+@format_option
+@columns_option
+@across_option
+@plot_option
+@relative_option
+@store_option
+def command(
+    *,
+    run_name: str | None,
+    case_name: str | None,
+    all_runs: bool,
+    repro: bool,
+    shape: str,
+    columns: str,
+    across: str | None,
+    plot: str | None,
+    relative_to: str | None,
+    store: str | None,
+) -> None:
+    """Show a stored run, or one case of it.
+
+    RUN is the beginning of an id, a tag, the beginning of a commit, or @-1 for the
+    latest (the default), @-2 for the one before.
+    """
+    wanted = columns_list.read(columns)
+    with Store.open(config.load({"store": store}).store, create=False) as opened:
+        if all_runs:
+            stored.print_runs(opened)
+            return
+        found, case = stored.locate(opened, run_name, case_name)
+        trials = stored.of_case(opened.trials(found.uid), case)
+        made = stored.rows_of(found, trials, relative_to)
+        if across:
+            pivot.require([row.axes for row in made], across)
+        if plot:
+            curves.require([row.axes for row in made], across, plot)
+            curves.write(plot, made, across or "")
+        if repro:
+            stored.print_reproduction(found, made)
+        elif shape != "table":
+            said = stored.dumps(
+                shape, found, trials, made, across=across, wanted=wanted
+            )
+            click.echo(said, nl=False)
+        elif case is not None and not across:
+            stored.print_details(found, made)
+        else:
+            stored.print_header(found, len(trials))
+            stored.print_rows(found, made, wanted, across)
