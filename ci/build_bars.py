@@ -28,7 +28,7 @@ from rich.console import Console
 
 from steelyard_device import timings_cost
 from steelyard_kernels import library
-from steelyard_kernels.binary import Built, Failed
+from steelyard_kernels.artifact import Artifact, Failure
 from steelyard_kernels.building.build import build
 from steelyard_kernels.building.cache import disk
 from steelyard_kernels.function import KernelFunction
@@ -53,10 +53,10 @@ def specs(name: str) -> Specs:
     return examples.specs(name)
 
 
-def built(kernel: KernelFunction, arrays: Specs, **how: Any) -> Built:
+def built(kernel: KernelFunction, arrays: Specs, **how: Any) -> Artifact:
     """Build, and raise what went wrong."""
     found = kernel.build(*arrays, **how)
-    if isinstance(found, Failed):
+    if isinstance(found, Failure):
         raise found.cause
     return found
 
@@ -153,7 +153,7 @@ def together(chosen: Sequence[Candidate], largest: int = 64) -> Batch:
     """Build candidates cold, at most so many a program; raise what went wrong."""
     batch = build_all(chosen, target=CUDA, levels=frozenset(), largest=largest)
     for one in batch.results:
-        if isinstance(one, Failed):
+        if isinstance(one, Failure):
             raise one.cause
     return batch
 
@@ -230,7 +230,7 @@ def nvcc(chosen: Sequence[Candidate], count: int) -> float | None:
         def compiled(place: int) -> None:
             one = chosen[place]
             text = build(one.program, one.schedule, target=CUDA, levels=frozenset())
-            assert isinstance(text, Built)
+            assert isinstance(text, Artifact)
             source = Path(folder, f"{place}.cu")
             source.write_text(text.text)
             command = [
@@ -257,7 +257,7 @@ def space(rounds: int = 3) -> Iterator[Bar]:
     batch = together(every)
     distinct = len(batch.distinct)
     resources = all(
-        one.made.resources for one in batch.results if isinstance(one, Built)
+        one.code.resources for one in batch.results if isinstance(one, Artifact)
     )
     stages = ", ".join(
         f"{s.name} {s.nanoseconds / 1e9:.2f} summed {s.wall / 1e9:.2f} wall"
@@ -300,8 +300,8 @@ def local() -> Iterator[Bar]:
             arrays = [((8192, hidden), dtype), *[((hidden,), dtype)] * 4]
             every = candidates_of(library.bias_layernorm, *arrays, target=CUDA)
             for one in together(every).results:
-                assert isinstance(one, Built)
-                resources = one.made.resources
+                assert isinstance(one, Artifact)
+                resources = one.code.resources
                 assert resources is not None
                 count += 1
                 uses = (

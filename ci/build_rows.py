@@ -14,7 +14,7 @@ from bars import Bar
 from steelyard_device.spans import explained
 from steelyard_device.timings import Timings, timings
 from steelyard_kernels import library
-from steelyard_kernels.binary import Built
+from steelyard_kernels.artifact import Artifact
 from steelyard_kernels.building.cache import disk
 from steelyard_kernels.library import examples
 
@@ -53,7 +53,7 @@ def tracked(rounds: int = 5) -> Iterator[Bar]:
 def recorded(name: str, target: str, cache: str) -> Timings:
     """Record five builds, after one that the caches are filled by."""
     kernel, arrays = getattr(library, name), examples.specs(name)
-    assert isinstance(kernel.build(*arrays, target=target, cache=cache), Built)
+    assert isinstance(kernel.build(*arrays, target=target, cache=cache), Artifact)
     gc.collect()
     gc.disable()  # as `steelyard compile` does: it is other builds' leavings
     with timings() as taken:

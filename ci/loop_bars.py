@@ -26,7 +26,7 @@ from sections import Sections, hold
 
 from steelyard.report import curves
 from steelyard_kernels import library
-from steelyard_kernels.binary import Failed
+from steelyard_kernels.artifact import Failure
 from steelyard_kernels.library import examples
 
 CUDA: Final = "cuda:sm_90a"
@@ -184,7 +184,7 @@ def built(target: str, dtype: str) -> tuple[float, str]:
         began = perf_counter()
         found = library.noisy_mlp.build(*specs, target=target, cache="cold")
         walls.append(1e3 * (perf_counter() - began))
-        if isinstance(found, Failed):
+        if isinstance(found, Failure):
             raise found.cause
         phases.append(dict(found.phases))
     median = statistics.median

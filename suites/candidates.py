@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from steelyard import Builder, axis, benchmark
 from steelyard.declare.handles import Call
-from steelyard_kernels.binary import Failed
+from steelyard_kernels.artifact import Failure
 from steelyard_kernels.building import keys
 from steelyard_kernels.building.build import Phases, prepare
 from steelyard_kernels.errors import KernelError
@@ -97,7 +97,7 @@ class ManyBuild:
         batch = build_all(
             self._chosen, target=self._target, levels=frozenset(), largest=largest
         )
-        failed = [one for one in batch.results if isinstance(one, Failed)]
+        failed = [one for one in batch.results if isinstance(one, Failure)]
         assert not failed, failed[0].error
 
     def facts(self) -> Mapping[str, Any]:
@@ -160,7 +160,7 @@ def _made_of(target: str) -> dict[str, Any]:
 
 def _compiler(space: Space) -> dict[str, Any]:
     built = space.batch.distinct
-    return {"compiler": built[0].compiler} if built else {}
+    return {"compiler": built[0].code.compiler} if built else {}
 
 
 if cuda_targets():

@@ -5,7 +5,7 @@ import pytest
 
 from steelyard_device import memory
 from steelyard_kernels import array as xp
-from steelyard_kernels.binary import Built
+from steelyard_kernels.artifact import Artifact
 from steelyard_kernels.function import kernel
 from steelyard_kernels.vmap import vmap
 
@@ -95,7 +95,7 @@ def test_what_others_still_read_is_not_overwritten(case, target):
     made = kernel(function)
     specs = [(shape, "float32") for shape in shapes]
     failed = made.build(*specs, target=target)
-    assert not isinstance(failed, Built)
+    assert not isinstance(failed, Artifact)
     assert "is overwritten" in failed.error
     assert "return it under another name" in failed.error
     with pytest.raises(type(failed.cause)):

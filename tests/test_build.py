@@ -8,7 +8,7 @@ from steelyard_device.disk import Disk
 from steelyard_device.errors import DeviceError, LLVMError
 from steelyard_kernels import array as xp
 from steelyard_kernels import library
-from steelyard_kernels.binary import Built, Failed
+from steelyard_kernels.artifact import Artifact, Failure
 from steelyard_kernels.building.build import build
 from steelyard_kernels.building.cache import compiled, disk
 from steelyard_kernels.building.keys import key
@@ -88,7 +88,7 @@ def test_equal_text_is_compiled_once():
     count = len(compiled())
     second = other.build(*SPECS)
     assert len(compiled()) == count
-    assert second.binary.code is first.binary.code
+    assert second.code.image is first.code.image
     assert "codegen" not in dict(second.phases)
 
 
@@ -109,23 +109,23 @@ def test_the_code_hash_knows_no_names_but_the_schedule():
 def test_built_is_a_record_of_what_was_done():
     """Program, schedule, text and binary are all there."""
     built = library.softmax.build(((4, 100), "float32"))
-    assert isinstance(built, Built)
+    assert isinstance(built, Artifact)
     assert built.strategy == "normalization"
     assert built.target == "cpu"
-    assert built.binary.entry in built.text
-    assert [slot.kind for slot in built.binary.slots] == ["input", "output", "extent"]
+    assert built.code.entry in built.text
+    assert [slot.kind for slot in built.slots] == ["input", "output", "extent"]
     assert len(built.code_hash) == 32
 
 
 def test_a_failure_is_data():
-    """A program that no schedule takes is Failed, with phase and sentence."""
+    """A program that no schedule takes is Failure, with phase and sentence."""
 
     @kernel
     def bad(a, b):
         return a + b
 
     failed = bad.build(((3,), "float32"), ((4,), "float32"))
-    assert isinstance(failed, Failed)
+    assert isinstance(failed, Failure)
     assert failed.phase == "trace"
     assert "cannot broadcast shapes (3,) and (4,)" in failed.error
     with pytest.raises(KernelError, match="cannot broadcast"):
@@ -196,8 +196,8 @@ def test_what_a_process_built_before_needs_no_compiler(kept):
     again = library.softmax.build(x, cache="warm-disk")
     assert [name for name, _ in again.phases] == ["trace", "look up", "link"]
     assert again.text == first.text
-    assert again.made == first.made
-    assert again.binary == first.binary
+    assert again.code == first.code
+    assert (again.slots, again.threads) == (first.slots, first.threads)
     assert again.schedule == first.schedule
     work = library.softmax.bind(x)
     assert work.built is not first
@@ -256,7 +256,7 @@ def test_a_build_whose_code_is_gone_is_built_again(kept):
     """Facts and code are two entries; one may be evicted without the other."""
     program = library.copy.program(((64,), "float32"))
     built = build(program, levels=frozenset({"disk"}))
-    (kept / (name := digest(built.binary.code))[:2] / f"{name}.build").unlink()
+    (kept / (name := digest(built.code.image))[:2] / f"{name}.build").unlink()
     assert "codegen" in dict(build(program, levels=frozenset({"disk"})).phases)
 
 
@@ -290,8 +290,8 @@ def test_what_the_compiler_lacked_is_not_remembered(kept, monkeypatch):
         assert "OUT_OF_MEMORY" in build(program, levels=only).error
         again = library.copy.build(((65,), "float32"), drop=frozenset({"code"}))
         assert "OUT_OF_MEMORY" in again.error
-    assert isinstance(build(program, levels=only), Built)
-    assert isinstance(library.copy.build(((65,), "float32")), Built)
+    assert isinstance(build(program, levels=only), Artifact)
+    assert isinstance(library.copy.build(((65,), "float32")), Artifact)
 
 
 def test_the_machine_has_vectors_and_threads():
@@ -332,7 +332,7 @@ def test_deep_expressions_do_not_recurse():
         return a
 
     built = deep.build(((16,), "float32"), schedule=vectors(16))
-    assert isinstance(built, Built), built
+    assert isinstance(built, Artifact), built
 
 
 def test_a_quicker_way_to_a_gpu_makes_the_same_of_a_broadcast():
@@ -342,10 +342,10 @@ def test_a_quicker_way_to_a_gpu_makes_the_same_of_a_broadcast():
         library.triad.build(*SPECS, target=target, cache="cold")
         for target in ("cuda:sm_90a", "nvptx:sm_90a")
     ]
-    usual, quick = (one.made.resources for one in built)
+    usual, quick = (one.code.resources for one in built)
     assert (quick.registers, quick.stack, quick.shared) == (usual.registers, 0, 0)
     assert quick.loads_128 == usual.loads_128
-    assert built[0].compiler != built[1].compiler
+    assert built[0].code.compiler != built[1].code.compiler
     assert [name for name, _ in built[1].phases][-3:] == ["check", "codegen", "link"]
 
 

@@ -10,7 +10,7 @@ from click.testing import CliRunner
 from rich.console import Console
 
 from steelyard.commands import main
-from steelyard_kernels.binary import Failed
+from steelyard_kernels.artifact import Failure
 from steelyard_kernels.building import cache
 from steelyard_kernels.group import Batch
 from steelyard_kernels.library import examples
@@ -422,7 +422,7 @@ def test_a_candidate_that_fails_is_told_beside_the_others(monkeypatch):
 
     def build_all(candidates, **_):
         made = [
-            Failed(c.name, c.schedule, "cpu", "compile", "it broke", ValueError(), ())
+            Failure(c.name, c.schedule, "cpu", "compile", "it broke", ValueError(), ())
             for c in candidates
         ]
         return Batch(tuple(made), {}, (), (), 1_000_000)

@@ -23,7 +23,7 @@ from random_draws import generated
 
 from steelyard_device import cuda
 from steelyard_device.errors import DeviceError
-from steelyard_kernels.binary import Built
+from steelyard_kernels.artifact import Artifact
 from steelyard_kernels.errors import KernelError, Unsupported
 from steelyard_kernels.expression.simplify import simplify
 from steelyard_kernels.function import kernel
@@ -142,7 +142,7 @@ def gpu_here():
 
 def taken(built):
     """Return a build, or raise what it failed with."""
-    if isinstance(built, Built):
+    if isinstance(built, Artifact):
         return built
     raise built.raised()
 

@@ -369,7 +369,7 @@ def on_tensors():
         results=(2,),
         exchange=dispatch.Exchange(tensor, stream, 7, device),
         batch=bytes(64),
-        kernel=built.function.address.to_bytes(8, "little") + bytes(40),
+        kernel=built.code.function.address.to_bytes(8, "little") + bytes(40),
     )
     made = dispatch.Dispatch(lambda *given, **named: others.append((given, named)))
     made.remember(record)
@@ -430,6 +430,6 @@ def test_a_launch_from_a_call_takes_the_whole_pool():
     """Results of many chunks, from the caller's stack."""
     double = kernel(lambda x: x * 2)
     x = np.arange(300_000, dtype=np.float32)
-    assert double.build(x).binary.threads != 1 or cpu.pool_size() == 1
+    assert double.build(x).threads != 1 or cpu.pool_size() == 1
     for _ in range(50):
         assert np.array_equal(double(x), x * 2)

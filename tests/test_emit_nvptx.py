@@ -15,7 +15,7 @@ from programs import blocks
 import steelyard_kernels.array as xp
 from steelyard_device import cubin, nvptx, nvrtc
 from steelyard_kernels import kernel, library
-from steelyard_kernels.binary import Built
+from steelyard_kernels.artifact import Artifact
 from steelyard_kernels.dtypes import (
     ALL,
     bfloat16,
@@ -305,7 +305,7 @@ def test_kernels_of_functions_build(dtype):
 
     for one, shape in ((library.softmax, (64, 1000)), (kernel(functions), (999,))):
         made = one.build((shape, dtype), target=f"nvptx:{ARCH}")
-        assert isinstance(made, Built), made
+        assert isinstance(made, Artifact), made
 
 
 def test_what_only_nvrtc_builds_is_refused():

@@ -11,7 +11,7 @@ from programs import vectors
 from steelyard_device import cpu
 from steelyard_kernels import array as xp
 from steelyard_kernels import dtypes
-from steelyard_kernels.binary import Built
+from steelyard_kernels.artifact import Artifact
 from steelyard_kernels.errors import KernelError
 from steelyard_kernels.function import kernel
 from steelyard_kernels.schedule.schedule import Place
@@ -402,4 +402,4 @@ def test_shapes_are_checked(shape):
     """They were raw errors, or built."""
     with pytest.raises(KernelError, match="expected extents of 0 or more"):
         triad.build((shape, "float32"), ((3,), "float32"))
-    assert isinstance(triad.build(([3], "float32"), ([3], "float32")), Built)
+    assert isinstance(triad.build(([3], "float32"), ([3], "float32")), Artifact)

@@ -55,7 +55,7 @@ def driver(monkeypatch):
     recorder = Driver()
 
     def function_of(built, context):
-        recorder.sizes = tuple(SIZES[slot.code] for slot in built.binary.slots)
+        recorder.sizes = tuple(SIZES[slot.code] for slot in built.slots)
         return Function("kernel", 0xF0, context, recorder.sizes, ATTRIBUTES)
 
     monkeypatch.setattr(cuda_native, "calls", lambda: recorder.table)
@@ -433,13 +433,13 @@ def test_a_stamped_kernel_has_every_statement_of_the_measured_one(name):
     made = cubin.read(nvrtc.compile(text, "sm_90a").cubin)["kernel"]
     assert made.code_hash != built.code_hash
     assert text.count("globaltimer") == 2
-    assert made.stack == built.made.resources.stack
+    assert made.stack == built.code.resources.stack
 
 
 def test_where_driver_and_cubin_differ_it_is_our_bug():
     """Any of the three; what agrees passes."""
     built = shipped("bias_layernorm")
-    read = built.made.resources
+    read = built.code.resources
     said = replace(ATTRIBUTES, registers=read.registers, shared=read.shared)
     resident = facts_of(built)["blocks_resident"]
     check_agrees(built, said, resident)

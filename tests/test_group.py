@@ -10,7 +10,7 @@ import pytest
 from steelyard_device.disk import Disk
 from steelyard_device.errors import DeviceError
 from steelyard_device.timings import timings
-from steelyard_kernels.binary import Built, Failed
+from steelyard_kernels.artifact import Artifact, Failure
 from steelyard_kernels.building import cache
 from steelyard_kernels.building.build import prepare
 from steelyard_kernels.emit.cuda import joined
@@ -70,17 +70,16 @@ def test_a_batch_is_what_single_builds_are(nvrtc):
         )
         assert built.text == alone.text
         assert built.code_hash == alone.code_hash
-        assert built.made.resources == alone.made.resources
-        assert replace(built.binary, code=b"", entry="") == replace(
-            alone.binary, code=b"", entry=""
-        )
+        assert built.code.resources == alone.code.resources
+        assert built.slots == alone.slots
+        assert (built.threads, built.per_block) == (alone.threads, alone.per_block)
         assert built.schedule == alone.schedule
-        assert built.made.nanoseconds > 0
+        assert built.code.nanoseconds > 0
     (together,) = batch.groups
     assert sorted(together.candidates) == [*range(9)]
-    assert len({id(built.binary.code) for built in batch.results}) == 1
-    assert len({built.binary.entry for built in batch.results}) == 9
-    total = sum(built.made.nanoseconds for built in batch.results)
+    assert len({id(built.code.image) for built in batch.results}) == 1
+    assert len({built.code.entry for built in batch.results}) == 9
+    total = sum(built.code.nanoseconds for built in batch.results)
     assert total == pytest.approx(together.compile, rel=0.01)
 
 
@@ -90,8 +89,8 @@ def test_a_bad_candidate_fails_alone_with_its_own_line(nvrtc, monkeypatch):
     spoil(monkeypatch, {candidates[3].name: "  int fine;\n  nonsense;"})
     batch = build_all(candidates, target=GPU, levels=COLD, threads=1)
     bad = batch.results[3]
-    assert [type(result) for result in batch.results].count(Built) == 6
-    assert isinstance(bad, Failed)
+    assert [type(result) for result in batch.results].count(Artifact) == 6
+    assert isinstance(bad, Failure)
     assert (bad.name, bad.phase) == (candidates[3].name, "compile")
     assert 'kernel(3): identifier "nonsense" is undefined' in bad.error
     assert [len(group.members) for group in batch.groups] == [7, 6]
@@ -107,10 +106,10 @@ def test_what_ptxas_refuses_is_attributed_too(nvrtc, monkeypatch):
     )
     spoil(monkeypatch, {candidates[2].name: hog})
     batch = build_all(candidates, target=GPU, levels=COLD, threads=1)
-    assert isinstance(batch.results[2], Failed)
+    assert isinstance(batch.results[2], Failure)
     assert "too much shared data" in batch.results[2].error
     assert "'kernel'" in batch.results[2].error
-    assert sum(isinstance(result, Built) for result in batch.results) == 4
+    assert sum(isinstance(result, Artifact) for result in batch.results) == 4
 
 
 @pytest.mark.parametrize("bad", [(0, 2, 4), (0, 1, 2, 3, 4)])
@@ -120,7 +119,7 @@ def test_each_of_several_bad_ones_has_its_own_message(nvrtc, monkeypatch, bad):
     spoil(monkeypatch, {candidates[each].name: f"  bad{each};" for each in bad})
     batch = build_all(candidates, target=GPU, levels=COLD, threads=1)
     for index, result in enumerate(batch.results):
-        assert isinstance(result, Failed if index in bad else Built)
+        assert isinstance(result, Failure if index in bad else Artifact)
         if index in bad:
             assert f'kernel(2): identifier "bad{index}" is undefined' in result.error
 
@@ -136,7 +135,7 @@ def test_equal_texts_are_compiled_once_and_equal_code_is_found(nvrtc):
         other.schedule,
     ]
     assert sum(len(group.members) for group in batch.groups) == 2
-    assert batch.results[2].made is batch.results[0].made
+    assert batch.results[2].code is batch.results[0].code
 
 
 def test_no_candidates_make_an_empty_batch():
@@ -149,7 +148,7 @@ def test_one_candidate_is_a_group_of_its_own(nvrtc):
     """Under the heuristic's schedule if it has none."""
     program = copy.program(ARRAY)
     batch = build_all([Candidate("copy", program)], target=GPU)
-    assert isinstance(batch.results[0], Built)
+    assert isinstance(batch.results[0], Artifact)
     assert len(batch.groups) == 1
 
 
@@ -216,8 +215,8 @@ def test_candidates_on_disk_are_not_compiled(nvrtc, disk, monkeypatch):
     assert second.results[0].error == first.results[0].error
     assert [stage.name for stage in second.stages] == ["look up", "compile"]
     for before, after in zip(first.results[1:], second.results[1:], strict=True):
-        assert after.made == before.made
-        assert after.binary == before.binary
+        assert after.code == before.code
+        assert after.slots == before.slots
 
 
 def test_what_the_compiler_lacked_is_not_remembered(disk, monkeypatch):
@@ -233,7 +232,7 @@ def test_what_the_compiler_lacked_is_not_remembered(disk, monkeypatch):
         assert {result.error for result in batch.results} == {"no memory"}
     assert disk.size()[0] == 0
     batch = build_all(candidates, levels=levels, processes=False)
-    assert all(isinstance(result, Built) for result in batch.results)
+    assert all(isinstance(result, Artifact) for result in batch.results)
 
 
 def test_another_alignment_is_another_build_on_disk():
@@ -266,7 +265,7 @@ def test_what_another_library_builds_is_not_kept(nvrtc, disk):
     from steelyard_device.nvrtc import compiler
 
     batch = build_all(some(1), target=GPU, nvrtc=compiler().path)
-    assert isinstance(batch.results[0], Built)
+    assert isinstance(batch.results[0], Artifact)
     assert disk.size()[0] == 0
     assert cache.compiled() == {}
 
@@ -285,7 +284,7 @@ def test_this_processes_code_is_used_again(nvrtc):
     assert build_all(candidates, target=GPU, levels=levels).groups
     again = build_all(candidates, target=GPU, levels=levels)
     assert again.groups == ()
-    assert all(isinstance(result, Built) for result in again.results)
+    assert all(isinstance(result, Artifact) for result in again.results)
 
 
 @pytest.mark.parametrize("processes", [False, True])
@@ -307,7 +306,7 @@ def test_a_limit_stops_the_compiler_and_fails_the_slow_one_alone(
         processes=processes,
     )
     kinds = [type(result) for result in batch.results]
-    assert kinds == [Built, Failed, Built, Built]
+    assert kinds == [Artifact, Failure, Artifact, Artifact]
     assert "time limit" in batch.results[1].error
     again = build_all(
         candidates[1:2], target=GPU, levels=frozenset({"disk"}), seconds=0
@@ -320,7 +319,7 @@ def test_kernels_for_this_machine_are_loaded_and_run():
     for processes in (False, True):
         candidates = some(5, "cpu", triad)
         batch = build_all(candidates, levels=COLD, processes=processes)
-        assert all(result.function is not None for result in batch.results)
+        assert all(result.code.function is not None for result in batch.results)
         single = [
             triad.build(ARRAY, ARRAY, schedule=each.schedule, cache="cold")
             for each in candidates
@@ -351,7 +350,7 @@ def test_a_worker_killed_half_way_costs_no_candidate(monkeypatch):
     monkeypatch.setattr(building, "Process", Killed)
     batch = build_all(some(6, "cpu"), levels=COLD, processes=True, threads=1)
     assert killed
-    assert all(isinstance(result, Built) for result in batch.results)
+    assert all(isinstance(result, Artifact) for result in batch.results)
 
 
 def test_two_batches_at_once_do_not_mix(nvrtc):
@@ -426,7 +425,7 @@ def test_a_builder_that_ignores_its_limit_is_replaced(monkeypatch):
     monkeypatch.setattr(workers, "GRACE", 0.0)
     batch = build_all(candidates, levels=COLD, threads=1, seconds=0.25)
     kinds = [type(result) for result in batch.results]
-    assert kinds == [Built, Built, Failed, Built, Built, Built]
+    assert kinds == [Artifact, Artifact, Failure, Artifact, Artifact, Artifact]
     assert "did not stop at its time limit of 0.25 s" in batch.results[2].error
 
 

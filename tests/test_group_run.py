@@ -5,11 +5,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from steelyard_device.errors import DeviceError
-from steelyard_kernels.binary import Code
+from steelyard_kernels.artifact import Code
 from steelyard_kernels.group.job import Reply
 from steelyard_kernels.group.run import Task, Work, limit, run
 from steelyard_kernels.targets import parse
-from steelyard_kernels.toolchains.codes import Made
 from steelyard_kernels.toolchains.costs import Costs
 
 COSTS = Costs(0.016, 0.001)
@@ -38,7 +37,7 @@ class Fake:
             return Reply(refused=blamed)
         if self.silent & set(entries):
             return Reply(error=DeviceError("something is bad"))
-        made = {each: Made(Code(b"", each, each, "fake", 1), ()) for each in entries}
+        made = {each: Code(b"", each, each, "fake", 1) for each in entries}
         return Reply(made, nanoseconds=len(entries))
 
     def close(self):

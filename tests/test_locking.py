@@ -128,8 +128,8 @@ def test_an_entry_says_what_a_build_says_of_itself(nvrtc):
             ("operations", "operations"),
         ]:
             assert entry.numbers.get(ours, 0) == said[theirs], ours
-        assert entry.numbers["blocks"] == built.binary.blocks
-        assert entry.numbers["threads"] == built.binary.threads
+        assert entry.numbers["blocks"] == built.blocks
+        assert entry.numbers["threads"] == built.threads
 
 
 # The file.

@@ -17,7 +17,7 @@ from programs import (
 
 from steelyard_kernels import array as xp
 from steelyard_kernels import dtypes, library
-from steelyard_kernels.binary import Built
+from steelyard_kernels.artifact import Artifact
 from steelyard_kernels.building.build import build
 from steelyard_kernels.errors import KernelError, Unsupported
 from steelyard_kernels.function import kernel
@@ -77,8 +77,8 @@ def test_one_binary_serves_every_size_of_one_axis():
     small = library.triad.build(((100,), "float32"), ((100,), "float32"))
     large = library.triad.build(((7, 13), "float32"), ((7, 13), "float32"))
     assert small.code_hash == large.code_hash
-    assert small.binary.slots[-1].index == 100
-    assert large.binary.slots[-1].index == 91
+    assert small.slots[-1].index == 100
+    assert large.slots[-1].index == 91
 
 
 @pytest.mark.parametrize("count", [1, 2, 15, 16, 17, 31, 33, 100, 4097])
@@ -227,7 +227,7 @@ def test_a_schedule_of_another_strategy_is_refused():
     """The error names what it got and what it needs."""
     program = library.softmax.program(((4, 8), "float32"))
     failed = build(program, rows_of_vectors(16))
-    assert not isinstance(failed, Built)
+    assert not isinstance(failed, Artifact)
     assert "this program needs a Normalization" in failed.error
 
 
@@ -294,7 +294,7 @@ def test_a_schedule_that_does_not_fit_is_refused(cuts, said):
     """The error says what does not, and what to do."""
     made = kernel(lambda a, b: a + b)
     built = made.build(np.ones((3, 4)), np.ones(4), schedule=Schedule(cuts))
-    assert not isinstance(built, Built)
+    assert not isinstance(built, Artifact)
     assert said in built.error
 
 

@@ -6,7 +6,7 @@
 
     c = triad(a, b)                      # runs once, allocates c
     work = triad.bind(a, b, out=c)       # checked and packed, for many launches
-    built = triad.build(a, b)            # Built or Failed, by shapes and dtypes
+    built = triad.build(a, b)            # Artifact or Failure, by shapes and dtypes
 
 Arrays are NumPy's; uint16 carries bfloat16 bits, in and out: `dtypes.to_bfloat16`
 makes them of floats and `dtypes.from_bfloat16` floats of them. Where they lie on a GPU
@@ -25,7 +25,7 @@ import numpy as np
 
 from steelyard_device.timings import span
 from steelyard_kernels import dtypes
-from steelyard_kernels.binary import Built, Failed
+from steelyard_kernels.artifact import Artifact, Failure
 from steelyard_kernels.building.build import build
 from steelyard_kernels.building.cache import levels_of
 from steelyard_kernels.calling import bind as binding
@@ -64,7 +64,7 @@ class KernelFunction:
         self.signature = signature(function)
         self.name = self.signature.name
         self.__doc__ = function.__doc__
-        self._builds: dict[object, Built | Failed] = {}
+        self._builds: dict[object, Artifact | Failure] = {}
         self._conventions: dict[object, Convention] = {}  # of builds, by the same keys
         self._defaults = binding.defaults_of(self.signature)
         self._calls: Calls | None = None  # on GPUs, from the first on
@@ -100,7 +100,7 @@ class KernelFunction:
         cache: str = "warm-memory",
         drop: frozenset[str] = frozenset(),
         aligned: bool = True,
-    ) -> Built | Failed:
+    ) -> Artifact | Failure:
         """Build for arrays of these shapes and dtypes; never raises for a candidate.
 
         `cache` "warm-memory" gives what was built before, "warm-disk" what any process
@@ -132,7 +132,7 @@ class KernelFunction:
                 self._recent.forget()
                 if self._calls is not None:
                     self._calls.forget()
-            if isinstance(built, Built):
+            if isinstance(built, Artifact):
                 self._builds[key] = built
             elif built.lasting:
                 self._builds[key] = built.remembered()
@@ -178,7 +178,7 @@ class KernelFunction:
             )
         convention, every, slots = self._packed(arrays, out, schedule, scalars)
 
-        def rebuild(cache: str) -> Built | Failed:
+        def rebuild(cache: str) -> Artifact | Failure:
             return self.build(
                 *arrays, schedule=schedule, cache=cache, aligned=convention.aligned
             )
@@ -277,7 +277,7 @@ class KernelFunction:
                 target=target,
                 aligned=aligned,
             )
-            if isinstance(built, Failed):
+            if isinstance(built, Failure):
                 raise built.raised()
             convention = self._conventions[key] = convention_of(built, aligned=aligned)
         return convention

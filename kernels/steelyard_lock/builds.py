@@ -31,7 +31,7 @@ from steelyard.measure.regions import window_of
 from steelyard.measure.sampler import launches_for, no_collection
 from steelyard_device.spans import Span
 from steelyard_device.timings import Timings, listening, span, timings
-from steelyard_kernels.binary import Built, Failed
+from steelyard_kernels.artifact import Artifact, Failure
 from steelyard_kernels.building.facts import facts_of
 from steelyard_kernels.errors import KernelError
 from steelyard_lock.points import Point, ready
@@ -54,8 +54,8 @@ class Build:
 
     def __init__(self, point: Point) -> None:
         self._point = point
-        self._build: Callable[..., Built | Failed]
-        self._made: Built | Failed
+        self._build: Callable[..., Artifact | Failure]
+        self._made: Artifact | Failure
 
     def for_target(self, target: str, *_specs: object) -> Self:
         """Find the kernel and build it once.
@@ -89,7 +89,7 @@ class Build:
     @property
     def error(self) -> str | None:
         """Why there is nothing."""
-        if isinstance(self._made, Built):
+        if isinstance(self._made, Artifact):
             return None
         where = f"{self._made.phase}: " if self._made.phase else ""
         return f"{where}{self._made.error}"
@@ -97,7 +97,7 @@ class Build:
     def facts(self) -> dict[str, object]:
         """Return what the last build came to."""
         with span("what came of it"):
-            return facts_of(self._made) if isinstance(self._made, Built) else {}
+            return facts_of(self._made) if isinstance(self._made, Artifact) else {}
 
 
 @dataclass(frozen=True, slots=True)

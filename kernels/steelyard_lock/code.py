@@ -13,7 +13,7 @@ from typing import Any, Final
 from steelyard_device import cubin, processors, sass
 from steelyard_device.errors import CompileError, DeviceError
 from steelyard_kernels import cost
-from steelyard_kernels.binary import Code
+from steelyard_kernels.artifact import Code
 from steelyard_kernels.building.cache import disk, keeps
 from steelyard_kernels.digest import digest
 from steelyard_kernels.errors import KernelError, sentence
@@ -198,7 +198,7 @@ def _compiled(texts: Sequence[str], target: str) -> list[tuple[str, Facts | Exce
     found: list[tuple[str, Facts | Exception]] = []
 
     def settle(outcome: Outcome) -> None:
-        found.extend((texts[i], _facts(made.code)) for i, made in outcome.made.items())
+        found.extend((texts[i], _facts(code)) for i, code in outcome.made.items())
         found.extend((texts[i], error) for i, error in outcome.refused.items())
 
     run(work, plan(weights, len(workers), costs.program), workers, settle)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from steelyard.report.grid import Grid, fitting
 from steelyard.report.text import NOTHING
 from steelyard_device.timings_print import duration
-from steelyard_kernels.binary import Built, Failed
+from steelyard_kernels.artifact import Artifact, Failure
 from steelyard_kernels.building.facts import facts_of
 from steelyard_kernels.group import Batch, Candidate, Progress, build_all, candidates_of
 from steelyard_lock.points import Point, limited, ready, traced
@@ -33,9 +33,9 @@ class Space:
     batch: Batch
 
     @property
-    def failures(self) -> tuple[Failed, ...]:
+    def failures(self) -> tuple[Failure, ...]:
         """The candidates that came to nothing."""
-        return tuple(r for r in self.batch.results if isinstance(r, Failed))
+        return tuple(r for r in self.batch.results if isinstance(r, Failure))
 
     def facts(self) -> dict[str, Any]:
         """Return its sizes and times (ns): of stages summed over workers, and wall."""
@@ -139,7 +139,7 @@ def _line(batch: Batch, number: int) -> Iterator[str]:
     yield from (str(facts.get(RESOURCES[name], NOTHING)) for name in COLUMNS)
     yield str(facts.get("code_hash", NOTHING))[:HASH]
     first = batch.duplicates.get(number)
-    if isinstance(result, Failed):
+    if isinstance(result, Failure):
         yield f"failed: {result.error}"
     else:
         yield "" if first is None else f"same as {_label(batch.results[first])}"
@@ -165,11 +165,11 @@ def _plain(space: Space) -> dict[str, Any]:
     }
 
 
-def _facts(result: Built | Failed) -> dict[str, Any]:
-    if isinstance(result, Failed):
+def _facts(result: Artifact | Failure) -> dict[str, Any]:
+    if isinstance(result, Failure):
         return {"error": result.error, "phase": result.phase}
-    return {**facts_of(result), "compile_ns": result.made.nanoseconds}
+    return {**facts_of(result), "compile_ns": result.code.nanoseconds}
 
 
-def _label(result: Built | Failed) -> str:
+def _label(result: Artifact | Failure) -> str:
     return result.schedule.label if result.schedule is not None else NOTHING

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from steelyard_kernels.building.build import Phases, Source, prepare
+from steelyard_kernels.building.build import Phases, lowered
 from steelyard_kernels.errors import KernelError
 from steelyard_kernels.expression import printing as expr_print
 from steelyard_kernels.expression.simplify import simplify
@@ -25,39 +25,27 @@ def emitted(point: Point, what: str) -> str:
             f"--emit {what} is of {' and '.join(kinds)} targets, {point.label} is not; "
             f"name one, such as --target {example}."
         )
-    source = _source(point)
+    stages = dict(_stages(point))
     if kinds:
-        return toolchain(target).TEXTS[what](source.text, target)
-    return dict(_stages(source))[what]
+        return toolchain(target).TEXTS[what](stages["text"], target)
+    return stages[what]
 
 
 def after_all(point: Point) -> str:
     """Return what each phase made, each under its name."""
-    source = _source(point)
-    texts = {"trace": expr_print.text(source.program), **dict(_stages(source))}
-    headings = {
-        "trace": "trace",
-        "program": "simplify",
-        "schedule": "schedule",
-        "loops": "lower",
-        "text": "emit",
-    }
+    headings = {"program": "simplify", "loops": "lower", "text": "emit"}
     return "\n".join(
-        f"=== {point.label} after {headings[name]} ===\n{text.rstrip()}\n"
-        for name, text in texts.items()
+        f"=== {point.label} after {headings.get(name, name)} ===\n{text.rstrip()}\n"
+        for name, text in _stages(point)
     )
 
 
-def _source(point: Point) -> Source:
+def _stages(point: Point) -> Iterator[tuple[str, str]]:
     kernel, arrays, schedule = ready(point)
-    program = traced(point, kernel, arrays)
-    target = parse(point.target)
-    return prepare(program, schedule, target, Phases(), aligned=True)
-
-
-def _stages(source: Source) -> Iterator[tuple[str, str]]:
-    yield "program", expr_print.text(simplify(source.program))
-    chosen = source.schedule
-    yield "schedule", f"{strategy(source.program)} {chosen.label}\n{chosen}\n"
-    yield "loops", loops_print.text(source.kernel)
-    yield "text", source.text
+    program, target = traced(point, kernel, arrays), parse(point.target)
+    yield "trace", expr_print.text(program)
+    yield "program", expr_print.text(simplify(program))
+    chosen, made = lowered(program, schedule, target, Phases(), aligned=True)
+    yield "schedule", f"{strategy(program)} {chosen.label}\n{chosen}\n"
+    yield "loops", loops_print.text(made.kernel)
+    yield "text", toolchain(target).emit(made.kernel)

@@ -9,18 +9,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, NamedTuple
+from dataclasses import replace
+from typing import Final
 
 from steelyard_device.disk import Disk, default_directory
 from steelyard_device.threads import Once
 from steelyard_device.timings import span
-from steelyard_kernels.binary import Code
-from steelyard_kernels.building.record import Record, Refused, pack, unpack
+from steelyard_kernels.artifact import Artifact, Code, Failure
+from steelyard_kernels.building.record import pack, unpack
 from steelyard_kernels.digest import digest
 from steelyard_kernels.errors import KernelError
-
-if TYPE_CHECKING:
-    from steelyard_device.cpu import Function
+from steelyard_kernels.expression.expr import Program
 
 LEVELS: Final = ("memory", "code", "disk")
 CACHES: Final = {
@@ -49,16 +48,9 @@ def levels_of(
     return CACHES[cache] - drop
 
 
-class Compiled(NamedTuple):
-    """Code, loaded where it is this machine's."""
-
-    made: Code
-    function: Function | None
-
-
 @Once
-def compiled() -> dict[tuple[str, str], Compiled]:
-    """Return this process's code by target and text."""
+def compiled() -> dict[tuple[str, str], Code]:
+    """Return this process's code by target and text, loaded where that can be."""
     return {}
 
 
@@ -73,7 +65,7 @@ def keeps() -> bool:
     return disk().directory is not None
 
 
-def recall(key: str) -> tuple[Record, bytes] | Refused | None:
+def recall(key: str, program: Program, target: str) -> Artifact | Failure | None:
     """Read a build and its image from disk; None for anything that is not whole.
 
     Each build of a group reads the whole group's cubin.
@@ -84,17 +76,24 @@ def recall(key: str) -> tuple[Record, bytes] | Refused | None:
         return None
     try:
         with span("unpack"):
-            record = unpack(found)
+            known = unpack(found, program, target)
     except (ValueError, KeyError, TypeError):  # of a development version, say
         return None
-    if isinstance(record, Refused):
-        return record
+    if isinstance(known, Failure):
+        return known
+    built, named = known
     with span("read image"):
-        image = disk().get(record.image_digest)
-    return None if image is None else (record, image)
+        image = disk().get(named)
+    if image is None:
+        return None
+    return replace(built, code=replace(built.code, image=image))
 
 
-def remember(key: str, record: Record | Refused, image: bytes | None = None) -> None:
-    """Write a build and, if given, its image; a disk that refuses costs only time."""
+def remember(key: str, built: Artifact | Failure, *, with_image: bool = True) -> None:
+    """Write a build and its image, which may be there already, of others of a group.
+
+    A disk that refuses costs only time.
+    """
+    image = built.code.image if isinstance(built, Artifact) and with_image else None
     if image is None or disk().put(digest(image), image):
-        disk().put(key, pack(record))
+        disk().put(key, pack(built))

@@ -7,7 +7,7 @@ from typing import TypeGuard
 
 from steelyard_device.disk import default_directory
 from steelyard_kernels import cost
-from steelyard_kernels.binary import Built, Failed
+from steelyard_kernels.artifact import Artifact, Failure
 from steelyard_kernels.building import keys
 from steelyard_kernels.errors import KernelError
 from steelyard_kernels.expression.expr import Program
@@ -17,7 +17,7 @@ from steelyard_kernels.schedule.gpu import Gpu
 from steelyard_kernels.targets import device, parse
 
 
-def facts_of(built: Built) -> dict[str, object]:
+def facts_of(built: Artifact) -> dict[str, object]:
     """Return what is known of a build without running it.
 
     Of a GPU's code also what it takes: registers and bytes of stack and spills of a
@@ -29,7 +29,7 @@ def facts_of(built: Built) -> dict[str, object]:
         "schedule": built.schedule.label,
         "bytes": cost.bytes_moved(built.program),
         "operations": cost.operations(built.program),
-        "compiler": built.compiler,
+        "compiler": built.code.compiler,
         "compiler_hash": keys.sources(),
         "code_hash": built.code_hash,
         **_resources(built),
@@ -49,8 +49,8 @@ def made_of(program: Program, target: str) -> dict[str, object]:
     }
 
 
-def _resources(built: Built) -> dict[str, object]:
-    made, threads = built.made, built.binary.threads
+def _resources(built: Artifact) -> dict[str, object]:
+    made, threads = built.code, built.threads
     found = made.resources
     if found is None:
         return {}
@@ -72,7 +72,7 @@ def _resources(built: Built) -> dict[str, object]:
     }
 
 
-def _estimate(built: Built) -> dict[str, object]:
+def _estimate(built: Artifact) -> dict[str, object]:
     """Return what the model expected; it knows nothing of nothing."""
     if strategies.is_nothing(built.program):
         return {}
@@ -80,7 +80,7 @@ def _estimate(built: Built) -> dict[str, object]:
     return {"estimated_registers": strategies.estimated_registers(program, schedule)}
 
 
-def rebuilt(rebuild: Callable[[str], Built | Failed], cache: str) -> Built:
+def rebuilt(rebuild: Callable[[str], Artifact | Failure], cache: str) -> Artifact:
     """Build with a cache by name, as a harness measures it.
 
     Raises KernelError with the compiler's sentence, and where builds should come from a
@@ -91,13 +91,15 @@ def rebuilt(rebuild: Callable[[str], Built | Failed], cache: str) -> Built:
         built = rebuild(cache)  # the first of them is kept for the others
         if _is_new(built):
             raise keeps_nothing(built.program.name)
-    if isinstance(built, Failed):
+    if isinstance(built, Failure):
         raise KernelError(built.error) from built.cause
     return built
 
 
-def _is_new(built: Built | Failed) -> TypeGuard[Built]:
-    return isinstance(built, Built) and any(name == "emit" for name, _ in built.phases)
+def _is_new(built: Artifact | Failure) -> TypeGuard[Artifact]:
+    return isinstance(built, Artifact) and any(
+        name == "emit" for name, _ in built.phases
+    )
 
 
 def keeps_nothing(name: str) -> KernelError:
@@ -114,7 +116,7 @@ class TargetBuild:
     `rebuild` builds with a cache by name (`cache.CACHES`).
     """
 
-    def __init__(self, rebuild: Callable[[str], Built | Failed]) -> None:
+    def __init__(self, rebuild: Callable[[str], Artifact | Failure]) -> None:
         self._rebuild = rebuild
         self._built = rebuilt(rebuild, "warm-memory")
 

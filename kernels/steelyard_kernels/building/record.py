@@ -6,84 +6,65 @@ Reading back checks nothing but its own shape: the disk vouches for every byte.
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass, replace
-from typing import TYPE_CHECKING, Any
+from dataclasses import asdict, replace
+from typing import Any
 
-from steelyard_kernels.binary import Code
+from steelyard_kernels.artifact import Artifact, Code, Failure
+from steelyard_kernels.digest import digest
+from steelyard_kernels.errors import KernelError
+from steelyard_kernels.expression.expr import Program
 from steelyard_kernels.schedule import strategies
 from steelyard_kernels.schedule.parameters import Slot
 
-if TYPE_CHECKING:
-    from steelyard_kernels.schedule.strategies import Schedule
 
+def pack(built: Artifact | Failure) -> bytes:
+    """Return the bytes of all that tracing does not give.
 
-@dataclass(frozen=True, slots=True)
-class Record:
-    """What is remembered of a build: all of `Built` that tracing does not give.
-
-    `image_digest` is what the image is found by, so that a group of candidates keeps
-    its one cubin once; `made.image` is empty.
+    An image is named by its digest, so that a group of candidates keeps its one cubin
+    once.
     """
-
-    schedule: Schedule
-    text: str
-    slots: tuple[Slot, ...]
-    threads: int
-    per_block: int
-    image_digest: str
-    made: Code
-
-
-@dataclass(frozen=True, slots=True)
-class Refused:
-    """A build that the compiler refused: it would again."""
-
-    schedule: Schedule
-    phase: str
-    error: str
-
-
-def pack(record: Record | Refused) -> bytes:
-    """Return a record's bytes."""
-    facts: dict[str, Any] = {"schedule": strategies.to_json(record.schedule)}
-    if isinstance(record, Refused):
-        facts |= {"phase": record.phase, "error": record.error}
+    assert built.schedule is not None, "what a compiler refused had one"
+    facts: dict[str, Any] = {"schedule": strategies.to_json(built.schedule)}
+    if isinstance(built, Failure):
+        facts |= {"phase": built.phase, "error": built.error}
         return json.dumps(facts).encode() + b"\n"
+    code = replace(built.code, image=b"", phases=(), function=None)
     facts |= {
-        "slots": [[s.kind, s.index, s.name, s.code] for s in record.slots],
-        "threads": record.threads,
-        "per_block": record.per_block,
-        "image_digest": record.image_digest,
-        "made": asdict(replace(record.made, image=b"")) | {"image": ""},
+        "slots": [[s.kind, s.index, s.name, s.code] for s in built.slots],
+        "threads": built.threads,
+        "per_block": built.per_block,
+        "image": digest(built.code.image),
+        "code": {name: value for name, value in asdict(code).items() if value},
     }
-    return json.dumps(facts).encode() + b"\n" + record.text.encode()
+    return json.dumps(facts).encode() + b"\n" + built.text.encode()
 
 
-def unpack(data: bytes) -> Record | Refused:
-    """Read a record; raises ValueError, KeyError or TypeError for another shape."""
+def unpack(
+    data: bytes, program: Program, target: str
+) -> tuple[Artifact, str] | Failure:
+    """Read a build and the name of its image, or why it was refused.
+
+    Raises ValueError, KeyError or TypeError for another shape.
+    """
     head, _, text = data.partition(b"\n")
     facts = json.loads(head)
     schedule = strategies.from_json(facts["schedule"])
     if "error" in facts:
-        return Refused(schedule, facts["phase"], facts["error"])
-    return Record(
-        schedule,
-        text.decode(),
-        tuple(Slot(*slot) for slot in facts["slots"]),
-        facts["threads"],
-        facts["per_block"],
-        facts["image_digest"],
-        _code(facts["made"]),
-    )
+        error = facts["error"]
+        return Failure(
+            program.name, schedule, target, facts["phase"], error, KernelError(error)
+        )
+    slots = tuple(Slot(*slot) for slot in facts["slots"])
+    threads, per_block = facts["threads"], facts["per_block"]
+    made = Artifact(program, schedule, target, text.decode(), slots, threads, per_block)
+    return replace(made, code=_code(facts["code"])), facts["image"]
 
 
 def _code(facts: dict[str, Any]) -> Code:
-    resources = facts.pop("resources")
+    resources = facts.pop("resources", None)
     if resources is not None:
         from steelyard_device.cubin import Resources
 
-        pairs = {
-            k: tuple(map(tuple, v)) for k, v in resources.items() if k == "opcodes"
-        }
-        resources = Resources(**resources | pairs)
-    return Code(**facts | {"image": b"", "resources": resources})
+        opcodes = tuple(map(tuple, resources.pop("opcodes")))
+        resources = Resources(**resources, opcodes=opcodes)
+    return Code(**{"image": b"", "nanoseconds": 0, **facts}, resources=resources)

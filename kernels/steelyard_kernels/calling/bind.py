@@ -16,7 +16,7 @@ from steelyard_device.dispatch_launch import SMALL
 from steelyard_device.errors import DeviceError
 from steelyard_kernels import dtypes
 from steelyard_kernels.array.value import Array as Traced
-from steelyard_kernels.binary import Built, Failed
+from steelyard_kernels.artifact import Artifact, Failure
 from steelyard_kernels.calling.convention import Convention, Fresh
 from steelyard_kernels.dtypes import DType
 from steelyard_kernels.errors import KernelError
@@ -300,15 +300,15 @@ def _encoded(kernel: str, name: str, value: float, code: str) -> int:
         raise KernelError(f"{kernel}: scalar {name}: {error}") from None
 
 
-def threads_of(built: Built) -> int:
+def threads_of(built: Artifact) -> int:
     """Return how many threads a launch uses."""
-    return built.binary.threads or cpu.pool_size()
+    return built.threads or cpu.pool_size()
 
 
-def launch_of(built: Built, slots: Sequence[int]) -> cpu.Launch:
+def launch_of(built: Artifact, slots: Sequence[int]) -> cpu.Launch:
     """Return a launch of a build with its slots' words."""
-    assert built.function is not None  # a call builds for this machine
-    return cpu.Launch(built.function, slots, threads_of(built), claims=True)
+    assert built.code.function is not None  # a call builds for this machine
+    return cpu.Launch(built.code.function, slots, threads_of(built), claims=True)
 
 
 class BoundKernel:
@@ -324,7 +324,7 @@ class BoundKernel:
         arrays: Sequence[Any],
         launch: cpu.Launch | cuda.Launch,
         null: Callable[[], cpu.Launch | cuda.Launch],
-        rebuild: Callable[[str], Built | Failed],
+        rebuild: Callable[[str], Artifact | Failure],
     ) -> None:
         self.built = convention.built
         self.arrays = dict(zip(convention.names, arrays, strict=True))
@@ -364,7 +364,7 @@ class CpuKernel(BoundKernel):
         convention: Convention,
         arrays: Sequence[Array],
         slots: Sequence[int],
-        rebuild: Callable[[str], Built | Failed],
+        rebuild: Callable[[str], Artifact | Failure],
     ) -> None:
         self.threads = threads_of(convention.built)
         launch = launch_of(convention.built, slots)

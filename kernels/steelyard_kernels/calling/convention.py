@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from steelyard_kernels.binary import Built
+from steelyard_kernels.artifact import Artifact
 from steelyard_kernels.expression.expr import Output, Shape
 
 
@@ -37,7 +37,7 @@ class Convention:
     `streams` says that stores go round the caches.
     """
 
-    built: Built
+    built: Artifact
     aligned: bool
     names: tuple[str, ...]
     fresh: tuple[Fresh, ...]
@@ -52,9 +52,9 @@ class Convention:
     streams: bool
 
 
-def convention_of(built: Built, *, aligned: bool) -> Convention:
+def convention_of(built: Artifact, *, aligned: bool) -> Convention:
     """Read a build's convention; `aligned` as it was built."""
-    program, slots = built.program, built.binary.slots
+    program, slots = built.program, built.slots
     new = [
         Fresh(output, output.value.shape, np.dtype(output.value.dtype.numpy_name))
         for output in program.outputs

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from steelyard_device import cuda
-from steelyard_kernels.binary import Built, Failed
+from steelyard_kernels.artifact import Artifact, Failure
 from steelyard_kernels.calling import bind as binding
 from steelyard_kernels.calling.bind import BoundKernel, Outputs
 from steelyard_kernels.calling.convention import Convention, Fresh
@@ -39,19 +39,18 @@ class Packed(NamedTuple):
         return binding.packed(self.convention, self.addresses, self.scalars)
 
 
-def function_of(built: Built, context: cuda.Context) -> cuda.Function:
+def function_of(built: Artifact, context: cuda.Context) -> cuda.Function:
     """Load a build's code on a GPU, once a process, and return its entry there."""
-    binary = built.binary
-    return cuda.load(context, binary.code).function(binary.entry)
+    return cuda.load(context, built.code.image).function(built.code.entry)
 
 
 def launch_of(
-    built: Built, context: cuda.Context, stream: int, slots: Sequence[int]
+    built: Artifact, context: cuda.Context, stream: int, slots: Sequence[int]
 ) -> cuda.Launch:
     """Return a launch of a build with its slots' words."""
-    binary, function = built.binary, function_of(built, context)
+    function = function_of(built, context)
     return cuda.Launch(
-        function, slots, grid=binary.blocks, block=binary.threads, stream=stream
+        function, slots, grid=built.blocks, block=built.threads, stream=stream
     )
 
 
@@ -59,7 +58,7 @@ class CudaKernel(BoundKernel):
     """A kernel bound to arrays of a GPU; all its work runs on `stream`."""
 
     def __init__(
-        self, packed: Packed, rebuild: Callable[[str], Built | Failed]
+        self, packed: Packed, rebuild: Callable[[str], Artifact | Failure]
     ) -> None:
         convention = packed.convention
         self.context, self.stream = packed.context, packed.stream
@@ -126,9 +125,9 @@ def check_one_gpu(kernel: str, names: Sequence[str], arrays: Sequence[Placed]) -
             )
 
 
-def loaded(built: Built | Failed, cache: str, packed: Packed) -> Built | Failed:
+def loaded(built: Artifact | Failure, cache: str, packed: Packed) -> Artifact | Failure:
     """Load what was just built, as its first use does: the phase behind the compiler."""
-    if isinstance(built, Failed) or cache == "warm-memory":
+    if isinstance(built, Failure) or cache == "warm-memory":
         return built
     from steelyard_kernels.calling.cuda_facts import with_load
 

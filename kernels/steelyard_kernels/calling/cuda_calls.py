@@ -18,7 +18,7 @@ from operator import or_
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias
 
 from steelyard_device import cuda
-from steelyard_kernels.binary import Built, Failed
+from steelyard_kernels.artifact import Artifact, Failure
 from steelyard_kernels.calling import bind as binding
 from steelyard_kernels.calling.bind import Outputs, Result
 from steelyard_kernels.calling.convention import Convention
@@ -68,7 +68,7 @@ class Calls:
         self,
         signature: Signature,
         conventions: Conventions,
-        rebuild: Callable[..., Built | Failed],
+        rebuild: Callable[..., Artifact | Failure],
         offer: Callable[[Packed, Caller], None],
     ) -> None:
         self._offer = offer
@@ -289,11 +289,11 @@ class Caller:
     ) -> None:
         self.values = values  # checks the scalars of a call
         convention = self._convention = packed.convention
-        binary = convention.built.binary
+        built = convention.built
         self._launch = launch_of(
             convention.built, packed.context, packed.stream, packed.slots()
         )
-        self._layout = struct.Struct("<" + "".join(_LAID[s.code] for s in binary.slots))
+        self._layout = struct.Struct("<" + "".join(_LAID[s.code] for s in built.slots))
         self._lock = threading.Lock()
 
     def another(self, slots: Sequence[int]) -> cuda.Launch:

@@ -7,33 +7,32 @@ from time import perf_counter_ns
 
 from steelyard_device import cuda
 from steelyard_device.timings import span
-from steelyard_kernels.binary import Built
+from steelyard_kernels.artifact import Artifact
 from steelyard_kernels.errors import CompilerBug
 from steelyard_kernels.schedule.gpu import GPUS
 from steelyard_kernels.targets import parse
 
 
-def facts_of_launch(built: Built, function: cuda.Function) -> dict[str, object]:
+def facts_of_launch(built: Artifact, function: cuda.Function) -> dict[str, object]:
     """Return how a launch is cut, and how many of its blocks a multiprocessor holds.
 
     Raises CompilerBug where the driver does not find what was read in the cubin.
     """
-    binary = built.binary
-    resident = function.occupancy(binary.threads)
+    resident = function.occupancy(built.threads)
     check_agrees(built, function.attributes, resident)
     return {
-        "grid": binary.blocks,
-        "block": binary.threads,
+        "grid": built.blocks,
+        "block": built.threads,
         "blocks_per_multiprocessor": resident,
     }
 
 
-def check_agrees(built: Built, said: cuda.Attributes, resident: int) -> None:
+def check_agrees(built: Artifact, said: cuda.Attributes, resident: int) -> None:
     """Raise CompilerBug where driver and cubin differ: facts would be another's."""
-    read = built.made.resources
+    read = built.code.resources
     assert read is not None  # of code for a GPU
     gpu = GPUS[parse(built.target).arch]
-    expected = gpu.blocks_resident(built.binary.threads, read.registers, read.shared)
+    expected = gpu.blocks_resident(built.threads, read.registers, read.shared)
     for what, seen, known in (
         ("registers", said.registers, read.registers),
         ("bytes of shared memory", said.shared, read.shared),
@@ -47,11 +46,11 @@ def check_agrees(built: Built, said: cuda.Attributes, resident: int) -> None:
             )
 
 
-def with_load(built: Built, context: cuda.Context) -> Built:
+def with_load(built: Artifact, context: cuda.Context) -> Artifact:
     """Return a build with the time of loading it, which is done for that alone."""
     started = perf_counter_ns()
     with span("load"):
-        unload = cuda.load_again(context, built.binary.code, built.binary.entry)
+        unload = cuda.load_again(context, built.code.image, built.code.entry)
     taken = perf_counter_ns() - started
     unload()
     return replace(built, phases=(*built.phases, ("load", taken)))

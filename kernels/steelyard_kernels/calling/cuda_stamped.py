@@ -8,7 +8,7 @@ import numpy as np
 
 from steelyard_device import cubin, cuda
 from steelyard_device.cuda import kept
-from steelyard_kernels.binary import Built
+from steelyard_kernels.artifact import Artifact
 from steelyard_kernels.emit import ENTRY
 from steelyard_kernels.emit.cuda_stamps import stamped
 
@@ -20,19 +20,19 @@ class Stamped:
     """
 
     def __init__(
-        self, built: Built, context: cuda.Context, stream: int, slots: Sequence[int]
+        self, built: Artifact, context: cuda.Context, stream: int, slots: Sequence[int]
     ) -> None:
-        text, binary = stamped(built.text), built.binary
+        text = stamped(built.text)
         self.context, self.stream = context, stream
         self._built = built
         self._image = kept.cubin(text, context.device.arch)
-        self._marks = cuda.Buffer(context, (binary.blocks, 2), np.uint64)
+        self._marks = cuda.Buffer(context, (built.blocks, 2), np.uint64)
         context.wait()  # the marks' memory is there for any stream
         self._launch = cuda.Launch(
             cuda.load(context, self._image).function(ENTRY),
             [*slots, self._marks.address],
-            grid=binary.blocks,
-            block=binary.threads,
+            grid=built.blocks,
+            block=built.threads,
             stream=stream,
         )
         self.launch, self.wait = self._launch.launch, self._launch.wait
@@ -51,7 +51,7 @@ class Stamped:
     def facts(self) -> dict[str, object]:
         """Say what it takes, and by how many registers that is more than measured."""
         taken = cubin.read(self._image)[ENTRY]
-        measured = self._built.made.resources
+        measured = self._built.code.resources
         assert measured is not None
         return {
             "registers": taken.registers,

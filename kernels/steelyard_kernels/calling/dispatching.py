@@ -72,7 +72,7 @@ class Recent:
             return None
         every = [*arrays, *convention.fresh]
         built, threads = convention.built, binding.threads_of(convention.built)
-        assert built.function is not None
+        assert built.code.function is not None
         streams = convention.streams or not convention.aligned
         program = built.program
         return self._record(
@@ -89,7 +89,7 @@ class Recent:
             ),
             given=given,
             alignment=(LINE - 1 if streams else 0, not convention.aligned),
-            function=built.function.address,
+            function=built.code.function.address,
             pool=cpu.pool().address if threads > 1 else 0,
             quick=threads == 1
             and not any(True for _ in loops(program.nodes))

@@ -52,20 +52,20 @@ def packed(
     facts: Mapping[str, Any],
 ) -> bytes:
     """Return a build's binary as bytes, with all that a launch has to know of it."""
-    binary = convention.built.binary
+    built = convention.built
     head = {
         "format": FORMAT,
         "call": _call(convention, arrays),
         "lines": convention.streams and convention.aligned,
         "slots": [
             [slot.kind, slot.name, 0 if slot.kind in ADDRESSED else word]
-            for slot, word in zip(binary.slots, words, strict=True)
+            for slot, word in zip(built.slots, words, strict=True)
         ],
-        "entry": binary.entry,
-        "threads": binary.threads,
+        "entry": built.code.entry,
+        "threads": built.threads,
         "facts": facts,
     }
-    return json.dumps(head).encode() + b"\n" + binary.code
+    return json.dumps(head).encode() + b"\n" + built.code.image
 
 
 def launchable(
@@ -88,7 +88,7 @@ def launchable(
         _require_lines(convention, arrays)
     own = {
         (slot.kind, slot.name): word
-        for slot, word in zip(convention.built.binary.slots, words, strict=True)
+        for slot, word in zip(convention.built.slots, words, strict=True)
         if slot.kind in ADDRESSED
     }
     values = []

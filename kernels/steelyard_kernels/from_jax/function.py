@@ -8,7 +8,7 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 from steelyard_device import install
-from steelyard_kernels.binary import Built, Failed
+from steelyard_kernels.artifact import Artifact, Failure
 from steelyard_kernels.errors import KernelError
 from steelyard_kernels.expression.expr import Program
 from steelyard_kernels.from_jax import names
@@ -75,7 +75,7 @@ class JaxKernel:
         schedule: Schedule | None = None,
         target: str = CPU,
         cache: str = "warm-memory",
-    ) -> Built | Failed:
+    ) -> Artifact | Failure:
         """Build for arguments of these shapes and dtypes; as `KernelFunction.build`."""
         found = self.translation(*args)
         return found.kernel.build(

@@ -7,19 +7,9 @@ from dataclasses import dataclass, replace
 from time import perf_counter_ns
 
 from steelyard_device.errors import CompileError
-from steelyard_kernels.binary import Built, Code, Failed
-from steelyard_kernels.building.build import (
-    Phases,
-    Source,
-    failed,
-    finish,
-    keep,
-    loaded,
-    prepare,
-    restore,
-)
-from steelyard_kernels.building.cache import Compiled, compiled, remember
-from steelyard_kernels.building.record import Refused
+from steelyard_kernels.artifact import Artifact, Code, Failure
+from steelyard_kernels.building.build import Phases, failed, loaded, prepare, restore
+from steelyard_kernels.building.cache import compiled, remember
 from steelyard_kernels.expression.expr import Program
 from steelyard_kernels.group.run import Group, Outcome
 from steelyard_kernels.schedule.strategies import Schedule
@@ -65,19 +55,19 @@ class Batch:
     one. `groups` are what was compiled together, in the order in which they were done.
     """
 
-    results: tuple[Built | Failed, ...]
+    results: tuple[Artifact | Failure, ...]
     duplicates: Mapping[int, int]
     groups: tuple[Group, ...]
     stages: tuple[Stage, ...]
     wall: int
 
     @property
-    def distinct(self) -> tuple[Built, ...]:
+    def distinct(self) -> tuple[Artifact, ...]:
         """The builds of which no earlier one has the same instructions."""
         return tuple(
             result
             for index, result in enumerate(self.results)
-            if isinstance(result, Built) and index not in self.duplicates
+            if isinstance(result, Artifact) and index not in self.duplicates
         )
 
 
@@ -101,9 +91,9 @@ class Collector:
         self.waiting: dict[str, list[int]] = {}
         """Candidates by their text; those of one text are compiled once."""
         self._phases = [Phases() for _ in candidates]
-        self._sources: dict[int, Source] = {}
+        self._prepared: dict[int, Artifact] = {}
         self._keys: dict[int, str] = {}
-        self._results: dict[int, Built | Failed] = {}
+        self._results: dict[int, Artifact | Failure] = {}
         self._compilers: set[str] = set()
         self._kept: set[int] = set()
         self._hashes: set[str] = set()
@@ -133,7 +123,7 @@ class Collector:
             return
         if named:
             self._keys[index] = named
-        source = self._sources[index] = prepare(
+        made = self._prepared[index] = prepare(
             candidate.program,
             candidate.schedule,
             self.target,
@@ -141,20 +131,17 @@ class Collector:
             aligned=self.aligned,
         )
         phases.current = "compile"
-        known = compiled().get((str(self.target), source.text))
+        known = compiled().get((made.target, made.text))
         if known is not None and "code" in self.levels:
             self._finish(index, known)
         else:
-            self.waiting.setdefault(source.text, []).append(index)
+            self.waiting.setdefault(made.text, []).append(index)
 
     def settle(self, outcome: Outcome) -> None:
         """Finish the candidates of each text that has its code, or its reason."""
         waiting = list(self.waiting.values())
-        for part, made in outcome.made.items():
-            first, *_ = waiting[part]
-            self._phases[first].done += made.phases
-            self._compilers |= {name for name, _ in made.phases}
-            self._made(waiting[part], made.code)
+        for part, code in outcome.made.items():
+            self._made(waiting[part], code)
         for part, error in outcome.refused.items():
             for index in waiting[part]:
                 self._fail(index, error, lasting=isinstance(error, CompileError))
@@ -162,30 +149,32 @@ class Collector:
 
     def _made(self, indices: list[int], code: Code) -> None:
         """Finish the candidates of one text."""
+        phases = self._phases[indices[0]]
+        phases.done += code.phases
+        self._compilers |= {name for name, _ in code.phases}
         try:
-            found = Compiled(code, loaded(code, self.target, self._phases[indices[0]]))
+            code = loaded(code, self.target, phases)
         except Exception as error:  # noqa: BLE001 - a candidate's failure is data
             for index in indices:
                 self._fail(index, error)
             return
         if "code" in self.levels:
-            compiled()[str(self.target), self._sources[indices[0]].text] = found
+            made = self._prepared[indices[0]]
+            compiled()[made.target, made.text] = code
         for index in indices:
-            self._finish(index, found)
+            self._finish(index, code)
 
-    def _finish(self, index: int, found: Compiled) -> None:
-        built = finish(
-            self._sources[index], found.made, found.function, self._phases[index]
-        )
+    def _finish(self, index: int, code: Code) -> None:
+        phases = self._phases[index]
+        done = tuple(phases.done)
+        built = replace(self._prepared[index], code=code, phases=done)
         self._add(index, built)
         if index in self._keys:
-            image = id(
-                found.made.image
-            )  # a group's cubin is one object, held by results
+            image = id(code.image)  # a group's cubin is one object, held by results
             new = image not in self._kept
             self._kept.add(image)
             named = self._keys[index]
-            self._phases[index].run("keep", lambda: keep(named, built, with_image=new))
+            phases.run("keep", lambda: remember(named, built, with_image=new))
 
     def _fail(self, index: int, error: Exception, *, lasting: bool = False) -> None:
         candidate, phases = self.candidates[index], self._phases[index]
@@ -194,12 +183,12 @@ class Collector:
         )
         self._results[index] = result
         if lasting and index in self._keys:
-            schedule = self._sources[index].schedule
-            remember(self._keys[index], Refused(schedule, result.phase, result.error))
+            schedule = self._prepared[index].schedule
+            remember(self._keys[index], replace(result, schedule=schedule))
 
-    def _add(self, index: int, result: Built | Failed) -> None:
+    def _add(self, index: int, result: Artifact | Failure) -> None:
         self._results[index] = result
-        if isinstance(result, Built):
+        if isinstance(result, Artifact):
             self._built += 1
             self._hashes.add(result.code_hash)
 
@@ -237,12 +226,12 @@ class Collector:
         return (*(Stage(name, each, each) for name, each in sums.items()), compiling)
 
 
-def duplicates(results: Sequence[Built | Failed]) -> dict[int, int]:
+def duplicates(results: Sequence[Artifact | Failure]) -> dict[int, int]:
     """Return the first of the same instructions, for each that is not the first."""
     first: dict[str, int] = {}
     found = {}
     for index, result in enumerate(results):
-        if isinstance(result, Built):
+        if isinstance(result, Artifact):
             other = first.setdefault(result.code_hash, index)
             if other != index:
                 found[index] = other

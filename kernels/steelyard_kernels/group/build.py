@@ -4,7 +4,7 @@
                       target="cuda:sm_90a")
     for built in batch.results: ...
 
-Candidate* --prepare--> Source* --plan--> groups of texts --workers--> Code* --> Built*
+Candidate* --prepare--> Source* --plan--> groups of texts --workers--> Code* --> Artifact*
 """
 
 from __future__ import annotations

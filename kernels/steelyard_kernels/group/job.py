@@ -7,9 +7,9 @@ from time import perf_counter_ns
 
 from steelyard_device.errors import Cancelled, DeviceError
 from steelyard_device.spans import Span
+from steelyard_kernels.artifact import Code
 from steelyard_kernels.targets import Target
 from steelyard_kernels.toolchains import toolchain
-from steelyard_kernels.toolchains.codes import Made
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +33,7 @@ class Reply:
     the worker's process ended. `nanoseconds` are the compiler's.
     """
 
-    made: dict[str, Made] = field(default_factory=dict)
+    made: dict[str, Code] = field(default_factory=dict)
     refused: dict[str, DeviceError] = field(default_factory=dict)
     error: Exception | None = None
     stopped: bool = False
@@ -50,7 +50,7 @@ def compile_job(job: Job) -> Reply:
     except Exception as error:  # noqa: BLE001 - whatever it is, some candidate has it
         stopped, taken = isinstance(error, Cancelled), perf_counter_ns() - started
         return Reply(error=error, stopped=stopped, nanoseconds=taken)
-    made = {entry: each for entry, each in found.items() if isinstance(each, Made)}
-    refused = {entry: e for entry, e in found.items() if not isinstance(e, Made)}
-    taken = sum(each.code.nanoseconds for each in made.values())
+    made = {entry: each for entry, each in found.items() if isinstance(each, Code)}
+    refused = {entry: e for entry, e in found.items() if not isinstance(e, Code)}
+    taken = sum(each.nanoseconds for each in made.values())
     return Reply(made, refused, nanoseconds=taken or perf_counter_ns() - started)

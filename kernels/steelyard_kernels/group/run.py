@@ -14,11 +14,11 @@ from time import perf_counter_ns
 from typing import Final
 
 from steelyard_device.timings import listening, span
+from steelyard_kernels.artifact import Code
 from steelyard_kernels.group.job import Job, Reply
 from steelyard_kernels.group.plan import split
 from steelyard_kernels.group.worker import Worker
 from steelyard_kernels.targets import Target
-from steelyard_kernels.toolchains.codes import Made
 from steelyard_kernels.toolchains.costs import Costs
 
 SLOWER: Final = 4
@@ -74,7 +74,7 @@ class Task:
 class Outcome:
     """What a task came to, by part, and what there is to do still."""
 
-    made: dict[int, Made]
+    made: dict[int, Code]
     refused: Mapping[int, Exception]
     rest: tuple[Task, ...]
 

@@ -7,13 +7,11 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from steelyard_kernels.targets import CPU, CUDA, NVPTX, Target
 from steelyard_kernels.toolchains import cpu, cuda, nvptx
-from steelyard_kernels.toolchains.codes import Made
 from steelyard_kernels.toolchains.costs import Costs
 
 if TYPE_CHECKING:
     from steelyard_device.errors import DeviceError
-    from steelyard_device.llvm import Recorder
-    from steelyard_kernels.binary import Code
+    from steelyard_kernels.artifact import Code
     from steelyard_kernels.ir.loops import Kernel
 
 
@@ -39,8 +37,8 @@ class Toolchain(Protocol):
         """Return a verified kernel's text; raises Unsupported."""
         ...
 
-    def compile_text(self, text: str, target: Target, record: Recorder, /) -> Code:
-        """Compile one candidate's text; `record` is told the compiler's phases.
+    def compile_text(self, text: str, target: Target, /) -> Code:
+        """Compile one candidate's text.
 
         Raises CompileError if the text is refused, DeviceError if it was not that.
         """
@@ -48,7 +46,7 @@ class Toolchain(Protocol):
 
     def compile_many(
         self, parts: Sequence[tuple[str, str]], target: Target, seconds: float | None, /
-    ) -> dict[str, Made | DeviceError]:
+    ) -> dict[str, Code | DeviceError]:
         """Compile texts, each under its entry; those it says nothing of are not done.
 
         Raises Cancelled when `seconds` are up, DeviceError for what is no text's own.

@@ -3,42 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from steelyard_device.errors import DeviceError
-from steelyard_kernels.binary import Code
+from steelyard_kernels.artifact import Code, Phases
 from steelyard_kernels.errors import CompilerBug
 
 if TYPE_CHECKING:
     from steelyard_device.cubin import Resources
-    from steelyard_device.llvm import Recorder
     from steelyard_device.nvrtc import Compiled
     from steelyard_kernels.targets import Target
 
 
-@dataclass(frozen=True, slots=True)
-class Made:
-    """One candidate's code, and the phases of its compilation in nanoseconds."""
-
-    code: Code
-    phases: tuple[tuple[str, int], ...]
-
-
 def one_by_one(
-    compile_text: Callable[[str, Target, Recorder], Code],
+    compile_text: Callable[[str, Target], Code],
     parts: Sequence[tuple[str, str]],
     target: Target,
-) -> dict[str, Made | DeviceError]:
+) -> dict[str, Code | DeviceError]:
     """Compile each text alone: to LLVM a module costs nothing."""
-    found: dict[str, Made | DeviceError] = {}
+    found: dict[str, Code | DeviceError] = {}
     for entry, text in parts:
-        phases: list[tuple[str, int]] = []
         try:
-            code = compile_text(
-                text, target, lambda *phase, to=phases: to.append(phase)
-            )
-            found[entry] = Made(code, tuple(phases))
+            found[entry] = compile_text(text, target)
         except DeviceError as error:
             found[entry] = error
     return found
@@ -50,7 +36,11 @@ def unlike_ours(phase: str) -> str:
 
 
 def code_of(
-    compiled: Compiled, entry: str, compiler: str, every: dict[str, Resources]
+    compiled: Compiled,
+    entry: str,
+    compiler: str,
+    every: dict[str, Resources],
+    phases: Phases = (),
 ) -> Code:
     """Return one entry of a cubin, of which `every` is what was read."""
     found = every.get(entry)
@@ -66,4 +56,5 @@ def code_of(
         found,
         logged.spill_stores if logged else 0,
         logged.spill_loads if logged else 0,
+        phases,
     )

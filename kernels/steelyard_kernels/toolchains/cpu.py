@@ -8,7 +8,7 @@ from time import perf_counter_ns
 from typing import TYPE_CHECKING, Final
 
 from steelyard_device import timings
-from steelyard_kernels.binary import Code
+from steelyard_kernels.artifact import Code
 from steelyard_kernels.digest import digest
 from steelyard_kernels.emit import ENTRY
 from steelyard_kernels.toolchains import codes
@@ -17,7 +17,6 @@ from steelyard_kernels.toolchains.listing import given
 
 if TYPE_CHECKING:
     from steelyard_device.errors import DeviceError
-    from steelyard_device.llvm import Recorder
     from steelyard_kernels.ir.loops import Kernel
     from steelyard_kernels.targets import Target
 
@@ -36,24 +35,27 @@ def emit(kernel: Kernel) -> str:
     return emit_llvm(kernel, llvm.host())
 
 
-def compile_text(text: str, _target: Target, record: Recorder) -> Code:
+def compile_text(text: str, _target: Target) -> Code:
     """Compile to an object file."""
     from steelyard_device import llvm
 
+    phases: list[tuple[str, int]] = []
+
     def named(phase: str, nanoseconds: int) -> None:
         name = codes.unlike_ours(phase)
-        record(name, nanoseconds)
+        phases.append((name, nanoseconds))
         timings.record(name, perf_counter_ns() - nanoseconds, nanoseconds)
 
     started = perf_counter_ns()
     image = llvm.assemble(text, named)
     taken = perf_counter_ns() - started
-    return Code(image, ENTRY, digest(image), compiler(), taken)
+    hashed = digest(image)
+    return Code(image, ENTRY, hashed, compiler(), taken, phases=tuple(phases))
 
 
 def compile_many(
     parts: Sequence[tuple[str, str]], target: Target, _seconds: float | None
-) -> dict[str, codes.Made | DeviceError]:
+) -> dict[str, Code | DeviceError]:
     """Compile texts one by one; nothing stops LLVM."""
     return codes.one_by_one(compile_text, parts, target)
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from steelyard_device import timings
 from steelyard_device.timings import listening, span
-from steelyard_kernels.binary import Code
+from steelyard_kernels.artifact import Code
 from steelyard_kernels.emit import ENTRY
 from steelyard_kernels.toolchains import codes
 from steelyard_kernels.toolchains.costs import Costs
@@ -18,7 +18,6 @@ from steelyard_kernels.toolchains.listing import disassembled, given
 
 if TYPE_CHECKING:
     from steelyard_device.errors import DeviceError
-    from steelyard_device.llvm import Recorder
     from steelyard_device.nvrtc import Compiled, NVRTCError
     from steelyard_kernels.ir.loops import Kernel
     from steelyard_kernels.targets import Target
@@ -50,21 +49,22 @@ def emit(kernel: Kernel) -> str:
     return emit_cuda(kernel, entry=ENTRY)
 
 
-def compile_text(text: str, target: Target, record: Recorder) -> Code:
+def compile_text(text: str, target: Target) -> Code:
     """Compile to a cubin."""
     from steelyard_device import cubin, nvrtc
 
     started = perf_counter_ns()
     compiled = nvrtc.compile(text, target.arch, phases=listening())
-    record("nvrtc", compiled.nanoseconds)
     _tell(compiled, started)
+    phases = (("nvrtc", compiled.nanoseconds),)
     with span("read cubin"):
-        return codes.code_of(compiled, ENTRY, compiler(), cubin.read(compiled.cubin))
+        every = cubin.read(compiled.cubin)
+        return codes.code_of(compiled, ENTRY, compiler(), every, phases)
 
 
 def compile_many(
     parts: Sequence[tuple[str, str]], target: Target, seconds: float | None
-) -> dict[str, codes.Made | DeviceError]:
+) -> dict[str, Code | DeviceError]:
     """Compile texts as one program; if it is refused, only those to blame are done."""
     from steelyard_device import nvrtc
     from steelyard_kernels.emit.cuda import joined
@@ -96,11 +96,9 @@ def _tell(compiled: Compiled, started: int) -> None:
     timings.record("program and log", end, perf_counter_ns() - end)
 
 
-def _blamed(
-    error: NVRTCError, entries: Sequence[str]
-) -> dict[str, codes.Made | DeviceError]:
+def _blamed(error: NVRTCError, entries: Sequence[str]) -> dict[str, Code | DeviceError]:
     """Return each named candidate's own errors, as if it had been compiled alone."""
-    found: dict[str, codes.Made | DeviceError] = {}
+    found: dict[str, Code | DeviceError] = {}
     for entry in entries:
         own = tuple(
             replace(each, source=ENTRY, message=each.message.replace(entry, ENTRY))
@@ -114,7 +112,7 @@ def _blamed(
 
 def _codes(
     compiled: Compiled, parts: Sequence[tuple[str, str]]
-) -> dict[str, codes.Made | DeviceError]:
+) -> dict[str, Code | DeviceError]:
     """Return each candidate's code: the whole cubin and its entry.
 
     Its time is what ptxas says, and of the rest a share by its text: the front end is
@@ -126,11 +124,11 @@ def _codes(
     logs = {log.entry: log for log in compiled.kernels}
     rest = compiled.nanoseconds - sum(log.nanoseconds for log in compiled.kernels)
     share = max(rest, 0) / sum(len(text) for _, text in parts)
-    made: dict[str, codes.Made | DeviceError] = {}
+    made: dict[str, Code | DeviceError] = {}
     for entry, text in parts:
         code = codes.code_of(compiled, entry, compiler(), every)
         taken = logs[entry].nanoseconds + round(share * len(text))
-        made[entry] = codes.Made(replace(code, nanoseconds=taken), (("nvrtc", taken),))
+        made[entry] = replace(code, nanoseconds=taken, phases=(("nvrtc", taken),))
     return made
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from steelyard_device import timings
 from steelyard_device.timings import span
-from steelyard_kernels.binary import Code
+from steelyard_kernels.artifact import Code
 from steelyard_kernels.emit import ENTRY
 from steelyard_kernels.toolchains import codes
 from steelyard_kernels.toolchains.costs import Costs
@@ -16,7 +16,6 @@ from steelyard_kernels.toolchains.listing import disassembled, given
 
 if TYPE_CHECKING:
     from steelyard_device.errors import DeviceError
-    from steelyard_device.llvm import Recorder
     from steelyard_kernels.ir.loops import Kernel
     from steelyard_kernels.targets import Target
 
@@ -49,23 +48,24 @@ def emit(kernel: Kernel) -> str:
     return emit_nvptx(kernel, entry=ENTRY)
 
 
-def compile_text(text: str, target: Target, record: Recorder) -> Code:
+def compile_text(text: str, target: Target) -> Code:
     """Compile to a cubin."""
     from steelyard_device import cubin, nvptx
 
     started = perf_counter_ns()
     compiled = nvptx.compile(text, target.arch)
+    phases = []
     for phase in compiled.phases:
-        name = codes.unlike_ours(phase.name)
-        record(name, phase.nanoseconds)
-        timings.record(name, started + phase.start, phase.nanoseconds)
+        phases.append((codes.unlike_ours(phase.name), phase.nanoseconds))
+        timings.record(phases[-1][0], started + phase.start, phase.nanoseconds)
     with span("read cubin"):
-        return codes.code_of(compiled, ENTRY, compiler(), cubin.read(compiled.cubin))
+        every = cubin.read(compiled.cubin)
+        return codes.code_of(compiled, ENTRY, compiler(), every, tuple(phases))
 
 
 def compile_many(
     parts: Sequence[tuple[str, str]], target: Target, _seconds: float | None
-) -> dict[str, codes.Made | DeviceError]:
+) -> dict[str, Code | DeviceError]:
     """Compile texts one by one; nothing stops LLVM."""
     return codes.one_by_one(compile_text, parts, target)
 

@@ -1,30 +1,34 @@
-"""What builds end at: data. Binaries with their resources, or why there is none."""
+"""What builds end at: data. An artifact with its code, or why there is none."""
 
 from __future__ import annotations
 
 from copy import copy
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Final
 
 from steelyard_device.errors import CompileError
 from steelyard_kernels.errors import KernelError
 from steelyard_kernels.expression.expr import Program
 from steelyard_kernels.schedule.parameters import Slot
-from steelyard_kernels.schedule.strategies import Schedule
+from steelyard_kernels.schedule.strategies import Schedule, strategy
 
 if TYPE_CHECKING:
     from steelyard_device.cpu import Function
     from steelyard_device.cubin import Resources
 
+Phases = tuple[tuple[str, int], ...]
+"""Names and nanoseconds, in order."""
+
 
 @dataclass(frozen=True, slots=True)
 class Code:
-    """What a compiler made of one candidate.
+    """What a compiler made of one text.
 
-    `image` is an object file or a cubin, in which other candidates may lie too;
+    `image` is an object file or a cubin, in which other entries may lie too;
     `code_hash` is of this entry's instructions alone and depends on no name.
     `nanoseconds` are the compiler's for this entry. Resources are a cubin's, spills
-    (bytes a thread) from the compiler's log.
+    (bytes a thread) from the compiler's log. `function` is there once it is loaded for
+    this machine's own target.
     """
 
     image: bytes
@@ -35,21 +39,41 @@ class Code:
     resources: Resources | None = None
     spill_stores: int = 0
     spill_loads: int = 0
+    phases: Phases = field(default=(), compare=False)
+    function: Function | None = field(default=None, compare=False)
+
+
+NO_CODE: Final = Code(b"", "", "", "", 0)
 
 
 @dataclass(frozen=True, slots=True)
-class Binary:
-    """Machine code: its entry, what its slots take, and who runs it.
+class Artifact:
+    """A program under a schedule as a compiler's text, and its code once it is built.
 
     On a CPU `threads` of the pool run a launch (0: all). On a GPU they make a block, and
-    a launch has one for every `per_block` of the last slot's extent.
+    a launch has one for every `per_block` of the last slot's extent. `phases` are those
+    of the build; one that a cache saved is missing.
     """
 
-    code: bytes
-    entry: str
+    program: Program
+    schedule: Schedule
+    target: str
+    text: str
     slots: tuple[Slot, ...]
     threads: int
-    per_block: int = 0
+    per_block: int
+    code: Code = NO_CODE
+    phases: Phases = ()
+
+    @property
+    def strategy(self) -> str:
+        """The family of schedules."""
+        return strategy(self.program)
+
+    @property
+    def code_hash(self) -> str:
+        """The hash of the entry's instructions."""
+        return self.code.code_hash
 
     @property
     def blocks(self) -> int:
@@ -58,36 +82,7 @@ class Binary:
 
 
 @dataclass(frozen=True, slots=True)
-class Built:
-    """A kernel that can be launched, once loaded.
-
-    `phases` are (name, nanoseconds) in order; a phase that a cache saved is missing.
-    `function` is there for this machine's own target.
-    """
-
-    program: Program
-    strategy: str
-    schedule: Schedule
-    target: str
-    text: str
-    binary: Binary
-    made: Code
-    phases: tuple[tuple[str, int], ...]
-    function: Function | None
-
-    @property
-    def code_hash(self) -> str:
-        """The hash of the entry's instructions."""
-        return self.made.code_hash
-
-    @property
-    def compiler(self) -> str:
-        """The compiler's build."""
-        return self.made.compiler
-
-
-@dataclass(frozen=True, slots=True)
-class Failed:
+class Failure:
     """A build that came to nothing: in which phase, and why in one sentence."""
 
     name: str
@@ -96,14 +91,14 @@ class Failed:
     phase: str
     error: str
     cause: BaseException
-    phases: tuple[tuple[str, int], ...]
+    phases: Phases = ()
 
     @property
     def lasting(self) -> bool:
         """Whether the program is to blame, and not what a machine lacked."""
         return isinstance(self.cause, (KernelError, CompileError))
 
-    def remembered(self) -> Failed:
+    def remembered(self) -> Failure:
         """Return what may be kept: without the frames, which hold a caller's arrays."""
         return replace(self, cause=copy(self.cause))
 
