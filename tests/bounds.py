@@ -6,6 +6,8 @@ own code; every rounding is `intervals`', which derives it. Integers are exact.
 
 from __future__ import annotations
 
+from math import prod
+
 import intervals
 import numpy as np
 from intervals import Near
@@ -129,7 +131,16 @@ def _reduced(node, args):
         a, b = given
         b = b.each(lambda x: x.reshape((*x.shape[:2], *_ones(a, b), *x.shape[2:])))
         return _product(a, b)
-    return intervals.reduce(node.op, given[0], keepdims=node.keepdims)
+    axes = [axis + 2 for axis in node.axes]  # moved to the end, as one
+    places = range(-len(axes), 0)
+    rest = [n for axis, n in enumerate(given[0].shape) if axis not in axes]
+    flat = given[0].each(
+        lambda x: np.moveaxis(x, axes, places).reshape(
+            (*rest, prod(node.arg.shape[a] for a in node.axes))
+        )
+    )
+    found = intervals.reduce(node.op, flat, keepdims=False)
+    return found.each(lambda x: x.reshape((*x.shape[:2], *node.shape)))
 
 
 def _ones(a, b):

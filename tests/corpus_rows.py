@@ -140,7 +140,9 @@ ELEMENTS = [
     Row(
         "triad",
         library.triad,
-        ";".join(f"{n} {n}" for n in (1, 2, 15, 16, 17, 31, 33, 127, 129, 257, 4097)),
+        ";".join(
+            f"{n} {n}" for n in (1, 2, 15, 17, 31, 33, 127, 129, 257, 4097, 20_011)
+        ),
         FLOATS,
         {"s": 0.5},
     ),
@@ -162,6 +164,11 @@ ELEMENTS = [
     ),
     Row("shifted along", shifted, "4,3,8 8 4,1,8; 2,1,2 2,1,1 1,1,1; 5,3,40 5,1,1 40"),
     Row("halves round once", arithmetic, "1000 1000; 33,3 3", HALVES, exact=True),
+    Row(
+        "two levels",
+        lambda a, b, c: xp.where(b < c, c, -a),
+        "2,1,2 2,1,1 1,1,1; 3,33 3,1 33",
+    ),
     Row("special", extremes_of_elements, "100 100; 7,9 9", FLOATS, data="special"),
     Row("functions", functions, "61; 257", "float32 float64"),
     Row("functions of halves", functions, "61", HALVES),

@@ -16,6 +16,7 @@ from functools import cache
 
 import corpus_loops as loops
 import corpus_rows as rows
+import corpus_views as views
 import pytest
 import simt
 from corpus import Placed, compare, poisoned
@@ -41,7 +42,7 @@ NO_ROWS = "of a value that lies in no memory"  # a loop over what is computed
 TABLE = [
     *(*rows.ELEMENTS, *rows.ROWS),
     *(*loops.SMALL, *loops.LOOPS, *loops.CHAINS, *loops.GRADIENTS),
-    *(*loops.UPDATES, *loops.MISSING),
+    *(*loops.UPDATES, *views.VIEWS, *views.AXES, *views.PRODUCTS),
 ]
 
 

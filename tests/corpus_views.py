@@ -1,0 +1,188 @@
+"""The corpus' programs of views, reductions of any axes and products of any size.
+
+What no schedule has yet is marked: whoever makes it run takes the mark off.
+"""
+
+from __future__ import annotations
+
+from corpus import Row
+
+from steelyard_kernels import array as xp
+from steelyard_kernels.errors import KernelError
+from steelyard_kernels.grad import grad, value_and_grad
+
+NO_SCHEDULE = {"*": "no schedule has"}
+LARGE = {"*": "at most 4096"}
+
+
+def stencil(x):
+    """Return second differences, of ends that are repeated."""
+    return xp.roll(x, 1, axis=-1) - 2.0 * x + xp.roll(x, -1, axis=-1)
+
+
+def joined(x, y):
+    """Return arrays behind one another, beside one another, and again."""
+    every = xp.concat([x, y, x], axis=0)
+    return every * 2.0, xp.stack([x, x + 1.0], axis=1), xp.tile(y, (2, 3))
+
+
+def cut(x):
+    """Return every second element, the middle, and rows from the last."""
+    return x[1:, ::2] + 1.0, x[1:-1, 1:-1] * 2.0, xp.flip(x, axis=0) - x
+
+
+def column_softmax(x):
+    """Normalise columns."""
+    e = xp.exp(x - xp.max(x, axis=0, keepdims=True))
+    return e / xp.sum(e, axis=0, keepdims=True)
+
+
+def both_ways(x):
+    """Reduce rows, columns and both; use them together."""
+    row, column = xp.mean(x, axis=1, keepdims=True), xp.mean(x, axis=0, keepdims=True)
+    return x - row - column + xp.mean(x, axis=(0, 1), keepdims=True)
+
+
+def dense(x, w, b):
+    """Return a layer."""
+    return xp.maximum(x @ w + b, 0.0)
+
+
+def dense_softmax(a, w):
+    """Normalise what a product gives."""
+    s = (a @ w) * 0.25
+    t = xp.exp(s - xp.max(s, axis=-1, keepdims=True))
+    return t / xp.sum(t, axis=-1, keepdims=True)
+
+
+def attention(q, k, v, *, scale=0.125):
+    """Return attention of one head."""
+    s = (q @ k.T) * scale
+    p = xp.exp(s - xp.max(s, axis=-1, keepdims=True))
+    return (p @ v) / xp.sum(p, axis=-1, keepdims=True)
+
+
+def cross_entropy(x, w, target):
+    """Return a loss and its gradient: of a product, a softmax and a sum."""
+
+    def loss(w, x, target):
+        s = x @ w
+        top = xp.max(s, axis=-1, keepdims=True)
+        total = xp.log(xp.sum(xp.exp(s - top), axis=-1, keepdims=True)) + top
+        return xp.mean(total - s * target)
+
+    return value_and_grad(loss)(w, x, target)
+
+
+def square_mean(x):
+    """Return what a large gradient is of."""
+    return xp.mean(xp.square(x))
+
+
+VIEWS = [
+    Row("transpose", lambda x: x.T + 1, "100,1000; 65,67; 129,33", refused=LARGE),
+    Row("small transpose", lambda x: x + xp.transpose(x) * 2.0, "17,17; 1,1; 7,7"),
+    Row(
+        "permute",
+        lambda x: xp.permute_dims(x, (2, 0, 1)),
+        "3,5,7; 1,33,2; 17,16,31; 2,3,2",
+        "float32 float16 int32 bool",
+        refused=NO_SCHEDULE,
+        error=KernelError,
+    ),
+    Row("stencil", stencil, "7,33; 3,2; 1000", refused=NO_SCHEDULE, error=KernelError),
+    Row("joined", joined, "3,5 2,5; 1,33 7,33", refused=NO_SCHEDULE, error=KernelError),
+    Row("cut", cut, "7,33; 3,4; 65,67", refused=NO_SCHEDULE, error=KernelError),
+    Row(
+        "padded",
+        lambda x: xp.pad(x, ((1, 2), (0, 3))),
+        "7,33; 1,1",
+        "float32 int32",
+        refused=NO_SCHEDULE,
+        error=KernelError,
+    ),
+    Row(
+        "repeated",
+        lambda x: xp.repeat(x, 3, axis=0) * x[:1],
+        "5,7",
+        refused=NO_SCHEDULE,
+        error=KernelError,
+    ),
+    Row("first row off", lambda x: x - x[0], "100,100", refused=LARGE),
+]
+AXES = [
+    Row(
+        "columns",
+        lambda x: (xp.sum(x, axis=0), xp.max(x, axis=0), xp.var(x, axis=0)),
+        "100,33; 7,5; 1,1; 33,257",
+        "float32 float16 float64",
+        refused=NO_SCHEDULE,
+        error=KernelError,
+    ),
+    Row(
+        "some axes",
+        lambda x: (xp.sum(x, axis=(0, 2)), xp.mean(x, axis=1), xp.min(x, axis=(0, 1))),
+        "3,5,7; 33,2,31; 1,1,1",
+        refused=NO_SCHEDULE,
+        error=KernelError,
+    ),
+    Row(
+        "all axes",
+        lambda x: (xp.sum(x), xp.mean(x)),
+        "33,7; 3,4,5",
+        refused=NO_SCHEDULE,
+        error=KernelError,
+    ),
+    Row(
+        "column softmax",
+        column_softmax,
+        "33,7; 100,65",
+        refused=NO_SCHEDULE,
+        error=KernelError,
+    ),
+    Row("both ways", both_ways, "33,7; 65,100", refused=NO_SCHEDULE, error=KernelError),
+]
+PRODUCTS = [
+    Row(
+        "product",
+        lambda x, w: x @ w,
+        "100,96 96,48; 33,257 257,129",
+        "float32 float16",
+        data="unit",
+        refused=LARGE,
+    ),
+    Row("dense", dense, "100,96 96,48 48; 129,33 33,65 65", data="unit", refused=LARGE),
+    Row(
+        "batched",
+        xp.matmul,
+        "2,5,7 2,7,3; 3,33,17 1,17,65",
+        data="unit",
+        refused=NO_SCHEDULE,
+        error=KernelError,
+    ),
+    Row(
+        "einsum",
+        lambda a, b: xp.einsum("bhqd,bkhd->bhqk", a, b),
+        "2,3,5,8 2,7,3,8",
+        data="unit",
+        refused=NO_SCHEDULE,
+        error=KernelError,
+    ),
+    Row("dense softmax", dense_softmax, "100,96 96,48", data="unit", refused=LARGE),
+    Row(
+        "attention",
+        attention,
+        "70,64 70,64 70,64; 129,33 100,33 100,65",
+        data="unit",
+        refused=LARGE,
+    ),
+    Row("large gradient", grad(square_mean), "5003", refused=LARGE),
+    Row(
+        "cross-entropy",
+        cross_entropy,
+        "33,20 20,17 33,17",
+        data="unit",
+        refused=NO_SCHEDULE,
+        error=KernelError,
+    ),
+]
