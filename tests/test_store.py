@@ -1,5 +1,6 @@
 import math
 import os
+import re
 import resource
 import signal
 import sqlite3
@@ -361,6 +362,29 @@ def read_everything(path):
     """Return every trial of every run of a store."""
     with Store.open(str(path), create=False) as opened:
         return [opened.trials(one.uid) for one in opened.runs()]
+
+
+def test_an_id_that_changed_anywhere_in_the_file_loses_nothing_in_silence(filled):
+    """Also in an index: a run that is listed has all of its trials, or is refused."""
+    data, expected = filled.read_bytes(), read_everything(filled)
+    with Store.open(str(filled)) as opened:
+        (only,) = opened.runs()
+    case = expected[0][0].case
+    for word in (only.uid, case):
+        places = [
+            found.start() for found in re.finditer(re.escape(word.encode()), data)
+        ]
+        assert len(places) > 3
+        for at in places:
+            filled.write_bytes(data[:at] + b"~" + data[at + 1 :])
+            try:
+                with Store.open(str(filled), create=False) as opened:
+                    (run,) = opened.runs()
+                    found = opened.trials(run.uid), opened.trials(run.uid, case)
+            except StoreError:
+                continue
+            wanted = [one for one in expected[0] if one.case == case]
+            assert found == (expected[0], wanted), at
 
 
 def test_an_empty_file_becomes_a_store_but_does_not_read_as_one(tmp_path):

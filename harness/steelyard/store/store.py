@@ -162,7 +162,8 @@ class Store:
         found = written.mappings(connection, query.with_for_update() if lock else query)
         if not found:
             raise StoreError(
-                f"store {self.name} has no run {uid}; see `steelyard show`."
+                f"store {self.name} has no run {uid}; see `steelyard show`. If that "
+                "lists it, the file was damaged: restore it from a copy."
             )
         row: Mapping[Any, Any] = found[0]
         self._require_whole(row)
@@ -177,30 +178,29 @@ class Store:
         return select(self.runs(), selector, self.name)
 
     def trials(self, uid: str, case: str | None = None) -> list[Trial]:
-        """Return a run's trials in the order they were measured; none of an unknown run.
+        """Return a run's trials in the order they were measured.
 
         Raises:
-            StoreError: some are missing, or not what was written.
+            StoreError: there is no such run; some are missing, or not what was written.
         """
         query = sa.select(TRIALS).where(TRIALS.c.run == uid).order_by(TRIALS.c.id)
         chosen = query.where(TRIALS.c.case == case) if case is not None else query
-        every = sa.select(TRIALS.c.digest).where(TRIALS.c.run == uid)
-        run = sa.select(RUNS).where(RUNS.c.uid == uid)
+        every = sa.select(TRIALS.c.case, TRIALS.c.digest).where(TRIALS.c.run == uid)
 
-        def work(connection: sa.Connection) -> list[list[Any]]:
-            return [written.mappings(connection, one) for one in (chosen, run, every)]
+        def work(connection: sa.Connection) -> tuple[Any, list[Any], list[Any]]:
+            rows, others = (written.mappings(connection, q) for q in (chosen, every))
+            return self._row_of(connection, uid), rows, others
 
-        rows, runs, digests = self._database.do(work, reading=True)
-        if not runs:
-            return []
-        self._require_whole(runs[0])
+        run, rows, all_of_them = self._database.do(work, reading=True)
         for row in rows:
             if sealed(TRIALS, row) != row["digest"]:
                 raise self._unreadable(uid, f"the digest of {row['case']} differs")
-        found = [str(one["digest"]) for one in digests]
-        if len(found) != runs[0]["trials"] or chained(found) != runs[0]["chain"]:
-            there = f"{len(found)} trials, where {runs[0]['trials']} were stored"
+        found = [str(one["digest"]) for one in all_of_them]
+        if len(found) != run["trials"] or chained(found) != run["chain"]:
+            there = f"{len(found)} trials, where {run['trials']} were stored"
             raise self._unreadable(uid, f"it has {there}, or others")
+        if len(rows) != sum(case in {None, one["case"]} for one in all_of_them):
+            raise self._unreadable(uid, f"trials of {case} are not where they belong")
         try:
             return [
                 codec.trial(parsed(row["document"]), row["samples"]) for row in rows
