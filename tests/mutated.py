@@ -23,14 +23,17 @@ import tempfile
 import traceback
 from pathlib import Path
 
+import fakes
 import numpy as np
 import outcomes
 import trials
 from click.testing import CliRunner
 
 from steelyard.commands import main as command_line
+from steelyard.errors import BenchmarkError
 from steelyard.gate import document
 from steelyard.gate.outcome import StaticChange
+from steelyard.prepare import inputs
 from steelyard.store import archive
 from steelyard.store.store import Store
 from steelyard_lock import file as entries
@@ -330,6 +333,22 @@ class Npy(Format):
     def lines(self):
         one = self.folder / "one.py"
         yield "run", one, "--input", f"x=@{self.path}", "--dry-run"
+
+    def read(self, content):
+        codes, said, failed = super().read(content)
+        inputs.generate.cache_clear()  # another file of the same path
+        try:
+            buffers = fakes.prepared(self.loading)[1]
+        except BenchmarkError as error:
+            return [*codes, 4], said + str(error), failed
+        except Exception:  # noqa: BLE001 - the finding
+            return codes, said, traceback.format_exc()
+        return [*codes, 0], said + repr(buffers.read("x")), failed
+
+    def loading(self, b):
+        """Declare a case that loads the file, and nothing else."""
+        x = b.load(str(self.path))
+        return b.launch(print, x)
 
 
 class Asv(Format):
