@@ -6,7 +6,6 @@ from collections.abc import Iterable
 from math import prod
 
 from steelyard_kernels.expression.expr import (
-    REDUCTIONS,
     Apply,
     Chain,
     Dot,
@@ -19,6 +18,7 @@ from steelyard_kernels.expression.expr import (
     loops,
     operands,
 )
+from steelyard_kernels.monoids import MONOIDS
 from steelyard_kernels.ops import OPERATIONS
 
 
@@ -76,7 +76,7 @@ def _of(node: Node) -> int:
     if isinstance(node, Apply):
         return prod(node.shape) * OPERATIONS[node.op].cost.count
     if isinstance(node, Reduce):
-        return prod(node.arg.shape) * REDUCTIONS[node.op]
+        return prod(node.arg.shape) * MONOIDS[node.op].count
     if isinstance(node, Dot):
         return 2 * prod(node.shape) * node.b.shape[0]
     return 0

@@ -39,6 +39,7 @@ from steelyard_kernels.expression.expr import (
     loops,
     operands,
 )
+from steelyard_kernels.monoids import MONOIDS
 from steelyard_kernels.ops import OPERATIONS
 
 Values: TypeAlias = NDArray[Any]
@@ -48,14 +49,6 @@ _INTEGERS: Final[dict[str, Callable[[Values, Values], Values]]] = {
     "mul": np.multiply,
     "div": np.floor_divide,
     "rem": np.remainder,
-}
-
-_REDUCTIONS: Final[dict[str, Callable[..., Values]]] = {
-    "sum": np.sum,
-    "max": np.max,
-    "min": np.min,
-    "mean": np.mean,
-    "var": np.var,
 }
 
 
@@ -155,7 +148,7 @@ class Oracle:
                 return np.broadcast_to(arg, (*arg.shape[:2], *node.shape))
             case Reduce():
                 axes = tuple(place + 2 for place in node.axes)
-                reduced = _REDUCTIONS[node.op]
+                reduced = MONOIDS[node.op].oracle
                 result = reduced(args[0], axis=axes, keepdims=node.keepdims)
                 return _rounded(np.asarray(result), node.dtype)
             case View():

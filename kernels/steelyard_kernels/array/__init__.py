@@ -18,7 +18,7 @@ all axes unless `axis` says which, as in the array API.
 
 from collections.abc import Callable
 
-from steelyard_kernels.array import elementwise
+from steelyard_kernels.array import elementwise, reductions
 from steelyard_kernels.array.elementwise import (
     astype,
     bitcast,
@@ -42,7 +42,7 @@ from steelyard_kernels.array.moves import (
     unstack,
 )
 from steelyard_kernels.array.products import einsum, matmul, tensordot, vecdot
-from steelyard_kernels.array.reductions import max, mean, min, sum, var
+from steelyard_kernels.array.reductions import all, any, count_nonzero, std, var
 from steelyard_kernels.array.shapes import (
     arange,
     broadcast_to,
@@ -58,17 +58,21 @@ from steelyard_kernels.array.shapes import (
     zeros_like,
 )
 from steelyard_kernels.array.value import Array, Operand, dot
+from steelyard_kernels.monoids import MONOIDS
 from steelyard_kernels.ops import OPERATIONS
 
 __all__ = [
     "Array",
     "Operand",
+    "all",
+    "any",
     "arange",
     "astype",
     "bitcast",
     "broadcast_arrays",
     "broadcast_to",
     "concat",
+    "count_nonzero",
     "dot",
     "einsum",
     "expand_dims",
@@ -80,9 +84,6 @@ __all__ = [
     "logical_or",
     "matmul",
     "matrix_transpose",
-    "max",
-    "mean",
-    "min",
     "moveaxis",
     "ones",
     "ones_like",
@@ -95,7 +96,7 @@ __all__ = [
     "square",
     "squeeze",
     "stack",
-    "sum",
+    "std",
     "tensordot",
     "tile",
     "transpose",
@@ -109,10 +110,12 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Callable[..., Array]:
-    """Return an elementwise function: every row of `ops.OPERATIONS` is one."""
-    function: Callable[..., Array] = getattr(elementwise, name)
+    """Return an elementwise function or a reduction: every row of their tables is one."""
+    where = reductions if name in MONOIDS else elementwise
+    function: Callable[..., Array] = getattr(where, name)
     return function
 
 
 def __dir__() -> list[str]:
-    return [*__all__, *(row.name for row in OPERATIONS.values() if not row.hidden)]
+    rows = [row.name for row in OPERATIONS.values() if not row.hidden]
+    return sorted({*__all__, *MONOIDS, *rows})

@@ -2,35 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from math import prod
+import math
+from collections.abc import Callable, Sequence
+from functools import cache
 from typing import TypeAlias
 
 from steelyard_kernels.array.shapes import place_of
-from steelyard_kernels.array.value import Array, as_array
+from steelyard_kernels.array.value import Array, apply, as_array
 from steelyard_kernels.errors import KernelError
+from steelyard_kernels.monoids import MONOIDS, Monoid
 
 Axis: TypeAlias = int | Sequence[int] | None  # None: all axes
 
 
-def sum(x: Array, axis: Axis = None, *, keepdims: bool = False) -> Array:  # noqa: A001 - as abs
-    """Return the sum; integers add up in int64."""
-    return _reduce("sum", x, axis, keepdims)
+def __getattr__(name: str) -> Callable[..., Array]:
+    """Return the reduction of a row of the table."""
+    row = MONOIDS.get(name)
+    if row is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return _function(row)
 
 
-def max(x: Array, axis: Axis = None, *, keepdims: bool = False) -> Array:  # noqa: A001 - as abs
-    """Return the largest value; NaN when there is one."""
-    return _reduce("max", x, axis, keepdims)
+@cache
+def _function(row: Monoid) -> Callable[..., Array]:
+    def function(x: Array, axis: Axis = None, *, keepdims: bool = False) -> Array:
+        return _reduce(row.name, x, axis, keepdims)
 
-
-def min(x: Array, axis: Axis = None, *, keepdims: bool = False) -> Array:  # noqa: A001 - as abs
-    """Return the smallest value; NaN when there is one."""
-    return _reduce("min", x, axis, keepdims)
-
-
-def mean(x: Array, axis: Axis = None, *, keepdims: bool = False) -> Array:
-    """Return the mean."""
-    return _reduce("mean", x, axis, keepdims)
+    function.__name__ = function.__qualname__ = row.name
+    function.__doc__ = row.doc
+    return function
 
 
 def var(
@@ -40,7 +40,7 @@ def var(
     result = _reduce("var", x, axis, keepdims)
     if correction == 0:
         return result
-    count = prod(x.shape[place] for place in _axes("var", x, axis))
+    count = math.prod(x.shape[place] for place in _axes("var", x, axis))
     if count <= correction:
         raise KernelError(
             f"{x.graph.kernel}: var with correction {correction} needs more elements "
@@ -70,3 +70,31 @@ def _axes(op: str, x: Array, axis: Axis) -> tuple[int, ...]:
             "one or more, each once; name axes that there are."
         )
     return tuple(axes)
+
+
+def std(
+    x: Array, axis: Axis = None, *, correction: float = 0.0, keepdims: bool = False
+) -> Array:
+    """Return the standard deviation, of a variance divided by (count - correction)."""
+    return apply("sqrt", var(x, axis, correction=correction, keepdims=keepdims))
+
+
+def any(x: Array, axis: Axis = None, *, keepdims: bool = False) -> Array:  # noqa: A001 - the array API's name
+    """Return whether any value is not zero."""
+    return apply("not_equal", _reduce("max", _flags(x, "any"), axis, keepdims), 0)
+
+
+def all(x: Array, axis: Axis = None, *, keepdims: bool = False) -> Array:  # noqa: A001 - as any
+    """Return whether all values are not zero."""
+    return apply("not_equal", _reduce("min", _flags(x, "all"), axis, keepdims), 0)
+
+
+def count_nonzero(x: Array, axis: Axis = None, *, keepdims: bool = False) -> Array:
+    """Return how many values are not zero, as int64."""
+    return _reduce("sum", _flags(x, "count_nonzero"), axis, keepdims)
+
+
+def _flags(x: Array, what: str) -> Array:
+    """Return 1 where a value is not zero, else 0, as int32."""
+    x = as_array(x, what)
+    return (x if x.dtype.kind == "bool" else apply("not_equal", x, 0)).astype("int32")

@@ -40,10 +40,6 @@ REDUCED = {  # a vector to a scalar
     ("reduce_bitwise_and", BOOL): "llvm.vector.reduce.and",
     ("reduce_bitwise_or", BOOL): "llvm.vector.reduce.or",
 }
-HALVED = {  # floats: by halves, NaN kept
-    "reduce_minimum": "minimum",
-    "reduce_maximum": "maximum",
-}
 
 
 @cache
@@ -126,9 +122,9 @@ def _reduce(w: Writer, op: str, value: str, type_: Type) -> str:
     element = ELEMENT[type_.dtype]
     if type_.lanes == 1:
         return f"bitcast {spelled} {value} to {spelled}"
-    if op in HALVED and type_.dtype.kind == FLOAT:
-        return _reduce_by_halves(w, HALVED[op], value, type_)
     name = REDUCED.get((op, type_.dtype.kind))
+    if name is None and (op, type_.dtype.kind) != ("reduce_add", FLOAT):
+        return _reduce_by_halves(w, op.removeprefix("reduce_"), value, type_)
     if name is not None:
         full = f"{name}.{mangle(element, type_.lanes)}"
         return w.call(element, full, (spelled, value))

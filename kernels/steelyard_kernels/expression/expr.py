@@ -5,10 +5,10 @@
     node    = Input(name, index)
             | Scalar(name)                        -- given at each launch, shape ()
             | Constant(value)                     -- shape ()
-            | Apply(op, node* args)               -- a row of elementwise.OPERATIONS
+            | Apply(op, node* args)               -- a row of ops.OPERATIONS
             | Cast(arg)                           -- rounds to the node's dtype
             | Broadcast(arg)                      -- the same values in a larger shape
-            | Reduce(op, arg, axes, keepdims)     -- a row of REDUCTIONS
+            | Reduce(op, arg, axes, keepdims)     -- a row of monoids.MONOIDS
             | View(arg, index)                    -- arg[index], 0 outside of it
             | Arange()                            -- 0, 1, 2, ... along its one axis
             | Reshape(arg)                        -- the same elements, same order
@@ -42,17 +42,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Final, TypeAlias
+from typing import TypeAlias
 
 from steelyard_kernels.dtypes import DType
 from steelyard_kernels.expression.indices import Index
 
 Shape: TypeAlias = tuple[int, ...]
 Value: TypeAlias = float | int | bool
-
-
-# Reductions, with the operations an element costs.
-REDUCTIONS: Final[dict[str, int]] = {"sum": 1, "max": 1, "min": 1, "mean": 1, "var": 3}
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
@@ -114,7 +110,7 @@ class Broadcast(_Value):
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Reduce(_Value):
-    """One reduction of REDUCTIONS over axes in order, which become 1 or go."""
+    """One reduction of MONOIDS over axes in order, which become 1 or go."""
 
     op: str
     arg: Node

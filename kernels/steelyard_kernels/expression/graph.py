@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Final
 
 from steelyard_kernels import dtypes
 from steelyard_kernels.dtypes import DType
@@ -39,11 +38,9 @@ from steelyard_kernels.expression.expr import (
 )
 from steelyard_kernels.expression.indices import Index, axis
 from steelyard_kernels.expression.rounding import round_constant, widens
+from steelyard_kernels.monoids import MONOIDS
 from steelyard_kernels.ops import OPERATIONS
 from steelyard_kernels.ops.row import SAME_WIDTH
-
-_FLOAT: Final = frozenset({"float"})
-_NUMBER: Final = frozenset({"float", "int"})
 
 
 class Graph:
@@ -140,11 +137,11 @@ class Graph:
     ) -> Node:
         """Return a reduction over axes in order, the last one if none are named.
 
-        Sums of int32 are int64.
+        Sums and products of int32 are int64.
         """
         axes = (len(node.shape) - 1,) if axes is None else axes
         self._check_reduce(op, node, axes)
-        if op == "sum" and node.dtype.kind == "int":
+        if MONOIDS[op].widened and node.dtype.kind == "int":
             node = self.cast(node, dtypes.int64)
         key = (Reduce, op, node.number, axes, keepdims)
         if key not in self._nodes:
@@ -323,13 +320,13 @@ class Graph:
                 f"{self.kernel}: {op} over a value of shape (); give it an array with "
                 "at least one axis."
             )
-        kinds = _FLOAT if op in {"mean", "var"} else _NUMBER
-        if node.dtype.kind not in kinds:
+        row = MONOIDS[op]
+        if node.dtype.kind not in row.kinds:
             raise KernelError(
                 f"{self.kernel}: {op} of {node.dtype.name} is not defined, expected "
-                f"{' or '.join(sorted(kinds))}; cast it first with astype."
+                f"{' or '.join(sorted(row.kinds))}; cast it first with astype."
             )
-        if op != "sum" and any(node.shape[place] == 0 for place in axes):
+        if not row.empty and any(node.shape[place] == 0 for place in axes):
             raise KernelError(
                 f"{self.kernel}: {op} over an empty axis of shape {node.shape} has no "
                 "value; give every reduced axis at least one element."

@@ -44,6 +44,7 @@ from steelyard_kernels.expression.expr import (
 from steelyard_kernels.expression.graph import Graph
 from steelyard_kernels.expression.rewrite import rewritten
 from steelyard_kernels.expression.rounding import round_constant, widens
+from steelyard_kernels.monoids import MONOIDS
 
 _BIT: Final = {dtype: 1 << place for place, dtype in enumerate(dtypes.ALL)}
 _HOLDS: Final = {  # a dtype's values are exact in these, as a set of bits
@@ -56,7 +57,6 @@ _HOLDS: Final = {  # a dtype's values are exact in these, as a set of bits
 }
 _SIGNS: Final = frozenset({"negative", "abs"})
 _EXTREMA: Final = frozenset({"maximum", "minimum"})
-_EXTREMES: Final = frozenset({"max", "min"})  # reductions
 _MOVES: Final = (Broadcast, Reshape, Transpose, View, Row, Chain, Chains)
 
 
@@ -110,7 +110,7 @@ def _chosen(node: Node) -> tuple[Node, ...]:
     if isinstance(node, (*_MOVES, Cast)):
         return (node.arg,)
     if isinstance(node, Reduce):
-        return (node.arg,) if node.op in _EXTREMES else ()
+        return (node.arg,) if MONOIDS[node.op].chooses else ()
     if not isinstance(node, Apply):
         return ()
     if node.op == "where":

@@ -22,6 +22,7 @@ from steelyard_kernels.expression.expr import (
     View,
 )
 from steelyard_kernels.expression.indices import Index, axis, part
+from steelyard_kernels.monoids import MONOIDS
 
 # (cotangent, node) -> the cotangents of the operands it may have one for, in order
 Rule: TypeAlias = Callable[[Array, Node], tuple[Callable[[], Array], ...]]
@@ -76,25 +77,9 @@ def _of_reduce(g: Array, node: Node) -> tuple[Callable[[], Array], ...]:
     kept = tuple(1 if place in axes else extent for place, extent in pairs)
     count = math.prod(x.shape[place] for place in axes)
     g = xp.reshape(g, kept)
-    if node.op in {"max", "min"}:
-        y = xp.reshape(Array(g.graph, node), kept)
-        return (lambda: _shared(g, x, y, axes),)
-    if node.op == "var":
-        off = x - xp.mean(x, axis=axes, keepdims=True)
-        return (lambda: g * (off * (2.0 / count)),)
-    if node.op == "mean":
-        g = g * (1.0 / count)
-    return (lambda: xp.broadcast_to(g, x.shape),)
-
-
-def _constant(like: Array, value: float) -> Array:
-    return xp.full((), value, dtype=like.dtype)
-
-
-def _shared(g: Array, x: Array, y: Array, axes: tuple[int, ...]) -> Array:
-    """Return g where x is the extremum y, shared between equal ones."""
-    hits = xp.where(x == y, _constant(g, 1.0), _constant(g, 0.0))
-    return g * (hits / xp.sum(hits, axis=axes, keepdims=True))
+    y = xp.reshape(Array(g.graph, node), kept)
+    row = MONOIDS[node.op]
+    return (lambda: row.gradient(xp, g, y, x, axes, count),)
 
 
 def _of_view(g: Array, node: Node) -> tuple[Callable[[], Array], ...]:

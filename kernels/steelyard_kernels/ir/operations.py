@@ -186,8 +186,6 @@ SPLAT = Rule("a scalar goes to every lane of its own dtype", _splat)
 EXTRACT = Rule("a vector and a constant lane give a scalar", _extract)
 INSERT = Rule("a vector, its scalar and a constant lane give the vector", _insert)
 IOTA = Rule("the result is an integer", _iota)
-REDUCE_NUMBER = Rule("a vector of numbers gives a scalar", _reduce(("float", "int")))
-REDUCE_BOOL = Rule("a vector of bool gives a scalar bool", _reduce(("bool",)))
 MASK_BELOW = Rule("an index gives a bool vector", _mask_below)
 SHUFFLE = Rule("a value and a lane, an index, give the value's type", _shuffle)
 FETCH = Rule("a value, a lane and a width, indices, give the value's type", _fetch)
@@ -210,11 +208,6 @@ OWN: dict[str, Operation] = {  # what is no elementwise operation of tensors
     "insert": Operation(3, INSERT, CPU),  # the vector, but the scalar in one lane
     "iota": Operation(0, IOTA, ANYWHERE),  # 0, 1, 2, ... by lane
     "mask_below": Operation(1, MASK_BELOW, ANYWHERE),  # lane < n
-    "reduce_add": Operation(1, REDUCE_NUMBER, ANYWHERE),  # in any order
-    "reduce_minimum": Operation(1, REDUCE_NUMBER, ANYWHERE),
-    "reduce_maximum": Operation(1, REDUCE_NUMBER, ANYWHERE),
-    "reduce_bitwise_and": Operation(1, REDUCE_BOOL, ANYWHERE),
-    "reduce_bitwise_or": Operation(1, REDUCE_BOOL, ANYWHERE),
     "thread": Operation(0, NUMBERED, CUDA),  # which of its block's this is
     "block": Operation(0, NUMBERED, CUDA),  # which of the launch's this is
     "shuffle_xor": Operation(2, SHUFFLE, CUDA),  # from the lane i ^ mask of the warp
@@ -230,7 +223,19 @@ OWN: dict[str, Operation] = {  # what is no elementwise operation of tensors
 def operation(op: str) -> Operation | None:
     """Return what is known of an operation; None where there is none of that name."""
     row = OPERATIONS.get(op)
-    return OWN.get(op) if row is None else _of_row(row)
+    if row is not None:
+        return _of_row(row)
+    if op.startswith("reduce_") and op[7:] in OPERATIONS:  # of lanes, in any order
+        return _of_lanes(OPERATIONS[op[7:]])
+    return OWN.get(op)
+
+
+@cache
+def _of_lanes(row: Op) -> Operation:
+    """Return the reduction of a vector's lanes by an operation of two operands."""
+    kinds = tuple(sorted(row.kinds))
+    sentence = f"a vector of {' or '.join(kinds)} gives a scalar"
+    return Operation(1, Rule(sentence, _reduce(kinds)), ANYWHERE)
 
 
 @cache

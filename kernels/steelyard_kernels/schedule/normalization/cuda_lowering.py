@@ -31,7 +31,6 @@ from steelyard_kernels.schedule.normalization.emitter import PassEmitter, Visit
 from steelyard_kernels.schedule.normalization.outline import UNIFORM
 from steelyard_kernels.schedule.normalization.passes import Rows, Sum, Walk
 from steelyard_kernels.schedule.normalization.schedule import passes_of
-from steelyard_kernels.schedule.normalization.sums import COMBINE
 from steelyard_kernels.schedule.normalization.values import (
     Row,
     RowValues,
@@ -269,7 +268,7 @@ class GroupEmitter(PassEmitter[ThreadValues]):
         """Emit all totals of the block together: they share a barrier."""
         b = self.b
         combines = [
-            COMBINE[item.kind] for item in items for _ in range(item.accumulators)
+            item.monoid.combine for item in items for _ in range(item.accumulators)
         ]
         combines *= len(parts)
         vectors = [value for (row,) in parts for value in row]

@@ -23,6 +23,7 @@ from steelyard_kernels.expression.expr import (
     operands,
     users,
 )
+from steelyard_kernels.monoids import MONOIDS, Monoid
 from steelyard_kernels.ops import OPERATIONS
 from steelyard_kernels.schedule.normalization.outline import (
     COLUMN,
@@ -33,7 +34,7 @@ from steelyard_kernels.schedule.normalization.outline import (
 from steelyard_kernels.schedule.normalization.space import squeezed
 
 # The reductions that one walk of sums serves.
-ADDED: Final = frozenset({"sum", "mean", "var"})
+ADDED: Final = frozenset(row.name for row in MONOIDS.values() if row.combine == "add")
 
 # What passes keep of what later ones need: on a CPU "scratch" has computed values (an
 # input comes from the same cache) or "recompute" nothing; on a GPU inputs count, and
@@ -46,7 +47,7 @@ NOTHING: Final = frozenset({"recompute", "reload"})
 class Sum:
     """What one pass accumulates over a row of `arg`.
 
-    `kind` is "sum", "max", "min" or "moments" (sum and sum of squares, of the difference
+    `kind` is a row of MONOIDS, or "moments" (sum and sum of squares, of the difference
     to a shift if the schedule has one). `ops` are the reductions it serves, `factors`
     the two whose product a sum adds up without forming it first; `wide` ones are added
     up in float64.
@@ -62,6 +63,11 @@ class Sum:
     def reads(self) -> tuple[Node, ...]:
         """What must exist for every element."""
         return self.factors or (self.arg,)
+
+    @property
+    def monoid(self) -> Monoid:
+        """By what two accumulators become one, and what they start from."""
+        return MONOIDS["var" if self.kind == "moments" else self.kind]
 
     @property
     def accumulators(self) -> int:

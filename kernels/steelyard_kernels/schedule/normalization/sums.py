@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import reduce
-from math import inf
 from typing import Final
 
 from steelyard_kernels import dtypes
 from steelyard_kernels.dtypes import DType
 from steelyard_kernels.ir.builder import Builder, const
 from steelyard_kernels.ir.loops import Const, Operand
+from steelyard_kernels.monoids import accumulator
 from steelyard_kernels.schedule.normalization.passes import Sum
 from steelyard_kernels.schedule.values import Env, operand
 from steelyard_kernels.schedule.variance import residue
@@ -26,19 +26,6 @@ from steelyard_kernels.schedule.variance import residue
 # that the variance of what is nearly centred costs nothing and loses half a unit.
 CANCELLATION: Final = {True: 4.0, False: 0.5}
 
-# By what two accumulators of a kind of sum become one.
-COMBINE: Final = {
-    "sum": "add",
-    "moments": "add",
-    "max": "maximum",
-    "min": "minimum",
-}
-
-
-def accumulator(dtype: DType) -> DType:
-    """Return the dtype in which values of a dtype are accumulated."""
-    return dtypes.float32 if dtype in dtypes.HALVES else dtype
-
 
 def _held(item: Sum) -> DType:
     return dtypes.float64 if item.wide else accumulator(item.arg.dtype)
@@ -47,16 +34,7 @@ def _held(item: Sum) -> DType:
 def neutral(item: Sum, lanes: int) -> tuple[Const, ...]:
     """Return what the accumulators of one sum start from."""
     dtype = _held(item)
-    return (const(_start(item.kind, dtype), dtype, lanes),) * item.accumulators
-
-
-def _start(kind: str, dtype: DType) -> float:
-    if COMBINE[kind] == "add":
-        return 0
-    if dtype.kind == "float":
-        return -inf if kind == "max" else inf
-    high = (1 << (8 * dtype.bytes - 1)) - 1
-    return -high - 1 if kind == "max" else high
+    return (const(item.monoid.neutral(dtype), dtype, lanes),) * item.accumulators
 
 
 def accumulate(
@@ -71,7 +49,7 @@ def accumulate(
     """Emit taking one vector in; lanes that the mask rules out change nothing."""
     lanes = into[0].type.lanes
     dtype = _held(item)
-    start = const(_start(item.kind, dtype), dtype, lanes)
+    start = const(item.monoid.neutral(dtype), dtype, lanes)
 
     def live(value: Operand) -> Operand:
         return value if mask is None else b.let("where", mask, value, start)
@@ -86,14 +64,14 @@ def accumulate(
         value = b.let("subtract", value, shift)
     value = live(b.cast(value, dtype))
     if item.kind != "moments":
-        return (b.let(COMBINE[item.kind], into[0], value),)
+        return (b.let(item.monoid.combine, into[0], value),)
     squares = b.let("fma", value, value, into[1])
     return b.let("add", into[0], value), squares
 
 
 def total(b: Builder, item: Sum, parts: Sequence[Operand]) -> tuple[Operand, ...]:
     """Emit one scalar for each accumulator from those of all unrolled vectors."""
-    combine = COMBINE[item.kind]
+    combine = item.monoid.combine
     return tuple(
         b.let(
             f"reduce_{combine}",

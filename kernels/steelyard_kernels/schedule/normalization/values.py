@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from steelyard_kernels.expression.expr import Input, Node, Reduce, Scalar, operands
 from steelyard_kernels.ir.builder import Builder
 from steelyard_kernels.ir.loops import Buffer, Operand, Var
+from steelyard_kernels.monoids import accumulator
 from steelyard_kernels.schedule.normalization.outline import (
     COLUMN,
     ELEMENT,
@@ -19,7 +20,6 @@ from steelyard_kernels.schedule.normalization.outline import (
     UNIFORM,
 )
 from steelyard_kernels.schedule.normalization.passes import Pass, Rows, Walk
-from steelyard_kernels.schedule.normalization.sums import accumulator
 from steelyard_kernels.schedule.parameters import Arguments
 from steelyard_kernels.schedule.space import offset
 from steelyard_kernels.schedule.values import Env, Fused, fusions

@@ -24,6 +24,7 @@ from steelyard_kernels.expression.expr import (
 )
 from steelyard_kernels.ir.builder import const
 from steelyard_kernels.ir.loops import Operand
+from steelyard_kernels.monoids import MONOIDS
 from steelyard_kernels.ops import OPERATIONS
 from steelyard_kernels.schedule import values
 from steelyard_kernels.schedule.scan.lanes import Ahead, CpuLanes, Lanes
@@ -40,7 +41,6 @@ from steelyard_kernels.schedule.scan.tensor import Tensor, Value, View
 FUNCTION: Final = 10  # instructions of an operation that is a function
 MOST_VECTORS: Final = 48  # of a matrix that a product spells out
 SUMS: Final = 4  # sums of a product that grow side by side
-REDUCED: Final = {"sum": "add", "mean": "add", "max": "maximum", "min": "minimum"}
 
 
 class Emitter(Registers):
@@ -166,10 +166,11 @@ class Emitter(Registers):
         extent, dtype = node.arg.shape[-1], node.dtype
         wide = float32 if dtype in HALVES else dtype
         if extent == 0:
-            return Tensor(node.shape, (const(0, dtype),), same=True)
-        total = self.reduced(REDUCED[node.op], value, node.shape)
+            start = const(MONOIDS[node.op].start, dtype)
+            return Tensor(node.shape, (start,), same=True)
+        total = self.reduced(MONOIDS[node.op].combine, value, node.shape)
         count = Tensor((), (const(extent, wide),), same=True)
-        if node.op == "mean":
+        if MONOIDS[node.op].mean:
             total = self.let_each("divide", node.shape, total, count)
         return self.cast(total, dtype)
 

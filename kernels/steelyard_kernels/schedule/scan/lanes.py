@@ -15,6 +15,7 @@ from steelyard_kernels.dtypes import DType
 from steelyard_kernels.errors import CompilerBug, Unsupported
 from steelyard_kernels.ir.builder import Builder, Index, const
 from steelyard_kernels.ir.loops import Buffer, Const, Operand
+from steelyard_kernels.monoids import MONOIDS
 
 Kept: TypeAlias = Operand | Buffer
 
@@ -271,14 +272,9 @@ class Ahead:
 
 
 def neutral(op: str, dtype: DType) -> Const:
-    """Return what changes no total: 0 of sums, the least or greatest of extremes."""
-    if op == "add":
-        return const(0, dtype)
-    sign = -1 if op == "maximum" else 1
-    if dtype.kind == "float":
-        return const(sign * float("inf"), dtype)
-    most = 1 << (8 * dtype.bytes - 1)
-    return const(-most if op == "maximum" else most - 1, dtype)
+    """Return what changes no total of an operation that reduces."""
+    rows = (row for row in MONOIDS.values() if row.combine == op)
+    return const(next(rows).neutral(dtype), dtype)
 
 
 def tree(b: Builder, op: str, values: Sequence[Operand]) -> Operand:

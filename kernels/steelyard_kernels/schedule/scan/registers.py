@@ -199,9 +199,14 @@ class Registers:
         return self.each(value.shape, [value], lambda a: self.b.cast(a[0], dtype))
 
     def _of_one(self, op: str, value: Operand, extent: int) -> Operand:
-        if op != "add" or extent == 1:
+        """Emit the reduction of one value, taken so many times."""
+        if op in {"maximum", "minimum"} or extent == 1:
             return value
-        return self.let("multiply", value, const(extent, value.type.dtype))
+        if op == "add":
+            return self.let("multiply", value, const(extent, value.type.dtype))
+        half = self._of_one(op, value, extent // 2)
+        whole = self.let(op, half, half)
+        return self.let(op, whole, value) if extent % 2 else whole
 
     def _tree(self, op: str, vectors: Sequence[Operand]) -> Operand:
         lanes = max(vector.type.lanes for vector in vectors)

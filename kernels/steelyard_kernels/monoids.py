@@ -1,0 +1,159 @@
+"""Reductions: one table for expressions, their lowering, gradients, oracle and costs.
+
+Adding a reduction whose state is one number is adding its row. Halves accumulate in
+float32; a sum of products takes them in rounded once.
+"""
+
+# ruff: noqa: ARG005 - all gradients take the same
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from math import inf
+from typing import Any, Final
+
+import numpy as np
+
+from steelyard_kernels import dtypes
+from steelyard_kernels.dtypes import DType
+from steelyard_kernels.ops.row import FLOAT, NUMBER
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Monoid:
+    """How values become one.
+
+    name, doc: the function of `steelyard_kernels.array`.
+    oracle: NumPy's function of values, `axis` and `keepdims`.
+    combine: the operation that takes a value in and merges two totals.
+    start: what it leaves as it is; an infinity stands for the end of an integer dtype.
+    gradient: (xp, g, y, x, axes, count) -> the cotangent of x, where g and y are those of
+        the result in the shape with axes of extent 1, and count that of the values.
+    kinds: of the values. empty: whether no values at all come to `start`.
+    mean: the result is the total over the number of values.
+    widened: integers are int64 before they are taken in.
+    count: the arithmetic operations that an element is counted as.
+    moments: the state is a sum and one of squares, which strategies spell themselves.
+    jax: the primitive of JAX's that it is.
+    """
+
+    name: str
+    doc: str
+    oracle: Callable[..., Any]
+    combine: str
+    start: float
+    gradient: Callable[..., Any]
+    kinds: frozenset[str] = NUMBER
+    empty: bool = False
+    mean: bool = False
+    widened: bool = False
+    count: int = 1
+    moments: bool = False
+    jax: str = ""
+
+    def neutral(self, dtype: DType) -> float:
+        """Return what changes no value of a dtype."""
+        if dtype.kind == "float" or self.start not in {-inf, inf}:
+            return self.start
+        high = (1 << (8 * dtype.bytes - 1)) - 1
+        return high if self.start > 0 else -high - 1
+
+    @property
+    def chooses(self) -> bool:
+        """Whether the result is one of the values."""
+        return self.combine in {"maximum", "minimum"}
+
+
+def accumulator(dtype: DType) -> DType:
+    """Return the dtype in which values of a dtype are accumulated."""
+    return dtypes.float32 if dtype in dtypes.HALVES else dtype
+
+
+def _shared(xp: Any, g: Any, y: Any, x: Any, axes: tuple[int, ...], _: int) -> Any:
+    """Return g where x is the extremum y, shared between equal ones."""
+    one, zero = (xp.full((), value, dtype=g.dtype) for value in (1.0, 0.0))
+    hits = xp.where(x == y, one, zero)
+    return g * (hits / xp.sum(hits, axis=axes, keepdims=True))
+
+
+def _of_var(xp: Any, g: Any, _: Any, x: Any, axes: tuple[int, ...], count: int) -> Any:
+    return g * ((x - xp.mean(x, axis=axes, keepdims=True)) * (2.0 / count))
+
+
+def _of_prod(xp: Any, g: Any, x: Any, axes: tuple[int, ...]) -> Any:
+    """Return g times the product of the others, where one or none of the values is 0."""
+    one, zero = (xp.full((), value, dtype=g.dtype) for value in (1.0, 0.0))
+    gone = x == 0
+    zeros = xp.sum(xp.where(gone, one, zero), axis=axes, keepdims=True)
+    kept = xp.where(gone, one, x)
+    others = xp.prod(kept, axis=axes, keepdims=True) / kept
+    alone = xp.where(gone, zeros == 1, zeros == 0)
+    return g * xp.where(alone, others, 0.0)
+
+
+MONOIDS: Final[dict[str, Monoid]] = {
+    row.name: row
+    for row in (
+        Monoid(
+            "sum",
+            "Return the sum; integers add up in int64.",
+            np.sum,
+            "add",
+            0,
+            lambda xp, g, y, x, axes, count: xp.broadcast_to(g, x.shape),
+            empty=True,
+            widened=True,
+            jax="reduce_sum",
+        ),
+        Monoid(
+            "prod",
+            "Return the product; integers multiply in int64.",
+            np.prod,
+            "multiply",
+            1,
+            lambda xp, g, y, x, axes, count: _of_prod(xp, g, x, axes),
+            empty=True,
+            widened=True,
+        ),
+        Monoid(
+            "max",
+            "Return the largest value; NaN when there is one.",
+            np.max,
+            "maximum",
+            -inf,
+            _shared,
+        ),
+        Monoid(
+            "min",
+            "Return the smallest value; NaN when there is one.",
+            np.min,
+            "minimum",
+            inf,
+            _shared,
+        ),
+        Monoid(
+            "mean",
+            "Return the mean.",
+            np.mean,
+            "add",
+            0,
+            lambda xp, g, y, x, axes, count: xp.broadcast_to(
+                g * (1.0 / count), x.shape
+            ),
+            FLOAT,
+            mean=True,
+        ),
+        Monoid(
+            "var",
+            "Return the variance.",
+            np.var,
+            "add",
+            0,
+            _of_var,
+            FLOAT,
+            count=3,
+            moments=True,
+        ),
+    )
+}

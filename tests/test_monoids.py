@@ -1,0 +1,103 @@
+"""The table of reductions: a row is all that a reduction of one number needs."""
+
+import numpy as np
+import pytest
+import simt
+from gradients import check
+
+from steelyard_kernels import array as xp
+from steelyard_kernels import cost, kernel, reference
+from steelyard_kernels.emit import cuda, nvptx
+from steelyard_kernels.expression import printing
+from steelyard_kernels.ir.verify import verify
+from steelyard_kernels.monoids import MONOIDS, Monoid
+from steelyard_kernels.schedule import strategies
+from steelyard_kernels.targets import device, parse
+
+PARITY = Monoid(
+    "parity",
+    "Return the bits that an odd number of integers has.",
+    np.bitwise_xor.reduce,
+    "bitwise_xor",
+    0,
+    lambda xp, g, y, x, axes, count: g,
+    frozenset({"int"}),
+    empty=True,
+)
+SHAPES = [(3, 7), (5, 300), (40, 1024)]
+
+
+@pytest.fixture
+def parity(monkeypatch):
+    """Give a kernel of a reduction that only this file knows."""
+    monkeypatch.setitem(MONOIDS, PARITY.name, PARITY)
+
+    @kernel
+    def of_rows(x):
+        return xp.parity(x, axis=-1, keepdims=True)
+
+    return of_rows
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+@pytest.mark.parametrize("dtype", ["int32", "int64"])
+def test_a_row_is_all_that_a_reduction_needs(parity, shape, dtype):
+    """It is called, computed on a CPU and by a GPU's threads, printed and counted."""
+    x = np.random.default_rng(2).integers(-9, 99, shape, dtype)
+    program = parity.program(x)
+    want = np.bitwise_xor.reduce(x, axis=-1, keepdims=True)
+    (said,) = reference.evaluate(program, [x]).values()
+    assert parity(x).tolist() == want.tolist() == said.tolist()
+    assert "= parity[keepdims](" in printing.text(program)
+    assert cost.operations(program) == x.size
+    gpu = device(parse("cuda:sm_90a"))
+    lowered = strategies.lower(program, strategies.heuristic(program, gpu), gpu)
+    verify(lowered.kernel, "cuda")
+    (seen,) = simt.launch(program, lowered, [x]).values()
+    assert seen.tolist() == want.tolist()
+    assert "^" in cuda.emit(lowered.kernel)
+    assert "xor" in nvptx.emit(lowered.kernel)
+
+
+TRUTHS = {
+    "prod": np.prod,
+    "std": np.std,
+    "any": np.any,
+    "all": np.all,
+    "count_nonzero": np.count_nonzero,
+}
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+@pytest.mark.parametrize("name", TRUTHS)
+def test_what_is_made_of_reductions_is_numpys(name, shape):
+    """Of rows with zeros and of rows without."""
+    x = np.random.default_rng(3).integers(0, 3, shape) / 2.0
+    x[1] = np.where(x[1] == 0, 1.0, x[1])
+
+    @kernel
+    def of_rows(x):
+        return getattr(xp, name)(x, axis=-1)
+
+    seen = of_rows(x)
+    want = TRUTHS[name](x, axis=-1)
+    assert seen.dtype == want.dtype
+    np.testing.assert_allclose(seen, want, rtol=1e-13)
+
+
+def test_a_product_passes_back_the_product_of_the_others():
+    """Also where one of them is zero, and nothing where two are."""
+    x = np.array([[1.5, -2.0, 3.0], [0.0, 2.0, 5.0], [0.0, 1.0, 0.0]])
+    check(lambda x: xp.sum(xp.prod(x, axis=-1)), x)
+
+
+def test_products_of_integers_are_wide():
+    """As NumPy's: int64, and of none 1."""
+
+    @kernel
+    def of_rows(x):
+        return xp.prod(x, axis=-1)
+
+    x = np.full((2, 20), 7, np.int32)
+    assert of_rows(x).tolist() == np.prod(x, axis=-1).tolist()
+    assert of_rows(x[:, :0].copy()).tolist() == [1, 1]
