@@ -4,8 +4,8 @@
 
 The bars: hardly a false alarm in simulated noise and none in shuffled measurements; a
 step of 5 % in 1 % noise reported within 5 commits; several such steps found; precision
-and recall in annotated series, where `STEELYARD_SERIES` names clones of them. With
-``--peers`` other detectors that are installed are asked too. Writes JSON.
+and recall in annotated series, those that are kept and those of clones that
+`STEELYARD_SERIES` names. With ``--peers`` other detectors that are installed are asked too. Writes JSON.
 """
 
 from __future__ import annotations
@@ -69,25 +69,28 @@ def several(count: int, seed: int) -> int:
 
 
 def in_annotated(*, peers: bool) -> dict[str, Any]:
-    """Return precision and recall of each detector in annotated series."""
+    """Return precision and recall of each detector in annotated series, by their set."""
     folder = annotated.clones()
-    if folder is None:
-        return {"not measured": annotated.WHY}
-    windows = annotated.windows(folder)
-    result: dict[str, Any] = {"windows": len(windows)}
-    for name, detect in {
-        "steelyard": told,
-        **(annotated.peers() if peers else {}),
-    }.items():
-        hits, false, missed = annotated.score(detect, windows)
-        result[name] = {
-            "found": hits,
-            "false": false,
-            "missed": missed,
-            "precision": round(hits / max(1, hits + false), 3),
-            "recall": round(hits / (hits + missed), 3),
-        }
-    return result
+    sets = {"kept": annotated.kept()}
+    if folder is not None:
+        sets["clones"] = annotated.windows(folder)
+    asked = {"steelyard": told, **(annotated.peers() if peers else {})}
+    return {
+        name: {"windows": len(windows)}
+        | {who: _scored(detect, windows) for who, detect in asked.items()}
+        for name, windows in sets.items()
+    }
+
+
+def _scored(detect: Callable[..., list[int]], windows: list[Any]) -> dict[str, float]:
+    hits, false, missed = annotated.score(detect, windows)
+    return {
+        "found": hits,
+        "false": false,
+        "missed": missed,
+        "precision": round(hits / max(1, hits + false), 3),
+        "recall": round(hits / (hits + missed), 3),
+    }
 
 
 def main() -> None:

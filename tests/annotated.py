@@ -1,8 +1,9 @@
 """Histories of other projects, and where a person saw steps in them.
 
-``annotated.json`` names the windows and the places, ``noise.json`` has 240 runs of eight
-kernels on a busy machine of two cores, in nanoseconds. The numbers of others are read
-from clones: `STEELYARD_SERIES` names the folder that has them.
+``series.json`` has windows with their times, whose licences (``series.txt``) allow that.
+``annotated.json`` has windows of other projects without: these are read from clones, in
+the folder that `STEELYARD_SERIES` names. ``noise.json`` has 240 runs of eight kernels on
+a busy machine of two cores, in nanoseconds.
 """
 
 import json
@@ -32,6 +33,12 @@ WHY = (
     "sunpy/sunpy-benchmarks, alan-turing-institute/TCPD and "
     "mongodb/signal-processing-algorithms"
 )
+
+
+def kept():
+    """Return (times, clear steps, unclear places) of each window that is kept here."""
+    told = json.loads((HERE / "series.json").read_text())["windows"]
+    return [(one["values"], one["steps"], one["unclear"]) for one in told]
 
 
 def clones():

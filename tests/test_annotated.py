@@ -22,6 +22,13 @@ def test_shuffled_runs_have_no_step(kernel):
         assert found(values) == []
 
 
+def test_steps_that_a_person_saw_are_mostly_found_and_hardly_any_other():
+    """Windows annotated blind, and not used to choose any limit: keep them so."""
+    hits, false, missed = annotated.score(found, annotated.kept())
+    assert hits / (hits + false) >= 0.96
+    assert hits / (hits + missed) >= 0.70
+
+
 @pytest.mark.skipif(annotated.clones() is None, reason=annotated.WHY)
 def test_annotated_steps_are_found_and_hardly_any_other():
     """Precision of 98 % at a recall of 88 % in windows of asv results."""
