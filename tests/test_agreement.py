@@ -5,9 +5,8 @@ import pytest
 import trials
 from rich.console import Console
 
-from steelyard.analyse import agreement, rows
+from steelyard.analyse import agreement, rows, symptoms
 from steelyard.analyse.stats import Estimate
-from steelyard.analyse.trial import ClockFacts
 from steelyard.report import clocks_table
 
 
@@ -31,7 +30,7 @@ def weighed(clocks, block=0, **changes):
     return trials.trial(
         "copy[n=1]",
         samples=trials.samples([3200] * 40),
-        clock=ClockFacts("cupti", 1, 32.0, ()),
+        clock=trials.clock("cupti"),
         block=block,
         extra={"clocks": read, **changes},
     )
@@ -40,13 +39,13 @@ def weighed(clocks, block=0, **changes):
 @pytest.mark.parametrize(
     ("less", "more", "kernels", "cause"),
     [
-        ("cupti", "events", 1, agreement.LAUNCH),
-        ("events", "cupti", 1, agreement.RECORDED),
-        ("cupti", "events", 3, agreement.MANY),
-        ("cupti", "graph", 2, agreement.MANY),
-        ("cupti", "graph", 1, agreement.NODES),
-        ("events", "graph", 3, agreement.NODES),
-        ("globaltimer", "cupti", 1, agreement.BUILD),
+        ("cupti", "events", 1, "longer to launch than the delay that calibrates does"),
+        ("events", "cupti", 1, "recording with CUPTI makes this kernel slower"),
+        ("cupti", "events", 3, "of one launch, events reads them"),
+        ("cupti", "graph", 2, "of one launch, graph reads them"),
+        ("cupti", "graph", 1, "find another state of the caches"),
+        ("events", "graph", 3, "find another state of the caches"),
+        ("globaltimer", "cupti", 1, "is a build of its own, with more registers"),
     ],
 )
 def test_clocks_whose_intervals_do_not_meet_are_named_with_the_likely_cause(
@@ -55,7 +54,8 @@ def test_clocks_whose_intervals_do_not_meet_are_named_with_the_likely_cause(
     """Whichever way round they are given."""
     for order in ((less, more), (more, less)):
         values = {less: near(3200.0), more: near(3600.0)}
-        (said,) = agreement.disagree({name: values[name] for name in order}, kernels)
+        read = [(trials.clock(name), values[name]) for name in order]
+        (said,) = agreement.disagree(read, kernels)
         assert said.startswith(f"{more} reads 400.0 ns more than {less}")
         assert "leave 380.0 ns of it" in said
         assert said.endswith(f"{cause}.")
@@ -63,16 +63,18 @@ def test_clocks_whose_intervals_do_not_meet_are_named_with_the_likely_cause(
 
 def test_intervals_that_touch_agree():
     """And one clock always does with itself; NaN is not called a difference of clocks."""
-    assert not agreement.disagree({"cupti": near(3200.0), "events": near(3220.0)})
-    assert not agreement.disagree({"cupti": near(3200.0)})
-    assert not agreement.disagree({})
-    assert not agreement.disagree({"cupti": near(math.nan), "events": near(3220.0)})
+    cupti, events = map(trials.clock, ("cupti", "events"))
+    assert not agreement.disagree([(cupti, near(3200.0)), (events, near(3220.0))])
+    assert not agreement.disagree([(cupti, near(3200.0))])
+    assert not agreement.disagree([])
+    assert not agreement.disagree([(cupti, near(math.nan)), (events, near(3220.0))])
 
 
 def test_every_pair_that_disagrees_is_told():
     """Three clocks, each by itself."""
     values = {"cupti": near(1000.0), "events": near(2000.0), "graph": near(3000.0)}
-    assert len(agreement.disagree(values)) == 3
+    read = [(trials.clock(name), value) for name, value in values.items()]
+    assert len(agreement.disagree(read)) == 3
 
 
 def test_each_clock_is_read_with_its_own_offset():
@@ -82,7 +84,7 @@ def test_each_clock_is_read_with_its_own_offset():
     assert list(found) == ["cupti", "events", "graph"]
     assert {estimate.value for estimate in found.values()} == {3200.0}
     assert found["events"].systematic == pytest.approx(150.0 + 3.2)
-    assert not agreement.disagree(found)
+    assert not symptoms.clocks_disagree(trial)
 
 
 def test_a_trial_of_one_clock_has_one_reading():

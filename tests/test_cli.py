@@ -673,7 +673,7 @@ def test_where_nothing_is_left_the_exit_code_is_4(desk, monkeypatch):
     ("words", "says"),
     [
         (("--columns", "wats"), "--columns wats: there is no such column; .*watts"),
-        (("--clock", "wall"), "--clock is 'wall', expected one of auto, cupti"),
+        (("--clock", "wall"), "there is no clock wall: choose one of cupti"),
         (("--clock", "cupti", "--clocks", "all"), "exclude each other"),
         (("--gpu", "H200"), "--gpu is 'H200', expected an index or .* UUID"),
     ],

@@ -11,16 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from steelyard.analyse import stats
-from steelyard.clocks import (
-    Expired,
-    Reading,
-    cupti,
-    device,
-    events,
-    globaltimer,
-    graph,
-    offsets,
-)
+from steelyard.clocks import Expired, Reading, offsets
+from steelyard.clocks import gpu as registry
+from steelyard.clocks.gpu import cupti, events, globaltimer, graph
 from steelyard.errors import BenchmarkError, SteelyardError
 from steelyard.machine.ticks import common_tick
 
@@ -218,10 +211,9 @@ def build(monkeypatch, kind, **how):
     """Return a GPU with a clock of it."""
     gpu = Gpu(**how)
     made = module_of(gpu)
-    for module in (cupti, device, events, globaltimer, graph, offsets):
+    for module in (cupti, events, globaltimer, graph, offsets):
         monkeypatch.setattr(module, "cuda", made)
-    for module in (cupti, device):
-        monkeypatch.setattr(module, "activity", activities_of(gpu))
+    monkeypatch.setattr(cupti, "activity", activities_of(gpu))
     return gpu, kind(gpu.context)
 
 
@@ -494,8 +486,8 @@ def test_graphs_serve_warm_caches_alone(monkeypatch):
 def test_clocks_are_chosen_the_most_trusted_first(monkeypatch, which, missing, ids):
     """CUPTI where it can be used."""
     gpu, _ = build(monkeypatch, cupti.CuptiClock)
-    monkeypatch.setattr(device.activity, "missing", lambda: missing)
-    assert [type(clock) for clock in device.clocks(gpu.context, which)] == [
+    monkeypatch.setattr(cupti.activity, "missing", lambda: missing)
+    assert [type(clock) for clock in registry.clocks(gpu.context, which)] == [
         CLOCKS[name] for name in ids
     ]
 
@@ -504,10 +496,10 @@ def test_a_clock_that_is_not_there_is_refused_in_a_sentence(monkeypatch):
     """Which there are, or why not."""
     gpu, _ = build(monkeypatch, cupti.CuptiClock)
     with pytest.raises(SteelyardError, match="no clock sundial: choose one of cupti,"):
-        device.clocks(gpu.context, "sundial")
-    monkeypatch.setattr(device.activity, "missing", lambda: "ncu has it.")
+        registry.clocks(gpu.context, "sundial")
+    monkeypatch.setattr(cupti.activity, "missing", lambda: "ncu has it.")
     with pytest.raises(SteelyardError, match="--clock cupti cannot be used: ncu has"):
-        device.clocks(gpu.context, "cupti")
+        registry.clocks(gpu.context, "cupti")
 
 
 @given(

@@ -10,10 +10,10 @@ import trials
 
 from steelyard.analyse import stats
 from steelyard.clocks import offsets
-from steelyard.clocks.cupti import CuptiClock
-from steelyard.clocks.events import EventsClock
-from steelyard.clocks.globaltimer import GlobaltimerClock
-from steelyard.clocks.graph import GraphClock
+from steelyard.clocks.gpu.cupti import CuptiClock
+from steelyard.clocks.gpu.events import EventsClock
+from steelyard.clocks.gpu.globaltimer import GlobaltimerClock
+from steelyard.clocks.gpu.graph import GraphClock
 from steelyard_device import cuda
 from steelyard_device.cuda import activity
 from steelyard_kernels import library

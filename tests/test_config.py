@@ -58,7 +58,7 @@ def test_a_url_is_left_as_it_is(tmp_path):
         ("precision = nan", "nan, expected a percentage"),
         ("gpu = true", "gpu in .* is True, expected an index or the beginning"),
         ('gpu = "H200"', "'H200', expected an index or the beginning of a GPU's UUID"),
-        ('clock = "wall"', "'wall', expected one of auto, cupti, events"),
+        ("clock = 1", "1, expected the id of a clock, auto or all"),
         ('peaks = "on"', "'on', expected one of auto, off"),
         ("precision = 100", "expected a percentage between 0 and 100"),
         ("budget = -1", "-1, expected a number above 0"),

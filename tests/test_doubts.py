@@ -54,9 +54,9 @@ def read(nanoseconds):
     return {"ticks": [nanoseconds + 500] * 40, **errors}
 
 
-EVENTS = ClockFacts("events", 1, 32.0, (), offset=2400.0, uncertainty=150.0)
-GRAPH = ClockFacts("graph", 1, 32.0, (), offset=1500.0, uncertainty=150.0)
-CUPTI = ClockFacts("cupti", 1, 32.0, ())
+EVENTS = trials.clock("events", offset=2400.0, uncertainty=150.0)
+GRAPH = trials.clock("graph", offset=1500.0, uncertainty=150.0)
+CUPTI = trials.clock("cupti")
 TINY = [3100] * 40  # a kernel of 700 ns, of which 150 are not sure
 
 
@@ -78,7 +78,7 @@ def test_samples_at_another_clock_are_doubted(least, holds):
         (Doubt.COLLAPSED_INPUT, {"extra": {"collapsed": True}}),
         (Doubt.UNCHECKED, {"extra": {"checked": False}}),
         (Doubt.NOT_LAUNCHED, {"extra": {"checked": False, "launched": False}}),
-        (Doubt.QUANTISED, {"clock": ClockFacts("cupti", 1, 64.0, (0,))}),
+        (Doubt.QUANTISED, {"clock": trials.clock("cupti", 64.0)}),
         (Doubt.UNDER_FLOOR, {"floors": {"empty": 2100.0}}),
         (Doubt.FEW_SAMPLES, {"ticks": [10_000] * 5}),
         (Doubt.UNSETTLED, {"ticks": [10_000, 11_500] * 10}),
@@ -105,7 +105,7 @@ def test_what_was_seen_is_doubted(doubt, changes):
         (Doubt.CACHE_SIZED, {"extra": {"working_set": CACHE / 2}}),
         (Doubt.CACHE_SIZED, {"extra": {"working_set": CACHE}, "mode": "kernel/cold"}),
         (Doubt.CACHE_SIZED, {"extra": {"working_set": 2 * CACHE}}),
-        (Doubt.QUANTISED, {"clock": ClockFacts("cupti", 1, 32.0, (0,))}),
+        (Doubt.QUANTISED, {"clock": CUPTI}),
         (Doubt.UNDER_FLOOR, {"floors": {"empty": 1900.0}}),
         (Doubt.FEW_SAMPLES, {"ticks": [10_000] * 6}),
         (Doubt.THROTTLED, {"extra": state(throttle=["gpu_idle", "sw_power_cap"])}),

@@ -16,7 +16,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from steelyard.analyse.stats import Estimate
-from steelyard.analyse.trial import ClockFacts
 from steelyard.analyse.verdict import Judgement, Verdict
 from steelyard.declare.mode import parse
 from steelyard.errors import FAILED, FINE, USAGE
@@ -189,7 +188,7 @@ def test_a_base_that_does_not_build_is_refused_with_the_end_of_its_log(shop):
 )
 def test_a_time_that_is_none_is_told_and_never_judged(ticks, offset, sentence):
     """Negative, nothing, not a number, or infinite."""
-    clock = ClockFacts("events", 1, 1.0, (), offset=offset)
+    clock = trials.clock("events", 1.0, offset=offset)
     said = unusable(trials.trial(ticks=ticks, clock=clock))
     assert (sentence in said) if sentence else said == ""
 

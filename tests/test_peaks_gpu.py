@@ -3,7 +3,7 @@
 import gpu as here
 import pytest
 
-from steelyard.clocks.device import clocks
+from steelyard.clocks.gpu import clocks
 from steelyard.machine import gpu_choice as gpu
 from steelyard.machine import gpu_state
 from steelyard.measure import gpu_energy, gpu_peaks

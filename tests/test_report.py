@@ -13,7 +13,7 @@ from rich.console import Console
 
 from steelyard.analyse import rows, stats
 from steelyard.analyse.stats import Estimate
-from steelyard.analyse.trial import ClockFacts, Samples
+from steelyard.analyse.trial import Samples
 from steelyard.errors import SteelyardError
 from steelyard.report import csv_report, details, json_report, markdown, tables, text
 
@@ -399,7 +399,7 @@ def of_gpu(**changes):
     same = (6000,) * 40
     values = {
         "samples": Samples(same, same, (1,) * 40, same, (0,) * 40, (1980,) * 40),
-        "clock": ClockFacts("events", 1, 32.0, (), 2000.0, 150.0, 0.0005),
+        "clock": trials.clock("events", offset=2000.0, uncertainty=150.0, drift=0.0005),
         "extra": {"gpu": trials.STATE},
         "mode": "kernel/cold",
         "axes": {"dtype": "float16"},
@@ -441,7 +441,7 @@ def test_faster_than_the_peak_is_doubted():
     assert row.peak.share > 1.03
     assert "above-peak" in row.doubts
     # By a clock that may be wrong by more than it is beyond, it says nothing.
-    vague = ClockFacts("events", 1, 32.0, (), 0.0, 2000.0, 0.0005)
+    vague = trials.clock("events", uncertainty=2000.0, drift=0.0005)
     (row,) = with_peaks(
         of_gpu(facts={"bytes": 8192}, samples=trials.samples([1900] * 9), clock=vague)
     )

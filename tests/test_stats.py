@@ -107,8 +107,9 @@ def test_times_on_a_machine_that_pulses_are_averaged(share, mean):
 def test_what_clocks_of_a_gpu_read_is_averaged(clock):
     """However long it is; what others read has a median."""
     times = [50_000] * 20 + [51_000] * 19
-    for name, value in ((clock, 50_000 + 1000 * 19 / 39), ("native", 50_000)):
-        facts = ClockFacts(name, 1, 1.0, ())
+    native = ClockFacts("native", 1, 1.0, ())
+    mean = 50_000 + 1000 * 19 / 39
+    for facts, value in ((trials.clock(clock, 1.0), mean), (native, 50_000)):
         trial = trials.trial(samples=trials.samples(times), clock=facts)
         assert stats.of(trial).estimate.value == pytest.approx(value)
         half = (stats.of(trial).estimate.high - stats.of(trial).estimate.low) / 2
@@ -334,10 +335,8 @@ def test_no_ratio_of_times_is_below_zero():
 
 def read(ticks, launches=1, **clock):
     """Return a trial of windows read by a clock of these facts."""
-    facts = {"quantum": 32.0, **clock}
     return trials.trial(
-        samples=trials.samples(ticks, launches),
-        clock=ClockFacts("events", 1, floor=(), **facts),
+        samples=trials.samples(ticks, launches), clock=trials.clock("events", **clock)
     )
 
 

@@ -8,6 +8,7 @@ from fakes import case_of
 from steelyard.declare.mode import parse
 from steelyard.declare.settings import Settings
 from steelyard.machine import gpu_state
+from steelyard.measure import gpu_energy
 from steelyard.measure import gpu_steps as device_steps
 from steelyard.measure.instruments import Scale
 from steelyard.measure.prepared import PreparedCase
@@ -54,7 +55,9 @@ class Rig:
         monkeypatch.setattr(self.scale, "on", lambda _: self.device)
         monkeypatch.setattr(gpu_state, "before", lambda _: {"sm_mhz": 1980})
         monkeypatch.setattr(gpu_state, "after", lambda _, start: {"before": start})
-        monkeypatch.setattr(gpu_state, "energy", lambda *_: {"joules_per_launch": 1.5})
+        monkeypatch.setattr(
+            gpu_energy, "measure", lambda *_: {"joules_per_launch": 1.5}
+        )
         monkeypatch.setattr(activity, "detach", lambda: self.detached.append(1))
         monkeypatch.setattr(device_steps, "perf_counter_ns", lambda: machine.time)
         for clock in self.clocks:
@@ -138,14 +141,14 @@ def test_energy_is_metered_after_the_state_is_read(monkeypatch):
     rig = Rig(monkeypatch, negate, inputs="zeros")
     order = []
     monkeypatch.setattr(gpu_state, "after", lambda *_: order.append("after") or {})
-    monkeypatch.setattr(gpu_state, "energy", lambda *_: order.append("energy"))
+    monkeypatch.setattr(gpu_energy, "measure", lambda *_: order.append("energy"))
     assert rig.weigh("kernel/cold").error is None
     assert order == ["after", "energy"]
 
     def fail(*_):
         raise cuda.CUDAError("CUDA_ERROR_ILLEGAL_ADDRESS", "the GPU is gone")
 
-    monkeypatch.setattr(gpu_state, "energy", fail)
+    monkeypatch.setattr(gpu_energy, "measure", fail)
     assert rig.weigh("kernel/cold").error == "negate: the GPU is gone"
 
 

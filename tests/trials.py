@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from steelyard.analyse.trial import ClockFacts, Samples, Trial
+from steelyard.clocks import gpu
 from steelyard.store import run as runs
 
 FACTS = {
@@ -94,6 +95,11 @@ def trial(
         "extra": {"wall": 0.1},
     }
     return Trial(**(values | changes))
+
+
+def clock(name: str, quantum: float = 32.0, **facts) -> ClockFacts:
+    """Return what a clock of GPUs says of itself."""
+    return ClockFacts(name, 1, quantum, floor=(), **gpu.kind(name).traits, **facts)
 
 
 def run(command: str = "steelyard run suites", **changes) -> runs.Run:

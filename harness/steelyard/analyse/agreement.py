@@ -2,25 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import combinations
 
 from steelyard import units
 from steelyard.analyse import stats
 from steelyard.analyse.stats import Estimate
-from steelyard.analyse.trial import ClockFacts, Samples, Trial
+from steelyard.analyse.trial import ClockFacts, Samples, Traits, Trial
 
-RECORDED = "recording with CUPTI makes this kernel slower"
-MANY = "CUPTI leaves out the gaps between the kernels of one launch, others read them"
-LAUNCH = (
-    "this kernel takes the GPU longer to launch than the delay that calibrates does"
-)
-NODES = "kernels of a graph follow one another, and find another state of the caches"
-BUILD = (
-    "the kernel that writes down its time is a build of its own, with more registers"
-)
 CHANGED = "the machine changed between the readings"
+
+FACTS = ("quantum", "offset", "uncertainty", "drift", *Traits.__annotations__)
+"""What a trial keeps of other clocks that read it."""
 
 
 def views(trial: Trial) -> dict[str, Trial]:
@@ -30,8 +24,8 @@ def views(trial: Trial) -> dict[str, Trial]:
         ticks = tuple(read["ticks"])
         none = (0,) * len(ticks)
         samples = Samples(ticks, none, (1,) * len(ticks), none, none)
-        numbers = ("quantum", "offset", "uncertainty", "drift")
-        clock = ClockFacts(name, 1, floor=(), **{each: read[each] for each in numbers})
+        facts = {each: read[each] for each in FACTS if each in read}
+        clock = ClockFacts(name, 1, floor=(), **facts)
         if ticks:
             found[name] = replace(trial, clock=clock, samples=samples)
     return found
@@ -42,34 +36,32 @@ def readings(trial: Trial) -> dict[str, Estimate]:
     return {name: stats.of(view).estimate for name, view in views(trial).items()}
 
 
-def disagree(estimates: Mapping[str, Estimate], kernels: float = 1) -> tuple[str, ...]:
+def disagree(
+    read: Sequence[tuple[ClockFacts, Estimate]], kernels: float = 1
+) -> tuple[str, ...]:
     """Return a sentence for each pair of clocks whose intervals do not meet.
 
-    ``estimates`` are by clocks' ids, ``kernels`` how many a launch has.
+    ``kernels`` is how many a launch has.
     """
-    return tuple(_disagreements(estimates, kernels))
+    return tuple(_disagreements(read, kernels))
 
 
-def _disagreements(estimates: Mapping[str, Estimate], kernels: float) -> Iterator[str]:
-    for pair in combinations(estimates.items(), 2):
+def _disagreements(
+    read: Sequence[tuple[ClockFacts, Estimate]], kernels: float
+) -> Iterator[str]:
+    for pair in combinations(read, 2):
         (less, low), (more, high) = sorted(pair, key=lambda each: each[1].value)
         if low.high < high.low:
             yield (
-                f"{more} reads {units.duration(high.value - low.value)} more than "
-                f"{less}, their error bars leave {units.duration(high.low - low.high)} "
+                f"{more.id} reads {units.duration(high.value - low.value)} more than "
+                f"{less.id}, their error bars leave {units.duration(high.low - low.high)} "
                 f"of it: {_cause(less, more, kernels)}."
             )
 
 
-def _cause(less: str, more: str, kernels: float) -> str:
+def _cause(less: ClockFacts, more: ClockFacts, kernels: float) -> str:
     """Return what most likely makes ``more`` read more than ``less``."""
-    pair = {less, more}
-    if "cupti" in pair and kernels > 1:
-        return MANY if less == "cupti" else CHANGED
-    if "globaltimer" in pair:
-        return BUILD
-    if "graph" in pair:
-        return NODES
-    if pair == {"cupti", "events"}:
-        return LAUNCH if less == "cupti" else RECORDED
-    return CHANGED
+    if kernels > 1 and less.gapped is not more.gapped:
+        gaps = f"{less.id} leaves out the gaps between the kernels of one launch"
+        return f"{gaps}, {more.id} reads them" if more.gapped else CHANGED
+    return more.differs or less.differs or more.above or CHANGED

@@ -198,9 +198,7 @@ class Doubt(StrEnum):
         ),
         Act.PRINT,
         "the gaps are part of both sides' launches",
-        lambda s: (
-            s.trial.clock.id in symptoms.GAPPED and s.trial.facts.get("kernels", 1) > 1
-        ),
+        lambda s: s.trial.clock.gapped and s.trial.facts.get("kernels", 1) > 1,
     )
     IDLE = (
         "idle",

@@ -25,14 +25,8 @@ quantised clock count. Ticks alone spread a time that never varies over two valu
 which the rarer may be any share: Tukey's fences without the two ticks cut it off and are
 wrong by up to an eighth of a tick, the mean of the middle half by a quarter."""
 
-PULSED = frozenset({"cupti", "events", "graph", "globaltimer"})
-"""Clocks that read kernels on a GPU, whose speed pulses: an H200 is 3 % slower for about
-half of every 100 us. Kernels of 10 to 200 us lie in two heaps, and a median between two
-heaps jumps from one to the other (2 % from process to process, for a copy of 100 MiB); the
-mean within `FENCES` does not (0.7 %) and stands for all that they read."""
-
 PULSE = 0.05
-"""Share of a time beyond the quartiles that is within the `FENCES` of a `PULSED` clock too:
+"""Share of a time beyond the quartiles that is within the `FENCES` of a pulsed clock too:
 a heap of less than a quarter of the readings would be cut off."""
 
 QUANTISED_SAMPLES = 30
@@ -109,8 +103,8 @@ def of(trial: Trial) -> Summary:
     """
     clock = trial.clock
     launches = trial.samples.launches[0] if len(trial.samples) else 1
-    pulsed = clock.id in PULSED
-    found = summarise(corrected(trial), launches, clock.quantum, pulsed=pulsed)
+    readings = corrected(trial)
+    found = summarise(readings, launches, clock.quantum, pulsed=clock.pulsed)
     systematic = clock.uncertainty / launches + clock.drift * abs(found.estimate.value)
     return replace(found, estimate=widened(found.estimate, systematic))
 
@@ -125,7 +119,7 @@ def budget(trial: Trial) -> dict[str, float]:
     clock, launches = trial.clock, trial.samples.launches[0]
     ordered = sorted(corrected(trial))
     step = clock.quantum / launches
-    pulsed = clock.id in PULSED
+    pulsed = clock.pulsed
     whole = estimate(ordered, step, pulsed=pulsed)
     half = (whole.high - whole.low) / 2
     if pulsed or is_quantised(ordered, step):
@@ -159,7 +153,7 @@ def summarise(
 ) -> Summary:
     """Summarise samples of ``launches`` launches each, read in steps of ``quantum``.
 
-    ``pulsed`` says that what ran them pulses, as those of `PULSED` clocks do.
+    ``pulsed`` says that what ran them pulses, as a GPU does.
 
     Raises:
         ValueError: there is no sample.

@@ -33,8 +33,6 @@ PAIRS: Final = 3
 TIMES: Final = 2.0
 """How much longer new data may take: branch predictors learn data that is small."""
 COLD: Final = ("kernel/cold", "per_launch/cold", "latency/cold")
-GAPPED: Final = frozenset({"events", "graph"})
-"""Clocks that read all of a launch, from its first kernel to its last."""
 CACHED: Final = 0.4
 """Share of the way from a cold read to a cached one."""
 ASTRAY: Final = 0.005
@@ -94,7 +92,9 @@ class Seen:
 def clocks_disagree(trial: Trial) -> bool:
     """Tell whether two clocks of a GPU, or two of the host, read different times."""
     kernels = trial.facts.get("kernels", 1)
-    return bool(agreement.disagree(agreement.readings(trial), kernels)) or astray(
+    views = agreement.views(trial).values()
+    read = [(view.clock, stats.of(view).estimate) for view in views]
+    return bool(agreement.disagree(read, kernels)) or astray(
         trial.extra.get("spans", (0, 0))
     )
 

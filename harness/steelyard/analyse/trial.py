@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, TypedDict
 
 METHOD_VERSION = 4
 """Raised whenever the way of measuring changes; trials of two methods never compare.
@@ -49,6 +49,15 @@ class Samples:
         return tuple(t / n for t, n in zip(self.ticks, self.launches, strict=True))
 
 
+class Traits(TypedDict, total=False):
+    """What is true of a clock wherever it reads: see `ClockFacts`."""
+
+    pulsed: bool
+    gapped: bool
+    above: str
+    differs: str
+
+
 @dataclass(frozen=True, slots=True)
 class ClockFacts:
     """Which clock read the windows and what it reads around nothing."""
@@ -66,6 +75,17 @@ class ClockFacts:
     """Nanoseconds of a window by which the offset may be wrong, to either side."""
     drift: float = 0.0
     """Share of any time by which the clock itself may be wrong."""
+    pulsed: bool = False
+    """Whether it reads kernels on a GPU, whose speed pulses: an H200 is 3 % slower for
+    about half of every 100 us. Kernels of 10 to 200 us lie in two heaps, and a median
+    between two heaps jumps from one to the other (2 % from process to process, for a copy
+    of 100 MiB); the mean within `stats.FENCES` does not (0.7 %)."""
+    gapped: bool = False
+    """Whether it reads a launch from its first kernel to its last, gaps included."""
+    above: str = ""
+    """Why it may read more than another clock does."""
+    differs: str = ""
+    """Why it may read less or more than another clock does."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,8 +7,9 @@ from typing import Any
 
 import click
 
+from steelyard.clocks import gpu
 from steelyard.declare import config
-from steelyard.declare.config import ALL, AUTO, CLOCKS, OFF, Config
+from steelyard.declare.config import ALL, AUTO, OFF, Config
 
 store_option = click.option(
     "--store",
@@ -141,7 +142,7 @@ _MEASURING = (
     click.option(
         "--clock",
         metavar="ID",
-        help=f"Read kernels on a GPU by this clock: {', '.join(CLOCKS[1:-1])}.",
+        help=f"Read kernels on a GPU by this clock: {', '.join(gpu.own())}.",
         show_default="the best there is",
     ),
     click.option(

@@ -48,10 +48,10 @@ class DeviceScale:
 
     def clocks(self, which: str) -> tuple[DeviceClock, ...]:
         """Return the clock asked for, then those that check it."""
-        from steelyard.clocks import device
+        from steelyard.clocks import gpu
 
         if which not in self._clocks:
-            self._clocks[which] = device.clocks(self.context, which)
+            self._clocks[which] = gpu.clocks(self.context, which)
         return self._clocks[which]
 
     def null(self, clock: DeviceClock) -> float:

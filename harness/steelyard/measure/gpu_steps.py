@@ -9,6 +9,7 @@ from dataclasses import replace
 from time import perf_counter_ns
 from typing import TYPE_CHECKING, Any, Final
 
+from steelyard.analyse import agreement
 from steelyard.clocks import DeviceClock, Reading, in_queues
 from steelyard.declare.config import ALL
 from steelyard.errors import BenchmarkError, SteelyardError
@@ -228,10 +229,7 @@ def beside(
         facts = clock.facts_in(mode.cache)
         read[facts.id] = {
             "ticks": [r.ticks for r in readings],
-            "quantum": facts.quantum,
-            "offset": facts.offset,
-            "uncertainty": facts.uncertainty,
-            "drift": facts.drift,
+            **{name: getattr(facts, name) for name in agreement.FACTS},
         }
     return read, left_out
 

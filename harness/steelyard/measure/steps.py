@@ -91,7 +91,7 @@ def stopping_of(settings: Settings, launches: int, clock: ClockFacts) -> Stoppin
         perf_counter_ns,
         launches,
         clock.quantum,
-        pulsed=clock.id in stats.PULSED,
+        pulsed=clock.pulsed,
     )
 
 

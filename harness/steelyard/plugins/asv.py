@@ -38,6 +38,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Final, TypedDict
 
 from steelyard.analyse.trial import Trial
+from steelyard.clocks import gpu as clocks
 from steelyard.declare import config, discovery
 from steelyard.declare.benchmark import Benchmark, Case
 from steelyard.declare.mode import Mode
@@ -256,7 +257,9 @@ def weigh(points: Sequence[tuple[Case, Mode]]) -> Weighed:
     settings = Settings()
     if any(map(needs_gpu, cases)):
         chosen = config.load()
-        settings = Settings(gpu=gpu.choose(chosen.gpu), clock=chosen.clock)
+        settings = Settings(
+            gpu=gpu.choose(chosen.gpu), clock=clocks.known(chosen.clock)
+        )
     with lock.measuring(wait=PATIENCE):
         runner.run(turns, settings, keep, _quietly)
     return weighed

@@ -336,6 +336,7 @@ class Beam:
 
     def _settings(self, case: Case) -> Settings:
         """Return those of the project's ``[tool.steelyard]`` and the environment."""
+        from steelyard.clocks import gpu as clocks
         from steelyard.declare import config
         from steelyard.declare.plan import needs_gpu
         from steelyard.declare.settings import Settings
@@ -345,7 +346,7 @@ class Beam:
         return Settings(
             seed=chosen.seed,
             precision=chosen.precision,
-            clock=chosen.clock,
+            clock=clocks.known(chosen.clock),
             gpu=gpu.choose(chosen.gpu) if needs_gpu(case) else 0,
         )
 

@@ -28,9 +28,9 @@ def page(made: Sequence[Row]) -> Iterator[RenderableType]:
     if group:
         yield _table(group)
     for row, clocks in group:
-        estimates = {name: _together(trials) for name, trials in clocks.items()}
+        read = [(trials[-1].clock, _together(trials)) for trials in clocks.values()]
         kernels = max(trial.facts.get("kernels", 1) for trial in row.trials)
-        for sentence in agreement.disagree(estimates, kernels):
+        for sentence in agreement.disagree(read, kernels):
             yield Text(f"{row.case} {row.mode}: {sentence}")
 
 

@@ -16,6 +16,7 @@ The samples of a trial are one blob, little-endian::
 
 from __future__ import annotations
 
+import functools
 import math
 import struct
 import sys
@@ -157,11 +158,12 @@ def trial(values: Any, blob: bytes) -> Trial:
     _require_counts(samples)
     values = restore(values)
     checked(values, shapes.Document)
-    names = (field.name for field in fields(ClockFacts))
-    clock: dict[str, Any] = {
-        n: values["clock"][n] for n in names if n in values["clock"]
-    }
+    names = {field.name for field in fields(ClockFacts)}
+    said = _traits(values["clock"]["id"]) | values["clock"]
+    clock: dict[str, Any] = {n: value for n, value in said.items() if n in names}
     clock["floor"] = floor
+    for name, read in values["extra"].get("clocks", {}).items():
+        read.update(_traits(name) | read)
     rest: dict[str, Any] = {name: values[name] for name in DOCUMENT}
     return Trial(
         samples=samples,
@@ -170,6 +172,14 @@ def trial(values: Any, blob: bytes) -> Trial:
         error=values["error"],
         **rest,
     )
+
+
+@functools.cache
+def _traits(clock: str) -> dict[str, Any]:
+    """Return the traits of a clock by its id: older runs do not say them."""
+    from steelyard.clocks import gpu
+
+    return {**gpu.kind(clock).traits} if clock in gpu.own() else {}
 
 
 def _require_counts(samples: Samples) -> None:

@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from steelyard.analyse.run import Run
 from steelyard.analyse.trial import Trial
+from steelyard.clocks import gpu as clocks
 from steelyard.declare import discovery, npy
 from steelyard.declare import mode as modes
 from steelyard.declare import plan as plans
@@ -220,7 +221,7 @@ def settings(
         precision=chosen.precision,
         timeout=chosen.timeout,
         inputs=read_inputs(asked.inputs),
-        clock=chosen.clock,
+        clock=clocks.known(chosen.clock),
         check=check,
         allocations=allocations,
         energy=energy,

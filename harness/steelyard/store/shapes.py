@@ -44,6 +44,10 @@ class Clock(TypedDict):
     offset: NotRequired[Change]  # it and those below came with clocks of GPUs
     uncertainty: NotRequired[Time]
     drift: NotRequired[Share]
+    pulsed: NotRequired[bool]  # it and those below: `trial.Traits`
+    gapped: NotRequired[bool]
+    above: NotRequired[str]
+    differs: NotRequired[str]
 
 
 class Facts(TypedDict):
@@ -87,6 +91,10 @@ class Reading(TypedDict):
     offset: Change
     uncertainty: Time
     drift: Share
+    pulsed: NotRequired[bool]
+    gapped: NotRequired[bool]
+    above: NotRequired[str]
+    differs: NotRequired[str]
 
 
 class Extra(TypedDict):

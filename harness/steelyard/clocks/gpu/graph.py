@@ -7,8 +7,9 @@ import math
 from collections.abc import Callable
 from typing import Final
 
-from steelyard.analyse.trial import ClockFacts
+from steelyard.analyse.trial import ClockFacts, Traits
 from steelyard.clocks import Reading, offsets
+from steelyard.clocks.gpu import Kind
 from steelyard.clocks.offsets import measured
 from steelyard.errors import BenchmarkError
 from steelyard.prepare.work import DeviceWork
@@ -30,6 +31,12 @@ FEWEST, MOST = 4, 100
 
 CAPACITY: Final = 8
 """Windows in a queue: how much room a graph takes there the driver does not say."""
+
+TRAITS: Final[Traits] = {
+    "pulsed": True,
+    "gapped": True,
+    "differs": "kernels of a graph follow one another, and find another state of the caches",
+}
 
 
 class GraphClock:
@@ -57,6 +64,7 @@ class GraphClock:
             offset=offsets.node(self._context) + OWN,
             uncertainty=offsets.unknown(self._context, OWN_UNKNOWN),
             drift=offsets.DRIFT,
+            **TRAITS,
         )
 
     def facts_in(self, cache: str) -> ClockFacts:
@@ -129,3 +137,6 @@ class GraphClock:
             pair.after.record()
         kernel = max(1.0, pair.nanoseconds() - measured(self._context).pair)
         return min(max(math.ceil(SCATTER / kernel), FEWEST), MOST)
+
+
+CLOCK: Final = Kind(GraphClock, 2, TRAITS)

@@ -6,8 +6,9 @@ import functools
 from collections.abc import Callable
 from typing import Final, Protocol, runtime_checkable
 
-from steelyard.analyse.trial import ClockFacts
+from steelyard.analyse.trial import ClockFacts, Traits
 from steelyard.clocks import Reading, offsets
+from steelyard.clocks.gpu import Kind
 from steelyard.errors import BenchmarkError
 from steelyard.machine.ticks import common_tick
 from steelyard.prepare.work import DeviceWork
@@ -49,6 +50,12 @@ class Stampable(Protocol):
         ...
 
 
+TRAITS: Final[Traits] = {
+    "pulsed": True,
+    "differs": "the kernel that writes down its time is a build of its own, with more registers",
+}
+
+
 class GlobaltimerClock:
     """``%globaltimer`` in the kernel: what lies outside its instructions is its offset."""
 
@@ -74,6 +81,7 @@ class GlobaltimerClock:
             offset=-offsets.LAUNCH - OWN,
             uncertainty=offsets.unknown(self._context, OWN_UNKNOWN),
             drift=offsets.DRIFT,
+            **TRAITS,
         )
 
     def facts_in(self, cache: str) -> ClockFacts:
@@ -122,3 +130,6 @@ class GlobaltimerClock:
                 )
             self._made = (work, work.stamped())
         return self._made[1]
+
+
+CLOCK: Final = Kind(GlobaltimerClock, 3, TRAITS)

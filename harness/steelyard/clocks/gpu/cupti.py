@@ -10,8 +10,9 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import nullcontext
 from typing import Final
 
-from steelyard.analyse.trial import ClockFacts
+from steelyard.analyse.trial import ClockFacts, Traits
 from steelyard.clocks import Reading, offsets
+from steelyard.clocks.gpu import Kind
 from steelyard.errors import BenchmarkError
 from steelyard.machine.ticks import common_tick
 from steelyard.prepare.work import DeviceWork
@@ -20,6 +21,11 @@ from steelyard_device.cuda import activity
 
 FLOOR: Final = 30
 """Windows of nothing, and null kernels among what shows its tick."""
+
+TRAITS: Final[Traits] = {
+    "pulsed": True,
+    "above": "recording with CUPTI makes this kernel slower",
+}
 
 
 class CuptiClock:
@@ -42,7 +48,7 @@ class CuptiClock:
         found = self._record(lambda _: None, [*nothing, *launches])
         times = [_busy(acts) for acts in found]
         tick, floor = common_tick(times[FLOOR:]), tuple(times[:FLOOR])
-        return ClockFacts("cupti", 1, tick, floor, drift=offsets.DRIFT)
+        return ClockFacts("cupti", 1, tick, floor, drift=offsets.DRIFT, **TRAITS)
 
     def facts_in(self, cache: str) -> ClockFacts:
         """Return the same whatever the caches are."""
@@ -127,3 +133,10 @@ def busy(intervals: Iterable[tuple[int, int]]) -> int:
 
 def _busy(acts: Sequence[activity.Activity]) -> int:
     return busy((each.start, each.end) for each in acts)
+
+
+def _missing() -> str | None:
+    return activity.missing()
+
+
+CLOCK: Final = Kind(CuptiClock, 0, TRAITS, _missing)

@@ -11,8 +11,9 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Final
 
-from steelyard.analyse.trial import ClockFacts
+from steelyard.analyse.trial import ClockFacts, Traits
 from steelyard.clocks import Reading, offsets
+from steelyard.clocks.gpu import Kind
 from steelyard.clocks.offsets import measured
 from steelyard.prepare.work import DeviceWork
 from steelyard_device import cuda
@@ -29,6 +30,12 @@ there, each within 90 but for one in thirty."""
 
 OWN_UNKNOWN: Final = 90.0
 """By how much `OWN` may be wrong for nearly all of them, to either side."""
+
+TRAITS: Final[Traits] = {
+    "pulsed": True,
+    "gapped": True,
+    "above": "this kernel takes the GPU longer to launch than the delay that calibrates does",
+}
 
 
 class EventsClock:
@@ -54,6 +61,7 @@ class EventsClock:
             offset=found.pair + OWN,
             uncertainty=offsets.unknown(self._context, OWN_UNKNOWN),
             drift=offsets.DRIFT,
+            **TRAITS,
         )
 
     def facts_in(self, cache: str) -> ClockFacts:
@@ -93,3 +101,6 @@ class EventsClock:
             )
             for pair in pairs
         ]
+
+
+CLOCK: Final = Kind(EventsClock, 1, TRAITS)
