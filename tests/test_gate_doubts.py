@@ -12,7 +12,8 @@ from steelyard.analyse.doubts import Act, Doubt
 from steelyard.analyse.verdict import Verdict
 from steelyard.errors import FAILED, FINE, REGRESSION, UNRESOLVED
 from steelyard.gate import document, doubted, words
-from steelyard.report import annotations, gate_markdown, gate_terminal, junit
+from steelyard.report import annotations, gate_markdown, gate_terminal
+from steelyard.report import gate_junit as junit
 
 __all__ = ["project", "shop"]
 

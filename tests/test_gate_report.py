@@ -16,7 +16,8 @@ from rich.console import Console
 from steelyard.analyse.verdict import Verdict
 from steelyard.errors import SteelyardError
 from steelyard.gate import document, words
-from steelyard.report import annotations, gate_markdown, gate_terminal, junit
+from steelyard.report import annotations, gate_markdown, gate_terminal
+from steelyard.report import gate_junit as junit
 
 FULL = outcome(
     *outcomes.EVERY,

@@ -18,11 +18,11 @@ def figures(value: float, count: int = 4) -> str:
     return f"{value:.{max(0, min(digits, 9))}f}"
 
 
-def duration(nanoseconds: float) -> str:
+def duration(nanoseconds: float, count: int = 4) -> str:
     """Write a duration: ``3.200 us``."""
     for scale, unit in _TIMES:
         if abs(nanoseconds) >= scale:
-            return f"{figures(nanoseconds / scale)} {unit}"
+            return f"{figures(nanoseconds / scale, count)} {unit}"
     tiny = abs(nanoseconds) < 0.0005  # what rounding leaves of nothing
     return f"{figures(0 if tiny else nanoseconds, 3)} ns"
 

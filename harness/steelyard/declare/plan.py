@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, overload
 
@@ -101,15 +101,14 @@ def plan(
     next to each other: their ratio is what people read, and the machine drifts.
     ``modes`` replaces what the cases ask for.
     """
-    return Plan(_families(cases, modes), blocks, seed)
+    pairs = ((case, mode) for case in cases for mode in modes or case.modes())
+    return of_pairs(pairs, blocks, seed)
 
 
-def _families(
-    cases: Sequence[Case], modes: Sequence[Mode] | None
-) -> list[list[tuple[Case, Mode]]]:
+def of_pairs(pairs: Iterable[tuple[Case, Mode]], blocks: int, seed: int) -> Plan:
+    """Return the turns of `plan` for cases that are not all in the same modes."""
     families: dict[Any, list[tuple[Case, Mode]]] = defaultdict(list)
-    for case in cases:
+    for case, mode in pairs:
         shared = tuple((n, v) for n, v in case.axes.items() if n != "impl")
-        for mode in modes or case.modes():
-            families[case.benchmark.name, shared, mode].append((case, mode))
-    return list(families.values())
+        families[case.benchmark.name, shared, mode].append((case, mode))
+    return Plan(list(families.values()), blocks, seed)

@@ -125,7 +125,7 @@ def judge(config: pytest.Config, case: Case, mode: Mode) -> None:
     from steelyard.analyse.verdict import Verdict
     from steelyard.declare import plan
     from steelyard.gate import words
-    from steelyard.report import junit
+    from steelyard.report import gate_junit
 
     _, without = plan.able([case])
     if without:
@@ -136,7 +136,7 @@ def judge(config: pytest.Config, case: Case, mode: Mode) -> None:
     found = gating.finding(case.id, str(mode))
     if found is None:
         raise BenchmarkError(f"{case.id} {mode}: the gate did not measure it")
-    if words.kind(found) in junit.FAILING:
+    if words.kind(found) in gate_junit.FAILING:
         raise BenchmarkError("\n".join(words.explained(found)))
     if found.verdict is Verdict.NOT_GATEABLE:
         pytest.skip(words.sentence(found))

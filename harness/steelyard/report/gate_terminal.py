@@ -21,7 +21,7 @@ from steelyard.gate import document, doubted, words
 from steelyard.gate.outcome import Finding, Outcome
 from steelyard.machine import files
 from steelyard.report import annotations as annotating
-from steelyard.report import gate_markdown, junit, tables
+from steelyard.report import gate_junit, gate_markdown, tables
 
 FORMATS: Final = ("table", "markdown", "json", "junit")
 
@@ -119,7 +119,7 @@ def dumps(outcome: Outcome, shape: str) -> str:
     written = {
         "markdown": gate_markdown.dumps,
         "json": document.dumps,
-        "junit": junit.dumps,
+        "junit": gate_junit.dumps,
     }
     return written[shape](outcome)
 

@@ -1,0 +1,350 @@
+"""Claims: statements about measured rows with a bound, and whether the rows hold them.
+
+Pure. What a claim asks for is a row's time, a rate, a number that the work says of itself,
+some parts of a call, or the time over that of other cases, paired within blocks.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from fractions import Fraction
+from typing import Any, Final
+
+from steelyard.analyse import doubts, expression
+from steelyard.analyse.doubts import Act, Doubt
+from steelyard.analyse.rows import Row, block_estimate, combined, nearest, paired_ratio
+from steelyard.analyse.stats import Estimate
+from steelyard.errors import FAILED, FINE, REGRESSION, UNRESOLVED, SteelyardError
+
+UNITS: Final[Mapping[str, tuple[str, float]]] = {
+    **{name: ("", scale) for name, scale in (("", 1.0), ("x", 1.0), ("%", 0.01))},
+    **{n: ("time", s) for n, s in (("ns", 1.0), ("us", 1e3), ("ms", 1e6), ("s", 1e9))},
+    **{
+        f"{prefix}{unit}/s": (quantity, scale)
+        for unit, quantity in (("B", "bytes"), ("op", "operations"), ("item", "items"))
+        for prefix, scale in (
+            ("", 1.0),
+            ("k", 1e3),
+            ("M", 1e6),
+            ("G", 1e9),
+            ("T", 1e12),
+        )
+    },
+}
+"""Each unit of a bound: what of a row it bounds (nothing: a plain number), and how much it
+is in nanoseconds, or in units a second."""
+
+_BOUND: Final = re.compile(r"(<=|>=|<|>)\s*([\d.]+(?:e[+-]?\d+)?)\s*(\S*)")
+
+
+@dataclass(frozen=True, slots=True)
+class Bound:
+    """``<= 1.05``, ``>= 95 %``, ``< 2 ms``, ``>= 30 GB/s``."""
+
+    sign: str
+    limit: float
+    """In nanoseconds, units a second, or plain."""
+    quantity: str
+    unit: str
+
+    def __str__(self) -> str:
+        return f"{self.sign} {self.limit / UNITS[self.unit][1]:g} {self.unit}".rstrip()
+
+    def judge(self, low: float, high: float) -> bool | None:
+        """Return whether all of an interval is within the bound; None if only a part."""
+        nearer, farther = (high, low) if self.sign[0] == "<" else (low, high)
+        if self._holds(nearer):
+            return True
+        return None if self._holds(farther) else False
+
+    def _holds(self, value: float) -> bool:
+        if value == self.limit:
+            return "=" in self.sign
+        return (value < self.limit) == (self.sign[0] == "<")
+
+
+def bound(text: str) -> Bound:
+    """Read a bound.
+
+    Raises:
+        SteelyardError: it is none.
+    """
+    found = _BOUND.fullmatch(text.strip())
+    if found is None or found[3] not in UNITS or found[2].count(".") > 1:
+        raise SteelyardError(
+            f"the bound is {text!r}, expected a sign, a number and a unit: '<= 1.05', "
+            f"'>= 95 %', '< 2 ms'. Units: {', '.join(filter(None, UNITS))}."
+        )
+    quantity, scale = UNITS[found[3]]
+    limit = float(Fraction(found[2]) * Fraction(str(scale)))  # 95 % is 0.95
+    return Bound(found[1], limit, quantity, found[3])
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """One claim, as its file has it."""
+
+    name: str
+    cases: tuple[str, ...]
+    """Case ids, or words of them as ``-k`` takes them."""
+    mode: str
+    bounds: tuple[Bound, ...]
+    """All of them hold."""
+    relative_to: tuple[str, ...] = ()
+    """``axis=value``, or case ids: the time is divided by that of the fastest of these."""
+    fact: str = ""
+    """What the work says of itself under this name is bounded."""
+    parts: tuple[str, ...] = ()
+    """Parts of a call's ledger, whose sum is bounded: in time, or as a share of it."""
+    where: Mapping[str, str] = field(default_factory=dict)
+    """Facts of the machine that the claim is about."""
+    installed: tuple[str, ...] = ()
+    """Modules without which it is skipped."""
+    expected_failure: str = ""
+    """Why it is known to fail."""
+
+
+class State(StrEnum):
+    """What became of a claim about one case."""
+
+    HOLDS = "holds"
+    FAILS = "fails"
+    EXPECTED = "fails as expected"
+    UNDECIDED = "undecided"
+    MISSING = "not measured"
+    BROKEN = "case failed"
+    SKIPPED = "skipped"
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """A claim about one case; of a claim that is skipped, or has no case, about none."""
+
+    claim: Claim
+    state: State
+    case: str = ""
+    base: str = ""
+    """The case it is relative to."""
+    estimate: Estimate | None = None
+    why: str = ""
+    """Why it is not judged, or what a reader must know of it."""
+
+
+def judge(
+    claims: Sequence[Claim],
+    made: Sequence[Row],
+    machine: Mapping[str, Any],
+    *,
+    unavailable: Mapping[str, str] | None = None,
+    absent: Mapping[str, str] | None = None,
+) -> list[Judged]:
+    """Return what measured rows say of each claim, a line a case.
+
+    ``machine`` has the facts of who measured. By the names of claims, ``unavailable`` has
+    the reasons for which rows may be missing, and ``absent`` those for which they must
+    not be.
+    """
+    found: list[Judged] = []
+    for claim in claims:
+        skipped = (unavailable or {}).get(claim.name, "")
+        if why := elsewhere(claim, machine):
+            found.append(Judged(claim, State.SKIPPED, why=why))
+            continue
+        for line in _judge(claim, made, (absent or {}).get(claim.name, "")):
+            if line.state is State.MISSING and skipped:
+                found.append(Judged(claim, State.SKIPPED, line.case, why=skipped))
+            else:
+                found.append(line)
+    return found
+
+
+def _judge(claim: Claim, made: Sequence[Row], absent: str) -> Iterator[Judged]:
+    """Yield what rows of the machine it is about say of a claim."""
+    in_mode = [row for row in made if row.mode == claim.mode]
+    known = {row.case: row for row in in_mode}
+    chosen: dict[str, Row] = {}
+    for text in claim.cases:
+        accepts = chooser(text, known)
+        some = {case: row for case, row in known.items() if accepts(case)}
+        if not some:
+            why = absent or f"no row of {text!r} in {claim.mode}.{nearest(text, known)}"
+            yield Judged(claim, State.MISSING, why=why)
+        chosen |= some
+    for row in chosen.values():
+        if not is_reference(row.case, row.axes, claim):
+            yield _about(claim, row, in_mode)
+
+
+def chooser(text: str, known: Any) -> expression.Predicate:
+    """Return what accepts case ids: an exact one of ``known``, or words of ids."""
+    return (lambda case: case == text) if text in known else expression.parse(text)
+
+
+def is_reference(case: str, axes: Mapping[str, Any], claim: Claim) -> bool:
+    """Tell whether a case is one that others are related to."""
+    pairs = [pair(text) for text in claim.relative_to]
+    return case in claim.relative_to or any(
+        axis in axes and str(axes[axis]) == value for axis, value in filter(None, pairs)
+    )
+
+
+def pair(text: str) -> tuple[str, str] | None:
+    """Return axis and value of ``impl=copy``; None of a case's id."""
+    axis, equals, value = text.partition("=")
+    return (axis, value) if equals and "[" not in axis else None
+
+
+def _about(claim: Claim, row: Row, made: Sequence[Row]) -> Judged:
+    if not row.trials:
+        return Judged(claim, State.BROKEN, row.case, why=" ".join(row.errors))
+    base = _base(claim, row, made) if claim.relative_to else None
+    if isinstance(base, str):
+        return Judged(claim, State.MISSING, row.case, why=base)
+    estimate = _estimate(claim, row, base)
+    name = base.case if base else ""
+    if estimate is None:
+        why = f"the row has no {_what(claim)}"
+        return Judged(claim, State.MISSING, row.case, name, why=why)
+    state, why = _state(claim, estimate, [row, *([base] if base else [])])
+    return Judged(claim, state, row.case, name, estimate, why)
+
+
+def _what(claim: Claim) -> str:
+    if claim.relative_to:
+        return "block in common with what it is relative to"
+    if claim.parts:
+        return f"parts {', '.join(claim.parts)} of two blocks"
+    return claim.fact or claim.bounds[0].quantity or "number"
+
+
+def _base(claim: Claim, row: Row, made: Sequence[Row]) -> Row | str:
+    """Return the fastest row that ``row`` is related to, or why there is none."""
+    found = []
+    for text in claim.relative_to:
+        related = pair(text)
+        same = [
+            r
+            for r in made
+            if (_beside(r, row, *related) if related else r.case == text)
+        ]
+        if not same:
+            return f"no row of {text} in {claim.mode} beside it"
+        if not same[0].estimate:
+            return f"{same[0].case} failed: {' '.join(same[0].errors)}"
+        found += same[:1]
+    return min(found, key=lambda r: r.estimate.value if r.estimate else 0.0)
+
+
+def _beside(one: Row, row: Row, axis: str, value: str) -> bool:
+    """Tell whether ``one`` is ``row`` but for the value of an axis."""
+    wanted = {name: str(v) for name, v in row.axes.items()} | {axis: value}
+    return one.benchmark == row.benchmark and wanted == {
+        name: str(v) for name, v in one.axes.items()
+    }
+
+
+def _estimate(claim: Claim, row: Row, base: Row | None) -> Estimate | None:
+    """Return the number that is bounded, with its interval."""
+    if base is not None:
+        return paired_ratio(row.trials, base.trials)
+    if claim.fact:
+        values = [t.facts.get(claim.fact) for t in row.trials]
+        numbers = [float(v) for v in values if isinstance(v, (int, float))]
+        if len(numbers) < len(values):
+            return None
+        return Estimate(numbers[-1], min(numbers), max(numbers))
+    if claim.parts:
+        return _of_parts(claim, row)
+    return _rate(row, claim.bounds[0].quantity)
+
+
+def _of_parts(claim: Claim, row: Row) -> Estimate | None:
+    """Return the sum of some parts of a call: one block says nothing of its spread."""
+    shares = not claim.bounds[0].quantity
+    sums = []
+    for trial in row.trials:
+        if not set(claim.parts) <= trial.ledger.keys():
+            return None
+        whole = block_estimate(trial).value if shares else 1.0
+        sums.append(sum(trial.ledger[part] for part in claim.parts) / whole)
+    if len(sums) < 2:
+        return None
+    return combined([Estimate(value, value, value) for value in sums])
+
+
+def _rate(row: Row, quantity: str) -> Estimate | None:
+    """Return a row's time, or its bytes, operations or items a second."""
+    time = row.estimate
+    if quantity == "time" or time is None:
+        return time
+    rate = row.rate(quantity)
+    if rate is None:
+        return None
+    amount = rate * time.value
+    return Estimate(rate, amount / time.high, amount / time.low)
+
+
+def _state(claim: Claim, seen: Estimate, of: Sequence[Row]) -> tuple[State, str]:
+    verdicts = [one.judge(seen.low, seen.high) for one in claim.bounds]
+    if False in verdicts:
+        if claim.expected_failure:
+            return State.EXPECTED, claim.expected_failure
+        return State.FAILS, ""
+    if None in verdicts:
+        return State.UNDECIDED, "the interval crosses the bound: more blocks narrow it"
+    for doubt in _acting(of):
+        return State.UNDECIDED, f"{doubt}: {doubt.reason}"
+    ended = "it was expected to fail and does not any more"
+    return State.HOLDS, ended if claim.expected_failure else ""
+
+
+def _acting(of: Sequence[Row]) -> list[Doubt]:
+    """Return the doubts for which a gate would not believe the rows either."""
+    names = {name for row in of for name in row.doubts} & doubts.NAMED.keys()
+    known = [doubts.NAMED[name] for name in sorted(names)]
+    return [doubt for doubt in known if doubt.act in {Act.OPEN, Act.FAIL}]
+
+
+def elsewhere(claim: Claim, machine: Mapping[str, Any]) -> str:
+    """Return why a claim is not about a machine; nothing where it is.
+
+    ``machine`` is as `Run.machine` has it.
+    """
+    facts = {
+        **machine.get("versions", {}),
+        **machine.get("settings", {}),
+        **machine.get("identity", {}),
+        "gpu": machine.get("gpu", {}).get("name", "none"),
+    }
+    for name, wanted in claim.where.items():
+        if name not in facts:
+            raise SteelyardError(
+                f"claim {claim.name!r}: where has no {name!r}; known: "
+                f"{', '.join(sorted(facts))}."
+            )
+        if not _matches(facts[name], wanted):
+            return f"{name} is {facts[name]}, the claim is about {wanted}"
+    return ""
+
+
+def _matches(fact: Any, wanted: str) -> bool:
+    """Tell whether a fact contains a word, or a number is within a bound."""
+    if wanted.startswith(("<", ">")):
+        number = isinstance(fact, (int, float))
+        return bool(number and bound(wanted).judge(fact, fact))
+    return wanted.lower() in str(fact).lower()
+
+
+def exit_code(found: Sequence[Judged]) -> int:
+    """Return what the command ends with; nothing judged is not fine."""
+    states = {one.state for one in found}
+    if State.FAILS in states:
+        return REGRESSION
+    if State.BROKEN in states:
+        return FAILED
+    open_ = {State.UNDECIDED, State.MISSING} & states
+    judged = {State.HOLDS, State.EXPECTED} & states
+    return FINE if judged and not open_ else UNRESOLVED

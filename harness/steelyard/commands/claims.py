@@ -1,0 +1,186 @@
+"""Measure what claims.toml states, and say whether it holds."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from steelyard.commands._options import gpu_option, store_option, wait_option
+from steelyard.declare import claims_file
+from steelyard.errors import SteelyardError
+from steelyard.report.claims_report import FORMATS
+
+if TYPE_CHECKING:
+    from steelyard.analyse.claims import Claim, Judged
+    from steelyard.analyse.rows import Row
+    from steelyard.analyse.run import Run
+    from steelyard.declare.config import Config
+
+TAG = "claims"
+"""Names the runs that were made for claims."""
+
+
+@click.command(name="claims")
+@click.argument(
+    "path",
+    metavar="[FILE]",
+    default=claims_file.NAME,
+    type=click.Path(dir_okay=False, path_type=Path),
+)
+@click.option(
+    "-k", "pattern", metavar="EXPR", help="Only claims whose names have these words."
+)
+@click.option(
+    "--run", "stored", metavar="RUN", help="Judge a stored run and measure nothing."
+)
+@click.option("--blocks", type=int, help="Turns of every case.", show_default="4")
+@click.option("--seed", type=int, help="Seed of inputs and order.", show_default="0")
+@click.option("--budget", type=float, metavar="SECONDS", help="End by then.")
+@click.option("--timeout", type=float, metavar="SECONDS", help="Of a silent case.")
+@wait_option
+@gpu_option
+@click.option(
+    "--format",
+    "shape",
+    type=click.Choice(FORMATS),
+    default="table",
+    show_default=True,
+    help="Write the outcome in this form.",
+)
+@click.option("--output", metavar="FILE", help="Write it there.", show_default="-")
+@store_option
+def command(
+    *,
+    path: Path,
+    pattern: str | None,
+    stored: str | None,
+    wait: float,
+    shape: str,
+    output: str | None,
+    **flags: Any,
+) -> int:
+    """Measure what the claims of FILE are about, and say whether they hold.
+
+    FILE is claims.toml unless another is given. A claim is judged by the 95 % interval
+    of what it bounds: it holds or fails where the whole interval does.
+
+    Ends with 0 where all hold, 1 where one fails, 2 where a case of one failed, 3 where
+    one cannot be judged, and 4 where the file or the command is wrong. Claims about
+    another machine are skipped; where all are, nothing was judged, and that is 3.
+    """
+    from steelyard.analyse import claims
+    from steelyard.declare import claimed, config
+
+    file = claims_file.load(path)
+    asked = _selected(file.claims, pattern)
+    suites = tuple(str(path.parent / suite) for suite in file.suites)
+    if flags["blocks"] is None:
+        flags["blocks"] = file.blocks
+    chosen = config.load(flags | {"suites": suites or None})
+    missing = {one.name: claimed.missing_modules(one) for one in asked}
+    run: Run | None
+    if stored:
+        made, run = _stored(chosen.store, stored)
+        machine, absent = run.machine, {}
+    else:
+        machine = _machine(chosen, asked)
+        here = [
+            one
+            for one in asked
+            if not (missing[one.name] or claims.elsewhere(one, machine))
+        ]
+        made, run, absent = _measured(here, chosen, wait) if here else ([], None, {})
+    found = claims.judge(asked, made, machine, unavailable=missing, absent=absent)
+    _write(found, run, shape, output)
+    return claims.exit_code(found)
+
+
+def _selected(every: Sequence[Claim], pattern: str | None) -> list[Claim]:
+    from steelyard.analyse import expression
+    from steelyard.analyse.rows import nearest
+
+    if not pattern:
+        return list(every)
+    accepts = expression.parse(pattern)
+    found = [one for one in every if one.name == pattern or accepts(one.name)]
+    if not found:
+        near = nearest(pattern, [one.name for one in every])
+        raise SteelyardError(f"no claim is called {pattern!r}.{near}")
+    return found
+
+
+def _stored(url: str, name: str) -> tuple[list[Row], Run]:
+    from steelyard.analyse import rows
+    from steelyard.store.store import Store
+
+    with Store.open(url, create=False) as opened:
+        run = opened.find(name)
+        return rows.rows(opened.trials(run.uid)), run
+
+
+def _machine(chosen: Config, asked: Sequence[Claim]) -> dict[str, Any]:
+    """Return the facts of this machine; a GPU is only looked for where it counts."""
+    from steelyard.machine import facts, gpu_choice
+
+    machine = facts.describe()
+    if any("gpu" in one.where for one in asked) and gpu_choice.missing() is None:
+        machine["gpu"] = gpu_choice.facts(gpu_choice.choose(chosen.gpu))
+    return machine
+
+
+def _measured(
+    here: Sequence[Claim], chosen: Config, wait: float
+) -> tuple[list[Row], Run, dict[str, str]]:
+    """Measure what claims need in one run; why some have no cases is the last value."""
+    from steelyard.analyse import rows
+    from steelyard.declare import claimed, config, discovery, plan
+    from steelyard.report import progress
+    from steelyard.store import session
+
+    pairs, absent = claimed.pairs(here, discovery.discover(config.suites(chosen)))
+    if not pairs:
+        raise SteelyardError(" ".join(dict.fromkeys(absent.values())))
+    request = session.Asked((), blocks=chosen.blocks, tags=(TAG,), wait=wait)
+    how = session.settings(chosen, request, check=True, allocations=False)
+    turns = plan.of_pairs(pairs, chosen.blocks, chosen.seed)
+    how, device = session.on_gpu(turns, how, chosen)
+    shown = progress.Progress(len(turns), header_to_stderr=True)
+    outcome = session.weigh(
+        turns,
+        how,
+        request,
+        chosen.store,
+        device=device,
+        on_start=shown.start,
+        on_turn=shown.turn,
+    )
+    shown.end()
+    progress.ending(outcome, chosen.store)
+    if outcome.state == "interrupted":
+        raise KeyboardInterrupt
+    return rows.rows(outcome.trials), outcome.run, absent
+
+
+def _write(
+    found: Sequence[Judged], run: Run | None, shape: str, output: str | None
+) -> None:
+    """Print judged claims, or write them to a file."""
+    from steelyard.machine import files
+    from steelyard.report import claims_report, tables
+
+    if output not in {None, "-"}:
+        said = claims_report.dumps(found, run, shape)
+        try:
+            files.replace(Path(str(output)), said.encode(errors="replace"))
+        except OSError as error:
+            raise SteelyardError(
+                f"--output {output}: {error.strerror}. Name another file; `steelyard "
+                f"claims --run {TAG}` judges the same run again."
+            ) from error
+    elif shape == "table":
+        tables.console().print(*claims_report.page(found), sep="\n")
+    else:
+        click.echo(claims_report.dumps(found, run, shape), nl=False)

@@ -1,0 +1,155 @@
+"""Judged claims for a terminal, as Markdown, as JSON and as JUnit's XML. Pure."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from typing import Any, Final
+
+from rich import box
+from rich.console import Console, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from steelyard import units
+from steelyard.analyse.claims import UNITS, Bound, Judged, State, exit_code
+from steelyard.analyse.run import Run
+from steelyard.analyse.stats import Estimate
+from steelyard.report import junit, tables, text
+
+FORMATS: Final = ("table", "markdown", "json", "junit")
+
+HEADS: Final = ("claim", "case", "mode", "bound", "measured", "95 %", "verdict", "note")
+
+STYLES: Final = {
+    State.HOLDS: "green",
+    State.FAILS: "bold red",
+    State.BROKEN: "bold red",
+    State.UNDECIDED: "yellow",
+    State.MISSING: "yellow",
+}
+
+FAILING: Final = frozenset({State.FAILS, State.BROKEN})
+
+
+def dumps(found: Sequence[Judged], run: Run | None, shape: str) -> str:
+    """Return judged claims in one of `FORMATS`; without a run all were skipped."""
+    if shape == "table":
+        console = Console(width=tables.PAGE, color_system=None, highlight=False)
+        with console.capture() as captured:
+            console.print(*page(found), sep="\n")
+        return captured.get()
+    if shape == "json":
+        return json.dumps(_document(found, run), indent=2) + "\n"
+    if shape == "junit":
+        return junit.dumps("steelyard claims", map(_entry, found))
+    return "\n".join(_markdown(found, run)) + "\n"
+
+
+def page(found: Sequence[Judged]) -> Iterator[RenderableType]:
+    """Yield what a terminal shows: a line a case, then how many there are of which."""
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
+    for name in HEADS:
+        narrow = name in {"mode", "bound", "measured", "95 %", "verdict"}
+        table.add_column(name, no_wrap=narrow, overflow="fold")
+    before = ""
+    for one in found:
+        name, *cells, state, why = cells_of(one)
+        said = Text(state, style=STYLES.get(one.state, "dim"))
+        table.add_row(*map(Text, (name * (name != before), *cells)), said, Text(why))
+        before = name
+    yield table
+    yield Text(f"\n{headline(found)}", style="bold red" if exit_code(found) else "bold")
+
+
+def headline(found: Sequence[Judged]) -> str:
+    """Return how many lines are in which state, the worst first."""
+    counts = Counter(one.state for one in found)
+    order = (State.FAILS, State.BROKEN, State.MISSING, State.UNDECIDED, State.EXPECTED)
+    every = (*order, State.HOLDS, State.SKIPPED)
+    return ", ".join(f"{state}: {counts[state]}" for state in every if counts[state])
+
+
+def cells_of(one: Judged) -> tuple[str, ...]:
+    """Return the cells of a line, under `HEADS`."""
+    claim, seen, first = one.claim, one.estimate, one.claim.bounds[0]
+    related = claim.relative_to[0] if len(claim.relative_to) == 1 else one.base
+    case = f"{one.case} / {related}" if one.base else one.case
+    return (
+        claim.name,
+        case or ", ".join(claim.cases),
+        claim.mode,
+        ", ".join(map(str, claim.bounds)),
+        _number(seen.value, first) if seen else text.NOTHING,
+        _interval(seen, first) if seen else text.NOTHING,
+        str(one.state),
+        one.why,
+    )
+
+
+def _interval(seen: Estimate, bound: Bound) -> str:
+    """Write an interval as its number is written; a unit is said once."""
+    low, high = (_number(end, bound, 3) for end in (seen.low, seen.high))
+    number, _, unit = low.partition(" ")
+    return f"[{number if high.endswith(f' {unit}') else low}, {high}]"
+
+
+def _number(value: float, bound: Bound, count: int = 4) -> str:
+    """Write a number in the unit of its bound, a time in its own."""
+    if bound.quantity == "time":
+        return units.duration(value, count)
+    scaled = units.figures(value / UNITS[bound.unit][1], count)
+    return f"{scaled} {bound.unit}".rstrip()
+
+
+def _markdown(found: Sequence[Judged], run: Run | None) -> Iterator[str]:
+    yield from (f"> {line}  " for line in (text.header(run) if run else ()))
+    yield from ("", f"**{headline(found)}**", "")
+    yield f"| {' | '.join(HEADS)} |"
+    yield f"|{' --- |' * len(HEADS)}"
+    for one in found:
+        cells = (cell.replace("|", "\\|") for cell in cells_of(one))
+        yield f"| {' | '.join(cells)} |"
+
+
+def _document(found: Sequence[Judged], run: Run | None) -> dict[str, Any]:
+    """Return judged claims as JSON's values; times are nanoseconds."""
+    return {
+        "schema": 1,
+        "run": run.uid if run else None,
+        "commit": run.commit if run else None,
+        "machine": run.machine if run else None,
+        "exit_code": exit_code(found),
+        "claims": [_line(one) for one in found],
+    }
+
+
+def _line(one: Judged) -> dict[str, Any]:
+    claim, seen = one.claim, one.estimate
+    return {
+        "name": claim.name,
+        "state": str(one.state),
+        "case": one.case or None,
+        "relative_to": one.base or None,
+        "mode": claim.mode,
+        "bound": [str(bound) for bound in claim.bounds],
+        "value": seen.value if seen else None,
+        "low": seen.low if seen else None,
+        "high": seen.high if seen else None,
+        "why": one.why,
+    }
+
+
+def _entry(one: Judged) -> junit.Entry:
+    """Return a line as a test: what fails fails, what is not judged is skipped."""
+    name, case, mode, bound, measured, interval, state, why = cells_of(one)
+    said = f"{state}: {measured} {interval}, expected {bound}"
+    return junit.Entry(
+        group=name,
+        name=f"{case} {mode}",
+        message=f"{said}; {why}" if why else said,
+        failure=state if one.state in FAILING else "",
+        skipped=one.state in {State.SKIPPED, State.UNDECIDED, State.MISSING},
+        properties={"bound": bound, "measured": measured, "interval": interval},
+    )
