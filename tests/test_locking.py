@@ -211,37 +211,40 @@ def test_a_bad_file_is_one_sentence(content, said):
     [
         (
             {"counts": {"registers": 43}},
-            ["2 blocks fewer per SM (10 instead of 12)", "3 more registers"],
+            [
+                "fewer blocks on a multiprocessor: 12 -> 10",
+                "more registers: 40 -> 43",
+            ],
         ),
-        ({"counts": {"spilled bytes": 16}}, ["16 new bytes of spills"]),
-        ({"counts": {"stack bytes": 1}}, ["1 new byte of stack"]),
-        ({"counts": {"bytes": 2300}}, ["100 fewer bytes moved"]),
-        ({"counts": {"operations": 1303}}, ["1 more operation"]),
-        ({"counts": {"blocks": 9}}, ["9 blocks instead of 8"]),
-        ({"counts": {"launches": 3}}, ["2 more launches"]),
-        ({"counts": {"extent": 0}}, ["an extent of 0 instead of 1000"]),
+        ({"counts": {"spilled bytes": 16}}, ["more bytes of spills: 0 -> 16"]),
+        ({"counts": {"stack bytes": 1}}, ["more bytes of stack: 0 -> 1"]),
+        ({"counts": {"bytes": 2300}}, ["fewer bytes moved: 2400 -> 2300"]),
+        ({"counts": {"operations": 1303}}, ["more operations: 1302 -> 1303"]),
+        ({"counts": {"blocks": 9}}, ["more blocks: 8 -> 9"]),
+        ({"counts": {"launches": 3}}, ["more launches: 1 -> 3"]),
+        ({"counts": {"extent": 0}}, ["fewer elements of the extent: 1000 -> 0"]),
         (
             {"counts": {"threads": 256}},
             [
-                "6 blocks fewer per SM (6 instead of 12)",
-                "blocks of 256 threads instead of 128",
+                "fewer blocks on a multiprocessor: 12 -> 6",
+                "more threads of a block: 128 -> 256",
             ],
         ),
         (
             {"opcodes": {"LDL": 4}},
-            ["4 new local loads", "4 % more instructions (LDL +4)"],
+            ["more local loads: 0 -> 4", "more instructions: 100 -> 104 (LDL +4)"],
         ),
         (
             {"opcodes": {"FFMA": 50, "HFMA2": 40, "MOV": 1, "SEL": 1}},
-            ["32 % more instructions (HFMA2 +40, FFMA -10, MOV +1, ...)"],
+            ["more instructions: 100 -> 132 (HFMA2 +40, FFMA -10, MOV +1, ...)"],
         ),
         (
             {"opcodes": {"LDG": 19, "LDS": 1}},
-            ["as many instructions of other kinds (LDG -1, LDS +1)"],
+            ["other instructions: 100 -> 100 (LDG -1, LDS +1)"],
         ),
-        ({"opcodes": {"STG": 0}}, ["20 % fewer instructions (STG -20)"]),
+        ({"opcodes": {"STG": 0}}, ["fewer instructions: 100 -> 80 (STG -20)"]),
         ({"code": "b" * 32}, ["other code of as many instructions of each kind"]),
-        ({"schedule": "v2"}, ["the schedule v2 instead of v1 u1 b128 r0"]),
+        ({"schedule": "v2"}, ["schedule v1 u1 b128 r0 -> v2"]),
         ({"text": "1" * 32}, []),
         ({}, []),
     ],
@@ -258,14 +261,14 @@ def test_the_weightiest_change_comes_first():
         opcodes={"LDL": 1, "STL": 1},
         schedule="v2",
     )
-    assert words[:3] == [
-        "8 new bytes of spills",
-        "1 new local load",
-        "1 new local store",
+    assert words[:5] == [
+        "more bytes of spills: 0 -> 8",
+        "more local loads: 0 -> 1",
+        "more local stores: 0 -> 1",
+        "fewer blocks on a multiprocessor: 12 -> 10",
+        "more registers: 40 -> 41",
     ]
-    assert words[3].endswith("per SM (10 instead of 12)")
-    assert words[4] == "1 more register"
-    assert words[-1].startswith("the schedule")
+    assert words[-1].startswith("schedule")
 
 
 def test_a_case_may_vanish_or_appear():
@@ -358,8 +361,8 @@ def test_a_changed_kernel_is_a_suspect_in_words(nvrtc, monkeypatch):
     said = run.compare(content, "it")
     ((case, target, words),) = said["changed"]
     assert (case, target) == (SMALL[1].label, GPU)
-    assert re.fullmatch(r"\d+ new bytes of spills", words[0])
-    assert any(re.match(r"\d+ fewer registers", each) for each in words)
+    assert re.fullmatch(r"more bytes of spills: 0 -> \d+", words[0])
+    assert any(re.match(r"fewer registers: ", each) for each in words)
     assert len(said["same"]) == 3
     json.dumps(said)
 
@@ -426,11 +429,11 @@ def test_a_file_that_is_out_of_date_says_what_changed(nvrtc, desk):
     file.write_text(old)
     done = steelyard("lock", "--check", "mine")
     assert done.exit_code == 1
-    assert f"{SMALL[0].label} {GPU}: 1 more register\n" in done.output
+    assert f"{SMALL[0].label} {GPU}: more registers: 9 -> 10\n" in done.output
     assert file.read_text() == old
     done = steelyard("lock", "mine")
     assert (done.exit_code, file.read_text()) == (0, good)
-    assert f"{SMALL[0].label} {GPU}: 1 more register\n" in done.output
+    assert f"{SMALL[0].label} {GPU}: more registers: 9 -> 10\n" in done.output
 
 
 def test_another_compilers_file_is_replaced_and_not_compared(nvrtc, desk):
