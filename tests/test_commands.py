@@ -219,7 +219,7 @@ def test_a_build_that_fails_leaves_the_others_and_gives_exit_code_2():
         (["own.py:dubble"], r"own\.py has no kernel 'dubble'; did you mean double\?"),
         (["bad.py:x"], r"bad\.py could not be imported: ZeroDivisionError.*Mend"),
         (["end.py:x"], r"end\.py could not be imported: SystemExit: 3"),
-        (["note.txt:x"], r"note\.txt is no Python file"),
+        (["note.txt:x"], r"note\.txt is not a Python file"),
         (["own.py:double"], r"takes x and is not of the library; give each a --arg"),
         (["copy", "-p", "k=3"], r"-p k: no kernel named here has this axis.*n, dtype"),
         (["copy", "-p", "n"], r"-p 'n' is not of the form axis=1,2"),

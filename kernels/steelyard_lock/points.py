@@ -8,15 +8,14 @@ A point is plain data, so that another process can find the same kernel again.
 from __future__ import annotations
 
 import difflib
-import importlib.util
 import itertools
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from steelyard.declare import discovery
 from steelyard_kernels import dtypes, library
 from steelyard_kernels.dtypes import DType
 from steelyard_kernels.errors import KernelError, sentence
@@ -110,25 +109,9 @@ def _member(module: ModuleType, name: str, place: str) -> KernelFunction:
 
 
 def _module(path: str) -> ModuleType:
-    file = Path(path)
-    if not file.is_file():
+    if not Path(path).is_file():
         raise KernelError(f"there is no file {path}; name one as path.py:kernel.")
-    spec = importlib.util.spec_from_file_location(file.stem, file)
-    if spec is None or spec.loader is None:
-        raise KernelError(f"{path} is no Python file; name one as path.py:kernel.")
-    module = importlib.util.module_from_spec(spec)
-    sys.path.insert(0, str(file.parent.resolve()))
-    try:
-        spec.loader.exec_module(module)
-    except (Exception, SystemExit) as error:
-        said = " ".join(str(error).split())
-        raise KernelError(
-            f"{path} could not be imported: {type(error).__name__}: {said}. "
-            "Mend it first."
-        ) from error
-    finally:
-        sys.path.pop(0)
-    return module
+    return discovery.import_file(Path(path))
 
 
 def _schedule(point: Point, program: Program) -> Schedule:

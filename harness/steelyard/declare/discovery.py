@@ -76,7 +76,7 @@ def load(path: Path, name: str) -> Benchmark:
     Raises:
         SteelyardError: the file cannot be imported or has no such benchmark.
     """
-    for one in _benchmarks(_import_file(path)):
+    for one in _benchmarks(import_file(path)):
         if one.name == name:
             return one
     raise SteelyardError(
@@ -143,7 +143,7 @@ def _modules(place: str, broken: list[SteelyardError] | None) -> Iterator[Module
             # A folder may hold a setup.py, or anything that should not run.
             if b"steelyard" in file.read_bytes():
                 try:
-                    module = _import_file(file)
+                    module = import_file(file)
                 except SteelyardError as error:
                     if broken is None:
                         raise
@@ -151,7 +151,7 @@ def _modules(place: str, broken: list[SteelyardError] | None) -> Iterator[Module
                 else:
                     yield module
     elif path.is_file():
-        yield _import_file(path)
+        yield import_file(path)
     elif "/" in place or place.endswith(".py"):
         raise SteelyardError(f"{place} does not exist. Name a file, folder or module.")
     else:
@@ -194,7 +194,12 @@ def _is_benchmark(node: ast.FunctionDef) -> bool:
     )
 
 
-def _import_file(path: Path) -> ModuleType:
+def import_file(path: Path) -> ModuleType:
+    """Import a file under one name, whoever asks.
+
+    Raises:
+        SteelyardError: it is no Python file, or raised.
+    """
     path = path.resolve()
     root = path.parent
     while (root / "__init__.py").exists():

@@ -113,7 +113,9 @@ class Suite(pytest.File):
         from steelyard.declare import discovery
 
         try:
-            module = discovery._import_file(self.path)  # noqa: SLF001 # one door: run, workers and pytest name a module alike
+            module = discovery.import_file(
+                self.path
+            )  # one door: run, workers and pytest name a module alike
         except SteelyardError as error:
             raise self.CollectError(str(error)) from None
         benchmarks = discovery._benchmarks(module)  # noqa: SLF001 # as above; a module of helpers has none
