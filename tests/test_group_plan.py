@@ -2,12 +2,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from steelyard_kernels.errors import CompilerBug
 from steelyard_kernels.group.plan import (
     LARGEST,
     LONGEST,
     PER_THREAD,
-    entries,
     plan,
     split,
 )
@@ -83,20 +81,6 @@ def test_a_split_deals_out_all_of_a_group(size, parts):
     assert sorted(each for piece in pieces for each in piece) == sorted(group)
     assert len(pieces) == min(size, parts)
     assert max(map(len, pieces)) - min(map(len, pieces)) <= 1
-
-
-@given(st.lists(st.text(max_size=3), max_size=50))
-def test_texts_share_an_entry_only_if_they_are_equal(texts):
-    """Equal ones are compiled once, under one name."""
-    named = entries((f"c{number}", text) for number, text in enumerate(texts))
-    assert set(named) == set(texts)
-    assert len(set(named.values())) == len(set(texts))
-
-
-def test_two_texts_of_one_entry_are_refused_with_both_candidates_named():
-    """Otherwise one would silently run as the other."""
-    with pytest.raises(CompilerBug, match=r"candidates first and third .* entry k_ "):
-        entries([("first", "a"), ("second", "a"), ("third", "b")], digits=0)
 
 
 def test_a_weight_counts_what_becomes_many_instructions():

@@ -302,7 +302,7 @@ def test_a_text_that_is_the_same_is_not_compiled_again(nvrtc, monkeypatch):
     """Neither when other sources changed, nor where the file is all there is."""
     first = run.made()
     monkeypatch.setattr(run.keys, "sources", lambda: "others")
-    monkeypatch.setattr(code, "_compiled", None)
+    monkeypatch.setattr(code, "_compile", None)
     assert run.made() == first
     monkeypatch.setenv("STEELYARD_CACHE", "off")
     cache.disk.cache_clear()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -19,9 +18,8 @@ from steelyard_kernels.digest import digest
 from steelyard_kernels.errors import KernelError, sentence
 from steelyard_kernels.expression.expr import Program
 from steelyard_kernels.expression.simplify import simplify
-from steelyard_kernels.group.plan import entries, plan
-from steelyard_kernels.group.run import Outcome, Work, run
-from steelyard_kernels.group.worker import Here
+from steelyard_kernels.group.build import compile_texts
+from steelyard_kernels.group.run import Outcome
 from steelyard_kernels.ir.verify import verify
 from steelyard_kernels.schedule.parameters import Lowered
 from steelyard_kernels.schedule.strategies import heuristic, lower
@@ -29,12 +27,10 @@ from steelyard_kernels.targets import CPU, parse
 from steelyard_kernels.toolchains import toolchain
 from steelyard_lock.cases import Case, device
 from steelyard_lock.file import NUMBERS, Entry, Lock
+from steelyard_lock.terminal import progress
 
 Facts = dict[str, Any]
 """What was found of one text: `code`, `numbers` and `opcodes`, as JSON has them."""
-
-Told = Callable[[int, int], None]
-"""Told how many texts are compiled, and of how many."""
 
 VERSION: Final = 1
 """Of what is read of code: another one forgets what a lock file says of texts."""
@@ -53,6 +49,12 @@ class Source:
     schedule: str
     text: str
     numbers: Mapping[str, int]
+
+    @property
+    def named(self) -> str:
+        """The name of what a compiler is given: its build is in it, and its options."""
+        what = (VERSION, self.target, _compiled_by(self.target), self.text)
+        return digest(json.dumps(what).encode())
 
 
 def sources(cases: Sequence[Case], targets: Sequence[str]) -> list[Source]:
@@ -122,26 +124,13 @@ def compilers() -> dict[str, str]:
 _ANY: Final = {"cpu": "cpu", "cuda": "cuda:sm_90a"}
 
 
-def entry_of(source: Source, facts: Facts) -> Entry:
-    """Put what was known before and what the code says together."""
-    numbers = {**source.numbers, **facts["numbers"]}
-    return Entry(
-        source.case.label,
-        source.target,
-        named(source.target, source.text),
-        facts["code"],
-        source.schedule,
-        {name: number for name, number in numbers.items() if number},
-        facts["opcodes"],
-    )
-
-
 def known(lock: Lock) -> dict[str, Facts]:
     """Return what a lock says of each text, by its name.
 
     A compiler of the same build makes the same of it; of another one nothing is known.
     """
-    here = compilers()
+    if lock.compilers != compilers():
+        return {}
     own = NUMBERS["takes"]
     return {
         entry.text: {
@@ -150,59 +139,79 @@ def known(lock: Lock) -> dict[str, Facts]:
             "opcodes": dict(entry.opcodes),
         }
         for entry in lock.entries.values()
-        if lock.compilers == here
     }
 
 
-def compiled(
-    found: Sequence[Source], told: Told, before: Mapping[str, Facts]
-) -> list[Entry]:
+def compiled(found: Sequence[Source], before: Mapping[str, Facts]) -> list[Entry]:
     """Return every source's entry; texts that are the same are compiled once.
 
     What `before` says of a text, by its name, is believed.
     """
-    texts = list(dict.fromkeys((source.target, source.text) for source in found))
-    facts: dict[tuple[str, str], Facts] = {}
-    for each in texts:
-        kept = before.get(named(*each)) or _recalled(*each)
-        if kept is not None:
-            facts[each] = kept
-    missing = [each for each in texts if each not in facts]
-    owners = {(s.target, s.text): s for s in reversed(found)}
-    for target in dict.fromkeys(target for target, _ in missing):
-        wanted = [text for each, text in missing if each == target]
-        for text, result in _compiled(wanted, target):
-            if isinstance(result, CompileError):
-                raise _unbuilt(owners[target, text].case, target, result) from result
-            if isinstance(result, Exception):  # not the text's: a lack of memory, say
-                raise result
-            facts[target, text] = result
-            if keeps():
-                disk().put(_key(target, text), json.dumps(result).encode())
-            told(sum(each in facts for each in missing), len(missing))
-    return [entry_of(source, facts[source.target, source.text]) for source in found]
+    names = [source.named for source in found]
+    facts: dict[str, Facts] = {}
+    missing: dict[str, Source] = {}
+    for name, source in zip(names, found, strict=True):
+        if name not in facts and name not in missing:
+            kept = before.get(name) or _recalled(name)
+            if kept is None:
+                missing[name] = source
+            else:
+                facts[name] = kept
+
+    def keep(name: str, result: Facts | Exception) -> None:
+        if isinstance(result, CompileError):
+            source = missing[name]
+            raise _unbuilt(source.case, source.target, result) from result
+        if isinstance(result, Exception):  # not the text's: a lack of memory, say
+            raise result
+        facts[name] = result
+        if keeps():
+            disk().put(_key(name), json.dumps(result).encode())
+        progress("compiled", sum(each in facts for each in missing), len(missing))
+
+    for target in dict.fromkeys(source.target for source in missing.values()):
+        texts = {n: s.text for n, s in missing.items() if s.target == target}
+        _compile(texts, target, keep)
+    return [
+        _entry(source, name, facts[name])
+        for name, source in zip(names, found, strict=True)
+    ]
 
 
-def _compiled(texts: Sequence[str], target: str) -> list[tuple[str, Facts | Exception]]:
+def _compile(
+    texts: Mapping[str, str],
+    target: str,
+    keep: Callable[[str, Facts | Exception], None],
+) -> None:
     """Compile texts for one target, together where its compiler gains by that."""
-    kind, _, name = target.partition(":")
+    kind, _, processor = target.partition(":")
     if kind == CPU:
-        return [(text, _assembled(text, name)) for text in texts]
-    where = parse(target)
-    chain = toolchain(where)
-    names = entries((target, text) for text in texts)
-    costs = chain.COSTS
-    weights = tuple(costs.weight(text) for text in texts)
-    work = Work(tuple((names[t], t) for t in texts), weights, where, costs)
-    workers = [Here()] * len(os.sched_getaffinity(0))
-    found: list[tuple[str, Facts | Exception]] = []
+        for name, text in texts.items():
+            keep(name, _assembled(text, processor))
+        return
+    names = tuple(texts)
 
     def settle(outcome: Outcome) -> None:
-        found.extend((texts[i], _facts(code)) for i, code in outcome.made.items())
-        found.extend((texts[i], error) for i, error in outcome.refused.items())
+        for place, code in outcome.made.items():
+            keep(names[place], _facts(code))
+        for place, error in outcome.refused.items():
+            keep(names[place], error)
 
-    run(work, plan(weights, len(workers), costs.program), workers, settle)
-    return found
+    compile_texts(tuple(texts.values()), parse(target), settle)
+
+
+def _entry(source: Source, name: str, facts: Facts) -> Entry:
+    """Put what was known before and what the code says together."""
+    numbers = {**source.numbers, **facts["numbers"]}
+    return Entry(
+        source.case.label,
+        source.target,
+        name,
+        facts["code"],
+        source.schedule,
+        {name: number for name, number in numbers.items() if number},
+        facts["opcodes"],
+    )
 
 
 def _assembled(text: str, processor: str) -> Facts | Exception:
@@ -228,9 +237,9 @@ def _facts(made: Code) -> Facts:
     return {"code": made.code_hash, "numbers": numbers, "opcodes": dict(taken.opcodes)}
 
 
-def _recalled(target: str, text: str) -> Facts | None:
+def _recalled(name: str) -> Facts | None:
     """Return what is known of a text on disk; anything that is not whole is a miss."""
-    found = disk().get(_key(target, text)) if keeps() else None
+    found = disk().get(_key(name)) if keeps() else None
     try:
         facts = json.loads(found) if found is not None else None
     except ValueError:
@@ -239,15 +248,9 @@ def _recalled(target: str, text: str) -> Facts | None:
     return facts if whole else None
 
 
-def named(target: str, text: str) -> str:
-    """Return the name of what a compiler is given: its build is in it, and its options."""
-    what = (VERSION, target, _compiled_by(target), text)
-    return digest(json.dumps(what).encode())
-
-
-def _key(target: str, text: str) -> str:
+def _key(name: str) -> str:
     """Return where a text's facts are kept: also by our sources that read them."""
-    return digest(f"{_readers()} {named(target, text)}".encode())
+    return digest(f"{_readers()} {name}".encode())
 
 
 @cache
@@ -259,8 +262,8 @@ def _readers() -> str:
 
 @cache
 def _compiled_by(target: str) -> str:
-    """Return the build of a target's compiler and what it is told."""
+    """Return the build of a target's compiler and its options."""
     kind = target.partition(":")[0]
     chain = toolchain(parse(_ANY[kind]))
-    told = "" if kind == CPU else chain.settings(parse(target))
-    return f"{chain.compiler()} {told}"
+    settings = "" if kind == CPU else chain.settings(parse(target))
+    return f"{chain.compiler()} {settings}"

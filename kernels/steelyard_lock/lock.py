@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import json
 import os
-import sys
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Final
@@ -34,11 +33,7 @@ CHANGED: Final = 1
 """The exit code of a check that found the file out of date."""
 
 
-def _silent(_done: int, _all: int) -> None:
-    """Tell nobody."""
-
-
-def made(told: code.Told = _silent, before: Lock | None = None) -> Lock:
+def made(before: Lock | None = None) -> Lock:
     """Return the lock of our sources as they are; texts that `before` has are believed.
 
     Raises:
@@ -53,7 +48,7 @@ def made(told: code.Told = _silent, before: Lock | None = None) -> Lock:
         if kept is not None:
             return kept
     known = code.known(before) if before is not None else {}
-    found = code.compiled(code.sources(cases(), TARGETS), told, known)
+    found = code.compiled(code.sources(cases(), TARGETS), known)
     lock = Lock(compilers, {entry.key: entry for entry in found})
     if keeps():
         disk().put(believed, file.text(lock).encode())
@@ -152,7 +147,7 @@ def _check(path: Path) -> int:
         raise KernelError(f"there is no {path}: {WRITE} and commit it.")
     old = file.read(content, str(path))
     check_comparable(old.compilers, code.compilers(), str(path))
-    new = made(_progress)
+    new = made()
     found = differences(old, new)
     _print(found)
     if found:
@@ -165,7 +160,7 @@ def _check(path: Path) -> int:
 def _write(path: Path) -> int:
     """Write a file, whole or not at all, and say what changed in it."""
     content = _content(path)
-    new = made(_progress)
+    new = made()
     if content is not None:
         _say_changes(content, path, new)
     text = file.text(new)
@@ -229,10 +224,3 @@ def joined(targets: Iterable[str]) -> str:
         words.append(name if kind == before else target)
         before = kind
     return ",".join(words)
-
-
-def _progress(done: int, total: int) -> None:
-    """Show how far the compilers are, on a terminal."""
-    if sys.stderr.isatty():
-        end = "\n" if done == total else ""
-        click.echo(f"\rcompiled {done} of {total}{end}", nl=False, err=True)

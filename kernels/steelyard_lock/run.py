@@ -2,25 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 import click
 
 from steelyard.errors import SteelyardError
 from steelyard_kernels.building.cache import CACHES, LEVELS
+from steelyard_lock.terminal import show
 
 if TYPE_CHECKING:
-    from rich.console import RenderableType
-
     from steelyard_device.timings import Timings
     from steelyard_lock.points import Point
-
-PAGE: Final = 320
-"""Columns where there is no terminal to ask: a row stays one line of a file."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,12 +72,12 @@ def spaces(points: Sequence[Point], asked: Asked) -> bool:
         spans = None
         if asked.recorded:
             spans = stack.enter_context(timings(allocations=asked.allocations))
-        made = [building.build_shown(point) for point in points]
+        made = [building.build_space(point) for point in points]
     _write_trace(spans, asked)
     if asked.as_json:
         click.echo(building.dumps(made))
     else:
-        _print(lambda width: (p for space in made for p in building.page(space, width)))
+        show(lambda width: (p for space in made for p in building.page(space, width)))
         if spans and asked.printed:
             click.echo(spans.table(), nl=False)
     return not any(space.failures for space in made)
@@ -109,13 +105,13 @@ def rows(points: Sequence[Point], asked: Asked) -> bool:
     if asked.as_json:
         click.echo(report.dumps(found, shown))
     else:
-        _print(lambda width: report.tables(found, width))
+        show(lambda width: report.tables(found, width))
         if asked.resources:
             if any("registers" in row.facts for row in found):
                 click.echo()
             else:
                 click.echo("no resources: they are of cuda targets", err=True)
-            _print(lambda width: report.resources(found, width))
+            show(lambda width: report.resources(found, width))
         if shown is not None:
             click.echo(f"\n{shown.table()}", nl=False)
         for row in found:
@@ -178,14 +174,3 @@ def _write_trace(spans: Timings | None, asked: Asked) -> None:
             f"--trace {asked.trace} cannot be written: {error.strerror}. Name another "
             "file."
         ) from error
-
-
-def _print(parts: Callable[[int], Iterator[RenderableType]]) -> None:
-    """Print parts that are made for the width of the terminal, tables apart."""
-    from steelyard.report import tables
-
-    console = tables.console(page=PAGE)
-    for place, part in enumerate(parts(console.width)):
-        if place and not isinstance(part, str):
-            console.print()
-        console.print(part, markup=False)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -12,9 +12,10 @@ from steelyard.report.text import NOTHING
 from steelyard_device.timings_print import duration
 from steelyard_kernels.artifact import Artifact, Failure
 from steelyard_kernels.building.facts import facts_of
-from steelyard_kernels.group import Batch, Candidate, Progress, build_all, candidates_of
+from steelyard_kernels.group import Batch, Candidate, build_all, candidates_of
 from steelyard_lock.points import Point, limited, ready, traced
 from steelyard_lock.report import HASH, RESOURCES
+from steelyard_lock.terminal import progress
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -62,45 +63,20 @@ def candidates(point: Point) -> tuple[Candidate, ...]:
     return tuple(Candidate(one.label, found[0].program, one) for one in alike)
 
 
-def build_space(
-    point: Point, progress: Callable[[Progress], None] | None = None
-) -> Space:
-    """Build every candidate of a point, cold."""
+def build_space(point: Point) -> Space:
+    """Build every candidate of a point, cold, and say how far it is."""
     batch = build_all(
         candidates(point),
         target=point.target,
         levels=frozenset(),
-        progress=progress,
+        progress=lambda seen: progress(
+            f"{point.label}: {seen.failed} failed, {seen.duplicates} duplicates,",
+            seen.built + seen.failed,
+            seen.total,
+        ),
         nvrtc=point.nvrtc or None,
     )
     return Space(point, batch)
-
-
-def build_shown(point: Point) -> Space:
-    """Build it with a bar on standard error, where that is a terminal."""
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, TextColumn
-    from rich.progress import Progress as Bar
-
-    console = Console(stderr=True)
-    columns = (
-        TextColumn(point.label, markup=False),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TextColumn("{task.fields[said]}"),
-    )
-    shown = console.is_terminal
-    with Bar(*columns, console=console, transient=True, disable=not shown) as bar:
-        task = bar.add_task("", said="", total=None)
-
-        def told(seen: Progress) -> None:
-            said = (
-                f"built {seen.built}, failed {seen.failed}, duplicate {seen.duplicates}"
-            )
-            done = seen.built + seen.failed
-            bar.update(task, completed=done, total=seen.total, said=said)
-
-        return build_space(point, told)
 
 
 def page(space: Space, width: int) -> Iterator[RenderableType]:

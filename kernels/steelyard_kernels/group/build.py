@@ -16,12 +16,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 from steelyard_device.timings import span
 from steelyard_kernels.building.build import ALL_LEVELS
+from steelyard_kernels.digest import digest
 from steelyard_kernels.errors import KernelError
 from steelyard_kernels.group.batch import Batch, Candidate, Collector, Progress
-from steelyard_kernels.group.plan import LARGEST, entries, plan
-from steelyard_kernels.group.run import Work, run
+from steelyard_kernels.group.plan import LARGEST, plan
+from steelyard_kernels.group.run import Group, Outcome, Work, run
 from steelyard_kernels.group.worker import Here, Process, Worker, command
-from steelyard_kernels.targets import CPU, CUDA, parse
+from steelyard_kernels.targets import CPU, CUDA, Target, parse
 from steelyard_kernels.toolchains import toolchain
 
 if TYPE_CHECKING:
@@ -76,13 +77,41 @@ def build_all(
     collector = Collector(candidates, where, levels, progress, aligned=aligned)
     collector.prepare()
     begun = perf_counter_ns()
-    work = _work(collector, seconds)
-    workers = _workers(work, threads, processes, nvrtc)
-    groups = plan(work.weights, len(workers), work.costs.program, largest)
-    with span("groups"):
-        done = run(work, groups, workers, collector.settle)
+    done = compile_texts(
+        tuple(collector.waiting),
+        where,
+        collector.settle,
+        threads=threads,
+        seconds=seconds,
+        processes=processes,
+        nvrtc=nvrtc,
+        largest=largest,
+    )
     wall = perf_counter_ns() - begun
     return collector.batch(done, wall, started)
+
+
+def compile_texts(
+    texts: Sequence[str],
+    target: Target,
+    settle: Callable[[Outcome], None],
+    *,
+    threads: int | None = None,
+    seconds: float | None = None,
+    processes: bool | None = None,
+    nvrtc: str | None = None,
+    largest: int = LARGEST,
+) -> tuple[Group, ...]:
+    """Compile different texts, as `build_all`; `settle` hears of each, by its place."""
+    costs = toolchain(target).COSTS
+    parts = tuple((f"k_{digest(text.encode())}", text) for text in texts)
+    work = Work(parts, tuple(map(costs.weight, texts)), target, costs, seconds)
+    if threads is None:
+        threads = len(os.sched_getaffinity(0))
+    workers = _workers(work, threads, processes, nvrtc)
+    groups = plan(work.weights, len(workers), costs.program, largest)
+    with span("groups"):
+        return run(work, groups, workers, settle)
 
 
 def _checked(threads: int | None, seconds: float | None, largest: int) -> int:
@@ -102,18 +131,6 @@ def _checked(threads: int | None, seconds: float | None, largest: int) -> int:
                 f"leave {name} out for the default."
             )
     return threads
-
-
-def _work(collector: Collector, seconds: float | None) -> Work:
-    """Name the entries of what is left to be compiled, and weigh it."""
-    costs = toolchain(collector.target).COSTS
-    named = entries(
-        (collector.candidates[first].name, text)
-        for text, (first, *_) in collector.waiting.items()
-    )
-    parts = tuple((named[text], text) for text in collector.waiting)
-    weights = tuple(costs.weight(text) for text in collector.waiting)
-    return Work(parts, weights, collector.target, costs, seconds)
 
 
 def _workers(

@@ -8,11 +8,8 @@ from __future__ import annotations
 
 import heapq
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Final
-
-from steelyard_kernels.digest import digest
-from steelyard_kernels.errors import CompilerBug
 
 LARGEST: Final = 64
 """Kernels of a program: more save little of its fixed cost, and lose more together."""
@@ -72,23 +69,3 @@ def split(group: Sequence[int], parts: int) -> tuple[tuple[int, ...], ...]:
     """Deal a group out in so many parts of alike weights, or one for each candidate."""
     count = min(parts, len(group))
     return tuple(tuple(group[number::count]) for number in range(count))
-
-
-def entries(sources: Iterable[tuple[str, str]], digits: int = 12) -> dict[str, str]:
-    """Name the entry of each text, of (name of candidate, text) pairs.
-
-    Candidates of equal text share an entry. Raises CompilerBug with both candidates'
-    names where different texts would: one of them would not be compiled.
-    """
-    found: dict[str, str] = {}
-    owners: dict[str, tuple[str, str]] = {}
-    for name, text in sources:
-        entry = f"k_{digest(text.encode())[:digits]}"
-        other, known = owners.setdefault(entry, (name, text))
-        if known != text:
-            raise CompilerBug(
-                f"the candidates {other} and {name} would both be the entry {entry} of "
-                "a program though their texts differ; report this with both texts."
-            )
-        found[text] = entry
-    return found
