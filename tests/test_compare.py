@@ -10,6 +10,7 @@ from rich.console import Console
 from steelyard.analyse import compare
 from steelyard.errors import USAGE, SteelyardError
 from steelyard.report import comparison
+from steelyard.report.formats import Compared, formats
 
 CASE = "copy[n=1024,impl=numpy]"
 LEVELS = (1.0, 1.3, 0.9, 1.1)
@@ -219,7 +220,7 @@ def test_a_comparison_is_exported_with_every_number():
     around = [compare.Difference("settings", "governor", "x", "y")]
 
     def text(shape):
-        return comparison.dumps(shape, *runs, around, made)
+        return formats()[shape].compared(Compared(*runs, around, made))
 
     document = json.loads(text("json"))
     row, alone = document["rows"]

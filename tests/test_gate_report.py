@@ -16,7 +16,7 @@ from rich.console import Console
 from steelyard.analyse.verdict import Verdict
 from steelyard.errors import SteelyardError
 from steelyard.gate import document, words
-from steelyard.report import annotations, gate_markdown, gate_terminal
+from steelyard.report import annotations, formats, gate_markdown, gate_terminal
 from steelyard.report import gate_junit as junit
 
 FULL = outcome(
@@ -128,7 +128,7 @@ def test_only_a_gate_that_measured_speaks_of_its_own_errors():
     assert "selftest" not in on_a_terminal(static)
 
 
-@pytest.mark.parametrize("shape", gate_terminal.FORMATS)
+@pytest.mark.parametrize("shape", formats.names("gate"))
 @pytest.mark.parametrize(
     "made",
     [FULL, outcome(), outcome(problem=outcomes.PROBLEM)],

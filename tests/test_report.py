@@ -15,7 +15,9 @@ from steelyard.analyse import rows, stats
 from steelyard.analyse.stats import Estimate
 from steelyard.analyse.trial import Samples
 from steelyard.errors import SteelyardError
-from steelyard.report import csv_report, details, json_report, markdown, tables, text
+from steelyard.report import details, json_report, tables, text
+from steelyard.report.formats import csv as csv_report
+from steelyard.report.formats import markdown
 
 
 def rendered(parts, width=160):

@@ -26,14 +26,6 @@ overrides_option = click.option(
     metavar="AXIS=1,2",
     help="Replace an axis's values: AXIS=1,2 or AXIS=2^10:2^20:4x.",
 )
-format_option = click.option(
-    "--format",
-    "shape",
-    type=click.Choice(("table", "json", "csv", "markdown")),
-    default="table",
-    help="Write the result in this form.",
-    show_default=True,
-)
 relative_option = click.option(
     "--relative-to",
     metavar="AXIS=VALUE",
@@ -158,6 +150,20 @@ _MEASURING = (
         show_default=AUTO,
     ),
 )
+
+
+def format_option(result: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Return ``--format`` of ``results``, ``compared`` or ``gate``: see `formats`."""
+    from steelyard.report import formats
+
+    return click.option(
+        "--format",
+        "shape",
+        type=click.Choice(formats.names(result)),
+        default=formats.TABLE,
+        help="Write the result in this form.",
+        show_default=True,
+    )
 
 
 def places(chosen: Config, paths: Sequence[str]) -> list[str]:

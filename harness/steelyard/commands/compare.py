@@ -9,6 +9,7 @@ from steelyard.commands._options import format_option, store_option
 from steelyard.declare import config
 from steelyard.errors import SteelyardError
 from steelyard.report import comparison, json_report, tables
+from steelyard.report.formats import Compared, formats, json
 from steelyard.store.store import Store
 
 
@@ -17,7 +18,7 @@ from steelyard.store.store import Store
 @click.argument("new", default="@-1")
 @click.option("-k", "pattern", metavar="WORD", help="Only cases that contain it.")
 @click.option("--force", is_flag=True, help="Print ratios of two different machines.")
-@format_option
+@format_option("compared")
 @click.option(
     "--json", "json_file", metavar="FILE|-", help="Write the ratios to a file."
 )
@@ -58,10 +59,12 @@ def command(
     if not force:
         comparing.require_same_gpu(*sides, made)
     if json_file:
-        text = comparison.dumps("json", *sides, around, made)
+        text = json.compared(Compared(*sides, around, made))
         json_report.write(json_file, text.rstrip())
     if shape != "table":
-        click.echo(comparison.dumps(shape, *sides, around, made), nl=False)
+        write = formats()[shape].compared
+        assert write is not None, shape
+        click.echo(write(Compared(*sides, around, made)), nl=False)
     elif json_file != "-":
         for part in comparison.page(*sides, around, made, console.width):
             console.print(part)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from steelyard.commands._options import (
+    format_option,
     gpu_option,
     overrides_option,
     pattern_option,
@@ -21,8 +22,6 @@ from steelyard.errors import SteelyardError
 if TYPE_CHECKING:
     from steelyard.declare.config import Config
     from steelyard.gate.outcome import Outcome
-
-FORMATS = ("table", "markdown", "json", "junit")
 
 
 @click.command()
@@ -61,14 +60,7 @@ FORMATS = ("table", "markdown", "json", "junit")
     show_default="60",
 )
 @wait_option
-@click.option(
-    "--format",
-    "shape",
-    type=click.Choice(FORMATS),
-    default="table",
-    show_default=True,
-    help="Write the outcome in this form.",
-)
+@format_option("gate")
 @click.option("--output", metavar="FILE", help="Write it there.", show_default="-")
 @click.option(
     "--annotations", is_flag=True, help="Print ::error lines for GitHub's checks."

@@ -15,6 +15,7 @@ from steelyard.commands._options import (
 from steelyard.declare import config
 from steelyard.report import columns as columns_list
 from steelyard.report import curves, pivot, stored
+from steelyard.report.formats import Results
 from steelyard.store.store import Store
 
 
@@ -23,7 +24,7 @@ from steelyard.store.store import Store
 @click.argument("case_name", metavar="[CASE]", required=False)
 @click.option("--runs", "all_runs", is_flag=True, help="List the stored runs.")
 @click.option("--repro", is_flag=True, help="Print only how to measure the case again.")
-@format_option
+@format_option("results")
 @columns_option
 @across_option
 @plot_option
@@ -63,9 +64,7 @@ def command(
         if repro:
             stored.print_reproduction(found, made)
         elif shape != "table":
-            said = stored.dumps(
-                shape, found, trials, made, across=across, wanted=wanted
-            )
+            said = stored.dumps(shape, Results(found, trials, made, across, wanted))
             click.echo(said, nl=False)
         elif case is not None and not across:
             stored.print_details(found, made)

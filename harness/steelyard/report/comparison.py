@@ -1,17 +1,9 @@
-"""The report of `compare`: differences first, then a table of ratios.
-
-As JSON it is ``{"schema", "base", "new", "differences", "rows"}``: two runs as in
-`json_report`, what differs around them, and a row a case and mode with ``base``, ``new``
-(nanoseconds, each with its ``_low`` and ``_high``), ``ratio``, ``low``, ``high``,
-``differs`` (whether the interval leaves 1 out) and ``note``. CSV and Markdown have the
-rows alone.
-"""
+"""The report of `compare`: differences first, then a table of ratios."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict
-from typing import Any, Final
+from typing import Final
 
 from rich import box
 from rich.console import RenderableType
@@ -23,15 +15,11 @@ from steelyard import units
 from steelyard.analyse.compare import Comparison, Difference
 from steelyard.analyse.run import Run
 from steelyard.analyse.stats import Estimate
-from steelyard.report import csv_report, json_report, text
+from steelyard.report import text
 from steelyard.report.tables import ABOVE
 
 NARROW: Final = 100
 """Columns below which each side's own interval is left out: the ratio has one."""
-
-
-HIDDEN: Final = ("machine", "writer")
-"""Facts of a run that differences have instead."""
 
 
 def page(
@@ -53,53 +41,8 @@ def page(
     )
 
 
-def dumps(
-    shape: str,
-    base: Run,
-    new: Run,
-    around: Sequence[Difference],
-    made: Sequence[Comparison],
-) -> str:
-    """Return a comparison as json, csv or markdown."""
-    records = [_record(one) for one in made]
-    if shape == "csv":
-        return csv_report.text_of(records)
-    if shape == "json":
-        document = {
-            "schema": json_report.SCHEMA,
-            **{
-                side: {k: v for k, v in asdict(run).items() if k not in HIDDEN}
-                for side, run in (("base", base), ("new", new))
-            },
-            "differences": [asdict(one) for one in around],
-            "rows": records,
-        }
-        return json_report.text_of(json_report.strict(document)) + "\n"
-    titles = ("case", "mode", "base", "new", "ratio", "95 %", "note")
-    marks = ["---"] * 2 + ["---:"] * 4 + ["---"]
-    lines = [titles, marks, *(_cells(one, NARROW) for one in made)]
-    return "".join(
-        "| " + " | ".join(c.replace("|", "\\|") for c in line) + " |\n"
-        for line in lines
-    )
-
-
-def _record(one: Comparison) -> dict[str, Any]:
-    record = {
-        "case": one.case,
-        "mode": one.mode,
-        **json_report.interval("base", one.base, "base_"),
-        **json_report.interval("new", one.new, "new_"),
-        "unit": "ns",
-        **json_report.interval("ratio", one.ratio),
-        "differs": one.differs if one.ratio else None,
-        "note": one.note,
-    }
-    found: dict[str, Any] = json_report.strict(record)
-    return found
-
-
-def _cells(one: Comparison, width: int) -> tuple[str, ...]:
+def cells(one: Comparison, width: int = NARROW) -> tuple[str, ...]:
+    """Return case, mode, both times, the ratio, its interval and a note."""
     ratio = one.ratio
     return (
         one.case,
@@ -137,7 +80,7 @@ def _ratios(made: Sequence[Comparison], width: int) -> Table:
     if noted:
         table.add_column("note", overflow="fold")
     for one in made:
-        case, mode, base, new, ratio, interval, note = _cells(one, width)
+        case, mode, base, new, ratio, interval, note = cells(one, width)
         times = (base, new, Text(ratio, _style(one)), interval)
         table.add_row(Text(case), Text(mode), *times, *([Text(note)] if noted else []))
     return table

@@ -17,13 +17,12 @@ from rich.text import Text
 
 from steelyard.analyse.verdict import Verdict
 from steelyard.errors import SteelyardError
-from steelyard.gate import document, doubted, words
+from steelyard.gate import doubted, words
 from steelyard.gate.outcome import Finding, Outcome
 from steelyard.machine import files
 from steelyard.report import annotations as annotating
-from steelyard.report import gate_junit, gate_markdown, tables
-
-FORMATS: Final = ("table", "markdown", "json", "junit")
+from steelyard.report import tables
+from steelyard.report.formats import formats
 
 STYLES: Final = {
     words.FAILURE: "bold red",
@@ -110,18 +109,15 @@ def _table(findings: list[Finding], width: int) -> Table:
 
 
 def dumps(outcome: Outcome, shape: str) -> str:
-    """Return the outcome's text in one of `FORMATS`, a table as wide as a page."""
+    """Return the outcome's text in a format, a table as wide as a page."""
     if shape == "table":
         console = Console(width=tables.PAGE, color_system=None, highlight=False)
         with console.capture() as captured:
             console.print(*page(outcome), sep="\n")
         return captured.get()
-    written = {
-        "markdown": gate_markdown.dumps,
-        "json": document.dumps,
-        "junit": gate_junit.dumps,
-    }
-    return written[shape](outcome)
+    write = formats()[shape].gate
+    assert write is not None, shape
+    return write(outcome)
 
 
 def write(

@@ -103,6 +103,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from steelyard.analyse import agreement, stats
+from steelyard.analyse.compare import Comparison
 from steelyard.analyse.rows import (
     Row,
     block_estimate,
@@ -179,6 +180,22 @@ def interval(name: str, found: Estimate | None, before: str = "") -> dict[str, A
     """Return an estimate under a name, with ``low`` and ``high`` behind ``before``."""
     ends = (found.value, found.low, found.high) if found else (None, None, None)
     return dict(zip((name, f"{before}low", f"{before}high"), ends, strict=True))
+
+
+def comparison_record(one: Comparison) -> dict[str, Any]:
+    """Return one case of two runs with its numbers in full."""
+    record = {
+        "case": one.case,
+        "mode": one.mode,
+        **interval("base", one.base, "base_"),
+        **interval("new", one.new, "new_"),
+        "unit": "ns",
+        **interval("ratio", one.ratio),
+        "differs": one.differs if one.ratio else None,
+        "note": one.note,
+    }
+    found: dict[str, Any] = strict(record)
+    return found
 
 
 def dumps(run: Run, trials: Sequence[Trial], made: Sequence[Row] | None = None) -> str:

@@ -14,15 +14,8 @@ from steelyard.analyse.run import Run
 from steelyard.analyse.trial import Trial
 from steelyard.declare import config
 from steelyard.errors import SteelyardError, StoreError
-from steelyard.report import (
-    clocks_table,
-    csv_report,
-    details,
-    json_report,
-    markdown,
-    pivot,
-    tables,
-)
+from steelyard.report import clocks_table, details, pivot, tables
+from steelyard.report.formats import Results, formats
 from steelyard.store.store import Store
 
 LATEST = "@-1"
@@ -140,29 +133,17 @@ def print_reproduction(run: Run, made: Sequence[Row]) -> None:
         click.echo(details.reproduce(run, row))
 
 
-def dumps(
-    shape: str,
-    run: Run,
-    trials: Sequence[Trial],
-    made: Sequence[Row],
-    *,
-    across: str | None = None,
-    wanted: Sequence[str] = (),
-) -> str:
+def dumps(shape: str, found: Results) -> str:
     """Return a run as text for other programs.
 
     Raises:
         SteelyardError: an axis goes across, of what is no table.
     """
-    if across and shape != "markdown":
+    if found.across and shape != "markdown":
         raise SteelyardError(
             f"--across makes tables, and --format {shape} is none. Give --format table "
             "or markdown."
         )
-    if across:
-        return pivot.dumps(run, made, across, wanted)
-    if shape == "json":
-        return json_report.dumps(run, trials, made) + "\n"
-    if shape == "csv":
-        return csv_report.dumps(made)
-    return markdown.dumps(run, made)
+    write = formats()[shape].results
+    assert write is not None, shape
+    return write(found)

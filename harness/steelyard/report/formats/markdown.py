@@ -8,8 +8,9 @@ from typing import Final
 
 from steelyard.analyse.rows import Row
 from steelyard.analyse.run import Run
-from steelyard.report import columns, text
+from steelyard.report import columns, comparison, gate_markdown, pivot, text
 from steelyard.report.columns import Column
+from steelyard.report.formats import Compared, Format, Results
 
 
 def dumps(run: Run, made: Sequence[Row]) -> str:
@@ -59,3 +60,19 @@ def _point(row: Row, axes: Sequence[str]) -> list[str]:
 
 def _line(cells: Sequence[str]) -> str:
     return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
+
+
+def _results(found: Results) -> str:
+    if found.across:
+        return pivot.dumps(found.run, found.rows, found.across, found.columns)
+    return dumps(found.run, found.rows)
+
+
+def _compared(found: Compared) -> str:
+    titles = ("case", "mode", "base", "new", "ratio", "95 %", "note")
+    marks = ["---"] * 2 + ["---:"] * 4 + ["---"]
+    lines = [titles, marks, *map(comparison.cells, found.rows)]
+    return "".join(f"{_line(line)}\n" for line in lines)
+
+
+FORMAT: Final = Format(_results, _compared, gate_markdown.dumps)

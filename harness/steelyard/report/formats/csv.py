@@ -6,10 +6,11 @@ import csv
 import io
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 
 from steelyard.analyse.rows import Row
-from steelyard.report.json_report import row_record
+from steelyard.report.formats import Compared, Format
+from steelyard.report.json_report import comparison_record, row_record
 
 
 def dumps(made: Sequence[Row]) -> str:
@@ -19,6 +20,10 @@ def dumps(made: Sequence[Row]) -> str:
     separated by blanks, errors by semicolons.
     """
     return text_of(row_record(row) for row in made)
+
+
+def _compared(found: Compared) -> str:
+    return text_of(map(comparison_record, found.rows))
 
 
 def text_of(records: Iterable[Mapping[str, Any]]) -> str:
@@ -46,3 +51,6 @@ def _cell(value: Any) -> Any:
     """Return a value that a cell can hold; what has parts is JSON."""
     plain = value is None or isinstance(value, (str, int, float))
     return value if plain and not isinstance(value, bool) else json.dumps(value)
+
+
+FORMAT: Final = Format(lambda found: dumps(found.rows), _compared)

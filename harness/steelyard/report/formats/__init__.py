@@ -1,0 +1,72 @@
+"""Results as text for other programs: a format a file, named like ``--format``'s value.
+
+A file's ``FORMAT`` is its `Format`. Packages add formats as entry points of `GROUP`,
+whose names are formats and whose values name a `Format`.
+"""
+
+from __future__ import annotations
+
+import functools
+import pkgutil
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from importlib import import_module
+from importlib.metadata import entry_points
+from typing import Final
+
+from steelyard.analyse.compare import Comparison, Difference
+from steelyard.analyse.rows import Row
+from steelyard.analyse.run import Run
+from steelyard.analyse.trial import Trial
+from steelyard.gate.outcome import Outcome
+
+GROUP: Final = "steelyard.formats"
+
+TABLE: Final = "table"
+"""What a terminal shows, which is no text for programs."""
+
+
+@dataclass(frozen=True, slots=True)
+class Results:
+    """A run, or one case of it."""
+
+    run: Run
+    trials: Sequence[Trial]
+    rows: Sequence[Row]
+    across: str | None = None
+    """The axis that goes across a table."""
+    columns: Sequence[str] = ()
+    """Those that are asked for."""
+
+
+@dataclass(frozen=True, slots=True)
+class Compared:
+    """Two runs side by side."""
+
+    base: Run
+    new: Run
+    differences: Sequence[Difference]
+    rows: Sequence[Comparison]
+
+
+@dataclass(frozen=True, slots=True)
+class Format:
+    """How a format writes each result; None where it cannot."""
+
+    results: Callable[[Results], str] | None = None
+    compared: Callable[[Compared], str] | None = None
+    gate: Callable[[Outcome], str] | None = None
+
+
+@functools.cache
+def formats() -> dict[str, Format]:
+    """Return every format by its name."""
+    own = [module.name for module in pkgutil.iter_modules(__path__)]
+    found = {name: import_module(f"{__name__}.{name}").FORMAT for name in own}
+    found |= {point.name: point.load() for point in entry_points(group=GROUP)}
+    return dict(sorted(found.items()))
+
+
+def names(result: str) -> tuple[str, ...]:
+    """Return what ``--format`` takes of ``results``, ``compared`` or ``gate``."""
+    return (TABLE, *(n for n, each in formats().items() if getattr(each, result)))

@@ -1,0 +1,108 @@
+"""A package adds a command, a format and a clock by one file each."""
+
+import textwrap
+
+import pytest
+import shell
+
+ENTRY_POINTS = """
+[steelyard.commands]
+greet = extra.greet:command
+[steelyard.formats]
+shout = extra.shout:FORMAT
+[steelyard.clocks]
+sundial = extra.sundial:CLOCK
+"""
+
+FILES = {
+    "greet": '''
+        """Greet whoever asks."""
+        import click
+
+        @click.command()
+        def command():
+            """Greet."""
+            click.echo("hello from a package")
+    ''',
+    "shout": """
+        from steelyard.report.formats import Format
+
+        FORMAT = Format(results=lambda found: f"{len(found.rows)} ROWS!\\n")
+    """,
+    "sundial": """
+        from steelyard.analyse.trial import ClockFacts
+        from steelyard.clocks.gpu import Kind
+
+        class Sundial:
+            def __init__(self, context):
+                self.facts = ClockFacts("sundial", 1, 1.0, (), pulsed=True)
+
+        CLOCK = Kind(Sundial, rank=9, traits={"pulsed": True})
+    """,
+}
+
+SUITE = """
+import numpy
+from steelyard import benchmark
+
+@benchmark
+def copy(b):
+    b.mode("kernel/warm")
+    x = b.input(10)
+    y = b.output(10)
+    return b.launch(numpy.copyto, y, x)
+"""
+
+
+@pytest.fixture
+def packaged(tmp_path):
+    """Run the command line beside a package that adds one of each."""
+    site = tmp_path / "site"
+    (site / "extra").mkdir(parents=True)
+    (site / "extra" / "__init__.py").touch()
+    for name, text in FILES.items():
+        (site / "extra" / f"{name}.py").write_text(textwrap.dedent(text).lstrip())
+    about = site / "extra-1.0.dist-info"
+    about.mkdir()
+    (about / "METADATA").write_text(
+        "Metadata-Version: 2.1\nName: extra\nVersion: 1.0\n"
+    )
+    (about / "entry_points.txt").write_text(ENTRY_POINTS)
+    (tmp_path / "suite.py").write_text(SUITE)
+    places = {"PYTHONPATH": str(site), "STEELYARD_LOCK": str(tmp_path / "lock")}
+
+    def run(*words, python=False):
+        start = shell.python if python else shell.steelyard
+        return start(*words, folder=tmp_path, **places)
+
+    return run
+
+
+def test_a_package_adds_a_command(packaged):
+    """Help has the first line of its file."""
+    assert "greet     Greet whoever asks." in packaged("--help").stdout
+    assert packaged("greet").stdout == "hello from a package\n"
+
+
+def test_a_package_adds_a_format(packaged):
+    """Of what it can write."""
+    done = packaged("run", "suite.py", "--blocks", "1", "--no-check")
+    assert done.returncode == 0, done.stderr
+    assert packaged("show", "--format", "shout").stdout == "1 ROWS!\n"
+    assert "'shout' is not one of" in packaged("verdict", "--format", "shout").stderr
+
+
+def test_a_package_adds_a_clock(packaged):
+    """It is named and made by its id, and refused where no package has it."""
+    code = (
+        "from steelyard.clocks import gpu\n"
+        "(clock,) = gpu.clocks(None, 'sundial')\n"
+        "print(clock.facts.id, clock.facts.pulsed, gpu.names())\n"
+    )
+    done = packaged("-c", code, python=True)
+    names = "('cupti', 'events', 'globaltimer', 'graph', 'sundial')"
+    assert done.stdout == f"sundial True {names}\n", done.stderr
+    assert packaged("run", "--clock", "moondial", "--dry-run").returncode != 0
+    accepted = packaged("run", "suite.py", "--clock", "sundial", "--dry-run")
+    assert accepted.returncode == 0, accepted.stderr
+    assert "--clock sundial is not used" in accepted.stderr
