@@ -298,10 +298,18 @@ def test_unchanged_sources_cost_nothing(nvrtc, monkeypatch):
     assert run.made() == first
 
 
+def test_what_says_which_cases_are_locked_is_one_of_the_sources(nvrtc, monkeypatch):
+    """A lock that is kept whole is not that of other cases."""
+    seen = set()
+    monkeypatch.setattr(run.keys, "sources", lambda *names: seen.add(names))
+    run.made()
+    assert seen == {("steelyard_lock",)}
+
+
 def test_a_text_that_is_the_same_is_not_compiled_again(nvrtc, monkeypatch):
     """Neither when other sources changed, nor where the file is all there is."""
     first = run.made()
-    monkeypatch.setattr(run.keys, "sources", lambda: "others")
+    monkeypatch.setattr(run.keys, "sources", lambda *_: "others")
     monkeypatch.setattr(code, "_compile", None)
     assert run.made() == first
     monkeypatch.setenv("STEELYARD_CACHE", "off")
@@ -318,7 +326,7 @@ def test_what_a_file_said_is_not_taken_for_made(nvrtc, monkeypatch):
         true.compilers,
         {key: replace(each, code="f" * 32) for key, each in true.entries.items()},
     )
-    monkeypatch.setattr(run.keys, "sources", lambda: "others")
+    monkeypatch.setattr(run.keys, "sources", lambda *_: "others")
     assert run.made(before=lies) == lies
     with monkeypatch.context() as patch:
         patch.setattr(code, "sources", None)
@@ -357,7 +365,7 @@ def test_a_changed_kernel_is_a_suspect_in_words(nvrtc, monkeypatch):
         return schedule
 
     monkeypatch.setattr(code, "heuristic", limited)
-    monkeypatch.setattr(run.keys, "sources", lambda: "changed")
+    monkeypatch.setattr(run.keys, "sources", lambda *_: "changed")
     said = run.compare(content, "it")
     ((case, target, words),) = said["changed"]
     assert (case, target) == (SMALL[1].label, GPU)
@@ -371,7 +379,7 @@ def test_a_case_that_is_not_built_any_more_is_gone(nvrtc, monkeypatch):
     """It is never among those that are the same."""
     content = text_of(run.made())
     monkeypatch.setattr(run, "cases", lambda: SMALL[:1])
-    monkeypatch.setattr(run.keys, "sources", lambda: "changed")
+    monkeypatch.setattr(run.keys, "sources", lambda *_: "changed")
     said = run.compare(content, "it")
     assert said["gone"] == [(SMALL[1].label, CPU), (SMALL[1].label, GPU)]
 
@@ -394,7 +402,7 @@ def test_what_cannot_be_compared_is_a_problem_and_never_a_pass(nvrtc, content, s
 def test_a_kernel_that_cannot_be_built_is_named(nvrtc, monkeypatch):
     """With the exit code of a benchmark that failed."""
     content = text_of(run.made())
-    monkeypatch.setattr(run.keys, "sources", lambda: "changed")
+    monkeypatch.setattr(run.keys, "sources", lambda *_: "changed")
     monkeypatch.setattr(code, "heuristic", lambda *_, **__: 1 // 0)
     found = run.compare(content, "it")
     assert found["exit_code"] == 2

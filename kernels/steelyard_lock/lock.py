@@ -58,7 +58,7 @@ def made(before: Lock | None = None) -> Lock:
 def _key(compilers: Mapping[str, str], before: Lock | None) -> str:
     """Return where a lock is kept; one that believed a file is kept by that too."""
     believed = file.text(before) if before is not None else ""
-    what = [file.FORMAT, keys.sources(), compilers, believed]
+    what = [file.FORMAT, keys.sources("steelyard_lock"), compilers, believed]
     return digest(json.dumps(what).encode())
 
 
@@ -94,25 +94,29 @@ def compare(content: str | None, name: str) -> dict[str, Any]:
     change, and of the others `changed` and `gone`, with the changes in words.
     """
     try:
-        if content is None:
-            raise Unreadable(f"there is no {name}: {WRITE} and commit it.")
-        old = file.read(content, name)
-        check_comparable(old.compilers, code.compilers(), name)
-        new = made(before=old)
+        new, found = _held(content, name, believed=True)
     except code.BuildError as error:
         return {"problem": str(error), "exit_code": FAILED}
     except (KernelError, DeviceError) as error:
         return {"problem": str(error), "exit_code": USAGE}
-    found = differences(old, new)
-    gone = [(each.case, each.target) for each in found if each.changes == (GONE,)]
-    changed = [
-        (each.case, each.target, each.changes)
-        for each in found
-        if each.changes != (GONE,)
-    ]
-    told = {(each.case, each.target) for each in found}
-    same = [key for key in new.entries if key not in told]
-    return {"same": same, "changed": changed, "gone": gone}
+    said = {(each.case, each.target): each.changes for each in found}
+    return {
+        "same": [key for key in new.entries if key not in said],
+        "changed": [(*key, words) for key, words in said.items() if words != (GONE,)],
+        "gone": [key for key, words in said.items() if words == (GONE,)],
+    }
+
+
+def _held(
+    content: str | None, name: str, *, believed: bool
+) -> tuple[Lock, tuple[Difference, ...]]:
+    """Return the lock of our sources and what differs from a file's content."""
+    if content is None:
+        raise Unreadable(f"there is no {name}: {WRITE} and commit it.")
+    old = file.read(content, name)
+    check_comparable(old.compilers, code.compilers(), name)
+    new = made(before=old if believed else None)
+    return new, differences(old, new)
 
 
 @click.command(name="lock")
@@ -142,13 +146,7 @@ def command(path: Path, *, check: bool) -> int:
 
 def _check(path: Path) -> int:
     """Say what a file has no longer right."""
-    content = _content(path)
-    if content is None:
-        raise KernelError(f"there is no {path}: {WRITE} and commit it.")
-    old = file.read(content, str(path))
-    check_comparable(old.compilers, code.compilers(), str(path))
-    new = made()
-    found = differences(old, new)
+    new, found = _held(_content(path), str(path), believed=False)
     _print(found)
     if found:
         click.echo(f"{path} is out of date: write it anew with `steelyard lock`.")

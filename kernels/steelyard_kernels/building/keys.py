@@ -53,10 +53,13 @@ def compiled_by(target: Target) -> str:
 
 
 @cache
-def sources() -> str:
-    """Return the hash of this package's sources: a change of any rebuilds everything."""
+def sources(*others: str) -> str:
+    """Return the hash of our sources, and of other packages' if they are named.
+
+    A change of any rebuilds everything.
+    """
     found = blake2b(digest_size=16)
-    for package in ("steelyard_kernels", "steelyard_device"):
+    for package in ("steelyard_kernels", "steelyard_device", *others):
         for name, text in sorted(_texts(resources.files(package), "")):
             found.update(f"{name} {len(text)} ".encode() + text)
     return found.hexdigest()
