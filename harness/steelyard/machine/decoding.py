@@ -10,7 +10,7 @@ import json
 import re
 import sys
 import types
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, is_dataclass
 from enum import Enum
 from functools import cache
@@ -96,87 +96,144 @@ def checked(value: Any, kind: type[T], at: str = "") -> T:
     Raises:
         Malformed: it does not; names the field.
     """
-    if not _fits(value, kind, at):
-        raise Malformed(
-            f"{at or 'it'} is {_short(value)}, expected {_named(kind)}"
-        ) from None
+    _required(cast("Any", kind))(value, at)
     return cast("T", value)
 
 
-def _fits(value: Any, kind: Any, at: str) -> bool:
-    """Say whether a value is of a type; what lies within it raises by itself."""
-    origin, arguments = get_origin(kind), get_args(kind)
-    if kind is Any:
-        return True
-    if origin is Annotated:
-        return _fits(value, arguments[0], at) and arguments[1].holds(value)
-    if origin in {Union, types.UnionType}:
-        return _fits_one(value, arguments, at)
-    if origin is Literal:
-        return any(value == one and type(value) is type(one) for one in arguments)
-    if is_dataclass(kind) or is_typeddict(kind):
-        return isinstance(value, dict) and _fits_fields(value, kind, at)
-    if isinstance(origin, type) and issubclass(origin, Mapping):
-        return isinstance(value, dict) and all(
-            checked(key, arguments[0], at) is key
-            and checked(one, arguments[1], _within(at, key)) is one
-            for key, one in value.items()
-        )
-    if origin is tuple and arguments[-1:] != (...,):
-        return (
-            isinstance(value, list)
-            and len(value) == len(arguments)
-            and all(
-                checked(one, kind, f"{at}[{number}]") is one
-                for number, (one, kind) in enumerate(zip(value, arguments, strict=True))
-            )
-        )
-    if isinstance(origin, type) and issubclass(origin, Sequence):
-        return isinstance(value, list) and all(
-            checked(one, arguments[0], f"{at}[{number}]") is one
-            for number, one in enumerate(value)
-        )
-    return _is_plain(value, kind)
+Place = str | tuple[Any, str | int]
+"""Where a value was found: a name, or a place and the key within it."""
 
-
-def _is_plain(value: Any, kind: Any) -> bool:
-    """Say whether a value that holds no others is of a type."""
-    if kind is float and isinstance(value, int):
-        return (
-            not isinstance(value, bool) and value.bit_length() < sys.float_info.max_exp
-        )
-    if kind is int:
-        return isinstance(value, int) and not isinstance(value, bool)
-    if isinstance(kind, type) and issubclass(kind, Enum):
-        return any(value == one.value for one in kind)
-    return isinstance(value, kind)
-
-
-def _fits_one(value: Any, kinds: Sequence[Any], at: str) -> bool:
-    """Say whether a value is of one of several types; the last one names the field."""
-    if value is None:
-        return types.NoneType in kinds
-    *first, last = (one for one in kinds if one is not types.NoneType)
-    for one in first:
-        try:
-            if _fits(value, one, at):
-                return True
-        except Malformed:
-            continue
-    return _fits(value, last, at)
-
-
-def _fits_fields(value: Mapping[str, Any], kind: Any, at: str) -> bool:
-    hints, needed = _fields(kind)
-    for name, hint in hints.items():
-        if name in value:
-            checked(value[name], hint, _within(at, name))
-        elif name in needed:
-            raise Malformed(f"{at or 'it'} has no {name}")
-    return True
+Test = Callable[[Any, Place], bool]
+"""Says whether a value is of a type; what lies within it raises by itself."""
 
 
 @cache
+def _required(kind: Any) -> Callable[[Any, Place], None]:
+    """Return what raises of a value that is not of a type."""
+    test = _test(kind)
+
+    def require(value: Any, at: Place) -> None:
+        if not test(value, at):
+            raise Malformed(
+                f"{_spelled(at) or 'it'} is {_short(value)}, expected {_named(kind)}"
+            ) from None
+
+    return require
+
+
+@cache
+def _test(kind: Any) -> Test:
+    origin, arguments = get_origin(kind), get_args(kind)
+    if kind is Any:
+        return lambda _value, _at: True
+    if origin is Annotated:
+        test, bounds = _test(arguments[0]), arguments[1]
+        return lambda value, at: test(value, at) and bounds.holds(value)
+    if origin in {Union, types.UnionType}:
+        return _of_one(arguments)
+    if origin is Literal:
+        return lambda value, _: any(
+            value == one and type(value) is type(one) for one in arguments
+        )
+    if is_dataclass(kind) or is_typeddict(kind):
+        return _of_fields(kind)
+    if isinstance(origin, type) and issubclass(origin, Mapping):
+        return _of_table(*map(_required, arguments))
+    if origin is tuple and arguments[-1:] != (...,):
+        return _of_tuple([_required(one) for one in arguments])
+    if isinstance(origin, type) and issubclass(origin, Sequence):
+        return _of_list(_required(arguments[0]))
+    return _of_plain(kind)
+
+
+def _of_table(key: Callable[..., None], one: Callable[..., None]) -> Test:
+    def test(value: Any, at: Place) -> bool:
+        if not isinstance(value, dict):
+            return False
+        for name, inner in value.items():
+            key(name, at)
+            one(inner, (at, name))
+        return True
+
+    return test
+
+
+def _of_tuple(parts: Sequence[Callable[..., None]]) -> Test:
+    def test(value: Any, at: Place) -> bool:
+        if not isinstance(value, list) or len(value) != len(parts):
+            return False
+        for number, (inner, one) in enumerate(zip(value, parts, strict=True)):
+            one(inner, (at, number))
+        return True
+
+    return test
+
+
+def _of_list(one: Callable[..., None]) -> Test:
+    def test(value: Any, at: Place) -> bool:
+        if not isinstance(value, list):
+            return False
+        for number, inner in enumerate(value):
+            one(inner, (at, number))
+        return True
+
+    return test
+
+
+def _of_plain(kind: Any) -> Test:
+    """Return the test of values that hold no others."""
+    if kind is float:
+        return lambda value, _: (
+            isinstance(value, float)
+            or (
+                isinstance(value, int)
+                and not isinstance(value, bool)
+                and value.bit_length() < sys.float_info.max_exp
+            )
+        )
+    if kind is int:
+        return lambda value, _: isinstance(value, int) and not isinstance(value, bool)
+    if isinstance(kind, type) and issubclass(kind, Enum):
+        return lambda value, _: any(value == one.value for one in kind)
+    return lambda value, _: isinstance(value, kind)
+
+
+def _of_one(kinds: Sequence[Any]) -> Test:
+    """Return the test of one of several types; the last one names the field."""
+    *first, last = (_test(one) for one in kinds if one is not types.NoneType)
+    empty = types.NoneType in kinds
+
+    def test(value: Any, at: Place) -> bool:
+        if value is None:
+            return empty
+        for one in first:
+            try:
+                if one(value, at):
+                    return True
+            except Malformed:
+                continue
+        return last(value, at)
+
+    return test
+
+
+def _of_fields(kind: Any) -> Test:
+    hints, needed = _fields(kind)
+    fields = [(name, _required(hint), name in needed) for name, hint in hints.items()]
+
+    def test(value: Any, at: Place) -> bool:
+        if not isinstance(value, dict):
+            return False
+        for name, require, must in fields:
+            if name in value:
+                require(value[name], (at, name))
+            elif must:
+                raise Malformed(f"{_spelled(at) or 'it'} has no {name}")
+        return True
+
+    return test
+
+
 def _fields(kind: Any) -> tuple[dict[str, Any], frozenset[str]]:
     """Return the types of fields, and the names of those that must be there."""
     # With extras: `__required_keys__` takes a postponed NotRequired for a required one.
@@ -185,8 +242,13 @@ def _fields(kind: Any) -> tuple[dict[str, Any], frozenset[str]]:
     return {n: h if n in needed else get_args(h)[0] for n, h in hints.items()}, needed
 
 
-def _within(at: str, name: str) -> str:
-    return f"{at}.{name}" if at else name
+def _spelled(at: Place) -> str:
+    if isinstance(at, str):
+        return at
+    place, key = _spelled(at[0]), at[1]
+    if isinstance(key, int):
+        return f"{place}[{key}]"
+    return f"{place}.{key}" if place else key
 
 
 def _short(value: Any) -> str:
