@@ -2,16 +2,18 @@
 # but what judges by times of its own, which `make test-measuring` does on a machine that is free.
 # `make builds` measures what is only built, for GPUs that need not be here: minutes.
 # `make loops` measures loops of thousands of iterations, and their builds, on the CPU.
+# `make docs` builds the site into build/site.
 # `make gpu` measures the shipped kernels on a GPU; `make peers` other people's beside them.
 PYTHON ?= python3
 BIN := .venv/bin
+INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
 # Says what is left out where PyTorch is not installed; it is not asked for: gigabytes.
 PEERLESS = $(BIN)/python -c "import importlib.util as u; u.find_spec('torch') or print('torch is not in .venv: its kernels, the peers compiled by it and the cases of cuBLAS are left out')"
 
-.PHONY: bench builds loops gpu peers test test-measuring test-gpu lint types clean
+.PHONY: bench builds loops gpu peers test test-measuring test-gpu lint types docs clean
 
-bench: .venv/ready
+bench: .venv/bench
 	$(BIN)/steelyard run suites -k "not cuda and not fusion and not gpu_ and not planted and not noisy"
 
 builds: .venv/ready
@@ -46,13 +48,24 @@ types: .venv/ready
 	$(BIN)/mypy
 	$(BIN)/pyright
 
-.venv/ready: pyproject.toml
+docs: .venv/docs
+	$(BIN)/sphinx-build --fail-on-warning --quiet docs build/site
+
+.venv/bench: pyproject.toml
 	$(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev]'
+	$(INSTALL) -e .
+	touch $@
+
+.venv/ready: .venv/bench
+	$(INSTALL) -e '.[dev]'
+	touch $@
+
+.venv/docs: .venv/bench
+	$(INSTALL) -e '.[docs]'
 	touch $@
 
 .venv/gpu: .venv/ready
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev,gpu]'
+	$(INSTALL) -e '.[dev,gpu]'
 	touch $@
 
 clean:

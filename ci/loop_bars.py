@@ -4,7 +4,7 @@
         [--commit HASH] --out FOLDER
 
 FOLDER gets ``cpu-loops.json``, or that of a GPU under its name, and the runs whose tables
-docs/loops.md shows. Noise is drawn within the loop on both sides where a bar does not say
+docs/measured.md shows. Noise is drawn within the loop on both sides where a bar does not say
 otherwise. See ci/gpu_bars.py for how a campaign goes.
 """
 

@@ -20,7 +20,6 @@ from readme_results import (
     ratio,
     table,
     time,
-    value,
 )
 
 from steelyard import units
@@ -48,35 +47,10 @@ def dispatch() -> Iterator[str]:
         yield from one.markdown()
 
 
-def calls() -> Iterator[str]:
-    """Show what `dispatch` has beside the time: processor time, and calls a second."""
-    suite = _suite("dispatch")
-    shown = _thread(suite)
-    yield provenance(suite)
-
-    def processor(key: Key) -> str:
-        return units.duration(suite.fact(*key, "cpu") or 0)
-
-    def rate(key: Key) -> str:
-        return f"{1e9 * suite.fact(*key, 'items') / value(suite.time(*key)):,.0f}"
-
-    for title, cell in (("CPU", processor), ("item/s", rate)):
-        yield ""
-        yield f"**{title}**"
-        yield ""
-        for one in across(
-            suite, "mode", lambda case, mode: shown(case) and CALLS in mode, cell
-        ):
-            yield from one.markdown()
-
-
-CALLS: Final = "per_launch"
-
-
 def _told(mode: str) -> bool:
     """Say whether a mode is in the first table: of graphs only the largest batch is."""
     batch = "graph" not in mode or mode.endswith("/1000")
-    return mode == WARM or (mode.startswith(CALLS) and batch)
+    return mode == WARM or (mode.startswith("per_launch") and batch)
 
 
 def _thread(suite: Suite) -> Callable[[str], bool]:
@@ -128,17 +102,6 @@ def ledgers() -> Iterator[str]:
     yield provenance(suite)
     yield ""
     yield from ledger(suite, lambda case, _: case.startswith("gpu_dispatch"))
-
-
-def peers() -> Iterator[str]:
-    """Set cuBLAS and Adam of whoever is there beside each other."""
-    suite = _suite("peers")
-    yield provenance(suite)
-    for one in across(suite, "impl", lambda _, mode: mode in {COLD, WARM}):
-        yield ""
-        yield f"**{one.title}**"
-        yield ""
-        yield from one.markdown()
 
 
 def example() -> Iterator[str]:
@@ -251,34 +214,6 @@ def _known(trials: Sequence[Mapping[str, Any]], name: str) -> float | None:
     return next((trial[name] for trial in trials if trial.get(name)), None)
 
 
-def registers() -> Iterator[str]:
-    """Show what limits of registers buy and cost."""
-    suite = _suite("registers")
-    yield provenance(suite)
-    yield ""
-    lines = [
-        [
-            str(trials[-1]["axes"]["hidden"]),
-            str(trials[-1].get("schedule") or "-"),
-            str(trials[-1]["axes"]["registers"] or "none"),
-            time(suite.time(case, mode)),
-            *(
-                _plain(trials[-1].get(name))
-                for name in ("registers", "spill_bytes", "blocks_per_multiprocessor")
-            ),
-            _eligible(trials[-1]),
-        ]
-        for (case, mode), trials in sorted(suite.trials.items(), key=_as_declared)
-    ]
-    heads = ["hidden", "schedule", "limit", "cold", "registers", "spills", "blocks"]
-    yield from table([*heads, "eligible warps"], lines)
-
-
-def _eligible(trial: Mapping[str, Any]) -> str:
-    found = (trial.get("ncu") or {}).get("eligible_warps")
-    return "unknown" if found is None else f"{found:.2f}"
-
-
 def _suite(name: str) -> Suite:
     return Suite(json.loads((RESULTS / f"h200-{name}.json").read_text()))
 
@@ -288,24 +223,8 @@ TABLES: Final[dict[str, Callable[[], Iterator[str]]]] = {
     "gpu-bars": bars,
     "gpu-dispatch": dispatch,
     "gpu-call": call,
-    "gpu-calls": calls,
     "gpu-ledger": ledgers,
-    "gpu-peers": peers,
     "gpu-layernorm": layernorm,
     "gpu-harnesses": harnesses,
     "gpu-inputs": inputs,
-    "gpu-registers": registers,
 }
-
-LEADS: Final[Mapping[str, str]] = {
-    "gpu-layernorm": (
-        "## LayerNorm beside other people's\n\n8192 float16 rows, cold, beside what is "
-        "installed there (`make peers` weighs them where you are):"
-    ),
-    "gpu-peers": "## cuBLAS and Adam beside other people's\n\n`make peers`:",
-    "gpu-registers": (
-        "## What a limit of registers buys\n\nLayerNorm again, and what the limit "
-        "costs (`steelyard run suites/registers.py --profile ncu`):"
-    ),
-}
-"""As `readme.LEADS`."""

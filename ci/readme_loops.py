@@ -1,4 +1,4 @@
-"""The tables of docs/loops.md and README.md that ci/loop_bars.py keeps the runs of."""
+"""The tables of docs/measured.md that ci/loop_bars.py keeps the runs of."""
 
 from __future__ import annotations
 
@@ -214,30 +214,10 @@ def _suite(side: str, name: str) -> Suite:
     return Suite(json.loads((RESULTS / f"{side}-loops-{name}.json").read_text()))
 
 
-def short() -> Iterator[str]:
-    """Say in a few rows what one kernel for the loop comes to, in float32."""
-    cpu, gpu, many = _suite("cpu", "ways"), _suite("h200", "ways"), _chains("float32")
-    yield "; ".join(map(provenance, (cpu, gpu)))
-    yield ""
-    sides = [next(_on_cpu(cpu)), next(_on_gpu(gpu))]
-    lines = [[WAYS[way], *(side(way) for side in sides)] for way in SHORT]
-    lines.append(["one kernel, 2048 chains", "", time(many)])
-    yield from table(["8000 iterations, float32", "one core", "GPU"], lines)
-
-
-SHORT: Final = ("launches", "jax_within", "ours", "gradient")
-
-
-def _chains(dtype: str) -> Estimate | None:
-    point = f"units=12,chains=2048,iterations=8000,dtype={dtype}"
-    return _suite("h200", "chains").time(f"gpu_noisy_mlp_sizes[{point}]", WARM)
-
-
 TABLES: Final[dict[str, Callable[[], Iterator[str]]]] = {
     "loop-bars": cpu_bars,
     "loop-gpu-bars": gpu_bars,
     "loop-ways": ways,
     "loop-claims": claims,
     "loop-sizes": sizes,
-    "loop-short": short,
 }

@@ -20,7 +20,7 @@ from steelyard_kernels.reference import evaluate
 jax = pytest.importorskip("jax", reason="needs jax: pip install 'steelyard[jax]'")
 jnp, lax, random = jax.numpy, jax.lax, jax.random
 
-DOCS = Path(__file__).parents[1] / "docs" / "loops.md"
+DOCS = Path(__file__).parents[1] / "docs" / "compiler.md"
 
 
 def bits(leaf):

@@ -17,7 +17,7 @@ from steelyard_kernels.grad import grad, value_and_grad
 from steelyard_kernels.library.noisy_mlp import noisy_mlp_backward
 from steelyard_kernels.vmap import vmap
 
-DOCS = Path(__file__).parents[1] / "docs" / "loops.md"
+DOCS = Path(__file__).parents[1] / "docs" / "compiler.md"
 
 FITS = [{}, {"memory": 0}]  # carries stored, and as few as can be
 

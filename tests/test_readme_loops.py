@@ -24,7 +24,7 @@ def tables(ci, tmp_path, monkeypatch):
     """Return a function that writes runs by side and name and gives a table's lines."""
     module = ci("readme_loops")
     monkeypatch.setattr(module, "RESULTS", tmp_path)
-    stored = json.loads((ROOT / "docs" / "results" / "cpu-suite.json").read_text())
+    stored = json.loads((ROOT / "docs" / "results" / "h200-peers.json").read_text())
     around = {"machine": stored["machine"], "run": {"command": "steelyard run"}}
 
     def made(table, runs, jax=()):

@@ -13,7 +13,7 @@ from steelyard_kernels.function import kernel
 from steelyard_kernels.vmap import vmap
 
 F32 = "float32"
-DOCS = Path(__file__).parents[1] / "docs" / "loops.md"
+DOCS = Path(__file__).parents[1] / "docs" / "compiler.md"
 
 
 def walk(x, key, w, *, most: int = 20):
@@ -69,7 +69,12 @@ def test_the_mapped_function_keeps_its_name_and_parameters():
 
 def test_the_documented_loop_runs():
     """As it stands there: one chain, then four, each of its key."""
-    block = DOCS.read_text().partition("```python\n")[2].partition("```")[0]
+    block = (
+        DOCS.read_text()
+        .partition("## Loops\n")[2]
+        .partition("```python\n")[2]
+        .partition("```")[0]
+    )
     found = {}
     exec(compile(block, str(DOCS), "exec"), found)
     one, every = found["last"], found["every"]

@@ -28,6 +28,25 @@ def upgrade() -> str:
     return f"a newer copy of {origin['url']}, then `pip install {requirement(origin)}`"
 
 
+ELSEWHERE: Final[dict[str, object]] = {
+    "url": "https://github.com/OWNER/steelyard",
+    "vcs_info": {"vcs": "git", "commit_id": "main"},
+}
+"""Stands for the repository where this installation came from a folder: its reader has
+to say which it is."""
+
+
+def elsewhere(*projects: str) -> tuple[str, bool]:
+    """Return what installs projects and this on another machine, and whether that works.
+
+    It does not where this came from a folder, which other machines do not have.
+    """
+    origin = _origin()
+    known = origin is None or not str(origin["url"]).startswith("file://")
+    here = requirement(origin if known else ELSEWHERE)
+    return " ".join(["python -m pip install", *projects, here]), known
+
+
 def requirement(origin: dict[str, object] | None, extras: tuple[str, ...] = ()) -> str:
     """Return what pip takes, quoted, for an origin as in ``direct_url.json``.
 

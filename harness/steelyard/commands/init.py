@@ -5,16 +5,15 @@ Files that are there are kept. Two are added to: ``pyproject.toml`` and ``.gitig
 
 from __future__ import annotations
 
-import json
 import tomllib
 from collections.abc import Callable
-from importlib import metadata
 from pathlib import Path
 from typing import Final
 
 import click
 
 from steelyard.errors import SteelyardError
+from steelyard_device import install
 
 PROJECT: Final = "pyproject.toml"
 SUITE: Final = "benchmarks/bench_example.py"
@@ -56,9 +55,6 @@ suites = ["benchmarks"] # files, folders or modules
 IGNORED: Final = ".steelyard/"
 """Where runs are kept."""
 
-ELSEWHERE: Final = "steelyard @ git+https://github.com/OWNER/steelyard"
-"""What the workflow installs where nothing is known of where steelyard came from."""
-
 GATE: Final = """\
 # Fails a pull request that makes a benchmark slower.
 name: steelyard
@@ -82,7 +78,7 @@ jobs:
       - uses: actions/setup-python@v5
         with:
           python-version: "3.12"
-      - run: python -m pip install {project}"{steelyard}"
+      - run: {install}
       - run: steelyard gate --ci gate --budget 1200 -- "$BASE"
         env:
           BASE: ${{{{ github.event.pull_request.base.sha }}}}
@@ -111,12 +107,11 @@ def command(folder: Path) -> None:
     _say(project, f"[tool.steelyard] to {PROJECT}", "what is measured")
     ignored = _add(folder / ".gitignore", f"{IGNORED}\n", _ignores)
     _say(ignored, f"{IGNORED} to .gitignore", "where runs are kept")
-    source = _source()
-    own = "-e . " if _installable(folder / PROJECT) else ""
-    text = GATE.format(project=own, steelyard=source)
-    new = _new(folder / WORKFLOW, text)
+    own = ["-e ."] if _installable(folder / PROJECT) else []
+    line, known = install.elsewhere(*own)
+    new = _new(folder / WORKFLOW, GATE.format(install=line))
     _say(new, WORKFLOW, "a gate for pull requests")
-    if new and source == ELSEWHERE:
+    if new and not known:
         click.echo(f"\nIn {WORKFLOW} say where steelyard is installed from.")
     here = "" if folder.resolve() == Path.cwd() else f"cd {folder} && "
     click.echo(f"\nnext: {here}steelyard run")
@@ -174,13 +169,3 @@ def _ignores(text: str) -> bool:
 
 def _installable(path: Path) -> bool:
     return not {"project", "build-system"}.isdisjoint(tomllib.loads(path.read_text()))
-
-
-def _source() -> str:
-    """Return how pip finds this steelyard again, where it came from a repository."""
-    text = metadata.distribution("steelyard").read_text("direct_url.json")
-    found = json.loads(text) if text else {}
-    if "vcs_info" not in found:
-        return ELSEWHERE
-    version = found["vcs_info"]["commit_id"]
-    return f"steelyard @ {found['vcs_info']['vcs']}+{found['url']}@{version}"
