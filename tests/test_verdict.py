@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats as scipy
 
-from steelyard.analyse import verdict
+from steelyard.analyse import distributions, verdict
 from steelyard.analyse.verdict import Policy
 
 POLICY = Policy()
@@ -22,10 +22,10 @@ def test_student_s_distribution_is_scipy_s(t, freedom):
     """Its function; near 0 SciPy's own is flat, and the series' first term is exact."""
     if 0 < abs(t) < 1e-6:
         slope = scipy.t.pdf(0, freedom)
-        assert verdict.cumulative(t, freedom) == pytest.approx(0.5 + t * slope)
+        assert distributions.cumulative(t, freedom) == pytest.approx(0.5 + t * slope)
         return
     expected = scipy.t.cdf(t, freedom)
-    assert verdict.cumulative(t, freedom) == pytest.approx(expected, abs=1e-12)
+    assert distributions.cumulative(t, freedom) == pytest.approx(expected, abs=1e-12)
 
 
 @pytest.mark.parametrize("freedom", [1, 2, 3, 11, 40])
@@ -33,7 +33,9 @@ def test_student_s_distribution_is_scipy_s(t, freedom):
 def test_quantiles_are_scipy_s(probability, freedom):
     """To the sixth figure."""
     expected = scipy.t.ppf(probability, freedom)
-    assert verdict.quantile(probability, freedom) == pytest.approx(expected, rel=1e-6)
+    assert distributions.quantile(probability, freedom) == pytest.approx(
+        expected, rel=1e-6
+    )
 
 
 @given(st.floats(0, 0.15))

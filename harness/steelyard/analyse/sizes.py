@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from statistics import NormalDist, fmean, variance
 from typing import Final
 
-from steelyard.analyse.stats import CONFIDENCE
-from steelyard.analyse.verdict import SETTLED, Policy, quantile
+from steelyard.analyse.distributions import CONFIDENCE, quantile
+from steelyard.analyse.verdict import SETTLED, Policy
 
 POWER: Final = 0.95
 """Share of slowdowns of the smallest detectable size that are found."""

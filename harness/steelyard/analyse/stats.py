@@ -7,10 +7,8 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from steelyard.analyse.distributions import CONFIDENCE, NORMAL, student
 from steelyard.analyse.trial import Trial
-
-CONFIDENCE = 0.95
-"""Of every interval that is printed."""
 
 MINIMUM = 6
 """The fewest samples whose extremes hold the median with 95 % (2 / 2**6 = 3.1 %)."""
@@ -31,12 +29,6 @@ a heap of less than a quarter of the readings would be cut off."""
 
 QUANTISED_SAMPLES = 30
 """Fewest samples of a quantised clock: the mean over ticks needs many to dither."""
-
-NORMAL = statistics.NormalDist().inv_cdf((1 + CONFIDENCE) / 2)
-
-STUDENT = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228)
-"""Two-sided 95 % quantiles of Student's t for 1 to 10 degrees of freedom; importing
-SciPy for them would cost every `show` 0.2 s."""
 
 BARS = " ▁▂▃▄▅▆▇█"
 
@@ -252,7 +244,7 @@ def _fenced(
     if len(kept) == 1:
         return mean, 0.0
     error = statistics.stdev(kept, mean) / math.sqrt(len(kept))
-    return mean, _student(len(kept)) * error
+    return mean, student(len(kept)) * error
 
 
 def quantile(ordered: Sequence[float], share: float) -> float:
@@ -291,7 +283,7 @@ def combine(blocks: Sequence[Estimate]) -> Estimate:
         return Estimate(math.nan, math.nan, math.nan)
     logs = [math.log(b.value) for b in blocks]
     centre = math.fsum(logs) / len(logs)
-    half = _student(len(logs)) * statistics.stdev(logs) / math.sqrt(len(logs))
+    half = student(len(logs)) * statistics.stdev(logs) / math.sqrt(len(logs))
     value = math.exp(centre)
     between = Estimate(value, value * math.exp(-half), value * math.exp(half))
     return widened(between, max(b.systematic for b in blocks))
@@ -314,18 +306,3 @@ def _paired(new: Estimate, base: Estimate) -> Estimate:
     shared = abs(new.systematic / new.value - base.systematic / base.value)
     between = Estimate(value, value * math.exp(-half), value * math.exp(half))
     return widened(between, value * shared)
-
-
-def _student(count: int) -> float:
-    """Return the two-sided quantile of Student's t for ``count`` values.
-
-    A table, then the expansion in 1/n around the normal quantile (Abramowitz and
-    Stegun, 26.7.5), which is exact to 0.1 % from there on.
-    """
-    freedom = count - 1
-    if freedom <= len(STUDENT):
-        return STUDENT[freedom - 1]
-    z = NORMAL
-    first = (z**3 + z) / 4
-    second = (5 * z**5 + 16 * z**3 + 3 * z) / 96
-    return z + first / freedom + second / freedom**2

@@ -17,10 +17,10 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from functools import lru_cache
 from typing import Final, Self
 
-from steelyard.analyse.stats import CONFIDENCE, Estimate
+from steelyard.analyse.distributions import CONFIDENCE, cumulative, quantile
+from steelyard.analyse.stats import Estimate
 
 
 class Verdict(StrEnum):
@@ -206,36 +206,3 @@ def benjamini_hochberg(
         if value <= rate * rank / of:
             last = rank
     return {case for _, case in ordered[:last]}
-
-
-def cumulative(t: float, freedom: int) -> float:
-    """Return Student's distribution function.
-
-    By the finite sums for whole degrees of freedom (Abramowitz and Stegun, 26.7.3 and
-    26.7.4); importing SciPy for it would cost each gate 0.2 s.
-    """
-    theta = math.atan2(t, math.sqrt(freedom))
-    cosine = math.cos(theta)
-    term = cosine if freedom % 2 else 1.0
-    total = term if freedom > 1 else 0.0
-    for k in range(3 if freedom % 2 else 2, freedom - 1, 2):
-        term *= cosine * cosine * (k - 1) / k
-        total += term
-    if freedom % 2:
-        share = 2 / math.pi * (theta + math.sin(theta) * total)
-    else:
-        share = math.sin(theta) * total
-    return (1 + share) / 2
-
-
-@lru_cache(maxsize=1024)
-def quantile(probability: float, freedom: int) -> float:
-    """Return the t below which Student's distribution has a probability; by bisection."""
-    low, high = -1e6, 1e6
-    for _ in range(100):
-        middle = (low + high) / 2
-        if cumulative(middle, freedom) < probability:
-            low = middle
-        else:
-            high = middle
-    return (low + high) / 2

@@ -6,13 +6,14 @@ Its result is a stored run of its own with the tag `TAG`, whose settings hold it
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 from steelyard.analyse import sizes
+from steelyard.analyse.distributions import CONFIDENCE, beta, solve
 from steelyard.analyse.run import Run
-from steelyard.analyse.stats import CONFIDENCE, Estimate
+from steelyard.analyse.stats import Estimate
 from steelyard.analyse.verdict import Policy, Verdict
 from steelyard.gate import decide
 from steelyard.gate.decide import Evidence
@@ -118,49 +119,9 @@ def share(hits: int, of: int) -> Estimate:
     if not of:
         return Estimate(math.nan, 0.0, 1.0)
     tail = (1 - CONFIDENCE) / 2
-    low = _solve(lambda p: beta(p, hits, of - hits + 1), tail) if hits else 0.0
-    high = (
-        _solve(lambda p: beta(p, hits + 1, of - hits), 1 - tail) if hits < of else 1.0
-    )
+    low = solve(lambda p: beta(p, hits, of - hits + 1), tail) if hits else 0.0
+    high = solve(lambda p: beta(p, hits + 1, of - hits), 1 - tail) if hits < of else 1.0
     return Estimate(hits / of, low, high)
-
-
-def beta(p: float, a: int, b: int) -> float:
-    """Return the probability of at least ``a`` hits of ``a + b - 1``.
-
-    The regularised incomplete beta function, by its continued fraction (DLMF 8.17.22),
-    evaluated from below where that converges fast.
-    """
-    if p <= 0 or p >= 1:
-        return float(p >= 1)
-    if p > (a + 1) / (a + b + 2):
-        return 1 - beta(1 - p, b, a)
-    whole = math.lgamma(a + b) - math.lgamma(a) - math.lgamma(b)
-    front = math.exp(whole + a * math.log(p) + b * math.log1p(-p)) / a
-    fraction = 1.0
-    for m in range(_terms(a, b), 0, -1):
-        even = m * (b - m) * p / ((a + 2 * m - 1) * (a + 2 * m))
-        k = m - 1
-        odd = -(a + k) * (a + b + k) * p / ((a + 2 * k) * (a + 2 * k + 1))
-        fraction = 1 + odd / (1 + even / fraction)
-    return front / fraction
-
-
-def _terms(a: int, b: int) -> int:
-    """Return enough terms of the fraction: they grow with the root of the counts."""
-    return 30 + 2 * math.isqrt(max(a, b))
-
-
-def _solve(rising: Callable[[float], float], value: float) -> float:
-    """Return where a rising function of a probability takes a value; by bisection."""
-    low, high = 0.0, 1.0
-    for _ in range(60):
-        middle = (low + high) / 2
-        if rising(middle) < value:
-            low = middle
-        else:
-            high = middle
-    return (low + high) / 2
 
 
 def document(found: Calibration) -> dict[str, Any]:

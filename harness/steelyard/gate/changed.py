@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import subprocess
 from pathlib import Path
 from typing import Final
 
-from steelyard.machine import children
+from steelyard.machine import git
 
 TIMEOUT: Final = 10
 """Seconds: an explanation is not worth more."""
@@ -19,21 +18,8 @@ def files(folder: Path, base: str) -> tuple[str, ...]:
     """
     if base.startswith("-"):  # an option, not a commit
         return ()
-    command = ["git", "diff", "--name-only", "--no-renames", base, "--", "*.py"]
-    try:
-        done = subprocess.run(
-            command,
-            cwd=folder,
-            env=children.environment(),
-            capture_output=True,
-            encoding="utf-8",
-            errors="replace",
-            timeout=TIMEOUT,
-            check=False,
-        )
-    except (OSError, subprocess.TimeoutExpired):
-        return ()
-    names = done.stdout.splitlines() if done.returncode == 0 else []
+    line = ("diff", "--name-only", "--no-renames", base, "--", "*.py")
+    names = (git.output(folder, *line, seconds=TIMEOUT) or "").splitlines()
     return tuple(name for name in names if not is_test(name))
 
 

@@ -30,7 +30,7 @@ from typing import Any, Final
 from urllib.parse import unquote, urlsplit
 
 from steelyard.errors import UnjudgedError
-from steelyard.machine import children
+from steelyard.machine import children, git
 from steelyard.process.origins import INSTALLED
 
 SECONDS: Final = 3600.0
@@ -94,14 +94,8 @@ def find(root: Path) -> Project:
 
 
 def _listed(root: Path) -> list[str]:
-    line = ["git", "-C", str(root), "ls-files", "-z", "-c", "-o", "--exclude-standard"]
-    try:
-        done = subprocess.run(
-            line, capture_output=True, env=children.environment(), check=False
-        )
-    except OSError:
-        return []
-    return done.stdout.decode(errors="surrogateescape").split("\0")[:-1]
+    listed = git.output(root, "ls-files", "-z", "-c", "-o", "--exclude-standard")
+    return (listed or "").split("\0")[:-1]
 
 
 def _declared(root: Path, files: frozenset[str]) -> dict[str, str]:

@@ -27,7 +27,7 @@ from steelyard.errors import UnjudgedError
 from steelyard.gate import projects, worktrees
 from steelyard.gate.outcome import BASE, HEAD
 from steelyard.gate.projects import Project
-from steelyard.machine import children
+from steelyard.machine import children, git
 from steelyard.process.origins import Origins
 
 HARNESS: Final = ("steelyard", "steelyard_device")
@@ -60,8 +60,8 @@ class Side:
     def head(cls, name: str = HEAD, folder: Path | None = None) -> Self:
         """Return the side of what lies in a checkout."""
         folder = folder or Path.cwd()
-        root = worktrees.git(folder, "rev-parse", "--show-toplevel")
-        commit = worktrees.git(folder, "rev-parse", "HEAD") or ""
+        root = git.output(folder, "rev-parse", "--show-toplevel")
+        commit = git.output(folder, "rev-parse", "HEAD") or ""
         return cls(name, Path(root) if root else folder, commit=commit)
 
     @classmethod

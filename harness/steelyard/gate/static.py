@@ -16,7 +16,7 @@ from typing import Any, Final
 from steelyard.analyse.verdict import Verdict
 from steelyard.errors import FAILED, BenchmarkError, SteelyardError
 from steelyard.gate.outcome import Finding, StaticChange
-from steelyard.machine import children
+from steelyard.machine import git
 
 FILE: Final = "ci/kernels.lock"
 COMPARE: Final = "steelyard_lock.lock:compare"
@@ -82,14 +82,12 @@ def _of_tree(root: Path) -> str | SteelyardError | None:
 
 def _of_commit(root: Path, commit: str) -> str | None:
     """Return the text that a commit has; what is no text is one that nobody reads."""
-    line = ["git", "-C", str(root), "show", f"{commit}:./{FILE}"]
     try:
-        done = subprocess.run(
-            line, capture_output=True, env=children.environment(), check=False
-        )
-    except OSError:  # no git
+        done = git.run(root, "show", f"{commit}:./{FILE}")
+    except (OSError, subprocess.TimeoutExpired):
         return None
-    return done.stdout.decode(errors="replace") if done.returncode == 0 else None
+    raw = done.stdout.encode(errors="surrogateescape")
+    return raw.decode(errors="replace") if done.returncode == 0 else None
 
 
 def _read(content: str | None, name: str) -> Static:

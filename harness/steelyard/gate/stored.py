@@ -17,6 +17,7 @@ from typing import Final
 
 from steelyard.analyse import compare, verdict
 from steelyard.analyse.change_points import segments
+from steelyard.analyse.distributions import quantile
 from steelyard.analyse.run import Run
 from steelyard.analyse.stats import Estimate
 from steelyard.analyse.trial import METHOD_VERSION, Trial
@@ -249,4 +250,4 @@ def _moves(past: Sequence[float]) -> tuple[float, float]:
         return ASSUMED, FAR
     centre = (verdict.trimmed if len(latest) >= ROBUST else verdict.mean)(latest)
     spread = centre.error * math.sqrt(len(latest))
-    return spread, verdict.quantile(1 - RARE, centre.freedom)
+    return spread, quantile(1 - RARE, centre.freedom)

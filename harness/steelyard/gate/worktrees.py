@@ -7,14 +7,13 @@ gone is removed by the next gate.
 from __future__ import annotations
 
 import shutil
-import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
 from steelyard.errors import SteelyardError
-from steelyard.machine import children
+from steelyard.machine import git
 from steelyard.process import scratch
 
 PREFIX: Final = "steelyard-gate-"
@@ -45,23 +44,7 @@ def commit_of(ref: str, folder: Path) -> str | None:
     """Return the commit that git knows a ref as, if there is one."""
     if ref.startswith("-"):
         return None
-    return git(folder, "rev-parse", "--verify", "--quiet", f"{ref}^{{commit}}")
-
-
-def git(folder: Path, *arguments: str) -> str | None:
-    """Return what git prints, or None where it fails or is not there."""
-    line = ["git", "-C", str(folder), *arguments]
-    try:
-        done = subprocess.run(
-            line,
-            capture_output=True,
-            text=True,
-            env=children.environment(),
-            check=False,
-        )
-    except OSError:
-        return None
-    return done.stdout.strip() if done.returncode == 0 else None
+    return git.output(folder, "rev-parse", "--verify", "--quiet", f"{ref}^{{commit}}")
 
 
 @contextmanager
@@ -75,14 +58,8 @@ def worktree(root: Path, commit: str) -> Iterator[Path]:
         home = Path(folder)
         try:
             tree = home / TREE
-            line = ["git", "-C", str(root), "worktree", "add", "--detach", "--quiet"]
-            done = subprocess.run(
-                [*line, str(tree), commit],
-                capture_output=True,
-                text=True,
-                env=children.environment(),
-                check=False,
-            )
+            add = ("worktree", "add", "--detach", "--quiet", str(tree), commit)
+            done = git.run(root, *add, seconds=None)
             if done.returncode:
                 why = "".join(done.stderr.strip().splitlines()[-1:])
                 raise SteelyardError(
@@ -95,8 +72,8 @@ def worktree(root: Path, commit: str) -> Iterator[Path]:
 
 def remove_left(root: Path) -> None:
     """Remove the worktrees of gates that were killed."""
-    git(root, "worktree", "prune")
-    listed = (git(root, "worktree", "list", "--porcelain") or "").splitlines()
+    git.output(root, "worktree", "prune")
+    listed = (git.output(root, "worktree", "list", "--porcelain") or "").splitlines()
     lines = [line for line in listed if line.startswith("worktree ")]
     known = [Path(line.removeprefix("worktree ")).parent for line in lines]
     # Killed before git knew of it, or by another checkout: not all are listed.
@@ -106,15 +83,15 @@ def remove_left(root: Path) -> None:
 
 
 def _remove(root: Path, home: Path) -> None:
-    git(root, "worktree", "remove", "--force", str(home / TREE))
+    git.output(root, "worktree", "remove", "--force", str(home / TREE))
     shutil.rmtree(home, ignore_errors=True)
-    git(root, "worktree", "prune")
+    git.output(root, "worktree", "prune")
 
 
 def bring(root: Path, tree: Path) -> None:
     """Bring what a checkout has and HEAD has not into a worktree of HEAD."""
-    listed = git(root, "ls-files", "-z", "-m", "-o", "--exclude-standard") or ""
-    staged = git(root, "diff", "-z", "--name-only", "HEAD") or ""
+    listed = git.output(root, "ls-files", "-z", "-m", "-o", "--exclude-standard") or ""
+    staged = git.output(root, "diff", "-z", "--name-only", "HEAD") or ""
     for name in {*listed.split("\0"), *staged.split("\0")} - {""}:
         old, new = root / name, tree / name
         if old.is_file():

@@ -12,15 +12,13 @@ import hashlib
 import os
 import platform
 import re
-import shutil
-import subprocess
 from collections.abc import Callable, Sequence
 from importlib import metadata
 from pathlib import Path
 from typing import Any, Final
 
 from steelyard.analyse.run import UNKNOWN
-from steelyard.machine import children, heap
+from steelyard.machine import git, heap
 
 CPUS: Final = Path("/sys/devices/system/cpu")
 PACKAGES: Final = ("steelyard", "numpy", "llvmlite")
@@ -247,33 +245,16 @@ def installed(*packages: str) -> dict[str, str]:
 def _checkout(folder: Path) -> dict[str, Any]:
     """Return the git commit of ``folder`` and whether files differ from it."""
     commit, changes = (
-        _git(folder, "rev-parse", "HEAD"),
-        _git(folder, "status", "--porcelain", "--untracked-files=no"),
+        git.output(folder, *line, seconds=GIT_SECONDS)
+        for line in (
+            ("rev-parse", "HEAD"),
+            ("status", "--porcelain", "--untracked-files=no"),
+        )
     )
     return {
         "commit": UNKNOWN if commit is None else commit,
         "dirty": UNKNOWN if changes is None else bool(changes),
     }
-
-
-def _git(folder: Path, *arguments: str) -> str | None:
-    git = shutil.which("git")
-    if git is None:
-        return None
-    # Optional locks would write the index of a checkout that we only look at.
-    command = [git, "--no-optional-locks", "-C", str(folder), *arguments]
-    try:
-        done = subprocess.run(
-            command,
-            capture_output=True,
-            text=True,
-            env=children.environment(),
-            timeout=GIT_SECONDS,
-            check=True,
-        )
-    except (OSError, subprocess.SubprocessError):
-        return None
-    return done.stdout.strip()
 
 
 def _psutil(fact: Callable[[Any], Any]) -> Any:

@@ -4,13 +4,9 @@ from __future__ import annotations
 
 import subprocess
 from pathlib import Path
-from typing import Final
 
 from steelyard.errors import SteelyardError
-from steelyard.machine import children
-
-PATIENCE: Final = 60
-"""Seconds for git to list every commit of a branch."""
+from steelyard.machine import git
 
 
 def commits(branch: str, folder: Path) -> list[str]:
@@ -20,16 +16,9 @@ def commits(branch: str, folder: Path) -> list[str]:
         SteelyardError: git is missing, the folder is in no repository, or the
             repository has no such branch.
     """
-    command = ["git", "-C", str(folder), "rev-list", "--reverse", "--topo-order"]
+    line = ("rev-list", "--reverse", "--topo-order", "--end-of-options", branch, "--")
     try:
-        done = subprocess.run(
-            [*command, "--end-of-options", branch, "--"],
-            capture_output=True,
-            env=children.environment(),
-            text=True,
-            check=False,
-            timeout=PATIENCE,
-        )
+        done = git.run(folder, *line)
     except (OSError, subprocess.TimeoutExpired) as error:
         raise SteelyardError(
             f"--branch {branch}: git does not list its commits ({error}). Name a tag of "
