@@ -18,7 +18,7 @@ from contextlib import ExitStack
 from dataclasses import astuple, dataclass
 from functools import partial
 from multiprocessing import get_context
-from typing import Any, Final, Self, TypeVar
+from typing import Any, Final, NamedTuple, Self, TypeVar
 
 from steelyard import Benchmark, Builder, benchmark
 from steelyard.analyse import stats
@@ -141,77 +141,49 @@ class Way:
         return Sample(taken, phases, self._build.facts(), self._build.error)
 
 
-class Here:
-    """Builds in this process."""
-
-    def __init__(self) -> None:
-        self._ways: dict[Point, Way] = {}
-
-    def prepare(self, point: Point, cache: str) -> None:
-        """Build a point untimed, so that it can be built in windows."""
-        self._ways[point] = Way(point, cache)
-
-    def sample(self, point: Point) -> Sample:
-        """Build a prepared point once more."""
-        return self._ways[point].sample()
-
-    def merge_into(self, found: Timings) -> None:
-        """Do nothing: what is recorded here is recorded there."""
+_WAYS: Final[dict[Point, Way]] = {}
+"""What this process builds, in its parent's name if it has one."""
 
 
-_HERE: Final = Here()
-"""Of a process that builds for another."""
+def _prepare(point: Point, cache: str) -> None:
+    _WAYS[point] = Way(point, cache)
 
 
-class Elsewhere:
-    """Builds in a process of its own, which has an NVRTC of its own."""
+def _sample(point: Point) -> Sample:
+    return _WAYS[point].sample()
 
-    def __init__(self, library: str, *, allocations: bool) -> None:
-        self._library = library
-        self._allocations = allocations
-        # What kernels print goes to standard error.
-        self.pool = ProcessPoolExecutor(1, get_context("spawn"), os.dup2, (2, 1))
-        self._spans: list[Span] = []
-        self._compiler = library
 
-    def prepare(self, point: Point, cache: str) -> None:
-        """Have it build a point untimed."""
-        self._ask(_prepare, point, cache)
+def _recorded(point: Point, allocations: bool) -> tuple[Sample, tuple[Span, ...]]:
+    with timings(allocations=allocations) as found:
+        sample = _sample(point)
+    return sample, found.spans()
 
-    def sample(self, point: Point) -> Sample:
-        """Have it build a prepared point once more."""
-        with span("wait for a worker"):
-            sample, spans = self._ask(_sample, point, listening(), self._allocations)
-        self._spans += spans
-        self._compiler = sample.facts.get("compiler", self._compiler)
-        return sample
 
-    def merge_into(self, found: Timings) -> None:
-        """Add what it recorded, on a track of its own."""
-        found.merge(self._spans, self._compiler)
+class Library(NamedTuple):
+    """A process that has an NVRTC of its own, and the spans that it recorded."""
 
-    def _ask(self, function: Callable[..., _T], *arguments: object) -> _T:
+    path: str
+    pool: ProcessPoolExecutor
+    spans: list[Span]
+
+    def call(self, function: Callable[..., _T], *arguments: object) -> _T:
+        """Call a function there; raises KernelError if the process ends."""
         try:
             return self.pool.submit(function, *arguments).result()
         except BrokenProcessPool as error:
             raise KernelError(
-                f"the process that builds with {self._library} ended; what it said "
-                "stands above, try without that kernel."
+                f"the process that builds with {self.path} ended; what it said stands "
+                "above, try without that kernel."
             ) from error
 
-
-def _prepare(point: Point, cache: str) -> None:
-    _HERE.prepare(point, cache)
-
-
-def _sample(
-    point: Point, recorded: bool, allocations: bool
-) -> tuple[Sample, tuple[Span, ...]]:
-    if not recorded:
-        return _HERE.sample(point), ()
-    with timings(allocations=allocations) as found:
-        sample = _HERE.sample(point)
-    return sample, found.spans()
+    def sample(self, point: Point, *, allocations: bool) -> Sample:
+        """Have it build a prepared point once more."""
+        with span("wait for a worker"):
+            if not listening():
+                return self.call(_sample, point)
+            sample, spans = self.call(_recorded, point, allocations)
+        self.spans.extend(spans)
+        return sample
 
 
 @dataclass(frozen=True, slots=True)
@@ -270,21 +242,29 @@ def measured(
         SteelyardError: a fresh process could not build.
     """
     samples: dict[Point, list[Sample]] = {point: [] for point in points}
+    libraries: dict[str, Library] = {}
     with ExitStack() as stack:
-        places: dict[str, Here | Elsewhere] = {"": Here()}
-        for library in {point.nvrtc for point in points} - {""}:
-            elsewhere = Elsewhere(library, allocations=allocations)
-            stack.enter_context(elsewhere.pool)
-            places[library] = elsewhere
-        for point in points:
-            places[point.nvrtc].prepare(point, cache)
+        stack.callback(_WAYS.clear)
+        for point in samples:
+            if point.nvrtc and point.nvrtc not in libraries:
+                # What kernels print goes to standard error.
+                pool = ProcessPoolExecutor(1, get_context("spawn"), os.dup2, (2, 1))
+                stack.enter_context(pool)
+                libraries[point.nvrtc] = Library(point.nvrtc, pool, [])
+            library = libraries.get(point.nvrtc)
+            library.call(_prepare, point, cache) if library else _prepare(point, cache)
         found = None
         if record:
             found = stack.enter_context(timings(allocations=allocations))
         for turn in range(repeat):
             for point in points if turn % 2 == 0 else reversed(points):
-                samples[point].append(places[point.nvrtc].sample(point))
+                library = libraries.get(point.nvrtc)
+                samples[point].append(
+                    library.sample(point, allocations=allocations)
+                    if library
+                    else _sample(point)
+                )
         if found:
-            for place in places.values():
-                place.merge_into(found)
+            for library in libraries.values():
+                found.merge(library.spans, library.path)
     return [Row(point, cache, tuple(samples[point])) for point in points], found
