@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from steelyard_device.cpu import Function
     from steelyard_device.cubin import Resources
 
-Phases = tuple[tuple[str, int], ...]
-"""Names and nanoseconds, in order."""
+Times = tuple[tuple[str, int], ...]
+"""Phases of a build in order, each with its nanoseconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +39,7 @@ class Code:
     resources: Resources | None = None
     spill_stores: int = 0
     spill_loads: int = 0
-    phases: Phases = field(default=(), compare=False)
+    phases: Times = field(default=(), compare=False)
     function: Function | None = field(default=None, compare=False)
 
 
@@ -63,7 +63,7 @@ class Artifact:
     threads: int
     per_block: int
     code: Code = NO_CODE
-    phases: Phases = ()
+    phases: Times = ()
 
     @property
     def strategy(self) -> str:
@@ -91,7 +91,7 @@ class Failure:
     phase: str
     error: str
     cause: BaseException
-    phases: Phases = ()
+    phases: Times = ()
 
     @property
     def lasting(self) -> bool:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from steelyard_device.errors import DeviceError
-from steelyard_kernels.artifact import Code, Phases
+from steelyard_kernels.artifact import Code, Times
 from steelyard_kernels.errors import CompilerBug
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ def code_of(
     entry: str,
     compiler: str,
     every: dict[str, Resources],
-    phases: Phases = (),
+    phases: Times = (),
 ) -> Code:
     """Return one entry of a cubin, of which `every` is what was read."""
     found = every.get(entry)
