@@ -15,7 +15,6 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from steelyard.declare import discovery
 from steelyard_kernels import dtypes, library
 from steelyard_kernels.dtypes import DType
 from steelyard_kernels.errors import KernelError, sentence
@@ -111,6 +110,8 @@ def _member(module: ModuleType, name: str, place: str) -> KernelFunction:
 def _module(path: str) -> ModuleType:
     if not Path(path).is_file():
         raise KernelError(f"there is no file {path}; name one as path.py:kernel.")
+    from steelyard.declare import discovery  # suites of other commits import this file
+
     return discovery.import_file(Path(path))
 
 

@@ -65,6 +65,7 @@ def texts(points: Sequence[Point], text: str | None) -> str:
 def spaces(points: Sequence[Point], asked: Asked) -> bool:
     """Build all candidates, print what became of them, and say if all is well."""
     from steelyard_device.timings import timings
+    from steelyard_lock import report
     from steelyard_lock import spaces as building
 
     _check_trace(asked)
@@ -75,9 +76,11 @@ def spaces(points: Sequence[Point], asked: Asked) -> bool:
         made = [building.build_space(point) for point in points]
     _write_trace(spans, asked)
     if asked.as_json:
-        click.echo(building.dumps(made))
+        click.echo(report.space_dumps(made))
     else:
-        show(lambda width: (p for space in made for p in building.page(space, width)))
+        show(
+            lambda width: (p for space in made for p in report.space_page(space, width))
+        )
         if spans and asked.printed:
             click.echo(spans.table(), nl=False)
     return not any(space.failures for space in made)
