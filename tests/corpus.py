@@ -33,6 +33,7 @@ class Row:
     arrays. `exact`: the oracle's values to the bit. `near`: of the arrays, what outputs
     may be, instead of the derived bounds. `refused`: by target ("*" for all), words of
     the error, whose class is `error`. `together`: one code serves all cases, at the sizes of any.
+    `times`: as many candidates as of other rows.
     """
 
     name: str
@@ -46,6 +47,7 @@ class Row:
     refused: Mapping[str, str] = field(default_factory=dict)
     error: type[Exception] = Unsupported
     together: bool = False
+    times: int = 1
 
     @cached_property
     def cases(self):

@@ -272,6 +272,12 @@ LOOPS = [
     Row("gathered", gathered, "3; 33"),
     Row("carried", carried, "5", "int32 int64 bool float16 bfloat16 float64"),
     Row("noisy", noisy, data=key_of),
+    Row(
+        "large carry",
+        lambda x, w: xp.scan(lambda x, _: (x * w, None), x, length=3)[0],
+        "8192 8192",
+        refused={"*": "takes registers for 8192"},
+    ),
 ]
 CHAINS = [
     Row(

@@ -272,6 +272,17 @@ def constant(rng):
     return [x, zeros, zeros, ones, zeros]
 
 
+def nothing(x, *columns):
+    """Say that rows without variance have no layernorm; two passes round their mean."""
+    mean = np.abs(x[:, :1])
+    return {"out": (np.zeros(x.shape), 8 * FLOAT32 * mean / np.sqrt(1e-5) + 0 * x)}
+
+
+def large(_):
+    """Return what exp alone has no number for."""
+    return [np.array([[1000.0, 1000.0, 0.0], [-1000.0, 0.0, 1.0]], np.float32)]
+
+
 def in_place(x, w):
     """Overwrite what was reduced."""
     t = x - xp.mean(x, axis=-1, keepdims=True)
@@ -374,20 +385,57 @@ ROWS = [
         lambda x: xp.var(x, -1),
         data=far(333, "f4"),
         near=as_numpys(FLOAT32),
+        times=4,
     ),
     Row(
         "narrow far rows",
         lambda x: xp.var(x, -1),
         data=far(3, "f4"),
         near=as_numpys(FLOAT32),
+        times=4,
     ),
     Row(
         "far rows of doubles",
         lambda x: xp.var(x, -1),
         data=far(100, "f8"),
         near=as_numpys(2.0**-53),
+        times=4,
     ),
-    Row("hard rows", lambda x: xp.var(x, -1), data=hard, near=as_numpys(FLOAT32)),
+    Row(
+        "hard rows",
+        lambda x: xp.var(x, -1),
+        data=hard,
+        near=as_numpys(FLOAT32),
+        times=4,
+    ),
+    Row("constant rows", library.bias_layernorm, data=constant, near=nothing, times=2),
+    Row("large exponents", library.softmax, data=large),
+    Row(
+        "half tails",
+        lambda x: x - xp.max(x, -1, keepdims=True),
+        "6,17",
+        HALVES,
+        times=2,
+    ),
+    Row("tails of halves", lambda x, y: x + y, "6,17 17", HALVES, times=2),
+    Row(
+        "two lengths",
+        lambda x, y: (xp.sum(x, -1), xp.sum(y, -1)),
+        "3,4 3,5",
+        refused={"*": "one kernel for each"},
+    ),
+    Row(
+        "squeezed",
+        lambda x: x + xp.sum(x, axis=-1),
+        "4,4; 100,100",
+        refused={"*": "keepdims=True"},
+    ),
+    Row(
+        "rows of rows",
+        lambda x: (xp.sum(x, -1, keepdims=True), xp.max(xp.sum(x, -1), keepdims=True)),
+        "3,4",
+        refused={"*": "one kernel for each"},
+    ),
     Row("in place", in_place, "5,40 40; 40 40; 6,33 33"),
     Row("double", double, "3,96; 5,33"),
     Row("shift", shift, "4,64 4,1; 7,33 7,1"),

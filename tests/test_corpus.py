@@ -64,11 +64,11 @@ class Target:
         """Return what schedules are made for."""
         return machine() if self.name == "cpu" else GPUS[ARCH]
 
-    def schedules(self, program, rng):
+    def schedules(self, program, rng, times=1):
         """Return (schedule, aligned): the heuristic's, and so many of all candidates."""
         simple, device = simplify(program), self.device()
         found = [(strategies.heuristic(simple, device), True)]
-        for turn in range(self.candidates):
+        for turn in range(self.candidates * times):
             aligned = turn % 2 == 1
             every = strategies.candidates(simple, device, aligned=aligned)
             found.append((rng.choice(every), aligned))
@@ -172,6 +172,12 @@ RUNS = [
 ]
 
 
+def compare_all(expected, seen):
+    """Hold outputs against what they may be; None: nothing ran."""
+    for name, near in expected.items() if seen is not None else ():
+        compare(name, near, seen[name])
+
+
 @cache
 def expected(case):
     """Return what a case may give; all targets are held to it."""
@@ -196,12 +202,12 @@ def test_a_program_is_right_or_refused_as_stated(case, target):
         with pytest.raises(case.row.error, match=re.escape(refused)):
             target.first(made, arrays, case.scalars, rng)
         return
-    for schedule, aligned in target.schedules(made.program(*arrays), rng):
+    program, times = made.program(*arrays), case.row.times
+    for schedule, aligned in target.schedules(program, rng, times):
         shown = f"{schedule.label}, aligned: {aligned}; STEELYARD_CORPUS={SEED}"
         try:
             seen = target.run(made, arrays, case.scalars, schedule, aligned=aligned)
-            for name, near in expected(case).items() if seen is not None else ():
-                compare(name, near, seen[name])
+            compare_all(expected(case), seen)
         except Exception as error:
             if target.lacks and target.lacks in str(error):
                 continue
@@ -225,8 +231,7 @@ def test_one_code_serves_all_sizes(row, target):
         seen = target.run(
             case.made, case.arrays(), case.scalars, schedule, aligned=True
         )
-        for name, near in expected(case).items() if seen is not None else ():
-            compare(name, near, seen[name])
+        compare_all(expected(case), seen)
     assert len(texts) == 1
 
 
@@ -243,8 +248,7 @@ def drawn(seed, target):
         if not isinstance(error, Unsupported) and NO_ROWS not in str(error):
             raise
         return "refused"
-    for name, near in program.expected(arrays).items() if seen is not None else ():
-        compare(name, near, seen[name])
+    compare_all(program.expected(arrays), seen)
     return "right"
 
 
