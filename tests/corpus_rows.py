@@ -347,6 +347,18 @@ def of_columns(x, w):
     return x * square + var, xp.max(x, axis=-1, keepdims=True) * xp.mean(w * 2.0)
 
 
+def other_reductions(x):
+    """Return products, deviations and what bools come to."""
+    large, flags = xp.max(abs(x), -1, keepdims=True), x > 0.25
+    counts = xp.count_nonzero(flags, axis=-1), xp.all(flags, axis=-1)
+    return (
+        xp.prod(x / large, axis=-1),
+        xp.std(x, axis=-1),
+        xp.any(flags, axis=-1),
+        *counts,
+    )
+
+
 def of_all_axes(x):
     """Reduce to one element."""
     return xp.sum(x), xp.max(x, keepdims=True), xp.mean(x), xp.var(x)

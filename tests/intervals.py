@@ -11,6 +11,7 @@ exact and wrap; a bool that is undecided is the interval from False to True.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -277,15 +278,33 @@ def reduce(op, value, *, keepdims):
         if op in {"max", "min"}:
             made = [getattr(np, op)(side, **axis) for side in (value.lo, value.hi)]
             return Near(value.dtype, *made, wild)
-        return _added(op, value, axis, wild)
+        named = _product if op == "prod" else partial(_added, op)
+        return named(value, axis, wild)
+
+
+def _product(value, axis, wild):
+    """Return a product of values of which no part overflows or underflows."""
+    unit, largest, least = FLOATS[_accumulated(value.dtype)]
+    middle, radius = (value.lo + value.hi) / 2, (value.hi - value.lo) / 2
+    size = np.abs(middle) + radius
+    total, most = np.prod(middle, **axis), np.prod(size, **axis)
+    error = most * (1 + 2 * value.shape[-1] * Wide(unit)) - np.abs(total)
+    over = np.prod(np.maximum(size, 1), **axis) > largest / 4
+    under = np.prod(np.where(size > 0, np.minimum(size, 1), 1), **axis) < least * 2**24
+    lost = np.any(np.isnan(value.lo), **axis) & ~wild
+    wild = wild | (~lost & (over | under))
+    return _rounded(value.dtype, [total - error, total + error], wild, lost, 2)
+
+
+def _accumulated(dtype):
+    """Return the dtype that halves are added up and multiplied in."""
+    return "float32" if dtype in {"float16", "bfloat16"} else dtype
 
 
 def _added(op, value, axis, wild):
     """Return a sum, mean or variance, of finite values that do not overflow."""
     dtype, count = value.dtype, value.shape[-1]
-    unit, largest, least = FLOATS[
-        "float32" if dtype in {"float16", "bfloat16"} else dtype
-    ]
+    unit, largest, least = FLOATS[_accumulated(dtype)]
     middle, radius = (value.lo + value.hi) / 2, (value.hi - value.lo) / 2
     size = np.abs(middle) + radius
     if op == "var":

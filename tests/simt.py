@@ -57,6 +57,15 @@ def launch(program, lowered, arrays, scalars=None, *, aligned=True):
 
     Those that are not aligned begin one element behind a multiple of 16 bytes.
     """
+    values, outputs = arguments(program, lowered.slots, arrays, scalars, aligned)
+    names = [parameter.name for parameter in lowered.kernel.parameters]
+    grid = -(-values[-1] // lowered.per_block) if lowered.per_block else 1
+    run(lowered.kernel, dict(zip(names, values, strict=True)), grid)
+    return outputs
+
+
+def arguments(program, slots, arrays, scalars=None, aligned=True):
+    """Return what a launch puts into slots, copies of arrays, and the outputs by name."""
 
     def copy(array):
         room = np.empty(array.size + 1, array.dtype)
@@ -72,7 +81,7 @@ def launch(program, lowered, arrays, scalars=None, *, aligned=True):
         for output in program.outputs
     }
     values = []
-    for slot in lowered.slots:
+    for slot in slots:
         if slot.kind == "input":
             values.append(held[slot.index])
         elif slot.kind == "output":
@@ -80,10 +89,7 @@ def launch(program, lowered, arrays, scalars=None, *, aligned=True):
         else:
             number = (scalars or {}).get(slot.name, slot.index)
             values.append(slot.index if slot.kind == "extent" else number)
-    names = [parameter.name for parameter in lowered.kernel.parameters]
-    grid = -(-values[-1] // lowered.per_block) if lowered.per_block else 1
-    run(lowered.kernel, dict(zip(names, values, strict=True)), grid)
-    return outputs
+    return values, outputs
 
 
 def _flat(array, buffer):

@@ -3,13 +3,14 @@
 import gc
 import threading
 
+import bounds
 import gpu
 import numpy as np
 import pytest
-from programs import bounds, matches
+from corpus import compare
 
 from steelyard_device import cuda
-from steelyard_kernels import dtypes, library, reference
+from steelyard_kernels import dtypes, library
 from steelyard_kernels.building.facts import facts_of
 from steelyard_kernels.errors import CompilerBug, KernelError
 from steelyard_kernels.function import kernel
@@ -37,13 +38,11 @@ def agrees(made, arrays, run, scalars=None):
     """
     program = made.program(*arrays)
     defaults = {each.name: each.default for each in made.signature.scalars}
-    bound = bounds(program, arrays, {**defaults, **(scalars or {})})
+    expected = bounds.expected(program, arrays, {**defaults, **(scalars or {})})
     context = cuda.context()
     outputs = run(*[cuda.copy_of(context, array) for array in arrays])
-    for output in program.outputs:
-        value, error = bound[output.value.number]
-        seen = outputs[output.name].read()
-        matches(reference.widen(seen, output.value.dtype), value, error)
+    for name, near in expected.items():
+        compare(name, near, outputs[name].read())
 
 
 def bound_run(made, **scalars):
