@@ -79,7 +79,7 @@ def logic(a, b):
 def counted(x, row):
     """Use the number of a row, of a column and, in another dtype, of an element."""
     rows = xp.expand_dims(xp.arange(37), 1).astype("float32")
-    columns = xp.arange(11, "int32").astype("float32")
+    columns = xp.arange(11, dtype="int32").astype("float32")
     every = xp.reshape(xp.arange(37 * 11), (37, 11)).astype("float32")
     return xp.reshape(x, (37, 1)) * row + rows * 100.0 + columns + every * 0.5
 

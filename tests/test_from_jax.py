@@ -210,7 +210,9 @@ def test_functions_agree_element_by_element():
             "sums": [jax.nn.softmax(x), jax.nn.logsumexp(x), jnp.var(x), jnp.prod(x)],
             "choices": [jnp.clip(x, -1, 1), jnp.where(x > 0, x, 0), jnp.isfinite(x)],
             "all": [jnp.all(x > 0), jnp.any(x > 0), x.astype("int32"), x > 0],
-            "waves": [jnp.sin(x), jnp.cos(x * 1e20), lax.erf(x), jnp.sinc(x)],
+            "waves": [jnp.sin(x), jnp.cos(x * 1e20), lax.erf(x), jnp.tan(x)],
+            "angles": [jnp.arctan(x), jnp.arcsin(x / 8), jnp.arccosh(size + 1)],
+            "rests": [lax.rem(x, 0.7 * x + 1), jnp.trunc(x), size**x, jnp.sinc(x)],
             "more": [lax.rsqrt(size + 1), jnp.square(x), lax.erf_inv(x / 8)],
         }
 
@@ -282,7 +284,7 @@ def test_choices_and_bounded_loops_agree(which):
     def every(i, x):
         return (
             lax.cond(i > 2, lambda x: x * 2, lambda x: x - 1, x),
-            lax.cond(True, lambda x: x * 2, lambda x: jnp.arctan(x), x),  # noqa: PLW0108
+            lax.cond(True, lambda x: x * 2, lambda x: lax.lgamma(x), x),  # noqa: PLW0108
             lax.switch(i, [lambda x: x, lambda x: x * 3, lambda x: x * 4], x),
             lax.fori_loop(0, 5, lambda i, y: y * 1.1 + i, x),
             lax.fori_loop(0, i, lambda i, y: y * 1.1 + i, x),
@@ -404,10 +406,10 @@ def test_what_is_not_supported_is_named_with_its_line():
     """The primitive and where the user asked for it, within a loop as well."""
 
     def wave(x):
-        return lax.scan(lambda x, _: (jnp.arctan(x), None), x * 1.0, length=3)[0]
+        return lax.scan(lambda x, _: (lax.lgamma(x), None), x * 1.0, length=3)[0]
 
     with pytest.raises(
-        Unsupported, match=r"^wave: JAX's atan at .*test_from_jax.py:\d+ "
+        Unsupported, match=r"^wave: JAX's lgamma at .*test_from_jax.py:\d+ "
     ):
         from_jax(wave)(normal(3))
     with pytest.raises(Unsupported, match=r"JAX's cumsum at .*test_from_jax.py:\d+ "):

@@ -13,7 +13,7 @@ from gradients import check
 
 from steelyard_kernels import array as xp
 from steelyard_kernels import cost, kernel, reference
-from steelyard_kernels.dtypes import float16, float32, float64
+from steelyard_kernels.dtypes import bool_, float16, float32, float64, int32, int64
 from steelyard_kernels.emit import cuda, nvptx
 from steelyard_kernels.errors import KernelError
 from steelyard_kernels.expression import printing
@@ -123,3 +123,58 @@ def test_as_many_operands_as_the_row_has():
 
     with pytest.raises(KernelError, match="maximum got 3 operands, expected 2; "):
         three.program(np.ones(3, np.float32))
+
+
+LOOSE = {"erf", "erf_inv", "logaddexp"}  # oracles are no wider, or it is near zero
+HELD = [row for row in OPERATIONS.values() if row.decompose and row.name not in LOOSE]
+TYPES = {"float": (float32, float64), "int": (int32, int64), "bool": (bool_,)}
+
+
+def held(row):
+    """Give a case of a row for each of its dtypes; functions are rounded once."""
+    for kind in sorted(row.kinds):
+        for dtype in set(TYPES[kind]) & (row.only or set(TYPES[kind])):
+            target = bool_ if row.result == "bool" else dtype
+            wide = (
+                np.longdouble if row.ulps[0] and kind == "float" else dtype.numpy_name
+            )
+
+            def expected(*xs, dtype=dtype, wide=wide):
+                found = row.evaluate(dtype, *(x.astype(wide) for x in xs))
+                return np.asarray(found, np.float64 if dtype.kind == "float" else None)
+
+            ulps = 0 if row.ulps == (0.0, 0.0) else 2 + int(max(row.ulps))
+            yield gpu_cases.op_case(
+                row.name,
+                2,
+                dtype,
+                expected,
+                [dtype] * row.arity,
+                target=target,
+                ulps=ulps,
+            )
+
+
+CASES = [case for row in HELD for case in held(row)]
+
+
+@pytest.mark.parametrize("emitter", [cuda, nvptx], ids=["cuda", "nvptx"])
+def test_what_rows_are_made_of_is_what_numpy_says_on_gpus(emitter, tmp_path):
+    """Every row, in all of its types, on special values; the text is run on the host."""
+    names = [case.name for case in CASES]
+    if emitter is cuda:
+        if not shutil.which("g++"):
+            pytest.skip("needs g++")
+        text = cuda.joined((case.name, cuda.emit(case.kernel)) for case in CASES)
+        run = gpu_host.load(text, tmp_path)
+    else:
+        texts = [nvptx.emit(case.kernel, entry=case.name) for case in CASES]
+        run = nvptx_host.load(texts, names)
+    wrong = {}
+    for case in CASES:
+        seen = np.full(len(case.expected), 7, case.dtype.numpy_name)
+        blocks = -(-COUNT // case.per_thread // THREADS)
+        run(case.name, blocks, THREADS, *case.arrays, seen, COUNT)
+        if missed := gpu_cases.misses(case, seen):
+            wrong[case.name] = missed
+    assert wrong == {}

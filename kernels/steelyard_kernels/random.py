@@ -134,7 +134,7 @@ class _Draw:
         self.element: Word = 0
         block: Word = 0
         if prod(shape) != 1:
-            element = reshape(arange(prod(shape), "int32"), self._shape)
+            element = reshape(arange(prod(shape), dtype="int32"), self._shape)
             numbers = _before(numbers[0], len(shape)), _before(numbers[1], len(shape))
             self.element = element
             block = xp.shift_right_logical(element, each.bit_length() - 1)

@@ -18,7 +18,8 @@ from typing import Any, Final, TypeAlias
 
 from steelyard_device.timings import span
 from steelyard_kernels import dtypes
-from steelyard_kernels.array.value import Array, tracing
+from steelyard_kernels.array.tracing import tracing
+from steelyard_kernels.array.value import Array
 from steelyard_kernels.dtypes import DType
 from steelyard_kernels.errors import KernelError
 from steelyard_kernels.expression.expr import (

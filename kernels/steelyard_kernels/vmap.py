@@ -16,7 +16,8 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
 from steelyard_kernels.array import pytrees
-from steelyard_kernels.array.value import Array, as_array, current
+from steelyard_kernels.array.tracing import current
+from steelyard_kernels.array.value import Array, as_array
 from steelyard_kernels.errors import KernelError
 
 Axes: TypeAlias = "int | Sequence[int | None] | None"

@@ -16,14 +16,19 @@ all axes unless `axis` says which, as in the array API.
 
 # ruff: noqa: A004 - the array API's names
 
+import math
 from collections.abc import Callable
 
 from steelyard_kernels.array import elementwise, reductions
 from steelyard_kernels.array.elementwise import (
     astype,
     bitcast,
+    clip,
     logical_and,
     logical_or,
+    logical_xor,
+    positive,
+    reciprocal,
     square,
 )
 from steelyard_kernels.array.loops import fori_loop, scan, while_loop
@@ -45,15 +50,23 @@ from steelyard_kernels.array.products import einsum, matmul, tensordot, vecdot
 from steelyard_kernels.array.reductions import all, any, count_nonzero, std, var
 from steelyard_kernels.array.shapes import (
     arange,
+    asarray,
     broadcast_to,
+    empty,
+    empty_like,
     expand_dims,
+    eye,
     full,
     full_like,
+    linspace,
+    meshgrid,
     ones,
     ones_like,
     reshape,
     squeeze,
     transpose,
+    tril,
+    triu,
     zeros,
     zeros_like,
 )
@@ -61,34 +74,51 @@ from steelyard_kernels.array.value import Array, Operand, dot
 from steelyard_kernels.monoids import MONOIDS
 from steelyard_kernels.ops import OPERATIONS
 
+e, inf, nan, newaxis, pi = math.e, math.inf, math.nan, None, math.pi
+
 __all__ = [
     "Array",
     "Operand",
     "all",
     "any",
     "arange",
+    "asarray",
     "astype",
     "bitcast",
     "broadcast_arrays",
     "broadcast_to",
+    "clip",
     "concat",
     "count_nonzero",
     "dot",
+    "e",
     "einsum",
+    "empty",
+    "empty_like",
     "expand_dims",
+    "eye",
     "flip",
     "fori_loop",
     "full",
     "full_like",
+    "inf",
+    "linspace",
     "logical_and",
     "logical_or",
+    "logical_xor",
     "matmul",
     "matrix_transpose",
+    "meshgrid",
     "moveaxis",
+    "nan",
+    "newaxis",
     "ones",
     "ones_like",
     "pad",
     "permute_dims",
+    "pi",
+    "positive",
+    "reciprocal",
     "repeat",
     "reshape",
     "roll",
@@ -100,6 +130,8 @@ __all__ = [
     "tensordot",
     "tile",
     "transpose",
+    "tril",
+    "triu",
     "unstack",
     "var",
     "vecdot",

@@ -65,6 +65,28 @@ def bitcast(x: Array, dtype: DType | str) -> Array:
     return Array(x.graph, x.graph.apply("bitcast", x.node))
 
 
+def reciprocal(x: Array) -> Array:
+    """Return 1 / x."""
+    return apply("divide", 1.0, x)
+
+
+def positive(x: Array) -> Array:
+    """Return x."""
+    return x
+
+
+def clip(x: Array, min: Operand | None = None, max: Operand | None = None) -> Array:  # noqa: A002 - the array API's names
+    """Return the values, those outside of [min, max] replaced by its ends; NaN stays."""
+    if min is not None:
+        x = apply("maximum", x, min)
+    return x if max is None else apply("minimum", x, max)
+
+
+def logical_xor(a: Operand, b: Operand) -> Array:
+    """Return a or b of booleans, not both."""
+    return _logical("xor", a, b)
+
+
 def logical_and(a: Operand, b: Operand) -> Array:
     """Return a and b of booleans."""
     return _logical("and", a, b)

@@ -21,7 +21,8 @@ from typing import Any, Final
 from steelyard_kernels import dtypes
 from steelyard_kernels.array import pytrees
 from steelyard_kernels.array.pytrees import Tree
-from steelyard_kernels.array.value import Array, as_array, current, lift, whole
+from steelyard_kernels.array.tracing import current
+from steelyard_kernels.array.value import Array, as_array, lift, whole
 from steelyard_kernels.errors import KernelError
 from steelyard_kernels.expression.expr import Constant, Node
 from steelyard_kernels.expression.graph import Graph

@@ -14,7 +14,8 @@ from typing import Final
 from steelyard_kernels import dtypes
 from steelyard_kernels.array.moves import moveaxis
 from steelyard_kernels.array.shapes import place_of
-from steelyard_kernels.array.value import Array, as_array, current
+from steelyard_kernels.array.tracing import current
+from steelyard_kernels.array.value import Array, as_array
 from steelyard_kernels.errors import KernelError
 from steelyard_kernels.expression.indices import axis
 

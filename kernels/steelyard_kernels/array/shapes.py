@@ -2,23 +2,134 @@
 
 from __future__ import annotations
 
+import math
 import operator
 from collections.abc import Sequence
 from math import prod
 from typing import Any
 
 from steelyard_kernels import dtypes
-from steelyard_kernels.array.value import Array, as_array, current, number
+from steelyard_kernels.array.tracing import current
+from steelyard_kernels.array.value import Array, apply, as_array, number
 from steelyard_kernels.dtypes import DType
 from steelyard_kernels.errors import KernelError
 from steelyard_kernels.expression.expr import Shape
 
 
-def arange(extent: int, dtype: DType | str = "int64") -> Array:
-    """Return 0, 1, 2, ... below extent, of shape (extent,); int32 or int64."""
+def arange(
+    start: float,
+    /,
+    stop: float | None = None,
+    step: float = 1,
+    *,
+    dtype: DType | str | None = None,
+) -> Array:
+    """Return start, start + step, ... before stop; of one number 0, 1, ... below it.
+
+    The dtype is int64 where all numbers are ints, else float64, as Python's are.
+    """
     graph = current("arange")
-    (count,) = extents("arange", (extent,))
-    return Array(graph, graph.arange(count, dtypes.of(dtype)))
+    first, last = (0, start) if stop is None else (start, stop)
+    given = [_number("arange", value) for value in (first, last, step)]
+    whole_ = all(isinstance(value, int) for value in given)
+    if step == 0 or not all(map(math.isfinite, given)):
+        raise KernelError(
+            f"{graph.kernel}: arange from {first} to {last} by {step}, expected finite "
+            "numbers and a step that is not 0; give it another step."
+        )
+    count = max(0, math.ceil((last - first) / step))
+    wanted = dtypes.of(dtype) if dtype else dtypes.int64 if whole_ else dtypes.float64
+    (count,) = extents("arange", (count,))
+    numbered = wanted if wanted in {dtypes.int32, dtypes.int64} else dtypes.int64
+    places = Array(graph, graph.arange(count, numbered))
+    if (first, step) == (0, 1):
+        return places.astype(wanted)
+    exact = wanted if whole_ and wanted.kind == "int" else dtypes.float64
+    return (places.astype(exact) * step + first).astype(wanted)
+
+
+def linspace(
+    start: float,
+    stop: float,
+    /,
+    num: int,
+    *,
+    dtype: DType | str = "float64",
+    endpoint: bool = True,
+) -> Array:
+    """Return num numbers from start to stop, evenly spaced; `endpoint`: stop is one."""
+    (count,) = extents("linspace", (num,))
+    steps = max(1, count - 1 if endpoint else count)
+    places = arange(count, dtype="float64")
+    line = places * ((stop - start) / steps) + start
+    last = places == float(steps)
+    return apply("where", last, float(stop), line, first=1).astype(dtype)
+
+
+def eye(
+    n_rows: int,
+    n_cols: int | None = None,
+    /,
+    *,
+    k: int = 0,
+    dtype: DType | str = "float32",
+) -> Array:
+    """Return ones on the diagonal that begins k columns from the left, else zeros."""
+    shape = extents("eye", (n_rows, n_rows if n_cols is None else n_cols))
+    return apply("equal", _off_diagonal(shape), k).astype("int32").astype(dtype)
+
+
+def tril(x: Array, /, *, k: int = 0) -> Array:
+    """Return the matrices' elements up to the k-th diagonal, zeros above."""
+    return _where_diagonal("tril", "less_equal", x, k)
+
+
+def triu(x: Array, /, *, k: int = 0) -> Array:
+    """Return the matrices' elements from the k-th diagonal on, zeros below."""
+    return _where_diagonal("triu", "greater_equal", x, k)
+
+
+def _where_diagonal(name: str, kept: str, x: Array, k: int) -> Array:
+    x = as_array(x, name)
+    if x.ndim < 2:
+        raise KernelError(
+            f"{x.graph.kernel}: {name} of shape {x.shape}, expected matrices; reshape it "
+            "first."
+        )
+    inside = apply(kept, _off_diagonal(x.shape[-2:]), k)
+    return apply("where", inside, x, zeros_like(x), first=1)
+
+
+def _off_diagonal(shape: Shape) -> Array:
+    """Return by how many columns each element of a matrix is right of the diagonal."""
+    rows, columns = (arange(extent, dtype="int32") for extent in shape)
+    return apply("subtract", reshape(columns, (1, -1)), reshape(rows, (-1, 1)))
+
+
+def meshgrid(*arrays: Array, indexing: str = "xy") -> list[Array]:
+    """Return each array along an axis of its own; "xy" swaps the first two axes."""
+    if indexing not in {"xy", "ij"} or any(each.ndim > 1 for each in arrays):
+        shapes = ", ".join(str(each.shape) for each in arrays)
+        raise KernelError(
+            f"{current('meshgrid').kernel}: meshgrid of shapes {shapes}, indexing "
+            f"{indexing!r}, expected arrays of one axis, and 'xy' or 'ij'."
+        )
+    count = len(arrays)
+    order = [1, 0, *range(2, count)] if indexing == "xy" and count > 1 else range(count)
+    sizes = [prod(arrays[place].shape) for place in order]
+    return [
+        broadcast_to(
+            reshape(each, tuple(-1 if axis == place else 1 for axis in order)),
+            tuple(sizes),
+        )
+        for place, each in enumerate(arrays)
+    ]
+
+
+def asarray(value: Array | float, /, *, dtype: DType | str | None = None) -> Array:
+    """Return an array as it is, a Python number as one of shape ()."""
+    x = as_array(value, "asarray")
+    return x if dtype is None else x.astype(dtype)
 
 
 def full(shape: Shape | int, value: float, dtype: DType | str = "float32") -> Array:
@@ -43,6 +154,16 @@ def full_like(x: Array, value: float) -> Array:
     x = as_array(x, "full_like")
     constant = number(x.graph, _number("full_like", value), x.dtype)
     return Array(x.graph, x.graph.broadcast(constant, x.shape))
+
+
+def empty(shape: Shape | int, dtype: DType | str = "float32") -> Array:
+    """Return zeros: values have no memory whose contents could be left."""
+    return zeros(shape, dtype)
+
+
+def empty_like(x: Array) -> Array:
+    """Return zeros of another array's shape and dtype."""
+    return zeros_like(x)
 
 
 def zeros_like(x: Array) -> Array:

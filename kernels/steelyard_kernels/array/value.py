@@ -7,13 +7,11 @@ meet, so float32 arithmetic stays float32.
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterator
-from contextlib import contextmanager
-from contextvars import ContextVar
 from dataclasses import dataclass
-from typing import Any, Final, NoReturn, TypeAlias
+from typing import Any, NoReturn, TypeAlias
 
 from steelyard_kernels import dtypes
+from steelyard_kernels.array.tracing import current
 from steelyard_kernels.dtypes import DType
 from steelyard_kernels.errors import KernelError, OutOfBounds
 from steelyard_kernels.expression import rows, views
@@ -77,14 +75,6 @@ class Array:
             "axis to be named; write shape[0]."
         )
 
-    def _refuse(self, _other: object) -> NoReturn:
-        raise KernelError(
-            f"{self.graph.kernel}: arrays of a kernel have no operator // or %; what "
-            "they have is listed in steelyard_kernels.array."
-        )
-
-    __floordiv__ = __mod__ = _refuse
-
     def __matmul__(self, other: Array) -> Array:
         return dot(self, other)
 
@@ -125,12 +115,34 @@ class Array:
         return apply("abs", self)
 
     def __pow__(self, exponent: Operand) -> Array:
-        if isinstance(exponent, int) and exponent == 2:
-            return apply("multiply", self, self)
-        raise KernelError(
-            f"{self.graph.kernel}: power {exponent!r} is not an operation, only ** 2 "
-            "is; write the product out, or exp(exponent * log(x))."
-        )
+        return power(self, exponent)
+
+    def __rpow__(self, base: Operand) -> Array:
+        return apply("pow", base, self)
+
+    def __floordiv__(self, other: Operand) -> Array:
+        return apply("floor_divide", self, other)
+
+    def __rfloordiv__(self, other: Operand) -> Array:
+        return apply("floor_divide", other, self)
+
+    def __mod__(self, other: Operand) -> Array:
+        return apply("remainder", self, other)
+
+    def __rmod__(self, other: Operand) -> Array:
+        return apply("remainder", other, self)
+
+    def __lshift__(self, other: Operand) -> Array:
+        return apply("bitwise_left_shift", self, other)
+
+    def __rlshift__(self, other: Operand) -> Array:
+        return apply("bitwise_left_shift", other, self)
+
+    def __rshift__(self, other: Operand) -> Array:
+        return apply("bitwise_right_shift", self, other)
+
+    def __rrshift__(self, other: Operand) -> Array:
+        return apply("bitwise_right_shift", other, self)
 
     def __lt__(self, other: Operand) -> Array:
         return apply("less", self, other)
@@ -164,9 +176,7 @@ class Array:
     __rand__, __ror__, __rxor__ = __and__, __or__, __xor__
 
     def __invert__(self) -> Array:
-        if self.dtype.kind == "int":
-            return apply("bitwise_xor", self, -1)
-        return apply("logical_not", self)
+        return apply("bitwise_invert", self)
 
     def __bool__(self) -> bool:
         raise KernelError(
@@ -184,30 +194,6 @@ class Array:
             f"{self.graph.kernel}: a value of shape {self.shape} cannot be iterated while "
             "the kernel is traced; write whole-array operations, or scan over it."
         )
-
-
-_TRACING: Final[ContextVar[Graph]] = ContextVar("the graph of the running trace")
-
-
-@contextmanager
-def tracing(graph: Graph) -> Iterator[None]:
-    """Make a graph the one that constants are made in, as long as it is traced."""
-    token = _TRACING.set(graph)
-    try:
-        yield
-    finally:
-        _TRACING.reset(token)
-
-
-def current(what: str) -> Graph:
-    """Return the graph that is being traced; `what` needs it."""
-    try:
-        return _TRACING.get()
-    except LookupError:
-        raise KernelError(
-            f"{what} was called outside of a kernel; call it in the function that "
-            "@kernel is put on."
-        ) from None
 
 
 def whole(value: Any) -> int | None:
@@ -310,6 +296,28 @@ def row(x: Array, index: object) -> Array:
         )
     constant = graph.constant(place % extent if extent else 0, dtypes.int64)
     return Array(graph, rows.row(graph, x.node, constant))
+
+
+def power(x: Array, exponent: Operand) -> Array:
+    """Return x ** exponent: a product where that is a Python int, of integers too."""
+    if (
+        isinstance(exponent, float)
+        and exponent == int(exponent)
+        and x.dtype.kind == "float"
+    ):
+        exponent = int(exponent)
+    if isinstance(exponent, bool | float | Array) or abs(exponent) > 64:
+        return apply("pow", x, exponent)
+    if exponent < 0:
+        return apply("divide", 1.0, power(x, -exponent))
+    if exponent < 2:
+        one = number(x.graph, 1, x.dtype)
+        return (
+            x if exponent else Array(x.graph, x.graph.broadcast(one, x.shape), x.weak)
+        )
+    half = power(x, exponent // 2)
+    whole = apply("multiply", half, half)
+    return apply("multiply", whole, x) if exponent % 2 else whole
 
 
 def apply(op: str, *operands: Operand, first: int = 0) -> Array:

@@ -90,7 +90,7 @@ def _divide(equation: Equation) -> Value:
 def _remainder(equation: Equation) -> Value:
     a, b = equation.arrays()
     if kind(equation.inputs[0]) == "float":
-        raise equation.refusal("of floats is not supported; use floor and a product")
+        return xp.copysign(xp.remainder(xp.abs(a), xp.abs(b)), a)  # truncated
     return a - _quotient(equation, a, b) * b
 
 
@@ -125,61 +125,25 @@ def _absolute(equation: Equation) -> Value:
 def _round(equation: Equation) -> Value:
     """Round to the nearest integer; halves to even, or away from zero."""
     (x,) = equation.arrays()
-    size = xp.abs(x)
-    down = xp.floor(size)
-    over = size - down
-    half = down + 1.0
     if (
         int(equation.params["rounding_method"]) == 1
     ):  # lax.RoundingMethod.TO_NEAREST_EVEN
-        odd = xp.floor(down * 0.5) * 2.0 != down
-        half = xp.where(odd, half, down)
-    size = xp.where(over < 0.5, down, xp.where(over > 0.5, down + 1.0, half))
-    return xp.where(x < 0.0, xp.negative(size), xp.where(x > 0.0, size, x))
-
-
-def _ceil(equation: Equation) -> Value:
-    return xp.negative(xp.floor(xp.negative(equation.array(0))))
-
-
-def _is_finite(equation: Equation) -> Value:
-    return xp.abs(equation.array(0)) < float("inf")
+        return xp.round(x)
+    whole = xp.trunc(x)
+    more = xp.abs(x - whole) >= 0.5
+    return xp.where(more, whole + xp.copysign(1.0, x), whole)
 
 
 def _integer_pow(equation: Equation) -> Value:
-    return _power(equation.array(0), int(equation.params["y"]))
-
-
-def _power(x: Array, exponent: int) -> Array:
-    """Return a product, by squaring; of a negative exponent 1 over it."""
-    if exponent < 0:
-        return 1.0 / _power(x, -exponent)
-    if exponent == 0:
-        return xp.ones_like(x)
-    product: Array | None = None
-    while True:
-        if exponent & 1:
-            product = x if product is None else product * x
-        exponent >>= 1
-        if not exponent:
-            assert product is not None
-            return product
-        x = x * x
+    return equation.array(0) ** int(equation.params["y"])
 
 
 def _pow(equation: Equation) -> Value:
-    """Return x ** y of a number y: a product, a root, or e ** (y log x)."""
+    """Return x ** y: of a number y a product or a root where it is one."""
     x, y = equation.array(0), equation.values[1]
     if not isinstance(y, np.generic):
-        raise equation.refusal(
-            "by a computed exponent is not supported; write exp(y * log(x))"
-        )
-    exponent = float(y)
-    if exponent == int(exponent) and abs(exponent) <= 64:
-        return _power(x, int(exponent))
-    if exponent == 0.5:
-        return xp.sqrt(x)
-    return xp.exp(xp.log(x) * exponent)
+        return xp.pow(x, array(equation.graph, y))
+    return xp.sqrt(x) if float(y) == 0.5 else x ** float(y)
 
 
 def _clamp(equation: Equation) -> Value:
@@ -304,7 +268,6 @@ RULES: Final[dict[str, Rule]] = {
     "abs": _absolute,
     "add_any": _same(OPERATIONS["add"]),
     "bitcast_convert_type": _bitcast,
-    "ceil": _ceil,
     "clamp": _clamp,
     "convert_element_type": _convert,
     "copy": _itself,
@@ -313,7 +276,6 @@ RULES: Final[dict[str, Rule]] = {
     "ge": _ordered(xp.greater_equal),
     "gt": _ordered(xp.greater),
     "integer_pow": _integer_pow,
-    "is_finite": _is_finite,
     "le": _ordered(xp.less_equal),
     "lt": _ordered(xp.less),
     "max": _extreme(xp.maximum, xp.logical_or),

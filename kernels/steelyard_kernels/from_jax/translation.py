@@ -11,7 +11,7 @@ import numpy as np
 
 from steelyard_kernels import array as xp
 from steelyard_kernels.array import Array
-from steelyard_kernels.array.value import current
+from steelyard_kernels.array.tracing import current
 from steelyard_kernels.errors import KernelError
 from steelyard_kernels.from_jax import names
 from steelyard_kernels.from_jax.interpret import evaluate

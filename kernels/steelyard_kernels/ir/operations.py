@@ -93,10 +93,6 @@ def _fused(args: Types, stated: Type | None) -> Type | None:
     return None if args[0].dtype in HALVES else _same(("float",))(args, stated)
 
 
-def _scalar_int(args: Types, stated: Type | None) -> Type | None:
-    return _same(("int",))(args, stated) if args[0].lanes == 1 else None
-
-
 def _comparison(args: Types, _stated: Type | None) -> Type | None:
     a, b = args
     return typed(bool_, a.lanes) if a == b else None
@@ -174,7 +170,6 @@ def _matrix(args: Types, _stated: Type | None) -> Type | None:
 
 
 FUSED = Rule("arguments are float32 or float64 of one type, the result's", _fused)
-QUOTIENT = Rule("arguments are scalar integers of one type", _scalar_int)
 COMPARISON = Rule(
     "arguments are of one type, the result bool of its lanes", _comparison
 )
@@ -193,7 +188,7 @@ VOTE = Rule("a scalar bool gives a scalar bool", _vote)
 NUMBERED = Rule("the result is an index", _number)
 MATRIX = Rule("two fragments of one half type add to a float32 fragment", _matrix)
 
-UNLIKE = {"div": QUOTIENT, "rem": QUOTIENT, "where": SELECT}
+UNLIKE = {"where": SELECT}
 ANYWHERE = frozenset({"cpu", "cuda"})
 CPU = frozenset({"cpu"})
 CUDA = frozenset({"cuda"})
@@ -249,6 +244,8 @@ def _of_row(row: Op) -> Operation:
         return Operation(row.arity, COMPARISON, ANYWHERE)
     names = sorted(each.name for each in row.only) or sorted(row.kinds)
     sentence = f"arguments are {' or '.join(names)} of one type, the result's"
+    if row.result == "bool":
+        sentence = sentence.replace("the result's", "the result bool of its lanes")
 
     def result(args: Types, _stated: Type | None) -> Type | None:
         first = args[0]
@@ -259,7 +256,7 @@ def _of_row(row: Op) -> Operation:
         for other in args:
             if other is not first:
                 return None
-        return first
+        return typed(bool_, first.lanes) if row.result == "bool" else first
 
     return Operation(row.arity, Rule(sentence, result), ANYWHERE)
 

@@ -11,8 +11,9 @@ from typing import Final
 from steelyard_kernels.ops.arithmetic import ARITHMETIC
 from steelyard_kernels.ops.bits import ON_BITS
 from steelyard_kernels.ops.functions import FUNCTIONS
+from steelyard_kernels.ops.rounding import ROUNDING
 from steelyard_kernels.ops.row import Op
 
 OPERATIONS: Final[dict[str, Op]] = {
-    row.name: row for row in (*ARITHMETIC, *ON_BITS, *FUNCTIONS)
+    row.name: row for row in (*ARITHMETIC, *ROUNDING, *ON_BITS, *FUNCTIONS)
 }

@@ -7,6 +7,9 @@ from typing import Final
 import numpy as np
 
 from steelyard_kernels.dtypes import DType, int32
+from steelyard_kernels.ir.functions import exact
+from steelyard_kernels.ir.loops import Const
+from steelyard_kernels.ops import oracles
 from steelyard_kernels.ops.row import BITS, FREE, INT, NUMBER, SAME_WIDTH, Op, Values
 
 
@@ -61,6 +64,25 @@ ON_BITS: Final = (
         INT,
         cuda={"int": _shifted("<<")},
         by_dtype=True,
+    ),
+    Op(
+        "bitwise_right_shift",
+        2,
+        "Return an integer's bits b places lower, the sign at the top.",
+        oracles.shift_right,
+        INT,
+        decompose=exact.shift_right,
+        by_dtype=True,
+    ),
+    Op(
+        "bitwise_invert",
+        1,
+        "Return the bits that an integer has not; of bools, not x.",
+        np.bitwise_invert,
+        BITS,
+        decompose=lambda b, x: b.let(
+            "bitwise_xor", x, Const(True if x.type.dtype.kind == "bool" else -1, x.type)
+        ),
     ),
     Op(
         "shift_right_logical",

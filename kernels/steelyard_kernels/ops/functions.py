@@ -2,7 +2,8 @@
 
 Errors (`ulps`) are the largest seen, float32 against float64 and float64 against
 longdouble, on 20 million arguments a function and more (erf_inv on a million, its
-float64 on 20,000 against erf in 40 digits); tests hold them on a sample. CUDA's own are
+float64 on 20,000 against erf in 40 digits); tests hold them on a sample (of
+logaddexp where an operand is 0.5 or more). CUDA's own are
 its library's (CUDA Programming Guide, "Mathematical Functions").
 """
 
@@ -16,7 +17,16 @@ from typing import Any, Final
 
 import numpy as np
 
-from steelyard_kernels.ir.functions import erf, erf_inv, exp_log, sigmoid, sines
+from steelyard_kernels.ir.functions import (
+    angles,
+    erf,
+    erf_inv,
+    exp_log,
+    hyperbolic,
+    power,
+    sigmoid,
+    sines,
+)
 from steelyard_kernels.ops import oracles
 from steelyard_kernels.ops.row import Cost, Gradient, Op, Values
 
@@ -54,6 +64,39 @@ def _function(
         jax=name if jax is None else jax,
         ulps=ulps,
     )
+
+
+def _of_two(
+    name: str,
+    doc: str,
+    oracle: Callable[..., Values],
+    gradient: tuple[Gradient, Gradient],
+    *,
+    cost: Cost,
+    decompose: Callable[..., Any],
+    ulps: tuple[float, float],
+    cuda: str = "",
+) -> Op:
+    """Return the row of a function of two floats."""
+    texts = {"float": cuda} if cuda else {}
+    return Op(
+        name,
+        2,
+        doc,
+        oracle,
+        gradient=gradient,
+        cost=cost,
+        cuda=texts,
+        decompose=decompose,
+        ulps=ulps,
+    )
+
+
+def _of_power(xp: Any, g: Any, y: Any, a: Any) -> Any:
+    """Return the cotangent of an exponent: of bases that are not positive nothing."""
+    known = a > 0
+    one = xp.full((), 1.0, dtype=g.dtype)
+    return g * xp.where(known, y * xp.log(xp.where(known, a, one)), 0.0)
 
 
 FUNCTIONS: Final = (
@@ -184,5 +227,157 @@ FUNCTIONS: Final = (
         ulps=(0.70, 0.80),
         cuda={"single": "cospif({a})", "double": "sin_half_turns({a}, 1)"},
         jax="",
+    ),
+    _function(
+        "log2",
+        "Return the logarithm of base 2.",
+        np.log2,
+        lambda xp, g, y, x: g / (x * math.log(2)),
+        cost=LOG,
+        decompose=power.log2,
+        ulps=(1.65, 1.6),
+        jax="",
+    ),
+    _function(
+        "log10",
+        "Return the logarithm of base 10.",
+        np.log10,
+        lambda xp, g, y, x: g / (x * math.log(10)),
+        cost=LOG,
+        decompose=power.log10,
+        ulps=(2.0, 2.85),
+        jax="",
+    ),
+    _function(
+        "tan",
+        "Return the tangent of radians; of any size, reduced exactly.",
+        np.tan,
+        lambda xp, g, y, x: g * (1.0 + y * y),
+        cost=WAVE,
+        decompose=sines.tan,
+        ulps=(2.85, 3.1),
+    ),
+    _function(
+        "asin",
+        "Return the angle between -pi / 2 and pi / 2 whose sine is x.",
+        np.arcsin,
+        lambda xp, g, y, x: g * xp.rsqrt((1.0 - x) * (1.0 + x)),
+        cost=WAVE,
+        decompose=angles.asin,
+        ulps=(2.9, 2.15),
+    ),
+    _function(
+        "acos",
+        "Return the angle between 0 and pi whose cosine is x.",
+        np.arccos,
+        lambda xp, g, y, x: -g * xp.rsqrt((1.0 - x) * (1.0 + x)),
+        cost=WAVE,
+        decompose=angles.acos,
+        ulps=(2.65, 1.85),
+    ),
+    _function(
+        "atan",
+        "Return the angle between -pi / 2 and pi / 2 whose tangent is x.",
+        np.arctan,
+        lambda xp, g, y, x: g / (1.0 + x * x),
+        cost=WAVE,
+        decompose=angles.atan,
+        ulps=(2.05, 0.9),
+    ),
+    _function(
+        "sinh",
+        "Return the hyperbolic sine.",
+        np.sinh,
+        lambda xp, g, y, x: g * xp.cosh(x),
+        cost=GROWTH,
+        decompose=hyperbolic.sinh,
+        ulps=(2.65, 2.75),
+    ),
+    _function(
+        "cosh",
+        "Return the hyperbolic cosine.",
+        np.cosh,
+        lambda xp, g, y, x: g * xp.sinh(x),
+        cost=GROWTH,
+        decompose=hyperbolic.cosh,
+        ulps=(2.65, 2.75),
+    ),
+    _function(
+        "asinh",
+        "Return the number whose hyperbolic sine is x.",
+        np.arcsinh,
+        lambda xp, g, y, x: g * xp.rsqrt(1.0 + x * x),
+        cost=GROWTH,
+        decompose=hyperbolic.asinh,
+        ulps=(1.6, 1.6),
+    ),
+    _function(
+        "acosh",
+        "Return the number that is not negative whose hyperbolic cosine is x.",
+        np.arccosh,
+        lambda xp, g, y, x: g * xp.rsqrt((x - 1.0) * (x + 1.0)),
+        cost=GROWTH,
+        decompose=hyperbolic.acosh,
+        ulps=(1.95, 1.8),
+    ),
+    _function(
+        "atanh",
+        "Return the number whose hyperbolic tangent is x.",
+        np.arctanh,
+        lambda xp, g, y, x: g / ((1.0 - x) * (1.0 + x)),
+        cost=GROWTH,
+        decompose=hyperbolic.atanh,
+        ulps=(1.9, 1.85),
+    ),
+    _of_two(
+        "atan2",
+        "Return the angle of the point (b, a), between -pi and pi.",
+        np.arctan2,
+        (
+            lambda xp, g, y, a, b: g * (b / (a * a + b * b)),
+            lambda xp, g, y, a, b: g * (-a / (a * a + b * b)),
+        ),
+        cost=WAVE,
+        decompose=angles.atan2,
+        ulps=(2.35, 1.5),
+        cuda="atan2{f}({a}, {b})",
+    ),
+    _of_two(
+        "pow",
+        "Return a ** b; of a negative a NaN, but for whole exponents.",
+        np.power,
+        (
+            lambda xp, g, y, a, b: g * (b * xp.pow(a, b - 1.0)),
+            lambda xp, g, y, a, b: _of_power(xp, g, y, a),
+        ),
+        cost=Cost(60, 30, (150.0, 50.0), (400.0, 200.0)),
+        decompose=power.power,
+        ulps=(0.51, 1.45),
+        cuda="pow{f}({a}, {b})",
+    ),
+    _of_two(
+        "hypot",
+        "Return sqrt(a * a + b * b), which does not overflow on the way.",
+        np.hypot,
+        (
+            lambda xp, g, y, a, b: g * (a / y),
+            lambda xp, g, y, a, b: g * (b / y),
+        ),
+        cost=Cost(14, 10, (90.0, 28.0), (300.0, 80.0)),
+        decompose=power.hypot,
+        ulps=(2.0, 2.0),
+        cuda="hypot{f}({a}, {b})",
+    ),
+    _of_two(
+        "logaddexp",
+        "Return log(exp(a) + exp(b)), which does not overflow on the way.",
+        np.logaddexp,
+        (
+            lambda xp, g, y, a, b: g * xp.exp(a - y),
+            lambda xp, g, y, a, b: g * xp.exp(b - y),
+        ),
+        cost=GROWTH,
+        decompose=power.logaddexp,
+        ulps=(1.25, 1.25),
     ),
 )

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import math
+from typing import Final
 
 import numpy as np
 
+from steelyard_kernels.dtypes import DType
 from steelyard_kernels.ops.row import Values
+
+PI: Final = np.longdouble("3.14159265358979323846264338327950288")
 
 
 def sigmoid(x: Values) -> Values:
@@ -38,7 +42,20 @@ def turned(x: Values, quarters: int) -> Values:
     """Return sin(pi x + pi quarters / 2), the argument reduced exactly."""
     left = x - 2 * np.rint(x / 2)
     near = np.rint(2 * left)
-    angle = np.pi * (left - near / 2)
+    angle = left.dtype.type(PI) * (left - near / 2)
     turn = np.where(np.isfinite(x), near + quarters, 0).astype(np.int64) % 4
     sine, cosine = np.sin(angle), np.cos(angle)
     return np.choose(turn, [sine, cosine, -sine, -cosine])
+
+
+def nextafter(dtype: DType, x: Values, y: Values) -> Values:
+    """Return the neighbours of numbers in a dtype, carried in float64."""
+    a, b = (value.astype(dtype.numpy_name) for value in (x, y))
+    return np.asarray(np.nextafter(a, b), np.float64)
+
+
+def shift_right(dtype: DType, x: Values, amount: Values) -> Values:
+    """Return integers shifted with their signs; from the width on all is shifted out."""
+    width = 8 * dtype.bytes
+    inside = (amount >= 0) & (amount < width)
+    return np.right_shift(x, np.where(inside, amount, width - 1))

@@ -147,12 +147,17 @@ def magic(s: Floats) -> float:
 def log(b: Statements, x: Operand) -> Operand:
     """Return the natural logarithm of x."""
     s = Floats(b, x)
-    c = LOG[s.dtype]
+    k, f = parts(s, x)
+    return at_the_edges(s, x, log_near_one(s, f, k), 0.0)
+
+
+def parts(s: Floats, x: Operand) -> tuple[Operand, Operand]:
+    """Return k and f as `taken_apart` does, of denormal numbers too."""
+    b, c = s.b, LOG[s.dtype]
     tiny = b.let("less", x, s.number(2.0 ** (1 - s.bias)))
     scaled = b.let("multiply", x, s.number(2.0**c.rescale))
     offset = b.let("where", tiny, s.whole(-s.bias - c.rescale), s.whole(-s.bias))
-    k, f = taken_apart(s, b.let("where", tiny, scaled, x), offset)
-    return at_the_edges(s, x, log_near_one(s, f, k), 0.0)
+    return taken_apart(s, b.let("where", tiny, scaled, x), offset)
 
 
 def taken_apart(s: Floats, x: Operand, offset: Operand) -> tuple[Operand, Operand]:

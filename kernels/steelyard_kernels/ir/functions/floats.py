@@ -29,6 +29,10 @@ class Statements(Protocol):
         """Open a two-way branch."""
         ...
 
+    def loop(self, start: int, stop: int, step: int, *first: Operand) -> Any:
+        """Open a loop that carries values."""
+        ...
+
 
 class Floats:
     """What is done to values of x's type, float32 or float64; an integer is as wide."""

@@ -74,8 +74,24 @@ def _of_half_turns(s: Floats, x: Operand, quarters: int) -> Operand:
     return _turned(s, r, s.as_word(shifted), quarters, math.pi)
 
 
+def tan(b: Statements, x: Operand) -> Operand:
+    """Return the tangent of x radians: sine over cosine, or minus what is upside down."""
+    s = Floats(b, x)
+    r, quarter = _reduced(s, x)
+    is_odd = b.let("not_equal", b.let("bitwise_and", quarter, s.whole(1)), s.whole(0))
+    sine, cosine = _sine(s, r, 1.0), _cosine(s, r, 1.0)
+    above = b.let("where", is_odd, b.let("negative", cosine), sine)
+    return b.let("divide", above, b.let("where", is_odd, sine, cosine))
+
+
 def _of_angle(s: Floats, x: Operand, quarters: int) -> Operand:
     """Return sin(x + pi quarters / 2)."""
+    r, quarter = _reduced(s, x)
+    return _turned(s, r, quarter, quarters, 1.0)
+
+
+def _reduced(s: Floats, x: Operand) -> tuple[Operand, Operand]:
+    """Return what quarter turns leave of an angle, and how many they are."""
     b = s.b
     shifted = s.fma(x, s.number(2 / math.pi), s.number(magic(s)))
     near = b.let("subtract", shifted, s.number(magic(s)))
@@ -90,7 +106,7 @@ def _of_angle(s: Floats, x: Operand, quarters: int) -> Operand:
         branch.otherwise()
         branch.gives(r, quarter)
     r, quarter = branch.results
-    return _turned(s, r, quarter, quarters, 1.0)
+    return r, quarter
 
 
 def _turned(
