@@ -31,7 +31,7 @@ from steelyard_kernels.errors import Unsupported
 from steelyard_kernels.ir.builder import Builder, const
 from steelyard_kernels.ir.loops import INDEX, Buffer, Var, typed
 from steelyard_kernels.ir.verify import verify
-from steelyard_kernels.nest.axes import nest_of
+from steelyard_kernels.nest.places import nest_of
 from steelyard_kernels.schedule.gpu import GPUS
 from steelyard_kernels.schedule.strategies import lower
 

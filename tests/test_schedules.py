@@ -17,7 +17,7 @@ from steelyard_kernels.function import kernel
 from steelyard_kernels.ir import printing as loops_print
 from steelyard_kernels.ir.loops import INDEX
 from steelyard_kernels.ir.verify import verify
-from steelyard_kernels.nest import axes
+from steelyard_kernels.nest import places
 from steelyard_kernels.schedule import model_gpu, strategies
 from steelyard_kernels.schedule.gpu import GPUS
 from steelyard_kernels.schedule.schedule import Place, Schedule
@@ -40,7 +40,7 @@ def factor(knobs, place):
 
 def predicted(program, knobs, gpu=H200):
     """Return what a launch is predicted to cost."""
-    return model_gpu.model(axes.nest_of(program), gpu)(knobs)
+    return model_gpu.model(places.nest_of(program), gpu)(knobs)
 
 
 def registers(program, knobs):

@@ -1,24 +1,15 @@
-"""Axes: which of them each value of a program varies with, found from its outputs down.
+"""A program as values over named axes: the types, and what outputs share.
 
-Every output is stored along axes of its own space, and each value is asked for along
-the axes of who reads it: elementwise operations pass theirs on, without those along
-which an operand has one element. What is asked for along other axes is another value.
-Neighbouring axes that every array treats alike become one.
-
-Views are no values: a broadcast array varies with fewer axes. An array in memory, or
-one of 0, 1, 2, ..., is read by its strides along the axes, which hold for each of its
-shapes.
+A value is what is computed for each index of some axes. `places` finds which these are.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from functools import lru_cache
 from math import prod
 from typing import Final, TypeAlias
 
-from steelyard_kernels.errors import Unsupported
 from steelyard_kernels.expression.expr import (
     Apply,
     Arange,
@@ -29,18 +20,17 @@ from steelyard_kernels.expression.expr import (
     Node,
     Output,
     Program,
-    Reduce,
     Reshape,
     Scalar,
     Shape,
-    operands,
     reachable,
 )
 from steelyard_kernels.expression.graph import broadcast_shape
+from steelyard_kernels.expression.indices import Index
 
-Dims: TypeAlias = tuple[int | None, ...]
-Strides: TypeAlias = tuple[int, ...]
-NAMES: Final = "ijklmnopqrstuvwxyzabcdefgh"
+Guard: TypeAlias = tuple[Index, int]  # an index, and what it must be below
+NAMES: Final = "ijklmnopqrstuvwxyzabcdefghIJKLMNOPQRSTUVWXYZABCDEFGH"
+NOWHERE: Final = Index()
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -48,35 +38,41 @@ class Value:
     """What is computed for each index of some axes.
 
     `args` are the values by the numbers of the operands that its node names, `axes` what
-    it varies with. Of an array's element `source` is the array, and `strides` are by
-    axis where it lies.
+    it varies with, `over` what a reduction reduces. Of an array's element `source` is
+    the array and `offset` where in it the element lies. Where a guard fails it is zero.
     """
 
     number: int
     node: Node
     args: Mapping[int, Value]
-    source: Input | Arange | None
-    strides: Strides
     axes: frozenset[int]
+    over: tuple[int, ...] = ()
+    source: Input | Arange | None = None
+    offset: Index = NOWHERE
+    guards: tuple[Guard, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Stored:
-    """An output: the value, and its strides along the axes."""
+    """An output: the value, and where along the axes its elements lie."""
 
     value: Value
-    strides: Strides
+    offset: Index
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Nest:
     """A program's values, operands before users, over axes of known extents.
 
-    Axes are numbers, outermost first, named by NAMES.
+    Axes are numbers, named by NAMES: first the `space` ones of the outputs, outermost
+    first, then those that are only reduced. `inner` are of the space, and reduced for
+    each index of others: these are opened before them.
     """
 
     program: Program
     extents: tuple[int, ...]
+    space: int
+    inner: frozenset[int]
     values: tuple[Value, ...]
     outputs: tuple[Stored, ...]
 
@@ -84,6 +80,10 @@ class Nest:
     def axes(self) -> str:
         """The names of all axes."""
         return NAMES[: len(self.extents)]
+
+    def is_plain(self, axes: Iterable[int]) -> bool:
+        """Say whether axes are of the outputs alone: no reduction walks them."""
+        return all(axis < self.space and axis not in self.inner for axis in axes)
 
 
 def source(node: Node) -> Input | Arange | None:
@@ -136,133 +136,3 @@ def one_space(program: Program) -> bool:
         for output in program.outputs
         if prod(stored(output).shape) < most
     )
-
-
-@lru_cache(maxsize=2)  # a build asks for it to choose a schedule, then to lower
-def nest_of(program: Program) -> Nest:
-    """Return the nest of a program that has elements; raises Unsupported for others."""
-    for node in beyond(program):
-        what = node.op if isinstance(node, Reduce) else type(node).__name__.lower()
-        raise Unsupported(
-            f"{program.name}: this schedule computes element by element, which {what} is "
-            "not; leave the schedule out, or take one of the program's candidates."
-        )
-    full = space(program)
-    if full is None or not one_space(program):
-        shapes = {stored(output).shape for output in program.outputs}
-        shown = " and ".join(str(shape) for shape in sorted(shapes))
-        raise Unsupported(
-            f"{program.name}: outputs have shapes {shown}, one pass gives "
-            "those that broadcast to one, with elements, and update none of the "
-            "smaller; make a kernel for each."
-        )
-    return _Axes(program, full).nest()
-
-
-class _Axes:
-    """Asks each node for the axes that its users need it along."""
-
-    def __init__(self, program: Program, full: Shape) -> None:
-        self.program = program
-        self.extents = list(full)
-        self.asked: dict[int, dict[Dims, None]] = {}
-
-    def nest(self) -> Nest:
-        """Ask from the last node to the first, then make values in their order."""
-        program = self.program
-        wanted = [stored(output) for output in program.outputs]
-        every = tuple(range(len(self.extents)))
-        places = [_behind(every, self.extents, node.shape) for node in wanted]
-        for node, dims in zip(wanted, places, strict=True):
-            self.asked.setdefault(node.number, {})[dims] = None
-        for node in reversed(program.nodes):
-            if source(node) is None:
-                for dims in self.asked.get(node.number, ()):
-                    for arg in operands(node):
-                        place = _behind(dims, node.shape, arg.shape)
-                        self.asked.setdefault(arg.number, {})[place] = None
-        arrays = [
-            self._strides(node.shape, dims)
-            for node in program.nodes
-            if source(node) is not None
-            for dims in self.asked.get(node.number, ())
-        ]
-        stores = [
-            self._strides(node.shape, dims)
-            for node, dims in zip(wanted, places, strict=True)
-        ]
-        extents, kept = merged(self.extents, [*arrays, *stores])
-        made = self._values(kept)
-        if not kept:  # one element: every array has it along the only axis
-            stores = [(1,)] * len(stores)
-        else:
-            stores = [tuple([strides[k] for k in kept]) for strides in stores]
-        outputs = tuple(
-            Stored(made[node.number, dims], strides)
-            for node, dims, strides in zip(wanted, places, stores, strict=True)
-        )
-        values = dict.fromkeys(made.values())  # views are those of their operands
-        return Nest(program, extents, tuple(values), outputs)
-
-    def _strides(self, shape: Shape, dims: Dims) -> Strides:
-        """Return the strides of a row-major array whose dimensions lie along axes."""
-        strides = [0] * len(self.extents)
-        stride = 1
-        for extent, axis in zip(reversed(shape), reversed(dims), strict=True):
-            if axis is not None and extent != 1:
-                strides[axis] += stride
-            stride *= extent
-        return tuple(strides)
-
-    def _values(self, kept: Sequence[int]) -> dict[tuple[int, Dims], Value]:
-        made: dict[tuple[int, Dims], Value] = {}
-        none = (0,) * max(1, len(kept))
-        count = 0
-        for node in self.program.nodes:
-            of = source(node)
-            for dims in self.asked.get(node.number, ()):
-                args: dict[int, Value] = {}
-                strides, axes = none, frozenset[int]()
-                if of is not None:
-                    whole = self._strides(node.shape, dims)
-                    strides = tuple([whole[k] for k in kept]) or (1,)
-                    axes = frozenset([k for k, stride in enumerate(strides) if stride])
-                else:
-                    for arg in operands(node):
-                        place = _behind(dims, node.shape, arg.shape)
-                        args[arg.number] = made[arg.number, place]
-                    axes = axes.union(*[arg.axes for arg in args.values()])
-                if isinstance(node, Broadcast):
-                    made[node.number, dims] = args[node.arg.number]
-                    continue
-                made[node.number, dims] = Value(count, node, args, of, strides, axes)
-                count += 1
-        return made
-
-
-def _behind(dims: Dims, shape: Sequence[int], arg: Shape) -> Dims:
-    """Return the axes of an operand, aligned at the last; None along its extents of 1."""
-    skipped = len(shape) - len(arg)
-    return tuple([None if arg[k] == 1 else dims[skipped + k] for k in range(len(arg))])
-
-
-def merged(
-    extents: Sequence[int], arrays: Iterable[Strides]
-) -> tuple[tuple[int, ...], list[int]]:
-    """Merge neighbouring axes; return the extents, and the axes that strides stay of.
-
-    Every array walks the outer of two as the inner's whole extent, or neither. One
-    element has an axis too.
-    """
-    found: list[int] = []
-    kept: list[int] = []
-    for axis, extent in enumerate(extents):
-        if extent == 1:
-            continue
-        if kept and all(s[kept[-1]] == s[axis] * extent for s in arrays):
-            found[-1] *= extent
-            kept[-1] = axis
-        else:
-            found.append(extent)
-            kept.append(axis)
-    return tuple(found) or (1,), kept

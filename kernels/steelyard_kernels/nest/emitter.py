@@ -3,49 +3,40 @@
 What no inner loop changes is emitted before that is opened: values, where in an array a
 loop begins, and single values in all lanes. An open loop has one or more places at a
 time, each a vector or a single index; a value is emitted once for each combination of
-places of the loops that it varies with.
+places of the loops that it varies with. A reduction opens the loops of its axes where
+its value is asked for, after all that does not vary with them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
-from itertools import product
+from collections.abc import Callable, Container, Iterable, Sequence
 from math import prod
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import TYPE_CHECKING, Final
 
-from steelyard_kernels.expression.expr import Arange, Input, Scalar
-from steelyard_kernels.ir.builder import Builder, Index
+from steelyard_kernels.expression.expr import Arange, Input, Scalar, View
+from steelyard_kernels.expression.indices import Index as Offset
+from steelyard_kernels.ir.builder import Builder, const
 from steelyard_kernels.ir.loops import Operand
-from steelyard_kernels.nest.axes import Nest, Stored, Strides, Value
+from steelyard_kernels.nest.axes import Guard, Nest, Stored, Value
+from steelyard_kernels.nest.offsets import At, Loops
+from steelyard_kernels.nest.reads import Reads
 from steelyard_kernels.schedule.schedule import Place, Schedule
-from steelyard_kernels.schedule.values import fusions
+from steelyard_kernels.schedule.tile import Carried, tile_constant
 from steelyard_kernels.schedule.values import lower as lower_node
 
 if TYPE_CHECKING:
     from steelyard_kernels.schedule.parameters import Arguments
 
-# Which of its places each open loop is at, outermost first.
-At: TypeAlias = tuple[int, ...]
-
 VECTOR_BYTES: Final = 16  # the widest load and store of a GPU's thread
 
 
-@dataclass(frozen=True, slots=True)
-class Open:
-    """The places of an open loop, each the index of its first lane."""
-
-    places: Sequence[Operand]
-    lanes: int
-    mask: Operand | None
-
-
-class Emitter:
+class Emitter(Loops):
     """Emits one nest under one schedule.
 
     `alignment` is what the address of every streaming store is a multiple of; on a GPU
-    that of any vector follows from its width.
+    that of any vector follows from its width. `extent` is any number that only the
+    launch knows and that is never below 1, `reduce` emits a reduction with those of the
+    values behind it that it can serve.
     """
 
     def __init__(
@@ -56,163 +47,176 @@ class Emitter:
         b: Builder,
         *,
         target: str,
+        extent: Operand,
+        reduce: Callable[[Emitter, Value, Sequence[Value]], None],
         alignment: int = 0,
     ) -> None:
-        self.nest = nest
+        super().__init__(nest, schedule.cuts, b)
         self.schedule = schedule
+        self.cuts = schedule.cuts
         self.args = args
-        self.b = b
         self.target = target
+        self.extent = extent
         self.alignment = alignment
-        # A CPU's loops are opened one in the other; of a GPU's threads all are open.
+        self.reads = Reads(nest)
+        self._reduce = reduce
+        # The loops of the space come first: they are opened one in the other.
+        self.depth = len([axes for axes in self.axes if axes[0] < nest.space])
+        # A CPU's loops are opened one in the other; all of a GPU's threads have their first.
         self._hoists = target == "cpu"
-        self.open: list[Open] = []
-        self.known: list[dict[object, Operand]] = [{}]
-        self.axes = [tuple(map(nest.axes.index, cut.axes)) for cut in schedule.cuts]
-        self._loop = {axis: k for k, axes in enumerate(self.axes) for axis in axes}
-        self._vectors = [cut.at(Place.VECTOR) > 1 for cut in schedule.cuts]
-        level = {value.node.number: value.axes for value in nest.values}
-        stored = {output.value.node.number for output in nest.outputs}
-        self._walked: dict[Strides, At] = {}
-        self.fused = fusions(nest.program.nodes, level, stored)
-        gone = {fusion.product for fusion in self.fused.values()}
-        self.levels: list[list[Value]] = [[] for _ in range(len(self.axes) + 1)]
-        self.loops: list[At] = []
-        for value in nest.values:
-            self.loops.append(self._varies(value.axes))
-            if value.node.number not in gone:
-                self.levels[_depth(self.loops[-1])].append(value)
+        self.levels = self._sorted()
         self._stores: list[list[int]] = [[] for _ in self.levels]
         for place, output in enumerate(nest.outputs):
-            depth = _depth(self._walks(output.strides))
+            depth = _depth(self.walks(output.offset))
             self._stores[depth if self._hoists else -1].append(place)
 
-    def _varies(self, axes: Iterable[int]) -> At:
-        return tuple(sorted({self._loop[axis] for axis in axes}))
-
-    def _walks(self, strides: Strides) -> At:
-        """Return the loops that walk an array."""
-        found = self._walked.get(strides)
-        if found is None:
-            found = self._varies([axis for axis, step in enumerate(strides) if step])
-            self._walked[strides] = found
-        return found
+    def _sorted(self) -> list[list[Value]]:
+        """Return what outputs need, but inside of reductions, by the last loop."""
+        found: dict[int, Value] = {}
+        pending = [output.value for output in self.nest.outputs]
+        while pending:
+            value = pending.pop()
+            if value.number not in found:
+                found[value.number] = value
+                pending += self.reads.needs(value)
+        levels: list[list[Value]] = [[] for _ in range(self.depth + 1)]
+        for number in sorted(found):
+            levels[_depth(self.loops[number])].append(found[number])
+        return levels
 
     # loops
 
-    @contextmanager
-    def opened(
-        self, places: Sequence[Operand], lanes: int, mask: Operand | None = None
-    ) -> Iterator[None]:
-        """Open the next loop at some of its places, of which each is a vector."""
-        self.open.append(Open(places, lanes, mask))
-        self.known.append({})
-        yield
-        self.known.pop()
-        self.open.pop()
-
-    def level(self) -> None:
-        """Emit the values and stores for which the open loops suffice."""
-        depth = len(self.open)
-        values = self.levels[depth]
-        every = list(product(*[range(len(loop.places)) for loop in self.open]))
-        if self._hoists and depth < len(self.axes):
-            self._begin(every)
+    def level(self, depth: int) -> None:
+        """Emit what is inside of so many open loops, and the loops inside of that."""
+        values, every = self.levels[depth], self.every()
+        more = depth < self.depth and (self._hoists or depth > 0)
+        inner = [v for each in self.levels[depth + 1 :] for v in each]
+        outputs = self.nest.outputs
+        if more:
+            stored = [output.offset for output in outputs]
+            self._begin([*[v.offset for v in inner if v.source is not None], *stored])
         if self.target == "cpu":
-            for at in every:
-                self._emit(values, at)
+            self.emit(values, every)
             for at in every:
                 self._store(depth, at)
-        else:  # all loads in flight before the first is waited for
-            for at in every:
-                self._emit([value for value in values if value.source], at)
-            for at in every:
-                self._emit(values, at)
-                self._store(depth, at)
-        if self._hoists and depth < len(self.axes):
-            self._spread(values, every)
+        else:
+            self._in_flight(values, every, depth)
+        if more:
+            self._spread(inner, [(o.value, o.offset.axes) for o in outputs])
 
-    def _begin(self, every: Iterable[At]) -> None:
+    def _in_flight(self, values: Sequence[Value], every: list[At], depth: int) -> None:
+        """Emit all loads before the first value that waits for one."""
+        for at in every:
+            self._each([v for v in values if v.source is not None], at)
+        if any(value.over for value in values):
+            self.emit(values, every)
+        for at in every:
+            self._each(values, at)
+            self._store(depth, at)
+
+    def walk(
+        self,
+        loop: int,
+        body: Callable[[int, Carried], Carried],
+        first: Carried = (),
+    ) -> Carried:
+        """Emit a loop whose extent is known; `body` gets how many places are open."""
+        b, cut = self.b, self.cuts[loop]
+        lanes = cut.at(Place.VECTOR)
+
+        def inside(
+            at: Operand, vectors: int, mask: Operand | None, carried: Carried
+        ) -> Carried:
+            places = [b.at("add", at, lanes * u) for u in range(vectors)]
+            with self.opened(loop, places, lanes, mask):
+                return body(vectors, carried)
+
+        step = lanes, cut.at(Place.REGISTER)
+        extent = prod([self.nest.extents[axis] for axis in self.axes[loop]])
+        return tile_constant(b, extent, step, inside, first, positive=self.extent)
+
+    def prepare(self, values: Sequence[Value]) -> None:
+        """Emit what a loop that is to be opened changes nothing of."""
+        self._begin([value.offset for value in values if value.source is not None])
+        self._spread(values, ())
+
+    def _begin(self, offsets: Iterable[Offset]) -> None:
         """Emit where the arrays begin that both open and closed loops walk."""
-        depth = len(self.open)
-        arrays = [value.strides for value in self.nest.values if value.source]
-        for strides in dict.fromkeys(
-            [*arrays, *[o.strides for o in self.nest.outputs]]
-        ):
-            walked = self._walks(strides)
-            if walked and walked[0] < depth <= walked[-1]:
-                for at in every:
-                    self.offset(strides, at)
+        for offset in dict.fromkeys(offsets):
+            opened = [k in self.open for k in self.walks(offset)]
+            if any(opened) and not all(opened):
+                for at in self.every():
+                    self.offset(offset, at)
 
-    def _spread(self, values: Iterable[Value], every: Iterable[At]) -> None:
-        """Emit in all lanes what vectors of closed loops read."""
-        depth = len(self.open)
-        if True not in self._vectors[depth:]:
-            return
-        loop = self._vectors.index(True)
-        axis, lanes = self.axes[loop][-1], self.schedule.cuts[loop].at(Place.VECTOR)
-        inner = [v for level in self.levels[depth + 1 :] for v in level]
-        wanted = {
-            arg.number
-            for v in inner
-            if axis in v.axes
-            for arg in self.reads(v).values()
-        }
-        wanted |= {o.value.number for o in self.nest.outputs if o.strides[axis]}
-        for value in values:
-            if value.number in wanted:
-                for at in every:
-                    self.at(value, at, lanes)
+    def _spread(
+        self,
+        values: Iterable[Value],
+        stored: Iterable[tuple[Value, frozenset[int]]],
+    ) -> None:
+        """Emit in all lanes what vectors of loops that are closed yet read or store."""
+        for loop, cut in enumerate(self.cuts):
+            lanes, axis = cut.at(Place.VECTOR), self.axes[loop][-1]
+            if lanes == 1 or loop in self.open:
+                continue
+            wanted = [v for v, axes in stored if axis in axes]
+            for value in values:
+                if axis in value.axes:
+                    wanted += self.reads.of(value).values()
+            for value in sorted(dict.fromkeys(wanted), key=lambda v: v.number):
+                for at in self.every():
+                    if self.is_known(value, at):
+                        self.at(value, at, lanes)
 
     # values
 
-    def reads(self, value: Value) -> Mapping[int, Value]:
-        """Return what a value is made of, by operands' numbers.
+    def emit(self, values: Sequence[Value], every: Sequence[At]) -> None:
+        """Emit values, operands first, each at all places."""
+        first = 0
+        for end, value in enumerate(values):
+            if value.over:
+                for at in every:
+                    self._each(values[first:end], at)
+                if self.found(self.key(value, every[0])) is None:
+                    self._reduce(self, value, values[end:])
+                first = end + 1
+        for at in every:
+            self._each(values[first:], at)
 
-        Of a product that it takes up, these are the factors.
-        """
-        fusion = self.fused.get(value.node.number)
-        if fusion is None:
-            return value.args
-        taken, (a, b, c) = value.args[fusion.product], (fusion.a, fusion.b, fusion.c)
-        return {
-            a.number: taken.args[a.number],
-            b.number: taken.args[b.number],
-            c.number: value.args[c.number],
-        }
-
-    def _emit(self, values: Iterable[Value], at: At) -> None:
+    def _each(self, values: Iterable[Value], at: At) -> None:
         known = self.known[-1]
         for value in values:
-            key = self._key(value, at)
-            if key not in known:
+            key = self.key(value, at)
+            if key not in known and not value.over:
                 known[key] = self._value(value, at)
 
-    def _key(self, value: Value, at: At) -> tuple[int, ...]:
+    def key(self, value: Value, at: At) -> tuple[int, ...]:
+        """Return what a value is known by at one place of the open loops."""
         return value.number, *[at[loop] for loop in self.loops[value.number]]
 
-    def _found(self, key: object) -> Operand | None:
-        for known in reversed(self.known):
-            if key in known:
-                return known[key]
-        return None
+    def is_known(self, value: Value, at: At) -> bool:
+        """Say whether a value has been emitted for one place of the open loops."""
+        return self.found(self.key(value, at)) is not None
+
+    def know(self, value: Value, at: At, operand: Operand) -> None:
+        """Remember a value that was emitted elsewhere."""
+        self.known[-1][self.key(value, at)] = operand
 
     def at(self, value: Value, at: At, lanes: int) -> Operand:
         """Return a value at one place of the open loops, in so many lanes."""
-        key = self._key(value, at)
-        found = self._found(key)
+        key = self.key(value, at)
+        found = self.found(key)
         assert found is not None, value.node
         if found.type.lanes == lanes:
             return found
-        spread = self._found((lanes, key))
+        spread = self.found((lanes, key))
         if spread is None:
             spread = self.known[-1][lanes, key] = self.b.splat(found, lanes)
         return spread
 
     def lanes(self, axes: Container[int]) -> int:
         """Return the lanes of what varies with axes: 1, or those of the open vectors."""
-        for loop, opened in zip(self.axes, self.open, strict=False):
-            if opened.lanes > 1 and loop[-1] in axes:
+        for loop, opened in self.open.items():
+            if opened.lanes > 1 and self.axes[loop][-1] in axes:
                 return opened.lanes
         return 1
 
@@ -222,36 +226,50 @@ class Emitter:
             return self._load(value, value.source, at, lanes)
         if isinstance(node, Scalar):
             return self.args.scalars[node.name]
-        env = {n: self.at(arg, at, lanes) for n, arg in self.reads(value).items()}
-        return lower_node(self.b, env, node, lanes, self.fused, target=self.target)
+        env = {n: self.at(arg, at, lanes) for n, arg in self.reads.of(value).items()}
+        if isinstance(node, View):
+            (shown,) = env.values()
+            return self._guarded(value.guards, at, shown)
+        return lower_node(
+            self.b, env, node, lanes, self.reads.fused, target=self.target
+        )
 
     # memory
 
     def _load(self, value: Value, of: Input | Arange, at: At, lanes: int) -> Operand:
         """Emit the elements of an array, or of 0, 1, 2, ..."""
         b, dtype = self.b, value.node.dtype
-        start = b.number(self.offset(value.strides, at))
+        start = b.number(self.offset(value.offset, at))
         if isinstance(of, Arange):
             first = b.cast(start, dtype)
-            if lanes == 1:
-                return first
-            return b.let("add", b.splat(first, lanes), b.iota(lanes, dtype))
-        buffer, mask = self.args.inputs[of.index], self._mask(self.loops[value.number])
+            if lanes > 1:
+                first = b.let("add", b.splat(first, lanes), b.iota(lanes, dtype))
+            return self._guarded(value.guards, at, first)
+        buffer, mask = self.args.inputs[of.index], self.mask(self.loops[value.number])
+        if value.guards:
+            inside = b.splat(self.guard(value.guards, at), lanes)
+            mask = inside if mask is None else b.let("bitwise_and", mask, inside)
         if self.schedule.prefetch and mask is None and lanes > 1:
-            b.prefetch(
-                buffer, b.at("add", start, self.schedule.prefetch // dtype.bytes)
-            )
+            ahead = self.schedule.prefetch // dtype.bytes
+            b.prefetch(buffer, b.at("add", start, ahead))
         return b.load(buffer, start, lanes, mask, self._aligned(dtype.bytes, lanes))
+
+    def _guarded(self, guards: Sequence[Guard], at: At, value: Operand) -> Operand:
+        if not guards:
+            return value
+        inside = self.b.splat(self.guard(guards, at), value.type.lanes)
+        nothing = const(0, value.type.dtype, value.type.lanes)
+        return self.b.let("where", inside, value, nothing)
 
     def _store(self, depth: int, at: At) -> None:
         """Emit the stores for which so many open loops suffice."""
         for place in self._stores[depth]:
             output, buffer = self.nest.outputs[place], self.args.outputs[place]
-            lanes = self.lanes([axis for axis, by in enumerate(output.strides) if by])
+            lanes = self.lanes(output.offset.axes)
             value = self.at(output.value, at, lanes)
-            start = self.offset(output.strides, at)
+            start = self.offset(output.offset, at)
             if self.target == "cpu":
-                mask = self._mask(self._walks(output.strides))
+                mask = self.mask(self.walks(output.offset))
                 wide, alignment = True, self.alignment
             else:
                 mask = self._first(output, at, lanes)
@@ -263,7 +281,7 @@ class Emitter:
                 buffer, start, value, mask, streaming=streams, alignment=alignment
             )
 
-    def _mask(self, loops: At) -> Operand | None:
+    def mask(self, loops: Iterable[int]) -> Operand | None:
         """Return the mask of the open loop, of some, that has one."""
         for loop in loops:
             if self.open[loop].mask is not None:
@@ -272,20 +290,17 @@ class Emitter:
 
     def _first(self, output: Stored, at: At, lanes: int) -> Operand | None:
         """Emit whether this thread is the first that has an output's element."""
-        b, mask = self.b, None
-        for loop, axes in enumerate(self.axes[: len(self.open)]):
-            own = [axis for axis in axes if output.strides[axis]]
-            if len(own) == len(axes):
+        b = self.b
+        mask: Operand | None = None
+        stored = output.offset.axes
+        for loop, axes in enumerate(self.axes[: self.depth]):
+            if stored.issuperset(axes) or loop > 0:
                 continue
             place = self.open[loop].places[at[loop]]
-            inner = self._dense(axes)
-            walk = tuple(
-                [
-                    step if axis in own else 0
-                    for axis, step in zip(axes, inner, strict=True)
-                ]
-            )
-            first = b.number(self._along(loop, at, walk))
+            own = tuple([k in stored for k in axes])
+            dense = self.dense(axes)
+            walk = tuple([n * yes for n, yes in zip(dense, own, strict=True)])
+            first = b.number(self.along(loop, at, walk))
             same = b.splat(b.let("equal", place, first), lanes)
             mask = same if mask is None else b.let("bitwise_and", mask, same)
         return mask
@@ -296,52 +311,7 @@ class Emitter:
             return 0
         return min(VECTOR_BYTES, lanes * element)
 
-    def offset(self, strides: Strides, at: At, within: int | None = None) -> Index:
-        """Emit where an array is walked by now, by the open loops from without."""
-        loops = [k for k in self._walks(strides) if within is None or k < within]
-        if not loops or loops[0] >= len(self.open):
-            return 0
-        loop = max([k for k in loops if k < len(self.open)])
-        key = (strides, *[at[k] for k in loops if k <= loop])
-        found = self._found(key)
-        if found is None:
-            outer = self.offset(strides, at, loop)
-            walk = tuple([strides[axis] for axis in self.axes[loop]])
-            found = self.b.number(self.b.at("add", outer, self._along(loop, at, walk)))
-            self.known[-1][key] = found
-        return found
 
-    def _along(self, loop: int, at: At, walk: Strides) -> Index:
-        """Emit how far a walk along a loop's axes is at one of its places."""
-        b, place = self.b, self.open[loop].places[at[loop]]
-        dense = self._dense(self.axes[loop])
-        if walk == tuple([walk[-1] * step for step in dense]):
-            return b.at("multiply", place, walk[-1])
-        total: Index = 0
-        for k, step in reversed(list(enumerate(walk))):
-            if step:
-                position = self._position(loop, k, dense[k], at)
-                total = b.at("add", b.at("multiply", position, step), total)
-        return total
-
-    def _dense(self, axes: Sequence[int]) -> Strides:
-        """Return the strides of a row-major array of some axes."""
-        extents = [self.nest.extents[axis] for axis in axes]
-        return tuple([prod(extents[k + 1 :]) for k in range(len(extents))])
-
-    def _position(self, loop: int, k: int, inner: int, at: At) -> Operand:
-        """Emit the index along an axis of a loop, inside of which are so many."""
-        key = ("position", loop, k, at[loop])
-        found = self._found(key)
-        if found is None:
-            b = self.b
-            found = b.at("div", self.open[loop].places[at[loop]], inner)
-            if k:
-                found = b.at("rem", found, self.nest.extents[self.axes[loop][k]])
-            self.known[-1][key] = found
-        return found
-
-
-def _depth(loops: At) -> int:
+def _depth(loops: Sequence[int]) -> int:
     """Return how many loops must be open for what varies with these."""
     return loops[-1] + 1 if loops else 0

@@ -17,14 +17,16 @@ from math import prod
 from steelyard_kernels.expression.expr import Program
 from steelyard_kernels.ir.builder import Builder
 from steelyard_kernels.ir.loops import INDEX, Operand, Var
-from steelyard_kernels.nest.axes import Nest, nest_of
+from steelyard_kernels.nest.axes import Nest
 from steelyard_kernels.nest.emitter import VECTOR_BYTES, Emitter
+from steelyard_kernels.nest.places import nest_of
+from steelyard_kernels.nest.reduce import reduce
 from steelyard_kernels.schedule import gpu
 from steelyard_kernels.schedule.legality import check, stores_aligned
 from steelyard_kernels.schedule.model import LINE
 from steelyard_kernels.schedule.parameters import Lowered, arguments, extent_slot
 from steelyard_kernels.schedule.schedule import Cut, Place, Schedule
-from steelyard_kernels.schedule.tile import Carried, tile_constant, tile_runtime
+from steelyard_kernels.schedule.tile import Carried, tile_runtime
 
 
 def nothing(program: Program, threads: int) -> Lowered:
@@ -55,72 +57,58 @@ def _extent(nest: Nest, cut: Cut) -> int:
 
 def _on_cpu(nest: Nest, schedule: Schedule, *, aligned: bool) -> Lowered:
     args = arguments(nest.program, LINE if aligned else 0)
-    first = schedule.cuts[0]
-    walk = _Walk(nest, schedule)
-    walk.emitter = Emitter(
+    b, first = Builder(), schedule.cuts[0]
+    extent = Var("extent" if len(schedule.cuts) == 1 else "rows", INDEX)
+    emitter = Emitter(
         nest,
         schedule,
         args,
-        walk.b,
+        b,
         target="cpu",
+        extent=extent,
+        reduce=reduce,
         alignment=stores_aligned(nest, schedule),
     )
-    walk.emitter.level()
-    walk.chunks()
+    lanes = first.at(Place.VECTOR)
+
+    def inside(at: Operand, vectors: int, mask: Operand | None, _: Carried) -> Carried:
+        places = [b.at("add", at, lanes * u) for u in range(vectors)]
+        with emitter.opened(0, places, lanes, mask):
+            _inner(emitter)
+        return ()
+
+    emitter.level(0)
+    step = lanes, first.at(Place.REGISTER)
+    with b.parallel(extent, first.size, schedule.threads) as (low, high):
+        tile_runtime(b, low, high, step, inside)
     if schedule.streaming:
-        walk.b.fence()
-    kernel = walk.b.kernel("kernel", (*args.order, walk.extent))
+        b.fence()
+    kernel = b.kernel("kernel", (*args.order, extent))
     slots = (*args.slots, extent_slot(_extent(nest, first)))
     return Lowered(kernel, slots, schedule.threads)
 
 
-class _Walk:
-    """Opens the loops of a schedule on a CPU, one in the other."""
+def _inner(emitter: Emitter, depth: int = 1) -> None:
+    """Emit what is inside of so many open loops, and the next of them."""
+    emitter.level(depth)
+    if depth < emitter.depth:
 
-    def __init__(self, nest: Nest, schedule: Schedule) -> None:
-        self.nest = nest
-        self.cuts = schedule.cuts
-        self.threads = schedule.threads
-        self.b = Builder()
-        self.extent = Var("extent" if len(self.cuts) == 1 else "rows", INDEX)
-        self.emitter: Emitter
+        def body(_vectors: int, _carried: Carried) -> Carried:
+            _inner(emitter, depth + 1)
+            return ()
 
-    def chunks(self) -> None:
-        """Emit the first loop, a chunk at a time."""
-        cut, b = self.cuts[0], self.b
-        with b.parallel(self.extent, cut.size, self.threads) as (low, high):
-            tile_runtime(b, low, high, _step(cut), self._body)
-
-    def _body(
-        self, at: Operand, vectors: int, mask: Operand | None, _: Carried
-    ) -> Carried:
-        """Emit what is inside the loops that are open, and the next of them."""
-        emitter, b = self.emitter, self.b
-        lanes = self.cuts[len(emitter.open)].at(Place.VECTOR)
-        places = [b.at("add", at, lanes * u) for u in range(vectors)]
-        with emitter.opened(places, lanes, mask):
-            emitter.level()
-            depth = len(emitter.open)
-            if depth < len(self.cuts):
-                cut = self.cuts[depth]
-                extent = _extent(self.nest, cut)
-                tile_constant(
-                    b, extent, _step(cut), self._body, (), positive=self.extent
-                )
-        return ()
-
-
-def _step(cut: Cut) -> tuple[int, int]:
-    return cut.at(Place.VECTOR), cut.at(Place.REGISTER)
+        emitter.walk(depth, body)
 
 
 def _on_gpu(nest: Nest, schedule: Schedule, *, aligned: bool) -> Lowered:
     args = arguments(nest.program, VECTOR_BYTES if aligned else 0)
     b = Builder(gpu.index_type(nest.program))
-    emitter = Emitter(nest, schedule, args, b, target="cuda")
-    emitter.level()
-    (cut,) = schedule.cuts
-    block = _Block(emitter, cut, Var("extent", b.index))
+    extent, cut = Var("extent", b.index), schedule.cuts[0]
+    emitter = Emitter(
+        nest, schedule, args, b, target="cuda", extent=extent, reduce=reduce
+    )
+    emitter.level(0)
+    block = _Block(emitter, cut, extent)
     block.emit()
     threads = schedule.threads
     kernel = b.kernel(
@@ -194,5 +182,5 @@ class _Block:
             self._vectors([at], 1)
 
     def _vectors(self, places: Sequence[Operand], lanes: int) -> None:
-        with self.emitter.opened(places, lanes):
-            self.emitter.level()
+        with self.emitter.opened(0, places, lanes):
+            _inner(self.emitter)

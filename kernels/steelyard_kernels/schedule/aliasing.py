@@ -37,6 +37,8 @@ from steelyard_kernels.expression.expr import (
     everywhere,
     operands,
 )
+from steelyard_kernels.nest.axes import Nest
+from steelyard_kernels.nest.places import nest_of
 from steelyard_kernels.schedule.normalization.space import check_outputs, row_space
 from steelyard_kernels.schedule.space import strides_of
 
@@ -50,12 +52,28 @@ def check_updates(program: Program, strategy: str, kind: str) -> None:
     for output in program.outputs:
         if output.updates not in read:  # none, or of a parameter that nothing reads
             continue
+        if strategy == "loops" and not updates_in_place(nest_of(program)):
+            raise _refusal(program, output, "element by element while others read it")
         if strategy == "normalization":
             _check_rows(program, output, read[output.updates])
         elif strategy == "scan":
             _check_chains(program, output, read[output.updates])
             if kind == "cuda":
                 _check_threads(program, output)
+
+
+def updates_in_place(nest: Nest) -> bool:
+    """Say whether no element is overwritten that another index still reads."""
+    outputs = zip(nest.program.outputs, nest.outputs, strict=True)
+    written = {o.updates: s.offset for o, s in outputs if o.updates is not None}
+    if not written:
+        return True
+    return all(
+        written[value.source.index] == value.offset
+        and value.axes == frozenset(range(nest.space))
+        for value in nest.values
+        if isinstance(value.source, Input) and value.source.index in written
+    )
 
 
 def _refusal(program: Program, output: Output, how: str) -> Unsupported:

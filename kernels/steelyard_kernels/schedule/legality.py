@@ -6,7 +6,7 @@ from math import gcd
 from typing import Final
 
 from steelyard_kernels.errors import KernelError
-from steelyard_kernels.nest.axes import Nest
+from steelyard_kernels.nest.axes import NAMES, Nest
 from steelyard_kernels.schedule.gpu import (
     MAX_THREADS,
     VECTOR_BYTES,
@@ -21,7 +21,7 @@ LANES: Final = (1, 2, 4, 8, 16)  # of a GPU: up to single bytes of the widest ac
 MOST_VECTORS: Final = 8  # that a GPU's thread has in flight
 PLACES: Final = {
     "cpu": {Place.VECTOR, Place.REGISTER, Place.SERIAL, Place.CORE},
-    "cuda": {Place.VECTOR, Place.REGISTER, Place.THREAD, Place.GRID},
+    "cuda": {Place.VECTOR, Place.REGISTER, Place.THREAD, Place.GRID, Place.SERIAL},
 }
 
 
@@ -38,13 +38,19 @@ def check(nest: Nest, schedule: Schedule, target: str, *, aligned: bool) -> None
 def problem(nest: Nest, schedule: Schedule, target: str, *, aligned: bool) -> str:
     """Say why a schedule does not fit, and what to choose instead; "" if it does."""
     cut = "".join([cut.axes for cut in schedule.cuts])
-    if sorted(cut) != sorted(nest.axes):
+    if cut != nest.axes:
         has = ", ".join(nest.axes)
-        return f"cuts the axes {cut}, and the program has {has}; cut each of them once"
+        return (
+            f"cuts the axes {cut}, and the program has {has}; cut each of them once, in "
+            "this order"
+        )
     for each in schedule.cuts:
         why = _factors_problem(each, target)
         if why:
             return why
+    why = _loops_problem(nest, schedule)
+    if why:
+        return why
     if target == "cpu":
         return streaming_problem(nest, schedule, aligned=aligned)
     return gpu_problem(nest, schedule, aligned=aligned)
@@ -65,12 +71,48 @@ def _factors_problem(cut: Cut, target: str) -> str:
     return ""
 
 
+def _loops_problem(nest: Nest, schedule: Schedule) -> str:
+    """Say which loop cannot be what it is to be."""
+    together = {k for v in nest.values if len(v.over) > 1 for k in v.over[:-1]}
+    for number, cut in enumerate(schedule.cuts):
+        axes = [NAMES.index(name) for name in cut.axes]
+        shared = cut.place is not Place.SERIAL
+        if (number and shared) or (len(axes) > 1 and not nest.is_plain(axes)):
+            return f"has {cut.axes} as one loop or shared; walk each axis in turn, {number}"
+        if cut.at(Place.VECTOR) > 1 and not in_order(nest, axes[-1]):
+            return (
+                f"walks {cut.axes} by vectors, along which an array does not lie in order; "
+                "choose 1 lane"
+            )
+        several = cut.at(Place.VECTOR) * cut.at(Place.REGISTER) > 1
+        if several and together.intersection(axes):
+            return (
+                f"takes several of {cut.axes} at a time, which is reduced outside of other "
+                "axes; choose 1"
+            )
+    wide = {a for c in schedule.cuts if c.at(Place.VECTOR) > 1 for a in c.axes[-1]}
+    for value in nest.values if len(wide) > 1 else ():
+        names = {NAMES[axis] for axis in (*value.axes, *value.over)}
+        if len(names & wide) > 1:
+            return f"has vectors along {' and '.join(sorted(names & wide))}; choose one"
+    return ""
+
+
+def in_order(nest: Nest, axis: int) -> bool:
+    """Say whether every array lies in order along an axis, or does not vary with it."""
+    arrays = [v for v in nest.values if v.source is not None and axis in v.axes]
+    offsets = [v.offset for v in arrays] + [o.offset for o in nest.outputs]
+    return all(offset.step(axis) in {0, 1} for offset in offsets) and not any(
+        axis in index.axes for value in nest.values for index, _ in value.guards
+    )
+
+
 def stores_aligned(nest: Nest, schedule: Schedule) -> int:
     """Return what the address of each vector store is a multiple of, in bytes; 0: of any.
 
     Smaller outputs are stored too often for stores that go round the caches.
     """
-    if any(0 in output.strides for output in nest.outputs):
+    if any(len(output.offset.axes) < nest.space for output in nest.outputs):
         return 0
     alignment = LINE
     for output in nest.outputs:
@@ -101,7 +143,9 @@ def streaming_problem(nest: Nest, schedule: Schedule, *, aligned: bool) -> str:
 
 def gpu_problem(nest: Nest, schedule: Schedule, *, aligned: bool) -> str:
     """Say what of a schedule no GPU has, or what access would not be aligned."""
-    threads, (cut, *_) = schedule.threads, schedule.cuts
+    threads, (cut, *inner) = schedule.threads, schedule.cuts
+    if any(each.at(Place.VECTOR) > 1 for each in inner):
+        return "has vectors in a thread's own loops; choose 1 lane there"
     lanes, vectors = cut.at(Place.VECTOR), cut.at(Place.REGISTER)
     if threads not in BLOCKS:
         wanted = f"a multiple of {WARP} up to {MAX_THREADS}"

@@ -30,33 +30,50 @@ def model(nest: Nest, machine: Machine) -> Model:
     program = nest.program
     moved = traffic(program)
     memory: dict[tuple[int, bool], float] = {}  # by what memory traffic depends on
-    elements = prod(nest.extents)
+    elements = prod(nest.extents[: nest.space])
     statements = len(program.nodes) + len(program.outputs)
+    again = work(nest) / elements  # how often an element's statements are done
     full = machine.lanes(4)
 
     def predict(schedule: Schedule) -> Prediction:
-        first, last = schedule.cuts[0], schedule.cuts[-1]
-        lanes, unroll = last.at(Place.VECTOR), last.at(Place.REGISTER)
-        key = schedule.threads, schedule.streaming
+        first, threads = schedule.cuts[0], schedule.threads
+        lanes = unroll = 1
+        for cut in schedule.cuts:
+            for factor, place in cut.factors:
+                if place is Place.VECTOR:
+                    lanes = max(lanes, factor)
+                elif place is Place.REGISTER:
+                    unroll = max(unroll, factor)
+        key = threads, schedule.streaming
         if key not in memory:
             memory[key] = memory_term(moved, schedule, machine)
         moving = memory[key]
         if schedule.prefetch:
             moving *= 1 + PREFETCH_SAVING  # the hardware already does: only more work
-        vectors = elements / full / (1 if schedule.threads else machine.threads)
+        vectors = again * elements / full / (1 if threads else machine.threads)
         live = statements * unroll * (lanes / full) / 2
         spills = max(0.0, live - REGISTERS) * OPERATION_NS / 8
         computing = vectors * (statements * OPERATION_NS + spills)
         computing += vectors * full / (lanes * unroll) * ITERATION_NS
         bodies = unroll + (unroll > 1) + 1
-        chunk = first.size if first is last else first.size * nest.extents[-1]
-        work = max(moving, computing)  # no iteration waits for another: all overlaps
+        chunks = max(1, -(-prod(nest.extents[: len(first.axes)]) // first.size))
+        longer = max(moving, computing)  # no iteration waits for another: all overlaps
         return Prediction(
             (
-                ("memory or arithmetic", work),
+                ("memory or arithmetic", longer),
                 ("build share", bodies * statements * lanes / full * BUILD_NS),
-                *sharing_terms(schedule, machine, max(1, -(-elements // chunk)), work),
+                *sharing_terms(schedule, machine, chunks, longer),
             )
         )
 
     return predict
+
+
+def work(nest: Nest) -> float:
+    """Return how many elements a nest computes, statements being alike: its largest part."""
+    return float(
+        max(
+            prod([nest.extents[axis] for axis in {*value.axes, *value.over}])
+            for value in nest.values
+        )
+    )

@@ -117,7 +117,7 @@ def estimate_registers(nest: Nest, schedule: Schedule) -> int:
 
 
 def _registers(known: Facts, schedule: Schedule) -> int:
-    (cut,) = schedule.cuts
+    cut = schedule.cuts[0]
     held = known.registers(cut.at(Place.VECTOR), cut.at(Place.REGISTER))
     return min(held, schedule.registers or most_registers(cut.at(Place.THREAD)))
 
@@ -127,7 +127,7 @@ def model(nest: Nest, gpu: Gpu) -> Model:
     known = Facts.of(nest)
 
     def predict(schedule: Schedule) -> Prediction:
-        (cut,) = schedule.cuts
+        cut = schedule.cuts[0]
         lanes, threads = cut.at(Place.VECTOR), cut.at(Place.THREAD)
         unroll, size = cut.at(Place.REGISTER), cut.size
         blocks = -(-known.elements // size)

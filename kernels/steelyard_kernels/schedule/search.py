@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from steelyard_kernels.expression.expr import Program
-from steelyard_kernels.nest.axes import Nest, nest_of
+from steelyard_kernels.nest.axes import Nest, beyond
+from steelyard_kernels.nest.places import nest_of
 from steelyard_kernels.schedule import model_cpu, model_gpu
 from steelyard_kernels.schedule.gpu import Gpu
 from steelyard_kernels.schedule.model import Machine, Prediction
-from steelyard_kernels.schedule.recipes import pointwise
+from steelyard_kernels.schedule.recipes import loops, pointwise
 from steelyard_kernels.schedule.schedule import Schedule
 
 
@@ -46,6 +47,10 @@ def estimated_registers(program: Program, schedule: Schedule) -> int:
 def _proposed(
     nest: Nest, device: Machine | Gpu, *, aligned: bool, likely: bool
 ) -> Iterator[Schedule]:
+    if beyond(nest.program):  # more than one pass over the outputs' elements
+        if isinstance(device, Gpu):
+            return loops.on_gpu(nest, device)
+        return loops.on_cpu(nest, device)
     if isinstance(device, Gpu):
         return pointwise.on_gpu(nest, device, aligned=aligned, likely=likely)
     return pointwise.on_cpu(nest, device, aligned=aligned, likely=likely)

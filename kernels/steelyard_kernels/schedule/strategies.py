@@ -19,7 +19,8 @@ from steelyard_kernels.expression.expr import (
     everywhere,
 )
 from steelyard_kernels.nest.axes import beyond, one_space, stored
-from steelyard_kernels.schedule.aliasing import check_updates
+from steelyard_kernels.nest.places import nest_of, walks
+from steelyard_kernels.schedule.aliasing import check_updates, updates_in_place
 from steelyard_kernels.schedule.gpu import WARP, Gpu
 from steelyard_kernels.schedule.model import Machine, Prediction
 from steelyard_kernels.schedule.parameters import Lowered
@@ -50,6 +51,7 @@ _PARTS: Final = {
     ("scan", "cpu"): ("schedule", "Scan", "model", "lowering"),
     ("scan", "cuda"): ("cuda", "CudaScan", "cuda_model", "cuda_lowering"),
 }
+NESTED: Final = frozenset({"pointwise", "loops"})  # lowered by a nest
 _KNOBS, _CLASS, _MODEL, _LOWERING = range(4)
 
 
@@ -57,28 +59,33 @@ _KNOBS, _CLASS, _MODEL, _LOWERING = range(4)
 def strategy(program: Program) -> str:
     """Return the name of the strategy that fits: by what kinds of nodes there are.
 
-    What is neither elementwise nor elementwise with reductions is small values in
-    registers and loops over them; so are small results of several shapes.
+    Elementwise ones, with reductions of rows or without, then all others of one space;
+    loops that carry state, and small results of several shapes, are held in registers.
     Raises KernelError for what none takes.
     """
-    for node in everywhere(program.nodes):
-        if isinstance(node, View):
-            raise _refused(program, "elements at other places", node.arg)
-        if isinstance(node, Reduce) and not node.of_rows:
-            raise _refused(program, f"{node.op} over {node.axes}", node.arg)
     others = beyond(program)
     if not others:
         return "pointwise" if one_space(program) or not _are_small(program) else "scan"
-    reduces = all(isinstance(node, Reduce) for node in others)
+    rows = all(isinstance(node, Reduce) and node.of_rows for node in others)
     counts = any(isinstance(node, Arange | Reshape) for node in program.nodes)
-    return "normalization" if reduces and not counts else "scan"
+    if rows and not counts:
+        return "normalization"
+    odd = next(filter(_is_odd, everywhere(program.nodes)), None)
+    if all(map(walks, others)):
+        fits = one_space(program) and updates_in_place(nest_of(program))
+        if fits or odd is not None or not _are_small(program):
+            return "loops"  # which says why, where it does not fit
+    elif odd is not None:
+        raise KernelError(
+            f"{program.name}: no schedule has a {type(odd).__name__.lower()} of shape {odd.shape} beside a loop yet; compute it "
+            "in a kernel of its own."
+        )
+    return "scan"
 
 
-def _refused(program: Program, what: str, arg: Node) -> KernelError:
-    return KernelError(
-        f"{program.name}: no schedule has {what} of shape {arg.shape} yet; pass an array "
-        "that lies as it is read, and reduce with axis=-1."
-    )
+def _is_odd(node: Node) -> bool:
+    """Say whether a node is a view, or a reduction of other axes than the last."""
+    return isinstance(node, View) or (isinstance(node, Reduce) and not node.of_rows)
 
 
 def _are_small(program: Program) -> bool:
@@ -150,7 +157,7 @@ def lower(
 
 
 def _class(fits: str, kind: str) -> str:
-    return "Schedule" if fits == "pointwise" else _PARTS[fits, kind][_CLASS]
+    return "Schedule" if fits in NESTED else _PARTS[fits, kind][_CLASS]
 
 
 def estimated_registers(program: Program, schedule: Schedule) -> int:
@@ -187,7 +194,7 @@ def _kind(device: Device) -> str:
 def _model(program: Program, device: Device) -> Any:
     fits, kind = strategy(program), _kind(device)
     check_updates(program, fits, kind)
-    if fits == "pointwise":
+    if fits in NESTED:
         return import_module("steelyard_kernels.schedule.search")
     return _module(fits, kind, _MODEL)
 

@@ -8,6 +8,7 @@ variance", 1983, the corrected two-pass algorithm).
 from __future__ import annotations
 
 from collections.abc import Mapping
+from math import prod
 
 from steelyard_kernels import dtypes
 from steelyard_kernels.dtypes import DType
@@ -36,7 +37,7 @@ def expand_variance(program: Program, *, corrected: bool = True) -> Program:
         arg = made[node.arg.number]
         values = graph.cast(arg, dtypes.float32) if halves else arg
         spell = _mean if node.op == "mean" else _variance if corrected else _plain
-        return graph.cast(spell(graph, values, keepdims=node.keepdims), node.dtype)
+        return graph.cast(spell(graph, values, node), node.dtype)
 
     return rewritten(program, two_pass)
 
@@ -49,27 +50,35 @@ def residue(extent: int, dtype: DType) -> float:
     return extent * 2.0 ** -(24 if dtype is dtypes.float32 else 53)
 
 
-def _mean(graph: Graph, values: Node, *, keepdims: bool) -> Node:
-    first = graph.reduce("mean", values, keepdims=keepdims)
-    rest = graph.reduce("mean", _deviations(graph, values), keepdims=keepdims)
-    return graph.apply("add", first, rest)
+def _mean(graph: Graph, values: Node, of: Reduce) -> Node:
+    return graph.apply(
+        "add",
+        _reduced(graph, values, of),
+        _reduced(graph, _deviations(graph, values, of), of),
+    )
 
 
-def _plain(graph: Graph, values: Node, *, keepdims: bool) -> Node:
-    off = _deviations(graph, values)
-    return graph.reduce("mean", graph.apply("multiply", off, off), keepdims=keepdims)
+def _plain(graph: Graph, values: Node, of: Reduce) -> Node:
+    off = _deviations(graph, values, of)
+    return _reduced(graph, graph.apply("multiply", off, off), of)
 
 
-def _variance(graph: Graph, values: Node, *, keepdims: bool) -> Node:
-    off = _deviations(graph, values)
-    rest = graph.reduce("mean", off, keepdims=keepdims)
-    square = graph.reduce("mean", graph.apply("multiply", off, off), keepdims=keepdims)
+def _variance(graph: Graph, values: Node, of: Reduce) -> Node:
+    off = _deviations(graph, values, of)
+    rest = _reduced(graph, off, of)
+    square = _reduced(graph, graph.apply("multiply", off, off), of)
     var = graph.apply("subtract", square, graph.apply("multiply", rest, rest))
-    limit = graph.constant(residue(values.shape[-1], values.dtype), values.dtype)
+    limit = graph.constant(
+        residue(prod([values.shape[k] for k in of.axes]), values.dtype), values.dtype
+    )
     nothing = graph.apply("less", var, graph.apply("multiply", square, limit))
     return graph.apply("where", nothing, graph.constant(0.0, values.dtype), var)
 
 
-def _deviations(graph: Graph, values: Node) -> Node:
-    mean = graph.reduce("mean", values, keepdims=True)
+def _reduced(graph: Graph, values: Node, of: Reduce) -> Node:
+    return graph.reduce("mean", values, of.axes, keepdims=of.keepdims)
+
+
+def _deviations(graph: Graph, values: Node, of: Reduce) -> Node:
+    mean = graph.reduce("mean", values, of.axes, keepdims=True)
     return graph.apply("subtract", values, mean)

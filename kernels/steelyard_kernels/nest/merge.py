@@ -1,0 +1,138 @@
+"""Merging neighbouring axes that every array treats alike, and numbering what is left."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass
+
+from steelyard_kernels.expression.expr import Program
+from steelyard_kernels.expression.indices import Index, Part, axis
+from steelyard_kernels.nest.axes import Nest, Stored, Value
+
+
+@dataclass(frozen=True, slots=True)
+class Axes:
+    """What was found of a program's axes, by their numbers.
+
+    The first `shared` are the outputs'; `before` has the axes that are opened before
+    one, for each that is reduced for each index of others.
+    """
+
+    extents: Sequence[int]
+    shared: int
+    before: Mapping[int, AbstractSet[int]]
+
+
+def merged(
+    program: Program, axes: Axes, values: Sequence[Value], outputs: Sequence[Stored]
+) -> Nest:
+    """Return the nest of values over axes: these in order, and merged."""
+    every = range(axes.shared, len(axes.extents))
+    order = [*_ordered(axes), *every]
+    groups = [value.over for value in values if value.over]
+    offsets = [value.offset for value in values if value.source is not None]
+    offsets += [output.offset for output in outputs]
+    fixed = _fixed(values)
+    kept: list[int] = []
+    extents: list[int] = []
+    for inner in order:
+        outer, extent = kept[-1] if kept else inner, axes.extents[inner]
+        if (
+            kept
+            and not {outer, inner} & fixed
+            and (outer < axes.shared) == (inner < axes.shared)
+            and (outer in axes.before) == (inner in axes.before)
+            and all((outer in over) == (inner in over) for over in groups)
+            and all(o.step(outer) == (o.step(inner) or 0) * extent for o in offsets)
+        ):
+            extents[-1] *= extent
+            kept[-1] = inner
+        else:
+            kept.append(inner)
+            extents.append(extent)
+    return _numbered(program, axes, (values, outputs), kept, extents)
+
+
+def _ordered(axes: Axes) -> list[int]:
+    """Put the outputs' axes in order: each behind those that are opened before it."""
+    rest = [k for k in range(axes.shared) if axes.extents[k] != 1]
+    found: list[int] = []
+    while rest:
+        free = [k for k in rest if not axes.before.get(k, set()) & set(rest)]
+        found.append(free[0])
+        rest.remove(free[0])
+    return found
+
+
+def _fixed(values: Iterable[Value]) -> set[int]:
+    """Return the axes that guards and parts of indices name."""
+    found: set[int] = set()
+    for value in values:
+        for index, _ in value.guards:
+            found |= index.axes
+        for term, _ in value.offset.terms:
+            if isinstance(term, Part):
+                found |= term.index.axes
+    return found
+
+
+def _numbered(
+    program: Program,
+    axes: Axes,
+    found: tuple[Sequence[Value], Sequence[Stored]],
+    kept: list[int],
+    extents: list[int],
+) -> Nest:
+    """Return the nest over the axes that are left, numbered from 0 on.
+
+    One element has an axis too, along which every array lies where there is no other.
+    """
+    values, outputs = found
+    shared = [k for k in kept if k < axes.shared]
+    lonely = not shared
+    numbers = {old: new + lonely for new, old in enumerate(kept)}
+    made: dict[int, Value] = {}
+    for value in values:
+        args = {key: made[arg.number] for key, arg in value.args.items()}
+        offset = _renumbered(value.offset, numbers)
+        along = frozenset([numbers[k] for k in value.axes if k in numbers])
+        if not kept:
+            offset += axis(0) if value.source is not None else 0
+            along = offset.axes.union(*[arg.axes for arg in args.values()])
+        made[value.number] = Value(
+            len(made),
+            value.node,
+            args,
+            along,
+            tuple([numbers[k] for k in value.over if k in numbers]),
+            value.source,
+            offset,
+            tuple([(_renumbered(i, numbers), n) for i, n in value.guards]),
+        )
+    return Nest(
+        program,
+        (*((1,) * lonely), *extents),
+        len(shared) + lonely,
+        frozenset([numbers[k] for k in shared if axes.before.get(k)]),
+        tuple(made.values()),
+        tuple(
+            Stored(
+                made[output.value.number],
+                axis(0) if lonely else _renumbered(output.offset, numbers),
+            )
+            for output in outputs
+        ),
+    )
+
+
+def _renumbered(index: Index, numbers: Mapping[int, int]) -> Index:
+    """Return an index over other axes; those without a number are parts of others."""
+    terms: list[tuple[int | Part, int]] = []
+    for term, step in index.terms:
+        if isinstance(term, Part):
+            inner = _renumbered(term.index, numbers)
+            terms.append((Part(inner, term.divisor, term.modulus), step))
+        elif term in numbers:
+            terms.append((numbers[term], step))
+    return Index(index.constant, tuple(sorted(terms, key=repr)))

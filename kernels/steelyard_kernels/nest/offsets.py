@@ -1,0 +1,178 @@
+"""Open loops, and where in an array their places are."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import product
+from math import prod
+from typing import TypeAlias
+
+from steelyard_kernels.expression.indices import Index as Offset
+from steelyard_kernels.expression.indices import Part
+from steelyard_kernels.ir.builder import Builder, Index
+from steelyard_kernels.ir.loops import Operand
+from steelyard_kernels.nest.axes import Guard, Nest, Value
+from steelyard_kernels.schedule.schedule import Cut
+
+# Which of its places each loop is at, in the schedule's order; 0 of closed ones.
+At: TypeAlias = tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Open:
+    """The places of an open loop, each the index of its first lane."""
+
+    places: Sequence[Operand]
+    lanes: int
+    mask: Operand | None
+
+
+class Loops:
+    """The loops of a nest's cuts: which are open, and what is known inside of them.
+
+    `known` has, for each loop that is open and once before, what was emitted there.
+    """
+
+    def __init__(self, nest: Nest, cuts: Sequence[Cut], b: Builder) -> None:
+        self.nest = nest
+        self.b = b
+        self.axes = [tuple(map(nest.axes.index, cut.axes)) for cut in cuts]
+        self.open: dict[int, Open] = {}  # in the order of opening
+        self.known: list[dict[object, Operand]] = [{}]
+        self._loop = {axis: k for k, axes in enumerate(self.axes) for axis in axes}
+        self._walked: dict[Offset, tuple[int, ...]] = {}
+        self.loops = [self.loops_of(value.axes) for value in nest.values]
+
+    def loops_of(self, axes: Iterable[int]) -> tuple[int, ...]:
+        """Return the loops of some axes."""
+        return tuple(sorted({self._loop[axis] for axis in axes}))
+
+    def walks(self, offset: Offset) -> tuple[int, ...]:
+        """Return the loops that an offset varies with."""
+        found = self._walked.get(offset)
+        if found is None:
+            found = self._walked[offset] = self.loops_of(offset.axes)
+        return found
+
+    @contextmanager
+    def opened(
+        self,
+        loop: int,
+        places: Sequence[Operand],
+        lanes: int,
+        mask: Operand | None = None,
+    ) -> Iterator[None]:
+        """Open a loop at some of its places, of which each is a vector."""
+        self.open[loop] = Open(places, lanes, mask)
+        self.known.append({})
+        yield
+        self.known.pop()
+        del self.open[loop]
+
+    def every(self) -> list[At]:
+        """Return the combinations of places of the open loops."""
+        counts = [
+            len(self.open[k].places) if k in self.open else 1
+            for k in range(len(self.axes))
+        ]
+        return list(product(*map(range, counts)))
+
+    def found(self, key: object) -> Operand | None:
+        """Return what is known here by a key."""
+        for known in reversed(self.known):
+            if key in known:
+                return known[key]
+        return None
+
+    def offset(self, offset: Offset, at: At) -> Index:
+        """Emit where an array is walked by now, by the open loops from without."""
+        walked = self.walks(offset)
+        return self._offset(offset, at, [k for k in self.open if k in walked])
+
+    def _offset(self, offset: Offset, at: At, loops: list[int]) -> Index:
+        if not loops:
+            return offset.constant
+        loop, walked = loops[-1], self.axes[loops[-1]]
+        key = (offset, *[(k, at[k]) for k in loops])
+        found = self.found(key)
+        if found is None:
+            b = self.b
+            outer = self._offset(offset, at, loops[:-1])
+            terms = dict(offset.terms)
+            walk = tuple([terms.get(axis, 0) for axis in walked])
+            found = b.number(b.at("add", outer, self.along(loop, at, walk)))
+            ready = {axis for k in loops for axis in self.axes[k]}
+            for term, step in offset.terms:
+                if isinstance(term, Part):
+                    axes = term.index.axes
+                    if axes <= ready and axes.intersection(walked):
+                        part = b.at("multiply", self._part(term, at), step)
+                        found = b.at("add", found, part)
+            self.known[-1][key] = found
+        return found
+
+    def _part(self, part: Part, at: At) -> Operand:
+        """Emit a part of an index, rounding down: the index is made positive first."""
+        b = self.b
+        found = b.number(self.offset(part.index, at))
+        low, _ = part.index.bounds(self.nest.extents)
+        unit = part.divisor * (part.modulus or 1)
+        below = -(low // unit) if low < 0 else 0
+        found = b.at("add", found, below * unit)
+        found = b.at("div", found, part.divisor)
+        if part.modulus:
+            return b.at("rem", found, part.modulus)
+        return b.at("add", found, -below)
+
+    def along(self, loop: int, at: At, walk: Sequence[int]) -> Index:
+        """Emit how far a walk along a loop's axes is at one of its places."""
+        b, place = self.b, self.open[loop].places[at[loop]]
+        if not any(walk):
+            return 0
+        dense = self.dense(self.axes[loop])
+        if list(walk) == [walk[-1] * step for step in dense]:
+            return b.at("multiply", place, walk[-1])
+        total: Index = 0
+        for k, step in reversed(list(enumerate(walk))):
+            if step:
+                position = self._position(loop, k, dense[k], at)
+                total = b.at("add", b.at("multiply", position, step), total)
+        return total
+
+    def dense(self, axes: Sequence[int]) -> tuple[int, ...]:
+        """Return the strides of a row-major array of some axes."""
+        extents = [self.nest.extents[axis] for axis in axes]
+        return tuple([prod(extents[k + 1 :]) for k in range(len(extents))])
+
+    def _position(self, loop: int, k: int, inner: int, at: At) -> Operand:
+        """Emit the index along an axis of a loop, inside of which are so many."""
+        key = ("position", loop, k, at[loop])
+        found = self.found(key)
+        if found is None:
+            b = self.b
+            found = b.at("div", self.open[loop].places[at[loop]], inner)
+            if k:
+                found = b.at("rem", found, self.nest.extents[self.axes[loop][k]])
+            self.known[-1][key] = found
+        return found
+
+    def is_ready(self, value: Value) -> bool:
+        """Say whether the loops are open that a value varies with."""
+        return all(loop in self.open for loop in self.loops[value.number])
+
+    def guard(self, guards: Sequence[Guard], at: At) -> Operand:
+        """Emit whether an element lies inside of its array."""
+        b = self.b
+        found: Operand | None = None
+        for index, extent in guards:
+            low, high = index.bounds(self.nest.extents)
+            place = b.number(self.offset(index, at))
+            checks = [("greater_equal", 0)] * (low < 0)
+            checks += [("less", extent)] * (high >= extent)
+            for op, limit in checks:
+                holds = b.let(op, place, b.number(limit))
+                found = holds if found is None else b.let("bitwise_and", found, holds)
+        assert found is not None
+        return found

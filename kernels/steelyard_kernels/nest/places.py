@@ -1,0 +1,343 @@
+"""Axes: which of them each value of a program varies with, found from its outputs down.
+
+Every output is stored along axes of its own space, and each value is asked for at an
+index of these for each of its dimensions: elementwise operations pass theirs on, views
+put their own for it, a reduction adds an axis for each that it reduces. What is asked
+for at other indices is another value, so that an array may be read in several orders.
+A reduction takes the axis along which its operand is asked for anyway, unless that had
+to be walked outside of itself. Neighbouring axes that every array treats alike become
+one.
+
+Views are no values: they are read where their elements lie. An array in memory, or one
+of 0, 1, 2, ..., is read at its offset; guards say which of these places there are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import TypeAlias
+
+from steelyard_kernels.errors import Unsupported
+from steelyard_kernels.expression.expr import (
+    Apply,
+    Arange,
+    Broadcast,
+    Cast,
+    Constant,
+    Dot,
+    Input,
+    Node,
+    Program,
+    Reduce,
+    Reshape,
+    Row,
+    Shape,
+    Transpose,
+    View,
+    operands,
+)
+from steelyard_kernels.expression.indices import Index, Part, axis, part
+from steelyard_kernels.nest.axes import (
+    Guard,
+    Nest,
+    Stored,
+    Value,
+    beyond,
+    one_space,
+    source,
+    space,
+    stored,
+)
+from steelyard_kernels.nest.merge import Axes, merged
+from steelyard_kernels.schedule.variance import expand_variance
+
+Place: TypeAlias = tuple[Index, ...]  # of an element, along each dimension
+NOWHERE = Index()
+
+
+@lru_cache(maxsize=2)  # a build asks for it to choose a schedule, then to lower
+def nest_of(program: Program) -> Nest:
+    """Return the nest of a program that has elements; raises Unsupported for others.
+
+    Variances are spelled out as means of squares.
+    """
+    program = expand_variance(program)
+    for node in beyond(program):
+        if not walks(node):
+            what = type(node).__name__.lower()
+            raise Unsupported(
+                f"{program.name}: this schedule walks axes, which a {what} has not; leave "
+                "the schedule out, or take one of the program's candidates."
+            )
+    full = space(program)
+    if full is None or not one_space(program):
+        shapes = {stored(output).shape for output in program.outputs}
+        shown = " and ".join(str(shape) for shape in sorted(shapes))
+        raise Unsupported(
+            f"{program.name}: outputs have shapes {shown}, one pass gives "
+            "those that broadcast to one, with elements, and update none of the "
+            "smaller; make a kernel for each."
+        )
+    return _Asked(program, full).nest()
+
+
+def walks(node: Node) -> bool:
+    """Say whether a node that is not elementwise reads its operand along axes."""
+    if isinstance(node, Row):
+        return isinstance(node.index, Constant)
+    return isinstance(node, Reduce | Dot | Reshape | Transpose | View)
+
+
+def _constant(row: Row) -> int:
+    assert isinstance(row.index, Constant)
+    return int(row.index.value)
+
+
+@dataclass(slots=True, eq=False)
+class _Use:
+    """A node at one place: what it reads there, what it reduces, what it comes to."""
+
+    node: Node
+    place: Place
+    args: tuple[_Use, ...] = ()
+    over: tuple[int, ...] = ()
+    value: Value | None = None
+
+
+class _Asked:
+    """Asks each node for the places that its users need it at."""
+
+    def __init__(self, program: Program, full: Shape) -> None:
+        self.program = program
+        self.full = full
+        self.extents = list(full)
+        self.uses: dict[int, list[_Use]] = {}
+        self.before: dict[int, set[int]] = {}  # the axes that are opened before one
+
+    def nest(self) -> Nest:
+        """Ask from the last node to the first, then make values in their order."""
+        every = tuple([NOWHERE if n == 1 else axis(k) for k, n in enumerate(self.full)])
+        wanted = [
+            self._ask(node, _behind(every, self.full, node.shape))
+            for node in map(stored, self.program.outputs)
+        ]
+        for node in reversed(self.program.nodes):
+            for use in self.uses.get(node.number, ()):
+                places = self._read(use, use.place)
+                pairs = zip(operands(node), places, strict=False)
+                use.args = tuple([self._ask(arg, place) for arg, place in pairs])
+        values = [
+            self._value(number, use)
+            for number, use in enumerate(
+                [
+                    u
+                    for node in self.program.nodes
+                    for u in self.uses.get(node.number, ())
+                ]
+            )
+        ]
+        outputs = [
+            Stored(_known(use), _offset(use.node.shape, use.place)) for use in wanted
+        ]
+        axes = Axes(self.extents, len(self.full), self.before)
+        # Views are those that they show.
+        return merged(self.program, axes, tuple(dict.fromkeys(values)), outputs)
+
+    def _ask(self, node: Node, place: Place) -> _Use:
+        uses = self.uses.setdefault(node.number, [])
+        for use in uses:
+            if use.place == place:
+                return use
+        uses.append(_Use(node, place))
+        return uses[-1]
+
+    def _read(self, use: _Use, at: Place) -> tuple[Place, ...]:
+        """Return where the operands of a node are read, for one place of it."""
+        node = use.node
+        if isinstance(node, Apply | Cast | Broadcast):
+            return tuple([_behind(at, node.shape, n.shape) for n in operands(node)])
+        if source(node) is not None:
+            return ()
+        if isinstance(node, View):
+            return (tuple([each.at(at, self.extents) for each in node.index]),)
+        if isinstance(node, Row):
+            return ((Index(_constant(node)), *at),)
+        if isinstance(node, Transpose):
+            return ((*at[:-2], at[-1], at[-2]),)
+        if isinstance(node, Reshape):
+            return (self._reshaped(node, at),)
+        if isinstance(node, Reduce):
+            return (self._along(use, node.arg, self._kept(node, at)),)
+        if isinstance(node, Dot):
+            left = self._along(use, node.a, (*at[:-1], None))
+            return left, (left[-1], at[-1])
+        return ()
+
+    def _reshaped(self, node: Reshape, at: Place) -> Place:
+        """Return where an element lies in another shape with the same order."""
+        flat = _offset(node.shape, at)
+        found, inner = [], 1
+        for extent in reversed(node.arg.shape):
+            here = part(flat, inner, extent, self.extents) if extent > 1 else NOWHERE
+            found.append(here)
+            inner *= extent
+        return tuple(reversed(found))
+
+    @staticmethod
+    def _kept(node: Reduce, at: Place) -> tuple[Index | None, ...]:
+        """Return the place in the operand; None along the axes that are reduced."""
+        rest = iter(at)
+        found: list[Index | None] = []
+        for k in range(len(node.arg.shape)):
+            if k in node.axes:
+                found.append(None)
+                if node.keepdims:
+                    next(rest)
+            else:
+                found.append(next(rest))
+        return tuple(found)
+
+    def _along(self, use: _Use, arg: Node, kept: tuple[Index | None, ...]) -> Place:
+        """Return where a reduction reads its operand: along axes there are, or new ones."""
+        outer = frozenset[int]().union(*[each.axes for each in use.place])
+        found = self._seen(arg, kept, outer)
+        if found is None:
+            found = tuple(
+                [
+                    each if each is not None else self._new(extent)
+                    for each, extent in zip(kept, arg.shape, strict=True)
+                ]
+            )
+        gone = [each for each, old in zip(found, kept, strict=True) if old is None]
+        use.over = tuple([next(iter(each.axes)) for each in gone if each.axes])
+        for reduced in use.over:
+            self.before.setdefault(reduced, set()).update(outer)
+        return found
+
+    def _new(self, extent: int) -> Index:
+        self.extents.append(extent)
+        return axis(len(self.extents) - 1)
+
+    def _seen(
+        self, arg: Node, kept: tuple[Index | None, ...], outer: frozenset[int]
+    ) -> Place | None:
+        """Return a place that an operand, or what it is made of, is asked for at."""
+        pending, looked = [arg], set[int]()
+        while pending:
+            node = pending.pop()
+            looked.add(node.number)
+            for use in self.uses.get(node.number, ()):
+                if self._fits(use.place, kept, outer):
+                    return use.place
+            if isinstance(node, Apply | Cast):
+                pending += [
+                    below
+                    for below in operands(node)
+                    if below.shape == arg.shape and below.number not in looked
+                ]
+        return None
+
+    def _fits(
+        self, place: Place, kept: tuple[Index | None, ...], outer: frozenset[int]
+    ) -> bool:
+        """Say whether a reduction may walk along the axes of a place."""
+        over: set[int] = set()
+        for each, old in zip(place, kept, strict=True):
+            if old is not None:
+                if each != old:
+                    return False
+            else:
+                if not each.terms:
+                    return False
+                ((term, step), *more) = each.terms
+                if more or step != 1 or each.constant or not isinstance(term, int):
+                    return False
+                if term in over:  # a diagonal
+                    return False
+                over.add(term)
+        if not outer and any(term < len(self.full) for term in over):
+            return False  # it is walked before the outputs' loops are opened
+        return not over & outer and not any(self._opened(k, over) for k in outer)
+
+    def _opened(self, outer: int, over: set[int]) -> bool:
+        """Say whether an axis must be opened behind one of some axes."""
+        pending, looked = [outer], set[int]()
+        while pending:
+            here = pending.pop()
+            if here in over:
+                return True
+            looked.add(here)
+            pending += self.before.get(here, set()) - looked
+        return False
+
+    def _value(self, number: int, use: _Use) -> Value:
+        """Make the value of a use whose operands have theirs."""
+        node, of = use.node, source(use.node)
+        args = {arg.node.number: _known(arg) for arg in use.args}  # but a row's index
+        if isinstance(node, Broadcast | Transpose | Row) or (
+            isinstance(node, Reshape) and of is None
+        ):
+            use.value = args[node.arg.number]
+        elif of is not None:
+            use.value = self._array(number, node, of, use.place)
+        elif isinstance(node, View):
+            (arg,) = use.args
+            use.value = self._viewed(number, node, _known(arg), arg.place)
+        else:
+            axes = frozenset[int]().union(*[arg.axes for arg in args.values()])
+            over = use.over
+            use.value = Value(number, node, args, axes.difference(over), over)
+        return use.value
+
+    def _array(self, count: int, node: Node, of: Input | Arange, place: Place) -> Value:
+        guards = self._guards(place, node.shape)
+        offset = _offset(node.shape, place)
+        axes = offset.axes.union(*[index.axes for index, _ in guards])
+        return Value(count, node, {}, axes, (), of, offset, guards)
+
+    def _viewed(self, count: int, node: View, arg: Value, place: Place) -> Value:
+        guards = self._guards(place, node.arg.shape)
+        if not guards or set(guards) <= set(arg.guards):
+            return arg
+        axes = arg.axes.union(*[index.axes for index, _ in guards])
+        if arg.source is None:
+            return Value(count, node, {node.arg.number: arg}, axes, guards=guards)
+        guards = tuple(dict.fromkeys((*arg.guards, *guards)))
+        return replace(arg, number=count, axes=axes, guards=guards)
+
+    def _guards(self, place: Place, shape: Shape) -> tuple[Guard, ...]:
+        """Return which of the indices may lie outside of an array."""
+        found = []
+        for index, extent in zip(place, shape, strict=True):
+            if index.terms or index.constant:
+                low, high = index.bounds(self.extents)
+                if low < 0 or high >= extent:
+                    found.append((index, extent))
+        return tuple(found)
+
+
+def _behind(at: Place, shape: Sequence[int], arg: Shape) -> Place:
+    """Return the place of an operand, aligned at the last; 0 along extents of 1."""
+    if shape == arg:
+        return at
+    skipped = len(shape) - len(arg)
+    return tuple([NOWHERE if n == 1 else at[skipped + k] for k, n in enumerate(arg)])
+
+
+def _offset(shape: Shape, at: Place) -> Index:
+    """Return where a row-major array has an element."""
+    terms: dict[int | Part, int] = {}
+    constant, stride = 0, 1
+    for extent, index in zip(reversed(shape), reversed(at), strict=True):
+        constant += index.constant * stride
+        for term, step in index.terms:
+            terms[term] = terms.get(term, 0) + step * stride
+        stride *= extent
+    return Index(constant, tuple([(t, c) for t, c in terms.items() if c]))
+
+
+def _known(use: _Use) -> Value:
+    assert use.value is not None
+    return use.value

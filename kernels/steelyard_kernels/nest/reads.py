@@ -1,0 +1,80 @@
+"""What the values of a nest are made of, with products taken up by sums."""
+
+from __future__ import annotations
+
+from collections.abc import Container, Iterable, Mapping
+
+from steelyard_kernels import dtypes
+from steelyard_kernels.expression.expr import Apply, Reduce, users
+from steelyard_kernels.nest.axes import Nest, Value
+from steelyard_kernels.schedule.values import fusions
+
+
+class Reads:
+    """What each value reads: inside and outside of reductions."""
+
+    def __init__(self, nest: Nest) -> None:
+        level = {value.node.number: value.axes for value in nest.values}
+        exact = {output.value.node.number for output in nest.outputs}
+        self.fused = fusions(nest.program.nodes, level, exact)
+        self._uses = users(nest.program.nodes)
+        for number in exact:
+            self._uses[number] = self._uses.get(number, 0) + 1
+
+    def of(self, value: Value) -> Mapping[int, Value]:
+        """Return what a value is made of, by operands' numbers.
+
+        Of a product that it takes up, these are the factors.
+        """
+        if value.over:
+            return self._taken(value)
+        fusion = self.fused.get(value.node.number)
+        if fusion is None:
+            return value.args
+        taken, (a, b, c) = value.args[fusion.product], (fusion.a, fusion.b, fusion.c)
+        return {
+            a.number: taken.args[a.number],
+            b.number: taken.args[b.number],
+            c.number: value.args[c.number],
+        }
+
+    def _taken(self, reduction: Value) -> Mapping[int, Value]:
+        """Return what a reduction takes in: of a sum of products, the factors."""
+        node, args = reduction.node, reduction.args
+        if not isinstance(node, Reduce) or node.op not in {"sum", "mean"}:
+            return args
+        arg = args[node.arg.number]
+        alone = self._uses[arg.node.number] == 1 and arg.node is node.arg
+        if not alone or node.dtype not in {dtypes.float32, dtypes.float64}:
+            return args
+        if (
+            isinstance(arg.node, Apply)
+            and arg.node.op == "multiply"
+            and arg.guards == ()
+        ):
+            return arg.args if len(arg.args) == 2 else args
+        return args
+
+    def inside(self, values: Iterable[Value], over: Container[int]) -> list[Value]:
+        """Return what values need that varies with some axes, operands first."""
+        found: dict[int, Value] = {}
+        pending = [arg for v in values for arg in self.of(v).values()]
+        while pending:
+            value = pending.pop()
+            if value.number in found or not any(k in over for k in value.axes):
+                continue
+            found[value.number] = value
+            pending += self.needs(value)
+        return [found[number] for number in sorted(found)]
+
+    def needs(self, value: Value) -> list[Value]:
+        """Return what must be emitted before a value."""
+        return self.outside(value) if value.over else list(self.of(value).values())
+
+    def outside(self, reduction: Value) -> list[Value]:
+        """Return what a reduction needs that does not vary with its axes."""
+        inner = self.inside([reduction], reduction.over)
+        reads = list(self.of(reduction).values())
+        for value in inner:
+            reads += self.needs(value)
+        return [v for v in reads if not v.axes.intersection(reduction.over)]

@@ -1,0 +1,115 @@
+"""The recipe of any other nest: a loop for each axis, reductions in the innermost.
+
+Axes along which every array lies in order, or not at all, are walked by vectors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import product
+from math import prod
+from typing import Final
+
+from steelyard_kernels.nest.axes import NAMES, Nest
+from steelyard_kernels.schedule.gpu import Gpu
+from steelyard_kernels.schedule.legality import in_order
+from steelyard_kernels.schedule.model import Machine
+from steelyard_kernels.schedule.schedule import Cut, Place, Schedule
+
+WORK: Final = 1 << 14  # operations that a core takes at a time, about
+ROWS: Final = 4  # of a product at a time: what it reads of the other is read once
+THREADS: Final = (128, 256)
+
+
+def on_cpu(nest: Nest, machine: Machine) -> Iterator[Schedule]:
+    """Yield the legal schedules of a CPU."""
+    vectors = vector_axes(nest)
+    widest = max(
+        [v.node.dtype.bytes for v in nest.values if v.node.dtype.bytes > 2] or [4]
+    )
+    unrolls = (1,) if _nested(nest) else (2, 1, 4)
+    for unroll, place in product(unrolls, (Place.CORE, Place.SERIAL)):
+        lanes = machine.lanes(widest)
+        yield Schedule(tuple(_cpu_cuts(nest, vectors, lanes, unroll, place)))
+
+
+def _cpu_cuts(
+    nest: Nest, vectors: frozenset[int], lanes: int, unroll: int, place: Place
+) -> Iterator[Cut]:
+    """Cut the first axes as one loop that cores share, then each for itself."""
+    shared = 1
+    while shared < nest.space and _joins(nest, vectors, shared):
+        shared += 1
+    alone, nested = _walked_alone(nest), _nested(nest)
+    for axis in range(shared - 1, len(nest.extents)):
+        first = axis == shared - 1
+        wide = axis in vectors
+        several = unroll if wide and axis in alone else 1
+        if first and not wide and not nested and _shares(nest, axis, vectors):
+            several = ROWS
+        factors = (lanes if wide else 1, Place.VECTOR), (several, Place.REGISTER)
+        if not first:
+            yield Cut(NAMES[axis], (*factors, (1, Place.SERIAL)))
+            continue
+        size = factors[0][0] * several
+        work = prod(nest.extents[shared:]) * size
+        turns = max(1, WORK // work) if place is Place.CORE else 1
+        yield Cut(NAMES[:shared], (*factors, (turns, place)))
+
+
+def _joins(nest: Nest, vectors: frozenset[int], axis: int) -> bool:
+    """Say whether an axis may be one loop with those before it."""
+    return not {axis, axis - 1} & vectors and axis not in nest.inner
+
+
+def _nested(nest: Nest) -> bool:
+    """Say whether a reduction is walked inside of another: its text is long already."""
+    reduced = {axis for value in nest.values for axis in value.over}
+    return any(value.over and value.axes & reduced for value in nest.values)
+
+
+def _walked_alone(nest: Nest) -> set[int]:
+    """Return the axes that no reduction walks together with others."""
+    together = {k for value in nest.values if len(value.over) > 1 for k in value.over}
+    return set(range(len(nest.extents))) - together
+
+
+def _shares(nest: Nest, axis: int, vectors: frozenset[int]) -> bool:
+    """Say whether a sum reads vectors again for every index of an axis."""
+    return any(
+        value.source is not None and value.axes & vectors and axis not in value.axes
+        for reduction in nest.values
+        if reduction.over and axis in reduction.axes
+        for value in nest.values
+        if value.axes.intersection(reduction.over)
+    )
+
+
+def vector_axes(nest: Nest) -> frozenset[int]:
+    """Choose axes to walk by vectors, the last first; no value has two of them."""
+    found: set[int] = set()
+    every = range(len(nest.extents))
+    for axis in sorted(every, key=lambda k: (k >= nest.space, -k)):
+        together = {
+            k
+            for value in nest.values
+            if axis in value.axes or axis in value.over
+            for k in (*value.axes, *value.over)
+        }
+        if nest.extents[axis] > 1 and not found & together and in_order(nest, axis):
+            found.add(axis)
+    return frozenset(found)
+
+
+def on_gpu(nest: Nest, gpu: Gpu) -> Iterator[Schedule]:
+    """Yield the legal schedules of a GPU: a thread for each index that is not reduced."""
+    shared = len([k for k in range(nest.space) if k not in nest.inner])
+    inner = [
+        Cut(NAMES[axis], ((1, Place.VECTOR), (1, Place.REGISTER), (1, Place.SERIAL)))
+        for axis in range(shared, len(nest.extents))
+    ]
+    for threads in THREADS:
+        if gpu.blocks_resident(threads, 0):
+            factors = (1, Place.VECTOR), (1, Place.REGISTER), (threads, Place.THREAD)
+            first = Cut(NAMES[:shared], (*factors, (1, Place.GRID)))
+            yield Schedule((first, *inner))
