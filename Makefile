@@ -14,7 +14,7 @@ PEERLESS = $(BIN)/python -c "import importlib.util as u; u.find_spec('torch') or
 .PHONY: bench builds loops gpu peers test test-measuring test-gpu lint types docs clean
 
 bench: .venv/bench
-	$(BIN)/steelyard run suites -k "not cuda and not fusion and not gpu_ and not planted and not noisy"
+	$(BIN)/steelyard run suites -k "not cuda and not fusion and not gpu_ and not planted and not noisy and not overhead"
 
 builds: .venv/ready
 	$(BIN)/steelyard run suites -k "cuda or fusion" --blocks 2

@@ -16,7 +16,7 @@ from steelyard.store.series import histories
 
 PLANTED = asv_commits.PLANTED
 CHANGE = 1.0
-"""Of the planted work; ci/asv_bars.py plants 10 %, on a machine left alone."""
+"""Of the planted work; tests/asv_bars.py plants 10 %, on a machine left alone."""
 
 SLOWER = "asv_suite.work.track_seconds('planted', 'kernel/warm')"
 STEADY = "asv_suite.work.track_seconds('steady', 'kernel/warm')"

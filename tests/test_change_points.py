@@ -46,7 +46,7 @@ def heavy(draw, count, noise=NOISE):
 
 @pytest.mark.parametrize("model", [white, hanging, bimodal, heavy])
 def test_no_commit_of_an_unchanged_program_is_a_step(model):
-    """Asked after every third of 80 commits; ci/history.py asks for many seeds."""
+    """Asked after every third of 80 commits; tests/simulated_histories.py asks for many seeds."""
     values = model(random.Random(1), 80)
     assert not any(steps(values[:count]) for count in range(2, len(values) + 1, 3))
 

@@ -16,11 +16,12 @@ from steelyard.analyse import claims
 from steelyard.analyse.claims import State
 from steelyard.analyse.rows import rows
 from steelyard.commands import main
-from steelyard.declare import claims_file
+from steelyard.declare import claimed, claims_file, discovery
 from steelyard.errors import FAILED, FINE, REGRESSION, UNRESOLVED, USAGE, SteelyardError
 from steelyard.store.store import Store
 
-PAGE = (Path(__file__).parents[1] / "docs" / "claims.md").read_text()
+ROOT = Path(__file__).parents[1]
+PAGE = (ROOT / "docs" / "claims.md").read_text()
 LEVELS = (1.0, 1.3, 0.9, 1.1)
 """How fast a made-up machine is in each block."""
 
@@ -330,6 +331,7 @@ def project(tmp_path, monkeypatch):
     """Work in a folder with the suite and the claims of docs/claims.md."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("STEELYARD_STORE", str(tmp_path / "store.db"))
+    monkeypatch.setenv("STEELYARD_LOCK", str(tmp_path / "lock"))
     (tmp_path / "suites").mkdir()
     (suite,) = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
     (listing,) = re.findall(r"```toml\n(.*?)```", PAGE, re.DOTALL)
@@ -431,3 +433,13 @@ def test_where_every_claim_is_about_another_machine_nothing_was_judged(project):
     assert done.exit_code == UNRESOLVED
     assert "skipped: 1" in done.stdout
     assert not (project / "store.db").exists()
+
+
+def test_every_claim_of_our_own_is_about_cases_that_there_are():
+    """Unless it needs a GPU, or what is not installed."""
+    file = claims_file.load(ROOT / "claims.toml")
+    here = [one for one in file.claims if not claimed.missing_modules(one)]
+    found = discovery.discover([str(ROOT / suite) for suite in file.suites])
+    pairs, absent = claimed.pairs(here, found)
+    assert pairs
+    assert {why for why in absent.values() if " a GPU: " not in why} == set()

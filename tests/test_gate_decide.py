@@ -1,12 +1,10 @@
-import importlib.util
 import math
 import random
-import sys
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from pathlib import Path
 
+import nulls
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -220,24 +218,11 @@ def test_neighbours_in_the_mean_are_no_change():
     assert count(seen) <= 6
 
 
-def simulation():
-    """Return the simulation of ``ci/nulls.py`` as a module."""
-    path = Path(__file__).parents[1] / "ci" / "nulls.py"
-    spec = importlib.util.spec_from_file_location("nulls", path)
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    return module
-
-
-NULLS = simulation()
-
-
-@pytest.mark.parametrize("row", NULLS.rows(), ids=lambda row: row.what)
+@pytest.mark.parametrize("row", nulls.rows(), ids=lambda row: row.what)
 def test_a_small_simulation_meets_the_bars(row):
     """Each row of the whole one, from fixed seeds: it fails the same everywhere."""
     with ThreadPoolExecutor(1) as pool:
-        made = NULLS.judged(row, 4, pool)
+        made = nulls.judged(row, 4, pool)
     assert [bar for bar in made["bars"] if not bar["met"]] == []
 
 

@@ -2,9 +2,11 @@
 
 import importlib
 import sys
+from pathlib import Path
 
 import pytest
-from test_readme import ROOT
+
+ROOT = Path(__file__).parent.parent
 
 
 @pytest.fixture

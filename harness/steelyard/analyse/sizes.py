@@ -25,7 +25,7 @@ def smallest(spread: float, policy: Policy) -> float:
     ``spread`` is the standard deviation of one block's logarithm. What a gate does not
     find it has called the same by the first blocks that it may (`SETTLED`): they must
     together lie beyond what may be called so, or, of a quiet case, their interval must
-    lie beyond the margin. Simulation holds it within a fifth (``ci/nulls.py``).
+    lie beyond the margin. Simulation holds it within a fifth (``tests/nulls.py``).
     """
     error, freedom = spread / math.sqrt(SETTLED), SETTLED - 1
     reach = quantile((1 + CONFIDENCE) / 2, freedom) + quantile(POWER, freedom)

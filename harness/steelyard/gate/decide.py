@@ -3,7 +3,7 @@
 After each round of blocks every case is looked at again. It is slower or faster once
 Benjamini and Hochberg's procedure over the whole suite says so, at the level that counts
 in the end: a case never stops at a p-value that is refused later. That each look gives
-chance another try is in the levels, which simulation holds (``ci/nulls.py``).
+chance another try is in the levels, which simulation holds (``tests/nulls.py``).
 """
 
 from __future__ import annotations

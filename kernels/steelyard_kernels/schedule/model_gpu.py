@@ -44,7 +44,7 @@ TAIL_SHARE: Final = 0.25
 # threads wait this adds, for a block that fills its multiprocessor.
 ROOM_SHARE: Final = 0.5
 # Stores that leave the caches first: of 20 programs and sizes on an H200 one was faster
-# with them by 0.5 %, and updates in place were 3 % slower (docs/results).
+# with them by 0.5 %, and updates in place were 3 % slower.
 STREAM_COST: Final = 0.01
 # Registers, by least squares over all candidates of the library's programs and one of
 # rows and columns, float16 to float64, in NVRTC 13.5's code for sm_90a: off by 4 in the

@@ -60,7 +60,7 @@ SKEW_NS: Final = 26.0
 # Instructions of a thread in a nanosecond while its warp waits for most results: with the
 # barrier, the rates and shares below, fitted to half of 28 sizes of LayerNorm and softmax
 # on an H200, where the chosen is within 5 % of the best in the mean and 11 % at most; on
-# the other half 5 %, and 17 % at most. In a later sweep of all sizes (docs/results) the
+# the other half 5 %, and 17 % at most. In a later sweep of all sizes the
 # chosen was 5 % above the best in the mean and 13 % at most.
 THREAD_RATE: Final = 0.35
 # Instructions of a thread besides its elements: places, a reduction, scalars.

@@ -1,6 +1,6 @@
 """`asv continuous` and the whole of a history, on a repository made for it.
 
-    python ci/asv_bars.py [--times 20] [--rounds 8] [--factor 1.05] [--only NAME]
+    python tests/asv_bars.py [--times 20] [--rounds 8] [--factor 1.05] [--only NAME]
 
 `same` compares two commits of equal code so many times: the bar is exit code 0 each
 time. `planted` compares a commit with one whose work is 10 % longer: exit code 1, and the
@@ -13,13 +13,10 @@ from __future__ import annotations
 
 import argparse
 import json
-import sys
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
 import asv_commits
 import shell

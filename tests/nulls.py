@@ -1,6 +1,6 @@
 """The gate's rules over simulated suites: false verdicts, power, and what they cost.
 
-    python ci/nulls.py [--suites 200] [--only WORDS]
+    python tests/nulls.py [--suites 200] [--only WORDS]
 
 A row is a kind of noise. Each suite has 200 cases whose blocks are drawn and decided by the
 gate's own `decide`; some of them are slower by a known share. Exits with 1 if a bar is

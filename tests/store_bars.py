@@ -1,6 +1,6 @@
 """How long `steelyard history` of everything takes with 100,000 trials in the store.
 
-python ci/store_bars.py [--store URL] [--runs 250]
+python tests/store_bars.py [--store URL] [--runs 250]
 
 Fills a store (an SQLite file of its own, unless another is named) by imports: runs of 50
 cases in 2 modes in 4 blocks. Prints seconds, and those of the reader's processor time,
@@ -17,9 +17,6 @@ import subprocess
 import sys
 import tempfile
 import time
-from pathlib import Path
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
 import click
 import trials
@@ -61,7 +58,7 @@ def main() -> None:
     parser.add_argument("--store")
     parser.add_argument("--runs", type=int, default=250)
     options = parser.parse_args()
-    rng = random.Random(1)  # noqa: S311 # noise, not a secret
+    rng = random.Random(1)  # noise, not a secret
     with tempfile.TemporaryDirectory() as folder:
         url = options.store or f"{folder}/store.db"
         began = time.monotonic()

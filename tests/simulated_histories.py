@@ -1,6 +1,6 @@
 """Step detection over simulated, measured and annotated histories.
 
-    python ci/history.py [--seeds 30] [--commits 240] [--peers]
+    python tests/simulated_histories.py [--seeds 30] [--commits 240] [--peers]
 
 The bars: hardly a false alarm in simulated noise and none in shuffled measurements; a
 step of 5 % in 1 % noise reported within 5 commits; several such steps found; precision
@@ -14,14 +14,10 @@ import argparse
 import json
 import os
 import random
-import sys
 from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from functools import partial
-from pathlib import Path
 from typing import Any
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
 import annotated
 from test_change_points import bimodal, found_after, hanging, heavy, levels, white
@@ -51,19 +47,19 @@ def alarms(values: Sequence[float]) -> int:
 
 def simulated(model: str, commits: int, seed: int) -> int:
     """Return the false alarms of a history that has no step."""
-    return alarms(MODELS[model](random.Random(seed), commits))  # noqa: S311 # no secret
+    return alarms(MODELS[model](random.Random(seed), commits))  # no secret
 
 
 def shuffled(kernel: str, seed: int) -> int:
     """Return the false alarms of measured runs in another order."""
     values = list(annotated.NOISE[kernel])
-    random.Random(seed).shuffle(values)  # noqa: S311 # no secret
+    random.Random(seed).shuffle(values)  # no secret
     return alarms(values)
 
 
 def several(count: int, seed: int) -> int:
     """Return how many of some steps of 5 % in 1 % noise are found."""
-    draw = random.Random(seed)  # noqa: S311 # no secret
+    draw = random.Random(seed)  # no secret
     values, at = levels(draw, [draw.choice([0.05, -0.05]) for _ in range(count)])
     return sum(any(abs(place - one) <= 3 for one in told(values)) for place in at)
 
