@@ -110,7 +110,7 @@ class Sample:
     error: str | None = None
 
 
-class Way:
+class TimedBuild:
     """A point that is built with one of the harness's caches, in this process."""
 
     def __init__(self, point: Point, cache: str) -> None:
@@ -141,16 +141,16 @@ class Way:
         return Sample(taken, phases, self._build.facts(), self._build.error)
 
 
-_WAYS: Final[dict[Point, Way]] = {}
+_TIMED: Final[dict[Point, TimedBuild]] = {}
 """What this process builds, in its parent's name if it has one."""
 
 
 def _prepare(point: Point, cache: str) -> None:
-    _WAYS[point] = Way(point, cache)
+    _TIMED[point] = TimedBuild(point, cache)
 
 
 def _sample(point: Point) -> Sample:
-    return _WAYS[point].sample()
+    return _TIMED[point].sample()
 
 
 def _recorded(point: Point, allocations: bool) -> tuple[Sample, tuple[Span, ...]]:
@@ -244,7 +244,7 @@ def measured(
     samples: dict[Point, list[Sample]] = {point: [] for point in points}
     libraries: dict[str, Library] = {}
     with ExitStack() as stack:
-        stack.callback(_WAYS.clear)
+        stack.callback(_TIMED.clear)
         for point in samples:
             if point.nvrtc and point.nvrtc not in libraries:
                 # What kernels print goes to standard error.

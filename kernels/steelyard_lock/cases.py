@@ -38,7 +38,7 @@ HIDDEN: Final = (
     16384,
     20480,
 )
-"""The LayerNorm widths that the suites weigh."""
+"""The LayerNorm widths that the suites measure."""
 
 THREADS: Final = 8
 """Of the processors that code is locked for: schedules know their number, and the file

@@ -1,4 +1,4 @@
-"""What changed in a kernel's code, in words: the weightiest first."""
+"""What changed in a kernel's code, in words: the most important first."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ COUNTS: Final[Mapping[str, str]] = {
     "blocks": "blocks",
     "extent": "elements of the extent",
 }
-"""What is told one by one, in this order: first memory that nobody asked for, then how
+"""What is named one by one, in this order: first memory that nobody asked for, then how
 many blocks fit."""
 
 _IDLE: Final = "NOP"
 """Pads a cubin's code to a multiple of 128 bytes and is not run."""
 
-TOLD: Final = 3
+NAMED: Final = 3
 """Instructions that are named where more of them changed: the most important."""
 
 
@@ -102,10 +102,10 @@ def _instructions(old: Entry, new: Entry) -> Iterator[str]:
     moved = {name: now.get(name, 0) - then.get(name, 0) for name in {*then, *now}}
     order = sorted(filter(moved.get, moved), key=lambda name: (-abs(moved[name]), name))
     if order:
-        told = ", ".join(f"{name} {moved[name]:+}" for name in order[:TOLD])
-        rest = ", ..." if len(order) > TOLD else ""
+        named = ", ".join(f"{name} {moved[name]:+}" for name in order[:NAMED])
+        rest = ", ..." if len(order) > NAMED else ""
         before, after = sum(then.values()), sum(now.values())
         how = "more" if after > before else "fewer" if after < before else "other"
-        yield f"{how} instructions: {before} -> {after} ({told}{rest})"
+        yield f"{how} instructions: {before} -> {after} ({named}{rest})"
     elif old.code != new.code or idle:
         yield "other code of as many instructions of each kind"

@@ -25,15 +25,15 @@ if TYPE_CHECKING:
 QUANTITIES: Final = (*CACHES, "first")
 
 TEXTS: Final = ("program", "schedule", "loops", "llvm", "cuda", "ptx", "sass")
-_SHOWN: Final = "it shows a text of a build and weighs nothing"
-_WEIGHING: Final = (
+_SHOWN: Final = "it shows a text of a build and times nothing"
+_TIMING: Final = (
     "--quantity", "--drop", "--repeat", "--timings", "--allocations", "--trace",
     "--resources", "--json", "--nvrtc", "--candidates",
 )  # fmt: skip
 _COLD: Final = "it builds every candidate once and cold"
 IDLE: Final = {
-    "--emit": dict.fromkeys((*_WEIGHING, "--print-after-all"), _SHOWN),
-    "--print-after-all": dict.fromkeys(_WEIGHING, _SHOWN),
+    "--emit": dict.fromkeys((*_TIMING, "--print-after-all"), _SHOWN),
+    "--print-after-all": dict.fromkeys(_TIMING, _SHOWN),
     "--candidates": {
         **dict.fromkeys(("--quantity", "--drop", "--repeat"), _COLD),
         "--schedule": "it builds every schedule",
