@@ -76,11 +76,11 @@ def test_a_batch_is_what_single_builds_are(nvrtc):
         assert built.schedule == alone.schedule
         assert built.code.nanoseconds > 0
     (together,) = batch.groups
-    assert sorted(together.candidates) == [*range(9)]
+    assert sorted(together.members) == [*range(9)]
     assert len({id(built.code.image) for built in batch.results}) == 1
     assert len({built.code.entry for built in batch.results}) == 9
     total = sum(built.code.nanoseconds for built in batch.results)
-    assert total == pytest.approx(together.compile, rel=0.01)
+    assert 0 < total <= together.wall
 
 
 def test_a_bad_candidate_fails_alone_with_its_own_line(nvrtc, monkeypatch):
@@ -273,7 +273,7 @@ def test_what_another_library_builds_is_not_kept(nvrtc, disk):
 def test_the_wall_of_groups_side_by_side_is_not_their_sum():
     """Two workers of 5 and 7 ns were done after 8."""
     collector = batching.Collector([], parse("cpu"), COLD, None, aligned=True)
-    groups = [Group((), worker, 0, wall, 0) for worker, wall in enumerate((5, 7))]
+    groups = [Group((), worker, wall) for worker, wall in enumerate((5, 7))]
     assert collector.batch(groups, 8, 0).stages == (Stage("compile", 12, 8),)
 
 

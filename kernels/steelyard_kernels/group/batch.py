@@ -202,16 +202,11 @@ class Collector:
     def batch(self, groups: Sequence[Group], wall: int, started: int) -> Batch:
         """Put the results together; `wall` is what compiling the groups took."""
         results = tuple(self._results[index] for index in range(len(self.candidates)))
-        waiting = list(self.waiting.values())
-        done = tuple(
-            replace(group, candidates=tuple(waiting[each][0] for each in group.members))
-            for group in groups
-        )
         return Batch(
             results,
             duplicates(results),
-            done,
-            self._stages(done, wall),
+            tuple(groups),
+            self._stages(groups, wall),
             perf_counter_ns() - started,
         )
 

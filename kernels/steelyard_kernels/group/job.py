@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from time import perf_counter_ns
 
 from steelyard_device.errors import Cancelled, DeviceError
 from steelyard_device.spans import Span
@@ -30,7 +29,7 @@ class Reply:
     """What became of a job, by entry; an entry in neither is worth another try.
 
     `error` is one that names no candidate; `stopped` says that time was up, `died` that
-    the worker's process ended. `nanoseconds` are the compiler's.
+    the worker's process ended.
     """
 
     made: dict[str, Code] = field(default_factory=dict)
@@ -38,19 +37,15 @@ class Reply:
     error: Exception | None = None
     stopped: bool = False
     died: bool = False
-    nanoseconds: int = 0
     spans: tuple[Span, ...] = ()
 
 
 def compile_job(job: Job) -> Reply:
     """Compile a job in this process; errors are data."""
-    started = perf_counter_ns()
     try:
         found = toolchain(job.target).compile_many(job.parts, job.target, job.seconds)
     except Exception as error:  # noqa: BLE001 - whatever it is, some candidate has it
-        stopped, taken = isinstance(error, Cancelled), perf_counter_ns() - started
-        return Reply(error=error, stopped=stopped, nanoseconds=taken)
+        return Reply(error=error, stopped=isinstance(error, Cancelled))
     made = {entry: each for entry, each in found.items() if isinstance(each, Code)}
     refused = {entry: e for entry, e in found.items() if not isinstance(e, Code)}
-    taken = sum(each.nanoseconds for each in made.values())
-    return Reply(made, refused, nanoseconds=taken or perf_counter_ns() - started)
+    return Reply(made, refused)

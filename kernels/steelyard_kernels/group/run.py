@@ -36,16 +36,12 @@ REFUSED_PARTS: Final = 2
 class Group:
     """What was compiled together, by which worker and how long, in nanoseconds.
 
-    `wall` is the worker's time, `compile` the compiler's part of it. `members` are
-    places in the work's parts, `candidates` the first of each part's text.
+    `members` are places in the work's parts.
     """
 
     members: tuple[int, ...]
     worker: int
-    start: int
     wall: int
-    compile: int
-    candidates: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,8 +130,7 @@ def _timed(worker: Worker, number: int, task: Task, job: Job) -> tuple[Group, Re
     started = perf_counter_ns()
     with span("compile"):
         reply = worker.compile(job)
-    wall = perf_counter_ns() - started
-    return Group(task.members, number, started, wall, reply.nanoseconds), reply
+    return Group(task.members, number, perf_counter_ns() - started), reply
 
 
 def settled(work: Work, task: Task, reply: Reply) -> Outcome:

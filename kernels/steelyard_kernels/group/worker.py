@@ -94,12 +94,7 @@ class Process:
                 f"answered{late}: see what it wrote to stderr, and drop this candidate."
             )
         self.close()
-        return Reply(
-            error=DeviceError(why),
-            stopped=stopped,
-            died=not stopped,
-            nanoseconds=perf_counter_ns() - started,
-        )
+        return Reply(error=DeviceError(why), stopped=stopped, died=not stopped)
 
     def close(self) -> None:
         """Kill the process; it holds nothing that others miss."""
