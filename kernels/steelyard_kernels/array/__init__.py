@@ -47,7 +47,15 @@ from steelyard_kernels.array.moves import (
     unstack,
 )
 from steelyard_kernels.array.products import einsum, matmul, tensordot, vecdot
-from steelyard_kernels.array.reductions import all, any, count_nonzero, std, var
+from steelyard_kernels.array.reductions import (
+    all,
+    any,
+    argmax,
+    argmin,
+    count_nonzero,
+    std,
+    var,
+)
 from steelyard_kernels.array.shapes import (
     arange,
     asarray,
@@ -70,6 +78,7 @@ from steelyard_kernels.array.shapes import (
     zeros,
     zeros_like,
 )
+from steelyard_kernels.array.types import can_cast, finfo, iinfo, isdtype, result_type
 from steelyard_kernels.array.value import Array, Operand, dot
 from steelyard_kernels.monoids import MONOIDS
 from steelyard_kernels.ops import OPERATIONS
@@ -82,11 +91,14 @@ __all__ = [
     "all",
     "any",
     "arange",
+    "argmax",
+    "argmin",
     "asarray",
     "astype",
     "bitcast",
     "broadcast_arrays",
     "broadcast_to",
+    "can_cast",
     "clip",
     "concat",
     "count_nonzero",
@@ -97,11 +109,14 @@ __all__ = [
     "empty_like",
     "expand_dims",
     "eye",
+    "finfo",
     "flip",
     "fori_loop",
     "full",
     "full_like",
+    "iinfo",
     "inf",
+    "isdtype",
     "linspace",
     "logical_and",
     "logical_or",
@@ -121,6 +136,7 @@ __all__ = [
     "reciprocal",
     "repeat",
     "reshape",
+    "result_type",
     "roll",
     "scan",
     "square",

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from functools import cache
 from typing import TypeAlias
 
-from steelyard_kernels.array.shapes import place_of
+from steelyard_kernels.array.shapes import arange, place_of, reshape
 from steelyard_kernels.array.value import Array, apply, as_array
 from steelyard_kernels.errors import KernelError
 from steelyard_kernels.monoids import MONOIDS, Monoid
@@ -98,3 +98,29 @@ def _flags(x: Array, what: str) -> Array:
     """Return 1 where a value is not zero, else 0, as int32."""
     x = as_array(x, what)
     return (x if x.dtype.kind == "bool" else apply("not_equal", x, 0)).astype("int32")
+
+
+def argmax(x: Array, axis: int | None = None, *, keepdims: bool = False) -> Array:
+    """Return the place of the first largest value, or of the first NaN, as int64."""
+    return _place("max", x, axis, keepdims)
+
+
+def argmin(x: Array, axis: int | None = None, *, keepdims: bool = False) -> Array:
+    """Return the place of the first smallest value, or of the first NaN, as int64."""
+    return _place("min", x, axis, keepdims)
+
+
+def _place(op: str, x: Array, axis: int | None, keepdims: bool) -> Array:
+    """Return the least of the places that hold an extremum: two reductions."""
+    x = as_array(x, f"arg{op}")
+    shape = x.shape
+    if axis is None:
+        flat = _place(op, reshape(x, (-1,)), 0, False)
+        return reshape(flat, (1,) * len(shape)) if keepdims else flat
+    (along,) = _axes(f"arg{op}", x, axis)
+    extent = shape[along]
+    best = _reduce(op, x, along, True)
+    hit = apply("bitwise_or", apply("equal", x, best), apply("not_equal", x, x))
+    line = (1,) * along + (extent,) + (1,) * (len(shape) - along - 1)
+    places = reshape(arange(extent), line)
+    return _reduce("min", apply("where", hit, places, extent, first=1), along, keepdims)

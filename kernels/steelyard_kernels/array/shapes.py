@@ -9,8 +9,8 @@ from math import prod
 from typing import Any
 
 from steelyard_kernels import dtypes
-from steelyard_kernels.array.tracing import current
-from steelyard_kernels.array.value import Array, apply, as_array, number
+from steelyard_kernels.array.tracing import current, number
+from steelyard_kernels.array.value import Array, apply, as_array
 from steelyard_kernels.dtypes import DType
 from steelyard_kernels.errors import KernelError
 from steelyard_kernels.expression.expr import Shape

@@ -7,7 +7,9 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Final
 
-from steelyard_kernels.errors import KernelError
+from steelyard_kernels.dtypes import DType
+from steelyard_kernels.errors import KernelError, OutOfBounds
+from steelyard_kernels.expression.expr import Node
 from steelyard_kernels.expression.graph import Graph
 
 _TRACING: Final[ContextVar[Graph]] = ContextVar("the graph of the running trace")
@@ -32,3 +34,27 @@ def current(what: str) -> Graph:
             f"{what} was called outside of a kernel; call it in the function that "
             "@kernel is put on."
         ) from None
+
+
+def number(graph: Graph, value: float, dtype: DType) -> Node:
+    """Return a Python number as a constant of a dtype.
+
+    Raises OutOfBounds for an integer that the dtype has not, and KernelError for a
+    fraction where it is of integers.
+    """
+    most = 1 << (8 * dtype.bytes - 1)
+    if dtype.kind == "int":
+        if value % 1:  # of an infinity or NaN too: NaN
+            raise KernelError(
+                f"{graph.kernel}: {value!r} is no integer, expected one for "
+                f"{dtype.name}; round it, or take a floating dtype."
+            )
+        fits = -most <= value < most
+    else:
+        fits = not isinstance(value, int) or abs(value) < 1 << 1024
+    if not fits:
+        raise OutOfBounds(
+            f"{graph.kernel}: Python integer {value} out of bounds for {dtype.name}; "
+            "cast the array to a wider dtype first."
+        )
+    return graph.constant(value, dtype)

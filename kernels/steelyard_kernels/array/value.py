@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import operator
 from dataclasses import dataclass
+from math import prod
 from typing import Any, NoReturn, TypeAlias
 
 from steelyard_kernels import dtypes
-from steelyard_kernels.array.tracing import current
+from steelyard_kernels.array.tracing import current, number
 from steelyard_kernels.dtypes import DType
-from steelyard_kernels.errors import KernelError, OutOfBounds
+from steelyard_kernels.errors import KernelError
 from steelyard_kernels.expression import rows, views
 from steelyard_kernels.expression.expr import Constant, Node, Shape
 from steelyard_kernels.expression.graph import Graph
@@ -52,6 +53,13 @@ class Array:
     def T(self) -> Array:  # noqa: N802 - the array API's name
         """The array with its last two axes swapped."""
         return Array(self.graph, self.graph.transpose(self.node))
+
+    mT = T  # noqa: N815 - the array API's name
+
+    @property
+    def size(self) -> int:
+        """The number of elements."""
+        return prod(self.node.shape)
 
     def __array_ufunc__(self, ufunc: Any, *_: Any, **__: Any) -> NoReturn:
         """Refuse NumPy's functions, which would want values."""
@@ -216,30 +224,6 @@ def as_array(value: object, what: str) -> Array:
         )
     dtype = _scalar_dtype(graph, what, (value,))
     return Array(graph, number(graph, value, dtype), weak=True)
-
-
-def number(graph: Graph, value: float, dtype: DType) -> Node:
-    """Return a Python number as a constant of a dtype.
-
-    Raises OutOfBounds for an integer that the dtype has not, and KernelError for a
-    fraction where it is of integers.
-    """
-    most = 1 << (8 * dtype.bytes - 1)
-    if dtype.kind == "int":
-        if value % 1:  # of an infinity or NaN too: NaN
-            raise KernelError(
-                f"{graph.kernel}: {value!r} is no integer, expected one for "
-                f"{dtype.name}; round it, or take a floating dtype."
-            )
-        fits = -most <= value < most
-    else:
-        fits = not isinstance(value, int) or abs(value) < 1 << 1024
-    if not fits:
-        raise OutOfBounds(
-            f"{graph.kernel}: Python integer {value} out of bounds for {dtype.name}; "
-            "cast the array to a wider dtype first."
-        )
-    return graph.constant(value, dtype)
 
 
 def dot(a: Array | object, b: Array | object) -> Array:
