@@ -72,6 +72,18 @@ def cross_entropy(x, w, target):
     return value_and_grad(loss)(w, x, target)
 
 
+def class_loss(x, target):
+    """Return the cross-entropy of classes that are named by number."""
+    top = xp.max(x, axis=-1, keepdims=True)
+    total = xp.log(xp.sum(xp.exp(x - top), axis=-1, keepdims=True)) + top
+    return total - xp.take_along_axis(x, xp.expand_dims(target, 1), axis=1)
+
+
+def embedding_gradient(table, tokens):
+    """Return what rows get that are taken, some twice and some not at all."""
+    return grad(lambda t: xp.sum(xp.square(xp.take(t, tokens, axis=0))))(table)
+
+
 def square_mean(x):
     """Return what a large gradient is of."""
     return xp.mean(xp.square(x))
@@ -162,4 +174,19 @@ PRODUCTS = [
         "9,8 8,5 9,5",
         data="unit",
     ),
+]
+TAKEN = [
+    Row(
+        "embedding",
+        lambda table, tokens: xp.take(table, tokens, axis=0),
+        "40,33 5,7:int32; 3,64 9:int64; 1,5 4:int64",
+        "float32 float16",
+    ),
+    Row(
+        "taken of a view",
+        lambda x, i: xp.take(xp.flip(x, axis=1) * 2.0, i, axis=1),
+        "9,40 7:int64",
+    ),
+    Row("classes", class_loss, "33,40 33:int64; 9,7 9:int32", data="unit"),
+    Row("rows taken twice", embedding_gradient, "12,5 30:int64"),
 ]

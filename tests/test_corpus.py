@@ -46,7 +46,7 @@ NO_ROWS = "of a value that lies in no memory"  # a loop over what is computed
 TABLE = [
     *(*rows.ELEMENTS, *rows.ROWS),
     *(*loops.SMALL, *loops.LOOPS, *loops.CHAINS, *loops.GRADIENTS),
-    *(*loops.UPDATES, *views.VIEWS, *views.AXES, *views.PRODUCTS),
+    *(*loops.UPDATES, *views.VIEWS, *views.AXES, *views.PRODUCTS, *views.TAKEN),
 ]
 
 

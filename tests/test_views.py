@@ -82,6 +82,62 @@ FUNCTIONS = {  # of our namespace or NumPy's, and an array of (2, 4, 5)
 }
 
 
+TAKEN = {  # and an array of ints below 4
+    "take": (
+        lambda x, i: xp.take(x, i, axis=1),
+        lambda x, i: np.take(x, i, axis=1),
+        (3, 2),
+    ),
+    "take of a view": (
+        lambda x, i: xp.take(xp.flip(x), i, axis=-1),
+        lambda x, i: np.take(np.flip(x), i, axis=-1),
+        (6,),
+    ),
+    "take one": (
+        lambda x, i: xp.take(x * x, i, axis=2),
+        lambda x, i: np.take(x * x, i, axis=2),
+        (),
+    ),
+    "along an axis": (
+        lambda x, i: xp.take_along_axis(x, i, axis=1),
+        lambda x, i: np.take_along_axis(x, i, axis=1),
+        (2, 7, 5),
+    ),
+    "along an axis, broadcast": (
+        lambda x, i: xp.take_along_axis(x, i, axis=-1),
+        lambda x, i: np.take_along_axis(x, i, axis=-1),
+        (1, 4, 1),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", TAKEN)
+def test_elements_are_taken_where_indices_say(name):
+    """And what is taken twice gets both cotangents."""
+    ours, theirs, shape = TAKEN[name]
+    indices = np.random.default_rng(1).integers(
+        0, 2 if "broadcast" in name else 4, shape
+    )
+    indices = np.asarray(indices)
+    expected = theirs(X, indices)
+    (seen,) = evaluated(ours, X, indices)
+    np.testing.assert_array_equal(seen, expected)
+    weights = np.cos(np.arange(expected.size)).reshape(expected.shape)
+
+    def loss(x):
+        # Constants of the kernel: what is differentiated by all arguments is floating.
+        flat = xp.stack([xp.full((), float(i), "float64") for i in indices.ravel()])
+        where = xp.reshape(flat, indices.shape).astype("int64")
+        return xp.sum(
+            ours(x, where)
+            * xp.cos(
+                xp.reshape(xp.arange(expected.size).astype("float64"), weights.shape)
+            )
+        )
+
+    check(loss, X)
+
+
 def both(name):
     """Return a function over our arrays, and what NumPy makes of X."""
     row = FUNCTIONS[name]

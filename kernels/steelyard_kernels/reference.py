@@ -25,6 +25,7 @@ from steelyard_kernels.expression.expr import (
     Chains,
     Constant,
     Dot,
+    Gather,
     Input,
     Loop,
     Node,
@@ -153,6 +154,8 @@ class Oracle:
                 return _rounded(np.asarray(result), node.dtype)
             case View():
                 return _view(args[0], node)
+            case Gather():
+                return _gathered(args[0], args[1], node)
             case Cast():
                 return _cast(args[0], node.dtype)
             case Arange():
@@ -323,6 +326,26 @@ def _view(value: Values, node: View) -> Values:
     taken = _aligned(taken, len(node.shape))
     whole = np.broadcast_to(taken, (*value.shape[:2], *node.shape))
     return np.where(inside, whole, np.zeros((), value.dtype))
+
+
+def _gathered(value: Values, which: Values, node: Gather) -> Values:
+    """Return the elements at computed places, for each iteration and chain."""
+    lead = np.broadcast_shapes(value.shape[:2], which.shape[:2])
+    every = np.broadcast_to(value, (*lead, *value.shape[2:]))
+    chosen = np.broadcast_to(which, (*lead, *node.shape))
+    ones = (1,) * len(node.shape)
+    first, second = (
+        x.reshape((*x.shape, *ones)) for x in np.ogrid[: lead[0], : lead[1]]
+    )
+    places = np.ogrid[tuple(map(slice, node.shape))]
+    found = [
+        index.evaluate(places, np.asarray, _INTEGERS.__getitem__)
+        for index in node.index
+    ]
+    at = [np.asarray(0 if each is None else each) for each in found]
+    at[node.place] = chosen
+    taken: Values = every[(first, second, *at)]
+    return taken
 
 
 def _row(value: Values, index: Values) -> Values:

@@ -43,6 +43,8 @@ from steelyard_kernels.array.moves import (
     repeat,
     roll,
     stack,
+    take,
+    take_along_axis,
     tile,
     unstack,
 )
@@ -143,6 +145,8 @@ __all__ = [
     "squeeze",
     "stack",
     "std",
+    "take",
+    "take_along_axis",
     "tensordot",
     "tile",
     "transpose",

@@ -10,6 +10,7 @@
             | Broadcast(arg)                      -- the same values in a larger shape
             | Reduce(op, arg, axes, keepdims)     -- a row of monoids.MONOIDS
             | View(arg, index)                    -- arg[index], 0 outside of it
+            | Gather(arg, which, index, place)    -- the same, at computed places
             | Arange()                            -- 0, 1, 2, ... along its one axis
             | Reshape(arg)                        -- the same elements, same order
             | Transpose(arg)                      -- the last two axes swapped
@@ -142,6 +143,20 @@ class View(_Value):
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Gather(_Value):
+    """The elements of `arg` at places of which one axis is computed.
+
+    `which` has the gather's shape and says where along axis `place` of `arg` each
+    element is, always in range; `index` has the others as a view has them, in range.
+    """
+
+    arg: Node
+    which: Node
+    index: tuple[Index, ...]
+    place: int
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Arange(_Value):
     """0, 1, 2, ... along one axis, as int32 or int64."""
 
@@ -253,6 +268,7 @@ Node: TypeAlias = (
     | Broadcast
     | Reduce
     | View
+    | Gather
     | Arange
     | Reshape
     | Transpose
@@ -308,6 +324,8 @@ def operands(node: Node) -> tuple[Node, ...]:
         return node.a, node.b
     if isinstance(node, Row):
         return node.arg, node.index
+    if isinstance(node, Gather):
+        return node.arg, node.which
     if isinstance(node, Result):
         loop = node.loop
         length = () if isinstance(loop.length, int) else (loop.length,)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from typing import Any
 
 from steelyard_kernels import dtypes
 from steelyard_kernels.dtypes import DType
@@ -176,7 +177,7 @@ class Graph:
                 f"{self.kernel}: arange of {dtype.name}, expected int32 or int64; cast "
                 "it with astype."
             )
-        return self._kept((Arange, extent, dtype.name), Arange, (extent,), dtype)
+        return self.keep((Arange, extent, dtype.name), Arange, (extent,), dtype)
 
     def reshape(self, node: Node, shape: Shape) -> Node:
         """Return the elements in the same order in another shape."""
@@ -191,7 +192,7 @@ class Graph:
         if isinstance(node, Reshape):
             return self.reshape(node.arg, shape)
         key = (Reshape, shape, node.number)
-        return self._kept(key, Reshape, shape, node.dtype, node)
+        return self.keep(key, Reshape, shape, node.dtype, node)
 
     def transpose(self, node: Node) -> Node:
         """Return the node with its last two axes swapped."""
@@ -203,7 +204,7 @@ class Graph:
         if isinstance(node, Transpose):
             return node.arg
         shape = (*node.shape[:-2], node.shape[-1], node.shape[-2])
-        return self._kept((Transpose, node.number), Transpose, shape, node.dtype, node)
+        return self.keep((Transpose, node.number), Transpose, shape, node.dtype, node)
 
     def dot(self, a: Node, b: Node) -> Node:
         """Return the sum over k of a[..., k] * b[k, n], of floating values."""
@@ -220,12 +221,12 @@ class Graph:
             )
         a, b = self.cast(a, common), self.cast(b, common)
         shape = (*a.shape[:-1], b.shape[1])
-        return self._kept((Dot, a.number, b.number), Dot, shape, common, a, b)
+        return self.keep((Dot, a.number, b.number), Dot, shape, common, a, b)
 
     def row_of_memory(self, node: Node, index: Node) -> Node:
         """Return the node of a row where it stands; `rows.row` looks further."""
         key = (Row, node.number, index.number)
-        return self._kept(key, Row, node.shape[1:], node.dtype, node, index)
+        return self.keep(key, Row, node.shape[1:], node.dtype, node, index)
 
     def chain(self, node: Node) -> Node:
         """Return this chain's part of an input; all have the same number of chains."""
@@ -241,12 +242,12 @@ class Graph:
             )
         self.chains = node.shape[0]
         key = (Chain, node.number)
-        return self._kept(key, Chain, node.shape[1:], node.dtype, node)
+        return self.keep(key, Chain, node.shape[1:], node.dtype, node)
 
     def chains_of(self, node: Node) -> Node:
         """Return what every chain computed, along a new first axis."""
         shape = (self.chains, *node.shape)
-        return self._kept((Chains, node.number), Chains, shape, node.dtype, node)
+        return self.keep((Chains, node.number), Chains, shape, node.dtype, node)
 
     def parameters(
         self, inits: Sequence[Node]
@@ -301,17 +302,17 @@ class Graph:
             )
         )
 
-    def _kept(
+    def keep(
         self,
         key: tuple[object, ...],
         kind: Callable[..., Node],
         shape: Shape,
         dtype: DType,
-        *args: Node,
+        *fields: Any,
     ) -> Node:
-        """Return the node of a key, made where there is none yet."""
+        """Return the node of a key, made of its fields where there is none yet."""
         if key not in self._nodes:
-            self._nodes[key] = kind(self._next(), shape, dtype, *args)
+            self._nodes[key] = kind(self._next(), shape, dtype, *fields)
         return self._nodes[key]
 
     def _check_reduce(self, op: str, node: Node, axes: tuple[int, ...]) -> None:

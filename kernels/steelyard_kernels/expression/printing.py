@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from steelyard_kernels.expression.expr import (
     Apply,
     Constant,
+    Gather,
     Input,
     Loop,
     Node,
@@ -75,6 +76,10 @@ def _head(node: Node) -> str:
         return f"{node.op}{axes}{'[keepdims]' if node.keepdims else ''}"
     if isinstance(node, View):
         return f"view[{', '.join(map(str, node.index))}]"
+    if isinstance(node, Gather):
+        named = [str(each) for each in node.index]
+        named[node.place] = f"%{node.which.number}"
+        return f"gather[{', '.join(named)}]"
     if isinstance(node, Constant):
         return f"constant {node.value!r}"
     if isinstance(node, Input | Scalar):

@@ -15,6 +15,7 @@ from steelyard_kernels.expression.expr import (
     Chains,
     Constant,
     Dot,
+    Gather,
     Input,
     Loop,
     Node,
@@ -33,6 +34,7 @@ from steelyard_kernels.expression.expr import (
 )
 from steelyard_kernels.expression.graph import Graph
 from steelyard_kernels.expression.rows import row
+from steelyard_kernels.expression.views import gathered
 
 # What stands for a node in a program made again, given what stands for those before it;
 # None: itself. Nodes of loops' bodies are asked for as all others.
@@ -106,6 +108,8 @@ class Again:
                 return graph.reduce(node.op, args[0], node.axes, keepdims=node.keepdims)
             case View():
                 return graph.view(args[0], node.index, node.shape)
+            case Gather():
+                return gathered(graph, args[0], args[1], node.index, node.place)
             case Arange():
                 return graph.arange(node.shape[0], node.dtype)
             case Reshape():

@@ -31,6 +31,7 @@ from steelyard_kernels.expression.expr import (
     Chain,
     Chains,
     Constant,
+    Gather,
     Node,
     Program,
     Reduce,
@@ -57,7 +58,7 @@ _HOLDS: Final = {  # a dtype's values are exact in these, as a set of bits
 }
 _SIGNS: Final = frozenset({"negative", "abs"})
 _EXTREMA: Final = frozenset({"maximum", "minimum"})
-_MOVES: Final = (Broadcast, Reshape, Transpose, View, Row, Chain, Chains)
+_MOVES: Final = (Broadcast, Reshape, Transpose, View, Gather, Row, Chain, Chains)
 
 
 def simplify(program: Program) -> Program:

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from steelyard_kernels.expression.expr import (
     Apply,
     Constant,
+    Gather,
     Input,
     Node,
     Parameter,
@@ -47,6 +48,8 @@ def _describe(node: Node, position: Mapping[int, int]) -> tuple[object, ...]:
             what = (node.op, node.axes, node.keepdims)
         case View():
             what = node.index
+        case Gather():
+            what = (node.index, node.place)
         case Constant():
             what = repr(node.value)
         case Input():

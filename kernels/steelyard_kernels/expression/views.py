@@ -10,7 +10,15 @@ from typing import SupportsIndex, TypeAlias
 
 from steelyard_kernels.dtypes import int64
 from steelyard_kernels.errors import KernelError
-from steelyard_kernels.expression.expr import Node, Shape
+from steelyard_kernels.expression.expr import (
+    Apply,
+    Broadcast,
+    Cast,
+    Gather,
+    Node,
+    Shape,
+    operands,
+)
 from steelyard_kernels.expression.graph import Graph
 from steelyard_kernels.expression.indices import Index, axis
 
@@ -101,6 +109,51 @@ def sliced(graph: Graph, node: Node, key: Key) -> Node:
             )
     found = _viewed(graph, node, index, tuple(kept))
     return graph.reshape(found, tuple(shape))
+
+
+def gathered(
+    graph: Graph, node: Node, which: Node, index: tuple[Index, ...], place: int
+) -> Node:
+    """Return node[index] of the shape of `which`, ints, which are axis `place`'s.
+
+    They are held within the axis. What is computed element by element is taken of its
+    operands. Raises KernelError where the axis has no element.
+    """
+    extent = node.shape[place]
+    if which.dtype.kind != "int" or not extent:
+        raise KernelError(
+            f"{graph.kernel}: elements of shape {node.shape} are taken at {which.dtype} "
+            f"along axis {place}, expected ints, and an axis that is not empty; cast the "
+            "indices with astype."
+        )
+    zero, last = (graph.constant(each, which.dtype) for each in (0, extent - 1))
+    which = graph.apply("maximum", graph.apply("minimum", which, last), zero)
+    index = (*index[:place], Index(), *index[place + 1 :])
+    return _taken(graph, node, which, index, place)
+
+
+def _taken(
+    graph: Graph, node: Node, which: Node, index: tuple[Index, ...], place: int
+) -> Node:
+    """Return node[index] with `which` along an axis, taken where its values come from."""
+    if isinstance(node, Apply | Cast | Broadcast):
+        parts = []
+        for arg in operands(node):
+            skipped = len(node.shape) - len(arg.shape)
+            pairs = zip(index[skipped:], arg.shape, strict=True)
+            own = tuple(Index() if extent == 1 else each for each, extent in pairs)
+            if not arg.shape:
+                parts.append(graph.broadcast(arg, which.shape))
+            elif place < skipped or arg.shape[place - skipped] == 1:
+                parts.append(graph.view(arg, own, which.shape))
+            else:
+                parts.append(_taken(graph, arg, which, own, place - skipped))
+        if isinstance(node, Apply):
+            return graph.apply(node.op, *parts)
+        return graph.cast(parts[0], node.dtype)
+    key = (Gather, node.number, which.number, index, place)
+    fields = (node, which, index, place)
+    return graph.keep(key, Gather, which.shape, node.dtype, *fields)
 
 
 def _viewed(graph: Graph, node: Node, index: Sequence[Index], shape: Shape) -> Node:

@@ -13,6 +13,7 @@ from steelyard_kernels.expression.expr import (
     Broadcast,
     Cast,
     Dot,
+    Gather,
     Node,
     Reduce,
     Reshape,
@@ -129,6 +130,29 @@ def _solvable(node: View, position: int) -> bool:
     return position in firsts
 
 
+def _of_gather(g: Array, node: Node) -> tuple[Callable[[], Array], ...]:
+    """Sum, for each element of the array, the cotangents of what was taken from it.
+
+    In one order, whatever the indices are: each is compared with every place.
+    """
+    assert isinstance(node, Gather)
+    extent, place = node.arg.shape[node.place], node.place
+    graph = g.graph
+
+    def of_arg() -> Array:
+        # As if every element of the axis had been asked for, along a new last axis.
+        rank = len(node.shape)
+        which = xp.expand_dims(Array(graph, node.which), rank)
+        here = which == Array(graph, graph.arange(extent, node.which.dtype))
+        spread = xp.where(here, xp.expand_dims(g, rank), 0.0)
+        index = (*node.index[:place], axis(rank), *node.index[place + 1 :])
+        viewed = View(0, spread.shape, g.dtype, node.arg, index)
+        (rule,) = _of_view(spread, viewed)
+        return rule()
+
+    return (of_arg,)
+
+
 def _of_dot(g: Array, node: Node) -> tuple[Callable[[], Array], ...]:
     assert isinstance(node, Dot)
     a, b = Array(g.graph, node.a), Array(g.graph, node.b)
@@ -162,6 +186,7 @@ RULES: Final[dict[type, Rule]] = {
     Broadcast: _of_broadcast,
     Cast: _of_cast,
     Dot: _of_dot,
+    Gather: _of_gather,
     Reduce: _of_reduce,
     Reshape: _of_reshape,
     Row: _of_row,

@@ -39,7 +39,8 @@ class Value:
 
     `args` are the values by the numbers of the operands that its node names, `axes` what
     it varies with, `over` what a reduction reduces. Of an array's element `source` is
-    the array and `offset` where in it the element lies. Where a guard fails it is zero.
+    the array and `offset` where in it the element lies, each of its operand's steps
+    `step` elements on. Where a guard fails it is zero.
     """
 
     number: int
@@ -50,6 +51,7 @@ class Value:
     source: Input | Arange | None = None
     offset: Index = NOWHERE
     guards: tuple[Guard, ...] = ()
+    step: int = 0
 
 
 @dataclass(frozen=True, slots=True, eq=False)

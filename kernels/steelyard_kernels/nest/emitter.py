@@ -107,7 +107,7 @@ class Emitter(Loops):
     def _in_flight(self, values: Sequence[Value], every: list[At], depth: int) -> None:
         """Emit all loads before the first value that waits for one."""
         for at in every:
-            self._each([v for v in values if v.source is not None], at)
+            self._each([v for v in values if v.source is not None and not v.step], at)
         if any(value.over for value in values):
             self.emit(values, every)
         for at in every:
@@ -240,6 +240,10 @@ class Emitter(Loops):
         """Emit the elements of an array, or of 0, 1, 2, ..."""
         b, dtype = self.b, value.node.dtype
         start = b.number(self.offset(value.offset, at))
+        if value.step:
+            (which,) = value.args.values()
+            chosen = b.cast(self.at(which, at, 1), b.index.dtype)
+            start = b.at("add", start, b.at("multiply", chosen, value.step))
         if isinstance(of, Arange):
             first = b.cast(start, dtype)
             if lanes > 1:

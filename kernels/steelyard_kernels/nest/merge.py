@@ -109,6 +109,7 @@ def _numbered(
             value.source,
             offset,
             tuple([(_renumbered(i, numbers), n) for i, n in value.guards]),
+            value.step,
         )
     return Nest(
         program,

@@ -27,6 +27,7 @@ from steelyard_kernels.expression.expr import (
     Cast,
     Constant,
     Dot,
+    Gather,
     Input,
     Node,
     Program,
@@ -87,7 +88,14 @@ def walks(node: Node) -> bool:
     """Say whether a node that is not elementwise reads its operand along axes."""
     if isinstance(node, Row):
         return isinstance(node.index, Constant)
-    return isinstance(node, Reduce | Dot | Reshape | Transpose | View)
+    return isinstance(node, Reduce | Dot | Reshape | Transpose | View | Gather)
+
+
+def _read_of(node: Node) -> tuple[Node, ...]:
+    """Return the nodes that a node asks for: of what is taken two neighbours."""
+    if isinstance(node, Gather):
+        return node.arg, node.arg, node.which
+    return operands(node)
 
 
 def _constant(row: Row) -> int:
@@ -126,7 +134,7 @@ class _Asked:
         for node in reversed(self.program.nodes):
             for use in self.uses.get(node.number, ()):
                 places = self._read(use, use.place)
-                pairs = zip(operands(node), places, strict=False)
+                pairs = zip(_read_of(node), places, strict=False)
                 use.args = tuple([self._ask(arg, place) for arg, place in pairs])
         values = [
             self._value(number, use)
@@ -164,6 +172,8 @@ class _Asked:
             return (tuple([each.at(at, self.extents) for each in node.index]),)
         if isinstance(node, Row):
             return ((Index(_constant(node)), *at),)
+        if isinstance(node, Gather):
+            return *self._beside(node, at), at
         if isinstance(node, Transpose):
             return ((*at[:-2], at[-1], at[-2]),)
         if isinstance(node, Reshape):
@@ -174,6 +184,13 @@ class _Asked:
             left = self._along(use, node.a, (*at[:-1], None))
             return left, (left[-1], at[-1])
         return ()
+
+    def _beside(self, node: Gather, at: Place) -> tuple[Place, Place]:
+        """Return where the array has the first elements that may be taken, and next ones."""
+        found = [each.at(at, self.extents) for each in node.index]
+        following = list(found)
+        following[node.place] += min(1, node.arg.shape[node.place] - 1)
+        return tuple(found), tuple(following)
 
     def _reshaped(self, node: Reshape, at: Place) -> Place:
         """Return where an element lies in another shape with the same order."""
@@ -282,6 +299,8 @@ class _Asked:
             use.value = args[node.arg.number]
         elif of is not None:
             use.value = self._array(number, node, of, use.place)
+        elif isinstance(node, Gather):
+            use.value = self._gathered(number, use)
         elif isinstance(node, View):
             (arg,) = use.args
             use.value = self._viewed(number, node, _known(arg), arg.place)
@@ -306,6 +325,21 @@ class _Asked:
             return Value(count, node, {node.arg.number: arg}, axes, guards=guards)
         guards = tuple(dict.fromkeys((*arg.guards, *guards)))
         return replace(arg, number=count, axes=axes, guards=guards)
+
+    def _gathered(self, number: int, use: _Use) -> Value:
+        """Return an array's element so many steps on as another value says."""
+        first, following, which = map(_known, use.args)
+        offset, source = first.offset, first.source
+        guards = (*first.guards, *following.guards)
+        if source is None or guards or offset.terms != following.offset.terms:
+            raise Unsupported(
+                f"{self.program.name}: elements are taken at computed places of a value "
+                f"of shape {operands(use.node)[0].shape} that lies in no memory; make it "
+                "an output of one kernel and a parameter of another."
+            )
+        step = following.offset.constant - offset.constant
+        axes, args = first.axes | which.axes, {which.node.number: which}
+        return Value(number, use.node, args, axes, (), source, offset, (), step)
 
     def _guards(self, place: Place, shape: Shape) -> tuple[Guard, ...]:
         """Return which of the indices may lie outside of an array."""

@@ -102,8 +102,13 @@ def in_order(nest: Nest, axis: int) -> bool:
     """Say whether every array lies in order along an axis, or does not vary with it."""
     arrays = [v for v in nest.values if v.source is not None and axis in v.axes]
     offsets = [v.offset for v in arrays] + [o.offset for o in nest.outputs]
-    return all(offset.step(axis) in {0, 1} for offset in offsets) and not any(
-        axis in index.axes for value in nest.values for index, _ in value.guards
+    computed = any(axis in w.axes for v in arrays for w in v.args.values())
+    return (
+        not computed
+        and all(offset.step(axis) in {0, 1} for offset in offsets)
+        and not any(
+            axis in index.axes for value in nest.values for index, _ in value.guards
+        )
     )
 
 

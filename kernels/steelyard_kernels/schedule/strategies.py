@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 from steelyard_kernels.errors import KernelError
 from steelyard_kernels.expression.expr import (
     Arange,
+    Gather,
     Node,
     Program,
     Reduce,
@@ -85,7 +86,9 @@ def strategy(program: Program) -> str:
 
 def _is_odd(node: Node) -> bool:
     """Say whether a node is a view, or a reduction of other axes than the last."""
-    return isinstance(node, View) or (isinstance(node, Reduce) and not node.of_rows)
+    return isinstance(node, View | Gather) or (
+        isinstance(node, Reduce) and not node.of_rows
+    )
 
 
 def _are_small(program: Program) -> bool:
