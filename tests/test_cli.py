@@ -176,7 +176,8 @@ def test_progress_goes_to_stderr_and_json_alone_to_stdout(desk):
     report = json.loads(result.stdout)
     assert len(report["trials"]) == 8
     assert "block 1" in result.stderr
-    assert "run " in result.stderr
+    (name,) = re.findall(r"^run (\w+) in ", result.stderr, re.MULTILINE)
+    assert f"`steelyard show {name} CASE`" in result.stderr
     steelyard("run", "--json", "out.json")
     assert json.loads((desk / "out.json").read_text())["schema"] == 1
 

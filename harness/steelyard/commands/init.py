@@ -104,9 +104,9 @@ def command(folder: Path) -> None:
     """
     project = _add(folder / PROJECT, TABLE, _configured)
     _say(_new(folder / SUITE, EXAMPLE), SUITE, "two cases to start from")
-    _say(project, f"[tool.steelyard] to {PROJECT}", "what is measured")
+    _say(project, f"[tool.steelyard] in {PROJECT}", "what is measured")
     ignored = _add(folder / ".gitignore", f"{IGNORED}\n", _ignores)
-    _say(ignored, f"{IGNORED} to .gitignore", "where runs are kept")
+    _say(ignored, f"{IGNORED} in .gitignore", "where runs are kept")
     own = ["-e ."] if _installable(folder / PROJECT) else []
     line, known = install.elsewhere(*own)
     new = _new(folder / WORKFLOW, GATE.format(install=line))

@@ -81,7 +81,11 @@ def ending(outcome: Outcome, store: str) -> None:
     if outcome.failed:
         click.echo(f"failed: {', '.join(sorted(outcome.failed))}", err=True)
     name = outcome.run.short
-    click.echo(f"run {name} in {shown(store)}; `steelyard show {name}`", err=True)
+    click.echo(f"run {name} in {shown(store)}", err=True)
+    click.echo(
+        f"one case: `steelyard show {name} CASE`; a change: `steelyard gate main`",
+        err=True,
+    )
 
 
 def plan(turns: Plan) -> None:
