@@ -93,7 +93,9 @@ def _numbered(
     lonely = not shared
     numbers = {old: new + lonely for new, old in enumerate(kept)}
     made: dict[int, Value] = {}
-    for value in values:
+    if kept and kept == list(range(len(axes.extents))) and _are_counted(values):
+        made = {value.number: value for value in values}  # nothing changes
+    for value in values if not made else ():
         args = {key: made[arg.number] for key, arg in value.args.items()}
         offset = _renumbered(value.offset, numbers)
         along = frozenset([numbers[k] for k in value.axes if k in numbers])
@@ -125,6 +127,11 @@ def _numbered(
             for output in outputs
         ),
     )
+
+
+def _are_counted(values: Sequence[Value]) -> bool:
+    """Say whether each value's number is its place: there are no views."""
+    return all(value.number == place for place, value in enumerate(values))
 
 
 def _renumbered(index: Index, numbers: Mapping[int, int]) -> Index:

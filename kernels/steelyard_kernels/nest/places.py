@@ -306,8 +306,9 @@ class _Asked:
             use.value = self._viewed(number, node, _known(arg), arg.place)
         else:
             axes = frozenset[int]().union(*[arg.axes for arg in args.values()])
-            over = use.over
-            use.value = Value(number, node, args, axes.difference(over), over)
+            if use.over:
+                axes = axes.difference(use.over)
+            use.value = Value(number, node, args, axes, use.over)
         return use.value
 
     def _array(self, count: int, node: Node, of: Input | Arange, place: Place) -> Value:
