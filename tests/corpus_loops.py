@@ -292,13 +292,13 @@ CHAINS = [
         "7,1 5,1 1,12 7,12,1; 17,1 3,1 1,5 17,5,1",
         data="unit",
     ),
-    Row("chains in step", vmap(halving), data=halves),
+    Row("chains in step", vmap(halving), data=halves, times=6),
     Row(
         "ended",
         vmap(begins_again),
         data=lambda _: [np.array([0.0, 3.25, 1.0, 9.0, 2.0], np.float32)],
     ),
-    Row("own lengths", vmap(of_own_length, (0, 0, None)), data=lengths),
+    Row("own lengths", vmap(of_own_length, (0, 0, None)), data=lengths, times=2),
     Row("own rows", vmap(lambda x, i: x[i] * 2.0), data=picked),
     Row("kept rows", vmap(loop_in_loop), "6,3 6,4,3; 3,33 3,2,33", data="unit"),
     Row("shared", vmap(lambda x, w: (w * 0.5, x + 1.0), (0, None)), "3,2 2,3; 1,1 5"),
@@ -333,6 +333,12 @@ def before_and_after(xs):
     first = xs.T + 1
     rows = xp.scan(lambda c, r: (c + r, c + r), xp.zeros_like(xs[0]), xs)[1]
     return {"xs": rows, "first": first, "last": rows.T}
+
+
+def whole_rows(x, w):
+    """Overwrite rows by themselves, normalised; one value a row too."""
+    s = xp.sum(x * x, -1, keepdims=True)
+    return {"x": x / s + w, "w": w + s}
 
 
 def stepping(x, count, w):
@@ -380,6 +386,7 @@ UPDATES = [
         vmap(lambda x: running_sum(x)["xs"]),
         "7,5,3",
     ),
+    Row("whole rows", whole_rows, "5,33 5,1; 1,9 1,1", "float64 float32", times=2),
     Row("stepping", vmap(stepping, (0, 0, None)), "5,5 5:int64 5,5; 33,3 33:int64 3,3"),
     Row("of a chain", vmap(of_a_chain), "19,3,3 19,3"),
     Row(
