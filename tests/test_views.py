@@ -70,6 +70,18 @@ FUNCTIONS = {  # of our namespace or NumPy's, and an array of (2, 4, 5)
     "vector by matrix": lambda m, x: m.matmul(x[0, 0], m.moveaxis(x, -1, 1)),
     "broadcast product": lambda m, x: m.matmul(x[0], m.moveaxis(x, -1, 1)),
     "vecdot": (lambda m, x: m.vecdot(x, x[1]), lambda m, x: (x * x[1]).sum(-1)),
+    "outer": lambda m, x: m.outer(x[0, 0], x[1, :, 2]),
+    "diagonal": (
+        lambda m, x: m.diagonal(x, offset=1),
+        lambda m, x: m.diagonal(x, 1, 1, 2),
+    ),
+    "diagonal below": (
+        lambda m, x: m.diagonal(x, offset=-2),
+        lambda m, x: m.diagonal(x, -2, 1, 2),
+    ),
+    "trace": (lambda m, x: m.trace(x), lambda m, x: m.trace(x, 0, 1, 2)),
+    "differences": lambda m, x: m.diff(x, axis=1),
+    "second differences": lambda m, x: m.diff(x, n=2),
     "tensordot": lambda m, x: m.tensordot(x, x, axes=((0, 1), (0, 1))),
     "tensordot of two": (
         lambda m, x: m.tensordot(x, m.permute_dims(x, (1, 2, 0))),

@@ -35,6 +35,7 @@ from steelyard_kernels.array.loops import fori_loop, scan, while_loop
 from steelyard_kernels.array.moves import (
     broadcast_arrays,
     concat,
+    diff,
     flip,
     matrix_transpose,
     moveaxis,
@@ -48,7 +49,15 @@ from steelyard_kernels.array.moves import (
     tile,
     unstack,
 )
-from steelyard_kernels.array.products import einsum, matmul, tensordot, vecdot
+from steelyard_kernels.array.products import (
+    diagonal,
+    einsum,
+    matmul,
+    outer,
+    tensordot,
+    trace,
+    vecdot,
+)
 from steelyard_kernels.array.reductions import (
     all,
     any,
@@ -104,6 +113,8 @@ __all__ = [
     "clip",
     "concat",
     "count_nonzero",
+    "diagonal",
+    "diff",
     "dot",
     "e",
     "einsum",
@@ -131,6 +142,7 @@ __all__ = [
     "newaxis",
     "ones",
     "ones_like",
+    "outer",
     "pad",
     "permute_dims",
     "pi",
@@ -149,6 +161,7 @@ __all__ = [
     "take_along_axis",
     "tensordot",
     "tile",
+    "trace",
     "transpose",
     "tril",
     "triu",

@@ -164,6 +164,16 @@ def pad(
     return apply("where", inside, wide, value, first=1)
 
 
+def diff(x: Array, *, axis: int = -1, n: int = 1) -> Array:
+    """Return the differences of neighbours along an axis, taken `n` times."""
+    x = as_array(x, "diff")
+    place = place_of(x, axis, x.ndim)
+    for _ in range(n):
+        extent = x.shape[place]
+        x = _part(x, place, 1, extent) - _part(x, place, 0, max(extent - 1, 0))
+    return x
+
+
 def take(x: Array, indices: Array, axis: int | None = None) -> Array:
     """Return the elements at indices along an axis, which these stand in the place of.
 

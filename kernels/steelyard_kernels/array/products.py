@@ -59,6 +59,24 @@ def tensordot(
     return einsum(f"{''.join(left)},{''.join(right)}->{''.join(kept)}", a, b)
 
 
+def outer(a: Array, b: Array) -> Array:
+    """Return the products of every element of one vector with every one of another."""
+    return einsum("i,j->ij", a, b)
+
+
+def diagonal(x: Array, *, offset: int = 0) -> Array:
+    """Return the elements (..., i, i + offset) of the last two axes."""
+    x = as_array(x, "diagonal")
+    square = x[..., max(-offset, 0) :, max(offset, 0) :]
+    count = min(square.shape[-2:])
+    return einsum("...ii->...i", square[..., :count, :count])
+
+
+def trace(x: Array, *, offset: int = 0) -> Array:
+    """Return the sum of `diagonal`."""
+    return einsum("...i->...", diagonal(x, offset=offset))
+
+
 def einsum(spec: str, *operands: Array) -> Array:
     """Return the sum of products that `spec` says, as NumPy's: "mk,kn->mn".
 
