@@ -35,7 +35,7 @@ class Measured:
         """Return the estimate of a row."""
         (found,) = [r for r in self.rows if (r.case, r.mode) == (case, mode)]
         if found.estimate is None:
-            raise click.ClickException(f"{case} {mode}: {' '.join(found.errors)}")
+            raise SystemExit(f"{case} {mode}: {' '.join(found.errors)}")
         return found.estimate
 
 
@@ -51,7 +51,7 @@ def measure(*arguments: str) -> Measured:
             text=True,
         )
         if done.returncode not in FINE:
-            raise click.ClickException(f"{shlex.join(line)}: {done.stderr}")
+            raise SystemExit(f"{shlex.join(line)}: {done.stderr}")
         with Store.open(f"{folder}/runs.db", create=False) as opened:
             run = opened.find("@-1")
             made = rows(opened.trials(run.uid))

@@ -393,6 +393,9 @@ def test_a_stored_run_gives_every_form(project):
     table = steelyard("claims", "--run", "@-1")
     assert table.exit_code == REGRESSION
     assert "fails: 1, not measured: 2, holds: 1, skipped: 1" in table.stdout
+    steelyard("claims", "--run", "@-1", "--output", "table.txt")
+    written = (project / "table.txt").read_text()
+    assert written.split() == table.stdout.split()
     markdown = steelyard("claims", "--run", "@-1", "--format", "markdown").stdout
     (row,) = [line for line in markdown.splitlines() if listed in line and "|" in line]
     assert "| <= 2 | 5.000 | [5.00, 5.00] | fails |" in row

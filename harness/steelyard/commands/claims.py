@@ -8,10 +8,14 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from steelyard.commands._options import gpu_option, store_option, wait_option
+from steelyard.commands._options import (
+    format_option,
+    gpu_option,
+    store_option,
+    wait_option,
+)
 from steelyard.declare import claims_file
 from steelyard.errors import SteelyardError
-from steelyard.report.claims_report import FORMATS
 
 if TYPE_CHECKING:
     from steelyard.analyse.claims import Claim, Judged
@@ -42,14 +46,7 @@ TAG = "claims"
 @click.option("--timeout", type=float, metavar="SECONDS", help="Of a silent case.")
 @wait_option
 @gpu_option
-@click.option(
-    "--format",
-    "shape",
-    type=click.Choice(FORMATS),
-    default="table",
-    show_default=True,
-    help="Write the outcome in this form.",
-)
+@format_option("claims")
 @click.option("--output", metavar="FILE", help="Write it there.", show_default="-")
 @store_option
 def command(
@@ -169,18 +166,20 @@ def _write(
 ) -> None:
     """Print judged claims, or write them to a file."""
     from steelyard.machine import files
-    from steelyard.report import claims_report, tables
+    from steelyard.report import claims_report, formats, tables
 
-    if output not in {None, "-"}:
-        said = claims_report.dumps(found, run, shape)
-        try:
-            files.replace(Path(str(output)), said.encode(errors="replace"))
-        except OSError as error:
-            raise SteelyardError(
-                f"--output {output}: {error.strerror}. Name another file; `steelyard "
-                f"claims --run {TAG}` judges the same run again."
-            ) from error
-    elif shape == "table":
+    write = formats.formats()[shape].claims if shape != formats.TABLE else None
+    if write is None and output in {None, "-"}:
         tables.console().print(*claims_report.page(found), sep="\n")
-    else:
-        click.echo(claims_report.dumps(found, run, shape), nl=False)
+        return
+    said = write(formats.Claims(found, run)) if write else claims_report.table(found)
+    if output in {None, "-"}:
+        click.echo(said, nl=False)
+        return
+    try:
+        files.replace(Path(str(output)), said.encode(errors="replace"))
+    except OSError as error:
+        raise SteelyardError(
+            f"--output {output}: {error.strerror}. Name another file; `steelyard "
+            f"claims --run {TAG}` judges the same run again."
+        ) from error

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Any, Final
@@ -16,9 +15,8 @@ from steelyard import units
 from steelyard.analyse.claims import UNITS, Bound, Judged, State, exit_code
 from steelyard.analyse.run import Run
 from steelyard.analyse.stats import Estimate
-from steelyard.report import junit, tables, text
-
-FORMATS: Final = ("table", "markdown", "json", "junit")
+from steelyard.report import json_report, tables, text
+from steelyard.report import junit as xml
 
 HEADS: Final = ("claim", "case", "mode", "bound", "measured", "95 %", "verdict", "note")
 
@@ -33,33 +31,50 @@ STYLES: Final = {
 FAILING: Final = frozenset({State.FAILS, State.BROKEN})
 
 
-def dumps(found: Sequence[Judged], run: Run | None, shape: str) -> str:
-    """Return judged claims in one of `FORMATS`; without a run all were skipped."""
-    if shape == "table":
-        console = Console(width=tables.PAGE, color_system=None, highlight=False)
-        with console.capture() as captured:
-            console.print(*page(found), sep="\n")
-        return captured.get()
-    if shape == "json":
-        return json.dumps(_document(found, run), indent=2) + "\n"
-    if shape == "junit":
-        return junit.dumps("steelyard claims", map(_entry, found))
+def table(found: Sequence[Judged]) -> str:
+    """Return judged claims as a terminal shows them."""
+    console = Console(width=tables.PAGE, color_system=None, highlight=False)
+    with console.capture() as captured:
+        console.print(*page(found), sep="\n")
+    return captured.get()
+
+
+def json(found: Sequence[Judged], run: Run | None) -> str:
+    """Return judged claims as JSON's text; times are nanoseconds."""
+    document = {
+        "schema": 1,
+        "run": run.uid if run else None,
+        "commit": run.commit if run else None,
+        "machine": run.machine if run else None,
+        "exit_code": exit_code(found),
+        "claims": [_line(one) for one in found],
+    }
+    return json_report.text_of(json_report.strict(document)) + "\n"
+
+
+def junit(found: Sequence[Judged]) -> str:
+    """Return judged claims as JUnit's XML."""
+    return xml.dumps("steelyard claims", map(_entry, found))
+
+
+def markdown(found: Sequence[Judged], run: Run | None) -> str:
+    """Return judged claims as a table below the facts of the run."""
     return "\n".join(_markdown(found, run)) + "\n"
 
 
 def page(found: Sequence[Judged]) -> Iterator[RenderableType]:
     """Yield what a terminal shows: a line a case, then how many there are of which."""
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
+    lines = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
     for name in HEADS:
         narrow = name in {"mode", "bound", "measured", "95 %", "verdict"}
-        table.add_column(name, no_wrap=narrow, overflow="fold")
+        lines.add_column(name, no_wrap=narrow, overflow="fold")
     before = ""
     for one in found:
         name, *cells, state, why = cells_of(one)
         said = Text(state, style=STYLES.get(one.state, "dim"))
-        table.add_row(*map(Text, (name * (name != before), *cells)), said, Text(why))
+        lines.add_row(*map(Text, (name * (name != before), *cells)), said, Text(why))
         before = name
-    yield table
+    yield lines
     yield Text(f"\n{headline(found)}", style="bold red" if exit_code(found) else "bold")
 
 
@@ -113,18 +128,6 @@ def _markdown(found: Sequence[Judged], run: Run | None) -> Iterator[str]:
         yield f"| {' | '.join(cells)} |"
 
 
-def _document(found: Sequence[Judged], run: Run | None) -> dict[str, Any]:
-    """Return judged claims as JSON's values; times are nanoseconds."""
-    return {
-        "schema": 1,
-        "run": run.uid if run else None,
-        "commit": run.commit if run else None,
-        "machine": run.machine if run else None,
-        "exit_code": exit_code(found),
-        "claims": [_line(one) for one in found],
-    }
-
-
 def _line(one: Judged) -> dict[str, Any]:
     claim, seen = one.claim, one.estimate
     return {
@@ -141,11 +144,11 @@ def _line(one: Judged) -> dict[str, Any]:
     }
 
 
-def _entry(one: Judged) -> junit.Entry:
+def _entry(one: Judged) -> xml.Entry:
     """Return a line as a test: what fails fails, what is not judged is skipped."""
     name, case, mode, bound, measured, interval, state, why = cells_of(one)
     said = f"{state}: {measured} {interval}, expected {bound}"
-    return junit.Entry(
+    return xml.Entry(
         group=name,
         name=f"{case} {mode}",
         message=f"{said}; {why}" if why else said,

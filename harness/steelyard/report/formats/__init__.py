@@ -14,6 +14,7 @@ from importlib import import_module
 from importlib.metadata import entry_points
 from typing import Final
 
+from steelyard.analyse.claims import Judged
 from steelyard.analyse.compare import Comparison, Difference
 from steelyard.analyse.rows import Row
 from steelyard.analyse.run import Run
@@ -50,12 +51,21 @@ class Compared:
 
 
 @dataclass(frozen=True, slots=True)
+class Claims:
+    """Judged claims, and the run they are judged by; without one all were skipped."""
+
+    judged: Sequence[Judged]
+    run: Run | None
+
+
+@dataclass(frozen=True, slots=True)
 class Format:
     """How a format writes each result; None where it cannot."""
 
     results: Callable[[Results], str] | None = None
     compared: Callable[[Compared], str] | None = None
     gate: Callable[[Outcome], str] | None = None
+    claims: Callable[[Claims], str] | None = None
 
 
 @functools.cache
@@ -68,5 +78,5 @@ def formats() -> dict[str, Format]:
 
 
 def names(result: str) -> tuple[str, ...]:
-    """Return what ``--format`` takes of ``results``, ``compared`` or ``gate``."""
+    """Return what ``--format`` takes of a field of `Format`."""
     return (TABLE, *(n for n, each in formats().items() if getattr(each, result)))

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from steelyard.analyse.run import Run
 from steelyard.gate import document
-from steelyard.report import json_report
+from steelyard.report import claims_report, json_report
 from steelyard.report.formats import Compared, Format, Results
 
 HIDDEN: Final = ("machine", "writer")
@@ -46,4 +46,9 @@ def _side(run: Run) -> dict[str, Any]:
     return {k: v for k, v in asdict(run).items() if k not in HIDDEN}
 
 
-FORMAT: Final = Format(_results, compared, document.dumps)
+FORMAT: Final = Format(
+    _results,
+    compared,
+    document.dumps,
+    lambda found: claims_report.json(found.judged, found.run),
+)

@@ -1,10 +1,12 @@
-"""Results as JUnit's XML: a gate, a test each case."""
+"""Results as JUnit's XML: a gate or claims, a test each case."""
 
 from __future__ import annotations
 
 from typing import Final
 
-from steelyard.report import gate_junit
+from steelyard.report import claims_report, gate_junit
 from steelyard.report.formats import Format
 
-FORMAT: Final = Format(gate=gate_junit.dumps)
+FORMAT: Final = Format(
+    gate=gate_junit.dumps, claims=lambda found: claims_report.junit(found.judged)
+)

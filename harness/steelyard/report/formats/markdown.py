@@ -8,7 +8,14 @@ from typing import Final
 
 from steelyard.analyse.rows import Row
 from steelyard.analyse.run import Run
-from steelyard.report import columns, comparison, gate_markdown, pivot, text
+from steelyard.report import (
+    claims_report,
+    columns,
+    comparison,
+    gate_markdown,
+    pivot,
+    text,
+)
 from steelyard.report.columns import Column
 from steelyard.report.formats import Compared, Format, Results
 
@@ -75,4 +82,9 @@ def _compared(found: Compared) -> str:
     return "".join(f"{_line(line)}\n" for line in lines)
 
 
-FORMAT: Final = Format(_results, _compared, gate_markdown.dumps)
+FORMAT: Final = Format(
+    _results,
+    _compared,
+    gate_markdown.dumps,
+    lambda found: claims_report.markdown(found.judged, found.run),
+)
