@@ -15,7 +15,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from steelyard.prepare.frameworks import form
+from steelyard.prepare.frameworks import adapter
 from steelyard_device import cuda
 from steelyard_device.cuda import driver
 
@@ -74,7 +74,7 @@ class Calls:
         waits = self.waits or self.result == "allocated"  # as giving memory back does
         facts: dict[str, Any] = {"synchronises": True} if waits else {}
         if not isinstance(out, cuda.View):
-            facts["library"] = form("torch", context).library
+            facts["library"] = adapter("torch", context).library
         return Program(call, context, facts, waits=self.waits)
 
     def __call__(self, *arrays: Any, out: Any) -> None:

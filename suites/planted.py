@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from steelyard import Builder, benchmark
 from steelyard.declare.handles import Call
-from steelyard.measure.inject import planted
+from steelyard.measure.inject import delayed
 from steelyard.prepare.work import Work
 from steelyard_kernels import KernelFunction, library
 
@@ -51,7 +51,7 @@ class WithExtra:
     def bind(self, *arrays: Array, **keywords: Any) -> Work:
         """Bind the kernel, and put the delay behind it."""
         bound = self.kernel.bind(*arrays, **keywords)
-        return planted(bound, self.extra) if self.extra else bound
+        return delayed(bound, self.extra) if self.extra else bound
 
     def __call__(self, *arrays: Array, **keywords: Any) -> None:
         """Launch once."""

@@ -52,11 +52,11 @@ def test_what_a_case_changes_is_put_back_and_named():
 
 SCRIPT = """
 import sys, test_apart as t
-from steelyard.process.worker import Bench
-bench = Bench(0)
+from steelyard.process.worker import CaseCache
+bench = CaseCache(0)
 for turn in t.turns():
     if turn.case.axes.get("how") not in {"niceness", "limit"}:  # nobody takes it back
-        trial = bench.weigh(turn, t.QUICK)
+        trial = bench.measure(turn, t.QUICK)
         assert trial.error is None, trial.error
 """
 

@@ -156,11 +156,11 @@ def test_a_round_is_weighed_when_its_first_point_is_asked_for(shared, monkeypatc
     first = {names[0]: "it hung", **dict.fromkeys(names[1:], 1.0)}
     rounds = []
 
-    def weigh(asked):
+    def measure(asked):
         rounds.append({asv.key(case.id, str(mode)) for case, mode in asked})
         return dict.fromkeys(names[1:], 1.0 + len(rounds))
 
-    monkeypatch.setattr(asv, "weigh", weigh)
+    monkeypatch.setattr(asv, "measure", measure)
     seen = []
     for _ in range(3):
         with pytest.raises(BenchmarkError, match="it hung"):

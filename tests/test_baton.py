@@ -3,15 +3,15 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from steelyard.errors import SteelyardError
-from steelyard.measure import baton
-from steelyard.measure.baton import FOLLOW, LEAD, Baton
+from steelyard.measure import interleave
+from steelyard.measure.interleave import FOLLOW, LEAD, Token
 
 
 def play(windows, seen, fail=None):
     """Let two sides take windows in turn until the leader had enough of them."""
 
     def side(end, role):
-        held = Baton(end, role, 5)
+        held = Token(end, role, 5)
         try:
             held.wait_to_prepare()
             seen.append(f"{role} prepares")
@@ -28,7 +28,7 @@ def play(windows, seen, fail=None):
             held.drop()
             raise
 
-    ends = baton.pair()
+    ends = interleave.pair()
     with ThreadPoolExecutor(2) as threads:
         jobs = [
             threads.submit(side, end, role)
@@ -65,17 +65,17 @@ def test_a_side_that_fails_does_not_leave_the_other_waiting(side):
     """It ends with a sentence that blames the other."""
     first, second = play(9, [], fail=side)
     told = {
-        LEAD: ("the work fails", baton.OTHER),
-        FOLLOW: (baton.OTHER, "the work fails"),
+        LEAD: ("the work fails", interleave.OTHER),
+        FOLLOW: (interleave.OTHER, "the work fails"),
     }
     assert (first, second) == told[side]
 
 
 def test_a_follower_that_keeps_it_hands_back_once_it_is_done():
     """What it does after its last window is not in the leader's way."""
-    ours, theirs = baton.pair()
+    ours, theirs = interleave.pair()
     leader, follower = (
-        Baton(end, role, 5, keeps=True)
+        Token(end, role, 5, keeps=True)
         for end, role in ((ours, LEAD), (theirs, FOLLOW))
     )
     seen = []
@@ -101,26 +101,26 @@ def test_a_follower_that_keeps_it_hands_back_once_it_is_done():
 
 def test_a_side_that_is_gone_does_not_leave_the_other_waiting():
     """A killed process closes its end."""
-    ours, theirs = baton.pair()
+    ours, theirs = interleave.pair()
     theirs.close()
     with pytest.raises(SteelyardError, match="other side"):
-        Baton(ours, FOLLOW, 5).wait_to_prepare()
+        Token(ours, FOLLOW, 5).wait_to_prepare()
     ours.close()
 
 
 def test_a_side_that_hangs_is_not_waited_for_for_ever():
     """As long as a silent worker is."""
-    ours, theirs = baton.pair()
+    ours, theirs = interleave.pair()
     with pytest.raises(SteelyardError, match="other side"):
-        Baton(ours, FOLLOW, 0.01).wait_to_prepare()
+        Token(ours, FOLLOW, 0.01).wait_to_prepare()
     ours.close()
     theirs.close()
 
 
 def test_a_process_without_an_end_says_so(monkeypatch):
     """A worker that replaces one which died has no other side."""
-    monkeypatch.delenv(baton.VARIABLE, raising=False)
-    baton._end.cache_clear()
+    monkeypatch.delenv(interleave.VARIABLE, raising=False)
+    interleave._end.cache_clear()
     with pytest.raises(SteelyardError, match="other side"):
-        Baton.inherited(LEAD, 5)
-    assert Baton.inherited("", 5) is None
+        Token.inherited(LEAD, 5)
+    assert Token.inherited("", 5) is None

@@ -40,10 +40,10 @@ def weighed(sizes=(1, 16, 256)):
 def test_one_overtakes_where_lines_between_logarithms_meet():
     """Time n against a constant 8 meets at 8, which nobody weighed."""
     cpu, gpu = curve({1: 1.0, 64: 64.0}), curve({1: 8.0, 64: 8.0}, "gpu")
-    assert curves.overtaken(cpu, gpu) == pytest.approx([8.0])
-    assert curves.overtaken(gpu, cpu) == [1]
-    assert curves.overtaken(gpu, gpu) == []
-    assert curves.overtaken(cpu, curve({3: 0.5})) == []
+    assert curves.crossovers(cpu, gpu) == pytest.approx([8.0])
+    assert curves.crossovers(gpu, cpu) == [1]
+    assert curves.crossovers(gpu, gpu) == []
+    assert curves.crossovers(cpu, curve({3: 0.5})) == []
 
 
 @given(
@@ -58,7 +58,7 @@ def test_whoever_overtook_last_is_the_faster_at_the_end(times):
     """Overtakings of both directions take turns, each within the values weighed."""
     one = curve({at: a for at, (a, _) in times.items()})
     other = curve({at: b for at, (_, b) in times.items()}, "gpu")
-    there, back = curves.overtaken(one, other), curves.overtaken(other, one)
+    there, back = curves.crossovers(one, other), curves.crossovers(other, one)
     assert abs(len(there) - len(back)) <= 1
     assert all(
         min(times) <= at * (1 + 1e-9) and at <= max(times) * (1 + 1e-9)

@@ -12,8 +12,8 @@ from steelyard.errors import BenchmarkError
 from steelyard.measure import sampler
 from steelyard.measure.gpu_sampler import (
     EXPIRIES,
+    QueueStats,
     Steps,
-    Told,
     ahead,
     frequencies,
     queues,
@@ -49,7 +49,7 @@ def spoken(clock=None, samples=12, **changes):
 def test_nothing_waits_between_what_leads_to_a_window_and_its_launches():
     """The warming launch stands before the data and the poison, the flush behind."""
     steps, machine, _ = spoken(samples=1)
-    sample(steps, sampler.Record(), 0, Told())
+    sample(steps, sampler.Record(), 0, QueueStats())
     around = [
         "lead",
         "stamp 0",
@@ -81,7 +81,7 @@ def test_all_windows_of_the_last_queue_are_kept(samples):
     """Stopping in the middle of it would choose among samples that are there."""
     steps, machine, fed = spoken(samples=samples)
     record = sampler.Record()
-    sample(steps, record, 3, Told())
+    sample(steps, record, 3, QueueStats())
     taken = record.samples()
     assert len(taken) == len(fed) == machine.log.count("launch")
     assert samples <= len(taken) < samples + steps.windows
@@ -94,7 +94,7 @@ def test_all_windows_of_the_last_queue_are_kept(samples):
 def test_a_queue_has_one_lead_before_everything():
     """An idle GPU is slower at first; within a queue it is busy."""
     steps, machine, _ = spoken(samples=30)
-    sample(steps, sampler.Record(), 0, Told())
+    sample(steps, sampler.Record(), 0, QueueStats())
     assert machine.log.count("lead") == machine.log.count("wait")
     assert machine.log[machine.log.index("lead") + 1] == "stamp 0"
 
@@ -102,14 +102,14 @@ def test_a_queue_has_one_lead_before_everything():
 def test_stopping_is_fed_what_is_left_without_the_offset():
     """Or a wide interval of a short kernel would pass for a narrow one."""
     steps, _, fed = spoken(samples=3)
-    sample(steps, sampler.Record(), 0, Told())
+    sample(steps, sampler.Record(), 0, QueueStats())
     assert set(fed) == {3200.0}
 
 
 def test_a_queue_that_comes_late_is_thrown_away_and_halved():
     """All its windows are taken again; how many were is told."""
     steps, machine, _ = spoken(FakeClock(Machine(), late=[8, 4]), samples=40, windows=8)
-    told, record = Told(), sampler.Record()
+    told, record = QueueStats(), sampler.Record()
     sample(steps, record, 0, told)
     assert told.expired == 2
     assert machine.log.count("launch") == len(record.ticks) >= 40
@@ -122,7 +122,7 @@ def test_a_host_that_is_always_late_fails_the_trial(late):
     """One window cannot be halved, and each attempt costs seconds."""
     clock = FakeClock(Machine(), late=list(late))
     steps, _, _ = spoken(clock, samples=999, windows=256)
-    told = Told()
+    told = QueueStats()
     with pytest.raises(Expired):
         sample(steps, sampler.Record(), 0, told)
     assert 1 <= told.expired <= EXPIRIES
@@ -137,14 +137,14 @@ def test_samples_before_a_wrong_result_are_kept():
     steps, _, _ = spoken(check=fail)
     record = sampler.Record()
     with pytest.raises(BenchmarkError, match="wrong"):
-        sample(steps, record, 0, Told())
+        sample(steps, record, 0, QueueStats())
     assert len(record.samples()) == len(record.samples().mhz) == 1
 
 
 def test_kernels_of_a_window_are_told():
     """As the clock saw them."""
     steps, _, _ = spoken(FakeClock(Machine(), kernels=3))
-    told = Told()
+    told = QueueStats()
     sample(steps, sampler.Record(), 0, told)
     assert told.kernels == 3
 
@@ -178,5 +178,5 @@ def test_queues_of_any_length_end_when_enough_is_enough():
     for seed in range(50):
         samples = draw.randrange(1, 60)
         steps, _, fed = spoken(samples=samples, windows=draw.randrange(1, 30))
-        sample(steps, sampler.Record(), seed, Told())
+        sample(steps, sampler.Record(), seed, QueueStats())
         assert len(fed) >= samples

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import gpu
 import pytest
 
-from steelyard.measure.gpu_instruments import DeviceScale
+from steelyard.measure.gpu_instruments import GpuInstruments
 from steelyard_device import cuda
 from steelyard_device.cuda import driver
 
@@ -15,7 +15,7 @@ LIMIT = "CUlimit.CU_LIMIT_PERSISTING_L2_CACHE_SIZE"
 @pytest.fixture(scope="module")
 def scale():
     """Give the scale of the first GPU."""
-    return DeviceScale(gpu.context())
+    return GpuInstruments(gpu.context())
 
 
 def work(scale, launch):

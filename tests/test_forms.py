@@ -51,7 +51,7 @@ def cupy(monkeypatch):
 
 def test_cupy_works_on_our_stream_and_takes_no_copies(cupy):
     """On the GPU of the case; its version is told."""
-    form = frameworks.form("cupy", CONTEXT)
+    form = frameworks.adapter("cupy", CONTEXT)
     assert Stream.current.handle == CONTEXT.stream
     assert cupy.used == [CONTEXT.device.index]
     assert form.convert("view") == ("cupy", "view")
@@ -64,18 +64,18 @@ def test_an_older_cupy_takes_the_handle(cupy):
     """Before 14."""
     cupy.cuda.Stream = SimpleNamespace()
     cupy.cuda.ExternalStream = Stream
-    assert frameworks.form("cupy", CONTEXT).stream.handle == CONTEXT.stream
+    assert frameworks.adapter("cupy", CONTEXT).stream.handle == CONTEXT.stream
 
 
 def test_a_library_that_is_there_already_works_on_our_stream_too(cupy):
     """The work may use it, whatever it is handed; one that is not is left alone."""
-    assert frameworks.form("numpy", CONTEXT).library == ""
+    assert frameworks.adapter("numpy", CONTEXT).library == ""
     assert Stream.current.handle == CONTEXT.stream
 
 
 def test_our_own_form_gives_views_and_our_stream():
     """As other libraries' protocols read it."""
-    form = frameworks.form("numpy", CONTEXT)
+    form = frameworks.adapter("numpy", CONTEXT)
     assert form.convert("view") == "view"
     assert int(form.stream) == CONTEXT.stream
     assert form.stream.__cuda_stream__() == (0, CONTEXT.stream)
@@ -87,14 +87,14 @@ def test_a_library_that_is_not_there_is_named(monkeypatch, name):
     for module in ("torch", "cupy", "numba", "numba.cuda"):
         monkeypatch.setitem(sys.modules, module, None)
     with pytest.raises(BenchmarkError, match=f"as_='{name}' needs .* not installed"):
-        frameworks.form(name, CONTEXT)
+        frameworks.adapter(name, CONTEXT)
 
 
 @pytest.mark.parametrize("name", ["cupy", "numba"])
 def test_arrays_of_a_gpu_are_not_to_be_had_on_the_cpu(name):
     """Whether the library is installed or not."""
     with pytest.raises(BenchmarkError, match=r"the case is on the cpu. Say b\.on"):
-        frameworks.form(name, None)
+        frameworks.adapter(name, None)
 
 
 def test_a_stream_is_a_gpus():
@@ -146,14 +146,14 @@ def test_a_pytorch_without_a_gpu_is_told_only_where_it_is_asked_for(
     monkeypatch.setitem(sys.modules, "torch", torch)
     monkeypatch.setitem(sys.modules, "cupy", None)
     monkeypatch.setitem(sys.modules, "triton", SimpleNamespace(__version__="3.6"))
-    frameworks.form("numpy", CONTEXT)
+    frameworks.adapter("numpy", CONTEXT)
     ours = (CONTEXT.stream, ("cuda", CONTEXT.device.index))
     assert set_to == ([ours] if available else [])
     if available:
-        form = frameworks.form("torch", CONTEXT)
+        form = frameworks.adapter("torch", CONTEXT)
         assert form.library == "torch 2.11, triton 3.6"
         assert form.stream == ours
         assert form.convert("view") == ("torch", "view")
     else:
         with pytest.raises(BenchmarkError, match=r"PyTorch 2\.11 was built without"):
-            frameworks.form("torch", CONTEXT)
+            frameworks.adapter("torch", CONTEXT)

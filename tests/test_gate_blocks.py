@@ -16,7 +16,7 @@ from steelyard.gate.blocks import Blocks, Point
 from steelyard.gate.decide import POLICY
 from steelyard.gate.measure import measure
 from steelyard.gate.sides import Side
-from steelyard.measure import baton
+from steelyard.measure import interleave
 
 WARM = parse("kernel/warm")
 FACTS = {"code_hash": "aa", "threads": 2, "compile_ns": 5}
@@ -62,7 +62,7 @@ class Fake:
         told = {"facts": one, "hashes": {"inputs": "i"}}
         return told | {"environment": self.around[side]}
 
-    def weigh(self, side, turn, settings):
+    def measure(self, side, turn, settings):
         """Make a trial of the ticks of a side."""
         self.asked.append(side)
         self.settings.append(settings)
@@ -74,7 +74,7 @@ class Fake:
     def in_turn(self, leader, turns, settings):
         """Weigh both, the leader first."""
         order = sorted(turns, key=lambda side: side != leader)
-        return {side: self.weigh(side, turns[side], settings) for side in order}
+        return {side: self.measure(side, turns[side], settings) for side in order}
 
     def renew(self):
         """Count."""
@@ -113,8 +113,8 @@ def test_queues_of_a_gpu_are_visited_twice_by_each_side(point, monkeypatch):
     monkeypatch.setattr(blocking, "_in_queues", lambda _: True)
 
     class Clocked(Fake):
-        def weigh(self, side, turn, settings):
-            made = super().weigh(side, turn, settings)
+        def measure(self, side, turn, settings):
+            made = super().measure(side, turn, settings)
             mhz = 1000 if side == "base" else 500
             samples = replace(made.samples, mhz=(mhz,) * len(made.samples))
             return replace(made, samples=samples)
@@ -151,7 +151,7 @@ def test_what_is_no_time_has_failed_on_its_side(point, side, ticks, sentence):
 
 def test_who_waited_for_a_failed_side_is_not_blamed(point):
     """Its trial ends too, with a sentence about the other."""
-    told = {"base": f"copying: {baton.OTHER}", "head": "copying: it crashed"}
+    told = {"base": f"copying: {interleave.OTHER}", "head": "copying: it crashed"}
     ((_, reading),) = blocks(Fake(lambda who, _: told[who])).measure(0, [point])
     assert reading.failed == {"head": "copying: it crashed"}
 

@@ -214,3 +214,37 @@ def test_the_harness_has_its_rooms_and_few_files_beside_them():
     root = SOURCES["steelyard"]
     assert {p.parent.name for p in root.glob("*/__init__.py")} == set(ROOMS)
     assert len(list(root.glob("*.py"))) <= 5
+
+
+COINAGES = {
+    r"baton": "token, interleave",
+    r"plant(s|ed|ing)?\b": "inject",
+    r"beam": "session",
+    r"\btold\b": "reported",
+    r"lent\b": "exported, portable",
+    r"weigh(s|ed|ing)?\b": "measure",
+    r"glance": "the facts that are read",
+    r"overtaken": "crossovers",
+}
+"""Words that nobody searches for, with the field's word."""
+
+
+def test_names_and_summaries_have_the_words_of_the_field():
+    """Of modules, classes and functions; the slogan keeps its metaphor."""
+    said = []
+    for name, path in modules("steelyard").items():
+        tree = ast.parse(path.read_text())
+        said += [(name, part) for part in name.split(".")]
+        for node in ast.walk(tree):
+            named = isinstance(node, ast.FunctionDef | ast.ClassDef)
+            said += [(name, node.name.strip("_"))] if named else []
+            if named or (isinstance(node, ast.Module) and name != "steelyard"):
+                summary = (ast.get_docstring(node) or "").partition("\n")[0]
+                said.append((name, summary))
+    found = {
+        f"{name}: {text!r} has {word}, say {instead}"
+        for name, text in said
+        for word, instead in COINAGES.items()
+        if re.search(rf"(\b|_){word}", text.lower())
+    }
+    assert found == set()

@@ -18,8 +18,8 @@ from steelyard.analyse.trial import ClockFacts
 from steelyard.declare.mode import parse
 from steelyard.declare.settings import Settings
 from steelyard.machine.ticks import READ, seen_tick, smallest_step
-from steelyard.measure import sampler, weigh
-from steelyard.measure.instruments import Scale
+from steelyard.measure import one_case, sampler
+from steelyard.measure.instruments import Instruments
 from steelyard.measure.prepared import PreparedCase
 
 pytestmark = pytest.mark.measuring
@@ -59,10 +59,10 @@ def negate(b):
 
 def trial_of(clock, monkeypatch, settings=SETTINGS):
     """Return the trial of an honest case under a lying clock."""
-    scale = Scale(flush_bytes=1 << 20)
-    monkeypatch.setattr(Scale, "clock", lambda *_: clock)
+    scale = Instruments(flush_bytes=1 << 20)
+    monkeypatch.setattr(Instruments, "clock", lambda *_: clock)
     case = PreparedCase(case_of(negate), settings)
-    return weigh.weigh(case, parse("kernel/warm"), scale, settings)
+    return one_case.measure_case(case, parse("kernel/warm"), scale, settings)
 
 
 def test_an_honest_clock_is_believed(monkeypatch):
@@ -77,7 +77,7 @@ def test_a_clock_of_another_rate_is_doubted(rate, monkeypatch):
     """A second one, which nobody sets, says how long the trial took."""
     clock = Lying(lambda now: int(now * rate))
     assert Doubt.CLOCKS_DISAGREE in trial_of(clock, monkeypatch).doubts
-    monkeypatch.setattr(symptoms, "astray", lambda _: False)
+    monkeypatch.setattr(symptoms, "host_clocks_differ", lambda _: False)
     assert Doubt.CLOCKS_DISAGREE not in trial_of(clock, monkeypatch).doubts
 
 
@@ -115,7 +115,7 @@ def test_a_coarse_clock_that_says_it_is_fine_is_found_out(monkeypatch):
     found = stats.of(trial).estimate
     narrowest = tick / trial.samples.launches[0] / math.sqrt(len(trial.samples))
     assert (found.high - found.low) / 2 >= narrowest * (1 - 1e-9)
-    monkeypatch.setattr(weigh, "seen_tick", lambda _: 0.0)
+    monkeypatch.setattr(one_case, "seen_tick", lambda _: 0.0)
     assert (
         Doubt.QUANTISED
         not in trial_of(Lying(lambda now: now // tick * tick), monkeypatch).doubts

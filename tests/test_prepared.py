@@ -9,7 +9,7 @@ from fakes import case_of
 from steelyard.declare.settings import Settings
 from steelyard.errors import BenchmarkError
 from steelyard.measure import escapes
-from steelyard.measure.prepared import PreparedCase, glance
+from steelyard.measure.prepared import PreparedCase, static_facts
 from steelyard_kernels import library
 
 
@@ -110,7 +110,7 @@ def test_a_kernel_s_code_is_known_without_its_data_and_its_reference():
         return b.launch(library.copy, x, out=y)
 
     case, settings = case_of(copying), Settings()
-    told = glance(case, settings)
+    told = static_facts(case, settings)
     assert not asked
     prepared = PreparedCase(case, settings)
     assert asked
@@ -126,8 +126,8 @@ def test_what_only_launches_tell_is_not_glanced_at():
         y = b.output(10)
         return b.launch(np.copyto, y, x)
 
-    assert glance(case_of(copying), Settings()) is None
-    assert glance(case_of(body_of({"code_hash": "mine"})), Settings()) is None
+    assert static_facts(case_of(copying), Settings()) is None
+    assert static_facts(case_of(body_of({"code_hash": "mine"})), Settings()) is None
 
 
 def test_what_is_only_built_is_known_without_a_build():
@@ -146,7 +146,7 @@ def test_what_is_only_built_is_known_without_a_build():
             kernel, b.input(4, "float16", name="x"), target="cuda:sm_80"
         )
 
-    told = glance(case_of(building(Foreseen())), Settings())
+    told = static_facts(case_of(building(Foreseen())), Settings())
     assert told["facts"]["asked"] == ("cuda:sm_80", ((4,), "float16"))
     assert told["hashes"]["inputs"]
-    assert glance(case_of(building(Kernel())), Settings()) is None
+    assert static_facts(case_of(building(Kernel())), Settings()) is None

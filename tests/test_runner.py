@@ -20,7 +20,7 @@ from steelyard.declare.mode import parse
 from steelyard.declare.plan import plan
 from steelyard.declare.settings import Settings
 from steelyard.process import runner, wire
-from steelyard.process.worker import Bench
+from steelyard.process.worker import CaseCache
 from steelyard_device import cuda
 from steelyard_device.errors import DeviceError
 
@@ -137,8 +137,8 @@ def test_a_case_that_hangs_is_ended_and_the_next_is_weighed():
     """Its worker is replaced after the timeout."""
     spins, good = (plan(cases(how), LATENCY, 1, 0) for how in ("spins", "good"))
     with runner.Workers() as workers:
-        hung = workers.weigh(*spins, replace(QUICK, timeout=5))
-        fine = workers.weigh(*good, QUICK)
+        hung = workers.measure(*spins, replace(QUICK, timeout=5))
+        fine = workers.measure(*good, QUICK)
     assert "no answer within 5 s; the worker was ended" in hung.error
     assert fine.error is None
 
@@ -263,7 +263,7 @@ def test_a_gpu_is_asked_whether_it_is_lost(monkeypatch, refusal, lost):
 
     asked = []
     monkeypatch.setattr(cuda, "context", lambda gpu: asked.append(gpu) or Context())
-    bench = Bench(None)
+    bench = CaseCache(None)
     (turn,) = plan(far.cases(), LATENCY, 1, 0)
     assert bench.lost(turn, Settings(gpu=3)) is lost
     assert asked == [3]

@@ -216,7 +216,7 @@ def test_a_kernel_too_short_for_a_size_is_not_asked_for_it():
     assert Steps(0.0).of(point, 1000.0) is None
     none = new(Machine(), points())
     none._times = {(p.case.id, WARM): [1.0] for p in points()}
-    none.plant(math.inf, lambda: long)
+    none.inject(math.inf, lambda: long)
     assert none.tally.planted == []
 
 
@@ -325,7 +325,7 @@ class Recorded:
 def test_a_callable_has_the_delay_behind_each_call():
     """And says that its code is another's."""
     inner = Recorded()
-    work = inject.planted(CallableWork(inner), 1000)
+    work = inject.delayed(CallableWork(inner), 1000)
     work.launch(3)
     assert inner.launches == 3
     assert work.facts() == {"planted": 1000}
@@ -341,7 +341,7 @@ def test_native_work_stays_native_with_the_delay_behind_it():
 
     result = np.zeros(1, np.float32)
     nothing = cpu._library().null
-    work = inject.planted(Hashed(nothing, (result.ctypes.data,), 1), 1000)
+    work = inject.delayed(Hashed(nothing, (result.ctypes.data,), 1), 1000)
     assert isinstance(work, NativeWork)
     start, stop = work.window(2)
     assert stop >= start
@@ -386,7 +386,7 @@ def test_workers_plant_what_their_side_asks_for(suite):
     assert not left
     taken = []
     test = SelfTest([point], Settings(), Tally())
-    with selftest.planted(test.sides, {"delay": 5000}) as sides:
+    with selftest.injected(test.sides, {"delay": 5000}) as sides:
         blocks = Blocks(*sides, Settings(), lambda *one: taken.append(one))
         (_, reading), *_ = blocks.measure(0, [point])
     assert not reading.failed
@@ -475,7 +475,7 @@ class OnStream(Recorded):
 def test_work_on_a_gpu_stays_on_its_stream_with_the_delay_behind_it():
     """It is no native work then: two kernels make a launch."""
     inner, behind = OnStream(), OnStream()
-    work = inject.PlantedDevice(inner, behind, 256)
+    work = inject.DelayedDevice(inner, behind, 256)
     work.launch(3)
     assert (inner.launches, behind.launches) == (3, 3)
     assert (work.context, work.stream) == ("context", 7)

@@ -17,7 +17,7 @@ import shell
 
 from steelyard.declare import discovery
 from steelyard.declare.settings import Settings
-from steelyard.measure.prepared import PreparedCase, glance
+from steelyard.measure.prepared import PreparedCase, static_facts
 from steelyard.prepare import work
 from steelyard_kernels import KernelFunction, library
 
@@ -252,9 +252,9 @@ def test_what_is_only_built_is_told_apart_without_a_build(name, monkeypatch):
     monkeypatch.setattr(KernelFunction, "build", None)
     (one,) = (each for each in BENCHMARKS if each.name == name)
     for case in one.cases({"target": ["cuda:sm_90a"]}):
-        told = glance(case, Settings())
+        told = static_facts(case, Settings())
         assert told["facts"]["compiler_hash"]
-        assert told == glance(case, Settings())
+        assert told == static_facts(case, Settings())
 
 
 def test_kernels_in_turn_are_the_same_code_only_if_each_is():

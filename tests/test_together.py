@@ -21,10 +21,10 @@ from steelyard.gate import pairs
 from steelyard.gate.outcome import BASE, HEAD
 from steelyard.gate.pairs import Together
 from steelyard.gate.sides import Side
-from steelyard.measure import baton, inject
+from steelyard.measure import inject, interleave
 from steelyard.measure import pair as together
-from steelyard.measure.instruments import Scale
-from steelyard.measure.pair import Lent, beside, weigh_both
+from steelyard.measure.instruments import Instruments
+from steelyard.measure.pair import PortableBinary, beside, measure_pair
 from steelyard.measure.prepared import PreparedCase
 from steelyard.process import worker
 from steelyard_device import cpu
@@ -114,11 +114,11 @@ def both(name, mode=WARM, lead=0):
     target = Kernel("l")
     case = doubling(target)
     own = PreparedCase(case, QUICK)
-    other = beside(own, replace(Lent.of(case, QUICK), binary=name.encode()))
+    other = beside(own, replace(PortableBinary.of(case, QUICK), binary=name.encode()))
     turns = [Turn(place, 3, case, mode) for place in (5, 6)]
     sides = [own, other]
     order = -1 if lead else 1
-    trials = weigh_both(sides[::order], turns[::order], Scale(1 << 20), QUICK)
+    trials = measure_pair(sides[::order], turns[::order], Instruments(1 << 20), QUICK)
     return trials[::order], target.seen, own
 
 
@@ -151,7 +151,7 @@ def test_the_side_that_fails_is_blamed_and_the_other_does_not_wait(name, said, l
     """Results of both are checked, and both end at once."""
     (own, other), _, _ = both(name, lead=lead)
     assert said in other.error
-    assert own.error.endswith(baton.OTHER)
+    assert own.error.endswith(interleave.OTHER)
 
 
 def test_affinity_and_collection_are_afterwards_as_before():
@@ -177,10 +177,10 @@ def test_a_build_of_ours_is_checked_on_the_same_buffers(times, right):
     """The binary runs, on the arrays of the case: what it writes is what is checked."""
     case, twin = doubling(doubles(2.0)), doubling(doubles(times))
     own = PreparedCase(case, QUICK)
-    other = beside(own, Lent.of(twin, QUICK))
+    other = beside(own, PortableBinary.of(twin, QUICK))
     assert other.buffers is own.buffers
     turns = [Turn(0, 0, case, WARM), Turn(1, 0, case, WARM)]
-    first, second = weigh_both([own, other], turns, Scale(), QUICK)
+    first, second = measure_pair([own, other], turns, Instruments(), QUICK)
     assert (second.error is None) == (first.error is None) == right
     if not right:
         assert "y is wrong in" in second.error
@@ -189,28 +189,28 @@ def test_a_build_of_ours_is_checked_on_the_same_buffers(times, right):
 def test_what_cannot_stand_beside_is_none():
     """Other inputs, another call, a callable that has no binary, another's harness."""
     own = PreparedCase(doubling(doubles(2.0)), QUICK)
-    lent = Lent.of(doubling(doubles(2.0)), QUICK)
+    lent = PortableBinary.of(doubling(doubles(2.0)), QUICK)
     assert beside(own, replace(lent, inputs="others")) is None
-    assert beside(own, Lent.of(doubling(doubles(2.0), 65), QUICK)) is None
+    assert beside(own, PortableBinary.of(doubling(doubles(2.0), 65), QUICK)) is None
     assert beside(own, replace(lent, binary=b"{}")) is None
     plain = doubling(lambda x, out: np.multiply(x, 2, out=out))
-    assert Lent.of(plain, QUICK) is None
+    assert PortableBinary.of(plain, QUICK) is None
     assert beside(PreparedCase(plain, QUICK), lent) is None
     files = Settings(inputs={"x": "x.npy"})
-    assert Lent.of(doubling(doubles(2.0)), files) is None
+    assert PortableBinary.of(doubling(doubles(2.0)), files) is None
 
 
 def test_nothing_is_launched_of_what_is_lent():
     """Its process has no data, and needs none."""
     target = Kernel("raises")
-    assert Lent.of(doubling(target), QUICK).binary == b"raises"
+    assert PortableBinary.of(doubling(target), QUICK).binary == b"raises"
     assert target.seen == []
 
 
 def test_what_is_lent_passes_as_json():
     """With the work that was planted behind it."""
-    lent = Lent(bytes(range(256)), "hash", 7)
-    assert Lent.of_message(json.loads(json.dumps(lent.message()))) == lent
+    lent = PortableBinary(bytes(range(256)), "hash", 7)
+    assert PortableBinary.of_message(json.loads(json.dumps(lent.message()))) == lent
 
 
 def test_planted_work_stands_behind_each_side_alone(monkeypatch, tmp_path):
@@ -220,12 +220,12 @@ def test_planted_work_stands_behind_each_side_alone(monkeypatch, tmp_path):
     file.write_text(json.dumps({case.id: 4000}))
     monkeypatch.setenv(inject.FILE, str(file))
     own = PreparedCase(case, QUICK)
-    lent = replace(Lent.of(case, QUICK), planted=0)
-    inject.plant(own)
+    lent = replace(PortableBinary.of(case, QUICK), planted=0)
+    inject.inject_delay(own)
     other = beside(own, lent)
     assert [w.facts()["planted"] for w in (own.work, other.work)] == [4000, 0]
     turns = [Turn(0, 0, case, WARM), Turn(1, 0, case, WARM)]
-    trials = weigh_both([own, other], turns, Scale(), QUICK)
+    trials = measure_pair([own, other], turns, Instruments(), QUICK)
     slower, quicker = (min(trial.samples.per_launch()) for trial in trials)
     assert slower > 2 * quicker
 
@@ -243,7 +243,7 @@ class Worker:
         self.asked.append("binary")
         return self.lent
 
-    def weigh_both(self, _turn, _settings, *, lent, position, leads):
+    def measure_pair(self, _turn, _settings, *, lent, position, leads):
         """Weigh both."""
         self.asked.append(("both", lent, position, leads))
         return self.trials
@@ -252,7 +252,7 @@ class Worker:
         """Believe it."""
         return trial
 
-    def weigh(self, turn, settings):
+    def measure(self, turn, settings):
         """Weigh one side, in turn with another process."""
         self.asked.append(settings.baton)
         return turn.position
@@ -292,13 +292,15 @@ def test_what_cannot_be_in_one_process_is_in_two(monkeypatch, lent, trials, befo
     answer, asked = in_turn(monkeypatch, WARM, lent, trials, 2)
     assert answer == {BASE: 1, HEAD: 2}
     assert asked[: len(before)] == before
-    assert sorted(asked[len(before) :]) == sorted([baton.LEAD, baton.FOLLOW] * 2)
+    assert sorted(asked[len(before) :]) == sorted(
+        [interleave.LEAD, interleave.FOLLOW] * 2
+    )
 
 
 def test_calls_and_builds_are_in_a_process_of_each_side(monkeypatch):
     """There Python itself differs between the sides."""
     _, asked = in_turn(monkeypatch, parse("latency/warm"), {"lent": {}}, ())
-    assert sorted(asked) == sorted([baton.LEAD, baton.FOLLOW])
+    assert sorted(asked) == sorted([interleave.LEAD, interleave.FOLLOW])
 
 
 def test_workers_of_both_sides_answer_as_the_fakes_do(monkeypatch):
@@ -373,10 +375,14 @@ def test_a_worker_that_dies_as_the_next_case_is_asked_has_both_begin_anew(monkey
 
 def test_a_case_that_cannot_be_prepared_is_told_by_each_side_alone(monkeypatch):
     """A process with both says nothing of it."""
-    bench = worker.Bench(None)
+    bench = worker.CaseCache(None)
     turn = Turn(0, 0, doubling(lambda x, out: 1 / 0), WARM)
-    message = {"lent": Lent(b"", "", None).message(), "position": 1, "leads": True}
-    assert bench.weigh_both(turn, QUICK, message) == []
+    message = {
+        "lent": PortableBinary(b"", "", None).message(),
+        "position": 1,
+        "leads": True,
+    }
+    assert bench.measure_pair(turn, QUICK, message) == []
     assert bench.binary(turn, QUICK) == {"lent": None}
 
     def broken(*_):

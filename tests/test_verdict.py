@@ -51,10 +51,10 @@ def test_a_tolerance_widens_what_is_the_same_and_never_what_is_slower(share):
 @given(st.floats(0, 1), st.floats(0.05, 0.15))
 def test_only_noise_that_is_tolerated_hides_a_lean(error, tolerance):
     """A quiet case leans from the margin on, whatever its policy lets pass."""
-    lean = Policy(tolerance=tolerance).lean(error)
+    lean = Policy(tolerance=tolerance).screening_threshold(error)
     assert POLICY.margin <= lean <= max(POLICY.margin, verdict.ERRORS * error)
     assert lean <= max(POLICY.margin, tolerance / 5)
-    assert POLICY.lean(error) == pytest.approx(POLICY.margin)
+    assert POLICY.screening_threshold(error) == pytest.approx(POLICY.margin)
 
 
 @pytest.mark.parametrize("count", [2, 5, 30])

@@ -15,9 +15,9 @@ from steelyard.analyse.doubts import Doubt
 from steelyard.declare.mode import BUILDS, CACHES, parse
 from steelyard.declare.settings import Settings
 from steelyard.measure import cold, sampler, steps
-from steelyard.measure.instruments import Scale
+from steelyard.measure.instruments import Instruments
+from steelyard.measure.one_case import failed, measure_case
 from steelyard.measure.prepared import PreparedCase
-from steelyard.measure.weigh import failed, weigh
 from steelyard_device import cpu, llvm
 
 QUICK = Settings(precision=0.5, budget=0.01)
@@ -61,13 +61,15 @@ class Shift:
 @pytest.fixture(scope="module")
 def scale():
     """Give clocks and a flush whose size needs no calibrating."""
-    return Scale(flush_bytes=1 << 20)
+    return Instruments(flush_bytes=1 << 20)
 
 
 def weighed(body, mode, scale, settings=QUICK, **turn):
     """Return the trial of the one case of a benchmark."""
     case = case_of(body)
-    return weigh(PreparedCase(case, settings), parse(mode), scale, settings, **turn)
+    return measure_case(
+        PreparedCase(case, settings), parse(mode), scale, settings, **turn
+    )
 
 
 def negate(b):
@@ -333,14 +335,14 @@ def test_a_first_launch_has_a_process_with_all_processors(scale, monkeypatch):
     """It once inherited the one core that its parent was pinned to."""
     monkeypatch.setenv("STEELYARD_TEST_CPUS", str(cpu.pool_size()))
     prepared = PreparedCase(spread.cases()[0], QUICK)
-    trial = weigh(prepared, parse("build/first"), scale, QUICK)
+    trial = measure_case(prepared, parse("build/first"), scale, QUICK)
     assert trial.error is None
     assert set(trial.samples.launches) == {1}
     assert list(trial.ledger) == ["interpreter", "import", "first kernel"]
     assert min(trial.ledger.values()) > 0
     assert "second_kernel_ns" not in trial.facts
     monkeypatch.setenv("STEELYARD_TEST_CPUS", "0")
-    said = weigh(prepared, parse("build/first"), scale, QUICK).error
+    said = measure_case(prepared, parse("build/first"), scale, QUICK).error
     assert said == "spread[shape=2x3]: a fresh process failed: AssertionError"
 
 
@@ -377,7 +379,7 @@ def test_work_for_another_machine_is_built_and_not_launched(mode, scale):
     """Its row has the facts, and a doubt that says why nothing was checked."""
     (case,) = elsewhere.cases()
     prepared = PreparedCase(case, QUICK)
-    trial = weigh(prepared, parse(f"build/{mode}"), scale, QUICK)
+    trial = measure_case(prepared, parse(f"build/{mode}"), scale, QUICK)
     assert trial.error is None
     assert trial.facts["registers"] == 24
     assert trial.facts["target"] == "cuda:sm_90a"
@@ -400,7 +402,7 @@ def test_a_fresh_process_finds_no_cache_and_its_parts_add_up(scale, monkeypatch)
         return subprocess.CompletedProcess(command, 0, text, "")
 
     monkeypatch.setattr(subprocess, "run", run)
-    trial = weigh(prepared, parse("build/first"), scale, QUICK)
+    trial = measure_case(prepared, parse("build/first"), scale, QUICK)
     assert set(asked) == {"off"}
     assert (trial.ledger["import"], trial.ledger["first kernel"]) == (3, 4)
     assert trial.facts["second_kernel_ns"] == 2
@@ -413,7 +415,7 @@ def test_work_for_another_machine_has_no_launch_to_weigh(scale):
     (case,) = elsewhere.cases()
     assert case.modes() == BUILDS
     prepared = PreparedCase(case, QUICK)
-    said = weigh(prepared, parse("kernel/warm"), scale, QUICK).error
+    said = measure_case(prepared, parse("kernel/warm"), scale, QUICK).error
     assert said == (
         "elsewhere: mode kernel/warm asks for launches, but elsewhere is only built, "
         "for cuda:sm_90a. Measure it in build/cold, build/warm-disk, build/warm-memory "

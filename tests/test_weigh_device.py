@@ -10,9 +10,9 @@ from steelyard.declare.settings import Settings
 from steelyard.machine import gpu_state
 from steelyard.measure import gpu_energy
 from steelyard.measure import gpu_steps as device_steps
-from steelyard.measure.instruments import Scale
+from steelyard.measure.instruments import Instruments
+from steelyard.measure.one_case import measure_case
 from steelyard.measure.prepared import PreparedCase
-from steelyard.measure.weigh import weigh
 from steelyard.prepare import work
 from steelyard.store.codec import pack, unpack
 from steelyard_device import cuda
@@ -39,7 +39,7 @@ class Rig:
         self.prepared = PreparedCase(case_of(body), QUICK)
         self.prepared.work = Launched(self.prepared.work, context)
         self.prepared.case = SimpleNamespace(id=body.__name__, axes=axes)
-        self.scale = Scale()
+        self.scale = Instruments()
         self.device = SimpleNamespace(
             stamps=machine,
             flush=machine.does("flush"),
@@ -75,9 +75,9 @@ class Rig:
 
         return launch
 
-    def weigh(self, mode, settings=QUICK):
+    def measure(self, mode, settings=QUICK):
         """Return the trial."""
-        return weigh(self.prepared, parse(mode), self.scale, settings)
+        return measure_case(self.prepared, parse(mode), self.scale, settings)
 
 
 def negate(b):
@@ -92,7 +92,7 @@ def negate(b):
 def test_a_kernels_trial_has_all_that_its_gpu_tells(monkeypatch, mode):
     """Raw ticks by its own clock, frequencies, another clock, and the GPU's state."""
     rig = Rig(monkeypatch, negate)
-    trial = rig.weigh(mode)
+    trial = rig.measure(mode)
     assert trial.error is None
     assert isinstance(rig.prepared.work, work.DeviceWork)
     assert set(trial.samples.mhz) == {1980}
@@ -121,7 +121,7 @@ def test_a_lost_gpu_fails_the_trial_and_keeps_its_samples(monkeypatch):
         return read(*asked)
 
     rig.clocks[0].read = lose
-    trial = rig.weigh("kernel/cold", Settings(precision=1e-9))
+    trial = rig.measure("kernel/cold", Settings(precision=1e-9))
     assert trial.error == "negate: the GPU is gone"
     assert len(trial.samples) == len(trial.samples.mhz) == 1
     assert trial.clock.id == "fake"
@@ -130,10 +130,10 @@ def test_a_lost_gpu_fails_the_trial_and_keeps_its_samples(monkeypatch):
 def test_energy_is_metered_where_inputs_are_compared(monkeypatch):
     """Of kernels alone, and the data is as it was."""
     rig = Rig(monkeypatch, negate, inputs="zeros")
-    metered = rig.weigh("kernel/cold").extra["gpu"]["energy"]
+    metered = rig.measure("kernel/cold").extra["gpu"]["energy"]
     assert metered == {"joules_per_launch": 1.5}
-    assert "energy" not in rig.weigh("per_launch/warm").extra["gpu"]
-    assert "energy" not in Rig(monkeypatch, negate).weigh("kernel/cold").extra["gpu"]
+    assert "energy" not in rig.measure("per_launch/warm").extra["gpu"]
+    assert "energy" not in Rig(monkeypatch, negate).measure("kernel/cold").extra["gpu"]
 
 
 def test_energy_is_metered_after_the_state_is_read(monkeypatch):
@@ -142,23 +142,23 @@ def test_energy_is_metered_after_the_state_is_read(monkeypatch):
     order = []
     monkeypatch.setattr(gpu_state, "after", lambda *_: order.append("after") or {})
     monkeypatch.setattr(gpu_energy, "measure", lambda *_: order.append("energy"))
-    assert rig.weigh("kernel/cold").error is None
+    assert rig.measure("kernel/cold").error is None
     assert order == ["after", "energy"]
 
     def fail(*_):
         raise cuda.CUDAError("CUDA_ERROR_ILLEGAL_ADDRESS", "the GPU is gone")
 
     monkeypatch.setattr(gpu_energy, "measure", fail)
-    assert rig.weigh("kernel/cold").error == "negate: the GPU is gone"
+    assert rig.measure("kernel/cold").error == "negate: the GPU is gone"
 
 
 @pytest.mark.parametrize("mode", ["kernel/cold", "per_launch/cold", "kernel/warm"])
 def test_cache_that_is_set_aside_is_not_cold(monkeypatch, mode):
     """Each launch may keep lines there again, which no flush evicts."""
     rig = Rig(monkeypatch, negate)
-    assert "wrong-cache" not in rig.weigh(mode).doubts
+    assert "wrong-cache" not in rig.measure(mode).doubts
     rig.set_aside = 4096
-    trial = rig.weigh(mode)
+    trial = rig.measure(mode)
     assert ("wrong-cache" in trial.doubts) is mode.endswith("cold")
     if mode.endswith("cold"):
         assert trial.extra["wrong_cache"].startswith("4096 bytes of the L2 cache")
@@ -170,7 +170,7 @@ def test_cache_that_is_set_aside_is_not_cold(monkeypatch, mode):
 def test_calls_are_timed_without_cuptis_hooks(monkeypatch, mode):
     """By the host's clock; a batch of them has no ledger, they overlap."""
     rig = Rig(monkeypatch, negate)
-    trial = rig.weigh(mode)
+    trial = rig.measure(mode)
     assert trial.error is None
     assert rig.detached == [1]
     assert trial.extra["gpu"]["capped"] == {"power": 0}
@@ -184,7 +184,7 @@ def test_a_ledger_reads_the_kernel_without_cupti(monkeypatch):
     rig = Rig(monkeypatch, negate)
     asked = []
     rig.device.clocks = lambda which: asked.append(which) or rig.clocks
-    trial = rig.weigh("latency/warm")
+    trial = rig.measure("latency/warm")
     assert trial.error is None
     assert "kernel" in trial.ledger
     assert asked == ["events"]
@@ -200,10 +200,12 @@ def test_a_graph_is_of_launches_on_a_gpu(monkeypatch):
             self.launch, self.wait = weighed.launch, weighed.wait
 
     monkeypatch.setattr(cuda, "Graph", Graph)
-    trial = Rig(monkeypatch, negate).weigh("per_launch/warm/graph/16")
+    trial = Rig(monkeypatch, negate).measure("per_launch/warm/graph/16")
     assert trial.error is None
     assert made == [16]
     assert all(n % 16 == 0 for n in trial.samples.launches)
     here = PreparedCase(case_of(negate), QUICK)
-    said = weigh(here, parse("per_launch/warm/graph/16"), Scale(), QUICK).error
+    said = measure_case(
+        here, parse("per_launch/warm/graph/16"), Instruments(), QUICK
+    ).error
     assert "asks for a CUDA graph, but negate runs on the CPU" in said

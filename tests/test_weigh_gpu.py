@@ -11,9 +11,9 @@ from steelyard.declare.benchmark import select
 from steelyard.declare.mode import parse
 from steelyard.declare.plan import plan
 from steelyard.declare.settings import Settings
-from steelyard.measure.instruments import Scale
+from steelyard.measure.instruments import Instruments
+from steelyard.measure.one_case import measure_case
 from steelyard.measure.prepared import PreparedCase
-from steelyard.measure.weigh import weigh
 from steelyard.process import runner
 
 QUICK = Settings(precision=0.5, timeout=15)
@@ -71,7 +71,7 @@ def test_samples_before_a_fault_are_kept(outcomes, how):
 @pytest.fixture(scope="module")
 def scale():
     """Give one process's clocks and flushes."""
-    return Scale()
+    return Instruments()
 
 
 @benchmark(n=[1000])
@@ -119,7 +119,7 @@ def test_every_mode_weighs_a_kernel_on_a_gpu(scale, mode, n):
     """Checked, with raw samples, frequencies beside kernels, and a ledger of calls."""
     gpu.context()
     prepared = PreparedCase(copied.case({"n": n}), QUICK)
-    trial = weigh(prepared, parse(mode), scale, QUICK)
+    trial = measure_case(prepared, parse(mode), scale, QUICK)
     assert trial.error is None
     assert len(trial.samples) >= 3
     kernel = mode.startswith("kernel")
@@ -140,7 +140,7 @@ def test_updates_in_place_are_weighed_and_checked(scale, mode):
     """However many launches a window has: as many, untimed, leave the same."""
     gpu.context()
     prepared = PreparedCase(scaled.case({"n": 1000}), QUICK)
-    trial = weigh(prepared, parse(mode), scale, QUICK)
+    trial = measure_case(prepared, parse(mode), scale, QUICK)
     assert trial.error is None
     assert not trial.extra["collapsed"]
 
@@ -150,7 +150,7 @@ def test_cold_launches_of_what_fits_the_cache_take_longer(scale):
     gpu.context()
     prepared = PreparedCase(copied.case({"n": 4_000_000}), QUICK)
     cold, warm = (
-        sorted(weigh(prepared, parse(m), scale, QUICK).samples.per_launch())
+        sorted(measure_case(prepared, parse(m), scale, QUICK).samples.per_launch())
         for m in ("kernel/cold", "kernel/warm")
     )
     assert cold[len(cold) // 2] > 1.2 * warm[len(warm) // 2]
@@ -161,7 +161,7 @@ def test_nodes_of_a_graph_cost_less_than_launches(scale):
     gpu.context()
     prepared = PreparedCase(copied.case({"n": 1000}), QUICK)
     graph, launches = (
-        min(weigh(prepared, parse(m), scale, QUICK).samples.per_launch())
+        min(measure_case(prepared, parse(m), scale, QUICK).samples.per_launch())
         for m in ("per_launch/warm/graph/100", "per_launch/warm/100")
     )
     assert 500 < graph < launches

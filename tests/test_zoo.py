@@ -15,8 +15,8 @@ from steelyard.analyse.doubts import Doubt
 from steelyard.analyse.trial import Trial
 from steelyard.declare.mode import parse
 from steelyard.declare.settings import Settings
-from steelyard.measure import audit, sampler, weigh
-from steelyard.measure.instruments import Scale
+from steelyard.measure import audit, one_case, sampler
+from steelyard.measure.instruments import Instruments
 from steelyard.measure.prepared import PreparedCase
 from steelyard.prepare.buffers import Buffers
 from steelyard.prepare.checking import Expectation
@@ -30,16 +30,16 @@ QUICK = Settings(precision=0.05, budget=0.02)
 @pytest.fixture(scope="module")
 def scale():
     """Give clocks, and a flush of what leaves no cache as it was."""
-    return Scale(flush_bytes=128 << 20)
+    return Instruments(flush_bytes=128 << 20)
 
 
 def weighed(body, scale, mode="kernel/warm", settings=QUICK) -> Trial:
     """Return the trial of a liar, whether it was found out at once or later."""
     case, how = case_of(body), parse(mode)
     try:
-        return weigh.weigh(PreparedCase(case, settings), how, scale, settings)
+        return one_case.measure_case(PreparedCase(case, settings), how, scale, settings)
     except Exception as error:  # noqa: BLE001 # as a worker does
-        return weigh.failed(case, how, str(error))
+        return one_case.failed(case, how, str(error))
 
 
 def time_of(trial):
@@ -160,7 +160,7 @@ def test_work_that_is_quick_with_zeros_does_not_get_any(scale, monkeypatch):
     trial = weighed(zeros, scale)
     assert time_of(trial) < slow / 10
     assert Doubt.COLLAPSED_INPUT in trial.doubts
-    off(monkeypatch, weigh.inputs, "is_constant", lambda _: False)
+    off(monkeypatch, one_case.inputs, "is_constant", lambda _: False)
     assert Doubt.COLLAPSED_INPUT not in weighed(zeros, scale).doubts
 
 
@@ -262,7 +262,7 @@ def test_after_an_audit_a_case_is_as_it_was(scale):
     case = PreparedCase(case_of(zoo.suite(np.negative)), QUICK)
     before = case.buffers.read("x").copy()
     for mode in ("kernel/warm", "latency/warm"):
-        trial = weigh.weigh(case, parse(mode), scale, QUICK)
+        trial = one_case.measure_case(case, parse(mode), scale, QUICK)
         assert trial.error is None
         assert trial.extra["audit"]["again"]
     assert (case.buffers.read("x") == before).all()

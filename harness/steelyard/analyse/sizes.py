@@ -30,7 +30,7 @@ def smallest(spread: float, policy: Policy) -> float:
     error, freedom = spread / math.sqrt(SETTLED), SETTLED - 1
     reach = quantile((1 + CONFIDENCE) / 2, freedom) + quantile(POWER, freedom)
     quiet = math.log1p(policy.margin) + reach * error
-    lean = math.log1p(2 * policy.lean(error))
+    lean = math.log1p(2 * policy.screening_threshold(error))
     return math.expm1(min(quiet, lean + NORMAL.inv_cdf(POWER) * error))
 
 

@@ -35,7 +35,7 @@ TIMES: Final = 2.0
 COLD: Final = ("kernel/cold", "per_launch/cold", "latency/cold")
 CACHED: Final = 0.4
 """Share of the way from a cold read to a cached one."""
-ASTRAY: Final = 0.005
+HOST_CLOCKS: Final = 0.005
 """Share by which two clocks of the host may differ: one is slewed by 0.05 % at most."""
 JITTER: Final = 200_000
 """Nanoseconds that may pass between the readings of two clocks, at both ends."""
@@ -94,7 +94,7 @@ def clocks_disagree(trial: Trial) -> bool:
     kernels = trial.facts.get("kernels", 1)
     views = agreement.views(trial).values()
     read = [(view.clock, stats.of(view).estimate) for view in views]
-    return bool(agreement.disagree(read, kernels)) or astray(
+    return bool(agreement.disagree(read, kernels)) or host_clocks_differ(
         trial.extra.get("spans", (0, 0))
     )
 
@@ -120,10 +120,10 @@ def is_kept_warm(share: float | str | None) -> bool:
     return isinstance(share, (int, float)) and share > CACHED
 
 
-def astray(spans: Sequence[int]) -> bool:
+def host_clocks_differ(spans: Sequence[int]) -> bool:
     """Tell whether a trial took another time by its own clock than by a second one."""
     own, other = spans
-    return abs(own - other) > ASTRAY * other + JITTER
+    return abs(own - other) > HOST_CLOCKS * other + JITTER
 
 
 def idle(trial: Trial) -> bool:

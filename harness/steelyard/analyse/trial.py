@@ -9,7 +9,7 @@ from typing import Any, Final, TypedDict
 METHOD_VERSION = 4
 """Raised whenever the way of measuring changes; trials of two methods never compare.
 
-1. The CPU, as it was first weighed.
+1. The CPU, as it was first measured.
 2. GPUs: windows in queues, clocks with an offset; the estimate of a quantised clock is
    another one.
 3. The CPU's buffers of 2 MiB or more lie in huge pages.

@@ -65,7 +65,7 @@ class Policy:
         own = self.tolerances.get(case, 0.0)
         return self if own <= self.tolerance else replace(self, tolerance=own)
 
-    def lean(self, error: float) -> float:
+    def screening_threshold(self, error: float) -> float:
         """Return the mean change of a few blocks that is still none, as a share.
 
         That is the margin, and of a noisy case whose tolerance is wider `ERRORS` of
@@ -76,7 +76,7 @@ class Policy:
 
 
 LEANING: Final = 5
-"""What a tolerance is divided by for the most that `Policy.lean` may be: so of the usual
+"""What a tolerance is divided by for the most that `Policy.screening_threshold` may be: so of the usual
 tolerance that is the margin."""
 
 ERRORS: Final = 1.5

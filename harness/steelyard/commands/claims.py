@@ -145,7 +145,7 @@ def _measured(
     turns = plan.of_pairs(pairs, chosen.blocks, chosen.seed)
     how, device = session.on_gpu(turns, how, chosen)
     shown = progress.Progress(len(turns), header_to_stderr=True)
-    outcome = session.weigh(
+    outcome = session.measure(
         turns,
         how,
         request,

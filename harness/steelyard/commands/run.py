@@ -116,7 +116,7 @@ def command(
             err=True,
         )
     shown = progress.Progress(len(turns), header_to_stderr=json_file == "-")
-    outcome = session.weigh(
+    outcome = session.measure(
         turns,
         settings,
         request,

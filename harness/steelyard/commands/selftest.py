@@ -37,7 +37,7 @@ from steelyard.store import session
 from steelyard.store.store import Store
 
 MINUTES: Final = 10.0
-"""Time for about 150 comparisons and as many planted changes."""
+"""Time for about 150 comparisons and as many injected changes."""
 
 
 @click.command()

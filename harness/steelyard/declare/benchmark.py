@@ -109,9 +109,9 @@ class Case:
         return f"{self.benchmark.name}[{shown}]" if shown else self.benchmark.name
 
     def modes(self) -> tuple[modes.Mode, ...]:
-        """Return the modes it is weighed in by default.
+        """Return the modes it is measured in by default.
 
-        A case that cannot be described has some too: weighing it will say why.
+        A case that cannot be described has some too: measuring it will say why.
         """
         try:
             description = self.describe()

@@ -47,7 +47,7 @@ LONGEST: Final = 1e9
 """Seconds, 32 years: more overflow what the system waits with."""
 
 BUILT_IN: Final = "steelyard.declare.builtin"
-"""The module of the suite that is weighed where there is no other."""
+"""The module of the suite that is measured where there is no other."""
 
 USUAL: Final = ("benchmarks", "benchmark", "bench", "benches", "asv_bench", "perf")
 """Folders that benchmarks are often kept in."""

@@ -104,7 +104,7 @@ class Builder:
     def on(self, device: str) -> None:
         """Say where the buffers live and the work runs: ``cpu``, or ``cuda``, a GPU.
 
-        Which GPU is chosen by who weighs. A case on a GPU is left out where there is
+        Which GPU is chosen by who measures. A case on a GPU is left out where there is
         none.
 
         Raises:
@@ -215,7 +215,7 @@ class Builder:
         """Say which kernel is built for ``target`` and not launched; return this.
 
         For a target that this machine need not have (``cuda:sm_90a``): the case is
-        weighed in build modes only, its buffers are never allocated and its result is
+        measured in build modes only, its buffers are never allocated and its result is
         not checked. The kernel offers ``for_target``, see `work.Targeted`.
 
         Raises:
@@ -244,7 +244,7 @@ class Builder:
         self.checked = Check(reference, args, rtol, atol)
 
     def mode(self, *names: str) -> None:
-        """Say in which modes the case is weighed unless the command line says so."""
+        """Say in which modes the case is measured unless the command line says so."""
         self.modes += tuple(modes.parse(name) for name in names)
 
     def count(self, **quantities: float) -> None:

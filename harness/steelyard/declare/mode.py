@@ -69,7 +69,7 @@ DEFAULTS: Final = (
     Mode("kernel", "warm", "throughput"),
 )
 BUILDS: Final = (Mode("build", "cold"), Mode("build", "warm-memory"))
-"""What is weighed by default of what is only built."""
+"""What is measured by default of what is only built."""
 
 
 def parse(text: str) -> Mode:

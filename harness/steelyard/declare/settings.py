@@ -34,4 +34,4 @@ class Settings:
     """Whether the energy of a launch on a GPU is metered, which takes 0.4 s a case."""
     baton: str = ""
     """Whether this trial's windows are taken in turn with another worker's, which waits
-    on a clock of the host's: it may lead or follow; see `baton`."""
+    on a clock of the host's: it may lead or follow; see `token`."""

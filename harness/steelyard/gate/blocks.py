@@ -1,7 +1,7 @@
 """Blocks: both sides of each case in turn, in fresh workers; a log ratio a block.
 
 Both workers of a block live at once and one measures at a time. Windows that the host's
-clock reads are taken in turn, a few milliseconds apart (`baton`), those of kernels of
+clock reads are taken in turn, a few milliseconds apart (`token`), those of kernels of
 both sides in one process, on the same memory (`together`); of kernels on a GPU, whose
 windows stand in queues, each side has two visits, A B B A or B A A B. So what drifts
 cancels; where the memory of a process lies is new in each block.
@@ -29,7 +29,7 @@ from steelyard.errors import SteelyardError
 from steelyard.gate.outcome import BASE, HEAD
 from steelyard.gate.pairs import Pair, Together
 from steelyard.gate.sides import Side
-from steelyard.measure import baton
+from steelyard.measure import interleave
 from steelyard.process import scratch
 
 VISIT: Final = 0.03
@@ -89,7 +89,7 @@ class Reading:
 
 
 class Blocks:
-    """Measures blocks and tells of every trial as it arrives, with its side."""
+    """Measures blocks and reports every trial as it arrives, with its side."""
 
     def __init__(
         self,
@@ -155,7 +155,7 @@ class Blocks:
         visits: dict[str, list[Trial]] = {BASE: [], HEAD: []}
         for side in (first, second, second, first):
             turn = self._turn(point, number)
-            trial = pair.weigh(side, turn, replace(self._settings, budget=VISIT))
+            trial = pair.measure(side, turn, replace(self._settings, budget=VISIT))
             self._take(side, trial)
             visits[side].append(trial)
             if trial.error or unusable(trial):
@@ -188,7 +188,7 @@ def _in_queues(point: Point) -> bool:
     try:
         return point.case.device() == CUDA
     except SteelyardError:
-        return False  # weighing it says why
+        return False  # measuring it says why
 
 
 def of_visits(visits: Mapping[str, Sequence[Trial]]) -> Reading:
@@ -216,7 +216,9 @@ def of_turns(trials: Mapping[str, Trial]) -> Reading:
     """Return what windows in turn say: the ratio of each side's quickest ones."""
     problems = {side: _failures([trial]) for side, trial in trials.items()}
     failed = {side: told[0] for side, told in problems.items() if told}
-    blamed = {s: told for s, told in failed.items() if not told.endswith(baton.OTHER)}
+    blamed = {
+        s: told for s, told in failed.items() if not told.endswith(interleave.OTHER)
+    }
     if failed:
         return Reading(failed=blamed or failed)
     ratio = math.log(quickest(trials[HEAD]) / quickest(trials[BASE]))

@@ -55,7 +55,7 @@ class Tally:
     planted: list[tuple[Key, float, Verdict]] = field(default_factory=list)
     """Verdicts on slowdowns of known size."""
     failed: dict[Key, str] = field(default_factory=dict)
-    """Why a case could not be weighed."""
+    """Why a case could not be measured."""
 
     @property
     def alarms(self) -> list[tuple[Key, Verdict, int]]:
@@ -76,7 +76,7 @@ class Tally:
         }
 
     def found(self, within: Mapping[Key, float] | None = None) -> dict[float, Counts]:
-        """Return by size how many planted slowdowns were found, and of how many.
+        """Return by size how many injected slowdowns were found, and of how many.
 
         ``within`` leaves those that the cases' published numbers say are found.
         """

@@ -181,7 +181,7 @@ def _look(
             (1 if enough else CAUTION) * side.exceeds(margin) for side in sides
         )
         chances = slower, faster
-    lean = policy.lean(centre.error)
+    lean = policy.screening_threshold(centre.error)
     settled = away <= math.log1p(2 * lean if count >= SETTLED else lean)
     evident = away - centre.half() > margin
     within = away + centre.half() <= math.log1p(policy.tolerance)

@@ -9,7 +9,7 @@ from steelyard.gate.outcome import StaticChange
 
 
 class Head(TypedDict):
-    """What tells which schema it has."""
+    """The key that names its schema."""
 
     schema: int
 

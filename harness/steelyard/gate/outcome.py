@@ -103,7 +103,7 @@ class Calibration:
     detectable: Mapping[tuple[str, str], float] = field(default_factory=dict)
     """The smallest slowdown that is found, of each case and mode, as a share."""
     power: Mapping[float, float] = field(default_factory=dict)
-    """The share found of slowdowns that were planted, by their size."""
+    """The share found of slowdowns that were injected, by their size."""
 
 
 @dataclass(frozen=True, slots=True)

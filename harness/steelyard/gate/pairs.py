@@ -1,4 +1,4 @@
-"""A worker of each side, with a baton between them; or one that has both kernels."""
+"""A worker of each side, with a token between them; or one that has both kernels."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from steelyard.declare.plan import Turn
 from steelyard.declare.settings import Settings
 from steelyard.gate.outcome import BASE, HEAD
 from steelyard.gate.sides import Side
-from steelyard.measure import baton
+from steelyard.measure import interleave
 from steelyard.process import wire
 from steelyard.process.runner import Workers
 
@@ -24,14 +24,14 @@ class Pair(Protocol):
         """Return ``facts`` and ``hashes`` of a case, or its ``error``."""
         ...
 
-    def weigh(self, side: str, turn: Turn, settings: Settings) -> Trial:
-        """Weigh one turn of one side."""
+    def measure(self, side: str, turn: Turn, settings: Settings) -> Trial:
+        """Measure one turn of one side."""
         ...
 
     def in_turn(
         self, leader: str, turns: Mapping[str, Turn], settings: Settings
     ) -> dict[str, Trial]:
-        """Weigh a turn of each side, windows taken in turn."""
+        """Measure a turn of each side, windows taken in turn."""
         ...
 
     def renew(self) -> None:
@@ -62,15 +62,15 @@ class Processes:
         """Ask a side's worker."""
         return self._started()[side].facts(turn, settings)
 
-    def weigh(self, side: str, turn: Turn, settings: Settings) -> Trial:
-        """Have a side's worker weigh a turn."""
+    def measure(self, side: str, turn: Turn, settings: Settings) -> Trial:
+        """Have a side's worker measure a turn."""
         worker = self._started()[side]
-        return worker.confirmed(turn, settings, worker.weigh(turn, settings))
+        return worker.confirmed(turn, settings, worker.measure(turn, settings))
 
     def in_turn(
         self, leader: str, turns: Mapping[str, Turn], settings: Settings
     ) -> dict[str, Trial]:
-        """Have both weigh at once; the baton says whose turn it is."""
+        """Have both measure at once; the token says whose turn it is."""
         workers = self._started()
         trials = self._at_once(workers, leader, turns, settings)
         if any(one.died_of_another for one in workers.values()):
@@ -91,9 +91,9 @@ class Processes:
     ) -> dict[str, Trial]:
         asked = {}
         for side, turn in turns.items():
-            role = baton.LEAD if side == leader else baton.FOLLOW
+            role = interleave.LEAD if side == leader else interleave.FOLLOW
             how = replace(settings, baton=role)
-            asked[side] = self._threads.submit(workers[side].weigh, turn, how)
+            asked[side] = self._threads.submit(workers[side].measure, turn, how)
         return {side: one.result() for side, one in asked.items()}
 
     def renew(self) -> None:
@@ -107,7 +107,7 @@ class Processes:
         if self._workers and all(one.lives for one in self._workers.values()):
             return self._workers
         self.renew()
-        ends = baton.pair()
+        ends = interleave.pair()
         for (name, side), end in zip(self._sides.items(), ends, strict=True):
             self._workers[name] = Workers(
                 side.python, side.variables, side.path_of, side.root, end
@@ -123,7 +123,7 @@ class Together(Processes):
     """Both sides' kernels in head's process, launch by launch on the same buffers.
 
     Base's process gives its binary away. What has none, is called on other memory or
-    ends the process is weighed in a process of each side.
+    ends the process is measured in a process of each side.
     """
 
     def __init__(self, sides: Mapping[str, Side]) -> None:
@@ -133,7 +133,7 @@ class Together(Processes):
     def in_turn(
         self, leader: str, turns: Mapping[str, Turn], settings: Settings
     ) -> dict[str, Trial]:
-        """Have head's process weigh both, or else both processes one each."""
+        """Have head's process measure both, or else both processes one each."""
         if turns[HEAD].mode.quantity == "kernel":
             trials = self._both(leader, turns, settings)
             if trials is not None:
@@ -146,7 +146,7 @@ class Together(Processes):
         lent = self._borrowed(turns[BASE], settings)
         if lent is None:
             return None
-        trials = self._started()[HEAD].weigh_both(
+        trials = self._started()[HEAD].measure_pair(
             turns[HEAD],
             settings,
             lent=lent,
@@ -155,7 +155,7 @@ class Together(Processes):
         )
         if trials is None:
             self._lent[turns[HEAD].case.id] = None  # nor would its other modes
-            self.renew()  # if it died, the other has a baton that nobody takes
+            self.renew()  # if it died, the other has a token that nobody takes
             return None
         own, other = trials
         return self._started()[HEAD].confirmed(turns[HEAD], settings, own), other

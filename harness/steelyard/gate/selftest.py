@@ -2,7 +2,7 @@
 
 For half the time a side is compared with itself: what is then told as slower or faster is
 a false alarm, and how far its blocks lie apart says which changes a case can show. In the
-other half kernels of one side have work of known length behind them (`planting`), and the
+other half kernels of one side have work of known length behind them (`inject`), and the
 share that is found is the gate's power.
 """
 
@@ -34,21 +34,21 @@ from steelyard.measure import inject
 from steelyard.process import scratch
 
 SIZES: Final = (0.05, 0.03, 0.02, 0.1, 0.01)
-"""Shares of a kernel's time that are planted, in turn; what the gate is asked for most
+"""Shares of a kernel's time that are injected, in turn; what the gate is asked for most
 comes first."""
 
 PLANTED: Final = 0.5
-"""Share of the time for planted slowdowns."""
+"""Share of the time for injected slowdowns."""
 
 CHUNK: Final = 12
 """Cases measured together, as a rule: enough to share what a worker costs to start, few
 enough that those of a last, unfinished chunk are no loss."""
 
 GRAIN: Final = 256
-"""Multiply-adds that work on a GPU is planted in whole numbers of (`cuda.Delay`)."""
+"""Multiply-adds that work on a GPU is injected in whole numbers of (`cuda.Delay`)."""
 
 EXACT: Final = 0.1
-"""How far what can be planted may be off what was asked for, as a share of that."""
+"""How far what can be injected may be off what was asked for, as a share of that."""
 
 Keep = Callable[[str, Trial], None]
 
@@ -118,8 +118,8 @@ class SelfTest:
                     break
             self._judge_same(found)
 
-    def plant(self, until: float, steps: Callable[[], Steps]) -> None:
-        """Plant slowdowns of one size after another, each in some kernels.
+    def inject(self, until: float, steps: Callable[[], Steps]) -> None:
+        """Inject slowdowns of one size after another, each in some kernels.
 
         How long each kernel takes is known from comparing it with itself.
         """
@@ -134,7 +134,7 @@ class SelfTest:
             chunk = next(self._chunks(fit, number), None)
             if chunk is None or self.now() > until:
                 return
-            self._plant(chunk, size, counts[size], until)
+            self._inject(chunk, size, counts[size], until)
 
     def _counts(
         self, known: Sequence[Point], size: float, length: Steps
@@ -146,17 +146,17 @@ class SelfTest:
         }
         return {case: steps for case, steps in asked.items() if steps is not None}
 
-    def _plant(
+    def _inject(
         self,
         chunk: Sequence[Point],
         size: float,
         counts: Mapping[str, int],
         until: float,
     ) -> None:
-        """Plant one size in some kernels and count how many of them are found."""
+        """Inject one size in some kernels and count how many of them are found."""
         self.say(f"{size:+.0%} planted in {len(chunk)} kernels")
         asked = {point.case.id: counts[point.case.id] for point in chunk}
-        with planted(self.sides, asked) as sides:
+        with injected(self.sides, asked) as sides:
             found = self._measured(self._blocks(*sides), chunk, until)
         judged = self._judged(found)
         for point in chunk:
@@ -219,7 +219,7 @@ class SelfTest:
 
 
 @contextmanager
-def planted(
+def injected(
     sides: tuple[Side, Side], counts: Mapping[str, int]
 ) -> Iterator[tuple[Side, Side]]:
     """Give sides of which the second has multiply-adds behind each launch of a case.
@@ -230,10 +230,10 @@ def planted(
     none = dict.fromkeys(counts, 0)
     with scratch.folder() as folder:
         place = Path(folder)
-        yield _planted(first, none, place), _planted(second, counts, place)
+        yield _injected(first, none, place), _injected(second, counts, place)
 
 
-def _planted(side: Side, counts: Mapping[str, int], folder: Path) -> Side:
+def _injected(side: Side, counts: Mapping[str, int], folder: Path) -> Side:
     file = folder / f"{side.name}.json"
     file.write_text(json.dumps(counts), encoding="utf-8")
     return replace(side, environment={**side.environment, inject.FILE: str(file)})
@@ -248,7 +248,7 @@ def _add(whole: Measured, part: Measured) -> None:
 
 
 def _kernels(points: Sequence[Point]) -> list[Point]:
-    """Return one point of each case that weighs its kernel."""
+    """Return one point of each case that measures its kernel."""
     found: dict[str, Point] = {}
     for point in points:
         if point.mode.quantity == "kernel":
@@ -261,8 +261,8 @@ def _key(point: Point) -> Key:
 
 
 def run(test: SelfTest, seconds: float, steps: Callable[[], Steps]) -> Tally:
-    """Compare and plant, each for its part of the time."""
+    """Compare and inject, each for its part of the time."""
     began = test.now()
     test.compare(began + (1 - PLANTED) * seconds)
-    test.plant(began + seconds, steps)
+    test.inject(began + seconds, steps)
     return test.tally

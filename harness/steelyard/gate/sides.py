@@ -40,7 +40,7 @@ would tell two sides apart that are the same (Mytkowicz et al., ASPLOS 2009)."""
 
 @dataclass(frozen=True, slots=True)
 class Side:
-    """Code to be weighed, and what its workers are started with."""
+    """Code to be measured, and what its workers are started with."""
 
     name: str
     root: Path

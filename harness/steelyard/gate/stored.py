@@ -1,4 +1,4 @@
-"""Head against stored numbers: the weakest gate, for base was measured at another time.
+"""Gate head against a stored run: unpaired, so day-to-day drift counts.
 
 Nothing is paired, so that what the machine does from day to day is in the difference.
 A case is told slower or faster only where the change is far beyond how much its own
@@ -117,7 +117,7 @@ def measure(
     on_trial: Callable[[str, Trial], None],
     say: Callable[[str], None],
 ) -> None:
-    """Weigh every point in blocks of fresh workers."""
+    """Measure every point in blocks of fresh workers."""
     positions = itertools.count()
     broken = set()
     with scratch.folder() as folder:
@@ -131,7 +131,7 @@ def measure(
                     if point.key in broken:
                         continue
                     turn = Turn(next(positions), block, point.case, point.mode)
-                    trial = workers.confirmed(turn, how, workers.weigh(turn, how))
+                    trial = workers.confirmed(turn, how, workers.measure(turn, how))
                     on_trial(HEAD, trial)
                     if trial.error:
                         broken.add(point.key)

@@ -204,7 +204,7 @@ def _siblings(affinity: Any) -> Finding:
 
 
 def _had() -> bool | None:
-    """Ask for two huge pages and look whether they are; None where that is not told."""
+    """Ask for two huge pages and look whether they are; None where that is unknown."""
     asked = memory.empty((2 * memory.HUGE,), "uint8", huge=True)
     asked.fill(1)
     got = memory.in_huge_pages([asked])

@@ -81,7 +81,7 @@ def moment() -> dict[str, Any]:
 
 
 def clock_mhz() -> int | str:
-    """Return the fastest core's frequency now, as far as the kernel tells it."""
+    """Return the fastest core's frequency now, as far as the kernel reports it."""
     seen = re.findall(r"^cpu MHz\s*: ([\d.]+)", read("/proc/cpuinfo"), re.MULTILINE)
     return round(max(map(float, seen))) if seen else UNKNOWN
 

@@ -109,5 +109,5 @@ def peaks_files(uuid: str) -> dict[str, Path]:
 
 
 def hashed(uuid: str) -> str:
-    """Return what tells GPUs apart in a stored run that may be published."""
+    """Return a pseudonym of a GPU for a stored run that may be published."""
     return hashlib.blake2b(f"steelyard {uuid}".encode(), digest_size=6).hexdigest()

@@ -29,7 +29,7 @@ def command() -> str:
 
 
 def process(pid: int) -> dict[str, Any]:
-    """Return what tells a process from any later one with its number."""
+    """Return what identifies a process among all that ever have its number."""
     return {
         "machine": machine.machine_id(),
         "boot": machine.read("/proc/sys/kernel/random/boot_id"),

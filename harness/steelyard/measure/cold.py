@@ -54,7 +54,7 @@ def calibrated() -> cpu.Flush:
 
 
 class Probe:
-    """A copy whose time tells how cold the caches are."""
+    """A copy whose time shows how cold the caches are."""
 
     def __init__(self) -> None:
         self._source = np.ones(PROBE, np.uint8)

@@ -1,4 +1,4 @@
-"""What one process weighs with on one GPU: clocks, a flush, stamps and floors."""
+"""Per-process instruments of one GPU: clocks, a flush, stamps and floors."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ NULLS: Final = 21
 """Odd, so that the median is a reading."""
 
 
-class DeviceScale:
+class GpuInstruments:
     """Everything is made at its first use and kept as long as the process."""
 
     def __init__(self, context: cuda.Context) -> None:

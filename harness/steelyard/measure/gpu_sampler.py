@@ -59,7 +59,7 @@ class Steps:
 
 
 @dataclass(slots=True)
-class Told:
+class QueueStats:
     """What a trial's queues tell beside its samples."""
 
     expired: int = 0
@@ -70,7 +70,7 @@ class Told:
     """Activities of the GPU in a window, where the clock sees them."""
 
 
-def sample(steps: Steps, record: sampler.Record, seed: int, told: Told) -> None:
+def sample(steps: Steps, record: sampler.Record, seed: int, told: QueueStats) -> None:
     """Fill ``record`` until the steps say it is enough; all of a queue is kept.
 
     Whatever a queue or a check raises passes through; the record keeps what it had.
@@ -108,7 +108,12 @@ def queues(seed: int, longest: int) -> Iterator[tuple[int, bool]]:
 
 
 def _queue(
-    steps: Steps, windows: int, record: sampler.Record, told: Told, *, poison: bool
+    steps: Steps,
+    windows: int,
+    record: sampler.Record,
+    told: QueueStats,
+    *,
+    poison: bool,
 ) -> list[Reading]:
     """Take one queue into the record, in parts where it outlasts its spin."""
     if windows > told.room:

@@ -1,4 +1,4 @@
-"""What the windows of a case on a GPU are: how long, how many at once, what before."""
+"""Size the sampling queue of a GPU case, and set up each window."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from steelyard.declare.config import ALL
 from steelyard.errors import BenchmarkError, SteelyardError
 from steelyard.measure import gpu_sampler as device_sampler
 from steelyard.measure import sampler
-from steelyard.measure.gpu_instruments import WINDOWS, DeviceScale
+from steelyard.measure.gpu_instruments import WINDOWS, GpuInstruments
 from steelyard.measure.gpu_sampler import Steps
 from steelyard.measure.sampler import LONGEST_WARM_UP
 from steelyard.measure.steps import stopping_of
@@ -70,20 +70,20 @@ def queued(
     prepared: PreparedCase,
     weighed: DeviceWork,
     mode: Mode,
-    gpu: DeviceScale,
+    gpu: GpuInstruments,
     settings: Settings,
     *,
     record: sampler.Record,
     seed: int,
 ) -> dict[str, Any]:
-    """Sample a kernel on a GPU, by its clocks; return what is told beside."""
+    """Sample a kernel on a GPU, by its clocks; return what is reported beside the samples."""
     clock, *others = gpu.clocks(settings.clock)
     steps, each = steps_of(prepared, weighed, mode, gpu, clock)
     waits = prepared.facts().get("synchronises")  # nobody can record what waits
     compared = settings.clock == ALL and not waits
     half = COMPARED // 2
     before = beside(steps, others, mode, each, times=half)[0] if compared else {}
-    told = device_sampler.Told()
+    told = device_sampler.QueueStats()
     stopping = stopping_of(settings, 1, clock.facts)  # its time begins now
     steps = replace(steps, finished=stopping.finished)
     with gpu.capped() as capped:
@@ -110,7 +110,7 @@ def steps_of(
     prepared: PreparedCase,
     weighed: DeviceWork,
     mode: Mode,
-    scale: DeviceScale,
+    scale: GpuInstruments,
     clock: DeviceClock,
 ) -> tuple[Steps, float]:
     """Return the steps of a trial and about how many nanoseconds a launch takes.

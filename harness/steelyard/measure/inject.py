@@ -1,4 +1,4 @@
-"""Work with more work of known length behind it: what a self-test has to find.
+"""Append a delay of known length to every launch, for the self-test to detect.
 
 A file of JSON that the variable `FILE` names has the multiply-adds, each waiting for the
 one before, that stand behind every launch of a case. Work with none behind it is launched
@@ -62,7 +62,7 @@ class Delay:
         self.native.launch(count)
 
 
-class Planted:
+class DelayedWork:
     """Work of which each launch has another behind it."""
 
     def __init__(self, weighed: Work, steps: int) -> None:
@@ -70,12 +70,12 @@ class Planted:
         self.wait, self.ready = weighed.wait, weighed.ready
 
     def facts(self) -> Mapping[str, Any]:
-        """Say what the work says, but for the hash of its code, and what was planted."""
+        """Say what the work says, but for the hash of its code, and what was delayed."""
         known = {n: fact for n, fact in self.weighed.facts().items() if n != HASH}
         return known | {"planted": self._steps}
 
 
-class PlantedNative(Planted):
+class DelayedNative(DelayedWork):
     """Both as one native launch."""
 
     def __init__(self, weighed: Extensible, steps: int) -> None:
@@ -85,7 +85,7 @@ class PlantedNative(Planted):
         self.launch, self.window, self.null = both.launch, both.window, both.null
 
 
-class PlantedCall(Planted):
+class DelayedCall(DelayedWork):
     """Both in turn, from Python."""
 
     def __init__(self, weighed: Work, behind: Launchable, steps: int) -> None:
@@ -100,7 +100,7 @@ class PlantedCall(Planted):
             second(1)
 
 
-class PlantedDevice(PlantedCall):
+class DelayedDevice(DelayedCall):
     """Both on the stream of a GPU."""
 
     def __init__(self, weighed: DeviceWork, behind: Launchable, steps: int) -> None:
@@ -108,11 +108,11 @@ class PlantedDevice(PlantedCall):
         self.context, self.stream = weighed.context, weighed.stream
 
 
-def plant(prepared: PreparedCase) -> None:
+def inject_delay(prepared: PreparedCase) -> None:
     """Put the work that is asked for behind a case's own, if any is."""
     steps = asked(prepared.case.id)
     if steps is not None and prepared.launched:
-        prepared.work = planted(prepared.work, steps)
+        prepared.work = delayed(prepared.work, steps)
 
 
 def asked(case: str) -> int | None:
@@ -121,18 +121,18 @@ def asked(case: str) -> int | None:
 
 
 def bare(weighed: Work) -> Work:
-    """Return work without what was planted behind it."""
-    return weighed.weighed if isinstance(weighed, Planted) else weighed
+    """Return work without what was delayed behind it."""
+    return weighed.weighed if isinstance(weighed, DelayedWork) else weighed
 
 
-def planted(weighed: Work, steps: int) -> Work:
+def delayed(weighed: Work, steps: int) -> Work:
     """Return work with so many multiply-adds behind each launch."""
     if isinstance(weighed, DeviceWork):
         delay = cuda.Delay(weighed.context, steps, weighed.stream)
-        return PlantedDevice(weighed, delay, steps)
+        return DelayedDevice(weighed, delay, steps)
     if isinstance(weighed, Extensible):
-        return PlantedNative(weighed, steps)
-    return PlantedCall(weighed, Delay(steps), steps)
+        return DelayedNative(weighed, steps)
+    return DelayedCall(weighed, Delay(steps), steps)
 
 
 @functools.cache

@@ -1,4 +1,4 @@
-"""What one process weighs with: its clocks and its ways to make caches cold."""
+"""Per-process instruments: clocks and cache flushes."""
 
 from __future__ import annotations
 
@@ -11,37 +11,37 @@ from steelyard.clocks.host import HostClock
 from steelyard.clocks.native import NativeClock
 from steelyard.declare.mode import Mode
 from steelyard.measure import cold, ledger
-from steelyard.measure.baton import Baton
+from steelyard.measure.interleave import Token
 from steelyard.prepare import work
 from steelyard_device import cpu
 
 if TYPE_CHECKING:
-    from steelyard.measure.gpu_instruments import DeviceScale
+    from steelyard.measure.gpu_instruments import GpuInstruments
     from steelyard_device import cuda
 
 
-class Scale:
-    """The host's half, and a `DeviceScale` for each GPU that is asked for."""
+class Instruments:
+    """The host's half, and a `GpuInstruments` for each GPU that is asked for."""
 
     def __init__(self, flush_bytes: int | None = None) -> None:
         self.host = HostClock()
         self._flush_bytes = flush_bytes
-        self.baton: Baton | None = None
+        self.baton: Token | None = None
         """Held while this process measures, where another takes turns with it."""
-        self._devices: dict[int, DeviceScale] = {}
+        self._devices: dict[int, GpuInstruments] = {}
 
-    def holding(self, baton: Baton) -> Self:
+    def holding(self, baton: Token) -> Self:
         """Return the same scale for a trial that takes turns with another."""
         held = copy.copy(self)
         held.baton = baton
         return held
 
-    def on(self, context: cuda.Context) -> DeviceScale:
-        """Return what weighs work in a GPU's context."""
-        from steelyard.measure.gpu_instruments import DeviceScale
+    def on(self, context: cuda.Context) -> GpuInstruments:
+        """Return what measures work in a GPU's context."""
+        from steelyard.measure.gpu_instruments import GpuInstruments
 
         if context.handle not in self._devices:
-            self._devices[context.handle] = DeviceScale(context)
+            self._devices[context.handle] = GpuInstruments(context)
         return self._devices[context.handle]
 
     @functools.cached_property

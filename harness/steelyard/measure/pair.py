@@ -1,7 +1,7 @@
 """Two builds of one kernel in one process: launched in turn on the same buffers.
 
 One is the case's own, the other a binary that another process gave away. Each side has a
-thread, and one at a time has the baton; so each is measured as it would be alone, and
+thread, and one at a time has the token; so each is measured as it would be alone, and
 where memory lies is the same for both. Code lies where each was linked.
 """
 
@@ -19,11 +19,11 @@ from steelyard.declare.benchmark import Case
 from steelyard.declare.plan import Turn
 from steelyard.declare.settings import Settings
 from steelyard.errors import SteelyardError
-from steelyard.measure import baton, inject
-from steelyard.measure.baton import FOLLOW, LEAD, Baton
-from steelyard.measure.instruments import Scale
+from steelyard.measure import inject, interleave
+from steelyard.measure.instruments import Instruments
+from steelyard.measure.interleave import FOLLOW, LEAD, Token
+from steelyard.measure.one_case import failed, measure_case
 from steelyard.measure.prepared import PreparedCase, blank
-from steelyard.measure.weigh import failed, weigh
 from steelyard.prepare import inputs
 from steelyard.prepare.work import Bindable, NativeWork
 
@@ -46,8 +46,8 @@ class Portable(NativeWork, Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Lent:
-    """What one side's process gives away of a case: then it is not needed any more."""
+class PortableBinary:
+    """A case's compiled binary and input recipe: enough to run it in another process."""
 
     binary: bytes
     inputs: str
@@ -84,7 +84,7 @@ class Lent:
         return cls(data, told["inputs"], told["planted"])
 
 
-def beside(prepared: PreparedCase, lent: Lent) -> PreparedCase | None:
+def beside(prepared: PreparedCase, lent: PortableBinary) -> PreparedCase | None:
     """Return the case with the other side's work on the same buffers.
 
     None where it has other inputs or another call: then each needs its own process.
@@ -100,31 +100,31 @@ def beside(prepared: PreparedCase, lent: Lent) -> PreparedCase | None:
     other.audited = {}
     other.work = launched
     if lent.planted is not None:
-        other.work = inject.planted(launched, lent.planted)
+        other.work = inject.delayed(launched, lent.planted)
     return other
 
 
-def weigh_both(
+def measure_pair(
     sides: Sequence[PreparedCase],
     turns: Sequence[Turn],
-    scale: Scale,
+    scale: Instruments,
     settings: Settings,
 ) -> list[Trial]:
-    """Weigh the leader and the follower in turn; what goes wrong is its trial's error.
+    """Measure the leader and the follower in turn; what goes wrong is its trial's error.
 
-    A side that fails ends the other too, whose error then is `baton.OTHER`.
+    A side that fails ends the other too, whose error then is `token.OTHER`.
     """
     if turns[0].mode.cache == "cold":
         assert scale.flush.nbytes >= 0  # made now: both walk the same memory
-    ends = baton.pair()
+    ends = interleave.pair()
     try:
         with ThreadPoolExecutor(len(ends)) as threads:
             held = [
-                Baton(end, role, settings.timeout, keeps=True)
+                Token(end, role, settings.timeout, keeps=True)
                 for end, role in zip(ends, (LEAD, FOLLOW), strict=True)
             ]
             asked = [
-                threads.submit(_weigh, *one, settings)
+                threads.submit(_measure, *one, settings)
                 for one in zip(
                     sides, turns, map(scale.holding, held), held, strict=True
                 )
@@ -135,15 +135,19 @@ def weigh_both(
             end.close()
 
 
-def _weigh(
-    prepared: PreparedCase, turn: Turn, scale: Scale, held: Baton, settings: Settings
+def _measure(
+    prepared: PreparedCase,
+    turn: Turn,
+    scale: Instruments,
+    held: Token,
+    settings: Settings,
 ) -> Trial:
-    """Weigh one side; whatever becomes of it, the other does not wait for it."""
+    """Measure one side; whatever becomes of it, the other does not wait for it."""
     where = {"block": turn.block, "position": turn.position}
     whole = False
     try:
         held.wait_to_prepare()
-        trial = weigh(prepared, turn.mode, scale, settings, **where)
+        trial = measure_case(prepared, turn.mode, scale, settings, **where)
         whole = trial.error is None
     except SteelyardError as error:
         trial = failed(turn.case, turn.mode, f"{turn.case.id}: {error}", **where)

@@ -1,4 +1,4 @@
-"""A case ready to be weighed."""
+"""A case ready to be measured."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class PreparedCase:
         self.audited: dict[str, Any] = {}
         """What `audit` has found of this case so far."""
         self.audits = False
-        """Whether this process looks: one a run, as a rule the first block's."""
+        """True in the one process per run that audits the work (usually the first block's)."""
         self.buffers = allocation.allocate(self.description, settings)
         self._synchronises = False
         self.work = work.realise(self.description, self.buffers)
@@ -118,7 +118,7 @@ class PreparedCase:
         replay(self.work.launch, self.buffers, results, launches)
 
 
-def glance(case: Case, settings: Settings) -> dict[str, Any] | None:
+def static_facts(case: Case, settings: Settings) -> dict[str, Any] | None:
     """Return the facts and hashes of a native kernel that is bound and not launched.
 
     Its buffers hold nothing and nothing is checked, so that looking whether code is the

@@ -1,4 +1,4 @@
-"""What is timed in each mode: one window of so many units of work."""
+"""The timed region of each mode."""
 
 from __future__ import annotations
 

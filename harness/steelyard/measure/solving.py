@@ -13,10 +13,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from steelyard.declare.mode import Mode
-from steelyard.measure.instruments import Scale
+from steelyard.measure.instruments import Instruments
+from steelyard.measure.one_case import placed
 from steelyard.measure.prepared import PreparedCase
 from steelyard.measure.regions import window_of
-from steelyard.measure.weigh import placed
 from steelyard.prepare import work
 from steelyard.prepare.buffers import Buffers
 from steelyard.prepare.problems import Area
@@ -26,13 +26,13 @@ class Solver:
     """A prepared case in one mode with the problems that it is to solve."""
 
     def __init__(
-        self, prepared: PreparedCase, mode: Mode, scale: Scale, area: Area
+        self, prepared: PreparedCase, mode: Mode, scale: Instruments, area: Area
     ) -> None:
         self._prepared, self._area = prepared, area
         self._new: dict[str, Any] = {}
         self._launch = self._launcher(mode, scale)
 
-    def _launcher(self, mode: Mode, scale: Scale) -> Callable[[], Any]:
+    def _launcher(self, mode: Mode, scale: Instruments) -> Callable[[], Any]:
         prepared = self._prepared
         if mode.flavour == "allocated":
             described, buffers = prepared.description, prepared.buffers

@@ -1,4 +1,4 @@
-"""What happens around the windows of a case that a clock of the host reads."""
+"""Host-timed sampling: restore, warm or flush, time, check."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from steelyard.clocks import Clock
 from steelyard.declare.mode import Mode
 from steelyard.declare.settings import Settings
 from steelyard.measure import sampler
-from steelyard.measure.baton import Baton
-from steelyard.measure.instruments import Scale
+from steelyard.measure.instruments import Instruments
+from steelyard.measure.interleave import Token
 from steelyard.measure.prepared import PreparedCase
 from steelyard.measure.regions import window_of
 from steelyard.measure.stopping import Stopping
@@ -35,14 +35,14 @@ median of 100 us kernels to a few per mille, and a suite of 100 rows in a minute
 def called(
     prepared: PreparedCase,
     mode: Mode,
-    scale: Scale,
+    scale: Instruments,
     clock: Clock,
     settings: Settings,
     *,
     record: sampler.Record,
     seed: int,
 ) -> dict[str, Any]:
-    """Sample windows that a clock of the host reads; return what is told beside."""
+    """Sample windows that a clock of the host reads; return what is reported beside the samples."""
     if isinstance(prepared.work, work.DeviceWork):
         activity.detach()  # CUPTI's hooks make each launch cost the host a third more
     steps, stopping = _steps(prepared, mode, scale, clock, settings)
@@ -62,7 +62,7 @@ def called(
 
 
 def _capped(
-    prepared: PreparedCase, scale: Scale
+    prepared: PreparedCase, scale: Instruments
 ) -> AbstractContextManager[Mapping[str, Any] | None]:
     """Watch whether a GPU's clock is held back, where work runs on one."""
     weighed = prepared.work
@@ -71,7 +71,7 @@ def _capped(
     return nullcontext()
 
 
-def _in_turn(steps: sampler.Steps, stopping: Stopping, baton: Baton) -> sampler.Steps:
+def _in_turn(steps: sampler.Steps, stopping: Stopping, baton: Token) -> sampler.Steps:
     """Return steps whose windows are taken in turn with another worker's."""
     count = baton.agree(steps.count)
     stopping.begin()
@@ -96,7 +96,11 @@ def stopping_of(settings: Settings, launches: int, clock: ClockFacts) -> Stoppin
 
 
 def _steps(
-    prepared: PreparedCase, mode: Mode, scale: Scale, clock: Clock, settings: Settings
+    prepared: PreparedCase,
+    mode: Mode,
+    scale: Instruments,
+    clock: Clock,
+    settings: Settings,
 ) -> tuple[sampler.Steps, Stopping]:
     window, unit = window_of(prepared, mode, clock)
 
@@ -134,7 +138,9 @@ def _steps(
     )
 
 
-def settling(prepared: PreparedCase, mode: Mode, scale: Scale) -> Callable[[], None]:
+def settling(
+    prepared: PreparedCase, mode: Mode, scale: Instruments
+) -> Callable[[], None]:
     """Return what makes caches cold, where that is asked for, and threads ready.
 
     Before a window of the host's clock nothing may be left for a GPU to do.

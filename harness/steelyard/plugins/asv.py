@@ -1,4 +1,4 @@
-"""Hand a suite to asv: one class a benchmark, its values weighed by steelyard.
+"""Hand a suite to asv: one class a benchmark, its values measured by steelyard.
 
 A suite's folder holds one adapter module of two lines::
 
@@ -7,7 +7,7 @@ A suite's folder holds one adapter module of two lines::
 
 asv imports every module of the folder (which needs an ``__init__.py``), finds the
 classes there and draws their history. Each point of a class it runs in a process of its
-own, in the folder where ``setup_cache`` ran: there one worker weighs the whole suite,
+own, in the folder where ``setup_cache`` ran: there one worker measures the whole suite,
 interleaved, and the points look their numbers up.
 
 That happens once a round, and a point returns one number a round: windows of one
@@ -20,7 +20,7 @@ In an environment of asv's the project is what asv installed there. Where a modu
 comes from the repository instead, every commit would be measured by the working tree:
 that is an error.
 
-With ``-b`` only what asv will ask for is weighed; it tells no benchmark, so its own
+With ``-b`` only what asv will ask for is measured; it tells no benchmark, so its own
 command line is read.
 """
 
@@ -76,7 +76,7 @@ ASKED: Final = "asked.json"
 """How often each point of this folder was asked for."""
 
 Point = tuple[str, str]
-"""A case's id and a mode's text: how asv's processes agree on what was weighed."""
+"""A case's id and a mode's text: how asv's processes agree on what was measured."""
 
 
 class Samples(TypedDict):
@@ -151,11 +151,11 @@ class Family:
     """Of the benchmark's source: asv starts a new history when it changes."""
     unit: ClassVar[str] = "seconds"
     timeout: ClassVar[int] = PATIENCE
-    """Of a point: the first of a later round weighs the whole suite."""
+    """Of a point: the first of a later round measures the whole suite."""
 
     def setup_cache(self) -> Weighed:
-        """Weigh the first round; asv keys this by line, so all families share it."""
-        return weigh(selected(self.adapter, asked_for()))
+        """Measure the first round; asv keys this by line, so all families share it."""
+        return measure(selected(self.adapter, asked_for()))
 
     setup_cache.timeout = PATIENCE  # type: ignore[attr-defined] # where asv looks for it
 
@@ -237,8 +237,8 @@ def _ancestors(processes: Path) -> Iterator[list[str]]:
         parent = int(facts.rpartition(")")[2].split()[1])  # its name may have anything
 
 
-def weigh(points: Sequence[tuple[Case, Mode]]) -> Weighed:
-    """Weigh one round: every point once, on one worker that begins with it."""
+def measure(points: Sequence[tuple[Case, Mode]]) -> Weighed:
+    """Measure one round: every point once, on one worker that begins with it."""
     # What most of asv's processes, which look one number up, would wait for.
     from steelyard.declare.settings import Settings
     from steelyard.machine import lock
@@ -291,7 +291,7 @@ def _times_asked(point: str) -> int:
 
 
 def _later(adapter: str, number: int, first: Weighed) -> Weighed:
-    """Return a later round, weighing it for the first point that asks for it.
+    """Return a later round, measuring it for the first point that asks for it.
 
     What failed in the first is not tried again.
     """
@@ -303,7 +303,7 @@ def _later(adapter: str, number: int, first: Weighed) -> Weighed:
             if not isinstance(first.get(key(case.id, str(mode))), str)
         ]
         broken = {point: why for point, why in first.items() if isinstance(why, str)}
-        _write(file, {**broken, **weigh(points)})
+        _write(file, {**broken, **measure(points)})
     weighed: Weighed = json.loads(file.read_text(encoding="utf-8"))
     return weighed
 

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from steelyard.declare.benchmark import Benchmark, Case
     from steelyard.declare.mode import Mode
     from steelyard.declare.settings import Settings
-    from steelyard.process.worker import Bench
+    from steelyard.process.worker import CaseCache
 
 NANO: Final = 1e-9
 """Trials are in nanoseconds, pytest-benchmark in seconds."""
@@ -59,7 +59,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Judge instead of weighing where a baseline is named."""
+    """Judge instead of measuring where a baseline is named."""
     if config.getoption("steelyard_gate"):
         from steelyard.plugins import pytest_gate
 
@@ -147,30 +147,32 @@ class Suite(pytest.File):
                 groups[" ".join(filter(None, words))].append((case, mode))
         for group, members in groups.items():
             for case, mode in members:
-                yield Weighing.of(self, case, mode, group)
+                yield MeasuredItem.of(self, case, mode, group)
 
 
-class Weighing(pytest.Function):
+class MeasuredItem(pytest.Function):
     """One case in one mode."""
 
     case: Case
 
     @classmethod
-    def of(cls, parent: Suite, case: Case, mode: Mode, group: str) -> Weighing:
+    def of(cls, parent: Suite, case: Case, mode: Mode, group: str) -> MeasuredItem:
         """Return the test ``name[axes,mode]``, the mode only where there are several."""
         clock = ReplayedClock()
         gating = parent.config.getoption("steelyard_gate")
 
-        def weigh(benchmark: Any) -> None:
-            _weigh(parent.config, case, mode, clock, benchmark)
+        def measure(benchmark: Any) -> None:
+            _measure(parent.config, case, mode, clock, benchmark)
 
         def judge() -> None:
             from steelyard.plugins import pytest_gate
 
             pytest_gate.judge(parent.config, case, mode)
 
-        made = judge if gating else weigh
-        item: Weighing = cls.from_parent(parent, name=_name(case, mode), callobj=made)
+        made = judge if gating else measure
+        item: MeasuredItem = cls.from_parent(
+            parent, name=_name(case, mode), callobj=made
+        )
         item.case = case
         if not gating:
             item.add_marker(pytest.mark.benchmark(timer=clock, group=group))
@@ -212,14 +214,14 @@ class ReplayedClock:
         return next(self._readings)
 
 
-def _weigh(
+def _measure(
     config: pytest.Config,
     case: Case,
     mode: Mode,
     clock: ReplayedClock,
     benchmark: Any,
 ) -> None:
-    """Weigh, and give pytest-benchmark the samples by its public ways.
+    """Measure, and give pytest-benchmark the samples by its public ways.
 
     Also a failure happens within ``pedantic``, so that the fixture counts as used and
     its row is left out of the table.
@@ -230,14 +232,14 @@ def _weigh(
     _, without = plan.able([case])
     if without:
         pytest.skip(without)
-    beam = _beam(config)
+    plugin_session = _plugin_session(config)
     # So that --benchmark-group-by=param:impl works.
     benchmark.param = _name(case, mode).partition("[")[2].removesuffix("]")
     benchmark.params = {**_axes(case.axes), "mode": str(mode)}
     if benchmark.disabled:
-        benchmark.pedantic(beam.check, args=(case,))
+        benchmark.pedantic(plugin_session.check, args=(case,))
         return
-    trial = beam.weigh(case, mode)
+    trial = plugin_session.measure(case, mode)
     if trial.error is not None:
         clock.load([0.0])
         benchmark.pedantic(_fail, args=(trial.error,))
@@ -289,34 +291,34 @@ def _axes(axes: Mapping[str, Any]) -> dict[str, Any]:
     return {n: v if isinstance(v, plain) else str(v) for n, v in axes.items()}
 
 
-class Beam:
-    """What one run of pytest weighs with, made by its first test of a suite."""
+class PluginSession:
+    """What one run of pytest measures with, made by its first test of a suite."""
 
     def __init__(self, config: pytest.Config) -> None:
         self._root = config.rootpath
         self._config = config
-        self._bench: Bench | None = None
+        self._bench: CaseCache | None = None
         self._turns = 0
 
-    def weigh(self, case: Case, mode: Mode) -> Trial:
-        """Weigh one case, alone on the machine; what goes wrong is the trial's error.
+    def measure(self, case: Case, mode: Mode) -> Trial:
+        """Measure one case, alone on the machine; what goes wrong is the trial's error.
 
         Raises:
             SteelyardError: another run measures, or the settings cannot be read.
         """
         from steelyard.declare.plan import Turn
         from steelyard.machine import lock
-        from steelyard.process.worker import Bench
+        from steelyard.process.worker import CaseCache
 
         settings = self._settings(case)
         if self._bench is None:
             held = ExitStack()
             held.enter_context(lock.measuring())
             self._config.add_cleanup(held.close)
-            self._bench = Bench(settings.flush_bytes)
+            self._bench = CaseCache(settings.flush_bytes)
         turn = Turn(self._turns, 0, case, mode)
         self._turns += 1
-        return self._bench.weigh(turn, settings)
+        return self._bench.measure(turn, settings)
 
     def check(self, case: Case) -> None:
         """Launch a case once and check its result.
@@ -353,10 +355,10 @@ class Beam:
         )
 
 
-_BEAM: Final = pytest.StashKey[Beam]()
+_BEAM: Final = pytest.StashKey[PluginSession]()
 
 
-def _beam(config: pytest.Config) -> Beam:
+def _plugin_session(config: pytest.Config) -> PluginSession:
     if _BEAM not in config.stash:
-        config.stash[_BEAM] = Beam(config)
+        config.stash[_BEAM] = PluginSession(config)
     return config.stash[_BEAM]

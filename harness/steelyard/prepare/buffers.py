@@ -82,7 +82,7 @@ class Buffers:
 
     @property
     def huge_bytes(self) -> int | None:
-        """Bytes of huge pages they lie in; None on a GPU, or where that is not told."""
+        """Bytes of huge pages they lie in; None on a GPU, or where that is unknown."""
         if self.context is not None:
             return None
         return memory.in_huge_pages(self.arrays.values())

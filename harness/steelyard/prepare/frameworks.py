@@ -32,7 +32,7 @@ _SHOWN: Final = {"torch": "PyTorch", "cupy": "CuPy", "numba": "Numba"}
 
 
 @dataclass(frozen=True, slots=True)
-class Form:
+class ArrayAdapter:
     """How arrays are handed to the work."""
 
     convert: Callable[[Any], Any]
@@ -45,8 +45,8 @@ class Form:
     """``torch 2.11.0``; empty for our own arrays. Triton's kernels take PyTorch's."""
 
 
-def form(name: str, context: cuda.Context | None) -> Form:
-    """Return a form on a GPU, or on the CPU where there is no ``context``.
+def adapter(name: str, context: cuda.Context | None) -> ArrayAdapter:
+    """Return the array adapter of a library on a GPU, or on the CPU where there is no ``context``.
 
     Raises:
         BenchmarkError: the library is not installed, or has no such arrays.
@@ -81,21 +81,23 @@ def _library(name: str) -> Any:
         ) from None
 
 
-def _host_numpy() -> Form:
-    return Form(lambda array: array, np.empty)
+def _host_numpy() -> ArrayAdapter:
+    return ArrayAdapter(lambda array: array, np.empty)
 
 
-def _host_torch() -> Form:
+def _host_torch() -> ArrayAdapter:
     torch = _library("torch")
-    return Form(torch.from_numpy, _torch_empty(torch, "cpu"), library=_named("torch"))
+    return ArrayAdapter(
+        torch.from_numpy, _torch_empty(torch, "cpu"), library=_named("torch")
+    )
 
 
-def _device_numpy(context: cuda.Context) -> Form:
+def _device_numpy(context: cuda.Context) -> ArrayAdapter:
     stream = cuda.Stream(context.stream)
-    return Form(lambda view: view, partial(cuda.Buffer, context), stream)
+    return ArrayAdapter(lambda view: view, partial(cuda.Buffer, context), stream)
 
 
-def _device_torch(context: cuda.Context) -> Form:
+def _device_torch(context: cuda.Context) -> ArrayAdapter:
     torch = _library("torch")
     if not torch.cuda.is_available():
         raise BenchmarkError(
@@ -104,21 +106,21 @@ def _device_torch(context: cuda.Context) -> Form:
         )
     empty = _torch_empty(torch, f"cuda:{context.device.index}")
     stream = torch.cuda.current_stream(context.device.index)
-    return Form(torch.from_dlpack, empty, stream, _named("torch", "triton"))
+    return ArrayAdapter(torch.from_dlpack, empty, stream, _named("torch", "triton"))
 
 
-def _device_cupy(context: cuda.Context) -> Form:
+def _device_cupy(context: cuda.Context) -> ArrayAdapter:
     cupy = _library("cupy")
     stream = _cupys_stream(cupy, context)
-    return Form(cupy.from_dlpack, cupy.empty, stream, _named("cupy"))
+    return ArrayAdapter(cupy.from_dlpack, cupy.empty, stream, _named("cupy"))
 
 
-def _device_numba(context: cuda.Context) -> Form:
+def _device_numba(context: cuda.Context) -> ArrayAdapter:
     """Numba has no current stream: each launch names one, as ``kernel[..., stream]``."""
     numba = _library("numba")
     numba.select_device(context.device.index)
     stream = numba.external_stream(context.stream)
-    return Form(
+    return ArrayAdapter(
         partial(numba.as_cuda_array, sync=False),
         partial(numba.device_array, stream=stream),
         stream,

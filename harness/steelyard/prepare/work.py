@@ -12,7 +12,7 @@ from steelyard.declare.handles import Call, Handle, StreamHandle, replaced
 from steelyard.errors import BenchmarkError
 from steelyard.prepare.buffers import Buffers
 from steelyard.prepare.cubins import Cubin as Cubin  # noqa: PLC0414 # it is work too
-from steelyard.prepare.frameworks import Form, form
+from steelyard.prepare.frameworks import ArrayAdapter, adapter
 from steelyard_device import cuda
 
 
@@ -85,7 +85,7 @@ class Targeted(Protocol):
 
 @runtime_checkable
 class Foreseen(Protocol):
-    """Such a kernel whose builds are told apart before they are made."""
+    """Such a kernel whose builds have a key before they are made."""
 
     def made_of(
         self, target: str, *specs: tuple[tuple[int, ...], str]
@@ -193,7 +193,7 @@ def realise(description: Description, buffers: Buffers) -> Work:
         return target.bind(*called.args, **called.keywords)
     if buffers.context is None:
         return CallableWork(target, *called.args, **called.keywords)
-    library = form(description.call.form, buffers.context).library
+    library = adapter(description.call.form, buffers.context).library
     return DeviceCallable(called, buffers.context, library)
 
 
@@ -206,7 +206,7 @@ def allocating(
     given, each new output is put there by its name, and it is not for timing.
     """
     call = description.call
-    used = form(call.form, buffers.context)
+    used = adapter(call.form, buffers.context)
     target, scalars = call.target, _streamed(dict(call.scalars), used)
 
     def given(value: Any) -> Any:
@@ -246,7 +246,7 @@ def _noted(made: dict[str, Any], name: str, new: Callable[[], Any]) -> Any:
 def calling(description: Description, buffers: Buffers) -> partial[Any]:
     """Return a call of the work as a user writes it, outputs preallocated."""
     call = description.call
-    used = form(call.form, buffers.context)
+    used = adapter(call.form, buffers.context)
     keywords = dict(call.scalars)
     if call.out is not None:
         keywords["out"] = call.out
@@ -267,11 +267,11 @@ def allocator(
     It lies where ``buffers`` do, without any on the CPU.
     """
     context = None if buffers is None else buffers.context
-    empty = form(form_name, context).empty
+    empty = adapter(form_name, context).empty
     return partial(empty, handle.shape, handle.dtype)
 
 
-def _streamed(value: Any, used: Form) -> Any:
+def _streamed(value: Any, used: ArrayAdapter) -> Any:
     """Put the stream where it was asked for."""
 
     def stream(_: StreamHandle) -> Any:

@@ -243,7 +243,7 @@ class _Problem:
 
 
 class _Case:
-    """A case as `about` tells of it."""
+    """A case as `about` describes it."""
 
     def __init__(self, told: Mapping[str, Any]) -> None:
         self.handles = [Handle(n, r, tuple(s), d) for n, r, s, d in told["handles"]]

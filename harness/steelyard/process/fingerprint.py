@@ -1,4 +1,4 @@
-"""What this process runs beside the code of a case: equal on two sides, or not.
+"""Fingerprint of the Python environment, to compare two sides of a gate.
 
 What a compiler in Python takes depends on more than on what it makes: on the
 interpreter, on every package it may import, and on the sources it was imported from.

@@ -38,7 +38,7 @@ SCALES: Final = MappingProxyType({"l2_read": 32.0, "l2_hit": 32.0, "occupancy": 
 OPTIONS: Final = (
     "--profile-from-start",  # only between our marks
     "off",
-    "--clock-control",  # the clock that everything else was weighed at
+    "--clock-control",  # the clock that everything else was measured at
     "none",
     "--cache-control",  # the caches as we left them: they are what is looked at
     "none",

@@ -53,13 +53,13 @@ class Origins:
 
     def refusal(self) -> str | None:
         """Return why what was imported is not to be measured; None where it is."""
-        found = sorted(self._strays(sys.modules.copy()))
+        found = sorted(self._foreign_modules(sys.modules.copy()))
         if not found:
             return None
         more = f" and {len(found) - SHOWN} more" if len(found) > SHOWN else ""
         return f"{', '.join(found[:SHOWN])}{more}: {self.wrong}"
 
-    def _strays(self, modules: Mapping[str, Any]) -> Iterator[str]:
+    def _foreign_modules(self, modules: Mapping[str, Any]) -> Iterator[str]:
         if not self.names and not self.avoided:
             return
         for name, module in modules.items():

@@ -22,8 +22,8 @@ from steelyard.declare.settings import Settings
 from steelyard.errors import UnjudgedError
 from steelyard.machine import children
 from steelyard.machine.printable import printable
-from steelyard.measure.baton import VARIABLE
-from steelyard.measure.weigh import failed
+from steelyard.measure.interleave import VARIABLE
+from steelyard.measure.one_case import failed
 from steelyard.process import confirm, keeper, scratch, wire
 
 GRACE: Final = 0.35
@@ -40,7 +40,7 @@ def run(
     on_trial: Callable[[Trial], None],
     on_turn: Callable[[Turn], None],
 ) -> None:
-    """Weigh ``turns`` in order; tell of each before it starts and of its trial after.
+    """Measure ``turns`` in order; report each before it starts and its trial after.
 
     What fails is told once, with its error, and left out of later blocks. Each
     block has a worker of its own: where its memory lies and what its code aligns to
@@ -62,7 +62,7 @@ def run(
             if share is not None and share <= 0:
                 return
             on_turn(turn)
-            trial = workers.weigh(turn, replace(settings, budget=share))
+            trial = workers.measure(turn, replace(settings, budget=share))
             trial = workers.confirmed(turn, settings, trial)
             if trial.error is not None:
                 broken.add((turn.case.id, turn.mode))
@@ -96,7 +96,7 @@ class Workers:
     """One worker at a time, started when there is work.
 
     ``python`` runs it in ``folder``, with what ``environment`` gives for the next one;
-    ``path_of`` says where a file of benchmarks lies for it. It inherits ``baton``.
+    ``path_of`` says where a file of benchmarks lies for it. It inherits ``token``.
     """
 
     def __init__(
@@ -126,8 +126,8 @@ class Workers:
     def __exit__(self, *_: object) -> None:
         self.end()
 
-    def weigh(self, turn: Turn, settings: Settings) -> Trial:
-        """Have a worker weigh one turn.
+    def measure(self, turn: Turn, settings: Settings) -> Trial:
+        """Have a worker measure one turn.
 
         Raises:
             UnjudgedError: it imported code that it is not for; see `origins`.
@@ -183,10 +183,10 @@ class Workers:
         return self.ask(turn, settings, wire.FACTS)
 
     def binary(self, turn: Turn, settings: Settings) -> wire.Message:
-        """Have a worker give a case's kernel away, as ``lent``; None of other work."""
+        """Have a worker export a case's kernel; None of other work."""
         return self.ask(turn, settings, wire.BINARY)
 
-    def weigh_both(
+    def measure_pair(
         self,
         turn: Turn,
         settings: Settings,
@@ -195,7 +195,7 @@ class Workers:
         position: int,
         leads: bool,
     ) -> tuple[Trial, Trial] | None:
-        """Have a worker weigh a turn, and what was lent in turn with it.
+        """Have a worker measure a turn, interleaved with an exported kernel.
 
         None where the worker cannot, or did not live to answer.
         """

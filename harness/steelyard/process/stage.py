@@ -1,4 +1,4 @@
-"""One case in a process of its own, for those who look at a launch and do not time it.
+"""Run one case in a subprocess for profilers and tracers.
 
 Such a process is ``python -m MODULE PATH NAME AXES CACHE [SETTINGS]``, axes and settings
 in JSON; its answer is a line of JSON among whatever the user's work prints.
@@ -55,7 +55,7 @@ def program(module: str, case: Case, cache: str, settings: Settings) -> list[str
 
 
 @dataclass(frozen=True, slots=True)
-class Said:
+class ProcessResult:
     """How a program ended and what it printed."""
 
     code: int
@@ -81,7 +81,7 @@ def run(
     seconds: float,
     environment: Mapping[str, str] | None = None,
     folder: Path | None = None,
-) -> Said:
+) -> ProcessResult:
     """Run a program and those that it starts, in this environment unless given another.
 
     Raises:
@@ -107,7 +107,7 @@ def run(
                 f"{command[0]} was not done within {seconds:g} s and was ended; raise "
                 "--timeout."
             ) from None
-    return Said(process.returncode, output, errors)
+    return ProcessResult(process.returncode, output, errors)
 
 
 class Stage:
@@ -142,9 +142,9 @@ class Stage:
             from steelyard_device import cuda
 
             return cuda.Flush(self.context)
-        from steelyard.measure.instruments import Scale
+        from steelyard.measure.instruments import Instruments
 
-        return Scale(settings.flush_bytes).flush
+        return Instruments(settings.flush_bytes).flush
 
     def must_read(self) -> int:
         """Return the bytes of memory that a launch cannot do without reading."""

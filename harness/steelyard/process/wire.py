@@ -27,7 +27,7 @@ PROTOCOL: Final = 6
 """Raised whenever a message changes: a worker may be of another environment.
 
 1. Turns and their trials.
-2. ``ask`` says whether a case is weighed or only tells its facts.
+2. ``ask`` says whether a case is measured or only tells its facts.
 3. ``ask`` may want a case's binary, or the trials of both sides, of which one is lent.
 4. An answer may be ``refused``: the worker imported code that it is not for.
 5. Each message has a mark and its length before it.

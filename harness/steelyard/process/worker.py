@@ -1,4 +1,4 @@
-"""The process that weighs: imports cases by path and id, and may be killed any time.
+"""The process that measures: imports cases by path and id, and may be killed any time.
 
 Run as ``python -m steelyard.process.worker DESCRIPTOR`` by ``runner``.
 """
@@ -27,12 +27,12 @@ from steelyard.declare.settings import Settings
 from steelyard.errors import SteelyardError
 from steelyard.machine import heap
 from steelyard.measure import inject
-from steelyard.measure.baton import Baton
-from steelyard.measure.instruments import Scale
-from steelyard.measure.pair import Lent, beside, weigh_both
-from steelyard.measure.prepared import PreparedCase, glance
+from steelyard.measure.instruments import Instruments
+from steelyard.measure.interleave import Token
+from steelyard.measure.one_case import failed, measure_case
+from steelyard.measure.pair import PortableBinary, beside, measure_pair
+from steelyard.measure.prepared import PreparedCase, static_facts
 from steelyard.measure.solving import Solver
-from steelyard.measure.weigh import failed, weigh
 from steelyard.prepare import problems
 from steelyard.prepare.problems import Area
 from steelyard.process import confirm, fingerprint, wire
@@ -46,20 +46,20 @@ MEMORY_SHARE: Final = 4
 of all that a GPU has."""
 
 
-class Bench:
+class CaseCache:
     """Prepared cases, kept between their turns as long as memory lasts."""
 
     def __init__(self, flush_bytes: int | None) -> None:
         heap.fix()
-        self._scale = Scale(flush_bytes)
+        self._scale = Instruments(flush_bytes)
         self._room = psutil.virtual_memory().available // MEMORY_SHARE
         self._kept: OrderedDict[str, PreparedCase] = OrderedDict()
         self._solver: Solver | None = None
         self._apart = Apart()
         self._turns = 0
 
-    def weigh(self, turn: Turn, settings: Settings) -> Trial:
-        """Weigh one turn; what goes wrong becomes the trial's error.
+    def measure(self, turn: Turn, settings: Settings) -> Trial:
+        """Measure one turn; what goes wrong becomes the trial's error.
 
         What the case changes of the process is put back, and noted.
         """
@@ -82,20 +82,20 @@ class Bench:
 
     def _in_turn(self, turn: Turn, settings: Settings) -> Trial:
         try:
-            baton = Baton.inherited(settings.baton, settings.timeout)
+            baton = Token.inherited(settings.baton, settings.timeout)
         except SteelyardError as error:
             return _failed(turn, str(error))
         self._scale.baton = baton
-        trial = self._weigh(turn, settings)
+        trial = self._measure(turn, settings)
         if baton is not None and trial.error is not None:
             baton.drop()
         return trial
 
-    def _weigh(self, turn: Turn, settings: Settings) -> Trial:
+    def _measure(self, turn: Turn, settings: Settings) -> Trial:
         try:
             if self._scale.baton is not None:
                 self._scale.baton.wait_to_prepare()
-            return weigh(
+            return measure_case(
                 self._prepare(turn, settings),
                 turn.mode,
                 self._scale,
@@ -109,9 +109,9 @@ class Bench:
             return _failed(turn, f"the work raised {raised(error)}")
 
     def facts(self, turn: Turn, settings: Settings) -> wire.Message:
-        """Say what is known of a turn's case without weighing it."""
+        """Say what is known of a turn's case without measuring it."""
         try:
-            told = glance(turn.case, settings)
+            told = static_facts(turn.case, settings)
             if told is None:
                 prepared = self._prepare(turn, settings)
                 told = {"facts": prepared.facts(), "hashes": prepared.hashes}
@@ -124,26 +124,26 @@ class Bench:
     def binary(self, turn: Turn, settings: Settings) -> wire.Message:
         """Give a case's kernel away; nothing of other work, or where that fails."""
         try:
-            lent = Lent.of(turn.case, settings)
-        except (Exception, SystemExit):  # noqa: BLE001 # weighing it says what is wrong
+            lent = PortableBinary.of(turn.case, settings)
+        except (Exception, SystemExit):  # noqa: BLE001 # measuring it says what is wrong
             lent = None
         return {"lent": lent and lent.message()}
 
-    def weigh_both(
+    def measure_pair(
         self, turn: Turn, settings: Settings, asked: Mapping[str, Any]
     ) -> list[Trial]:
-        """Weigh a turn, and in turn with it what was lent; none where that cannot be."""
+        """Measure a turn, interleaved with an exported kernel; none where that cannot be."""
         try:
             own = self._prepare(turn, settings)
-        except (Exception, SystemExit):  # noqa: BLE001 # weighing it alone says what is wrong
+        except (Exception, SystemExit):  # noqa: BLE001 # measuring it alone says what is wrong
             return []
-        other = beside(own, Lent.of_message(asked["lent"]))
+        other = beside(own, PortableBinary.of_message(asked["lent"]))
         if other is None:
             return []
         sides = [own, other]
         turns = [turn, replace(turn, position=asked["position"])]
         order = -1 if asked["leads"] else 1
-        trials = weigh_both(sides[::order], turns[::order], self._scale, settings)
+        trials = measure_pair(sides[::order], turns[::order], self._scale, settings)
         return trials[::order]
 
     def solve(self, message: wire.Message, settings: Settings) -> wire.Message:
@@ -188,20 +188,20 @@ class Bench:
         answer: wire.Message
         wrong = False
         if ask == wire.TRIAL:
-            trial = self.weigh(turn, settings)
+            trial = self.measure(turn, settings)
             answer, wrong = {"trial": asdict(trial)}, trial.error is not None
         elif ask == wire.BOTH:
             with self._apart.turn(file) as changed:
-                both = self.weigh_both(turn, settings, message["beside"])
+                both = self.measure_pair(turn, settings, message["beside"])
             answer = {"trials": [asdict(self._noted(one, changed)) for one in both]}
         else:
             with self._apart.turn(file):
-                answer = self._told(turn, settings, message)
+                answer = self._reported(turn, settings, message)
             wrong = "error" in answer
         lost = bool(self._apart.spent) or (wrong and self.lost(turn, settings))
         return answer | ({"lost": True} if lost else {})
 
-    def _told(
+    def _reported(
         self, turn: Turn, settings: Settings, message: wire.Message
     ) -> wire.Message:
         """Answer what needs no launch that is timed."""
@@ -214,7 +214,7 @@ class Bench:
         name = turn.case.id
         if name not in self._kept:
             self._kept[name] = PreparedCase(turn.case, settings)
-            inject.plant(self._kept[name])
+            inject.inject_delay(self._kept[name])
         self._kept.move_to_end(name)
         while len(self._kept) > 1 and self._crowded():
             self._kept.popitem(last=False)
@@ -301,7 +301,7 @@ def main(descriptor: str) -> None:
         except EOFError:
             return
         settings = Settings(**message["settings"])
-        bench = bench or Bench(settings.flush_bytes)
+        bench = bench or CaseCache(settings.flush_bytes)
         answer: wire.Message
         try:
             answer = bench.answer(message, settings)

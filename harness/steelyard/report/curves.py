@@ -77,7 +77,7 @@ def _drawn(value: Any) -> bool:
 
 
 def curves(made: Sequence[Row], across: str) -> list[Curve]:
-    """Return the curves of rows that were weighed and have the axis."""
+    """Return the curves of rows that were measured and have the axis."""
     rows = [row for row in made if row.estimate and across in row.axes]
     names = dict.fromkeys(n for row in rows for n in row.axes if n != across)
     told = [n for n in names if len({str(row.axes.get(n)) for row in rows}) > 1]
@@ -93,11 +93,11 @@ def curves(made: Sequence[Row], across: str) -> list[Curve]:
     ]
 
 
-def overtaken(first: Curve, second: Curve) -> list[float]:
-    """Return where the second becomes the faster one: straight between logarithms.
+def crossovers(first: Curve, second: Curve) -> list[float]:
+    """Return crossover points, interpolated log-log.
 
     A second that is faster from the start overtakes at the first value that both have.
-    Where both are equal nobody has overtaken yet.
+    Where both are equal nobody has crossovers yet.
     """
     mine, others = dict(first.times), dict(second.times)
     gaps = [
@@ -119,7 +119,7 @@ def overtakings(found: Sequence[Curve], across: str) -> Iterator[str]:
         if first.point != second.point:
             continue
         for slower, faster in ((first, second), (second, first)):
-            for at in overtaken(slower, faster):
+            for at in crossovers(slower, faster):
                 yield (
                     f"{faster.name} is faster than {slower.what} from {across} = "
                     f"{at:.3g} on"
@@ -148,7 +148,7 @@ class _Frame:
 
 
 def svg(found: Sequence[Curve], across: str) -> str:
-    """Return the picture; each point tells its time when pointed at.
+    """Return the picture; each point shows its time under the pointer.
 
     Colours are the other axes' points and dashes are benchmarks, so that lines of one
     colour are what is to be compared.

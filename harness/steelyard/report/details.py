@@ -25,7 +25,7 @@ RAW: Final = frozenset({"began_ns", "wall_ns", "spans", "mhz_before", "mhz_after
 
 
 def reproduce(run: Run, row: Row) -> str:
-    """Return the command line that weighs a row again as it was weighed."""
+    """Return the command line that measures a row again as it was measured."""
     place = next((t.hashes["file"] for t in row.trials if "file" in t.hashes), "suites")
     words = ["steelyard", "run", place, "-k", row.case]
     plain = {n: v for n, v in row.axes.items() if re.fullmatch(r"[\w.+-]+", str(v))}
@@ -64,7 +64,7 @@ def page(run: Run, row: Row) -> Iterator[RenderableType]:
         "floors (ns)": last.floors,
         "ledger (ns)": row.ledger(),
         "hashes": last.hashes,
-        "extra": _told(last.extra),
+        "extra": _reported(last.extra),
         "clock (ns)": _clock(last),
         "error bar (ns, half)": stats.budget(last),
     }
@@ -72,7 +72,7 @@ def page(run: Run, row: Row) -> Iterator[RenderableType]:
     yield Text(f"$ {reproduce(run, row)}", style="bold")
 
 
-def _told(extra: Mapping[str, Any]) -> dict[str, Any]:
+def _reported(extra: Mapping[str, Any]) -> dict[str, Any]:
     """Return what a reader can use: no raw stamps, nothing that did not happen."""
     return {
         name: value

@@ -70,7 +70,7 @@ class _Label:
 
 
 def svg(history: History) -> str:
-    """Return the history as an SVG file; each point tells its run when pointed at."""
+    """Return the history as an SVG file; each point shows its run under the pointer."""
     labels = _labels(history)
     above = 1 + max((label.line for label in labels), default=-1)
     frame = _frame(history, TITLE + LINE * above + 10)

@@ -1,6 +1,6 @@
 """What a run says while it measures: between turns only, and on stderr.
 
-Nothing is repainted by a thread: a repaint inside a window would be weighed.
+Nothing is repainted by a thread: a repaint inside a window would be measured.
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ from steelyard.report.tables import ABOVE
 
 
 def page(tally: Tally, policy: Policy) -> Iterator[RenderableType]:
-    """Yield the false alarms, what was found of what was planted, and each case."""
+    """Yield the false alarms, what was found of what was injected, and each case."""
     yield Text(alarms(tally))
     if tally.planted:
         yield Padding(_power(tally, policy), ABOVE, expand=False)

@@ -128,7 +128,7 @@ def print_details(run: Run, made: Sequence[Row]) -> None:
 
 
 def print_reproduction(run: Run, made: Sequence[Row]) -> None:
-    """Print the command that weighs each row again."""
+    """Print the command that measures each row again."""
     for row in made:
         click.echo(details.reproduce(run, row))
 

@@ -23,7 +23,7 @@ from steelyard.store.summary import Entry
 
 OTHERWISE: Final = ("gate", "selftest")
 """Tags (or what stands before their /) of runs that are no history: their trials are
-short, and some weigh code that was made slower on purpose. ``--tag`` asks for them."""
+short, and some measure code that was made slower on purpose. ``--tag`` asks for them."""
 
 
 MANY: Final = 10
@@ -136,10 +136,10 @@ def places(found: Iterable[History]) -> list[Place]:
 
 
 def chosen(found: Sequence[History], mode: str | None) -> History:
-    """Return one case's history in a mode, by default the first it was weighed in.
+    """Return one case's history in a mode, by default the first it was measured in.
 
     Raises:
-        SteelyardError: it was never weighed in that mode, or failed in every run.
+        SteelyardError: it was never measured in that mode, or failed in every run.
     """
     modes = [one.mode for one in found]
     if mode is not None and mode not in modes:

@@ -276,7 +276,7 @@ def with_peaks(device: Mapping[str, Any], index: int) -> dict[str, Any]:
         return {**device, "peaks": {"problem": str(error)}}
 
 
-def weigh(
+def measure(
     turns: Sequence[Turn],
     how: Settings,
     asked: Asked,

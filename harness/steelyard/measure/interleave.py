@@ -1,4 +1,4 @@
-"""Two sides that take their windows in turn: who holds the baton measures.
+"""Interleave the windows of two sides: who holds the token measures.
 
 Windows of two sides stand milliseconds apart, so that what others do on the machine
 meets both. The leader takes one, then each takes two: L F F L L F F L, so that what the
@@ -29,11 +29,11 @@ _GO, _LAST, _GONE = 1, 2, 3
 _MESSAGE: Final = struct.Struct("<BQ")
 
 
-class Baton:
+class Token:
     """One side's end, for one trial.
 
-    Sides of one process work on the same buffers, in weighing and in what follows: a
-    follower that ``keeps`` the baton hands it back once it is `done` with all of that.
+    Sides of one process work on the same buffers, in measuring and in what follows: a
+    follower that ``keeps`` the token hands it back once it is `done` with all of that.
     """
 
     def __init__(

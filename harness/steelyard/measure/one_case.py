@@ -1,4 +1,4 @@
-"""Weigh one case in one mode in this process: from a case to a trial."""
+"""Measure one case in one mode in this process: from a case to a trial."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from steelyard.machine.ticks import seen_tick
 from steelyard.measure import audit, empty_calls, gpu_energy, ledger, sampler, steps
 from steelyard.measure import gpu_ledger as device_ledger
 from steelyard.measure import gpu_steps as device_steps
-from steelyard.measure.instruments import Scale
+from steelyard.measure.instruments import Instruments
 from steelyard.measure.prepared import PreparedCase
 from steelyard.prepare import inputs, work
 from steelyard_device import cpu
@@ -34,12 +34,12 @@ from steelyard_device.errors import DeviceError
 
 
 @dataclass(slots=True)
-class _Weighing:
-    """What is weighed, and what it has come to so far: all is kept if it goes wrong."""
+class _Measurement:
+    """What is measured, and what it has come to so far: all is kept if it goes wrong."""
 
     prepared: PreparedCase
     mode: Mode
-    scale: Scale
+    scale: Instruments
     settings: Settings
     seed: int
     clock: ClockFacts = field(default_factory=HostClock.nothing)
@@ -51,19 +51,19 @@ class _Weighing:
     error: str | None = None
 
 
-def weigh(
+def measure_case(
     prepared: PreparedCase,
     mode: Mode,
-    scale: Scale,
+    scale: Instruments,
     settings: Settings,
     *,
     block: int = 0,
     position: int = 0,
 ) -> Trial:
-    """Weigh a prepared case; what goes wrong becomes the trial's error."""
+    """Measure a prepared case; what goes wrong becomes the trial's error."""
     began = perf_counter_ns()
     gpu = prepared.work.context if isinstance(prepared.work, work.DeviceWork) else None
-    taken = _Weighing(prepared, mode, scale, settings, settings.seed + position)
+    taken = _Measurement(prepared, mode, scale, settings, settings.seed + position)
     taken.extra = {
         "began_ns": time_ns(),
         "mhz": [machine.clock_mhz()],
@@ -107,7 +107,7 @@ def weigh(
     return replace(trial, doubts=seen)
 
 
-def _do(step: Callable[[_Weighing], None], taken: _Weighing) -> None:
+def _do(step: Callable[[_Measurement], None], taken: _Measurement) -> None:
     """Do a step of a trial; what goes wrong becomes its error."""
     try:
         step(taken)
@@ -117,7 +117,7 @@ def _do(step: Callable[[_Weighing], None], taken: _Weighing) -> None:
         taken.error = f"the work raised {raised(failure)}"
 
 
-def _take(taken: _Weighing) -> None:
+def _take(taken: _Measurement) -> None:
     """Take the samples and everything that is measured beside them."""
     prepared, mode = taken.prepared, taken.mode
     taken.facts = prepared.facts()
@@ -143,7 +143,7 @@ def _take(taken: _Weighing) -> None:
         taken.extra["allocations"] = _allocations(prepared)
 
 
-def _call_floor(taken: _Weighing) -> float:
+def _call_floor(taken: _Measurement) -> float:
     """Return the nanoseconds of a call around nothing, as this work is called."""
     weighed = taken.prepared.work
     if not isinstance(weighed, work.CallableWork):
@@ -152,8 +152,8 @@ def _call_floor(taken: _Weighing) -> float:
     return floor
 
 
-def _in_queues(taken: _Weighing, weighed: work.DeviceWork) -> None:
-    """Weigh a kernel on a GPU by the GPU's clocks."""
+def _in_queues(taken: _Measurement, weighed: work.DeviceWork) -> None:
+    """Measure a kernel on a GPU by the GPU's clocks."""
     device, settings = taken.scale.on(weighed.context), taken.settings
     clock, *_ = device.clocks(settings.clock)
     taken.clock = clock.facts_in(taken.mode.cache)
@@ -171,7 +171,7 @@ def _in_queues(taken: _Weighing, weighed: work.DeviceWork) -> None:
     taken.floors["null"] = device.null(clock)
 
 
-def _audit(taken: _Weighing) -> dict[str, Any]:
+def _audit(taken: _Measurement) -> dict[str, Any]:
     """Look whether the work does all of its work, by launches that are not timed."""
     prepared, mode = taken.prepared, taken.mode
     settle = None
@@ -181,7 +181,7 @@ def _audit(taken: _Weighing) -> dict[str, Any]:
     return {"audit": found} if found else {}
 
 
-def _set_aside(taken: _Weighing) -> dict[str, Any]:
+def _set_aside(taken: _Measurement) -> dict[str, Any]:
     """Say why a flush does not make a GPU's cache cold, if the work saw to that.
 
     Lines that persist are let go of once a trial; each launch may ask for them again.
@@ -195,7 +195,7 @@ def _set_aside(taken: _Weighing) -> dict[str, Any]:
     return {"wrong_cache": why} if nbytes else {}
 
 
-def _energy(taken: _Weighing) -> None:
+def _energy(taken: _Measurement) -> None:
     """Meter launches back to back, where that is asked for and can be had."""
     prepared, weighed = taken.prepared, taken.prepared.work
     wanted = taken.mode.quantity == "kernel" and gpu_energy.wanted(
@@ -210,8 +210,8 @@ def _energy(taken: _Weighing) -> None:
         taken.extra["gpu"]["energy"] = metered
 
 
-def _by_the_host(taken: _Weighing) -> None:
-    """Weigh what a clock of the host reads."""
+def _by_the_host(taken: _Measurement) -> None:
+    """Measure what a clock of the host reads."""
     clock = taken.scale.clock(taken.prepared.work, taken.mode)
     taken.clock = clock.facts
     taken.extra |= steps.called(
@@ -246,7 +246,7 @@ def placed(prepared: PreparedCase) -> AbstractContextManager[None]:
 def failed(
     case: Case, mode: Mode, error: str, *, block: int = 0, position: int = 0
 ) -> Trial:
-    """Return the trial of a case that could not be weighed at all."""
+    """Return the trial of a case that could not be measured at all."""
     return Trial(
         case=case.id,
         axes=dict(case.axes),
@@ -268,7 +268,7 @@ def failed(
     )
 
 
-def _ledger(taken: _Weighing) -> dict[str, float]:
+def _ledger(taken: _Measurement) -> dict[str, float]:
     prepared = taken.prepared
     described, buffers, weighed = (
         prepared.description,
