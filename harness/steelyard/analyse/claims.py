@@ -153,12 +153,16 @@ def judge(
         if why := elsewhere(claim, machine):
             found.append(Judged(claim, State.SKIPPED, why=why))
             continue
-        for line in _judge(claim, made, (absent or {}).get(claim.name, "")):
-            if line.state is State.MISSING and skipped:
-                found.append(Judged(claim, State.SKIPPED, line.case, why=skipped))
-            else:
+        for seen in _judge(claim, made, (absent or {}).get(claim.name, "")):
+            skips = seen.state is State.MISSING and skipped
+            line = _skipped(seen, skipped) if skips else seen
+            if found[-1:] != [line]:  # once, however many cases it names
                 found.append(line)
     return found
+
+
+def _skipped(line: Judged, why: str) -> Judged:
+    return Judged(line.claim, State.SKIPPED, line.case, why=why)
 
 
 def _judge(claim: Claim, made: Sequence[Row], absent: str) -> Iterator[Judged]:
