@@ -78,6 +78,7 @@ BITS = {
     "bitwise_and": np.bitwise_and,
     "bitwise_or": np.bitwise_or,
     "bitwise_xor": np.bitwise_xor,
+    "bitwise_invert": np.bitwise_invert,
 }
 
 
@@ -169,7 +170,7 @@ def apply(op, *args):
         if op in LOGICAL:
             made = [LOGICAL[op](*(getattr(a, n) for a in args)) for n in ("lo", "hi")]
             return Near("bool", *made, np.zeros(made[0].shape, bool))
-        if op == "logical_not":
+        if op in {"logical_not", "bitwise_invert"} and args[0].dtype == "bool":
             return replace(args[0], lo=~args[0].hi, hi=~args[0].lo)
         if op in COMPARED:
             return _compared(op, *args)
