@@ -9,7 +9,6 @@ myst_heading_anchors = 3  # headings can be linked to as on GitHub
 autodoc_member_order = "bysource"  # as a reader of the file meets them
 autodoc_typehints = "signature"
 default_role = "code"  # docstrings put names in single backticks
-exclude_patterns = ["results"]
 
 html_theme = "furo"
 html_title = "steelyard"
