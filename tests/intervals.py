@@ -78,7 +78,6 @@ BITS = {
     "bitwise_and": np.bitwise_and,
     "bitwise_or": np.bitwise_or,
     "bitwise_xor": np.bitwise_xor,
-    "bitwise_invert": np.bitwise_invert,
 }
 
 
@@ -180,7 +179,8 @@ def apply(op, *args):
 
 
 def _int(op, *args):
-    function = {**EXACT, **ROUNDED, **BITS, "abs": np.abs, "square": np.square}[op]
+    one = {"abs": np.abs, "square": np.square, "bitwise_invert": np.bitwise_invert}
+    function = {**EXACT, **ROUNDED, **BITS, **one}[op]
     made = np.asarray(function(*(arg.lo for arg in args)))
     return Near(args[0].dtype, made, made, np.zeros(made.shape, bool))
 
