@@ -3,17 +3,26 @@
 That what they compute is right is `test_corpus`'s to say.
 """
 
+from dataclasses import replace
+
 import corpus
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from steelyard_kernels import array as xp
 from steelyard_kernels import dtypes
-from steelyard_kernels.errors import KernelError
+from steelyard_kernels.dtypes import float64
+from steelyard_kernels.errors import KernelError, Unsupported
+from steelyard_kernels.expression.expr import Program
 from steelyard_kernels.function import kernel
+from steelyard_kernels.ir.builder import Builder
+from steelyard_kernels.ir.loops import INDEX, Var
 from steelyard_kernels.schedule import strategies
 from steelyard_kernels.schedule.scan import cuda_lowering
-from steelyard_kernels.schedule.scan.cuda import CudaScan
+from steelyard_kernels.schedule.scan.cuda import CudaScan, check, problem
+from steelyard_kernels.schedule.scan.cuda_lanes import CudaLanes
 from steelyard_kernels.schedule.scan.schedule import Scan
 from steelyard_kernels.targets import machine
 from steelyard_kernels.vmap import vmap
@@ -96,3 +105,46 @@ def test_blocks_that_fit_with_all_registers_need_no_room_for_more(chains, each, 
     lowered = cuda_lowering.lower(program, schedule)
     assert schedule.threads == 32
     assert lowered.kernel.resident == told
+
+
+NOTHING = Program("nothing", (), (), (), (), chains=9)
+
+
+def knobs(group=4, chains=1, *, ahead=False):
+    """Return a schedule of so many threads a chain and chains a block."""
+    return CudaScan(group, chains, 1, ahead)
+
+
+def test_a_block_has_so_much_memory_of_its_own():
+    """48 KiB of a block: what is asked for beyond is one sentence."""
+    lanes = CudaLanes(Builder(), knobs(8, 4), Var("extent", INDEX))
+    lanes.scratch("kept", float64, 1000)
+    with pytest.raises(Unsupported, match="kept2 takes 32000 bytes of a block's 17152"):
+        lanes.scratch("kept2", float64, 1000)
+
+
+@given(
+    st.integers(-1, 300), st.integers(-1, 300), st.integers(-1, 20), st.integers(0, 300)
+)
+@settings(max_examples=300)
+def test_a_schedule_fits_or_says_why_not(group, chains, unroll, registers):
+    """Legal knobs make blocks of whole warps up to 256 threads; others one sentence."""
+    schedule = CudaScan(group, chains, unroll, True, registers)
+    why = problem(schedule)
+    if why:
+        assert "; choose" in why
+        with pytest.raises(KernelError, match="nothing: schedule g"):
+            check(NOTHING, schedule)
+        return
+    check(NOTHING, schedule)
+    assert schedule.threads % 32 == 0
+    assert 32 <= schedule.threads <= 256
+    assert schedule.threads - group * chains < 32
+    assert group <= 32 or chains == 1
+    assert 32 % schedule.span == 0
+
+
+def test_a_program_of_one_chain_has_no_second_in_a_block():
+    """It is said in a sentence."""
+    with pytest.raises(KernelError, match="3 chains a block of a program of one"):
+        check(replace(NOTHING, chains=0), knobs(4, 3))
