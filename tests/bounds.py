@@ -20,6 +20,7 @@ LOGICAL = {  # by what is done to the bits of a bool
     "bitwise_and": "logical_and",
     "bitwise_or": "logical_or",
     "bitwise_xor": "not_equal",
+    "bitwise_invert": "logical_not",
 }
 BOOL = np.dtype([("lo", bool), ("hi", bool), ("wild", bool)])
 
