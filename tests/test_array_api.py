@@ -195,6 +195,17 @@ def test_the_first_nan_is_the_largest_and_the_smallest():
     assert smallest.tolist() == np.argmin(x, -1).tolist() == [1, 2]
 
 
+def test_a_product_of_a_matrix_and_itself_reads_it_at_two_places():
+    """Once by rows and once by columns."""
+    x = np.random.default_rng(4).normal(0, 1, (5, 5))
+
+    @kernel
+    def square(x):
+        return x @ x
+
+    np.testing.assert_allclose(square(x), x @ x, rtol=1e-13)
+
+
 def test_dtypes_have_limits_and_kinds():
     """NumPy's, where it has them."""
     for name in ("float16", "float32", "float64"):

@@ -292,7 +292,10 @@ class _Asked:
     def _value(self, number: int, use: _Use) -> Value:
         """Make the value of a use whose operands have theirs."""
         node, of = use.node, source(use.node)
-        args = {arg.node.number: _known(arg) for arg in use.args}  # but a row's index
+        args: dict[int, Value] = {}
+        for arg in use.args:  # but a row's index; x @ x reads x at two places
+            twice = isinstance(node, Dot) and arg.node.number in args
+            args[-arg.node.number if twice else arg.node.number] = _known(arg)
         if isinstance(node, Broadcast | Transpose | Row) or (
             isinstance(node, Reshape) and of is None
         ):
