@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 import shell
 
+from steelyard.machine import files
 from steelyard.process import scratch
 
 
@@ -83,3 +84,13 @@ def test_a_folder_that_is_taken_before_it_is_claimed_is_made_again(house, monkey
     monkeypatch.setattr(tempfile, "mkdtemp", taken)
     with scratch.folder() as home:
         assert home == calls[1]
+
+
+def test_what_a_killed_writer_left_goes_with_the_next(tmp_path):
+    """A file that is written aside at the moment stays, and so does what is no such."""
+    dead = shell.python("-c", "import os; print(os.getpid())").stdout.strip()
+    others = {f".run.json.{os.getppid()}", ".run.json.backup", f".other.{dead}"}
+    for name in (*others, f".run.json.{dead}"):
+        (tmp_path / name).touch()
+    files.replace(tmp_path / "run.json", b"whole")
+    assert {one.name for one in tmp_path.iterdir()} == {*others, "run.json"}

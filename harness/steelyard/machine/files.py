@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import glob
 import os
 import stat
 from pathlib import Path
@@ -47,6 +48,7 @@ def replace(path: Path, content: bytes) -> None:
         return
     path = path.resolve()  # of a link its target is replaced
     aside = path.with_name(f".{path.name}.{os.getpid()}")
+    _clear(path)
     try:
         _write(aside, content)
         if path.exists():
@@ -54,6 +56,14 @@ def replace(path: Path, content: bytes) -> None:
         aside.replace(path)
     finally:
         aside.unlink(missing_ok=True)
+
+
+def _clear(path: Path) -> None:
+    """Remove what processes left beside a file that were killed while they wrote it."""
+    for aside in path.parent.glob(f".{glob.escape(path.name)}.*"):
+        pid = aside.name.rpartition(".")[2]
+        if pid.isdecimal() and not Path("/proc", pid).exists():
+            aside.unlink(missing_ok=True)
 
 
 def _write(path: Path, content: bytes) -> None:
