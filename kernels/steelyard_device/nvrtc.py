@@ -7,10 +7,10 @@ calls release the interpreter while the compiler works, so that threads overlap.
 from __future__ import annotations
 
 import ctypes
+import os
 import re
-import tempfile
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from time import monotonic_ns, perf_counter_ns
@@ -129,22 +129,20 @@ def compile(  # noqa: A001 - read as nvrtc.compile
             something, such as memory, that it may have another time.
     """
     check_arch(arch)
-    folder = tempfile.TemporaryDirectory if phases else nullcontext
-    with folder() as private, _program(text) as program:
+    with _program(text) as program, _memory() as times:
         flags = [*options_for(arch), *options]
-        if private:
-            flags.append(f"-time={_times(private)}")
+        if phases:
+            flags.append(f"-time={times}")
         deadline = None if seconds is None else _stop_after(program, seconds)
         nanoseconds = _run(program, flags, deadline)
         log = _log(program)
         kernels = nvrtc_log.kernels(log)
-        times = _times(private).read_text("utf-8") if private else ""
         return Compiled(
             cubin=_bytes(program, "CUBIN"),
             log=log,
             nanoseconds=nanoseconds,
             kernels=kernels,
-            phases=nvrtc_log.phases(times, kernels, nanoseconds),
+            phases=nvrtc_log.phases(times.read_text("utf-8"), kernels, nanoseconds),
         )
 
 
@@ -160,14 +158,21 @@ def ptx(text: str, arch: str) -> str:
         return _bytes(program, "PTX").decode().rstrip("\0")
 
 
-def _times(folder: str) -> Path:
-    """Return where NVRTC is asked to write its phases.
+@contextmanager
+def _memory() -> Iterator[Path]:
+    """Give a file in memory, of which nothing is left however the process ends.
+
+    NVRTC writes its phases to it.
 
     Its nested trace (``--fdevice-time-trace``) would say more, but a process that asks
     for it twice is often ended by it: with ``std::length_error`` or a segmentation
     fault, by NVRTC 13.5 as soon as the second program has some dozens of kernels.
     """
-    return Path(folder, "times.csv")
+    handle = os.memfd_create("nvrtc")
+    try:
+        yield Path(f"/proc/self/fd/{handle}")
+    finally:
+        os.close(handle)
 
 
 @contextmanager
