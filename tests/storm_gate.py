@@ -57,8 +57,8 @@ code, but not about whether it can be measured."""
 EVERY = 20
 """Kills after which a command is let be."""
 
-AFTER = 5.0
-"""Seconds in which the kernel has ended what a killed command started."""
+AFTER = 60.0
+"""Seconds in which what a killed command started has ended, on however busy a machine."""
 
 
 class Shop:
@@ -92,6 +92,13 @@ class Shop:
             stderr=subprocess.PIPE,
         )
 
+    def owns(self, process: psutil.Process) -> bool:
+        """Say whether a process has the variables of the shop's commands."""
+        try:
+            return process.environ().get("TMPDIR") == str(self.temporary)
+        except psutil.Error:  # it ended, or is somebody else's
+            return False
+
     def stored(self) -> set[tuple[str, int, str, str, int]]:
         """Return the names of all trials that are in the store; reads each of them.
 
@@ -121,12 +128,14 @@ class Shop:
         )
 
 
-def family(process: subprocess.Popen[bytes]) -> list[psutil.Process]:
-    """Return all processes that a command has started."""
-    try:
-        return psutil.Process(process.pid).children(recursive=True)
-    except psutil.NoSuchProcess:
-        return []
+def left(shop: Shop) -> list[psutil.Process]:
+    """Return the processes of a shop's commands that go on, waiting for their end."""
+    until = time.monotonic() + AFTER
+    while (found := list(filter(shop.owns, psutil.process_iter()))) and (
+        time.monotonic() < until
+    ):
+        time.sleep(0.05)
+    return found
 
 
 def kill(shop: Shop, command: str, after: float) -> dict[str, int]:
@@ -134,10 +143,10 @@ def kill(shop: Shop, command: str, after: float) -> dict[str, int]:
     process = shop.start(command)
     with suppress(subprocess.TimeoutExpired):
         process.wait(after)
-    before, started = shop.stored(), family(process)
+    before = shop.stored()
     process.send_signal(signal.SIGKILL)
     process.communicate()
-    _, alive = psutil.wait_procs(started, timeout=AFTER)
+    alive = left(shop)
     for one in alive:
         one.kill()
     return {

@@ -43,6 +43,7 @@ def test_spills_are_with_the_code(nvrtc):
     assert many.code_hash == code.code_hash
 
 
+@pytest.mark.measuring
 def test_who_costs_a_program_more_is_told_more(nvrtc):
     """Its own time in ptxas, and a share of the front end by its text."""
     parts = [("small", alone(EMPTY, "empty")), ("large", alone(SPILL, "spill"))]
