@@ -31,10 +31,10 @@ class Index:
     def __add__(self, other: Index | int) -> Index:
         if isinstance(other, int):
             return Index(self.constant + other, self.terms)
-        return _sum(self.constant + other.constant, (*self.terms, *other.terms))
+        return total(self.constant + other.constant, (*self.terms, *other.terms))
 
     def __mul__(self, factor: int) -> Index:
-        return _sum(self.constant * factor, [(t, c * factor) for t, c in self.terms])
+        return total(self.constant * factor, [(t, c * factor) for t, c in self.terms])
 
     @property
     def axes(self) -> frozenset[int]:
@@ -199,10 +199,11 @@ def _split(index: Index, divisor: int) -> tuple[Index, Index]:
     whole = [(t, c // divisor) for t, c in index.terms if c % divisor == 0]
     rest = [(t, c) for t, c in index.terms if c % divisor]
     quotient, constant = divmod(index.constant, divisor)
-    return _sum(quotient, whole), _sum(constant, rest)
+    return total(quotient, whole), total(constant, rest)
 
 
-def _sum(constant: int, terms: Iterable[tuple[Term, int]]) -> Index:
+def total(constant: int, terms: Iterable[tuple[Term, int]]) -> Index:
+    """Return constant + the sum of (term, coefficient): the one form of equal ones."""
     found: dict[Term, int] = {}
     for term, coefficient in terms:
         found[term] = found.get(term, 0) + coefficient

@@ -7,7 +7,7 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 
 from steelyard_kernels.expression.expr import Program
-from steelyard_kernels.expression.indices import Index, Part, axis
+from steelyard_kernels.expression.indices import Index, Part, axis, total
 from steelyard_kernels.nest.axes import Nest, Stored, Value
 
 
@@ -143,4 +143,4 @@ def _renumbered(index: Index, numbers: Mapping[int, int]) -> Index:
             terms.append((Part(inner, term.divisor, term.modulus), step))
         elif term in numbers:
             terms.append((numbers[term], step))
-    return Index(index.constant, tuple(sorted(terms, key=repr)))
+    return total(index.constant, terms)

@@ -39,7 +39,7 @@ from steelyard_kernels.expression.expr import (
     View,
     operands,
 )
-from steelyard_kernels.expression.indices import Index, Part, axis, part
+from steelyard_kernels.expression.indices import Index, Part, axis, part, total
 from steelyard_kernels.nest.axes import (
     Guard,
     Nest,
@@ -366,14 +366,13 @@ def _behind(at: Place, shape: Sequence[int], arg: Shape) -> Place:
 
 def _offset(shape: Shape, at: Place) -> Index:
     """Return where a row-major array has an element."""
-    terms: dict[int | Part, int] = {}
+    terms: list[tuple[int | Part, int]] = []
     constant, stride = 0, 1
     for extent, index in zip(reversed(shape), reversed(at), strict=True):
         constant += index.constant * stride
-        for term, step in index.terms:
-            terms[term] = terms.get(term, 0) + step * stride
+        terms += [(term, step * stride) for term, step in index.terms]
         stride *= extent
-    return Index(constant, tuple([(t, c) for t, c in terms.items() if c]))
+    return total(constant, terms)
 
 
 def _known(use: _Use) -> Value:
