@@ -519,6 +519,14 @@ def test_everything_of_a_gpus_row_is_shown_with_the_parts_of_its_error_bar():
     assert "NVIDIA H200 (aabbccddeeff)" in rendered([tables.run_header(run)], 200)
 
 
+def test_a_machine_of_which_no_cache_is_known_is_shown():
+    """As an imported run may say it, and as one whose sizes cannot be read does."""
+    for caches in ("unknown", {"L2": {"bytes": "unknown"}}):
+        identity = trials.FACTS["identity"] | {"caches": caches}
+        run = trials.run(machine=trials.FACTS | {"identity": identity})
+        assert "unknown" in rendered([tables.run_header(run)], 200)
+
+
 def test_a_gpus_row_is_exported_with_all_it_knows():
     """Null where nothing is known; a CPU's has the same keys."""
     run = trials.run(machine=trials.FACTS | {"gpu": trials.GPU})

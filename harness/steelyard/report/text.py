@@ -145,7 +145,9 @@ def _cores(affinity: Any) -> str:
     return ",".join(map(str, affinity)) if isinstance(affinity, list) else str(affinity)
 
 
-def _caches(caches: Mapping[str, Any]) -> str:
+def _caches(caches: Mapping[str, Any] | str) -> str:
+    if isinstance(caches, str):  # as a run may have it: see store.shapes
+        return f"caches {caches}"
     known = [
         f"{name} {_size(cache['bytes'])}"
         for name, cache in caches.items()

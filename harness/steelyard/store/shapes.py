@@ -142,7 +142,7 @@ class Writer(TypedDict):
 class Cache(TypedDict):
     """One level of caches."""
 
-    bytes: Bytes
+    bytes: Bytes | Unknown
 
 
 class Identity(TypedDict):
