@@ -9,6 +9,7 @@ from test_report import rendered
 from steelyard import SteelyardError
 from steelyard.analyse import rows
 from steelyard.report import columns, grid, pivot, stored
+from steelyard.report.formats import Results
 
 
 def weighed(case, mode="kernel/warm", time=1000, **more):
@@ -127,8 +128,8 @@ def test_a_cell_with_doubts_is_marked_and_failures_are_told():
 def test_markdown_is_one_table_whatever_its_width():
     """JSON and CSV have no tables and say so."""
     run = trials.run()
-    text = stored.dumps("markdown", run, [], calls(), across="mode")
+    text = stored.dumps("markdown", Results(run, [], calls(), "mode"))
     heads = "| impl | per_launch/warm | per_launch/warm/10 | per_launch/warm/100 |"
     assert f"{heads}\n| --- | ---: | ---: | ---: |\n" in text
     with pytest.raises(SteelyardError, match="--format csv is none"):
-        stored.dumps("csv", run, [], calls(), across="mode")
+        stored.dumps("csv", Results(run, [], calls(), "mode"))
