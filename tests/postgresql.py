@@ -84,7 +84,8 @@ class Server:
         first = psutil.Process(
             int((self._data / "postmaster.pid").read_text().split()[0])
         )
-        for process in (first, *first.children()):
+        first.send_signal(number)  # before the others: it starts no more of them
+        for process in first.children():
             with suppress(psutil.NoSuchProcess):
                 process.send_signal(number)
 

@@ -138,19 +138,19 @@ class Database:
             while thread.is_alive():
                 thread.join(PAUSE)
                 if time.monotonic() - self._asked > self._seconds:
-                    self._silent = self._abandoned()
+                    self._silent = self._abandoned(self._seconds)
                     raise self._silent
         except KeyboardInterrupt:
             thread.join(FIRM)
             if thread.is_alive():
-                self._silent = self._abandoned()
+                self._silent = self._abandoned(time.monotonic() - self._asked)
             raise
         if failed:
             raise failed[0]
         return found[0]
 
-    def _abandoned(self) -> StoreError:
-        """Cut the connections, so that nothing waits for them any more."""
+    def _abandoned(self, seconds: float) -> StoreError:
+        """Cut the connections, so that nothing waits for them after so many seconds."""
         for connection in list(self._connections):
             with suppress(Exception):  # it may be closed already, however that is said
                 copy = os.dup(connection.fileno())
@@ -158,7 +158,7 @@ class Database:
                     line.shutdown(socket.SHUT_RDWR)
         return StoreError(
             f"store {shown(self._url)}: the server did not answer for "
-            f"{self._seconds:g} s; what was stored before is safe. Look at the server, or "
+            f"{seconds:.2g} s; what was stored before is safe. Look at the server, or "
             "name another store with --store."
         )
 
