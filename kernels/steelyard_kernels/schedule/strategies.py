@@ -78,8 +78,8 @@ def strategy(program: Program) -> str:
             return "loops"  # which says why, where it does not fit
     elif odd is not None:
         raise KernelError(
-            f"{program.name}: no schedule has a {type(odd).__name__.lower()} of shape {odd.shape} beside a loop yet; compute it "
-            "in a kernel of its own."
+            f"{program.name}: no schedule has a {type(odd).__name__.lower()} of "
+            f"shape {odd.shape} beside a loop yet; compute it in a kernel of its own."
         )
     return "scan"
 
