@@ -123,7 +123,7 @@ def _linker() -> Any:
     """
     os.environ["CUDA_CACHE_DISABLE"] = "1"
     try:
-        from cuda.bindings import nvjitlink
+        from cuda.bindings import nvjitlink  # pyright: ignore[reportAttributeAccessIssue] - compiled, without stubs
 
         nvjitlink.version()
     except (ImportError, RuntimeError) as error:

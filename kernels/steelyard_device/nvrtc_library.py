@@ -76,7 +76,7 @@ def _loaded() -> str | None:
     bindings()
     from cuda.pathfinder import load_nvidia_dynamic_lib
 
-    path: str = load_nvidia_dynamic_lib("nvrtc").abs_path
+    path: str | None = load_nvidia_dynamic_lib("nvrtc").abs_path
     return path
 
 
@@ -90,7 +90,7 @@ def bindings() -> Any:
     """
     os.environ["CUDA_CACHE_DISABLE"] = "1"
     try:
-        from cuda.bindings import nvrtc
+        from cuda.bindings import nvrtc  # pyright: ignore[reportAttributeAccessIssue] - compiled, without stubs
 
         nvrtc.nvrtcVersion()
     except (ImportError, RuntimeError) as error:

@@ -25,12 +25,13 @@ def shown(url: str) -> str:
     if "://" not in url:
         return url
     import sqlalchemy as sa
+    from sqlalchemy import exc
 
     scheme = url.partition("://")[0]
     unreadable = f"{scheme}://{HIDDEN}"
     try:
         made = sa.make_url(url)
-    except (sa.exc.ArgumentError, ValueError):  # of a port that is no number
+    except (exc.ArgumentError, ValueError):  # of a port that is no number
         return unreadable
     if "@" in (made.host or "") or "@" in (made.database or ""):
         return (
@@ -46,10 +47,11 @@ def secrets(url: str) -> set[str]:
     if "://" not in url:
         return set()
     import sqlalchemy as sa
+    from sqlalchemy import exc
 
     try:
         made = sa.make_url(url)
-    except (sa.exc.ArgumentError, ValueError):
+    except (exc.ArgumentError, ValueError):
         return set(re.findall(r"[^:/@?&=\s]{4,}", url.partition("://")[2]))
     hidden = [value for name, value in made.query.items() if SECRET.search(name)]
     flat = [part for one in hidden for part in ([one] if isinstance(one, str) else one)]

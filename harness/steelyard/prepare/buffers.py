@@ -37,9 +37,6 @@ agrees in the low 12 bits waits for it, and equal offsets would measure that."""
 class Buffers:
     """All arrays of one case, by the names of their handles."""
 
-    context: cuda.Context | None = None
-    """The GPU they lie on; None for this machine's own memory."""
-
     def __init__(
         self, handles: tuple[Handle, ...], seed: int, files: Mapping[str, str]
     ) -> None:
@@ -74,6 +71,11 @@ class Buffers:
     def updates(self) -> bool:
         """Whether the work updates something in place."""
         return bool(self._pristine)
+
+    @property
+    def context(self) -> cuda.Context | None:
+        """The GPU they lie on; None for this machine's own memory."""
+        return None
 
     @property
     def nbytes(self) -> int:

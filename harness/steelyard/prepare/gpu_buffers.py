@@ -32,8 +32,6 @@ from steelyard_device.cuda.device import KEPT
 class DeviceBuffers(Buffers):
     """All arrays of one case on a GPU, each a `cuda.View` between two red zones."""
 
-    context: cuda.Context
-
     def __init__(
         self,
         context: cuda.Context,
@@ -41,8 +39,13 @@ class DeviceBuffers(Buffers):
         seed: int,
         files: Mapping[str, str],
     ) -> None:
-        self.context = context
+        self._context = context
         super().__init__(handles, seed, files)
+
+    @property
+    def context(self) -> cuda.Context:
+        """The GPU they lie on."""
+        return self._context
 
     def rows(self, name: str, indices: NDArray[np.intp] | None) -> Array:
         """Return some rows of a buffer, or all of it, as a NumPy array."""

@@ -15,6 +15,7 @@ from contextlib import suppress
 from typing import Any, Final, TypeVar
 
 import sqlalchemy as sa
+from sqlalchemy import event, exc
 
 from steelyard.errors import StoreError
 from steelyard.machine.urls import shown
@@ -62,10 +63,10 @@ class Database:
         self._silent: StoreError | None = None
         self._seconds: float = ANSWER_SECONDS
         if self._server:
-            sa.event.listen(engine, "connect", self._connected)
-            sa.event.listen(engine, "close", self._closed)
-            sa.event.listen(engine, "before_cursor_execute", self._asking)
-            sa.event.listen(engine, "after_cursor_execute", self._asking)
+            event.listen(engine, "connect", self._connected)
+            event.listen(engine, "close", self._closed)
+            event.listen(engine, "before_cursor_execute", self._asking)
+            event.listen(engine, "after_cursor_execute", self._asking)
 
     def close(self) -> None:
         """Close every connection."""
@@ -111,7 +112,7 @@ class Database:
         while True:
             try:
                 return self._within(work)
-            except sa.exc.DBAPIError as error:
+            except exc.DBAPIError as error:
                 late = time.monotonic() > deadline
                 if late or not patient or not _is_away(error):
                     raise
@@ -175,13 +176,11 @@ class Database:
         self._asked = time.monotonic()
 
 
-def _is_away(error: sa.exc.DBAPIError) -> bool:
+def _is_away(error: exc.DBAPIError) -> bool:
     """Say whether a server may be there again in a moment."""
     state = getattr(error.orig, "sqlstate", None)
     if state is None:  # the driver's own: of a connection that broke, or never was
-        return error.connection_invalidated or isinstance(
-            error, sa.exc.OperationalError
-        )
+        return error.connection_invalidated or isinstance(error, exc.OperationalError)
     return error.connection_invalidated or str(state).startswith(AWAY)
 
 
@@ -218,7 +217,7 @@ def server(url: str) -> sa.Engine:
                 key: value for key, value in PATIENCE.items() if key not in made.query
             }
         return sa.create_engine(made, connect_args=known)
-    except (sa.exc.ArgumentError, ImportError, ValueError) as error:
+    except (exc.ArgumentError, ImportError, ValueError) as error:
         module = f" ({error})" if isinstance(error, ImportError) else ""
         raise StoreError(
             f"store {shown(url)} cannot be opened{module}; write a path, or a URL "

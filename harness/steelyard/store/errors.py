@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from types import MappingProxyType
 
-import sqlalchemy as sa
+from sqlalchemy import exc
 
 from steelyard.errors import StoreError
 from steelyard.machine.decoding import Malformed
@@ -40,7 +40,7 @@ def sentences(url: str) -> Iterator[None]:
     """Turn a database's exceptions into a `StoreError` of one sentence."""
     try:
         yield
-    except sa.exc.DBAPIError as error:
+    except exc.DBAPIError as error:
         said = without(_cause(error), secrets(url))
         raise StoreError(f"store {shown(url)}: {said}.") from None
     except OSError as error:
@@ -55,7 +55,7 @@ def sentences(url: str) -> Iterator[None]:
         ) from error
 
 
-def _cause(error: sa.exc.DBAPIError) -> str:
+def _cause(error: exc.DBAPIError) -> str:
     code = getattr(error.orig, "sqlite_errorname", "")
     for name, sentence in CAUSES.items():
         if code.startswith(name):

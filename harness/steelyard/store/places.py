@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Final
 
 import sqlalchemy as sa
+from sqlalchemy import event, exc
 
 from steelyard.errors import StoreError
 from steelyard.machine.urls import shown
@@ -57,7 +58,7 @@ def path_of(url: str) -> Path:
         return Path(url).expanduser()
     try:
         made = sa.make_url(url)
-    except (sa.exc.ArgumentError, ValueError):
+    except (exc.ArgumentError, ValueError):
         made = None
     if made is None or made.get_backend_name() != "sqlite" or made.host or made.query:
         raise StoreError(
@@ -191,7 +192,7 @@ def _engine(connect: Callable[[], sqlite3.Connection], *, frozen: bool) -> sa.En
         connection.exec_driver_sql("BEGIN" if reading else "BEGIN IMMEDIATE")
 
     made = sa.create_engine("sqlite://", creator=connect, poolclass=sa.StaticPool)
-    sa.event.listen(made, "begin", begin)
+    event.listen(made, "begin", begin)
     return made
 
 

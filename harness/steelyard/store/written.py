@@ -73,7 +73,7 @@ def count(
     update(connection, changed)
 
 
-def mappings(connection: sa.Connection, query: sa.Select[Any]) -> list[Any]:
+def mappings(connection: sa.Connection, query: sa.Executable) -> list[Any]:
     """Return rows; a value that is not of its column's type is a sentence."""
     try:
         return list(connection.execute(query).mappings())

@@ -96,7 +96,7 @@ def bindings() -> Any:
     """
     os.environ["CUDA_CACHE_DISABLE"] = "1"
     try:
-        from cuda.bindings import driver
+        from cuda.bindings import driver  # pyright: ignore[reportAttributeAccessIssue] - compiled, without stubs
     except ImportError as error:
         raise DeviceError(
             f"there is nothing to call a GPU with: {install.command('cuda')}."
