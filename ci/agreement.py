@@ -1,7 +1,7 @@
 """Hold runs against each other, and a case alone against the same among others.
 
     python ci/agreement.py runs        ten runs: ratios to a copy within their intervals
-    python ci/agreement.py alone PATH WORDS    each case together and alone
+    python ci/agreement.py alone PATH [WORDS]  each case together and alone
     python ci/agreement.py cost        what a trial of the whole suite costs, everything in
     python ci/agreement.py openmp      a launch behind a region of GNU OpenMP
 
@@ -23,7 +23,7 @@ import numpy as np
 from measured import BOTH, WARM, measure
 
 from steelyard.analyse.rows import paired_ratio
-from steelyard.store import session
+from steelyard.analyse.stats import Estimate
 from steelyard_device import llvm
 from steelyard_kernels import kernel
 
@@ -59,20 +59,34 @@ def runs() -> bool:
     return agree >= 0.9 * total
 
 
-def alone(place: str, words: str) -> bool:
-    """Return whether 95 % of cases take the same alone as among others."""
-    together = measure(place, "-k", words, "--mode", WARM)
-    cases = [case.id for case in session.find([place], words)]
-    agree = 0
+def alone(place: str, words: str = "") -> bool:
+    """Return whether 95 % of cases take the same alone as among others.
+
+    The others are measured before and after: what differs between these two is the
+    machine, and how often they agree says what 95 % can mean on it.
+    """
+    chosen = ("-k", words) if words else ()
+    before = measure(place, *chosen, "--mode", WARM)
+    cases = [row.case for row in before.rows if row.estimate is not None]
+    ones = {case: measure(place, "-k", case, "--mode", WARM) for case in cases}
+    after = measure(place, *chosen, "--mode", WARM)
+    agree = steady = 0
     for case in cases:
-        one = measure(place, "-k", case, "--mode", WARM).estimate(case, WARM)
-        other = together.estimate(case, WARM)
-        meet = one.low <= other.high and other.low <= one.high
-        agree += meet
-        said = "agrees" if meet else "DIFFERS"
-        click.echo(f"{said}  {one.value / other.value:.3f}  {case}")
+        one = ones[case].estimate(case, WARM)
+        first, last = (every.estimate(case, WARM) for every in (before, after))
+        same = _meet(one, first) or _meet(one, last)
+        agree += same
+        steady += _meet(first, last)
+        said = "agrees" if same else "DIFFERS"
+        ratios = f"{one.value / first.value:.3f}  {one.value / last.value:.3f}"
+        click.echo(f"{said}  {ratios}  {case}")
+    click.echo(f"{steady} of {len(cases)} cases take the same among others twice")
     click.echo(f"{agree} of {len(cases)} cases take the same alone; the bar is 95 %")
     return agree >= 0.95 * len(cases)
+
+
+def _meet(a: Estimate, b: Estimate) -> bool:
+    return a.low <= b.high and b.low <= a.high
 
 
 def cost() -> bool:
