@@ -22,3 +22,10 @@ def blocks(lanes=4, unroll=2, threads=32, axes="i", **hints):
     factors = (lanes, Place.VECTOR), (unroll, Place.REGISTER)
     cut = Cut(axes, (*factors, (threads, Place.THREAD), (1, Place.GRID)))
     return Schedule((cut,), **hints)
+
+
+def walked_rows(rows=1, unroll=1, axes="i", inner="j", **hints):
+    """Return a CPU's schedule of so many rows at a time, each walked by vectors."""
+    shared = (1, Place.VECTOR), (rows, Place.REGISTER), (2, Place.CORE)
+    (row,) = vectors(16, unroll, axes=inner).cuts
+    return Schedule((Cut(axes, shared), row), **hints)

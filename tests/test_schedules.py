@@ -17,6 +17,7 @@ from steelyard_kernels.function import kernel
 from steelyard_kernels.ir import printing as loops_print
 from steelyard_kernels.ir.loops import INDEX
 from steelyard_kernels.ir.verify import verify
+from steelyard_kernels.library import examples
 from steelyard_kernels.nest import places
 from steelyard_kernels.schedule import model_gpu, strategies
 from steelyard_kernels.schedule.gpu import GPUS
@@ -118,10 +119,10 @@ def test_small_work_stays_on_one_thread():
 
 def test_a_schedule_of_another_strategy_is_refused():
     """The error names what it got and what it needs."""
-    program = library.softmax.program(((4, 8), "float32"))
+    program = library.noisy_mlp.program(*examples.specs("noisy_mlp"))
     failed = build(program, rows_of_vectors(16))
     assert not isinstance(failed, Artifact)
-    assert "this program needs a Normalization" in failed.error
+    assert "this program needs a Scan" in failed.error
 
 
 @pytest.mark.parametrize(

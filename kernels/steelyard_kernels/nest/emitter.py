@@ -9,7 +9,9 @@ its value is asked for, after all that does not vary with them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterable, Sequence
+import functools
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from math import prod
 from typing import TYPE_CHECKING, Final
 
@@ -17,9 +19,12 @@ from steelyard_kernels.expression.expr import Arange, Input, Scalar, View
 from steelyard_kernels.expression.indices import Index as Offset
 from steelyard_kernels.ir.builder import Builder, const
 from steelyard_kernels.ir.loops import Operand
-from steelyard_kernels.nest.axes import Guard, Nest, Stored, Value
+from steelyard_kernels.nest.axes import Guard, Nest, Value
+from steelyard_kernels.nest.keep import Kept, Walk, kept_of
 from steelyard_kernels.nest.offsets import At, Loops
 from steelyard_kernels.nest.reads import Reads
+from steelyard_kernels.nest.stack import Stack
+from steelyard_kernels.schedule.model import LINE
 from steelyard_kernels.schedule.schedule import Place, Schedule
 from steelyard_kernels.schedule.tile import Carried, tile_constant
 from steelyard_kernels.schedule.values import lower as lower_node
@@ -28,6 +33,7 @@ if TYPE_CHECKING:
     from steelyard_kernels.schedule.parameters import Arguments
 
 VECTOR_BYTES: Final = 16  # the widest load and store of a GPU's thread
+NOTHING: Final = Walk(())
 
 
 class Emitter(Loops):
@@ -35,8 +41,8 @@ class Emitter(Loops):
 
     `alignment` is what the address of every streaming store is a multiple of; on a GPU
     that of any vector follows from its width. `extent` is any number that only the
-    launch knows and that is never below 1, `reduce` emits a reduction with those of the
-    values behind it that it can serve.
+    launch knows and that is never below 1, `reduce` emits the first of some values, a
+    reduction, with those behind it that it can serve.
     """
 
     def __init__(
@@ -48,7 +54,7 @@ class Emitter(Loops):
         *,
         target: str,
         extent: Operand,
-        reduce: Callable[[Emitter, Value, Sequence[Value]], None],
+        reduce: Callable[[Emitter, Sequence[Value]], None],
         alignment: int = 0,
     ) -> None:
         super().__init__(nest, schedule.cuts, b)
@@ -65,6 +71,21 @@ class Emitter(Loops):
         # A CPU's loops are opened one in the other; all of a GPU's threads have their first.
         self._hoists = target == "cpu"
         self.levels = self._sorted()
+        self.kept: Kept | None = None
+        self._walk = NOTHING
+        self._room: Stack | None = None
+        if schedule.keep or schedule.hoist:
+            self.kept = kept_of(nest, schedule)
+            self._room = Stack(
+                b,
+                self.kept,
+                nest.extents[-1],
+                self.cuts[-1].at(Place.VECTOR),
+                self.cuts[0].at(Place.REGISTER),
+            )
+            if self.depth == len(self.axes):
+                self.levels[-1] = list(self.kept.outputs.values)
+        self._ahead = self._asked()
         self._stores: list[list[int]] = [[] for _ in self.levels]
         for place, output in enumerate(nest.outputs):
             depth = _depth(self.walks(output.offset))
@@ -84,25 +105,73 @@ class Emitter(Loops):
             levels[_depth(self.loops[number])].append(found[number])
         return levels
 
+    def _asked(self) -> list[Value]:
+        """Return the arrays to ask for before they are read: those along all axes."""
+        every = frozenset(range(self.nest.space))
+        return [
+            value
+            for value in self.nest.values
+            if self.schedule.prefetch
+            and isinstance(value.source, Input)
+            and value.axes == every
+            and not (value.guards or value.step)
+        ]
+
     # loops
 
     def level(self, depth: int) -> None:
         """Emit what is inside of so many open loops, and the loops inside of that."""
         values, every = self.levels[depth], self.every()
         more = depth < self.depth and (self._hoists or depth > 0)
+        last = self.kept.outputs if self.kept else NOTHING
         inner = [v for each in self.levels[depth + 1 :] for v in each]
+        inner = [v for v in inner if v.number not in last.loads]
         outputs = self.nest.outputs
         if more:
             stored = [output.offset for output in outputs]
-            self._begin([*[v.offset for v in inner if v.source is not None], *stored])
+            ahead = [v.offset for v in self._ahead]
+            sources = [v.offset for v in inner if v.source is not None]
+            self._begin([*sources, *ahead, *stored])
         if self.target == "cpu":
-            self.emit(values, every)
-            for at in every:
-                self._store(depth, at)
+            with self.walking(NOTHING if more else last):
+                self._emit_and_store(values, every, depth)
         else:
             self._in_flight(values, every, depth)
         if more:
             self._spread(inner, [(o.value, o.offset.axes) for o in outputs])
+
+    def _emit_and_store(
+        self, values: Sequence[Value], every: Sequence[At], depth: int
+    ) -> None:
+        """Emit values and stores: of several rows one after the other, in few registers."""
+        end = functools.partial(self._end, depth)
+        if self.cuts and len(every) > self.cuts[-1].at(Place.REGISTER):
+            self.emit(values, every, end)
+            return
+        self.emit(values, every)
+        for at in every:
+            end(at)
+
+    @contextmanager
+    def walking(self, walk: Walk) -> Iterator[None]:
+        """Read and keep what a walk does while it is emitted."""
+        before, self._walk = self._walk, walk
+        yield
+        self._walk = before
+
+    def hoist(self) -> None:
+        """Emit what is kept for all rows."""
+        if self.kept is None or not self.kept.columns.values:
+            return
+        columns = self.kept.columns
+        self.prepare(columns.values)
+
+        def body(_vectors: int, _carried: Carried) -> Carried:
+            with self.walking(columns):
+                self.emit(columns.values, self.every())
+            return ()
+
+        self.walk(len(self.axes) - 1, body)
 
     def _in_flight(self, values: Sequence[Value], every: list[At], depth: int) -> None:
         """Emit all loads before the first value that waits for one."""
@@ -169,25 +238,43 @@ class Emitter(Loops):
 
     # values
 
-    def emit(self, values: Sequence[Value], every: Sequence[At]) -> None:
-        """Emit values, operands first, each at all places."""
+    def emit(
+        self,
+        values: Sequence[Value],
+        every: Sequence[At],
+        end_with: Callable[[At], None] | None = None,
+    ) -> None:
+        """Emit values, operands first, each at all places, and what ends each place."""
         first = 0
         for end, value in enumerate(values):
             if value.over:
                 for at in every:
                     self._each(values[first:end], at)
                 if self.found(self.key(value, every[0])) is None:
-                    self._reduce(self, value, values[end:])
+                    self._reduce(self, values[end:])
                 first = end + 1
         for at in every:
             self._each(values[first:], at)
+            if end_with is not None:
+                end_with(at)
 
-    def _each(self, values: Iterable[Value], at: At) -> None:
+    def _each(self, values: Sequence[Value], at: At) -> None:
         known = self.known[-1]
         for value in values:
             key = self.key(value, at)
             if key not in known and not value.over:
                 known[key] = self._value(value, at)
+        for value in values if self._walk.stores else ():
+            if self._room is not None and value.number in self._walk.stores:
+                self._room.store(
+                    value, *self._kept_at(value, at), known[self.key(value, at)]
+                )
+
+    def _kept_at(self, value: Value, at: At) -> tuple[int, Operand]:
+        """Return the row of the open ones, and the place in it, of a kept value."""
+        loop = len(self.axes) - 1
+        row = at[0] if 0 in self.loops[value.number] else 0
+        return row, self.open[loop].places[at[loop]]
 
     def key(self, value: Value, at: At) -> tuple[int, ...]:
         """Return what a value is known by at one place of the open loops."""
@@ -213,15 +300,10 @@ class Emitter(Loops):
             spread = self.known[-1][lanes, key] = self.b.splat(found, lanes)
         return spread
 
-    def lanes(self, axes: Container[int]) -> int:
-        """Return the lanes of what varies with axes: 1, or those of the open vectors."""
-        for loop, opened in self.open.items():
-            if opened.lanes > 1 and self.axes[loop][-1] in axes:
-                return opened.lanes
-        return 1
-
     def _value(self, value: Value, at: At) -> Operand:
         node, lanes = value.node, self.lanes(value.axes)
+        if self._room and value.number in self._walk.loads:
+            return self._room.load(value, *self._kept_at(value, at), lanes)
         if value.source is not None:
             return self._load(value, value.source, at, lanes)
         if isinstance(node, Scalar):
@@ -253,9 +335,6 @@ class Emitter(Loops):
         if value.guards:
             inside = b.splat(self.guard(value.guards, at), lanes)
             mask = inside if mask is None else b.let("bitwise_and", mask, inside)
-        if self.schedule.prefetch and mask is None and lanes > 1:
-            ahead = self.schedule.prefetch // dtype.bytes
-            b.prefetch(buffer, b.at("add", start, ahead))
         return b.load(buffer, start, lanes, mask, self._aligned(dtype.bytes, lanes))
 
     def _guarded(self, guards: Sequence[Guard], at: At, value: Operand) -> Operand:
@@ -264,6 +343,24 @@ class Emitter(Loops):
         inside = self.b.splat(self.guard(guards, at), value.type.lanes)
         nothing = const(0, value.type.dtype, value.type.lanes)
         return self.b.let("where", inside, value, nothing)
+
+    def _end(self, depth: int, at: At) -> None:
+        """Emit the stores at a place of so many open loops, and ask for what comes later."""
+        self._store(depth, at)
+        if depth == self.depth and all(
+            opened.mask is None for opened in self.open.values()
+        ):
+            for value in self._ahead:
+                self._prefetch(value, at)
+
+    def _prefetch(self, value: Value, at: At) -> None:
+        """Ask for an array's elements ahead of a place, once a cache line."""
+        b, bytes_, loop = self.b, value.node.dtype.bytes, self.depth - 1
+        assert isinstance(value.source, Input)
+        if at[loop] * self.open[loop].lanes * bytes_ % LINE == 0:
+            ahead = self.schedule.prefetch // bytes_
+            start = b.at("add", self.offset(value.offset, at), ahead)
+            b.prefetch(self.args.inputs[value.source.index], start)
 
     def _store(self, depth: int, at: At) -> None:
         """Emit the stores for which so many open loops suffice."""
@@ -276,7 +373,7 @@ class Emitter(Loops):
                 mask = self.mask(self.walks(output.offset))
                 wide, alignment = True, self.alignment
             else:
-                mask = self._first(output, at, lanes)
+                mask = self.is_first(output.offset.axes, at, lanes)
                 wide, alignment = lanes > 1, self._aligned(buffer.dtype.bytes, lanes)
             streams = self.schedule.streaming and wide and mask is None
             if self.target == "cpu" and not streams:
@@ -284,30 +381,6 @@ class Emitter(Loops):
             self.b.store(
                 buffer, start, value, mask, streaming=streams, alignment=alignment
             )
-
-    def mask(self, loops: Iterable[int]) -> Operand | None:
-        """Return the mask of the open loop, of some, that has one."""
-        for loop in loops:
-            if self.open[loop].mask is not None:
-                return self.open[loop].mask
-        return None
-
-    def _first(self, output: Stored, at: At, lanes: int) -> Operand | None:
-        """Emit whether this thread is the first that has an output's element."""
-        b = self.b
-        mask: Operand | None = None
-        stored = output.offset.axes
-        for loop, axes in enumerate(self.axes[: self.depth]):
-            if stored.issuperset(axes) or loop > 0:
-                continue
-            place = self.open[loop].places[at[loop]]
-            own = tuple([k in stored for k in axes])
-            dense = self.dense(axes)
-            walk = tuple([n * yes for n, yes in zip(dense, own, strict=True)])
-            first = b.number(self.along(loop, at, walk))
-            same = b.splat(b.let("equal", place, first), lanes)
-            mask = same if mask is None else b.let("bitwise_and", mask, same)
-        return mask
 
     def _aligned(self, element: int, lanes: int) -> int:
         """Return what a vector's address is a multiple of; 0: of one element."""

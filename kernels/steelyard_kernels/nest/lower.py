@@ -78,9 +78,11 @@ def _on_cpu(nest: Nest, schedule: Schedule, *, aligned: bool) -> Lowered:
         return ()
 
     emitter.level(0)
+    emitter.hoist()
     step = lanes, first.at(Place.REGISTER)
     with b.parallel(extent, first.size, schedule.threads) as (low, high):
-        tile_runtime(b, low, high, step, inside)
+        whole = lanes == 1 and _extent(nest, first) % first.at(Place.REGISTER) == 0
+        tile_runtime(b, low, high, step, inside, whole=whole)
     if schedule.streaming:
         b.fence()
     kernel = b.kernel("kernel", (*args.order, extent))

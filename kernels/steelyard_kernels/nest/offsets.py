@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Container, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import product
@@ -70,6 +70,13 @@ class Loops:
         yield
         self.known.pop()
         del self.open[loop]
+
+    @contextmanager
+    def aside(self) -> Iterator[None]:
+        """Forget behind it what was emitted in it."""
+        self.known.append({})
+        yield
+        self.known.pop()
 
     def every(self) -> list[At]:
         """Return the combinations of places of the open loops."""
@@ -157,6 +164,31 @@ class Loops:
                 found = b.at("rem", found, self.nest.extents[self.axes[loop][k]])
             self.known[-1][key] = found
         return found
+
+    def lanes(self, axes: Container[int]) -> int:
+        """Return the lanes of what varies with axes: 1, or those of the open vectors."""
+        for loop, opened in self.open.items():
+            if opened.lanes > 1 and self.axes[loop][-1] in axes:
+                return opened.lanes
+        return 1
+
+    def mask(self, loops: Iterable[int]) -> Operand | None:
+        """Return the mask of the open loop, of some, that has one."""
+        for loop in loops:
+            if self.open[loop].mask is not None:
+                return self.open[loop].mask
+        return None
+
+    def is_first(self, stored: frozenset[int], at: At, lanes: int) -> Operand | None:
+        """Emit whether a thread is the first that has an element along some axes."""
+        b, axes = self.b, self.axes[0]
+        if stored.issuperset(axes):
+            return None
+        own = tuple(
+            [n * (k in stored) for n, k in zip(self.dense(axes), axes, strict=True)]
+        )
+        first = b.number(self.along(0, at, own))
+        return b.splat(b.let("equal", self.open[0].places[at[0]], first), lanes)
 
     def is_ready(self, value: Value) -> bool:
         """Say whether the loops are open that a value varies with."""

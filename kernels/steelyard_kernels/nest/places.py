@@ -52,7 +52,6 @@ from steelyard_kernels.nest.axes import (
     stored,
 )
 from steelyard_kernels.nest.merge import Axes, merged
-from steelyard_kernels.schedule.variance import expand_variance
 
 Place: TypeAlias = tuple[Index, ...]  # of an element, along each dimension
 NOWHERE = Index()
@@ -60,11 +59,7 @@ NOWHERE = Index()
 
 @lru_cache(maxsize=2)  # a build asks for it to choose a schedule, then to lower
 def nest_of(program: Program) -> Nest:
-    """Return the nest of a program that has elements; raises Unsupported for others.
-
-    Variances are spelled out as means of squares.
-    """
-    program = expand_variance(program)
+    """Return the nest of a program that has elements; raises Unsupported for others."""
     for node in beyond(program):
         if not walks(node):
             what = type(node).__name__.lower()

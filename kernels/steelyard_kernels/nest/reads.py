@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Mapping
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 
 from steelyard_kernels import dtypes
 from steelyard_kernels.expression.expr import Apply, Reduce, users
+from steelyard_kernels.monoids import MONOIDS
 from steelyard_kernels.nest.axes import Nest, Value
 from steelyard_kernels.schedule.values import fusions
 
@@ -78,3 +79,21 @@ class Reads:
         for value in inner:
             reads += self.needs(value)
         return [v for v in reads if not v.axes.intersection(reduction.over)]
+
+    def together(
+        self, values: Sequence[Value], is_known: Callable[[Value], bool]
+    ) -> list[Value]:
+        """Return the first of some values, a reduction, and those that its walk serves."""
+        first, *more = values
+        return [first] + [
+            value
+            for value in more
+            if (value.over, value.axes) == (first.over, first.axes)
+            and all(map(is_known, self.outside(value)))
+        ]
+
+
+def deviates(value: Value) -> bool:
+    """Say whether a value is a variance, for which deviations from the mean are walked."""
+    node = value.node
+    return isinstance(node, Reduce) and MONOIDS[node.op].moments

@@ -1,146 +1,170 @@
 """Emits reductions: those of the same axes at one place share a walk.
 
-Each has an accumulator for every place of the open loops that it varies with, and for
-every vector of an iteration; these are merged behind the walk, then the lanes.
+A variance is the mean square of deviations from the mean, which takes a second walk; in
+one pass it is that only where the first, over values and squares, lost too much.
 """
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from math import nan, prod
+from typing import Final, TypeAlias
 
+from steelyard_kernels import dtypes
 from steelyard_kernels.expression.expr import Dot, Reduce
-from steelyard_kernels.ir.builder import Builder, const
 from steelyard_kernels.ir.loops import Operand
-from steelyard_kernels.monoids import MONOIDS, Monoid, accumulator
+from steelyard_kernels.monoids import MONOIDS, accumulator
+from steelyard_kernels.nest.accumulate import Site, Term, Totals, Walker, like
 from steelyard_kernels.nest.axes import Value
 from steelyard_kernels.nest.emitter import Emitter
+from steelyard_kernels.nest.keep import Walk
 from steelyard_kernels.nest.offsets import At
-from steelyard_kernels.schedule.schedule import Place
-from steelyard_kernels.schedule.tile import Carried
+from steelyard_kernels.nest.reads import deviates
+from steelyard_kernels.schedule.variance import residue
+
+ADDED: Final = MONOIDS["sum"]
+# A variance of one pass loses the factor 1 + mean**2 / variance to cancellation. Beyond
+# this share the row is walked again: what is nearly centred, with its mean within 0.7
+# standard deviations, costs nothing and loses half a unit.
+CANCELLATION: Final = 0.5
 
 
-@dataclass(frozen=True, slots=True)
-class Slot:
-    """One accumulator: of a reduction, at a place, of one vector of an iteration."""
-
-    value: Value
-    at: At
-    unit: int
-    lanes: int
+# By a value's number and a place: its mean and its variance.
+Moments: TypeAlias = Mapping[tuple[int, At], tuple[Operand, Operand]]
 
 
-def reduce(emitter: Emitter, first: Value, following: Sequence[Value]) -> None:
-    """Emit a reduction with those that follow it and that its walk can serve."""
-    every = emitter.every()
-    group = [first] + [
-        value
-        for value in following[1:]
-        if (value.over, value.axes) == (first.over, first.axes)
-        and all(emitter.is_known(v, every[0]) for v in emitter.reads.outside(value))
-    ]
-    _Walk(emitter, group, every).emit()
+def reduce(emitter: Emitter, values: Sequence[Value]) -> None:
+    """Emit the first of some values, a reduction, and those that its walk can serve."""
+    first = emitter.every()[0]
+    group = emitter.reads.together(values, lambda v: emitter.is_known(v, first))
+    Group(emitter, group).emit()
 
 
-class _Walk:
-    """One walk over the axes of a group of reductions."""
+class Group:
+    """Reductions that share a walk over their axes, and a second one for variances."""
 
-    def __init__(
-        self, emitter: Emitter, group: Sequence[Value], every: Sequence[At]
-    ) -> None:
+    def __init__(self, emitter: Emitter, group: Sequence[Value]) -> None:
         self.emitter = emitter
+        self.b = emitter.b
         self.group = group
-        self.loops = emitter.loops_of(group[0].over)
-        self.goals = emitter.reads.inside(group, group[0].over)
-        cuts = emitter.cuts
-        self.summed = prod([cuts[k].at(Place.VECTOR) for k in self.loops])
-        self.slots = [
-            Slot(value, at, unit, max(self.summed, emitter.lanes(value.axes)))
-            for value in group
-            for at in {emitter.key(value, at): at for at in every}.values()
-            for unit in range(cuts[self.loops[-1]].at(Place.REGISTER))
-        ]
+        self.count = prod([emitter.nest.extents[axis] for axis in group[0].over])
+        self.site = Site(emitter, group[0])
+        self.walk, self.again = self._walks()
+
+    def _walks(self) -> tuple[Walk, Walk]:
+        """Return what the walk emits, and that over deviations."""
+        group, kept = self.group, self.emitter.kept
+        if kept is not None and group[0].number in kept.reductions:
+            first, again = kept.reductions[group[0].number]
+            return first, again or first
+        reads = self.emitter.reads
+        inside = Walk(tuple(reads.inside(group, group[0].over)))
+        return inside, inside
 
     def emit(self) -> None:
-        """Emit the walk, and what the accumulators come to."""
-        start = tuple(
-            const(
-                _monoid(s.value).neutral(accumulator(s.value.node.dtype)),
-                accumulator(s.value.node.dtype),
-                s.lanes,
-            )
-            for s in self.slots
+        """Emit the walks, and what the reductions come to."""
+        terms = dict.fromkeys(
+            [term for value in self.group for term in self._terms(value)]
         )
-        parts: dict[tuple[int, At], list[Operand]] = {}
-        for slot, total in zip(self.slots, self._open(0, start), strict=True):
-            parts.setdefault((slot.value.number, slot.at), []).append(total)
-        by_number = {value.number: value for value in self.group}
-        for (number, at), totals in parts.items():
-            value = by_number[number]
-            self.emitter.know(value, at, self._finished(value, totals))
+        totals = Walker(self.site, self.walk, tuple(terms), {}).emit()
+        moments = self._moments(totals)
+        for value in self.group:
+            for at in self.site.places:
+                found = self._finished(value, at, totals, moments)
+                self.emitter.know(value, at, self.b.cast(found, value.node.dtype))
 
-    def _open(self, depth: int, carried: Carried) -> Carried:
-        """Emit the loops from one on, and in the last of them a step."""
-        emitter = self.emitter
-        inner = [v for v in self.goals if not emitter.is_ready(v)]
-        emitter.prepare(inner)
+    def _terms(self, value: Value) -> list[Term]:
+        """Return what a reduction accumulates in the first walk."""
+        node = value.node
+        args = tuple(self.emitter.reads.of(value).values())
+        dtype = accumulator(node.dtype)
+        if isinstance(node, Dot):
+            return [Term(ADDED, args * (3 - len(args)), dtype)]  # of itself too
+        assert isinstance(node, Reduce)
+        if not deviates(value):
+            monoid = MONOIDS[node.op]
+            return [Term(ADDED if monoid.mean else monoid, args, dtype)]
+        terms = [Term(ADDED, args, dtype)]
+        return terms + [Term(ADDED, args * 2, dtype)] * self.emitter.schedule.one_pass
 
-        def body(vectors: int, carried: Carried) -> Carried:
-            every = emitter.every()
-            emitter.emit([v for v in inner if emitter.is_ready(v)], every)
-            if depth + 1 < len(self.loops):
-                return self._open(depth + 1, carried)
-            return tuple(
-                self._step(slot, into) if slot.unit < vectors else into
-                for slot, into in zip(self.slots, carried, strict=True)
+    def _finished(
+        self, value: Value, at: At, totals: Totals, moments: Moments
+    ) -> Operand:
+        node, term = value.node, self._terms(value)[0]
+        if not isinstance(node, Reduce) or node.op not in {"mean", "var"}:
+            return totals[term, at]
+        known = moments.get((term.args[0].number, at))
+        if known is not None and len(term.args) == 1:
+            return known[node.op == "var"]
+        return self._share(totals[term, at])
+
+    def _share(self, total: Operand) -> Operand:
+        """Emit a total over the number of values."""
+        share = 1 / self.count if self.count else nan
+        return self.b.let("multiply", total, like(total, share))
+
+    def _moments(self, totals: Totals) -> Moments:
+        """Emit the means and variances of what variances are taken of."""
+        args = {
+            arg.number: self._terms(value)[0]
+            for value in self.group
+            if deviates(value)
+            for arg in value.args.values()
+        }
+        if not args:
+            return {}
+        places = [(term, at) for term in args.values() for at in self.site.places]
+        means = {key: self._share(totals[key]) for key in places}
+        if not self.emitter.schedule.one_pass:
+            return self._deviations(means)
+        b, found, lost = self.b, dict[tuple[int, At], tuple[Operand, Operand]](), []
+        for (term, at), mean in means.items():
+            squares = self._share(totals[replace(term, args=term.args * 2), at])
+            var = b.let("fma", b.let("negative", mean), mean, squares)
+            found[term.args[0].number, at] = mean, var
+            most = b.let("multiply", var, like(var, CANCELLATION))
+            off = b.let("less", b.let("multiply", mean, mean), most)
+            lost.append(b.let("logical_not", off))
+        any_lost = functools.reduce(lambda x, y: b.let("bitwise_or", x, y), lost)
+        with b.branch(any_lost, seldom=True) as branch, self.emitter.aside():
+            exact = self._deviations(
+                {
+                    (replace(term, dtype=dtypes.float64), at): mean
+                    for (term, at), mean in means.items()
+                }
             )
+            pairs = zip(found.values(), exact.values(), strict=True)
+            every = [zip(near, true, strict=True) for near, true in pairs]
+            branch.gives(*[b.cast(y, x.type.dtype) for pair in every for x, y in pair])
+            branch.otherwise()
+            branch.gives(*[each for pair in found.values() for each in pair])
+        results = branch.results
+        return dict(
+            zip(found, zip(results[::2], results[1::2], strict=True), strict=True)
+        )
 
-        return emitter.walk(self.loops[depth], body, carried)
+    def _deviations(self, means: Totals) -> Moments:
+        """Emit the walk over deviations from the means, by the terms that add them up.
 
-    def _step(self, slot: Slot, into: Operand) -> Operand:
-        """Emit taking in what is at one place; masked lanes change nothing."""
-        emitter, b, value = self.emitter, self.emitter.b, slot.value
-        last = self.loops[-1]
-        at = (*slot.at[:last], slot.unit, *slot.at[last + 1 :])
-        dtype = into.type.dtype
-        args = [
-            b.cast(emitter.at(arg, at, slot.lanes), dtype)
-            for arg in emitter.reads.of(value).values()
-        ]
-        if isinstance(value.node, Dot) and len(args) == 1:
-            args *= 2  # of a value and itself
-        mask = emitter.mask(self.loops)
-        if mask is not None:
-            nothing = const(_monoid(value).neutral(dtype), dtype, slot.lanes)
-            args = [b.let("where", mask, arg, nothing) for arg in args]
-        if len(args) == 2:
-            return b.let("fma", *args, into)
-        return b.let(_monoid(value).combine, into, *args)
-
-    def _finished(self, value: Value, totals: Sequence[Operand]) -> Operand:
-        b, monoid = self.emitter.b, _monoid(value)
-        total = functools.reduce(lambda x, y: b.let(monoid.combine, x, y), totals)
-        if self.summed > 1:
-            total = _across(b, monoid.combine, total)
-        if monoid.mean:
-            extents = [self.emitter.nest.extents[axis] for axis in value.over]
-            share = 1 / prod(extents) if all(extents) else nan
-            lanes, dtype = total.type.lanes, total.type.dtype
-            total = b.let("multiply", total, const(share, dtype, lanes))
-        return b.cast(total, value.node.dtype)
-
-
-def _across(b: Builder, combine: str, vector: Operand) -> Operand:
-    """Emit the reduction of a vector's lanes."""
-    if combine != "multiply":
-        return b.let(f"reduce_{combine}", vector)
-    lanes = [b.let("extract", vector, b.number(k)) for k in range(vector.type.lanes)]
-    return functools.reduce(lambda x, y: b.let(combine, x, y), lanes)
-
-
-def _monoid(value: Value) -> Monoid:
-    node = value.node
-    assert isinstance(node, Reduce | Dot)
-    return MONOIDS["sum" if isinstance(node, Dot) else node.op]
+        The mean of the deviations is what the mean's rounding left: it goes to the mean,
+        and its square leaves the variance (Chan, Golub and LeVeque, "Algorithms for
+        computing the sample variance", 1983, the corrected two-pass algorithm).
+        """
+        b = self.b
+        means = {key: b.cast(mean, key[0].dtype) for key, mean in means.items()}
+        shifts = {(term.args[0].number, at): mean for (term, at), mean in means.items()}
+        terms = {term: replace(term, args=term.args * 2) for term, _ in means}
+        every = *terms, *terms.values()
+        totals = Walker(self.site, self.again, every, shifts).emit()
+        found: dict[tuple[int, At], tuple[Operand, Operand]] = {}
+        for (term, at), mean in means.items():
+            rest = self._share(totals[term, at])
+            square = self._share(totals[terms[term], at])
+            var = b.let("fma", b.let("negative", rest), rest, square)
+            limit = residue(self.count, term.dtype)
+            nothing = b.let("less", var, b.let("multiply", square, like(square, limit)))
+            var = b.let("where", nothing, like(var, 0.0), var)
+            found[term.args[0].number, at] = b.let("add", mean, rest), var
+        return found

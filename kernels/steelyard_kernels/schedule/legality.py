@@ -7,6 +7,7 @@ from typing import Final
 
 from steelyard_kernels.errors import KernelError
 from steelyard_kernels.nest.axes import NAMES, Nest
+from steelyard_kernels.nest.keep import has_rows, kept_of
 from steelyard_kernels.schedule.gpu import (
     MAX_THREADS,
     VECTOR_BYTES,
@@ -19,6 +20,11 @@ from steelyard_kernels.schedule.schedule import LAST, Cut, Place, Schedule
 BLOCKS: Final = range(WARP, MAX_THREADS + 1, WARP)  # of whole warps
 LANES: Final = (1, 2, 4, 8, 16)  # of a GPU: up to single bytes of the widest access
 MOST_VECTORS: Final = 8  # that a GPU's thread has in flight
+# Where values of rows may stay.
+KEEPS: Final = {"cpu": frozenset({Place.STACK}), "cuda": frozenset[Place]()}
+# Half a megabyte of a pool thread's stack is nothing to worry about; more would no longer
+# fit beside the rows in a core's second-level cache.
+SCRATCH_BYTES: Final = 512 << 10
 PLACES: Final = {
     "cpu": {Place.VECTOR, Place.REGISTER, Place.SERIAL, Place.CORE},
     "cuda": {Place.VECTOR, Place.REGISTER, Place.THREAD, Place.GRID, Place.SERIAL},
@@ -48,7 +54,7 @@ def problem(nest: Nest, schedule: Schedule, target: str, *, aligned: bool) -> st
         why = _factors_problem(each, target)
         if why:
             return why
-    why = _loops_problem(nest, schedule)
+    why = _loops_problem(nest, schedule) or _kept_problem(nest, schedule, target)
     if why:
         return why
     if target == "cpu":
@@ -96,6 +102,35 @@ def _loops_problem(nest: Nest, schedule: Schedule) -> str:
         if len(names & wide) > 1:
             return f"has vectors along {' and '.join(sorted(names & wide))}; choose one"
     return ""
+
+
+def _kept_problem(nest: Nest, schedule: Schedule, target: str) -> str:
+    """Say why values cannot stay between walks, or a variance be taken in one."""
+    hints = {hint for hint in (schedule.keep, schedule.hoist) if hint is not None}
+    if not hints and not schedule.one_pass:
+        return ""
+    if len(schedule.cuts) != 2 or not has_rows(nest):
+        return (
+            "keeps values of rows, or takes their variance in one pass; this takes "
+            "reductions along the last axis and all other axes as one loop"
+        )
+    if not hints <= KEEPS[target]:
+        return f"keeps values at {' and '.join(sorted(hints))} on a {target}, which it cannot; choose no place"
+    size = scratch_bytes(nest, schedule)
+    if size > SCRATCH_BYTES:
+        return (
+            f"keeps {size} bytes on a thread's stack, of which at most {SCRATCH_BYTES} "
+            "stay near the core; keep fewer rows, or none"
+        )
+    return ""
+
+
+def scratch_bytes(nest: Nest, schedule: Schedule) -> int:
+    """Return the bytes that a schedule keeps on a thread's stack."""
+    kept = kept_of(nest, schedule)
+    rows = schedule.cuts[0].at(Place.REGISTER) * sum(d.bytes for d in kept.dtypes)
+    columns = sum(v.node.dtype.bytes for v in kept.columns.kept)
+    return (rows + columns) * nest.extents[-1]
 
 
 def in_order(nest: Nest, axis: int) -> bool:

@@ -4,6 +4,9 @@
                                   go to the cores, 4096 elements at a time
     ij:core8 k:v16.r2.serial      axes i and j as one loop, k inside it
     ijk:v4.r2.thread128.grid      blocks of 128 threads with 2 vectors of 4 each
+    i:r4.core8 j:v16.r2.serial keep-stack
+                                  4 rows at a time; what a second walk of them needs of the
+                                  first stays on the stack
 
 A schedule is data: it is compared, hashed, printed and kept as JSON, and knows no
 program. `schedule.legality` says whether one fits a nest and a device.
@@ -23,6 +26,7 @@ class Place(StrEnum):
 
     VECTOR = "v"  # lanes of one instruction
     REGISTER = "r"  # vectors of one iteration
+    STACK = "stack"  # memory of a CPU's thread
     THREAD = "thread"  # threads of a GPU's block
     SERIAL = "serial"  # iterations, one after another
     CORE = "core"  # threads of the CPU's pool
@@ -80,13 +84,20 @@ class Schedule:
 
     `streaming` stores go round the caches; `prefetch` asks for what lies so many bytes
     ahead of each load (0: nothing); a GPU's thread has at most `registers` (0: what
-    its block leaves to each).
+    its block leaves to each). `keep` is where values stay that one walk along the last
+    axis computes and a later one reads (None: each walk computes them), `hoist` where
+    those stay that vary with the last axis alone (None: they are computed with every
+    row). `one_pass` takes a variance from sums of values and of squares, and walks again
+    where these cancelled; otherwise it is the mean square of deviations from the mean.
     """
 
     cuts: tuple[Cut, ...]
     streaming: bool = False
     prefetch: int = 0
     registers: int = 0
+    keep: Place | None = None
+    hoist: Place | None = None
+    one_pass: bool = False
 
     @property
     def label(self) -> str:
@@ -95,6 +106,9 @@ class Schedule:
         words += ["stream"] * self.streaming
         words += [f"ahead{self.prefetch}"] * bool(self.prefetch)
         words += [f"registers{self.registers}"] * bool(self.registers)
+        words += [f"keep-{self.keep}"] * (self.keep is not None)
+        words += [f"hoist-{self.hoist}"] * (self.hoist is not None)
+        words += ["onepass"] * self.one_pass
         return " ".join(words)
 
     @property
@@ -112,4 +126,8 @@ def from_json(facts: Mapping[str, Any]) -> Schedule:
         Cut(cut["axes"], tuple((int(n), Place(place)) for n, place in cut["factors"]))
         for cut in facts["cuts"]
     )
-    return Schedule(**{**facts, "cuts": cuts})
+    places = {
+        hint: None if facts[hint] is None else Place(facts[hint])
+        for hint in ("keep", "hoist")
+    }
+    return Schedule(**{**facts, **places, "cuts": cuts})

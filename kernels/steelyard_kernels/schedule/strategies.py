@@ -145,7 +145,8 @@ def lower(
         return nest.nothing(program, WARP if kind == "cuda" else 0)
     fits = strategy(program)
     check_updates(program, fits, kind)
-    if type(schedule).__name__ != _class(fits, kind):
+    nested = isinstance(schedule, Cuts) and fits == "normalization"
+    if not nested and type(schedule).__name__ != _class(fits, kind):
         raise KernelError(
             f"{program.name}: got the schedule {schedule.label}, a "
             f"{type(schedule).__name__}, but this program needs a {_class(fits, kind)}; "

@@ -49,10 +49,23 @@ def tile_constant(
 
 
 def tile_runtime(
-    b: Builder, low: Operand, high: Operand, step: tuple[int, int], body: Body
+    b: Builder,
+    low: Operand,
+    high: Operand,
+    step: tuple[int, int],
+    body: Body,
+    *,
+    whole: bool = False,
 ) -> None:
-    """Emit a walk over [low, high) for bounds that only the launch knows."""
+    """Emit a walk over [low, high) for bounds that only the launch knows.
+
+    `whole`: all bounds are known to be multiples of an iteration's elements.
+    """
     lanes, unroll = step
+    if whole:
+        with b.loop(low, high, lanes * unroll) as loop:
+            body(loop.var, unroll, None, ())
+        return
     size: Operand = high
     if lanes * unroll > 1:
         size = b.at("subtract", high, low)

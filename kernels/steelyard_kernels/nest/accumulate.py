@@ -1,0 +1,172 @@
+"""Walks over the axes of reductions, and their accumulators.
+
+Each term has an accumulator for every place of the open loops that it varies with, and
+for every vector of an iteration; these are merged behind the walk, then the lanes.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import prod
+from typing import TypeAlias
+
+from steelyard_kernels.dtypes import DType
+from steelyard_kernels.ir.builder import Builder, const
+from steelyard_kernels.ir.loops import Const, Operand
+from steelyard_kernels.monoids import Monoid
+from steelyard_kernels.nest.axes import Value
+from steelyard_kernels.nest.emitter import Emitter
+from steelyard_kernels.nest.keep import Walk
+from steelyard_kernels.nest.offsets import At
+from steelyard_kernels.schedule.schedule import Place
+from steelyard_kernels.schedule.tile import Carried
+
+
+@dataclass(frozen=True, slots=True)
+class Term:
+    """What is accumulated: values, or of two their product, in a dtype.
+
+    Reductions of the same values share it: a sum, a mean, a variance.
+    """
+
+    monoid: Monoid
+    args: tuple[Value, ...]
+    dtype: DType
+
+    @property
+    def neutral(self) -> float:
+        """What changes no total."""
+        return self.monoid.neutral(self.dtype)
+
+
+@dataclass(frozen=True, slots=True)
+class Slot:
+    """One accumulator: of a term, at a place, of one vector of an iteration."""
+
+    term: Term
+    at: At
+    unit: int
+
+
+Totals: TypeAlias = Mapping[tuple[Term, At], Operand]
+Shifts: TypeAlias = Mapping[tuple[int, At], Operand]  # by a value's number and a place
+
+
+class Site:
+    """Where reductions that share a walk are emitted.
+
+    `loops` are those of their axes, `places` those of the open loops that they vary
+    with, `lanes` those of their accumulators.
+    """
+
+    def __init__(self, emitter: Emitter, first: Value) -> None:
+        self.emitter = emitter
+        self.loops = emitter.loops_of(first.over)
+        every = emitter.every()
+        self.places = tuple({emitter.key(first, at): at for at in every}.values())
+        self.summed = prod([emitter.cuts[k].at(Place.VECTOR) for k in self.loops])
+        self.lanes = max(self.summed, emitter.lanes(first.axes))
+
+
+class Walker:
+    """One walk: what it emits, and the terms of that which it accumulates.
+
+    From a value its shift is subtracted first, where it has one.
+    """
+
+    def __init__(
+        self, site: Site, walk: Walk, terms: Sequence[Term], shifts: Shifts
+    ) -> None:
+        self.site = site
+        self.walk = walk
+        self.emitter = emitter = site.emitter
+        self.shifts = {
+            key: emitter.b.splat(shift, site.lanes) for key, shift in shifts.items()
+        }
+        last = site.loops[-1]
+        self.slots = [
+            Slot(term, at, unit)
+            for term in terms
+            for at in site.places
+            for unit in range(emitter.cuts[last].at(Place.REGISTER))
+        ]
+        self._of: dict[At, list[int]] = {}  # the slots of each place of an iteration
+        for number, slot in enumerate(self.slots):
+            at = (*slot.at[:last], slot.unit, *slot.at[last + 1 :])
+            self._of.setdefault(at, []).append(number)
+
+    def emit(self) -> Totals:
+        """Emit the walk, and what the accumulators come to."""
+        lanes = self.site.lanes
+        start = [const(s.term.neutral, s.term.dtype, lanes) for s in self.slots]
+        parts: dict[tuple[Term, At], list[Operand]] = {}
+        with self.emitter.walking(self.walk):
+            ends = self._open(0, tuple(start))
+        for slot, total in zip(self.slots, ends, strict=True):
+            parts.setdefault((slot.term, slot.at), []).append(total)
+        return {key: self._total(key[0], totals) for key, totals in parts.items()}
+
+    def _open(self, depth: int, carried: Carried) -> Carried:
+        """Emit the loops from one on, and in the last of them a step."""
+        emitter, loops = self.emitter, self.site.loops
+        inner = [v for v in self.walk.values if not emitter.is_ready(v)]
+        emitter.prepare([v for v in inner if v.number not in self.walk.loads])
+
+        def body(_vectors: int, carried: Carried) -> Carried:
+            ready = [v for v in inner if emitter.is_ready(v)]
+            every, into = emitter.every(), list(carried)
+            if depth + 1 < len(loops):
+                emitter.emit(ready, every)
+                return self._open(depth + 1, carried)
+            emitter.emit(ready, every, functools.partial(self._step, into))
+            return tuple(into)
+
+        return emitter.walk(loops[depth], body, carried)
+
+    def _step(self, into: list[Operand], at: At) -> None:
+        """Emit taking in what is at one place; masked lanes change nothing."""
+        b, known = self.emitter.b, dict[tuple[int, DType, float], Operand]()
+        for number in self._of.get(at, ()):
+            slot = self.slots[number]
+            term, args = slot.term, []
+            for value in term.args:
+                key = value.number, term.dtype, term.neutral
+                if key not in known:
+                    known[key] = self._taken(value, slot, at)
+                args.append(known[key])
+            if len(args) == 2:
+                into[number] = b.let("fma", *args, into[number])
+            else:
+                into[number] = b.let(term.monoid.combine, into[number], *args)
+
+    def _taken(self, value: Value, slot: Slot, at: At) -> Operand:
+        """Emit a value as a term takes it in."""
+        emitter, b, term = self.emitter, self.emitter.b, slot.term
+        found = b.cast(emitter.at(value, at, self.site.lanes), term.dtype)
+        shift = self.shifts.get((value.number, slot.at))
+        if shift is not None:
+            found = b.let("subtract", found, shift)
+        mask = emitter.mask(self.site.loops)
+        if mask is not None:
+            found = b.let("where", mask, found, like(found, term.neutral))
+        return found
+
+    def _total(self, term: Term, totals: Sequence[Operand]) -> Operand:
+        b, combine = self.emitter.b, term.monoid.combine
+        total = functools.reduce(lambda x, y: b.let(combine, x, y), totals)
+        return _across(b, combine, total) if self.site.summed > 1 else total
+
+
+def _across(b: Builder, combine: str, vector: Operand) -> Operand:
+    """Emit the reduction of a vector's lanes."""
+    if combine != "multiply":
+        return b.let(f"reduce_{combine}", vector)
+    lanes = [b.let("extract", vector, b.number(k)) for k in range(vector.type.lanes)]
+    return functools.reduce(lambda x, y: b.let(combine, x, y), lanes)
+
+
+def like(value: Operand, number: float) -> Const:
+    """Return a number as a value's dtype and lanes have it."""
+    return const(number, value.type.dtype, value.type.lanes)

@@ -1,0 +1,131 @@
+"""Schedules of rows on a nest: what stays between walks, variances, what is refused.
+
+That what they compute is right is `test_corpus`'s to say.
+"""
+
+from itertools import product
+
+import numpy as np
+import pytest
+from programs import walked_rows
+
+from steelyard_kernels import array as xp
+from steelyard_kernels import library
+from steelyard_kernels.building.build import build
+from steelyard_kernels.errors import KernelError
+from steelyard_kernels.expression.simplify import simplify
+from steelyard_kernels.function import kernel
+from steelyard_kernels.ir import printing as loops_print
+from steelyard_kernels.ir.verify import verify
+from steelyard_kernels.schedule import strategies
+from steelyard_kernels.schedule.schedule import Place
+from steelyard_kernels.targets import machine
+
+KEPT = (None, Place.STACK)
+SOFTMAX = library.softmax.program(((7, 100), "float32"))
+
+
+@kernel
+def variance(x):
+    """Return the variance of every row."""
+    return xp.var(x, axis=-1)
+
+
+def lowered(program, schedule):
+    """Return the text of a program's kernel for a CPU."""
+    made = strategies.lower(simplify(program), schedule, machine()).kernel
+    verify(made)
+    return loops_print.text(made)
+
+
+def test_generated_text_of_softmax(golden):
+    """Maximum, sum of exponentials that stay on the stack, scale."""
+    golden(lowered(SOFTMAX, walked_rows(keep=Place.STACK)))
+
+
+def test_generated_text_of_a_layernorm_of_halves(golden):
+    """Columns are widened once for all rows, values once for each, in one pass of sums."""
+    specs = (((4, 96), "float16"), *((((96,), "float16"),) * 4))
+    program = library.bias_layernorm.program(*specs)
+    hints = {"keep": Place.STACK, "hoist": Place.STACK, "one_pass": True}
+    golden(lowered(program, walked_rows(2, **hints)))
+
+
+def test_sums_and_variances_of_the_same_data_share_walks():
+    """One walk gives mean, sum and variance (seeds/004 found them doubled)."""
+
+    @kernel
+    def statistics(x):
+        return xp.mean(x, axis=-1), xp.sum(x, axis=-1), xp.var(x, axis=-1)
+
+    program = statistics.program(((4, 96), "float32"))
+    for one_pass in (True, False):
+        shown = lowered(program, walked_rows(one_pass=one_pass))
+        assert shown.count("= x[i") == 2  # the walk, and that over deviations
+        assert shown.count("if ") == one_pass
+
+
+def test_rows_that_divide_by_what_is_taken_at_a_time_have_one_body():
+    """Others have a second one for the rows that are left."""
+    bodies = [
+        lowered(library.softmax.program(((rows, 32), "float32")), walked_rows(4))
+        for rows in (8, 7)
+    ]
+    walks = [text.count("in range(0, 32, 16)") for text in bodies]
+    assert walks == [3, 6]
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("width", [3, 16, 100, 1000, 33000])
+def test_variance_is_as_accurate_as_numpys(dtype, width):
+    """Means of 0 to 1e6 standard deviations: NumPy's error, or a few roundings."""
+    means = np.array([0, 0.5, 0.7, 1, 1.9, 2, 4, 30, 1e3, 1e4, 1e5, 1e6])
+    normal = np.random.default_rng(width).standard_normal((24, width))
+    x = (normal + np.repeat(means, 2)[:, None]).astype(dtype)
+    exact = x.astype(np.longdouble).var(-1)
+    rounding = np.finfo(dtype).eps * exact
+    numpys = np.maximum(abs(x.var(-1) - exact), rounding)
+    for one_pass, rows in product((True, False), (1, 4)):
+        work = variance.bind(x, schedule=walked_rows(rows, one_pass=one_pass))
+        work.launch()
+        most = 4 if one_pass else 16
+        off = abs(work.outputs["out"] - exact)
+        assert (off <= most * numpys).all(), (one_pass, rows)
+
+
+@pytest.mark.parametrize("width", [7, 333, 33000])
+def test_constant_rows_have_no_variance_under_any_schedule(width):
+    """Nor a layernorm, whatever the mean's sum was rounded to."""
+    x = np.full((5, width), 0.1, np.float32)
+    x[1:] = [[-1 / 3], [1e20], [1e-30], [123456.7]]
+    zeros, ones = np.zeros(width, np.float32), np.ones(width, np.float32)
+    arrays = x, zeros, zeros, ones, zeros
+    for one_pass, keep, rows in product((True, False), KEPT, (1, 2)):
+        schedule = walked_rows(rows, keep=keep, one_pass=one_pass)
+        for fn, args in ((library.bias_layernorm, arrays), (variance, arrays[:1])):
+            work = fn.bind(*args, schedule=schedule)
+            work.launch()
+            assert not work.outputs["out"].any(), schedule.label
+
+
+@pytest.mark.parametrize(
+    ("program", "schedule", "said"),
+    [
+        (
+            library.softmax.program(((4, 100_000), "float32")),
+            walked_rows(4, keep=Place.STACK),
+            "keeps 1600000 bytes on a thread's stack.*keep fewer rows, or none",
+        ),
+        (SOFTMAX, walked_rows(keep=Place.SERIAL), "keeps values at serial on a cpu"),
+        (
+            library.triad.program(*[((3, 40), "float32")] * 2),
+            walked_rows(axes="", inner="i", keep=Place.STACK),
+            "this takes reductions along the last axis",
+        ),
+    ],
+)
+def test_hints_that_do_not_fit_are_refused(program, schedule, said):
+    """The error says what does not, and what to choose."""
+    failed = build(program, schedule)
+    with pytest.raises(KernelError, match=said):
+        raise failed.cause
