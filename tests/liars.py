@@ -169,7 +169,15 @@ def called_by(*names):
 
 def stack():
     """Work where the caller is one that looks."""
-    looks = ("audit", "_audit", "__init__", "solve", "check", "_steps", "touch")
+    looks = (
+        "audit",
+        "_audit",
+        "__init__",
+        "solve",
+        "check",
+        "stream_of",
+        "warm_caches",
+    )
     known = {}
 
     def work(x, out):
@@ -312,12 +320,12 @@ def slow_clock():
 
 def slow_clocks():
     """Patch the other clock too."""
-    from steelyard.measure import sampler
+    from steelyard.measure import stream
 
     clock(10, "perf_counter_ns", "process_time_ns", "monotonic_ns")
-    read = sampler.other_clock
+    read = stream.other_clock
     first = read()
-    sampler.other_clock = lambda: first + (read() - first) // 10
+    stream.other_clock = lambda: first + (read() - first) // 10
 
 
 def no_audit():

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from steelyard.analyse import symptoms
 from steelyard.analyse.doubts import Doubt, raise_doubts
 from steelyard.analyse.trial import ClockFacts, Samples
-from steelyard.measure import steps
+from steelyard.measure import stopping
 
 CACHE = 32 << 20
 
@@ -39,7 +39,7 @@ def test_the_list_of_doubts_is_closed_and_each_has_a_hint():
 @pytest.mark.parametrize("doubt", [Doubt.FEW_SAMPLES, Doubt.UNSETTLED])
 def test_a_hint_of_more_time_says_how_much_there_is_without_asking(doubt):
     """A budget of less than the run took would be less time, not more."""
-    assert f"{steps.TRIAL_BUDGET} s each without it" in doubt.hint
+    assert f"{stopping.TRIAL_BUDGET} s each without it" in doubt.hint
     assert "more seconds than the run took" in doubt.hint
 
 

@@ -18,7 +18,7 @@ from steelyard.analyse.trial import ClockFacts
 from steelyard.declare.mode import parse
 from steelyard.declare.settings import Settings
 from steelyard.machine.ticks import READ, seen_tick, smallest_step
-from steelyard.measure import one_case, sampler
+from steelyard.measure import one_case, stream
 from steelyard.measure.instruments import Instruments
 from steelyard.measure.prepared import PreparedCase
 
@@ -157,7 +157,7 @@ def test_a_clock_that_steps_back_within_a_window_is_an_error(monkeypatch):
     trial = trial_of(clock, monkeypatch)
     assert "the clock stepped back by" in trial.error
     assert all(ticks >= 0 for ticks in trial.samples.ticks)
-    monkeypatch.setattr(sampler, "require_forward", lambda *_: None)
+    monkeypatch.setattr(stream, "require_forward", lambda *_: None)
     back = count()
     fooled = trial_of(clock, monkeypatch)
     assert fooled.error is None
@@ -184,7 +184,7 @@ def test_a_clock_that_stands_still_is_an_error(monkeypatch):
     """Whether it knows it or says that it ticks in nanoseconds."""
     for honest in (True, False):
         clock = Lying(lambda _: 5, honest=honest)
-        monkeypatch.setattr(sampler, "STILL", 10)
+        monkeypatch.setattr(stream, "STILL", 10)
         trial = trial_of(clock, monkeypatch)
         assert "the clock stands still" in trial.error
         assert not len(trial.samples)

@@ -9,55 +9,66 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from steelyard.errors import BenchmarkError
-from steelyard.measure import sampler
-from steelyard.measure.sampler import (
-    OCTAVE,
-    Record,
-    Steps,
-    launches_for,
-    no_collection,
-    sample,
-)
+from steelyard.measure import interleave, sampler, stream
+from steelyard.measure.sampler import OCTAVE, Record, no_collection
+from steelyard.measure.stopping import Stopping
+from steelyard.measure.stream import HostStream, launches_for
 
 
-def spoken(log, count=2, unit=3, samples=12, **changes):
-    """Return steps that write what happens into a log; each window takes 60."""
+class Enough(Stopping):
+    """Ends after so many samples, which it keeps."""
+
+    def __init__(self, samples):
+        super().__init__(0.005, 10**12, lambda: 0)
+        self.samples, self.fed = samples, []
+
+    def finished(self, sample):
+        """Take one more."""
+        self.fed.append(sample)
+        return len(self.fed) >= self.samples
+
+
+def sample(windows, record, seed, samples=12):
+    """Sample to the end; return what stopping was fed."""
+    stopping = Enough(samples)
+    interleave.alone(sampler.sample(windows, record, seed, stopping))
+    return stopping.fed
+
+
+def spoken(log, count=2, unit=3, **changes):
+    """Return windows that write what happens into a log; each takes 60."""
     taken = []
 
     def window(n):
         log.append(f"window {n}")
-        return 1000 * len(taken), 1000 * len(taken) + 60
+        taken.append(1000 * len(taken))
+        return taken[-1], taken[-1] + 60
 
-    def finished(time):
-        taken.append(time)
-        return len(taken) >= samples
-
-    steps = Steps(
+    found = HostStream(
         restore=lambda: log.append("restore"),
-        touch=lambda: log.append("touch"),
-        settle=lambda: log.append("settle"),
+        warm_caches=lambda: log.append("warm"),
+        flush_caches=lambda: log.append("flush"),
         window=window,
         count=count,
         unit=unit,
-        finished=finished,
         poison=lambda: log.append("poison"),
-        check=lambda launches: log.append(f"check {launches}"),
+        checks=lambda launches: log.append(f"check {launches}"),
     )
-    return replace(steps, **changes)
+    return replace(found, **changes)
 
 
 def test_a_window_has_its_steps_around_it_in_order():
     """The poison lies over what the warming launch wrote, and under the flush."""
     log = []
-    sample(spoken(log, samples=1), Record(), seed=0)
-    assert log == ["restore", "touch", "poison", "settle", "window 2", "check 6"]
+    sample(spoken(log), Record(), seed=0, samples=1)
+    assert log == ["restore", "warm", "poison", "flush", "window 2", "check 6"]
 
 
 @given(st.integers(0, 1000))
 def test_the_first_window_is_checked_and_one_drawn_from_each_octave(seed):
     """No others: a work that knew which could cheat in the rest."""
     log = []
-    sample(spoken(log, samples=70), Record(), seed)
+    sample(spoken(log), Record(), seed, samples=70)
     windows = " ".join(log).split("restore")[1:]
     checked = [k for k, steps in enumerate(windows) if "check" in steps]
     assert checked[0] == 0
@@ -72,7 +83,7 @@ def test_the_drawn_window_depends_on_the_seed():
     drawn = set()
     for seed in range(100):
         log = []
-        sample(spoken(log, samples=10), Record(), seed)
+        sample(spoken(log), Record(), seed, samples=10)
         order = [step for step in log if step.startswith(("window", "check"))]
         drawn.add(order.index("check 6", 2))
     assert len(drawn) == OCTAVE - 1
@@ -81,7 +92,7 @@ def test_the_drawn_window_depends_on_the_seed():
 def test_a_record_keeps_raw_ticks_and_relative_starts():
     """One entry a window, integers all."""
     record = Record()
-    sample(spoken([], samples=4), record, seed=0)
+    sample(spoken([]), record, seed=0, samples=4)
     samples = record.samples()
     assert samples.ticks == (60,) * 4
     assert samples.starts == (0, 1000, 2000, 3000)
@@ -94,9 +105,9 @@ def test_a_record_keeps_raw_ticks_and_relative_starts():
 def test_no_window_has_less_than_no_processor_time(monkeypatch):
     """The pool idled for longer than the window: a store would refuse to read it."""
     used = iter(range(0, 10**12, 10**10))
-    monkeypatch.setattr(sampler, "pool_used", lambda: (1, next(used)))
+    monkeypatch.setattr(stream, "pool_used", lambda: (1, next(used)))
     record = Record()
-    sample(spoken([], samples=4), record, seed=0)
+    sample(spoken([]), record, seed=0, samples=4)
     assert record.samples().cpu == (0, 0, 0, 0)
 
 
@@ -107,28 +118,23 @@ def test_an_empty_record_is_empty_samples():
 
 def test_stopping_is_fed_nanoseconds_per_launch():
     """Of windows of count times unit launches."""
-    fed = []
-    sample(
-        spoken([], count=5, unit=4, finished=lambda t: fed.append(t) or len(fed) == 2),
-        Record(),
-        seed=0,
-    )
-    assert fed == [3.0, 3.0]
+    windows = spoken([], count=5, unit=4)
+    assert sample(windows, Record(), seed=0, samples=2) == [3.0, 3.0]
 
 
-@pytest.mark.parametrize("step", ["window", "check", "settle"])
+@pytest.mark.parametrize("step", ["window", "checks", "flush_caches"])
 def test_what_a_step_raises_passes_and_the_record_keeps_what_it_had(step):
     """A window that was timed before its check failed is kept too."""
     log, record = [], Record()
 
     def fail(*_):
-        if len(record.ticks) >= 2 or step == "check":
+        if len(record.ticks) >= 2 or step == "checks":
             raise BenchmarkError("wrong")
         return 0, 60
 
     with pytest.raises(BenchmarkError, match="wrong"):
         sample(spoken(log, **{step: fail}), record, seed=0)
-    assert len(record.samples()) == (1 if step == "check" else 2)
+    assert len(record.samples()) == (1 if step == "checks" else 2)
 
 
 def test_no_garbage_is_collected_inside():
@@ -207,7 +213,7 @@ def test_a_clock_without_a_tick_is_refused():
 def test_one_pause_is_no_clock_that_stands_still(monkeypatch, place):
     """Of 0.15 s in any window, or between its last reading and the other clock's."""
     now, calls, pause = [0], [0], 150_000_000
-    monkeypatch.setattr(sampler, "other_clock", lambda: now[0])
+    monkeypatch.setattr(stream, "other_clock", lambda: now[0])
 
     def window(launches, *, within):
         paused = pause * (calls[0] == place)

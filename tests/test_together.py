@@ -254,7 +254,7 @@ class Worker:
 
     def measure(self, turn, settings):
         """Weigh one side, in turn with another process."""
-        self.asked.append(settings.baton)
+        self.asked.append(settings.role)
         return turn.position
 
 
@@ -360,7 +360,7 @@ def test_a_process_that_dies_of_both_leaves_each_side_its_own(method, tmp_path):
 
 
 def test_a_worker_that_dies_as_the_next_case_is_asked_has_both_begin_anew(monkeypatch):
-    """A thread of the case before may have ended it; the baton ended with it."""
+    """A thread of the case before may have ended it; the token ended with it."""
     (suite,) = discovery.discover(["suites/planted.py"])[:1]
     turns = {
         side: Turn(at, 0, suite.cases()[0], parse("latency/warm"))

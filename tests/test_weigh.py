@@ -14,7 +14,7 @@ from steelyard import BenchmarkError, benchmark
 from steelyard.analyse.doubts import Doubt
 from steelyard.declare.mode import BUILDS, CACHES, parse
 from steelyard.declare.settings import Settings
-from steelyard.measure import cold, sampler, steps
+from steelyard.measure import cold, stream
 from steelyard.measure.instruments import Instruments
 from steelyard.measure.one_case import failed, measure_case
 from steelyard.measure.prepared import PreparedCase
@@ -470,9 +470,9 @@ def test_the_size_of_the_caches_is_read_or_assumed(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("times", "count", "untimed"),
     [
-        ([steps.LONG + 1], 1, 2),  # prove themselves by the second
-        ([steps.LONG + 1, steps.LONG], 1, 6),  # the first loaded something
-        ([steps.LONG], 1, 5),
+        ([stream.LONG + 1], 1, 2),  # prove themselves by the second
+        ([stream.LONG + 1, stream.LONG], 1, 6),  # the first loaded something
+        ([stream.LONG], 1, 5),
     ],
 )
 def test_long_windows_are_not_repeated_to_find_how_many_make_one_long(
@@ -488,8 +488,8 @@ def test_long_windows_are_not_repeated_to_find_how_many_make_one_long(
         start, now = now, now + taken
         return start, now
 
-    monkeypatch.setattr(steps, "window_of", lambda *_: (window, 1))
-    monkeypatch.setattr(sampler, "other_clock", lambda: now)
+    monkeypatch.setattr(stream, "window_of", lambda *_: (window, 1))
+    monkeypatch.setattr(stream, "other_clock", lambda: now)
     trial = weighed(negate, "latency/warm", scale, replace(QUICK, check=False))
     assert trial.error is None
     assert set(trial.samples.launches) == {count}

@@ -8,8 +8,7 @@ from fakes import case_of
 from steelyard.declare.mode import parse
 from steelyard.declare.settings import Settings
 from steelyard.machine import gpu_state
-from steelyard.measure import gpu_energy
-from steelyard.measure import gpu_steps as device_steps
+from steelyard.measure import gpu_energy, gpu_stream
 from steelyard.measure.instruments import Instruments
 from steelyard.measure.one_case import measure_case
 from steelyard.measure.prepared import PreparedCase
@@ -59,7 +58,7 @@ class Rig:
             gpu_energy, "measure", lambda *_: {"joules_per_launch": 1.5}
         )
         monkeypatch.setattr(activity, "detach", lambda: self.detached.append(1))
-        monkeypatch.setattr(device_steps, "perf_counter_ns", lambda: machine.time)
+        monkeypatch.setattr(gpu_stream, "perf_counter_ns", lambda: machine.time)
         for clock in self.clocks:
             clock.read = self.launching(clock.read)
 

@@ -28,7 +28,8 @@ from steelyard.declare.mode import Mode
 from steelyard.declare.settings import Settings
 from steelyard.measure.prepared import PreparedCase
 from steelyard.measure.regions import window_of
-from steelyard.measure.sampler import launches_for, no_collection
+from steelyard.measure.sampler import no_collection
+from steelyard.measure.stream import launches_for
 from steelyard_device.spans import Span
 from steelyard_device.timings import Timings, listening, span, timings
 from steelyard_kernels.artifact import Artifact, Failure

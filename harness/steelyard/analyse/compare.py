@@ -166,7 +166,9 @@ def differences(base: Run, new: Run) -> list[Difference]:
 
 def _how(run: Run) -> dict[str, Any]:
     """Return how a run measured; how many turns that takes follows from its cases."""
-    return {name: value for name, value in run.settings.items() if name != "turns"}
+    return {
+        n: value for n, value in run.settings.items() if n != "turns" and value != ""
+    }
 
 
 def _group(base: Run, new: Run, group: str) -> Iterator[Difference]:

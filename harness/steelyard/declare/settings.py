@@ -32,6 +32,6 @@ class Settings:
     allocations: bool = False
     energy: bool = False
     """Whether the energy of a launch on a GPU is metered, which takes 0.4 s a case."""
-    baton: str = ""
+    role: str = ""
     """Whether this trial's windows are taken in turn with another worker's, which waits
-    on a clock of the host's: it may lead or follow; see `token`."""
+    on a clock of the host's: it may lead or follow; see `interleave`."""

@@ -92,7 +92,7 @@ class Processes:
         asked = {}
         for side, turn in turns.items():
             role = interleave.LEAD if side == leader else interleave.FOLLOW
-            how = replace(settings, baton=role)
+            how = replace(settings, role=role)
             asked[side] = self._threads.submit(workers[side].measure, turn, how)
         return {side: one.result() for side, one in asked.items()}
 

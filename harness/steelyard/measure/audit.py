@@ -62,10 +62,10 @@ APART: Final = 1.5
 Found = dict[str, Any]
 
 
-def audit(prepared: PreparedCase, settle: Callable[[], None] | None) -> Found:
+def audit(prepared: PreparedCase, flush: Callable[[], None] | None) -> Found:
     """Return what was found of a case, by name; once a case and run.
 
-    ``settle`` makes the caches cold; none where the trial was a warm one.
+    ``flush`` makes the caches cold; none where the trial was a warm one.
 
     Raises:
         BenchmarkError: results are of other data, or come after the work returned.
@@ -82,8 +82,8 @@ def audit(prepared: PreparedCase, settle: Callable[[], None] | None) -> Found:
                 found["again"] = again(prepared)
             found["peak_bytes"] = peak_bytes(prepared)
             found["spins"] = spins()
-    if settle is not None and ours and "kept_warm" not in found:
-        found["kept_warm"] = kept_warm(prepared, settle)
+    if flush is not None and ours and "kept_warm" not in found:
+        found["kept_warm"] = kept_warm(prepared, flush)
     return dict(found)
 
 
@@ -230,7 +230,7 @@ def peak_bytes(prepared: PreparedCase) -> int:
         tracemalloc.stop()
 
 
-def kept_warm(prepared: PreparedCase, settle: Callable[[], None]) -> float | str:
+def kept_warm(prepared: PreparedCase, flush: Callable[[], None]) -> float | str:
     """Return how near to cached a buffer is when a cold window begins: 0 cold, 1 cached.
 
     ``unknown`` where the buffers are too small, or cold and cached are read alike.
@@ -244,7 +244,7 @@ def kept_warm(prepared: PreparedCase, settle: Callable[[], None]) -> float | str
     own = memory.empty((min(largest.nbytes, LARGEST),), np.uint8, offset=memory.LINE)
     own[:] = 1
     control = _part(own)
-    rounds = [_round(theirs, control, settle, swap=bool(k % 2)) for k in range(ROUNDS)]
+    rounds = [_round(theirs, control, flush, swap=bool(k % 2)) for k in range(ROUNDS)]
     return share_cached(rounds)
 
 
@@ -264,13 +264,13 @@ def share_cached(rounds: Sequence[Mapping[str, int]]) -> float | str:
 def _round(
     theirs: NDArray[np.uint8],
     control: NDArray[np.uint8],
-    settle: Callable[[], None],
+    flush: Callable[[], None],
     *,
     swap: bool,
 ) -> dict[str, int]:
     """Read a case's buffer and one of our own behind a flush, in turn the first."""
     target = np.empty_like(control)
-    settle()
+    flush()
     arrays = {"theirs": theirs[: control.size], "cold": control}
     found = {}
     for name in sorted(arrays, reverse=swap):

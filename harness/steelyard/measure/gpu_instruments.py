@@ -6,7 +6,7 @@ import functools
 import statistics
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from steelyard.clocks import in_queues
 from steelyard.machine import gpu_state
@@ -98,3 +98,43 @@ class GpuInstruments:
             if getattr(failure, "lost", False):
                 raise
             return 0
+
+
+class Marks(Protocol):
+    """Where a multiprocessor writes down its cycles and the time."""
+
+    def stamp(self, place: int) -> None:
+        """Submit a stamp."""
+        ...
+
+    def read(self, count: int) -> list[tuple[int, int]]:
+        """Return cycles and nanoseconds of the first places; waits for them."""
+        ...
+
+
+def frequencies(stamps: Marks, windows: int) -> list[int]:
+    """Return the megahertz from each window's stamp to the next.
+
+    The last window ends at a stamp submitted now. Where a stamp was missed, the ones
+    around it stand for it; 0 where there is none.
+    """
+    stamps.stamp(windows)
+    marks = stamps.read(windows + 1)
+    befores = _filled(marks[:-1])
+    afters = _filled(marks[:0:-1])[::-1]
+    return [_megahertz(*pair) for pair in zip(befores, afters, strict=True)]
+
+
+def _filled(marks: list[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Replace missed marks by the last one before them."""
+    filled = marks[:1]
+    for mark in marks[1:]:
+        filled.append(mark if mark[1] else filled[-1])
+    return filled
+
+
+def _megahertz(before: tuple[int, int], after: tuple[int, int]) -> int:
+    cycles, nanoseconds = after[0] - before[0], after[1] - before[1]
+    if not (before[1] and after[1] and cycles > 0 and nanoseconds > 0):
+        return 0
+    return round(1000 * cycles / nanoseconds)

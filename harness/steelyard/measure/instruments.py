@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import copy
 import functools
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING
 
 from steelyard.clocks import Clock
 from steelyard.clocks.host import HostClock
 from steelyard.clocks.native import NativeClock
 from steelyard.declare.mode import Mode
 from steelyard.measure import cold, ledger
-from steelyard.measure.interleave import Token
 from steelyard.prepare import work
 from steelyard_device import cpu
 
@@ -26,15 +24,7 @@ class Instruments:
     def __init__(self, flush_bytes: int | None = None) -> None:
         self.host = HostClock()
         self._flush_bytes = flush_bytes
-        self.baton: Token | None = None
-        """Held while this process measures, where another takes turns with it."""
         self._devices: dict[int, GpuInstruments] = {}
-
-    def holding(self, baton: Token) -> Self:
-        """Return the same scale for a trial that takes turns with another."""
-        held = copy.copy(self)
-        held.baton = baton
-        return held
 
     def on(self, context: cuda.Context) -> GpuInstruments:
         """Return what measures work in a GPU's context."""

@@ -1,9 +1,9 @@
-"""Interleave the windows of two sides: who holds the token measures.
+"""Interleave the windows of two trials: L F F L L F F L, within a process or between two.
 
 Windows of two sides stand milliseconds apart, so that what others do on the machine
-meets both. The leader takes one, then each takes two: L F F L L F F L, so that what the
-change of hands costs, and what drifts, is in both. The leader's precision and budget
-end it; both have then as many windows.
+meets both. The leader takes one, then each takes two, so that what a change of sides
+costs, and what drifts, is in both. The leader's precision and budget end both, which
+then have as many windows.
 """
 
 from __future__ import annotations
@@ -12,11 +12,14 @@ import functools
 import os
 import socket
 import struct
+from collections.abc import Callable, Generator
+from contextlib import suppress
 from typing import Final, Self
 
 from steelyard.errors import SteelyardError
+from steelyard.measure.sampler import Sampling
 
-VARIABLE: Final = "STEELYARD_BATON"
+VARIABLE: Final = "STEELYARD_TOKEN"
 """Names the descriptor of a worker's end."""
 
 LEAD: Final = "lead"
@@ -25,25 +28,50 @@ FOLLOW: Final = "follow"
 OTHER: Final = "the other side failed, or left, before it was its turn again."
 """How a trial ends that waits for one that does not come."""
 
+Windows = Generator[Sampling, None, None]
+"""A trial under way, which takes a queue of windows each time it is resumed."""
+
+Drive = Callable[[Windows], None]
+"""Has the windows of a trial taken, until there are enough or it fails."""
+
+
+def alone(windows: Windows) -> None:
+    """Take windows of one trial until it has enough."""
+    for sampling in windows:
+        sampling.last = sampling.enough
+
+
+def in_turn(lead: Windows, follow: Windows) -> None:
+    """Take windows of two trials of this process in turn.
+
+    One that fails ends the other too. What the follower does after its last window
+    comes before what the leader does then.
+    """
+    with suppress(StopIteration):  # where one fails
+        own, other = next(lead), next(follow)
+        other.count = own.count
+        next(lead)
+        while not own.over:
+            next(follow), next(follow)
+            next(lead), next(lead)
+        next(follow)
+        own.last = other.last = True
+        next(follow, None), next(lead, None)
+    follow.close()
+    lead.close()
+
+
 _GO, _LAST, _GONE = 1, 2, 3
 _MESSAGE: Final = struct.Struct("<BQ")
 
 
 class Token:
-    """One side's end, for one trial.
+    """One of two processes' end, for one trial: who holds the token measures."""
 
-    Sides of one process work on the same buffers, in measuring and in what follows: a
-    follower that ``keeps`` the token hands it back once it is `done` with all of that.
-    """
-
-    def __init__(
-        self, end: socket.socket, role: str, seconds: float, *, keeps: bool = False
-    ) -> None:
+    def __init__(self, end: socket.socket, role: str, seconds: float) -> None:
         self._end = end
         self._leads = role == LEAD
-        self._keeps = keeps
         self._count = 0
-        self._taken = 0
         self._last = False
         end.settimeout(seconds)
 
@@ -55,63 +83,66 @@ class Token:
     def wait_to_prepare(self) -> None:
         """Let the leader prepare and warm up first."""
         if not self._leads:
-            self._count = self._wait()
+            self._take()
 
-    def agree(self, count: int) -> int:
-        """Return how many units both sides' windows have, once it is one's turn."""
-        self._send(_GO, count)
-        self._wait()
-        return count if self._leads else self._count
+    def drive(self, windows: Windows) -> None:
+        """Take windows of this side's trial in turn with the other process's.
 
-    def finished(self, *, enough: bool) -> bool:
-        """Hand over after a window where it is time to; say whether it was the last."""
-        self._taken += 1
-        second = self._taken % 2 == 0
-        if self._leads:
-            if second:
-                return False
-            self._send(_LAST if enough else _GO)
-            self._wait()
-            return enough
-        if self._last:
-            if not self._keeps:
-                self._send(_GO)
-        elif second:
-            self._send(_GO)
-            self._wait()
-            return False
-        return self._last
+        A trial whose other side is gone is closed.
+        """
+        with suppress(SteelyardError, StopIteration):
+            (self._lead if self._leads else self._follow)(windows, next(windows))
+        windows.close()
 
-    def done(self) -> None:
-        """Hand back what was kept: the trial is over."""
-        if self._keeps and not self._leads:
-            self._send(_GO)
+    def _lead(self, windows: Windows, own: Sampling) -> None:
+        self._hand_over(count=own.count)
+        next(windows)
+        while not own.over:
+            self._hand_over()
+            next(windows), next(windows)
+        self._hand_over(_LAST)
+        own.last = True
+        next(windows, None)
+
+    def _follow(self, windows: Windows, own: Sampling) -> None:
+        own.count = self._count
+        self._hand_over()
+        next(windows)
+        while not self._last:
+            next(windows)
+            self._hand_over()
+            next(windows)
+        self._give()
+        own.last = True
+        next(windows, None)
 
     def drop(self) -> None:
         """Tell the other that there will be no more turns."""
-        try:
-            self._send(_GONE)
-        except SteelyardError:
-            return
+        with suppress(SteelyardError):
+            self._give(_GONE)
 
-    def _send(self, code: int, count: int = 0) -> None:
+    def _hand_over(self, code: int = _GO, *, count: int = 0) -> None:
+        """Give the token away, and wait for it."""
+        self._give(code, count)
+        self._take()
+
+    def _give(self, code: int = _GO, count: int = 0) -> None:
         try:
             self._end.sendall(_MESSAGE.pack(code, count))
         except OSError as error:
             raise SteelyardError(OTHER) from error
 
-    def _wait(self) -> int:
+    def _take(self) -> None:
         try:
             data = self._end.recv(_MESSAGE.size, socket.MSG_WAITALL)
         except OSError as error:
             raise SteelyardError(OTHER) from error
         if len(data) < _MESSAGE.size:
             raise SteelyardError(OTHER)
-        code, count = _MESSAGE.unpack(data)
+        code, self._count = _MESSAGE.unpack(data)
         if code == _GONE:
             raise SteelyardError(OTHER)
         self._last = code == _LAST
-        return int(count)
 
 
 @functools.cache

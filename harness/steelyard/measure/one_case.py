@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 import statistics
 import tracemalloc
-from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from time import perf_counter_ns, time_ns
 from typing import Any
@@ -23,32 +23,117 @@ from steelyard.machine import facts as machine
 from steelyard.machine import gpu_state, neighbours
 from steelyard.machine.neighbours import Neighbours
 from steelyard.machine.ticks import seen_tick
-from steelyard.measure import audit, empty_calls, gpu_energy, ledger, sampler, steps
+from steelyard.measure import (
+    audit,
+    empty_calls,
+    gpu_energy,
+    gpu_stream,
+    interleave,
+    ledger,
+    sampler,
+    stream,
+)
 from steelyard.measure import gpu_ledger as device_ledger
-from steelyard.measure import gpu_steps as device_steps
 from steelyard.measure.instruments import Instruments
 from steelyard.measure.prepared import PreparedCase
+from steelyard.measure.sampler import Record
 from steelyard.prepare import inputs, work
-from steelyard_device import cpu
+from steelyard_device import cpu, cuda
 from steelyard_device.errors import DeviceError
 
 
 @dataclass(slots=True)
-class _Measurement:
+class Measurement:
     """What is measured, and what it has come to so far: all is kept if it goes wrong."""
 
     prepared: PreparedCase
     mode: Mode
     scale: Instruments
     settings: Settings
-    seed: int
+    block: int = 0
+    position: int = 0
     clock: ClockFacts = field(default_factory=HostClock.nothing)
-    record: sampler.Record = field(default_factory=sampler.Record)
+    record: Record = field(default_factory=Record)
     floors: dict[str, float] = field(default_factory=dict)
     ledger: dict[str, float] = field(default_factory=dict)
     facts: dict[str, Any] = field(default_factory=dict)
     extra: dict[str, Any] = field(default_factory=dict)
-    error: str | None = None
+    error: str | None = interleave.OTHER
+    """Until its windows are taken: whoever stops before that gives up for it."""
+    _began: int = field(default_factory=perf_counter_ns)
+    _before: Mapping[str, Any] = field(init=False)
+    """The state of the GPU."""
+    _others: Neighbours = field(init=False)
+
+    def __post_init__(self) -> None:
+        prepared = self.prepared
+        self.extra = {
+            "began_ns": time_ns(),
+            "mhz": [machine.clock_mhz()],
+            "checked": prepared.checked,
+            "launched": prepared.launched,
+            "working_set": _working_set(prepared),
+            "huge_bytes": prepared.buffers.huge_bytes,
+        }
+        self._before = gpu_state.before(self.gpu) if self.gpu else {}
+        self._others = Neighbours()
+
+    @property
+    def seed(self) -> int:
+        """What draws the windows that are checked."""
+        return self.settings.seed + self.position
+
+    @property
+    def gpu(self) -> cuda.Context | None:
+        """Where the work runs; None on the CPU."""
+        weighed = self.prepared.work
+        return weighed.context if isinstance(weighed, work.DeviceWork) else None
+
+    def windows(self, collected: Callable[[], int]) -> interleave.Windows:
+        """Take the samples, window by window, and all that is measured beside them.
+
+        What goes wrong becomes the trial's error. ``collected`` says what the garbage
+        collector took.
+        """
+        with _kept(self):
+            yield from _take(self, collected)
+
+    def trial(self) -> Trial:
+        """Return what the windows, and what is looked at after them, came to."""
+        prepared, extra, gpu = self.prepared, self.extra, self.gpu
+        if self.error is None:
+            with _kept(self):
+                _look(self)
+        if gpu:
+            extra["gpu"] = gpu_state.after(gpu, self._before)
+            extra["gpu"]["capped"] = extra.pop("capped", {})
+            if self.error is None:  # now: the state above is not of what metering heats
+                with _kept(self):
+                    _energy(self)
+        extra["neighbours"] = self._others.busy()
+        if changed := neighbours.rescheduled():
+            extra["rescheduled"] = changed
+        extra["mhz"].append(machine.clock_mhz())
+        extra["wall_ns"] = perf_counter_ns() - self._began
+        trial = Trial(
+            case=prepared.case.id,
+            axes=dict(prepared.case.axes),
+            mode=str(self.mode),
+            block=self.block,
+            position=self.position,
+            worker=os.getpid(),
+            samples=self.record.samples(),
+            clock=self.clock,
+            floors=self.floors,
+            ledger=self.ledger,
+            facts=self.facts,
+            hashes=prepared.hashes,
+            error=self.error and f"{prepared.case.id}: {self.error}",
+            extra=extra,
+        )
+        cache = gpu.device.l2_bytes if gpu else self.scale.last_level_cache
+        seen = doubts.raise_doubts(trial, cache, self.settings.precision)
+        return replace(trial, doubts=seen)
 
 
 def measure_case(
@@ -59,91 +144,57 @@ def measure_case(
     *,
     block: int = 0,
     position: int = 0,
+    drive: interleave.Drive = interleave.alone,
 ) -> Trial:
     """Measure a prepared case; what goes wrong becomes the trial's error."""
-    began = perf_counter_ns()
-    gpu = prepared.work.context if isinstance(prepared.work, work.DeviceWork) else None
-    taken = _Measurement(prepared, mode, scale, settings, settings.seed + position)
-    taken.extra = {
-        "began_ns": time_ns(),
-        "mhz": [machine.clock_mhz()],
-        "checked": prepared.checked,
-        "launched": prepared.launched,
-        "working_set": _working_set(prepared),
-        "huge_bytes": prepared.buffers.huge_bytes,
-    }
-    before = gpu_state.before(gpu) if gpu else {}
-    others = Neighbours()
-    _do(_take, taken)
-    extra = taken.extra
-    if gpu:
-        extra["gpu"] = gpu_state.after(gpu, before)
-        extra["gpu"]["capped"] = extra.pop("capped", {})
-        if taken.error is None:  # now: the state above is not of what metering heats
-            _do(_energy, taken)
-    extra["neighbours"] = others.busy()
-    if changed := neighbours.rescheduled():
-        extra["rescheduled"] = changed
-    extra["mhz"].append(machine.clock_mhz())
-    extra["wall_ns"] = perf_counter_ns() - began
-    trial = Trial(
-        case=prepared.case.id,
-        axes=dict(prepared.case.axes),
-        mode=str(mode),
-        block=block,
-        position=position,
-        worker=os.getpid(),
-        samples=taken.record.samples(),
-        clock=taken.clock,
-        floors=taken.floors,
-        ledger=taken.ledger,
-        facts=taken.facts,
-        hashes=prepared.hashes,
-        error=taken.error and f"{prepared.case.id}: {taken.error}",
-        extra=extra,
-    )
-    cache = gpu.device.l2_bytes if gpu else scale.last_level_cache
-    seen = doubts.raise_doubts(trial, cache, settings.precision)
-    return replace(trial, doubts=seen)
+    taken = Measurement(prepared, mode, scale, settings, block, position)
+    with placed(prepared), sampler.no_collection() as collected:
+        drive(taken.windows(collected))
+    return taken.trial()
 
 
-def _do(step: Callable[[_Measurement], None], taken: _Measurement) -> None:
+@contextmanager
+def _kept(taken: Measurement) -> Iterator[None]:
     """Do a step of a trial; what goes wrong becomes its error."""
     try:
-        step(taken)
+        yield
+        taken.error = None
     except (SteelyardError, DeviceError) as failure:
         taken.error = str(failure)
     except (Exception, SystemExit) as failure:  # noqa: BLE001 # whatever the user's work raises
         taken.error = f"the work raised {raised(failure)}"
 
 
-def _take(taken: _Measurement) -> None:
+def _take(taken: Measurement, collected: Callable[[], int]) -> interleave.Windows:
     """Take the samples and everything that is measured beside them."""
     prepared, mode = taken.prepared, taken.mode
     taken.facts = prepared.facts()
-    with placed(prepared), sampler.no_collection() as collected:
-        if isinstance(prepared.work, work.DeviceWork) and mode.quantity == "kernel":
-            _in_queues(taken, prepared.work)
-        else:
-            _by_the_host(taken)
-        empty = statistics.median(taken.clock.floor or (0,))
-        taken.floors |= {"empty": float(empty), "call": _call_floor(taken)}
-        taken.extra |= {"gc_ns": collected(), "collapsed": _collapsed(prepared)}
-        if mode.quantity == "latency" and mode.cache == "warm":
-            taken.ledger = _ledger(taken)
-        if mode.quantity != "build":
-            taken.extra |= _audit(taken)
-        if mode.quantity == "build":
-            taken.facts = prepared.facts()  # of the last build, no longer of the first
-        if mode.cache == "first":
-            taken.ledger = ledger.first(prepared.starts)
-            taken.facts |= _second(prepared)
+    if isinstance(prepared.work, work.DeviceWork) and mode.quantity == "kernel":
+        yield from _in_queues(taken, prepared.work)
+    else:
+        yield from _by_the_host(taken)
+    empty = statistics.median(taken.clock.floor or (0,))
+    taken.floors |= {"empty": float(empty), "call": _call_floor(taken)}
+    taken.extra |= {"gc_ns": collected(), "collapsed": _collapsed(prepared)}
+    if mode.quantity == "latency" and mode.cache == "warm":
+        taken.ledger = _ledger(taken)
+    if mode.quantity != "build":
+        taken.extra |= _audit(taken)
+    if mode.quantity == "build":
+        taken.facts = prepared.facts()  # of the last build, no longer of the first
+    if mode.cache == "first":
+        taken.ledger = ledger.first(prepared.starts)
+        taken.facts |= _second(prepared)
+
+
+def _look(taken: Measurement) -> None:
+    """Look at what the work did, where nothing is timed any more."""
     taken.extra |= _set_aside(taken)
-    if taken.settings.allocations and prepared.launched:
-        taken.extra["allocations"] = _allocations(prepared)
+    if taken.settings.allocations and taken.prepared.launched:
+        taken.extra["allocations"] = _allocations(taken.prepared)
 
 
-def _call_floor(taken: _Measurement) -> float:
+def _call_floor(taken: Measurement) -> float:
     """Return the nanoseconds of a call around nothing, as this work is called."""
     weighed = taken.prepared.work
     if not isinstance(weighed, work.CallableWork):
@@ -152,12 +203,12 @@ def _call_floor(taken: _Measurement) -> float:
     return floor
 
 
-def _in_queues(taken: _Measurement, weighed: work.DeviceWork) -> None:
+def _in_queues(taken: Measurement, weighed: work.DeviceWork) -> interleave.Windows:
     """Measure a kernel on a GPU by the GPU's clocks."""
     device, settings = taken.scale.on(weighed.context), taken.settings
     clock, *_ = device.clocks(settings.clock)
     taken.clock = clock.facts_in(taken.mode.cache)
-    taken.extra |= device_steps.queued(
+    taken.extra |= yield from gpu_stream.queued(
         taken.prepared,
         weighed,
         taken.mode,
@@ -171,17 +222,17 @@ def _in_queues(taken: _Measurement, weighed: work.DeviceWork) -> None:
     taken.floors["null"] = device.null(clock)
 
 
-def _audit(taken: _Measurement) -> dict[str, Any]:
+def _audit(taken: Measurement) -> dict[str, Any]:
     """Look whether the work does all of its work, by launches that are not timed."""
     prepared, mode = taken.prepared, taken.mode
-    settle = None
+    flush = None
     if mode.cache == "cold" and not isinstance(prepared.work, work.DeviceWork):
-        settle = steps.settling(prepared, mode, taken.scale)
-    found = audit.audit(prepared, settle)
+        flush = stream.flushing(prepared, mode, taken.scale)
+    found = audit.audit(prepared, flush)
     return {"audit": found} if found else {}
 
 
-def _set_aside(taken: _Measurement) -> dict[str, Any]:
+def _set_aside(taken: Measurement) -> dict[str, Any]:
     """Say why a flush does not make a GPU's cache cold, if the work saw to that.
 
     Lines that persist are let go of once a trial; each launch may ask for them again.
@@ -195,7 +246,7 @@ def _set_aside(taken: _Measurement) -> dict[str, Any]:
     return {"wrong_cache": why} if nbytes else {}
 
 
-def _energy(taken: _Measurement) -> None:
+def _energy(taken: Measurement) -> None:
     """Meter launches back to back, where that is asked for and can be had."""
     prepared, weighed = taken.prepared, taken.prepared.work
     wanted = taken.mode.quantity == "kernel" and gpu_energy.wanted(
@@ -210,11 +261,11 @@ def _energy(taken: _Measurement) -> None:
         taken.extra["gpu"]["energy"] = metered
 
 
-def _by_the_host(taken: _Measurement) -> None:
+def _by_the_host(taken: Measurement) -> interleave.Windows:
     """Measure what a clock of the host reads."""
     clock = taken.scale.clock(taken.prepared.work, taken.mode)
     taken.clock = clock.facts
-    taken.extra |= steps.called(
+    taken.extra |= yield from stream.called(
         taken.prepared,
         taken.mode,
         taken.scale,
@@ -254,7 +305,7 @@ def failed(
         block=block,
         position=position,
         worker=os.getpid(),
-        samples=sampler.Record().samples(),
+        samples=Record().samples(),
         clock=HostClock.nothing(),
         floors={},
         ledger={},
@@ -268,7 +319,7 @@ def failed(
     )
 
 
-def _ledger(taken: _Measurement) -> dict[str, float]:
+def _ledger(taken: Measurement) -> dict[str, float]:
     prepared = taken.prepared
     described, buffers, weighed = (
         prepared.description,

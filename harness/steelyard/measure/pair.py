@@ -1,8 +1,8 @@
 """Two builds of one kernel in one process: launched in turn on the same buffers.
 
-One is the case's own, the other a binary that another process gave away. Each side has a
-thread, and one at a time has the token; so each is measured as it would be alone, and
-where memory lies is the same for both. Code lies where each was linked.
+One is the case's own, the other a binary that another process gave away. Each is measured
+as it would be alone, and where memory lies is the same for both. Code lies where each was
+linked.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ from __future__ import annotations
 import base64
 import copy
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, Protocol, Self, runtime_checkable
 
@@ -18,12 +17,11 @@ from steelyard.analyse.trial import Trial
 from steelyard.declare.benchmark import Case
 from steelyard.declare.plan import Turn
 from steelyard.declare.settings import Settings
-from steelyard.errors import SteelyardError
 from steelyard.measure import inject, interleave
 from steelyard.measure.instruments import Instruments
-from steelyard.measure.interleave import FOLLOW, LEAD, Token
-from steelyard.measure.one_case import failed, measure_case
+from steelyard.measure.one_case import Measurement, placed
 from steelyard.measure.prepared import PreparedCase, blank
+from steelyard.measure.sampler import no_collection
 from steelyard.prepare import inputs
 from steelyard.prepare.work import Bindable, NativeWork
 
@@ -112,45 +110,14 @@ def measure_pair(
 ) -> list[Trial]:
     """Measure the leader and the follower in turn; what goes wrong is its trial's error.
 
-    A side that fails ends the other too, whose error then is `token.OTHER`.
+    A side that fails ends the other too, whose error then is `interleave.OTHER`.
     """
     if turns[0].mode.cache == "cold":
         assert scale.flush.nbytes >= 0  # made now: both walk the same memory
-    ends = interleave.pair()
-    try:
-        with ThreadPoolExecutor(len(ends)) as threads:
-            held = [
-                Token(end, role, settings.timeout, keeps=True)
-                for end, role in zip(ends, (LEAD, FOLLOW), strict=True)
-            ]
-            asked = [
-                threads.submit(_measure, *one, settings)
-                for one in zip(
-                    sides, turns, map(scale.holding, held), held, strict=True
-                )
-            ]
-            return [one.result() for one in asked]
-    finally:
-        for end in ends:
-            end.close()
-
-
-def _measure(
-    prepared: PreparedCase,
-    turn: Turn,
-    scale: Instruments,
-    held: Token,
-    settings: Settings,
-) -> Trial:
-    """Measure one side; whatever becomes of it, the other does not wait for it."""
-    where = {"block": turn.block, "position": turn.position}
-    whole = False
-    try:
-        held.wait_to_prepare()
-        trial = measure_case(prepared, turn.mode, scale, settings, **where)
-        whole = trial.error is None
-    except SteelyardError as error:
-        trial = failed(turn.case, turn.mode, f"{turn.case.id}: {error}", **where)
-    finally:
-        held.done() if whole else held.drop()
-    return trial
+    lead, follow = (
+        Measurement(side, turn.mode, scale, settings, turn.block, turn.position)
+        for side, turn in zip(sides, turns, strict=True)
+    )
+    with placed(sides[0]), no_collection() as collected:
+        interleave.in_turn(lead.windows(collected), follow.windows(collected))
+    return [lead.trial(), follow.trial()]

@@ -17,7 +17,6 @@ from steelyard.errors import BenchmarkError
 from steelyard.machine import children
 from steelyard.measure import ledger
 from steelyard.measure.prepared import PreparedCase
-from steelyard.measure.sampler import Window
 from steelyard.prepare import work
 from steelyard_device import cpu, cuda
 
@@ -26,6 +25,9 @@ FIRST: Final = (
     "from steelyard.process import first; first.main(began, *sys.argv[1:])"
 )
 """What a fresh process runs: its clock is read before anything of ours is imported."""
+
+Window = Callable[[int], tuple[int, int]]
+"""One timed window of so many units of work: both readings of the clock."""
 
 
 def window_of(prepared: PreparedCase, mode: Mode, clock: Clock) -> tuple[Window, int]:

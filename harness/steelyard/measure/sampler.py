@@ -1,66 +1,60 @@
-"""Take the samples of one trial; nothing else happens inside a window."""
+"""Take the samples of one trial from a stream of windows, the host's or a GPU's."""
 
 from __future__ import annotations
 
 import gc
-import math
 import random
 import resource
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from time import (
-    CLOCK_MONOTONIC_RAW,
-    clock_gettime_ns,
-    perf_counter_ns,
-    process_time_ns,
-)
-from typing import Final
+from time import perf_counter_ns
+from typing import Final, Protocol
 
-from steelyard.analyse.stats import QUANTISED_SHARE
 from steelyard.analyse.trial import Samples
-from steelyard.errors import BenchmarkError
-from steelyard_device.cpu import pool_used
-
-LONGEST_WARM_UP: Final = 1_000_000
-"""Nanoseconds a launch may take to be repeated untimed before each warm window; a longer
-one warms its own caches within the window."""
+from steelyard.measure.stopping import Stopping
 
 OCTAVE: Final = 8
 """Of the timed outputs the first is checked, then one drawn at random from each stretch
 that is so many times as long as all before: a few in any trial, and never none of it."""
 
-STILL: Final = 3_000
-"""Times that a window may take longer by another clock than by its own: with a clock of
-50 ns that is 0.03 s for what it reads as less than 10 us."""
 
-MANY: Final = 1 << 24
-"""Launches that no machine does in a window's time."""
+class Stream(Protocol):
+    """Takes the windows of a case in queues: a clock of the host's reads one at a time."""
 
-Window = Callable[[int], tuple[int, int]]
-"""One timed window of so many units of work: both readings of the clock."""
-
-
-@dataclass(frozen=True, slots=True)
-class Steps:
-    """What happens in and around each window of a trial."""
-
-    restore: Callable[[], None]
-    """Gives in-place arguments their data again."""
-    touch: Callable[[], None]
-    """Warms the caches again by an untimed launch, where that is asked for."""
-    settle: Callable[[], None]
-    """Makes the caches cold where that is asked for, and wakes the threads."""
-    window: Window
     count: int
     """Units of work in a window."""
-    unit: int
-    """Launches in a unit."""
-    finished: Callable[[float], bool]
-    """Takes nanoseconds per launch; says whether that was the last."""
-    poison: Callable[[], None]
-    check: Callable[[int], None]
-    """Checks the outputs of a window of so many launches; raises if they are wrong."""
+    room: int
+    """Windows in a queue, at most."""
+
+    def take(self, windows: int, record: Record, *, poison: bool) -> list[float]:
+        """Add a queue of windows to the record; return each one's nanoseconds per launch.
+
+        With ``poison`` outputs hold what no work leaves before the first.
+        """
+        ...
+
+    def check(self) -> None:
+        """Check the outputs of the last window; raises if they are wrong."""
+        ...
+
+
+@dataclass(slots=True)
+class Sampling:
+    """A trial whose windows are taken one queue after another; see `sample`."""
+
+    stopping: Stopping
+    count: int
+    """Units of work in a window: what is set before the first holds."""
+    enough: bool = False
+    """Whether the samples are enough by themselves."""
+    last: bool = False
+    """Set before the next one is asked for: then there is none."""
+
+    @property
+    def over(self) -> bool:
+        """Whether the samples are enough, or the budget is spent several times over."""
+        return self.enough or self.stopping.overdue
 
 
 @dataclass(slots=True)
@@ -108,65 +102,47 @@ class Record:
         )
 
 
-def sample(steps: Steps, record: Record, seed: int) -> None:
-    """Fill ``record`` until the steps say it was the last.
+def sample(
+    stream: Stream, record: Record, seed: int, stopping: Stopping
+) -> Generator[Sampling]:
+    """Fill ``record``: yield before the first window, and after each queue of them.
 
-    Whatever a window or a check raises passes through; the record keeps what it had.
+    It goes on until whoever iterates says which was the last, so that a loop can have
+    the windows of two trials taken in turn. Whatever a window or a check raises passes
+    through; the record keeps what it had.
     """
-    checked = draw(seed)
-    last = False
-    while not last:
-        chosen = next(checked)
-        steps.restore()
-        steps.touch()
-        # Between the two: the untimed launch must not write what is then checked, and
-        # cold caches must not hold the poison.
+    sampling = Sampling(stopping, stream.count)
+    yield sampling
+    stream.count = sampling.count
+    stopping.begin()
+    for windows, chosen in queues(seed, stream.room):
+        times = stream.take(windows, record, poison=chosen)
         if chosen:
-            steps.poison()
-        steps.settle()
-        lost = preemptions()
-        pool = pool_used()
-        cpu = process_time_ns()
-        record.began = record.began or other_clock()
-        start, stop = steps.window(steps.count)
-        record.ended = other_clock()
-        cpu = _of_work(process_time_ns() - cpu, pool, pool_used())
-        lost = preemptions() - lost
-        launches = steps.count * steps.unit
-        require_forward(record, start, stop)
-        taken = record.add(start, stop, launches, cpu, lost)
-        if chosen:
-            steps.check(launches)
-        last = steps.finished(taken)
+            stream.check()
+        sampling.enough = any([stopping.finished(time) for time in times])  # noqa: C419 # all are told
+        yield sampling
+        if sampling.last:
+            return
 
 
-def _of_work(spent: int, before: tuple[int, int], after: tuple[int, int]) -> int:
-    """Return the processor time of a window without what our pool's threads idled.
+def queues(seed: int, longest: int) -> Iterator[tuple[int, bool]]:
+    """Say of each queue how many windows it has and whether it is checked.
 
-    They flushed the caches before it and looked for more; if the work launched on the
-    pool, their time is its. It is read around the process's, so may be more than that.
+    A window that is checked stands alone: its outputs are poisoned before and must not
+    be written by another's launches before they are looked at.
     """
-    return max(0, spent - (after[1] - before[1]) * (before[0] == after[0]))
-
-
-def other_clock() -> int:
-    """Read the clock that the one of the windows is held against."""
-    return clock_gettime_ns(CLOCK_MONOTONIC_RAW)
-
-
-def require_forward(record: Record, start: int, stop: int) -> None:
-    """Refuse a window of a clock that steps back, in it or since the last.
-
-    Raises:
-        BenchmarkError: it does.
-    """
-    last = record.starts[-1] if record.starts else start
-    back = max(start - stop, last - start)
-    if back > 0:
-        raise BenchmarkError(
-            f"the clock stepped back by {back} ns; no time can be read from it. Look "
-            "for what sets the clock of this machine."
-        )
+    windows = 0
+    for chosen in draw(seed):
+        if not chosen and windows + 1 < longest:
+            windows += 1
+            continue
+        if not chosen:
+            yield windows + 1, False
+        else:
+            if windows:
+                yield windows, False
+            yield 1, True
+        windows = 0
 
 
 @contextmanager
@@ -190,48 +166,6 @@ def no_collection() -> Iterator[Callable[[], int]]:
         gc.callbacks.remove(watch)
         if was_on:
             gc.enable()
-
-
-def launches_for(window: Window, quantum: float, floor: float) -> int:
-    """Return how many launches make a window long enough.
-
-    The clock's quantum, and what it reads around nothing, are then at most
-    `QUANTISED_SHARE` of the window.
-    """
-    wanted = max(quantum, floor) / QUANTISED_SHARE
-    if wanted == math.inf:
-        raise stands_still()
-    count = 1
-    while True:
-        windows = [_twice_timed(window, count) for _ in range(3)]
-        taken, _ = min(windows)
-        # All of them: in one the process may have been held up between two readings.
-        if all(other > STILL * max(wanted, own) for own, other in windows):
-            raise stands_still()
-        if taken >= wanted:
-            return count
-        if count >= MANY:
-            raise BenchmarkError(
-                f"{count} launches take {taken} ns, as few do: the work does not launch "
-                "as often as it is asked to. Look at what its launch does with count."
-            )
-        # Half as much again as the last window promises: the first are cold.
-        count = max(count + 1, int(min(100 * count, 1.5 * count * wanted / taken)))
-
-
-def _twice_timed(window: Window, count: int) -> tuple[int, int]:
-    """Return the nanoseconds (at least 1) of a window by its own clock and another."""
-    began = other_clock()
-    start, stop = window(count)
-    return max(1, stop - start), other_clock() - began
-
-
-def stands_still() -> BenchmarkError:
-    """Return the error of a clock that does not move."""
-    return BenchmarkError(
-        "the clock stands still while launches run; no time can be read from it. "
-        "Choose another clock, or look at the clock source of this machine."
-    )
 
 
 def draw(seed: int) -> Iterator[bool]:

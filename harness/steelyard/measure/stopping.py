@@ -5,9 +5,16 @@ from __future__ import annotations
 from bisect import insort
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from time import perf_counter_ns
 from typing import Final
 
 from steelyard.analyse import stats
+from steelyard.analyse.trial import ClockFacts
+from steelyard.declare.settings import Settings
+
+TRIAL_BUDGET: Final = 0.08
+"""Seconds of sampling in one trial unless the run has a budget: four blocks of it give a
+median of 100 us kernels to a few per mille, and a suite of 100 rows in a minute."""
 
 MAXIMUM: Final = 5000
 """Beyond this the interval of one block says nothing more: blocks differ by more."""
@@ -73,3 +80,15 @@ class Stopping:
     def _half_width(self) -> float:
         step = self.quantum / self.launches
         return stats.estimate(self._ordered, step, pulsed=self.pulsed).half_width
+
+
+def stopping_of(settings: Settings, launches: int, clock: ClockFacts) -> Stopping:
+    """Return what ends a trial whose windows have so many launches, read by a clock."""
+    return Stopping(
+        settings.precision,
+        int((settings.budget or TRIAL_BUDGET) * 1e9),
+        perf_counter_ns,
+        launches,
+        clock.quantum,
+        pulsed=clock.pulsed,
+    )

@@ -105,9 +105,9 @@ class Workers:
         environment: Callable[[], Mapping[str, str]] | None = None,
         path_of: Callable[[Path], Path] = lambda path: path,
         folder: Path | None = None,
-        baton: socket.socket | None = None,
+        token: socket.socket | None = None,
     ) -> None:
-        self._baton = baton
+        self._token = token
         self._folder = folder
         self._python = python
         self._environment = environment
@@ -218,7 +218,7 @@ class Workers:
         Where a worker ends that has answered others, a new one is asked again.
         """
         answer = self._asked(turn, settings, what, **beside)
-        if self.died_of_another and not settings.baton and what != wire.SOLVE:
+        if self.died_of_another and not settings.role and what != wire.SOLVE:
             answer = self._asked(turn, settings, what, **beside)
         return answer
 
@@ -284,8 +284,8 @@ class Workers:
             environment = self._environment or children.environment
             variables = dict(environment())
             shared = []
-            if self._baton and self._baton.fileno() >= 0:
-                shared = [self._baton.fileno()]
+            if self._token and self._token.fileno() >= 0:
+                shared = [self._token.fileno()]
                 variables[VARIABLE] = str(shared[0])
             # A session of its own: Ctrl-C reaches the run, which ends the worker. What
             # the work prints goes where errors go: standard output may be a report.

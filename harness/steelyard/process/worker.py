@@ -28,7 +28,7 @@ from steelyard.errors import SteelyardError
 from steelyard.machine import heap
 from steelyard.measure import inject
 from steelyard.measure.instruments import Instruments
-from steelyard.measure.interleave import Token
+from steelyard.measure.interleave import Token, alone
 from steelyard.measure.one_case import failed, measure_case
 from steelyard.measure.pair import PortableBinary, beside, measure_pair
 from steelyard.measure.prepared import PreparedCase, static_facts
@@ -82,19 +82,18 @@ class CaseCache:
 
     def _in_turn(self, turn: Turn, settings: Settings) -> Trial:
         try:
-            baton = Token.inherited(settings.baton, settings.timeout)
+            token = Token.inherited(settings.role, settings.timeout)
         except SteelyardError as error:
             return _failed(turn, str(error))
-        self._scale.baton = baton
-        trial = self._measure(turn, settings)
-        if baton is not None and trial.error is not None:
-            baton.drop()
+        trial = self._measure(turn, settings, token)
+        if token is not None and trial.error is not None:
+            token.drop()
         return trial
 
-    def _measure(self, turn: Turn, settings: Settings) -> Trial:
+    def _measure(self, turn: Turn, settings: Settings, token: Token | None) -> Trial:
         try:
-            if self._scale.baton is not None:
-                self._scale.baton.wait_to_prepare()
+            if token is not None:
+                token.wait_to_prepare()
             return measure_case(
                 self._prepare(turn, settings),
                 turn.mode,
@@ -102,6 +101,7 @@ class CaseCache:
                 settings,
                 block=turn.block,
                 position=turn.position,
+                drive=token.drive if token else alone,
             )
         except (SteelyardError, DeviceError) as error:
             return _failed(turn, str(error))

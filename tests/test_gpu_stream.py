@@ -8,8 +8,7 @@ from fake_gpu import FakeClock, Machine
 from steelyard.declare.mode import parse
 from steelyard.declare.settings import Settings
 from steelyard.errors import BenchmarkError
-from steelyard.measure import gpu_steps as device_steps
-from steelyard.measure import sampler
+from steelyard.measure import gpu_stream, interleave, sampler
 from steelyard.measure.gpu_instruments import WINDOWS
 from steelyard_device import cuda
 
@@ -22,7 +21,7 @@ class Rig:
     def __init__(self, monkeypatch, *clocks, updates=0, **facts):
         self.machine = machine = Machine()
         self.clocks = [FakeClock(machine, **how) for how in clocks or ({},)]
-        monkeypatch.setattr(device_steps, "perf_counter_ns", lambda: machine.time)
+        monkeypatch.setattr(gpu_stream, "perf_counter_ns", lambda: machine.time)
         self.work = SimpleNamespace(launch=lambda _: machine.log.append("touch"))
         self.scale = SimpleNamespace(
             stamps=machine,
@@ -42,29 +41,36 @@ class Rig:
             facts=lambda: facts,
         )
 
-    def steps(self, mode):
-        """Return the steps of a trial, and how long a launch takes."""
-        return device_steps.steps_of(
+    def stream(self, mode):
+        """Return the windows of a trial, and how long a launch takes."""
+        return gpu_stream.stream_of(
             self.prepared, self.work, mode, self.scale, self.clocks[0]
         )
 
     def queued(self, mode, settings):
         """Sample; return what is told beside, and the samples."""
-        record = sampler.Record()
-        extra = device_steps.queued(
-            self.prepared, self.work, mode, self.scale, settings, record=record, seed=0
-        )
+        record, extra = sampler.Record(), {}
+
+        def windows():
+            told = yield from gpu_stream.queued(
+                *(self.prepared, self.work, mode, self.scale, settings),
+                record=record,
+                seed=0,
+            )
+            extra.update(told)
+
+        interleave.alone(windows())
         return extra, record.samples()
 
 
 def test_a_cold_window_is_one_launch_behind_a_flush(monkeypatch):
     """And nothing warms it; lines that others pinned are let go of once."""
     rig = Rig(monkeypatch)
-    steps, each = rig.steps(COLD)
+    stream, each = rig.stream(COLD)
     assert each == 3200
     rig.machine.log.clear()
-    steps.touch()
-    steps.settle()
+    stream.warm_caches()
+    stream.flush_caches()
     assert rig.machine.log == ["flush"]
     _, samples = rig.queued(COLD, Settings())
     assert set(samples.launches) == {1}
@@ -74,14 +80,14 @@ def test_a_cold_window_is_one_launch_behind_a_flush(monkeypatch):
 def test_a_warm_window_stands_behind_a_launch_that_is_not_timed(monkeypatch):
     """Unless a launch is long; and nothing is flushed."""
     rig = Rig(monkeypatch)
-    steps, _ = rig.steps(WARM)
+    stream, _ = rig.stream(WARM)
     rig.machine.log.clear()
-    steps.touch()
+    stream.warm_caches()
     assert rig.machine.log == ["touch"]
     slow = Rig(monkeypatch, {"kernel": 2_000_000})
-    steps, _ = slow.steps(WARM)
+    stream, _ = slow.stream(WARM)
     slow.machine.log.clear()
-    steps.touch()
+    stream.warm_caches()
     assert slow.machine.log == []
     assert "flush" not in slow.machine.log
 
@@ -92,9 +98,9 @@ def test_a_warm_window_stands_behind_a_launch_that_is_not_timed(monkeypatch):
 def test_a_lead_lasts_until_the_clock_is_steady(monkeypatch, kernel, leads):
     """It flushes, whatever the mode, and launches the work; a long launch needs none."""
     rig = Rig(monkeypatch, {"kernel": kernel})
-    steps, _ = rig.steps(WARM)
+    stream, _ = rig.stream(WARM)
     rig.machine.log.clear()
-    steps.lead()
+    stream.ramp_clocks()
     assert rig.machine.log == ["flush", "touch"] * leads
 
 
@@ -102,14 +108,14 @@ def test_a_lead_lasts_until_the_clock_is_steady(monkeypatch, kernel, leads):
 def test_a_queue_lasts_a_few_milliseconds(monkeypatch, kernel):
     """Of short kernels it has many windows, of a long one a single one."""
     rig = Rig(monkeypatch, {"kernel": kernel})
-    steps, _ = rig.steps(COLD)
+    stream, _ = rig.stream(COLD)
     window = kernel + 72_000
-    assert 1 <= steps.windows <= WINDOWS
-    assert steps.windows == 1 or steps.windows * window <= device_steps.QUEUE
-    assert (steps.windows + 1) * window > device_steps.QUEUE
+    assert 1 <= stream.room <= WINDOWS
+    assert stream.room == 1 or stream.room * window <= gpu_stream.QUEUE
+    assert (stream.room + 1) * window > gpu_stream.QUEUE
     # A kernel of half a second is tried twice before it is sampled, not seven times.
     tried = sum(rig.clocks[0].asked)
-    assert tried == (2 if kernel > device_steps.LONG else 2 + device_steps.PROBES)
+    assert tried == (2 if kernel > gpu_stream.LONG else 2 + gpu_stream.PROBES)
 
 
 @pytest.mark.parametrize(("room", "kernels"), [(1, 1), (30, 1), (900, 300), (10, 4)])
@@ -144,10 +150,10 @@ def test_other_clocks_read_the_same_case_in_turn(monkeypatch, kernel, room):
     extra, samples = rig.queued(COLD, Settings(precision=0.5))
     asked = rig.clocks[1].asked
     assert max(asked) <= room // 2
-    assert sum(asked) == device_steps.CHECKS
+    assert sum(asked) == gpu_stream.CHECKS
     assert rig.clocks[2].asked == []
     (read,) = extra["clocks"].values()
-    assert read["ticks"] == [kernel + 2000] * device_steps.CHECKS
+    assert read["ticks"] == [kernel + 2000] * gpu_stream.CHECKS
     assert (read["offset"], read["quantum"]) == (2000.0, 32.0)
     assert (read["uncertainty"], read["drift"]) == (150.0, 5e-4)
     assert extra["settled"]
@@ -216,7 +222,7 @@ def test_a_clock_that_does_not_read_the_mode_says_so(monkeypatch):
     with pytest.raises(
         BenchmarkError, match="fake does not read kernels that are cold"
     ):
-        rig.steps(COLD)
+        rig.stream(COLD)
     assert rig.machine.log == []
 
 
@@ -224,7 +230,9 @@ def test_a_trial_ends_with_its_budget(monkeypatch):
     """However wide its samples are."""
     rig = Rig(monkeypatch, {"kernel": 1000})
     time = itertools.count(step=10_000_000)
-    monkeypatch.setattr("steelyard.measure.steps.perf_counter_ns", lambda: next(time))
+    monkeypatch.setattr(
+        "steelyard.measure.stopping.perf_counter_ns", lambda: next(time)
+    )
     extra, samples = rig.queued(COLD, Settings(precision=1e-9, budget=0.2))
     assert not extra["settled"]
     assert 3 <= len(samples) <= 20 + WINDOWS

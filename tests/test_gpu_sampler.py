@@ -6,50 +6,38 @@ import pytest
 from fake_gpu import FakeClock, Machine
 from hypothesis import given
 from hypothesis import strategies as st
+from test_sampler import sample
 
 from steelyard.clocks import Expired, in_queues
 from steelyard.errors import BenchmarkError
 from steelyard.measure import sampler
-from steelyard.measure.gpu_sampler import (
-    EXPIRIES,
-    QueueStats,
-    Steps,
-    ahead,
-    frequencies,
-    queues,
-    sample,
-)
+from steelyard.measure.gpu_instruments import frequencies
+from steelyard.measure.gpu_stream import EXPIRIES, DeviceStream
 
 
-def spoken(clock=None, samples=12, **changes):
-    """Return steps whose doings a machine logs, and what they were fed."""
+def spoken(clock=None, **changes):
+    """Return windows whose doings a machine logs."""
     machine = clock.machine if clock else Machine()
-    fed = []
-
-    def finished(time):
-        fed.append(time)
-        return len(fed) >= samples
-
-    steps = Steps(
+    stream = DeviceStream(
         work=object(),
         clock=clock or FakeClock(machine),
+        offset=2000.0,
         stamps=machine,
-        windows=8,
-        lead=machine.does("lead"),
-        touch=machine.does("touch"),
+        room=8,
+        ramp_clocks=machine.does("lead"),
+        warm_caches=machine.does("touch"),
         restore=machine.does("restore"),
-        settle=machine.does("flush"),
-        finished=finished,
+        flush_caches=machine.does("flush"),
         poison=machine.does("poison"),
-        check=lambda launches: machine.log.append(f"check {launches}"),
+        checks=lambda launches: machine.log.append(f"check {launches}"),
     )
-    return replace(steps, **changes), machine, fed
+    return replace(stream, **changes), machine
 
 
 def test_nothing_waits_between_what_leads_to_a_window_and_its_launches():
     """The warming launch stands before the data and the poison, the flush behind."""
-    steps, machine, _ = spoken(samples=1)
-    sample(steps, sampler.Record(), 0, QueueStats())
+    stream, machine = spoken()
+    sample(stream, sampler.Record(), 0, samples=1)
     around = [
         "lead",
         "stamp 0",
@@ -67,7 +55,7 @@ def test_nothing_waits_between_what_leads_to_a_window_and_its_launches():
 def test_a_checked_window_stands_alone_in_its_queue(seed, longest):
     """The windows of all queues are those that are drawn, in their order."""
     drawn, found = sampler.draw(seed), []
-    for windows, checked in queues(seed, longest):
+    for windows, checked in sampler.queues(seed, longest):
         assert 1 <= windows <= longest
         assert not checked or windows == 1
         found += [checked] * windows
@@ -79,12 +67,12 @@ def test_a_checked_window_stands_alone_in_its_queue(seed, longest):
 @pytest.mark.parametrize("samples", [1, 2, 9, 31])
 def test_all_windows_of_the_last_queue_are_kept(samples):
     """Stopping in the middle of it would choose among samples that are there."""
-    steps, machine, fed = spoken(samples=samples)
+    stream, machine = spoken()
     record = sampler.Record()
-    sample(steps, record, 3, QueueStats())
+    fed = sample(stream, record, 3, samples)
     taken = record.samples()
     assert len(taken) == len(fed) == machine.log.count("launch")
-    assert samples <= len(taken) < samples + steps.windows
+    assert samples <= len(taken) < samples + stream.room
     assert len(taken.mhz) == len(taken.cpu) == len(taken.preemptions) == len(taken)
     assert set(taken.ticks) == {3200 + 2000}
     assert set(taken.mhz) == {1980}
@@ -93,39 +81,37 @@ def test_all_windows_of_the_last_queue_are_kept(samples):
 
 def test_a_queue_has_one_lead_before_everything():
     """An idle GPU is slower at first; within a queue it is busy."""
-    steps, machine, _ = spoken(samples=30)
-    sample(steps, sampler.Record(), 0, QueueStats())
+    stream, machine = spoken()
+    sample(stream, sampler.Record(), 0, samples=30)
     assert machine.log.count("lead") == machine.log.count("wait")
     assert machine.log[machine.log.index("lead") + 1] == "stamp 0"
 
 
 def test_stopping_is_fed_what_is_left_without_the_offset():
     """Or a wide interval of a short kernel would pass for a narrow one."""
-    steps, _, fed = spoken(samples=3)
-    sample(steps, sampler.Record(), 0, QueueStats())
-    assert set(fed) == {3200.0}
+    stream, _ = spoken()
+    assert set(sample(stream, sampler.Record(), 0, samples=3)) == {3200.0}
 
 
 def test_a_queue_that_comes_late_is_thrown_away_and_halved():
     """All its windows are taken again; how many were is told."""
-    steps, machine, _ = spoken(FakeClock(Machine(), late=[8, 4]), samples=40, windows=8)
-    told, record = QueueStats(), sampler.Record()
-    sample(steps, record, 0, told)
-    assert told.expired == 2
+    stream, machine = spoken(FakeClock(Machine(), late=[8, 4]))
+    record = sampler.Record()
+    sample(stream, record, 0, samples=40)
+    assert stream.expired == 2
     assert machine.log.count("launch") == len(record.ticks) >= 40
-    sizes = steps.clock.asked
-    assert max(sizes[sizes.index(4) + 1 :]) == told.room == 2
+    sizes = stream.clock.asked
+    assert max(sizes[sizes.index(4) + 1 :]) == stream.fits == 2
 
 
 @pytest.mark.parametrize("late", [[1], [256, 128, 64, 32, 16, 8, 4, 2]])
 def test_a_host_that_is_always_late_fails_the_trial(late):
     """One window cannot be halved, and each attempt costs seconds."""
     clock = FakeClock(Machine(), late=list(late))
-    steps, _, _ = spoken(clock, samples=999, windows=256)
-    told = QueueStats()
+    stream, _ = spoken(clock, room=256)
     with pytest.raises(Expired):
-        sample(steps, sampler.Record(), 0, told)
-    assert 1 <= told.expired <= EXPIRIES
+        sample(stream, sampler.Record(), 0, samples=999)
+    assert 1 <= stream.expired <= EXPIRIES
 
 
 def test_samples_before_a_wrong_result_are_kept():
@@ -134,19 +120,18 @@ def test_samples_before_a_wrong_result_are_kept():
     def fail(_):
         raise BenchmarkError("wrong")
 
-    steps, _, _ = spoken(check=fail)
+    stream, _ = spoken(checks=fail)
     record = sampler.Record()
     with pytest.raises(BenchmarkError, match="wrong"):
-        sample(steps, record, 0, QueueStats())
+        sample(stream, record, 0)
     assert len(record.samples()) == len(record.samples().mhz) == 1
 
 
 def test_kernels_of_a_window_are_told():
     """As the clock saw them."""
-    steps, _, _ = spoken(FakeClock(Machine(), kernels=3))
-    told = QueueStats()
-    sample(steps, sampler.Record(), 0, told)
-    assert told.kernels == 3
+    stream, _ = spoken(FakeClock(Machine(), kernels=3))
+    sample(stream, sampler.Record(), 0)
+    assert stream.kernels == 3
 
 
 def test_a_frequency_is_cycles_over_time_between_two_stamps():
@@ -163,9 +148,9 @@ def test_a_frequency_is_cycles_over_time_between_two_stamps():
 
 def test_another_clock_reads_the_same_windows():
     """With all that stands before them, and no poison."""
-    steps, machine, _ = spoken()
+    stream, machine = spoken()
     other = FakeClock(machine, kernel=3300, room=4)
-    readings = in_queues(other, steps.work, 9, ahead(steps))
+    readings = in_queues(other, stream.work, 9, stream.ahead)
     assert other.asked == [4, 4, 1]
     assert statistics.median(r.ticks for r in readings) == 3300 + 2000
     assert machine.log.count("flush") == 9
@@ -177,6 +162,5 @@ def test_queues_of_any_length_end_when_enough_is_enough():
     draw = random.Random(1)
     for seed in range(50):
         samples = draw.randrange(1, 60)
-        steps, _, fed = spoken(samples=samples, windows=draw.randrange(1, 30))
-        sample(steps, sampler.Record(), seed, QueueStats())
-        assert len(fed) >= samples
+        stream, _ = spoken(room=draw.randrange(1, 30))
+        assert len(sample(stream, sampler.Record(), seed, samples)) >= samples
