@@ -37,7 +37,9 @@ class Rig:
         context = SimpleNamespace(device=SimpleNamespace(l2_bytes=60 << 20, index=0))
         self.prepared = PreparedCase(case_of(body), QUICK)
         self.prepared.work = Launched(self.prepared.work, context)
-        self.prepared.case = SimpleNamespace(id=body.__name__, axes=axes)
+        benchmark = self.prepared.case.benchmark
+        case = SimpleNamespace(id=body.__name__, axes=axes, benchmark=benchmark)
+        self.prepared.case = case
         self.scale = Instruments()
         self.device = SimpleNamespace(
             stamps=machine,

@@ -249,6 +249,11 @@ BOUND: Final = 2 * LONGEST
 """Characters that are looked at of an exception's text, and returned at most."""
 
 
+def named(case: str, sentence: str) -> str:
+    """Return a sentence that begins with the id of the case it is about."""
+    return sentence if sentence.startswith(case) else f"{case}: {sentence}"
+
+
 def raised(error: BaseException) -> str:
     """Say in one line what was raised and in which line of the user's file.
 

@@ -15,8 +15,9 @@ from steelyard.analyse import doubts
 from steelyard.analyse.trial import METHOD_VERSION, ClockFacts, Trial
 from steelyard.clocks import Clock
 from steelyard.clocks.host import HostClock
-from steelyard.declare.benchmark import Case, raised
+from steelyard.declare.benchmark import Case, named, raised
 from steelyard.declare.mode import Mode
+from steelyard.declare.plan import Turn
 from steelyard.declare.settings import Settings
 from steelyard.errors import SteelyardError
 from steelyard.machine import facts as machine
@@ -115,20 +116,15 @@ class Measurement:
             extra["rescheduled"] = changed
         extra["mhz"].append(machine.clock_mhz())
         extra["wall_ns"] = perf_counter_ns() - self._began
-        trial = Trial(
-            case=prepared.case.id,
-            axes=dict(prepared.case.axes),
-            mode=str(self.mode),
-            block=self.block,
-            position=self.position,
-            worker=os.getpid(),
+        where = {"block": self.block, "position": self.position}
+        trial = replace(
+            failed(prepared.case, self.mode, self.error, **where),
             samples=self.record.samples(),
             clock=self.clock,
             floors=self.floors,
             ledger=self.ledger,
             facts=self.facts,
             hashes=prepared.hashes,
-            error=self.error and f"{prepared.case.id}: {self.error}",
             extra=extra,
         )
         cache = gpu.device.l2_bytes if gpu else self.scale.last_level_cache
@@ -295,7 +291,7 @@ def placed(prepared: PreparedCase) -> AbstractContextManager[None]:
 
 
 def failed(
-    case: Case, mode: Mode, error: str, *, block: int = 0, position: int = 0
+    case: Case, mode: Mode, error: str | None, *, block: int = 0, position: int = 0
 ) -> Trial:
     """Return the trial of a case that could not be measured at all."""
     return Trial(
@@ -315,8 +311,14 @@ def failed(
             "line": str(case.benchmark.line),
             "method": str(METHOD_VERSION),
         },
-        error=error,
+        error=error and named(case.id, error),
     )
+
+
+def failed_turn(turn: Turn, error: str) -> Trial:
+    """Return the trial of a turn that could not be measured at all."""
+    where = {"block": turn.block, "position": turn.position}
+    return failed(turn.case, turn.mode, error, **where)
 
 
 def _ledger(taken: Measurement) -> dict[str, float]:

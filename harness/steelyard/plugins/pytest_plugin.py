@@ -326,15 +326,13 @@ class PluginSession:
         Raises:
             SteelyardError: it is wrong, or could not be launched.
         """
-        from steelyard.declare.benchmark import raised
+        from steelyard.declare.benchmark import named, raised
         from steelyard.measure.prepared import PreparedCase
 
         try:
             PreparedCase(case, self._settings(case))
         except SteelyardError as error:
-            sentence = str(error)
-            named = sentence.startswith(case.id)
-            raise BenchmarkError(sentence if named else f"{case.id}: {error}") from None
+            raise BenchmarkError(named(case.id, str(error))) from None
         except Exception as error:
             raise BenchmarkError(f"{case.id} raised {raised(error)}") from error
 

@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 from steelyard.analyse import stats
 from steelyard.analyse.doubts import Doubt
 from steelyard.analyse.trial import Trial
-from steelyard.declare.benchmark import Description
+from steelyard.declare.benchmark import Description, named
 from steelyard.declare.handles import CUDA, Handle
 from steelyard.declare.mode import Mode
 from steelyard.prepare import checking, problems
@@ -103,9 +103,7 @@ class Confirmed:
         if trial.error is not None:
             return trial
         if self.error:
-            told = self.error.startswith(trial.case)
-            sentence = self.error if told else f"{trial.case}: {self.error}"
-            return replace(trial, error=sentence)
+            return replace(trial, error=named(trial.case, self.error))
         found = self.doubt or (
             Doubt.UNCONFIRMED if self.slow(trial, launches) else None
         )

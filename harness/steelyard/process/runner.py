@@ -23,7 +23,7 @@ from steelyard.errors import UnjudgedError
 from steelyard.machine import children
 from steelyard.machine.printable import printable
 from steelyard.measure.interleave import VARIABLE
-from steelyard.measure.one_case import failed
+from steelyard.measure.one_case import failed_turn
 from steelyard.process import confirm, keeper, scratch, wire
 
 GRACE: Final = 0.35
@@ -134,11 +134,11 @@ class Workers:
         """
         answer = self.ask(turn, settings, wire.TRIAL)
         if "error" in answer:
-            return _failed(turn, answer["error"])
+            return failed_turn(turn, answer["error"])
         try:
             return wire.trial_of(answer.get("trial", {}), turn)
         except wire.Garbled as reason:
-            return _failed(turn, self._garbled(reason)["error"])
+            return failed_turn(turn, self._garbled(reason)["error"])
 
     def confirmed(self, turn: Turn, settings: Settings, trial: Trial) -> Trial:
         """Return a trial with what launches on new data say of it; see `confirming`.
@@ -327,13 +327,3 @@ class Workers:
             self._pipe.close()
         self._process = self._pipe = None
         self._answered = False
-
-
-def _failed(turn: Turn, why: str) -> Trial:
-    return failed(
-        turn.case,
-        turn.mode,
-        why if why.startswith(turn.case.id) else f"{turn.case.id}: {why}",
-        block=turn.block,
-        position=turn.position,
-    )

@@ -20,7 +20,7 @@ import psutil
 
 from steelyard.analyse.doubts import Doubt
 from steelyard.analyse.trial import Trial
-from steelyard.declare.benchmark import raised
+from steelyard.declare.benchmark import named, raised
 from steelyard.declare.handles import CUDA
 from steelyard.declare.plan import Turn
 from steelyard.declare.settings import Settings
@@ -29,7 +29,7 @@ from steelyard.machine import heap
 from steelyard.measure import inject
 from steelyard.measure.instruments import Instruments
 from steelyard.measure.interleave import Token, alone
-from steelyard.measure.one_case import failed, measure_case
+from steelyard.measure.one_case import failed_turn, measure_case
 from steelyard.measure.pair import PortableBinary, beside, measure_pair
 from steelyard.measure.prepared import PreparedCase, static_facts
 from steelyard.measure.solving import Solver
@@ -84,7 +84,7 @@ class CaseCache:
         try:
             token = Token.inherited(settings.role, settings.timeout)
         except SteelyardError as error:
-            return _failed(turn, str(error))
+            return failed_turn(turn, str(error))
         trial = self._measure(turn, settings, token)
         if token is not None and trial.error is not None:
             token.drop()
@@ -104,9 +104,9 @@ class CaseCache:
                 drive=token.drive if token else alone,
             )
         except (SteelyardError, DeviceError) as error:
-            return _failed(turn, str(error))
+            return failed_turn(turn, str(error))
         except (Exception, SystemExit) as error:  # noqa: BLE001 # whatever the user's work raises
-            return _failed(turn, f"the work raised {raised(error)}")
+            return failed_turn(turn, f"the work raised {raised(error)}")
 
     def facts(self, turn: Turn, settings: Settings) -> wire.Message:
         """Say what is known of a turn's case without measuring it."""
@@ -116,9 +116,9 @@ class CaseCache:
                 prepared = self._prepare(turn, settings)
                 told = {"facts": prepared.facts(), "hashes": prepared.hashes}
         except (SteelyardError, DeviceError) as error:
-            return {"error": _of(turn, str(error))}
+            return {"error": named(turn.case.id, str(error))}
         except (Exception, SystemExit) as error:  # noqa: BLE001 # whatever the user's work raises
-            return {"error": _of(turn, f"the work raised {raised(error)}")}
+            return {"error": named(turn.case.id, f"the work raised {raised(error)}")}
         return told | {"environment": fingerprint.digest()}
 
     def binary(self, turn: Turn, settings: Settings) -> wire.Message:
@@ -260,29 +260,14 @@ def pose(turn: Turn, settings: Settings, asked: Mapping[str, Any]) -> wire.Messa
         for number, answer in enumerate(answers):
             np.save(place.with_suffix(f".{number}.npy"), answer, allow_pickle=False)
     except (SteelyardError, OSError) as error:
-        return {"error": _of(turn, str(error))}
+        return {"error": named(turn.case.id, str(error))}
     except (Exception, SystemExit) as error:  # noqa: BLE001 # whatever the user's code raises
-        return {"error": _of(turn, f"it raised {raised(error)}")}
+        return {"error": named(turn.case.id, f"it raised {raised(error)}")}
     return {"posed": posed}
 
 
 def _file(path: Path) -> str:
     return os.path.realpath(path)
-
-
-def _failed(turn: Turn, sentence: str) -> Trial:
-    return failed(
-        turn.case,
-        turn.mode,
-        _of(turn, sentence),
-        block=turn.block,
-        position=turn.position,
-    )
-
-
-def _of(turn: Turn, sentence: str) -> str:
-    told = sentence.startswith(turn.case.id)
-    return sentence if told else f"{turn.case.id}: {sentence}"
 
 
 def main(descriptor: str) -> None:
