@@ -12,10 +12,12 @@ digest. Exits with 1 if there was a traceback or a silent change.
 from __future__ import annotations
 
 import argparse
+import base64
 import contextlib
 import difflib
 import io
 import json
+import lzma
 import os
 import random
 import sys
@@ -33,8 +35,9 @@ from steelyard.commands import main as command_line
 from steelyard.errors import BenchmarkError
 from steelyard.gate import document
 from steelyard.gate.outcome import StaticChange
+from steelyard.machine import embedded
 from steelyard.prepare import inputs
-from steelyard.store import archive
+from steelyard.store import archive, packed
 from steelyard.store.store import Store
 from steelyard_lock import file as entries
 
@@ -44,6 +47,8 @@ REFUSED = {1, 2, 3, 4}
 OUTCOME = outcomes.outcome(
     outcomes.finding(), static=(StaticChange("adam", "cpu:a", ("1 more register",)),)
 )
+
+PAGE_HEAD = f"<!doctype html><html>{embedded.OPENING}".encode()
 
 VALUES = (
     *(None, True, 0, -1, 7, 2**63, 10**400, 0.5, 1e308, float("nan"), float("inf")),
@@ -230,6 +235,36 @@ class Archive(Format):
         yield "export", "@-1", "-", *where
 
 
+class Page(Archive):
+    """A page of a run, whose bytes change or whose values do under a right digest."""
+
+    name = "p.html"
+
+    def make(self):
+        self.found = archive.read(super().make())
+        return self.page(archive.for_page(*self.found))
+
+    def page(self, value):
+        said = json.dumps(value).encode(errors="surrogatepass")
+        return b"".join(
+            (PAGE_HEAD, said.replace(b"<", b"\\u003c"), b"</script></html>")
+        )
+
+    def changed(self, rng):
+        if rng.random() < 0.4:
+            return bytes_changed(self.good, rng)
+        content = values_changed(packed.content(*self.found), rng)
+        document = archive.for_page(*self.found)
+        document["digest"] = archive._digest(content)
+        body = json.dumps(content).encode(errors="surrogatepass")
+        document["packed"] = base64.b64encode(lzma.compress(body)).decode()
+        return self.page(document)
+
+    def lines(self):
+        every = list(super().lines())
+        return [every[0], every[1], every[4]]
+
+
 class ArchiveBytes(Archive):
     """An exported run, whose digest sees every change."""
 
@@ -414,7 +449,7 @@ class Project(Format):
 
 
 FORMATS = (
-    *(Sqlite, Archive, ArchiveBytes, Gate, SealedGate, Lock),
+    *(Sqlite, Archive, ArchiveBytes, Page, Gate, SealedGate, Lock),
     *(Npy, Asv, Policy, Project),
 )
 

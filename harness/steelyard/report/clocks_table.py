@@ -16,9 +16,13 @@ from steelyard.analyse import agreement, stats
 from steelyard.analyse.rows import Row, combined
 from steelyard.analyse.stats import Estimate
 from steelyard.analyse.trial import Trial
+from steelyard.report.grid import Grid
 
 PARTS: Final = ("sampling", "quantum", "offset", "drift")
 """Of half an interval, as `stats.budget` names them."""
+
+
+READ: Final = ("kernel", "±", *(f"± {part}" for part in PARTS))
 
 
 def page(made: Sequence[Row]) -> Iterator[RenderableType]:
@@ -28,7 +32,7 @@ def page(made: Sequence[Row]) -> Iterator[RenderableType]:
     if group:
         yield _table(group)
     for row, clocks in group:
-        read = [(trials[-1].clock, _together(trials)) for trials in clocks.values()]
+        read = [(trials[-1].clock, together(trials)) for trials in clocks.values()]
         kernels = max(trial.facts.get("kernels", 1) for trial in row.trials)
         for sentence in agreement.disagree(read, kernels):
             yield Text(f"{row.case} {row.mode}: {sentence}")
@@ -41,7 +45,8 @@ def by_clock(row: Row) -> dict[str, tuple[Trial, ...]]:
     return {n: tuple(view[n] for view in views if n in view) for n in names}
 
 
-def _together(trials: Sequence[Trial]) -> Estimate:
+def together(trials: Sequence[Trial]) -> Estimate:
+    """Return what one clock read over all blocks."""
     estimate = combined([stats.of(trial).estimate for trial in trials])
     assert estimate is not None, "a clock is named by a trial that it read"
     return estimate
@@ -52,7 +57,7 @@ def _table(group: Sequence[tuple[Row, Mapping[str, Sequence[Trial]]]]) -> Table:
     table.title, table.title_justify = Text("clocks", style="bold"), "left"
     for name in ("case", "mode", "clock"):
         table.add_column(name, no_wrap=name != "case", overflow="fold")
-    for name in ("kernel", "±", *(f"± {part}" for part in PARTS)):
+    for name in READ:
         table.add_column(name, justify="right", no_wrap=True)
     for row, clocks in group:
         where = [row.case, row.mode]
@@ -62,9 +67,15 @@ def _table(group: Sequence[tuple[Row, Mapping[str, Sequence[Trial]]]]) -> Table:
     return table
 
 
+def grid(title: str, clocks: Mapping[str, Sequence[Trial]]) -> Grid:
+    """Return the clocks of one row, a line each."""
+    lines = ((name, *_bar(trials)) for name, trials in clocks.items())
+    return Grid(title, ("clock",), READ, tuple(lines))
+
+
 def _bar(trials: Sequence[Trial]) -> Iterator[str]:
     """Yield a clock's estimate, half its interval, and the parts of the last block's."""
-    estimate = _together(trials)
+    estimate = together(trials)
     yield units.duration(estimate.value)
     yield units.duration((estimate.high - estimate.low) / 2)
     parts = stats.budget(trials[-1])

@@ -5,7 +5,8 @@ from __future__ import annotations
 import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from itertools import groupby
+from typing import Final, Generic, TypeVar
 
 from steelyard import units
 from steelyard.analyse.rows import Row
@@ -13,22 +14,49 @@ from steelyard.analyse.run import UNKNOWN
 from steelyard.errors import SteelyardError
 from steelyard.report import text
 
+T = TypeVar("T")
+
 
 @dataclass(frozen=True, slots=True)
-class Column:
-    """One column of a result table."""
+class Column(Generic[T]):
+    """One column of a table whose rows are values of one type."""
 
     title: str
-    cell: Callable[[Row], str]
+    cell: Callable[[T], str]
     right: bool = True
     sheds: int = 0
     """Where the terminal is narrow columns go by this rank, the highest first; 0
     stays."""
 
 
+@dataclass(frozen=True, slots=True)
+class Sheet(Generic[T]):
+    """A table before it is shown: its columns, and what a line is made of each."""
+
+    title: str
+    columns: Sequence[Column[T]]
+    rows: Sequence[T]
+
+
+def sheets(made: Sequence[Row], wanted: Sequence[str] = ()) -> Iterator[Sheet[Row]]:
+    """Yield one table a benchmark, of the rows that were measured.
+
+    ``wanted`` are names of `EXTRAS`.
+    """
+    for name, rows in groupby(made, key=lambda row: row.benchmark):
+        group = [row for row in rows if row.trials]
+        if group:
+            shared = text.shared_axes(group)
+            inside = ",".join(f"{n}={v}" for n, v in shared.items())
+            modes = {row.mode for row in group}
+            mode = f" {group[0].mode}" if len(modes) == 1 else ""
+            title = f"{name}{f'[{inside}]' if inside else ''}{mode}"
+            yield Sheet(title, tuple(of(group, set(shared), wanted)), group)
+
+
 def of(
     group: Sequence[Row], shared: set[str], wanted: Sequence[str] = ()
-) -> Iterator[Column]:
+) -> Iterator[Column[Row]]:
     """Yield the columns that the rows of ``group`` have something for.
 
     ``shared`` are axes of one value, which the title tells; ``wanted`` are names of
@@ -81,7 +109,7 @@ TIMES: Final = {
 """Facts in nanoseconds; of many builds summed over workers, but for the wall."""
 
 
-def _of_builds(group: Sequence[Row]) -> Iterator[Column]:
+def _of_builds(group: Sequence[Row]) -> Iterator[Column[Row]]:
     for name, title in TIMES.items():
         if any(row.fact(name) for row in group):
             yield Column(title, _fact_time(name), sheds=1)
@@ -92,7 +120,9 @@ def _of_builds(group: Sequence[Row]) -> Iterator[Column]:
             yield Column(title, _resource(name), sheds=2)
 
 
-def of_machines(group: Sequence[Row], wanted: Sequence[str] = ()) -> Iterator[Column]:
+def of_machines(
+    group: Sequence[Row], wanted: Sequence[str] = ()
+) -> Iterator[Column[Row]]:
     """Yield the `EXTRAS` that are wanted, or shown of themselves, and known."""
     for name, (title, cell, of_itself, sheds) in EXTRAS.items():
         shown = name in wanted or of_itself
@@ -111,7 +141,7 @@ COUNTERS: Final[Mapping[str, tuple[str, Callable[[float], str]]]] = {
 """What Nsight Compute counted of one launch: its key, the column, how it is written."""
 
 
-def _counters(group: Sequence[Row]) -> Iterator[Column]:
+def _counters(group: Sequence[Row]) -> Iterator[Column[Row]]:
     counted = [row.fact("ncu") or {} for row in group]
     for name, (title, write) in COUNTERS.items():
         if any(name in found for found in counted):

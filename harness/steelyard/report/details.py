@@ -19,18 +19,22 @@ from steelyard.analyse.rows import Row, summary
 from steelyard.analyse.run import UNKNOWN, Run
 from steelyard.analyse.trial import Trial
 from steelyard.report import text
+from steelyard.report.grid import Grid
 
 RAW: Final = frozenset({"began_ns", "wall_ns", "spans", "mhz_before", "mhz_after"})
 """Stamps that doubts and other reports are made from; JSON exports have them."""
 
 
-def reproduce(run: Run, row: Row) -> str:
-    """Return the command line that measures a row again as it was measured."""
+def reproduce(run: Run, row: Row, modes: str | None = None) -> str:
+    """Return the command line that measures a row again as it was measured.
+
+    ``modes`` are those of its case, instead of the row's own.
+    """
     place = next((t.hashes["file"] for t in row.trials if "file" in t.hashes), "suites")
     words = ["steelyard", "run", place, "-k", row.case]
     plain = {n: v for n, v in row.axes.items() if re.fullmatch(r"[\w.+-]+", str(v))}
     words += [w for n, v in plain.items() for w in ("-p", f"{n}={v}")]
-    words += ["--mode", row.mode, "--seed", str(run.settings.get("seed", 0))]
+    words += ["--mode", modes or row.mode, "--seed", str(run.settings.get("seed", 0))]
     words += ["--blocks", str(1 + max((t.block for t in row.trials), default=0))]
     if run.settings.get("precision") is not None:
         words += ["--precision", f"{100 * run.settings['precision']:g}"]
@@ -51,7 +55,7 @@ def page(run: Run, row: Row) -> Iterator[RenderableType]:
         yield Text(f"failed: {error}", style="red")
     if not row.trials:
         return
-    last, count = row.trials[-1], len(row.trials)
+    count = len(row.trials)
     near = f" · {100 * row.peak.share:.1f} % of {row.peak.bound}" if row.peak else ""
     yield Text(
         f"{text.time(row)} {text.margin(row.estimate)} over {count} block"
@@ -59,7 +63,14 @@ def page(run: Run, row: Row) -> Iterator[RenderableType]:
         f" · {text.gigabytes(row)} GB/s{near} · {row.histogram()}"
     )
     yield _blocks(row)
-    groups: dict[str, Mapping[str, Any]] = {
+    yield _facts(groups(row))
+    yield Text(f"$ {reproduce(run, row)}", style="bold")
+
+
+def groups(row: Row) -> dict[str, dict[str, str]]:
+    """Return what is known of a row beside its times, by group and name."""
+    last = row.trials[-1]
+    found: dict[str, Mapping[str, Any]] = {
         "facts": last.facts,
         "floors (ns)": last.floors,
         "ledger (ns)": row.ledger(),
@@ -68,8 +79,10 @@ def page(run: Run, row: Row) -> Iterator[RenderableType]:
         "clock (ns)": _clock(last),
         "error bar (ns, half)": stats.budget(last),
     }
-    yield _facts(groups)
-    yield Text(f"$ {reproduce(run, row)}", style="bold")
+    return {
+        group: {str(name): _shown(value) for name, value in values.items()}
+        for group, values in found.items()
+    }
 
 
 def _reported(extra: Mapping[str, Any]) -> dict[str, Any]:
@@ -95,15 +108,25 @@ def _clock(trial: Trial) -> dict[str, Any]:
     }
 
 
-def _blocks(row: Row) -> Table:
+def blocks(row: Row) -> Grid:
     """Return every statistic: a line each, a column a block."""
+    found = [_block(trial) for trial in row.trials]
+    return Grid(
+        f"{row.mode} by block",
+        ("block",),
+        tuple(str(trial.block) for trial in row.trials),
+        tuple((name, *(block[name] for block in found)) for name in found[0]),
+    )
+
+
+def _blocks(row: Row) -> Table:
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
-    table.add_column("block")
-    for trial in row.trials:
-        table.add_column(str(trial.block), justify="right", no_wrap=True)
-    blocks = [_block(trial) for trial in row.trials]
-    for name in blocks[0]:
-        table.add_row(name, *(Text(block[name]) for block in blocks))
+    whole = blocks(row)
+    table.add_column(*whole.heads)
+    for name in whole.titles:
+        table.add_column(name, justify="right", no_wrap=True)
+    for line in whole.lines:
+        table.add_row(*map(Text, line))
     return table
 
 
@@ -146,14 +169,14 @@ def _others(trial: Trial) -> str:
     return "none" if len(known) == len(seen) else UNKNOWN
 
 
-def _facts(groups: Mapping[str, Mapping[str, Any]]) -> Table:
+def _facts(groups: Mapping[str, Mapping[str, str]]) -> Table:
     table = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0))
     table.add_column(style="dim")
     table.add_column()
     table.add_column(overflow="fold")
     for group, values in groups.items():
         for index, (name, value) in enumerate(values.items()):
-            table.add_row("" if index else group, Text(str(name)), Text(_shown(value)))
+            table.add_row("" if index else group, Text(name), Text(value))
     return table
 
 

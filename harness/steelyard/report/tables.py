@@ -6,6 +6,7 @@ import re
 import statistics
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
 from itertools import groupby
 from typing import IO, Any, Final, cast
 
@@ -33,7 +34,7 @@ from steelyard.analyse.trial import Trial
 from steelyard.machine.printable import printable
 from steelyard.report import columns as columns_
 from steelyard.report import text
-from steelyard.report.columns import Column
+from steelyard.report.columns import Column, Sheet
 from steelyard.report.grid import DIVIDER, PADDING, Grid, fitting
 
 PAGE: Final = 160
@@ -110,34 +111,20 @@ def results(
     made: Sequence[Row], width: int, wanted: Sequence[str] = ()
 ) -> Iterator[RenderableType]:
     """Yield one table a benchmark; ``wanted`` are names of `columns.EXTRAS`."""
-    for name, rows in groupby(made, key=lambda row: row.benchmark):
-        group = list(rows)
-        good = [row for row in group if row.trials]
-        if good:
-            yield _benchmark(name, good, width, wanted)
+    for sheet in columns_.sheets(made, wanted):
+        yield _table(replace(sheet, columns=_fitting(sheet, width)))
 
 
-def _benchmark(
-    name: str, group: Sequence[Row], width: int, wanted: Sequence[str]
-) -> Table:
-    shared = text.shared_axes(group)
-    columns = _fitting(columns_.of(group, set(shared), wanted), group, width)
-    inside = f"[{','.join(f'{n}={v}' for n, v in shared.items())}]" if shared else ""
-    modes = {row.mode for row in group}
-    mode = f" {group[0].mode}" if len(modes) == 1 else ""
-    return _table(f"{name}{inside}{mode}", columns, group)
-
-
-def _table(title: str, columns: Sequence[Column], group: Sequence[Row]) -> Table:
+def _table(sheet: Sheet[Row]) -> Table:
     table = Table(
-        title=Text(title, style="bold"),
+        title=Text(sheet.title, style="bold"),
         title_justify="left",
         box=box.SIMPLE_HEAD,
         pad_edge=False,
         show_edge=False,
         padding=(0, PADDING, 0, 0),
     )
-    for column in columns:
+    for column in sheet.columns:
         justify = "right" if column.right else "left"
         folds = column.title in {"case", "doubts"}
         table.add_column(
@@ -146,20 +133,18 @@ def _table(title: str, columns: Sequence[Column], group: Sequence[Row]) -> Table
             no_wrap=not folds,
             overflow="fold",
         )
-    for row in group:
-        table.add_row(*(Text(column.cell(row)) for column in columns))
+    for row in sheet.rows:
+        table.add_row(*(Text(column.cell(row)) for column in sheet.columns))
     return table
 
 
-def _fitting(
-    columns: Iterable[Column], group: Sequence[Row], width: int
-) -> list[Column]:
+def _fitting(sheet: Sheet[Row], width: int) -> list[Column[Row]]:
     """Leave out columns, the most dispensable first, until the rest fits."""
-    kept = list(columns)
+    kept = list(sheet.columns)
     sizes = {
         c.title: PADDING
         + DIVIDER
-        + max(cell_len(c.title), *(cell_len(c.cell(r)) for r in group))
+        + max(cell_len(c.title), *(cell_len(c.cell(r)) for r in sheet.rows))
         for c in kept
     }
     while sum(sizes[c.title] for c in kept) > width:
@@ -170,7 +155,7 @@ def _fitting(
     return kept
 
 
-def floors(trials: Sequence[Trial]) -> RenderableType | None:
+def floors(trials: Sequence[Trial]) -> Grid | None:
     """Return what each clock reads around nothing: medians over all trials."""
     groups: dict[tuple[str, float], list[Trial]] = defaultdict(list)
     for trial in trials:
@@ -179,15 +164,13 @@ def floors(trials: Sequence[Trial]) -> RenderableType | None:
     if not groups:
         return None
     names = dict.fromkeys(n for t in trials for n in t.floors)
-    table = Table("clock", box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
-    table.title, table.title_justify = Text("floors", style="bold"), "left"
-    for name in ("tick", *(FLOORS.get(n, n) for n in names)):
-        table.add_column(name, justify="right")
+    lines = []
     for (clock, quantum), group in groups.items():
         found = [[t.floors[n] for t in group if n in t.floors] for n in names]
         cells = [units.duration(statistics.median(f)) if f else "-" for f in found]
-        table.add_row(clock, units.duration(quantum), *cells)
-    return table
+        lines.append((clock, units.duration(quantum), *cells))
+    titles = ("tick", *(FLOORS.get(n, n) for n in names))
+    return Grid("floors", ("clock",), titles, tuple(lines))
 
 
 FLOORS: Final = {"empty": "empty window", "null": "null launch", "call": "Python call"}
@@ -198,10 +181,15 @@ def ledgers(made: Sequence[Row], width: int) -> Iterator[RenderableType]:
 
     Axes of several values are columns; parts that do not fit are in a table below.
     """
+    for whole in ledger_grids(made):
+        yield from (part.shown() for part in fitting(whole, width))
+
+
+def ledger_grids(made: Sequence[Row]) -> Iterator[Grid]:
+    """Yield the ledgers of a benchmark as one table."""
     good = [row for row in made if row.ledger() and row.estimate]
     for name, rows in groupby(good, key=lambda row: row.benchmark):
-        whole = _ledger(name, list(rows))
-        yield from (part.shown() for part in fitting(whole, width))
+        yield _ledger(name, list(rows))
 
 
 def _ledger(name: str, group: Sequence[Row]) -> Grid:
@@ -267,10 +255,13 @@ OVERLAP: Final = (
 
 def footnote(made: Iterable[Row]) -> RenderableType | None:
     """Return why a ledger's parts are more than the call, where they are."""
-    group = (row for row in made if row.ledger() and row.estimate)
-    if not any(untracked(r) < -EXCESS * r.estimate.value for r in group if r.estimate):
-        return None
-    return Text(OVERLAP, style="dim")
+    return Text(OVERLAP, style="dim") if any(map(excess, made)) else None
+
+
+def excess(row: Row) -> bool:
+    """Tell whether the parts of a row's ledger are visibly more than its call."""
+    known = row.estimate if row.ledger() else None
+    return known is not None and untracked(row) < -EXCESS * known.value
 
 
 def hints(made: Iterable[Row]) -> RenderableType | None:
@@ -312,7 +303,7 @@ def page(
         yield below
     around = floors(trials)
     if around is not None:
-        yield Padding(around, ABOVE, expand=False)
+        yield Padding(around.shown(), ABOVE, expand=False)
     for line in (hints(made), failures(made)):
         if line is not None:
             yield line

@@ -2,7 +2,8 @@
 
 ``{"steelyard": "run", "format": 1, "digest": ..., "content": {"run": {...},
 "trials": [{"document": {...}, "samples": base64}, ...]}}``. The digest is BLAKE2b of
-the content's canonical text (sorted keys, no spaces).
+the content's canonical text (sorted keys, no spaces). A page of `report` holds such a
+document too, with ``"packed"`` instead of ``"content"``: see `packed`.
 """
 
 from __future__ import annotations
@@ -17,11 +18,14 @@ from typing import Any, Final, TypedDict
 from steelyard.analyse.run import Run
 from steelyard.analyse.trial import Trial
 from steelyard.errors import StoreError
+from steelyard.machine import embedded
 from steelyard.machine.decoding import Malformed, checked, parsed
-from steelyard.store import codec, private
+from steelyard.store import codec, packed, private
 from steelyard_device import install
 
 KIND: Final = "run"
+PAGE: Final = "page"
+"""Of the document in a page that holds no run."""
 FORMAT: Final = 1
 """Raised when a key changes meaning; a newer file is refused, never guessed at."""
 
@@ -46,14 +50,27 @@ def write(run: Run, trials: Sequence[Trial], *, with_paths: bool = True) -> byte
     return json.dumps(head | {"content": content}, indent=1).encode()
 
 
+def for_page(run: Run, trials: Sequence[Trial]) -> dict[str, Any]:
+    """Return the document of a run that a page holds, without the folders of paths."""
+    content = packed.content(run, trials)
+    head = {"steelyard": KIND, "format": FORMAT, "digest": _digest(content)}
+    return head | {"packed": packed.pack(_canonical(content))}
+
+
 def read(data: bytes) -> tuple[Run, list[Trial]]:
-    """Return the run of a file and its trials.
+    """Return the run of a file, or of a page of a report, and its trials.
 
     Raises:
         StoreError: it is not an exported run, of a newer format, or damaged.
     """
-    content = _content(data)
+    document = _document(embedded.content(data))
     try:
+        if "packed" in document:
+            content = packed.unpack(document["packed"])
+            _require_whole(document, content)
+            return packed.run(content)
+        content = document.get("content")
+        _require_whole(document, content)
         found = checked(content, _Content)
         run = codec.run(found["run"])
         return run, [_trial(one, at) for at, one in enumerate(found["trials"])]
@@ -79,8 +96,8 @@ def _trial(found: _Trial, at: int) -> Trial:
         raise Malformed(f"trial {at}: {error}") from error
 
 
-def _content(data: bytes) -> Any:
-    """Return the content of a file once its kind, format and digest are right."""
+def _document(data: bytes) -> dict[str, Any]:
+    """Return the document of a file once its kind and format are right."""
     try:
         document = parsed(data)
     except Malformed as error:
@@ -88,6 +105,11 @@ def _content(data: bytes) -> Any:
             f"this is not an exported run: it begins with {data[:16]!r} and {error}. "
             "Make one with `steelyard export RUN FILE`."
         ) from error
+    if isinstance(document, dict) and document.get("steelyard") == PAGE:
+        raise StoreError(
+            "this page was written without the samples of its run, or is of none. Write "
+            "one with `steelyard report RUN --samples`."
+        )
     if not isinstance(document, dict) or document.get("steelyard") != KIND:
         raise StoreError(
             'this JSON is not an exported run: it has no key "steelyard" that says '
@@ -99,14 +121,20 @@ def _content(data: bytes) -> Any:
             f"this run has export format {version}, this steelyard reads {FORMAT}; "
             f"upgrade with {install.upgrade()}."
         )
-    if document.get("digest") != _digest(document.get("content")):
+    return document
+
+
+def _require_whole(document: dict[str, Any], content: Any) -> None:
+    if document.get("digest") != _digest(content):
         raise _damaged("its digest differs")
-    return document["content"]
 
 
 def _digest(content: Any) -> str:
-    text = json.dumps(content, sort_keys=True, separators=(",", ":"))
-    return blake2b(text.encode(), digest_size=16).hexdigest()
+    return blake2b(_canonical(content).encode(), digest_size=16).hexdigest()
+
+
+def _canonical(content: Any) -> str:
+    return json.dumps(content, sort_keys=True, separators=(",", ":"))
 
 
 def _damaged(why: str) -> StoreError:

@@ -1,0 +1,10 @@
+"""Results as pages of HTML that need no network and no scripts."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from steelyard.report.formats import Format
+from steelyard.report.pages import run
+
+FORMAT: Final = Format(run.dumps)

@@ -1,0 +1,1 @@
+"""Pages of HTML that need no network: tables and pictures of a run, a gate, a history."""

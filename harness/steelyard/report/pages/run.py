@@ -1,0 +1,139 @@
+"""A run as a page: its rows by benchmark, what stands out, and each case."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from itertools import groupby
+from typing import Final
+
+from steelyard.analyse.rows import Row
+from steelyard.analyse.run import Run
+from steelyard.report import columns, tables, text
+from steelyard.report.columns import Column, Sheet
+from steelyard.report.formats import Results
+from steelyard.report.pages import case
+from steelyard.report.pages.html import Markup, Section, grid, page, sheet, tag
+from steelyard.store import archive, private
+
+WORST: Final = 5
+"""Rows of a list of the worst or the best."""
+
+WHOLE: Final = 40
+"""Rows up to which each has all its statistics and facts on the page."""
+
+LARGEST: Final = 300_000
+"""Characters of a page that holds its run unasked: larger ones are not mailed around."""
+
+
+def dumps(found: Results, *, samples: bool | None = None) -> str:
+    """Return the page of a run.
+
+    ``samples`` says whether `import` can read the run from it; else that depends on what
+    the page comes to.
+    """
+    made, run = found.rows, found.run
+    names = {
+        case: f"c{n}" for n, case in enumerate(dict.fromkeys(r.case for r in made))
+    }
+    sections = [
+        Section("Overview", list(_overview(made))),
+        Section("Results", list(_tables(found, names))),
+        Section("Doubts", list(_doubts(made))),
+        Section("Cases", list(_cases(run, made, names))),
+    ]
+    about = private.anonymous(text.header(run, len(found.trials)))
+    named = {"steelyard": archive.PAGE, "of": "run", "run": run.uid}
+    written = page(f"Run {run.short}", about, sections, named)
+    if samples is False or (samples is None and len(written) > LARGEST):
+        return written
+    whole = archive.for_page(run, found.trials)
+    if samples is None and len(written) + len(whole["packed"]) > LARGEST:
+        return written
+    return page(f"Run {run.short}", about, sections, whole)
+
+
+def _overview(made: Sequence[Row]) -> Iterator[Markup]:
+    good = [row for row in made if row.estimate]
+    failed = sum(not row.trials for row in made)
+    doubted = sum(bool(row.doubts) for row in good)
+    cases = len({row.case for row in made})
+    yield tag(
+        "p",
+        f"{cases} cases in {len(made)} rows: {doubted} with doubts, {failed} failed.",
+        class_="lead",
+    )
+    for said in dict.fromkeys(error for row in made for error in row.errors):
+        yield tag("p", f"failed: {private.anonymous(said)}", class_="bad")
+    if len(good) > WORST:
+        yield tag("div", *_standing_out(good), class_="row")
+
+
+def _standing_out(good: Sequence[Row]) -> Iterator[Markup]:
+    """Yield the least certain rows, and those farthest from and nearest to the peak."""
+    lists: list[tuple[str, Callable[[Row], float], list[Row]]] = [
+        ("widest intervals", lambda row: -_half(row), list(good)),
+    ]
+    near = [row for row in good if row.peak]
+    if near:
+        lists += [
+            ("farthest from the peak", _share, near),
+            ("nearest to the peak", lambda row: -_share(row), near),
+        ]
+    for title, key, group in lists:
+        chosen = sorted(group, key=key)[:WORST]
+        kept = [c for c in columns.of(chosen, set(chosen[0].axes)) if c.title in KEPT]
+        names: Column[Row] = Column("case", lambda row: row.case, right=False)
+        yield sheet(Sheet(title, (names, *kept), chosen))
+
+
+KEPT: Final = ("mode", "time", "95 %", "% peak")
+
+
+def _half(row: Row) -> float:
+    return row.estimate.half_width if row.estimate else 0.0
+
+
+def _share(row: Row) -> float:
+    return row.peak.share if row.peak else 0.0
+
+
+def _doubts(made: Sequence[Row]) -> Iterator[Markup]:
+    """Yield how many rows have each doubt, and what it means."""
+    found = Counter(doubt for row in made for doubt in row.doubts)
+    if not found:
+        return
+    shown: Sequence[Column[tuple[str, int]]] = (
+        Column("doubt", lambda one: one[0], right=False),
+        Column("rows", lambda one: str(one[1])),
+        Column("look for", lambda one: tables.hint(one[0]), right=False),
+    )
+    yield sheet(
+        Sheet("rows with each doubt", shown, found.most_common()),
+        name=lambda one: f"d-{one[0]}",
+    )
+
+
+def _tables(found: Results, names: dict[str, str]) -> Iterator[Markup]:
+    for one in columns.sheets(found.rows, found.columns):
+        yield sheet(one, lambda row: f"#{names[row.case]}")
+    for ledger in tables.ledger_grids(found.rows):
+        yield grid(ledger)
+    if any(tables.excess(row) for row in found.rows):
+        yield tag("p", tables.OVERLAP, class_="note")
+    around = tables.floors([t for row in found.rows for t in row.trials])
+    if around is not None:
+        yield grid(around)
+
+
+def _cases(run: Run, made: Sequence[Row], names: dict[str, str]) -> Iterator[Markup]:
+    whole = len(made) <= WHOLE
+    if not whole:
+        yield tag(
+            "p",
+            "Every statistic of a case: ",
+            tag("code", f"steelyard report {run.short} CASE -o case.html"),
+            class_="note",
+        )
+    for name, rows in groupby(made, key=lambda row: row.case):
+        yield case.section(run, list(rows), names[name], whole=whole)

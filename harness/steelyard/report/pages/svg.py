@@ -1,0 +1,88 @@
+"""What pictures of a page share: scales, axes, intervals. Pure.
+
+Colours are classes of the page's style, so that they suit light, dark and paper.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from steelyard.report.curves import round_times
+from steelyard.report.drawing import ticks
+from steelyard.report.pages.html import Markup, join, tag
+
+
+@dataclass(frozen=True, slots=True)
+class Scale:
+    """Where values lie between two ends in pixels."""
+
+    low: float
+    high: float
+    start: float
+    end: float
+    log: bool = False
+
+    def __call__(self, value: float) -> float:
+        """Return the pixel of a value; one outside lies at the end."""
+        inside = min(max(value, self.low), self.high)
+        if self.log:
+            share = math.log(inside / self.low) / math.log(self.high / self.low)
+        else:
+            share = (inside - self.low) / (self.high - self.low)
+        return self.start + share * (self.end - self.start)
+
+    def ticks(self) -> list[float]:
+        """Return round values."""
+        return (round_times if self.log else ticks)(self.low, self.high)
+
+
+def scale(values: list[float], start: float, end: float, *, log: bool = False) -> Scale:
+    """Return the scale that values fit in, with some air."""
+    low, high = min(values), max(values)
+    if log and low > 0:
+        return Scale(low / 1.2, high * 1.2, start, end, log=True)
+    air = 0.05 * (high - low) or abs(high) * 0.05 or 1.0
+    return Scale(low - air, high + air, start, end)
+
+
+def picture(wide: float, high: float, title: str, about: str, *parts: str) -> Markup:
+    """Return a picture with its name and its content in words."""
+    said = (
+        (tag("title", title), tag("desc", about)) if about else (tag("title", title),)
+    )
+    box = f"0 0 {wide:.0f} {high:.0f}"
+    return tag("svg", *said, *parts, viewBox=box, width=f"{wide:.0f}", role="img")
+
+
+def words(x: float, y: float, said: str, anchor: str = "", class_: str = "") -> Markup:
+    """Return a text; ``anchor`` is ``middle`` or ``end``."""
+    place = {"x": f"{x:.0f}", "y": f"{y:.0f}"}
+    return tag("text", said, **place, text_anchor=anchor or None, class_=class_ or None)
+
+
+def line(d: str, class_: str, said: str = "") -> Markup:
+    """Return a path, which says something under the pointer."""
+    if not said:
+        return tag("path", d=d, class_=class_)
+    return tag("g", tag("title", said), tag("path", d=d), class_=class_)
+
+
+def axis(
+    x: Scale, top: float, bottom: float, write: Callable[[float], str]
+) -> Iterator[Markup]:
+    """Yield upright lines at round values, which ``write`` writes below them."""
+    places = x.ticks()
+    yield line("".join(f"M{x(at):.1f} {top:.0f}V{bottom:.0f}" for at in places), "grid")
+    said = (words(x(at), bottom + 14, write(at)) for at in places)
+    yield tag("g", *said, text_anchor="middle")
+
+
+def interval(x: Scale, y: float, low: float, value: float, high: float) -> Markup:
+    """Return a value with its interval, lying; an end outside has no stop."""
+    ends = "".join(
+        f"M{x(end):.1f} {y - 4:.1f}v8" for end in (low, high) if x.low <= end <= x.high
+    )
+    bar = tag("path", d=f"M{x(low):.1f} {y:.1f}H{x(high):.1f}{ends}")
+    return join((bar, tag("circle", cx=f"{x(value):.1f}", cy=f"{y:.1f}", r=3.5)))

@@ -1,0 +1,187 @@
+"""Pages of HTML: complete, harmless, and files that `import` reads."""
+
+import base64
+import hashlib
+import re
+from html.parser import HTMLParser
+
+import pytest
+import trials
+from click.testing import CliRunner
+
+from steelyard.commands import main
+from steelyard.machine import embedded
+from steelyard.report import columns, stored
+from steelyard.report.formats import Results
+from steelyard.report.pages import html, run
+from steelyard.store import archive
+from steelyard.store.store import Store
+
+EVIL = "<script>alert(1)</script><img src=x onerror=alert(2)>\"'</script>\x1b[31m\ud800"
+
+
+class Elements(HTMLParser):
+    """The elements of a page, with their attributes; the text of scripts and styles."""
+
+    def __init__(self, page):
+        super().__init__(convert_charrefs=True)
+        self.found, self.raw, self.text = [], [], []
+        self.feed(page)
+
+    def handle_starttag(self, tag, attrs):
+        """Note an element."""
+        self.found.append((tag, dict(attrs)))
+
+    def handle_data(self, data):
+        """Note a text."""
+        inside = self.found[-1][0] if self.found else ""
+        (self.raw if inside in {"script", "style"} else self.text).append(data)
+
+
+def results(made=None, **changes):
+    """Return a run with its trials and rows."""
+    of = trials.run(state="finished", **changes)
+    made = made if made is not None else weighed()
+    return Results(of, made, stored.rows_of(of, made, None))
+
+
+def weighed(count=3, blocks=4, modes=("kernel/cold", "kernel/warm"), windows=40):
+    """Return trials of ``count`` cases."""
+    return [
+        trials.trial(
+            f"copy[n={n}]",
+            [1000 * (n + 1) + 7 * block + (37 * w) % 50 for w in range(windows)],
+            mode=mode,
+            block=block,
+            doubts=("preempted",) if n == 1 else (),
+        )
+        for block in range(blocks)
+        for n in range(count)
+        for mode in modes
+    ]
+
+
+def test_foreign_text_is_never_markup():
+    """Cases, axes, doubts, facts, errors, commands and machines may say anything."""
+    evil = trials.trial(
+        f"{EVIL}[n=1]",
+        axes={EVIL: EVIL},
+        doubts=(EVIL,),
+        facts={EVIL: EVIL, "bytes": 8},
+        hashes={"file": EVIL},
+        ledger={EVIL: 500.0},
+        mode="latency/warm",
+    )
+    failed = trials.trial(f"{EVIL}[n=2]", (), error=EVIL, axes={})
+    machine = trials.FACTS | {"identity": dict.fromkeys(trials.FACTS["identity"], EVIL)}
+    page = run.dumps(
+        results([evil, failed], command=EVIL, tags=(EVIL,), machine=machine)
+    )
+    found = Elements(page)
+    names = [name for name, _ in found.found]
+    assert names.count("script") == 2
+    assert "img" not in names
+    assert not [
+        a for _, all_of_it in found.found for a in all_of_it if a.startswith("on")
+    ]
+    assert "alert(1)" in "".join(found.text)
+    assert page.isascii() or "\x1b" not in page
+    page.encode()
+
+
+def test_the_policy_lets_only_its_own_style_and_script_run():
+    """Named by their hashes; nothing is fetched."""
+    page = run.dumps(results())
+    found = Elements(page)
+    (policy,) = (said["content"] for _, said in found.found if said.get("http-equiv"))
+    (style,) = re.findall(r"<style>(.*?)</style>", page, re.DOTALL)
+    (script,) = re.findall(r"<script>(.*?)</script>", page, re.DOTALL)
+    for text in (style, script):
+        digest = base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
+        assert f"'sha256-{digest}'" in policy
+    assert policy.startswith("default-src 'none';")
+    assert "unsafe" not in policy
+    assert not [said for _, said in found.found if "style" in said]
+    assert "http:" not in page.replace("http://www.w3.org", "")
+    assert "https:" not in page
+
+
+def test_a_page_says_what_the_terminal_prints():
+    """Every cell of every table of results."""
+    found = results()
+    text = "\n".join(Elements(run.dumps(found)).text)
+    for sheet in columns.sheets(found.rows):
+        assert sheet.title in text
+        for row in sheet.rows:
+            for column in sheet.columns:
+                assert column.cell(row) in text
+
+
+def test_headings_tables_and_pictures_are_named():
+    """One h1, sections with headings, tables with captions and scopes, named pictures."""
+    page = run.dumps(results())
+    found = Elements(page).found
+    names = [name for name, _ in found]
+    assert names.count("h1") == 1
+    assert names.count("table") == names.count("caption") > 0
+    assert names.count("svg") == len(
+        re.findall(r"<svg[^>]*><title>[^<]+</title>", page)
+    )
+    assert all(said["scope"] in {"col", "row"} for name, said in found if name == "th")
+    ids = [said["id"] for _, said in found if "id" in said]
+    assert len(ids) == len(set(ids))
+    links = [said["href"] for name, said in found if name == "a"]
+    assert {link[1:] for link in links} <= set(ids)
+
+
+def test_import_reads_the_run_of_a_page(tmp_path):
+    """All of it but the folders of paths; what is there already stays."""
+    first, second = (f"{tmp_path}/{name}.db" for name in "ab")
+    of = trials.run(state="finished", command="steelyard run /home/me/suites")
+    with Store.open(first) as store:
+        store.begin(of)
+        for trial in weighed():
+            store.add(of.uid, trial)
+        store.finish(of.uid, "finished")
+    page = f"{tmp_path}/page.html"
+    done = CliRunner().invoke(main, ["report", "-o", page, "--store", first])
+    assert done.exit_code == 0, done.output
+    for added in (24, 0):
+        done = CliRunner().invoke(main, ["import", page, "--store", second])
+        assert f"{added} trials added" in done.output
+    with Store.open(second) as store:
+        assert store.trials(of.uid) == weighed()
+        assert store.find(of.uid).command == "steelyard run .../suites"
+    small = f"{tmp_path}/small.html"
+    asked = ["report", "-o", small, "--no-samples", "--store", first]
+    assert CliRunner().invoke(main, asked).exit_code == 0
+    done = CliRunner().invoke(main, ["import", small, "--store", second])
+    assert done.exit_code == 4
+    assert "--samples" in done.output
+
+
+def test_a_page_of_200_cases_can_be_mailed():
+    """300 kB."""
+    found = results(weighed(200, modes=("kernel/cold",)))
+    page = run.dumps(found)
+    assert len(page.encode()) <= 300_000
+    assert page.count("class=case") == 200
+
+
+@pytest.mark.parametrize("text", [EVIL, "a\u2028b", "</SCRIPT>", "<!--", "plain"])
+def test_embedded_json_is_found_again(text):
+    """Whatever it says."""
+    page = f"<!doctype html>\n<p>x</p>{embedded.element({'a': text})}<p>y</p>"
+    found = embedded.content(page.encode(errors="surrogatepass"))
+    assert archive.parsed(found.replace(b"\\ud800", b"?")) == {
+        "a": text.replace("\ud800", "?")
+    }
+    assert page.lower().count("<script") == page.lower().count("</script>") == 1
+
+
+def test_markup_is_made_of_elements_only():
+    """Text is escaped, values of attributes too, and what is no character is written."""
+    assert html.tag("p", "<b>", html.tag("b", "&"), title='"<') == (
+        '<p title="&quot;&lt;">&lt;b&gt;<b>&amp;</b></p>'
+    )
+    assert html.tag("p", "\x00") == "<p>\\x00</p>"
