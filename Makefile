@@ -30,8 +30,11 @@ peers: .venv/gpu
 	@$(PEERLESS)
 	$(BIN)/steelyard run suites/peers.py --relative-to impl=ours
 
+# What is imported is compiled once, not in each of the processes that tests start.
+test test-measuring test-gpu: export PYTHONDONTWRITEBYTECODE :=
+
 test: .venv/ready
-	$(BIN)/pytest
+	$(BIN)/pytest -n logical --dist worksteal
 
 test-measuring: .venv/ready
 	$(BIN)/pytest -m measuring

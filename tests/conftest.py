@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import os
+import tempfile
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +18,14 @@ settings.load_profile("steelyard")
 # Builds of tests are neither found in the user's cache nor left there.
 os.environ["STEELYARD_CACHE"] = "off"
 
+# A lock for each process of tests: they run at once, and measure nothing that is kept.
+OWN = tempfile.TemporaryDirectory(prefix="steelyard-tests-")
+os.environ["STEELYARD_LOCK"] = str(Path(OWN.name) / "lock")
+
+# What tests start is no part of pytest-xdist's run, and pages are of their own width.
+for variable in ("PYTEST_XDIST_WORKER", "COLUMNS"):
+    os.environ.pop(variable, None)
+
 GOLDEN = Path(__file__).parent / "golden"
 
 
@@ -24,6 +34,15 @@ def pytest_addoption(parser):
     parser.addoption(
         "--update-golden", action="store_true", help="rewrite the golden files"
     )
+
+
+def pytest_collection_finish():
+    """Leave what imports and thousands of tests made out of what is looked through.
+
+    A test that collects garbage takes 0.3 s more where all tests are loaded.
+    """
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture

@@ -1,6 +1,7 @@
 import json
 import os
 import re
+import shutil
 import signal
 import sqlite3
 import subprocess
@@ -327,8 +328,7 @@ def test_commands_without_paths_say_which_suites_they_take(desk):
     assert "suites: ./suites" in said("list")
     assert "suites: ./suites" in said("run", "--dry-run")
     assert "suites" not in said("list", "suites")
-    (desk / "suites" / "moving.py").unlink()
-    (desk / "suites").rmdir()
+    shutil.rmtree(desk / "suites")
     assert "suites: the built-in suite; name files" in said("list")
     (desk / "benchmarks").mkdir()
     assert "warning: the built-in suite, not ./benchmarks" in said("list")

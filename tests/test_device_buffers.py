@@ -25,8 +25,10 @@ DTYPES = ["bool", "int8", "int32", "int64", "float16", "float32", "float64"]
 @pytest.fixture
 def driver(monkeypatch):
     """Give a GPU whose memory is the host's."""
-    yield host_memory_gpu.install(monkeypatch)
-    gc.collect()  # memory that the fake gave goes back to it
+    fake = host_memory_gpu.install(monkeypatch)
+    yield fake
+    if fake.memory:  # what an error's traceback holds goes back to the fake
+        gc.collect()
 
 
 @pytest.fixture
@@ -100,7 +102,6 @@ def test_restoring_and_poisoning_wait_for_nothing(driver):
     assert "wait" not in driver.calls
 
 
-@pytest.mark.parametrize("name", ["x", "u", "y"])
 @pytest.mark.parametrize(
     ("offset", "said"),
     [
@@ -111,18 +112,16 @@ def test_restoring_and_poisoning_wait_for_nothing(driver):
     ],
 )
 @pytest.mark.parametrize("shape", [(4, 3), (), (0, 3)])
-def test_a_write_outside_a_buffer_is_seen_and_measured(
-    context, name, shape, offset, said
-):
+def test_a_write_outside_a_buffer_is_seen_and_measured(context, shape, offset, said):
     """Of a buffer of no bytes too; afterwards the zone is whole again."""
     buffers = buffers_of(shape, context=context)
-    view = buffers.arrays[name]
-    at = offset if offset < 0 else view.nbytes + offset
-    view.owner.part(ZONE + at, (1,), np.uint8).fill(1)
-    with pytest.raises(BenchmarkError) as caught:
+    for name, view in buffers.arrays.items():
+        at = offset if offset < 0 else view.nbytes + offset
+        view.owner.part(ZONE + at, (1,), np.uint8).fill(1)
+        with pytest.raises(BenchmarkError) as caught:
+            buffers.check_zones()
+        assert f"the work wrote up to {said} {name} {shape}" in str(caught.value)
         buffers.check_zones()
-    assert f"the work wrote up to {said} {name} {shape}" in str(caught.value)
-    buffers.check_zones()
 
 
 def test_a_changed_input_is_seen(context):
