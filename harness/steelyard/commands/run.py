@@ -24,7 +24,7 @@ from steelyard.declare import config, plan
 from steelyard.errors import SteelyardError
 from steelyard.process import tracing
 from steelyard.report import columns as columns_list
-from steelyard.report import curves, json_report, pivot, progress, stored
+from steelyard.report import curves, json_report, pivot, progress, stored, sweeps
 from steelyard.store import places as stores
 from steelyard.store import session
 
@@ -134,7 +134,7 @@ def command(
     if json_file != "-":
         stored.print_rows(outcome.run, made, wanted, across)
     if plot and across:
-        curves.write(plot, made, across)
+        curves.write(plot, sweeps.curves(outcome.run, made, across), across)
     outcome.problem = outcome.problem or broken
     progress.ending(outcome, chosen.store)
     return outcome.exit_code

@@ -14,7 +14,7 @@ from steelyard.commands._options import (
 )
 from steelyard.declare import config
 from steelyard.report import columns as columns_list
-from steelyard.report import curves, pivot, stored
+from steelyard.report import curves, pivot, stored, sweeps
 from steelyard.report.formats import Results
 from steelyard.store.store import Store
 
@@ -60,7 +60,7 @@ def command(
             pivot.require([row.axes for row in made], across)
         if plot:
             curves.require([row.axes for row in made], across, plot)
-            curves.write(plot, made, across or "")
+            curves.write(plot, sweeps.curves(found, made, across or ""), across or "")
         if repro:
             stored.print_reproduction(found, made)
         elif shape != "table":

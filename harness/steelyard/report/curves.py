@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations, pairwise
 from pathlib import Path
@@ -12,12 +12,13 @@ from typing import Any, Final
 from xml.sax.saxutils import escape
 
 from steelyard import units
+from steelyard.analyse.cliffs import Cliff
 from steelyard.analyse.rows import Row
 from steelyard.analyse.stats import Estimate
 from steelyard.declare.axes import text_of
 from steelyard.errors import SteelyardError
 from steelyard.machine import files
-from steelyard.report.drawing import GRID, LEFT, LINE, PLOT, TITLE, WIDE
+from steelyard.report.drawing import GRID, LEFT, LINE, PLOT, SLOWER, TITLE, WIDE
 
 COLOURS: Final = (
     *("#3366aa", "#b3261e", "#1b7a3d", "#8a5a00"),
@@ -44,6 +45,8 @@ class Curve:
     """The other axes, as in case ids: those whose value some other curve has not."""
     times: tuple[tuple[float, Estimate], ...]
     """Value of the axis and nanoseconds there, by value."""
+    cliffs: tuple[Cliff, ...] = ()
+    """Of these, the values that are slower than the others predict."""
 
     @property
     def name(self) -> str:
@@ -76,21 +79,31 @@ def _drawn(value: Any) -> bool:
     return isinstance(value, (int, float)) and value > 0
 
 
-def curves(made: Sequence[Row], across: str) -> list[Curve]:
-    """Return the curves of rows that were measured and have the axis."""
+def curves(
+    made: Sequence[Row],
+    across: str,
+    find: Callable[[Sequence[Row]], Sequence[Cliff]] = lambda _: (),
+) -> list[Curve]:
+    """Return the curves of rows that were measured and have the axis.
+
+    ``find`` returns the cliffs of the rows of one curve.
+    """
     rows = [row for row in made if row.estimate and across in row.axes]
     names = dict.fromkeys(n for row in rows for n in row.axes if n != across)
     told = [n for n in names if len({str(row.axes.get(n)) for row in rows}) > 1]
-    found: dict[tuple[str, str], list[tuple[float, Estimate]]] = {}
+    found: dict[tuple[str, str], list[Row]] = {}
     for row in rows:
         inside = ",".join(f"{n}={text_of(row.axes[n])}" for n in told if n in row.axes)
-        assert row.estimate is not None
-        place = (float(row.axes[across]), row.estimate)
-        found.setdefault((f"{row.benchmark} {row.mode}", inside), []).append(place)
+        found.setdefault((f"{row.benchmark} {row.mode}", inside), []).append(row)
     return [
-        Curve(*key, tuple(sorted(times, key=lambda one: one[0])))
-        for key, times in found.items()
+        Curve(*key, _times(group, across), tuple(find(group)))
+        for key, group in found.items()
     ]
+
+
+def _times(group: Sequence[Row], across: str) -> tuple[tuple[float, Estimate], ...]:
+    times = [(float(r.axes[across]), r.estimate) for r in group if r.estimate]
+    return tuple(sorted(times, key=lambda one: one[0]))
 
 
 def crossovers(first: Curve, second: Curve) -> list[float]:
@@ -126,6 +139,17 @@ def overtakings(found: Sequence[Curve], across: str) -> Iterator[str]:
                 )
 
 
+def cliffs(found: Sequence[Curve], across: str) -> Iterator[str]:
+    """Yield a sentence for each value that is slower than the others predict."""
+    for curve in found:
+        for one in curve.cliffs:
+            yield (
+                f"cliff: {curve.name} takes {units.duration(one.time)} at {across} = "
+                f"{one.at:g}, {units.figures(one.slower, 2)} times what the other sizes "
+                "predict"
+            )
+
+
 @dataclass(frozen=True, slots=True)
 class _Frame:
     """Where an axis's value and a time lie in the picture: both by their logarithms."""
@@ -158,15 +182,16 @@ def svg(found: Sequence[Curve], across: str) -> str:
     colours = dict(zip(points, _repeated(COLOURS, len(points)), strict=True))
     dashes = dict(zip(whats, _repeated(DASHES, len(whats)), strict=True))
     frame = _frame(found)
-    said = list(overtakings(found, across))
+    said = [*cliffs(found, across), *overtakings(found, across)]
     high = TOP + PLOT + LINE * (4 + len(found) + len(said))
     head = (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDE} {high}" '
-        'font-family="sans-serif" font-size="12">'
+        'font-family="sans-serif" font-size="12" role="img">'
     )
     parts = [
         head,
         f"<title>time over {escape(across)}</title>",
+        f"<desc>{escape('; '.join([*(one.name for one in found), *said]))}</desc>",
         f'<rect width="{WIDE}" height="{high}" fill="white"/>',
         f'<text x="{LEFT}" y="16" font-size="14">time over {escape(across)}</text>',
         *_axes(found, frame),
@@ -205,6 +230,7 @@ def _line(curve: Curve, frame: _Frame) -> Iterator[str]:
     """Yield the line, and a mark with its interval at each time."""
     where = [(frame.x(at), frame.y(one.value)) for at, one in curve.times]
     yield f'<path d="M{"L".join(f"{x:.1f} {y:.1f}" for x, y in where)}"/>'
+    steep = {one.at for one in curve.cliffs}
     for (x, y), (at, one) in zip(where, curve.times, strict=True):
         told = f"{curve.name}, {at:g}: {units.duration(one.value)}"
         ends = f"M{x:.1f} {frame.y(one.low):.1f}V{frame.y(one.high):.1f}"
@@ -213,6 +239,12 @@ def _line(curve: Curve, frame: _Frame) -> Iterator[str]:
             f'<path d="{ends}"/><circle cx="{x:.1f}" cy="{y:.1f}" r="3" fill="white"/>'
             "</g>"
         )
+        if at in steep:
+            yield (
+                f'<g stroke="{SLOWER}"><circle cx="{x:.1f}" cy="{y:.1f}" r="8"/>'
+                f'<text x="{x:.1f}" y="{y - 13:.1f}" text-anchor="middle" '
+                f'fill="{SLOWER}" stroke="none">{at:g}</text></g>'
+            )
 
 
 def _axes(found: Sequence[Curve], frame: _Frame) -> Iterator[str]:
@@ -244,13 +276,12 @@ def _text(x: float, y: float, words: str, anchor: str = "start") -> str:
     )
 
 
-def write(path: str, made: Sequence[Row], across: str) -> None:
-    """Draw rows to a file.
+def write(path: str, found: Sequence[Curve], across: str) -> None:
+    """Draw curves to a file.
 
     Raises:
         SteelyardError: there is nothing to draw, or the file cannot be written.
     """
-    found = curves(made, across)
     if not found:
         raise SteelyardError(
             f"--plot {path}: no row was measured over {across}; its errors say why."

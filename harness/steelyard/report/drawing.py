@@ -77,7 +77,7 @@ def svg(history: History) -> str:
     high = frame.top + PLOT + 2 * LINE
     head = (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDE} {high:g}" '
-        'font-family="sans-serif" font-size="12">'
+        'font-family="sans-serif" font-size="12" role="img">'
     )
     parts = [
         head,

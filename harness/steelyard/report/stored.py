@@ -14,7 +14,7 @@ from steelyard.analyse.run import Run
 from steelyard.analyse.trial import Trial
 from steelyard.declare import config
 from steelyard.errors import SteelyardError, StoreError
-from steelyard.report import clocks_table, details, pivot, tables
+from steelyard.report import clocks_table, details, pivot, sweeps, tables
 from steelyard.report.formats import Results, formats
 from steelyard.store.store import Store
 
@@ -105,6 +105,8 @@ def print_rows(
         shown = tables.page(made, console.width, wanted)
     for part in shown:
         console.print(part)
+    for said in sweeps.sentences(run, made):
+        console.print(Text(said))
     if run.settings.get("clock") == config.ALL:
         for part in clocks_table.page(made):
             console.print(part)

@@ -9,7 +9,7 @@ from typing import Final
 
 from steelyard.analyse.rows import Row
 from steelyard.analyse.run import Run
-from steelyard.report import columns, tables, text
+from steelyard.report import columns, curves, sweeps, tables, text
 from steelyard.report.columns import Column, Sheet
 from steelyard.report.formats import Results
 from steelyard.report.pages import case
@@ -39,6 +39,7 @@ def dumps(found: Results, *, samples: bool | None = None) -> str:
     sections = [
         Section("Overview", list(_overview(made))),
         Section("Results", list(_tables(found, names))),
+        Section("Sweeps", list(_sweeps(found))),
         Section("Doubts", list(_doubts(made))),
         Section("Cases", list(_cases(run, made, names))),
     ]
@@ -124,6 +125,15 @@ def _tables(found: Results, names: dict[str, str]) -> Iterator[Markup]:
     around = tables.floors([t for row in found.rows for t in row.trials])
     if around is not None:
         yield grid(around)
+
+
+def _sweeps(found: Results) -> Iterator[Markup]:
+    """Yield times over each axis of sizes, a picture a benchmark, and its cliffs."""
+    for across in sweeps.axes(found.rows):
+        for _, rows in groupby(found.rows, key=lambda row: row.benchmark):
+            over = sweeps.curves(found.run, list(rows), across)
+            if any(len(curve.times) > 2 for curve in over):
+                yield tag("figure", Markup(curves.svg(over, across)))
 
 
 def _cases(run: Run, made: Sequence[Row], names: dict[str, str]) -> Iterator[Markup]:
