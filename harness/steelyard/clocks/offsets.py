@@ -12,9 +12,10 @@ import math
 import statistics
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from steelyard.clocks import Expired
+from steelyard.analyse.trial import ClockFacts
+from steelyard.clocks import DeviceClock, Expired
 from steelyard.machine.ticks import common_tick
 from steelyard_device import cuda
 
@@ -69,6 +70,23 @@ class Offsets:
     """What CUPTI would say the delay takes that all this was found with."""
     pair: float
     """What an event pair reads beyond that."""
+
+
+class OffsetClock(DeviceClock):
+    """What clocks share that read more or less than a kernel takes."""
+
+    def __init__(self, context: cuda.Context) -> None:
+        self._context = context
+        self._origin = cuda.Event(context)
+        self._origin.record()
+
+    @functools.cached_property
+    def _spin(self) -> cuda.Spin:
+        return cuda.Spin(self._context, seconds=SPIN_SECONDS)
+
+    def _facts(self, kind: ClockFacts, own: float) -> ClockFacts:
+        """Return facts whose offset's ``own`` part may be wrong by so much."""
+        return replace(kind, uncertainty=unknown(self._context, own), drift=DRIFT)
 
 
 @functools.cache

@@ -11,7 +11,7 @@ from contextlib import nullcontext
 from typing import Final
 
 from steelyard.analyse.trial import ClockFacts, Traits
-from steelyard.clocks import Reading, offsets
+from steelyard.clocks import DeviceClock, Reading, offsets
 from steelyard.clocks.gpu import Kind
 from steelyard.errors import BenchmarkError
 from steelyard.machine.ticks import common_tick
@@ -28,7 +28,7 @@ TRAITS: Final[Traits] = {
 }
 
 
-class CuptiClock:
+class CuptiClock(DeviceClock):
     """The GPU's busy time in a window, whatever the host does meanwhile."""
 
     def __init__(self, context: cuda.Context) -> None:
@@ -50,24 +50,12 @@ class CuptiClock:
         tick, floor = common_tick(times[FLOOR:]), tuple(times[:FLOOR])
         return ClockFacts("cupti", 1, tick, floor, drift=offsets.DRIFT, **TRAITS)
 
-    def facts_in(self, cache: str) -> ClockFacts:
-        """Return the same whatever the caches are."""
-        del cache
-        return self.facts
-
-    def serves(self, cache: str) -> bool:
-        """Whatever the caches are."""
-        return cache in {"cold", "warm"}
-
     def capacity(self, kernels: int) -> int:
         """Return how many windows of so many kernels fit behind a spin."""
         return max(1, cuda.QUEUE // (kernels + offsets.AHEAD))
 
     def read(
-        self,
-        work: DeviceWork,
-        windows: int,
-        ahead: Callable[[int], None],
+        self, work: DeviceWork, windows: int, ahead: Callable[[int], None]
     ) -> list[Reading]:
         """Read windows behind a spin, so that launches stand back to back; one needs none.
 

@@ -14,7 +14,7 @@ from typing import Final
 from steelyard.analyse.trial import ClockFacts, Traits
 from steelyard.clocks import Reading, offsets
 from steelyard.clocks.gpu import Kind
-from steelyard.clocks.offsets import measured
+from steelyard.clocks.offsets import OffsetClock, measured
 from steelyard.prepare.work import DeviceWork
 from steelyard_device import cuda
 
@@ -38,40 +38,26 @@ TRAITS: Final[Traits] = {
 }
 
 
-class EventsClock:
+class EventsClock(OffsetClock):
     """Pairs of events, a queue of them behind one spin."""
 
     def __init__(self, context: cuda.Context) -> None:
-        self._context = context
-        self._spin = cuda.Spin(context, seconds=offsets.SPIN_SECONDS)
+        super().__init__(context)
         self._null = cuda.null(context)
         self._pairs: list[cuda.EventPair] = []
-        self._origin = cuda.Event(context)
-        self._origin.record()
 
     @functools.cached_property
     def facts(self) -> ClockFacts:
         """Its floor is a pair round nothing; its offset that of a delay, and `OWN`."""
         found = measured(self._context)
-        return ClockFacts(
-            "events",
-            1,
-            found.tick,
-            found.empty,
-            offset=found.pair + OWN,
-            uncertainty=offsets.unknown(self._context, OWN_UNKNOWN),
-            drift=offsets.DRIFT,
-            **TRAITS,
-        )
+        offset = found.pair + OWN
+        facts = ClockFacts("events", 1, found.tick, found.empty, offset, **TRAITS)
+        return self._facts(facts, OWN_UNKNOWN)
 
     def facts_in(self, cache: str) -> ClockFacts:
         """Return the same, and `COLD` in its offset where the caches are."""
         more = COLD if cache == "cold" else 0.0
         return replace(self.facts, offset=self.facts.offset + more)
-
-    def serves(self, cache: str) -> bool:
-        """Whatever the caches are."""
-        return cache in {"cold", "warm"}
 
     def capacity(self, kernels: int) -> int:
         """Return how many windows of so many kernels fit behind a spin."""
@@ -79,10 +65,7 @@ class EventsClock:
         return max(1, cuda.QUEUE // each)
 
     def read(
-        self,
-        work: DeviceWork,
-        windows: int,
-        ahead: Callable[[int], None],
+        self, work: DeviceWork, windows: int, ahead: Callable[[int], None]
     ) -> list[Reading]:
         """Read windows behind a spin; raises Expired if they were not queued in time."""
         while len(self._pairs) < windows:

@@ -9,6 +9,7 @@ from typing import Final, Protocol, runtime_checkable
 from steelyard.analyse.trial import ClockFacts, Traits
 from steelyard.clocks import Reading, offsets
 from steelyard.clocks.gpu import Kind
+from steelyard.clocks.offsets import OffsetClock
 from steelyard.errors import BenchmarkError
 from steelyard.machine.ticks import common_tick
 from steelyard.prepare.work import DeviceWork
@@ -56,15 +57,13 @@ TRAITS: Final[Traits] = {
 }
 
 
-class GlobaltimerClock:
+class GlobaltimerClock(OffsetClock):
     """``%globaltimer`` in the kernel: what lies outside its instructions is its offset."""
 
     def __init__(self, context: cuda.Context) -> None:
-        self._context = context
+        super().__init__(context)
         self._made: tuple[DeviceWork, StampedWork] | None = None
-        self._origin = cuda.Event(context)
         self._now = cuda.Event(context)
-        self._origin.record()
 
     @functools.cached_property
     def facts(self) -> ClockFacts:
@@ -73,25 +72,9 @@ class GlobaltimerClock:
         for delay in offsets.delays(self._context) * 4:
             delay.launch()
             times.append(delay.nanoseconds())
-        return ClockFacts(
-            "globaltimer",
-            1,
-            common_tick(times, slack=0),
-            (),
-            offset=-offsets.LAUNCH - OWN,
-            uncertainty=offsets.unknown(self._context, OWN_UNKNOWN),
-            drift=offsets.DRIFT,
-            **TRAITS,
-        )
-
-    def facts_in(self, cache: str) -> ClockFacts:
-        """Return the same whatever the caches are."""
-        del cache
-        return self.facts
-
-    def serves(self, cache: str) -> bool:
-        """Whatever the caches are."""
-        return cache in {"cold", "warm"}
+        offset, tick = -offsets.LAUNCH - OWN, common_tick(times, slack=0)
+        facts = ClockFacts("globaltimer", 1, tick, (), offset, **TRAITS)
+        return self._facts(facts, OWN_UNKNOWN)
 
     def capacity(self, kernels: int) -> int:
         """Return the same for any kernels: none stands behind a spin."""
@@ -99,10 +82,7 @@ class GlobaltimerClock:
         return CAPACITY
 
     def read(
-        self,
-        work: DeviceWork,
-        windows: int,
-        ahead: Callable[[int], None],
+        self, work: DeviceWork, windows: int, ahead: Callable[[int], None]
     ) -> list[Reading]:
         """Read windows one by one: what leads to one is queued with its launch.
 

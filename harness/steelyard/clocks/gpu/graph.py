@@ -10,7 +10,7 @@ from typing import Final
 from steelyard.analyse.trial import ClockFacts, Traits
 from steelyard.clocks import Reading, offsets
 from steelyard.clocks.gpu import Kind
-from steelyard.clocks.offsets import measured
+from steelyard.clocks.offsets import OffsetClock, measured
 from steelyard.errors import BenchmarkError
 from steelyard.prepare.work import DeviceWork
 from steelyard_device import cuda
@@ -39,38 +39,23 @@ TRAITS: Final[Traits] = {
 }
 
 
-class GraphClock:
+class GraphClock(OffsetClock):
     """The time of a node: of a kernel that follows another one, hand-over and all."""
 
     def __init__(self, context: cuda.Context) -> None:
-        self._context = context
-        self._spin = cuda.Spin(context, seconds=offsets.SPIN_SECONDS)
+        super().__init__(context)
         self._pairs = [
             (cuda.EventPair(context), cuda.EventPair(context)) for _ in range(CAPACITY)
         ]
-        self._origin = cuda.Event(context)
-        self._origin.record()
         self._made: tuple[DeviceWork, tuple[int, cuda.Graph, cuda.Graph]] | None = None
 
     @functools.cached_property
     def facts(self) -> ClockFacts:
         """Its floor is a pair round nothing; its offset a delay's hand-over, and `OWN`."""
         found = measured(self._context)
-        return ClockFacts(
-            "graph",
-            1,
-            found.tick,
-            found.empty,
-            offset=offsets.node(self._context) + OWN,
-            uncertainty=offsets.unknown(self._context, OWN_UNKNOWN),
-            drift=offsets.DRIFT,
-            **TRAITS,
-        )
-
-    def facts_in(self, cache: str) -> ClockFacts:
-        """Return the same whatever the caches are."""
-        del cache
-        return self.facts
+        offset = offsets.node(self._context) + OWN
+        facts = ClockFacts("graph", 1, found.tick, found.empty, offset, **TRAITS)
+        return self._facts(facts, OWN_UNKNOWN)
 
     def serves(self, cache: str) -> bool:
         """Warm caches alone: a node follows the one before it."""
@@ -82,10 +67,7 @@ class GraphClock:
         return max(1, min(CAPACITY, cuda.QUEUE // each))
 
     def read(
-        self,
-        work: DeviceWork,
-        windows: int,
-        ahead: Callable[[int], None],
+        self, work: DeviceWork, windows: int, ahead: Callable[[int], None]
     ) -> list[Reading]:
         """Read nodes of two graphs for each window, and leave what one launch does.
 
