@@ -6,7 +6,7 @@ import math
 import os
 import shutil
 import statistics
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from time import perf_counter_ns
@@ -57,18 +57,13 @@ def findings(store_folder: Path | None = None) -> list[Finding]:
     facts = machine.describe()
     settings, identity = facts["settings"], facts["identity"]
     return [
-        _governor(settings["governor"]),
-        _boost(settings["boost"]),
-        _virtual(identity["hypervisor"]),
+        *(setting(one, settings | identity) for one in SETTINGS),
         *_neighbours(),
         _load(facts["moment"]["load"], identity["cores"]),
-        _quota(settings["cpu_quota"]),
         _affinity(settings["affinity"], identity["cores"]),
         _siblings(settings["affinity"]),
         _huge_pages(settings["huge_pages"], _had()),
         _swap(),
-        _aslr(settings["aslr"]),
-        _clocksource(settings["clocksource"]),
         *_clock(),
         _other_run(),
         _disk(store_folder or Path.cwd()),
@@ -87,9 +82,57 @@ def judge(
     return Finding(topic, str(seen), "doubt", why, advice)
 
 
-def is_one_of(value: Any, *good: Any) -> bool | None:
-    """Tell whether a fact is as it should be; None where it is not known."""
-    return None if value == UNKNOWN else value in good
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """A fact that should have one of a few values."""
+
+    topic: str
+    name: str
+    """As the facts have it."""
+    good: tuple[str, ...]
+    why: str = ""
+    advice: str = ""
+
+
+def setting(one: Setting, facts: Mapping[str, Any], of: str = "") -> Finding:
+    """Return whether a fact is as it should be, of a part of the machine."""
+    seen = facts[one.name]
+    good = None if seen == UNKNOWN else seen in one.good
+    return judge(f"{of}{one.topic}", seen, good, one.why, one.advice)
+
+
+SETTINGS: Final = (
+    Setting(
+        *("frequency governor", "governor", ("performance",)),
+        "cores start slow and speed up while they are timed",
+        "cpupower frequency-set -g performance",
+    ),
+    Setting(
+        *("boost", "boost", ("off",)),
+        "the frequency depends on heat and on what other cores do",
+        "compare only within a run, or turn boost off in the firmware or sysfs",
+    ),
+    Setting(
+        *("hypervisor", "hypervisor", ("no",)),
+        "other guests share caches, memory and cores; frequency is hidden",
+        "compare only within a run; use a dedicated or bare-metal machine",
+    ),
+    Setting(
+        *("CPU quota", "cpu_quota", ("none",)),
+        "the control group stops all threads once its share of a period is used up",
+        "raise the container's limit, or give it whole cores (a cpuset)",
+    ),
+    Setting(
+        *("address randomisation", "aslr", ("off",)),
+        "code and data lie elsewhere in each process, so two runs differ by a little",
+        "leave it on and believe only differences that several runs agree on",
+    ),
+    Setting(
+        *("clock source", "clocksource", ("tsc", "arch_sys_counter")),
+        "every reading of the clock is a system call or a trap",
+        "boot with tsc=reliable if the machine's counter is",
+    ),
+)
 
 
 def _builds() -> Finding:
@@ -97,36 +140,6 @@ def _builds() -> Finding:
     refusal = disk.Disk(folder).refusal()
     why = "every process builds its kernels anew"
     return judge("kept builds", folder or "off", refusal is None, why, refusal or "")
-
-
-def _governor(seen: str) -> Finding:
-    return judge(
-        "frequency governor",
-        seen,
-        is_one_of(seen, "performance"),
-        "cores start slow and speed up while they are timed",
-        "cpupower frequency-set -g performance",
-    )
-
-
-def _boost(seen: str) -> Finding:
-    return judge(
-        "boost",
-        seen,
-        is_one_of(seen, "off"),
-        "the frequency depends on heat and on what other cores do",
-        "compare only within a run, or turn boost off in the firmware or sysfs",
-    )
-
-
-def _virtual(seen: str) -> Finding:
-    return judge(
-        "hypervisor",
-        seen,
-        is_one_of(seen, "no"),
-        "other guests share caches, memory and cores; frequency is hidden",
-        "compare only within a run; use a dedicated or bare-metal machine",
-    )
 
 
 def _neighbours() -> Iterator[Finding]:
@@ -161,16 +174,6 @@ def _load(load: Any, cores: Any) -> Finding:
         good,
         "something ran a moment ago and may run again",
         "wait until it is below 0.1 a core",
-    )
-
-
-def _quota(seen: Any) -> Finding:
-    return judge(
-        "CPU quota",
-        seen,
-        is_one_of(seen, "none"),
-        "the control group stops all threads once its share of a period is used up",
-        "raise the container's limit, or give it whole cores (a cpuset)",
     )
 
 
@@ -212,7 +215,7 @@ def _had() -> bool | None:
 
 
 def _huge_pages(seen: str, had: bool | None) -> Finding:
-    good = is_one_of(seen, "always", "madvise")
+    good = None if seen == UNKNOWN else seen in {"always", "madvise"}
     given = "" if had is not False else ", but none was to be had"
     return judge(
         "huge pages",
@@ -231,26 +234,6 @@ def _swap() -> Finding:
         used == 0 if isinstance(used, int) else None,
         "a page that is read from the disk takes a million times longer",
         "free memory, then swapoff -a and swapon -a",
-    )
-
-
-def _aslr(seen: str) -> Finding:
-    return judge(
-        "address randomisation",
-        seen,
-        is_one_of(seen, "off"),
-        "code and data lie elsewhere in each process, so two runs differ by a little",
-        "leave it on and believe only differences that several runs agree on",
-    )
-
-
-def _clocksource(seen: str) -> Finding:
-    return judge(
-        "clock source",
-        seen,
-        is_one_of(seen, "tsc", "arch_sys_counter"),
-        "every reading of the clock is a system call or a trap",
-        "boot with tsc=reliable if the machine's counter is",
     )
 
 

@@ -18,7 +18,7 @@ from steelyard.analyse.symptoms import STEADY
 from steelyard.machine import facts as machine
 from steelyard.machine import gpu_choice as gpu
 from steelyard.machine import gpu_state, lock
-from steelyard.machine.doctor import Finding, is_one_of, judge
+from steelyard.machine.doctor import Finding, Setting, judge, setting
 from steelyard_device import install
 
 if TYPE_CHECKING:
@@ -66,7 +66,7 @@ def _of(device: Device) -> Iterator[Finding]:
     settings = gpu_state.settings(device.uuid)
     now = gpu_state.now(device.uuid)
     yield Finding(name, f"{device.name}, driver {settings['driver']}", "ok")
-    yield from _modes(name, settings)
+    yield from (setting(one, settings, f"{name} ") for one in MODES)
     yield from _limits(name, settings, now)
     yield _company(name, now)
     yield _clock(name, device, settings)
@@ -109,29 +109,24 @@ def _may_count() -> bool:
     return os.geteuid() == 0 or only is None or only[1] == "0"
 
 
-def _modes(name: str, settings: Mapping[str, Any]) -> Iterator[Finding]:
-    yield judge(
-        f"{name} persistence",
-        settings["persistence"],
-        is_one_of(settings["persistence"], "on"),
+MODES: Final = (
+    Setting(
+        *("persistence", "persistence", ("on",)),
         "the driver starts anew for each process that finds the GPU idle",
         "nvidia-smi -pm 1",
-    )
-    yield judge(
-        f"{name} MIG",
-        settings["mig"],
-        is_one_of(settings["mig"], "off"),
+    ),
+    Setting(
+        *("MIG", "mig", ("off",)),
         "a part of the GPU is measured, and others use the rest",
         "take a whole GPU",
-    )
-    yield judge(
-        f"{name} compute mode",
-        settings["compute_mode"],
-        is_one_of(settings["compute_mode"], "default", "exclusive_process"),
+    ),
+    Setting(
+        *("compute mode", "compute_mode", ("default", "exclusive_process")),
         "no process, or no second one, may use the GPU",
         "nvidia-smi -c DEFAULT",
-    )
-    yield judge(f"{name} ECC", settings["ecc"], is_one_of(settings["ecc"], "on", "off"))
+    ),
+    Setting("ECC", "ecc", ("on", "off")),
+)
 
 
 def _limits(
