@@ -15,7 +15,7 @@ from steelyard.declare.discovery import discover
 from steelyard.declare.plan import Turn
 from steelyard.declare.settings import Settings
 from steelyard.errors import SteelyardError
-from steelyard.machine import lock
+from steelyard.machine import files, lock
 from steelyard.process import perfetto, tracing
 from steelyard.process.perfetto import HOST, Recording, Span, Work
 from steelyard_device.cuda.activity import Activity
@@ -246,19 +246,13 @@ def test_builds_are_not_traced(tmp_path):
         tracing.trace(plan, Settings(), tmp_path / "trace.json", print)
 
 
-def test_a_place_that_cannot_be_written_is_one_sentence(tmp_path):
-    """After all the work; the sentence names the file."""
-    with pytest.raises(SteelyardError, match="--trace"):
-        tracing._write(tmp_path / "no" / "trace.json", "{}")
-
-
 def test_a_place_that_cannot_be_written_is_refused_before_anything(tmp_path):
     """A folder that is missing; a file there, or one to come, is fine."""
     (tmp_path / "old.json").write_text("{}")
     for name in ("old.json", "new.json"):
-        tracing.require_writable(tmp_path / name)
+        files.require_writable(tmp_path / name, "--trace")
     with pytest.raises(SteelyardError, match=r"--trace .* cannot be written: .* miss"):
-        tracing.require_writable(tmp_path / "no" / "trace.json")
+        files.require_writable(tmp_path / "no" / "trace.json", "--trace")
 
 
 def test_a_run_writes_the_trace_beside_its_results(tmp_path, monkeypatch):

@@ -176,10 +176,7 @@ def _write(
     if output in {None, "-"}:
         click.echo(said, nl=False)
         return
-    try:
-        files.replace(Path(str(output)), said.encode(errors="replace"))
-    except OSError as error:
-        raise SteelyardError(
-            f"--output {output}: {error.strerror}. Name another file; `steelyard "
-            f"claims --run {TAG}` judges the same run again."
-        ) from error
+    hint = (
+        f"Name another file; `steelyard claims --run {TAG}` judges the same run again."
+    )
+    files.save(str(output), said, "--output", hint)

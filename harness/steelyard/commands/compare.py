@@ -8,6 +8,7 @@ from steelyard.analyse import compare as comparing
 from steelyard.commands._options import format_option, store_option
 from steelyard.declare import config
 from steelyard.errors import SteelyardError
+from steelyard.machine import files
 from steelyard.report import comparison, json_report, tables
 from steelyard.report.formats import Compared, formats, json
 from steelyard.store.store import Store
@@ -38,8 +39,8 @@ def command(
     BASE and NEW are named as in `show`; NEW is the latest unless it is given. What
     differs in compilers, machine, versions and settings comes first.
     """
-    if json_file:
-        json_report.require_writable(json_file)
+    if json_file not in {None, "-"}:
+        files.require_writable(str(json_file), "--json")
     with Store.open(config.load({"store": store}).store, create=False) as opened:
         sides = opened.find(base), opened.find(new)
         trials = [opened.trials(side.uid) for side in sides]

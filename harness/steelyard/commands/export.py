@@ -8,7 +8,6 @@ import click
 
 from steelyard.commands._options import store_option
 from steelyard.declare import config
-from steelyard.errors import SteelyardError
 from steelyard.machine import files
 from steelyard.store.store import Store
 
@@ -34,7 +33,4 @@ def command(run_name: str, file: Path, *, with_paths: bool, store: str | None) -
             output.write(data)
             output.flush()
         return
-    try:
-        files.replace(file, data)
-    except OSError as error:
-        raise SteelyardError(f"{file}: {error.strerror}. Name another file.") from error
+    files.save(file, data)

@@ -84,7 +84,7 @@ def command(
     one = history.chosen(found, mode)
     _print(chart.lines(one, width))
     if svg is not None:
-        _write(svg, drawing.svg(one))
+        files.save(svg, drawing.svg(one))
 
 
 def _place(found: Sequence[History], at: str) -> Place:
@@ -117,10 +117,3 @@ def _of_asv(
         names = ", ".join(dict.fromkeys(one.case for one in measured))
         raise SteelyardError(f"{folder} has no {case!r}; it has {names}.")
     return chosen
-
-
-def _write(path: str, text: str) -> None:
-    try:
-        files.replace(Path(path), text.encode())
-    except OSError as error:
-        raise SteelyardError(f"{path}: {error.strerror}. Name another file.") from error

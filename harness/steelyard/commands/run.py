@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import click
@@ -22,7 +21,7 @@ from steelyard.commands._options import (
 )
 from steelyard.declare import config, plan
 from steelyard.errors import SteelyardError
-from steelyard.process import tracing
+from steelyard.machine import files
 from steelyard.report import columns as columns_list
 from steelyard.report import curves, json_report, pivot, progress, stored, sweeps
 from steelyard.store import places as stores
@@ -151,8 +150,7 @@ def _require_axes(
 
 def _require_writable(json_file: str | None, trace: str | None, store: str) -> None:
     """Refuse files that could not be written once everything is measured."""
-    if json_file:
-        json_report.require_writable(json_file)
-    if trace:
-        tracing.require_writable(Path(trace))
+    for what, place in (("--json", json_file), ("--trace", trace)):
+        if place not in {None, "-"}:
+            files.require_writable(str(place), what)
     stores.require_place(store)

@@ -8,6 +8,8 @@ import os
 import stat
 from pathlib import Path
 
+from steelyard.errors import SteelyardError
+
 ENOUGH = 64 << 20
 """Bytes: more is none of what is read at once."""
 
@@ -56,6 +58,43 @@ def replace(path: Path, content: bytes) -> None:
         aside.replace(path)
     finally:
         aside.unlink(missing_ok=True)
+
+
+def save(
+    path: str | Path,
+    content: str | bytes,
+    what: str = "",
+    hint: str = "Name another file.",
+) -> None:
+    """Write a file that an option names; see `replace`.
+
+    Raises:
+        SteelyardError: it cannot be written; ``what`` was named, and the ``hint`` helps.
+    """
+    try:
+        replace(
+            Path(path),
+            content.encode(errors="replace") if isinstance(content, str) else content,
+        )
+    except OSError as error:
+        raise SteelyardError(
+            f"{f'{what} {path}'.lstrip()}: {error.strerror}. {hint}"
+        ) from error
+
+
+def require_writable(path: str | Path, what: str) -> None:
+    """Refuse a file that could not be written once everything is done.
+
+    Raises:
+        SteelyardError: it is a folder, or its folder is missing or gives no permission.
+    """
+    place = Path(path)
+    target = place if place.exists() else place.parent
+    if place.is_dir() or not os.access(target, os.W_OK):
+        raise SteelyardError(
+            f"{what} {path} cannot be written: {target} is a folder, is missing or gives "
+            "no permission. Name a file in a folder that exists."
+        )
 
 
 def _clear(path: Path) -> None:

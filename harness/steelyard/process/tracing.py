@@ -7,7 +7,6 @@ CUPTI's to say; without it, and on the CPU, there are the host's spans alone.
 from __future__ import annotations
 
 import json
-import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -66,31 +65,9 @@ def trace(
             f"--trace {place}: no launch could be traced. Choose cases that are launched."
         )
     about = {"clock": "CLOCK_MONOTONIC", "rounds": ROUNDS}
-    _write(place, json.dumps(perfetto.document(recordings, about), allow_nan=False))
+    text = json.dumps(perfetto.document(recordings, about), allow_nan=False)
+    files.save(place, f"{text}\n", "--trace")
     say(f"--trace: {place} has {len(recordings)} traces; open it at ui.perfetto.dev")
-
-
-def require_writable(place: Path) -> None:
-    """Refuse a file that could not be written once everything is traced.
-
-    Raises:
-        SteelyardError: its folder is missing or gives no permission.
-    """
-    target = place if place.exists() else place.parent
-    if not os.access(target, os.W_OK):
-        raise SteelyardError(
-            f"--trace {place} cannot be written: {target} is missing or gives no "
-            "permission. Name a file in a folder that exists."
-        )
-
-
-def _write(place: Path, text: str) -> None:
-    try:
-        files.replace(place, f"{text}\n".encode())
-    except OSError as error:
-        raise SteelyardError(
-            f"--trace {place}: {error.strerror}. Name a file in a folder that exists."
-        ) from error
 
 
 class Tracer:

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations, pairwise
-from pathlib import Path
 from typing import Any, Final
 from xml.sax.saxutils import escape
 
@@ -68,11 +66,7 @@ def require(points: Sequence[Mapping[str, Any]], across: str | None, path: str) 
             f"{across or 'not given'}: give --across one of "
             f"{', '.join(fine) or 'them, in a suite that has one'}."
         )
-    if not os.access(Path(path).parent, os.W_OK):
-        raise SteelyardError(
-            f"--plot {path} cannot be written: {Path(path).parent} is missing or gives "
-            "no permission. Name a file in a folder that exists."
-        )
+    files.require_writable(path, "--plot")
 
 
 def _drawn(value: Any) -> bool:
@@ -286,7 +280,4 @@ def write(path: str, found: Sequence[Curve], across: str) -> None:
         raise SteelyardError(
             f"--plot {path}: no row was measured over {across}; its errors say why."
         )
-    try:
-        files.replace(Path(path), svg(found, across).encode())
-    except OSError as error:
-        raise SteelyardError(f"{path}: {error.strerror}. Name another file.") from error
+    files.save(path, svg(found, across))

@@ -6,7 +6,6 @@ import contextlib
 import secrets
 import sys
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Final
 
 from rich import box
@@ -16,7 +15,6 @@ from rich.table import Table
 from rich.text import Text
 
 from steelyard.analyse.verdict import Verdict
-from steelyard.errors import SteelyardError
 from steelyard.gate import doubted, words
 from steelyard.gate.outcome import Finding, Outcome
 from steelyard.machine import files
@@ -137,7 +135,8 @@ def write(
     """
     to_file = output not in {None, "-"}
     if to_file:
-        _to_file(str(output), dumps(outcome, shape))
+        hint = "Name another file; `steelyard verdict` shows the same outcome again."
+        files.save(str(output), dumps(outcome, shape), "--output", hint)
     elif shape == "table":
         with _no_commands() if annotations else contextlib.nullcontext():
             console = tables.console()
@@ -162,13 +161,3 @@ def _no_commands() -> Iterator[None]:
         yield
     finally:
         sys.stdout.write(f"::{token}::\n")
-
-
-def _to_file(place: str, text: str) -> None:
-    try:
-        files.replace(Path(place), text.encode(errors="replace"))
-    except OSError as error:
-        raise SteelyardError(
-            f"--output {place}: {error.strerror}. Name another file; `steelyard verdict` "
-            "shows the same outcome again."
-        ) from error

@@ -94,12 +94,10 @@ from __future__ import annotations
 
 import json
 import math
-import os
 import statistics
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
-from pathlib import Path
 from typing import Any, Final
 
 from steelyard.analyse import agreement, stats
@@ -115,7 +113,6 @@ from steelyard.analyse.rows import (
 from steelyard.analyse.run import UNKNOWN, Run
 from steelyard.analyse.stats import Estimate
 from steelyard.analyse.trial import Trial
-from steelyard.errors import SteelyardError
 from steelyard.machine import files
 from steelyard.store import codec
 
@@ -208,21 +205,6 @@ def text_of(document: Mapping[str, Any]) -> str:
     return json.dumps(document, indent=2, allow_nan=False)
 
 
-def require_writable(place: str) -> None:
-    """Refuse a file that could not be written once the run is over.
-
-    Raises:
-        SteelyardError: its folder is missing or gives no permission.
-    """
-    path = Path(place)
-    target = path if path.exists() else path.parent
-    if place != "-" and (path.is_dir() or not os.access(target, os.W_OK)):
-        raise SteelyardError(
-            f"--json {place} cannot be written: {target} is a folder, is missing or gives "
-            "no permission. Name a file in a folder that exists, or - for stdout."
-        )
-
-
 def write(place: str, text: str) -> None:
     """Write a document to a file, or to stdout for ``-``.
 
@@ -234,13 +216,8 @@ def write(place: str, text: str) -> None:
         sys.stdout.write(text)
         sys.stdout.flush()
         return
-    try:
-        files.replace(Path(place), text.encode())
-    except OSError as error:
-        raise SteelyardError(
-            f"--json {place}: {error.strerror}. The run is stored; write it with "
-            "`steelyard show --format json`."
-        ) from error
+    hint = "The run is stored; write it with `steelyard show --format json`."
+    files.save(place, text, "--json", hint)
 
 
 def _peaks(run: Run) -> Mapping[str, Any]:
