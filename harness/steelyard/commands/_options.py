@@ -11,58 +11,78 @@ from steelyard.clocks import gpu
 from steelyard.declare import config
 from steelyard.declare.config import ALL, AUTO, OFF, Config
 
-store_option = click.option(
+Decorator = Callable[[Any], Any]
+"""What gives a command an option."""
+
+
+def _named(name: str, text: str, shown: str | bool = False, **how: Any) -> Decorator:
+    """Return an option; ``how`` is as click has it."""
+    return click.option(*name.split(), help=text, show_default=shown, **how)
+
+
+def _number(name: str, text: str, shown: str, metavar: str | None = None) -> Decorator:
+    kind = float if metavar else int
+    return _named(name, text, shown, type=kind, metavar=metavar)
+
+
+store_option = _named(
     "--store",
+    "Where runs are kept; a file or an SQLAlchemy URL.",
     metavar="PATH|URL",
-    help="Where runs are kept; a file or an SQLAlchemy URL.",
 )
-pattern_option = click.option(
-    "-k", "pattern", metavar="EXPR", help="Select by words of case ids with and/or/not."
+pattern_option = _named(
+    "-k pattern", "Select by words of case ids with and/or/not.", metavar="EXPR"
 )
-overrides_option = click.option(
-    "-p",
-    "overrides",
+overrides_option = _named(
+    "-p overrides",
+    "Replace an axis's values: AXIS=1,2 or AXIS=2^10:2^20:4x.",
     multiple=True,
     metavar="AXIS=1,2",
-    help="Replace an axis's values: AXIS=1,2 or AXIS=2^10:2^20:4x.",
 )
-relative_option = click.option(
+relative_option = _named(
     "--relative-to",
+    "Add each case's time over that of the case with this value.",
     metavar="AXIS=VALUE",
-    help="Add each case's time over that of the case with this value.",
 )
-gpu_option = click.option(
-    "--gpu",
-    metavar="N|UUID",
-    help="Use this GPU.",
-    show_default="the least used",
-)
-wait_option = click.option(
+gpu_option = _named("--gpu", "Use this GPU.", "the least used", metavar="N|UUID")
+wait_option = _named(
     "--wait",
+    "Wait this long for a run that is measuring.",
+    shown=True,
     type=click.FloatRange(min=0),
     default=0.0,
     metavar="SECONDS",
-    help="Wait this long for a run that is measuring.",
-    show_default=True,
 )
-columns_option = click.option(
+columns_option = _named(
     "--columns",
+    "Show these columns too: watts, joules, celsius, mhz, cpu, items, peak.",
     metavar="NAME,...",
     default="",
-    help="Show these columns too: watts, joules, celsius, mhz, cpu, items, peak.",
 )
-
-across_option = click.option(
+across_option = _named(
     "--across",
+    "One table a benchmark: a row a case, a column a value of this axis.",
     metavar="AXIS|mode",
-    help="One table a benchmark: a row a case, a column a value of this axis.",
+)
+plot_option = _named(
+    "--plot",
+    "Draw time over the axis of --across to this SVG file too.",
+    metavar="FILE",
+)
+output_option = _named("--output", "Write it there.", "-", metavar="FILE")
+seed_option = _number("--seed", "Seed of the inputs and of the order of turns.", "0")
+blocks_option = _number(
+    "--blocks", "Give every case this many turns, each in a new process.", "4"
+)
+timeout_option = _number(
+    "--timeout", "Fail a case that is silent for this long.", "60", "SECONDS"
 )
 
-plot_option = click.option(
-    "--plot",
-    metavar="FILE",
-    help="Draw time over the axis of --across to this SVG file too.",
-)
+
+def modes_option(shown: str) -> Decorator:
+    """Return ``--mode``; what is measured without it is shown."""
+    text = "What to measure: kernel/cold, latency/warm/64, ..."
+    return _named("--mode modes", text, shown, multiple=True, metavar="MODE,...")
 
 
 def measuring_options(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -73,86 +93,59 @@ def measuring_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 _MEASURING = (
-    click.option(
-        "--mode",
-        "modes",
-        multiple=True,
-        metavar="MODE,...",
-        help="What to measure: kernel/cold, latency/warm/64, ...",
-        show_default="what the benchmark asks for, else kernel/cold,kernel/warm",
-    ),
-    click.option(
-        "--input",
-        "inputs",
+    modes_option("what the benchmark asks for, else kernel/cold,kernel/warm"),
+    _named(
+        "--input inputs",
+        "Fill the input X from a file.",
         multiple=True,
         metavar="X=@FILE.npy",
-        help="Fill the input X from a file.",
     ),
-    click.option(
-        "--seed",
-        type=int,
-        help="Seed of the inputs and of the order of turns.",
-        show_default="0",
-    ),
-    click.option(
+    seed_option,
+    _number(
         "--budget",
-        type=float,
-        metavar="SECONDS",
-        help="Share this long among all turns, and end by then; turns that settle early "
+        "Share this long among all turns, and end by then; turns that settle early "
         "leave their time to the rest.",
-        show_default="0.08 s a turn",
+        "0.08 s a turn",
+        "SECONDS",
     ),
-    click.option(
+    _number(
         "--precision",
-        type=float,
-        metavar="PERCENT",
-        help="Sample until half the interval is below this.",
-        show_default="0.5",
+        "Sample until half the interval is below this.",
+        "0.5",
+        "PERCENT",
     ),
-    click.option(
-        "--blocks",
-        type=int,
-        help="Give every case this many turns, each in a new process.",
-        show_default="4",
-    ),
-    click.option(
-        "--timeout",
-        type=float,
-        metavar="SECONDS",
-        help="Fail a case that is silent for this long.",
-        show_default="60",
-    ),
-    click.option(
+    blocks_option,
+    timeout_option,
+    _named(
         "--check/--no-check",
+        "Check results against the benchmark's reference.",
+        shown=True,
         default=True,
-        help="Check results against the benchmark's reference.",
-        show_default=True,
     ),
-    click.option("--allocations", is_flag=True, help="Count what a launch allocates."),
+    _named("--allocations", "Count what a launch allocates.", is_flag=True),
     wait_option,
     gpu_option,
-    click.option(
+    _named(
         "--clock",
+        f"Read kernels on a GPU by this clock: {', '.join(gpu.own())}.",
+        "the best there is",
         metavar="ID",
-        help=f"Read kernels on a GPU by this clock: {', '.join(gpu.own())}.",
-        show_default="the best there is",
     ),
-    click.option(
-        "--clocks",
-        "every_clock",
+    _named(
+        "--clocks every_clock",
+        "Read kernels on a GPU by every clock, side by side.",
         type=click.Choice([ALL]),
-        help="Read kernels on a GPU by every clock, side by side.",
     ),
-    click.option(
+    _named(
         "--peaks",
+        "Measure once what the GPU does at most, for percent of it.",
+        AUTO,
         type=click.Choice([AUTO, OFF]),
-        help="Measure once what the GPU does at most, for percent of it.",
-        show_default=AUTO,
     ),
 )
 
 
-def format_option(result: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+def format_option(result: str) -> Decorator:
     """Return ``--format`` of ``results``, ``compared`` or ``gate``: see `formats`."""
     from steelyard.report import formats
 

@@ -9,9 +9,13 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from steelyard.commands._options import (
+    blocks_option,
     format_option,
     gpu_option,
+    output_option,
+    seed_option,
     store_option,
+    timeout_option,
     wait_option,
 )
 from steelyard.declare import claims_file
@@ -40,14 +44,14 @@ TAG = "claims"
 @click.option(
     "--run", "stored", metavar="RUN", help="Judge a stored run and measure nothing."
 )
-@click.option("--blocks", type=int, help="Turns of every case.", show_default="4")
-@click.option("--seed", type=int, help="Seed of inputs and order.", show_default="0")
+@blocks_option
+@seed_option
 @click.option("--budget", type=float, metavar="SECONDS", help="End by then.")
-@click.option("--timeout", type=float, metavar="SECONDS", help="Of a silent case.")
+@timeout_option
 @wait_option
 @gpu_option
 @format_option("claims")
-@click.option("--output", metavar="FILE", help="Write it there.", show_default="-")
+@output_option
 @store_option
 def command(
     *,

@@ -12,9 +12,13 @@ import click
 from steelyard.commands._options import (
     format_option,
     gpu_option,
+    modes_option,
+    output_option,
     overrides_option,
     pattern_option,
+    seed_option,
     store_option,
+    timeout_option,
     wait_option,
 )
 from steelyard.errors import SteelyardError
@@ -36,15 +40,8 @@ if TYPE_CHECKING:
 )
 @pattern_option
 @overrides_option
-@click.option(
-    "--mode",
-    "modes",
-    multiple=True,
-    metavar="MODE,...",
-    help="What to measure.",
-    show_default="what the benchmark asks for",
-)
-@click.option("--seed", type=int, help="Seed of the inputs.", show_default="0")
+@modes_option("what the benchmark asks for")
+@seed_option
 @click.option(
     "--budget",
     type=float,
@@ -52,16 +49,10 @@ if TYPE_CHECKING:
     help="Leave unresolved what is open after this long.",
     show_default="none",
 )
-@click.option(
-    "--timeout",
-    type=float,
-    metavar="SECONDS",
-    help="Fail a case that is silent for this long.",
-    show_default="60",
-)
+@timeout_option
 @wait_option
 @format_option("gate")
-@click.option("--output", metavar="FILE", help="Write it there.", show_default="-")
+@output_option
 @click.option(
     "--annotations", is_flag=True, help="Print ::error lines for GitHub's checks."
 )

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from steelyard.commands._options import format_option, store_option
+from steelyard.commands._options import format_option, output_option, store_option
 from steelyard.declare import config
 from steelyard.gate import document
 from steelyard.gate.outcome import Outcome
@@ -26,7 +26,7 @@ from_option = click.option(
 @from_option
 @format_option("gate")
 @click.option("--annotations", is_flag=True, help="Add GitHub's ::error lines.")
-@click.option("--output", metavar="FILE", help="Write to this file.")
+@output_option
 @store_option
 def command(
     *,
