@@ -38,9 +38,9 @@ from pathlib import Path
 from steelyard.gate import document, run
 
 
-def gate(asked, chosen, how, say):
+def gate(baseline, asked, chosen, how, say):
     with Path("asked").open("a") as file:
-        print(asked.baseline, asked.pattern, file=file)
+        print(baseline, asked.pattern, file=file)
     return document.read(Path("made.json"))
 
 

@@ -25,12 +25,12 @@ from steelyard.gate import calibration, decide, selftest
 from steelyard.gate.blocks import Blocks, Point, Reading
 from steelyard.gate.calibration import Tally
 from steelyard.gate.decide import POLICY, Evidence
-from steelyard.gate.run import Asked
 from steelyard.gate.selftest import SelfTest, Steps
 from steelyard.gate.sides import Side
 from steelyard.measure import inject
 from steelyard.prepare.work import CallableWork, DeviceWork, NativeWork
 from steelyard.report import selftest_table
+from steelyard.store.session import Request
 from steelyard.store.store import Store
 from steelyard_device import cpu
 
@@ -382,7 +382,7 @@ def suite(tmp_path, monkeypatch):
 
 def test_workers_plant_what_their_side_asks_for(suite):
     """Multiply-adds behind the launches of head, and behind base's none."""
-    (point,), left = selftest_command.points_of(Asked("", [str(suite)]))
+    (point,), left = selftest_command.points_of(Request([str(suite)]))
     assert not left
     taken = []
     test = SelfTest([point], Settings(), Tally())

@@ -225,7 +225,7 @@ def command(
         if text or print_after_all:
             click.echo(run.texts(found, text), nl=False)
             return 0
-        how = run.Asked(**asked)
+        how = run.CompileOptions(**asked)
         good = run.spaces(found, how) if candidates else run.rows(found, how)
         return 0 if good else FAILED
 

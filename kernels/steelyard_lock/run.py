@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class CompileOptions:
     """How builds are timed, and what is printed of them."""
 
     quantity: str | None
@@ -62,7 +62,7 @@ def texts(points: Sequence[Point], text: str | None) -> str:
     return made.emitted(points[0], text)
 
 
-def spaces(points: Sequence[Point], asked: Asked) -> bool:
+def spaces(points: Sequence[Point], asked: CompileOptions) -> bool:
     """Build all candidates, print what became of them, and say if all is well."""
     from steelyard_device.timings import timings
     from steelyard_lock import report
@@ -86,7 +86,7 @@ def spaces(points: Sequence[Point], asked: Asked) -> bool:
     return not any(space.failures for space in made)
 
 
-def rows(points: Sequence[Point], asked: Asked) -> bool:
+def rows(points: Sequence[Point], asked: CompileOptions) -> bool:
     """Build again and again, print what that took, and say if all is well."""
     from steelyard_kernels.building.facts import keeps_nothing
     from steelyard_lock import builds, report
@@ -123,7 +123,7 @@ def rows(points: Sequence[Point], asked: Asked) -> bool:
     return not any(row.error for row in found)
 
 
-def _check(asked: Asked) -> None:
+def _check(asked: CompileOptions) -> None:
     """Refuse what would measure something else than was asked for."""
     from steelyard_device import disk
 
@@ -147,7 +147,7 @@ def _check(asked: Asked) -> None:
         )
 
 
-def dropped(asked: Asked) -> list[tuple[str, ...]]:
+def dropped(asked: CompileOptions) -> list[tuple[str, ...]]:
     """Return the levels to leave out of each row, so that neighbours differ by one.
 
     What a level saves shows only where no level above it has the build already: those
@@ -159,7 +159,7 @@ def dropped(asked: Asked) -> list[tuple[str, ...]]:
     return [tuple(known[:count]) for count in sorted(counts)]
 
 
-def _check_trace(asked: Asked) -> None:
+def _check_trace(asked: CompileOptions) -> None:
     if asked.trace and not Path(asked.trace).parent.is_dir():
         raise SteelyardError(
             f"--trace {asked.trace}: {Path(asked.trace).parent} is no folder; "
@@ -167,7 +167,7 @@ def _check_trace(asked: Asked) -> None:
         )
 
 
-def _write_trace(spans: Timings | None, asked: Asked) -> None:
+def _write_trace(spans: Timings | None, asked: CompileOptions) -> None:
     if not asked.trace or not spans:
         return
     try:

@@ -144,8 +144,8 @@ def _measured(
     pairs, absent = claimed.pairs(here, discovery.discover(config.suites(chosen)))
     if not pairs:
         raise SteelyardError(" ".join(dict.fromkeys(absent.values())))
-    request = session.Asked((), blocks=chosen.blocks, tags=(TAG,), wait=wait)
-    how = session.settings(chosen, request, check=True, allocations=False)
+    request = session.Request((), blocks=chosen.blocks, tags=(TAG,), wait=wait)
+    how = session.settings(chosen, request)
     turns = plan.of_pairs(pairs, chosen.blocks, chosen.seed)
     how, device = session.on_gpu(turns, how, chosen)
     shown = progress.Progress(len(turns), header_to_stderr=True)

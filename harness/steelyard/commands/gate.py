@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import signal
 from collections.abc import Sequence
 from pathlib import Path
@@ -124,11 +125,10 @@ def _measured(baseline: str, chosen: Config, asked: dict[str, Any]) -> Outcome:
     from steelyard.store import session
 
     signal.signal(signal.SIGTERM, _interrupt)  # a job that is cancelled cleans up too
-    request = run.Asked(baseline, config.suites(chosen), **asked)
-    how = session.settings(
-        chosen, session.Asked(request.places), check=True, allocations=False
-    )
-    return run.gate(request, chosen, how, say=lambda line: click.echo(line, err=True))
+    request = session.Request(config.suites(chosen), **asked)
+    how = session.settings(chosen, request)
+    say = functools.partial(click.echo, err=True)
+    return run.gate(baseline, request, chosen, how, say)
 
 
 def _interrupt(*_: object) -> None:

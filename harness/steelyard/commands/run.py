@@ -82,7 +82,9 @@ def command(
         key: asked.pop(key) for key in config.READERS.keys() & asked
     } | {"suites": paths or None}
     chosen = config.load(flags)
-    request = session.Asked(places=places(chosen, paths), blocks=chosen.blocks, **asked)
+    request = session.Request(
+        places=places(chosen, paths), blocks=chosen.blocks, **asked
+    )
     settings = session.settings(
         chosen,
         request,

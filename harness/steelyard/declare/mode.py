@@ -25,6 +25,7 @@ host for each launch.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -70,6 +71,15 @@ DEFAULTS: Final = (
 )
 BUILDS: Final = (Mode("build", "cold"), Mode("build", "warm-memory"))
 """What is measured by default of what is only built."""
+
+
+def parse_all(texts: Sequence[str]) -> list[Mode]:
+    """Read modes with commas between them, each once: a block holds no mode twice.
+
+    Raises as `parse` does.
+    """
+    words = [word for text in texts for word in text.split(",")]
+    return list(dict.fromkeys(map(parse, words)))
 
 
 def parse(text: str) -> Mode:

@@ -11,7 +11,7 @@ from typing import Any, overload
 from steelyard.declare.benchmark import Case
 from steelyard.declare.handles import CUDA
 from steelyard.declare.mode import Mode
-from steelyard.errors import BenchmarkError
+from steelyard.errors import BenchmarkError, SteelyardError
 
 
 def needs_gpu(case: Case) -> bool:
@@ -85,6 +85,18 @@ class Plan(Sequence[Turn]):
             for case, mode in shuffle.sample(family, len(family)):
                 yield Turn(position, block, case, mode)
                 position += 1
+
+
+def require_able(cases: Sequence[Case]) -> tuple[list[Case], str]:
+    """Return the same.
+
+    Raises:
+        SteelyardError: no case can run here.
+    """
+    here, left = able(cases)
+    if not here:
+        raise SteelyardError(left)
+    return here, left
 
 
 def once(turns: Sequence[Turn]) -> Sequence[Turn]:

@@ -6,19 +6,18 @@ arrives, in a run for each side; an end at any moment leaves what was finished.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass, replace
 from time import monotonic
 from typing import Any
 
 from steelyard.analyse.run import Run
-from steelyard.analyse.trial import Trial
 from steelyard.analyse.verdict import CHANGED, Policy, Verdict
 from steelyard.declare import mode as modes
 from steelyard.declare.benchmark import Case
 from steelyard.declare.config import Config
-from steelyard.declare.plan import Turn, able
+from steelyard.declare.plan import Turn, require_able
 from steelyard.declare.settings import Settings
 from steelyard.errors import SteelyardError
 from steelyard.gate import (
@@ -45,37 +44,27 @@ from steelyard.gate.outcome import (
 from steelyard.gate.sides import Side
 from steelyard.gate.worktrees import commit_of, name_of
 from steelyard.machine import facts as machine
-from steelyard.machine import lock, writer
-from steelyard.store import run as runs
+from steelyard.machine import lock
 from steelyard.store import session
+from steelyard.store.session import Request
 from steelyard.store.store import Store
 
 TAG = "gate"
 """Runs of a gate are tagged ``gate/base`` and ``gate/head``."""
 
 
-@dataclass(frozen=True, slots=True)
-class Asked:
-    """What the command line asks for."""
-
-    baseline: str
-    places: Sequence[str]
-    pattern: str | None = None
-    overrides: Sequence[str] = ()
-    modes: Sequence[str] = ()
-    wait: float = 0.0
-
-
 Say = Callable[[str], None]
 
 
-def gate(asked: Asked, chosen: Config, how: Settings, say: Say) -> Outcome:
+def gate(
+    baseline: str, asked: Request, chosen: Config, how: Settings, say: Say
+) -> Outcome:
     """Judge head by a baseline; what stands against that is the outcome's problem.
 
     ``say`` is told what is under way.
     """
     here = Side.head()
-    outcome = Outcome(asked.baseline, judged(here))
+    outcome = Outcome(baseline, judged(here))
     try:
         rules = policy_file.load()
         with here.prepared(chosen.build) as head:
@@ -88,11 +77,17 @@ def gate(asked: Asked, chosen: Config, how: Settings, say: Say) -> Outcome:
             with lock.measuring(asked.wait), Store.open(chosen.store) as store:
                 keys = [(point.case.id, str(point.mode)) for point in points]
                 lane = _Lane(
-                    asked, chosen, how, store, device, rules, rules.policy(keys), say
+                    *(baseline, asked, chosen),
+                    how,
+                    store,
+                    device,
+                    rules,
+                    rules.policy(keys),
+                    say,
                 )
-                commit = commit_of(asked.baseline, head.root)
-                base = None if commit else stored.find(store, asked.baseline, head.root)
-                named = name_of(asked.baseline, base.uid if base else commit or "")
+                commit = commit_of(baseline, head.root)
+                base = None if commit else stored.find(store, baseline, head.root)
+                named = name_of(baseline, base.uid if base else commit or "")
                 outcome = replace(outcome, baseline=named)
                 if left:
                     say(f"left out: {left}")
@@ -117,11 +112,8 @@ def planned(found: Sequence[Case], wanted: Sequence[str]) -> tuple[list[Point], 
     Raises:
         SteelyardError: a mode is unknown, or nothing can run here.
     """
-    words = [word for text in wanted for word in text.split(",")]
-    chosen = list(dict.fromkeys(map(modes.parse, words)))
-    cases, left = able(found)
-    if not cases:
-        raise SteelyardError(left)
+    chosen = modes.parse_all(wanted)
+    cases, left = require_able(found)
     return [Point(case, m) for case in cases for m in chosen or case.modes()], left
 
 
@@ -129,7 +121,8 @@ def planned(found: Sequence[Case], wanted: Sequence[str]) -> tuple[list[Point], 
 class _Lane:
     """One gate under way."""
 
-    asked: Asked
+    baseline: str
+    asked: Request
     chosen: Config
     how: Settings
     store: Store
@@ -149,10 +142,10 @@ class _Lane:
         asked = self.asked
         deadline = monotonic() + self.chosen.budget if self.chosen.budget else None
         with ExitStack() as opened:
-            self.say(f"base {asked.baseline}: a worktree of its own")
+            self.say(f"base {self.baseline}: a worktree of its own")
             base = opened.enter_context(
                 Side.of_ref(
-                    asked.baseline,
+                    self.baseline,
                     asked.places,
                     self.chosen.build,
                     files=listed.files,
@@ -166,10 +159,11 @@ class _Lane:
                 self.how.timeout,
             )
             base.install_suites()
-            runs_of = opened.enter_context(self._recorded(base, head))
+            runs_of = {side.name: self._run(side) for side in (base, head)}
+            keep = opened.enter_context(session.recorded(self.store, runs_of))
             calibration = self._calibration()
             measured = measure(
-                Blocks(base, head.beside(base), self.how, self._keep(runs_of)),
+                Blocks(base, head.beside(base), self.how, keep),
                 points,
                 self.policy,
                 noisy=_noisy(calibration, self.policy),
@@ -202,49 +196,27 @@ class _Lane:
         self, outcome: Outcome, head: Side, points: Sequence[Point], base: Run
     ) -> Outcome:
         """Measure head alone and hold it against stored numbers."""
-        stored.require_comparable(base, self._run(head), self.store)
-        with self._recorded(head) as runs_of:
-            stored.measure(head, points, self.how, self._keep(runs_of), self.say)
-        found = stored.findings(self.store, base, runs_of[HEAD], points)
-        both = {BASE: base, HEAD: runs_of[HEAD]}
+        new = self._run(head)
+        stored.require_comparable(base, new, self.store)
+        with session.recorded(self.store, {HEAD: new}) as keep:
+            stored.measure(head, points, self.how, keep, self.say)
+        found = stored.findings(self.store, base, new, points)
+        both = {BASE: base, HEAD: new}
         files = changed.files(head.root, base.commit)
         return replace(
             outcome,
             findings=tuple(self._explained(one, both, files) for one in found),
             calibration=self._calibration(),
-            runs={BASE: base.uid, HEAD: runs_of[HEAD].uid},
+            runs={BASE: base.uid, HEAD: new.uid},
             notes=(*outcome.notes, stored.WEAK),
         )
 
     def _run(self, side: Side) -> Run:
-        around = machine.describe() | (
-            {"gpu": dict(self.device)} if self.device else {}
-        )
         tags = (f"{TAG}/{side.name}",)
-        made = runs.new(writer.command(), asdict(self.how), tags, around)
+        made = session.begun(asdict(self.how), tags, self.device)
         if side.name == HEAD:
             return made
         return replace(made, commit=side.commit, dirty=False)
-
-    @contextmanager
-    def _recorded(self, *sides: Side) -> Iterator[dict[str, Run]]:
-        """Store a run a side, and how it ended."""
-        made = {side.name: self._run(side) for side in sides}
-        for run in made.values():
-            self.store.begin(run)
-        state = "failed"
-        try:
-            yield made
-            state = "finished"
-        except KeyboardInterrupt:
-            state = "interrupted"
-            raise
-        finally:
-            for run in made.values():
-                self.store.finish(run.uid, state)
-
-    def _keep(self, made: Mapping[str, Run]) -> Callable[[str, Trial], None]:
-        return lambda side, trial: self.store.add(made[side].uid, trial)
 
     def _calibration(self) -> Calibration | None:
         """Return what the last self-test of this machine found."""

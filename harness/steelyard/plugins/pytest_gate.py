@@ -156,11 +156,11 @@ def _measured(config: pytest.Config, baseline: str, cases: Sequence[Case]) -> Ou
 
     chosen = settings.load(folder=config.rootpath)
     places = sorted({str(case.benchmark.path) for case in cases})
-    asked = run.Asked(baseline, places, pattern(cases))
-    how = session.settings(chosen, session.Asked(places), check=True, allocations=False)
+    asked = session.Request(places, pattern(cases))
+    how = session.settings(chosen, asked)
     home = document.home(chosen.store)
     with document.under_way(baseline, home):
-        outcome = run.gate(asked, chosen, how, say=lambda _line: None)
+        outcome = run.gate(baseline, asked, chosen, how, say=lambda _line: None)
     document.keep(outcome, home)
     return outcome
 

@@ -146,8 +146,8 @@ def units(mode: Mode) -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
-    """Who is asked."""
+class Processes:
+    """Who answers: one that poses problems, and the worker that solves them."""
 
     pose: Ask
     """Asks a process that launches nothing."""
@@ -179,7 +179,7 @@ class Asked:
             os.kill(self.process, number)
 
 
-def confirm(asked: Asked, trial: Trial, mode: Mode) -> Confirmed:
+def confirm(asked: Processes, trial: Trial, mode: Mode) -> Confirmed:
     """Have a case launched on new data; on other data again if that took too long."""
     found = _looked(asked, trial, mode)
     for _ in range(LOOKS - 1):
@@ -192,7 +192,7 @@ def confirm(asked: Asked, trial: Trial, mode: Mode) -> Confirmed:
     return found
 
 
-def _looked(asked: Asked, trial: Trial, mode: Mode) -> Confirmed:
+def _looked(asked: Processes, trial: Trial, mode: Mode) -> Confirmed:
     pose = asked.pose
     told = pose(seeds=[], area="")
     if "error" in told:
@@ -275,7 +275,7 @@ class _Rounds:
     """
 
     def __init__(
-        self, asked: Asked, folder: Path, problem: _Problem, case: _Case
+        self, asked: Processes, folder: Path, problem: _Problem, case: _Case
     ) -> None:
         self._asked, self._problem, self._case = asked, problem, case
         self._path = folder / "problems"

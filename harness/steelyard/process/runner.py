@@ -157,7 +157,7 @@ class Workers:
                 self._examiner = Workers(
                     self._python, self._environment, self._path_of, self._folder
                 )
-            asked = confirm.Asked(
+            asked = confirm.Processes(
                 partial(self._examiner.ask, turn, settings, wire.POSE),
                 partial(self.ask, turn, settings, wire.SOLVE),
                 worker,

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
@@ -15,8 +16,7 @@ from steelyard.declare import mode as modes
 from steelyard.declare import plan as plans
 from steelyard.declare.benchmark import Case
 from steelyard.declare.config import AUTO, Config
-from steelyard.declare.mode import Mode
-from steelyard.declare.plan import Plan, Turn, able, needs_gpu, once
+from steelyard.declare.plan import Plan, Turn, needs_gpu, once
 from steelyard.declare.settings import Settings
 from steelyard.errors import (
     FAILED,
@@ -42,7 +42,7 @@ NPY: Final = b"\x93NUMPY"
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class Request:
     """What the command line asks for, read and checked."""
 
     places: Sequence[str]
@@ -103,7 +103,7 @@ class Outcome:
         return UNRESOLVED if self.missing else FINE
 
 
-def planned(asked: Asked, seed: int) -> tuple[Plan, str, BenchmarkError | None]:
+def planned(asked: Request, seed: int) -> tuple[Plan, str, BenchmarkError | None]:
     """Return the turns of a run; nothing is allocated and nothing runs.
 
     Beside them sentences on what is left out: cases for want of a GPU, and files of a
@@ -114,18 +114,15 @@ def planned(asked: Asked, seed: int) -> tuple[Plan, str, BenchmarkError | None]:
             case can run here.
     """
     runs.check_tags(asked.tags)
-    words = [word for text in asked.modes for word in text.split(",")]
-    chosen = [modes.parse(word) for word in words] or None
+    chosen = modes.parse_all(asked.modes) or None
     broken: list[SteelyardError] = []
     try:
         found = find(asked.places, asked.pattern, asked.overrides, broken)
     except SteelyardError as error:
         raise next(iter(broken), error) from None  # what was asked for may be there
-    cases, left = able(found)
-    if not cases:
-        raise SteelyardError(left)
+    cases, left = plans.require_able(found)
     _check_inputs(read_inputs(asked.inputs), cases)
-    turns = plans.plan(cases, _once(chosen), asked.blocks, seed)
+    turns = plans.plan(cases, chosen, asked.blocks, seed)
     failure = BenchmarkError(" ".join(map(str, broken))) if broken else None
     return turns, " ".join(filter(None, [left, str(failure or "")])), failure
 
@@ -150,11 +147,6 @@ def _check_inputs(files: Mapping[str, str], cases: Sequence[Case]) -> None:
                 f"--input {name}: {path} repeats one value, which no user's data does. "
                 "Give real data."
             )
-
-
-def _once(chosen: Sequence[Mode] | None) -> list[Mode] | None:
-    """Drop repeated modes: a block holds each once."""
-    return list(dict.fromkeys(chosen)) if chosen else None
 
 
 def find(
@@ -208,10 +200,10 @@ def _input(text: str) -> tuple[str, str]:
 
 def settings(
     chosen: Config,
-    asked: Asked,
+    asked: Request,
     *,
-    check: bool,
-    allocations: bool,
+    check: bool = True,
+    allocations: bool = False,
     energy: bool = False,
 ) -> Settings:
     """Return how the run measures; which GPU it uses is `on_gpu`'s to find."""
@@ -279,7 +271,7 @@ def with_peaks(device: Mapping[str, Any], index: int) -> dict[str, Any]:
 def measure(
     turns: Sequence[Turn],
     how: Settings,
-    asked: Asked,
+    asked: Request,
     store_url: str,
     *,
     device: Mapping[str, Any] | None = None,
@@ -299,10 +291,8 @@ def measure(
     with lock.measuring(asked.wait), Store.open(store_url) as store:
         look = _beside(turns, how, asked, say)
         facts = asdict(how) | {"blocks": asked.blocks, "turns": len(turns)}
-        found = with_peaks(device or {}, how.gpu)
-        around = machine.describe() | ({"gpu": found} if found else {})
-        begun = runs.new(writer.command(), facts, asked.tags, around)
-        outcome = Outcome(begun, turns)
+        made = begun(facts, asked.tags, with_peaks(device or {}, how.gpu))
+        outcome = Outcome(made, turns)
         store.begin(outcome.run)
 
         def keep(trial: Trial) -> None:
@@ -325,8 +315,35 @@ def measure(
     return outcome
 
 
+def begun(
+    settings: Mapping[str, Any], tags: Sequence[str], device: Mapping[str, Any]
+) -> Run:
+    """Return a run that begins now; ``device`` has the facts of its GPU, if it has one."""
+    around = machine.describe() | ({"gpu": dict(device)} if device else {})
+    return runs.new(writer.command(), settings, tags, around)
+
+
+@contextmanager
+def recorded(
+    store: Store, of: Mapping[str, Run]
+) -> Iterator[Callable[[str, Trial], None]]:
+    """Store a run for each side, how it ends, and the trials that are given by side."""
+    for run in of.values():
+        store.begin(run)
+    state = "failed"
+    try:
+        yield lambda side, trial: store.add(of[side].uid, trial)
+        state = "finished"
+    except KeyboardInterrupt:
+        state = "interrupted"
+        raise
+    finally:
+        for run in of.values():
+            store.finish(run.uid, state)
+
+
 def _beside(
-    turns: Sequence[Turn], how: Settings, asked: Asked, say: Callable[[str], None]
+    turns: Sequence[Turn], how: Settings, asked: Request, say: Callable[[str], None]
 ) -> Callable[[Trial], Trial]:
     """Trace and profile the cases as asked; return what adds the counters to a trial."""
     if asked.trace:
