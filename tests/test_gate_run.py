@@ -5,7 +5,6 @@ from collections import Counter
 from dataclasses import replace
 
 import pytest
-import shell
 import trials
 from click.testing import CliRunner
 from fakes import case_of
@@ -66,9 +65,11 @@ def write(root, *, turns, sizes="1000"):
 
 
 def steelyard(folder, *arguments):
-    """Run a command in a process of its own, and return its exit code and output."""
-    done = shell.steelyard(*arguments, folder=folder)
-    return done.returncode, done.stdout, done.stderr
+    """Run a command there, and return its exit code and output."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        done = CliRunner().invoke(main, arguments)
+    return done.exit_code, done.stdout, done.stderr
 
 
 def gate(folder, baseline="HEAD", *arguments):
