@@ -45,7 +45,13 @@ def steelyard(*arguments, folder=None, **environment):
 
 
 def pytest(project, *arguments, **environment):
-    """Run pytest there, warnings being errors and the machine's lock a private one."""
-    how = ["-m", "pytest", "-W", "error", "-p", "no:cacheprovider"]
+    """Run pytest there, warnings being errors and the machine's lock a private one.
+
+    Without the plugins of ours that projects need not have: they are half of its start.
+    """
+    without = [
+        f"-pno:{name}" for name in ("cacheprovider", "hypothesispytest", "xdist")
+    ]
+    how = ["-m", "pytest", "-W", "error", *without]
     own = {"STEELYARD_LOCK": str(project / "lock"), **environment}
     return python(*how, *arguments, folder=project, **own)

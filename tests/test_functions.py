@@ -5,7 +5,7 @@ from decimal import Decimal, localcontext
 import gpu_cases
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from scipy.special import erf as erf_of_scipy
 from scipy.special import erfinv
@@ -137,35 +137,42 @@ def test_special_values_are_numpys(elementwise, op, dtype):
     assert np.signbit(seen[known]).tolist() == np.signbit(want[known]).tolist()
 
 
-@given(st.integers(-(2**40), 2**40), st.integers(0, 60), st.integers(1, 2**20))
-def test_a_remainder_is_exact_however_large_the_quotient(elementwise, x, power, y):
+def pairs(*ranges):
+    """Draw many pairs at once: a kernel is compiled for each example."""
+    return st.lists(st.tuples(*(st.integers(*each) for each in ranges)), min_size=30)
+
+
+@settings(max_examples=10)
+@given(pairs((-(2**40), 2**40), (0, 60), (1, 2**20)))
+def test_a_remainder_is_exact_however_large_the_quotient(elementwise, drawn):
     """As of integers of any size; the quotient is the one rounded down."""
-    x = int(float(x)) << power
-    given_ = [np.array([x], np.float64), np.array([float(y)])]
+    drawn = [(int(float(x)) << power, y) for x, power, y in drawn]
+    given_ = [np.array(each, np.float64) for each in zip(*drawn, strict=True)]
     seen = elementwise(lambda b, *xs: b.let("remainder", *xs), given_, float64)
-    assert seen.tolist() == [float(x % y)]
-    if abs(x // y) < 2**52:
-        seen = elementwise(lambda b, *xs: b.let("floor_divide", *xs), given_, float64)
-        assert seen.tolist() == [float(x // y)]
+    assert seen.tolist() == [float(x % y) for x, y in drawn]
+    seen = elementwise(lambda b, *xs: b.let("floor_divide", *xs), given_, float64)
+    for (x, y), quotient in zip(drawn, seen.tolist(), strict=True):
+        assert abs(x // y) >= 2**52 or quotient == float(x // y)
 
 
-@given(st.integers(-(2**63), 2**63 - 1), st.integers(-(2**63), 2**63 - 1))
-def test_integers_divide_as_pythons(elementwise, x, y):
+INT64 = (-(2**63), 2**63 - 1)
+
+
+@settings(max_examples=10)
+@example([(-(2**63), -1), (-(2**31), -1), (7, 0), (-7, 2)])
+@given(pairs(INT64, INT64))
+def test_integers_divide_as_pythons(elementwise, drawn):
     """By 0 they are 0; the least one by -1 wraps."""
-    for dtype, width in ((np.int64, 64), (np.int32, 32)):
-        a, b_ = (
-            np.array([v & (1 << width) - 1], f"u{np.dtype(dtype).name}") for v in (x, y)
-        )
-        a, b_ = a.view(dtype), b_.view(dtype)
+    for dtype in (np.int64, np.int32):
+        width = 8 * np.dtype(dtype).itemsize
+        x, y = np.array(drawn, np.int64).astype(dtype).T.copy()
         for op, exact in (
             ("floor_divide", int.__floordiv__),
             ("remainder", int.__mod__),
         ):
-            seen = elementwise(
-                lambda b, *xs, op=op: b.let(op, *xs), [a, b_], of(a.dtype)
-            )
-            want = exact(int(a[0]), int(b_[0])) if b_[0] else 0
-            assert (int(seen[0]) - want) % (1 << width) == 0
+            seen = elementwise(lambda b, *xs, op=op: b.let(op, *xs), [x, y], of(dtype))
+            for a, b_, value in zip(*map(np.ndarray.tolist, (x, y, seen)), strict=True):
+                assert (value - (exact(a, b_) if b_ else 0)) % (1 << width) == 0
 
 
 def test_erf_inv_stays_within_its_stated_error(apply):

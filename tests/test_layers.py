@@ -1,5 +1,6 @@
 import ast
 import re
+from functools import cache
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
@@ -37,9 +38,9 @@ def modules(package):
 ALL = {name: path for package in SOURCES for name, path in modules(package).items()}
 
 
-def statements(tree, *, at_import):
+def statements(module, *, at_import):
     """Walk a module's statements: all of them, or those that run when it is imported."""
-    pending = [tree]
+    pending = [module]
     while pending:
         node = pending.pop()
         yield node
@@ -49,12 +50,19 @@ def statements(tree, *, at_import):
             pending += ast.iter_child_nodes(node)
 
 
+@cache
+def tree(path):
+    """Return the syntax of a file."""
+    return ast.parse(path.read_text())
+
+
+@cache
 def imports(name, *, at_import):
     """Return the modules, ours and foreign, that a module imports."""
     path = ALL[name]
     package = name if path.name == "__init__.py" else name.rpartition(".")[0]
     found = set()
-    for node in statements(ast.parse(path.read_text()), at_import=at_import):
+    for node in statements(tree(path), at_import=at_import):
         if isinstance(node, ast.Import):
             found |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
@@ -96,7 +104,7 @@ def test_no_process_is_given_the_credentials_of_a_store():
     bare = [
         f"{name}:{node.lineno}"
         for name, path in modules("steelyard").items()
-        for node in ast.walk(ast.parse(path.read_text()))
+        for node in ast.walk(tree(path))
         if isinstance(node, ast.Call)
         and ast.unparse(node.func) in {"subprocess.run", "subprocess.Popen"}
         and "env" not in {word.arg for word in node.keywords}
@@ -233,9 +241,9 @@ def test_names_and_summaries_have_the_words_of_the_field():
     """Of modules, classes and functions; the slogan keeps its metaphor."""
     said = []
     for name, path in modules("steelyard").items():
-        tree = ast.parse(path.read_text())
+        module = tree(path)
         said += [(name, part) for part in name.split(".")]
-        for node in ast.walk(tree):
+        for node in ast.walk(module):
             named = isinstance(node, ast.FunctionDef | ast.ClassDef)
             said += [(name, node.name.strip("_"))] if named else []
             if named or (isinstance(node, ast.Module) and name != "steelyard"):
