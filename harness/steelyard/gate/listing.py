@@ -20,8 +20,9 @@ from steelyard.declare.config import TIMEOUT
 from steelyard.errors import BenchmarkError, SteelyardError, UnjudgedError
 from steelyard.gate.outcome import BASE
 from steelyard.gate.sides import Side
+from steelyard.machine import children
 from steelyard.machine.printable import printable
-from steelyard.process import keeper, scratch
+from steelyard.process import scratch
 from steelyard.process.origins import Origins
 from steelyard.process.runner import STANDARD_ERROR, ending
 
@@ -131,23 +132,14 @@ def _run(
     line: Sequence[str], variables: Mapping[str, str], folder: Path, seconds: float
 ) -> int:
     """Run a process and end all that it started; return its exit code."""
-    process = subprocess.Popen(
-        keeper.command(line),
-        cwd=folder,
-        env=variables,
-        stdin=subprocess.DEVNULL,
-        stdout=STANDARD_ERROR,  # what suites print is no part of a report
-        start_new_session=True,
-    )
     try:
-        return process.wait(seconds)
+        # What suites print is no part of a report.
+        return children.run(line, seconds, variables, folder, STANDARD_ERROR).code
     except subprocess.TimeoutExpired:
         raise UnjudgedError(
             f"importing the suites was not done within {seconds:g} s and was ended. "
             "Look for a loop that does not stop, or raise --timeout."
         ) from None
-    finally:
-        keeper.end_kept(process)
 
 
 def _case(said: Mapping[str, Any]) -> Case:

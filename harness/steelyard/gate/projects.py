@@ -266,18 +266,8 @@ def install(tree: Path, folders: Sequence[str], into: Path, who: str) -> None:
     said = ""
     for line in _installers(tree, folders, into):
         try:
-            done = subprocess.run(
-                line,
-                cwd=tree,
-                env=children.environment(),
-                stdin=subprocess.DEVNULL,
-                capture_output=True,
-                text=True,
-                errors="replace",
-                timeout=SECONDS,
-                check=False,
-            )
-            code, output = done.returncode, done.stdout + done.stderr
+            done = children.run(line, SECONDS, folder=tree)
+            code, output = done.code, done.output + done.errors
         except (OSError, subprocess.TimeoutExpired) as error:
             code, output = 1, str(error)
         if code == 0 and into.is_dir():

@@ -203,16 +203,8 @@ def _run(build: str, tree: Path, who: str) -> None:
     variables = children.environment(STEELYARD_PYTHON=sys.executable)
     with log.open("w") as output:
         try:
-            code = subprocess.run(
-                shlex.split(build),
-                cwd=tree,
-                env=variables,
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=subprocess.STDOUT,
-                timeout=projects.SECONDS,
-                check=False,
-            ).returncode
+            line = shlex.split(build)
+            code = children.run(line, projects.SECONDS, variables, tree, output).code
         except (OSError, ValueError, subprocess.TimeoutExpired) as error:
             code, _ = 1, output.write(f"{error}\n")
     if code:

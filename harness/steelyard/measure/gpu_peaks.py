@@ -106,26 +106,19 @@ def in_its_process(index: int) -> dict[str, Any]:
     """
     command = [sys.executable, "-m", "steelyard.measure.gpu_peaks", str(index)]
     try:
-        done = subprocess.run(
-            command,
-            capture_output=True,
-            text=True,
-            env=children.environment(),
-            timeout=PATIENCE,
-            check=False,
-        )
+        done = children.run(command, PATIENCE)
     except subprocess.TimeoutExpired:
         raise SteelyardError(
             f"the peaks of GPU {index} were not measured within {PATIENCE} s; see with "
             "nvidia-smi who else uses it, or give --peaks off."
         ) from None
-    if done.returncode:
-        said = (done.stderr.strip().splitlines() or ["nothing was said"])[-1]
+    if done.code:
+        said = done.reason() or "nothing was said"
         raise SteelyardError(
             f"the peaks of GPU {index} could not be measured ({said}); the run goes on "
             "with --peaks off."
         )
-    found: dict[str, Any] = json.loads(done.stdout)
+    found: dict[str, Any] = json.loads(done.output)
     return found
 
 

@@ -20,11 +20,11 @@ from steelyard.declare.mode import Mode
 from steelyard.declare.plan import Turn
 from steelyard.declare.settings import Settings
 from steelyard.errors import UnjudgedError
-from steelyard.machine import children
+from steelyard.machine import children, keeper
 from steelyard.machine.printable import printable
 from steelyard.measure.interleave import VARIABLE
 from steelyard.measure.one_case import failed_turn
-from steelyard.process import confirm, keeper, scratch, wire
+from steelyard.process import confirm, scratch, wire
 
 GRACE: Final = 0.35
 """Share of a turn's part of the budget that is left for preparing, checking and storing

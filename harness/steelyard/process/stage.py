@@ -9,11 +9,10 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import Callable, Collection, Mapping, Sequence
-from contextlib import suppress
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from steelyard.declare import discovery
 from steelyard.declare.benchmark import Case
@@ -21,9 +20,9 @@ from steelyard.declare.plan import Turn, once
 from steelyard.declare.settings import Settings
 from steelyard.errors import SteelyardError
 from steelyard.machine import children
+from steelyard.machine.children import ProcessResult
 from steelyard.measure.prepared import PreparedCase
 from steelyard.prepare import work
-from steelyard.process import keeper
 
 if TYPE_CHECKING:
     from steelyard_device import cuda
@@ -54,60 +53,19 @@ def program(module: str, case: Case, cache: str, settings: Settings) -> list[str
     return line + ([json.dumps(told)] if told else [])
 
 
-@dataclass(frozen=True, slots=True)
-class ProcessResult:
-    """How a program ended and what it printed."""
-
-    code: int
-    output: str
-    errors: str
-
-    def answer(self, keys: Collection[str]) -> dict[str, Any] | None:
-        """Return the last line that is a JSON object of just these keys."""
-        for line in reversed(self.output.splitlines()):
-            with suppress(ValueError):
-                found = json.loads(line)
-                if isinstance(found, dict) and found.keys() == set(keys):
-                    return found
-        return None
-
-    def reason(self) -> str:
-        """Return the last line of its errors."""
-        return "".join(self.errors.strip().splitlines()[-1:])
-
-
-def run(
-    command: Sequence[str],
-    seconds: float,
-    environment: Mapping[str, str] | None = None,
-    folder: Path | None = None,
-) -> ProcessResult:
-    """Run a program and those that it starts, in this environment unless given another.
+def run(command: Sequence[str], seconds: float) -> ProcessResult:
+    """Run a program and those that it starts.
 
     Raises:
         SteelyardError: it was not done in time; all of them are ended.
     """
-    with subprocess.Popen(
-        keeper.command(command),
-        env=children.environment() if environment is None else environment,
-        cwd=folder,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    ) as process:
-        try:
-            output, errors = process.communicate(timeout=seconds)
-        except BaseException as error:
-            keeper.end_kept(process)
-            if not isinstance(error, subprocess.TimeoutExpired):
-                raise
-            raise SteelyardError(
-                f"{command[0]} was not done within {seconds:g} s and was ended; raise "
-                "--timeout."
-            ) from None
-    return ProcessResult(process.returncode, output, errors)
+    try:
+        return children.run(command, seconds)
+    except subprocess.TimeoutExpired:
+        raise SteelyardError(
+            f"{command[0]} was not done within {seconds:g} s and was ended; raise "
+            "--timeout."
+        ) from None
 
 
 class Stage:
