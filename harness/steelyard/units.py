@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import math
+from typing import Final
 
 _TIMES = ((1e9, "s"), (1e6, "ms"), (1e3, "us"), (1.0, "ns"))
 _SIZES = ((2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB"), (1, "B"))
 _ENERGIES = ((1.0, "J"), (1e-3, "mJ"), (1e-6, "uJ"))
 _PREFIXES = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"), (1.0, ""))
+
+NOTHING: Final = "-"
+"""What stands where there is no number."""
 
 
 def figures(value: float, count: int = 4) -> str:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from steelyard.report import text
 from steelyard.report.grid import Grid, fitting
-from steelyard.report.text import NOTHING
+from steelyard.units import NOTHING
 from steelyard_device.timings_print import duration
 from steelyard_kernels.artifact import Artifact, Failure
 from steelyard_kernels.building.facts import facts_of
@@ -88,7 +88,7 @@ def _shown(
         for row in rows
     ]
     whole = Grid(title, tuple(heads), tuple(columns), tuple(lines))
-    yield from (part.shown() for part in fitting(whole, width))
+    yield from (part.sheet.shown() for part in fitting(whole, width))
 
 
 def dumps(rows: Sequence[Row], spans: Timings | None) -> str:
@@ -223,7 +223,7 @@ def space_page(space: Space, width: int) -> Iterator[RenderableType]:
     numbers = range(len(space.batch.results))
     lines = tuple(tuple(_line(space.batch, number)) for number in numbers)
     whole = Grid(space.point.label, ("schedule",), titles, lines)
-    yield from (part.shown() for part in fitting(whole, width))
+    yield from (part.sheet.shown() for part in fitting(whole, width))
     yield (
         "compile: in a group, a candidate's own time in ptxas and its share of the rest "
         "by the length of its text"
@@ -234,7 +234,7 @@ def space_page(space: Space, width: int) -> Iterator[RenderableType]:
     ]
     stages.append(("all", NOTHING, duration(space.batch.wall)))
     sums = ("summed over workers", "wall")
-    yield Grid("stages", ("stage",), sums, tuple(stages)).shown()
+    yield Grid("stages", ("stage",), sums, tuple(stages)).sheet.shown()
     facts = space.facts()
     yield (
         f"\n{space.point.label}: {facts['candidates']} candidates, {facts['distinct']} "

@@ -21,6 +21,7 @@ from steelyard.gate.outcome import (
     Outcome,
     StaticChange,
 )
+from steelyard.units import NOTHING
 
 FAILURE: Final = "failed"
 REGRESSED: Final = "regression"
@@ -46,8 +47,6 @@ ENDINGS: Final = {
     UNRESOLVED: "unresolved",
 }
 """What an exit code means; any other is a problem."""
-
-NOTHING: Final = "-"
 
 
 def kind(finding: Finding) -> str:
@@ -152,6 +151,19 @@ def doubts(finding: Finding) -> str:
     return ", ".join(
         f"{name} ({side[name]})" if name in side else name
         for name in sorted(base | head)
+    )
+
+
+def cells(finding: Finding) -> tuple[str, ...]:
+    """Return the change, its interval, blocks, what can be detected, doubts and a note."""
+    judged = finding.judgement
+    return (
+        change(judged),
+        interval(judged),
+        str(judged.blocks) if judged else NOTHING,
+        share(judged.smallest) if judged else NOTHING,
+        doubts(finding),
+        "; ".join(filter(None, [finding.note, finding.reason])),
     )
 
 

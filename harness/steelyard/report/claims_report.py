@@ -6,9 +6,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
-from rich import box
 from rich.console import Console, RenderableType
-from rich.table import Table
 from rich.text import Text
 
 from steelyard import units
@@ -17,6 +15,7 @@ from steelyard.analyse.run import Run
 from steelyard.analyse.stats import Estimate
 from steelyard.report import json_report, tables, text
 from steelyard.report import junit as xml
+from steelyard.report.grid import Line, sheet_of
 
 HEADS: Final = ("claim", "case", "mode", "bound", "measured", "95 %", "verdict", "note")
 
@@ -64,17 +63,14 @@ def markdown(found: Sequence[Judged], run: Run | None) -> str:
 
 def page(found: Sequence[Judged]) -> Iterator[RenderableType]:
     """Yield what a terminal shows: a line a case, then how many there are of which."""
-    lines = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
-    for name in HEADS:
-        narrow = name in {"mode", "bound", "measured", "95 %", "verdict"}
-        lines.add_column(name, no_wrap=narrow, overflow="fold")
+    shown: list[Line] = []
     before = ""
     for one in found:
         name, *cells, state, why = cells_of(one)
         said = Text(state, style=STYLES.get(one.state, "dim"))
-        lines.add_row(*map(Text, (name * (name != before), *cells)), said, Text(why))
+        shown.append((name * (name != before), *cells, said, why))
         before = name
-    yield lines
+    yield sheet_of(HEADS, shown, folds={"claim", "case", "note"}).shown()
     yield Text(f"\n{headline(found)}", style="bold red" if exit_code(found) else "bold")
 
 
@@ -96,8 +92,8 @@ def cells_of(one: Judged) -> tuple[str, ...]:
         case or ", ".join(claim.cases),
         claim.mode,
         ", ".join(map(str, claim.bounds)),
-        _number(seen.value, first) if seen else text.NOTHING,
-        _interval(seen, first) if seen else text.NOTHING,
+        _number(seen.value, first) if seen else units.NOTHING,
+        _interval(seen, first) if seen else units.NOTHING,
         str(one.state),
         one.why,
     )
@@ -121,11 +117,7 @@ def _number(value: float, bound: Bound, count: int = 4) -> str:
 def _markdown(found: Sequence[Judged], run: Run | None) -> Iterator[str]:
     yield from (f"> {line}  " for line in (text.header(run) if run else ()))
     yield from ("", f"**{headline(found)}**", "")
-    yield f"| {' | '.join(HEADS)} |"
-    yield f"|{' --- |' * len(HEADS)}"
-    for one in found:
-        cells = (cell.replace("|", "\\|") for cell in cells_of(one))
-        yield f"| {' | '.join(cells)} |"
+    yield from sheet_of(HEADS, map(cells_of, found)).markdown()
 
 
 def _line(one: Judged) -> dict[str, Any]:

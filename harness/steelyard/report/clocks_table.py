@@ -6,9 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain
 from typing import Final
 
-from rich import box
 from rich.console import RenderableType
-from rich.table import Table
 from rich.text import Text
 
 from steelyard import units
@@ -16,7 +14,7 @@ from steelyard.analyse import agreement, stats
 from steelyard.analyse.rows import Row, combined
 from steelyard.analyse.stats import Estimate
 from steelyard.analyse.trial import Trial
-from steelyard.report.grid import Grid
+from steelyard.report.grid import Grid, Line, Sheet, sheet_of
 
 PARTS: Final = ("sampling", "quantum", "offset", "drift")
 """Of half an interval, as `stats.budget` names them."""
@@ -30,7 +28,7 @@ def page(made: Sequence[Row]) -> Iterator[RenderableType]:
     found = [(row, by_clock(row)) for row in made]
     group = [(row, clocks) for row, clocks in found if len(clocks) > 1]
     if group:
-        yield _table(group)
+        yield _sheet(group).shown()
     for row, clocks in group:
         read = [(trials[-1].clock, together(trials)) for trials in clocks.values()]
         kernels = max(trial.facts.get("kernels", 1) for trial in row.trials)
@@ -52,19 +50,15 @@ def together(trials: Sequence[Trial]) -> Estimate:
     return estimate
 
 
-def _table(group: Sequence[tuple[Row, Mapping[str, Sequence[Trial]]]]) -> Table:
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
-    table.title, table.title_justify = Text("clocks", style="bold"), "left"
-    for name in ("case", "mode", "clock"):
-        table.add_column(name, no_wrap=name != "case", overflow="fold")
-    for name in READ:
-        table.add_column(name, justify="right", no_wrap=True)
+def _sheet(group: Sequence[tuple[Row, Mapping[str, Sequence[Trial]]]]) -> Sheet[Line]:
+    lines: list[Line] = []
     for row, clocks in group:
-        where = [row.case, row.mode]
+        where = (row.case, row.mode)
         for name, trials in clocks.items():
-            table.add_row(*(Text(cell) for cell in (*where, name, *_bar(trials))))
-            where = ["", ""]
-    return table
+            lines.append((*where, name, *_bar(trials)))
+            where = ("", "")
+    titles = ("case", "mode", "clock", *READ)
+    return sheet_of(titles, lines, title="clocks", right=READ, folds={"case"})
 
 
 def grid(title: str, clocks: Mapping[str, Sequence[Trial]]) -> Grid:

@@ -4,38 +4,15 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import groupby
-from typing import Final, Generic, TypeVar
+from typing import Final
 
 from steelyard import units
 from steelyard.analyse.rows import Row
 from steelyard.analyse.run import UNKNOWN
 from steelyard.errors import SteelyardError
 from steelyard.report import text
-
-T = TypeVar("T")
-
-
-@dataclass(frozen=True, slots=True)
-class Column(Generic[T]):
-    """One column of a table whose rows are values of one type."""
-
-    title: str
-    cell: Callable[[T], str]
-    right: bool = True
-    sheds: int = 0
-    """Where the terminal is narrow columns go by this rank, the highest first; 0
-    stays."""
-
-
-@dataclass(frozen=True, slots=True)
-class Sheet(Generic[T]):
-    """A table before it is shown: its columns, and what a line is made of each."""
-
-    title: str
-    columns: Sequence[Column[T]]
-    rows: Sequence[T]
+from steelyard.report.grid import Column, Sheet
 
 
 def sheets(made: Sequence[Row], wanted: Sequence[str] = ()) -> Iterator[Sheet[Row]]:
@@ -85,7 +62,9 @@ def of(
     yield Column("samples", lambda row: str(row.samples), sheds=5)
     yield Column("histogram", lambda row: row.histogram(), right=False, sheds=2)
     if any(row.doubts for row in group):
-        yield Column("doubts", lambda row: ", ".join(row.doubts), right=False)
+        yield Column(
+            "doubts", lambda row: ", ".join(row.doubts), right=False, folds=True
+        )
 
 
 RESOURCES: Final = {
@@ -126,7 +105,7 @@ def of_machines(
     """Yield the `EXTRAS` that are wanted, or shown of themselves, and known."""
     for name, (title, cell, of_itself, sheds) in EXTRAS.items():
         shown = name in wanted or of_itself
-        if shown and any(cell(row) != text.NOTHING for row in group):
+        if shown and any(cell(row) != units.NOTHING for row in group):
             yield Column(title, cell, sheds=0 if name in wanted else sheds)
 
 
@@ -157,34 +136,34 @@ def _counter(name: str, write: Callable[[float], str]) -> Callable[[Row], str]:
 
 
 def _peak(row: Row) -> str:
-    return f"{100 * row.peak.share:.1f}" if row.peak else text.NOTHING
+    return f"{100 * row.peak.share:.1f}" if row.peak else units.NOTHING
 
 
 def _processor(row: Row) -> str:
     called = row.mode.startswith(("per_launch", "latency"))
-    return units.duration(row.processor_time) if called else text.NOTHING
+    return units.duration(row.processor_time) if called else units.NOTHING
 
 
 def _mhz(row: Row) -> str:
     found = [mhz for trial in row.trials for mhz in trial.samples.mhz if mhz]
-    return f"{statistics.median(found):.0f}" if found else text.NOTHING
+    return f"{statistics.median(found):.0f}" if found else units.NOTHING
 
 
 def _watts(row: Row) -> str:
     found = row.energy("watts")
-    return text.NOTHING if found is None else f"{found:.0f}"
+    return units.NOTHING if found is None else f"{found:.0f}"
 
 
 def _joules(row: Row) -> str:
     found = row.energy("joules_per_launch")
-    return text.NOTHING if found is None else units.energy(found)
+    return units.NOTHING if found is None else units.energy(found)
 
 
 def _celsius(row: Row) -> str:
     states = [t.extra.get("gpu", {}).get("after", {}) for t in row.trials]
     found = [s["temperature_c"] for s in states if "temperature_c" in s]
     known = [value for value in found if value != UNKNOWN]
-    return f"{max(known):.0f}" if known else text.NOTHING
+    return f"{max(known):.0f}" if known else units.NOTHING
 
 
 def _rate(quantity: str, unit: str) -> Callable[[Row], str]:
@@ -207,7 +186,7 @@ is shown unasked, and how soon it goes. ``cpu`` is the process's time of a launc
 def _fact_time(name: str) -> Callable[[Row], str]:
     def cell(row: Row) -> str:
         time = row.fact(name)
-        return units.duration(time) if time else text.NOTHING
+        return units.duration(time) if time else units.NOTHING
 
     return cell
 
@@ -215,17 +194,17 @@ def _fact_time(name: str) -> Callable[[Row], str]:
 def _resource(name: str) -> Callable[[Row], str]:
     def cell(row: Row) -> str:
         value = row.fact(name)
-        return text.NOTHING if value is None else str(value)
+        return units.NOTHING if value is None else str(value)
 
     return cell
 
 
 def _axis(name: str) -> Callable[[Row], str]:
-    return lambda row: str(row.axes.get(name, text.NOTHING))
+    return lambda row: str(row.axes.get(name, units.NOTHING))
 
 
 def _floor(row: Row) -> str:
-    return text.NOTHING if row.floor is None else units.duration(row.floor)
+    return units.NOTHING if row.floor is None else units.duration(row.floor)
 
 
 def read(words: str) -> list[str]:

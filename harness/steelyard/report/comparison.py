@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Final
 
-from rich import box
 from rich.console import RenderableType
 from rich.padding import Padding
-from rich.table import Table
 from rich.text import Text
 
 from steelyard import units
@@ -16,6 +15,7 @@ from steelyard.analyse.compare import Comparison, Difference
 from steelyard.analyse.run import Run
 from steelyard.analyse.stats import Estimate
 from steelyard.report import text
+from steelyard.report.grid import Line, Sheet, sheet_of
 from steelyard.report.tables import ABOVE
 
 NARROW: Final = 100
@@ -31,7 +31,10 @@ def page(
 ) -> Iterator[RenderableType]:
     """Yield both headers, what differs around them, and the ratios."""
     yield from heading(base, new, around)
-    yield Padding(_ratios(made, width), ABOVE, expand=False)
+    ratios = sheet(made, width)
+    if not any(one.note for one in made):
+        ratios = replace(ratios, columns=ratios.columns[:-1])
+    yield Padding(ratios.shown(), ABOVE, expand=False)
     alone = [c for c in made if c.ratio is None]
     yield Text(
         f"\nratio: time of new / base from blocks of the same number, with its 95 % "
@@ -41,16 +44,22 @@ def page(
     )
 
 
-def cells(one: Comparison, width: int = NARROW) -> tuple[str, ...]:
-    """Return case, mode, both times, the ratio, its interval and a note."""
+def sheet(made: Sequence[Comparison], width: int = NARROW) -> Sheet[Line]:
+    """Return a line a case and mode: both times, the ratio, its interval and a note."""
+    numbers = ("base", "new", "ratio", "95 %")
+    titles, folds = ("case", "mode", *numbers, "note"), {"case", "note"}
+    return sheet_of(titles, (_line(o, width) for o in made), right=numbers, folds=folds)
+
+
+def _line(one: Comparison, width: int) -> Line:
     ratio = one.ratio
     return (
         one.case,
         one.mode,
         _time(one.base, width),
         _time(one.new, width),
-        units.figures(ratio.value) if ratio else text.NOTHING,
-        f"{ratio.low:.3f} to {ratio.high:.3f}" if ratio else text.NOTHING,
+        Text(units.figures(ratio.value) if ratio else units.NOTHING, _style(one)),
+        f"{ratio.low:.3f} to {ratio.high:.3f}" if ratio else units.NOTHING,
         one.note,
     )
 
@@ -64,26 +73,9 @@ def heading(
     if not around:
         yield Text("compilers, machine, versions, selection and settings are the same")
         return
-    table = Table("differs", "", "base", "new", box=box.SIMPLE_HEAD, pad_edge=False)
-    for one in around:
-        table.add_row(*map(Text, (one.group, one.name, one.base, one.new)))
-    yield table
-
-
-def _ratios(made: Sequence[Comparison], width: int) -> Table:
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
-    table.add_column("case", overflow="fold")
-    table.add_column("mode", no_wrap=True)
-    for name in ("base", "new", "ratio", "95 %"):
-        table.add_column(name, justify="right", no_wrap=True)
-    noted = any(one.note for one in made)
-    if noted:
-        table.add_column("note", overflow="fold")
-    for one in made:
-        case, mode, base, new, ratio, interval, note = cells(one, width)
-        times = (base, new, Text(ratio, _style(one)), interval)
-        table.add_row(Text(case), Text(mode), *times, *([Text(note)] if noted else []))
-    return table
+    lines = ((one.group, one.name, one.base, one.new) for one in around)
+    titles = ("differs", "", "base", "new")
+    yield sheet_of(titles, lines, folds=titles).shown()
 
 
 def _style(one: Comparison) -> str:
@@ -95,6 +87,6 @@ def _style(one: Comparison) -> str:
 
 def _time(estimate: Estimate | None, width: int) -> str:
     if estimate is None:
-        return text.NOTHING
+        return units.NOTHING
     own = f" {text.margin(estimate)}" if width >= NARROW else ""
     return f"{units.duration(estimate.value)}{own}"

@@ -6,9 +6,9 @@ import re
 import shlex
 import statistics
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Any, Final
 
-from rich import box
 from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
@@ -62,7 +62,7 @@ def page(run: Run, row: Row) -> Iterator[RenderableType]:
         f"{'s' * (count != 1)}"
         f" · {text.gigabytes(row)} GB/s{near} · {row.histogram()}"
     )
-    yield _blocks(row)
+    yield replace(blocks(row).sheet, title="").shown()
     yield _facts(groups(row))
     yield Text(f"$ {reproduce(run, row)}", style="bold")
 
@@ -117,17 +117,6 @@ def blocks(row: Row) -> Grid:
         tuple(str(trial.block) for trial in row.trials),
         tuple((name, *(block[name] for block in found)) for name in found[0]),
     )
-
-
-def _blocks(row: Row) -> Table:
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
-    whole = blocks(row)
-    table.add_column(*whole.heads)
-    for name in whole.titles:
-        table.add_column(name, justify="right", no_wrap=True)
-    for line in whole.lines:
-        table.add_row(*map(Text, line))
-    return table
 
 
 def _block(trial: Trial) -> dict[str, str]:

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from rich import box
 from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
 from steelyard.machine.doctor import Finding
+from steelyard.report.grid import sheet_of
 
 STYLES = {"ok": "green", "doubt": "yellow", "unknown": "dim", "none": "dim"}
 
@@ -37,13 +37,15 @@ def listing(found: Sequence[Finding]) -> Table:
     return made
 
 
-def table(found: Sequence[Finding]) -> Table:
+def table(found: Sequence[Finding]) -> RenderableType:
     """Return a line a finding: what was seen, what it does, what to do."""
-    made = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
-    for name in ("topic", "seen", "verdict", "what it does to numbers", "advice"):
-        made.add_column(name, overflow="fold")
-    for one in found:
-        verdict = Text(one.verdict, style=STYLES[one.verdict])
-        cells = [Text(one.topic), Text(one.seen), verdict, Text(one.why)]
-        made.add_row(*cells, Text(one.advice))
-    return made
+    titles = ("topic", "seen", "verdict", "what it does to numbers", "advice")
+    lines = (
+        (
+            *(one.topic, one.seen),
+            Text(one.verdict, style=STYLES[one.verdict]),
+            *(one.why, one.advice),
+        )
+        for one in found
+    )
+    return sheet_of(titles, lines, folds=titles).shown()

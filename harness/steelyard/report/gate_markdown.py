@@ -12,6 +12,7 @@ from typing import Final
 
 from steelyard.gate import words
 from steelyard.gate.outcome import Finding, Outcome
+from steelyard.report.grid import Line, sheet_of
 
 MARKER: Final = "<!-- steelyard gate -->"
 """The first line, so that a workflow finds its own comment and replaces it."""
@@ -21,8 +22,6 @@ OPEN: Final = 10
 
 MOST: Final = 30_000
 """Characters of a lane's summary: two make one comment, and GitHub takes 65,536."""
-
-BAR: Final = "\\|"
 
 MARKS: Final = {
     words.FAILURE: "❌",
@@ -66,23 +65,17 @@ def _lines(outcome: Outcome) -> Iterator[str]:
 
 
 def _table(findings: Sequence[Finding]) -> Iterator[str]:
-    yield "| | case | mode | change | 95 % | blocks | smallest detectable change | doubts | |"
-    yield "| --- | --- | --- | ---: | ---: | ---: | ---: | --- | --- |"
-    for one in findings:
-        judged, kind = one.judgement, words.kind(one)
-        cells = (
-            f"{MARKS.get(kind, '')} {kind}".strip(),
-            _code(one.case),
-            one.mode,
-            words.change(judged),
-            words.interval(judged),
-            str(judged.blocks) if judged else words.NOTHING,
-            words.share(judged.smallest) if judged else words.NOTHING,
-            _plain(words.doubts(one)),
-            _plain("; ".join(filter(None, [one.note, one.reason]))),
-        )
-        # A bar ends a cell even inside a code span.
-        yield f"| {' | '.join(cell.replace('|', BAR) for cell in cells)} |"
+    numbers = ("change", "95 %", "blocks", "smallest detectable change")
+    titles = ("", "case", "mode", *numbers, "doubts", " ")
+    # A bar ends a cell even inside a code span, and is escaped there too.
+    return sheet_of(titles, map(_line, findings), right=numbers).markdown()
+
+
+def _line(one: Finding) -> Line:
+    kind = words.kind(one)
+    *numbers, doubts, note = words.cells(one)
+    mark = f"{MARKS.get(kind, '')} {kind}".strip()
+    return mark, _code(one.case), one.mode, *numbers, _plain(doubts), _plain(note)
 
 
 def _explanations(loud: Sequence[Finding]) -> Iterator[str]:

@@ -5,13 +5,12 @@ from __future__ import annotations
 import contextlib
 import secrets
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Final
 
-from rich import box
 from rich.console import Console, RenderableType
 from rich.padding import Padding
-from rich.table import Table
 from rich.text import Text
 
 from steelyard.analyse.verdict import Verdict
@@ -21,6 +20,7 @@ from steelyard.machine import files
 from steelyard.report import annotations as annotating
 from steelyard.report import tables
 from steelyard.report.formats import formats
+from steelyard.report.grid import Line, sheet_of
 
 STYLES: Final = {
     words.FAILURE: "bold red",
@@ -30,6 +30,10 @@ STYLES: Final = {
     "spread": "green",
     "faster": "green",
 }
+
+EVIDENCE: Final = ("95 %", "blocks", "detectable")
+NUMBERS: Final = ("change", *EVIDENCE)
+TITLES: Final = ("case", "mode", "verdict", *NUMBERS, "doubts", "note")
 
 NARROW: Final = 100
 """Columns below which the interval and the blocks are left out."""
@@ -74,36 +78,18 @@ def _static(outcome: Outcome) -> Iterator[RenderableType]:
                 yield Text(f"  {words.on_targets(change)}", style=style)
 
 
-def _table(findings: list[Finding], width: int) -> Table:
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
-    table.add_column("case", overflow="fold")
-    for name in ("mode", "verdict"):
-        table.add_column(name, no_wrap=True)
-    table.add_column("change", justify="right", no_wrap=True)
+def _table(findings: Sequence[Finding], width: int) -> RenderableType:
     wide = width >= NARROW and any(one.judgement for one in findings)
-    for name in ("95 %", "blocks", "detectable") if wide else ():
-        table.add_column(name, justify="right", no_wrap=True)
     doubted = any(any(one.doubts) for one in findings)
-    if doubted:
-        table.add_column("doubts")
-    table.add_column("note")
-    for one in findings:
-        kind, judged = words.kind(one), one.judgement
-        numbers = (
-            words.interval(judged),
-            str(judged.blocks) if judged else words.NOTHING,
-            words.share(judged.smallest) if judged else words.NOTHING,
-        )
-        cells = (
-            *(one.case, one.mode),
-            Text(kind, style=STYLES.get(kind, "")),
-            words.change(judged),
-            *(numbers if wide else ()),
-            *((words.doubts(one),) if doubted else ()),
-            "; ".join(filter(None, [one.note, one.reason])),
-        )
-        table.add_row(*(c if isinstance(c, Text) else Text(c) for c in cells))
-    return table
+    hidden = {*(() if wide else EVIDENCE), *(() if doubted else ("doubts",))}
+    whole = sheet_of(TITLES, map(_line, findings), right=NUMBERS, folds={"case"})
+    kept = [column for column in whole.columns if column.title not in hidden]
+    return replace(whole, columns=kept).shown()
+
+
+def _line(one: Finding) -> Line:
+    kind = words.kind(one)
+    return one.case, one.mode, Text(kind, STYLES.get(kind, "")), *words.cells(one)
 
 
 def dumps(outcome: Outcome, shape: str) -> str:

@@ -12,6 +12,7 @@ from rich.console import RenderableType
 from rich.padding import Padding
 from rich.text import Text
 
+from steelyard import units
 from steelyard.analyse.rows import Row, by_value, mode_rank
 from steelyard.analyse.run import Run
 from steelyard.declare.axes import text_of
@@ -74,7 +75,7 @@ def grid(readings: Sequence[Reading], across: str, what: str = "") -> Grid:
         tuple(heads),
         tuple(f"{across}={v}" if across != MODE else str(v) for v in values),
         tuple(
-            (*key, *(row.get(v, text.NOTHING) for v in values))
+            (*key, *(row.get(v, units.NOTHING) for v in values))
             for key, row in lines.items()
         ),
     )
@@ -83,7 +84,7 @@ def grid(readings: Sequence[Reading], across: str, what: str = "") -> Grid:
 def _written(value: Any) -> str:
     if isinstance(value, tuple):
         return text_of(value)
-    return text.NOTHING if value is None else str(value)
+    return units.NOTHING if value is None else str(value)
 
 
 def grids(made: Sequence[Row], across: str, wanted: Sequence[str] = ()) -> list[Grid]:
@@ -100,7 +101,7 @@ def grids(made: Sequence[Row], across: str, wanted: Sequence[str] = ()) -> list[
         group = [r for r in rows if r.trials and (across == MODE or across in r.axes)]
         for what, cell in cells.items():
             readings = [Reading(r.benchmark, r.axes, r.mode, cell(r)) for r in group]
-            if any(one.cell != text.NOTHING for one in readings):
+            if any(one.cell != units.NOTHING for one in readings):
                 found.append(grid(readings, across, what))
     return found
 
@@ -116,7 +117,7 @@ def page(
     """Yield what a terminal shows: the tables, what doubts mean, and what failed."""
     for one in grids(made, across, wanted):
         for part in fitting(one, width):
-            yield Padding(part.shown(), tables.ABOVE, expand=False)
+            yield Padding(part.sheet.shown(), tables.ABOVE, expand=False)
     hints = tables.hints(made)
     if hints is not None:
         said = (
@@ -135,5 +136,5 @@ def dumps(
     """Return the tables as Markdown below the facts of the run."""
     lines = [f"> {line}  " for line in text.header(run)]
     for one in grids(made, across, wanted):
-        lines += ["", f"**{one.title}**", "", *one.markdown()]
+        lines += ["", f"**{one.title}**", "", *one.sheet.markdown()]
     return "\n".join(lines) + "\n"

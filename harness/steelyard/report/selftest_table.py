@@ -5,17 +5,15 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Iterator, Sequence
-from typing import Literal
 
-from rich import box
-from rich.console import RenderableType
+from rich.console import Group, RenderableType
 from rich.padding import Padding
-from rich.table import Table
 from rich.text import Text
 
 from steelyard.analyse.sizes import POWER
 from steelyard.analyse.verdict import Policy
 from steelyard.gate.calibration import Counts, Tally, share
+from steelyard.report.grid import sheet_of
 from steelyard.report.tables import ABOVE
 
 
@@ -49,18 +47,16 @@ def alarms(tally: Tally) -> str:
     )
 
 
-def _power(tally: Tally, policy: Policy) -> Table:
-    table = _table("planted", "found", "", "95 %", "of rows that should show it", "")
+def _power(tally: Tally, policy: Policy) -> RenderableType:
     every, fit = tally.found(), tally.found(tally.detectable(policy))
+    lines = []
     for size, counts in every.items():
         rate = share(*counts)
-        table.add_row(
-            f"{size:+.0%}",
-            *_counted(counts),
-            f"{100 * rate.low:.0f} to {100 * rate.high:.0f} %",
-            *_counted(fit.get(size, (0, 0))),
-        )
-    return table
+        interval = f"{100 * rate.low:.0f} to {100 * rate.high:.0f} %"
+        right = _counted(fit.get(size, (0, 0)))
+        lines.append((f"{size:+.0%}", *_counted(counts), interval, *right))
+    names = ("found", "", "95 %", "of rows that should show it", "")
+    return sheet_of(("injected", *names), lines, right=names).shown()
 
 
 def _counted(counts: Counts) -> Sequence[str]:
@@ -68,26 +64,18 @@ def _counted(counts: Counts) -> Sequence[str]:
     return (f"{hits} of {of}", f"{100 * hits / of:.0f} %") if of else ("-", "")
 
 
-def _cases(tally: Tally, policy: Policy) -> Table:
+def _cases(tally: Tally, policy: Policy) -> RenderableType:
     known = tally.detectable(policy)
-    table = _table("case", "mode", "blocks", "noise of one", "smallest change")
-    table.caption = Text(
-        "smallest change: the smallest detectable change, a slowdown that is found in "
-        f"{100 * POWER:.0f} % of cases"
-    )
-    table.caption_justify = "left"
     order = sorted(tally.blocks.items(), key=lambda one: -known.get(one[0], math.inf))
+    lines = []
     for key, blocks in order:
         noise = f"{100 * statistics.stdev(blocks):.2f} %" if len(blocks) > 1 else "-"
         least = f"{100 * known[key]:.1f} %" if key in known else "too few blocks"
-        table.add_row(*map(Text, key), str(len(blocks)), noise, least)
-    return table
-
-
-def _table(*names: str) -> Table:
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
-    for place, name in enumerate(names):
-        text = place < 1 or name == "mode"
-        justify: Literal["left", "right"] = "left" if text else "right"
-        table.add_column(name, justify=justify, no_wrap=not text, overflow="fold")
-    return table
+        lines.append((*key, str(len(blocks)), noise, least))
+    names = ("blocks", "noise of one", "smallest change")
+    shown = sheet_of(("case", "mode", *names), lines, right=names, folds={"case"})
+    caption = (
+        "smallest change: the smallest detectable change, a slowdown that is found in "
+        f"{100 * POWER:.0f} % of cases"
+    )
+    return Group(shown.shown(), Text(caption, style="dim italic"))

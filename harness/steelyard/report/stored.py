@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import click
-from rich import box
-from rich.table import Table
 from rich.text import Text
 
 from steelyard.analyse.rows import Row, nearest, relative_to, rows, with_peaks
@@ -16,6 +14,7 @@ from steelyard.declare import config
 from steelyard.errors import SteelyardError, StoreError
 from steelyard.report import clocks_table, details, pivot, sweeps, tables
 from steelyard.report.formats import Results, formats
+from steelyard.report.grid import sheet_of
 from steelyard.store.store import Store
 
 LATEST = "@-1"
@@ -62,29 +61,17 @@ def of_case(trials: Sequence[Trial], case: str | None) -> list[Trial]:
 
 def print_runs(store: Store) -> None:
     """Print a line a run, the latest last."""
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
-    for name in (
-        "run",
-        "started (UTC)",
-        "state",
-        "trials",
-        "commit",
-        "tags",
-        "command",
-    ):
-        table.add_column(name)
     counts = store.counts()
-    for run in store.runs():
-        cells = (
-            run.short,
-            run.started[:16].replace("T", " "),
-            run.state,
-            str(counts.get(run.uid, 0)),
-            run.commit[:10],
-            ", ".join(run.tags),
+    lines = (
+        (
+            *(run.short, run.started[:16].replace("T", " "), run.state),
+            *(str(counts.get(run.uid, 0)), run.commit[:10], ", ".join(run.tags)),
             run.command,
         )
-        table.add_row(*map(Text, cells))
+        for run in store.runs()
+    )
+    titles = ("run", "started (UTC)", "state", "trials", "commit", "tags", "command")
+    table = sheet_of(titles, lines, folds=titles).shown()
     tables.console().print(table)
 
 

@@ -10,7 +10,6 @@ from dataclasses import replace
 from itertools import groupby
 from typing import IO, Any, Final, cast
 
-from rich import box
 from rich.cells import cell_len
 from rich.console import (
     Console,
@@ -23,7 +22,6 @@ from rich.console import (
 from rich.measure import Measurement
 from rich.padding import Padding
 from rich.segment import Segment
-from rich.table import Table
 from rich.text import Text
 
 from steelyard import units
@@ -34,8 +32,7 @@ from steelyard.analyse.trial import Trial
 from steelyard.machine.printable import printable
 from steelyard.report import columns as columns_
 from steelyard.report import text
-from steelyard.report.columns import Column, Sheet
-from steelyard.report.grid import DIVIDER, PADDING, Grid, fitting
+from steelyard.report.grid import DIVIDER, PADDING, Column, Grid, Sheet, fitting
 
 PAGE: Final = 160
 """Columns where there is no terminal to ask: a file or a pipe has room."""
@@ -112,30 +109,7 @@ def results(
 ) -> Iterator[RenderableType]:
     """Yield one table a benchmark; ``wanted`` are names of `columns.EXTRAS`."""
     for sheet in columns_.sheets(made, wanted):
-        yield _table(replace(sheet, columns=_fitting(sheet, width)))
-
-
-def _table(sheet: Sheet[Row]) -> Table:
-    table = Table(
-        title=Text(sheet.title, style="bold"),
-        title_justify="left",
-        box=box.SIMPLE_HEAD,
-        pad_edge=False,
-        show_edge=False,
-        padding=(0, PADDING, 0, 0),
-    )
-    for column in sheet.columns:
-        justify = "right" if column.right else "left"
-        folds = column.title in {"case", "doubts"}
-        table.add_column(
-            Text(column.title),
-            justify=justify,  # type: ignore[arg-type] # a Literal of both
-            no_wrap=not folds,
-            overflow="fold",
-        )
-    for row in sheet.rows:
-        table.add_row(*(Text(column.cell(row)) for column in sheet.columns))
-    return table
+        yield replace(sheet, columns=_fitting(sheet, width)).shown()
 
 
 def _fitting(sheet: Sheet[Row], width: int) -> list[Column[Row]]:
@@ -144,7 +118,7 @@ def _fitting(sheet: Sheet[Row], width: int) -> list[Column[Row]]:
     sizes = {
         c.title: PADDING
         + DIVIDER
-        + max(cell_len(c.title), *(cell_len(c.cell(r)) for r in sheet.rows))
+        + max(cell_len(c.title), *(cell_len(str(c.cell(r))) for r in sheet.rows))
         for c in kept
     }
     while sum(sizes[c.title] for c in kept) > width:
@@ -182,7 +156,7 @@ def ledgers(made: Sequence[Row], width: int) -> Iterator[RenderableType]:
     Axes of several values are columns; parts that do not fit are in a table below.
     """
     for whole in ledger_grids(made):
-        yield from (part.shown() for part in fitting(whole, width))
+        yield from (part.sheet.shown() for part in fitting(whole, width))
 
 
 def ledger_grids(made: Sequence[Row]) -> Iterator[Grid]:
@@ -223,7 +197,7 @@ def _values(group: Sequence[Row], axis: str) -> int:
 
 
 def _axis(name: str) -> Callable[[Row], str]:
-    return lambda row: str(row.axes.get(name, text.NOTHING))
+    return lambda row: str(row.axes.get(name, units.NOTHING))
 
 
 def _part(name: str) -> Callable[[Row], str]:
@@ -232,7 +206,7 @@ def _part(name: str) -> Callable[[Row], str]:
         total = row.estimate.value if row.estimate else 0.0
         value = untracked(row) if name == "untracked" else parts.get(name)
         if value is None or not total:
-            return text.NOTHING
+            return units.NOTHING
         return f"{100 * value / total:.1f}"
 
     return cell
@@ -303,7 +277,7 @@ def page(
         yield below
     around = floors(trials)
     if around is not None:
-        yield Padding(around.shown(), ABOVE, expand=False)
+        yield Padding(around.sheet.shown(), ABOVE, expand=False)
     for line in (hints(made), failures(made)):
         if line is not None:
             yield line

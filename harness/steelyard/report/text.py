@@ -10,8 +10,7 @@ from steelyard import units
 from steelyard.analyse.rows import Row
 from steelyard.analyse.run import UNKNOWN, Run
 from steelyard.analyse.stats import Estimate
-
-NOTHING = "-"
+from steelyard.units import NOTHING
 
 SLOW: Final = 1e7
 """Bytes per second below which no rate is written: little but zeros, and of a launch."""

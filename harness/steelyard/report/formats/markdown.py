@@ -16,8 +16,8 @@ from steelyard.report import (
     pivot,
     text,
 )
-from steelyard.report.columns import Column
 from steelyard.report.formats import Compared, Format, Results
+from steelyard.report.grid import Cell, Column, sheet_of
 
 
 def dumps(run: Run, made: Sequence[Row]) -> str:
@@ -46,27 +46,21 @@ def _benchmark(name: str, group: Sequence[Row]) -> Iterator[str]:
     ]
     if any(row.relative for row in group):
         measured.append(Column("relative", lambda row: text.ratio(row.relative)))
-    heads = [*axes, "mode", *(column.title for column in measured), "doubts"]
+    titles = [column.title for column in measured]
+    heads = [*axes, "mode", *titles, "doubts"]
+    lines = [_cells(row, axes, measured) for row in group]
     yield f"**{name}** {text.axes(shared)}".strip()
     yield ""
-    yield _line(heads)
-    yield _line(["---" if h in {*axes, "mode", "doubts"} else "---:" for h in heads])
-    for row in group:
-        if not row.trials:
-            yield _line(
-                [*_point(row, axes), "failed"] + [""] * (len(heads) - len(axes) - 2)
-            )
-            continue
-        cells = [column.cell(row) for column in measured]
-        yield _line([*_point(row, axes), *cells, ", ".join(row.doubts)])
+    yield from sheet_of(heads, lines, right=titles).markdown()
 
 
-def _point(row: Row, axes: Sequence[str]) -> list[str]:
-    return [*(str(row.axes.get(name, "")) for name in axes), row.mode]
-
-
-def _line(cells: Sequence[str]) -> str:
-    return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
+def _cells(
+    row: Row, axes: Sequence[str], measured: Sequence[Column[Row]]
+) -> tuple[Cell, ...]:
+    point = (*(str(row.axes.get(name, "")) for name in axes), row.mode)
+    if not row.trials:
+        return (*point, "failed", *[""] * len(measured))
+    return (*point, *(c.cell(row) for c in measured), ", ".join(row.doubts))
 
 
 def _results(found: Results) -> str:
@@ -76,10 +70,7 @@ def _results(found: Results) -> str:
 
 
 def _compared(found: Compared) -> str:
-    titles = ("case", "mode", "base", "new", "ratio", "95 %", "note")
-    marks = ["---"] * 2 + ["---:"] * 4 + ["---"]
-    lines = [titles, marks, *map(comparison.cells, found.rows)]
-    return "".join(f"{_line(line)}\n" for line in lines)
+    return "".join(f"{line}\n" for line in comparison.sheet(found.rows).markdown())
 
 
 FORMAT: Final = Format(

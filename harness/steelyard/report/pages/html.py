@@ -18,8 +18,7 @@ from typing import Any, Final, TypeVar
 from steelyard.machine import embedded
 from steelyard.machine.printable import printable
 from steelyard.report import curves, drawing
-from steelyard.report.columns import Column, Sheet
-from steelyard.report.grid import Grid
+from steelyard.report.grid import Column, Grid, Sheet
 
 T = TypeVar("T")
 
@@ -87,10 +86,10 @@ def sheet(
     heads = [tag("th", c.title, scope="col", class_=_side(c)) for c in made.columns]
     lines = []
     for row in made.rows:
-        said: str = first.cell(row)
+        said = str(first.cell(row))
         if link is not None:
             said = tag("a", said, href=link(row))
-        cells = (tag("td", c.cell(row), class_=_side(c)) for c in rest)
+        cells = (tag("td", str(c.cell(row)), class_=_side(c)) for c in rest)
         head = tag("th", said, scope="row", class_=_side(first))
         lines.append(tag("tr", head, *cells, id=name and name(row)))
     table = tag(
@@ -107,16 +106,7 @@ def sheet(
 
 def grid(made: Grid) -> Markup:
     """Return a table of text."""
-    titles = (*made.heads, *made.titles)
-    columns: list[Column[tuple[str, ...]]] = [
-        Column(title, _cell(at), right=at >= len(made.heads))
-        for at, title in enumerate(titles)
-    ]
-    return sheet(Sheet(made.title, columns, made.lines))
-
-
-def _cell(at: int) -> Callable[[tuple[str, ...]], str]:
-    return lambda line: line[at]
+    return sheet(made.sheet)
 
 
 def _side(column: Column[Any]) -> str | None:

@@ -10,8 +10,8 @@ from typing import Final
 from steelyard.analyse.rows import Row
 from steelyard.analyse.run import Run
 from steelyard.report import columns, curves, sweeps, tables, text
-from steelyard.report.columns import Column, Sheet
 from steelyard.report.formats import Results
+from steelyard.report.grid import Column, Sheet
 from steelyard.report.pages import case
 from steelyard.report.pages.html import Markup, Section, grid, page, sheet, tag
 from steelyard.store import archive, private
