@@ -154,4 +154,4 @@ def test_cliffs_are_named_and_drawn():
     )
     drawn = curves.svg(sweeps.curves(trials.run(), made, "n"), "n")
     assert said in drawn
-    assert ">64</text></g>" in drawn
+    assert 'font-weight="bold">64</text>' in drawn

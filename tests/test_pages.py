@@ -5,15 +5,17 @@ import hashlib
 import re
 from html.parser import HTMLParser
 
+import outcomes
 import pytest
 import trials
 from click.testing import CliRunner
 
 from steelyard.commands import main
+from steelyard.gate import words
 from steelyard.machine import embedded
 from steelyard.report import columns, stored
 from steelyard.report.formats import Results
-from steelyard.report.pages import html, run
+from steelyard.report.pages import gate, html, run
 from steelyard.store import archive
 from steelyard.store.store import Store
 
@@ -166,6 +168,53 @@ def test_a_page_of_200_cases_can_be_mailed():
     page = run.dumps(found)
     assert len(page.encode()) <= 300_000
     assert page.count("class=case") == 200
+
+
+def test_a_gate_is_a_page_with_a_plot_that_verdict_reads(tmp_path):
+    """Its changes in the words of the terminal, a mark each, and the outcome itself."""
+    evil = EVIL.replace("\ud800", "")
+    made = outcomes.outcome(
+        *outcomes.EVERY,
+        outcomes.finding(evil, note=evil, changes=(evil,), doubts=((evil,), ())),
+        static=outcomes.STATIC,
+    )
+    page = gate.dumps(made)
+    found = Elements(page)
+    text = "\n".join(found.text)
+    assert words.headline(made) in text
+    for one in made.findings:
+        assert words.change(one.judgement) in text
+        assert words.interval(one.judgement) in text
+    judged = sum(one.judgement is not None for one in made.findings)
+    assert page.count("class=zero") + page.count('class="zero"') == judged
+    assert [name for name, _ in found.found].count("script") == 2
+    place = tmp_path / "gate.html"
+    place.write_text(page)
+    done = CliRunner().invoke(main, ["verdict", "--from", str(place)])
+    assert done.exit_code == made.exit_code == 2
+    assert "softmax[columns=768]" in done.output
+    again = f"{tmp_path}/again.html"
+    done = CliRunner().invoke(main, ["report", str(place), "-o", again])
+    assert done.exit_code == 0, done.output
+    done = CliRunner().invoke(main, ["import", again, "--store", f"{tmp_path}/s.db"])
+    assert done.exit_code == 4
+
+
+def test_a_roofline_has_the_peaks_that_were_measured():
+    """The best copy as a slope, each unit as a roof; without peaks there is none."""
+    extra = {"gpu": trials.STATE}
+    facts = {"bytes": 8192, "operations": 1 << 20, "dtype": "float16"}
+    made = [
+        trials.trial(f"mm[n={n}]", block=b, extra=extra, facts=facts)
+        for n in (1, 2)
+        for b in range(2)
+    ]
+    on_gpu = trials.FACTS | {"gpu": trials.GPU}
+    page = run.dumps(results(made, machine=on_gpu))
+    assert "float16 tensor 800.0 Top/s" in page
+    assert "copy cold 4.096 GB/s" in page
+    assert page.count("mm[n=1] kernel/warm: ") == 1
+    assert "id=roofline" not in run.dumps(results(made))
 
 
 @pytest.mark.parametrize("text", [EVIL, "a\u2028b", "</SCRIPT>", "<!--", "plain"])

@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Final
 
 import click
 
 from steelyard.commands._options import store_option
+from steelyard.commands.verdict import outcome_of
 from steelyard.declare import config
 from steelyard.errors import SteelyardError
 from steelyard.machine import files
 from steelyard.report import stored
 from steelyard.report.formats import Results
-from steelyard.report.pages import run
+from steelyard.report.pages import gate, run
 from steelyard.store.store import Store
+
+GATE: Final = "gate"
 
 
 @click.command()
-@click.argument("subject", metavar="[RUN]", required=False)
+@click.argument("subject", metavar="[RUN|gate|FILE]", required=False)
 @click.argument("case", metavar="[CASE]", required=False)
 @click.option(
     "-o",
@@ -43,16 +47,16 @@ def command(
     samples: bool | None,
     store: str | None,
 ) -> None:
-    """Write a run, or one case of it, as a page of HTML.
+    """Write a run, one case of it, or a gate as a page of HTML.
 
     The page needs no network and can be read without JavaScript. RUN is named as in
-    `show`.
+    `show`; `gate` is the last one here, and FILE the JSON of one.
     """
-    with Store.open(config.load({"store": store}).store, create=False) as opened:
-        found, case = stored.locate(opened, subject, case)
-        trials = stored.of_case(opened.trials(found.uid), case)
-        made = stored.rows_of(found, trials, None)
-        text = run.dumps(Results(found, trials, made), samples=samples)
+    if subject == GATE or (subject and Path(subject).is_file()):
+        source = None if subject == GATE else Path(subject or "")
+        text = gate.dumps(outcome_of(source, store))
+    else:
+        text = _of_run(subject, case, samples=samples, store=store)
     try:
         files.replace(output, text.encode())
     except OSError as error:
@@ -60,3 +64,13 @@ def command(
             f"-o {output}: {error.strerror}. Name another file."
         ) from error
     click.echo(f"{output}: {len(text.encode()) / 1000:.0f} kB")
+
+
+def _of_run(
+    subject: str | None, case: str | None, *, samples: bool | None, store: str | None
+) -> str:
+    with Store.open(config.load({"store": store}).store, create=False) as opened:
+        found, case = stored.locate(opened, subject, case)
+        trials = stored.of_case(opened.trials(found.uid), case)
+        made = stored.rows_of(found, trials, None)
+        return run.dumps(Results(found, trials, made), samples=samples)

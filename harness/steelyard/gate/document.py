@@ -70,7 +70,7 @@ from steelyard.gate.outcome import (
     Outcome,
     StaticChange,
 )
-from steelyard.machine import files
+from steelyard.machine import embedded, files
 from steelyard.machine.decoding import checked, parsed
 
 SCHEMA: Final = 2
@@ -388,7 +388,7 @@ def read(place: Path) -> Outcome:
         SteelyardError: there is none.
     """
     try:
-        text = files.read(place).decode()
+        text = embedded.content(files.read(place)).decode()
     except FileNotFoundError as error:
         raise SteelyardError(
             f"{place} is missing: no gate ended here yet. Run `steelyard gate BASELINE`, "

@@ -16,7 +16,7 @@ from steelyard.analyse.stats import Estimate
 from steelyard.declare.axes import text_of
 from steelyard.errors import SteelyardError
 from steelyard.machine import files
-from steelyard.report.drawing import GRID, LEFT, LINE, PLOT, SLOWER, TITLE, WIDE
+from steelyard.report.drawing import GRID, LEFT, LETTER, LINE, PLOT, TITLE, WIDE
 
 COLOURS: Final = (
     *("#3366aa", "#b3261e", "#1b7a3d", "#8a5a00"),
@@ -202,6 +202,7 @@ def svg(found: Sequence[Curve], across: str) -> str:
             "</g>",
             _text(LEFT + 54, below + LINE * number, curve.name),
         ]
+    parts += _names(found, frame)
     below += LINE * len(found)
     parts += [_text(LEFT, below + LINE * n, line) for n, line in enumerate(said)]
     return "\n".join([*parts, "</svg>\n"])
@@ -234,11 +235,17 @@ def _line(curve: Curve, frame: _Frame) -> Iterator[str]:
             "</g>"
         )
         if at in steep:
-            yield (
-                f'<g stroke="{SLOWER}"><circle cx="{x:.1f}" cy="{y:.1f}" r="8"/>'
-                f'<text x="{x:.1f}" y="{y - 13:.1f}" text-anchor="middle" '
-                f'fill="{SLOWER}" stroke="none">{at:g}</text></g>'
-            )
+            yield f'<circle cx="{x:.1f}" cy="{y:.1f}" r="8" stroke-dasharray="none"/>'
+
+
+def _names(found: Sequence[Curve], frame: _Frame) -> Iterator[str]:
+    """Yield the values at which there are cliffs, each above its highest."""
+    highest: dict[float, float] = {}
+    for one in (one for curve in found for one in curve.cliffs):
+        highest[one.at] = max(one.time, highest.get(one.at, 0.0))
+    for at, time in highest.items():
+        x, y = frame.x(at), frame.y(time) - 13
+        yield _text(x, y, f"{at:g}", "middle", ' font-weight="bold"')
 
 
 def _axes(found: Sequence[Curve], frame: _Frame) -> Iterator[str]:
@@ -248,8 +255,11 @@ def _axes(found: Sequence[Curve], frame: _Frame) -> Iterator[str]:
         yield f'<path d="M{LEFT} {y:.1f}h{INSIDE}" stroke="{GRID}"/>'
         yield _text(LEFT - 8, y + 4, units.duration(time), "end")
     places = sorted({at for curve in found for at, _ in curve.times})
+    end = -math.inf
     for at in places[:: 1 + (len(places) - 1) // NAMED]:
-        yield _text(frame.x(at), TOP + PLOT + LINE, f"{at:g}", "middle")
+        if frame.x(at) > end:
+            yield _text(frame.x(at), TOP + PLOT + LINE, f"{at:g}", "middle")
+            end = frame.x(at) + LETTER * (1 + len(f"{at:g}"))
 
 
 def round_times(low: float, high: float) -> list[float]:
@@ -264,10 +274,9 @@ def round_times(low: float, high: float) -> list[float]:
     return found
 
 
-def _text(x: float, y: float, words: str, anchor: str = "start") -> str:
-    return (
-        f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}">{escape(words)}</text>'
-    )
+def _text(x: float, y: float, words: str, anchor: str = "start", more: str = "") -> str:
+    place = f'x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}"{more}'
+    return f"<text {place}>{escape(words)}</text>"
 
 
 def write(path: str, found: Sequence[Curve], across: str) -> None:

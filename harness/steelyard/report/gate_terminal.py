@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import secrets
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -20,7 +20,7 @@ from steelyard.machine import files
 from steelyard.report import annotations as annotating
 from steelyard.report import tables
 from steelyard.report.formats import formats
-from steelyard.report.grid import Line, sheet_of
+from steelyard.report.grid import Cell, Column, Line, Sheet
 
 STYLES: Final = {
     words.FAILURE: "bold red",
@@ -78,13 +78,33 @@ def _static(outcome: Outcome) -> Iterator[RenderableType]:
                 yield Text(f"  {words.on_targets(change)}", style=style)
 
 
-def _table(findings: Sequence[Finding], width: int) -> RenderableType:
-    wide = width >= NARROW and any(one.judgement for one in findings)
+def sheet(findings: Sequence[Finding]) -> Sheet[Finding]:
+    """Return the table of findings, with the columns that they have something for."""
+    known = any(one.judgement for one in findings)
     doubted = any(any(one.doubts) for one in findings)
-    hidden = {*(() if wide else EVIDENCE), *(() if doubted else ("doubts",))}
-    whole = sheet_of(TITLES, map(_line, findings), right=NUMBERS, folds={"case"})
-    kept = [column for column in whole.columns if column.title not in hidden]
+    hidden = {*(() if known else EVIDENCE), *(() if doubted else ("doubts",))}
+    columns = [
+        Column(
+            title,
+            _cell(at),
+            right=title in NUMBERS,
+            sheds=title in EVIDENCE,
+            folds=title == "case",
+        )
+        for at, title in enumerate(TITLES)
+        if title not in hidden
+    ]
+    return Sheet("", columns, findings)
+
+
+def _table(findings: Sequence[Finding], width: int) -> RenderableType:
+    whole = sheet(findings)
+    kept = [c for c in whole.columns if width >= NARROW or not c.sheds]
     return replace(whole, columns=kept).shown()
+
+
+def _cell(at: int) -> Callable[[Finding], Cell]:
+    return lambda one: _line(one)[at]
 
 
 def _line(one: Finding) -> Line:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import statistics
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import groupby
@@ -251,6 +251,16 @@ def hint(doubt: str) -> str:
     """Return a doubt's hint; a newer steelyard's doubt may have none here."""
     known = NAMED.get(doubt)
     return known.hint if known else "not known to this steelyard"
+
+
+def doubts_sheet(found: Counter[str]) -> Sheet[tuple[str, int]]:
+    """Return how many rows have each doubt, and what it means."""
+    shown: Sequence[Column[tuple[str, int]]] = (
+        Column("doubt", lambda one: one[0], right=False),
+        Column("rows", lambda one: str(one[1])),
+        Column("look for", lambda one: hint(one[0]), right=False),
+    )
+    return Sheet("rows with each doubt", shown, found.most_common())
 
 
 def failures(made: Iterable[Row]) -> RenderableType | None:

@@ -5,6 +5,6 @@ from __future__ import annotations
 from typing import Final
 
 from steelyard.report.formats import Format
-from steelyard.report.pages import run
+from steelyard.report.pages import gate, run
 
-FORMAT: Final = Format(run.dumps)
+FORMAT: Final = Format(run.dumps, gate=gate.dumps)

@@ -18,7 +18,7 @@ from typing import Any, Final, TypeVar
 from steelyard.machine import embedded
 from steelyard.machine.printable import printable
 from steelyard.report import curves, drawing
-from steelyard.report.grid import Column, Grid, Sheet
+from steelyard.report.grid import Cell, Column, Grid, Sheet
 
 T = TypeVar("T")
 
@@ -86,10 +86,10 @@ def sheet(
     heads = [tag("th", c.title, scope="col", class_=_side(c)) for c in made.columns]
     lines = []
     for row in made.rows:
-        said = str(first.cell(row))
+        said = _text(first.cell(row))
         if link is not None:
             said = tag("a", said, href=link(row))
-        cells = (tag("td", str(c.cell(row)), class_=_side(c)) for c in rest)
+        cells = (tag("td", _text(c.cell(row)), class_=_side(c)) for c in rest)
         head = tag("th", said, scope="row", class_=_side(first))
         lines.append(tag("tr", head, *cells, id=name and name(row)))
     table = tag(
@@ -107,6 +107,11 @@ def sheet(
 def grid(made: Grid) -> Markup:
     """Return a table of text."""
     return sheet(made.sheet)
+
+
+def _text(cell: Cell) -> str:
+    """Return a cell without its style; what is `Markup` stays it."""
+    return cell if isinstance(cell, str) else str(cell)
 
 
 def _side(column: Column[Any]) -> str | None:

@@ -12,7 +12,7 @@ from steelyard.analyse.run import Run
 from steelyard.report import columns, curves, sweeps, tables, text
 from steelyard.report.formats import Results
 from steelyard.report.grid import Column, Sheet
-from steelyard.report.pages import case
+from steelyard.report.pages import case, roofline
 from steelyard.report.pages.html import Markup, Section, grid, page, sheet, tag
 from steelyard.store import archive, private
 
@@ -40,6 +40,7 @@ def dumps(found: Results, *, samples: bool | None = None) -> str:
         Section("Overview", list(_overview(made))),
         Section("Results", list(_tables(found, names))),
         Section("Sweeps", list(_sweeps(found))),
+        Section("Roofline", list(roofline.figure(made, run.peaks))),
         Section("Doubts", list(_doubts(made))),
         Section("Cases", list(_cases(run, made, names))),
     ]
@@ -100,19 +101,9 @@ def _share(row: Row) -> float:
 
 
 def _doubts(made: Sequence[Row]) -> Iterator[Markup]:
-    """Yield how many rows have each doubt, and what it means."""
     found = Counter(doubt for row in made for doubt in row.doubts)
-    if not found:
-        return
-    shown: Sequence[Column[tuple[str, int]]] = (
-        Column("doubt", lambda one: one[0], right=False),
-        Column("rows", lambda one: str(one[1])),
-        Column("look for", lambda one: tables.hint(one[0]), right=False),
-    )
-    yield sheet(
-        Sheet("rows with each doubt", shown, found.most_common()),
-        name=lambda one: f"d-{one[0]}",
-    )
+    if found:
+        yield sheet(tables.doubts_sheet(found), name=lambda one: f"d-{one[0]}")
 
 
 def _tables(found: Results, names: dict[str, str]) -> Iterator[Markup]:
@@ -128,12 +119,17 @@ def _tables(found: Results, names: dict[str, str]) -> Iterator[Markup]:
 
 
 def _sweeps(found: Results) -> Iterator[Markup]:
-    """Yield times over each axis of sizes, a picture a benchmark, and its cliffs."""
-    for across in sweeps.axes(found.rows):
-        for _, rows in groupby(found.rows, key=lambda row: row.benchmark):
+    """Yield times over each axis of sizes, a picture a benchmark and mode, and its cliffs."""
+    every = sorted(found.rows, key=_sweep)
+    for across in sweeps.axes(every):
+        for _, rows in groupby(every, key=_sweep):
             over = sweeps.curves(found.run, list(rows), across)
             if any(len(curve.times) > 2 for curve in over):
                 yield tag("figure", Markup(curves.svg(over, across)))
+
+
+def _sweep(row: Row) -> tuple[str, str]:
+    return row.benchmark, row.mode
 
 
 def _cases(run: Run, made: Sequence[Row], names: dict[str, str]) -> Iterator[Markup]:
