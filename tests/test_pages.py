@@ -2,6 +2,8 @@
 
 import base64
 import hashlib
+import json
+import math
 import re
 from html.parser import HTMLParser
 
@@ -10,13 +12,14 @@ import pytest
 import trials
 from click.testing import CliRunner
 
+from steelyard.analyse.stats import Estimate
 from steelyard.commands import main
-from steelyard.gate import words
+from steelyard.gate import document, words
 from steelyard.machine import embedded
 from steelyard.report import columns, stored
 from steelyard.report.formats import Results
-from steelyard.report.pages import gate, html, run
-from steelyard.store import archive
+from steelyard.report.pages import gate, history, html, icicle, run
+from steelyard.store import archive, series
 from steelyard.store.store import Store
 
 EVIL = "<script>alert(1)</script><img src=x onerror=alert(2)>\"'</script>\x1b[31m\ud800"
@@ -198,6 +201,107 @@ def test_a_gate_is_a_page_with_a_plot_that_verdict_reads(tmp_path):
     assert done.exit_code == 0, done.output
     done = CliRunner().invoke(main, ["import", again, "--store", f"{tmp_path}/s.db"])
     assert done.exit_code == 4
+
+
+def history_of(values, case="copy[n=1]"):
+    """Return the history of one case, a run for each time."""
+    return series.histories(
+        series.Measured(
+            case,
+            "kernel/warm",
+            "here",
+            series.Point(
+                f"{n:040x}"[::-1], f"{n:08x}", "2026-01-01T00:00:00", Estimate(v, v, v)
+            ),
+        )
+        for n, v in enumerate(values)
+    )
+
+
+def test_a_history_has_its_steps_and_what_the_next_runs_would_show():
+    """A commit a line, a picture of each case, a band of the smallest step."""
+    noise = [math.sin(37 * n) for n in range(60)]
+    stepped = history_of([1000 + x + 200 * (n >= 30) for n, x in enumerate(noise)])
+    calm = history_of([1000 + x for x in noise], EVIL)
+    page = history.dumps([*stepped, *calm, *history_of([])], ["store s.db"])
+    found = Elements(page)
+    text = "\n".join(found.text)
+    assert "1 of 2 rows stepped, at 1 commit" in text
+    assert "20.0% slower" in text
+    assert "the next 4 runs show a step of 1.0% and more" in text
+    assert page.count('class="band"') == 2
+    assert [name for name, _ in found.found].count("script") == 2
+    data = json.loads(embedded.content(page.encode()))
+    assert [len(one["points"]) for one in data["series"]] == [60, 60]
+    assert data["series"][0]["points"][0] == [0, 1000, 1000, 1000]
+    assert "0 of 0 rows" in history.dumps([], [])
+
+
+def test_builds_are_an_icicle_of_phases(tmp_path):
+    """Of a run's ledgers, and of a trace, whose equal paths are added up."""
+    parts = {"interpreter": 200.0, "import": 500.0, "first kernel": 300.0}
+    made = [
+        trials.trial("b[n=1]", [1000] * 9, mode="build/first", block=b, ledger=parts)
+        for b in range(2)
+    ]
+    text = "\n".join(Elements(run.dumps(results(made))).text)
+    assert "b / n=1 build/first / import" in text
+    spans = [
+        {"ph": "M", "pid": 1, "tid": 0, "args": {"name": EVIL[:30]}},
+        *(
+            {"ph": "X", "pid": 1, "tid": 0, "name": name, "ts": ts, "dur": dur}
+            for name, ts, dur in (
+                ("build", 0, 100),
+                ("trace", 0, 40),
+                ("compile", 40, 60),
+                ("build", 100, 50),
+                ("compile", 110, 40),
+                ("later", 150, 50),
+            )
+        ),
+    ]
+    whole = icicle.of_trace({"traceEvents": spans})
+    times = {path[1:]: part.time for path, part in whole.walk()}
+    assert times[()] == 200_000
+    assert times["build",] == 150_000
+    assert times["build", "compile"] == 100_000
+    assert times["later",] == 50_000
+    place = tmp_path / "trace.json"
+    place.write_text(json.dumps({"traceEvents": spans}))
+    page = f"{tmp_path}/t.html"
+    done = CliRunner().invoke(main, ["report", str(place), "-o", page])
+    assert done.exit_code == 0, done.output
+    for wrong in ('{"traceEvents": []}', '{"traceEvents": 1}', '{"traceEvents"', "{}"):
+        place.write_text(wrong)
+        done = CliRunner().invoke(main, ["report", str(place), "-o", page])
+        assert done.exit_code == 4, wrong
+
+
+def test_a_store_is_a_folder_of_pages(tmp_path):
+    """The index leads to the history, the last gate and the latest runs."""
+    store = f"{tmp_path}/s.db"
+    with Store.open(store) as opened:
+        for n in range(3):
+            of = trials.run(started=f"2026-01-0{n + 1}T00:00:00", writer={})
+            opened.begin(of)
+            for trial in weighed(2):
+                opened.add(of.uid, trial)
+            opened.finish(of.uid, "finished")
+    document.keep(outcomes.outcome(*outcomes.EVERY), tmp_path)
+    folder = tmp_path / "pages"
+    asked = ["report", "store", "-o", str(folder), "--runs", "2", "--store", store]
+    done = CliRunner().invoke(main, asked)
+    assert done.exit_code == 0, done.output
+    index = Elements((folder / "index.html").read_text())
+    links = {said["href"] for name, said in index.found if name == "a"} - {
+        *("#main", "#runs", "#pages")
+    }
+    assert links | {"index.html"} == {place.name for place in folder.iterdir()}
+    assert {"history.html", "gate.html"} < links
+    assert len(links) == 4
+    asked = ["report", "history", "copy[n=1]", "-o", f"{tmp_path}/h.html"]
+    done = CliRunner().invoke(main, [*asked, "--store", store])
+    assert done.exit_code == 0, done.output
 
 
 def test_a_roofline_has_the_peaks_that_were_measured():

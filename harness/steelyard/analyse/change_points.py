@@ -46,6 +46,10 @@ CAUTION: Final = 5.0
 """Standard errors of the difference of two levels, of both segments' own residuals;
 more where these are few (`_caution`)."""
 
+FOUND: Final = 7.0
+"""Deviations of a point by which `FRESH` runs must change for 95 % of such steps to be
+found at once; simulated over levels of 20 to 100 points (``tests/test_change_points.py``)."""
+
 ORDERS: Final = 1000
 """Ways to choose which runs are of one segment: with fewer, chance alone sorts a series
 of good and bad days into such a step too often, and `CAUTION` is doubled."""
@@ -72,6 +76,11 @@ class Segment:
 
     def __len__(self) -> int:
         return self.stop - self.first
+
+    @property
+    def smallest(self) -> float:
+        """The smallest step after it that `FRESH` runs show, as a share; inf of too few."""
+        return max(SMALLEST, FOUND * self.noise) if len(self) >= KNOWN else math.inf
 
 
 @dataclass(frozen=True, slots=True)

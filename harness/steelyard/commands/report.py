@@ -1,4 +1,4 @@
-"""Write a page of HTML to look at and to send."""
+"""Write pages of HTML to look at and to send."""
 
 from __future__ import annotations
 
@@ -11,66 +11,134 @@ from steelyard.commands._options import store_option
 from steelyard.commands.verdict import outcome_of
 from steelyard.declare import config
 from steelyard.errors import SteelyardError
+from steelyard.gate import document
 from steelyard.machine import files
+from steelyard.machine.decoding import Malformed, parsed
 from steelyard.report import stored
 from steelyard.report.formats import Results
-from steelyard.report.pages import gate, run
+from steelyard.report.pages import gate, history, icicle, overview, run
+from steelyard.store import series
 from steelyard.store.store import Store
 
 GATE: Final = "gate"
+HISTORY: Final = "history"
+STORE: Final = "store"
 
 
 @click.command()
-@click.argument("subject", metavar="[RUN|gate|FILE]", required=False)
+@click.argument("subject", metavar="[RUN|gate|history|store|FILE]", required=False)
 @click.argument("case", metavar="[CASE]", required=False)
 @click.option(
     "-o",
     "--output",
-    metavar="FILE",
-    default="report.html",
-    show_default=True,
-    type=click.Path(dir_okay=False, path_type=Path),
+    metavar="FILE|FOLDER",
+    type=click.Path(path_type=Path),
     help="Write it there.",
+    show_default="report.html, or report for a store",
 )
 @click.option(
     "--samples/--no-samples",
     default=None,
-    help="Whether `import` can read the run from the page.",
+    help="Whether `import` can read a run from its page.",
     show_default="up to 300 kB",
+)
+@click.option(
+    "--runs",
+    "count",
+    type=click.IntRange(min=0),
+    default=1,
+    help="Runs of a store that have a page, the latest.",
+    show_default=True,
 )
 @store_option
 def command(
     *,
     subject: str | None,
     case: str | None,
-    output: Path,
+    output: Path | None,
     samples: bool | None,
+    count: int,
     store: str | None,
 ) -> None:
-    """Write a run, one case of it, or a gate as a page of HTML.
+    """Write a run, one case of it, a gate, a history or a store as pages of HTML.
 
-    The page needs no network and can be read without JavaScript. RUN is named as in
-    `show`; `gate` is the last one here, and FILE the JSON of one.
+    Pages need no network and can be read without JavaScript. RUN is named as in `show`;
+    `gate` is the last one here. FILE is the JSON of a gate, or a trace of `steelyard
+    compile --trace`.
     """
-    if subject == GATE or (subject and Path(subject).is_file()):
-        source = None if subject == GATE else Path(subject or "")
-        text = gate.dumps(outcome_of(source, store))
+    if subject == STORE:
+        _write_store(output or Path("report"), samples, count, store)
+        return
+    if subject == GATE:
+        text = gate.dumps(outcome_of(None, store))
+    elif subject and Path(subject).is_file():
+        text = _of_file(Path(subject))
     else:
-        text = _of_run(subject, case, samples=samples, store=store)
-    try:
-        files.replace(output, text.encode())
-    except OSError as error:
-        raise SteelyardError(
-            f"-o {output}: {error.strerror}. Name another file."
-        ) from error
-    click.echo(f"{output}: {len(text.encode()) / 1000:.0f} kB")
+        with Store.open(config.load({"store": store}).store, create=False) as opened:
+            if subject == HISTORY:
+                text = _of_history(opened, case)
+            else:
+                text = _of_run(opened, subject, case, samples)
+    _write(output or Path("report.html"), text)
+
+
+def _write(place: Path, text: str) -> None:
+    files.save(place, text, "-o")
+    click.echo(f"{place}: {len(text.encode()) / 1000:.0f} kB")
 
 
 def _of_run(
-    subject: str | None, case: str | None, *, samples: bool | None, store: str | None
+    opened: Store, name: str | None, case: str | None, samples: bool | None
 ) -> str:
-    with Store.open(config.load({"store": store}).store, create=False) as opened:
-        found, case = stored.locate(opened, subject, case)
-        trials = stored.of_case(opened.trials(found.uid), case)
-        made = stored.rows_of(found, trials, None)
-        return run.dumps(Results(found, trials, made), samples=samples)
+    found, case = stored.locate(opened, name, case)
+    trials = stored.of_case(opened.trials(found.uid), case)
+    made = stored.rows_of(found, trials, None)
+    return run.dumps(Results(found, trials, made), samples=samples)
+
+
+def _of_history(opened: Store, case: str | None) -> str:
+    found = series.histories(series.stored(opened, case))
+    return history.dumps(found, [f"store {Path(opened.name).name}"])
+
+
+def _of_file(place: Path) -> str:
+    """Return the page of a trace, or of a gate's JSON."""
+    try:
+        content = files.read(place)
+        if b'"traceEvents"' in content[:4096]:
+            return icicle.dumps(parsed(content), place.name)
+    except Malformed as error:
+        raise SteelyardError(
+            f"{place} is no trace: {error}. Write one with `steelyard compile --trace`."
+        ) from error
+    except OSError as error:
+        raise SteelyardError(f"{place}: {error.strerror}. Name another.") from error
+    return gate.dumps(document.read(place))
+
+
+def _write_store(
+    folder: Path, samples: bool | None, count: int, store: str | None
+) -> None:
+    """Write a folder: an index, the history, the last gate, and the latest runs."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise SteelyardError(
+            f"-o {folder}: {error.strerror}. Name a folder that can be written."
+        ) from error
+    url = config.load({"store": store}).store
+    pages: dict[str, str] = {}
+    with Store.open(url, create=False) as opened:
+        every = opened.runs()
+        for one in every[len(every) - count :] if count else ():
+            pages[one.short] = f"{one.short}.html"
+            _write(folder / pages[one.short], _of_run(opened, one.uid, None, samples))
+        if any(series.is_of_history(one, None) for one in every):
+            pages[HISTORY] = f"{HISTORY}.html"
+            _write(folder / pages[HISTORY], _of_history(opened, None))
+        last = document.home(url) / document.LAST
+        if last.exists():
+            pages[GATE] = f"{GATE}.html"
+            _write(folder / pages[GATE], gate.dumps(document.read(last)))
+        index = overview.dumps(Path(opened.name).name, every, opened.counts(), pages)
+    _write(folder / "index.html", index)

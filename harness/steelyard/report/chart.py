@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import textwrap
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
@@ -9,7 +10,7 @@ from statistics import median
 from typing import Final
 
 from steelyard import units
-from steelyard.analyse.change_points import Episode, Step
+from steelyard.analyse.change_points import FRESH, Episode, Step
 from steelyard.analyse.fit import FEWEST
 from steelyard.analyse.run import UNKNOWN
 from steelyard.store.series import History, Place, Point, places
@@ -55,6 +56,8 @@ def lines(history: History, width: int) -> Iterator[str]:
         yield from _wrapped(_episode(history, episode), width)
     if not history.steps:
         yield _no_step(history)
+    if math.isfinite(history.smallest):
+        yield smallest(history)
 
 
 def overview(found: Sequence[History], width: int, limit: int) -> Iterator[str]:
@@ -105,6 +108,11 @@ def said(history: History, step: Step) -> str:
     return (
         f"{share(step)} (± {2 * step.noise:.1%}) {_change(step)} {_when(history, step)}"
     )
+
+
+def smallest(history: History) -> str:
+    """Say which step the next runs would show."""
+    return f"the next {FRESH} runs show a step of {history.smallest:.1%} and more"
 
 
 def share(step: Step) -> str:

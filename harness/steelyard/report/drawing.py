@@ -9,7 +9,7 @@ from typing import Final
 from xml.sax.saxutils import escape
 
 from steelyard import units
-from steelyard.report.chart import count, day, levels, share
+from steelyard.report.chart import count, day, levels, share, smallest
 from steelyard.store.series import History, Point
 
 WIDE: Final = 960
@@ -38,6 +38,7 @@ FASTER: Final = "#1b7a3d"
 POINTS: Final = "#3366aa"
 LEVELS: Final = "#222222"
 GRID: Final = "#dddddd"
+BAND: Final = "#e6eef7"
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +85,7 @@ def svg(history: History) -> str:
         f"<title>{_title(history)}</title>",
         f'<rect width="{WIDE}" height="{high:g}" fill="white"/>',
         f'<text x="{LEFT}" y="16" font-size="14">{_title(history)}</text>',
+        *_band(history, frame),
         *_axes(history, frame),
         *_levels(history, frame),
         *(_mark(p, frame.x(at), frame.y) for at, p in enumerate(history.points)),
@@ -135,6 +137,20 @@ def ticks(low: float, high: float) -> list[float]:
     size = next(n * power for n in (1, 2, 5, 10) if n * power >= rough)
     first = math.ceil(low / size)
     return [size * n for n in range(first, math.floor(high / size) + 1)]
+
+
+def _band(history: History, frame: _Frame) -> Iterator[str]:
+    """Yield what the latest level may change by without anybody's noticing."""
+    if not math.isfinite(history.smallest):
+        return
+    first, stop, level = levels(history)[-1]
+    top, bottom = (frame.y(level * (1 + way * history.smallest)) for way in (1, -1))
+    x = frame.x(first - 0.5)
+    yield (
+        f'<rect x="{x:.1f}" y="{top:.1f}" width="{frame.x(stop - 0.5) - x:.1f}" '
+        f'height="{bottom - top:.1f}" fill="{BAND}"><title>{smallest(history)}</title>'
+        "</rect>"
+    )
 
 
 def _levels(history: History, frame: _Frame) -> Iterator[str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import click
 from rich.text import Text
@@ -14,7 +14,7 @@ from steelyard.declare import config
 from steelyard.errors import SteelyardError, StoreError
 from steelyard.report import clocks_table, details, pivot, sweeps, tables
 from steelyard.report.formats import Results, formats
-from steelyard.report.grid import sheet_of
+from steelyard.report.grid import Column, Sheet
 from steelyard.store.store import Store
 
 LATEST = "@-1"
@@ -59,20 +59,26 @@ def of_case(trials: Sequence[Trial], case: str | None) -> list[Trial]:
     return found
 
 
+def runs_sheet(runs: Sequence[Run], counts: Mapping[str, int]) -> Sheet[Run]:
+    """Return a line a run; ``counts`` are the numbers of their trials."""
+    columns: dict[str, Callable[[Run], str]] = {
+        "run": lambda run: run.short,
+        "started (UTC)": lambda run: run.started[:16].replace("T", " "),
+        "state": lambda run: run.state,
+        "trials": lambda run: str(counts.get(run.uid, 0)),
+        "commit": lambda run: run.commit[:10],
+        "tags": lambda run: ", ".join(run.tags),
+        "command": lambda run: run.command,
+    }
+    folded = [
+        Column(title, cell, right=False, folds=True) for title, cell in columns.items()
+    ]
+    return Sheet("", folded, runs)
+
+
 def print_runs(store: Store) -> None:
     """Print a line a run, the latest last."""
-    counts = store.counts()
-    lines = (
-        (
-            *(run.short, run.started[:16].replace("T", " "), run.state),
-            *(str(counts.get(run.uid, 0)), run.commit[:10], ", ".join(run.tags)),
-            run.command,
-        )
-        for run in store.runs()
-    )
-    titles = ("run", "started (UTC)", "state", "trials", "commit", "tags", "command")
-    table = sheet_of(titles, lines, folds=titles).shown()
-    tables.console().print(table)
+    tables.console().print(runs_sheet(store.runs(), store.counts()).shown())
 
 
 def rows_of(run: Run, trials: Sequence[Trial], relative: str | None) -> list[Row]:

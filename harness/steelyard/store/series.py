@@ -74,6 +74,8 @@ class History:
     steps: tuple[Step, ...]
     episodes: tuple[Episode, ...] = ()
     """Runs that left their level for a short time."""
+    smallest: float = math.inf
+    """The smallest step that the next few runs would show, as a share."""
 
 
 def histories(measured: Iterable[Measured]) -> list[History]:
@@ -96,6 +98,7 @@ def _history(case: str, mode: str, series: Sequence[Measured]) -> History:
         failed=len(series) - len(good),
         steps=division.steps,
         episodes=division.episodes,
+        smallest=division.segments[-1].smallest if points else math.inf,
     )
 
 
@@ -171,7 +174,7 @@ def stored(
     Raises:
         SteelyardError: there is no such run, or none has the case.
     """
-    runs = [run for run in store.runs() if _of_history(run, tag)]
+    runs = [run for run in store.runs() if is_of_history(run, tag)]
     runs.sort(
         key=lambda run: run.started
     )  # an imported one may be older than its place
@@ -213,7 +216,8 @@ def usable(estimate: Estimate | None) -> bool:
     return estimate is not None and 0 < estimate.value < math.inf
 
 
-def _of_history(run: Run, tag: str | None) -> bool:
+def is_of_history(run: Run, tag: str | None) -> bool:
+    """Tell whether a run is of the history of a tag; without one, of the usual one."""
     if tag is not None:
         return tag in run.tags
     return not any(word.partition("/")[0] in OTHERWISE for word in run.tags)

@@ -75,7 +75,7 @@ def _clean(text: str) -> str:
 
 def sheet(
     made: Sheet[T],
-    link: Callable[[T], str] | None = None,
+    link: Callable[[T], str | None] | None = None,
     name: Callable[[T], str] | None = None,
 ) -> Markup:
     """Return a table; the first cell of a line names it, and leads to ``link``.
@@ -87,8 +87,9 @@ def sheet(
     lines = []
     for row in made.rows:
         said = _text(first.cell(row))
-        if link is not None:
-            said = tag("a", said, href=link(row))
+        place = link and link(row)
+        if place:
+            said = tag("a", said, href=place)
         cells = (tag("td", _text(c.cell(row)), class_=_side(c)) for c in rest)
         head = tag("th", said, scope="row", class_=_side(first))
         lines.append(tag("tr", head, *cells, id=name and name(row)))
@@ -193,6 +194,7 @@ def _palette() -> str:
         drawing.POINTS: "c0",
         drawing.SLOWER: "slower",
         drawing.FASTER: "faster",
+        drawing.BAND: "band",
         "white": "paper",
     } | {colour: f"c{n}" for n, colour in enumerate(curves.COLOURS)}
     return "".join(

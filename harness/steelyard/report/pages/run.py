@@ -12,7 +12,7 @@ from steelyard.analyse.run import Run
 from steelyard.report import columns, curves, sweeps, tables, text
 from steelyard.report.formats import Results
 from steelyard.report.grid import Column, Sheet
-from steelyard.report.pages import case, roofline
+from steelyard.report.pages import case, icicle, roofline
 from steelyard.report.pages.html import Markup, Section, grid, page, sheet, tag
 from steelyard.store import archive, private
 
@@ -40,6 +40,7 @@ def dumps(found: Results, *, samples: bool | None = None) -> str:
         Section("Overview", list(_overview(made))),
         Section("Results", list(_tables(found, names))),
         Section("Sweeps", list(_sweeps(found))),
+        Section("Builds", list(icicle.figure(icicle.of_rows(made)))),
         Section("Roofline", list(roofline.figure(made, run.peaks))),
         Section("Doubts", list(_doubts(made))),
         Section("Cases", list(_cases(run, made, names))),
