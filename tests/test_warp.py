@@ -23,7 +23,7 @@ def reducing(threads, lanes, combines, dtype):
     thread = b.thread()
     vector = b.load(x, b.at("multiply", thread, lanes), lanes)
     values = [across_lanes(b, combine, vector) for combine in combines]
-    group = Group(thread, threads // 32)
+    group = Group(thread, threads)
     for place, total in enumerate(across_group(b, group, combines, values)):
         b.store(y, b.at("add", thread, place * threads), total)
     return b.kernel("reducing", [x, y], threads=threads)

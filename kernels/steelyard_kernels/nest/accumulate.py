@@ -13,7 +13,7 @@ from math import prod
 from typing import TypeAlias
 
 from steelyard_kernels.dtypes import DType
-from steelyard_kernels.ir.builder import Builder, const
+from steelyard_kernels.ir.builder import const
 from steelyard_kernels.ir.loops import Const, Operand
 from steelyard_kernels.monoids import Monoid
 from steelyard_kernels.nest.axes import Value
@@ -22,6 +22,7 @@ from steelyard_kernels.nest.keep import Walk
 from steelyard_kernels.nest.offsets import At
 from steelyard_kernels.schedule.schedule import Place
 from steelyard_kernels.schedule.tile import Carried
+from steelyard_kernels.schedule.warp import across_lanes
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +68,9 @@ class Site:
         every = emitter.every()
         self.places = tuple({emitter.key(first, at): at for at in every}.values())
         self.summed = prod([emitter.cuts[k].at(Place.VECTOR) for k in self.loops])
+        # Where all of a loop is open at once, one accumulator takes in every vector of it.
+        held = all(k in emitter.open for k in self.loops)
+        self.units = 1 if held else emitter.cuts[self.loops[-1]].at(Place.REGISTER)
         self.lanes = max(self.summed, emitter.lanes(first.axes))
 
 
@@ -90,12 +94,15 @@ class Walker:
             Slot(term, at, unit)
             for term in terms
             for at in site.places
-            for unit in range(emitter.cuts[last].at(Place.REGISTER))
+            for unit in range(site.units)
         ]
         self._of: dict[At, list[int]] = {}  # the slots of each place of an iteration
         for number, slot in enumerate(self.slots):
-            at = (*slot.at[:last], slot.unit, *slot.at[last + 1 :])
-            self._of.setdefault(at, []).append(number)
+            for unit in range(
+                slot.unit, emitter.cuts[last].at(Place.REGISTER), site.units
+            ):
+                at = (*slot.at[:last], unit, *slot.at[last + 1 :])
+                self._of.setdefault(at, []).append(number)
 
     def emit(self) -> Totals:
         """Emit the walk, and what the accumulators come to."""
@@ -106,13 +113,19 @@ class Walker:
             ends = self._open(0, tuple(start))
         for slot, total in zip(self.slots, ends, strict=True):
             parts.setdefault((slot.term, slot.at), []).append(total)
-        return {key: self._total(key[0], totals) for key, totals in parts.items()}
+        combines = [term.monoid.combine for term, _ in parts]
+        merged = [self._total(key[0], totals) for key, totals in parts.items()]
+        merged = self.emitter.across(self.site.loops, combines, merged)
+        return dict(zip(parts, merged, strict=True))
 
     def _open(self, depth: int, carried: Carried) -> Carried:
         """Emit the loops from one on, and in the last of them a step."""
         emitter, loops = self.emitter, self.site.loops
-        inner = [v for v in self.walk.values if not emitter.is_ready(v)]
-        emitter.prepare([v for v in inner if v.number not in self.walk.loads])
+        inner = [
+            v for v in self.walk.values if not emitter.is_known(v, emitter.every()[0])
+        ]
+        closed = [v for v in inner if not emitter.is_ready(v)]
+        emitter.prepare([v for v in closed if v.number not in self.walk.loads])
 
         def body(_vectors: int, carried: Carried) -> Carried:
             ready = [v for v in inner if emitter.is_ready(v)]
@@ -127,7 +140,7 @@ class Walker:
 
     def _step(self, into: list[Operand], at: At) -> None:
         """Emit taking in what is at one place; masked lanes change nothing."""
-        b, known = self.emitter.b, dict[tuple[int, DType, float], Operand]()
+        known: dict[tuple[int, DType, float], Operand] = {}
         for number in self._of.get(at, ()):
             slot = self.slots[number]
             term, args = slot.term, []
@@ -136,10 +149,14 @@ class Walker:
                 if key not in known:
                     known[key] = self._taken(value, slot, at)
                 args.append(known[key])
-            if len(args) == 2:
-                into[number] = b.let("fma", *args, into[number])
-            else:
-                into[number] = b.let(term.monoid.combine, into[number], *args)
+            into[number] = self._with(term, into[number], args)
+
+    def _with(self, term: Term, into: Operand, args: Sequence[Operand]) -> Operand:
+        """Emit a total with one more value, or with a product."""
+        b, first = self.emitter.b, self.site.units == 1 and isinstance(into, Const)
+        if len(args) == 2:
+            return b.let("multiply", *args) if first else b.let("fma", *args, into)
+        return args[0] if first else b.let(term.monoid.combine, into, *args)
 
     def _taken(self, value: Value, slot: Slot, at: At) -> Operand:
         """Emit a value as a term takes it in."""
@@ -148,7 +165,7 @@ class Walker:
         shift = self.shifts.get((value.number, slot.at))
         if shift is not None:
             found = b.let("subtract", found, shift)
-        mask = emitter.mask(self.site.loops)
+        mask = emitter.mask(self.site.loops, at)
         if mask is not None:
             found = b.let("where", mask, found, like(found, term.neutral))
         return found
@@ -156,15 +173,7 @@ class Walker:
     def _total(self, term: Term, totals: Sequence[Operand]) -> Operand:
         b, combine = self.emitter.b, term.monoid.combine
         total = functools.reduce(lambda x, y: b.let(combine, x, y), totals)
-        return _across(b, combine, total) if self.site.summed > 1 else total
-
-
-def _across(b: Builder, combine: str, vector: Operand) -> Operand:
-    """Emit the reduction of a vector's lanes."""
-    if combine != "multiply":
-        return b.let(f"reduce_{combine}", vector)
-    lanes = [b.let("extract", vector, b.number(k)) for k in range(vector.type.lanes)]
-    return functools.reduce(lambda x, y: b.let(combine, x, y), lanes)
+        return across_lanes(b, combine, total) if self.site.summed > 1 else total
 
 
 def like(value: Operand, number: float) -> Const:

@@ -32,15 +32,13 @@ from steelyard_kernels.schedule.values import lower as lower_node
 if TYPE_CHECKING:
     from steelyard_kernels.schedule.parameters import Arguments
 
-VECTOR_BYTES: Final = 16  # the widest load and store of a GPU's thread
 NOTHING: Final = Walk(())
 
 
 class Emitter(Loops):
     """Emits one nest under one schedule.
 
-    `alignment` is what the address of every streaming store is a multiple of; on a GPU
-    that of any vector follows from its width. `extent` is any number that only the
+    `alignment` is what the address of every streaming store is a multiple of. `extent` is any number that only the
     launch knows and that is never below 1, `reduce` emits the first of some values, a
     reduction, with those behind it that it can serve.
     """
@@ -132,11 +130,8 @@ class Emitter(Loops):
             ahead = [v.offset for v in self._ahead]
             sources = [v.offset for v in inner if v.source is not None]
             self._begin([*sources, *ahead, *stored])
-        if self.target == "cpu":
-            with self.walking(NOTHING if more else last):
-                self._emit_and_store(values, every, depth)
-        else:
-            self._in_flight(values, every, depth)
+        with self.walking(NOTHING if more else last):
+            self._emit_and_store(values, every, depth)
         if more:
             self._spread(inner, [(o.value, o.offset.axes) for o in outputs])
 
@@ -173,15 +168,16 @@ class Emitter(Loops):
 
         self.walk(len(self.axes) - 1, body)
 
-    def _in_flight(self, values: Sequence[Value], every: list[At], depth: int) -> None:
-        """Emit all loads before the first value that waits for one."""
-        for at in every:
-            self._each([v for v in values if v.source is not None and not v.step], at)
-        if any(value.over for value in values):
-            self.emit(values, every)
-        for at in every:
-            self._each(values, at)
-            self._store(depth, at)
+    def inside(self, depth: int = 1) -> None:
+        """Emit what is inside of so many open loops, and the next of them."""
+        self.level(depth)
+        if depth < self.depth:
+
+            def body(_vectors: int, _carried: Carried) -> Carried:
+                self.inside(depth + 1)
+                return ()
+
+            self.walk(depth, body)
 
     def walk(
         self,
@@ -197,12 +193,26 @@ class Emitter(Loops):
             at: Operand, vectors: int, mask: Operand | None, carried: Carried
         ) -> Carried:
             places = [b.at("add", at, lanes * u) for u in range(vectors)]
-            with self.opened(loop, places, lanes, mask):
+            with self.opened(loop, places, lanes, (mask,) * vectors):
                 return body(vectors, carried)
 
         step = lanes, cut.at(Place.REGISTER)
-        extent = prod([self.nest.extents[axis] for axis in self.axes[loop]])
+        extent = self.extent_of(loop)
         return tile_constant(b, extent, step, inside, first, positive=self.extent)
+
+    def extent_of(self, loop: int) -> int:
+        """Return how many indices a loop has."""
+        return prod([self.nest.extents[axis] for axis in self.axes[loop]])
+
+    def across(
+        self, _loops: Iterable[int], _combines: Sequence[str], totals: list[Operand]
+    ) -> list[Operand]:
+        """Emit what totals of some loops come to over all threads that walk these."""
+        return totals
+
+    def is_near(self, _loops: Iterable[int]) -> bool:
+        """Say whether means over loops are true to some ulp, added up in short parts."""
+        return False
 
     def prepare(self, values: Sequence[Value]) -> None:
         """Emit what a loop that is to be opened changes nothing of."""
@@ -331,11 +341,13 @@ class Emitter(Loops):
             if lanes > 1:
                 first = b.let("add", b.splat(first, lanes), b.iota(lanes, dtype))
             return self._guarded(value.guards, at, first)
-        buffer, mask = self.args.inputs[of.index], self.mask(self.loops[value.number])
+        buffer = self.args.inputs[of.index]
+        mask = self.mask(self.loops[value.number], at)
+        mask = mask and b.splat(mask, lanes)
         if value.guards:
             inside = b.splat(self.guard(value.guards, at), lanes)
             mask = inside if mask is None else b.let("bitwise_and", mask, inside)
-        return b.load(buffer, start, lanes, mask, self._aligned(dtype.bytes, lanes))
+        return b.load(buffer, start, lanes, mask, self.aligned(dtype.bytes, lanes))
 
     def _guarded(self, guards: Sequence[Guard], at: At, value: Operand) -> Operand:
         if not guards:
@@ -347,9 +359,7 @@ class Emitter(Loops):
     def _end(self, depth: int, at: At) -> None:
         """Emit the stores at a place of so many open loops, and ask for what comes later."""
         self._store(depth, at)
-        if depth == self.depth and all(
-            opened.mask is None for opened in self.open.values()
-        ):
+        if depth == self.depth and self.mask(self.open, at) is None:
             for value in self._ahead:
                 self._prefetch(value, at)
 
@@ -369,24 +379,16 @@ class Emitter(Loops):
             lanes = self.lanes(output.offset.axes)
             value = self.at(output.value, at, lanes)
             start = self.offset(output.offset, at)
-            if self.target == "cpu":
-                mask = self.mask(self.walks(output.offset))
-                wide, alignment = True, self.alignment
-            else:
-                mask = self.is_first(output.offset.axes, at, lanes)
-                wide, alignment = lanes > 1, self._aligned(buffer.dtype.bytes, lanes)
-            streams = self.schedule.streaming and wide and mask is None
-            if self.target == "cpu" and not streams:
-                alignment = 0
+            mask = self.mask(self.walks(output.offset), at)
+            streams = self.schedule.streaming and mask is None
+            alignment = self.alignment if streams else 0
             self.b.store(
                 buffer, start, value, mask, streaming=streams, alignment=alignment
             )
 
-    def _aligned(self, element: int, lanes: int) -> int:
-        """Return what a vector's address is a multiple of; 0: of one element."""
-        if self.target == "cpu" or lanes == 1:
-            return 0
-        return min(VECTOR_BYTES, lanes * element)
+    def aligned(self, _element: int, _lanes: int) -> int:
+        """Return what a vector's address is a multiple of, in bytes; 0: of one element."""
+        return 0
 
 
 def _depth(loops: Sequence[int]) -> int:

@@ -93,7 +93,8 @@ def _numbered(
     lonely = not shared
     numbers = {old: new + lonely for new, old in enumerate(kept)}
     made: dict[int, Value] = {}
-    if kept and kept == list(range(len(axes.extents))) and _are_counted(values):
+    same = kept == list(range(len(axes.extents))) and not lonely
+    if same and _are_counted(values):
         made = {value.number: value for value in values}  # nothing changes
     for value in values if not made else ():
         args = {key: made[arg.number] for key, arg in value.args.items()}

@@ -22,11 +22,16 @@ At: TypeAlias = tuple[int, ...]
 
 @dataclass(frozen=True, slots=True)
 class Open:
-    """The places of an open loop, each the index of its first lane."""
+    """The places of an open loop, each the index of its first lane.
+
+    `masks` say which lanes of each exist, None: all; of places that `live` is false of,
+    which repeat another's, nothing is stored.
+    """
 
     places: Sequence[Operand]
     lanes: int
-    mask: Operand | None
+    masks: Sequence[Operand | None]
+    live: Sequence[Operand | None]
 
 
 class Loops:
@@ -62,10 +67,17 @@ class Loops:
         loop: int,
         places: Sequence[Operand],
         lanes: int,
-        mask: Operand | None = None,
+        masks: Sequence[Operand | None] = (),
+        live: Sequence[Operand | None] = (),
     ) -> Iterator[None]:
-        """Open a loop at some of its places, of which each is a vector."""
-        self.open[loop] = Open(places, lanes, mask)
+        """Open a loop at some of its places, of which each is a vector.
+
+        Of the loops that are open, offsets add up the outer ones' first.
+        """
+        every = (None,) * len(places)
+        self.open[loop] = Open(places, lanes, masks or every, live or every)
+        if loop == 0:
+            self.open = dict(sorted(self.open.items()))
         self.known.append({})
         yield
         self.known.pop()
@@ -172,23 +184,22 @@ class Loops:
                 return opened.lanes
         return 1
 
-    def mask(self, loops: Iterable[int]) -> Operand | None:
-        """Return the mask of the open loop, of some, that has one."""
+    def mask(self, loops: Iterable[int], at: At) -> Operand | None:
+        """Return the mask of the place of the open loop, of some, that has one."""
         for loop in loops:
-            if self.open[loop].mask is not None:
-                return self.open[loop].mask
+            mask = self.open[loop].masks[at[loop]]
+            if mask is not None:
+                return mask
         return None
 
-    def is_first(self, stored: frozenset[int], at: At, lanes: int) -> Operand | None:
-        """Emit whether a thread is the first that has an element along some axes."""
+    def is_first(self, stored: frozenset[int], at: At) -> Operand:
+        """Emit whether the first loop is at the first place of those along some axes."""
         b, axes = self.b, self.axes[0]
-        if stored.issuperset(axes):
-            return None
         own = tuple(
             [n * (k in stored) for n, k in zip(self.dense(axes), axes, strict=True)]
         )
         first = b.number(self.along(0, at, own))
-        return b.splat(b.let("equal", self.open[0].places[at[0]], first), lanes)
+        return b.let("equal", self.open[0].places[at[0]], first)
 
     def is_ready(self, value: Value) -> bool:
         """Say whether the loops are open that a value varies with."""

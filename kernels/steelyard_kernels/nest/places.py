@@ -38,6 +38,7 @@ from steelyard_kernels.expression.expr import (
     Transpose,
     View,
     operands,
+    users,
 )
 from steelyard_kernels.expression.indices import Index, Part, axis, part, total
 from steelyard_kernels.nest.axes import (
@@ -126,7 +127,7 @@ class _Asked:
             self._ask(node, _behind(every, self.full, node.shape))
             for node in map(stored, self.program.outputs)
         ]
-        for node in reversed(self.program.nodes):
+        for node in _users_first(self.program):
             for use in self.uses.get(node.number, ()):
                 places = self._read(use, use.place)
                 pairs = zip(_read_of(node), places, strict=False)
@@ -349,6 +350,24 @@ class _Asked:
                 if low < 0 or high >= extent:
                     found.append((index, extent))
         return tuple(found)
+
+
+def _users_first(program: Program) -> list[Node]:
+    """Return nodes in an order in which each stands behind its users.
+
+    Reductions come as late as can be: they take axes that there are by then.
+    """
+    waits = users(program.nodes)
+    ready = [node for node in program.nodes if not waits.get(node.number)]
+    found: list[Node] = []
+    while ready:
+        ready.sort(key=lambda n: (not isinstance(n, Reduce | Dot), n.number))
+        found.append(ready.pop())
+        for arg in operands(found[-1]):
+            waits[arg.number] -= 1
+            if not waits[arg.number]:
+                ready.append(arg)
+    return found
 
 
 def _behind(at: Place, shape: Sequence[int], arg: Shape) -> Place:

@@ -150,12 +150,19 @@ class Group:
 
         The mean of the deviations is what the mean's rounding left: it goes to the mean,
         and its square leaves the variance (Chan, Golub and LeVeque, "Algorithms for
-        computing the sample variance", 1983, the corrected two-pass algorithm).
+        computing the sample variance", 1983, the corrected two-pass algorithm). Where
+        the mean is near enough nothing of that is needed.
         """
         b = self.b
         means = {key: b.cast(mean, key[0].dtype) for key, mean in means.items()}
         shifts = {(term.args[0].number, at): mean for (term, at), mean in means.items()}
         terms = {term: replace(term, args=term.args * 2) for term, _ in means}
+        if self.emitter.is_near(self.site.loops):
+            totals = Walker(self.site, self.again, tuple(terms.values()), shifts).emit()
+            return {
+                (term.args[0].number, at): (mean, self._share(totals[terms[term], at]))
+                for (term, at), mean in means.items()
+            }
         every = *terms, *terms.values()
         totals = Walker(self.site, self.again, every, shifts).emit()
         found: dict[tuple[int, At], tuple[Operand, Operand]] = {}

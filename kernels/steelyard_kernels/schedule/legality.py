@@ -20,6 +20,7 @@ from steelyard_kernels.schedule.schedule import LAST, Cut, Place, Schedule
 BLOCKS: Final = range(WARP, MAX_THREADS + 1, WARP)  # of whole warps
 LANES: Final = (1, 2, 4, 8, 16)  # of a GPU: up to single bytes of the widest access
 MOST_VECTORS: Final = 8  # that a GPU's thread has in flight
+MOST_HELD: Final = 16  # that it has of a loop beside others
 # Where values of rows may stay.
 KEEPS: Final = {"cpu": frozenset({Place.STACK}), "cuda": frozenset[Place]()}
 # Half a megabyte of a pool thread's stack is nothing to worry about; more would no longer
@@ -183,34 +184,61 @@ def streaming_problem(nest: Nest, schedule: Schedule, *, aligned: bool) -> str:
 
 def gpu_problem(nest: Nest, schedule: Schedule, *, aligned: bool) -> str:
     """Say what of a schedule no GPU has, or what access would not be aligned."""
-    threads, (cut, *inner) = schedule.threads, schedule.cuts
-    if any(each.at(Place.VECTOR) > 1 for each in inner):
-        return "has vectors in a thread's own loops; choose 1 lane there"
-    lanes, vectors = cut.at(Place.VECTOR), cut.at(Place.REGISTER)
+    threads = schedule.threads
     if threads not in BLOCKS:
         wanted = f"a multiple of {WARP} up to {MAX_THREADS}"
         return f"has blocks of {threads} threads; choose {wanted}"
-    if lanes not in LANES:
-        wanted = f"a power of two up to {LANES[-1]}"
-        return f"has vectors of {lanes} elements; choose {wanted}"
-    if vectors > MOST_VECTORS:
-        return f"has {vectors} vectors in flight; choose 1 to {MOST_VECTORS}"
+    for cut in schedule.cuts:
+        lanes, vectors = cut.at(Place.VECTOR), cut.at(Place.REGISTER)
+        if lanes not in LANES:
+            wanted = f"a power of two up to {LANES[-1]}"
+            return f"has vectors of {lanes} elements; choose {wanted}"
+        most = MOST_HELD if cut is not schedule.cuts[0] else MOST_VECTORS
+        if vectors > most:
+            return f"has {vectors} vectors in flight; choose 1 to {most}"
+        why = _unaligned(nest, cut, aligned=aligned) if lanes > 1 else ""
+        if why:
+            return why
     why = registers_problem(schedule.registers, threads)
-    return why or _unaligned(nest, schedule, lanes, aligned=aligned)
+    return why or _apart(schedule) or _narrow(nest, schedule)
 
 
-def _unaligned(nest: Nest, schedule: Schedule, lanes: int, *, aligned: bool) -> str:
+def _unaligned(nest: Nest, cut: Cut, *, aligned: bool) -> str:
     """Say which access would not be aligned, and what to choose instead."""
-    if lanes > 1 and not aligned:
+    lanes, axis = cut.at(Place.VECTOR), NAMES.index(cut.axes[-1])
+    if not aligned:
         return (
             f"needs arrays that start at multiples of {VECTOR_BYTES} bytes, and one "
             "does not; align it, choose 1 element a vector"
         )
-    if len(nest.extents) > 1 and nest.extents[-1] % lanes:
-        return (
-            f"has vectors of {lanes} elements in rows of {nest.extents[-1]}; "
-            "choose a divisor of the row"
-        )
+    offsets = [value.offset for value in nest.values if value.source is not None]
+    for offset in (*offsets, *(output.offset for output in nest.outputs)):
+        if offset.step(axis) != 1:
+            continue
+        others = [step for term, step in offset.terms if term != axis]
+        if any(step % lanes for step in (*others, offset.constant)):
+            return (
+                f"has vectors of {lanes} elements in rows of {gcd(*others)}; "
+                "choose a divisor of the row"
+            )
+    return ""
+
+
+def _apart(schedule: Schedule) -> str:
+    """Say which reduction's threads no shuffles and slots bring together."""
+    for cut in schedule.cuts[1:]:
+        count = cut.at(Place.THREAD)
+        if count > 1 and count & (count - 1) and count % WARP:
+            return (
+                f"has {count} threads along {cut.axes}; choose a power of two or a "
+                f"multiple of {WARP}"
+            )
+    return ""
+
+
+def _narrow(nest: Nest, schedule: Schedule) -> str:
+    """Say which stores round the caches are too narrow for that."""
+    lanes = max([cut.at(Place.VECTOR) for cut in schedule.cuts])
     narrowest = min([output.value.node.dtype.bytes for output in nest.outputs])
     if schedule.streaming and lanes * narrowest < VECTOR_BYTES:
         return (

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import lru_cache, partial
+from itertools import chain
 
 from steelyard_kernels.expression.expr import Program
 from steelyard_kernels.nest.axes import Nest, beyond
@@ -10,8 +12,9 @@ from steelyard_kernels.nest.places import nest_of
 from steelyard_kernels.schedule import model_cpu, model_gpu
 from steelyard_kernels.schedule.gpu import Gpu
 from steelyard_kernels.schedule.model import Machine, Prediction
-from steelyard_kernels.schedule.recipes import loops, pointwise
-from steelyard_kernels.schedule.schedule import Schedule
+from steelyard_kernels.schedule.model_team import Team
+from steelyard_kernels.schedule.recipes import loops, pointwise, rows
+from steelyard_kernels.schedule.schedule import Place, Schedule
 
 
 def candidates(
@@ -41,22 +44,33 @@ def heuristic(program: Program, device: Machine | Gpu, *, aligned: bool) -> Sche
 
 def estimated_registers(program: Program, schedule: Schedule) -> int:
     """Return how many registers a GPU's thread is estimated to need."""
-    return model_gpu.estimate_registers(nest_of(program), schedule)
+    nest = nest_of(program)
+    if any(cut.at(Place.THREAD) > 1 for cut in schedule.cuts[1:]):
+        return _team(nest).registers(schedule)
+    return model_gpu.estimate_registers(nest, schedule)
 
 
 def _proposed(
     nest: Nest, device: Machine | Gpu, *, aligned: bool, likely: bool
 ) -> Iterator[Schedule]:
     if beyond(nest.program):  # more than one pass over the outputs' elements
-        if isinstance(device, Gpu):
-            return loops.on_gpu(nest, device)
-        return loops.on_cpu(nest, device)
+        if not isinstance(device, Gpu):
+            return loops.on_cpu(nest, device)
+        teams = rows.on_gpu(_team(nest), device, aligned=aligned, likely=likely)
+        return chain(teams, loops.on_gpu(nest, device))
     if isinstance(device, Gpu):
         return pointwise.on_gpu(nest, device, aligned=aligned, likely=likely)
     return pointwise.on_cpu(nest, device, aligned=aligned, likely=likely)
 
 
+@lru_cache(maxsize=2)  # asked for to propose schedules, then to rank them
+def _team(nest: Nest) -> Team:
+    return Team(nest)
+
+
 def _model(nest: Nest, device: Machine | Gpu) -> model_cpu.Model:
+    if isinstance(device, Gpu) and any(value.over for value in nest.values):
+        return partial(_team(nest).predict, device)
     if isinstance(device, Gpu):
         return model_gpu.model(nest, device)
     return model_cpu.model(nest, device)

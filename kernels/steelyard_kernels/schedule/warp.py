@@ -1,79 +1,171 @@
 """Reductions of a GPU's threads: over the lanes of a vector, a warp, a block.
 
-Warps reduce by shuffles, in which every lane ends with the total; a block does so
-through one shared slot a warp and one barrier, behind which every thread adds up all
-of them, in the same order. Each call has slots of its own, so that no second barrier
-guards them.
+Threads of one warp reduce by shuffles, in which each ends with the total. What they came
+to in several warps goes through shared memory: a slot for each part and one barrier,
+behind which every thread takes in all parts, in the same order. Each call has slots of
+its own, so that no second barrier guards them but in a loop.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import reduce
 
 from steelyard_kernels.ir.builder import Builder
-from steelyard_kernels.ir.loops import Buffer, Operand
+from steelyard_kernels.ir.loops import Buffer, Operand, Type
 from steelyard_kernels.schedule.gpu import WARP
 
 
 @dataclass(frozen=True, slots=True)
-class Group:
-    """The threads that reduce together: one warp, or all warps of a block.
+class Slots:
+    """Shared memory of a group's `parts`, each a vector of so many lanes."""
 
-    `thread` is which of them this is; `warps` how many warps they are.
+    buffer: Buffer
+    lanes: int
+    parts: int
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Threads of a block that reduce together: `count` of them, `distance` apart.
+
+    Both are powers of two where neither is a multiple of a warp. `thread` is which of
+    the block's `threads` this is (0: there is one group).
     """
 
     thread: Operand
-    warps: int
+    count: int
+    distance: int = 1
+    threads: int = 0
+
+    @property
+    def span(self) -> int:
+        """The threads from a group's first to the first of a group behind it."""
+        return self.count * self.distance
+
+    @property
+    def groups(self) -> int:
+        """How many spans a block has."""
+        return max(1, self.threads // self.span)
+
+    def parts(self, values: Iterable[Operand]) -> int:
+        """Return how many parts of values meet in shared memory; 1: none goes there.
+
+        Vectors do not go by shuffles.
+        """
+        if any(value.type.lanes > 1 for value in values):
+            return self.count
+        return self.count // min(self.count, max(1, WARP // self.distance))
 
 
 def across_lanes(b: Builder, combine: str, vector: Operand) -> Operand:
-    """Emit the reduction of a vector's lanes; `combine` is "add", "maximum" or "minimum"."""
+    """Emit the reduction of a vector's lanes, of which there is a power of two."""
     if vector.type.lanes == 1:
         return vector
-    return b.let(f"reduce_{combine}", vector)
+    if combine != "multiply":
+        return b.let(f"reduce_{combine}", vector)
+    lanes = [b.let("extract", vector, b.number(k)) for k in range(vector.type.lanes)]
+    return reduce(lambda x, y: b.let(combine, x, y), lanes)
 
 
-def across_warp(b: Builder, combine: str, value: Operand) -> Operand:
-    """Emit the reduction of a scalar over a warp, all of whose lanes must be there."""
-    distance = WARP // 2
-    while distance:
-        other = b.let("shuffle_xor", value, b.number(distance))
+def across_warp(
+    b: Builder, combine: str, value: Operand, count: int = WARP, distance: int = 1
+) -> Operand:
+    """Emit the reduction of a scalar over threads of a warp, all of which must be there."""
+    apart = count * distance // 2
+    while apart >= distance:
+        other = b.let("shuffle_xor", value, b.number(apart))
         value = b.let(combine, value, other)
-        distance //= 2
+        apart //= 2
     return value
 
 
 def across_group(
     b: Builder, group: Group, combines: Sequence[str], values: Sequence[Operand]
 ) -> list[Operand]:
-    """Emit the reductions of scalars over a group; every thread gets the totals.
+    """Emit the reductions of values over a group; every thread gets the totals.
 
-    All of a block's threads must come: there is a barrier, one for all values.
+    All of a block's threads must come: there is a barrier, one for all values, unless
+    the values have one part.
     """
-    totals = [across_warp(b, *pair) for pair in zip(combines, values, strict=True)]
-    if group.warps == 1 or not totals:
+    parts = group.parts(values)
+    near = group.count // parts
+    pairs = list(zip(combines, values, strict=True))
+    totals = [across_warp(b, *pair, near, group.distance) for pair in pairs]
+    if parts == 1 or not totals:
         return totals
-    warp = b.at("div", group.thread, WARP)
-    first = b.let("equal", b.at("rem", group.thread, WARP), b.number(0))
-    slots = [b.alloc("part", x.type.dtype, group.warps, "shared") for x in totals]
-    for slot, value in zip(slots, totals, strict=True):
-        b.store(slot, warp, value, first)
+    room = parts * group.distance * group.groups
+    slots = [_slots(b, total.type, parts, room) for total in totals]
+    _put(b, group, near, slots, totals)
     b.effect("barrier")
+    start = _first(b, group, parts)
     return [
-        _across_slots(b, combine, slot, group.warps)
+        _across_slots(b, combine, slot, start, group)
         for combine, slot in zip(combines, slots, strict=True)
     ]
 
 
-def _across_slots(b: Builder, combine: str, slot: Buffer, warps: int) -> Operand:
-    """Emit the reduction of a shared slot of every warp, by vectors as wide as fit."""
-    parts = []
-    at = 0
-    while at < warps:
-        lanes = 1 << ((warps - at).bit_length() - 1)
-        part = b.load(slot, at, lanes, alignment=lanes * slot.dtype.bytes)
-        parts.append(across_lanes(b, combine, part))
-        at += lanes
-    return reduce(lambda x, y: b.let(combine, x, y), parts)
+def _slots(b: Builder, type_: Type, parts: int, room: int) -> Slots:
+    buffer = b.alloc("part", type_.dtype, room * type_.lanes, "shared")
+    return Slots(buffer, type_.lanes, parts)
+
+
+def _put(
+    b: Builder,
+    group: Group,
+    near: int,
+    slots: Sequence[Slots],
+    totals: Sequence[Operand],
+) -> None:
+    """Emit the stores of every part, by the first of the threads that have it."""
+    together = near * group.distance
+    at = b.at("div", group.thread, together)
+    first = None
+    if near == 1:
+        at = group.thread
+    elif group.distance == 1:
+        first = b.let("equal", b.at("rem", group.thread, together), b.number(0))
+    else:
+        place = b.at("rem", group.thread, together)
+        first = b.let("less", place, b.number(group.distance))
+        at = b.at("add", b.at("multiply", at, group.distance), place)
+    for slot, value in zip(slots, totals, strict=True):
+        lanes, buffer = slot.lanes, slot.buffer
+        alignment = lanes * buffer.dtype.bytes if lanes > 1 else 0
+        b.store(buffer, b.at("multiply", at, lanes), value, first, alignment=alignment)
+
+
+def _first(b: Builder, group: Group, parts: int) -> Operand:
+    """Emit the slot of a group's first part."""
+    start = b.number(0)
+    if group.groups > 1:
+        number = b.at("div", group.thread, group.span)
+        start = b.at("multiply", number, parts * group.distance)
+    if group.distance > 1:
+        start = b.at("add", start, b.at("rem", group.thread, group.distance))
+    return start
+
+
+def _across_slots(
+    b: Builder, combine: str, slots: Slots, start: Operand, group: Group
+) -> Operand:
+    """Emit the reduction of the slots of every part, by vectors as wide as fit."""
+    buffer, lanes = slots.buffer, slots.lanes
+    found = []
+    part = 0
+    while part < slots.parts:
+        left = slots.parts - part
+        several = 1 << (left.bit_length() - 1)
+        if group.groups > 1:
+            several = left & -left
+        if group.distance > 1 or lanes > 1:
+            several = 1
+        at = b.at("add", start, part * group.distance)
+        alignment = several * lanes * buffer.dtype.bytes if several * lanes > 1 else 0
+        value = b.load(
+            buffer, b.at("multiply", at, lanes), several * lanes, None, alignment
+        )
+        found.append(across_lanes(b, combine, value) if several > 1 else value)
+        part += several
+    return reduce(lambda x, y: b.let(combine, x, y), found)

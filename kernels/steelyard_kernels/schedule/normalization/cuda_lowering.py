@@ -94,7 +94,7 @@ class GroupEmitter(PassEmitter[ThreadValues]):
         )
         self.schedule = schedule
         self.ragged = rows.rows % schedule.per_block != 0
-        self.group = Group(self.b.number(0), 1)  # until the kernel begins
+        self.group = Group(self.b.number(0), WARP)  # until the kernel begins
         self.begin: Operand = self.b.number(0)  # of the thread's first vector
         self.leads: Operand | None = None
         self.tail: Operand | None = None  # whether this thread has the guarded vector
@@ -132,7 +132,7 @@ class GroupEmitter(PassEmitter[ThreadValues]):
             group = b.at("div", thread, WARP)
             first = b.at("add", first, b.at("multiply", group, schedule.unroll))
             thread = b.at("rem", thread, WARP)
-        self.group = Group(thread, schedule.threads // WARP)
+        self.group = Group(thread, schedule.threads)
         self.leads = b.let("equal", thread, b.number(0))
         self.begin = b.at("multiply", thread, self.lanes)
         rest = self.rows.extent // self.lanes % schedule.threads

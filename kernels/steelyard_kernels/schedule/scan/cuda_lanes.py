@@ -18,7 +18,7 @@ from steelyard_kernels.ir.loops import Buffer, Const, Operand
 from steelyard_kernels.schedule.gpu import WARP
 from steelyard_kernels.schedule.scan.cuda import CudaScan
 from steelyard_kernels.schedule.scan.lanes import Kept, neutral, tree
-from steelyard_kernels.schedule.warp import Group, across_group
+from steelyard_kernels.schedule.warp import Group, across_group, across_warp
 
 SHARED_BYTES: Final = 48 << 10  # of a block, without asking the driver for more
 WORD: Final = 16  # bytes that a thread reads of shared memory at once
@@ -68,7 +68,7 @@ class CudaLanes:
         self.lane = b.at("rem", thread, self.width) if several else thread
         if self.width == 1:
             self.lane = b.number(0)
-        self.group = Group(self.lane, max(1, self.width // WARP))
+        self.group = Group(self.lane, self.width)
         self.alone: Operand | None = None  # whether no other thread does the same
         self.live: Operand | None = None  # and there is such a chain
         self.chain: Operand = self._place(extent)
@@ -193,11 +193,7 @@ class CudaLanes:
         b = self.b
         if vector.type.dtype.bytes * count <= READ_BYTES and self._has_room([vector]):
             return tree(b, op, self._by_memory([vector], count))
-        value, distance = self.masked(op, vector, count), self.width // 2
-        while distance:
-            value = b.let(op, value, b.let("shuffle_xor", value, b.number(distance)))
-            distance //= 2
-        return value
+        return across_warp(b, op, self.masked(op, vector, count), self.width)
 
     def elements(self, vectors: Sequence[Operand], extent: int) -> list[Operand]:
         """Emit the elements of a lane axis in order, each for every thread."""

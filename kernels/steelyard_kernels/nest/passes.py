@@ -1,0 +1,98 @@
+"""Which walks along reduced axes a nest needs, and what each of them computes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass
+
+from steelyard_kernels.nest.axes import Nest, Value
+from steelyard_kernels.nest.reads import Reads
+
+
+@dataclass(frozen=True, slots=True)
+class Pass:
+    """One walk: all values it needs that vary with walked axes, operands first.
+
+    Of these it is the first to compute `fresh`, if earlier ones' stay where they are; then
+    it reads `again` what earlier ones computed.
+    """
+
+    values: tuple[Value, ...]
+    fresh: tuple[Value, ...]
+    again: frozenset[int]
+    reductions: int
+
+
+@dataclass(frozen=True, slots=True)
+class Passes:
+    """The walks of a nest, in order, along its `walked` axes.
+
+    The last one has the outputs; where these vary with no walked axis it is empty.
+    """
+
+    walked: frozenset[int]
+    passes: tuple[Pass, ...]
+
+    @classmethod
+    def of(cls, nest: Nest) -> Passes:
+        """Find a nest's walks: one for all reductions that wait for as many others."""
+        reads = Reads(nest)
+        walked = nest.inner.union(*[value.over for value in nest.values])
+        depth: dict[int, int] = {}
+        goals: dict[int, list[Value]] = {}
+        count: dict[int, int] = {}
+        for value in _needed(nest, reads):
+            args = reads.of(value).values()
+            wait = max([depth[arg.number] for arg in args], default=0)
+            depth[value.number] = wait + bool(value.over)
+            if value.over:
+                goals.setdefault(wait, []).extend(args)
+                count[wait] = count.get(wait, 0) + 1
+        stored = [output.value for output in nest.outputs]
+        last = max([depth[value.number] for value in stored])
+        goals.setdefault(last, []).extend(stored)
+        known: set[int] = set()
+        found = []
+        for k in range(last + 1):
+            values = _inside(goals.get(k, ()), reads, walked, frozenset())
+            fresh = _inside(goals.get(k, ()), reads, walked, known)
+            here = [v for v in fresh if v.number not in known]
+            again = frozenset([v.number for v in fresh]) & known
+            found.append(Pass(values, tuple(here), again, count.get(k, 0)))
+            known |= {value.number for value in here}
+        return cls(walked, tuple(found))
+
+
+def _needed(nest: Nest, reads: Reads) -> list[Value]:
+    """Return all values that outputs are made of, operands first."""
+    found: dict[int, Value] = {}
+    pending = [output.value for output in nest.outputs]
+    while pending:
+        value = pending.pop()
+        if value.number not in found:
+            found[value.number] = value
+            pending += reads.of(value).values()
+    return [found[number] for number in sorted(found)]
+
+
+def _inside(
+    goals: Iterable[Value],
+    reads: Reads,
+    walked: AbstractSet[int],
+    known: AbstractSet[int],
+) -> tuple[Value, ...]:
+    """Return what goals are made of that varies with walked axes, but no reductions.
+
+    What is known is made of nothing.
+    """
+    found: dict[int, Value] = {}
+    pending = list(goals)
+    while pending:
+        value = pending.pop()
+        if value.number in found or value.over or not value.axes & walked:
+            continue
+        found[value.number] = value
+        if value.number not in known:
+            pending += reads.of(value).values()
+    return tuple([found[number] for number in sorted(found)])

@@ -1,0 +1,103 @@
+"""How a GPU's loops share the threads of a block, and which vectors are a thread's own.
+
+Neighbours of one loop are side by side where arrays lie most densely along its axis, so
+that a warp's accesses meet in few lines of memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from steelyard_kernels.expression.expr import Input
+from steelyard_kernels.ir.builder import Builder, Index
+from steelyard_kernels.ir.loops import Operand
+from steelyard_kernels.nest.axes import NAMES, Nest
+from steelyard_kernels.schedule.schedule import Cut, Place, Schedule
+from steelyard_kernels.schedule.warp import Group, across_group
+
+FAR = 1 << 62  # along an axis without one step
+
+
+class Threads:
+    """The threads of a block, by the number of the loop that they share.
+
+    `within` counts the open loops that are walked in turns: what these reduce through
+    shared memory ends with a barrier, so that slots are free for the next turn.
+    """
+
+    def __init__(self, nest: Nest, schedule: Schedule, b: Builder) -> None:
+        self.b = b
+        self.within = 0
+        self.groups: dict[int, Group] = {}
+        self.number: dict[int, Operand] = {}
+        shared = [k for k, c in enumerate(schedule.cuts) if c.at(Place.THREAD) > 1]
+        axes = [NAMES.index(cut.axes[-1]) for cut in schedule.cuts]
+        shared.sort(key=lambda k: nearness(nest, axes[k]))
+        distance = 1
+        thread = b.thread() if shared else b.number(0)
+        for loop in shared:
+            count = schedule.cuts[loop].at(Place.THREAD)
+            self.groups[loop] = Group(thread, count, distance, schedule.threads)
+            own = b.at("div", thread, distance)
+            distance *= count
+            last = distance == schedule.threads
+            self.number[loop] = own if last else b.at("rem", own, count)
+
+    def first(self, loop: int) -> Operand | None:
+        """Emit whether this is the first thread of a loop; None: there is one."""
+        if loop not in self.number:
+            return None
+        return self.b.let("equal", self.number[loop], self.b.number(0))
+
+    def places(
+        self, loop: int, cut: Cut, at: Index, left: int, positive: Operand
+    ) -> tuple[list[Operand], list[Operand | None]]:
+        """Emit where a thread's vectors begin of the `left` elements from `at` on.
+
+        With each goes the mask of those of its lanes that exist, None: all.
+        """
+        b, lanes = self.b, cut.at(Place.VECTOR)
+        width = cut.at(Place.THREAD) * lanes
+        begin = b.number(at)
+        if loop in self.number:
+            begin = b.at("add", b.at("multiply", self.number[loop], lanes), begin)
+        starts = range(0, min(left, cut.size), width)
+        masks = [self._below(loop, left - k, width, lanes, positive) for k in starts]
+        return [b.at("add", begin, k) for k in starts], masks
+
+    def _below(
+        self, loop: int, left: int, width: int, lanes: int, positive: Operand
+    ) -> Operand | None:
+        """Emit which lanes are among the first `left`, None: all of every thread."""
+        b = self.b
+        if left >= width:
+            return None
+        if loop not in self.number:
+            live = b.at("minimum", positive, 1) if left == 1 else b.number(left)
+            return b.mask_below(live, lanes)  # see `tile.tile_constant`
+        own = self.number[loop]
+        if left % lanes == 0:
+            return b.splat(b.let("less", own, b.number(left // lanes)), lanes)
+        begin = b.at("multiply", own, lanes)
+        return b.mask_below(b.at("subtract", left, begin), lanes)
+
+    def across(
+        self, loops: Iterable[int], combines: Sequence[str], totals: Sequence[Operand]
+    ) -> list[Operand]:
+        """Emit the reductions of values over the threads of loops."""
+        found = list(totals)
+        for loop, group in self.groups.items():
+            if loop not in loops:
+                continue
+            meets = group.parts(found) > 1
+            found = across_group(self.b, group, combines, found)
+            if meets and self.within:
+                self.b.effect("barrier")
+        return found
+
+
+def nearness(nest: Nest, axis: int) -> int:
+    """Return the elements that neighbours along an axis are apart, the fewest."""
+    offsets = [v.offset for v in nest.values if isinstance(v.source, Input)]
+    steps = [each.step(axis) for each in (*offsets, *(o.offset for o in nest.outputs))]
+    return min([abs(step) for step in steps if step] or [FAR])

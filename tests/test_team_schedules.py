@@ -1,0 +1,167 @@
+"""Schedules whose threads walk reduced axes together: texts, choices, what is refused.
+
+That what the recipes offer is right is `test_corpus`'s to say.
+"""
+
+import re
+
+import numpy as np
+import pytest
+import simt
+
+from steelyard_kernels import array as xp
+from steelyard_kernels import library
+from steelyard_kernels.errors import KernelError
+from steelyard_kernels.expression.simplify import simplify
+from steelyard_kernels.function import kernel
+from steelyard_kernels.ir import printing as loops_print
+from steelyard_kernels.ir.loops import INDEX
+from steelyard_kernels.ir.verify import verify
+from steelyard_kernels.schedule import strategies
+from steelyard_kernels.schedule.gpu import GPUS
+from steelyard_kernels.schedule.schedule import Cut, Place, Schedule
+
+H200 = GPUS["sm_90a"]
+
+
+def schedule_of(label, registers=0):
+    """Return the schedule of a label's cuts."""
+    cuts = []
+    for word in label.split():
+        axes, factors = word.split(":")
+        found = [re.fullmatch(r"([a-z]+)(\d*)", each) for each in factors.split(".")]
+        cuts.append(Cut(axes, tuple((int(m[2] or 1), Place(m[1])) for m in found)))
+    return Schedule(tuple(cuts), registers=registers)
+
+
+def layernorm(rows, width, dtype="float16"):
+    """Return the program of bias_layernorm."""
+    specs = (((rows, width), dtype), *((((width,), dtype),) * 4))
+    return simplify(library.bias_layernorm.program(*specs))
+
+
+def lowered(program, label):
+    """Return a program's kernel under the schedule of a label."""
+    made = strategies.lower(program, schedule_of(label), H200)
+    verify(made.kernel, "cuda")
+    return made
+
+
+@kernel
+def across(x):
+    """Reduce what lies a row apart."""
+    return xp.sum(x, axis=0), xp.max(x, axis=0)
+
+
+@kernel
+def along(x):
+    """Reduce rows, and use what they come to for their elements."""
+    off = x - xp.mean(x, axis=-1, keepdims=True)
+    return off * xp.rsqrt(xp.var(x, axis=-1, keepdims=True) + 1.0)
+
+
+@kernel
+def whole(x):
+    """Reduce everything."""
+    return xp.sum(x)
+
+
+ALONG = [
+    "i:thread4.grid j:v4.r3.thread32.serial",
+    "i:thread4.grid j:v4.r1.thread16.serial",
+    "i:thread2.grid j:v2.r2.thread64.serial",
+    "i:grid j:v4.thread96.serial",
+    "i:r2.grid j:v4.r2.thread128.serial",
+    "i:grid j:v1.r2.thread32.serial",
+    "i:grid j:v4.thread64.serial",
+]
+ACROSS = [
+    "i:thread32.grid j:r4.thread8.serial",
+    "i:v4.thread16.grid j:r4.thread8.serial",
+    "i:v2.thread8.grid j:r2.thread16.serial",
+    "i:thread16.grid j:r2.thread2.serial",
+    "i:thread4.grid j:r2.thread32.serial",
+]
+
+
+@pytest.mark.parametrize("label", ALONG)
+@pytest.mark.parametrize("width", [60, 388])
+def test_rows_by_threads(label, width):
+    """Few and many vectors a thread, threads that have none, groups of threads a block."""
+    x = np.random.default_rng(1).standard_normal((7, width)).astype(np.float32)
+    program = simplify(along.program(x))
+    (off,) = simt.launch(program, lowered(program, label), [x]).values()
+    wide = x.astype(np.float64)
+    expected = (wide - wide.mean(-1, keepdims=True)) / np.sqrt(
+        wide.var(-1, keepdims=True) + 1
+    )
+    np.testing.assert_allclose(off, expected, atol=2e-6)
+
+
+@pytest.mark.parametrize("label", ACROSS)
+@pytest.mark.parametrize("rows", [30, 100])
+def test_columns_by_threads(label, rows):
+    """Neighbours in memory are neighbours of a warp, whatever is reduced."""
+    x = np.random.default_rng(2).standard_normal((rows, 72)).astype(np.float32)
+    program = simplify(across.program(x))
+    total, most = simt.launch(program, lowered(program, label), [x]).values()
+    np.testing.assert_allclose(total, x.astype(np.float64).sum(0), atol=1e-5)
+    np.testing.assert_array_equal(most, x.max(0))
+
+
+def test_all_of_an_array_by_one_block():
+    """Some turns, and what is left of one."""
+    x = np.random.default_rng(3).integers(-9, 9, 10_007).astype(np.int64)
+    program = simplify(whole.program(x))
+    label = "i:grid j:v2.r2.thread256.serial"
+    (total,) = simt.launch(program, lowered(program, label), [x]).values()
+    assert total == x.sum()
+
+
+def test_more_elements_than_an_int32_counts_are_reached_by_int64_indices():
+    """The index type follows from the largest array."""
+    label = "i:grid j:v8.r3.thread32.serial"
+    small, large = (lowered(layernorm(n, 768), label) for n in (8, 2_796_000))
+    assert small.slots[-1].code == "i"
+    assert large.slots[-1].code == "q"
+    assert large.kernel.parameters[-1].type is INDEX
+
+
+@pytest.mark.parametrize(
+    ("label", "message"),
+    [
+        ("i:grid j:v8.r3.thread48.serial", "multiple of 32 up to 1024"),
+        ("i:thread2.grid j:v8.r3.thread48.serial", "power of two or a multiple of 32"),
+        ("i:grid j:v16.r3.thread32.serial", "vectors of 16 elements in rows of 1000"),
+        ("i:grid j:v8.r20.thread32.serial", "choose 1 to 16"),
+        ("i:v2.grid j:v8.r3.thread32.serial", "vectors along i|along which an array"),
+    ],
+)
+def test_a_schedule_that_fits_no_gpu_is_refused(label, message):
+    """The error names the knob, what was seen, and what to choose."""
+    with pytest.raises(KernelError, match=message):
+        lowered(layernorm(8, 1000), label)
+
+
+@pytest.mark.parametrize("shape", [(4096, 4096), (64, 3, 1000)])
+def test_threads_share_what_is_reduced(shape):
+    """Columns, and an axis in the middle are walked by many threads where it is long."""
+    axis = len(shape) - 2
+
+    @kernel
+    def total(x):
+        return xp.sum(x, axis=axis)
+
+    chosen = strategies.heuristic(simplify(total.program((shape, "float32"))), H200)
+    reduced = chosen.cuts[-1].at(Place.THREAD)
+    assert reduced > 1 if shape[axis] > 8 else reduced == 1
+
+
+def test_generated_text_of_a_warp_and_of_a_block(golden):
+    """Loads first, what is kept in registers, one barrier a reduction or none."""
+    program = layernorm(10, 1288)
+    warps = lowered(program, "i:thread4.grid j:v8.r6.thread32.serial")
+    golden(loops_print.text(warps.kernel), "warp")
+    block = loops_print.text(lowered(program, "i:grid j:v8.thread64.serial").kernel)
+    golden(block, "block")
+    assert block.count("barrier") == 2
