@@ -1,7 +1,6 @@
-"""Scripts of ci/ that write pages and judge the clocks of a GPU."""
+"""Scripts of ci/ that judge the clocks of a GPU."""
 
 import importlib
-import importlib.metadata
 from pathlib import Path
 
 import pytest
@@ -14,16 +13,6 @@ def script(monkeypatch):
     """Return a function that imports a script of ci/."""
     monkeypatch.syspath_prepend(str(ROOT / "ci"))
     return importlib.import_module
-
-
-def test_a_table_is_what_its_command_prints(script):
-    """Between the markers; a command that prints nothing leaves the page as it is."""
-    page = "a\n<!-- $ steelyard --version -->\nold\n<!-- $ -->\nb\n"
-    version = importlib.metadata.version("steelyard")
-    made = page.replace("old", f"steelyard {version}")
-    assert script("tables").written(page) == made
-    with pytest.raises(SystemExit, match="there is no nothing"):
-        script("tables").written(page.replace("--version", "claims nothing"))
 
 
 def test_a_line_through_readings_is_straight_in_their_ratios(script):
