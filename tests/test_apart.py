@@ -13,7 +13,7 @@ import pytest
 from steelyard.analyse.doubts import Doubt
 from steelyard.declare import discovery
 from steelyard.declare.mode import parse
-from steelyard.declare.plan import Turn
+from steelyard.declare.plan import PlannedTrial
 from steelyard.declare.settings import Settings
 from steelyard.process import runner
 
@@ -32,7 +32,9 @@ def turns():
     order = [innocent]
     for case in found["leaks"]:
         order += [case, innocent]
-    return [Turn(position, 0, case, WARM) for position, case in enumerate(order)]
+    return [
+        PlannedTrial(position, 0, case, WARM) for position, case in enumerate(order)
+    ]
 
 
 def test_what_a_case_changes_is_put_back_and_named():
@@ -85,7 +87,9 @@ def test_what_a_file_changes_when_imported_holds_for_its_own_cases(tmp_path):
     os.environ.pop("MINE", None)
     order = random.Random(0).choices(cases, k=8)
     told = []
-    planned = [Turn(position, 0, case, WARM) for position, case in enumerate(order)]
+    planned = [
+        PlannedTrial(position, 0, case, WARM) for position, case in enumerate(order)
+    ]
     runner.run(planned, QUICK, told.append, lambda _: None)
     assert [trial.error for trial in told] == [None] * 8
     assert not any(Doubt.CHANGES_PROCESS in trial.doubts for trial in told)

@@ -74,7 +74,7 @@ def test_a_terminal_shows_rows_explanations_and_the_ending():
     assert "1. 12 % more instructions (HFMA2 +40)\n2. 3 more registers" in shown
     assert f"If it is intended: steelyard accept '{CASE}' --reason TEXT" in shown
     assert "0 false alarms in 1200 comparisons (0 to 0.3 %)" in shown
-    assert "planted slowdowns found: 3 % in 95 %, 5 % in 99 %." in shown
+    assert "injected slowdowns found: 3 % in 95 %, 5 % in 99 %." in shown
     assert "adam\n  cuda:sm_90a: 16 new bytes of spills, 3 more registers" in shown
     assert "base's numbers are from another time" in shown
     ending = shown.rstrip().rpartition("\n\n")[2]

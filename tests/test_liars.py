@@ -9,7 +9,7 @@ from steelyard.analyse.doubts import NAMED, Act
 from steelyard.declare import discovery
 from steelyard.declare.benchmark import select
 from steelyard.declare.mode import parse
-from steelyard.declare.plan import Turn
+from steelyard.declare.plan import PlannedTrial
 from steelyard.declare.settings import Settings
 from steelyard.process import confirm, runner
 
@@ -51,7 +51,7 @@ def trials(tmp_path_factory):
         if lie == "blocks":
             turns += [(block + 1, cases[lie], mode) for mode in map(parse, MODES)]
             block += 2
-    plan = [Turn(position, *turn) for position, turn in enumerate(turns)]
+    plan = [PlannedTrial(position, *turn) for position, turn in enumerate(turns)]
     seen = {}
     how = Settings(precision=0.05, flush_bytes=64 << 20)
 
@@ -99,7 +99,7 @@ def test_work_is_doubted_only_if_it_is_slow_on_new_data_each_time(
     found = discovery.discover([str(Path(liars.__file__))])
     (case,) = [case for case in select(found) if case.axes.get("lie") == "honest"]
     seen = []
-    turn = Turn(0, 0, case, parse("kernel/warm"))
+    turn = PlannedTrial(0, 0, case, parse("kernel/warm"))
     how = Settings(precision=0.05, scratch=f"looks {slow}")
     runner.run([turn], how, seen.append, lambda _: None)
     assert ("unconfirmed" not in seen[0].doubts) is believed

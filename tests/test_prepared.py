@@ -8,7 +8,7 @@ from fakes import case_of
 
 from steelyard.declare.settings import Settings
 from steelyard.errors import BenchmarkError
-from steelyard.measure import escapes
+from steelyard.measure import stream_check
 from steelyard.measure.prepared import PreparedCase, static_facts
 from steelyard_kernels import library
 
@@ -65,7 +65,7 @@ def test_work_of_others_is_examined_whatever_it_declares(monkeypatch, facts):
     def escaped(weighed, buffers):
         raise BenchmarkError("the work wrote y while its stream was held back")
 
-    monkeypatch.setattr(escapes, "examine", escaped)
+    monkeypatch.setattr(stream_check, "check_stream", escaped)
     with pytest.raises(BenchmarkError, match="wrote y"):
         PreparedCase(case_of(body_of(facts)), Settings())
 
@@ -82,7 +82,7 @@ def test_work_waits_by_itself_if_it_says_so_or_is_seen_to(
     monkeypatch, facts, found, known
 ):
     """Either is a fact of the case."""
-    monkeypatch.setattr(escapes, "examine", lambda *_: found)
+    monkeypatch.setattr(stream_check, "check_stream", lambda *_: found)
     prepared = PreparedCase(case_of(body_of(facts)), Settings())
     told = prepared.facts()
     assert {k: v for k, v in told.items() if k == "synchronises"} == known
@@ -94,7 +94,7 @@ def test_native_work_is_known_by_its_making(monkeypatch):
     def asked(*_):
         raise AssertionError
 
-    monkeypatch.setattr(escapes, "examine", asked)
+    monkeypatch.setattr(stream_check, "check_stream", asked)
     methods = {"window": lambda *_: (0, 1), "null": lambda: None}
     PreparedCase(case_of(body_of({}, **methods)), Settings())
 

@@ -14,7 +14,7 @@ from trials import trial
 from steelyard.analyse.doubts import Doubt
 from steelyard.declare import mode
 from steelyard.declare.discovery import discover
-from steelyard.declare.plan import Turn
+from steelyard.declare.plan import PlannedTrial
 from steelyard.declare.settings import Settings
 from steelyard.process import profile, stage
 from steelyard.process.ncu import Coldness
@@ -51,7 +51,7 @@ def on_the_cpu(b):
 def turns(body, *modes):
     """Return a plan of one case in some modes."""
     case = case_of(body)
-    return [Turn(i, 0, case, mode.parse(text)) for i, text in enumerate(modes)]
+    return [PlannedTrial(i, 0, case, mode.parse(text)) for i, text in enumerate(modes)]
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ from test_tracing import check
 
 from steelyard.declare.discovery import discover
 from steelyard.declare.mode import parse
-from steelyard.declare.plan import Turn
+from steelyard.declare.plan import PlannedTrial
 from steelyard.declare.settings import Settings
 from steelyard.process import profile, stage, tracing
 from steelyard_device.cuda import activity, profiler
@@ -36,7 +36,8 @@ def turns(tmp_path):
     file.write_text(SUITE)
     (case,) = (one.cases()[0] for one in discover([str(file)]))
     return [
-        Turn(i, 0, case, parse(f"kernel/{c}")) for i, c in enumerate(("cold", "warm"))
+        PlannedTrial(i, 0, case, parse(f"kernel/{c}"))
+        for i, c in enumerate(("cold", "warm"))
     ]
 
 

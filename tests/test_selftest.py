@@ -25,7 +25,7 @@ from steelyard.gate import calibration, decide, selftest
 from steelyard.gate.blocks import Blocks, Point, Reading
 from steelyard.gate.calibration import Tally
 from steelyard.gate.decide import POLICY, Evidence
-from steelyard.gate.selftest import SelfTest, Steps
+from steelyard.gate.selftest import SelfTest, StepTimes
 from steelyard.gate.sides import Side
 from steelyard.measure import inject
 from steelyard.prepare.work import CallableWork, DeviceWork, NativeWork
@@ -96,10 +96,10 @@ class MadeUpBlocks:
                 yield point, Reading(failed={"head": f"{point.case.id}: it broke."})
                 continue
             times = [
-                KERNEL + planted.get(point.case.id, 0) for planted in self._planted
+                KERNEL + injected.get(point.case.id, 0) for injected in self._planted
             ]
             for name, time in zip(self._names, times, strict=True):
-                facts = {"planted": 1} if any(self._planted) else {}
+                facts = {"injected": 1} if any(self._planted) else {}
                 taken = trials.trial(
                     point.case.id,
                     [time] * 8,
@@ -130,7 +130,7 @@ def self_tested(machine, seconds=600, asked=None, **changes):
     test = new(machine, asked or points())
     for name, value in changes.items():
         setattr(test, name, value)
-    return selftest.run(test, seconds, lambda: Steps(1.0))
+    return selftest.run(test, seconds, lambda: StepTimes(1.0))
 
 
 def test_head_against_itself_is_no_change():
@@ -195,29 +195,29 @@ def test_too_little_time_counts_nothing_that_is_not_decided():
     """Half a comparison is none."""
     tally = self_tested(Machine(), seconds=4)
     assert tally.same == []
-    assert tally.planted == []
+    assert tally.injected == []
     assert "give it more" in selftest_table.alarms(tally)
 
 
 def test_only_kernels_are_planted_in():
     """What Python adds to a launch is not theirs."""
     tally = self_tested(Machine(), asked=points(3, modes=("latency/warm", WARM)))
-    assert {mode for (_, mode), _, _ in tally.planted} == {WARM}
+    assert {mode for (_, mode), _, _ in tally.injected} == {WARM}
     assert {mode for (_, mode), _, _ in tally.same} == {WARM, "latency/warm"}
 
 
 def test_a_kernel_too_short_for_a_size_is_not_asked_for_it():
     """Three multiply-adds are no per cent of anything; none at all is no size."""
-    long = Steps(1.0)
+    long = StepTimes(1.0)
     point = points(1)[0]
     assert long.of(point, 1000.0) == 1000
     assert long.of(point, 0.2) is None
     assert long.of(point, 1.4) is None
-    assert Steps(0.0).of(point, 1000.0) is None
+    assert StepTimes(0.0).of(point, 1000.0) is None
     none = new(Machine(), points())
     none._times = {(p.case.id, WARM): [1.0] for p in points()}
     none.inject(math.inf, lambda: long)
-    assert none.tally.planted == []
+    assert none.tally.injected == []
 
 
 def test_trials_are_kept_as_they_come():
@@ -328,7 +328,7 @@ def test_a_callable_has_the_delay_behind_each_call():
     work = inject.delayed(CallableWork(inner), 1000)
     work.launch(3)
     assert inner.launches == 3
-    assert work.facts() == {"planted": 1000}
+    assert work.facts() == {"injected": 1000}
     assert not isinstance(work, NativeWork)
 
 
@@ -345,7 +345,7 @@ def test_native_work_stays_native_with_the_delay_behind_it():
     assert isinstance(work, NativeWork)
     start, stop = work.window(2)
     assert stop >= start
-    assert work.facts() == {"threads": 1, "planted": 1000}
+    assert work.facts() == {"threads": 1, "injected": 1000}
     assert work.null().facts() == cpu.null().facts()
 
 
@@ -391,8 +391,8 @@ def test_workers_plant_what_their_side_asks_for(suite):
         (_, reading), *_ = blocks.measure(0, [point])
     assert not reading.failed
     facts = {side: trial.facts for side, trial in taken}
-    assert facts["base"]["planted"] == 0
-    assert facts["head"]["planted"] == 5000
+    assert facts["base"]["injected"] == 0
+    assert facts["head"]["injected"] == 5000
 
 
 def asked_for(suite, monkeypatch, machine):
@@ -481,7 +481,7 @@ def test_work_on_a_gpu_stays_on_its_stream_with_the_delay_behind_it():
     assert (work.context, work.stream) == ("context", 7)
     assert isinstance(work, DeviceWork)
     assert not isinstance(work, NativeWork)
-    assert work.facts() == {"registers": 32, "planted": 256}
+    assert work.facts() == {"registers": 32, "injected": 256}
 
 
 @pytest.mark.parametrize(
@@ -499,4 +499,4 @@ def test_a_gpu_is_planted_in_whole_turns_of_its_delay(nanoseconds, expected):
         return b.launch(np.copyto, y, x)
 
     point = Point(on_gpu.case({}), parse(WARM))
-    assert Steps(cpu=1.0, gpu=1.0).of(point, nanoseconds) == expected
+    assert StepTimes(cpu=1.0, gpu=1.0).of(point, nanoseconds) == expected

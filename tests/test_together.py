@@ -14,7 +14,7 @@ from fakes import case_of, die_when_asked
 
 from steelyard.declare import discovery
 from steelyard.declare.mode import parse
-from steelyard.declare.plan import Turn
+from steelyard.declare.plan import PlannedTrial
 from steelyard.declare.settings import Settings
 from steelyard.errors import SteelyardError
 from steelyard.gate import pairs
@@ -115,7 +115,7 @@ def both(name, mode=WARM, lead=0):
     case = doubling(target)
     own = PreparedCase(case, QUICK)
     other = beside(own, replace(PortableBinary.of(case, QUICK), binary=name.encode()))
-    turns = [Turn(place, 3, case, mode) for place in (5, 6)]
+    turns = [PlannedTrial(place, 3, case, mode) for place in (5, 6)]
     sides = [own, other]
     order = -1 if lead else 1
     trials = measure_pair(sides[::order], turns[::order], Instruments(1 << 20), QUICK)
@@ -179,7 +179,7 @@ def test_a_build_of_ours_is_checked_on_the_same_buffers(times, right):
     own = PreparedCase(case, QUICK)
     other = beside(own, PortableBinary.of(twin, QUICK))
     assert other.buffers is own.buffers
-    turns = [Turn(0, 0, case, WARM), Turn(1, 0, case, WARM)]
+    turns = [PlannedTrial(0, 0, case, WARM), PlannedTrial(1, 0, case, WARM)]
     first, second = measure_pair([own, other], turns, Instruments(), QUICK)
     assert (second.error is None) == (first.error is None) == right
     if not right:
@@ -208,23 +208,23 @@ def test_nothing_is_launched_of_what_is_lent():
 
 
 def test_what_is_lent_passes_as_json():
-    """With the work that was planted behind it."""
+    """With the work that was injected behind it."""
     lent = PortableBinary(bytes(range(256)), "hash", 7)
     assert PortableBinary.of_message(json.loads(json.dumps(lent.message()))) == lent
 
 
 def test_planted_work_stands_behind_each_side_alone(monkeypatch, tmp_path):
-    """As each side's own process would have planted it."""
+    """As each side's own process would have injected it."""
     case = doubling(doubles(2.0))
-    file = tmp_path / "planted.json"
+    file = tmp_path / "injected.json"
     file.write_text(json.dumps({case.id: 4000}))
     monkeypatch.setenv(inject.FILE, str(file))
     own = PreparedCase(case, QUICK)
-    lent = replace(PortableBinary.of(case, QUICK), planted=0)
+    lent = replace(PortableBinary.of(case, QUICK), injected=0)
     inject.inject_delay(own)
     other = beside(own, lent)
-    assert [w.facts()["planted"] for w in (own.work, other.work)] == [4000, 0]
-    turns = [Turn(0, 0, case, WARM), Turn(1, 0, case, WARM)]
+    assert [w.facts()["injected"] for w in (own.work, other.work)] == [4000, 0]
+    turns = [PlannedTrial(0, 0, case, WARM), PlannedTrial(1, 0, case, WARM)]
     trials = measure_pair([own, other], turns, Instruments(), QUICK)
     slower, quicker = (min(trial.samples.per_launch()) for trial in trials)
     assert slower > 2 * quicker
@@ -264,7 +264,7 @@ def in_turn(monkeypatch, mode, lent, trials, times=1):
     worker = Worker(asked, lent, trials)
     monkeypatch.setattr(Together, "_started", lambda _: {BASE: worker, HEAD: worker})
     case = doubling(Kernel("l"))
-    turns = {BASE: Turn(1, 0, case, mode), HEAD: Turn(2, 0, case, mode)}
+    turns = {BASE: PlannedTrial(1, 0, case, mode), HEAD: PlannedTrial(2, 0, case, mode)}
     sides = {name: Side(name, Path()) for name in (BASE, HEAD)}
     with Together(sides) as pair:
         for _ in range(times):
@@ -308,7 +308,7 @@ def test_workers_of_both_sides_answer_as_the_fakes_do(monkeypatch):
     (suite,) = discovery.discover(["suites/planted.py"])[:1]
     case = suite.cases()[0]
     sides = {name: Side(name, Path.cwd()) for name in (BASE, HEAD)}
-    turns = {BASE: Turn(1, 0, case, WARM), HEAD: Turn(2, 0, case, WARM)}
+    turns = {BASE: PlannedTrial(1, 0, case, WARM), HEAD: PlannedTrial(2, 0, case, WARM)}
     alone = []
     monkeypatch.setattr(pairs.Processes, "in_turn", lambda *_: alone.append(1))
     with Together(sides) as pair:
@@ -349,8 +349,8 @@ def test_a_process_that_dies_of_both_leaves_each_side_its_own(method, tmp_path):
     file.write_text(LETHAL.format(tests=str(Path(__file__).parent), method=method))
     (suite,) = discovery.discover([str(file)])
     turns = {
-        BASE: Turn(1, 0, suite.cases()[0], WARM),
-        HEAD: Turn(2, 0, suite.cases()[0], WARM),
+        BASE: PlannedTrial(1, 0, suite.cases()[0], WARM),
+        HEAD: PlannedTrial(2, 0, suite.cases()[0], WARM),
     }
     with Together({name: Side(name, Path.cwd()) for name in (BASE, HEAD)}) as pair:
         for _ in range(2):
@@ -363,7 +363,7 @@ def test_a_worker_that_dies_as_the_next_case_is_asked_has_both_begin_anew(monkey
     """A thread of the case before may have ended it; the token ended with it."""
     (suite,) = discovery.discover(["suites/planted.py"])[:1]
     turns = {
-        side: Turn(at, 0, suite.cases()[0], parse("latency/warm"))
+        side: PlannedTrial(at, 0, suite.cases()[0], parse("latency/warm"))
         for at, side in enumerate((BASE, HEAD))
     }
     die_when_asked(monkeypatch, {3})
@@ -376,7 +376,7 @@ def test_a_worker_that_dies_as_the_next_case_is_asked_has_both_begin_anew(monkey
 def test_a_case_that_cannot_be_prepared_is_told_by_each_side_alone(monkeypatch):
     """A process with both says nothing of it."""
     bench = worker.CaseCache(None)
-    turn = Turn(0, 0, doubling(lambda x, out: 1 / 0), WARM)
+    turn = PlannedTrial(0, 0, doubling(lambda x, out: 1 / 0), WARM)
     message = {
         "lent": PortableBinary(b"", "", None).message(),
         "position": 1,
@@ -389,5 +389,5 @@ def test_a_case_that_cannot_be_prepared_is_told_by_each_side_alone(monkeypatch):
         raise SteelyardError("no")
 
     monkeypatch.setattr(together, "blank", broken)
-    turn = Turn(0, 0, doubling(Kernel("l")), WARM)
+    turn = PlannedTrial(0, 0, doubling(Kernel("l")), WARM)
     assert bench.binary(turn, QUICK) == {"lent": None}

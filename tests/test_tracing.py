@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from steelyard.commands import main
 from steelyard.declare import mode
 from steelyard.declare.discovery import discover
-from steelyard.declare.plan import Turn
+from steelyard.declare.plan import PlannedTrial
 from steelyard.declare.settings import Settings
 from steelyard.errors import SteelyardError
 from steelyard.machine import files, lock
@@ -63,7 +63,7 @@ def on_the_cpu(b):
 
 def turn(case, text="kernel/warm"):
     """Return a plan's one turn."""
-    return Turn(0, 0, case, mode.parse(text))
+    return PlannedTrial(0, 0, case, mode.parse(text))
 
 
 TIMES = st.integers(0, 10**15)

@@ -76,7 +76,7 @@ def scale():
 
 @benchmark(n=[1000])
 def scaled(b, n):
-    """Turn three arrays in place by our own kernel."""
+    """PlannedTrial three arrays in place by our own kernel."""
     from steelyard_kernels.library.scale import scale as kernel
 
     b.on("cuda")

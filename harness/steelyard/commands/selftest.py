@@ -18,14 +18,14 @@ from steelyard.commands._options import (
     wait_option,
 )
 from steelyard.declare import config
-from steelyard.declare.plan import Turn
+from steelyard.declare.plan import PlannedTrial
 from steelyard.errors import FAILED, FINE, UNRESOLVED
 from steelyard.gate import calibration, policy_file
 from steelyard.gate.blocks import Point
 from steelyard.gate.calibration import KEY, TAG, Tally
 from steelyard.gate.outcome import BASE, HEAD
 from steelyard.gate.run import planned
-from steelyard.gate.selftest import SelfTest, Steps, run
+from steelyard.gate.selftest import SelfTest, StepTimes, run
 from steelyard.machine import lock
 from steelyard.report import selftest_table, tables
 from steelyard.store import session
@@ -70,7 +70,7 @@ def command(
     if left:
         _say(f"left out: {left}")
     how = session.settings(chosen, request)
-    turns = [Turn(0, 0, point.case, point.mode) for point in points]
+    turns = [PlannedTrial(0, 0, point.case, point.mode) for point in points]
     policy = policy_of(points)
     test = SelfTest(points, how, Tally(), say=_say, policy=policy, seed=how.seed)
     how, device = session.on_gpu(turns, how, replace(chosen, peaks=config.OFF))
@@ -112,7 +112,11 @@ def _tested(
     }
     try:
         with session.recorded(store, sides) as test.keep:
-            run(test, seconds, lambda: Steps.measured(test.points, test.settings.gpu))
+            run(
+                test,
+                seconds,
+                lambda: StepTimes.measured(test.points, test.settings.gpu),
+            )
     except KeyboardInterrupt:
         state = "interrupted"
     if test.tally.same:

@@ -36,7 +36,7 @@ def able(cases: Sequence[Case]) -> tuple[list[Case], str]:
 
 
 @dataclass(frozen=True, slots=True)
-class Turn:
+class PlannedTrial:
     """One case in one mode in one block."""
 
     position: int
@@ -45,7 +45,7 @@ class Turn:
     mode: Mode
 
 
-class Plan(Sequence[Turn]):
+class Plan(Sequence[PlannedTrial]):
     """All turns, of which a block is made when somebody looks at it."""
 
     def __init__(
@@ -56,34 +56,34 @@ class Plan(Sequence[Turn]):
         self.block_length = sum(map(len, families))
         """Turns of each block."""
         self._length = blocks * self.block_length
-        self._made: tuple[int, list[Turn]] = (-1, [])
+        self._made: tuple[int, list[PlannedTrial]] = (-1, [])
 
     def __len__(self) -> int:
         return self._length
 
     @overload
-    def __getitem__(self, at: int) -> Turn: ...
+    def __getitem__(self, at: int) -> PlannedTrial: ...
     @overload
-    def __getitem__(self, at: slice) -> Sequence[Turn]: ...
-    def __getitem__(self, at: int | slice) -> Turn | Sequence[Turn]:
+    def __getitem__(self, at: slice) -> Sequence[PlannedTrial]: ...
+    def __getitem__(self, at: int | slice) -> PlannedTrial | Sequence[PlannedTrial]:
         if isinstance(at, slice):
             return tuple(self[one] for one in range(self._length)[at])
         position = range(self._length)[at]
         block, place = divmod(position, self.block_length)
         return self._block(block)[place]
 
-    def _block(self, number: int) -> list[Turn]:
+    def _block(self, number: int) -> list[PlannedTrial]:
         if self._made[0] != number:
             made = list(self._turns(number))
             self._made = number, made
         return self._made[1]
 
-    def _turns(self, block: int) -> Iterator[Turn]:
+    def _turns(self, block: int) -> Iterator[PlannedTrial]:
         shuffle = random.Random(f"{self._seed} {block}")  # noqa: S311 # an order, not a secret
         position = block * self.block_length
         for family in shuffle.sample(self._families, len(self._families)):
             for case, mode in shuffle.sample(family, len(family)):
-                yield Turn(position, block, case, mode)
+                yield PlannedTrial(position, block, case, mode)
                 position += 1
 
 
@@ -99,7 +99,7 @@ def require_able(cases: Sequence[Case]) -> tuple[list[Case], str]:
     return here, left
 
 
-def once(turns: Sequence[Turn]) -> Sequence[Turn]:
+def once(turns: Sequence[PlannedTrial]) -> Sequence[PlannedTrial]:
     """Return every case in every mode, once where that is known: a plan's first block."""
     return turns[: turns.block_length] if isinstance(turns, Plan) else turns
 

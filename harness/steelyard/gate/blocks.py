@@ -23,7 +23,7 @@ from steelyard.analyse.trial import Trial
 from steelyard.declare.benchmark import Case
 from steelyard.declare.handles import CUDA
 from steelyard.declare.mode import Mode
-from steelyard.declare.plan import Turn
+from steelyard.declare.plan import PlannedTrial
 from steelyard.declare.settings import Settings
 from steelyard.errors import SteelyardError
 from steelyard.gate.outcome import BASE, HEAD
@@ -140,7 +140,7 @@ class Blocks:
                     yield point, replace(reading, facts=told.facts)
 
     def _look(self, pair: Pair, point: Point, number: int) -> Reading:
-        turn = Turn(0, number, point.case, point.mode)
+        turn = PlannedTrial(0, number, point.case, point.mode)
         told = _identity({s: pair.facts(s, turn, self._settings) for s in self._sides})
         if told.failed:
             pair.renew()
@@ -171,8 +171,8 @@ class Blocks:
             self._take(side, trial)
         return of_turns(trials)
 
-    def _turn(self, point: Point, number: int) -> Turn:
-        return Turn(next(self._positions), number, point.case, point.mode)
+    def _turn(self, point: Point, number: int) -> PlannedTrial:
+        return PlannedTrial(next(self._positions), number, point.case, point.mode)
 
     def _take(self, side: str, trial: Trial) -> None:
         self._on_trial(side, trial)

@@ -52,7 +52,7 @@ class Tally:
     """Verdicts on a side against itself, with the blocks they took."""
     blocks: dict[Key, list[float]] = field(default_factory=dict)
     """Logarithms of one side over itself, a block each."""
-    planted: list[tuple[Key, float, Verdict]] = field(default_factory=list)
+    injected: list[tuple[Key, float, Verdict]] = field(default_factory=list)
     """Verdicts on slowdowns of known size."""
     failed: dict[Key, str] = field(default_factory=dict)
     """Why a case could not be measured."""
@@ -81,7 +81,7 @@ class Tally:
         ``within`` leaves those that the cases' published numbers say are found.
         """
         counts: dict[float, Counts] = {}
-        for key, size, verdict in self.planted:
+        for key, size, verdict in self.injected:
             if within is None or within.get(key, math.inf) <= size:
                 hits, of = counts.get(size, (0, 0))
                 counts[size] = hits + (verdict is Verdict.SLOWER), of + 1

@@ -109,14 +109,14 @@ class Look:
 def undecided(seen: Mapping[str, Evidence], policy: Policy) -> set[str]:
     """Return the cases that need another block; one that is no number needs none."""
     sound = _sound(seen)
-    moved, strayed = _moved(sound, policy), _strayed(sound, policy)
+    moved, by_mean = _moved(sound, policy), _means_moved(sound, policy)
     return {
         case
         for case, one in sound.items()
         if len(one.blocks) < policy.most
         and (
             not (case in moved or _settled(one, policy.of(case)))
-            or (case not in strayed and _strays(one, policy))
+            or (case not in by_mean and _mean_may_move(one, policy))
         )
     }
 
@@ -131,7 +131,7 @@ def judge(
     windows that the quickest do not have is a verdict of its own, with that ratio.
     """
     seen = {case: one for case, one in times.items() if one.blocks}
-    strayed = _strayed(_sound(seen), policy)
+    by_mean = _means_moved(_sound(seen), policy)
     judged, beside = _judged(seen, policy), _judged(cycles, policy)
     found = {}
     for case, one in judged.items():
@@ -139,7 +139,7 @@ def judge(
         if one.verdict in MOVED and clock is not one.verdict:
             more = max(one.more, 1)
             found[case] = replace(one, verdict=Verdict.UNRESOLVED, more=more), CLOCK
-        elif case in strayed and one.verdict not in {strayed[case], Verdict.SLOWER}:
+        elif case in by_mean and one.verdict not in {by_mean[case], Verdict.SLOWER}:
             found[case] = _spread(one, verdict.mean(seen[case].means))
         else:
             found[case] = one, ""
@@ -225,13 +225,13 @@ def _of_means(one: Evidence) -> Evidence | None:
     return Evidence(one.means) if known else None
 
 
-def _strayed(seen: Mapping[str, Evidence], policy: Policy) -> dict[str, Verdict]:
+def _means_moved(seen: Mapping[str, Evidence], policy: Policy) -> dict[str, Verdict]:
     """Return the cases whose mean of all windows is slower or faster."""
     means = {case: found for case, one in seen.items() if (found := _of_means(one))}
     return _moved(means, _wide(policy))
 
 
-def _strays(one: Evidence, policy: Policy) -> bool:
+def _mean_may_move(one: Evidence, policy: Policy) -> bool:
     """Say whether the mean of all windows may have changed.
 
     While there can be more blocks a hint of it is enough: of a busy machine few of them
@@ -263,7 +263,7 @@ def _spread(one: Judgement, means: Centre) -> tuple[Judgement, str]:
 def _judged(seen: Mapping[str, Evidence], policy: Policy) -> dict[str, Judgement]:
     sound = _sound(seen)
     moved, open_ = _moved(sound, policy), undecided(seen, policy)
-    strayed, doubtful = _strayed(sound, policy), dependent(seen)
+    by_mean, doubtful = _means_moved(sound, policy), dependent(seen)
     known = {case: one for case, one in sound.items() if len(one.blocks) > 1}
     looks = {case: look(one, policy.of(case)) for case, one in known.items()}
     spreads = sizes.shrunken(
@@ -279,7 +279,7 @@ def _judged(seen: Mapping[str, Evidence], policy: Policy) -> dict[str, Judgement
             found[case] = Judgement(Verdict.UNRESOLVED, ratio, count, math.inf, more)
             continue
         seen_now = looks[case]
-        waits = case in open_ or (case not in strayed and _strays(one, policy))
+        waits = case in open_ or (case not in by_mean and _mean_may_move(one, policy))
         said = moved.get(case) or _unmoved(seen_now, waits=waits)
         if case in doubtful and said in MOVED and not _withstands(seen_now, own):
             said = Verdict.UNRESOLVED

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any, Protocol, Self
 
 from steelyard.analyse.trial import Trial
-from steelyard.declare.plan import Turn
+from steelyard.declare.plan import PlannedTrial
 from steelyard.declare.settings import Settings
 from steelyard.gate.outcome import BASE, HEAD
 from steelyard.gate.sides import Side
@@ -20,16 +20,18 @@ from steelyard.process.runner import Workers
 class Pair(Protocol):
     """What answers for both sides, by their names: worker processes, or a fake."""
 
-    def facts(self, side: str, turn: Turn, settings: Settings) -> Mapping[str, Any]:
+    def facts(
+        self, side: str, turn: PlannedTrial, settings: Settings
+    ) -> Mapping[str, Any]:
         """Return ``facts`` and ``hashes`` of a case, or its ``error``."""
         ...
 
-    def measure(self, side: str, turn: Turn, settings: Settings) -> Trial:
+    def measure(self, side: str, turn: PlannedTrial, settings: Settings) -> Trial:
         """Measure one turn of one side."""
         ...
 
     def in_turn(
-        self, leader: str, turns: Mapping[str, Turn], settings: Settings
+        self, leader: str, turns: Mapping[str, PlannedTrial], settings: Settings
     ) -> dict[str, Trial]:
         """Measure a turn of each side, windows taken in turn."""
         ...
@@ -58,17 +60,19 @@ class Processes:
         self.renew()
         self._threads.shutdown()
 
-    def facts(self, side: str, turn: Turn, settings: Settings) -> Mapping[str, Any]:
+    def facts(
+        self, side: str, turn: PlannedTrial, settings: Settings
+    ) -> Mapping[str, Any]:
         """Ask a side's worker."""
         return self._started()[side].facts(turn, settings)
 
-    def measure(self, side: str, turn: Turn, settings: Settings) -> Trial:
+    def measure(self, side: str, turn: PlannedTrial, settings: Settings) -> Trial:
         """Have a side's worker measure a turn."""
         worker = self._started()[side]
         return worker.confirmed(turn, settings, worker.measure(turn, settings))
 
     def in_turn(
-        self, leader: str, turns: Mapping[str, Turn], settings: Settings
+        self, leader: str, turns: Mapping[str, PlannedTrial], settings: Settings
     ) -> dict[str, Trial]:
         """Have both measure at once; the token says whose turn it is."""
         workers = self._started()
@@ -86,7 +90,7 @@ class Processes:
         self,
         workers: Mapping[str, Workers],
         leader: str,
-        turns: Mapping[str, Turn],
+        turns: Mapping[str, PlannedTrial],
         settings: Settings,
     ) -> dict[str, Trial]:
         asked = {}
@@ -131,7 +135,7 @@ class Together(Processes):
         self._lent: dict[str, wire.Message | None] = {}
 
     def in_turn(
-        self, leader: str, turns: Mapping[str, Turn], settings: Settings
+        self, leader: str, turns: Mapping[str, PlannedTrial], settings: Settings
     ) -> dict[str, Trial]:
         """Have head's process measure both, or else both processes one each."""
         if turns[HEAD].mode.quantity == "kernel":
@@ -141,7 +145,7 @@ class Together(Processes):
         return super().in_turn(leader, turns, settings)
 
     def _both(
-        self, leader: str, turns: Mapping[str, Turn], settings: Settings
+        self, leader: str, turns: Mapping[str, PlannedTrial], settings: Settings
     ) -> tuple[Trial, Trial] | None:
         lent = self._borrowed(turns[BASE], settings)
         if lent is None:
@@ -160,7 +164,7 @@ class Together(Processes):
         own, other = trials
         return self._started()[HEAD].confirmed(turns[HEAD], settings, own), other
 
-    def _borrowed(self, turn: Turn, settings: Settings) -> wire.Message | None:
+    def _borrowed(self, turn: PlannedTrial, settings: Settings) -> wire.Message | None:
         """Return base's binary, or None where it has none or dies of the question."""
         case = turn.case.id
         if case not in self._lent:

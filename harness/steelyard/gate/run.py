@@ -17,7 +17,7 @@ from steelyard.analyse.verdict import CHANGED, Policy, Verdict
 from steelyard.declare import mode as modes
 from steelyard.declare.benchmark import Case
 from steelyard.declare.config import Config
-from steelyard.declare.plan import Turn, require_able
+from steelyard.declare.plan import PlannedTrial, require_able
 from steelyard.declare.settings import Settings
 from steelyard.errors import SteelyardError
 from steelyard.gate import (
@@ -72,7 +72,7 @@ def gate(
                 head, asked.places, asked.pattern, asked.overrides, how.timeout
             )
             points, left = planned(listed.cases, asked.modes)
-            turns = [Turn(0, 0, point.case, point.mode) for point in points]
+            turns = [PlannedTrial(0, 0, point.case, point.mode) for point in points]
             how, device = session.on_gpu(turns, how, replace(chosen, peaks="off"))
             with lock.measuring(asked.wait), Store.open(chosen.store) as store:
                 keys = [(point.case.id, str(point.mode)) for point in points]

@@ -37,7 +37,7 @@ SIZES: Final = (0.05, 0.03, 0.02, 0.1, 0.01)
 """Shares of a kernel's time that are injected, in turn; what the gate is asked for most
 comes first."""
 
-PLANTED: Final = 0.5
+INJECTED: Final = 0.5
 """Share of the time for injected slowdowns."""
 
 CHUNK: Final = 12
@@ -54,14 +54,14 @@ Keep = Callable[[str, Trial], None]
 
 
 @dataclass(frozen=True, slots=True)
-class Steps:
+class StepTimes:
     """How long a multiply-add is: on the CPU, and on the GPU if there is one."""
 
     cpu: float
     gpu: float = 0.0
 
     @classmethod
-    def measured(cls, points: Sequence[Point], gpu: int) -> Steps:
+    def measured(cls, points: Sequence[Point], gpu: int) -> StepTimes:
         """Measure them, on a GPU only if a point needs it."""
         needed = any(point.case.device() == CUDA for point in points)
         return cls(inject.step_ns(), inject.device_step_ns(gpu) if needed else 0.0)
@@ -118,7 +118,7 @@ class SelfTest:
                     break
             self._judge_same(found)
 
-    def inject(self, until: float, steps: Callable[[], Steps]) -> None:
+    def inject(self, until: float, steps: Callable[[], StepTimes]) -> None:
         """Inject slowdowns of one size after another, each in some kernels.
 
         How long each kernel takes is known from comparing it with itself.
@@ -137,7 +137,7 @@ class SelfTest:
             self._inject(chunk, size, counts[size], until)
 
     def _counts(
-        self, known: Sequence[Point], size: float, length: Steps
+        self, known: Sequence[Point], size: float, length: StepTimes
     ) -> dict[str, int]:
         """Return the multiply-adds that make each case so much slower, if any do."""
         asked = {
@@ -154,7 +154,7 @@ class SelfTest:
         until: float,
     ) -> None:
         """Inject one size in some kernels and count how many of them are found."""
-        self.say(f"{size:+.0%} planted in {len(chunk)} kernels")
+        self.say(f"{size:+.0%} injected in {len(chunk)} kernels")
         asked = {point.case.id: counts[point.case.id] for point in chunk}
         with injected(self.sides, asked) as sides:
             found = self._measured(self._blocks(*sides), chunk, until)
@@ -162,7 +162,7 @@ class SelfTest:
         for point in chunk:
             if point.key in judged:
                 verdict = judged[point.key].verdict
-                self.tally.planted.append((_key(point), size, verdict))
+                self.tally.injected.append((_key(point), size, verdict))
 
     def _blocks(self, base: Side, head: Side) -> Blocks:
         return self.make(base, head, self.settings, self._taken)
@@ -170,7 +170,7 @@ class SelfTest:
     def _taken(self, side: str, trial: Trial) -> None:
         """Keep a trial; of head against itself remember the time."""
         self.keep(side, replace(trial, position=next(self._positions)))
-        if "planted" not in trial.facts and trial.error is None and len(trial.samples):
+        if "injected" not in trial.facts and trial.error is None and len(trial.samples):
             value = stats.of(trial).estimate.value
             self._times.setdefault((trial.case, trial.mode), []).append(value)
 
@@ -260,9 +260,9 @@ def _key(point: Point) -> Key:
     return point.case.id, str(point.mode)
 
 
-def run(test: SelfTest, seconds: float, steps: Callable[[], Steps]) -> Tally:
+def run(test: SelfTest, seconds: float, steps: Callable[[], StepTimes]) -> Tally:
     """Compare and inject, each for its part of the time."""
     began = test.now()
-    test.compare(began + (1 - PLANTED) * seconds)
+    test.compare(began + (1 - INJECTED) * seconds)
     test.inject(began + seconds, steps)
     return test.tally

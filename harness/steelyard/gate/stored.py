@@ -22,7 +22,7 @@ from steelyard.analyse.run import Run
 from steelyard.analyse.stats import Estimate
 from steelyard.analyse.trial import METHOD_VERSION, Trial
 from steelyard.analyse.verdict import Judgement, Verdict
-from steelyard.declare.plan import Turn
+from steelyard.declare.plan import PlannedTrial
 from steelyard.declare.settings import Settings
 from steelyard.errors import SteelyardError, StoreError
 from steelyard.gate import findings as made
@@ -130,7 +130,7 @@ def measure(
                 for point in points:
                     if point.key in broken:
                         continue
-                    turn = Turn(next(positions), block, point.case, point.mode)
+                    turn = PlannedTrial(next(positions), block, point.case, point.mode)
                     trial = workers.confirmed(turn, how, workers.measure(turn, how))
                     on_trial(HEAD, trial)
                     if trial.error:

@@ -253,7 +253,7 @@ def calibrated(found: Calibration | None) -> str:
     )
     power = [f"{share(size)} in {share(p)}" for size, p in sorted(found.power.items())]
     return (
-        f"{words}; planted slowdowns found: {', '.join(power)}."
+        f"{words}; injected slowdowns found: {', '.join(power)}."
         if power
         else f"{words}."
     )

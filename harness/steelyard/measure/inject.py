@@ -22,7 +22,7 @@ from steelyard.measure.prepared import PreparedCase
 from steelyard.prepare.work import DeviceWork, NativeWork, Work
 from steelyard_device import cpu, cuda
 
-FILE: Final = "STEELYARD_PLANTED"
+FILE: Final = "STEELYARD_INJECTED"
 
 LENGTH: Final = 10_000
 """Multiply-adds by which the time of one is measured: tens of microseconds."""
@@ -72,7 +72,7 @@ class DelayedWork:
     def facts(self) -> Mapping[str, Any]:
         """Say what the work says, but for the hash of its code, and what was delayed."""
         known = {n: fact for n, fact in self.weighed.facts().items() if n != HASH}
-        return known | {"planted": self._steps}
+        return known | {"injected": self._steps}
 
 
 class DelayedNative(DelayedWork):

@@ -17,7 +17,7 @@ from steelyard.clocks import Clock
 from steelyard.clocks.host import HostClock
 from steelyard.declare.benchmark import Case, named, raised
 from steelyard.declare.mode import Mode
-from steelyard.declare.plan import Turn
+from steelyard.declare.plan import PlannedTrial
 from steelyard.declare.settings import Settings
 from steelyard.errors import SteelyardError
 from steelyard.machine import facts as machine
@@ -315,7 +315,7 @@ def failed(
     )
 
 
-def failed_turn(turn: Turn, error: str) -> Trial:
+def failed_turn(turn: PlannedTrial, error: str) -> Trial:
     """Return the trial of a turn that could not be measured at all."""
     where = {"block": turn.block, "position": turn.position}
     return failed(turn.case, turn.mode, error, **where)

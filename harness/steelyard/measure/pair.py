@@ -15,7 +15,7 @@ from typing import Any, Protocol, Self, runtime_checkable
 
 from steelyard.analyse.trial import Trial
 from steelyard.declare.benchmark import Case
-from steelyard.declare.plan import Turn
+from steelyard.declare.plan import PlannedTrial
 from steelyard.declare.settings import Settings
 from steelyard.measure import inject, interleave
 from steelyard.measure.instruments import Instruments
@@ -50,7 +50,7 @@ class PortableBinary:
     binary: bytes
     inputs: str
     """The hash of what the case works on."""
-    planted: int | None
+    injected: int | None
     """Multiply-adds behind each launch, where there are to be some; see `planting`."""
 
     @classmethod
@@ -73,13 +73,13 @@ class PortableBinary:
     def message(self) -> dict[str, Any]:
         """Return it as JSON has it."""
         text = base64.b64encode(self.binary).decode()
-        return {"binary": text, "inputs": self.inputs, "planted": self.planted}
+        return {"binary": text, "inputs": self.inputs, "injected": self.injected}
 
     @classmethod
     def of_message(cls, told: Mapping[str, Any]) -> Self:
         """Read what `message` returned."""
         data = base64.b64decode(told["binary"])
-        return cls(data, told["inputs"], told["planted"])
+        return cls(data, told["inputs"], told["injected"])
 
 
 def beside(prepared: PreparedCase, lent: PortableBinary) -> PreparedCase | None:
@@ -97,14 +97,14 @@ def beside(prepared: PreparedCase, lent: PortableBinary) -> PreparedCase | None:
     other = copy.copy(prepared)
     other.audited = {}
     other.work = launched
-    if lent.planted is not None:
-        other.work = inject.delayed(launched, lent.planted)
+    if lent.injected is not None:
+        other.work = inject.delayed(launched, lent.injected)
     return other
 
 
 def measure_pair(
     sides: Sequence[PreparedCase],
-    turns: Sequence[Turn],
+    turns: Sequence[PlannedTrial],
     scale: Instruments,
     settings: Settings,
 ) -> list[Trial]:

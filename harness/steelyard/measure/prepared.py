@@ -55,7 +55,7 @@ class PreparedCase:
         # core with the caller.
         self.work.launch(1)
         self.work.wait()
-        self._examine()
+        self._check_stream()
         if self._expected is not None:
             self._expected.check_all(self.buffers)
         self.buffers.restore()
@@ -91,7 +91,7 @@ class PreparedCase:
         digest = hashlib.blake2b(asked.encode(), digest_size=16).hexdigest()
         return Path(settings.scratch) / f"{digest}{suffix}"
 
-    def _examine(self) -> None:
+    def _check_stream(self) -> None:
         """Find out where a GPU's work runs, unless that is known by its making.
 
         What it declares of itself is no reason to trust it.
@@ -100,9 +100,9 @@ class PreparedCase:
         ours = isinstance(weighed, work.NativeWork)
         if ours or not isinstance(weighed, work.DeviceWork):
             return
-        from steelyard.measure import escapes
+        from steelyard.measure import stream_check
 
-        self._synchronises = escapes.examine(weighed, self.buffers)
+        self._synchronises = stream_check.check_stream(weighed, self.buffers)
         if isinstance(weighed, work.DeviceCallable):
             weighed.synchronises = self._synchronises
 

@@ -42,7 +42,7 @@ from steelyard.clocks import gpu as clocks
 from steelyard.declare import config, discovery
 from steelyard.declare.benchmark import Benchmark, Case
 from steelyard.declare.mode import Mode
-from steelyard.declare.plan import Turn, able, needs_gpu, plan
+from steelyard.declare.plan import PlannedTrial, able, needs_gpu, plan
 from steelyard.errors import BenchmarkError, SteelyardError
 from steelyard.machine import gpu_choice as gpu
 from steelyard.process.origins import Origins
@@ -265,7 +265,7 @@ def measure(points: Sequence[tuple[Case, Mode]]) -> Weighed:
     return weighed
 
 
-def _quietly(_: Turn) -> None:
+def _quietly(_: PlannedTrial) -> None:
     """Tell nobody of a turn that begins."""
 
 

@@ -306,7 +306,7 @@ class PluginSession:
         Raises:
             SteelyardError: another run measures, or the settings cannot be read.
         """
-        from steelyard.declare.plan import Turn
+        from steelyard.declare.plan import PlannedTrial
         from steelyard.machine import lock
         from steelyard.process.worker import CaseCache
 
@@ -316,7 +316,7 @@ class PluginSession:
             held.enter_context(lock.measuring())
             self._config.add_cleanup(held.close)
             self._bench = CaseCache(settings.flush_bytes)
-        turn = Turn(self._turns, 0, case, mode)
+        turn = PlannedTrial(self._turns, 0, case, mode)
         self._turns += 1
         return self._bench.measure(turn, settings)
 

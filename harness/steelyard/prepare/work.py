@@ -166,7 +166,7 @@ class DeviceCallable(CallableWork):
         super().__init__(call)
         self.context, self.stream = context, context.stream
         self.synchronises = False
-        """Whether a call waits for the GPU by itself: `escapes.examine` finds out."""
+        """Whether a call waits for the GPU by itself: `stream_check.check_stream` finds out."""
         self._library = library
 
     def wait(self) -> None:

@@ -20,7 +20,7 @@ from typing import Any, Final
 from steelyard.analyse.doubts import Doubt
 from steelyard.analyse.trial import Trial
 from steelyard.declare.handles import CUDA
-from steelyard.declare.plan import Turn
+from steelyard.declare.plan import PlannedTrial
 from steelyard.declare.settings import Settings
 from steelyard.errors import SteelyardError
 from steelyard.process import ncu, stage
@@ -63,7 +63,7 @@ Profiles = Mapping[tuple[str, str], Profile]
 
 
 def profiles(
-    turns: Sequence[Turn], settings: Settings, say: Callable[[str], None]
+    turns: Sequence[PlannedTrial], settings: Settings, say: Callable[[str], None]
 ) -> Profiles:
     """Profile the cases of a plan that run on a GPU, each state of the caches once.
 

@@ -17,7 +17,7 @@ import psutil
 
 from steelyard.analyse.trial import Trial
 from steelyard.declare.mode import Mode
-from steelyard.declare.plan import Turn
+from steelyard.declare.plan import PlannedTrial
 from steelyard.declare.settings import Settings
 from steelyard.errors import UnjudgedError
 from steelyard.machine import children, keeper
@@ -35,10 +35,10 @@ STANDARD_ERROR: Final = 2
 
 
 def run(
-    turns: Sequence[Turn],
+    turns: Sequence[PlannedTrial],
     settings: Settings,
     on_trial: Callable[[Trial], None],
-    on_turn: Callable[[Turn], None],
+    on_turn: Callable[[PlannedTrial], None],
 ) -> None:
     """Measure ``turns`` in order; report each before it starts and its trial after.
 
@@ -126,7 +126,7 @@ class Workers:
     def __exit__(self, *_: object) -> None:
         self.end()
 
-    def measure(self, turn: Turn, settings: Settings) -> Trial:
+    def measure(self, turn: PlannedTrial, settings: Settings) -> Trial:
         """Have a worker measure one turn.
 
         Raises:
@@ -140,7 +140,7 @@ class Workers:
         except wire.Garbled as reason:
             return failed_turn(turn, self._garbled(reason)["error"])
 
-    def confirmed(self, turn: Turn, settings: Settings, trial: Trial) -> Trial:
+    def confirmed(self, turn: PlannedTrial, settings: Settings, trial: Trial) -> Trial:
         """Return a trial with what launches on new data say of it; see `confirming`.
 
         Such launches are made once a run, by the worker that is there.
@@ -178,17 +178,17 @@ class Workers:
         except (psutil.Error, ValueError):
             return None
 
-    def facts(self, turn: Turn, settings: Settings) -> wire.Message:
+    def facts(self, turn: PlannedTrial, settings: Settings) -> wire.Message:
         """Have a worker say what it knows of a turn's case; or else its ``error``."""
         return self.ask(turn, settings, wire.FACTS)
 
-    def binary(self, turn: Turn, settings: Settings) -> wire.Message:
+    def binary(self, turn: PlannedTrial, settings: Settings) -> wire.Message:
         """Have a worker export a case's kernel; None of other work."""
         return self.ask(turn, settings, wire.BINARY)
 
     def measure_pair(
         self,
-        turn: Turn,
+        turn: PlannedTrial,
         settings: Settings,
         *,
         lent: wire.Message,
@@ -211,7 +211,7 @@ class Workers:
         return own, other
 
     def ask(
-        self, turn: Turn, settings: Settings, what: str, **beside: Any
+        self, turn: PlannedTrial, settings: Settings, what: str, **beside: Any
     ) -> wire.Message:
         """Have a worker answer a request; what goes wrong is the answer's ``error``.
 
@@ -223,7 +223,7 @@ class Workers:
         return answer
 
     def _asked(
-        self, turn: Turn, settings: Settings, what: str, **beside: Any
+        self, turn: PlannedTrial, settings: Settings, what: str, **beside: Any
     ) -> wire.Message:
         path = self._path_of(turn.case.benchmark.path)
         pipe = self._started()

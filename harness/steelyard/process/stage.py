@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from steelyard.declare import discovery
 from steelyard.declare.benchmark import Case
-from steelyard.declare.plan import Turn, once
+from steelyard.declare.plan import PlannedTrial, once
 from steelyard.declare.settings import Settings
 from steelyard.errors import SteelyardError
 from steelyard.machine import children
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from steelyard_device import cuda
 
 
-def points(turns: Sequence[Turn]) -> list[tuple[Case, str]]:
+def points(turns: Sequence[PlannedTrial]) -> list[tuple[Case, str]]:
     """Return the launched cases of a plan with each state of their caches, once."""
     found = {
         (turn.case.id, turn.mode.cache): (turn.case, turn.mode.cache)

@@ -15,7 +15,7 @@ from pathlib import Path
 from time import monotonic_ns
 from typing import TYPE_CHECKING, Any, Final
 
-from steelyard.declare.plan import Turn
+from steelyard.declare.plan import PlannedTrial
 from steelyard.declare.settings import Settings
 from steelyard.errors import SteelyardError
 from steelyard.machine import files
@@ -40,7 +40,10 @@ TOLD: Final = ("spans", "works", "note")
 
 
 def trace(
-    turns: Sequence[Turn], settings: Settings, place: Path, say: Callable[[str], None]
+    turns: Sequence[PlannedTrial],
+    settings: Settings,
+    place: Path,
+    say: Callable[[str], None],
 ) -> None:
     """Write the trace of a plan's cases, each state of their caches once.
 

@@ -19,7 +19,7 @@ from typing import Any, Final
 from steelyard.analyse.trial import ClockFacts, Samples, Trial
 from steelyard.declare import discovery, mode
 from steelyard.declare.axes import plain
-from steelyard.declare.plan import Turn
+from steelyard.declare.plan import PlannedTrial
 from steelyard.declare.settings import Settings
 from steelyard.machine.printable import cleaned
 
@@ -129,7 +129,7 @@ class Pipe:
 
 
 def request(
-    turn: Turn,
+    turn: PlannedTrial,
     settings: Settings,
     ask: str = TRIAL,
     path: Path | None = None,
@@ -153,11 +153,11 @@ def request(
     }
 
 
-def turn_of(message: Mapping[str, Any]) -> Turn:
+def turn_of(message: Mapping[str, Any]) -> PlannedTrial:
     """Return the turn a request asks for, importing its benchmark."""
     benchmark = discovery.load(Path(message["path"]), message["name"])
     case = benchmark.case(message["axes"])
-    return Turn(
+    return PlannedTrial(
         message["position"], message["block"], case, mode.parse(message["mode"])
     )
 
@@ -171,7 +171,7 @@ _DECODE: Final = json.JSONDecoder().decode
 """Bound now: what is measured may patch the module."""
 
 
-def trial_of(message: Mapping[str, Any], turn: Turn) -> Trial:
+def trial_of(message: Mapping[str, Any], turn: PlannedTrial) -> Trial:
     """Return the trial of an answer, which is of this turn whatever it says.
 
     Raises:

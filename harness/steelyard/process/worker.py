@@ -22,7 +22,7 @@ from steelyard.analyse.doubts import Doubt
 from steelyard.analyse.trial import Trial
 from steelyard.declare.benchmark import named, raised
 from steelyard.declare.handles import CUDA
-from steelyard.declare.plan import Turn
+from steelyard.declare.plan import PlannedTrial
 from steelyard.declare.settings import Settings
 from steelyard.errors import SteelyardError
 from steelyard.machine import heap
@@ -58,7 +58,7 @@ class CaseCache:
         self._apart = Apart()
         self._turns = 0
 
-    def measure(self, turn: Turn, settings: Settings) -> Trial:
+    def measure(self, turn: PlannedTrial, settings: Settings) -> Trial:
         """Measure one turn; what goes wrong becomes the trial's error.
 
         What the case changes of the process is put back, and noted.
@@ -80,7 +80,7 @@ class CaseCache:
         extra["changed"] = list(changed)
         return replace(trial, extra=extra, doubts=(*trial.doubts, *seen))
 
-    def _in_turn(self, turn: Turn, settings: Settings) -> Trial:
+    def _in_turn(self, turn: PlannedTrial, settings: Settings) -> Trial:
         try:
             token = Token.inherited(settings.role, settings.timeout)
         except SteelyardError as error:
@@ -90,7 +90,9 @@ class CaseCache:
             token.drop()
         return trial
 
-    def _measure(self, turn: Turn, settings: Settings, token: Token | None) -> Trial:
+    def _measure(
+        self, turn: PlannedTrial, settings: Settings, token: Token | None
+    ) -> Trial:
         try:
             if token is not None:
                 token.wait_to_prepare()
@@ -108,7 +110,7 @@ class CaseCache:
         except (Exception, SystemExit) as error:  # noqa: BLE001 # whatever the user's work raises
             return failed_turn(turn, f"the work raised {raised(error)}")
 
-    def facts(self, turn: Turn, settings: Settings) -> wire.Message:
+    def facts(self, turn: PlannedTrial, settings: Settings) -> wire.Message:
         """Say what is known of a turn's case without measuring it."""
         try:
             told = static_facts(turn.case, settings)
@@ -121,7 +123,7 @@ class CaseCache:
             return {"error": named(turn.case.id, f"the work raised {raised(error)}")}
         return told | {"environment": fingerprint.digest()}
 
-    def binary(self, turn: Turn, settings: Settings) -> wire.Message:
+    def binary(self, turn: PlannedTrial, settings: Settings) -> wire.Message:
         """Give a case's kernel away; nothing of other work, or where that fails."""
         try:
             lent = PortableBinary.of(turn.case, settings)
@@ -130,7 +132,7 @@ class CaseCache:
         return {"lent": lent and lent.message()}
 
     def measure_pair(
-        self, turn: Turn, settings: Settings, asked: Mapping[str, Any]
+        self, turn: PlannedTrial, settings: Settings, asked: Mapping[str, Any]
     ) -> list[Trial]:
         """Measure a turn, interleaved with an exported kernel; none where that cannot be."""
         try:
@@ -202,7 +204,7 @@ class CaseCache:
         return answer | ({"lost": True} if lost else {})
 
     def _reported(
-        self, turn: Turn, settings: Settings, message: wire.Message
+        self, turn: PlannedTrial, settings: Settings, message: wire.Message
     ) -> wire.Message:
         """Answer what needs no launch that is timed."""
         if message["ask"] == wire.POSE:
@@ -210,7 +212,7 @@ class CaseCache:
         facts = message["ask"] == wire.FACTS
         return (self.facts if facts else self.binary)(turn, settings)
 
-    def _prepare(self, turn: Turn, settings: Settings) -> PreparedCase:
+    def _prepare(self, turn: PlannedTrial, settings: Settings) -> PreparedCase:
         name = turn.case.id
         if name not in self._kept:
             self._kept[name] = PreparedCase(turn.case, settings)
@@ -220,7 +222,7 @@ class CaseCache:
             self._kept.popitem(last=False)
         return self._kept[name]
 
-    def lost(self, turn: Turn, settings: Settings) -> bool:
+    def lost(self, turn: PlannedTrial, settings: Settings) -> bool:
         """Whether this process can use a turn's GPU no more; asked after a failure.
 
         Other libraries' errors do not say, and some come with the next call only.
@@ -245,7 +247,9 @@ class CaseCache:
         )
 
 
-def pose(turn: Turn, settings: Settings, asked: Mapping[str, Any]) -> wire.Message:
+def pose(
+    turn: PlannedTrial, settings: Settings, asked: Mapping[str, Any]
+) -> wire.Message:
     """Draw data of a case by seeds and ask its reference; the work is never launched.
 
     Answers with the handles of the case where no ``seeds`` are asked for.

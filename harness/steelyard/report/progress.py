@@ -11,7 +11,7 @@ from typing import Final
 import click
 
 from steelyard.analyse.run import Run
-from steelyard.declare.plan import Plan, Turn, once
+from steelyard.declare.plan import Plan, PlannedTrial, once
 from steelyard.report import tables
 from steelyard.store.session import Outcome
 
@@ -40,7 +40,7 @@ class Progress:
         console = tables.console(stderr=self._header_to_stderr)
         console.print(tables.run_header(run))
 
-    def turn(self, turn: Turn) -> None:
+    def turn(self, turn: PlannedTrial) -> None:
         """Say which turn comes next."""
         where = f"[{turn.position + 1}/{self._turns}] block {turn.block}"
         if self._repaints:

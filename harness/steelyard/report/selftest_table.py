@@ -20,7 +20,7 @@ from steelyard.report.tables import ABOVE
 def page(tally: Tally, policy: Policy) -> Iterator[RenderableType]:
     """Yield the false alarms, what was found of what was injected, and each case."""
     yield Text(alarms(tally))
-    if tally.planted:
+    if tally.injected:
         yield Padding(_power(tally, policy), ABOVE, expand=False)
     if tally.blocks:
         yield Padding(_cases(tally, policy), ABOVE, expand=False)

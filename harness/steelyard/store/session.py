@@ -16,7 +16,7 @@ from steelyard.declare import mode as modes
 from steelyard.declare import plan as plans
 from steelyard.declare.benchmark import Case
 from steelyard.declare.config import AUTO, Config
-from steelyard.declare.plan import Plan, Turn, needs_gpu, once
+from steelyard.declare.plan import Plan, PlannedTrial, needs_gpu, once
 from steelyard.declare.settings import Settings
 from steelyard.errors import (
     FAILED,
@@ -64,7 +64,7 @@ class Outcome:
     """What a run came to."""
 
     run: Run
-    turns: Sequence[Turn]
+    turns: Sequence[PlannedTrial]
     trials: list[Trial] = field(default_factory=list)
     state: str = "running"
     problem: SteelyardError | None = None
@@ -220,13 +220,13 @@ def settings(
     )
 
 
-def on_any_gpu(turns: Sequence[Turn]) -> bool:
+def on_any_gpu(turns: Sequence[PlannedTrial]) -> bool:
     """Tell whether any case of a plan runs on a GPU."""
     cases = {turn.case.id: turn.case for turn in once(turns)}
     return any(map(needs_gpu, cases.values()))
 
 
-def unused(turns: Sequence[Turn], words: Mapping[str, str | None]) -> str:
+def unused(turns: Sequence[PlannedTrial], words: Mapping[str, str | None]) -> str:
     """Return a sentence on options that were given and say nothing of these cases.
 
     ``words`` are values by options that are about a GPU; empty where all count.
@@ -239,7 +239,7 @@ def unused(turns: Sequence[Turn], words: Mapping[str, str | None]) -> str:
 
 
 def on_gpu(
-    turns: Sequence[Turn], how: Settings, chosen: Config
+    turns: Sequence[PlannedTrial], how: Settings, chosen: Config
 ) -> tuple[Settings, dict[str, Any]]:
     """Return the settings with a GPU, and its facts; neither where no case needs one.
 
@@ -269,14 +269,14 @@ def with_peaks(device: Mapping[str, Any], index: int) -> dict[str, Any]:
 
 
 def measure(
-    turns: Sequence[Turn],
+    turns: Sequence[PlannedTrial],
     how: Settings,
     asked: Request,
     store_url: str,
     *,
     device: Mapping[str, Any] | None = None,
     on_start: Callable[[Run], None],
-    on_turn: Callable[[Turn], None],
+    on_turn: Callable[[PlannedTrial], None],
     say: Callable[[str], None] = lambda _: None,
 ) -> Outcome:
     """Measure under the machine's lock and store every trial as it arrives.
@@ -343,7 +343,10 @@ def recorded(
 
 
 def _beside(
-    turns: Sequence[Turn], how: Settings, asked: Request, say: Callable[[str], None]
+    turns: Sequence[PlannedTrial],
+    how: Settings,
+    asked: Request,
+    say: Callable[[str], None],
 ) -> Callable[[Trial], Trial]:
     """Trace and profile the cases as asked; return what adds the counters to a trial."""
     if asked.trace:

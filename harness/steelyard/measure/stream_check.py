@@ -37,7 +37,7 @@ some of them."""
 Seen = dict[str, list[bytes]]
 
 
-def examine(work: DeviceWork, buffers: Buffers) -> bool:
+def check_stream(work: DeviceWork, buffers: Buffers) -> bool:
     """Launch once and watch the results; return whether the launch waits for the GPU.
 
     It was launched before, so that nothing is loaded now. Buffers are restored and
