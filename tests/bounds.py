@@ -14,6 +14,7 @@ from intervals import Near
 
 from steelyard_kernels import dtypes, reference
 from steelyard_kernels.expression.expr import Apply, Cast, Dot, Reduce, loops, operands
+from steelyard_kernels.ops import OPERATIONS
 
 FLOAT = np.dtype([("lo", np.longdouble), ("hi", np.longdouble), ("wild", bool)])
 LOGICAL = {  # by what is done to the bits of a bool
@@ -44,16 +45,16 @@ def near(value, dtype):
     """Return the interval that a value of the walk is."""
     if value.dtype.names:
         return Near(dtype.name, *(value[name] for name in value.dtype.names))
-    exact = value if dtype.kind == "float" else value.astype(dtype.numpy_name)
+    exact = value if dtype.kind == "float" else value.astype(dtype.numpy)
     exact = exact.astype(np.longdouble) if dtype.kind == "float" else exact
     return Near(dtype.name, exact, exact, np.zeros(exact.shape, bool))
 
 
 def pairs(found):
     """Return an interval as an array of the walk."""
-    if found.dtype.startswith("int"):
+    if dtypes.of(found.dtype).kind == "int":
         assert np.array_equal(found.lo, found.hi), "no integer: choose other data"
-        return np.asarray(found.lo).astype(np.int64)
+        return np.asarray(found.lo)
     kind = BOOL if found.dtype == "bool" else FLOAT
     made = np.empty(found.lo.shape, kind)
     for name in kind.names:
@@ -118,7 +119,7 @@ def _stacks(loop, rows):
     for place, node in enumerate(loop.stacked):
         every = [row[place] for row in rows]
         lead = np.broadcast_shapes((1, 1), *(value.shape[:2] for value in every))
-        kind = {"float": FLOAT, "bool": BOOL, "int": np.int64}[node.dtype.kind]
+        kind = {"float": FLOAT, "bool": BOOL}.get(node.dtype.kind, node.dtype.numpy)
         whole = np.zeros((*lead, loop.length, *node.shape), kind)
         for row, value in enumerate(every):
             whole[:, :, -1 - row if loop.reverse else row] = value
@@ -162,6 +163,6 @@ def _applied(op, dtype, *given):
         op = LOGICAL.get(op, op)
     if op != "bitcast":
         return intervals.apply(op, *given)
-    exact = given[0].lo.astype(float if given[0].dtype.startswith("float") else int)
-    made = reference.elementwise(op, dtypes.of(given[0].dtype), exact)
-    return near(made, dtype)
+    source = dtypes.of(given[0].dtype)
+    exact = given[0].lo.astype(float) if source.kind == "float" else given[0].lo
+    return near(OPERATIONS[op].evaluate(source, exact), dtype)

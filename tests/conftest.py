@@ -125,7 +125,7 @@ def elementwise(run_kernel):
             mask = b.mask_below(count - main, lanes)
             vectors = [b.load(x, main, lanes, mask) for x in inputs]
             b.store(output, main, body(b, *vectors), mask)
-        result = np.empty(count, target.numpy_name)
+        result = np.empty(count, target.numpy)
         run_kernel(b.kernel("elementwise", [*inputs, output]), *arrays, result)
         return result
 

@@ -100,7 +100,7 @@ class Case:
         arrays, program = self.arrays(), self.program()
         if self.row.near is not None:
             kinds = {out.name: out.value.dtype for out in program.outputs}
-            wide = [reference.widen(a, _carried(a)) for a in arrays]
+            wide = [reference.widen(a, dtypes.of(a.dtype)) for a in arrays]
             found = self.row.near(*wide, **self.row.scalars)
             return {name: _around(value, kinds[name]) for name, value in found.items()}
         if not self.row.exact:
@@ -116,10 +116,6 @@ class Case:
         return {**defaults, **self.row.scalars}
 
 
-def _carried(array):
-    return dtypes.bfloat16 if array.dtype == np.uint16 else dtypes.of(array.dtype)
-
-
 def _around(value, dtype):
     """Return an interval of a value, or of (value, error)."""
     value, error = value if isinstance(value, tuple) else (value, 0)
@@ -131,42 +127,33 @@ def _around(value, dtype):
 
 
 def normal(rng, shape, dtype, *, special=False):
-    """Return numbers of several magnitudes; bfloat16 as bits."""
+    """Return numbers of several magnitudes."""
     if dtype.kind == "int":
-        return np.asarray(rng.integers(-50, 50, shape), dtype.numpy_name)
+        low = -50 if dtype.signed else 0
+        return np.asarray(rng.integers(low, 50, shape), dtype.numpy)
     if dtype.kind == "bool":
         return np.asarray(rng.random(shape) < 0.5)
     wide = np.asarray(rng.standard_normal(shape) * 2.0 ** rng.integers(-3, 4, shape))
     if special:
         chosen = np.asarray(rng.random(shape) < 0.2)
         wide = np.where(chosen, rng.choice(SPECIAL, shape), wide)
-    return stored(wide, dtype)
-
-
-def stored(wide, dtype):
-    """Return float64 values as NumPy carries a dtype."""
-    with np.errstate(over="ignore", under="ignore"):
-        if dtype is dtypes.bfloat16:
-            return dtypes.to_bfloat16(np.asarray(wide, np.float32))
-        return np.asarray(wide, dtype.numpy_name)
+    return dtypes.rounded(wide, dtype)
 
 
 def _unit(rng, shape, dtype):
     if dtype.kind != "float":
         return normal(rng, shape, dtype)
-    return stored(rng.uniform(-1, 1, shape), dtype)
+    return dtypes.rounded(rng.uniform(-1, 1, shape), dtype)
 
 
 DATA = {
     "normal": normal,
     "special": lambda rng, shape, dtype: normal(rng, shape, dtype, special=True),
     "unit": _unit,  # of which products stay small
-    "positive": lambda *given: (
-        np.abs(_unit(*given)) if given[2].name != "bfloat16" else _unit(*given) & 0x7FFF
-    ),
+    "positive": lambda *given: np.abs(_unit(*given)),
     "bits": lambda rng, shape, dtype: rng.integers(
         -(2**31), 2**31, shape, "int64"
-    ).astype(dtype.numpy_name),
+    ).astype(dtype.numpy),
 }
 
 
@@ -201,15 +188,13 @@ class Placed:
 
 def poisoned(output):
     """Return an array like an output, of values that none of the programs gives."""
-    made = np.empty(output.value.shape, output.value.dtype.numpy_name)
+    made = np.empty(output.value.shape, output.value.dtype.numpy)
     made.reshape(-1).view(np.uint8)[...] = 0x01 if made.dtype == bool else 0x7E
     return made
 
 
 def compare(name, near, seen):
     """Assert that an output lies within what it may be."""
-    if near.dtype == "bfloat16":
-        seen = dtypes.from_bfloat16(seen)
     assert seen.shape == near.shape, (name, seen.shape, near.shape)
     off = ~near.holds(seen)
     if off.any():

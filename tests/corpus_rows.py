@@ -10,6 +10,8 @@ from steelyard_kernels import library
 
 HALVES = "float16 bfloat16"
 FLOATS = "float32 float16 bfloat16 float64"
+INTEGERS = "int8 int16 int32 int64 uint8 uint16 uint32 uint64"
+FLOAT8 = "float8_e4m3fn float8_e5m2"
 FLOAT32 = 2.0**-24
 
 
@@ -45,14 +47,8 @@ def integers(a, b):
     """Wrap, compare and choose integers."""
     inside = (a < b) & ~(a == 3)
     picked = xp.where(inside, a * b, -a)
-    return inside, picked, abs(a - b), xp.maximum(a, b) - xp.minimum(a, b)
-
-
-def bits(a, b):
-    """Use integers as their bits."""
-    both = xp.bitwise_xor(xp.bitwise_and(a, b), xp.bitwise_or(a, 0x55))
-    by = xp.bitwise_and(b, 31)
-    return both, xp.bitwise_left_shift(a, by), xp.shift_right_logical(a, by)
+    spread = xp.maximum(a, b) - xp.minimum(a, b)
+    return inside, picked, abs(a - b), spread, a << (b & 7)
 
 
 def words(a, b):
@@ -60,15 +56,10 @@ def words(a, b):
     return xp.multiply_high(a, b), a * b
 
 
-def casts(x):
-    """Round to each of the floats."""
-    names = ("float16", "bfloat16", "float32", "float64")
-    return {name: x.astype(name).astype("float64") for name in names}
-
-
-def whole(x):
-    """Cut off what is behind the point."""
-    return x.astype("int32"), x.astype("int64"), (x > 0).astype("float32")
+def stored(x):
+    """Widen and round, and move what is as it is."""
+    wide = x.astype("float32")
+    return (wide * 3.0).astype(x.dtype), xp.flip(x), xp.where(x > 0.0, x, wide * 2.0)
 
 
 def logic(a, b):
@@ -134,7 +125,11 @@ def rest_of_products(rng):
 
 ELEMENTS = [
     Row(
-        "copy", library.copy, "5; 1,1,1; (); 0; 0,3; 4097", "float32 bool int32 float16"
+        "copy",
+        library.copy,
+        "5; 1,1,1; (); 0; 0,3; 4097",
+        f"float32 bool float16 {INTEGERS} {FLOAT8}",
+        exact=True,
     ),
     Row("nothing", library.empty),
     Row(
@@ -173,11 +168,9 @@ ELEMENTS = [
     Row("functions", functions, "61; 257", "float32 float64"),
     Row("functions of halves", functions, "61", HALVES),
     Row("special functions", functions, "99", data="special"),
-    Row("integers", integers, "77 77; 3,1 5; 333 333", "int64 int32"),
-    Row("bits", bits, "77 77; 3,1 5", "int32 int64", data="bits"),
+    Row("integers", integers, "77 77; 3,1 5; 333 333", INTEGERS),
     Row("words", words, "77 77", "int32", data="bits"),
-    Row("casts", casts, "333; 7,11", FLOATS),
-    Row("whole", whole, "100; 3,33", FLOATS),
+    Row("stored", stored, "333; 7,11", FLOAT8, exact=True),
     Row("logic", logic, "33 33; 7,1 1,5", "bool"),
     Row("counted", counted, "37 11"),
     Row("shaped", shaped, "4,3"),
@@ -328,7 +321,8 @@ def as_rows(x, w):
 
 def sums_of_integers(x, y):
     """Sum integers wider than they are."""
-    total = xp.sum(x, axis=-1, keepdims=True) + y.astype("int64")
+    total = xp.sum(x, axis=-1, keepdims=True)
+    total = total * xp.prod(x, axis=-1, keepdims=True) + y.astype(total.dtype)
     low, top = xp.min(x, axis=-1, keepdims=True), xp.max(x, axis=-1, keepdims=True)
     return total, top - low, x.astype("float32") / 2.0
 
@@ -456,8 +450,20 @@ ROWS = [
     Row("line", lambda x: x / xp.sum(abs(x), axis=-1), "77; 1; 264"),
     Row("nested", nested, "6,33; 33:float64; 6,1"),
     Row("as rows", as_rows, "6,33 33; 6,33 6,1"),
-    Row("sums of integers", sums_of_integers, "5,37 5,1; 3,100 3,1", "int32 int64"),
-    Row("large sums", lambda x: xp.sum(x, -1), "3,50:int32", data="bits"),
+    Row("sums of integers", sums_of_integers, "5,37 5,1; 3,100 3,1", INTEGERS),
+    Row(
+        "softmax of float8",
+        lambda x: library.softmax.function(x.astype("float32")),
+        "5,37; 3,96",
+        FLOAT8,
+    ),
+    Row("largest float8", lambda x: xp.max(x, -1), "5,37; 3,96", FLOAT8),
+    Row(
+        "large sums",
+        lambda x: xp.sum(x, -1),
+        "3,50:int32; 3,50:uint32; 5,17:uint64; 2,999:int8",
+        data="bits",
+    ),
     Row("masked", masked, "5,37 5,37:bool; 2,100 2,100:bool"),
     Row("of columns", of_columns, "5,17 17; 5,1 1; 8,70 70; 1,33 33"),
     Row(

@@ -96,7 +96,7 @@ VIEWS = [
         "permute",
         lambda x: xp.permute_dims(x, (2, 0, 1)),
         "3,5,7; 1,33,2; 17,16,31; 2,3,2",
-        "float32 float16 int32 bool",
+        "float32 float16 int32 bool int8 uint16 float8_e5m2",
     ),
     Row("stencil", stencil, "7,33; 3,2; 1000"),
     Row("joined", joined, "3,5 2,5; 1,33 7,33", refused=SPACES),
@@ -179,7 +179,7 @@ TAKEN = [
     Row(
         "embedding",
         lambda table, tokens: xp.take(table, tokens, axis=0),
-        "40,33 5,7:int32; 3,64 9:int64; 1,5 4:int64",
+        "40,33 5,7:int32; 3,64 9:int64; 1,5 4:int64; 300,3 9:int8; 7,3 9:uint16",
         "float32 float16",
     ),
     Row(

@@ -13,6 +13,7 @@ PRELUDE = r"""
 #include <cmath>
 #include <cstdint>
 #include <cstring>
+#include <limits>
 using std::min; using std::max;
 struct Index { unsigned x; };
 extern "C" { Index threadIdx, blockIdx; }
@@ -24,6 +25,7 @@ struct int2 { int x, y; };
 struct alignas(16) int4 { int x, y, z, w; };
 struct alignas(16) double2 { double x, y; };
 struct alignas(16) longlong2 { long long x, y; };
+struct alignas(16) ulonglong2 { unsigned long long x, y; };
 #define __global__
 #define __shared__
 #define __launch_bounds__(threads)
@@ -36,13 +38,18 @@ int __float_as_int(float x) { return as<int>(x); }
 long long __double_as_longlong(double x) { return as<long long>(x); }
 int __umulhi(int a, int b) { return (uint64_t)(uint32_t)a * (uint32_t)b >> 32; }
 template <class T> void __stcs(T *to, T value) { *to = value; }
+template <class To> const int digits = std::numeric_limits<To>::digits;
 template <class To, class From> To to_int(From from, To low, To high) {
-  return from <= (From)low ? low : from >= -(From)low ? high : (To)from;
+  return from <= (From)low ? low : from >= std::ldexp((From)1, digits<To>) ? high : (To)from;
 }
 int __float2int_rz(float x) { return to_int(x, INT32_MIN, INT32_MAX); }
 int __double2int_rz(double x) { return to_int(x, INT32_MIN, INT32_MAX); }
 long long __float2ll_rz(float x) { return to_int<long long>(x, INT64_MIN, INT64_MAX); }
 long long __double2ll_rz(double x) { return to_int<long long>(x, INT64_MIN, INT64_MAX); }
+unsigned __float2uint_rz(float x) { return to_int(x, 0u, UINT32_MAX); }
+unsigned __double2uint_rz(double x) { return to_int(x, 0u, UINT32_MAX); }
+uint64_t __float2ull_rz(float x) { return to_int<uint64_t>(x, 0, UINT64_MAX); }
+uint64_t __double2ull_rz(double x) { return to_int<uint64_t>(x, 0, UINT64_MAX); }
 long double turned(long double x, int quarters) {
   const long double pi = 3.14159265358979323846264338327950288L;
   long double left = x - 2 * rintl(x / 2), near = rintl(2 * left);

@@ -14,6 +14,7 @@ from random_programs import (
     FLOAT_2,
     INT_1,
     INT_2,
+    INTEGERS,
     NUMBERS,
     REDUCED,
     SMALL,
@@ -239,10 +240,12 @@ class Draw(Loops):
             block.add([(shape, dtype)], "apply", op, (place,))
         elif pick < 0.4:
             op = self.one(FLOAT_2 if is_float else INT_2)
-            number = self.one(NUMBERS) if is_float else self.one((2, 3, -1, 7))
+            number = self.one(
+                NUMBERS if is_float else (2, 3, 1 if dtype[0] == "u" else -1, 7)
+            )
             block.add([(shape, dtype)], "number", op, place, number, self.chance(0.5))
-        elif pick < 0.5 and is_float:
-            wanted = self.one(tuple(FLOATS))
+        elif pick < 0.5:
+            wanted = self.one(tuple(FLOATS) if is_float else INTEGERS)
             block.add([(shape, wanted)], "cast", place, wanted)
         else:
             other = self._partner(block, *block.kinds[place])
@@ -302,7 +305,8 @@ class Draw(Loops):
         op = self.one(REDUCED if dtype in FLOATS else ("sum", "max", "min"))
         if shape[-1] == 0:
             return
-        made = "int64" if dtype == "int32" and op == "sum" else dtype
+        wide = "uint64" if dtype[0] == "u" else "int64"
+        made = wide if dtype in INTEGERS and op == "sum" else dtype
         kept = (*shape[:-1], 1) if keep else shape[:-1]
         block.add([(kept, made)], "reduce", op, place, keep)
 

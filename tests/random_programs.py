@@ -20,7 +20,11 @@ from steelyard_kernels.vmap import vmap
 
 EXTENTS = (0, 1, 1, 2, 3, 4, 5, 7, 8, 13, 16, 17, 31, 32, 33, 64, 100)
 SMALL = (1, 1, 2, 3, 3, 4, 5, 7, 8, 9)
-DTYPES = ("float32", "float32", "float32", "float64", "float16", "bfloat16", "int32")
+INTEGERS = tuple(dtype.name for dtype in dtypes.INTEGERS)
+DTYPES = (
+    *("float32", "float32", "float32", "float64", "float16", "bfloat16") * 3,
+    *INTEGERS,
+)
 SPECIAL = (np.nan, np.inf, -np.inf, 0.0, -0.0, 1e-40, 3e38, 1.0)
 NUMBERS = (0.5, 2.0, -1.25, 3.0, 0.0)
 FLOAT_1 = (
@@ -144,16 +148,15 @@ def _results(step):
 
 
 def values(rng, shape, dtype, *, special):
-    """Return random values, of bfloat16 the bits."""
-    if dtype == "int32":
-        return np.asarray(rng.integers(-(2**31), 2**31, shape), "int32")
+    """Return random values."""
+    known = dtypes.of(dtype)
+    if known.kind == "int":
+        ends = known.smallest, known.largest
+        return np.asarray(rng.integers(*ends, shape, dtype, endpoint=True))
     wide = np.asarray(rng.standard_normal(shape) * 2.0 ** rng.integers(-3, 4, shape))
     if special and wide.size:
         wide = np.where(rng.random(shape) < 0.15, rng.choice(SPECIAL, shape), wide)
-    with np.errstate(over="ignore", under="ignore"):
-        if dtype == "bfloat16":
-            return dtypes.to_bfloat16(wide.astype(np.float32))
-        return wide.astype(dtype)
+    return dtypes.rounded(wide, known)
 
 
 class Traced:

@@ -1,7 +1,7 @@
 """Runs a GPU's loop kernel with NumPy: all threads of a block at once.
 
 A value is an array of (threads, lanes), or of (1, lanes) where it is the same in
-every thread; bfloat16 values are their bits. Statements run under the mask of the
+every thread. Statements run under the mask of the
 threads that reached them. What a GPU would leave undefined raises AssertionError
 here: an access outside its buffer or off its stated alignment, a barrier or shuffle
 that not all threads reach, and races: one element touched by two threads between
@@ -93,17 +93,14 @@ def arguments(program, slots, arrays, scalars=None, aligned=True):
 
 
 def _flat(array, buffer):
-    assert array.dtype == np.dtype(buffer.dtype.numpy_name), buffer.name
+    assert array.dtype == buffer.dtype.numpy, buffer.name
     flat = array.view()
     flat.shape = (-1,)  # raises where that needed a copy
     return flat
 
 
 def _uniform(value, type_):
-    if type_.dtype is dtypes.bfloat16:
-        bits = dtypes.to_bfloat16(np.asarray(value, np.float64))
-        return np.full((1, type_.lanes), bits)
-    return np.full((1, type_.lanes), value, type_.dtype.numpy_name)
+    return np.full((1, type_.lanes), dtypes.rounded(value, type_.dtype))
 
 
 class Watch:
@@ -193,11 +190,13 @@ class _Block:
             lane = int(node.args[1].value)
             result = args[0][:, lane : lane + 1]
         elif node.op == "cast":
-            result = _cast(args[0], node.args[0].type.dtype, type_.dtype)
+            result = dtypes.rounded(args[0], type_.dtype)
+        elif node.op == "bitcast":
+            result = np.ascontiguousarray(args[0]).view(type_.dtype.numpy)
         else:
             result = _apply(node.op, args, node.args, type_)
         assert result.shape[1] == type_.lanes, statement_text(node)
-        self.env[node.var.name] = result.astype(type_.dtype.numpy_name, copy=False)
+        self.env[node.var.name] = result.astype(type_.dtype.numpy, copy=False)
 
     def together(self, node):
         """Hold a warp to be there with all of its lanes, or with none."""
@@ -363,26 +362,15 @@ class _Block:
 
 def poison(dtype):
     """Return what memory holds before anybody wrote it: NaN, or a number far off."""
-    if dtype is dtypes.bfloat16:
-        return np.uint16(0x7FFF)
-    made = np.dtype(dtype.numpy_name).type
+    made = dtype.numpy.type
     if dtype.kind == "float":
         return made(np.nan)
-    return made(True) if dtype.kind == "bool" else made(np.iinfo(made).min // 3)
+    return made(dtype.kind == "bool" or int(dtype.largest) // 3 * 2)
 
 
 def _wide(array, dtype):
     """Return what arithmetic is done in: float32 for halves."""
-    if dtype is dtypes.bfloat16:
-        return dtypes.from_bfloat16(np.ascontiguousarray(array))
-    return array.astype(np.float32) if dtype is dtypes.float16 else array
-
-
-def _cast(array, source, target):
-    wide = _wide(array, source) if source is dtypes.bfloat16 else array
-    if target is dtypes.bfloat16:
-        return array if source is target else dtypes.to_bfloat16(wide)
-    return wide.astype(target.numpy_name)
+    return array.astype(np.float32) if dtype in dtypes.HALVES else array
 
 
 def _apply(op, args, operands, type_):
@@ -401,7 +389,7 @@ def _apply(op, args, operands, type_):
         return _reduce(op.removeprefix("reduce_"), args[0], dtype)
     result = _asked(op, type_, dtype)(*wide)
     if dtype in dtypes.HALVES and type_.dtype is dtype:
-        return _cast(result, dtypes.float32, dtype)
+        return dtypes.rounded(result, dtype)
     return result
 
 
@@ -412,15 +400,16 @@ def _asked(op, type_, dtype):
         return fused
     if row.decompose is None and not row.by_dtype:
         return row.oracle
-    carried = {"f": np.float64, "i": np.int64, "b": np.bool_}
     single = dtypes.float32 if dtype in dtypes.HALVES else dtype
     rounded = dtypes.float32 if type_.dtype in dtypes.HALVES else type_.dtype
 
     def computed(*args):
-        wide = [arg.astype(carried[arg.dtype.kind]) for arg in args]
+        wide = [
+            arg.astype(np.float64) if arg.dtype.kind == "f" else arg for arg in args
+        ]
         wide = np.broadcast_arrays(*wide)
         result = np.asarray(row.evaluate(single, *wide))
-        return result.astype(rounded.numpy_name)
+        return result.astype(rounded.numpy)
 
     return computed
 
@@ -431,7 +420,7 @@ def _reduce(op, array, dtype):
         pair = [_wide(part, dtype) for part in (array[:, :half], array[:, half:])]
         array = OPERATIONS[op].oracle(*pair)
         if dtype in dtypes.HALVES:
-            array = _cast(array, dtypes.float32, dtype)
+            array = dtypes.rounded(array, dtype)
     return array
 
 

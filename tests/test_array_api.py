@@ -7,6 +7,7 @@ import pytest
 
 from steelyard_kernels import array as xp
 from steelyard_kernels import kernel
+from steelyard_kernels.dtypes import ALL, FOREIGN, STORED
 from steelyard_kernels.errors import KernelError
 
 DOCS = Path(__file__).parents[1] / "docs" / "array-api.md"
@@ -93,6 +94,12 @@ def is_there(group, name):
     return hasattr(xp.Array if of_arrays else xp, name)
 
 
+def names(dtypes):
+    """Return the dtypes' names as a list to be read, in the table's order."""
+    *most, last = [dtype.name for dtype in ALL if dtype in dtypes]
+    return f"{', '.join(most)} and {last}"
+
+
 def page():
     """Return docs/array-api.md."""
     groups = {group: names.split() for group, names in STANDARD.items()}
@@ -101,15 +108,19 @@ def page():
         "# The array API's names",
         "",
         f"Of {count} names of the Python array API standard (2024.12)",
-        f"`steelyard_kernels.array` has {count - len(MISSING)}. Shapes are static; there are",
-        "bool, int32, int64, float16, bfloat16, float32 and float64.",
+        f"`steelyard_kernels.array` has {count - len(MISSING)}. Shapes are static.",
+        "",
+        f"There are {names(set(ALL) - set(STORED))}. Arrays of {names(FOREIGN)} are those",
+        f"of `ml_dtypes`. {names(STORED)} are only stored: arithmetic takes them",
+        "as float32, and `astype` rounds to them. Floats go to integers truncated, or to",
+        "the nearest one there is, and NaN to 0.",
     ]
-    for group, names in groups.items():
-        there = [f"`{name}`" for name in names if name not in MISSING]
+    for group, every in groups.items():
+        there = [f"`{name}`" for name in every if name not in MISSING]
         lines += ["", f"## {group.capitalize()}", "", ", ".join(there) or "None."]
-        whys = dict.fromkeys(MISSING[name] for name in names if name in MISSING)
+        whys = dict.fromkeys(MISSING[name] for name in every if name in MISSING)
         for why in whys:
-            gone = ", ".join(f"`{name}`" for name in names if MISSING.get(name) == why)
+            gone = ", ".join(f"`{name}`" for name in every if MISSING.get(name) == why)
             lines += ["", f"Missing: {gone} ({why})."]
     return "\n".join(lines) + "\n"
 

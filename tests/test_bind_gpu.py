@@ -28,7 +28,7 @@ def context():
 def drawn(shape, dtype, seed=1):
     """Return random values as the host carries them."""
     values = np.random.default_rng(seed).standard_normal(shape)
-    return dtypes.to_bfloat16(values) if dtype == "bfloat16" else values.astype(dtype)
+    return dtypes.rounded(values, dtypes.of(dtype))
 
 
 def agrees(made, arrays, run, scalars=None):
@@ -84,8 +84,8 @@ def test_fused_broadcasts_agree_with_the_oracle(context, dtype, size, way):
 def test_adam_updates_in_place(context, dtype, size, way):
     """All three arrays are the given ones."""
     gradient, m, v = (drawn(size, "float64", seed) for seed in range(3))
-    arrays = [dtypes.to_bfloat16(x) if dtype == "bfloat16" else x.astype(dtype)
-              for x in (gradient, m, np.abs(v))]  # fmt: skip
+    given = gradient, m, np.abs(v)
+    arrays = [dtypes.rounded(x, dtypes.of(dtype)) for x in given]
     agrees(library.adam, arrays, way(library.adam, rate=0.01), {"rate": 0.01})
 
 

@@ -71,7 +71,7 @@ def test_lanes_that_are_masked_off_are_neither_read_nor_written(run_kernel):
                 value = b.load(x, 0, lanes, mask)
                 b.store(y, 0, value)
                 b.store(z, 0, value, mask)
-                ones = np.ones(lanes, dtype.numpy_name)
+                ones = np.ones(lanes, dtype.numpy)
                 zeros = np.zeros_like(ones)
                 seen, kept = ones.copy(), zeros.copy()
                 run_kernel(b.kernel("masked", [x, y, z, N]), ones, seen, kept, live)
@@ -178,7 +178,7 @@ def test_scalars_come_through_their_slots(run_kernel, dtype, value):
     b = Builder()
     b.store(y, 0, b.splat(s, 8))
     b.store(y, 3, b.let("extract", b.splat(s, 4), index(2)))
-    seen = np.empty(8, dtype.numpy_name)
+    seen = np.empty(8, dtype.numpy)
     run_kernel(b.kernel("scalar", [y, s]), seen, value)
     assert np.all(seen == np.array(value, seen.dtype))
 

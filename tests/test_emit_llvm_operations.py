@@ -3,7 +3,7 @@ from dataclasses import replace
 import gpu_cases
 import numpy as np
 import pytest
-from gpu_cases import FLOATS, numbers, stored, valued
+from gpu_cases import FLOATS, numbers, rounded, valued
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -88,11 +88,11 @@ def test_a_vector_reduces_to_its_sum_or_bound(run_kernel, op, dtype, lanes):
     for nan in (False, True) if dtype.kind == "float" else (False,):
         if nan:
             values[lanes // 2] = np.nan
-        x, y = stored(values, dtype), np.empty(1, dtype.numpy_name)
+        x, y = rounded(values, dtype), np.empty(1, dtype.numpy)
         run_kernel(reduction(op, dtype, lanes), x, y)
         expected = np.array([REDUCED[op](values)])
         if dtype.kind == "float":
-            assert agree(y, stored(expected, dtype), dtype)
+            assert agree(y, rounded(expected, dtype), dtype)
         else:
             assert y[0] == expected[0]
 
@@ -151,7 +151,7 @@ def test_lanes_are_numbered(run_kernel, lanes):
         y = Buffer("y", dtype, index(lanes), access="out")
         b = Builder()
         b.store(y, 0, b.iota(lanes, dtype))
-        seen = np.empty(lanes, dtype.numpy_name)
+        seen = np.empty(lanes, dtype.numpy)
         run_kernel(b.kernel("lanes", [y]), seen)
         assert seen.tolist() == list(range(lanes))
 
@@ -163,9 +163,9 @@ def test_a_constant_is_rounded_to_its_dtype(run_kernel, value):
         y = Buffer("y", dtype, index(2), access="out")
         b = Builder()
         b.store(y, 0, const(value, dtype, 2))
-        seen = np.empty(2, dtype.numpy_name)
+        seen = np.empty(2, dtype.numpy)
         run_kernel(b.kernel("constant", [y]), seen)
-        assert agree(seen, stored(np.array([value] * 2), dtype), dtype)
+        assert agree(seen, rounded(np.array([value] * 2), dtype), dtype)
 
 
 def test_the_same_bits_are_two_numbers_in_two_half_types(run_kernel):

@@ -80,7 +80,7 @@ def test_operations_give_what_numpy_says(texts):
     run = nvptx_host.load(texts, NAMES)
     wrong = {}
     for case in CASES:
-        seen = np.full(len(case.expected), 7, case.dtype.numpy_name)
+        seen = np.full(len(case.expected), 7, case.dtype.numpy)
         blocks = -(-COUNT // case.per_thread // THREADS)
         run(case.name, blocks, THREADS, *case.arrays, seen, COUNT)
         if missed := gpu_cases.misses(case, seen):

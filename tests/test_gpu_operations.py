@@ -31,7 +31,7 @@ def cubin(arch):
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_an_operation_gives_what_numpy_says(cubin, case):
     """NaN, infinities, denormals, ties, bounds; lanes of 1 and 8."""
-    seen = np.full(len(case.expected), 7, case.dtype.numpy_name)
+    seen = np.full(len(case.expected), 7, case.dtype.numpy)
     blocks = -(-COUNT // case.per_thread // THREADS)
     args = [*case.arrays, seen, ctypes.c_int(COUNT)]
     gpu.launch(cubin, case.name, blocks, THREADS, args)
@@ -72,7 +72,7 @@ def test_a_matrix_product_is_numpys(arch, dtype):
     places = [(r, 2 * t + j) for r in (g, g + 8) for j in (0, 1)]
     start = np.stack([c[place] for place in places], 1)
     seen = np.full((32, 4), np.nan, np.float32)
-    stored = [np.ascontiguousarray(gpu_cases.stored(x, dtype)) for x in (left, right)]
+    stored = [np.ascontiguousarray(gpu_cases.rounded(x, dtype)) for x in (left, right)]
     compiled = nvrtc.compile(emit(gpu_cases.matrix(dtype)), arch).cubin
     args = [*stored, np.ascontiguousarray(start), seen, ctypes.c_int(1)]
     gpu.launch(compiled, "kernel", 1, 32, args)

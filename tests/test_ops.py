@@ -1,6 +1,8 @@
 """The table of elementwise operations: a row is all that an operation needs."""
 
 import shutil
+from functools import cache
+from itertools import product
 
 import gpu_cases
 import gpu_host
@@ -8,18 +10,29 @@ import numpy as np
 import nvptx_host
 import pytest
 import simt
-from gpu_cases import COUNT, THREADS
+from gpu_cases import COUNT, THREADS, Case, numbers
 from gradients import check
 
 from steelyard_kernels import array as xp
 from steelyard_kernels import cost, kernel, reference
-from steelyard_kernels.dtypes import bool_, float16, float32, float64, int32, int64
+from steelyard_kernels.dtypes import (
+    ALL,
+    HALVES,
+    STORED,
+    bool_,
+    float16,
+    float32,
+    float64,
+    rounded,
+)
 from steelyard_kernels.emit import cuda, nvptx
 from steelyard_kernels.errors import KernelError
 from steelyard_kernels.expression import printing
+from steelyard_kernels.expression.simplify import simplify
 from steelyard_kernels.ops import OPERATIONS
 from steelyard_kernels.ops.row import Cost, Op
 from steelyard_kernels.schedule import strategies
+from steelyard_kernels.schedule.gpu import GPUS
 from steelyard_kernels.targets import device, parse
 
 ROW = Op(
@@ -92,7 +105,7 @@ def test_every_emitter_spells_what_it_is_made_of(roots, dtype, tmp_path):
     """As loop IR, as CUDA C++ and as LLVM IR for GPUs, all run on the host."""
     del roots
     case = gpu_cases.op_case("roots", 4, dtype, ROW.oracle, [dtype] * 2, ulps=2)
-    seen = np.full((3, COUNT), 7, dtype.numpy_name)
+    seen = np.full((3, COUNT), 7, dtype.numpy)
     blocks = -(-COUNT // case.per_thread // THREADS)
     given = {f"x{k}": array for k, array in enumerate(case.arrays)}
     simt.run(case.kernel, {**given, "y": seen[0], "n": COUNT}, blocks)
@@ -126,55 +139,133 @@ def test_as_many_operands_as_the_row_has():
 
 
 LOOSE = {"erf", "erf_inv", "logaddexp"}  # oracles are no wider, or it is near zero
-HELD = [row for row in OPERATIONS.values() if row.decompose and row.name not in LOOSE]
-TYPES = {"float": (float32, float64), "int": (int32, int64), "bool": (bool_,)}
+ROWS = [
+    row
+    for row in OPERATIONS.values()
+    if not row.hidden and row.name not in LOOSE | {"bitcast"}
+]
 
 
-def held(row):
-    """Give a case of a row for each of its dtypes; functions are rounded once."""
-    for kind in sorted(row.kinds):
-        for dtype in set(TYPES[kind]) & (row.only or set(TYPES[kind])):
-            target = bool_ if row.result == "bool" else dtype
-            wide = (
-                np.longdouble if row.ulps[0] and kind == "float" else dtype.numpy_name
-            )
-
-            def expected(*xs, dtype=dtype, wide=wide):
-                found = row.evaluate(dtype, *(x.astype(wide) for x in xs))
-                return np.asarray(found, np.float64 if dtype.kind == "float" else None)
-
-            ulps = 0 if row.ulps == (0.0, 0.0) else 2 + int(max(row.ulps))
-            yield gpu_cases.op_case(
-                row.name,
-                2,
-                dtype,
-                expected,
-                [dtype] * row.arity,
-                target=target,
-                ulps=ulps,
-            )
+def operands(dtype):
+    """Return two arrays of a dtype: every pair of edges, then random numbers."""
+    a, b = (numbers(dtype, seed) for seed in (0, 1))
+    edges = [dtype.smallest, dtype.largest, 0, 1]
+    if dtype.kind == "float":
+        edges += [np.nan, np.inf, -np.inf, -0.0, 0.5, 2.0**dtype.least, -1.5]
+    if dtype.kind != "bool":
+        edges += [2, 3, 7, 8 * dtype.bytes - 1, 8 * dtype.bytes]
+        edges += [-1, -2, -7] if dtype.signed else []
+    sides = zip(*product(edges, edges), strict=True)
+    for array, side in zip((a, b), sides, strict=True):
+        array[: len(side)] = [dtype.numpy.type(x) for x in side]
+    return a, b
 
 
-CASES = [case for row in HELD for case in held(row)]
+def expected(row, dtype, a, b):
+    """Return what NumPy says of a row's operands; functions are rounded once."""
+    target = bool_ if row.result == "bool" else dtype
+    carried = np.longdouble if row.ulps[0] else np.float64
+    if dtype in {float32, float64} and not row.ulps[0]:
+        carried = dtype.numpy
+    given = [a, b, b][: row.arity]
+    if dtype.kind == "float":
+        given = [x.astype(carried) for x in given]
+    if row.name == "where":
+        given = [given[0] != given[1], *given[:2]]
+    with np.errstate(all="ignore"):
+        found = np.asarray(row.evaluate(dtype, *given))
+        if found.dtype == np.longdouble:
+            found = found.astype(np.float64)
+        ulps = 2 + int(max(row.ulps)) if max(row.ulps) else 0
+        ulps = min(ulps, 1) if dtype in HALVES else ulps
+        return Case(row.name, None, (a, b), target, rounded(found, target), ulps)
 
 
-@pytest.mark.parametrize("emitter", [cuda, nvptx], ids=["cuda", "nvptx"])
-def test_what_rows_are_made_of_is_what_numpy_says_on_gpus(emitter, tmp_path):
-    """Every row, in all of its types, on special values; the text is run on the host."""
-    names = [case.name for case in CASES]
-    if emitter is cuda:
-        if not shutil.which("g++"):
-            pytest.skip("needs g++")
-        text = cuda.joined((case.name, cuda.emit(case.kernel)) for case in CASES)
-        run = gpu_host.load(text, tmp_path)
-    else:
-        texts = [nvptx.emit(case.kernel, entry=case.name) for case in CASES]
-        run = nvptx_host.load(texts, names)
-    wrong = {}
-    for case in CASES:
-        seen = np.full(len(case.expected), 7, case.dtype.numpy_name)
-        blocks = -(-COUNT // case.per_thread // THREADS)
-        run(case.name, blocks, THREADS, *case.arrays, seen, COUNT)
-        if missed := gpu_cases.misses(case, seen):
-            wrong[case.name] = missed
-    assert wrong == {}
+@cache
+def table(dtype):
+    """Return a kernel of all rows of a dtype and of casts to all, and what each gives."""
+    a, b = operands(dtype)
+    rows = [
+        row
+        for row in ROWS
+        if dtype not in STORED
+        and dtype.kind in row.kinds
+        and (not row.only or dtype in row.only)
+    ]
+    cases = {row.name: expected(row, dtype, a, b) for row in rows}
+    for to in ALL:
+        cases[f"cast_{to}"] = Case(to.name, None, (a,), to, rounded(a, to))
+
+    def every(a, b):
+        found = {f"cast_{to}": a.astype(to) for to in ALL}
+        for row in rows:
+            given = (a != b, a, b) if row.name == "where" else (a, b)[: row.arity]
+            found[row.name] = getattr(xp, row.name)(*given)
+        return found
+
+    every.__name__ = f"every_{dtype}"
+    return kernel(every), (a, b), cases
+
+
+def lowered(dtype):
+    """Return the table of a dtype for a GPU, and its simplified program."""
+    made, arrays, _ = table(dtype)
+    program, gpu = simplify(made.program(*arrays)), GPUS["sm_90a"]
+    return program, strategies.lower(program, strategies.heuristic(program, gpu), gpu)
+
+
+def on_cpu(dtype, _folder):
+    """Run machine code."""
+    made, arrays, _ = table(dtype)
+    return made(*arrays)
+
+
+def on_threads(dtype, _folder):
+    """Run the loop kernel of a GPU."""
+    program, made = lowered(dtype)
+    return simt.launch(program, made, table(dtype)[1])
+
+
+def on_host(load):
+    """Return a run of a GPU's text on this machine, thread after thread."""
+
+    def run(dtype, folder):
+        program, made = lowered(dtype)
+        values, outputs = simt.arguments(program, made.slots, table(dtype)[1])
+        entry = load(made.kernel, folder)
+        blocks = -(-values[-1] // made.per_block)
+        entry("every", blocks, made.kernel.threads, *values)
+        return outputs
+
+    return run
+
+
+def cuda_host(made, folder):
+    """Load CUDA C++ as what it is to a compiler for CPUs."""
+    if not shutil.which("g++"):
+        pytest.skip("needs g++")
+    return gpu_host.load(cuda.joined([("every", cuda.emit(made))]), folder)
+
+
+def nvptx_text(made, _folder):
+    """Load LLVM IR for GPUs on this machine."""
+    return nvptx_host.load([nvptx.emit(made, entry="every")], ["every"])
+
+
+RUNS = {
+    "cpu": on_cpu,
+    "simt": on_threads,
+    "cuda": on_host(cuda_host),
+    "nvptx": on_host(nvptx_text),
+}
+
+
+@pytest.mark.parametrize("dtype", ALL, ids=str)
+@pytest.mark.parametrize("run", RUNS.values(), ids=RUNS)
+def test_every_row_is_what_numpy_says_in_every_dtype(run, dtype, tmp_path):
+    """At all pairs of edges: zeros, ends, widths, NaN; the texts of GPUs on the host."""
+    seen = run(dtype, tmp_path)
+    cases = table(dtype)[2]
+    assert {name: gpu_cases.misses(cases[name], seen[name]) for name in cases} == (
+        dict.fromkeys(cases, 0)
+    )

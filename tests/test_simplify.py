@@ -1,3 +1,4 @@
+import ml_dtypes
 import numpy as np
 import pytest
 from corpus import normal
@@ -92,7 +93,7 @@ def test_the_gpu_converts_less(arch):
 
 A = np.zeros(8, np.float32)
 H = np.zeros(8, np.float16)
-B = np.zeros(8, np.uint16)
+B = np.zeros(8, ml_dtypes.bfloat16)
 SEEN_THROUGH = {
     "half_there_and_back": (lambda x: x.astype("float32").astype("float16"), H, 0),
     "exact_in_between": (
@@ -220,9 +221,7 @@ def launched(run_kernel, program, arrays):
     machine = Machine(llvm.host().vector_bytes, 1)
     lowered = lower(program, heuristic(program, machine, aligned=False), machine,
                     aligned=False)  # fmt: skip
-    outputs = [
-        np.zeros(o.value.shape, o.value.dtype.numpy_name) for o in program.outputs
-    ]
+    outputs = [np.zeros(o.value.shape, o.value.dtype.numpy) for o in program.outputs]
     values = []
     for slot in lowered.slots:
         by_kind = {"input": arrays, "output": outputs}.get(slot.kind)

@@ -32,7 +32,7 @@ def ran(emit, x, extent, *, threads=64, grid=1, dtype=float32, check=True):
     kernel = b.kernel("k", (source, target), threads=threads)
     if check:
         verify(kernel, "cuda")
-    y = np.zeros(extent, dtype.numpy_name)
+    y = np.zeros(extent, dtype.numpy)
     simt.run(kernel, {"x": x, "y": y}, grid)
     return y
 

@@ -38,7 +38,7 @@ def test_every_thread_gets_every_total(threads, lanes, dtype):
     kernel = reducing(threads, lanes, combines, dtype)
     verify(kernel, "cuda")
     x = np.random.default_rng(1).integers(-99, 99, threads * lanes)
-    x = x.astype(dtype.numpy_name)
+    x = x.astype(dtype.numpy)
     y = np.zeros((3, threads), x.dtype)
     simt.run(kernel, {"x": x, "y": y}, 1)
     for seen, combine in zip(y, combines, strict=True):

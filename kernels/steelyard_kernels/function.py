@@ -8,8 +8,7 @@
     work = triad.bind(a, b, out=c)       # checked and packed, for many launches
     built = triad.build(a, b)            # Artifact or Failure, by shapes and dtypes
 
-Arrays are NumPy's; uint16 carries bfloat16 bits, in and out: `dtypes.to_bfloat16`
-makes them of floats and `dtypes.from_bfloat16` floats of them. Where they lie on a GPU
+Arrays are NumPy's, of its dtypes and `ml_dtypes`'. Where they lie on a GPU
 (`cuda.Buffer`, PyTorch's, anyone's with `__cuda_array_interface__`) it runs there.
 
 Builds are remembered by shapes, dtypes, schedule, target and alignment; the lookup is

@@ -32,7 +32,7 @@ class Monoid:
         the result in the shape with axes of extent 1, and count that of the values.
     kinds: of the values. empty: whether no values at all come to `start`.
     mean: the result is the total over the number of values.
-    widened: integers are int64 before they are taken in.
+    widened: integers are of 64 bits before they are taken in.
     count: the arithmetic operations that an element is counted as.
     moments: the state is a sum and one of squares, which strategies spell themselves.
     jax: the primitive of JAX's that it is.
@@ -56,8 +56,7 @@ class Monoid:
         """Return what changes no value of a dtype."""
         if dtype.kind == "float" or self.start not in {-inf, inf}:
             return self.start
-        high = (1 << (8 * dtype.bytes - 1)) - 1
-        return high if self.start > 0 else -high - 1
+        return dtype.largest if self.start > 0 else dtype.smallest
 
     @property
     def chooses(self) -> bool:
@@ -97,7 +96,7 @@ MONOIDS: Final[dict[str, Monoid]] = {
     for row in (
         Monoid(
             "sum",
-            "Return the sum; integers add up in int64.",
+            "Return the sum; integers add up in int64 or uint64.",
             np.sum,
             "add",
             0,
@@ -108,7 +107,7 @@ MONOIDS: Final[dict[str, Monoid]] = {
         ),
         Monoid(
             "prod",
-            "Return the product; integers multiply in int64.",
+            "Return the product; integers multiply in int64 or uint64.",
             np.prod,
             "multiply",
             1,

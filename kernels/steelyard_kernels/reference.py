@@ -2,7 +2,7 @@
 
 float32 and float64 values are carried unrounded in float64 and rounded only where
 the program casts; float16 and bfloat16 are rounded after every operation, as the
-language says; integers are exact (and wrap).
+language says; integers are NumPy's, which wrap.
 """
 
 from __future__ import annotations
@@ -58,10 +58,9 @@ def evaluate(
     arrays: Sequence[Values],
     scalars: Mapping[str, float] | None = None,
 ) -> dict[str, Values]:
-    """Return every output but hidden ones by name: float64 for floats, int64 or bool.
+    """Return every output but hidden ones by name, floats in float64.
 
-    `arrays` are the inputs in the order of the signature, as a launch takes them;
-    bfloat16 ones as uint16 bits.
+    `arrays` are the inputs in the order of the signature, as a launch takes them.
     """
     values = evaluate_nodes(program, arrays, scalars or {})
     return {
@@ -90,15 +89,8 @@ def evaluate_nodes(
 
 
 def widen(array: Values, dtype: DType) -> Values:
-    """Return an array of dtype (bfloat16 as bits) as float64, int64 or bool."""
-    if dtype is dtypes.bfloat16:
-        array = dtypes.from_bfloat16(array)
-    return np.asarray(array).astype(_carried(dtype))
-
-
-def _carried(dtype: DType) -> type[np.generic]:
-    """Return the NumPy type that values of a dtype are carried in."""
-    return {"float": np.float64, "int": np.int64, "bool": np.bool_}[dtype.kind]
+    """Return an array of a dtype as it is carried: floats as float64."""
+    return np.asarray(array).astype(_carrier(dtype).numpy)
 
 
 AHEAD: Final = 1 << 16  # values of one element that are evaluated at once
@@ -138,7 +130,7 @@ class Oracle:
                 given = widen(np.asarray(self._scalars[node.name]), node.dtype)
                 return given[None, None]
             case Constant():
-                return widen(np.asarray(node.value), _carrier(node.dtype))[None, None]
+                return widen(np.asarray(node.value), node.dtype)[None, None]
             case Apply():
                 aligned = [_aligned(arg, len(node.shape)) for arg in args]
                 dtype = node.args[-1].dtype
@@ -159,7 +151,7 @@ class Oracle:
             case Cast():
                 return _cast(args[0], node.dtype)
             case Arange():
-                return np.arange(node.shape[0])[None, None]
+                return np.arange(node.shape[0], dtype=node.dtype.numpy)[None, None]
             case Reshape():
                 return args[0].reshape((*args[0].shape[:2], *node.shape))
             case Transpose():
@@ -283,7 +275,7 @@ class Iterations:
             max([1, *(v.shape[0] for v in stack)]),
             max([1, *(v.shape[1] for v in stack)]),
         )
-        whole = np.zeros((*lead, self._length, *node.shape), _carried(node.dtype))
+        whole = np.zeros((*lead, self._length, *node.shape), _carrier(node.dtype).numpy)
         for row, value in enumerate(stack):
             whole[:, :, -1 - row if self._loop.reverse else row] = value
         return whole
@@ -361,14 +353,10 @@ def _carrier(dtype: DType) -> DType:
 
 
 def _rounded(values: Values, dtype: DType) -> Values:
-    """Round what an operation gave: halves always, integers by wrapping."""
-    if dtype in dtypes.HALVES or dtype.kind == "int":
-        return _cast(values, dtype)
-    return values
+    """Round what an operation gave: halves always."""
+    halves = dtype in dtypes.HALVES or dtype.kind == "int"
+    return _cast(values, dtype) if halves else values
 
 
 def _cast(values: Values, dtype: DType) -> Values:
-    if dtype is dtypes.bfloat16:
-        return dtypes.from_bfloat16(dtypes.to_bfloat16(values)).astype(np.float64)
-    narrow = np.asarray(values).astype(dtype.numpy_name)
-    return widen(narrow, dtype)
+    return widen(dtypes.rounded(values, dtype), dtype)

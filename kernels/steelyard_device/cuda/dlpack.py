@@ -21,6 +21,9 @@ _NAME: Final = b"dltensor"
 _CODES: Final = {"i": 0, "u": 1, "f": 2, "c": 5, "b": 6}
 """DLPack's numbers of kinds of elements, by NumPy's."""
 
+_FOREIGN: Final = {"bfloat16": 4, "float8_e4m3fn": 10, "float8_e5m2": 12}
+"""Those of ml_dtypes' dtypes by name; of float8 since DLPack 1.1."""
+
 
 class _Tensor(ctypes.Structure):
     _fields_ = (
@@ -99,7 +102,7 @@ def capsule(
         CUDA,
         device,
         count,
-        _CODES[dtype.kind],
+        _FOREIGN.get(dtype.name) or _CODES[dtype.kind],
         8 * dtype.itemsize,
         1,
         ctypes.cast(lengths, ctypes.POINTER(ctypes.c_int64)),

@@ -18,6 +18,7 @@ from steelyard_kernels.array.tracing import current
 from steelyard_kernels.array.value import Array, as_array
 from steelyard_kernels.errors import KernelError
 from steelyard_kernels.expression.indices import axis
+from steelyard_kernels.monoids import accumulator
 
 _LETTERS: Final = "abcdefghijklmnopqrstuvwxyz"
 _SPEC: Final = re.compile(r"([a-zA-Z]*)(\.\.\.)?([a-zA-Z]*)")
@@ -160,8 +161,8 @@ def _summed(
     every = [*result, *gone]
     place = {label: axis(i) for i, label in enumerate(every)}
     shape = tuple(extents[label] for label in every)
-    common = reduce(dtypes.promote, (x.dtype for x in arrays))
-    wide = dtypes.float32 if common in dtypes.HALVES else common
+    common = reduce(dtypes.promote, (dtypes.computed(x.dtype) for x in arrays))
+    wide = accumulator(common)
     views = []
     for one, x in zip(labels, arrays, strict=True):
         pairs = zip(one, x.shape, strict=True)

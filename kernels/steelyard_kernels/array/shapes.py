@@ -44,7 +44,7 @@ def arange(
     places = Array(graph, graph.arange(count, numbered))
     if (first, step) == (0, 1):
         return places.astype(wanted)
-    exact = wanted if whole_ and wanted.kind == "int" else dtypes.float64
+    exact = numbered if whole_ and wanted.kind == "int" else dtypes.float64
     return (places.astype(exact) * step + first).astype(wanted)
 
 

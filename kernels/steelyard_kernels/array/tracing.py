@@ -42,14 +42,13 @@ def number(graph: Graph, value: float, dtype: DType) -> Node:
     Raises OutOfBounds for an integer that the dtype has not, and KernelError for a
     fraction where it is of integers.
     """
-    most = 1 << (8 * dtype.bytes - 1)
     if dtype.kind == "int":
         if value % 1:  # of an infinity or NaN too: NaN
             raise KernelError(
                 f"{graph.kernel}: {value!r} is no integer, expected one for "
                 f"{dtype.name}; round it, or take a floating dtype."
             )
-        fits = -most <= value < most
+        fits = dtype.smallest <= value <= dtype.largest
     else:
         fits = not isinstance(value, int) or abs(value) < 1 << 1024
     if not fits:

@@ -10,7 +10,6 @@ from steelyard_kernels import dtypes
 from steelyard_kernels.array.value import Array
 from steelyard_kernels.dtypes import DType
 from steelyard_kernels.errors import KernelError
-from steelyard_kernels.expression.rounding import widens
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,32 +34,26 @@ class IntegerLimits:
     dtype: DType
 
 
-DIGITS: Final = {  # stored bits of the mantissa, and the largest exponent
-    dtypes.float16: (10, 15),
-    dtypes.bfloat16: (7, 127),
-    dtypes.float32: (23, 127),
-    dtypes.float64: (52, 1023),
-}
-KINDS: Final = {
+KINDS: Final = {  # families of dtypes
     "bool": {"bool"},
     "signed integer": {"int"},
-    "unsigned integer": set[str](),
-    "integral": {"int"},
+    "unsigned integer": {"uint"},
+    "integral": {"int", "uint"},
     "real floating": {"float"},
     "complex floating": set[str](),
-    "numeric": {"int", "float"},
+    "numeric": {"int", "uint", "float"},
 }
 
 
 def finfo(dtype: DType | str | Array, /) -> FloatLimits:
-    """Return the limits of a floating dtype, IEEE 754's or bfloat16's."""
+    """Return the limits of a floating dtype."""
     found = _dtype(dtype)
-    if found not in DIGITS:
+    if found.kind != "float":
         raise KernelError(f"finfo of {found.name}, expected a float; call iinfo.")
-    digits, exponent = DIGITS[found]
-    largest = (2.0 - 2.0**-digits) * 2.0**exponent
-    least = 2.0 ** (1 - exponent)
-    return FloatLimits(8 * found.bytes, 2.0**-digits, largest, -largest, least, found)
+    stored = found.digits - 1
+    least = 2.0 ** (found.least + stored)
+    ends = found.largest, found.smallest
+    return FloatLimits(8 * found.bytes, 2.0**-stored, *ends, least, found)
 
 
 def iinfo(dtype: DType | str | Array, /) -> IntegerLimits:
@@ -68,8 +61,8 @@ def iinfo(dtype: DType | str | Array, /) -> IntegerLimits:
     found = _dtype(dtype)
     if found.kind != "int":
         raise KernelError(f"iinfo of {found.name}, expected an integer; call finfo.")
-    most = 1 << (8 * found.bytes - 1)
-    return IntegerLimits(8 * found.bytes, most - 1, -most, found)
+    ends = int(found.largest), int(found.smallest)
+    return IntegerLimits(8 * found.bytes, *ends, found)
 
 
 def isdtype(dtype: DType | str, kind: DType | str | tuple[DType | str, ...]) -> bool:
@@ -78,7 +71,7 @@ def isdtype(dtype: DType | str, kind: DType | str | tuple[DType | str, ...]) -> 
         return any(isdtype(dtype, each) for each in kind)
     found = _dtype(dtype)
     if isinstance(kind, str) and kind in KINDS and kind != "bool":
-        return found.kind in KINDS[kind]
+        return found.family in KINDS[kind]
     return found is _dtype(kind)
 
 
@@ -94,7 +87,7 @@ def result_type(*values: Array | DType | str) -> DType:
 def can_cast(source: Array | DType | str, target: DType | str, /) -> bool:
     """Say whether every value of a dtype is exactly one of another."""
     before, after = _dtype(source), _dtype(target)
-    return before is after or widens(before, after)
+    return before is after or dtypes.widens(before, after)
 
 
 def _dtype(value: Array | DType | str) -> DType:

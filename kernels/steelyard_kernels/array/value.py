@@ -261,10 +261,8 @@ def row(x: Array, index: object) -> Array:
                 "rows; index an array whose first axis has one or more."
             )
         if not isinstance(node, Constant):
-            last = graph.constant(extent - 1, node.dtype)
-            node = graph.apply("minimum", node, last)
-            node = graph.apply("maximum", node, graph.constant(0, node.dtype))
-            return Array(graph, rows.row(graph, x.node, node))
+            held = views.held(graph, node, extent)
+            return Array(graph, rows.row(graph, x.node, held))
         index = int(node.value)
     place = whole(index)
     if place is None:
@@ -320,7 +318,7 @@ def apply(op: str, *operands: Operand, first: int = 0) -> Array:
     strong = [o.dtype for o in operands[first:] if isinstance(o, Array) and not o.weak]
     common = _scalar_dtype(graph, op, operands[first:])
     if strong:
-        common = strong[0]
+        common = dtypes.computed(strong[0])
     nodes = [
         lift(
             graph,

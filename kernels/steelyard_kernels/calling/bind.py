@@ -33,7 +33,7 @@ Outputs: TypeAlias = "Array | Sequence[Array] | Mapping[str, Array] | None"
 
 
 def element_type(kernel: str, name: str, dtype: Any) -> DType:
-    """Return the element type of a NumPy dtype; uint16 carries bfloat16 bits.
+    """Return the element type of a dtype of NumPy's or ml_dtypes'.
 
     Raises KernelError for dtypes that kernels have not.
     """
@@ -46,8 +46,6 @@ def element_type(kernel: str, name: str, dtype: Any) -> DType:
 @functools.lru_cache(maxsize=32)
 def _element_type(dtype: Any) -> DType:
     # Remembered: NumPy takes 3 us to tell a dtype's name, twice in each call.
-    if getattr(dtype, "name", dtype) == "uint16":
-        return dtypes.bfloat16
     return dtypes.of(dtype)
 
 

@@ -56,7 +56,7 @@ def convention_of(built: Artifact, *, aligned: bool) -> Convention:
     """Read a build's convention; `aligned` as it was built."""
     program, slots = built.program, built.slots
     new = [
-        Fresh(output, output.value.shape, np.dtype(output.value.dtype.numpy_name))
+        Fresh(output, output.value.shape, output.value.dtype.numpy)
         for output in program.outputs
         if output.updates is None
     ]

@@ -63,7 +63,7 @@ def _of_torch(kernel: str, name: str, tensor: Any) -> Placed:
         raise discontiguous(kernel, name, shape, tensor.stride())
     try:
         dtype = _dtype(tensor.dtype)
-    except TypeError:
+    except KernelError:
         raise KernelError(
             f"{kernel}: {name} is a tensor of {tensor.dtype}, expected one of "
             f"{', '.join(each.name for each in dtypes.ALL)}; cast it to one of them."
@@ -75,9 +75,9 @@ def _of_torch(kernel: str, name: str, tensor: Any) -> Placed:
 
 @functools.cache
 def _dtype(dtype: Any) -> np.dtype[Any]:
-    """Return what carries the elements of a tensor's dtype; raises TypeError."""
+    """Return NumPy's or ml_dtypes' dtype of a tensor's; raises KernelError."""
     name = str(dtype).removeprefix("torch.")
-    return np.dtype("uint16" if name == dtypes.bfloat16.name else name)
+    return dtypes.of(name).numpy
 
 
 @functools.cache

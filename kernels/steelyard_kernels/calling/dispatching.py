@@ -81,7 +81,7 @@ class Recent:
                 Array(
                     np.ndarray,
                     array.shape,
-                    np.dtype(array.dtype.char),  # the one that others are equal to
+                    _canonical(array.dtype),
                     written=number in convention.outputs,
                     counts=number in convention.outputs,
                 )
@@ -157,6 +157,11 @@ class Recent:
             keys=keys,
             **rest,
         )
+
+
+def _canonical(dtype: np.dtype[Any]) -> np.dtype[Any]:
+    """Return the object that arrays of a dtype have: ml_dtypes' has no letter."""
+    return dtype if dtype.isbuiltin == 2 else np.dtype(dtype.char)
 
 
 def _handed(convention: Convention) -> tuple[str, list[int], list[str]]:

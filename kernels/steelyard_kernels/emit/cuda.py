@@ -14,7 +14,7 @@ from steelyard_kernels.dtypes import HALVES
 from steelyard_kernels.emit import ENTRY, cuda_memory
 from steelyard_kernels.emit.cuda_helpers import functions, preamble
 from steelyard_kernels.emit.cuda_template import copy, own
-from steelyard_kernels.emit.cuda_text import ELEMENT, STORED, register
+from steelyard_kernels.emit.cuda_text import memory, register
 from steelyard_kernels.emit.cuda_values import Values
 from steelyard_kernels.errors import Unsupported
 from steelyard_kernels.ir.decompose import decomposed
@@ -112,11 +112,11 @@ class _Emitter:
         if isinstance(parameter, Buffer):
             self.buffers[parameter.name] = name
             const = "const " if parameter.access == "in" else ""
-            return f"{const}{STORED[parameter.dtype]} *__restrict__ {name}"
+            return f"{const}{memory(parameter.dtype)} *__restrict__ {name}"
         self.w.refs[parameter.name] = name, True
         if parameter not in extents:
             self.w.wraps.add(parameter.name)
-        return f"{ELEMENT[parameter.type.dtype]} {name}"
+        return f"{parameter.type.dtype.cuda} {name}"
 
     def body(self, statements: Sequence[Statement]) -> None:
         checks = self.checks

@@ -77,7 +77,9 @@ _ODD: Final = tuple(
     for type_, convert in (
         ("double", "__double2float_rz"),
         ("int", "__int2float_rz"),
+        ("unsigned int", "__uint2float_rz"),
         ("long long", "__ll2float_rz"),
+        ("unsigned long long", "__ull2float_rz"),
     )
 )
 

@@ -12,23 +12,29 @@ from typing import Final
 
 from steelyard_kernels.dtypes import (
     HALVES,
+    DType,
     bool_,
     float32,
     float64,
     int32,
     int64,
+    uint32,
+    uint64,
+    unsigned,
 )
 from steelyard_kernels.emit.cuda_template import Template, declare, own
-from steelyard_kernels.emit.cuda_text import is_packed, parts, register
+from steelyard_kernels.emit.cuda_text import is_packed, memory, parts, register
 from steelyard_kernels.ir.loops import Buffer, Type, typed
 
 WORD: Final = 16  # bytes of the widest access
 FIELDS: Final = "xyzw"
-WORDS: Final = {  # what a word is made of; halves and bools go as bits
+WORDS: Final = {  # what a word is made of; smaller elements go as bits
     float32: "float",
     float64: "double",
     int32: "int",
     int64: "longlong",
+    uint32: "uint",
+    uint64: "ulonglong",
 }
 PRIVATE: Final = frozenset({"register", "stack"})
 
@@ -98,7 +104,7 @@ def access(buffer: Buffer, lanes: int, alignment: int) -> str:
 def array(buffer: Buffer, name: str, extent: int) -> str:
     """Return the declaration of a block's or thread's own memory."""
     if buffer.space == "shared":
-        element = "unsigned char" if buffer.dtype is bool_ else register(_one(buffer))
+        element = memory(buffer.dtype)
         return f"__shared__ alignas({WORD}) {element} {name}[{max(extent, 1)}];"
     if buffer.dtype in HALVES:
         return f"alignas({WORD}) unsigned {name}[{max(extent + 1, 2) // 2}];"
@@ -111,7 +117,7 @@ def _one(buffer: Buffer) -> Type:
 
 def _word(type_: Type, size: int) -> tuple[str, int]:
     """Return the C type of a word of `size` bytes, and how many fields it has."""
-    bits = type_.dtype in HALVES or type_.dtype is bool_
+    bits = type_.dtype not in WORDS
     width = 4 if bits else type_.dtype.bytes
     fields = max(size // width, 1)
     if bits and size < 4:
@@ -136,29 +142,36 @@ def _words(type_: Type, size: int) -> tuple[list[str], list[str]]:
         pieces += (
             [f"{name}.{FIELDS[j]}" for j in range(fields)] if fields > 1 else [name]
         )
-    if type_.dtype is not bool_:
+    if type_.dtype in WORDS or is_packed(type_):
         return before, pieces
-    width = min(size, 4)  # bytes of a field
+    firsts = range(0, min(size, 4), type_.dtype.bytes)  # bytes of a field
     return before, [
-        f"({piece} >> {8 * byte} & 255) != 0"
+        _cut(f"{piece} >> {8 * first}", type_.dtype)
         for piece in pieces
-        for byte in range(width)
+        for first in firsts
     ]
+
+
+def _cut(bits: str, dtype: DType) -> str:
+    """Return the element that lies in the lowest bits."""
+    return f"({bits} & 255) != 0" if dtype is bool_ else f"({dtype.cuda})({bits})"
 
 
 def _word_stores(
     type_: Type, values: list[str], size: int, *, streaming: bool
 ) -> list[str]:
     word, fields = _word(type_, size)
-    if type_.dtype is bool_:
-        width = min(size, 4)
+    element = type_.dtype.bytes
+    if type_.dtype not in WORDS and not is_packed(type_):
+        count = min(size, 4) // element
         values = [
             " | ".join(
-                f"(unsigned){v} << {8 * j}" for j, v in enumerate(values[k : k + width])
+                f"{_bits(v, type_.dtype)} << {8 * element * j}"
+                for j, v in enumerate(values[k : k + count])
             )
-            for k in range(0, len(values), width)
+            for k in range(0, len(values), count)
         ]
-    per_word = size // type_.dtype.bytes
+    per_word = size // element
     lines = []
     for k in range(type_.lanes // per_word):
         given = ", ".join(values[k * fields : (k + 1) * fields])
@@ -166,6 +179,12 @@ def _word_stores(
         to = f"({word} *)({_at('{2}', k * per_word)})"
         lines.append(f"__stcs({to}, {value});" if streaming else f"*{to} = {value};")
     return lines
+
+
+def _bits(value: str, dtype: DType) -> str:
+    """Return an element's bits, zeros above them."""
+    bare = f"({unsigned(dtype).cuda})" if dtype.kind == "int" and dtype.signed else ""
+    return f"(unsigned){bare}{value}"
 
 
 def _private(type_: Type, *, packed: bool) -> list[str]:

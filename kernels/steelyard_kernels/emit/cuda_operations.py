@@ -25,9 +25,19 @@ from __future__ import annotations
 from functools import cache
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
-from steelyard_kernels.dtypes import HALVES, bool_, float32, float64, int32, int64
+from steelyard_kernels.dtypes import (
+    HALVES,
+    bool_,
+    float32,
+    float64,
+    int32,
+    int64,
+    uint32,
+    uint64,
+    unsigned,
+)
 from steelyard_kernels.emit.cuda_template import Template, declare, rounded
-from steelyard_kernels.emit.cuda_text import ELEMENT, SHORT, is_packed, parts, scalar
+from steelyard_kernels.emit.cuda_text import SHORT, is_packed, parts, scalar
 from steelyard_kernels.errors import Unsupported
 from steelyard_kernels.ir.loops import Type
 from steelyard_kernels.ops import OPERATIONS
@@ -38,28 +48,12 @@ if TYPE_CHECKING:
     from steelyard_kernels.dtypes import DType
 
 INSIDE: Final = {  # shifts by a constant that leaves bits
-    f"inside_{op}": f"({{t}})((unsigned {{t}}){{a}} {sign} {{b}})"
-    for op, sign in (("bitwise_left_shift", "<<"), ("shift_right_logical", ">>"))
+    "inside_bitwise_left_shift": "({t})(({w}){a} << {b})",
+    "inside_shift_right_logical": "({t})(({u}){a} >> {b})",
 }
 PAIRS: Final = {  # on the bits of one half, or of two: no rounding to do
     "negative": ("{a} ^ 0x8000", "{a} ^ 0x80008000u"),
     "abs": ("{a} & 0x7fff", "{a} & 0x7fff7fffu"),
-}
-CASTS: Final = {  # between float32, float64, integers and bool
-    **{(float32, to): "({t}){a}" for to in (float64,)},
-    **{(float64, to): "({t}){a}" for to in (float32,)},
-    **{
-        (whole, to): "({t}){a}"
-        for whole in (int32, int64)
-        for to in (float32, float64, int32, int64)
-    },
-    **{(bool_, to): "({t}){a}" for to in (float32, float64, int32, int64)},
-    **{(of, bool_): "{a} != 0" for of in (float32, float64, int32, int64)},
-    # NaN gives 0 as on the CPU: PTX's does so only where neither side has 64 bits
-    (float32, int32): "{a} == {a} ? __float2int_rz({a}) : 0",
-    (float32, int64): "{a} == {a} ? __float2ll_rz({a}) : 0",
-    (float64, int32): "{a} == {a} ? __double2int_rz({a}) : 0",
-    (float64, int64): "{a} == {a} ? __double2ll_rz({a}) : 0",
 }
 BITS: Final = frozenset(  # take halves as bits; all else takes their float32 twins
     {
@@ -115,7 +109,10 @@ def one(op: str, dtype: DType, args: Sequence[str]) -> str:
             f"{op} of {dtype.name} does not exist on target cuda; "
             f"choose a schedule made for cuda."
         )
-    how = {"t": ELEMENT[dtype], "f": "" if dtype is float64 else "f"}
+    how = {"t": dtype.cuda, "f": "" if dtype is float64 else "f"}
+    if dtype.kind == "int":
+        word = uint64 if dtype.bytes == uint64.bytes else uint32
+        how |= {"u": unsigned(dtype).cuda, "w": word.cuda}
     return text.format(**how, **dict(zip("abc", args, strict=False)))
 
 
@@ -123,25 +120,42 @@ def _cast(names: Names, source: DType, target: DType) -> list[str]:
     """Convert lanes; to a half, as far as the float32 that is then rounded to it."""
     source = float32 if source in HALVES else source
     if target in HALVES:
-        if source in {float64, int32, int64}:
+        if source.digits > float32.digits:
             return [f"round_to_odd({a})" for a in names]
         target = float32
     if source is target:
         return list(names)
-    text = CASTS[source, target]
-    return [text.format(a=a, t=ELEMENT[target]) for a in names]
+    if target is bool_:
+        return [f"{a} != 0" for a in names]
+    if source.kind == "float" and target.kind == "int":
+        return [_truncated(a, source, target) for a in names]
+    return [f"({target.cuda}){a}" for a in names]
+
+
+def _truncated(a: str, source: DType, target: DType) -> str:
+    """Convert a float to an integer, or to the nearest bound.
+
+    NaN gives 0 as on the CPU: PTX's does so only where neither side has 64 bits.
+    """
+    sign = "" if target.signed else "u"
+    word = "ll" if target.bytes == int64.bytes else "int"
+    value = f"__{source.cuda}2{sign}{word}_rz({a})"
+    if target.bytes < int32.bytes:
+        ends = f"{target.smallest}", f"{target.largest}"
+        value = f"max(min(__{source.cuda}2int_rz({a}), {ends[1]}), {ends[0]})"
+    return f"{a} == {a} ? {value} : 0"
 
 
 def _bitcast(
-    _op: str, names: list[list[str]], types: tuple[Type, ...], _result: Type
+    _op: str, names: list[list[str]], types: tuple[Type, ...], result: Type
 ) -> list[str]:
     function = {
-        float32: "__float_as_int",
-        float64: "__double_as_longlong",
-        int32: "__int_as_float",
-        int64: "__longlong_as_double",
-    }
-    return [f"{function[types[0].dtype]}({a})" for a in names[0]]
+        (float32, int32): "__float_as_int",
+        (float64, int64): "__double_as_longlong",
+        (int32, float32): "__int_as_float",
+        (int64, float64): "__longlong_as_double",
+    }.get((types[0].dtype, result.dtype), f"({result.dtype.cuda})")
+    return [f"{function}({a})" for a in names[0]]
 
 
 def _tree(op: str, dtype: DType, names: Names) -> str:
@@ -192,7 +206,7 @@ def _mask_below(
 def _position(
     op: str, _names: list[list[str]], _types: tuple[Type, ...], result: Type
 ) -> list[str]:
-    return [f"({ELEMENT[result.dtype]}){op}Idx.x"]
+    return [f"({result.dtype.cuda}){op}Idx.x"]
 
 
 def _shuffle(

@@ -1,6 +1,6 @@
 """Spelling CUDA C++: types, literals, names, and a writer of lines.
 
-A scalar is a C variable; a float16 or bfloat16 is its bits, an `unsigned short`. A
+A scalar is a C variable; a half or float8 is its bits, an `unsigned short` or `char`. A
 vector is one variable a lane (`v3_0`, `v3_1`), of halves one a pair of lanes (an
 `unsigned`, lane 0 low): memory moves in words of 16 bytes, and what is packed stays
 packed. NVRTC made the same instructions of 30 operations on 8 lanes from variables in
@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import math
 import re
-import struct
 from ctypes import c_float
 from functools import cache
 from typing import TYPE_CHECKING, Final, TypeAlias
@@ -20,12 +19,10 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 from steelyard_kernels.dtypes import (
     HALVES,
     bfloat16,
+    bits,
     bool_,
     float16,
     float32,
-    float64,
-    int32,
-    int64,
 )
 from steelyard_kernels.expression.rounding import round_constant
 from steelyard_kernels.ir.loops import Const, Type, Var
@@ -35,16 +32,6 @@ if TYPE_CHECKING:
     from steelyard_kernels.dtypes import DType
     from steelyard_kernels.ir.loops import Operand
 
-ELEMENT: Final = {  # a scalar
-    float16: "unsigned short",
-    bfloat16: "unsigned short",
-    float32: "float",
-    float64: "double",
-    int32: "int",
-    int64: "long long",
-    bool_: "bool",
-}
-STORED: Final = ELEMENT | {bool_: "unsigned char"}  # in memory
 SHORT: Final = {float16: "f16", bfloat16: "bf16"}  # in a helper's name
 KEYWORDS: Final = frozenset(
     """alignas alignof and and_eq asm auto bitand bitor bool break case catch char
@@ -87,7 +74,12 @@ def is_packed(type_: Type) -> bool:
 @cache
 def register(type_: Type) -> str:
     """Return the C type of one part of a value."""
-    return "unsigned" if is_packed(type_) else ELEMENT[type_.dtype]
+    return "unsigned" if is_packed(type_) else type_.dtype.cuda
+
+
+def memory(dtype: DType) -> str:
+    """Return the C type of an element in memory."""
+    return "unsigned char" if dtype is bool_ else dtype.cuda
 
 
 @cache
@@ -127,14 +119,19 @@ def scalar(value: float, dtype: DType) -> str:
     """Return a number rounded to `dtype` as C++ spells it; a half's bits."""
     if dtype is bool_:
         return "true" if value else "false"
-    if dtype in HALVES:
-        return f"(unsigned short){_half_bits(value, dtype)}"
-    return _integer(int(value), dtype) if dtype.kind == "int" else _float(value, dtype)
+    if dtype.kind == "int":
+        return _integer(int(value), dtype)
+    if dtype.llvm[0] == "i":  # its bits
+        return f"({dtype.cuda}){bits(value, dtype)}"
+    return _float(value, dtype)
 
 
 def _integer(number: int, dtype: DType) -> str:
-    suffix = "ll" if dtype is int64 else ""
-    if number == -(1 << (8 * dtype.bytes - 1)):  # its absolute value does not fit
+    suffix = {4: "", 8: "ll"}.get(dtype.bytes)
+    if suffix is None:  # C++ has none shorter than an int
+        return f"({dtype.cuda}){number}"
+    suffix = suffix if dtype.signed else f"u{suffix}"
+    if number == dtype.smallest < 0:  # its absolute value does not fit
         return f"({number + 1}{suffix} - 1)"
     return f"({number}{suffix})" if number < 0 else f"{number}{suffix}"
 
@@ -146,20 +143,8 @@ def _float(value: float, dtype: DType) -> str:
         text = f"{exact!r}f" if single else repr(exact)
         return f"({text})" if text[0] == "-" else text
     if single:
-        bits = struct.unpack("<I", struct.pack("<f", exact))[0]
-        return f"__int_as_float(0x{bits:08x})"
-    bits = struct.unpack("<Q", struct.pack("<d", exact))[0]
-    return f"__longlong_as_double(0x{bits:016x}ll)"
-
-
-def _half_bits(value: float, dtype: DType) -> int:
-    """Return the bits of `value` rounded to a half type."""
-    rounded = float(round_constant(float(value), dtype))
-    if dtype is float16:
-        bits: int = struct.unpack("<H", struct.pack("<e", rounded))[0]
-        return bits
-    wide: int = struct.unpack("<I", struct.pack("<f", rounded))[0]
-    return wide >> 16
+        return f"__int_as_float(0x{bits(exact, dtype):08x})"
+    return f"__longlong_as_double(0x{bits(exact, dtype):016x}ll)"
 
 
 class Writer:
@@ -228,8 +213,8 @@ def literal(const: Const) -> str:
 def _literal(value: float, type_: Type) -> str:
     if not is_packed(type_):
         return scalar(value, type_.dtype)
-    bits = _half_bits(value, type_.dtype)
-    return f"0x{bits << 16 | bits:08x}u"
+    half = bits(value, type_.dtype)
+    return f"0x{half << 16 | half:08x}u"
 
 
 def widened(const: Const) -> str:

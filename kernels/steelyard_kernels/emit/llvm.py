@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 from steelyard_kernels.dtypes import bool_
 from steelyard_kernels.emit.llvm_operations import expression
 from steelyard_kernels.emit.llvm_text import (
-    ELEMENT,
     Writer,
     literal,
     mangle,
@@ -155,7 +154,7 @@ class Emitter:
         kind, base = self.pointer(buffer)
         if isinstance(index, Const) and index.value == 0:
             return kind, base
-        element, number = memory(typed(buffer.dtype)), ELEMENT[index.type.dtype]
+        element, number = memory(typed(buffer.dtype)), index.type.dtype.llvm
         return kind, self.w.put(
             f"getelementptr{inbounds} {element}, {kind} {base}, {number} {ref(index)}"
         )
@@ -267,7 +266,7 @@ class Emitter:
         w = self.w
         start, stop = ref(node.start), ref(node.stop)
         name, before = f"loop.{w.fresh()}", w.block
-        index = ELEMENT[node.var.type.dtype]
+        index = node.var.type.dtype.llvm
         guarded = not _surely_runs(node)
         if guarded:
             runs = w.put(f"icmp slt {index} {start}, {stop}")
@@ -374,4 +373,4 @@ def _space_name(at: tuple[str, str]) -> str:
 
 def _element_name(type_: Type) -> str:
     """Return a memory type as a masked intrinsic's name has it."""
-    return mangle("i8" if type_.dtype is bool_ else ELEMENT[type_.dtype], type_.lanes)
+    return mangle("i8" if type_.dtype is bool_ else type_.dtype.llvm, type_.lanes)

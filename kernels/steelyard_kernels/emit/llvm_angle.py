@@ -12,7 +12,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from steelyard_kernels.dtypes import float32
-from steelyard_kernels.emit.llvm_text import ELEMENT, mangle, register, spell
+from steelyard_kernels.emit.llvm_text import mangle, register, spell
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -98,7 +98,7 @@ def from_afar(part: int) -> Callable[[Writer, list[str], Type, Type], str]:
     """
 
     def spelled(w: Writer, args: list[str], type_: Type, _result: Type) -> str:
-        name = f"far.{mangle(ELEMENT[type_.dtype], type_.lanes)}"
+        name = f"far.{mangle(type_.dtype.llvm, type_.lanes)}"
         w.declared |= dict.fromkeys((*NEEDED, _of_every_lane(w, name, type_)))
         pair = _pair(type_)
         both = w.put(f"call {pair} @{name}({register(type_)} {args[0]})")
@@ -119,7 +119,7 @@ def _of_every_lane(outer: Writer, name: str, type_: Type) -> str:
     """Return the definition of a function that asks `ONE` for every lane."""
     w = type(outer)(outer.host)
     r = quarter = "poison"
-    element, whole = ELEMENT[type_.dtype], register(type_)
+    element, whole = type_.dtype.llvm, register(type_)
     word = _word(type_)
     words = spell(word, type_.lanes)
     for lane in range(type_.lanes):

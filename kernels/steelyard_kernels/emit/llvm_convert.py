@@ -6,7 +6,7 @@ integers, because LLVM's own conversion flushes denormals where AVX512_BF16 exis
 float64 and integers reach a half type through float32 rounded to odd: a second
 rounding to nearest then gives what one rounding would have (Boldo and Melquiond,
 "Emulation of FMA and correctly rounded sums", 2008; float32 has the two more bits it
-asks for). Floats go to integers truncated; NaN gives 0 and what does not fit the nearest
+asks for); integers of up to 24 bits are float32. Floats go to integers truncated; NaN gives 0 and what does not fit the nearest
 bound, where NumPy leaves both undefined.
 """
 
@@ -20,10 +20,8 @@ from steelyard_kernels.dtypes import (
     float16,
     float32,
     float64,
-    int64,
 )
 from steelyard_kernels.emit.llvm_text import (
-    ELEMENT,
     everywhere,
     mangle,
     register,
@@ -52,7 +50,9 @@ def cast(w: Writer, value: str, source: Type, target: DType) -> str:
     if target in HALVES:
         if have is bool_:
             return _from_bool(value, result)
-        if have is not float32:
+        if have is not float32 and have.digits <= float32.digits:
+            value = w.put(_plain(w, value, source, typed(float32, lanes)))
+        elif have is not float32:
             value = _round_to_odd(w, _to_float64(w, value, source), lanes)
         return narrow(w, value, result)
     return _plain(w, value, source, result)
@@ -119,14 +119,14 @@ def _to_float64(w: Writer, value: str, source: Type) -> str:
     """Widen to float64 exactly, or so that rounding to odd is unchanged."""
     if source.dtype is float64:
         return value
-    lanes, type_ = source.lanes, register(source)
-    if source.dtype is int64:
-        value = _sticky(w, value, lanes)
-    return w.put(f"sitofp {type_} {value} to {spell('double', lanes)}")
+    if source.dtype.bytes == float64.bytes:
+        value = _sticky(w, value, source)
+    return w.put(_plain(w, value, source, typed(float64, source.lanes)))
 
 
-def _sticky(w: Writer, value: str, lanes: int) -> str:
-    """Fold an int64's lowest bits into one where it has more than float64 holds."""
+def _sticky(w: Writer, value: str, source: Type) -> str:
+    """Fold an integer's lowest bits into one where it has more than float64 holds."""
+    lanes = source.lanes
     words, flag = spell("i64", lanes), spell("i1", lanes)
 
     def number(n: int) -> str:
@@ -138,14 +138,9 @@ def _sticky(w: Writer, value: str, lanes: int) -> str:
     stick = w.put(f"select {flag} {some}, {words} {number(unit)}, {words} {number(0)}")
     high = w.put(f"and {words} {value}, {number(-unit)}")
     folded = w.put(f"or {words} {high}, {stick}")
-    size = w.put(
-        w.call(
-            words,
-            f"llvm.abs.{mangle('i64', lanes)}",
-            (words, value),
-            ("i1", "false"),
-        )
-    )
+    size, name = value, f"llvm.abs.{mangle('i64', lanes)}"
+    if source.dtype.signed:
+        size = w.put(w.call(words, name, (words, value), ("i1", "false")))
     big = w.put(f"icmp ugt {words} {size}, {number(1 << 53)}")
     return w.put(f"select {flag} {big}, {words} {folded}, {words} {value}")
 
@@ -171,17 +166,20 @@ def _plain(w: Writer, value: str, source: Type, result: Type) -> str:
     have, want = register(source), register(result)
     pair = (source.dtype.kind, result.dtype.kind)
     if pair == ("float", "int"):
-        names = [mangle(ELEMENT[t.dtype], t.lanes) for t in (result, source)]
-        return w.call(want, f"llvm.fptosi.sat.{'.'.join(names)}", (have, value))
+        names = [mangle(t.dtype.llvm, t.lanes) for t in (result, source)]
+        how = "fptosi" if result.dtype.signed else "fptoui"
+        return w.call(want, f"llvm.{how}.sat.{'.'.join(names)}", (have, value))
     if pair[1] == "bool":
         compare = "fcmp une" if pair[0] == "float" else "icmp ne"
         return f"{compare} {have} {value}, zeroinitializer"
-    wider = result.dtype.bytes > source.dtype.bytes
-    step = {
-        ("float", "float"): "fpext" if wider else "fptrunc",
-        ("int", "int"): "sext" if wider else "trunc",
-        ("int", "float"): "sitofp",
-        ("bool", "int"): "zext",
-        ("bool", "float"): "uitofp",
-    }[pair]
+    size, before = result.dtype.bytes, source.dtype.bytes
+    sign, bit = ("s" if source.dtype.signed else "u"), source.dtype is bool_
+    if pair == ("float", "float"):
+        step = "fpext" if size > before else "fptrunc"
+    elif pair[1] == "float":
+        step = f"{sign}itofp"
+    elif size == before and not bit:
+        step = "bitcast"
+    else:
+        step = f"{'sz'[sign == 'u']}ext" if size > before or bit else "trunc"
     return f"{step} {have} {value} to {want}"

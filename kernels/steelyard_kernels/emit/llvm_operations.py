@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING
 from steelyard_kernels.dtypes import HALVES, float32
 from steelyard_kernels.emit import llvm_angle, llvm_convert
 from steelyard_kernels.emit.llvm_text import (
-    ELEMENT,
     everywhere,
     mangle,
     register,
@@ -27,28 +26,31 @@ from steelyard_kernels.ops import OPERATIONS
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from steelyard_kernels.dtypes import DType
     from steelyard_kernels.emit.llvm_text import Writer
     from steelyard_kernels.ops.row import Op
 
     Shape = Callable[[Writer, list[str], Type, Type], str]
 
-INT, FLOAT, BOOL = "int", "float", "bool"
 REDUCED = {  # a vector to a scalar
-    ("reduce_add", INT): "llvm.vector.reduce.add",
-    ("reduce_minimum", INT): "llvm.vector.reduce.smin",
-    ("reduce_maximum", INT): "llvm.vector.reduce.smax",
-    ("reduce_bitwise_and", BOOL): "llvm.vector.reduce.and",
-    ("reduce_bitwise_or", BOOL): "llvm.vector.reduce.or",
+    ("reduce_add", "int"): "llvm.vector.reduce.add",
+    ("reduce_add", "uint"): "llvm.vector.reduce.add",
+    ("reduce_minimum", "int"): "llvm.vector.reduce.smin",
+    ("reduce_minimum", "uint"): "llvm.vector.reduce.umin",
+    ("reduce_maximum", "int"): "llvm.vector.reduce.smax",
+    ("reduce_maximum", "uint"): "llvm.vector.reduce.umax",
+    ("reduce_bitwise_and", "bool"): "llvm.vector.reduce.and",
+    ("reduce_bitwise_or", "bool"): "llvm.vector.reduce.or",
 }
 
 
 @cache
-def template(row: Op, family: str) -> tuple[str, str, str] | None:
+def template(row: Op, dtype: DType) -> tuple[str, str, str] | None:
     """Return how a row is spelled: an expression of type and arguments, or an intrinsic.
 
     The expression, or the intrinsic's name and its flags; None where it has neither.
     """
-    text = row.llvm.get(family)
+    text = row.text("llvm", dtype)
     if text is None:
         return None
     flags, found, name = text.rpartition("llvm.")
@@ -91,9 +93,9 @@ def _half(w: Writer, op: str, args: list[str], type_: Type, result: Type) -> str
 def _plain(w: Writer, op: str, args: list[str], type_: Type) -> str:
     """Return the expression of an operation that is computed in its own type."""
     dtype, lanes, spelled = type_.dtype, type_.lanes, register(type_)
-    element = ELEMENT[dtype]
+    element = dtype.llvm
     row = OPERATIONS.get(op)
-    found = template(row, dtype.kind) if row else None
+    found = template(row, dtype) if row else None
     if found is not None:
         text, name, flags = found
         if text:
@@ -119,11 +121,11 @@ def _plain(w: Writer, op: str, args: list[str], type_: Type) -> str:
 def _reduce(w: Writer, op: str, value: str, type_: Type) -> str:
     """Reduce the lanes in the order that is fastest."""
     spelled = register(type_)
-    element = ELEMENT[type_.dtype]
+    element = type_.dtype.llvm
     if type_.lanes == 1:
         return f"bitcast {spelled} {value} to {spelled}"
-    name = REDUCED.get((op, type_.dtype.kind))
-    if name is None and (op, type_.dtype.kind) != ("reduce_add", FLOAT):
+    name = REDUCED.get((op, type_.dtype.family))
+    if name is None and (op, type_.dtype.kind) != ("reduce_add", "float"):
         return _reduce_by_halves(w, op.removeprefix("reduce_"), value, type_)
     if name is not None:
         full = f"{name}.{mangle(element, type_.lanes)}"
@@ -174,7 +176,7 @@ def _insert(_w: Writer, args: list[str], type_: Type, _result: Type) -> str:
     vector, value, lane = args
     if type_.lanes == 1:
         return f"bitcast {register(type_)} {value} to {register(type_)}"
-    element = ELEMENT[type_.dtype]
+    element = type_.dtype.llvm
     return f"insertelement {register(type_)} {vector}, {element} {value}, i64 {lane}"
 
 
@@ -184,7 +186,7 @@ def _select(_w: Writer, args: list[str], type_: Type, result: Type) -> str:
 
 
 def _iota(_w: Writer, _args: list[str], type_: Type, result: Type) -> str:
-    order = _numbered(ELEMENT[result.dtype], result.lanes)
+    order = _numbered(result.dtype.llvm, result.lanes)
     return f"add {register(type_)} {order}, zeroinitializer"
 
 
@@ -222,7 +224,7 @@ def _shift(op: str) -> Shape:
         moving = f"{op} {spelled} {args[0]}, {args[1]}"
         if by is not None and 0 <= by < width:
             return moving
-        bound = everywhere(str(width), ELEMENT[type_.dtype], type_.lanes)
+        bound = everywhere(str(width), type_.dtype.llvm, type_.lanes)
         inside = w.put(f"icmp ult {spelled} {args[1]}, {bound}")
         moved = w.put(moving)
         return f"select {flag} {inside}, {spelled} {moved}, {spelled} zeroinitializer"
@@ -232,7 +234,7 @@ def _shift(op: str) -> Shape:
 
 def _known(arg: str, type_: Type) -> int | None:
     """Return the integer that an argument is in every lane, if it is a literal."""
-    number = arg.removeprefix(f"splat ({ELEMENT[type_.dtype]} ").removesuffix(")")
+    number = arg.removeprefix(f"splat ({type_.dtype.llvm} ").removesuffix(")")
     return int(number) if number.removeprefix("-").isdecimal() else None
 
 

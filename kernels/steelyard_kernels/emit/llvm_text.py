@@ -1,7 +1,7 @@
 """Spelling LLVM IR: types, literals, and a writer that numbers what it appends.
 
-In registers a float16 or bfloat16 is its bits (`i16`) and a bool an `i1`; in
-memory a bool is a byte. So only conversions ever see LLVM's `half`, and none
+In registers a float16, bfloat16 or float8 is its bits (`i16`, `i8`) and a bool an
+`i1`; in memory a bool is a byte. So only conversions ever see LLVM's `half`, and none
 its `bfloat`.
 """
 
@@ -12,15 +12,7 @@ from ctypes import c_float
 from functools import cache
 from typing import TYPE_CHECKING
 
-from steelyard_kernels.dtypes import (
-    bfloat16,
-    bool_,
-    float16,
-    float32,
-    float64,
-    int32,
-    int64,
-)
+from steelyard_kernels.dtypes import bits, bool_, float32, float64
 from steelyard_kernels.errors import Unsupported
 
 if TYPE_CHECKING:
@@ -28,15 +20,6 @@ if TYPE_CHECKING:
     from steelyard_kernels.dtypes import DType
     from steelyard_kernels.ir.loops import Const, Type
 
-ELEMENT = {
-    float16: "i16",
-    bfloat16: "i16",
-    float32: "float",
-    float64: "double",
-    int32: "i32",
-    int64: "i64",
-    bool_: "i1",
-}
 SUFFIX = {"float": "f32", "double": "f64"}  # in an intrinsic's name; i32 is i32
 
 
@@ -49,13 +32,13 @@ def spell(element: str, lanes: int) -> str:
 @cache
 def register(type_: Type) -> str:
     """Return the LLVM type of a value in registers."""
-    return spell(ELEMENT[type_.dtype], type_.lanes)
+    return spell(type_.dtype.llvm, type_.lanes)
 
 
 @cache
 def memory(type_: Type) -> str:
     """Return the LLVM type of a value in memory."""
-    return spell("i8" if type_.dtype is bool_ else ELEMENT[type_.dtype], type_.lanes)
+    return spell("i8" if type_.dtype is bool_ else type_.dtype.llvm, type_.lanes)
 
 
 @cache
@@ -68,7 +51,7 @@ def mangle(element: str, lanes: int) -> str:
 def literal(const: Const) -> str:
     """Return a constant as an operand (without its type)."""
     number = scalar(const.value, const.type.dtype)
-    return everywhere(number, ELEMENT[const.type.dtype], const.type.lanes)
+    return everywhere(number, const.type.dtype.llvm, const.type.lanes)
 
 
 def everywhere(number: str, element: str, lanes: int) -> str:
@@ -85,19 +68,7 @@ def scalar(value: float, dtype: DType) -> str:
         return "true" if value else "false"
     if dtype.kind == "int":
         return str(int(value))
-    return str(_half_bits(value, dtype))
-
-
-def _half_bits(value: float, dtype: DType) -> int:
-    """Return the bits of `value` rounded to a half type."""
-    import numpy as np
-
-    from steelyard_kernels.dtypes import to_bfloat16
-
-    if dtype is bfloat16:
-        return int(to_bfloat16(np.array([value], np.float64))[0])
-    with np.errstate(over="ignore", under="ignore"):
-        return int(np.array([value], np.float64).astype(np.float16).view(np.uint16)[0])
+    return str(bits(value, dtype))
 
 
 class Writer:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 from steelyard_kernels.dtypes import HALVES, bool_, float32, float64
 from steelyard_kernels.emit import llvm_convert
 from steelyard_kernels.emit.llvm import Emitter, ascii_only, ref
-from steelyard_kernels.emit.llvm_text import ELEMENT, memory, register
+from steelyard_kernels.emit.llvm_text import memory, register
 from steelyard_kernels.emit.unrolled import is_spelled_out, spelled_out
 from steelyard_kernels.errors import Unsupported
 from steelyard_kernels.ir.loops import (
@@ -238,14 +238,14 @@ def _position(w: Writer, op: str, _args: list[str], types: list[Type]) -> str:
     """Return which thread or block this is; both are below 2**31."""
     name = {"thread": "tid", "block": "ctaid"}[op]
     call = w.call("i32", f"llvm.nvvm.read.ptx.sreg.{name}.x")
-    to = ELEMENT[types[-1].dtype]
+    to = types[-1].dtype.llvm
     return f"zext i32 {w.put(call)} to {to}" if to != "i32" else call
 
 
 def _shuffle(w: Writer, op: str, args: list[str], types: list[Type]) -> str:
     """Return a value of another lane of the warp, by words of 32 bits."""
     value, lane = args
-    type_, index = types[0], ELEMENT[types[1].dtype]
+    type_, index = types[0], types[1].dtype.llvm
     if type_.lanes > 1:
         raise _only_nvrtc(f"{op} of {type_}")
     if index != "i32":

@@ -38,7 +38,7 @@ from steelyard_kernels.expression.expr import (
     View,
 )
 from steelyard_kernels.expression.indices import Index, axis
-from steelyard_kernels.expression.rounding import round_constant, widens
+from steelyard_kernels.expression.rounding import round_constant
 from steelyard_kernels.monoids import MONOIDS
 from steelyard_kernels.ops import OPERATIONS
 from steelyard_kernels.ops.row import SAME_WIDTH
@@ -107,7 +107,7 @@ class Graph:
             return node
         if isinstance(node, Constant):
             return self.constant(node.value, dtype)
-        if isinstance(node, Cast) and widens(node.arg.dtype, node.dtype):
+        if isinstance(node, Cast) and dtypes.widens(node.arg.dtype, node.dtype):
             return self.cast(node.arg, dtype)  # a widening is exact: start before it
         key = (Cast, dtype.name, node.number)
         if key not in self._nodes:
@@ -138,12 +138,13 @@ class Graph:
     ) -> Node:
         """Return a reduction over axes in order, the last one if none are named.
 
-        Sums and products of int32 are int64.
+        Sums and products of integers are of 64 bits.
         """
         axes = (len(node.shape) - 1,) if axes is None else axes
         self._check_reduce(op, node, axes)
         if MONOIDS[op].widened and node.dtype.kind == "int":
-            node = self.cast(node, dtypes.int64)
+            node = self.cast(node, dtypes.widest(node.dtype))
+        node = self.cast(node, dtypes.computed(node.dtype))
         key = (Reduce, op, node.number, axes, keepdims)
         if key not in self._nodes:
             kept = ((n, place in axes) for place, n in enumerate(node.shape))
@@ -334,7 +335,7 @@ class Graph:
             )
 
     def _common(self, op: str, values: Sequence[Node]) -> DType:
-        common = values[0].dtype
+        common = dtypes.computed(values[0].dtype)
         for value in values[1:]:
             try:
                 common = dtypes.promote(common, value.dtype)

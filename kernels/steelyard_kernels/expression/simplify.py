@@ -22,7 +22,7 @@ from operator import and_
 from typing import Final
 
 from steelyard_kernels import dtypes
-from steelyard_kernels.dtypes import bool_
+from steelyard_kernels.dtypes import bool_, widens
 from steelyard_kernels.expression.carries import lean
 from steelyard_kernels.expression.expr import (
     Apply,
@@ -44,7 +44,7 @@ from steelyard_kernels.expression.expr import (
 )
 from steelyard_kernels.expression.graph import Graph
 from steelyard_kernels.expression.rewrite import rewritten
-from steelyard_kernels.expression.rounding import round_constant, widens
+from steelyard_kernels.expression.rounding import round_constant
 from steelyard_kernels.monoids import MONOIDS
 
 _BIT: Final = {dtype: 1 << place for place, dtype in enumerate(dtypes.ALL)}

@@ -126,10 +126,16 @@ def gathered(
             f"along axis {place}, expected ints, and an axis that is not empty; cast the "
             "indices with astype."
         )
-    zero, last = (graph.constant(each, which.dtype) for each in (0, extent - 1))
-    which = graph.apply("maximum", graph.apply("minimum", which, last), zero)
+    which = held(graph, which, extent)
     index = (*index[:place], Index(), *index[place + 1 :])
     return _taken(graph, node, which, index, place)
+
+
+def held(graph: Graph, which: Node, extent: int) -> Node:
+    """Return integers held within an axis of one element or more."""
+    ends = 0, min(extent - 1, which.dtype.largest)
+    zero, last = (graph.constant(each, which.dtype) for each in ends)
+    return graph.apply("maximum", graph.apply("minimum", which, last), zero)
 
 
 def _taken(

@@ -47,7 +47,7 @@ def traceable(leaf: Any) -> Any:
 
 def memory_type(aval: Aval) -> np.dtype[Any]:
     """Return the NumPy dtype that carries the elements."""
-    return np.dtype(element(aval.dtype).numpy_name)
+    return np.dtype(element(aval.dtype).numpy)
 
 
 def taker(aval: Aval) -> Callable[[Any], Any]:

@@ -116,6 +116,10 @@ class Builder:
             return value
         return self._made("cast", typed(dtype, value.type.lanes), value)
 
+    def bitcast(self, value: Operand, dtype: DType) -> Operand:
+        """Read every lane's bits as those of a dtype that is as wide."""
+        return self._made("bitcast", typed(dtype, value.type.lanes), value)
+
     def splat(self, value: Operand, lanes: int) -> Operand:
         """Put a scalar in every lane; a constant stays a constant."""
         if lanes == value.type.lanes:

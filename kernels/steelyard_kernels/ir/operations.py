@@ -12,12 +12,12 @@ from steelyard_kernels.dtypes import (
     bool_,
     float16,
     float32,
-    float64,
     int32,
     int64,
 )
 from steelyard_kernels.ir.loops import Buffer, Type, typed
 from steelyard_kernels.ops import OPERATIONS
+from steelyard_kernels.ops.row import SAME_WIDTH
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -108,11 +108,12 @@ def _cast(args: Types, stated: Type | None) -> Type | None:
     return stated if stated and stated.lanes == args[0].lanes else None
 
 
-def _bits(args: Types, _stated: Type | None) -> Type | None:
-    """Give the other type of as many bits."""
-    other = {float32: int32, float64: int64, int32: float32, int64: float64}
-    dtype = other.get(args[0].dtype)
-    return typed(dtype, args[0].lanes) if dtype else None
+def _bits(args: Types, stated: Type | None) -> Type | None:
+    """Give the stated type, or the other one, of as many bits."""
+    (given,) = args
+    dtype = stated.dtype if stated else SAME_WIDTH.get(given.dtype)
+    fits = dtype and dtype.bytes == given.dtype.bytes
+    return typed(dtype, given.lanes) if dtype and fits else None
 
 
 def _splat(args: Types, stated: Type | None) -> Type | None:
@@ -174,7 +175,7 @@ COMPARISON = Rule(
     "arguments are of one type, the result bool of its lanes", _comparison
 )
 FAR = Rule("float32 gives int32, float64 int64", _bits)
-BITCAST = Rule("float32 gives int32, float64 int64, and these those", _bits)
+BITCAST = Rule("a value gives one of as many bits", _bits)
 SELECT = Rule("a bool of one or all lanes chooses from two of one type", _select)
 CAST = Rule("the result has the argument's lanes", _cast)
 SPLAT = Rule("a scalar goes to every lane of its own dtype", _splat)

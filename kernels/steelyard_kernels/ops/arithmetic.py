@@ -23,7 +23,7 @@ from steelyard_kernels.ops.row import (
 
 def _wrapping(sign: str) -> str:
     """Spell integer arithmetic that wraps, which signed integers may not in C++."""
-    return f"({{t}})((unsigned {{t}}){{a}} {sign} (unsigned {{t}}){{b}})"
+    return f"({{t}})(({{w}}){{a}} {sign} ({{w}}){{b}})"
 
 
 def _constant(xp: Any, like: Any, value: float) -> Any:
@@ -49,7 +49,7 @@ def _compared(name: str, sign: str, how: str, jax: str) -> Op:
         llvm={
             "float": f"fcmp {'une' if how == 'ne' else f'o{how}'}",
             "int": f"icmp {order}",
-            "bool": f"icmp {order.replace('s', 'u', 1)}",
+            **dict.fromkeys(("uint", "bool"), f"icmp {order.replace('s', 'u', 1)}"),
         },
         cuda=dict.fromkeys(("float", "int", "bool"), f"{{a}} {sign} {{b}}"),
         jax=jax,
@@ -110,7 +110,8 @@ ARITHMETIC: Final = (
             lambda xp, g, y, a, b: _chosen(xp, g, a >= b, a == b),
             lambda xp, g, y, a, b: _chosen(xp, g, b >= a, a == b),
         ),
-        llvm={"float": "nsz llvm.maximum", "int": "llvm.smax"},  # the zeros are equal
+        # nsz: the zeros are equal
+        llvm={"float": "nsz llvm.maximum", "int": "llvm.smax", "uint": "llvm.umax"},
         cuda={"float": "max_nan({a}, {b})", "int": "max({a}, {b})"},
     ),
     Op(
@@ -123,7 +124,7 @@ ARITHMETIC: Final = (
             lambda xp, g, y, a, b: _chosen(xp, g, a <= b, a == b),
             lambda xp, g, y, a, b: _chosen(xp, g, b <= a, a == b),
         ),
-        llvm={"float": "nsz llvm.minimum", "int": "llvm.smin"},
+        llvm={"float": "nsz llvm.minimum", "int": "llvm.smin", "uint": "llvm.umin"},
         cuda={"float": "min_nan({a}, {b})", "int": "min({a}, {b})"},
     ),
     Op(
@@ -134,7 +135,7 @@ ARITHMETIC: Final = (
         NUMBER,
         gradient=(lambda xp, g, y, x: -g,),
         llvm={"float": "fneg", "int": "sub %s zeroinitializer, %s"},
-        cuda={"float": "-{a}", "int": "({t})(0 - (unsigned {t}){a})"},
+        cuda={"float": "-{a}", "int": "({t})(0 - ({w}){a})"},
         jax="neg",
     ),
     Op(
@@ -148,10 +149,11 @@ ARITHMETIC: Final = (
                 g * xp.where(x >= 0, _constant(xp, g, 1.0), _constant(xp, g, -1.0))
             ),
         ),
-        llvm={"float": "llvm.fabs"},
+        llvm={"float": "llvm.fabs", "uint": "or %s zeroinitializer, %s"},
         cuda={
             "float": "fabs{f}({a})",
-            "int": "{a} < 0 ? ({t})(0 - (unsigned {t}){a}) : {a}",
+            "int": "{a} < 0 ? ({t})(0 - ({w}){a}) : {a}",
+            "uint": "{a}",
         },
     ),
     Op(

@@ -6,15 +6,14 @@ from typing import Final
 
 import numpy as np
 
-from steelyard_kernels.dtypes import DType, int32
+from steelyard_kernels.dtypes import DType, int32, unsigned
 from steelyard_kernels.ir.functions import exact
-from steelyard_kernels.ir.loops import Const
 from steelyard_kernels.ops import oracles
 from steelyard_kernels.ops.row import BITS, FREE, INT, NUMBER, SAME_WIDTH, Op, Values
 
 
 def _unsigned(dtype: DType, x: Values) -> Values:
-    return x.astype(dtype.numpy_name).view(f"uint{8 * dtype.bytes}")
+    return x.astype(unsigned(dtype).numpy)
 
 
 def _shift(dtype: DType, x: Values, amount: Values, *, left: bool) -> Values:
@@ -23,7 +22,7 @@ def _shift(dtype: DType, x: Values, amount: Values, *, left: bool) -> Values:
     inside = (amount >= 0) & (amount < width)
     by = np.where(inside, amount, 0).astype(bits.dtype)
     moved = np.left_shift(bits, by) if left else np.right_shift(bits, by)
-    return np.where(inside, moved, 0).astype(bits.dtype).view(dtype.numpy_name)
+    return np.where(inside, moved, 0).astype(dtype.numpy)
 
 
 def _multiply_high(dtype: DType, a: Values, b: Values) -> Values:
@@ -31,10 +30,10 @@ def _multiply_high(dtype: DType, a: Values, b: Values) -> Values:
     return (wide >> np.uint64(32)).astype(np.uint32).view(np.int32)
 
 
-def _shifted(sign: str) -> str:
+def _shifted(sign: str, word: str) -> str:
     """Spell a shift that leaves nothing where the amount is no bit's number."""
-    moved = f"({{t}})((unsigned {{t}}){{a}} {sign} {{b}})"
-    return f"(unsigned {{t}}){{b}} < 8 * sizeof({{t}}) ? {moved} : 0"
+    moved = f"({{t}})(({word}){{a}} {sign} {{b}})"
+    return f"({{u}}){{b}} < 8 * sizeof({{t}}) ? {moved} : 0"
 
 
 def _on_bits(op: str, sign: str, doc: str) -> Op:
@@ -62,7 +61,7 @@ ON_BITS: Final = (
         "Return an integer's bits b places higher; 0 from its width on.",
         lambda dtype, x, n: _shift(dtype, x, n, left=True),
         INT,
-        cuda={"int": _shifted("<<")},
+        cuda={"int": _shifted("<<", "{w}")},
         by_dtype=True,
     ),
     Op(
@@ -80,9 +79,7 @@ ON_BITS: Final = (
         "Return the bits that an integer has not; of bools, not x.",
         np.bitwise_invert,
         BITS,
-        decompose=lambda b, x: b.let(
-            "bitwise_xor", x, Const(True if x.type.dtype.kind == "bool" else -1, x.type)
-        ),
+        decompose=lambda b, x: b.let("bitwise_xor", x, exact.all_ones(x)),
     ),
     Op(
         "shift_right_logical",
@@ -90,7 +87,7 @@ ON_BITS: Final = (
         "Return an integer's bits b places lower, zeros at the top.",
         lambda dtype, x, n: _shift(dtype, x, n, left=False),
         INT,
-        cuda={"int": _shifted(">>")},
+        cuda={"int": _shifted(">>", "{u}")},
         by_dtype=True,
     ),
     Op(
@@ -107,7 +104,7 @@ ON_BITS: Final = (
         "bitcast",
         1,
         "Return the bits of x as the other dtype that is as wide.",
-        lambda dtype, x: x.astype(dtype.numpy_name).view(SAME_WIDTH[dtype].numpy_name),
+        lambda dtype, x: x.astype(dtype.numpy).view(SAME_WIDTH[dtype].numpy),
         NUMBER,
         "bits",
         cost=FREE,

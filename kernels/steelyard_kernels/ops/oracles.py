@@ -50,7 +50,7 @@ def turned(x: Values, quarters: int) -> Values:
 
 def nextafter(dtype: DType, x: Values, y: Values) -> Values:
     """Return the neighbours of numbers in a dtype, carried in float64."""
-    a, b = (value.astype(dtype.numpy_name) for value in (x, y))
+    a, b = (value.astype(dtype.numpy) for value in (x, y))
     return np.asarray(np.nextafter(a, b), np.float64)
 
 
@@ -58,4 +58,5 @@ def shift_right(dtype: DType, x: Values, amount: Values) -> Values:
     """Return integers shifted with their signs; from the width on all is shifted out."""
     width = 8 * dtype.bytes
     inside = (amount >= 0) & (amount < width)
-    return np.right_shift(x, np.where(inside, amount, width - 1))
+    near = np.right_shift(x, np.where(inside, amount, width - 1).astype(x.dtype))
+    return near if dtype.signed else np.where(inside, near, 0).astype(x.dtype)

@@ -147,11 +147,9 @@ ROUNDING: Final = (
         "div",
         2,
         "Return a / b of integers, truncated; b is not 0, nor -1 of the least a.",
-        lambda a, b: np.where(
-            (a < 0) != (b < 0), -(abs(a) // abs(b)), abs(a) // abs(b)
-        ),
+        lambda a, b: (a - np.fmod(a, b)) // b,
         INT,
-        llvm={"int": "sdiv"},
+        llvm={"int": "sdiv", "uint": "udiv"},
         cuda={"int": "{a} / {b}"},
         hidden=True,
     ),
@@ -161,7 +159,7 @@ ROUNDING: Final = (
         "Return what the truncated division of integers leaves.",
         np.fmod,
         INT,
-        llvm={"int": "srem"},
+        llvm={"int": "srem", "uint": "urem"},
         cuda={"int": "{a} % {b}"},
         hidden=True,
     ),

@@ -69,17 +69,19 @@ class Op:
         `steelyard_kernels.array`, and the operation in expressions and in the loop IR.
     arity: how many operands, broadcast to one shape and promoted to one dtype.
     doc: the sentence that the array function has as its docstring.
-    oracle: NumPy's function of the operands, floats in float64 and integers in int64;
-        with `by_dtype` it takes the operands' dtype first.
+    oracle: NumPy's function of the operands, floats in float64 and integers in their
+        dtype; with `by_dtype` it takes the operands' dtype first.
     kinds, only: the operands' kinds; the dtypes, where not all of them.
     result: "same" as the operands, "bool", or "bits": the dtype of as many bits.
     gradient: for each operand (xp, g, y, *operands) -> its cotangent, g that of the
         result y; none: it is constant between jumps, or not of floats.
     cost: see `Cost`.
-    llvm: by family ("float", "int", "bool") an instruction, or an intrinsic behind its
-        flags; `%` stands for type and operands where they are not listed in order.
-    cuda: by family, or "single" and "double", a CUDA C++ expression of {a}, {b}, {c}, the type {t} and {f}, "f" of
-        float32 functions.
+    llvm: by family ("float", "int", "bool", and "uint" of integers without a sign where
+        it differs) an instruction, or an intrinsic behind its flags; `%` stands for type
+        and operands where they are not listed in order.
+    cuda: by family, or "single" and "double", a CUDA C++ expression of {a}, {b}, {c},
+        the type {t}, {u}, the integer as wide without a sign, {w}, that of 4 or 8 bytes
+        which it is computed in, and {f}, "f" of float32 functions.
     decompose: (builder, *operands) -> the value, in other operations; for emitters
         that have no text for it. Halves are computed in float32 and rounded.
     jax: the primitive of JAX's that it is.
@@ -108,8 +110,10 @@ class Op:
         """Return how an emitter, "llvm" or "cuda", spells it; None: it cannot."""
         texts = self.llvm if target == "llvm" else self.cuda
         size = "double" if dtype is float64 else "single"
-        return texts.get(dtype.kind) or (
-            texts.get(size) if dtype.kind == "float" else None
+        return (
+            texts.get(dtype.family)
+            or texts.get(dtype.kind)
+            or (texts.get(size) if dtype.kind == "float" else None)
         )
 
     def evaluate(self, dtype: DType, *args: Values) -> Values:

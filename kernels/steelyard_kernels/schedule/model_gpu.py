@@ -54,7 +54,7 @@ STREAM_COST: Final = 0.01
 REGISTER_BYTES: Final = 4
 OWN_REGISTERS: Final = 5.0
 PLACE_REGISTERS: Final = 2.5
-SLOW_REGISTERS: Final = {0: 0, 2: 8, 4: 8, 8: 17}
+SLOW_REGISTERS: Final = {0: 0, 1: 8, 2: 8, 4: 8, 8: 17}
 UNPACKED_SHARE: Final = 0.25
 # What a block must be able to have beyond the estimate, so that nothing spills.
 SPARE_REGISTERS: Final = 8

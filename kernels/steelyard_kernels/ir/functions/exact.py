@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
+from steelyard_kernels.dtypes import float32, int32
 from steelyard_kernels.ir.functions.floats import Floats
 from steelyard_kernels.ir.loops import Const
 
@@ -17,8 +18,16 @@ def _like(x: Operand, value: float) -> Const:
     return Const(value, x.type)
 
 
+def all_ones(x: Operand) -> Const:
+    """Return the constant like x whose bits are all set."""
+    dtype = x.type.dtype
+    return _like(x, -1 if dtype.signed else dtype.largest)
+
+
 def sign(b: Statements, x: Operand) -> Operand:
     """Return -1, 0 or 1; zeros and NaN are themselves."""
+    if not x.type.dtype.signed:
+        return b.let("minimum", x, _like(x, 1))
     below = b.let("where", b.let("less", x, _like(x, 0)), _like(x, -1), x)
     return b.let("where", b.let("greater", x, _like(x, 0)), _like(x, 1), below)
 
@@ -68,7 +77,9 @@ def nextafter(b: Statements, x: Operand, y: Operand) -> Operand:
 
 def shift_right(b: Statements, x: Operand, amount: Operand) -> Operand:
     """Shift so that the sign stays; from the width on it is all that is left."""
-    negative, ones = b.let("less", x, _like(x, 0)), _like(x, -1)
+    if not x.type.dtype.signed:
+        return b.let("shift_right_logical", x, amount)
+    negative, ones = b.let("less", x, _like(x, 0)), all_ones(x)
     bits = b.let("where", negative, b.let("bitwise_xor", x, ones), x)
     moved = b.let("shift_right_logical", bits, amount)
     return b.let("where", negative, b.let("bitwise_xor", moved, ones), moved)
@@ -77,9 +88,15 @@ def shift_right(b: Statements, x: Operand, amount: Operand) -> Operand:
 def floor_divide(b: Statements, x: Operand, y: Operand) -> Operand:
     """Return the largest whole number that is not above x / y; of integers x / 0 is 0."""
     if x.type.dtype.kind == "int":
-        quotient, rest = _divided(b, x, y)
-        less = b.let("add", quotient, _like(x, -1))
-        return b.let("where", _is_opposite(b, rest, y), less, quotient)
+        quotient, safe = _divided(b, x, y)
+        if x.type.dtype.signed:
+            rest = _left(b, x, quotient, safe)
+            is_minus = b.let("equal", y, _like(x, -1))
+            quotient = b.let("where", is_minus, b.let("negative", x), quotient)
+            less = b.let("add", quotient, _like(x, -1))
+            quotient = b.let("where", _is_opposite(b, rest, y), less, quotient)
+        zero = _like(x, 0)
+        return b.let("where", b.let("equal", y, zero), zero, quotient)
     s = Floats(b, x)
     exact = b.let("divide", x, y)
     rest = b.let("subtract", x, _remainder(s, x, y))
@@ -101,20 +118,33 @@ def floor_divide(b: Statements, x: Operand, y: Operand) -> Operand:
 def remainder(b: Statements, x: Operand, y: Operand) -> Operand:
     """Return x - y floor(x / y), exactly: of the sign of y; of integers by 0 it is 0."""
     if x.type.dtype.kind == "int":
-        _, rest = _divided(b, x, y)
+        rest = _left(b, x, *_divided(b, x, y))
+        if not x.type.dtype.signed:
+            return rest
         return b.let("where", _is_opposite(b, rest, y), b.let("add", rest, y), rest)
     return _remainder(Floats(b, x), x, y)
 
 
 def _divided(b: Statements, x: Operand, y: Operand) -> tuple[Operand, Operand]:
-    """Return quotient, truncated, and remainder; 0 and -1 are never divided by."""
-    zero, one = _like(x, 0), _like(x, 1)
-    is_zero, is_minus = b.let("equal", y, zero), b.let("equal", y, _like(x, -1))
-    safe = b.let("where", b.let("bitwise_or", is_zero, is_minus), one, y)
-    quotient = b.let("div", x, safe)
-    rest = b.let("subtract", x, b.let("multiply", quotient, safe))
-    quotient = b.let("where", is_minus, b.let("negative", x), quotient)
-    return b.let("where", is_zero, zero, quotient), rest
+    """Return quotient, truncated, and divisor, 1 instead of 0 and -1.
+
+    Integers of one or two bytes are divided in float32: what that rounds is less than
+    the distance of a quotient to the next whole number.
+    """
+    dtype, one = x.type.dtype, _like(x, 1)
+    quick = dtype.bytes < int32.bytes
+    alone = b.let("equal", y, _like(x, 0))
+    if dtype.signed and not quick:
+        alone = b.let("bitwise_or", alone, b.let("equal", y, _like(x, -1)))
+    safe = b.let("where", alone, one, y)
+    if not quick:
+        return b.let("div", x, safe), safe
+    exact = b.let("divide", b.cast(x, float32), b.cast(safe, float32))
+    return b.cast(b.cast(b.let("trunc", exact), int32), dtype), safe
+
+
+def _left(b: Statements, x: Operand, quotient: Operand, safe: Operand) -> Operand:
+    return b.let("subtract", x, b.let("multiply", quotient, safe))
 
 
 def _is_opposite(b: Statements, rest: Operand, y: Operand) -> Operand:

@@ -25,6 +25,10 @@ class Statements(Protocol):
         """Convert every lane."""
         ...
 
+    def bitcast(self, value: Operand, dtype: DType) -> Operand:
+        """Read every lane's bits as those of a dtype that is as wide."""
+        ...
+
     def branch(self, condition: Operand, *, seldom: bool = False) -> Any:
         """Open a two-way branch."""
         ...
