@@ -7,7 +7,7 @@ import pytest
 
 from steelyard_kernels import array as xp
 from steelyard_kernels import kernel
-from steelyard_kernels.dtypes import ALL, FOREIGN, STORED
+from steelyard_kernels.dtypes import ALL, STORED
 from steelyard_kernels.errors import KernelError
 
 DOCS = Path(__file__).parents[1] / "docs" / "array-api.md"
@@ -110,10 +110,9 @@ def page():
         f"Of {count} names of the Python array API standard (2024.12)",
         f"`steelyard_kernels.array` has {count - len(MISSING)}. Shapes are static.",
         "",
-        f"There are {names(set(ALL) - set(STORED))}. Arrays of {names(FOREIGN)} are those",
-        f"of `ml_dtypes`. {names(STORED)} are only stored: arithmetic takes them",
-        "as float32, and `astype` rounds to them. Floats go to integers truncated, or to",
-        "the nearest one there is, and NaN to 0.",
+        f"There are {names(set(ALL) - set(STORED))};",
+        f"{names(STORED)} are stored, and computed as float32. Their arrays,",
+        "and those of bfloat16, are `ml_dtypes`'.",
     ]
     for group, every in groups.items():
         there = [f"`{name}`" for name in every if name not in MISSING]

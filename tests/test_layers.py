@@ -21,7 +21,17 @@ MAY_IMPORT = {
     "steelyard_lock": set(SOURCES),
 }
 
-HEAVY = ("numpy", "scipy", "sqlalchemy", "rich", "click", "psutil", "llvmlite", "torch")
+HEAVY = (
+    "numpy",
+    "ml_dtypes",
+    "scipy",
+    "sqlalchemy",
+    "rich",
+    "click",
+    "psutil",
+    "llvmlite",
+    "torch",
+)
 """What a program that only declares benchmarks must not pay for."""
 
 
