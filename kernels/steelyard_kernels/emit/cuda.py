@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from steelyard_kernels.dtypes import HALVES
-from steelyard_kernels.emit import ENTRY, cuda_memory
+from steelyard_kernels.emit import ENTRY, cuda_memory, cuda_tiles
 from steelyard_kernels.emit.cuda_helpers import functions, preamble
 from steelyard_kernels.emit.cuda_template import copy, own
 from steelyard_kernels.emit.cuda_text import memory, register
@@ -29,17 +29,20 @@ from steelyard_kernels.ir.loops import (
     Kernel,
     Let,
     Load,
+    Multiply,
     Parallel,
     Prefetch,
     Statement,
     Store,
+    Tensor,
     Var,
+    shared_places,
 )
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-    from steelyard_kernels.ir.loops import Operand
+    from steelyard_kernels.ir.loops import Operand, Parameter
 
 MOST_REGISTERS = 255  # a thread can have: no bound at all
 LINE = '#line 1 "{}"\n'  # before a kernel: the compiler's messages name it
@@ -75,12 +78,14 @@ def joined(texts: Iterable[tuple[str, str]]) -> str:
 class _Emitter:
     """Emits one kernel: a method a statement, tables for the operations."""
 
-    __slots__ = ("arrays", "buffers", "checks", "w")
+    __slots__ = ("arrays", "buffers", "checks", "dynamic", "shared", "w")
 
     def __init__(self) -> None:
         self.w = Values()
         self.arrays: list[str] = []
         self.buffers: dict[str, str] = {}
+        self.dynamic = False
+        self.shared: list[Buffer] = []
         self.checks: dict[type, Callable[..., None]] = {
             Let: self.let,
             Load: self.load,
@@ -92,6 +97,7 @@ class _Emitter:
             Parallel: self.parallel,
             Fence: self.nothing,
             Effect: self.effect,
+            Multiply: self.multiply,
         }
 
     def entry(self, kernel: Kernel, entry: str) -> str:
@@ -99,16 +105,22 @@ class _Emitter:
         extents = {p.extent for p in kernel.parameters if isinstance(p, Buffer)}
         extents |= {p for p in kernel.parameters[-1:] if isinstance(p, Var)}
         spelled = [self.parameter(p, extents) for p in kernel.parameters]
+        self.dynamic = kernel.shared > 0  # memory of the launch's size
+        self.arrays += [cuda_tiles.DYNAMIC] * self.dynamic
         self.body(kernel.body)
-        head = (
+        takes = any(isinstance(p, Tensor) for p in kernel.parameters)
+        head = (cuda_tiles.TENSOR if takes else "") + (
             f'extern "C" __global__ void {_bounds(kernel)} {entry}'
             f"({', '.join(spelled)}) {{"
         )
         arrays = [f"  {line}" for line in self.arrays]
         return "\n".join([head, *arrays, *self.w.lines, "}\n"])
 
-    def parameter(self, parameter: Buffer | Var, extents: set[Operand]) -> str:
+    def parameter(self, parameter: Parameter, extents: set[Operand]) -> str:
         name = self.w.name(parameter.name)
+        if isinstance(parameter, Tensor):
+            self.buffers[parameter.name] = name
+            return f"const __grid_constant__ Tensor {name}"
         if isinstance(parameter, Buffer):
             self.buffers[parameter.name] = name
             const = "const " if parameter.access == "in" else ""
@@ -180,6 +192,13 @@ class _Emitter:
         buffer = node.buffer
         name = self.buffers[buffer.name] = self.w.name(buffer.name)
         assert isinstance(buffer.extent, Const)
+        if self.dynamic and buffer.space == "shared":
+            self.shared.append(buffer)
+            at = shared_places(self.shared)[0][buffer.name]
+            element = memory(buffer.dtype)
+            place = f"({element} *)(dynamic_memory + {at})"
+            self.arrays.append(f"{element} *const {name} = {place};")
+            return
         self.arrays.append(cuda_memory.array(buffer, name, int(buffer.extent.value)))
 
     def nothing(self, _node: Statement) -> None:
@@ -271,7 +290,52 @@ class _Emitter:
         )
 
     def effect(self, node: Effect) -> None:
-        EFFECTS[node.op](self, node)
+        EFFECTS.get(node.op, _Emitter.called)(self, node)
+
+    def called(self, node: Effect) -> None:
+        """Call the function of an effect's name; a buffer with its index is an address."""
+        given: list[str] = []
+        pending = list(node.args)
+        while pending:
+            arg = pending.pop(0)
+            if isinstance(arg, Buffer):
+                given.append(f"shared_address({self.element(arg, pending.pop(0))})")
+            elif isinstance(arg, Tensor):
+                given.append(f"&{self.buffers[arg.name]}")
+            else:
+                text, uniform = self.w.ref(arg)
+                lanes = [""] if uniform else [f"_{k}" for k in range(arg.type.lanes)]
+                given += [f"{text}{lane}" for lane in lanes]
+        self.w.helpers |= {
+            node.op,
+            "shared_address",
+            *cuda_tiles.CALLS.get(node.op, ()),
+        }
+        self.w.do(f"{node.op}({', '.join(given)});")
+
+    def element(self, buffer: Buffer, index: Operand | Buffer | Tensor) -> str:
+        """Return the address of a buffer's element."""
+        return f"{self.buffers[buffer.name]} + {self.w.ref(_operand(index))[0]}"
+
+    def multiply(self, node: Multiply) -> None:
+        """Call the product of tiles of these forms."""
+        tiles = [self.element(x.buffer, x.index) for x in (node.rows, node.columns)]
+        sums, more = self.buffers[node.sums.name], self.w.ref(node.more)[0]
+        line, helper = cuda_tiles.multiply(node, sums, tiles, more)
+        self.w.helpers |= {"shared_address", "tile", helper}
+        self.w.do(line)
+
+    def stated(self, node: Effect) -> None:
+        """Spell an effect whose number is a part of its instruction."""
+        *sums, number = node.args
+        assert isinstance(number, Const)
+        held = [
+            f"{self.buffers[each.name]}[{k}]"
+            for each in sums
+            if isinstance(each, Buffer) and isinstance(each.extent, Const)
+            for k in range(int(each.extent.value))
+        ]
+        self.w.do(cuda_tiles.stated(node.op, int(number.value), held))
 
     def barrier(self, _node: Effect) -> None:
         self.w.do("__syncthreads();")
@@ -292,16 +356,13 @@ class _Emitter:
                 f"target cuda; copy 4, 8 or 16 bytes, a constant, at a time."
             )
         w = self.w
-        shared = f"{self.buffers[to.name]} + {w.ref(_operand(to_index))[0]}"
-        far = f"{self.buffers[source.name]} + {w.ref(_operand(index))[0]}"
+        shared, far = self.element(to, to_index), self.element(source, index)
         w.do(
             f'asm volatile("cp.async.{COPY_BYTES[size]}.shared.global [%0], [%1], '
             f'{size}; cp.async.commit_group;"'
         )
-        w.do(
-            f'  :: "r"((unsigned)__cvta_generic_to_shared({shared})), '
-            f'"l"(__cvta_generic_to_global({far})) : "memory");'
-        )
+        near = f'"r"((unsigned)__cvta_generic_to_shared({shared}))'
+        w.do(f'  :: {near}, "l"(__cvta_generic_to_global({far})) : "memory");')
 
     def copy_wait(self, node: Effect) -> None:
         (left,) = node.args
@@ -314,8 +375,8 @@ class _Emitter:
         self.w.do(f'asm volatile("cp.async.wait_group {count};" ::: "memory");')
 
 
-def _operand(argument: Operand | Buffer) -> Operand:
-    assert not isinstance(argument, Buffer)
+def _operand(argument: Operand | Buffer | Tensor) -> Operand:
+    assert not isinstance(argument, Buffer | Tensor)
     return argument
 
 
@@ -324,12 +385,14 @@ EFFECTS: dict[str, Callable[[_Emitter, Effect], None]] = {
     "warp_barrier": _Emitter.warp_barrier,
     "copy_async": _Emitter.copy_async,
     "copy_wait": _Emitter.copy_wait,
+    **dict.fromkeys(cuda_tiles.STATED, _Emitter.stated),
 }
 
 
 def _bounds(kernel: Kernel) -> str:
     """Return what the compiler is told of a block: C++ takes one of the two."""
+    cluster = f" __cluster_dims__({kernel.cluster}, 1, 1)" if kernel.cluster > 1 else ""
     if 0 < kernel.registers < MOST_REGISTERS:
-        return f"__maxnreg__({kernel.registers})"
+        return f"__maxnreg__({kernel.registers}){cluster}"
     held = f", {kernel.resident}" if kernel.resident else ""
-    return f"__launch_bounds__({kernel.threads}{held})"
+    return f"__launch_bounds__({kernel.threads}{held}){cluster}"

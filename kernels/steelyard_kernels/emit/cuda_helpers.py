@@ -12,6 +12,8 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Final
 
+from steelyard_kernels.emit import cuda_tiles
+
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
@@ -207,6 +209,7 @@ HELPERS: Final[dict[str, tuple[str, ...]]] = {
     "sigmoid": (*_APPROX, *SIGMOID),
     "softplus": SOFTPLUS,
     "sin_half_turns": (SIN_HALF_TURNS,),
+    **{name: (text,) for name, text in cuda_tiles.HELPERS.items()},
 }
 
 
@@ -218,13 +221,15 @@ def preamble(used: Collection[str], *, doubles: bool = True) -> str:
 
     `doubles`: those of float64 too, which take a compiler longest to read.
     """
-    return "".join(
-        f"{_HEAD}{text}\n"
+    texts = [
+        text
         for name, texts in HELPERS.items()
         if name in used
         for text in texts
         if doubles or "double" not in text
-    )
+    ]
+    texts += [cuda_tiles.helper(name) for name in sorted(set(used) - HELPERS.keys())]
+    return "".join([f"{_HEAD}{text}\n" for text in texts])
 
 
 def functions(preamble: str) -> list[str]:

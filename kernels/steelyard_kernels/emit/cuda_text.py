@@ -24,6 +24,7 @@ from steelyard_kernels.dtypes import (
     float16,
     float32,
 )
+from steelyard_kernels.emit import cuda_tiles
 from steelyard_kernels.expression.rounding import round_constant
 from steelyard_kernels.ir.loops import Const, Type, Var
 from steelyard_kernels.ops import OPERATIONS
@@ -46,8 +47,9 @@ KEYWORDS: Final = frozenset(
 )
 CALLED: Final = frozenset(  # what our text calls or reads; vectors are float4, uint2
     """threadIdx blockIdx uint longlong exp2_approx rcp_approx round_to_odd f16_low f16_high
-    f16_round f16_pack bf16_low bf16_high bf16_round bf16_pack linux unix NULL""".split()  # noqa: SIM905 - as above
-) | {
+    f16_round f16_pack bf16_low bf16_high bf16_round bf16_pack linux unix NULL
+    Tensor dynamic_memory""".split()  # noqa: SIM905 - as above
+).union(cuda_tiles.HELPERS) | {
     name
     for row in OPERATIONS.values()
     for text in row.cuda.values()

@@ -36,6 +36,7 @@ from steelyard_kernels.ir.loops import (
     Prefetch,
     Statement,
     Store,
+    Tensor,
     Type,
     Var,
     typed,
@@ -98,6 +99,11 @@ class Emitter:
         """Return the function's body: arguments, scratch memory, statements."""
         w = self.w
         for slot, parameter in enumerate(kernel.parameters):
+            if isinstance(parameter, Tensor):
+                raise Unsupported(
+                    f"{parameter.name} is a tensor of bulk copies, which LLVM IR has not; "
+                    "build it for target cuda:sm_90a."
+                )
             self.argument(slot, parameter)
         arguments, w.lines = w.lines, []
         self.body(kernel.body)

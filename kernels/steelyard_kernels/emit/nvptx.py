@@ -30,6 +30,7 @@ from steelyard_kernels.ir.loops import (
     Parallel,
     Prefetch,
     Store,
+    Tensor,
     Type,
     Var,
     typed,
@@ -66,7 +67,9 @@ def emit(kernel: Kernel, *, entry: str = "kernel") -> str:
     host = Host(TRIPLE, "any", frozenset(), WORD)
     emitter = _NvptxEmitter(host)
     body = emitter.entry(kernel)
-    parameters = ", ".join([_parameter(p) for p in kernel.parameters])
+    parameters = ", ".join(
+        [_parameter(p) for p in kernel.parameters if not isinstance(p, Tensor)]
+    )
     declared = [*sorted(emitter.w.declared), *emitter.shared]
     bounds = [f'!{{ptr @{entry}, !"maxntidx", i32 {kernel.threads}}}']
     if kernel.registers:

@@ -12,7 +12,6 @@ from steelyard_kernels.errors import CompilerBug
 from steelyard_kernels.ir.builder import FOLDED
 from steelyard_kernels.ir.loops import (
     Alloc,
-    Buffer,
     Const,
     Effect,
     Fence,
@@ -117,7 +116,9 @@ class _Copy:
             case Fence():
                 return node
             case Effect(op, args):
-                own = [x if isinstance(x, Buffer) else self.operand(x) for x in args]
+                own = [
+                    self.operand(x) if isinstance(x, Var | Const) else x for x in args
+                ]
                 return Effect(op, tuple(own))
         raise CompilerBug(f"a loop holds {type(node).__name__}, which no loop may.")
 

@@ -37,6 +37,7 @@ from steelyard_kernels.ir.loops import (
     Prefetch,
     Statement,
     Store,
+    Tensor,
     Type,
     Var,
     typed,
@@ -185,17 +186,22 @@ class Builder:
         """Order the streaming stores before what follows."""
         self.body.append(Fence())
 
-    def effect(self, op: str, *args: Operand | Buffer) -> None:
+    def effect(self, op: str, *args: Operand | Buffer | Tensor) -> None:
         """Append a row of the table of effects."""
         self.body.append(Effect(op, args))
 
     def alloc(
-        self, name: str, dtype: DType, extent: int, space: str = "stack"
+        self,
+        name: str,
+        dtype: DType,
+        extent: int,
+        space: str = "stack",
+        alignment: int = 64,
     ) -> Buffer:
         """Return scratch memory of `extent` elements, aligned to a cache line."""
         self.count += 1
         named = f"{name}.{self.count}"
-        buffer = Buffer(named, dtype, index(extent), space, 64, "inout")
+        buffer = Buffer(named, dtype, index(extent), space, alignment, "inout")
         self.body.append(Alloc(buffer))
         return buffer
 

@@ -1,8 +1,10 @@
 """The loop IR: what a schedule lowers to, and what the emitters spell.
 
     kernel    = Kernel(name, parameters, body)
-    parameter = Buffer | Var                         -- a scalar: read only
+    parameter = Buffer | Var | Tensor                -- a scalar: read only
     buffer    = Buffer(name, dtype, extent, space, alignment, access)
+    tensor    = Tensor(name, dtype, first, extents, strides, box, swizzle)
+    tile      = Tile(buffer, index, first, swizzle, across, leading, stride)
     type      = Type(dtype, lanes)                   -- by `typed`; lanes 1: a scalar
     operand   = Var(name, type)
               | Const(value, type)                   -- the same in every lane
@@ -16,7 +18,8 @@
               | If(condition, body, values, orelse, else_values, results)
               | Parallel(low, high, extent, chunk, threads, body)
               | Fence()
-              | Effect(op, args)                     -- a row of OPERATIONS
+              | Effect(op, args)                     -- a row of EFFECTS
+              | Multiply(sums, rows, columns, more)  -- of two tiles, by tensor cores
 
 A program is in A-normal form and SSA: every `Var` is defined once in the whole
 kernel, before its uses, and seen inside the body that defines it and the bodies
@@ -31,9 +34,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cache
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from steelyard_kernels.dtypes import DType, bool_, int64
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 SPACES = ("global", "shared", "stack", "register")
 ACCESSES = ("in", "out", "inout")
@@ -54,6 +60,26 @@ class Buffer:
     space: str = "global"
     alignment: int = 0  # 0: that of one element
     access: str = "in"
+
+
+@dataclass(frozen=True, slots=True)
+class Tensor:
+    """An array of a GPU's memory as bulk copies see it: a box of it at a time.
+
+    Axes are innermost first: `extents` in elements, `strides` of all but the first in
+    bytes, `box` in elements. It begins `first` elements behind its array. Elements
+    beyond an extent are zeros. The 16-byte units of a row of the box, which has
+    `swizzle` bytes, change places in shared memory as CUDA's swizzle of that size says.
+    `dtype` is a name.
+    """
+
+    name: str
+    dtype: str
+    first: int
+    extents: tuple[int, ...]
+    strides: tuple[int, ...]
+    box: tuple[int, ...]
+    swizzle: int
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -236,13 +262,56 @@ class Effect:
     """`op(*args)`, done for what it does: a barrier, an asynchronous copy."""
 
     op: str
-    args: tuple[Operand | Buffer, ...] = ()
+    args: tuple[Operand | Buffer | Tensor, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Tile:
+    """A matrix of halves in shared memory, from `buffer[index + first]` on, 16 deep.
+
+    `index` and `first` are multiples of 8. A row of it has `swizzle` bytes along the reduced axis, or if `across` along the
+    other one: then `leading` bytes lead to the next so many columns. `stride` bytes
+    lead to the next 8 rows. PTX ISA, "Asynchronous warpgroup-level matrix
+    shared memory layout".
+    """
+
+    buffer: Buffer
+    index: Operand
+    first: int
+    swizzle: int
+    across: bool
+    leading: int
+    stride: int
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Multiply:
+    """Begin to add the product of 64 x 16 and 16 x n halves to float32 `sums`.
+
+    Done by the 128 threads of a warpgroup: each has n / 2 of the sums in registers.
+    Where `more` is 0 the sums begin at zero. `mma_wait` waits for them.
+    """
+
+    sums: Buffer
+    rows: Tile
+    columns: Tile
+    more: Operand
 
 
 Statement: TypeAlias = (
-    Let | Load | Store | Prefetch | Alloc | For | If | Parallel | Fence | Effect
+    Let
+    | Load
+    | Store
+    | Prefetch
+    | Alloc
+    | For
+    | If
+    | Parallel
+    | Fence
+    | Effect
+    | Multiply
 )
-Parameter: TypeAlias = Buffer | Var
+Parameter: TypeAlias = Buffer | Var | Tensor
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -251,7 +320,9 @@ class Kernel:
 
     On a GPU `threads` make a block, and a thread may use at most `registers` (0: the
     compiler chooses). A multiprocessor is to hold `resident` blocks at once: more than
-    those need not fit beside each other (0: the compiler chooses).
+    those need not fit beside each other (0: the compiler chooses). `cluster` neighbouring
+    blocks run together and reach each other's shared memory. If `shared` is not 0 it is
+    the bytes of a launch's dynamic shared memory, in which all shared buffers lie.
     """
 
     name: str
@@ -260,3 +331,17 @@ class Kernel:
     threads: int = 0
     registers: int = 0
     resident: int = 0
+    cluster: int = 1
+    shared: int = 0
+
+
+def shared_places(buffers: Iterable[Buffer]) -> tuple[dict[str, int], int]:
+    """Return at which byte each shared buffer begins, in order, and where all end."""
+    places: dict[str, int] = {}
+    end = 0
+    for buffer in buffers:
+        assert isinstance(buffer.extent, Const)
+        end = -(-end // buffer.alignment) * buffer.alignment
+        places[buffer.name] = end
+        end += int(buffer.extent.value) * buffer.dtype.bytes
+    return places, end

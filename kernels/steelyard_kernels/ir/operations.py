@@ -15,17 +15,18 @@ from steelyard_kernels.dtypes import (
     int32,
     int64,
 )
-from steelyard_kernels.ir.loops import Buffer, Type, typed
+from steelyard_kernels.ir.loops import Buffer, Tensor, Type, typed
 from steelyard_kernels.ops import OPERATIONS
 from steelyard_kernels.ops.row import SAME_WIDTH
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from steelyard_kernels.dtypes import DType
     from steelyard_kernels.ops.row import Op
 
 Types: TypeAlias = tuple[Type, ...]
-Kinds: TypeAlias = tuple[Type | Buffer, ...]  # of an effect's arguments
+Kinds: TypeAlias = tuple[Type | Buffer | Tensor, ...]  # of an effect's arguments
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +67,7 @@ class EffectOperation:
     targets: frozenset[str]
 
 
-def _is_index(type_: Type | Buffer) -> bool:
+def _is_index(type_: Type | Buffer | Tensor) -> bool:
     return type_ in {typed(int64), typed(int32)}
 
 
@@ -262,6 +263,15 @@ def _of_row(row: Op) -> Operation:
     return Operation(row.arity, Rule(sentence, result), ANYWHERE)
 
 
+def _is_shared(kind: Type | Buffer | Tensor, dtype: DType | None = None) -> bool:
+    inside = isinstance(kind, Buffer) and kind.space == "shared"
+    return inside and dtype in {None, getattr(kind, "dtype", None)}
+
+
+def _is_register(kind: Type | Buffer | Tensor) -> bool:
+    return isinstance(kind, Buffer) and kind.space == "register"
+
+
 def _copies(args: Kinds) -> bool:
     to, to_index, source, index, count = args
     return (
@@ -279,11 +289,61 @@ COPY = EffectRule(
     "(to, index, source, index, elements)",
     _copies,
 )
-WAIT = EffectRule("takes the copies that may still run", lambda a: _is_index(a[0]))
+MBARRIER = EffectRule(
+    "takes an int64 buffer in shared memory and indices",
+    lambda args: _is_shared(args[0], int64) and all(map(_is_index, args[1:])),
+)
+TENSOR = EffectRule("takes a tensor", lambda args: isinstance(args[0], Tensor))
+TENSOR_COPY = EffectRule(
+    "copies a box of a tensor to shared memory and counts its bytes: "
+    "(to, index, tensor, mbarrier, index, *corner)",
+    lambda args: (
+        _is_shared(args[0])
+        and isinstance(args[2], Tensor)
+        and len(args[2].extents) == len(args) - 5
+        and _is_shared(args[3], int64)
+        and all(map(_is_index, (args[1], *args[4:])))
+    ),
+)
+STORE_FAR = EffectRule(
+    "stores four float32 in another block of the cluster, where it counts their bytes: "
+    "(to, index, values, rank, mbarrier, index)",
+    lambda args: (
+        _is_shared(args[0], float32)
+        and args[2] is typed(float32, 4)
+        and _is_shared(args[4], int64)
+        and all(map(_is_index, (args[1], args[3], args[5])))
+    ),
+)
+SUMS = EffectRule(
+    "takes the float32 sums, in registers, and a number of groups",
+    lambda args: _is_register(args[0]) and _is_index(args[1]),
+)
+WAIT = EffectRule("takes a number", lambda a: _is_index(a[0]))
 
 EFFECTS: dict[str, EffectOperation] = {
     "barrier": EffectOperation(0, BARRIER, CUDA),
     "warp_barrier": EffectOperation(0, BARRIER, CUDA),  # of 32 threads
     "copy_async": EffectOperation(5, COPY, CUDA),
     "copy_wait": EffectOperation(1, WAIT, CUDA),
+    # Barriers in shared memory that count threads' arrivals and copies' bytes, by
+    # phases of two parities; PTX ISA, "mbarrier".
+    "mbarrier_init": EffectOperation(3, MBARRIER, CUDA),  # (barrier, index, arrivals)
+    "mbarrier_publish": EffectOperation(0, BARRIER, CUDA),  # to the cluster and copies
+    "mbarrier_expect": EffectOperation(3, MBARRIER, CUDA),  # so many bytes; arrives too
+    "mbarrier_arrive": EffectOperation(2, MBARRIER, CUDA),
+    "mbarrier_wait": EffectOperation(3, MBARRIER, CUDA),  # for a phase, by its parity
+    "mbarrier_wait_far": EffectOperation(3, MBARRIER, CUDA),  # other blocks wrote to us
+    "cluster_arrive": EffectOperation(0, BARRIER, CUDA),  # of all blocks of a cluster
+    "cluster_wait": EffectOperation(0, BARRIER, CUDA),
+    "tensor_prefetch": EffectOperation(1, TENSOR, CUDA),  # of what describes it
+    "tensor_copy_2": EffectOperation(7, TENSOR_COPY, CUDA),  # of tensors of two axes
+    "tensor_copy_3": EffectOperation(8, TENSOR_COPY, CUDA),
+    "store_far": EffectOperation(6, STORE_FAR, CUDA),
+    # A warpgroup's threads take as many registers as that, which others left.
+    "registers_take": EffectOperation(1, WAIT, CUDA),
+    "registers_leave": EffectOperation(1, WAIT, CUDA),
+    "mma_begin": EffectOperation(0, BARRIER, CUDA),  # before multiplications
+    "mma_commit": EffectOperation(0, BARRIER, CUDA),  # those before are one group
+    "mma_wait": EffectOperation(2, SUMS, CUDA),  # until so many groups are under way
 }

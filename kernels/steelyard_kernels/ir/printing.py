@@ -15,12 +15,15 @@ from steelyard_kernels.ir.loops import (
     Kernel,
     Let,
     Load,
+    Multiply,
     Operand,
     Parallel,
     Parameter,
     Prefetch,
     Statement,
     Store,
+    Tensor,
+    Tile,
     Var,
 )
 
@@ -34,6 +37,8 @@ def text(kernel: Kernel) -> str:
     block = f" by {kernel.threads} threads" if kernel.threads else ""
     most = f" of {kernel.registers} registers" if kernel.registers else ""
     held = f", {kernel.resident} resident" if kernel.resident else ""
+    held += f" in clusters of {kernel.cluster}" if kernel.cluster > 1 else ""
+    held += f", {kernel.shared} bytes shared" if kernel.shared else ""
     first = f"kernel {kernel.name}({head}){block}{most}{held}:"
     lines = [first, *_body(kernel.body, 1)]
     return "\n".join(lines) + "\n"
@@ -47,6 +52,9 @@ def statement_text(statement: Statement) -> str:
 def _parameter(parameter: Parameter) -> str:
     if isinstance(parameter, Var):
         return f"{parameter.name}: {parameter.type}"
+    if isinstance(parameter, Tensor):
+        box, extents = parameter.box, parameter.extents
+        return f"tensor {parameter.name}: {parameter.dtype}{extents} by {box}"
     return f"{parameter.access} {_buffer(parameter)}"
 
 
@@ -57,14 +65,14 @@ def _buffer(buffer: Buffer) -> str:
     return f"{buffer.name}: {buffer.dtype.name}[{shown}]{space}{aligned}"
 
 
-def _operand(operand: Operand | Buffer) -> str:
+def _operand(operand: Operand | Buffer | Tensor) -> str:
     if not isinstance(operand, Const):
         return operand.name
     bare = operand.type.lanes == 1 and operand.type.dtype.name == "int64"
     return f"{operand.value}" if bare else f"{operand.type}({operand.value})"
 
 
-def _operands(operands: Sequence[Operand | Buffer]) -> str:
+def _operands(operands: Sequence[Operand | Buffer | Tensor]) -> str:
     return ", ".join(_operand(operand) for operand in operands)
 
 
@@ -98,8 +106,17 @@ def _lines(statement: Statement, depth: int) -> Iterator[str]:
             yield f"{pad}fence"
         case Effect(op, args):
             yield f"{pad}{op}({_operands(args)})"
+        case Multiply(sums, rows, columns, more):
+            factors = f"{_tile(rows)} @ {_tile(columns)}"
+            yield f"{pad}{sums.name} += {factors} where more {_operand(more)}"
         case _:
             assert_never(statement)
+
+
+def _tile(tile: Tile) -> str:
+    across = " across" if tile.across else ""
+    first = f" + {tile.first}" if tile.first else ""
+    return f"{tile.buffer.name}[{_operand(tile.index)}{first}]{across}"
 
 
 def _where(mask: Operand | None, alignment: int) -> str:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NoReturn
 
-from steelyard_kernels.dtypes import ALL, bool_, int32
+from steelyard_kernels.dtypes import ALL, HALVES, bool_, float32, int32
 from steelyard_kernels.errors import CompilerBug, Unsupported
 from steelyard_kernels.ir.loops import (
     ACCESSES,
@@ -26,13 +26,17 @@ from steelyard_kernels.ir.loops import (
     Kernel,
     Let,
     Load,
+    Multiply,
     Operand,
     Parallel,
     Prefetch,
     Statement,
     Store,
+    Tensor,
+    Tile,
     Type,
     Var,
+    shared_places,
     typed,
 )
 from steelyard_kernels.ir.operations import EFFECTS, operation
@@ -68,6 +72,11 @@ RULES = {
     "block": "a GPU's kernel has the threads of a block, up to 1024, a CPU's none",
     "uniform": "every thread of a block reaches a barrier: no condition or bound around "
     "it depends on the thread",
+    "tensor": "a tensor is a parameter",
+    "tile": "a product has n / 2 float32 sums in registers, n a multiple of 8 up to 256, "
+    "and tiles of one type of halves in shared memory, swizzled by 32, 64 or 128 bytes",
+    "dynamic": "a kernel's shared buffers end within the dynamic memory that it states, "
+    "and begin there where its tiles must",
     "lane": "the lane of an extract or insert is a constant inside the vector",
 }
 INDICES = {"cpu": (INDEX,), "cuda": (INDEX, typed(int32))}
@@ -94,7 +103,9 @@ class _Verifier:
         "indices",
         "parallels",
         "scope",
+        "shared",
         "target",
+        "tensors",
     )
 
     def __init__(self, target: str) -> None:
@@ -103,6 +114,8 @@ class _Verifier:
         self.defined: set[str] = set()
         self.scope: dict[str, Type] = {}
         self.buffers: dict[str, Buffer] = {}
+        self.shared: list[Buffer] = []
+        self.tensors: dict[str, Tensor] = {}
         self.fences = True  # no streaming store since the last fence
         self.parallels = 0
         self.checks: dict[type, Callable[..., None]] = {
@@ -116,6 +129,7 @@ class _Verifier:
             Parallel: self.parallel,
             Fence: self.fence,
             Effect: self.effect,
+            Multiply: self.multiply,
         }
 
     def kernel(self, kernel: Kernel) -> None:
@@ -123,13 +137,7 @@ class _Verifier:
         self.require(named, "name", kernel.name)
         threads = range(1, 1025) if self.target == "cuda" else (0,)
         self.require(kernel.threads in threads, "block", kernel.name)
-        for scalar in kernel.parameters:  # first: extents name them
-            if isinstance(scalar, Var):
-                self.define(scalar, scalar.name)
-        for parameter in kernel.parameters:
-            if isinstance(parameter, Buffer):
-                legal = parameter.space == "global"
-                self.add_buffer(parameter, parameter.name, legal=legal)
+        self.parameters(kernel)
         for statement in kernel.body:
             if type(statement) is Parallel:
                 self.parallels += 1
@@ -138,9 +146,25 @@ class _Verifier:
             else:
                 self.checks[type(statement)](statement)
         self.require(self.fences or self.target == "cuda", "fenced", kernel.name)
+        if kernel.shared:
+            ends = shared_places(self.shared)[1]
+            self.require(ends <= kernel.shared, "dynamic", kernel.name)
         if self.target == "cuda":
             for barrier in divergent_barriers(kernel):
                 _broken(RULES["uniform"], barrier)
+
+    def parameters(self, kernel: Kernel) -> None:
+        for scalar in kernel.parameters:  # first: extents name them
+            if isinstance(scalar, Var):
+                self.define(scalar, scalar.name)
+        for parameter in kernel.parameters:
+            if isinstance(parameter, Buffer):
+                legal = parameter.space == "global"
+                self.add_buffer(parameter, parameter.name, legal=legal)
+            elif isinstance(parameter, Tensor):
+                self.require(parameter.name not in self.defined, "once", kernel.name)
+                self.defined.add(parameter.name)
+                self.tensors[parameter.name] = parameter
 
     def require(self, holds: bool, rule: str, node: Statement | str) -> None:
         if not holds:
@@ -242,6 +266,8 @@ class _Verifier:
         legal = space in SPACES_OF[self.target]
         self.add_buffer(node.buffer, node, legal=legal)
         self.require(isinstance(node.buffer.extent, Const), "stack", node)
+        if space == "shared":
+            self.shared.append(node.buffer)
 
     def fence(self, _node: Fence) -> None:
         self.fences = True
@@ -256,11 +282,25 @@ class _Verifier:
         for arg in node.args:
             if isinstance(arg, Buffer):
                 self.is_buffer(arg, node)
+            elif isinstance(arg, Tensor):
+                self.require(self.tensors.get(arg.name) is arg, "tensor", node)
             else:
                 self.use(arg, node)
-        kinds = tuple(a if isinstance(a, Buffer) else a.type for a in node.args)
+        kinds = tuple(
+            a if isinstance(a, Buffer | Tensor) else a.type for a in node.args
+        )
         if not row.rule.holds(kinds):
             _broken(f"{node.op}: {row.rule.sentence}", node)
+
+    def multiply(self, node: Multiply) -> None:
+        if self.target != "cuda":
+            _unsupported("a product of tiles", self.target)
+        self.is_index(node.more, node)
+        for tile in (node.rows, node.columns):
+            self.is_buffer(tile.buffer, node)
+            self.is_index(tile.index, node)
+        self.is_buffer(node.sums, node)
+        self.require(_is_tile(node), "tile", node)
 
     def loop(self, node: For) -> None:
         for bound in (node.start, node.stop):
@@ -319,6 +359,22 @@ class _Verifier:
         for bound in (node.low, node.high):
             self.require(bound.type in self.indices, "index", node)
         self.within(node.body, (node.low, node.high), (), node)
+
+
+def _is_tile(node: Multiply) -> bool:
+    def lies(tile: Tile) -> bool:
+        return tile.buffer.space == "shared" and tile.swizzle in {32, 64, 128}
+
+    sums, dtype = node.sums, node.rows.buffer.dtype
+    columns = 2 * sums.extent.value if isinstance(sums.extent, Const) else 0
+    return (
+        (sums.space, sums.dtype) == ("register", float32)
+        and columns in range(8, 257, 8)
+        and dtype in HALVES
+        and node.columns.buffer.dtype is dtype
+        and lies(node.rows)
+        and lies(node.columns)
+    )
 
 
 def _broken(sentence: str, node: Statement | str) -> NoReturn:

@@ -1,0 +1,167 @@
+"""Tensor cores on tiles in shared memory, bulk copies and mbarriers, as inline PTX.
+
+Each effect of the loop IR calls a device function of its own name, in which a buffer and
+its index are one shared address. For sm_90a; PTX ISA, "Asynchronous warpgroup-level
+matrix instructions", "mbarrier", "cp.async.bulk.tensor" and "st.async".
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from steelyard_kernels.dtypes import float16
+
+if TYPE_CHECKING:
+    from steelyard_kernels.ir.loops import Multiply, Tile
+
+TENSOR: Final = """#ifndef TENSOR_PARAMETER
+#define TENSOR_PARAMETER
+struct alignas(64) Tensor { unsigned char words[128]; };
+#endif
+"""
+"""What a tensor is passed as: the driver's CUtensorMap, without its header."""
+
+DYNAMIC: Final = "extern __shared__ __align__(1024) unsigned char dynamic_memory[];"
+SWIZZLES: Final = {128: 1, 64: 2, 32: 3}
+"""The field of a tile's descriptor by the bytes of a row."""
+
+
+def _asm(head: str, instruction: str, operands: str = "") -> str:
+    """Return a function of one instruction that no access of memory may pass."""
+    return f'{head} {{\n  asm volatile("{instruction}" :: {operands}: "memory");\n}}'
+
+
+def _wait(name: str, scope: str) -> str:
+    return f"""void {name}(unsigned barrier, unsigned parity) {{
+  unsigned over;
+  do {{
+    asm volatile("{{ .reg .pred p; mbarrier.try_wait.parity{scope}.shared::cta.b64 "
+      "p, [%1], %2; selp.u32 %0, 1, 0, p; }}"
+      : "=r"(over) : "r"(barrier), "r"(parity) : "memory");
+  }} while (!over);
+}}"""
+
+
+def _copy(*corner: str) -> str:
+    numbers = [f"%{k}" for k in range(3, 3 + len(corner))]
+    taken = ", ".join(f"int {each}" for each in corner)
+    return _asm(
+        f"void tensor_copy_{len(corner)}(unsigned to, const void *from, "
+        f"unsigned barrier, {taken})",
+        f"cp.async.bulk.tensor.{len(corner)}d.shared::cluster.global.tile"
+        f".mbarrier::complete_tx::bytes [%0], [%1, {{{', '.join(numbers)}}}], [%2];",
+        '"r"(to), "l"(from), "r"(barrier), '
+        + ", ".join(f'"r"({each})' for each in corner)
+        + " ",
+    )
+
+
+# Above its lowest 18 bits an address has the block's rank in its cluster, which is no
+# part of a descriptor. What a thread of another block waits for is only read, so that its arrivals release
+# nothing: `cluster_arrive` is relaxed, and ordered behind `mbarrier_publish`.
+HELPERS: Final = {
+    "shared_address": """unsigned shared_address(const void *at) {
+  return (unsigned)__cvta_generic_to_shared(at);
+}""",
+    "tile": """unsigned long long tile(unsigned address, unsigned long long form) {
+  return form + ((address & 0x3ffff) >> 4);
+}""",
+    "mbarrier_init": _asm(
+        "void mbarrier_init(unsigned barrier, unsigned arrivals)",
+        "mbarrier.init.shared::cta.b64 [%0], %1;",
+        '"r"(barrier), "r"(arrivals) ',
+    ),
+    "mbarrier_publish": _asm(
+        "void mbarrier_publish()", "fence.mbarrier_init.release.cluster;"
+    ),
+    "mbarrier_expect": _asm(
+        "void mbarrier_expect(unsigned barrier, unsigned bytes)",
+        "mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;",
+        '"r"(barrier), "r"(bytes) ',
+    ),
+    "mbarrier_arrive": _asm(
+        "void mbarrier_arrive(unsigned barrier)",
+        "mbarrier.arrive.shared::cta.b64 _, [%0];",
+        '"r"(barrier) ',
+    ),
+    "mbarrier_wait": _wait("mbarrier_wait", ""),
+    "mbarrier_wait_far": _wait("mbarrier_wait_far", ".acquire.cluster"),
+    "cluster_arrive": _asm("void cluster_arrive()", "barrier.cluster.arrive.relaxed;"),
+    "cluster_wait": _asm("void cluster_wait()", "barrier.cluster.wait.acquire;"),
+    "tensor_prefetch": _asm(
+        "void tensor_prefetch(const void *tensor)",
+        "prefetch.tensormap [%0];",
+        '"l"(tensor) ',
+    ),
+    "tensor_copy_2": _copy("x", "y"),
+    "tensor_copy_3": _copy("x", "y", "z"),
+    "far_address": """unsigned far_address(unsigned address, unsigned rank) {
+  unsigned far;
+  asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(far) : "r"(address), "r"(rank));
+  return far;
+}""",
+    "store_far": _asm(
+        "void store_far(unsigned to, float a, float b, float c, float d, "
+        "unsigned rank, unsigned barrier)",
+        "st.async.shared::cluster.mbarrier::complete_tx::bytes.v4.f32 [%0], "
+        "{%1, %2, %3, %4}, [%5];",
+        '"r"(far_address(to, rank)), "f"(a), "f"(b), "f"(c), "f"(d), '
+        '"r"(far_address(barrier, rank)) ',
+    ),
+    "mma_begin": _asm("void mma_begin()", "wgmma.fence.sync.aligned;"),
+    "mma_commit": _asm("void mma_commit()", "wgmma.commit_group.sync.aligned;"),
+}
+STATED: Final = {
+    "mma_wait": "wgmma.wait_group.sync.aligned",
+    "registers_leave": "setmaxnreg.dec.sync.aligned.u32",
+    "registers_take": "setmaxnreg.inc.sync.aligned.u32",
+}
+"""Instructions whose number is known to the assembler."""
+
+CALLS: Final = {"store_far": ("far_address",)}
+"""What a helper calls besides."""
+
+
+HALF: Final = 2  # bytes
+
+
+def multiply(node: Multiply, sums: str, tiles: list[str], more: str) -> tuple[str, str]:
+    """Return the statement of a product of tiles, and the helper that it calls."""
+    count = int(getattr(node.sums.extent, "value", 0))
+    kind = "f16" if node.rows.buffer.dtype is float16 else "bf16"
+    name = f"multiply_{2 * count}_{kind}_{node.rows.across:d}{node.columns.across:d}"
+    described = [
+        f"tile(shared_address({at}), {_form(tile):#x}ull) + {tile.first * HALF >> 4}"
+        for at, tile in zip(tiles, (node.rows, node.columns), strict=True)
+    ]
+    return f"{name}({sums}, {', '.join(described)}, {more});", name
+
+
+def _form(tile: Tile) -> int:
+    """Return a tile's descriptor but for its address, all lengths in 16 bytes."""
+    swizzle = SWIZZLES[tile.swizzle]
+    return tile.leading >> 4 << 16 | tile.stride >> 4 << 32 | swizzle << 62
+
+
+def stated(op: str, number: int, sums: list[str]) -> str:
+    """Return an instruction with its number.
+
+    What waits for all products names the sums, so that no use of them comes before.
+    """
+    held = ", ".join(f'"+f"({each})' for each in sums if not number)
+    return f'asm volatile("{STATED[op]} {number};" : {held} :: "memory");'
+
+
+def helper(name: str) -> str:
+    """Return the device function of a product of tiles, by the name that says its form."""
+    _, columns, kind, across = name.split("_")
+    count = int(columns) // 2
+    sums = ", ".join(f"%{k}" for k in range(count))
+    held = ", ".join(f'"+f"(sums[{k}])' for k in range(count))
+    return f"""void {name}(float (&sums)[{count}], unsigned long long rows,
+    unsigned long long columns, int more) {{
+  asm volatile("{{ .reg .pred p; setp.ne.b32 p, %{count + 2}, 0; "
+    "wgmma.mma_async.sync.aligned.m64n{columns}k16.f32.{kind}.{kind} "
+    "{{{sums}}}, %{count}, %{count + 1}, p, 1, 1, {across[0]}, {across[1]}; }}"
+    : {held} : "l"(rows), "l"(columns), "r"(more) : "memory");
+}}"""
