@@ -82,7 +82,7 @@ def arguments(program, slots, arrays, scalars=None, aligned=True):
     }
     values = []
     for slot in slots:
-        if slot.kind == "input":
+        if slot.kind in {"input", "tensor"}:
             values.append(held[slot.index])
         elif slot.kind == "output":
             values.append(outputs[program.outputs[slot.index].name])

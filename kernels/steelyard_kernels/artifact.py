@@ -51,7 +51,8 @@ class Artifact:
     """A program under a schedule as a compiler's text, and its code once it is built.
 
     On a CPU `threads` of the pool run a launch (0: all). On a GPU they make a block, and
-    a launch has one for every `per_block` of the last slot's extent. `phases` are those
+    a launch has one for every `per_block` of the last slot's extent, with `shared` bytes
+    of dynamic shared memory each. `phases` are those
     of the build; one that a cache saved is missing.
     """
 
@@ -62,6 +63,7 @@ class Artifact:
     slots: tuple[Slot, ...]
     threads: int
     per_block: int
+    shared: int = 0
     code: Code = NO_CODE
     phases: Times = ()
 

@@ -6,7 +6,7 @@ through LLVM's PTX and nvJitLink.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import Final, TypeAlias
 
@@ -74,4 +74,7 @@ def machine() -> Machine:
 
 def device(target: Target) -> Device:
     """Describe what a target's schedules need to know."""
-    return GPUS[target.arch] if target.arch else machine()
+    if not target.arch:
+        return machine()
+    found = GPUS[target.arch]
+    return replace(found, wgmma=False) if target.kind == NVPTX else found

@@ -185,8 +185,16 @@ def prepare(
     """Go as far as a candidate's text; raises what made it impossible."""
     chosen, made = lowered(program, schedule, target, phases, aligned=aligned)
     text = phases.run("emit", lambda: toolchain(target).emit(made.kernel))
-    slots, threads, per_block = made.slots, made.threads, made.per_block
-    return Artifact(program, chosen, str(target), text, slots, threads, per_block)
+    return Artifact(
+        program,
+        chosen,
+        str(target),
+        text,
+        made.slots,
+        made.threads,
+        made.per_block,
+        made.shared,
+    )
 
 
 def _code(made: Artifact, target: Target, phases: Phases, *, reuse: bool) -> Code:

@@ -56,14 +56,15 @@ def _resources(built: Artifact) -> dict[str, object]:
         return {}
     gpu = device(parse(built.target))
     assert isinstance(gpu, Gpu)
+    shared = found.shared + built.shared
     return {
         "registers": found.registers,
         **_estimate(built),
         "stack_bytes": found.stack,
         "spill_bytes": made.spill_stores + made.spill_loads,
-        "shared_bytes": found.shared,
+        "shared_bytes": shared,
         "code_bytes": found.code_bytes,
-        "blocks_resident": gpu.blocks_resident(threads, found.registers, found.shared),
+        "blocks_resident": gpu.blocks_resident(threads, found.registers, shared),
         "loads_128": found.loads_128,
         "tensor_core": found.tensor_core,
         "local_memory": found.local_loads + found.local_stores,

@@ -21,7 +21,7 @@ from steelyard_kernels.toolchains import toolchain
 if TYPE_CHECKING:
     from steelyard_kernels.schedule.strategies import Schedule
 
-SCHEMA: Final = 3
+SCHEMA: Final = 4
 
 
 def key(

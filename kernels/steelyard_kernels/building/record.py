@@ -13,6 +13,7 @@ from steelyard_kernels.artifact import Artifact, Code, Failure
 from steelyard_kernels.digest import digest
 from steelyard_kernels.errors import KernelError
 from steelyard_kernels.expression.expr import Program
+from steelyard_kernels.ir.loops import Tensor
 from steelyard_kernels.schedule import strategies
 from steelyard_kernels.schedule.parameters import Slot
 
@@ -30,9 +31,10 @@ def pack(built: Artifact | Failure) -> bytes:
         return json.dumps(facts).encode() + b"\n"
     code = replace(built.code, image=b"", phases=(), function=None)
     facts |= {
-        "slots": [[s.kind, s.index, s.name, s.code] for s in built.slots],
+        "slots": [_slot(slot) for slot in built.slots],
         "threads": built.threads,
         "per_block": built.per_block,
+        "shared": built.shared,
         "image": digest(built.code.image),
         "code": {name: value for name, value in asdict(code).items() if value},
     }
@@ -54,10 +56,24 @@ def unpack(
         return Failure(
             program.name, schedule, target, facts["phase"], error, KernelError(error)
         )
-    slots = tuple(Slot(*slot) for slot in facts["slots"])
-    threads, per_block = facts["threads"], facts["per_block"]
-    made = Artifact(program, schedule, target, text.decode(), slots, threads, per_block)
+    slots = tuple(_slot_of(*slot) for slot in facts["slots"])
+    how = (facts["threads"], facts["per_block"], facts["shared"])
+    made = Artifact(program, schedule, target, text.decode(), slots, *how)
     return replace(made, code=_code(facts["code"])), facts["image"]
+
+
+def _slot(slot: Slot) -> list[Any]:
+    tensor = [asdict(slot.tensor)] if slot.tensor else []
+    return [slot.kind, slot.index, slot.name, slot.code, *tensor]
+
+
+def _slot_of(
+    kind: str, index: int, name: str, code: str, *tensors: dict[str, Any]
+) -> Slot:
+    for facts in tensors:
+        lists = {key: tuple(x) for key, x in facts.items() if isinstance(x, list)}
+        return Slot(kind, index, name, code, Tensor(**{**facts, **lists}))
+    return Slot(kind, index, name, code)
 
 
 def _code(facts: dict[str, Any]) -> Code:

@@ -11,6 +11,7 @@ import numpy as np
 
 from steelyard_kernels.artifact import Artifact
 from steelyard_kernels.expression.expr import Output, Shape
+from steelyard_kernels.ir.loops import Tensor
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +34,8 @@ class Convention:
     hidden ones last. `outputs` are the numbers of what the caller sees written; `pairs` are (written, other, their
     bytes), which must not overlap; `words` are the slots' values with zeros where the
     address of an array (`addressed`: place, number) or a scalar (`scalars`: place,
-    name, format) goes; `result` picks of a call's arrays what the function returns;
+    name, format) goes, or what is made of an array's (`tensors`: place, number,
+    tensor); `result` picks of a call's arrays what the function returns;
     `streams` says that stores go round the caches.
     """
 
@@ -48,6 +50,7 @@ class Convention:
     words: tuple[int, ...]
     addressed: tuple[tuple[int, int], ...]
     scalars: tuple[tuple[int, str, str], ...]
+    tensors: tuple[tuple[int, int, Tensor], ...]
     result: Callable[[Sequence[Any]], Any]
     streams: bool
 
@@ -89,6 +92,11 @@ def convention_of(built: Artifact, *, aligned: bool) -> Convention:
             (place, slot.name, slot.code)
             for place, slot in enumerate(slots)
             if slot.kind == "scalar"
+        ),
+        tensors=tuple(
+            (place, names.index(slot.name), slot.tensor)
+            for place, slot in enumerate(slots)
+            if slot.tensor is not None
         ),
         result=_result(names, outputs, program.returns),
         streams=getattr(built.schedule, "streaming", False),

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from steelyard_device import cuda
 from steelyard_kernels.artifact import Artifact, Failure
 from steelyard_kernels.calling import bind as binding
+from steelyard_kernels.calling import cuda_tensors
 from steelyard_kernels.calling.bind import BoundKernel, Outputs
 from steelyard_kernels.calling.convention import Convention, Fresh
 from steelyard_kernels.calling.cuda_arrays import Placed, placed
@@ -34,9 +35,10 @@ class Packed(NamedTuple):
         """The arrays as they were given, or allocated."""
         return [each.given for each in self.arrays]
 
-    def slots(self) -> list[int]:
-        """Return the words of the launch's slots."""
-        return binding.packed(self.convention, self.addresses, self.scalars)
+    def slots(self) -> list[int | bytes]:
+        """Return what the launch's slots get."""
+        handle = self.context.handle
+        return cuda_tensors.slots(self.convention, handle, self.addresses, self.scalars)
 
 
 def function_of(built: Artifact, context: cuda.Context) -> cuda.Function:
@@ -45,12 +47,16 @@ def function_of(built: Artifact, context: cuda.Context) -> cuda.Function:
 
 
 def launch_of(
-    built: Artifact, context: cuda.Context, stream: int, slots: Sequence[int]
+    built: Artifact, context: cuda.Context, stream: int, slots: Sequence[int | bytes]
 ) -> cuda.Launch:
-    """Return a launch of a build with its slots' words."""
-    function = function_of(built, context)
+    """Return a launch of a build with what its slots get."""
     return cuda.Launch(
-        function, slots, grid=built.blocks, block=built.threads, stream=stream
+        function_of(built, context),
+        slots,
+        grid=built.blocks,
+        block=built.threads,
+        shared=built.shared,
+        stream=stream,
     )
 
 

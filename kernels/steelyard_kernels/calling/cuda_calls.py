@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias
 from steelyard_device import cuda
 from steelyard_kernels.artifact import Artifact, Failure
 from steelyard_kernels.calling import bind as binding
+from steelyard_kernels.calling import cuda_tensors
 from steelyard_kernels.calling.bind import Outputs, Result
 from steelyard_kernels.calling.convention import Convention
 from steelyard_kernels.calling.cuda_arrays import Placed, placed
@@ -260,7 +261,8 @@ class Remembered:
         self._caller, self._addresses = caller, packed.addresses
         self.result = packed.convention.result
         values = packed.scalars if defaults is None else defaults
-        slots = binding.packed(packed.convention, packed.addresses, values)
+        handle = packed.context.handle
+        slots = cuda_tensors.slots(packed.convention, handle, packed.addresses, values)
         self._launch = caller.another(slots)
         self.submit, self.failure = self._launch.submit, self._launch.failure
         if defaults is None:
@@ -296,11 +298,16 @@ class Caller:
         self._layout = struct.Struct("<" + "".join(_LAID[s.code] for s in built.slots))
         self._lock = threading.Lock()
 
-    def another(self, slots: Sequence[int]) -> cuda.Launch:
-        """Return a launch of its own, with its slots' words."""
+    def another(self, slots: Sequence[int | bytes]) -> cuda.Launch:
+        """Return a launch of its own, with what its slots get."""
         like = self._launch
         return cuda.Launch(
-            like.function, slots, grid=like.grid, block=like.block, stream=like.stream
+            like.function,
+            slots,
+            grid=like.grid,
+            block=like.block,
+            shared=like.shared,
+            stream=like.stream,
         )
 
     def template(self) -> tuple[bytes, bytes, int, int]:
@@ -310,11 +317,14 @@ class Caller:
     def launch(self, addresses: Sequence[int], scalars: Mapping[str, float]) -> None:
         """Run once with these arguments."""
         convention = self._convention
-        words: list[float] = list(convention.words)
+        words: list[float | bytes] = list(convention.words)
         for place, number in convention.addressed:
             words[place] = addresses[number]
         for place, name, _ in convention.scalars:
             words[place] = scalars[name]
+        for place, number, tensor in convention.tensors:
+            handle = self._launch.context.handle
+            words[place] = cuda_tensors.encoded(tensor, handle, addresses[number])
         with self._lock:  # nobody else packs before the driver has copied them
             try:
                 self._layout.pack_into(self._launch.words, 0, *words)
@@ -324,7 +334,7 @@ class Caller:
             self._launch.launch()
 
 
-_LAID: Final = {"q": "q", "d": "d", "i": "i4x", "?": "?7x"}
+_LAID: Final = {"q": "q", "d": "d", "i": "i4x", "?": "?7x", "t": "128s"}
 """How a slot lies in a launch's words, by its code; an address is a "q" too."""
 
 

@@ -18,7 +18,7 @@ def facts_of_launch(built: Artifact, function: cuda.Function) -> dict[str, objec
 
     Raises CompilerBug where the driver does not find what was read in the cubin.
     """
-    resident = function.occupancy(built.threads)
+    resident = function.occupancy(built.threads, built.shared)
     check_agrees(built, function.attributes, resident)
     return {
         "grid": built.blocks,
@@ -32,7 +32,8 @@ def check_agrees(built: Artifact, said: cuda.Attributes, resident: int) -> None:
     read = built.code.resources
     assert read is not None  # of code for a GPU
     gpu = GPUS[parse(built.target).arch]
-    expected = gpu.blocks_resident(built.threads, read.registers, read.shared)
+    shared = read.shared + built.shared
+    expected = gpu.blocks_resident(built.threads, read.registers, shared)
     for what, seen, known in (
         ("registers", said.registers, read.registers),
         ("bytes of shared memory", said.shared, read.shared),

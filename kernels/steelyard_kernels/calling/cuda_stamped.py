@@ -20,7 +20,11 @@ class Stamped:
     """
 
     def __init__(
-        self, built: Artifact, context: cuda.Context, stream: int, slots: Sequence[int]
+        self,
+        built: Artifact,
+        context: cuda.Context,
+        stream: int,
+        slots: Sequence[int | bytes],
     ) -> None:
         text = stamped(built.text)
         self.context, self.stream = context, stream
@@ -33,6 +37,7 @@ class Stamped:
             [*slots, self._marks.address],
             grid=built.blocks,
             block=built.threads,
+            shared=built.shared,
             stream=stream,
         )
         self.launch, self.wait = self._launch.launch, self._launch.wait

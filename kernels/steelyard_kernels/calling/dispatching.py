@@ -102,12 +102,17 @@ class Recent:
         """Return the record of a call with tensors of one library and stream.
 
         None where the library has no DLPack exchange functions, or where one of the
-        arrays was allocated.
+        arrays was allocated, or where bulk copies read one.
         """
         convention = packed.convention
         tensors = packed.given
         functions = exchange_of(type(tensors[0])) if tensors else None
-        if functions is None or convention.hidden or packed.others:
+        if (
+            functions is None
+            or convention.hidden
+            or convention.tensors
+            or packed.others
+        ):
             return None
         if any(exchange_of(type(tensor)) != functions for tensor in tensors):
             return None

@@ -17,7 +17,8 @@ from steelyard_kernels.nest.axes import Nest
 from steelyard_kernels.nest.emitter import Emitter
 from steelyard_kernels.nest.places import nest_of
 from steelyard_kernels.nest.reduce import reduce
-from steelyard_kernels.schedule.legality import check, stores_aligned
+from steelyard_kernels.schedule.gpu import Gpu
+from steelyard_kernels.schedule.legality import check, stores_aligned, tiling_for
 from steelyard_kernels.schedule.model import LINE
 from steelyard_kernels.schedule.parameters import Lowered, arguments, extent_slot
 from steelyard_kernels.schedule.schedule import Cut, Place, Schedule
@@ -44,6 +45,19 @@ def lower(
     if target == "cpu":
         return _on_cpu(nest, schedule, aligned=aligned)
     return lower_gpu.lower(nest, schedule, aligned=aligned)
+
+
+def lower_product(
+    program: Program, schedule: Schedule, device: Gpu, *, aligned: bool
+) -> Lowered:
+    """Return the loop-level kernel of a matrix product for tensor cores.
+
+    Raises KernelError for a schedule that does not fit.
+    """
+    from steelyard_kernels.nest import product  # few programs have one
+
+    nest = nest_of(program)
+    return product.lower(tiling_for(nest, schedule, device, aligned=aligned))
 
 
 def _extent(nest: Nest, cut: Cut) -> int:

@@ -25,6 +25,7 @@ MOST_REGISTERS: Final = 255  # of a thread: what an instruction can name
 REGISTERS: Final = 1 << 16  # of a multiprocessor
 SIDES: Final = 4  # of a multiprocessor, each with a quarter of its registers
 LEAST_REGISTERS: Final = 16  # less than ptxas takes anyway
+SYSTEM_SHARED: Final = 1 << 10  # bytes of each block's shared memory, from sm_80 on
 
 # From a load's issue to its value, from the memory of a busy card, and the part of a
 # block's life with nothing in flight: its start, its indices, its last stores.
@@ -56,6 +57,12 @@ class Gpu:
     blocks: int
     registers: int = REGISTERS
     shared_bytes: int = 100 << 10
+    wgmma: bool = False  # whether warpgroups multiply tiles that bulk copies bring
+
+    @property
+    def most_shared(self) -> int:
+        """How many bytes of shared memory a block may have."""
+        return self.shared_bytes - SYSTEM_SHARED
 
     def blocks_resident(self, threads: int, registers: int, shared: int = 0) -> int:
         """Return how many blocks of a kernel fit a multiprocessor at once."""
@@ -66,7 +73,7 @@ class Gpu:
             held = self.registers // SIDES // each * SIDES  # warps, by their registers
             limits.append(held // warps)
         if shared:
-            limits.append(self.shared_bytes // shared)
+            limits.append(self.shared_bytes // (shared + SYSTEM_SHARED))
         return min(limits)
 
 
@@ -79,7 +86,17 @@ GPUS: Final = {
         ),
         Gpu("sm_86", "A10", 72, 550, 6 << 20, 1536, 16),
         Gpu("sm_89", "L40S", 142, 800, 96 << 20, 1536, 24),
-        Gpu("sm_90a", "H200", 132, 4200, 60 << 20, 2048, 32, shared_bytes=228 << 10),
+        Gpu(
+            "sm_90a",
+            "H200",
+            132,
+            4200,
+            60 << 20,
+            2048,
+            32,
+            shared_bytes=228 << 10,
+            wgmma=True,
+        ),
         Gpu("sm_100a", "B200", 148, 7200, 126 << 20, 2048, 32, shared_bytes=228 << 10),
         Gpu("sm_120a", "RTX 5090", 170, 1600, 96 << 20, 1536, 24),
     )

@@ -8,10 +8,12 @@ from typing import Final
 from steelyard_kernels.errors import KernelError
 from steelyard_kernels.nest.axes import NAMES, Nest
 from steelyard_kernels.nest.keep import has_rows, kept_of
+from steelyard_kernels.schedule import contraction
 from steelyard_kernels.schedule.gpu import (
     MAX_THREADS,
     VECTOR_BYTES,
     WARP,
+    Gpu,
     registers_problem,
 )
 from steelyard_kernels.schedule.model import LINE, STREAM_BYTES
@@ -36,10 +38,33 @@ def check(nest: Nest, schedule: Schedule, target: str, *, aligned: bool) -> None
     """Raise KernelError where a schedule does not fit."""
     why = problem(nest, schedule, target, aligned=aligned)
     if why:
-        raise KernelError(
-            f"{nest.program.name}: schedule {schedule.label} {why}, "
-            "or leave the schedule out."
-        )
+        raise _refused(nest, schedule, why)
+
+
+def _refused(nest: Nest, schedule: Schedule, why: str) -> KernelError:
+    return KernelError(
+        f"{nest.program.name}: schedule {schedule.label} {why}, "
+        "or leave the schedule out."
+    )
+
+
+def tiling_for(
+    nest: Nest, schedule: Schedule, gpu: Gpu, *, aligned: bool
+) -> contraction.Tiling:
+    """Return the tiling of a product that a schedule says; raises KernelError."""
+    product = contraction.product_of(nest)
+    if isinstance(product, str):
+        why = f"multiplies tiles, but the program {product}; choose another candidate"
+        raise _refused(nest, schedule, why)
+    tiling = contraction.tiling_of(product, schedule)
+    if tiling is None:
+        like = contraction.Tiling(product, 1, 64, 4).schedule.label
+        why = f"cuts a product unlike {like}; change only the numbers of that"
+        raise _refused(nest, schedule, why)
+    why = contraction.problem(tiling, gpu, aligned=aligned)
+    if why:
+        raise _refused(nest, schedule, why)
+    return tiling
 
 
 def problem(nest: Nest, schedule: Schedule, target: str, *, aligned: bool) -> str:

@@ -12,6 +12,7 @@ from steelyard_kernels.ir.loops import (
     Const,
     Kernel,
     Parameter,
+    Tensor,
     Var,
     typed,
 )
@@ -22,13 +23,15 @@ class Slot:
     """Where a launch finds an argument.
 
     `kind` is "input" or "output" (an array's address, by `index`), "scalar" (a value,
-    by `name`, encoded by the struct letter `code`) or "extent" (the number `index`).
+    by `name`, encoded by the struct letter `code`), "extent" (the number `index`) or
+    "tensor" (an input's array as bulk copies see it).
     """
 
     kind: str
     index: int = 0
     name: str = ""
     code: str = "q"
+    tensor: Tensor | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,13 +39,15 @@ class Lowered:
     """A kernel of the loop IR, its slots, and how many threads run it (0: all).
 
     On a GPU `threads` make a block, and a launch has a block for every `per_block` of
-    what the last slot says, its runtime extent.
+    what the last slot says, its runtime extent. `shared` are the bytes of a block's
+    dynamic shared memory.
     """
 
     kernel: Kernel
     slots: tuple[Slot, ...]
     threads: int
     per_block: int = 0
+    shared: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,6 +8,8 @@
                                   4 rows at a time; what a second walk of them needs of the
                                   first stays on the stack
 
+Those of matrix products are described in `contraction`.
+
 A schedule is data: it is compared, hashed, printed and kept as JSON, and knows no
 program. `schedule.legality` says whether one fits a nest and a device.
 """
@@ -27,7 +29,11 @@ class Place(StrEnum):
     VECTOR = "v"  # lanes of one instruction
     REGISTER = "r"  # vectors of one iteration
     STACK = "stack"  # memory of a CPU's thread
+    MMA = "mma"  # rows, columns or depth of a tensor core's instruction
     THREAD = "thread"  # threads of a GPU's block
+    WARP = "warp"  # its groups of four warps
+    PIPELINE = "pipeline"  # steps that are on their way to shared memory
+    CLUSTER = "cluster"  # blocks that run together
     SERIAL = "serial"  # iterations, one after another
     CORE = "core"  # threads of the CPU's pool
     GRID = "grid"  # blocks of a GPU's launch
@@ -89,6 +95,7 @@ class Schedule:
     those stay that vary with the last axis alone (None: they are computed with every
     row). `one_pass` takes a variance from sums of values and of squares, and walks again
     where these cancelled; otherwise it is the mean square of deviations from the mean.
+    So many `blocks` of a GPU stay and take one tile after another (0: a block for each).
     """
 
     cuts: tuple[Cut, ...]
@@ -98,6 +105,12 @@ class Schedule:
     keep: Place | None = None
     hoist: Place | None = None
     one_pass: bool = False
+    blocks: int = 0
+
+    @property
+    def multiplies_tiles(self) -> bool:
+        """Whether tensor cores multiply tiles: see `contraction`."""
+        return any(at is Place.MMA for cut in self.cuts for _, at in cut.factors)
 
     @property
     def label(self) -> str:
@@ -109,6 +122,7 @@ class Schedule:
         words += [f"keep-{self.keep}"] * (self.keep is not None)
         words += [f"hoist-{self.hoist}"] * (self.hoist is not None)
         words += ["onepass"] * self.one_pass
+        words += [f"blocks{self.blocks}"] * bool(self.blocks)
         return " ".join(words)
 
     @property

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from functools import lru_cache, partial
+from functools import cache, lru_cache, partial
 from itertools import chain
 
 from steelyard_kernels.expression.expr import Program
 from steelyard_kernels.nest.axes import Nest, beyond
 from steelyard_kernels.nest.places import nest_of
-from steelyard_kernels.schedule import model_cpu, model_gpu
+from steelyard_kernels.schedule import model_cpu, model_gpu, model_product
 from steelyard_kernels.schedule.gpu import Gpu
 from steelyard_kernels.schedule.model import Machine, Prediction
 from steelyard_kernels.schedule.model_team import Team
-from steelyard_kernels.schedule.recipes import loops, pointwise, rows
+from steelyard_kernels.schedule.recipes import contraction, loops, pointwise, rows
 from steelyard_kernels.schedule.schedule import Place, Schedule
 
 
@@ -45,6 +45,8 @@ def heuristic(program: Program, device: Machine | Gpu, *, aligned: bool) -> Sche
 def estimated_registers(program: Program, schedule: Schedule) -> int:
     """Return how many registers a GPU's thread is estimated to need."""
     nest = nest_of(program)
+    if schedule.multiplies_tiles:
+        return model_product.estimate_registers(nest, schedule)
     if any(cut.at(Place.THREAD) > 1 for cut in schedule.cuts[1:]):
         return _team(nest).registers(schedule)
     return model_gpu.estimate_registers(nest, schedule)
@@ -56,8 +58,11 @@ def _proposed(
     if beyond(nest.program):  # more than one pass over the outputs' elements
         if not isinstance(device, Gpu):
             return loops.on_cpu(nest, device)
+        tiled = tuple(contraction.on_gpu(nest, device, aligned=aligned))
+        if tiled and likely:
+            return iter(tiled)
         teams = rows.on_gpu(_team(nest), device, aligned=aligned, likely=likely)
-        return chain(teams, loops.on_gpu(nest, device))
+        return chain(tiled, teams, loops.on_gpu(nest, device))
     if isinstance(device, Gpu):
         return pointwise.on_gpu(nest, device, aligned=aligned, likely=likely)
     return pointwise.on_cpu(nest, device, aligned=aligned, likely=likely)
@@ -69,8 +74,12 @@ def _team(nest: Nest) -> Team:
 
 
 def _model(nest: Nest, device: Machine | Gpu) -> model_cpu.Model:
-    if isinstance(device, Gpu) and any(value.over for value in nest.values):
-        return partial(_team(nest).predict, device)
-    if isinstance(device, Gpu):
+    if not isinstance(device, Gpu):
+        return model_cpu.model(nest, device)
+    if not any(value.over for value in nest.values):
         return model_gpu.model(nest, device)
-    return model_cpu.model(nest, device)
+    of_team = partial(_team(nest).predict, device)
+    of_tiles = cache(lambda: model_product.model(nest, device))
+    return lambda schedule: (of_tiles() if schedule.multiplies_tiles else of_team)(
+        schedule
+    )

@@ -153,6 +153,8 @@ def lower(
             "leave the schedule out, or take one of its candidates."
         )
     if isinstance(schedule, Cuts):
+        if schedule.multiplies_tiles and isinstance(device, Gpu):
+            return nest.lower_product(program, schedule, device, aligned=aligned)
         return nest.lower(program, schedule, kind, aligned=aligned)
     lowered: Lowered = _module(fits, kind, _LOWERING).lower(
         program, schedule, aligned=aligned

@@ -1,0 +1,373 @@
+"""The lowering of a matrix product for tensor cores: loops of copies and of products.
+
+A block's last warp has one thread that copies tiles of both factors, some steps ahead of
+the others; each warpgroup multiplies 64 rows by the block's columns, and `sums` stores
+what follows from its sums. A stage is full when all bytes of its copies are there, and
+empty when every warpgroup has read it: mbarriers count both, by phases whose parity
+changes whenever all stages have been used. Blocks of a cluster that divide the depth
+send each other the sums of columns that others store, which add them in one order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from math import prod
+from typing import Final
+
+from steelyard_kernels.dtypes import float32
+from steelyard_kernels.ir.builder import Builder
+from steelyard_kernels.ir.loops import Buffer, Multiply, Operand, Tensor, Tile, Var
+from steelyard_kernels.nest.gpu_emitter import VECTOR_BYTES, GpuEmitter
+from steelyard_kernels.nest.reduce import reduce
+from steelyard_kernels.nest.sums import Position, Sums
+from steelyard_kernels.schedule import gpu
+from steelyard_kernels.schedule.contraction import (
+    DEPTH,
+    FEWER_REGISTERS,
+    GROUP,
+    HALF,
+    MORE_REGISTERS,
+    REPEATS,
+    ROWS,
+    STEP,
+    UNIT,
+    Factor,
+    Tiling,
+)
+from steelyard_kernels.schedule.gpu import WARP
+from steelyard_kernels.schedule.parameters import Lowered, Slot, arguments
+from steelyard_kernels.schedule.tile import Carried
+
+TOGETHER: Final = 8  # rows of tiles that blocks which stay walk together, for the L2
+SPELLED: Final = 4  # steps that the compiler spells out where each has its own stage
+
+
+def lower(tiling: Tiling) -> Lowered:
+    """Return the loop-level kernel of a product under a tiling that fits it."""
+    return _Lowering(tiling).emit()
+
+
+class _Lowering:
+    """Emits one block of a tiling."""
+
+    def __init__(self, tiling: Tiling) -> None:
+        program = tiling.product.nest.program
+        self.tiling, self.product = tiling, tiling.product
+        self.args = arguments(program, VECTOR_BYTES)
+        self.b = b = Builder(gpu.index_type(program))
+        self.extent = Var("extent", b.index)
+        emitter = GpuEmitter(
+            self.product.nest,
+            tiling.schedule,
+            self.args,
+            b,
+            target="cuda",
+            extent=self.extent,
+            reduce=reduce,
+        )
+        self.tensors = [
+            self.tensor(factor, place)
+            for place, factor in enumerate((self.product.rows, self.product.columns))
+        ]
+        self.memory = {
+            name: b.alloc(name, dtype, count, "shared", alignment)
+            for name, dtype, count, alignment in tiling.memory()
+        }
+        self.thread, self.block = b.thread(), b.block()
+        self.rank = b.number(0)
+        if tiling.split > 1:
+            self.rank = b.at("rem", self.block, tiling.split)
+        self.group: Operand = b.number(0)
+        self.sums = b.alloc("sums", float32, tiling.columns // 2, "register")
+        self.stores = Sums(tiling, emitter, self.memory, self.thread)
+
+    def tensor(self, factor: Factor, place: int) -> Tensor:
+        """Return how copies see a factor: its batch outermost, one tile a box."""
+        batch, own, depth = (self.product.extents[axis] for axis in (0, 1 + place, 3))
+        tile = (ROWS * self.tiling.groups, self.tiling.columns)[place]
+        if factor.across:
+            width = self.tiling.chunk if place else ROWS
+            rows, row, box = depth, own, (width, STEP, 1)
+        else:
+            rows, row, box = own, depth, (STEP, tile, 1)
+        axes = 3 if factor.batch else 2
+        return Tensor(
+            f"{factor.source.name}.{place}",
+            self.product.dtype.name,
+            factor.first,
+            (row, rows, batch)[:axes],
+            (factor.pitch * HALF, factor.batch * HALF)[: axes - 1],
+            box[:axes],
+            box[0] * HALF,
+        )
+
+    def emit(self) -> Lowered:
+        """Emit the block, and close the kernel."""
+        b, tiling = self.b, self.tiling
+        self.begin()
+        multiplies = b.let("less", self.thread, b.number(tiling.consumers))
+        with b.branch(multiplies) as roles:
+            if tiling.hands_over:
+                b.effect("registers_take", b.number(MORE_REGISTERS))
+            self.consume()
+            if tiling.ring:
+                roles.otherwise()
+                if tiling.hands_over:
+                    b.effect("registers_leave", b.number(FEWER_REGISTERS))
+                with b.branch(self.is_copying()):
+                    self.produce()
+        read = [v.source for v in self.product.behind()]
+        kept = {self.args.inputs[i].name for i in self.args.inputs if _reads(read, i)}
+        kept |= {buffer.name for buffer in self.args.outputs} | self.args.scalars.keys()
+        pairs = [
+            (parameter, slot)
+            for parameter, slot in zip(self.args.order, self.args.slots, strict=True)
+            if slot.kind == "scalar" or parameter.name in kept
+        ]
+        factors = self.product.rows, self.product.columns
+        slots = [
+            Slot("tensor", factor.source.index, factor.source.name, "t", tensor)
+            for factor, tensor in zip(factors, self.tensors, strict=True)
+        ]
+        order = (*self.tensors, *[p for p, _ in pairs], self.extent)
+        slots += [*[s for _, s in pairs], gpu.extent_slot(b.index, tiling.grid)]
+        kernel = replace(
+            b.kernel("kernel", order, threads=tiling.threads),
+            resident=1,
+            cluster=tiling.split,
+            shared=tiling.shared,
+        )
+        return Lowered(kernel, tuple(slots), tiling.threads, 1, tiling.shared)
+
+    def is_copying(self) -> Operand:
+        """Emit whether this is the thread that copies."""
+        return self.b.let("equal", self.thread, self.b.number(self.tiling.consumers))
+
+    def begin(self) -> None:
+        """Emit the barriers' beginning, and the first copies, which wait for nothing."""
+        b, tiling = self.b, self.tiling
+        with b.branch(self.is_copying()):
+            for tensor in self.tensors:
+                b.effect("tensor_prefetch", tensor)
+            for stage in range(tiling.stages):
+                self.barrier("init", "full", stage, 1)
+                if tiling.ring:
+                    self.barrier("init", "empty", stage, tiling.groups)
+            if tiling.split > 1:
+                self.barrier("init", "arrived", 0, 1)
+                partial = self.memory["partial"]
+                size = getattr(partial.extent, "value", 0) * partial.dtype.bytes
+                self.barrier("expect", "arrived", 0, int(size))
+            b.effect("mbarrier_publish")
+            if not tiling.blocks:
+                at = self.position(b.at("div", self.block, tiling.split))
+                with b.loop(0, tiling.stages, 1, unroll=tiling.stages) as loop:
+                    self.copy(loop.var, loop.var, at)
+        b.effect("barrier")
+        if tiling.split > 1:
+            b.effect("cluster_arrive")
+
+    def barrier(self, what: str, name: str, stage: Operand | int, *args: int) -> None:
+        """Emit an operation on a stage's mbarrier."""
+        numbers = [self.b.number(each) for each in (stage, *args)]
+        self.b.effect(f"mbarrier_{what}", self.memory[name], *numbers)
+
+    def position(self, tile: Operand) -> Position:
+        """Emit which matrix of the batch, row and column a tile begins at."""
+        b, (batch, down, over) = self.b, self.tiling.tiles
+        matrix = b.number(0)
+        if batch > 1:
+            matrix = b.at("div", tile, down * over)
+            tile = b.at("rem", tile, down * over)
+        if self.tiling.blocks:  # so many rows of tiles together, by columns
+            first = b.at("multiply", b.at("div", tile, TOGETHER * over), TOGETHER)
+            inside = b.at("rem", tile, TOGETHER * over)
+            high = b.at("minimum", b.at("subtract", down, first), TOGETHER)
+            row = b.at("add", first, b.at("rem", inside, high))
+            column = b.at("div", inside, high)
+        else:  # neighbours read the same columns
+            row, column = b.at("rem", tile, down), b.at("div", tile, down)
+        return Position(
+            matrix,
+            b.at("multiply", row, ROWS * self.tiling.groups),
+            b.at("multiply", column, self.tiling.columns),
+        )
+
+    def copy(self, step: Operand, stage: Operand, at: Position) -> None:
+        """Emit the copies of one step to a stage."""
+        b, tiling = self.b, self.tiling
+        tall = ROWS * tiling.groups
+        size = (tall + tiling.columns) * STEP * HALF
+        self.barrier("expect", "full", stage, size)
+        own = b.at("multiply", self.rank, tiling.steps)
+        depth = b.at("multiply", b.at("add", own, step), STEP)
+        sides = (
+            (self.product.rows, "rows", at.row, tall),
+            (self.product.columns, "columns", at.column, tiling.columns),
+        )
+        for (factor, name, first, count), tensor in zip(
+            sides, self.tensors, strict=True
+        ):
+            matrix = (at.matrix,) if factor.batch else ()
+            copies = f"tensor_copy_{len(tensor.extents)}"
+            for begin in range(0, count, tensor.box[0] if factor.across else count):
+                place = b.at("add", first, begin)
+                corner = (place, depth) if factor.across else (depth, place)
+                to = b.at("add", b.at("multiply", stage, count * STEP), begin * STEP)
+                full = self.memory["full"]
+                where = self.memory[name], to, tensor, full, stage
+                b.effect(copies, *where, *corner, *matrix)
+
+    def tiles(
+        self, body: Callable[[Position, Carried], Carried], carried: Carried
+    ) -> None:
+        """Emit a body for each tile of this block."""
+        b, tiling = self.b, self.tiling
+        if not tiling.blocks:
+            body(self.position(b.at("div", self.block, tiling.split)), carried)
+            return
+        every = prod(tiling.tiles)
+        with b.loop(self.block, every, tiling.blocks, *carried, unroll=1) as loop:
+            loop.yields(*body(self.position(loop.var), loop.carried))
+
+    def after(self, stage: Operand, parity: Operand) -> Carried:
+        """Emit the next stage and its parity."""
+        b = self.b
+        following = b.at("add", stage, 1)
+        wraps = b.let("equal", following, b.number(self.tiling.stages))
+        other = b.at("subtract", 1, parity)
+        return (
+            b.let("where", wraps, b.number(0), following),
+            b.let("where", wraps, other, parity),
+        )
+
+    def produce(self) -> None:
+        """Emit the copies that wait for a stage to be empty."""
+        b, tiling = self.b, self.tiling
+        # Of a barrier that nobody arrived at, the phase before the first one is over.
+        first, parity = (0, 1) if tiling.blocks else (tiling.stages, 0)
+
+        def steps(at: Position, carried: Carried) -> Carried:
+            with b.loop(first, tiling.steps, 1, *carried, unroll=1) as loop:
+                stage, parity = loop.carried
+                b.effect("mbarrier_wait", self.memory["empty"], stage, parity)
+                self.copy(loop.var, stage, at)
+                loop.yields(*self.after(stage, parity))
+            return loop.results
+
+        self.tiles(steps, (b.number(0), b.number(parity)))
+
+    def consume(self) -> None:
+        """Emit the products of every tile, and what is stored of them."""
+        b, tiling = self.b, self.tiling
+        if tiling.groups > 1:  # known to be one number in all lanes of a warp
+            group = b.at("div", self.thread, GROUP)
+            zero = b.number(0)
+            self.group = b.let("shuffle", group, zero, b.number(WARP), name="i")
+
+        def tile(at: Position, carried: Carried) -> Carried:
+            if tiling.split > 1:
+                own = b.at("multiply", self.rank, tiling.owned)
+                at = replace(at, column=b.at("add", at.column, own))
+            self.stores.prepare(at)
+            carried = self.ring(carried) if tiling.ring else self.stages()
+            self.stores.emit(self.exchanged() if tiling.split > 1 else self.sums)
+            return carried
+
+        self.tiles(tile, (b.number(0), b.number(0)))
+
+    def ring(self, carried: Carried) -> Carried:
+        """Emit all steps, each behind a wait for its stage; return the next stage."""
+        b = self.b
+        leads = b.let("equal", b.at("rem", self.thread, GROUP), b.number(0))
+        with b.loop(0, self.tiling.steps, 1, *carried, b.number(0), unroll=1) as loop:
+            stage, parity, before = loop.carried
+            b.effect("mbarrier_wait", self.memory["full"], stage, parity)
+            self.step(loop.var, stage)
+            b.effect("mma_wait", self.sums, b.number(1))  # the step before has ended
+            follows = b.let("greater", loop.var, b.number(0))
+            with b.branch(b.let("bitwise_and", leads, follows)):
+                self.barrier("arrive", "empty", before)
+            loop.yields(*self.after(stage, parity), stage)
+        b.effect("mma_wait", self.sums, b.number(0))
+        *carried_on, last = loop.results
+        if self.tiling.blocks:
+            with b.branch(leads):
+                self.barrier("arrive", "empty", last)
+        return tuple(carried_on)
+
+    def stages(self) -> Carried:
+        """Emit all steps where each has a stage of its own."""
+        b, steps = self.b, self.tiling.steps
+        spelled = steps if steps <= SPELLED else 1
+        with b.loop(0, steps, 1, unroll=spelled) as loop:
+            b.effect("mbarrier_wait", self.memory["full"], loop.var, b.number(0))
+            self.step(loop.var, loop.var)
+            if spelled == 1:
+                b.effect("mma_wait", self.sums, b.number(1))
+        b.effect("mma_wait", self.sums, b.number(0))
+        return ()
+
+    def step(self, step: Operand, stage: Operand) -> None:
+        """Emit the products of one stage."""
+        b, tiling = self.b, self.tiling
+        rows = b.at("multiply", stage, tiling.groups * ROWS * STEP)
+        if tiling.groups > 1:
+            rows = b.at("add", rows, b.at("multiply", self.group, ROWS * STEP))
+        columns = b.at("multiply", stage, tiling.columns * STEP)
+        b.effect("mma_begin")
+        for k in range(REPEATS):
+            left = self.tile("rows", self.product.rows, rows, ROWS, k)
+            right = self.tile("columns", self.product.columns, columns, tiling.chunk, k)
+            more = b.number(1) if k else step
+            b.body.append(Multiply(self.sums, left, right, more))
+        b.effect("mma_commit")
+
+    def tile(
+        self, name: str, factor: Factor, first: Operand, width: int, k: int
+    ) -> Tile:
+        """Emit where a factor's part of an instruction begins, and how it lies."""
+        across = factor.across
+        row = (width if across else STEP) * HALF
+        further = k * DEPTH * (width if across else 1)
+        leading = STEP * row if across else UNIT
+        return Tile(self.memory[name], first, further, row, across, leading, 8 * row)
+
+    def exchanged(self) -> Buffer:
+        """Emit the exchange of partial sums; return those of this block's columns."""
+        b, tiling, thread = self.b, self.tiling, self.thread
+        count = tiling.owned // 8  # of four sums, of two rows and two columns
+        own = b.alloc("own", float32, 4 * count, "register")
+        partial, arrived = self.memory["partial"], self.memory["arrived"]
+        apart = 4 * tiling.consumers
+        mine = b.at("multiply", thread, 4)
+        b.effect("cluster_wait")  # others have published their barriers
+        for rank in range(tiling.split):
+            with b.branch(b.let("equal", self.rank, b.number(rank))) as kept:
+                for k in range(0, 4 * count, 4):
+                    b.store(own, k, b.load(self.sums, rank * 4 * count + k, 4))
+                kept.otherwise()
+                below = b.let("less", self.rank, b.number(rank))
+                lower = b.at("subtract", self.rank, 1)
+                place = b.let("where", below, self.rank, lower)
+                to = b.at("add", b.at("multiply", place, count * apart), mine)
+                for k in range(count):
+                    four = b.load(self.sums, 4 * (rank * count + k), 4)
+                    at = b.at("add", to, k * apart)
+                    there = b.number(rank)
+                    b.effect(
+                        "store_far", partial, at, four, there, arrived, b.number(0)
+                    )
+        self.barrier("wait_far", "arrived", 0, 0)
+        for other in range(tiling.split - 1):
+            for k in range(count):
+                at = b.at("add", mine, (other * count + k) * apart)
+                more = b.load(partial, at, 4, alignment=UNIT)
+                total = b.let("add", b.load(own, 4 * k, 4), more)
+                b.store(own, 4 * k, total)
+        return own
+
+
+def _reads(sources: Sequence[object], index: int) -> bool:
+    return any(getattr(source, "index", None) == index for source in sources)

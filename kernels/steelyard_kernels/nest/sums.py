@@ -1,0 +1,257 @@
+"""What follows from a tile's sums, emitted as all values are, and its stores.
+
+A thread has, of each 8 columns, two neighbours in two rows that are 8 apart. Halves go
+through shared memory where rows are long enough, so that a warp stores whole sectors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from steelyard_kernels.ir.loops import Buffer, Operand
+from steelyard_kernels.nest.axes import Stored
+from steelyard_kernels.nest.emitter import Emitter
+from steelyard_kernels.nest.offsets import At
+from steelyard_kernels.schedule.contraction import CHUNK, HALF, UNIT, Tiling
+from steelyard_kernels.schedule.gpu import WARP
+
+ROWS = 16  # of a warp
+APART = 8  # a thread's two rows
+VECTOR = UNIT // HALF
+# Registers of sums and of values that wait for them; more would spill what uses them.
+EARLY = 112
+
+
+@dataclass(frozen=True, slots=True)
+class Position:
+    """A tile's matrix of the batch, and its first row and column."""
+
+    matrix: Operand
+    row: Operand
+    column: Operand
+
+
+@dataclass(frozen=True, slots=True)
+class _Chunk:
+    """Columns that are computed together: their places, and which exist (None: all)."""
+
+    first: int  # of the tile's groups of 8
+    count: int
+    columns: list[Operand]
+    exist: list[Operand | None]
+    known: dict[object, Operand]
+
+
+class Sums:
+    """Emits what is made of the sums of one tile."""
+
+    def __init__(
+        self,
+        tiling: Tiling,
+        emitter: Emitter,
+        memory: Mapping[str, Buffer],
+        thread: Operand,
+    ) -> None:
+        self.tiling, self.emitter, self.memory = tiling, emitter, memory
+        self.b, self.product = emitter.b, tiling.product
+        self.lanes = self.product.lanes
+        self.values = self.product.behind()
+        self.loads = [v for v in self.values if v.source is not None and not v.step]
+        self.thread = thread
+        self.at: Position
+        self.rows: list[Operand] = []
+        self.exist: list[Operand | None] = []
+        self.chunks: list[_Chunk] = []
+
+    def prepare(self, at: Position) -> None:
+        """Emit the loads of what all rows or columns share, before the sums are there."""
+        _, i, j, _ = self.product.axes
+        self.at, self.chunks = at, []
+        early = [v for v in self.loads if not {i, j} <= v.axes]
+        each = [max(self.lanes * v.node.dtype.bytes // 4, 1) for v in early]
+        held = sum(each) * self.tiling.owned // 8
+        if held and held + self.tiling.columns // 2 <= EARLY:
+            self._place()
+            for chunk in self.chunks:
+                with self._opened(self.rows, chunk.columns, self.lanes):
+                    self.emitter.emit(early, self.emitter.every())
+                    chunk.known.update(self.emitter.known[-1])
+
+    def _place(self) -> None:
+        """Emit a thread's rows and columns."""
+        b, at = self.b, self.at
+        _, m, n, _ = self.product.extents
+        self.warp = b.at("div", self.thread, WARP)
+        self.lane = b.at("rem", self.thread, WARP)
+        top = b.at("add", at.row, b.at("multiply", self.warp, ROWS))
+        row = b.at("add", top, b.at("div", self.lane, 4))
+        both = [row, b.at("add", row, APART)]
+        whole = m % (self.tiling.groups * 64) == 0
+        self.rows, self.exist = self._inside(both, 1, m, whole=whole)
+        pair = b.at("multiply", b.at("rem", self.lane, 4), 2)
+        column = b.at("add", at.column, pair)
+        groups = self.tiling.owned // 8
+        for first in range(0, groups, CHUNK // 8):
+            count = min(CHUNK // 8, groups - first)
+            places = [
+                b.at("add", column, 8 * k + lane)
+                for k in range(first, first + count)
+                for lane in range(0, 2, self.lanes)
+            ]
+            whole = n % self.tiling.columns == 0
+            columns, exist = self._inside(places, self.lanes, n, whole=whole)
+            self.chunks.append(_Chunk(first, count, columns, exist, {}))
+
+    def _inside(
+        self, places: list[Operand], lanes: int, extent: int, *, whole: bool
+    ) -> tuple[list[Operand], list[Operand | None]]:
+        """Emit places that surely exist instead of those behind an end, and which do."""
+        if whole:
+            return places, [None] * len(places)
+        b = self.b
+        exist: list[Operand | None] = [
+            b.let("less", place, b.number(extent)) for place in places
+        ]
+        if self.loads:
+            places = [b.at("minimum", place, extent - lanes) for place in places]
+        return places, exist
+
+    @contextmanager
+    def _opened(
+        self, rows: list[Operand], columns: list[Operand], lanes: int
+    ) -> Iterator[None]:
+        """Open the loops of the space at some rows and columns."""
+        batch, i, j, _ = self.product.axes
+        places = {i: (rows, 1), j: (columns, lanes)}
+        if batch is not None:
+            places[batch] = [self.at.matrix], 1
+        opened = [self.emitter.opened(axis, *places[axis]) for axis in sorted(places)]
+        for each in opened:
+            each.__enter__()
+        yield
+        for each in reversed(opened):
+            each.__exit__(None, None, None)
+
+    def emit(self, sums: Buffer) -> None:
+        """Emit the values that are made of a block's sums, and store the outputs."""
+        if not self.chunks:  # later, they take no registers from the sums
+            self._place()
+        for chunk in self.chunks:
+            self._chunk(sums, chunk)
+
+    def _chunk(self, sums: Buffer, chunk: _Chunk) -> None:
+        emitter, outputs = self.emitter, self.product.nest.outputs
+        with self._opened(self.rows, chunk.columns, self.lanes):
+            emitter.known[-1].update(chunk.known)
+            every = emitter.every()
+            for at in every:
+                emitter.know(self.product.reduction, at, self._sum(sums, chunk, at))
+            emitter.emit(self.loads, every)
+            emitter.emit(self.values, every)
+            for place, output in enumerate(outputs):
+                if not self.tiling.is_staged(output):
+                    for at in every:
+                        self._store(place, output, at, chunk)
+            staged = [
+                (place, [(at, self._value(output, at)) for at in every])
+                for place, output in enumerate(outputs)
+                if self.tiling.is_staged(output)
+            ]
+        for place, values in staged:
+            self._stage(values, outputs[place])
+            self._rows(place, outputs[place], chunk)
+
+    def _sum(self, sums: Buffer, chunk: _Chunk, at: At) -> Operand:
+        """Emit the sums of one place, in the type that they have there."""
+        _, i, j, _ = self.product.axes
+        group, lane = divmod(at[j] * self.lanes, 2)
+        first = 4 * (chunk.first + group) + 2 * at[i] + lane
+        found = self.b.load(sums, first, self.lanes)
+        return self.b.cast(found, self.product.reduction.node.dtype)
+
+    def _value(self, output: Stored, at: At) -> Operand:
+        return self.emitter.at(output.value, at, self.lanes)
+
+    def _store(self, place: int, output: Stored, at: At, chunk: _Chunk) -> None:
+        """Emit the store of a thread's own columns."""
+        _, i, j, _ = self.product.axes
+        value = self._value(output, at)
+        buffer = self.emitter.args.outputs[place]
+        self.b.store(
+            buffer,
+            self.emitter.offset(output.offset, at),
+            value,
+            self._mask((self.exist[at[i]], chunk.exist[at[j]]), self.lanes),
+            alignment=self.lanes * buffer.dtype.bytes if self.lanes > 1 else 0,
+        )
+
+    def _mask(
+        self, conditions: tuple[Operand | None, ...], lanes: int
+    ) -> Operand | None:
+        """Emit whether all conditions hold, in every lane; None where there is none."""
+        found: Operand | None = None
+        for each in conditions:
+            if each is not None:
+                found = (
+                    each if found is None else self.b.let("bitwise_and", found, each)
+                )
+        return found and self.b.splat(found, lanes)
+
+    def _stage(self, values: list[tuple[At, Operand]], output: Stored) -> None:
+        """Emit putting a thread's columns where its warp will read rows."""
+        b, (_, i, j, _) = self.b, self.product.axes
+        pitch, memory = self.tiling.pitch, self._staged(output)
+        row = b.at(
+            "add", self._first(), b.at("multiply", b.at("div", self.lane, 4), pitch)
+        )
+        place = b.at("add", row, b.at("multiply", b.at("rem", self.lane, 4), 2))
+        for at, value in values:
+            to = b.at("add", place, at[i] * APART * pitch + 8 * at[j])
+            b.store(memory, to, value, alignment=2 * HALF)
+        b.effect("warp_barrier")
+
+    def _first(self) -> Operand:
+        """Emit where a warp's rows begin in shared memory."""
+        return self.b.at("multiply", self.warp, ROWS * self.tiling.pitch)
+
+    def _staged(self, output: Stored) -> Buffer:
+        return self.memory[f"staged_{output.value.node.dtype.name}"]
+
+    def _rows(self, place: int, output: Stored, chunk: _Chunk) -> None:
+        """Emit the stores of a warp's rows, 16 bytes a lane."""
+        b, total = self.b, ROWS * chunk.count
+        for first in range(0, total, WARP):
+            if total - first >= WARP:
+                self._row(place, output, chunk, first)
+            else:
+                with b.branch(b.let("less", self.lane, b.number(total - first))):
+                    self._row(place, output, chunk, first)
+        b.effect("warp_barrier")  # before others are put there
+
+    def _row(self, place: int, output: Stored, chunk: _Chunk, first: int) -> None:
+        """Emit the store of one lane's 16 bytes."""
+        b, (_, m, n, _) = self.b, self.product.extents
+        apart = 0 if WARP % chunk.count else first  # then all lanes are as far apart
+        lane = b.at("add", self.lane, first - apart)
+        down = b.at("add", b.at("div", lane, chunk.count), apart // chunk.count)
+        over = b.at("rem", lane, chunk.count)
+        right = b.at("multiply", over, VECTOR)
+        line = b.at("add", self._first(), b.at("multiply", down, self.tiling.pitch))
+        at = b.at("add", line, right)
+        value = b.load(self._staged(output), at, VECTOR, alignment=UNIT)
+        top = b.at("add", self.at.row, b.at("multiply", self.warp, ROWS))
+        row = b.at("add", top, down)
+        column = b.at("add", b.at("add", self.at.column, 8 * chunk.first), right)
+        ends = (row, m, self.tiling.groups * 64), (column, n, self.tiling.columns)
+        exist = tuple(
+            b.let("less", each, b.number(end)) if end % size else None
+            for each, end, size in ends
+        )
+        with self._opened([row], [column], VECTOR):
+            (only,) = self.emitter.every()
+            start = self.emitter.offset(output.offset, only)
+        buffer = self.emitter.args.outputs[place]
+        mask = self._mask(exist, VECTOR)
+        b.store(buffer, start, value, mask, alignment=UNIT)

@@ -1,0 +1,148 @@
+"""Programs with a matrix product, with shapes that they are run at and how they are tiled.
+
+Shapes are of the product: rows, columns, depth. A tiling is (warpgroups, columns, stages,
+blocks that divide the depth, blocks that stay).
+"""
+
+import numpy as np
+
+from steelyard_kernels import array as xp
+from steelyard_kernels import dtypes
+from steelyard_kernels.expression.simplify import simplify
+from steelyard_kernels.function import kernel
+from steelyard_kernels.nest.places import nest_of
+from steelyard_kernels.schedule import strategies
+from steelyard_kernels.schedule.contraction import Tiling, product_of
+from steelyard_kernels.targets import device, parse
+
+H200 = device(parse("cuda:sm_90a"))
+RAGGED = (100, 72, 136)
+
+CASES = [
+    ("product", (64, 64, 64), "float16", (1, 64, 1)),  # one step, one tile
+    ("product", (64, 64, 256), "bfloat16", (1, 64, 2)),  # a ring
+    ("linear", (64, 64, 256), "float16", (1, 64, 4)),  # a stage for each step
+    ("product", RAGGED, "float16", (2, 64, 3)),
+    ("linear", RAGGED, "bfloat16", (2, 48, 2)),  # chunks of unlike widths
+    ("linear", (67, 71, 136), "float16", (1, 32, 2)),  # single columns
+    ("linear", (130, 136, 136), "float16", (1, 96, 2, 1, 3)),  # blocks that stay
+    ("product", (130, 136, 136), "bfloat16", (2, 64, 2, 1, 2)),
+    ("product", (64, 32, 256), "float16", (1, 32, 1, 4)),  # clusters
+    ("linear", (64, 96, 248), "bfloat16", (1, 96, 2, 2)),
+    ("product", (64, 128, 256), "float16", (1, 128, 2, 2)),  # two chunks of columns
+    ("bias_relu", RAGGED, "float16", (1, 32, 2, 2)),
+    ("bias_relu", RAGGED, "bfloat16", (1, 192, 2)),
+    ("bias_gelu", RAGGED, "float16", (1, 64, 2)),
+    ("residual", RAGGED, "float16", (1, 96, 2, 1, 2)),
+    ("in_place", (64, 96, 72), "float16", (1, 96, 2)),
+    ("scaled", RAGGED, "bfloat16", (1, 64, 2)),
+    ("in_float32", RAGGED, "float16", (1, 64, 2)),
+    ("two_outputs", RAGGED, "float16", (1, 64, 2)),
+    ("of_transposed", (104, 72, 136), "float16", (2, 32, 2)),
+    ("of_transposed", (104, 72, 136), "bfloat16", (1, 64, 2, 2)),
+    ("batched", (72, 40, 72), "float16", (1, 32, 2)),
+    ("batched", (72, 40, 72), "float16", (1, 32, 2, 1, 4)),
+]
+
+
+@kernel
+def product(x, w):
+    """Multiply."""
+    return x @ w
+
+
+@kernel
+def linear(x, w):
+    """Multiply by a transposed matrix."""
+    return x @ w.T
+
+
+@kernel
+def of_transposed(x, w):
+    """Multiply a transposed matrix."""
+    return x.T @ w
+
+
+@kernel
+def bias_relu(x, w, b):
+    """Apply a layer."""
+    return xp.maximum(x @ w + b, 0)
+
+
+@kernel
+def bias_gelu(x, w, b):
+    """Apply a layer without rounding within."""
+    y = (x @ w).astype("float32") + b
+    return (y * 0.5 * (1 + xp.erf(y * 0.7071067811865476))).astype(x.dtype)
+
+
+@kernel
+def residual(x, w, r, s):
+    """Add and scale by row and by element."""
+    return r + (x @ w) * s[:, None]
+
+
+@kernel
+def in_place(x, w, r):
+    """Add to what is there."""
+    return {"r": r + x @ w}
+
+
+@kernel
+def scaled(x, w, *, scale=0.5):
+    """Scale by what the launch knows."""
+    return (x @ w) * scale
+
+
+@kernel
+def in_float32(x, w):
+    """Round no sum."""
+    return x.astype("float32") @ w.astype("float32")
+
+
+@kernel
+def two_outputs(x, w):
+    """Return halves and float32."""
+    y = x @ w
+    return y, xp.tanh(y.astype("float32"))
+
+
+@kernel
+def batched(x, w, b):
+    """Multiply in a batch."""
+    return xp.matmul(x, w) + b
+
+
+def shapes(made, m, n, k):
+    """Return the shapes of a program's arrays for a product of m x n and depth k."""
+    more = {
+        "linear": ((m, k), (n, k)),
+        "of_transposed": ((k, m), (k, n)),
+        "bias_relu": ((m, k), (k, n), (n,)),
+        "bias_gelu": ((m, k), (k, n), (n,)),
+        "residual": ((m, k), (k, n), (m, n), (m,)),
+        "in_place": ((m, k), (k, n), (m, n)),
+        "batched": ((3, m, k), (3, k, n), (n,)),
+    }
+    return more.get(made.signature.name, ((m, k), (k, n)))
+
+
+def drawn(made, shape, dtype, seed=0):
+    """Return normal random arrays of a program, as the host carries them."""
+    rng = np.random.default_rng(seed)
+    values = [rng.standard_normal(shape) for shape in shapes(made, *shape)]
+    return [each.astype(dtypes.of(dtype).numpy) for each in values]
+
+
+def tiling(made, arrays, numbers):
+    """Return a program's tiling by its numbers; it need not be legal."""
+    found = product_of(nest_of(simplify(made.program(*arrays))))
+    assert not isinstance(found, str), found
+    return Tiling(found, *numbers)
+
+
+def lowered(made, arrays, numbers):
+    """Return a program as it is lowered, and its kernel."""
+    program = simplify(made.program(*arrays))
+    schedule = tiling(made, arrays, numbers).schedule
+    return program, strategies.lower(program, schedule, H200)

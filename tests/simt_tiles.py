@@ -1,0 +1,327 @@
+"""Runs a product's loop kernel: blocks of a cluster together, copies when they like.
+
+Each block, each role of its threads, each bulk copy and each store to another block is a
+task; tasks take turns in random order. Products are computed as late as their waits
+allow, so that a stage that is filled too early gives a wrong result. Two tasks that wait
+for each other raise AssertionError.
+"""
+
+from __future__ import annotations
+
+import threading
+
+import numpy as np
+import simt
+
+from steelyard_kernels.ir.loops import Buffer, Effect, For, If, Multiply, Tensor
+
+GROUP = 128
+
+
+def launch(program, lowered, arrays, scalars=None, *, seed=0):
+    """Run a lowered product on copies of its arrays; return the outputs by name."""
+    values, outputs = simt.arguments(program, lowered.slots, arrays, scalars)
+    kernel = lowered.kernel
+    given = {p.name: v for p, v in zip(kernel.parameters, values, strict=True)}
+    held, numbers, watches = {}, {}, {}
+    for parameter in kernel.parameters:
+        value = given[parameter.name]
+        if isinstance(parameter, Buffer | Tensor):
+            held[parameter.name] = value.reshape(-1)
+            if isinstance(parameter, Buffer) and parameter.access != "in":
+                watches[parameter.name] = simt.Watch(value.size)
+        else:
+            numbers[parameter.name] = simt._uniform(value, parameter.type)
+    grid = -(-values[-1] // lowered.per_block)
+    assert grid % kernel.cluster == 0
+    with np.errstate(all="ignore"):
+        for first in range(0, grid, kernel.cluster):
+            hub = Hub(seed + first)
+            cluster = [
+                _Block(hub, kernel.threads, first + rank, held, numbers, watches)
+                for rank in range(kernel.cluster)
+            ]
+            for block in cluster:
+                block.cluster = cluster
+                hub.add(lambda block=block: block.run(kernel))
+            hub.run()
+            for block in cluster:
+                assert not block.groups, "a product that nobody waits for"
+    return outputs
+
+
+class Task:
+    """A function on a thread of its own, which runs only while it has the turn."""
+
+    def __init__(self, function):
+        self.function, self.error, self.dead = function, None, False
+        self.mine, self.back = threading.Semaphore(0), threading.Semaphore(0)
+        self.thread = threading.Thread(target=self.run, daemon=True)
+        self.thread.start()
+
+    def run(self):
+        """Run to the end, from the first turn on."""
+        self.mine.acquire()
+        try:
+            self.function()
+        except Exception as error:  # noqa: BLE001 # raised again where the turn came from
+            self.error = error
+        self.dead = True
+        self.back.release()
+
+    def switch(self):
+        """Give it the turn until it pauses or ends."""
+        self.mine.release()
+        self.back.acquire()
+        if self.error is not None:
+            raise self.error
+
+    def pause(self):
+        """Give the turn back."""
+        self.back.release()
+        self.mine.acquire()
+
+
+class Hub:
+    """Tasks that take turns."""
+
+    def __init__(self, seed):
+        self.random = np.random.default_rng(seed)
+        self.tasks, self.moved, self.turn = [], True, None
+
+    def add(self, function):
+        """Begin a task."""
+        task = Task(function)
+        self.tasks.append(task)
+        self.moved = True
+        return task
+
+    def run(self):
+        """Run all tasks to their ends."""
+        while self.tasks:
+            assert self.moved, "all tasks wait for each other"
+            self.moved = False
+            for place in self.random.permutation(len(self.tasks)):
+                self.turn = self.tasks[place]
+                self.turn.switch()
+            ended = len(self.tasks)
+            self.tasks = [task for task in self.tasks if not task.dead]
+            self.moved |= len(self.tasks) != ended
+
+    def until(self, holds):
+        """Let others run until something holds."""
+        task = self.turn
+        while not holds():
+            task.pause()
+
+
+class Barrier:
+    """An mbarrier: arrivals and bytes that its phase still waits for."""
+
+    def __init__(self, count, hub):
+        self.count = self.left = count
+        self.bytes = self.phase = 0
+        self.hub = hub
+
+    def change(self, arrivals=0, size=0):
+        """Take arrivals in, and bytes that are expected or (negative) have come."""
+        self.left -= arrivals
+        self.bytes += size
+        assert self.left >= 0, "more arrivals than a phase has"
+        if not self.left and not self.bytes:
+            self.phase, self.left = self.phase + 1, self.count
+        self.hub.moved = True
+
+
+def swizzled(at, size):
+    """Return where a byte lies: CUDA's swizzle of rows of 32, 64 or 128 bytes."""
+    return at ^ ((at >> 7) % (size // 16)) << 4
+
+
+def waits(body):
+    """Say whether any statement waits for an mbarrier."""
+    return any(
+        (isinstance(x, Effect) and x.op == "mbarrier_wait")
+        or (isinstance(x, For | If) and waits(x.body))
+        or (isinstance(x, If) and waits(x.orelse))
+        for x in body
+    )
+
+
+class _Block(simt._Block):
+    """One block of a cluster."""
+
+    def __init__(self, hub, *given):
+        super().__init__(*given)
+        self.hub, self.barriers, self.groups, self.open = hub, {}, [], []
+        self.arrived = False
+        self.run_one[Multiply] = self.multiply
+
+    def pause(self, holds):
+        """Let others run until something holds; then go on with the same threads."""
+        active = self.active
+        self.hub.until(holds)
+        self.active = active
+
+    def branch(self, node):
+        """Run two roles of a block's threads together where both wait for each other."""
+        if not (waits(node.body) and waits(node.orelse)):
+            super().branch(node)
+            return
+        taken = np.broadcast_to(self.value(node.condition)[:, 0], self.threads)
+        sides = (self.active & taken, node.body), (self.active & ~taken, node.orelse)
+        tasks = [self.hub.add(lambda s=side: self.under(*s)) for side in sides]
+        self.pause(lambda: all(task.dead for task in tasks))
+
+    def one(self, operand):
+        """Return what all active threads have."""
+        found = np.broadcast_to(self.value(operand), (self.threads, 1))[self.active]
+        assert (found == found[0]).all()
+        return int(found[0, 0])
+
+    def effect(self, node):
+        """Do what an effect does."""
+        run = getattr(self, f"do_{node.op}", None)
+        if run is None:
+            super().effect(node)
+        else:
+            run(*node.args)
+
+    def barrier_at(self, buffer, index):
+        return self.barriers[buffer.name, self.one(index)]
+
+    def alone(self):
+        assert self.active.sum() == 1, "one thread does this"
+
+    def do_mbarrier_init(self, buffer, index, count):
+        self.alone()
+        self.barriers[buffer.name, self.one(index)] = Barrier(self.one(count), self.hub)
+
+    def do_tensor_prefetch(self, _tensor):
+        """Read nothing yet."""
+
+    def do_mbarrier_publish(self):
+        self.alone()
+
+    def do_mbarrier_expect(self, buffer, index, size):
+        self.alone()
+        self.barrier_at(buffer, index).change(1, self.one(size))
+
+    def do_mbarrier_arrive(self, buffer, index):
+        self.barrier_at(buffer, index).change(int(self.active.sum()))
+
+    def do_mbarrier_wait(self, buffer, index, parity):
+        barrier, odd = self.barrier_at(buffer, index), self.one(parity)
+        self.pause(lambda: barrier.phase % 2 != odd)
+
+    do_mbarrier_wait_far = do_mbarrier_wait
+
+    def do_cluster_arrive(self):
+        assert self.active.all()
+        self.arrived = self.hub.moved = True
+
+    def do_cluster_wait(self):
+        self.pause(lambda: all(block.arrived for block in self.cluster))
+
+    def do_tensor_copy_2(self, to, index, tensor, barrier, stage, *corner):
+        """Begin to copy a box; its bytes count as they arrive."""
+        self.alone()
+        first, corner = 2 * self.one(index), [self.one(each) for each in corner]
+        full, array = self.barrier_at(barrier, stage), self.memory[tensor.name]
+        assert first % (8 * tensor.swizzle) == 0, "the tile begins inside of an atom"
+        inside, at = np.ones(tensor.box[::-1], bool), tensor.first
+        steps = (1, *[stride // 2 for stride in tensor.strides])
+        for axis, within in enumerate(np.indices(tensor.box[::-1])[::-1]):
+            place = within + corner[axis]
+            inside &= (place >= 0) & (place < tensor.extents[axis])
+            at = at + place * steps[axis]
+        box = np.where(inside, array[np.where(inside, at, 0)], 0).reshape(-1)
+        places = swizzled(first + 2 * np.arange(box.size), tensor.swizzle) // 2
+
+        def arrive():
+            self.memory[to.name][places] = box
+            full.change(0, -2 * box.size)
+
+        self.hub.add(arrive)
+
+    do_tensor_copy_3 = do_tensor_copy_2
+
+    def do_store_far(self, to, index, values, rank, *barrier):
+        """Begin to store four sums of each thread in another block."""
+        other = self.cluster[self.one(rank)]
+        at = np.broadcast_to(self.value(index), (self.threads, 1)) + np.arange(4)
+        at, sent = at[self.active], self.value(values)[self.active]
+        arrived = other.barriers[barrier[0].name, self.one(barrier[1])]
+
+        def arrive():
+            memory = other.memory[to.name]
+            assert np.isnan(memory[at]).all(), "two threads store to one place"
+            memory[at] = sent
+            arrived.change(0, -4 * sent.size)
+
+        self.hub.add(arrive)
+
+    def do_registers_take(self, _count):
+        """Compute as before."""
+
+    do_registers_leave = do_registers_take
+
+    def do_mma_begin(self):
+        """Order nothing: products are computed in turn."""
+
+    def multiply(self, node):
+        """Note a product, with where its tiles begin for each warpgroup."""
+        for group in range(self.threads // GROUP):
+            threads = slice(GROUP * group, GROUP * (group + 1))
+            active = self.active[threads]
+            assert active.all() or not active.any(), (
+                "a thread of the warpgroup is missing"
+            )
+            if active.all():
+                first = [
+                    int(
+                        np.broadcast_to(self.value(x), (self.threads, 1))[
+                            threads.start, 0
+                        ]
+                    )
+                    for x in (node.rows.index, node.columns.index, node.more)
+                ]
+                self.open.append((node, threads, *first))
+
+    def do_mma_commit(self):
+        self.groups.append(self.open)
+        self.open = []
+
+    def do_mma_wait(self, _sums, left):
+        """Compute the oldest groups, until so many are left."""
+        while len(self.groups) > self.one(left):
+            for product in self.groups.pop(0):
+                self.product(*product)
+
+    def product(self, node, threads, rows, columns, more):
+        """Add the product of two tiles to a warpgroup's sums."""
+        sums = self.memory[node.sums.name]
+        n = 2 * sums.shape[1]
+        a = self.tile(node.rows, rows, 64)
+        b = self.tile(node.columns, columns, n)
+        found = (a.astype(np.float64) @ b.astype(np.float64).T).astype(np.float32)
+        thread = np.arange(GROUP)[:, None]
+        place = np.arange(n // 2)[None, :]
+        row = thread // 32 * 16 + thread % 32 // 4 + 8 * (place // 2 % 2)
+        column = 8 * (place // 4) + thread % 4 * 2 + place % 2
+        sums[threads] = found[row, column] + (sums[threads] if more else 0)
+
+    def tile(self, tile, index, count):
+        """Return (count, 16) numbers of a tile as the descriptor finds them."""
+        own, deep = np.arange(count)[:, None], np.arange(16)[None, :]
+        row = tile.swizzle
+        if tile.across:
+            wide = row // 2
+            at = own // wide * tile.leading + own % wide * 2
+            at = at + deep // 8 * tile.stride + deep % 8 * row
+        else:
+            at = own // 8 * tile.stride + own % 8 * row + deep * 2
+        found = self.memory[tile.buffer.name][
+            swizzled(2 * (index + tile.first) + at, row) // 2
+        ]
+        return found.astype(np.float32)

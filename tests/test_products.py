@@ -1,0 +1,154 @@
+"""Matrix products on Hopper's tensor cores, as far as no GPU is needed."""
+
+import bounds
+import numpy as np
+import product_programs as programs
+import pytest
+import simt_tiles
+from corpus import compare
+from product_programs import H200, drawn, lowered, tiling
+
+from steelyard_kernels.artifact import Artifact
+from steelyard_kernels.building.build import build
+from steelyard_kernels.building.record import pack, unpack
+from steelyard_kernels.emit.cuda import emit
+from steelyard_kernels.errors import KernelError
+from steelyard_kernels.expression.simplify import simplify
+from steelyard_kernels.group import build as group
+from steelyard_kernels.group.batch import Candidate
+from steelyard_kernels.ir import printing
+from steelyard_kernels.ir.verify import verify
+from steelyard_kernels.schedule import strategies
+from steelyard_kernels.targets import device, parse
+
+TARGET = "cuda:sm_90a"
+
+
+@pytest.mark.parametrize(("name", "shape", "dtype", "numbers"), programs.CASES)
+def test_simulated_blocks_agree_with_the_oracle(name, shape, dtype, numbers):
+    """Every index, phase and byte count, with tasks in random order."""
+    made = getattr(programs, name)
+    arrays = drawn(made, shape, dtype, seed=1)
+    program, low = lowered(made, arrays, numbers)
+    verify(low.kernel, "cuda")
+    scalars = {each.name: each.default for each in made.signature.scalars}
+    found = simt_tiles.launch(program, low, arrays, scalars)
+    for output, near in bounds.expected(program, arrays, scalars).items():
+        compare(output, near, found[output])
+
+
+def test_a_stage_that_is_filled_too_early_is_seen(monkeypatch):
+    """The simulation does not pass for want of a wait."""
+    arrays = drawn(programs.product, (64, 64, 512), "float16", seed=1)
+    program, low = lowered(programs.product, arrays, (1, 64, 2))
+    wait = simt_tiles._Block.do_mbarrier_wait
+
+    def hasty(self, buffer, index, parity):
+        if not buffer.name.startswith("empty"):
+            wait(self, buffer, index, parity)
+
+    monkeypatch.setattr(simt_tiles._Block, "do_mbarrier_wait", hasty)
+    with pytest.raises(AssertionError, match="more arrivals than a phase has"):
+        simt_tiles.launch(program, low, arrays)
+
+
+def test_the_kernel_of_the_seed_is_golden(golden):
+    """64 x 768 x 768 with a bias: a cluster of four blocks divides the depth."""
+    arrays = drawn(programs.bias_relu, (64, 768, 768), "float16", seed=0)
+    program = simplify(programs.bias_relu.program(*arrays))
+    schedule = strategies.heuristic(program, H200)
+    assert schedule.label == (
+        "i:mma64.warp1.grid j:mma32.grid k:mma16.r4.pipeline3.cluster4.serial"
+    )
+    kernel = strategies.lower(program, schedule, H200).kernel
+    golden(printing.text(kernel), "loops")
+    golden(emit(kernel), "text")
+
+
+@pytest.mark.parametrize(
+    ("name", "shape"),
+    [("product", (64, 768, 768)), ("bias_relu", (200, 264, 136))],
+)
+def test_nvrtc_takes_every_candidate(nvrtc, name, shape):
+    """All of a group, none of which spills."""
+    made = getattr(programs, name)
+    program = simplify(made.program(*drawn(made, shape, "float16", seed=0)))
+    schedules = [
+        each for each in strategies.candidates(program, H200) if each.multiplies_tiles
+    ]
+    assert len(schedules) >= 20
+    batch = group.build_all(
+        [Candidate(each.label, program, each) for each in schedules], target=TARGET
+    )
+    for result in batch.results:
+        assert isinstance(result, Artifact), result.error
+        assert result.code.resources.tensor_core >= 4
+        assert result.code.spill_stores == 0, result.schedule.label
+
+
+@pytest.mark.parametrize(
+    ("numbers", "said"),
+    [
+        ((1, 40, 2), "tiles of 40 columns; choose a multiple of 32 up to 256"),
+        ((5, 64, 2), "5 warpgroups; choose 1 to 4"),
+        ((1, 64, 2, 3), "divides 64 columns among 3 blocks"),
+        ((1, 64, 1, 8), "leaves a block of 8 without a step"),
+        ((1, 64, 2, 2, 132), "blocks that stay and clusters"),
+        ((1, 64, 1), "has 1 stages; choose 2 to 5"),
+        ((2, 256, 5), "bytes of shared memory, a block has 232448"),
+        ((4, 256, 2), "registers a thread, 544 threads leave 96"),
+    ],
+)
+def test_a_tiling_that_does_not_fit_says_why(numbers, said):
+    """What was seen, and what to choose."""
+    arrays = drawn(programs.product, (256, 256, 320), "float16", seed=0)
+    with pytest.raises(KernelError, match=said):
+        lowered(programs.product, arrays, numbers)
+
+
+def chosen(made, shapes, target=TARGET, *, aligned=True):
+    """Return the schedule that the heuristic chooses."""
+    arrays = [np.zeros(shape, "float16") for shape in shapes]
+    program = simplify(made.program(*arrays))
+    return strategies.heuristic(program, device(parse(target)), aligned=aligned)
+
+
+@pytest.mark.parametrize(
+    ("made", "shapes"),
+    [
+        (programs.product, ((100, 776), (776, 770))),  # rows of no 16 bytes
+        (programs.linear, ((100, 770), (776, 770))),
+        (programs.in_place, ((100, 64), (64, 100), (100, 100))),
+    ],
+)
+def test_what_bulk_copies_cannot_read_is_multiplied_by_threads(made, shapes):
+    """No failure: the general recipe."""
+    assert not chosen(made, shapes).multiplies_tiles
+
+
+def test_other_targets_and_unaligned_arrays_multiply_by_threads():
+    """Only NVRTC's sm_90a has the instructions, and bulk copies want 16 bytes."""
+    shapes = (64, 64), (64, 64)
+    assert chosen(programs.product, shapes).multiplies_tiles
+    for target in ("cuda:sm_80", "cuda:sm_100a", "nvptx:sm_90a"):
+        assert not chosen(programs.product, shapes, target).multiplies_tiles
+    assert not chosen(programs.product, shapes, aligned=False).multiplies_tiles
+    arrays = [np.zeros(shape, "float16") for shape in shapes]
+    schedule = tiling(programs.product, arrays, (1, 64, 1)).schedule
+    with pytest.raises(KernelError, match="which cuda:sm_90a alone has"):
+        strategies.lower(
+            programs.product.program(*arrays), schedule, device(parse("cuda:sm_80"))
+        )
+
+
+def test_a_build_is_the_same_after_the_disk(nvrtc):
+    """Its tensors and its dynamic memory too."""
+    program = programs.linear.program(
+        *drawn(programs.linear, (64, 64, 64), "float16", seed=0)
+    )
+    built = build(program, target=TARGET, levels=frozenset())
+    assert isinstance(built, Artifact)
+    assert built.shared > 0
+    again, _ = unpack(pack(built), program, TARGET)
+    assert (again.slots, again.shared) == (built.slots, built.shared)
+    assert again.slots[0].tensor.box == (64, 64)
