@@ -20,7 +20,16 @@ from functools import partial
 from typing import Any
 
 import annotated
-from test_change_points import bimodal, found_after, hanging, heavy, levels, white
+from test_change_points import (
+    bimodal,
+    found_after,
+    hanging,
+    heavy,
+    levels,
+    one_sided,
+    quantised,
+    white,
+)
 
 from steelyard.analyse.change_points import steps
 
@@ -29,6 +38,8 @@ MODELS: dict[str, Callable[..., list[float]]] = {
     "autocorrelated (AR(1), 0.7)": hanging,
     "bimodal (3 in 10 are 5 % slower)": bimodal,
     "heavy-tailed (Student's t, 3)": heavy,
+    "one-sided (a quarter is slower by 10 % on average)": one_sided,
+    "quantised (ticks of 1 %)": quantised,
 }
 EVERY = 4
 """Commits after which a history is looked at."""

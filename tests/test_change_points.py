@@ -44,7 +44,22 @@ def heavy(draw, count, noise=NOISE):
     ]
 
 
-@pytest.mark.parametrize("model", [white, hanging, bimodal, heavy])
+def one_sided(draw, count, noise=NOISE):
+    """Other programs slow a quarter of runs, by 10 % on average."""
+    return [
+        value * math.exp(draw.expovariate(10) if draw.random() < 0.25 else 0)
+        for value in white(draw, count, noise)
+    ]
+
+
+def quantised(draw, count, noise=NOISE):
+    """Ticks of a clock are as coarse as the times vary."""
+    return [round(value / noise) * noise for value in white(draw, count, noise)]
+
+
+@pytest.mark.parametrize(
+    "model", [white, hanging, bimodal, heavy, one_sided, quantised]
+)
 def test_no_commit_of_an_unchanged_program_is_a_step(model):
     """Asked after every third of 80 commits; tests/simulated_histories.py asks for many seeds."""
     values = model(random.Random(1), 80)
@@ -198,6 +213,17 @@ def test_a_step_among_outliers_is_found():
     assert [step.at for step in steps(values)] == [pytest.approx(40, abs=3)]
 
 
+def test_a_mode_that_moves_under_outliers_is_found():
+    """Both ends of a regression by 3 % while a quarter of runs is slower anyway."""
+    found = 0
+    for seed in range(20):
+        values = one_sided(random.Random(seed), 200)
+        values[80:140] = [1.03 * x for x in values[80:140]]
+        told = [step.at for step in steps(values)]
+        found += all(any(abs(at - one) <= 5 for one in told) for at in (80, 140))
+    assert found >= 18
+
+
 @pytest.mark.parametrize("values", [[], [1.0], [1.0, 2.0], [1.0, 1.0, 2.0, 2.0]])
 def test_a_few_points_say_nothing(values):
     """None of them raises."""
@@ -221,7 +247,7 @@ def test_segments_cover_the_series_and_do_not_depend_on_the_unit(values, unit):
     assert sum(map(len, scaled)) == len(values)
 
 
-@pytest.mark.parametrize("count", [20, 40, 100])
+@pytest.mark.parametrize("count", [31, 40, 100])
 def test_the_smallest_step_that_the_next_runs_show_is_shown(count):
     """In 95 % of 200 quiet histories, and of fewer runs none is promised."""
     found = asked = 0
@@ -235,4 +261,4 @@ def test_the_smallest_step_that_the_next_runs_show_is_shown(count):
             found += any(abs(step.at - count) < 2 for step in steps(before + after))
     assert asked > 190
     assert found >= 0.95 * asked
-    assert segments(before[:19])[-1].smallest == math.inf
+    assert segments(before[:30])[-1].smallest == math.inf

@@ -1,12 +1,13 @@
 """Fit a noisy series by few constant levels. Pure.
 
-Of all functions of few steps, a fit has the least sum of absolute residuals plus a price
-a step (the L1 Potts functional; Friedrich, Kempe, Liebscher and Winkler, "Complexity
+Of all functions of few steps, a fit has the least sum of absolute residuals, each up to
+a bound (Fearnhead and Rigaill, "Changepoint detection in the presence of outliers", 2019:
+an outlier must not pull a step to it), plus a price a step (the L1 Potts functional; Friedrich, Kempe, Liebscher and Winkler, "Complexity
 penalized M-estimation", 2008). Dynamic programming over times and levels finds it in time
 linear in both (Storath, Weinmann and Unser, "Jump-penalized least absolute values
 estimation of scalar or circle-valued signals", 2017).
 
-An information criterion chooses among the prices. Residuals hang together (AR(1)), since
+Schwarz's information criterion chooses among the prices. Residuals hang together (AR(1)), since
 a machine's good and bad days do. The autocorrelation is estimated once and is the same
 for every candidate (Chakar, Lebarbier, Levy-Leduc and Robin, "A robust approach for
 estimating change-points in the mean of an AR(1) process", 2017). Estimated for each
@@ -28,8 +29,7 @@ PRICES: Final = 16
 """Prices tried, in equal ratios from one that is never paid."""
 
 CHEAPEST: Final = 4.0
-"""Standard deviations of the noise that the least price is. The criterion asks for some
-ten and more."""
+"""Standard deviations of the noise that the least price is."""
 
 FEWEST: Final = 3
 """Points of a segment: two neighbours are off together too often."""
@@ -47,7 +47,7 @@ GRAIN: Final = 0.5
 LEVELS: Final = 160
 """Levels tried, at most."""
 
-OUTLIER: Final = 20.0
+OUTLIER: Final = 8.0
 """Standard deviations to which a residual counts."""
 
 MAD: Final = 1.4826
@@ -103,23 +103,33 @@ def _criterion(
 ) -> float:
     """Return what a fit costs: its steps, and the logarithm of what it leaves.
 
-    Residuals count to ``far``: a few outliers must not outweigh every other point.
+    That is Schwarz's criterion over twice the points, of residuals of Laplace's
+    distribution; a step is two parameters, its place and its level. Residuals count to
+    ``far``: a few outliers must not outweigh every other point.
     """
     count, rest = len(logs), np.clip(residuals(logs, cuts), -far, far)
     left = float(np.abs(rest[1:] - rho * rest[:-1]).sum() + abs(rest[0]))
     smallest = 1e-6
     steps = len(cuts) - 2
-    return 4 * math.log(count) / count * steps + math.log(smallest * count + left)
+    return math.log(count) / count * steps + math.log(smallest * count + left)
 
 
 def _candidates(logs: NDArray[np.float64]) -> list[list[int]]:
     """Return the different fits of all prices, the one of fewest steps first."""
     count = len(logs)
-    top = max(float(np.abs(logs - np.median(logs)).sum()), 1e-12)
+    top = max(float(_away(logs, np.median(logs)).sum()), 1e-12)
     least = min(max(CHEAPEST * _jitter(logs), top / (20 * count)), top)
     prices = np.geomspace(top, least, PRICES)
     found = {(0, count), *map(tuple, _fits(logs, prices))}
     return sorted(map(list, found), key=len)
+
+
+def _away(
+    logs: NDArray[np.float64], levels: NDArray[np.float64] | np.float64
+) -> NDArray[np.float64]:
+    """Return how far points are from levels, at most `OUTLIER`."""
+    far = OUTLIER * _jitter(logs.ravel()) or math.inf
+    return np.minimum(np.abs(logs - levels), far)
 
 
 def _jitter(logs: NDArray[np.float64]) -> float:
@@ -134,7 +144,7 @@ def _fits(logs: NDArray[np.float64], prices: NDArray[np.float64]) -> list[list[i
     level l, and ``start[p, l]`` where the segment at that level began.
     """
     count, levels = len(logs), _levels(logs)
-    away = np.abs(logs[:, None] - levels)
+    away = _away(logs[:, None], levels)
     cost = np.tile(away[:FEWEST].sum(0), (len(prices), 1))
     start = np.zeros(cost.shape, np.intp)
     least = np.full((count + 1, len(prices)), np.inf)
