@@ -1,8 +1,8 @@
 """Blocks: both sides of each case in turn, in fresh workers; a log ratio a block.
 
 Both workers of a block live at once and one measures at a time. Windows that the host's
-clock reads are taken in turn, a few milliseconds apart (`token`), those of kernels of
-both sides in one process, on the same memory (`together`); of kernels on a GPU, whose
+clock reads are taken in turn, a few milliseconds apart (`interleave`), those of kernels of
+both sides in one process, on the same memory (`pair`); of kernels on a GPU, whose
 windows stand in queues, each side has two visits, A B B A or B A A B. So what drifts
 cancels; where the memory of a process lies is new in each block.
 """

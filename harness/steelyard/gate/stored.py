@@ -7,6 +7,7 @@ time moved from run to run, and nothing is ever told the same: it stays unresolv
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
 import statistics
@@ -30,7 +31,7 @@ from steelyard.gate.blocks import Point, same_code, unusable, value
 from steelyard.gate.decide import POLICY
 from steelyard.gate.outcome import HEAD, INCOMPARABLE, Finding
 from steelyard.gate.sides import Side
-from steelyard.process import scratch
+from steelyard.process import runner
 from steelyard.process.runner import Workers
 from steelyard.store.store import Store
 
@@ -40,9 +41,6 @@ WEAK: Final = (
 )
 
 BLOCKS: Final = 4
-VISIT: Final = 0.08
-"""Seconds of sampling in each, as in a run."""
-
 RARE: Final = 0.00025
 """The chance that a case which did not change is slower; and that it is faster."""
 
@@ -118,25 +116,22 @@ def measure(
     say: Callable[[str], None],
 ) -> None:
     """Measure every point in blocks of fresh workers."""
-    positions = itertools.count()
-    broken = set()
-    with scratch.folder() as folder:
-        how = replace(how, scratch=how.scratch or folder, budget=VISIT)
-        for block in range(BLOCKS):
-            say(f"block {block + 1} of {BLOCKS}: {len(points)} cases and modes")
-            with Workers(
-                head.python, head.variables, head.path_of, head.root
-            ) as workers:
-                for point in points:
-                    if point.key in broken:
-                        continue
-                    turn = PlannedTrial(next(positions), block, point.case, point.mode)
-                    trial = workers.confirmed(turn, how, workers.measure(turn, how))
-                    on_trial(HEAD, trial)
-                    if trial.error:
-                        broken.add(point.key)
-                    walked = trial.extra.get("flush_bytes", how.flush_bytes)
-                    how = replace(how, flush_bytes=walked)
+    every = itertools.product(range(BLOCKS), points)
+    turns = [
+        PlannedTrial(position, block, point.case, point.mode)
+        for position, (block, point) in enumerate(every)
+    ]
+
+    begun: set[int] = set()
+
+    def on_turn(turn: PlannedTrial) -> None:
+        if turn.block not in begun:
+            begun.add(turn.block)
+            say(f"block {turn.block + 1} of {BLOCKS}: {len(points)} cases and modes")
+
+    place = (head.python, head.variables, head.path_of, head.root)
+    keep = functools.partial(on_trial, HEAD)
+    runner.run(turns, replace(how, budget=None), keep, on_turn, lambda: Workers(*place))
 
 
 def findings(

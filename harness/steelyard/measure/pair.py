@@ -51,7 +51,7 @@ class PortableBinary:
     inputs: str
     """The hash of what the case works on."""
     injected: int | None
-    """Multiply-adds behind each launch, where there are to be some; see `planting`."""
+    """Multiply-adds behind each launch, where there are to be some; see `inject`."""
 
     @classmethod
     def of(cls, case: Case, settings: Settings) -> Self | None:

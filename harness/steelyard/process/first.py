@@ -1,6 +1,6 @@
 """Build and launch one case in this fresh process, then print where its time went.
 
-Run as `windows.FIRST` with PATH NAME AXES GPU, axes in JSON; the parent has the time it
+Run as `regions.FIRST` with PATH NAME AXES GPU, axes in JSON; the parent has the time it
 started. Prints JSON: ``began`` in CLOCK_MONOTONIC, and the nanoseconds of each part (see
 `ledger`) and, where the work can be built, of a second build.
 """

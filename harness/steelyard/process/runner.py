@@ -39,18 +39,20 @@ def run(
     settings: Settings,
     on_trial: Callable[[Trial], None],
     on_turn: Callable[[PlannedTrial], None],
+    start: Callable[[], Workers] | None = None,
 ) -> None:
     """Measure ``turns`` in order; report each before it starts and its trial after.
 
     What fails is told once, with its error, and left out of later blocks. Each
     block has a worker of its own: where its memory lies and what its code aligns to
     stays the same as long as a process lives, and would pass for the kernel's doing.
-    Everything is done between turns, while no worker measures.
+    Everything is done between turns, while no worker measures. ``start`` makes what
+    starts them: by default as this process was.
     """
     began = monotonic()
     broken: set[tuple[str, Mode]] = set()
     block = 0
-    with scratch.folder() as shared, Workers() as workers:
+    with scratch.folder() as shared, (start or Workers)() as workers:
         settings = replace(settings, scratch=settings.scratch or shared)
         for turn in turns:
             if (turn.case.id, turn.mode) in broken:
@@ -141,7 +143,7 @@ class Workers:
             return failed_turn(turn, self._garbled(reason)["error"])
 
     def confirmed(self, turn: PlannedTrial, settings: Settings, trial: Trial) -> Trial:
-        """Return a trial with what launches on new data say of it; see `confirming`.
+        """Return a trial with what launches on new data say of it; see `confirm`.
 
         Such launches are made once a run, by the worker that is there.
         """
