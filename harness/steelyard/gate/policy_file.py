@@ -9,7 +9,7 @@ import math
 import os
 import re
 import tomllib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from datetime import date, datetime
 from pathlib import Path
@@ -23,6 +23,8 @@ from steelyard.gate.policy import DOUBTS, STATIC, VANISHED, Accepted, Rules, Tol
 from steelyard.machine import files
 
 NAME: Final = Path("ci", "policy.toml")
+
+OPTIONAL: Final = "optional"
 
 
 def default(folder: Path | None = None) -> Path:
@@ -58,14 +60,17 @@ def parse(text: str, path: Path) -> Rules:
     except (tomllib.TOMLDecodeError, RecursionError) as error:
         raise SteelyardError(f"{path} cannot be read: {error}. Mend it.") from error
     reader = _Reader(path, text)
-    reader.known(table, ("static", "tolerance", "accepted"), "", 1)
-    static = reader.table(table)
+    reader.known(table, tuple(_KEYS), "", 1)
+    (static,) = [*reader.tables(table, "static")] or [{}]
     return Rules(
         path,
-        tuple(reader.tolerances(table)),
-        tuple(reader.accepted(table)),
+        tuple(map(reader.tolerance, reader.tables(table, "tolerance"))),
+        tuple(
+            Accepted(on=one.pop("date"), **one)
+            for one in reader.tables(table, "accepted")
+        ),
         tuple(static.get("forbid", ())),
-        str(static.get("reason", "")),
+        static.get("reason", ""),
     )
 
 
@@ -76,67 +81,32 @@ class _Reader:
         self._path = path
         self._lines = text.splitlines()
 
-    def table(self, table: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Return ``[static]``."""
-        static = table.get("static", {})
-        line = self._line(r"\[\s*static\s*\]|static\b", 0)
-        if not isinstance(static, dict):
-            raise self._wrong(line, "static", static, "a table")
-        if static:
-            self._values(static, _STATIC, ("forbid", "reason"), "static", line)
-        return static
-
-    def tolerances(self, table: Mapping[str, Any]) -> Iterator[Tolerance]:
-        """Yield each ``[[tolerance]]``."""
-        needed = ("cases", "percent", "reason", "until")
-        for line, one in self._blocks(table, "tolerance"):
-            self._values(one, _TOLERANCE, needed, "tolerance", line)
-            try:
-                expression.parse(one["cases"])
-            except SteelyardError as error:
-                sentence = str(error).replace("-k cannot", "cases cannot", 1)
-                raise SteelyardError(f"{self._path}:{line}: {sentence}") from None
-            yield Tolerance(
-                cases=one["cases"],
-                share=one["percent"] / 100,
-                reason=one["reason"],
-                until=one["until"],
-                line=line,
-            )
-
-    def accepted(self, table: Mapping[str, Any]) -> Iterator[Accepted]:
-        """Yield each ``[[accepted]]``."""
-        needed = ("case", "mode", "verdict", "reason", "date")
-        for line, one in self._blocks(table, "accepted"):
-            self._values(one, _ACCEPTED, needed, "accepted", line)
-            ratio = one.get("ratio")
-            yield Accepted(
-                case=one["case"],
-                mode=one["mode"],
-                verdict=one["verdict"],
-                reason=one["reason"],
-                on=one["date"],
-                base=one.get("base", ""),
-                head=one.get("head", ""),
-                ratio=(float(ratio[0]), float(ratio[1])) if ratio else None,
-                changes=tuple(one.get("changes", ())),
-                line=line,
-            )
-
-    def _blocks(
-        self, table: Mapping[str, Any], name: str
-    ) -> Iterator[tuple[int, dict[str, Any]]]:
-        """Yield the tables of an array with the lines they begin in."""
-        found = table.get(name, [])
-        line = self._line(rf"{name}\b", 0)
-        if not isinstance(found, list):
-            raise self._wrong(line, name, found, f"[[{name}]] before each")
-        for one in found:
-            line = self._line(rf"\[\[\s*{name}\s*\]\]", line)
+    def tables(self, table: Mapping[str, Any], name: str) -> Iterator[dict[str, Any]]:
+        """Yield ``[name]``, or each ``[[name]]``, with the ``line`` it begins in."""
+        several = name != "static"
+        found = table.get(name, [] if several else {})
+        mark = rf"\[+\s*{name}\s*\]+"
+        line = self._line(rf"{mark}|{name}\b", 0)
+        expected = f"[[{name}]] before each" if several else "a table"
+        if isinstance(found, list) is not several:
+            raise self._wrong(line, name, found, expected)
+        for one in found if several else [found] * (found != {}):
+            line = self._line(mark, line)
             if not isinstance(one, dict):
-                raise self._wrong(line, name, one, f"[[{name}]] before each")
-            yield line, one
+                raise self._wrong(line, name, one, expected)
+            self._check(one, name, line)
+            lists = {n: tuple(v) for n, v in one.items() if isinstance(v, list)}
+            yield {**one, **lists} | ({"line": line} if several else {})
             line += 1
+
+    def tolerance(self, one: dict[str, Any]) -> Tolerance:
+        """Return a tolerance of its table."""
+        try:
+            expression.parse(one["cases"])
+        except SteelyardError as error:
+            sentence = str(error).replace("-k cannot", "cases cannot", 1)
+            raise SteelyardError(f"{self._path}:{one['line']}: {sentence}") from None
+        return Tolerance(share=one.pop("percent") / 100, **one)
 
     def _line(self, pattern: str, after: int) -> int:
         """Return the first line from ``after`` on that begins so, else ``after``."""
@@ -159,23 +129,16 @@ class _Reader:
                     f"{self._path}:{where}: {name or 'a policy'} has no {key!r}; {hint}"
                 )
 
-    def _values(
-        self,
-        table: Mapping[str, Any],
-        readers: Mapping[str, tuple[Callable[[Any], bool], str]],
-        needed: tuple[str, ...],
-        name: str,
-        line: int,
-    ) -> None:
-        self.known(table, tuple(readers), name, line)
-        for key in needed:
-            if key not in table:
-                expected = readers[key][1]
+    def _check(self, table: Mapping[str, Any], name: str, line: int) -> None:
+        keys = _KEYS[name]
+        self.known(table, tuple(keys), name, line)
+        for key, (_, expected, *optional) in keys.items():
+            if key not in table and not optional:
                 raise SteelyardError(
                     f"{self._path}:{line}: this {name} has no {key}, expected {expected}."
                 )
         for key, value in table.items():
-            fits, expected = readers[key]
+            fits, expected, *_ = keys[key]
             if not fits(value):
                 where = self._line(rf"{key}\s*=", line)
                 raise self._wrong(where, key, value, expected)
@@ -209,31 +172,38 @@ def _day(value: Any) -> bool:
     return isinstance(value, date) and not isinstance(value, datetime)
 
 
+def _word(value: Any) -> bool:
+    return isinstance(value, str)
+
+
 _VERDICTS: Final = (*CHANGED, VANISHED, STATIC, *sorted(DOUBTS))
 _REASON: Final = (_text, "a sentence that says why")
 _DAY: Final = (_day, "a date such as 2027-06-30")
-_HASH: Final = (lambda value: isinstance(value, str), "a code's hash, or nothing")
-_STATIC: Final = {
-    "forbid": (_texts, "a list of words such as 'spills'"),
-    "reason": _REASON,
+_HASH: Final = (_word, "a code's hash, or nothing", OPTIONAL)
+_KEYS: Final[Mapping[str, Mapping[str, tuple[Any, ...]]]] = {
+    "static": {
+        "forbid": (_texts, "a list of words such as 'spills'"),
+        "reason": _REASON,
+    },
+    "tolerance": {
+        "cases": (_text, "words of case ids joined by and, or, not"),
+        "percent": (_number, "a number above 0"),
+        "reason": _REASON,
+        "until": _DAY,
+    },
+    "accepted": {
+        "case": (_text, "the id of a case"),
+        "mode": (_word, "a mode such as 'kernel/cold'"),
+        "verdict": (lambda value: value in _VERDICTS, f"one of {', '.join(_VERDICTS)}"),
+        "base": _HASH,
+        "head": _HASH,
+        "ratio": (_interval, "the lower and the upper end of an interval", OPTIONAL),
+        "changes": (_texts, "a list of sentences", OPTIONAL),
+        "reason": _REASON,
+        "date": _DAY,
+    },
 }
-_TOLERANCE: Final = {
-    "cases": (_text, "words of case ids joined by and, or, not"),
-    "percent": (_number, "a number above 0"),
-    "reason": _REASON,
-    "until": _DAY,
-}
-_ACCEPTED: Final = {
-    "case": (_text, "the id of a case"),
-    "mode": (lambda value: isinstance(value, str), "a mode such as 'kernel/cold'"),
-    "verdict": (lambda value: value in _VERDICTS, f"one of {', '.join(_VERDICTS)}"),
-    "base": _HASH,
-    "head": _HASH,
-    "ratio": (_interval, "the lower and the upper end of an interval"),
-    "changes": (_texts, "a list of sentences"),
-    "reason": _REASON,
-    "date": _DAY,
-}
+"""Of each table its keys: what fits, what is expected, and whether it may be missing."""
 
 
 def add(path: Path, changes: list[Accepted]) -> list[Accepted]:
