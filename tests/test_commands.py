@@ -2,6 +2,7 @@ import io
 import json
 import re
 import shutil
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -336,6 +337,14 @@ def test_the_quick_tiers_texts_are_its_own(nvrtc, what):
     found = said("copy", "--target", "nvptx:sm_90a", "--emit", what)
     marks = {"llvm": "ptx_kernel", "ptx": "LLVM NVPTX", "sass": "EXIT"}
     assert marks[what] in found
+
+
+def test_a_disassembler_is_given_no_file_that_a_kill_could_leave(nvrtc, monkeypatch):
+    """It reads one in memory: there need be no folder for temporary files."""
+    if nvdisasm() is None:
+        pytest.skip("needs nvdisasm")
+    monkeypatch.setattr(tempfile, "tempdir", "/nonexistent")
+    assert "EXIT" in said("copy", "--target", CUDA, "--emit", "sass")
 
 
 def test_sass_without_a_disassembler_names_the_package(nvrtc, monkeypatch):

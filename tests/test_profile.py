@@ -5,6 +5,7 @@ import os
 import shlex
 import stat
 import sys
+import tempfile
 from dataclasses import replace
 
 import pytest
@@ -16,7 +17,7 @@ from steelyard.declare import mode
 from steelyard.declare.discovery import discover
 from steelyard.declare.plan import PlannedTrial
 from steelyard.declare.settings import Settings
-from steelyard.process import profile, stage
+from steelyard.process import profile, scratch, stage
 from steelyard.process.ncu import Coldness
 from steelyard.process.profile import Profile
 from steelyard_device.cuda import profiler
@@ -103,6 +104,17 @@ def test_each_state_of_the_caches_is_profiled_once(ncu):
     }
     assert cold.coldness.verdict == "proven"
     assert found["copying", "warm"].coldness.verdict == "contradicted"
+
+
+def test_what_a_killed_profile_left_goes_with_the_next(ncu, tmp_path, monkeypatch):
+    """Its folder, and that of this one."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    left = tmp_path / f"{scratch.PREFIX}dead"
+    left.mkdir()
+    calls = ncu(LOG)
+    profile.profiles(turns(copying, "kernel/cold"), Settings(), [].append)
+    assert f"{tmp_path}/{scratch.PREFIX}" in calls()[0]
+    assert list(tmp_path.glob(f"{scratch.PREFIX}*")) == []
 
 
 def test_the_command_line_is_said_and_can_be_run_by_hand(ncu):

@@ -11,7 +11,6 @@ import re
 import shlex
 import shutil
 import sys
-import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -23,7 +22,7 @@ from steelyard.declare.handles import CUDA
 from steelyard.declare.plan import PlannedTrial
 from steelyard.declare.settings import Settings
 from steelyard.errors import SteelyardError
-from steelyard.process import ncu, stage
+from steelyard.process import ncu, scratch, stage
 from steelyard.process.ncu import Coldness
 from steelyard_device.errors import DeviceError
 
@@ -120,7 +119,7 @@ def _profile(program: Sequence[str], cache: str, seconds: float) -> Profile:
         RefusedError: it counted nothing.
         SteelyardError: it was not done in time.
     """
-    with tempfile.TemporaryDirectory() as folder:
+    with scratch.folder() as folder:
         file = Path(folder, "ncu.csv")
         said = stage.run(ncu.command(program, log=str(file)), seconds)
         log = file.read_text(errors="replace") if file.exists() else ""

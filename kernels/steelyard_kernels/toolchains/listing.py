@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 import shutil
 import subprocess
-import tempfile
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from steelyard_kernels.errors import KernelError
@@ -28,11 +27,17 @@ def disassembled(cubin: bytes) -> str:
             "--emit sass needs nvdisasm, which is not installed: pip install "
             "nvidia-cuda-nvdisasm; --resources has the instruction mix without it."
         )
-    with tempfile.TemporaryDirectory() as folder:
-        file = Path(folder, "kernel.cubin")
-        file.write_bytes(cubin)
-        command = [tool, "--print-code", str(file)]
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
+    # In memory: of it nothing is left however the process ends.
+    with os.fdopen(os.memfd_create("kernel.cubin"), "wb") as file:
+        file.write(cubin)
+        file.flush()
+        done = subprocess.run(
+            [tool, "--print-code", f"/proc/self/fd/{file.fileno()}"],
+            capture_output=True,
+            text=True,
+            check=False,
+            pass_fds=[file.fileno()],
+        )
     if done.returncode:
         raise KernelError(
             f"{tool} cannot read this cubin: {done.stderr.strip()}. Upgrade the package "
