@@ -13,6 +13,7 @@ FLOATS = "float32 float16 bfloat16 float64"
 INTEGERS = "int8 int16 int32 int64 uint8 uint16 uint32 uint64"
 FLOAT8 = "float8_e4m3fn float8_e5m2"
 FLOAT32 = 2.0**-24
+GPUS = ("simt", "cuda", "nvptx")
 
 
 def fused(a, b):
@@ -313,6 +314,13 @@ def nested(x):
     return y / q, q, xp.mean(x, axis=-1), xp.sum(x, axis=-1, keepdims=True)
 
 
+def overlapping(x):
+    """Read values of two walks in a third, and two of one walk."""
+    t, u = xp.exp(x * 0.25), abs(x) + 1.0
+    y = t / xp.sum(t, axis=-1, keepdims=True) + u / xp.max(u, axis=-1, keepdims=True)
+    return (y + t) / xp.sum(y * y, axis=-1, keepdims=True) + u
+
+
 def as_rows(x, w):
     """Return what depends on the column, or on the row, as whole rows."""
     column = xp.broadcast_to(w, x.shape) * xp.sum(x, axis=-1, keepdims=True)
@@ -384,6 +392,12 @@ ROWS = [
         "float32 float16",
     ),
     Row("wide layernorm", library.bias_layernorm, layernorms(1, (5140,)), "bfloat16"),
+    Row(
+        "moments of products",
+        lambda x, w: (xp.var(x, -1), xp.mean(x * w, -1), xp.mean(x, -1)),
+        "3,33 33; 4,96 4,96",
+        times=3,
+    ),
     Row("moments", moments, "4,100; 3,17; 1,33; 7,2; 5,257", FLOATS),
     Row("extremes", extremes, "3,33; 1,2; 7,96; 4,257", data="special"),
     Row(
@@ -428,19 +442,19 @@ ROWS = [
         "two lengths",
         lambda x, y: (xp.sum(x, -1), xp.sum(y, -1)),
         "3,4 3,5",
-        refused={"*": "one kernel for each"},
+        refused=dict.fromkeys(GPUS, "one kernel for each"),
     ),
     Row(
         "squeezed",
         lambda x: x + xp.sum(x, axis=-1),
         "4,4; 100,100",
-        refused={"*": "keepdims=True"},
+        refused=dict.fromkeys(GPUS, "keepdims=True"),
     ),
     Row(
         "rows of rows",
         lambda x: (xp.sum(x, -1, keepdims=True), xp.max(xp.sum(x, -1), keepdims=True)),
         "3,4",
-        refused={"*": "one kernel for each"},
+        refused=dict.fromkeys(GPUS, "one kernel for each"),
     ),
     Row("in place", in_place, "5,40 40; 40 40; 6,33 33"),
     Row("double", double, "3,96; 5,33"),
@@ -449,6 +463,7 @@ ROWS = [
     Row("scaled", scaled, "3,300; 2,33"),
     Row("line", lambda x: x / xp.sum(abs(x), axis=-1), "77; 1; 264"),
     Row("nested", nested, "6,33; 33:float64; 6,1"),
+    Row("overlapping", overlapping, "6,33; 3,100; 8,257"),
     Row("as rows", as_rows, "6,33 33; 6,33 6,1"),
     Row("sums of integers", sums_of_integers, "5,37 5,1; 3,100 3,1", INTEGERS),
     Row(

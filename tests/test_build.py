@@ -110,7 +110,7 @@ def test_built_is_a_record_of_what_was_done():
     """Program, schedule, text and binary are all there."""
     built = library.softmax.build(((4, 100), "float32"))
     assert isinstance(built, Artifact)
-    assert built.strategy == "normalization"
+    assert built.strategy == "rows"
     assert built.target == "cpu"
     assert built.code.entry in built.text
     assert [slot.kind for slot in built.slots] == ["input", "output", "extent"]

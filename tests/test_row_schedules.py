@@ -75,6 +75,40 @@ def test_rows_that_divide_by_what_is_taken_at_a_time_have_one_body():
     assert walks == [3, 6]
 
 
+@pytest.mark.parametrize(
+    ("rows", "width", "dtype"),
+    [
+        (1024, 768, "float32"),
+        (1024, 4096, "float16"),
+        (1021, 5140, "float32"),
+        (1, 100, "float32"),
+        (3, 400_000, "float32"),
+    ],
+)
+def test_the_heuristic_is_within_a_percent_of_the_least_prediction(rows, width, dtype):
+    """It looks at the candidates that are likely to be it only."""
+    specs = ((rows, width), dtype), *((((width,), dtype),) * 4)
+    program = simplify(library.bias_layernorm.program(*specs))
+    ranked = dict(strategies.rank(program, machine()))
+    chosen = strategies.heuristic(program, machine())
+    least = min(prediction.total for prediction in ranked.values())
+    assert ranked[chosen].total <= 1.01 * least
+
+
+def test_large_rows_are_taken_several_at_a_time_and_small_ones_alone():
+    """Rows that share a page lose the hardware's prefetching; halves are widened once."""
+    for width, dtype, rows, hoist in (
+        (768, "float32", 1, None),
+        (4096, "float32", 4, None),
+        (4096, "float16", 4, Place.STACK),
+    ):
+        specs = ((1024, width), dtype), *((((width,), dtype),) * 4)
+        chosen = strategies.heuristic(library.bias_layernorm.program(*specs), machine())
+        assert chosen.cuts[0].at(Place.REGISTER) == rows
+        assert (chosen.keep, chosen.hoist) == (Place.STACK, hoist)
+        assert chosen.one_pass
+
+
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize("width", [3, 16, 100, 1000, 33000])
 def test_variance_is_as_accurate_as_numpys(dtype, width):

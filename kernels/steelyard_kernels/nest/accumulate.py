@@ -15,31 +15,14 @@ from typing import TypeAlias
 from steelyard_kernels.dtypes import DType
 from steelyard_kernels.ir.builder import const
 from steelyard_kernels.ir.loops import Const, Operand
-from steelyard_kernels.monoids import Monoid
 from steelyard_kernels.nest.axes import Value
 from steelyard_kernels.nest.emitter import Emitter
 from steelyard_kernels.nest.keep import Walk
 from steelyard_kernels.nest.offsets import At
+from steelyard_kernels.nest.reads import Term
 from steelyard_kernels.schedule.schedule import Place
 from steelyard_kernels.schedule.tile import Carried
 from steelyard_kernels.schedule.warp import across_lanes
-
-
-@dataclass(frozen=True, slots=True)
-class Term:
-    """What is accumulated: values, or of two their product, in a dtype.
-
-    Reductions of the same values share it: a sum, a mean, a variance.
-    """
-
-    monoid: Monoid
-    args: tuple[Value, ...]
-    dtype: DType
-
-    @property
-    def neutral(self) -> float:
-        """What changes no total."""
-        return self.monoid.neutral(self.dtype)
 
 
 @dataclass(frozen=True, slots=True)

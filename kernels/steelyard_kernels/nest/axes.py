@@ -5,9 +5,8 @@ A value is what is computed for each index of some axes. `places` finds which th
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from math import prod
 from typing import Final, TypeAlias
 
 from steelyard_kernels.expression.expr import (
@@ -20,17 +19,20 @@ from steelyard_kernels.expression.expr import (
     Node,
     Output,
     Program,
+    Reduce,
     Reshape,
     Scalar,
     Shape,
+    operands,
     reachable,
 )
 from steelyard_kernels.expression.graph import broadcast_shape
-from steelyard_kernels.expression.indices import Index
+from steelyard_kernels.expression.indices import Index, Part, total
 
 Guard: TypeAlias = tuple[Index, int]  # an index, and what it must be below
 NAMES: Final = "ijklmnopqrstuvwxyzabcdefghIJKLMNOPQRSTUVWXYZABCDEFGH"
 NOWHERE: Final = Index()
+Place: TypeAlias = tuple[Index, ...]  # of an element, along each dimension
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -83,6 +85,18 @@ class Nest:
         """The names of all axes."""
         return NAMES[: len(self.extents)]
 
+    @property
+    def streams(self) -> list[Value]:
+        """The arrays that lie along all axes of the outputs, each element read once."""
+        every = frozenset(range(self.space))
+        return [
+            value
+            for value in self.values
+            if isinstance(value.source, Input)
+            and value.axes == every
+            and not (value.guards or value.step)
+        ]
+
     def is_plain(self, axes: Iterable[int]) -> bool:
         """Say whether axes are of the outputs alone: no reduction walks them."""
         return all(axis < self.space and axis not in self.inner for axis in axes)
@@ -106,9 +120,24 @@ def stored(output: Output) -> Node:
 def space(program: Program) -> Shape | None:
     """Return what all outputs broadcast to; None where that is nothing."""
     full: Shape | None = ()
-    for output in program.outputs:
-        full = None if full is None else broadcast_shape(full, stored(output).shape)
+    for shape in aligned(program):
+        full = None if full is None else broadcast_shape(full, shape)
     return full
+
+
+def aligned(program: Program) -> list[Shape]:
+    """Return the shapes of the outputs' values, with an axis of 1 for one that was reduced.
+
+    One value a row is aligned with the rows, though its last axis is gone.
+    """
+    lost: set[int] = set()
+    for node in program.nodes:
+        squeezed = isinstance(node, Reduce) and node.of_rows and not node.keepdims
+        follows = isinstance(node, Apply | Cast)
+        if squeezed or (follows and any(n.number in lost for n in operands(node))):
+            lost.add(node.number)
+    values = map(stored, program.outputs)
+    return [(*v.shape, 1) if v.number in lost else v.shape for v in values]
 
 
 def beyond(program: Program) -> tuple[Node, ...]:
@@ -125,16 +154,27 @@ def beyond(program: Program) -> tuple[Node, ...]:
 
 
 def one_space(program: Program) -> bool:
-    """Say whether all outputs broadcast to one shape, whose pass gives each its elements.
-
-    A smaller one may update nothing: what it overwrites is read again with every row.
-    """
+    """Say whether all outputs broadcast to one shape, whose walk gives each its elements."""
     full = space(program)
     if full is None or 0 in full:
         return full is not None and all(0 in o.value.shape for o in program.outputs)
-    most = prod(full)
-    return all(
-        output.updates is None
-        for output in program.outputs
-        if prod(stored(output).shape) < most
-    )
+    return True
+
+
+def behind(at: Place, shape: Sequence[int], arg: Shape) -> Place:
+    """Return the place of an operand, aligned at the last; 0 along extents of 1."""
+    if shape == arg:
+        return at
+    skipped = len(shape) - len(arg)
+    return tuple([NOWHERE if n == 1 else at[skipped + k] for k, n in enumerate(arg)])
+
+
+def offset_in(shape: Shape, at: Place) -> Index:
+    """Return where a row-major array has an element."""
+    terms: list[tuple[int | Part, int]] = []
+    constant, stride = 0, 1
+    for extent, index in zip(reversed(shape), reversed(at), strict=True):
+        constant += index.constant * stride
+        terms += [(term, step * stride) for term, step in index.terms]
+        stride *= extent
+    return total(constant, terms)

@@ -17,12 +17,12 @@ from typing import TYPE_CHECKING, Final
 
 from steelyard_kernels.expression.expr import Arange, Input, Scalar, View
 from steelyard_kernels.expression.indices import Index as Offset
-from steelyard_kernels.ir.builder import Builder, const
+from steelyard_kernels.ir.builder import Builder, Index, const
 from steelyard_kernels.ir.loops import Operand
 from steelyard_kernels.nest.axes import Guard, Nest, Value
-from steelyard_kernels.nest.keep import Kept, Walk, kept_of
-from steelyard_kernels.nest.offsets import At, Loops
-from steelyard_kernels.nest.reads import Reads
+from steelyard_kernels.nest.keep import Kept, Walk, planner
+from steelyard_kernels.nest.offsets import At, Loops, Open
+from steelyard_kernels.nest.reads import reads_of
 from steelyard_kernels.nest.stack import Stack
 from steelyard_kernels.schedule.model import LINE
 from steelyard_kernels.schedule.schedule import Place, Schedule
@@ -62,7 +62,7 @@ class Emitter(Loops):
         self.target = target
         self.extent = extent
         self.alignment = alignment
-        self.reads = Reads(nest)
+        self.reads = reads_of(nest)
         self._reduce = reduce
         # The loops of the space come first: they are opened one in the other.
         self.depth = len([axes for axes in self.axes if axes[0] < nest.space])
@@ -72,8 +72,9 @@ class Emitter(Loops):
         self.kept: Kept | None = None
         self._walk = NOTHING
         self._room: Stack | None = None
+        self._row: Index = 0  # the first open row, of those that values are kept of
         if schedule.keep or schedule.hoist:
-            self.kept = kept_of(nest, schedule)
+            self.kept = planner(nest).kept(schedule)
             self._room = Stack(
                 b,
                 self.kept,
@@ -83,7 +84,7 @@ class Emitter(Loops):
             )
             if self.depth == len(self.axes):
                 self.levels[-1] = list(self.kept.outputs.values)
-        self._ahead = self._asked()
+        self._ahead = nest.streams if schedule.prefetch else []
         self._stores: list[list[int]] = [[] for _ in self.levels]
         for place, output in enumerate(nest.outputs):
             depth = _depth(self.walks(output.offset))
@@ -102,18 +103,6 @@ class Emitter(Loops):
         for number in sorted(found):
             levels[_depth(self.loops[number])].append(found[number])
         return levels
-
-    def _asked(self) -> list[Value]:
-        """Return the arrays to ask for before they are read: those along all axes."""
-        every = frozenset(range(self.nest.space))
-        return [
-            value
-            for value in self.nest.values
-            if self.schedule.prefetch
-            and isinstance(value.source, Input)
-            and value.axes == every
-            and not (value.guards or value.step)
-        ]
 
     # loops
 
@@ -280,11 +269,19 @@ class Emitter(Loops):
                     value, *self._kept_at(value, at), known[self.key(value, at)]
                 )
 
-    def _kept_at(self, value: Value, at: At) -> tuple[int, Operand]:
+    def _kept_at(self, value: Value, at: At) -> tuple[Index, Operand]:
         """Return the row of the open ones, and the place in it, of a kept value."""
         loop = len(self.axes) - 1
-        row = at[0] if 0 in self.loops[value.number] else 0
+        row = self.b.at("add", self._row, at[0]) if 0 in self.loops[value.number] else 0
         return row, self.open[loop].places[at[loop]]
+
+    @contextmanager
+    def one_row(self, row: Operand) -> Iterator[None]:
+        """Have one of the open rows open alone, for what reads kept values of it only."""
+        before, self._row = self._row, row
+        rows, self.open[0] = self.open[0], Open([row], 1, [None], [None])
+        yield
+        self._row, self.open[0] = before, rows
 
     def key(self, value: Value, at: At) -> tuple[int, ...]:
         """Return what a value is known by at one place of the open loops."""
@@ -368,7 +365,8 @@ class Emitter(Loops):
         b, bytes_, loop = self.b, value.node.dtype.bytes, self.depth - 1
         assert isinstance(value.source, Input)
         if at[loop] * self.open[loop].lanes * bytes_ % LINE == 0:
-            ahead = self.schedule.prefetch // bytes_
+            widest = max([array.node.dtype.bytes for array in self._ahead])
+            ahead = self.schedule.prefetch // widest
             start = b.at("add", self.offset(value.offset, at), ahead)
             b.prefetch(self.args.inputs[value.source.index], start)
 
@@ -380,7 +378,7 @@ class Emitter(Loops):
             value = self.at(output.value, at, lanes)
             start = self.offset(output.offset, at)
             mask = self.mask(self.walks(output.offset), at)
-            streams = self.schedule.streaming and mask is None
+            streams = self.schedule.streaming and mask is None and depth == self.depth
             alignment = self.alignment if streams else 0
             self.b.store(
                 buffer, start, value, mask, streaming=streams, alignment=alignment

@@ -14,8 +14,8 @@ from functools import lru_cache
 
 from steelyard_kernels.dtypes import DType
 from steelyard_kernels.nest.axes import Nest, Value
-from steelyard_kernels.nest.reads import Reads, deviates
-from steelyard_kernels.schedule.schedule import Schedule
+from steelyard_kernels.nest.reads import Reads, deviates, reads_of, terms
+from steelyard_kernels.schedule.schedule import Place, Schedule
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,20 +56,25 @@ class Kept:
     dtypes: tuple[DType, ...]
 
     @property
+    def row_bytes(self) -> int:
+        """The bytes that are kept for an element of a row."""
+        return sum([dtype.bytes for dtype in self.dtypes])
+
+    @property
+    def column_bytes(self) -> int:
+        """The bytes that are kept for an element of all rows."""
+        return sum([value.node.dtype.bytes for value in self.columns.kept])
+
+    @property
     def walks(self) -> list[Walk]:
         """All walks in order, without those over deviations."""
         return [*(walk for walk, _ in self.reductions.values()), self.outputs]
 
 
-def kept_of(nest: Nest, schedule: Schedule) -> Kept:
-    """Return what a schedule keeps of a nest that has rows."""
-    return planner(nest).kept(schedule)
-
-
 @lru_cache(maxsize=2)  # a build asks for it with every candidate
 def planner(nest: Nest) -> Planner:
     """Return what finds the walks of a nest that has rows."""
-    return Planner(nest, Reads(nest))
+    return Planner(nest, reads_of(nest))
 
 
 def has_rows(nest: Nest) -> bool:
@@ -100,9 +105,29 @@ class Planner:
         self.reads = reads
         self.last = len(nest.extents) - 1
         self.groups = self._grouped()
+        self._known: dict[tuple[Place | None, Place | None, bool], Kept] = {}
 
     def kept(self, schedule: Schedule) -> Kept:
-        """Return all walks, with what they keep and what is hoisted."""
+        """Return all walks, with what a schedule keeps and hoists."""
+        hints = schedule.keep, schedule.hoist, schedule.one_pass
+        found = self._known.get(hints)
+        if found is None:
+            found = self._known[hints] = self._kept(schedule)
+        return found
+
+    @property
+    def variances(self) -> bool:
+        """Whether there are any."""
+        return any(map(deviates, self.nest.values))
+
+    def accumulators(self, *, one_pass: bool) -> list[int]:
+        """Return how many numbers each group of reductions adds up at a place."""
+        return [
+            len({t for v in group for t in terms(v, self.reads, one_pass=one_pass)})
+            for group in self.groups
+        ]
+
+    def _kept(self, schedule: Schedule) -> Kept:
         keep = schedule.keep is not None
         steps = self._steps(one_pass=schedule.one_pass)
         columns = self._columns() if schedule.hoist is not None else Walk(())

@@ -86,11 +86,12 @@ def _numbered(
 ) -> Nest:
     """Return the nest over the axes that are left, numbered from 0 on.
 
-    One element has an axis too, along which every array lies where there is no other.
+    One element has an axis of the outputs too, and so has one row that is reduced: all
+    values vary with it, so that what is done once a row is done in its loop.
     """
     values, outputs = found
     shared = [k for k in kept if k < axes.shared]
-    lonely = not shared
+    lonely = not shared or any(axes.before.get(k) == set() for k in shared)
     numbers = {old: new + lonely for new, old in enumerate(kept)}
     made: dict[int, Value] = {}
     same = kept == list(range(len(axes.extents))) and not lonely
@@ -100,9 +101,9 @@ def _numbered(
         args = {key: made[arg.number] for key, arg in value.args.items()}
         offset = _renumbered(value.offset, numbers)
         along = frozenset([numbers[k] for k in value.axes if k in numbers])
-        if not kept:
-            offset += axis(0) if value.source is not None else 0
-            along = offset.axes.union(*[arg.axes for arg in args.values()])
+        if lonely and (value.source is not None or any(a.axes for a in args.values())):
+            offset += axis(0)
+            along |= {0}
         made[value.number] = Value(
             len(made),
             value.node,
@@ -118,12 +119,18 @@ def _numbered(
         program,
         (*((1,) * lonely), *extents),
         len(shared) + lonely,
-        frozenset([numbers[k] for k in shared if axes.before.get(k)]),
+        frozenset(
+            [
+                numbers[k]
+                for k in shared
+                if k in axes.before and (lonely or axes.before[k])
+            ]
+        ),
         tuple(made.values()),
         tuple(
             Stored(
                 made[output.value.number],
-                axis(0) if lonely else _renumbered(output.offset, numbers),
+                _renumbered(output.offset, numbers) + (axis(0) if lonely else 0),
             )
             for output in outputs
         ),

@@ -14,10 +14,9 @@ of 0, 1, 2, ..., is read at its offset; guards say which of these places there a
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import TypeAlias
+from math import prod
 
 from steelyard_kernels.errors import Unsupported
 from steelyard_kernels.expression.expr import (
@@ -40,22 +39,24 @@ from steelyard_kernels.expression.expr import (
     operands,
     users,
 )
-from steelyard_kernels.expression.indices import Index, Part, axis, part, total
+from steelyard_kernels.expression.graph import broadcast_shape
+from steelyard_kernels.expression.indices import Index, axis, part
 from steelyard_kernels.nest.axes import (
+    NOWHERE,
     Guard,
     Nest,
+    Place,
     Stored,
     Value,
+    aligned,
+    behind,
     beyond,
-    one_space,
+    offset_in,
     source,
     space,
     stored,
 )
 from steelyard_kernels.nest.merge import Axes, merged
-
-Place: TypeAlias = tuple[Index, ...]  # of an element, along each dimension
-NOWHERE = Index()
 
 
 @lru_cache(maxsize=2)  # a build asks for it to choose a schedule, then to lower
@@ -69,13 +70,12 @@ def nest_of(program: Program) -> Nest:
                 "the schedule out, or take one of the program's candidates."
             )
     full = space(program)
-    if full is None or not one_space(program):
+    if full is None or 0 in full:
         shapes = {stored(output).shape for output in program.outputs}
         shown = " and ".join(str(shape) for shape in sorted(shapes))
         raise Unsupported(
-            f"{program.name}: outputs have shapes {shown}, one pass gives "
-            "those that broadcast to one, with elements, and update none of the "
-            "smaller; make a kernel for each."
+            f"{program.name}: outputs have shapes {shown}, one kernel gives those that "
+            "broadcast to one, with elements; make a kernel for each."
         )
     return _Asked(program, full).nest()
 
@@ -117,15 +117,18 @@ class _Asked:
         self.program = program
         self.full = full
         self.extents = list(full)
+        self.every = tuple([NOWHERE if n == 1 else axis(k) for k, n in enumerate(full)])
         self.uses: dict[int, list[_Use]] = {}
         self.before: dict[int, set[int]] = {}  # the axes that are opened before one
 
     def nest(self) -> Nest:
         """Ask from the last node to the first, then make values in their order."""
-        every = tuple([NOWHERE if n == 1 else axis(k) for k, n in enumerate(self.full)])
+        shapes = aligned(self.program)
         wanted = [
-            self._ask(node, _behind(every, self.full, node.shape))
-            for node in map(stored, self.program.outputs)
+            self._ask(node, behind(self.every, self.full, shape)[: len(node.shape)])
+            for node, shape in zip(
+                map(stored, self.program.outputs), shapes, strict=True
+            )
         ]
         for node in _users_first(self.program):
             for use in self.uses.get(node.number, ()):
@@ -143,7 +146,7 @@ class _Asked:
             )
         ]
         outputs = [
-            Stored(_known(use), _offset(use.node.shape, use.place)) for use in wanted
+            Stored(_known(use), offset_in(use.node.shape, use.place)) for use in wanted
         ]
         axes = Axes(self.extents, len(self.full), self.before)
         # Views are those that they show.
@@ -161,7 +164,7 @@ class _Asked:
         """Return where the operands of a node are read, for one place of it."""
         node = use.node
         if isinstance(node, Apply | Cast | Broadcast):
-            return tuple([_behind(at, node.shape, n.shape) for n in operands(node)])
+            return tuple([behind(at, node.shape, n.shape) for n in operands(node)])
         if source(node) is not None:
             return ()
         if isinstance(node, View):
@@ -190,7 +193,7 @@ class _Asked:
 
     def _reshaped(self, node: Reshape, at: Place) -> Place:
         """Return where an element lies in another shape with the same order."""
-        flat = _offset(node.shape, at)
+        flat = offset_in(node.shape, at)
         found, inner = [], 1
         for extent in reversed(node.arg.shape):
             here = part(flat, inner, extent, self.extents) if extent > 1 else NOWHERE
@@ -236,7 +239,10 @@ class _Asked:
     def _seen(
         self, arg: Node, kept: tuple[Index | None, ...], outer: frozenset[int]
     ) -> Place | None:
-        """Return a place that an operand, or what it is made of, is asked for at."""
+        """Return a place that an operand, or what it is made of, is asked for at.
+
+        That of the outputs will do for others: they may ask later.
+        """
         pending, looked = [arg], set[int]()
         while pending:
             node = pending.pop()
@@ -250,7 +256,10 @@ class _Asked:
                     for below in operands(node)
                     if below.shape == arg.shape and below.number not in looked
                 ]
-        return None
+        if broadcast_shape(arg.shape, self.full) != self.full:
+            return None
+        every = behind(self.every, self.full, arg.shape)
+        return every if self._fits(every, kept, outer) else None
 
     def _fits(
         self, place: Place, kept: tuple[Index | None, ...], outer: frozenset[int]
@@ -270,7 +279,8 @@ class _Asked:
                 if term in over:  # a diagonal
                     return False
                 over.add(term)
-        if not outer and any(term < len(self.full) for term in over):
+        walked = any(term < len(self.full) for term in over)
+        if not outer and walked and prod(self.full[:-1]) > 1:
             return False  # it is walked before the outputs' loops are opened
         return not over & outer and not any(self._opened(k, over) for k in outer)
 
@@ -312,7 +322,7 @@ class _Asked:
 
     def _array(self, count: int, node: Node, of: Input | Arange, place: Place) -> Value:
         guards = self._guards(place, node.shape)
-        offset = _offset(node.shape, place)
+        offset = offset_in(node.shape, place)
         axes = offset.axes.union(*[index.axes for index, _ in guards])
         return Value(count, node, {}, axes, (), of, offset, guards)
 
@@ -368,25 +378,6 @@ def _users_first(program: Program) -> list[Node]:
             if not waits[arg.number]:
                 ready.append(arg)
     return found
-
-
-def _behind(at: Place, shape: Sequence[int], arg: Shape) -> Place:
-    """Return the place of an operand, aligned at the last; 0 along extents of 1."""
-    if shape == arg:
-        return at
-    skipped = len(shape) - len(arg)
-    return tuple([NOWHERE if n == 1 else at[skipped + k] for k, n in enumerate(arg)])
-
-
-def _offset(shape: Shape, at: Place) -> Index:
-    """Return where a row-major array has an element."""
-    terms: list[tuple[int | Part, int]] = []
-    constant, stride = 0, 1
-    for extent, index in zip(reversed(shape), reversed(at), strict=True):
-        constant += index.constant * stride
-        terms += [(term, step * stride) for term, step in index.terms]
-        stride *= extent
-    return total(constant, terms)
 
 
 def _known(use: _Use) -> Value:

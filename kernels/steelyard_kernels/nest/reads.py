@@ -3,12 +3,41 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Final
 
 from steelyard_kernels import dtypes
-from steelyard_kernels.expression.expr import Apply, Reduce, users
-from steelyard_kernels.monoids import MONOIDS
+from steelyard_kernels.dtypes import DType
+from steelyard_kernels.expression.expr import Apply, Dot, Reduce, users
+from steelyard_kernels.monoids import MONOIDS, Monoid, accumulator
 from steelyard_kernels.nest.axes import Nest, Value
 from steelyard_kernels.schedule.values import fusions
+
+ADDED: Final = MONOIDS["sum"]
+
+
+@dataclass(frozen=True, slots=True)
+class Term:
+    """What is accumulated: values, or of two their product, in a dtype.
+
+    Reductions of the same values share it: a sum, a mean, a variance.
+    """
+
+    monoid: Monoid
+    args: tuple[Value, ...]
+    dtype: DType
+
+    @property
+    def neutral(self) -> float:
+        """What changes no total."""
+        return self.monoid.neutral(self.dtype)
+
+
+@lru_cache(maxsize=2)  # a build asks for it to choose a schedule, then to lower
+def reads_of(nest: Nest) -> Reads:
+    """Return what each value of a nest reads."""
+    return Reads(nest)
 
 
 class Reads:
@@ -91,6 +120,20 @@ class Reads:
             if (value.over, value.axes) == (first.over, first.axes)
             and all(map(is_known, self.outside(value)))
         ]
+
+
+def terms(value: Value, reads: Reads, *, one_pass: bool) -> list[Term]:
+    """Return what a reduction accumulates in its walk."""
+    node, args = value.node, tuple(reads.of(value).values())
+    dtype = accumulator(node.dtype)
+    if isinstance(node, Dot):
+        return [Term(ADDED, args * (3 - len(args)), dtype)]  # of itself too
+    assert isinstance(node, Reduce)
+    if not deviates(value):
+        monoid = MONOIDS[node.op]
+        return [Term(ADDED if monoid.mean else monoid, args, dtype)]
+    found = [Term(ADDED, args, dtype)]
+    return found + [Term(ADDED, args * 2, dtype)] * one_pass
 
 
 def deviates(value: Value) -> bool:

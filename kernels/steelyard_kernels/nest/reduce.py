@@ -13,18 +13,16 @@ from math import nan, prod
 from typing import Final, TypeAlias
 
 from steelyard_kernels import dtypes
-from steelyard_kernels.expression.expr import Dot, Reduce
+from steelyard_kernels.expression.expr import Reduce
 from steelyard_kernels.ir.loops import Operand
-from steelyard_kernels.monoids import MONOIDS, accumulator
-from steelyard_kernels.nest.accumulate import Site, Term, Totals, Walker, like
+from steelyard_kernels.nest.accumulate import Site, Totals, Walker, like
 from steelyard_kernels.nest.axes import Value
 from steelyard_kernels.nest.emitter import Emitter
 from steelyard_kernels.nest.keep import Walk
 from steelyard_kernels.nest.offsets import At
-from steelyard_kernels.nest.reads import deviates
+from steelyard_kernels.nest.reads import Term, deviates, terms
 from steelyard_kernels.schedule.variance import residue
 
-ADDED: Final = MONOIDS["sum"]
 # A variance of one pass loses the factor 1 + mean**2 / variance to cancellation. Beyond
 # this share the row is walked again: what is nearly centred, with its mean within 0.7
 # standard deviations, costs nothing and loses half a unit.
@@ -65,10 +63,10 @@ class Group:
 
     def emit(self) -> None:
         """Emit the walks, and what the reductions come to."""
-        terms = dict.fromkeys(
+        every = dict.fromkeys(
             [term for value in self.group for term in self._terms(value)]
         )
-        totals = Walker(self.site, self.walk, tuple(terms), {}).emit()
+        totals = Walker(self.site, self.walk, tuple(every), {}).emit()
         moments = self._moments(totals)
         for value in self.group:
             for at in self.site.places:
@@ -76,18 +74,8 @@ class Group:
                 self.emitter.know(value, at, self.b.cast(found, value.node.dtype))
 
     def _terms(self, value: Value) -> list[Term]:
-        """Return what a reduction accumulates in the first walk."""
-        node = value.node
-        args = tuple(self.emitter.reads.of(value).values())
-        dtype = accumulator(node.dtype)
-        if isinstance(node, Dot):
-            return [Term(ADDED, args * (3 - len(args)), dtype)]  # of itself too
-        assert isinstance(node, Reduce)
-        if not deviates(value):
-            monoid = MONOIDS[node.op]
-            return [Term(ADDED if monoid.mean else monoid, args, dtype)]
-        terms = [Term(ADDED, args, dtype)]
-        return terms + [Term(ADDED, args * 2, dtype)] * self.emitter.schedule.one_pass
+        one_pass = self.emitter.schedule.one_pass
+        return terms(value, self.emitter.reads, one_pass=one_pass)
 
     def _finished(
         self, value: Value, at: At, totals: Totals, moments: Moments
@@ -118,7 +106,7 @@ class Group:
         places = [(term, at) for term in args.values() for at in self.site.places]
         means = {key: self._share(totals[key]) for key in places}
         if not self.emitter.schedule.one_pass:
-            return self._deviations(means)
+            return self._deviations(self.site, means)
         b, found, lost = self.b, dict[tuple[int, At], tuple[Operand, Operand]](), []
         for (term, at), mean in means.items():
             squares = self._share(totals[replace(term, args=term.args * 2), at])
@@ -129,15 +117,7 @@ class Group:
             lost.append(b.let("logical_not", off))
         any_lost = functools.reduce(lambda x, y: b.let("bitwise_or", x, y), lost)
         with b.branch(any_lost, seldom=True) as branch, self.emitter.aside():
-            exact = self._deviations(
-                {
-                    (replace(term, dtype=dtypes.float64), at): mean
-                    for (term, at), mean in means.items()
-                }
-            )
-            pairs = zip(found.values(), exact.values(), strict=True)
-            every = [zip(near, true, strict=True) for near, true in pairs]
-            branch.gives(*[b.cast(y, x.type.dtype) for pair in every for x, y in pair])
+            branch.gives(*[each for pair in self._again(means) for each in pair])
             branch.otherwise()
             branch.gives(*[each for pair in found.values() for each in pair])
         results = branch.results
@@ -145,7 +125,49 @@ class Group:
             zip(found, zip(results[::2], results[1::2], strict=True), strict=True)
         )
 
-    def _deviations(self, means: Totals) -> Moments:
+    def _again(self, means: Totals) -> list[tuple[Operand, Operand]]:
+        """Emit means and variances of what one pass lost, added up in float64.
+
+        Where all that is walked is kept, it is a loop over the rows: seldom, so short.
+        """
+        b, emitter, rows = self.b, self.emitter, len(self.site.places)
+        wide = {
+            key: (replace(key[0], dtype=dtypes.float64), mean)
+            for key, mean in means.items()
+        }
+        if rows == 1 or self.again.computed:
+            found = self._deviations(
+                self.site, {(term, key[1]): mean for key, (term, mean) in wide.items()}
+            )
+            pairs = zip(means.values(), found.values(), strict=True)
+            return [
+                (b.cast(x, mean.type.dtype), b.cast(y, mean.type.dtype))
+                for mean, (x, y) in pairs
+            ]
+        each = {term: (mean.type.dtype) for (term, _), mean in means.items()}
+        room = {
+            term: [b.alloc("again", dtype, rows) for _ in range(2)]
+            for term, dtype in each.items()
+        }
+        for (term, at), mean in means.items():
+            b.store(room[term][0], at[0], mean)
+        with b.loop(0, rows, 1) as loop, emitter.one_row(loop.var):
+            site = Site(emitter, self.group[0])
+            (at,) = site.places
+            mine = {
+                (replace(term, dtype=dtypes.float64), at): b.load(buffer, loop.var)
+                for term, (buffer, _) in room.items()
+            }
+            found = self._deviations(site, mine)
+            for buffers, pair in zip(room.values(), found.values(), strict=True):
+                for buffer, value in zip(buffers, pair, strict=True):
+                    b.store(buffer, loop.var, b.cast(value, buffer.dtype))
+        return [
+            (b.load(room[term][0], at[0]), b.load(room[term][1], at[0]))
+            for term, at in means
+        ]
+
+    def _deviations(self, site: Site, means: Totals) -> Moments:
         """Emit the walk over deviations from the means, by the terms that add them up.
 
         The mean of the deviations is what the mean's rounding left: it goes to the mean,
@@ -156,19 +178,22 @@ class Group:
         b = self.b
         means = {key: b.cast(mean, key[0].dtype) for key, mean in means.items()}
         shifts = {(term.args[0].number, at): mean for (term, at), mean in means.items()}
-        terms = {term: replace(term, args=term.args * 2) for term, _ in means}
-        if self.emitter.is_near(self.site.loops):
-            totals = Walker(self.site, self.again, tuple(terms.values()), shifts).emit()
+        square_of = {term: replace(term, args=term.args * 2) for term, _ in means}
+        squares = tuple(square_of.values())
+        if self.emitter.is_near(site.loops):
+            totals = Walker(site, self.again, squares, shifts).emit()
             return {
-                (term.args[0].number, at): (mean, self._share(totals[terms[term], at]))
+                (term.args[0].number, at): (
+                    mean,
+                    self._share(totals[square_of[term], at]),
+                )
                 for (term, at), mean in means.items()
             }
-        every = *terms, *terms.values()
-        totals = Walker(self.site, self.again, every, shifts).emit()
+        totals = Walker(site, self.again, (*square_of, *squares), shifts).emit()
         found: dict[tuple[int, At], tuple[Operand, Operand]] = {}
         for (term, at), mean in means.items():
             rest = self._share(totals[term, at])
-            square = self._share(totals[terms[term], at])
+            square = self._share(totals[square_of[term], at])
             var = b.let("fma", b.let("negative", rest), rest, square)
             limit = residue(self.count, term.dtype)
             nothing = b.let("less", var, b.let("multiply", square, like(square, limit)))

@@ -28,13 +28,13 @@ class Stack:
             column = b.alloc("column", value.node.dtype, self.pitch)
             self._buffers[value.number] = column
 
-    def load(self, value: Value, row: int, at: Operand, lanes: int) -> Operand:
+    def load(self, value: Value, row: Index, at: Operand, lanes: int) -> Operand:
         """Emit the elements of a kept value; `row` is 0 of what all rows share."""
         return self.b.load(self._buffers[value.number], self._place(row, at), lanes)
 
-    def store(self, value: Value, row: int, at: Operand, elements: Operand) -> None:
+    def store(self, value: Value, row: Index, at: Operand, elements: Operand) -> None:
         """Emit keeping a value's elements, among them those of a tail's dead lanes."""
         self.b.store(self._buffers[value.number], self._place(row, at), elements)
 
-    def _place(self, row: int, at: Operand) -> Index:
-        return self.b.at("add", at, row * self.pitch)
+    def _place(self, row: Index, at: Operand) -> Index:
+        return self.b.at("add", at, self.b.at("multiply", row, self.pitch))

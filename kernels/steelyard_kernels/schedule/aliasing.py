@@ -5,10 +5,10 @@ and side by side, so each element of an input that is updated may be read by no 
 the one that writes it, and by that one no later than it writes. Any other update is
 Unsupported. By strategy:
 
-- pointwise: an item loads its element of every operand before it stores. A parameter
-  has as many elements as the outputs, so that it is read nowhere else.
-- normalization: an item is a row, which loads what it reads of other rows never, and
-  of its own before it stores there. The inputs it reads must begin where it writes.
+- of a nest: an item is an element, or a row, which is reduced before it is stored. It
+  reads what it overwrites at the same index only.
+- rows on a GPU: an item is a row, which loads what it reads of other rows never, and of
+  its own before it stores there. The inputs it reads must begin where it writes.
 - scan: an item is a chain. It loads what it computes with in the order of the nodes, and
   stores at its end, but what a loop stacks row by row, in its iterations. On a GPU the
   threads of a chain are in different rows.
@@ -38,6 +38,7 @@ from steelyard_kernels.expression.expr import (
     operands,
 )
 from steelyard_kernels.nest.axes import Nest
+from steelyard_kernels.nest.keep import has_rows
 from steelyard_kernels.nest.places import nest_of
 from steelyard_kernels.schedule.normalization.space import check_outputs, row_space
 from steelyard_kernels.schedule.space import strides_of
@@ -52,25 +53,30 @@ def check_updates(program: Program, strategy: str, kind: str) -> None:
     for output in program.outputs:
         if output.updates not in read:  # none, or of a parameter that nothing reads
             continue
-        if strategy == "loops" and not updates_in_place(nest_of(program)):
-            raise _refusal(program, output, "element by element while others read it")
-        if strategy == "normalization":
-            _check_rows(program, output, read[output.updates])
-        elif strategy == "scan":
+        if strategy == "scan":
             _check_chains(program, output, read[output.updates])
             if kind == "cuda":
                 _check_threads(program, output)
+        elif (strategy, kind) == ("rows", "cuda"):
+            _check_rows(program, output, read[output.updates])
+        elif not updates_in_place(nest_of(program), rows=strategy == "rows"):
+            raise _refusal(program, output, "element by element while others read it")
 
 
-def updates_in_place(nest: Nest) -> bool:
-    """Say whether no element is overwritten that another index still reads."""
+def updates_in_place(nest: Nest, *, rows: bool = False) -> bool:
+    """Say whether no element is overwritten that another index still reads.
+
+    Of `rows` that one thread walks, one value each is read before the elements are.
+    """
     outputs = zip(nest.program.outputs, nest.outputs, strict=True)
     written = {o.updates: s.offset for o, s in outputs if o.updates is not None}
     if not written:
         return True
+    once = [frozenset(range(nest.space))]
+    if rows and has_rows(nest):
+        once.append(frozenset(range(len(nest.extents) - 1)))
     return all(
-        written[value.source.index] == value.offset
-        and value.axes == frozenset(range(nest.space))
+        written[value.source.index] == value.offset and value.axes in once
         for value in nest.values
         if isinstance(value.source, Input) and value.source.index in written
     )

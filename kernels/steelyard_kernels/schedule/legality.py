@@ -7,7 +7,7 @@ from typing import Final
 
 from steelyard_kernels.errors import KernelError
 from steelyard_kernels.nest.axes import NAMES, Nest
-from steelyard_kernels.nest.keep import has_rows, kept_of
+from steelyard_kernels.nest.keep import has_rows, planner
 from steelyard_kernels.schedule import contraction
 from steelyard_kernels.schedule.gpu import (
     MAX_THREADS,
@@ -80,7 +80,7 @@ def problem(nest: Nest, schedule: Schedule, target: str, *, aligned: bool) -> st
         why = _factors_problem(each, target)
         if why:
             return why
-    why = _loops_problem(nest, schedule) or _kept_problem(nest, schedule, target)
+    why = _loops_problem(nest, schedule) or kept_problem(nest, schedule, target)
     if why:
         return why
     if target == "cpu":
@@ -130,7 +130,7 @@ def _loops_problem(nest: Nest, schedule: Schedule) -> str:
     return ""
 
 
-def _kept_problem(nest: Nest, schedule: Schedule, target: str) -> str:
+def kept_problem(nest: Nest, schedule: Schedule, target: str) -> str:
     """Say why values cannot stay between walks, or a variance be taken in one."""
     hints = {hint for hint in (schedule.keep, schedule.hoist) if hint is not None}
     if not hints and not schedule.one_pass:
@@ -142,21 +142,15 @@ def _kept_problem(nest: Nest, schedule: Schedule, target: str) -> str:
         )
     if not hints <= KEEPS[target]:
         return f"keeps values at {' and '.join(sorted(hints))} on a {target}, which it cannot; choose no place"
-    size = scratch_bytes(nest, schedule)
+    kept = planner(nest).kept(schedule)
+    rows = schedule.cuts[0].at(Place.REGISTER)
+    size = (rows * kept.row_bytes + kept.column_bytes) * nest.extents[-1]
     if size > SCRATCH_BYTES:
         return (
             f"keeps {size} bytes on a thread's stack, of which at most {SCRATCH_BYTES} "
             "stay near the core; keep fewer rows, or none"
         )
     return ""
-
-
-def scratch_bytes(nest: Nest, schedule: Schedule) -> int:
-    """Return the bytes that a schedule keeps on a thread's stack."""
-    kept = kept_of(nest, schedule)
-    rows = schedule.cuts[0].at(Place.REGISTER) * sum(d.bytes for d in kept.dtypes)
-    columns = sum(v.node.dtype.bytes for v in kept.columns.kept)
-    return (rows + columns) * nest.extents[-1]
 
 
 def in_order(nest: Nest, axis: int) -> bool:
@@ -176,16 +170,19 @@ def in_order(nest: Nest, axis: int) -> bool:
 def stores_aligned(nest: Nest, schedule: Schedule) -> int:
     """Return what the address of each vector store is a multiple of, in bytes; 0: of any.
 
-    Smaller outputs are stored too often for stores that go round the caches.
+    Smaller outputs are stored too often for stores that go round the caches, but for one
+    value a row.
     """
-    if any(len(output.offset.axes) < nest.space for output in nest.outputs):
-        return 0
-    alignment = LINE
+    last, alignment = nest.space - 1, LINE
+    (cut,) = [cut for cut in schedule.cuts if NAMES[last] in cut.axes]
     for output in nest.outputs:
+        if len(output.offset.axes) < nest.space and not has_rows(nest):
+            return 0
         size = output.value.node.dtype.bytes
-        alignment = gcd(alignment, schedule.cuts[-1].at(Place.VECTOR) * size)
-        if len(nest.extents) > 1:
-            alignment = gcd(alignment, nest.extents[-1] * size)
+        if last in output.offset.axes:
+            alignment = gcd(alignment, cut.at(Place.VECTOR) * size)
+            if nest.space > 1:
+                alignment = gcd(alignment, nest.extents[last] * size)
     return alignment
 
 
@@ -240,7 +237,8 @@ def _unaligned(nest: Nest, cut: Cut, *, aligned: bool) -> str:
     for offset in (*offsets, *(output.offset for output in nest.outputs)):
         if offset.step(axis) != 1:
             continue
-        others = [step for term, step in offset.terms if term != axis]
+        alone = {axis, *[k for k, extent in enumerate(nest.extents) if extent == 1]}
+        others = [step for term, step in offset.terms if term not in alone]
         if any(step % lanes for step in (*others, offset.constant)):
             return (
                 f"has vectors of {lanes} elements in rows of {gcd(*others)}; "

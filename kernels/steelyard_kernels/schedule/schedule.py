@@ -88,8 +88,9 @@ class Cut:
 class Schedule:
     """The loops of a nest, outermost first, with hints.
 
-    `streaming` stores go round the caches; `prefetch` asks for what lies so many bytes
-    ahead of each load (0: nothing); a GPU's thread has at most `registers` (0: what
+    `streaming` stores go round the caches; `prefetch` asks, where outputs are stored, for
+    what of the arrays along all axes lies so many bytes ahead in the widest of them, in
+    others as many elements (0: for nothing); a GPU's thread has at most `registers` (0: what
     its block leaves to each). `keep` is where values stay that one walk along the last
     axis computes and a later one reads (None: each walk computes them), `hoist` where
     those stay that vary with the last axis alone (None: they are computed with every

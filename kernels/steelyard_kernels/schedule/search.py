@@ -9,11 +9,17 @@ from itertools import chain
 from steelyard_kernels.expression.expr import Program
 from steelyard_kernels.nest.axes import Nest, beyond
 from steelyard_kernels.nest.places import nest_of
-from steelyard_kernels.schedule import model_cpu, model_gpu, model_product
+from steelyard_kernels.schedule import model_cpu, model_gpu, model_product, model_rows
 from steelyard_kernels.schedule.gpu import Gpu
 from steelyard_kernels.schedule.model import Machine, Prediction
 from steelyard_kernels.schedule.model_team import Team
-from steelyard_kernels.schedule.recipes import contraction, loops, pointwise, rows
+from steelyard_kernels.schedule.recipes import (
+    contraction,
+    loops,
+    pointwise,
+    rows,
+    rows_cpu,
+)
 from steelyard_kernels.schedule.schedule import Place, Schedule
 
 
@@ -56,13 +62,15 @@ def _proposed(
     nest: Nest, device: Machine | Gpu, *, aligned: bool, likely: bool
 ) -> Iterator[Schedule]:
     if beyond(nest.program):  # more than one pass over the outputs' elements
-        if not isinstance(device, Gpu):
-            return loops.on_cpu(nest, device)
-        tiled = tuple(contraction.on_gpu(nest, device, aligned=aligned))
-        if tiled and likely:
-            return iter(tiled)
-        teams = rows.on_gpu(_team(nest), device, aligned=aligned, likely=likely)
-        return chain(tiled, teams, loops.on_gpu(nest, device))
+        if isinstance(device, Gpu):
+            tiled = tuple(contraction.on_gpu(nest, device, aligned=aligned))
+            if tiled and likely:
+                return iter(tiled)
+            teams = rows.on_gpu(_team(nest), device, aligned=aligned, likely=likely)
+            return chain(tiled, teams, loops.on_gpu(nest, device))
+        if rows_cpu.fits(nest):
+            return rows_cpu.on_cpu(nest, device, aligned=aligned, likely=likely)
+        return loops.on_cpu(nest, device)
     if isinstance(device, Gpu):
         return pointwise.on_gpu(nest, device, aligned=aligned, likely=likely)
     return pointwise.on_cpu(nest, device, aligned=aligned, likely=likely)
@@ -75,6 +83,8 @@ def _team(nest: Nest) -> Team:
 
 def _model(nest: Nest, device: Machine | Gpu) -> model_cpu.Model:
     if not isinstance(device, Gpu):
+        if rows_cpu.fits(nest):
+            return model_rows.Rows(nest, device).predict
         return model_cpu.model(nest, device)
     if not any(value.over for value in nest.values):
         return model_gpu.model(nest, device)

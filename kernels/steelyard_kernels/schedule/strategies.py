@@ -30,30 +30,26 @@ from steelyard_kernels.schedule.schedule import from_json as cuts_from_json
 
 if TYPE_CHECKING:  # loaded when first needed: the first kernel of a process is a bar
     from steelyard_kernels.schedule.normalization.cuda import CudaNormalization
-    from steelyard_kernels.schedule.normalization.schedule import Normalization
     from steelyard_kernels.schedule.scan.cuda import CudaScan
     from steelyard_kernels.schedule.scan.schedule import Scan
 
-Schedule: TypeAlias = (
-    "Cuts | Normalization | Scan | CudaNormalization | CudaScan"  # Cuts: of a nest
-)
+Schedule: TypeAlias = "Cuts | Scan | CudaNormalization | CudaScan"  # Cuts: of a nest
 Device: TypeAlias = Machine | Gpu
 
-# By strategy and kind of target: the knobs' module and class, and the modules that
-# choose (candidates, rank, heuristic) and lower.
+# What a nest does not lower, by strategy and kind of target: the folder, the knobs'
+# module and class, and the modules that choose (candidates, rank, heuristic) and lower.
 _PARTS: Final = {
-    ("normalization", "cpu"): ("schedule", "Normalization", "model", "lowering"),
-    ("normalization", "cuda"): (
+    ("rows", "cuda"): (
+        "normalization",
         "cuda",
         "CudaNormalization",
         "cuda_model",
         "cuda_lowering",
     ),
-    ("scan", "cpu"): ("schedule", "Scan", "model", "lowering"),
-    ("scan", "cuda"): ("cuda", "CudaScan", "cuda_model", "cuda_lowering"),
+    ("scan", "cpu"): ("scan", "schedule", "Scan", "model", "lowering"),
+    ("scan", "cuda"): ("scan", "cuda", "CudaScan", "cuda_model", "cuda_lowering"),
 }
-NESTED: Final = frozenset({"pointwise", "loops"})  # lowered by a nest
-_KNOBS, _CLASS, _MODEL, _LOWERING = range(4)
+_FOLDER, _KNOBS, _CLASS, _MODEL, _LOWERING = range(5)
 
 
 @lru_cache(maxsize=2)  # every phase of a build asks
@@ -65,21 +61,19 @@ def strategy(program: Program) -> str:
     Raises KernelError for what none takes.
     """
     others = beyond(program)
-    if not others:
-        return "pointwise" if one_space(program) or not _are_small(program) else "scan"
     rows = all(isinstance(node, Reduce) and node.of_rows for node in others)
     counts = any(isinstance(node, Arange | Reshape) for node in program.nodes)
-    if rows and not counts:
-        return "normalization"
+    if others and rows and not counts:
+        return "rows"
     odd = next(filter(_is_odd, everywhere(program.nodes)), None)
     if all(map(walks, others)):
         fits = one_space(program) and updates_in_place(nest_of(program))
         if fits or odd is not None or not _are_small(program):
-            return "loops"  # which says why, where it does not fit
+            return "loops" if others else "pointwise"
     elif odd is not None:
         raise KernelError(
-            f"{program.name}: no schedule has a {type(odd).__name__.lower()} of "
-            f"shape {odd.shape} beside a loop yet; compute it in a kernel of its own."
+            f"{program.name}: no schedule has a {type(odd).__name__.lower()} of shape {odd.shape} beside a loop yet; compute it "
+            "in a kernel of its own."
         )
     return "scan"
 
@@ -145,7 +139,7 @@ def lower(
         return nest.nothing(program, WARP if kind == "cuda" else 0)
     fits = strategy(program)
     check_updates(program, fits, kind)
-    nested = isinstance(schedule, Cuts) and fits == "normalization"
+    nested = isinstance(schedule, Cuts) and fits == "rows"
     if not nested and type(schedule).__name__ != _class(fits, kind):
         raise KernelError(
             f"{program.name}: got the schedule {schedule.label}, a "
@@ -156,14 +150,15 @@ def lower(
         if schedule.multiplies_tiles and isinstance(device, Gpu):
             return nest.lower_product(program, schedule, device, aligned=aligned)
         return nest.lower(program, schedule, kind, aligned=aligned)
-    lowered: Lowered = _module(fits, kind, _LOWERING).lower(
+    lowered: Lowered = _module((fits, kind), _LOWERING).lower(
         program, schedule, aligned=aligned
     )
     return lowered
 
 
 def _class(fits: str, kind: str) -> str:
-    return "Schedule" if fits in NESTED else _PARTS[fits, kind][_CLASS]
+    parts = _PARTS.get((fits, kind))
+    return parts[_CLASS] if parts else "Schedule"
 
 
 def estimated_registers(program: Program, schedule: Schedule) -> int:
@@ -172,7 +167,7 @@ def estimated_registers(program: Program, schedule: Schedule) -> int:
         from steelyard_kernels.schedule import search
 
         return search.estimated_registers(program, schedule)
-    model = _module(schedule.strategy, "cuda", _MODEL)
+    model = _module(_place(type(schedule).__name__), _MODEL)
     found: int = model.estimate_registers(program, schedule)
     return found
 
@@ -187,10 +182,14 @@ def from_json(facts: list[Any]) -> Schedule:
     name, knobs = facts
     if name == "Schedule":
         return cuts_from_json(knobs)
-    by_name = {parts[_CLASS]: place for place, parts in _PARTS.items()}
-    module = _module(*by_name[name], _KNOBS)
+    module = _module(_place(name), _KNOBS)
     schedule: Schedule = getattr(module, name)(**knobs)
     return schedule
+
+
+def _place(name: str) -> tuple[str, str]:
+    """Return the strategy and kind of target whose knobs are a class; raises KeyError."""
+    return {parts[_CLASS]: place for place, parts in _PARTS.items()}[name]
 
 
 def _kind(device: Device) -> str:
@@ -200,14 +199,14 @@ def _kind(device: Device) -> str:
 def _model(program: Program, device: Device) -> Any:
     fits, kind = strategy(program), _kind(device)
     check_updates(program, fits, kind)
-    if fits in NESTED:
+    if (fits, kind) not in _PARTS:
         return import_module("steelyard_kernels.schedule.search")
-    return _module(fits, kind, _MODEL)
+    return _module((fits, kind), _MODEL)
 
 
-def _module(strategy: str, kind: str, part: int) -> Any:
-    name = _PARTS[strategy, kind][part]
-    return import_module(f"steelyard_kernels.schedule.{strategy}.{name}")
+def _module(place: tuple[str, str], part: int) -> Any:
+    parts = _PARTS[place]
+    return import_module(f"steelyard_kernels.schedule.{parts[_FOLDER]}.{parts[part]}")
 
 
 def explain(

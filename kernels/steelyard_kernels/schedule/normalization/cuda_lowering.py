@@ -29,8 +29,7 @@ from steelyard_kernels.schedule.normalization.cuda import (
 )
 from steelyard_kernels.schedule.normalization.emitter import PassEmitter, Visit
 from steelyard_kernels.schedule.normalization.outline import UNIFORM
-from steelyard_kernels.schedule.normalization.passes import Rows, Sum, Walk
-from steelyard_kernels.schedule.normalization.schedule import passes_of
+from steelyard_kernels.schedule.normalization.passes import Rows, Sum, Walk, passes_of
 from steelyard_kernels.schedule.normalization.values import (
     Row,
     RowValues,
@@ -90,7 +89,6 @@ class GroupEmitter(PassEmitter[ThreadValues]):
         super().__init__(
             ThreadValues(rows, args, schedule),
             shifted=schedule.statistics == "shifted",
-            wide=False,
         )
         self.schedule = schedule
         self.ragged = rows.rows % schedule.per_block != 0

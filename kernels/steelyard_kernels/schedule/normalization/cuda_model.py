@@ -44,7 +44,7 @@ from steelyard_kernels.schedule.normalization.cuda_space import (
     variants,
     work,
 )
-from steelyard_kernels.schedule.normalization.schedule import passes_of
+from steelyard_kernels.schedule.normalization.passes import passes_of
 
 # How many of the best schedules are worth trying.
 MOST_CANDIDATES: Final = 98

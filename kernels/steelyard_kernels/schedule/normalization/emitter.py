@@ -38,18 +38,16 @@ MOMENTS: Final = ("mean", "var")  # what a second walk finds
 class PassEmitter(ABC, Generic[Values]):
     """Emits a program cut into passes over one block of rows.
 
-    `shifted`: moments are taken about the row's first element. `wide`: a second walk
-    adds up in float64, where few lanes have a row each.
+    `shifted`: moments are taken about the row's first element.
     """
 
-    def __init__(self, values: Values, *, shifted: bool, wide: bool) -> None:
+    def __init__(self, values: Values, *, shifted: bool) -> None:
         self.values: Values = values
         self.b = values.b
         self.rows = values.rows
         self.args = values.args
         self.lanes = values.lanes
         self.shifted = shifted
-        self.wide = wide
 
     @abstractmethod
     def walk(
@@ -160,7 +158,7 @@ class PassEmitter(ABC, Generic[Values]):
         """Emit a second walk for the variances, taken where a row cancelled."""
         b = self.b
         args = [item.arg for item in each.sums if item.kind == "moments"]
-        items = [Sum("moments", arg, frozenset(), wide=self.wide) for arg in args]
+        items = [Sum("moments", arg, frozenset()) for arg in args]
         mine = [values[arg.number] for values in found for arg in args]
         lost = [cancelled(b, values, shifted=self.shifted) for values in mine]
         means = [values["mean"] for values in mine]

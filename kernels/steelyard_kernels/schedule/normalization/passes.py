@@ -3,8 +3,7 @@
 A value depends on the row, on the column (the reduced last axis), on both or on
 neither; its depth is how many reductions it waits for. Pass p computes the
 reductions of depth p + 1 and everything for every element that they need; what a
-later pass needs again is kept (in a scratch row, on a GPU in registers), or computed
-anew.
+later pass needs again is kept in registers, or computed anew.
 """
 
 from __future__ import annotations
@@ -32,15 +31,14 @@ from steelyard_kernels.schedule.normalization.outline import (
     outline,
 )
 from steelyard_kernels.schedule.normalization.space import squeezed
+from steelyard_kernels.schedule.variance import expand_variance
 
 # The reductions that one walk of sums serves.
 ADDED: Final = frozenset(row.name for row in MONOIDS.values() if row.combine == "add")
 
-# What passes keep of what later ones need: on a CPU "scratch" has computed values (an
-# input comes from the same cache) or "recompute" nothing; on a GPU inputs count, and
-# "wide" has what is needed, "packed" the fewest bytes that are cheap to go on from,
-# "reload" nothing.
-NOTHING: Final = frozenset({"recompute", "reload"})
+# What passes keep of what later ones need: "wide" has what is needed, "packed" the fewest
+# bytes that are cheap to go on from, NOTHING nothing.
+NOTHING: Final = "reload"
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,15 +47,13 @@ class Sum:
 
     `kind` is a row of MONOIDS, or "moments" (sum and sum of squares, of the difference
     to a shift if the schedule has one). `ops` are the reductions it serves, `factors`
-    the two whose product a sum adds up without forming it first; `wide` ones are added
-    up in float64.
+    the two whose product a sum adds up without forming it first.
     """
 
     kind: str
     arg: Node
     ops: frozenset[str]
     factors: tuple[Node, Node] | None = None
-    wide: bool = False
 
     @property
     def reads(self) -> tuple[Node, ...]:
@@ -119,11 +115,13 @@ def rewalked(rows: Rows) -> bool:
     return updates and any(each.again and each.outputs for each in rows.passes)
 
 
-def analyse(program: Program, *, keep: str) -> Rows:
+def passes_of(program: Program, statistics: str, keep: str, *, corrected: bool) -> Rows:
     """Cut a program into passes; `keep` says what they keep for later ones.
 
     Raises Unsupported for programs whose rows do not line up.
     """
+    if statistics == "two_pass":
+        program = expand_variance(program, corrected=corrected)
     return cut(outline(program), keep=keep)
 
 
@@ -192,10 +190,6 @@ class _Cutter:
             moments = [each.arg for each in sums[p] if each.kind == "moments"]
             again = self.walk(moments) if moments else None
             stores = self.frontier(walk, goals[p + 1 :], p)
-            if (
-                moments and self.keep == "scratch"
-            ):  # near; registers are not walked twice
-                again = self.walk(moments)
             made.append(
                 Pass(
                     sums[p],
@@ -245,14 +239,9 @@ class _Cutter:
         self, walk: Walk, later: Sequence[Sequence[Node]], index: int
     ) -> set[int]:
         """Return what the walk evaluates and a later one would evaluate again."""
-        if self.keep in NOTHING:
+        if self.keep == NOTHING:
             return set()
-        here = {
-            node.number
-            for node in walk.elements
-            if node.number not in walk.loads
-            and not (self.keep == "scratch" and isinstance(node, Input))
-        }
+        here = {node.number for node in walk.elements if node.number not in walk.loads}
         found: set[int] = set()
         seen: set[int] = set()
         pending = [node for goals in later for node in goals]

@@ -10,7 +10,6 @@ from collections.abc import Mapping, Sequence
 from functools import reduce
 from typing import Final
 
-from steelyard_kernels import dtypes
 from steelyard_kernels.dtypes import DType
 from steelyard_kernels.ir.builder import Builder, const
 from steelyard_kernels.ir.loops import Const, Operand
@@ -28,7 +27,7 @@ CANCELLATION: Final = {True: 4.0, False: 0.5}
 
 
 def _held(item: Sum) -> DType:
-    return dtypes.float64 if item.wide else accumulator(item.arg.dtype)
+    return accumulator(item.arg.dtype)
 
 
 def neutral(item: Sum, lanes: int) -> tuple[Const, ...]:

@@ -52,7 +52,7 @@ def _cpu_cuts(
             yield Cut(NAMES[axis], (*factors, (1, Place.SERIAL)))
             continue
         size = factors[0][0] * several
-        work = prod(nest.extents[shared:]) * size
+        work = max(1, prod(nest.extents[shared:])) * size
         turns = max(1, WORK // work) if place is Place.CORE else 1
         yield Cut(NAMES[:shared], (*factors, (turns, place)))
 
