@@ -13,11 +13,14 @@ import simt
 from gpu_cases import COUNT, THREADS, Case, numbers
 from gradients import check
 
+from steelyard_device import cubin, nvrtc
+from steelyard_device import nvptx as from_ir
 from steelyard_kernels import array as xp
 from steelyard_kernels import cost, kernel, reference
 from steelyard_kernels.dtypes import (
     ALL,
     HALVES,
+    INTEGERS,
     STORED,
     bool_,
     float16,
@@ -139,6 +142,7 @@ def test_as_many_operands_as_the_row_has():
 
 
 LOOSE = {"erf", "erf_inv", "logaddexp"}  # oracles are no wider, or it is near zero
+WORDS = (*INTEGERS, float32, float64)  # whose bits are each other's
 ROWS = [
     row
     for row in OPERATIONS.values()
@@ -195,9 +199,13 @@ def table(dtype):
     cases = {row.name: expected(row, dtype, a, b) for row in rows}
     for to in ALL:
         cases[f"cast_{to}"] = Case(to.name, None, (a,), to, rounded(a, to))
+    words = [to for to in WORDS if dtype in WORDS and to.bytes == dtype.bytes]
+    for to in words:
+        cases[f"bits_{to}"] = Case(to.name, None, (a,), to, a.view(to.numpy))
 
     def every(a, b):
         found = {f"cast_{to}": a.astype(to) for to in ALL}
+        found |= {f"bits_{to}": xp.bitcast(a, to) for to in words}
         for row in rows:
             given = (a != b, a, b) if row.name == "where" else (a, b)[: row.arity]
             found[row.name] = getattr(xp, row.name)(*given)
@@ -269,3 +277,17 @@ def test_every_row_is_what_numpy_says_in_every_dtype(run, dtype, tmp_path):
     assert {name: gpu_cases.misses(cases[name], seen[name]) for name in cases} == (
         dict.fromkeys(cases, 0)
     )
+
+
+@pytest.mark.parametrize("dtype", ALL, ids=str)
+def test_every_row_compiles_for_gpus_in_every_dtype(dtype):
+    """By NVRTC and by LLVM; integers and float8 without local memory."""
+    pytest.importorskip("cuda.bindings.nvrtc", reason="needs the cuda extra")
+    kernel = lowered(dtype)[1].kernel
+    text = nvptx_host.joined([nvptx.emit(kernel, entry="kernel")])
+    for made in (
+        nvrtc.compile(cuda.emit(kernel), "sm_90a"),
+        from_ir.compile(text, "sm_90a"),
+    ):
+        (seen,) = cubin.read(made.cubin).values()
+        assert not seen.stack or dtype in {float32, float64}

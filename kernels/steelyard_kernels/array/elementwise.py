@@ -50,19 +50,23 @@ def square(x: Array) -> Array:
 
 
 def bitcast(x: Array, dtype: DType | str) -> Array:
-    """Return the bits of x as a dtype as wide: float32 and int32, float64 and int64.
+    """Return the bits of x as a dtype as wide: integers, float32 and float64.
 
     Raises KernelError for any other pair.
     """
-    wanted = dtypes.of(dtype)
+    wanted, narrow = dtypes.of(dtype), (*dtypes.HALVES, *dtypes.STORED, dtypes.bool_)
     if wanted is x.dtype:
         return x.astype(wanted)
-    if SAME_WIDTH.get(x.dtype) is not wanted:
+    if wanted.bytes != x.dtype.bytes or {wanted, x.dtype}.intersection(narrow):
         raise KernelError(
-            f"{x.graph.kernel}: bitcast of {x.dtype.name} to {wanted.name}, expected "
-            "float32 and int32 or float64 and int64; cast to one of them with astype."
+            f"{x.graph.kernel}: bitcast of {x.dtype.name} to {wanted.name}, expected two "
+            "of as many bytes: integers, float32 or float64; cast with astype."
         )
-    return Array(x.graph, x.graph.apply("bitcast", x.node))
+    if wanted.kind == x.dtype.kind == "int":
+        return x.astype(wanted)
+    if x.dtype.kind == "int":
+        x = x.astype(SAME_WIDTH[wanted])
+    return Array(x.graph, x.graph.apply("bitcast", x.node)).astype(wanted)
 
 
 def reciprocal(x: Array) -> Array:

@@ -72,10 +72,12 @@ def word_by_word(rule: Rule) -> Rule:
                 for value, key in zip(equation.values, keys, strict=True)
             ]
             inputs = [
-                Like(aval.shape, np.dtype("int32")) if key else aval
+                Like(aval.shape, np.dtype("uint32")) if key else aval
                 for aval, key in zip(equation.inputs, keys, strict=True)
             ]
-            outputs = [Like(aval.shape, np.dtype("int32")) for aval in equation.outputs]
+            outputs = [
+                Like(aval.shape, np.dtype("uint32")) for aval in equation.outputs
+            ]
             found = rule(
                 replace(
                     equation,

@@ -8,22 +8,7 @@ from typing import Any
 import numpy as np
 
 from steelyard_kernels.calling.bind import on_gpu
-from steelyard_kernels.from_jax.values import Aval, element, is_key, is_unsigned
-
-
-class _Bits:
-    """Unsigned integers on a GPU, as the signed ones that a kernel knows."""
-
-    __slots__ = ("_array", "dtype", "shape")
-
-    def __init__(self, array: Any, dtype: np.dtype[Any]) -> None:
-        self._array, self.dtype, self.shape = array, dtype, array.shape
-
-    @property
-    def __cuda_array_interface__(self) -> dict[str, Any]:
-        """The array's own, with the other type."""
-        interface: dict[str, Any] = self._array.__cuda_array_interface__
-        return {**interface, "typestr": self.dtype.str}
+from steelyard_kernels.from_jax.values import Aval, element, is_key
 
 
 def specification(leaf: Any) -> object:
@@ -46,30 +31,27 @@ def traceable(leaf: Any) -> Any:
 
 
 def memory_type(aval: Aval) -> np.dtype[Any]:
-    """Return the NumPy dtype that carries the elements."""
+    """Return the dtype of the elements in memory."""
     return np.dtype(element(aval.dtype).numpy)
 
 
 def taker(aval: Aval) -> Callable[[Any], Any]:
-    """Return what takes an argument as a launch does: in its dtype, as its bits.
+    """Return what takes an argument as a launch does: in its dtype, keys as words.
 
     What lies on a GPU stays there.
     """
-    memory, dtype, of_keys = memory_type(aval), aval.dtype, is_key(aval)
-    as_it_is, of_bits = memory == dtype, of_keys or is_unsigned(aval)
+    memory, of_keys = memory_type(aval), is_key(aval)
 
     def take(leaf: Any) -> Any:
-        if type(leaf) is np.ndarray and as_it_is and leaf.dtype == dtype:
+        if type(leaf) is np.ndarray and leaf.dtype == memory:
             return leaf if leaf.flags.c_contiguous else leaf.copy()
         if of_keys:
             leaf = _words(leaf)
         elif not isinstance(leaf, np.ndarray):
             leaf = _gathered(leaf)
         if not isinstance(leaf, np.ndarray):
-            return _Bits(leaf, memory) if of_bits else leaf
-        if not of_keys and leaf.dtype != dtype:
-            leaf = leaf.astype(dtype)
-        return np.asarray(leaf, order="C").view(memory)
+            return leaf
+        return np.asarray(leaf, memory, order="C")
 
     return take
 
@@ -92,16 +74,14 @@ def _gathered(leaf: Any) -> Any:
 
 def shower(aval: Aval) -> Callable[[Any], Any]:
     """Return what gives a result back as JAX has it, in NumPy, keys as JAX's keys."""
-    dtype, of_keys = aval.dtype, is_key(aval)
+    of_keys = is_key(aval)
 
     def show(result: Any) -> Any:
-        if not isinstance(result, np.ndarray):
+        if not of_keys or not isinstance(result, np.ndarray):
             return result
-        if not of_keys:
-            return result if result.dtype == dtype else result.view(dtype)
         import jax
 
-        words: Any = result.view(np.uint32)
+        words: Any = result
         return jax.random.wrap_key_data(words)
 
     return show

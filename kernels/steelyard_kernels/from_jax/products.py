@@ -17,7 +17,6 @@ from steelyard_kernels.from_jax.values import (
     constant,
     element,
     elements,
-    is_unsigned,
     reshape,
 )
 
@@ -88,10 +87,6 @@ def _reduction(function: Callable[..., Array]) -> Rule:
         count = prod(x.shape[axis] for axis in axes)
         if dtype is dtypes.bool_:
             moved = xp.astype(moved, "int32")
-        if is_unsigned(equation.inputs[0]) and function is not xp.sum:
-            raise equation.refusal(
-                "of unsigned integers is not supported; convert them to signed ones"
-            )
         found = function(reshape(moved, (*shape, count)), axis=-1)
         if dtype is dtypes.bool_:
             return xp.not_equal(found, 0)

@@ -22,7 +22,6 @@ from steelyard_kernels.from_jax.values import (
     Value,
     arange,
     constant,
-    is_unsigned,
     reshape,
     words,
 )
@@ -32,7 +31,7 @@ _ROTATIONS: Final = ((13, 15, 26, 6), (17, 29, 16, 24))
 
 
 def threefry(key: tuple[Array, Array], x: Array, y: Array) -> tuple[Array, Array]:
-    """Return the two words that a key makes of two words; all int32, broadcasting."""
+    """Return the two words that a key makes of two words; all uint32, broadcasting."""
     parity = xp.bitwise_xor(xp.bitwise_xor(*key), _PARITY)
     schedule = (*key, parity)
     x, y = x + schedule[0], y + schedule[1]
@@ -46,7 +45,7 @@ def threefry(key: tuple[Array, Array], x: Array, y: Array) -> tuple[Array, Array
 
 
 def _rotated(x: Array, distance: int) -> Array:
-    """Return the bits of int32 turned to the left."""
+    """Return the bits of uint32 turned to the left."""
     return xp.bitwise_or(
         xp.bitwise_left_shift(x, distance), xp.shift_right_logical(x, 32 - distance)
     )
@@ -59,16 +58,17 @@ def _drawn(equation: Equation, shape: Shape) -> tuple[Array, Array]:
     more = len(key[0].shape)
     spread = (*key[0].shape, *(1 for _ in shape)) if more else ()
     key = (reshape(key[0], spread), reshape(key[1], spread)) if more else key
-    zero = constant(equation.graph, 0, dtypes.int32)
+    zero = constant(equation.graph, 0, dtypes.uint32)
     return threefry(key, zero, _counts(equation.graph, shape))
 
 
 def _counts(graph: Graph, shape: Shape) -> Array:
     """Return every element's number, in order; axis by axis, so that rows have theirs."""
-    count = constant(graph, 0, dtypes.int32)
+    count = constant(graph, 0, dtypes.uint32)
     for axis, extent in enumerate(shape):
         after = shape[axis + 1 :]
-        along = reshape(arange(graph, extent), (extent, *(1 for _ in after)))
+        along = arange(graph, extent, dtypes.uint32)
+        along = reshape(along, (extent, *(1 for _ in after)))
         count = count + along * prod(after)
     return xp.broadcast_to(count, shape)
 
@@ -100,14 +100,9 @@ def random_bits(equation: Equation) -> Value:
 
 
 def both(high: Array, low: Array) -> Array:
-    """Return two words as one int64."""
-    upper = xp.bitwise_left_shift(xp.astype(high, "int64"), 32)
-    return xp.bitwise_or(upper, widened(low))
-
-
-def widened(x: Array) -> Array:
-    """Return what the bits of int32 read as an unsigned integer, in int64."""
-    return xp.bitwise_and(xp.astype(x, "int64"), 0xFFFFFFFF)
+    """Return two words as one uint64."""
+    upper = xp.bitwise_left_shift(xp.astype(high, "uint64"), 32)
+    return xp.bitwise_or(upper, xp.astype(low, "uint64"))
 
 
 def random_split(equation: Equation) -> Value:
@@ -117,23 +112,21 @@ def random_split(equation: Equation) -> Value:
 
 def random_fold_in(equation: Equation) -> Value:
     """Return the key that a key and a number make."""
-    zero = constant(equation.graph, 0, dtypes.int32)
+    zero = constant(equation.graph, 0, dtypes.uint32)
     return Stack(threefry(words(equation.values[0]), zero, equation.array(1)))
 
 
 def random_seed(equation: Equation) -> Value:
     """Return the key of a seed: its two words, the upper one first."""
     seed = equation.array(0)
-    if seed.dtype is dtypes.int32:
-        upper = xp.broadcast_to(constant(equation.graph, 0, dtypes.int32), seed.shape)
-        return Stack((upper, seed))
-    upper = xp.astype(xp.shift_right_logical(seed, 32), "int32")
-    return Stack((upper, xp.astype(seed, "int32")))
+    low = xp.astype(seed, "uint32")
+    if seed.dtype.bytes < 8:
+        return Stack((xp.zeros_like(low), low))
+    return Stack((xp.astype(xp.shift_right_logical(seed, 32), "uint32"), low))
 
 
 def random_wrap(equation: Equation) -> Value:
     """Return words as keys."""
-    assert is_unsigned(equation.inputs[0])
     return Stack(words(equation.values[0]))
 
 

@@ -1,8 +1,7 @@
 """What stands for a value of JAX's while its program is translated.
 
 A value is known when the kernel is traced (a NumPy scalar), an `Array` of the kernel,
-or a `Stack`. Unsigned integers lie in signed ones of the same bits: which they are is
-in the `Aval`, and every rule that must tell asks it.
+or a `Stack`.
 """
 
 from __future__ import annotations
@@ -25,8 +24,6 @@ from steelyard_kernels.expression.graph import Graph
 
 KEY: Final = "key<fry>"
 """The element type of keys of JAX's default generator, Threefry: two words each."""
-
-UNSIGNED: Final = {"uint32": dtypes.int32, "uint64": dtypes.int64}
 
 
 class Aval(Protocol):
@@ -65,29 +62,16 @@ Value: TypeAlias = np.generic | Array | Stack
 
 
 def element(dtype: Any) -> DType:
-    """Return the element type that holds a dtype of JAX's; keys are int32 words.
+    """Return the element type of a dtype of JAX's; keys are uint32 words.
 
     Raises KernelError for what no kernel has.
     """
-    name = str(dtype)
-    if name == KEY:
-        return dtypes.int32
-    return UNSIGNED.get(name) or dtypes.of(name)
+    return dtypes.uint32 if str(dtype) == KEY else dtypes.of(str(dtype))
 
 
 def is_key(aval: Aval) -> bool:
     """Say whether these are keys and no numbers."""
     return str(aval.dtype) == KEY
-
-
-def is_unsigned(aval: Aval) -> bool:
-    """Say whether bits are read as an unsigned integer."""
-    return str(aval.dtype) in UNSIGNED
-
-
-def kind(aval: Aval) -> str:
-    """Return "float", "int", "uint" or "bool"."""
-    return "uint" if is_unsigned(aval) else element(aval.dtype).kind
 
 
 def storage(aval: Aval) -> Shape:
@@ -117,9 +101,10 @@ def row(x: Array, index: int | Node) -> Array:
 
 
 def known(graph: Graph, value: np.generic) -> Array:
-    """Return a known scalar as a value of the kernel, unsigned ones as their bits."""
-    number = value.item() if value.dtype.name != "bfloat16" else float(value)
-    return constant(graph, number, element(value.dtype))
+    """Return a known scalar as a value of the kernel."""
+    dtype = element(value.dtype)
+    number = float(value) if dtype.kind == "float" else value.item()
+    return constant(graph, number, dtype)
 
 
 def literal(graph: Graph, value: Any) -> Value:

@@ -155,6 +155,7 @@ ARITHMETIC: Final = (
             "int": "{a} < 0 ? ({t})(0 - ({w}){a}) : {a}",
             "uint": "{a}",
         },
+        jax="abs",
     ),
     Op(
         "sqrt",

@@ -62,6 +62,7 @@ ON_BITS: Final = (
         lambda dtype, x, n: _shift(dtype, x, n, left=True),
         INT,
         cuda={"int": _shifted("<<", "{w}")},
+        jax="shift_left",
         by_dtype=True,
     ),
     Op(
@@ -71,6 +72,7 @@ ON_BITS: Final = (
         oracles.shift_right,
         INT,
         decompose=exact.shift_right,
+        jax="shift_right_arithmetic",
         by_dtype=True,
     ),
     Op(
@@ -80,6 +82,7 @@ ON_BITS: Final = (
         np.bitwise_invert,
         BITS,
         decompose=lambda b, x: b.let("bitwise_xor", x, exact.all_ones(x)),
+        jax="not",
     ),
     Op(
         "shift_right_logical",
@@ -88,6 +91,7 @@ ON_BITS: Final = (
         lambda dtype, x, n: _shift(dtype, x, n, left=False),
         INT,
         cuda={"int": _shifted(">>", "{u}")},
+        jax="shift_right_logical",
         by_dtype=True,
     ),
     Op(

@@ -59,6 +59,7 @@ ROUNDING: Final = (
         NUMBER,
         cost=FEW,
         decompose=exact.sign,
+        jax="sign",
     ),
     Op(
         "signbit",
