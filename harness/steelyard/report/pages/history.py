@@ -53,7 +53,7 @@ def _places(found: Sequence[Place]) -> Iterator[Markup]:
         Column("slower", lambda one: str(_count(one, slower=True))),
         Column("faster", lambda one: str(_count(one, slower=False))),
         Column("greatest", _first, right=False),
-        Column("", _everywhere, right=False),
+        Column("cause", _everywhere, right=False),
     )
     yield sheet(Sheet("commits at which cases stepped", shown, found))
 

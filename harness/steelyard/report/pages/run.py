@@ -13,7 +13,7 @@ from steelyard.report import columns, curves, sweeps, tables, text
 from steelyard.report.formats import Results
 from steelyard.report.grid import Column, Sheet
 from steelyard.report.pages import case, icicle, roofline
-from steelyard.report.pages.html import Markup, Section, grid, page, sheet, tag
+from steelyard.report.pages.html import Markup, Section, grid, join, page, sheet, tag
 from steelyard.store import archive, private
 
 WORST: Final = 5
@@ -37,7 +37,7 @@ def dumps(found: Results, *, samples: bool | None = None) -> str:
         case: f"c{n}" for n, case in enumerate(dict.fromkeys(r.case for r in made))
     }
     sections = [
-        Section("Overview", list(_overview(made))),
+        Section("Overview", list(_overview(found))),
         Section("Results", list(_tables(found, names))),
         Section("Sweeps", list(_sweeps(found))),
         Section("Builds", list(icicle.figure(icicle.of_rows(made)))),
@@ -56,45 +56,59 @@ def dumps(found: Results, *, samples: bool | None = None) -> str:
     return page(f"Run {run.short}", about, sections, whole)
 
 
-def _overview(made: Sequence[Row]) -> Iterator[Markup]:
+def _overview(found: Results) -> Iterator[Markup]:
+    made = found.rows
     good = [row for row in made if row.estimate]
     failed = sum(not row.trials for row in made)
-    doubted = sum(bool(row.doubts) for row in good)
     cases = len({row.case for row in made})
-    yield tag(
-        "p",
-        f"{cases} cases in {len(made)} rows: {doubted} with doubts, {failed} failed.",
-        class_="lead",
+    doubts = Counter(doubt for row in made for doubt in row.doubts)
+    named = (
+        join((", ", tag("a", name, href=f"#d-{name}"), f" {count}"))
+        for name, count in doubts.most_common()
     )
-    for said in dict.fromkeys(error for row in made for error in row.errors):
-        yield tag("p", f"failed: {private.anonymous(said)}", class_="bad")
+    sure = sum(not row.doubts for row in good)
+    head = f"{cases} cases in {len(made)} rows, {failed} failed. By doubt: none {sure}"
+    yield tag("p", head, *named, class_="lead")
+    for error in dict.fromkeys(error for row in made for error in row.errors):
+        yield tag("p", f"failed: {private.anonymous(error)}", class_="bad")
+    cliffs = [tag("li", said) for said in sweeps.sentences(found.run, made)]
+    if cliffs:
+        yield tag("ul", *cliffs)
     if len(good) > WORST:
         yield tag("div", *_standing_out(good), class_="row")
 
 
 def _standing_out(good: Sequence[Row]) -> Iterator[Markup]:
-    """Yield the least certain rows, and those farthest from and nearest to the peak."""
+    """Yield the worst and the best rows by peak, or by bytes; the least certain ones."""
+    near = [row for row in good if row.peak]
+    moved = [row for row in good if row.rate("bytes") and not near]
     lists: list[tuple[str, Callable[[Row], float], list[Row]]] = [
+        ("farthest from the peak", _share, near),
+        ("nearest to the peak", lambda row: -_share(row), near),
+        ("fewest bytes per second", _rate, moved),
+        ("most bytes per second", lambda row: -_rate(row), moved),
         ("widest intervals", lambda row: -_half(row), list(good)),
     ]
-    near = [row for row in good if row.peak]
-    if near:
-        lists += [
-            ("farthest from the peak", _share, near),
-            ("nearest to the peak", lambda row: -_share(row), near),
-        ]
     for title, key, group in lists:
-        chosen = sorted(group, key=key)[:WORST]
-        kept = [c for c in columns.of(chosen, set(chosen[0].axes)) if c.title in KEPT]
-        names: Column[Row] = Column("case", lambda row: row.case, right=False)
-        yield sheet(Sheet(title, (names, *kept), chosen))
+        if len(group) > WORST:
+            yield sheet(_short(title, sorted(group, key=key)[:WORST]))
 
 
-KEPT: Final = ("mode", "time", "95 %", "% peak")
+KEPT: Final = ("mode", "time", "95 %", "GB/s", "% peak")
+
+
+def _short(title: str, chosen: Sequence[Row]) -> Sheet[Row]:
+    kept = [c for c in columns.of(chosen, set(chosen[0].axes)) if c.title in KEPT]
+    name: Column[Row] = Column("case", lambda row: row.case, right=False)
+    return Sheet(title, (name, *kept), chosen)
 
 
 def _half(row: Row) -> float:
     return row.estimate.half_width if row.estimate else 0.0
+
+
+def _rate(row: Row) -> float:
+    return row.rate("bytes") or 0.0
 
 
 def _share(row: Row) -> float:
