@@ -2,6 +2,7 @@
 
 import math
 import random
+from pathlib import Path
 
 import pytest
 import trials
@@ -141,6 +142,21 @@ def test_sizes_in_different_caches_do_not_predict_each_other():
     assert found.cliffs == ()
     (found,) = sweeps.curves(run, rows(swept(times | {16: 900_000})), "n")
     assert [cliff.at for cliff in found.cliffs] == [16]
+
+
+def test_the_picture_of_the_pages_is_of_these_tables():
+    """README.md and docs show it; this draws it anew."""
+    found = [
+        curves.Curve(
+            "layer norm of NVIDIA/Fuser#383,",
+            point,
+            tuple((one.at, one.time) for one in sizes(times)),
+            tuple(cliffs(sizes(times))),
+        )
+        for point, times in (("casts kept", BEFORE), ("casts removed", AFTER))
+    ]
+    picture = Path(__file__).parents[1] / "docs" / "cliffs.svg"
+    assert picture.read_text() == curves.svg(found, "hidden")
 
 
 def test_cliffs_are_named_and_drawn():
