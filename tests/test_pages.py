@@ -220,7 +220,7 @@ def history_of(values, case="copy[n=1]"):
 
 def test_a_history_has_its_steps_and_what_the_next_runs_would_show():
     """A commit a line, a picture of each case, a band of the smallest step."""
-    noise = [math.sin(37 * n) for n in range(60)]
+    noise = [math.sin(37 * n) for n in range(80)]
     stepped = history_of([1000 + x + 200 * (n >= 30) for n, x in enumerate(noise)])
     calm = history_of([1000 + x for x in noise], EVIL)
     page = history.dumps([*stepped, *calm, *history_of([])], ["store s.db"])
@@ -232,7 +232,7 @@ def test_a_history_has_its_steps_and_what_the_next_runs_would_show():
     assert page.count('class="band"') == 2
     assert [name for name, _ in found.found].count("script") == 2
     data = json.loads(embedded.content(page.encode()))
-    assert [len(one["points"]) for one in data["series"]] == [60, 60]
+    assert [len(one["points"]) for one in data["series"]] == [80, 80]
     assert data["series"][0]["points"][0] == [0, 1000, 1000, 1000]
     assert "0 of 0 rows" in history.dumps([], [])
 
