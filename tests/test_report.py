@@ -1,6 +1,7 @@
 import csv
 import errno
 import io
+import itertools
 import json
 import math
 import re
@@ -145,35 +146,6 @@ def test_an_unknown_reference_is_one_sentence(text, says):
         rows.relative_to(rows.rows(family("a", "b")), text)
 
 
-def test_the_page_shows_tables_floors_hints_and_failures():
-    """Shared axes stand in the title; a doubt's hint is printed once."""
-    made = [
-        *family("a", "b"),
-        trials.trial("copy[n=8,impl=c]", error="copy[n=8,impl=c]: it raised", ticks=()),
-        trials.trial("adam", doubts=("bimodal", "from-the-future")),
-    ]
-    text = rendered(tables.page(rows.rows(made), 160))
-    assert "copy[n=8] kernel/warm" in text
-    assert "± " in text
-    assert "GB/s" in text
-    assert "null launch" in text
-    assert text.count("the samples fall into two groups") == 1
-    assert "from-the-future: not known" in text
-    assert "failed: copy[n=8,impl=c]: it raised (kernel/warm)" in text
-
-
-def test_a_failure_of_every_mode_is_one_line():
-    """Its sentence is the same; two sentences are two lines."""
-    modes = ("kernel/cold", "kernel/warm", "per_launch/warm/1")
-    failed = [trials.trial("x", mode=m, error="x: it raised", ticks=()) for m in modes]
-    failed.append(trials.trial("x", mode=modes[0], error="x: no", ticks=(), block=1))
-    said = rendered([tables.failures(rows.rows(failed))]).splitlines()
-    assert [line.strip() for line in said] == [
-        f"failed: x: it raised ({', '.join(modes)})",
-        "failed: x: no (kernel/cold)",
-    ]
-
-
 def test_lines_of_a_pipe_have_no_blanks_at_their_ends(capsys):
     """A table pads them, which is of use to a terminal alone."""
     for part in tables.page(rows.rows(family("a", "b")), 160):
@@ -195,40 +167,9 @@ def test_a_narrow_terminal_loses_columns_not_figures(width):
     assert "…" not in text.split("floors")[0] or width < 80
 
 
-def test_markup_in_names_is_printed_as_it_is():
-    """A benchmark may be called anything; rich's brackets are not its markup."""
-    case = "evil[impl=[red]x]"
-    text = rendered(
-        tables.page(rows.rows([trials.trial(case, axes={"i": "[red]x"})]), 160)
-    )
-    assert "[red]x" in text
-
-
 def ledgers(made, width=160):
     """Return the lines of the ledgers of trials."""
     return rendered(tables.ledgers(rows.rows(made), width), width).splitlines()
-
-
-def test_a_ledger_shows_every_part_and_the_rest_in_percent():
-    """A table a benchmark; what the parts do not explain is its own column."""
-    latency = trials.trial(
-        mode="latency/warm",
-        ticks=[1000] * 40,
-        ledger={"submit": 100.0, "kernel": 650.0, "untracked": 250.0},
-    )
-    other = trials.trial(
-        "b[n=1]", mode="latency/warm", ticks=[400] * 9, ledger={"kernel": 100}
-    )
-    lines = ledgers([latency, other])
-    titles = [line for line in lines if line.startswith("ledger")]
-    assert titles == [
-        "ledger: percent of one call, b[n=1] latency/warm",
-        "ledger: percent of one call, copy[n=1024,impl=numpy] latency/warm",
-    ]
-    figures = [line.split()[2:] for line in lines if " ns " in line or " us " in line]
-    assert figures == [["25.0", "75.0"], ["10.0", "65.0", "25.0"]]
-    assert ledgers(family("a")) == []
-    assert tables.footnote(rows.rows(family("a"))) is None
 
 
 def test_a_narrow_ledger_is_split_and_nothing_is_folded():
@@ -267,23 +208,6 @@ def test_parts_of_a_call_that_are_more_than_it_are_explained(kernel, told):
     )
     text = rendered(tables.page(rows.rows([call]), 160))
     assert ("parts are measured apart from the call" in text) is told
-
-
-def test_what_a_build_came_to_has_columns_where_a_row_has_it():
-    """Registers, spills and shared memory; a fresh process's second kernel."""
-    facts = {"registers": 40, "spill_bytes": 8, "shared_bytes": 512}
-    first = {"second_kernel_ns": 2.5e6}
-    made = [
-        trials.trial("build[k=a]", mode="build/cold", facts=facts),
-        trials.trial("build[k=b]", mode="build/first", facts=first),
-    ]
-    said = rendered(tables.page(rows.rows(made), 200), 200)
-    for words in ("registers", "spills", "shared", "second kernel", "2.500 ms"):
-        assert words in said
-    assert {"40", "8", "512"} <= set(said.split())
-    assert "registers" not in rendered(tables.page(rows.rows(family("a")), 200), 200)
-    kept = json_report.report(trials.run(), made)["trials"][0]
-    assert [kept[name] for name in facts] == [40, 8, 512]
 
 
 def test_the_json_report_has_the_documented_keys_and_is_strict():
@@ -334,39 +258,6 @@ def test_json_and_csv_have_the_rows_that_are_printed():
     assert (lines[2]["estimate"], lines[2]["errors"]) == ("", "it hung")
 
 
-def test_the_markdown_report_is_a_table_a_benchmark():
-    """Every line of a table has the same number of cells; a bar is escaped."""
-    failed = trials.trial("copy[n=8,impl=a|b]", error="no", ticks=())
-    text = markdown.dumps(trials.run(), rows.rows([*family("a", "b"), failed]))
-    lines = [line for line in text.splitlines() if line.startswith("|")]
-    assert len({line.replace("\\|", "").count("|") for line in lines}) == 1
-    assert text.startswith("> run ")
-    assert "**copy** n=8" in text
-    assert "| a\\|b | kernel/warm | failed |" in text
-
-
-def test_details_show_every_block_and_how_to_repeat_it():
-    """Statistics, facts, hashes and the command line are all there."""
-    hashes = {"file": "suites/my memory.py", "source": "s1"}
-    made = rows.rows([trials.trial(block=b, hashes=hashes) for b in range(2)])
-    run = trials.run(settings={"seed": 7, "inputs": {"x": "/data/x.npy"}})
-    text = rendered(details.page(run, made[0]))
-    for word in (
-        "midmean",
-        "standard deviation",
-        "aa11",
-        "GB/s",
-        "suites/my memory.py",
-    ):
-        assert word in text
-    command = shlex.split(details.reproduce(run, made[0]))
-    assert command[:3] == ["steelyard", "run", "suites/my memory.py"]
-    assert command[command.index("-k") + 1] == "copy[n=1024,impl=numpy]"
-    assert command[command.index("--mode") + 1] == "kernel/warm"
-    assert command[command.index("--seed") + 1] == "7"
-    assert command[-2:] == ["--input", "x=@/data/x.npy"]
-
-
 @pytest.mark.parametrize(
     ("before", "after", "said"),
     [
@@ -389,13 +280,6 @@ def test_details_say_who_else_had_the_gpu(before, after, said):
     )
 
 
-def test_details_of_a_failed_case_show_its_sentence():
-    """There is nothing else to show."""
-    (row,) = rows.rows([trials.trial(error="it hung", ticks=())])
-    assert "failed: it hung" in rendered(details.page(trials.run(), row))
-    assert details.reproduce(trials.run(), row).startswith("steelyard run ")
-
-
 def of_gpu(**changes):
     """Return a trial of 4000 ns a launch on a GPU, by a clock with an offset."""
     same = (6000,) * 40
@@ -415,21 +299,84 @@ def with_peaks(*made):
     return rows.with_peaks(rows.rows(made), run.peaks)
 
 
-def test_a_row_of_a_gpu_says_its_clock_power_and_share_of_the_peak():
-    """Columns stand where a row has something for them."""
-    shown = rendered(tables.page(with_peaks(of_gpu()), 200, ["celsius"]), 200)
-    heads, _, line = shown.splitlines()[2:5]
-    assert re.search("% peak +MHz +W +energy +°C", heads)
-    for cell in ("4.000 us", "50.0", "1980", "510", "2.500 mJ", "45"):
-        assert f" {cell} " in f"{line} "
-    assert "°C" not in rendered(tables.page(with_peaks(of_gpu()), 200), 200)
+def screens():
+    """Return what is shown of made-up runs, by what they are of."""
+    run = trials.run(uid="c0ffee01", started="2026-01-02T03:04:05+00:00")
+    gpu = replace(run, machine=trials.FACTS | {"gpu": trials.GPU})
+    modes = ("kernel/cold", "kernel/warm", "per_launch/warm/1")
+    failed = [trials.trial("x", mode=m, error="x: it raised", ticks=()) for m in modes]
+    failed.append(trials.trial("x", mode=modes[0], error="x: no", ticks=(), block=1))
+    parts = {"submit": 100.0, "kernel": 650.0, "untracked": 250.0}
+    call = trials.trial(mode="latency/warm", ticks=[1000] * 40, ledger=parts)
+    other = trials.trial(
+        "b[n=1]", mode="latency/warm", ticks=[400] * 9, ledger={"kernel": 100}
+    )
+    built = {"registers": 40, "spill_bytes": 8, "shared_bytes": 512}
+    first = {"second_kernel_ns": 2.5e6}
+    counted = {"ncu": {"occupancy": 0.5, "dram_read": 1 << 20}}
+    calls = trials.samples([5000] * 20, launches=10)
+    shown = {
+        "rows_hints_and_failures": [
+            *family("a", "b", "a|b"),
+            trials.trial("copy[n=8,impl=c]", error="it raised", ticks=()),
+            trials.trial("adam", doubts=("bimodal", "from-the-future")),
+            trials.trial("evil", axes={"i": "[red]x"}),
+        ],
+        "a_failure_of_every_mode": failed,
+        "ledgers": [call, other],
+        "builds": [
+            trials.trial("build[k=a]", mode="build/cold", facts=built),
+            trials.trial("build[k=b]", mode="build/first", facts=first),
+        ],
+        "a_gpu_beside_the_host": [of_gpu(), trials.trial("a")],
+        "calls_of_a_gpu": [of_gpu(mode="latency/warm")],
+        "processor_time": [of_gpu(mode="per_launch/warm/10", samples=calls)],
+        "counters": [of_gpu(facts=counted), of_gpu(facts={}, mode="kernel/warm")],
+    }
+    hashes = {"file": "suites/my memory.py", "source": "s1"}
+    (blocks,) = rows.rows([trials.trial(block=b, hashes=hashes) for b in range(2)])
+    headers = {"header_of_a_gpu": gpu}
+    for name, caches in (("no", "unknown"), ("odd", {"L2": {"bytes": "unknown"}})):
+        identity = trials.FACTS["identity"] | {"caches": caches}
+        machine = trials.FACTS | {"identity": identity}
+        headers[f"header_of_{name}_caches"] = replace(run, machine=machine)
+    return (
+        {
+            name: tables.page(with_peaks(*made), 200, ["celsius"])
+            for name, made in shown.items()
+        }
+        | {name: [tables.run_header(one)] for name, one in headers.items()}
+        | {
+            "details_of_blocks": details.page(run, blocks),
+            "details_of_a_failure": details.page(run, rows.rows(failed)[0]),
+            "details_of_a_gpu": details.page(gpu, with_peaks(of_gpu())[0]),
+            "markdown": markdown.dumps(
+                gpu, with_peaks(*shown["rows_hints_and_failures"])
+            ),
+        }
+    )
 
 
-def test_a_row_of_the_cpu_has_none_of_it():
-    """Nor has a latency on a GPU a share of a peak: it is not the kernel's time."""
-    (host, call) = with_peaks(trials.trial("a"), of_gpu(mode="latency/warm"))
-    assert host.peak is call.peak is None
-    assert "MHz" not in rendered(tables.page([host], 200), 200)
+@pytest.mark.parametrize("name", sorted(screens()))
+def test_what_is_shown_of_a_run_is_golden(golden, name):
+    """Tables, ledgers, details, headers and Markdown; each column where a row has it."""
+    shown = screens()[name]
+    text = shown if isinstance(shown, str) else rendered(shown, 200)
+    golden("".join(f"{line.rstrip()}\n" for line in text.splitlines()), name)
+
+
+def test_a_command_repeats_a_row():
+    """With its seed, its inputs, and a file whose name has a blank."""
+    hashes = {"file": "suites/my memory.py"}
+    (row,) = rows.rows([trials.trial(hashes=hashes)])
+    run = trials.run(settings={"seed": 7, "inputs": {"x": "/data/x.npy"}})
+    command = shlex.split(details.reproduce(run, row))
+    assert command[:3] == ["steelyard", "run", "suites/my memory.py"]
+    pairs = set(itertools.pairwise(command))
+    assert pairs >= {("-k", "copy[n=1024,impl=numpy]"), ("--mode", "kernel/warm")}
+    assert pairs >= {("--seed", "7"), ("--input", "x=@/data/x.npy")}
+    (failed,) = rows.rows([trials.trial(error="it hung", ticks=())])
+    assert details.reproduce(trials.run(), failed).startswith("steelyard run ")
 
 
 def test_faster_than_the_peak_is_doubted():
@@ -484,47 +431,6 @@ def test_a_frequency_that_was_missed_is_no_frequency():
     (told,) = json_report.report(run, [missed])["trials"]
     assert (told["mhz"], told["mhz_least"]) == (1980, 1980)
     assert " 1980 " in rendered(tables.page(with_peaks(missed), 200, ["mhz"]), 200)
-
-
-def test_processor_time_is_that_of_a_launch_and_shown_for_calls():
-    """Of a dispatch table: real and CPU time side by side."""
-    samples = trials.samples([5000] * 20, launches=10)
-    trial = of_gpu(mode="per_launch/warm/10", samples=samples)
-    assert with_peaks(trial)[0].processor_time == 500
-    assert " CPU " in rendered(tables.page(with_peaks(trial), 200), 200)
-    assert " CPU " not in rendered(tables.page(with_peaks(of_gpu()), 200), 200)
-
-
-def test_counters_are_columns_and_what_was_not_counted_is_unknown():
-    """As Nsight Compute gave them."""
-    counted = of_gpu(facts={"ncu": {"occupancy": 0.5, "dram_read": 1 << 20}})
-    plain = of_gpu(facts={}, mode="kernel/warm")
-    shown = rendered(tables.page(with_peaks(counted, plain), 200), 200)
-    assert "DRAM read" in shown
-    assert "1.00 MiB" in shown
-    assert "50 %" in shown
-    assert "unknown" in shown
-    assert "L2 hit" not in shown
-
-
-def test_everything_of_a_gpus_row_is_shown_with_the_parts_of_its_error_bar():
-    """Which clock, what it reads beside the kernel, and how sure that is."""
-    run = trials.run(machine=trials.FACTS | {"gpu": trials.GPU})
-    shown = rendered(details.page(run, with_peaks(of_gpu())[0]), 200)
-    assert re.search(r"id +events", shown)
-    assert re.search(r"offset +2000", shown)
-    assert re.search(r"offset +150", shown)
-    assert re.search(r"drift +2.000", shown)
-    assert "50.0 % of copy" in shown
-    assert "NVIDIA H200 (aabbccddeeff)" in rendered([tables.run_header(run)], 200)
-
-
-def test_a_machine_of_which_no_cache_is_known_is_shown():
-    """As an imported run may say it, and as one whose sizes cannot be read does."""
-    for caches in ("unknown", {"L2": {"bytes": "unknown"}}):
-        identity = trials.FACTS["identity"] | {"caches": caches}
-        run = trials.run(machine=trials.FACTS | {"identity": identity})
-        assert "unknown" in rendered([tables.run_header(run)], 200)
 
 
 def test_a_gpus_row_is_exported_with_all_it_knows():
