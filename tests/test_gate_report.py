@@ -66,19 +66,34 @@ def test_the_largest_change_comes_first_and_nan_before_all():
     assert made.exit_code == 1
 
 
-def test_a_terminal_shows_rows_explanations_and_the_ending():
-    """The last line says what the command ends with."""
-    shown = on_a_terminal(FULL)
-    row = next(line for line in shown.splitlines() if line.startswith(CASE))
-    assert re.search(r"regression +\+10.00 % +\+8.00 to \+12.00 % +15 +3.1 %", row)
-    assert "1. 12 % more instructions (HFMA2 +40)\n2. 3 more registers" in shown
-    assert f"If it is intended: steelyard accept '{CASE}' --reason TEXT" in shown
-    assert "0 false alarms in 1200 comparisons (0 to 0.3 %)" in shown
-    assert "injected slowdowns found: 3 % in 95 %, 5 % in 99 %." in shown
-    assert "adam\n  cuda:sm_90a: 16 new bytes of spills, 3 more registers" in shown
-    assert "base's numbers are from another time" in shown
-    ending = shown.rstrip().rpartition("\n\n")[2]
-    assert ending.startswith("failed: c0ffee0000 against main: 1 failed, 1 regression,")
+ALIKE = [
+    *(dataclasses.replace(outcomes.STATIC[0], target=f"cuda:sm_{n}") for n in (80, 86)),
+    dataclasses.replace(outcomes.STATIC[0], target="cpu:x86-64-v3", changes=("less",)),
+]
+IDENTICAL = [
+    finding(case, Verdict.IDENTICAL_CODE, judgement=None)
+    for case in ("adam[n=1]", "adam[n=2]", "empty")
+]
+SHOWN = {
+    "every_kind": FULL,
+    "nothing": outcome(),
+    "no_verdict": outcome(problem=outcomes.PROBLEM),
+    "static": outcome(*IDENTICAL, static=(*outcomes.STATIC, *ALIKE)),
+    "not_calibrated": outcome(finding()),
+}
+
+
+@pytest.mark.parametrize("shape", formats.names("gate"))
+@pytest.mark.parametrize("name", SHOWN)
+def test_what_is_shown_of_an_outcome_is_golden(golden, name, shape):
+    """On a terminal, as Markdown whose quiet rows are folded, and as JUnit."""
+    text = gate_terminal.dumps(SHOWN[name], shape)
+    assert text.endswith("\n")
+    if shape == "junit":
+        junit_schema.check(text)
+    if shape not in {"html", "json"}:  # a page, and what is read back below
+        lines = (f"{line.rstrip()}\n" for line in text.splitlines())
+        golden("".join(lines), f"{name}_{shape}")
 
 
 @pytest.mark.parametrize(
@@ -96,50 +111,10 @@ def test_shares_are_written_without_an_exponent(share, text):
     assert words.share(share) == text
 
 
-def test_targets_that_changed_alike_share_a_line():
-    """Eight targets of a kernel are eight of a kind more often than not."""
-    (one,) = outcomes.STATIC
-    others = [dataclasses.replace(one, target=f"cuda:sm_{n}") for n in (80, 86)]
-    other = dataclasses.replace(one, target="cpu:x86-64-v3", changes=("5 % less",))
-    shown = on_a_terminal(outcome(static=(one, *others, other)))
-    assert "adam\n  cuda:sm_90a, cuda:sm_80, cuda:sm_86: 16 new bytes" in shown
-    assert "3 more registers\n  cpu:x86-64-v3: 5 % less" in shown
-
-
-def test_identical_code_takes_a_line_and_not_a_row_each():
-    """Nobody reads a thousand rows that say nothing."""
-    cases = ("adam[n=1]", "adam[n=2]", "empty")
-    same = [finding(c, Verdict.IDENTICAL_CODE, judgement=None) for c in cases]
-    shown = on_a_terminal(outcome(*same))
-    assert "identical code, not measured: adam (2), empty (1)\n" in shown
-    assert "adam[n=1]" not in shown
-
-
 @pytest.mark.parametrize("width", [60, 80, 100])
 def test_a_narrow_terminal_cuts_no_line(width):
     """Columns go where there is no room, cells fold."""
     assert max(map(len, on_a_terminal(FULL, width).splitlines())) <= width
-
-
-def test_only_a_gate_that_measured_speaks_of_its_own_errors():
-    """The static lane is never wrong by chance."""
-    assert "selftest" in on_a_terminal(outcome(finding()))
-    static = outcome(finding(verdict=Verdict.IDENTICAL_CODE, judgement=None))
-    assert "selftest" not in on_a_terminal(static)
-
-
-@pytest.mark.parametrize("shape", formats.names("gate"))
-@pytest.mark.parametrize(
-    "made",
-    [FULL, outcome(), outcome(problem=outcomes.PROBLEM)],
-    ids=["full", "empty", "no verdict"],
-)
-def test_every_form_has_something_for_every_outcome(made, shape):
-    """Also for one without a finding, and for one without a verdict."""
-    text = gate_terminal.dumps(made, shape)
-    assert text.endswith("\n")
-    if made.problem:
-        assert "not comparable" in text
 
 
 def test_json_reads_back_as_what_it_was_written_from():
@@ -196,18 +171,6 @@ def test_a_kept_outcome_is_whole_or_the_one_before(tmp_path, monkeypatch):
     assert [path.name for path in tmp_path.iterdir()] == [document.LAST]
 
 
-def test_markdown_folds_what_nobody_has_to_look_at():
-    """The quiet rows are in the folded table alone."""
-    text = gate_markdown.dumps(FULL)
-    assert text.startswith(gate_markdown.MARKER)
-    visible = re.sub(r"<details>.*?</details>", "", text, flags=re.DOTALL)
-    assert CASE in visible
-    assert "even[n=1]" not in visible
-    assert "even[n=1]" in text
-    assert text.count("<details>") == text.count("</details>") == 3
-    assert "| ❌ failed |" in visible
-
-
 def test_markdown_leaves_no_cell_and_calls_nobody():
     """A note with a bar, a line's end, HTML and an @ stays text."""
     note = "raised |x|\n</details><img src=x> @somebody `code` *"
@@ -245,28 +208,6 @@ def test_markdown_that_github_would_refuse_is_cut():
     assert len(text) < 65_536
     assert text.count("<details>") == text.count("</details>")
     assert "Cut here" in text
-
-
-def test_junit_is_valid_and_has_one_test_case_a_benchmark():
-    """With the numbers as properties and the explanation as the failure's text."""
-    root = junit_schema.check(junit.dumps(FULL))
-    cases = {case.get("name"): case for case in root.iter("testcase")}
-    assert len(cases) == len(FULL.findings) + len(FULL.static)
-    failure = cases[f"{CASE} kernel/cold"].find("failure")
-    assert failure.get("type") == "regression"
-    assert "1. 12 % more instructions" in failure.text
-    (suite,) = (s for s in root if s.get("name") == f"{CASE} kernel/cold")
-    numbers = {p.get("name"): p.get("value") for p in suite.iter("property")}
-    assert numbers["ratio"] == "1.1"
-    assert (numbers["low"], numbers["high"]) == (repr(1.1 - 0.02), repr(1.1 + 0.02))
-    assert (numbers["blocks"], numbers["source"]) == ("15", "suites/softmax.py:12")
-    assert numbers["smallest_detectable_change"] == "0.031"
-    failed = {name for name, case in cases.items() if case.find("failure") is not None}
-    assert failed == {
-        f"{case} kernel/cold" for case in (CASE, "open[n=1]", "broken[n=1]")
-    }
-    assert cases["loud[n=1] kernel/cold"].find("skipped") is not None
-    assert (root.get("tests"), root.get("failures")) == ("11", "3")
 
 
 @pytest.mark.parametrize(
