@@ -19,7 +19,7 @@ from steelyard.declare.settings import Settings
 from steelyard.errors import SteelyardError
 from steelyard.gate import pairs
 from steelyard.gate.outcome import BASE, HEAD
-from steelyard.gate.pairs import Together
+from steelyard.gate.pairs import Pair
 from steelyard.gate.sides import Side
 from steelyard.measure import inject, interleave
 from steelyard.measure import pair as together
@@ -262,11 +262,11 @@ def in_turn(monkeypatch, mode, lent, trials, times=1):
     """Return what a pair of such workers answers, and what they were asked."""
     asked = []
     worker = Worker(asked, lent, trials)
-    monkeypatch.setattr(Together, "_started", lambda _: {BASE: worker, HEAD: worker})
+    monkeypatch.setattr(Pair, "_started", lambda _: {BASE: worker, HEAD: worker})
     case = doubling(Kernel("l"))
     turns = {BASE: PlannedTrial(1, 0, case, mode), HEAD: PlannedTrial(2, 0, case, mode)}
     sides = {name: Side(name, Path()) for name in (BASE, HEAD)}
-    with Together(sides) as pair:
+    with Pair(sides) as pair:
         for _ in range(times):
             answer = pair.in_turn(BASE, turns, QUICK)
     return answer, asked
@@ -310,8 +310,8 @@ def test_workers_of_both_sides_answer_as_the_fakes_do(monkeypatch):
     sides = {name: Side(name, Path.cwd()) for name in (BASE, HEAD)}
     turns = {BASE: PlannedTrial(1, 0, case, WARM), HEAD: PlannedTrial(2, 0, case, WARM)}
     alone = []
-    monkeypatch.setattr(pairs.Processes, "in_turn", lambda *_: alone.append(1))
-    with Together(sides) as pair:
+    monkeypatch.setattr(pairs.Pair, "apart", lambda *_: alone.append(1))
+    with Pair(sides) as pair:
         found = pair.in_turn(HEAD, turns, QUICK)
     assert alone == []
     assert [found[side].error for side in (BASE, HEAD)] == [None, None]
@@ -352,7 +352,7 @@ def test_a_process_that_dies_of_both_leaves_each_side_its_own(method, tmp_path):
         BASE: PlannedTrial(1, 0, suite.cases()[0], WARM),
         HEAD: PlannedTrial(2, 0, suite.cases()[0], WARM),
     }
-    with Together({name: Side(name, Path.cwd()) for name in (BASE, HEAD)}) as pair:
+    with Pair({name: Side(name, Path.cwd()) for name in (BASE, HEAD)}) as pair:
         for _ in range(2):
             found = pair.in_turn(HEAD, turns, QUICK)
             assert [found[side].error for side in (BASE, HEAD)] == [None, None]
@@ -367,7 +367,7 @@ def test_a_worker_that_dies_as_the_next_case_is_asked_has_both_begin_anew(monkey
         for at, side in enumerate((BASE, HEAD))
     }
     die_when_asked(monkeypatch, {3})
-    with Together({name: Side(name, Path.cwd()) for name in (BASE, HEAD)}) as pair:
+    with Pair({name: Side(name, Path.cwd()) for name in (BASE, HEAD)}) as pair:
         for _ in range(2):
             found = pair.in_turn(HEAD, turns, replace(QUICK, check=False))
             assert [found[side].error for side in (BASE, HEAD)] == [None, None]

@@ -27,7 +27,7 @@ from steelyard.declare.plan import PlannedTrial
 from steelyard.declare.settings import Settings
 from steelyard.errors import SteelyardError
 from steelyard.gate.outcome import BASE, HEAD
-from steelyard.gate.pairs import Pair, Together
+from steelyard.gate.pairs import Pair
 from steelyard.gate.sides import Side
 from steelyard.measure import interleave
 from steelyard.process import scratch
@@ -97,7 +97,7 @@ class Blocks:
         head: Side,
         settings: Settings,
         on_trial: Callable[[str, Trial], None],
-        start: Callable[[Mapping[str, Side]], Pair] = Together,
+        start: Callable[[Mapping[str, Side]], Pair] = Pair,
     ) -> None:
         self._sides = {BASE: base, HEAD: head}
         self._settings = replace(settings, precision=PRECISION)

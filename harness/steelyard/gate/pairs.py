@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from typing import Any, Protocol, Self
+from typing import Any, Self
 
 from steelyard.analyse.trial import Trial
 from steelyard.declare.plan import PlannedTrial
@@ -17,40 +17,18 @@ from steelyard.process import wire
 from steelyard.process.runner import Workers
 
 
-class Pair(Protocol):
-    """What answers for both sides, by their names: worker processes, or a fake."""
+class Pair:
+    """Workers of both sides, or head's with both kernels; started when there is work.
 
-    def facts(
-        self, side: str, turn: PlannedTrial, settings: Settings
-    ) -> Mapping[str, Any]:
-        """Return ``facts`` and ``hashes`` of a case, or its ``error``."""
-        ...
-
-    def measure(self, side: str, turn: PlannedTrial, settings: Settings) -> Trial:
-        """Measure one turn of one side."""
-        ...
-
-    def in_turn(
-        self, leader: str, turns: Mapping[str, PlannedTrial], settings: Settings
-    ) -> dict[str, Trial]:
-        """Measure a turn of each side, windows taken in turn."""
-        ...
-
-    def renew(self) -> None:
-        """Give both up; the next question starts others."""
-        ...
-
-    def __enter__(self) -> Self: ...
-
-    def __exit__(self, *_: object) -> None: ...
-
-
-class Processes:
-    """Processes of both sides; started when there is work."""
+    Kernels are launched in turn on the same buffers in head's process, which base's gives
+    its binary. What has none, is called on other memory or ends the process is measured in
+    a process of each side.
+    """
 
     def __init__(self, sides: Mapping[str, Side]) -> None:
         self._sides = sides
         self._workers: dict[str, Workers] = {}
+        self._exported: dict[str, wire.Message | None] = {}
         self._threads = ThreadPoolExecutor(len(sides))
 
     def __enter__(self) -> Self:
@@ -72,6 +50,16 @@ class Processes:
         return worker.confirmed(turn, settings, worker.measure(turn, settings))
 
     def in_turn(
+        self, leader: str, turns: Mapping[str, PlannedTrial], settings: Settings
+    ) -> dict[str, Trial]:
+        """Measure a turn of each side, windows taken in turn."""
+        if turns[HEAD].mode.quantity == "kernel":
+            trials = self._both(leader, turns, settings)
+            if trials is not None:
+                return dict(zip((HEAD, BASE), trials, strict=True))
+        return self.apart(leader, turns, settings)
+
+    def apart(
         self, leader: str, turns: Mapping[str, PlannedTrial], settings: Settings
     ) -> dict[str, Trial]:
         """Have both measure at once; the token says whose turn it is."""
@@ -122,32 +110,10 @@ class Processes:
             end.close()
         return self._workers
 
-
-class Together(Processes):
-    """Both sides' kernels in head's process, launch by launch on the same buffers.
-
-    Base's process gives its binary away. What has none, is called on other memory or
-    ends the process is measured in a process of each side.
-    """
-
-    def __init__(self, sides: Mapping[str, Side]) -> None:
-        super().__init__(sides)
-        self._lent: dict[str, wire.Message | None] = {}
-
-    def in_turn(
-        self, leader: str, turns: Mapping[str, PlannedTrial], settings: Settings
-    ) -> dict[str, Trial]:
-        """Have head's process measure both, or else both processes one each."""
-        if turns[HEAD].mode.quantity == "kernel":
-            trials = self._both(leader, turns, settings)
-            if trials is not None:
-                return dict(zip((HEAD, BASE), trials, strict=True))
-        return super().in_turn(leader, turns, settings)
-
     def _both(
         self, leader: str, turns: Mapping[str, PlannedTrial], settings: Settings
     ) -> tuple[Trial, Trial] | None:
-        lent = self._borrowed(turns[BASE], settings)
+        lent = self._binary_of_base(turns[BASE], settings)
         if lent is None:
             return None
         trials = self._started()[HEAD].measure_pair(
@@ -158,18 +124,20 @@ class Together(Processes):
             leads=leader == BASE,
         )
         if trials is None:
-            self._lent[turns[HEAD].case.id] = None  # nor would its other modes
+            self._exported[turns[HEAD].case.id] = None  # nor would its other modes
             self.renew()  # if it died, the other has a token that nobody takes
             return None
         own, other = trials
         return self._started()[HEAD].confirmed(turns[HEAD], settings, own), other
 
-    def _borrowed(self, turn: PlannedTrial, settings: Settings) -> wire.Message | None:
+    def _binary_of_base(
+        self, turn: PlannedTrial, settings: Settings
+    ) -> wire.Message | None:
         """Return base's binary, or None where it has none or dies of the question."""
         case = turn.case.id
-        if case not in self._lent:
+        if case not in self._exported:
             told = self._started()[BASE].binary(turn, settings)
-            self._lent[case] = told.get("lent")
+            self._exported[case] = told.get("lent")
             if "error" in told:
                 self.renew()
-        return self._lent[case]
+        return self._exported[case]

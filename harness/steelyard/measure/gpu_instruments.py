@@ -6,7 +6,7 @@ import functools
 import statistics
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
 
 from steelyard.clocks import in_queues
 from steelyard.machine import gpu_state
@@ -100,19 +100,7 @@ class GpuInstruments:
             return 0
 
 
-class Marks(Protocol):
-    """Where a multiprocessor writes down its cycles and the time."""
-
-    def stamp(self, place: int) -> None:
-        """Submit a stamp."""
-        ...
-
-    def read(self, count: int) -> list[tuple[int, int]]:
-        """Return cycles and nanoseconds of the first places; waits for them."""
-        ...
-
-
-def frequencies(stamps: Marks, windows: int) -> list[int]:
+def frequencies(stamps: Stamps, windows: int) -> list[int]:
     """Return the megahertz from each window's stamp to the next.
 
     The last window ends at a stamp submitted now. Where a stamp was missed, the ones

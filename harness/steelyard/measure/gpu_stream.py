@@ -28,9 +28,9 @@ from steelyard_device.errors import DeviceError
 if TYPE_CHECKING:
     from steelyard.declare.mode import Mode
     from steelyard.declare.settings import Settings
-    from steelyard.measure.gpu_instruments import Marks
     from steelyard.measure.prepared import PreparedCase
     from steelyard.prepare.work import DeviceWork
+    from steelyard_device.cuda.stamps import Stamps
 
 EXPIRIES: Final = 8
 """Queues that may outlast their spin before the trial fails: each costs its seconds, and
@@ -85,7 +85,7 @@ class DeviceStream:
     clock: DeviceClock
     offset: float
     """Nanoseconds that the clock reads of each window beside the launch."""
-    stamps: Marks
+    stamps: Stamps
     restore: Callable[[], None]
     flush_caches: Callable[[], None]
     """Makes the caches cold, where that is asked for."""

@@ -42,14 +42,6 @@ class Extensible(Work, Protocol):
         ...
 
 
-class Launchable(Protocol):
-    """What can stand behind a launch."""
-
-    def launch(self, count: int = 1) -> None:
-        """Submit ``count`` launches."""
-        ...
-
-
 class Delay:
     """Multiply-adds on the CPU, with the memory that their result goes to."""
 
@@ -88,7 +80,7 @@ class DelayedNative(DelayedWork):
 class DelayedCall(DelayedWork):
     """Both in turn, from Python."""
 
-    def __init__(self, weighed: Work, behind: Launchable, steps: int) -> None:
+    def __init__(self, weighed: Work, behind: Delay | cuda.Delay, steps: int) -> None:
         super().__init__(weighed, steps)
         self._behind = behind
 
@@ -103,7 +95,9 @@ class DelayedCall(DelayedWork):
 class DelayedDevice(DelayedCall):
     """Both on the stream of a GPU."""
 
-    def __init__(self, weighed: DeviceWork, behind: Launchable, steps: int) -> None:
+    def __init__(
+        self, weighed: DeviceWork, behind: Delay | cuda.Delay, steps: int
+    ) -> None:
         super().__init__(weighed, behind, steps)
         self.context, self.stream = weighed.context, weighed.stream
 
