@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from steelyard.analyse.peaks import COPY, METHOD, Table
+from steelyard.machine import files
 
 
 def path(uuid: str, driver: str, cupti: str, clock: str) -> Path:
@@ -42,9 +42,7 @@ def best(places: Iterable[Path]) -> dict[str, Any]:
 
 
 def keep(place: Path, table: Table) -> None:
-    """Write a table aside and rename it; where nothing can be written, it is not kept."""
-    aside = place.with_name(f"{place.name}.{os.getpid()}")
+    """Write a table; where nothing can be written, it is not kept."""
     with suppress(OSError):
         place.parent.mkdir(parents=True, exist_ok=True)
-        aside.write_text(json.dumps(dict(table)), encoding="utf-8")
-        aside.replace(place)
+        files.replace(place, json.dumps(dict(table)).encode())

@@ -44,6 +44,7 @@ from steelyard.declare.benchmark import Benchmark, Case
 from steelyard.declare.mode import Mode
 from steelyard.declare.plan import PlannedTrial, able, needs_gpu, plan
 from steelyard.errors import BenchmarkError, SteelyardError
+from steelyard.machine import files
 from steelyard.machine import gpu_choice as gpu
 from steelyard.process.origins import Origins
 
@@ -286,7 +287,7 @@ def _times_asked(point: str) -> int:
     file = Path(ASKED)
     counts = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
     counts[point] = counts.get(point, 0) + 1
-    _write(file, counts)
+    files.replace(file, json.dumps(counts).encode())
     return int(counts[point])
 
 
@@ -303,16 +304,10 @@ def _later(adapter: str, number: int, first: Weighed) -> Weighed:
             if not isinstance(first.get(key(case.id, str(mode))), str)
         ]
         broken = {point: why for point, why in first.items() if isinstance(why, str)}
-        _write(file, {**broken, **measure(points)})
+        found = {**broken, **measure(points)}
+        files.replace(file, json.dumps(found).encode())
     weighed: Weighed = json.loads(file.read_text(encoding="utf-8"))
     return weighed
-
-
-def _write(file: Path, content: Mapping[str, Any]) -> None:
-    """Write it aside and rename: asv ends a process that takes too long."""
-    aside = file.with_suffix(".new")
-    aside.write_text(json.dumps(content), encoding="utf-8")
-    aside.replace(file)
 
 
 def _family(benchmark: Benchmark, adapter: str, rounds: int) -> type[Family]:

@@ -79,9 +79,7 @@ def leave(outcome: Outcome, folder: Path) -> None:
         SteelyardError: a file cannot be written.
     """
     for shape, name in reversed(FILES.items()):  # gate.json is last, and whole
-        aside = folder / f".{name}"
-        gate_terminal.write(outcome, shape, str(aside))
-        aside.replace(folder / name)
+        gate_terminal.write(outcome, shape, str(folder / name))
     summary = os.environ.get("GITHUB_STEP_SUMMARY")
     if summary:
         with Path(summary).open("a", encoding="utf-8", errors="replace") as stream:
