@@ -37,6 +37,7 @@ from steelyard.gate import document
 from steelyard.gate.outcome import StaticChange
 from steelyard.machine import embedded
 from steelyard.prepare import inputs
+from steelyard.report.pages import gate as gate_page
 from steelyard.store import archive, packed
 from steelyard.store.store import Store
 from steelyard_lock import file as entries
@@ -318,6 +319,42 @@ class SealedGate(Gate):
         return dumped(found)
 
 
+class GatePage(Gate):
+    """The page of a gate, which holds the outcome; what is drawn of it is not read."""
+
+    name, sealed = "gate.html", False
+
+    def make(self):
+        return gate_page.dumps(OUTCOME).encode()
+
+    def changed(self, rng):
+        start, inside, end = self.good.partition(embedded.content(self.good))
+        return start + bytes_changed(inside, rng) + end
+
+
+class Trace(Format):
+    """A trace of spans, which anybody may have written."""
+
+    name = "trace.json"
+
+    def make(self):
+        spans = [("build", 0, 9), ("trace", 0, 4), ("compile", 4, 5), ("build", 9, 3)]
+        events = [
+            {"ph": "X", "pid": 1, "tid": 0, "name": name, "ts": ts, "dur": dur}
+            for name, ts, dur in spans
+        ]
+        main_thread = {"ph": "M", "pid": 1, "tid": 0, "args": {"name": "main"}}
+        return dumped({"traceEvents": [main_thread, *events]})
+
+    def changed(self, rng):
+        if rng.random() < 0.4:
+            return bytes_changed(self.good, rng)
+        return dumped(values_changed(json.loads(self.good), rng))
+
+    def lines(self):
+        yield "report", self.path, "-o", self.folder / "t.html"
+
+
 class Lock(Format):
     """The lock file of kernels."""
 
@@ -449,7 +486,7 @@ class Project(Format):
 
 
 FORMATS = (
-    *(Sqlite, Archive, ArchiveBytes, Page, Gate, SealedGate, Lock),
+    *(Sqlite, Archive, ArchiveBytes, Page, Gate, SealedGate, GatePage, Trace, Lock),
     *(Npy, Asv, Policy, Project),
 )
 
