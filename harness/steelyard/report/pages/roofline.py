@@ -76,12 +76,12 @@ def _left(y: svg.Scale) -> Iterator[Markup]:
 def _roofs(
     x: svg.Scale, y: svg.Scale, copies: Mapping[str, float], roofs: Mapping[str, float]
 ) -> Iterator[Markup]:
-    for cache, rate in copies.items():
+    for place, (cache, rate) in enumerate(copies.items(), 1):
         top = max(roofs.values(), default=x.high * rate)
         start, end = max(x.low, y.low / rate), min(x.high, top / rate)
         slope = f"M{x(start):.1f} {y(start * rate):.1f}"
         yield svg.line(f"{slope}L{x(end):.1f} {y(end * rate):.1f}", "rim")
-        at = end * (start / end) ** 0.25
+        at = end * (start / end) ** (0.3 * place)  # labels keep apart
         said = f"copy {cache} {units.rate(rate, 'B')}"
         yield svg.words(x(at) - 6, y(at * rate) - 4, said, "end", "name")
     bandwidth = max(copies.values())
