@@ -50,7 +50,7 @@ import math
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from datetime import UTC, datetime
 from hashlib import blake2b
 from pathlib import Path
@@ -116,21 +116,10 @@ def _digest(found: Mapping[str, Any]) -> str:
 def _finding(one: Finding) -> dict[str, Any]:
     judged = one.judgement
     return {
-        "case": one.case,
-        "mode": one.mode,
-        "verdict": one.verdict,
+        **{field.name: getattr(one, field.name) for field in fields(one)},
         "is": words.kind(one),
         "judgement": judged and _judgement(judged),
-        "tolerance": one.tolerance,
-        "reason": one.reason,
-        "accepted": one.accepted,
-        "changes": list(one.changes),
-        "file": one.file,
-        "line": one.line,
-        "note": one.note,
-        "codes": list(one.codes),
-        "new": one.new,
-        "doubts": dict(zip((BASE, HEAD), map(list, one.doubts), strict=True)),
+        "doubts": dict(zip((BASE, HEAD), one.doubts, strict=True)),
     }
 
 
@@ -151,10 +140,7 @@ def _calibration(found: Calibration | None) -> dict[str, Any] | None:
         return None
     rate = found.rate
     return {
-        "run": found.run,
-        "measured": found.measured,
-        "comparisons": found.comparisons,
-        "alarms": found.alarms,
+        **{field.name: getattr(found, field.name) for field in fields(found)},
         "rate": {"value": rate.value, "low": rate.low, "high": rate.high},
         "detectable": [[*key, value] for key, value in found.detectable.items()],
         "power": {repr(size): value for size, value in found.power.items()},
@@ -218,26 +204,21 @@ def _problem(found: Mapping[str, Any]) -> SteelyardError:
     return error
 
 
+def _own(kind: Any, found: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what a table has of the fields of a dataclass."""
+    return {field.name: found[field.name] for field in fields(kind)}
+
+
 def _read_finding(found: Mapping[str, Any]) -> Finding:
-    verdict, judged = found["verdict"], found["judgement"]
-    base, head = _texts(found["codes"])
-    doubts = found["doubts"]
-    return Finding(
-        case=str(found["case"]),
-        mode=str(found["mode"]),
-        verdict=None if verdict is None else Verdict(verdict),
-        judgement=judged and _read_judgement(judged),
-        tolerance=float(found["tolerance"]),
-        reason=str(found["reason"]),
-        accepted=found["accepted"] is True,
-        changes=_texts(found["changes"]),
-        file=str(found["file"]),
-        line=int(found["line"]),
-        note=str(found["note"]),
-        codes=(base, head),
-        new=found["new"] is True,
-        doubts=(_texts(doubts.get(BASE, ())), _texts(doubts.get(HEAD, ()))),
-    )
+    verdict, judged, doubts = found["verdict"], found["judgement"], found["doubts"]
+    read = {
+        "verdict": None if verdict is None else Verdict(verdict),
+        "judgement": judged and _read_judgement(judged),
+        "changes": _texts(found["changes"]),
+        "codes": _texts(found["codes"]),
+        "doubts": tuple(_texts(doubts.get(side, ())) for side in (BASE, HEAD)),
+    }
+    return Finding(**_own(Finding, found) | read)
 
 
 def _read_judgement(found: Mapping[str, Any]) -> Judgement:
@@ -256,26 +237,23 @@ def _read_judgement(found: Mapping[str, Any]) -> Judgement:
 
 
 def _read_static(found: Mapping[str, Any]) -> StaticChange:
-    case, target, forbidden = found["case"], found["target"], found["forbidden"]
-    return StaticChange(case, target, _texts(found["changes"]), forbidden)
+    read = {"changes": _texts(found["changes"])}
+    return StaticChange(**_own(StaticChange, found) | read)
 
 
 def _read_calibration(found: Mapping[str, Any] | None) -> Calibration | None:
     if found is None:
         return None
     rate = found["rate"]
-    return Calibration(
-        run=str(found["run"]),
-        measured=str(found["measured"]),
-        comparisons=int(found["comparisons"]),
-        alarms=int(found["alarms"]),
-        rate=Estimate(float(rate["value"]), float(rate["low"]), float(rate["high"])),
-        detectable={
-            (str(case), str(mode)): _number(value, math.inf)
+    read = {
+        "rate": Estimate(rate["value"], rate["low"], rate["high"]),
+        "detectable": {
+            (case, mode): _number(value, math.inf)
             for case, mode, value in found["detectable"]
         },
-        power={float(size): float(value) for size, value in found["power"].items()},
-    )
+        "power": {float(size): value for size, value in found["power"].items()},
+    }
+    return Calibration(**_own(Calibration, found) | read)
 
 
 def _texts(found: Any) -> tuple[str, ...]:
