@@ -148,7 +148,7 @@ def test_constant_rows_have_no_variance_under_any_schedule(width):
         (
             library.softmax.program(((4, 100_000), "float32")),
             walked_rows(4, keep=Place.STACK),
-            "keeps 1600000 bytes on a thread's stack.*keep fewer rows, or none",
+            "keeps 1600000 bytes of rows or columns on.*keep fewer rows, or none",
         ),
         (SOFTMAX, walked_rows(keep=Place.SERIAL), "keeps values at serial on a cpu"),
         (

@@ -25,8 +25,8 @@ MOST_VECTORS: Final = 8  # that a GPU's thread has in flight
 MOST_HELD: Final = 16  # that it has of a loop beside others
 # Where values of rows may stay.
 KEEPS: Final = {"cpu": frozenset({Place.STACK}), "cuda": frozenset[Place]()}
-# Half a megabyte of a pool thread's stack is nothing to worry about; more would no longer
-# fit beside the rows in a core's second-level cache.
+# Of rows, and of columns: a megabyte of a pool thread's stack is nothing to worry about;
+# more would no longer fit beside the rows in a core's second-level cache.
 SCRATCH_BYTES: Final = 512 << 10
 PLACES: Final = {
     "cpu": {Place.VECTOR, Place.REGISTER, Place.SERIAL, Place.CORE},
@@ -144,11 +144,11 @@ def kept_problem(nest: Nest, schedule: Schedule, target: str) -> str:
         return f"keeps values at {' and '.join(sorted(hints))} on a {target}, which it cannot; choose no place"
     kept = planner(nest).kept(schedule)
     rows = schedule.cuts[0].at(Place.REGISTER)
-    size = (rows * kept.row_bytes + kept.column_bytes) * nest.extents[-1]
+    size = max(rows * kept.row_bytes, kept.column_bytes) * nest.extents[-1]
     if size > SCRATCH_BYTES:
         return (
-            f"keeps {size} bytes on a thread's stack, of which at most {SCRATCH_BYTES} "
-            "stay near the core; keep fewer rows, or none"
+            f"keeps {size} bytes of rows or columns on a thread's stack, of which at most "
+            f"{SCRATCH_BYTES} of each stay near the core; keep fewer rows, or none"
         )
     return ""
 
