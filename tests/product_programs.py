@@ -30,6 +30,12 @@ CASES = [
     ("product", (64, 32, 256), "float16", (1, 32, 1, 4)),  # clusters
     ("linear", (64, 96, 248), "bfloat16", (1, 96, 2, 2)),
     ("product", (64, 128, 256), "float16", (1, 128, 2, 2)),  # two chunks of columns
+    # Rows that begin at no multiples of 16 bytes: pairs, and single elements.
+    ("product", (67, 70, 136), "float16", (1, 64, 3)),
+    ("product", (67, 71, 136), "bfloat16", (1, 32, 2, 2)),
+    ("linear", (70, 72, 130), "float16", (2, 48, 3)),
+    ("linear", (67, 71, 131), "bfloat16", (1, 64, 2, 2)),
+    ("of_transposed", (67, 71, 136), "float16", (2, 64, 3)),
     ("bias_relu", RAGGED, "float16", (1, 32, 2, 2)),
     ("bias_relu", RAGGED, "bfloat16", (1, 192, 2)),
     ("bias_gelu", RAGGED, "float16", (1, 64, 2)),

@@ -197,6 +197,9 @@ class _Block(simt._Block):
         self.alone()
         self.barriers[buffer.name, self.one(index)] = Barrier(self.one(count), self.hub)
 
+    def do_async_publish(self):
+        """Order nothing: stores are seen at once."""
+
     def do_tensor_prefetch(self, _tensor):
         """Read nothing yet."""
 

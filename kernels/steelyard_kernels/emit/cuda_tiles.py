@@ -88,6 +88,7 @@ HELPERS: Final = {
     "mbarrier_wait_far": _wait("mbarrier_wait_far", ".acquire.cluster"),
     "cluster_arrive": _asm("void cluster_arrive()", "barrier.cluster.arrive.relaxed;"),
     "cluster_wait": _asm("void cluster_wait()", "barrier.cluster.wait.acquire;"),
+    "async_publish": _asm("void async_publish()", "fence.proxy.async.shared::cta;"),
     "tensor_prefetch": _asm(
         "void tensor_prefetch(const void *tensor)",
         "prefetch.tensormap [%0];",

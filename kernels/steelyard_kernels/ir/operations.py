@@ -336,6 +336,9 @@ EFFECTS: dict[str, EffectOperation] = {
     "mbarrier_wait_far": EffectOperation(3, MBARRIER, CUDA),  # other blocks wrote to us
     "cluster_arrive": EffectOperation(0, BARRIER, CUDA),  # of all blocks of a cluster
     "cluster_wait": EffectOperation(0, BARRIER, CUDA),
+    "async_publish": EffectOperation(
+        0, BARRIER, CUDA
+    ),  # stores, to copies and products
     "tensor_prefetch": EffectOperation(1, TENSOR, CUDA),  # of what describes it
     "tensor_copy_2": EffectOperation(7, TENSOR_COPY, CUDA),  # of tensors of two axes
     "tensor_copy_3": EffectOperation(8, TENSOR_COPY, CUDA),

@@ -19,6 +19,7 @@ from steelyard_kernels.dtypes import float32
 from steelyard_kernels.ir.builder import Builder
 from steelyard_kernels.ir.loops import Buffer, Multiply, Operand, Tensor, Tile, Var
 from steelyard_kernels.nest.gpu_emitter import VECTOR_BYTES, GpuEmitter
+from steelyard_kernels.nest.loads import Loads
 from steelyard_kernels.nest.reduce import reduce
 from steelyard_kernels.nest.sums import Position, Sums
 from steelyard_kernels.schedule import gpu
@@ -66,10 +67,13 @@ class _Lowering:
             extent=self.extent,
             reduce=reduce,
         )
-        self.tensors = [
-            self.tensor(factor, place)
-            for place, factor in enumerate((self.product.rows, self.product.columns))
-        ]
+        factors = {"rows": self.product.rows, "columns": self.product.columns}
+        self.tensors = {
+            name: self.tensor(factor, place)
+            for place, (name, factor) in enumerate(factors.items())
+            if factor.bulk
+        }
+        self.loaded = [each for each in factors.values() if not each.bulk]
         self.memory = {
             name: b.alloc(name, dtype, count, "shared", alignment)
             for name, dtype, count, alignment in tiling.memory()
@@ -118,6 +122,7 @@ class _Lowering:
                 with b.branch(self.is_copying()):
                     self.produce()
         read = [v.source for v in self.product.behind()]
+        read += [factor.source for factor in self.loaded]
         kept = {self.args.inputs[i].name for i in self.args.inputs if _reads(read, i)}
         kept |= {buffer.name for buffer in self.args.outputs} | self.args.scalars.keys()
         pairs = [
@@ -128,9 +133,13 @@ class _Lowering:
         factors = self.product.rows, self.product.columns
         slots = [
             Slot("tensor", factor.source.index, factor.source.name, "t", tensor)
-            for factor, tensor in zip(factors, self.tensors, strict=True)
+            for factor, tensor in zip(
+                [each for each in factors if each.bulk],
+                self.tensors.values(),
+                strict=True,
+            )
         ]
-        order = (*self.tensors, *[p for p, _ in pairs], self.extent)
+        order = (*self.tensors.values(), *[p for p, _ in pairs], self.extent)
         slots += [*[s for _, s in pairs], gpu.extent_slot(b.index, tiling.grid)]
         kernel = replace(
             b.kernel("kernel", order, threads=tiling.threads),
@@ -148,7 +157,7 @@ class _Lowering:
         """Emit the barriers' beginning, and the first copies, which wait for nothing."""
         b, tiling = self.b, self.tiling
         with b.branch(self.is_copying()):
-            for tensor in self.tensors:
+            for tensor in self.tensors.values():
                 b.effect("tensor_prefetch", tensor)
             for stage in range(tiling.stages):
                 self.barrier("init", "full", stage, 1)
@@ -160,13 +169,25 @@ class _Lowering:
                 size = getattr(partial.extent, "value", 0) * partial.dtype.bytes
                 self.barrier("expect", "arrived", 0, int(size))
             b.effect("mbarrier_publish")
-            if not tiling.blocks:
+            if self.tensors and not tiling.blocks:
                 at = self.position(b.at("div", self.block, tiling.split))
                 with b.loop(0, tiling.stages, 1, unroll=tiling.stages) as loop:
                     self.copy(loop.var, loop.var, at)
+        if self.loaded:
+            with b.branch(b.let("less", self.thread, b.number(tiling.consumers))):
+                at = self.position(b.at("div", self.block, tiling.split))
+                loads = Loads(tiling, b, self.args.inputs, self.memory, self.thread)
+                loads.emit(at, self.depth)
+            b.effect("async_publish")
         b.effect("barrier")
         if tiling.split > 1:
             b.effect("cluster_arrive")
+
+    def depth(self, step: Operand) -> Operand:
+        """Emit where a step of this block begins along the depth."""
+        b = self.b
+        own = b.at("multiply", self.rank, self.tiling.steps)
+        return b.at("multiply", b.at("add", own, step), STEP)
 
     def barrier(self, what: str, name: str, stage: Operand | int, *args: int) -> None:
         """Emit an operation on a stage's mbarrier."""
@@ -198,17 +219,16 @@ class _Lowering:
         """Emit the copies of one step to a stage."""
         b, tiling = self.b, self.tiling
         tall = ROWS * tiling.groups
-        size = (tall + tiling.columns) * STEP * HALF
-        self.barrier("expect", "full", stage, size)
-        own = b.at("multiply", self.rank, tiling.steps)
-        depth = b.at("multiply", b.at("add", own, step), STEP)
+        depth = self.depth(step)
         sides = (
             (self.product.rows, "rows", at.row, tall),
             (self.product.columns, "columns", at.column, tiling.columns),
         )
-        for (factor, name, first, count), tensor in zip(
-            sides, self.tensors, strict=True
-        ):
+        bulk = [side for side in sides if side[0].bulk]
+        size = sum(count for *_, count in bulk) * STEP * HALF
+        self.barrier("expect", "full", stage, size)
+        for factor, name, first, count in bulk:
+            tensor = self.tensors[name]
             matrix = (at.matrix,) if factor.batch else ()
             copies = f"tensor_copy_{len(tensor.extents)}"
             for begin in range(0, count, tensor.box[0] if factor.across else count):
@@ -302,7 +322,9 @@ class _Lowering:
         b, steps = self.b, self.tiling.steps
         spelled = steps if steps <= SPELLED else 1
         with b.loop(0, steps, 1, unroll=spelled) as loop:
-            b.effect("mbarrier_wait", self.memory["full"], loop.var, b.number(0))
+            if self.tensors:
+                zero = b.number(0)
+                b.effect("mbarrier_wait", self.memory["full"], loop.var, zero)
             self.step(loop.var, loop.var)
             if spelled == 1:
                 b.effect("mma_wait", self.sums, b.number(1))

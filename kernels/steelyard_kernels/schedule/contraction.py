@@ -3,9 +3,8 @@
     i:mma64.warp2.grid j:mma128.grid k:mma16.r4.pipeline4.cluster2.serial
 
 A block multiplies 2 x 64 rows by 128 columns, with a warpgroup of 128 threads for each 64
-rows, in steps of 4 x 16 along k, of which 4 are on their way to shared memory at a time.
-Clusters of 2 blocks share a tile and divide k. With `blocks132` so many blocks stay and
-take one tile after another.
+rows, in steps of 4 x 16 along k, 4 of which are on their way to shared memory at a time.
+Clusters of 2 blocks share a tile and divide k. `blocks132` stay for one tile after another.
 """
 
 from __future__ import annotations
@@ -37,8 +36,7 @@ CLUSTERS: Final = range(1, 9)  # blocks of a cluster that any GPU takes
 ATOM: Final = 1024  # bytes of 8 swizzled rows: where tiles begin
 # What a thread needs beside its sums; NVRTC 13 takes 26 to 48 for tiles of 32 to 256.
 OTHER_REGISTERS: Final = 40
-# Registers of a thread that copies and of one that multiplies where two warpgroups do and
-# one copies: a multiprocessor's, in steps of 8.
+# Registers of threads that copy and that multiply, where two warpgroups do and one copies.
 HANDED_GROUPS: Final = 2
 FEWER_REGISTERS: Final = 40
 MORE_REGISTERS: Final = 232
@@ -49,8 +47,8 @@ CHUNK: Final = 64  # columns that are stored at a time
 class Factor:
     """An array of halves that a product reads: rows along the reduced axis, or `across`.
 
-    Strides are in elements: `pitch` from row to row, `batch` from matrix to matrix (0:
-    one for all); it begins `first` elements behind its array.
+    Strides are in elements: `pitch` from row to row, `batch` between matrices (0: one for
+    all); it begins `first` elements behind its array. `bulk`: all are of 16 bytes.
     """
 
     source: Input
@@ -58,6 +56,12 @@ class Factor:
     pitch: int
     batch: int
     first: int
+    bulk: bool
+
+    def is_paired(self, own: int, depth: int) -> bool:
+        """Say whether neighbours of a row are pairs that begin at 4 bytes."""
+        lengths = (own if self.across else depth, self.pitch, self.batch, self.first)
+        return not any(length % 2 for length in lengths)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -80,6 +84,11 @@ class Product:
         batch, i, j, k = self.axes
         n = self.nest.extents
         return 1 if batch is None else n[batch], n[i], n[j], n[k]
+
+    @property
+    def is_bulk(self) -> bool:
+        """Whether bulk copies read both factors."""
+        return self.rows.bulk and self.columns.bulk
 
     @property
     def touched(self) -> list[Index]:
@@ -130,10 +139,9 @@ def product_of(nest: Nest) -> Product | str:
     sums = isinstance(node, Dot) or (isinstance(node, Reduce) and node.op == "sum")
     if not sums or node.dtype not in {float32, *HALVES} or len(factors) != 2:
         return "is no sum of products of two arrays"
-    found = [_array(value) for value in factors]
-    if found[0] is None or found[1] is None:
+    a, b = map(_array, factors)
+    if a is None or b is None:
         return "multiplies what is computed, not two arrays of halves"
-    a, b = found[0], found[1]
     if a.node.dtype is not b.node.dtype:
         return f"multiplies {a.node.dtype} by {b.node.dtype}"
     (k,) = reduction.over
@@ -150,8 +158,7 @@ def product_of(nest: Nest) -> Product | str:
     ):
         return "has an output of another shape than the product's"
     batch = next(iter(common), None)
-    sides = [_factor(each, x, k, batch) for each, x in ((a, i), (b, j))]
-    rows, columns = sides
+    rows, columns = _factor(a, i, k, batch), _factor(b, j, k, batch)
     if isinstance(rows, str) or isinstance(columns, str):
         return rows if isinstance(rows, str) else str(columns)
     return Product(nest, reduction, a.node.dtype, (batch, i, j, k), rows, columns)
@@ -166,7 +173,7 @@ def _array(value: Value) -> Value | None:
 
 
 def _factor(value: Value, own: int, k: int, batch: int | None) -> Factor | str:
-    """Return how an array lies, or why bulk copies cannot read it."""
+    """Return how an array lies, or why no copy of tiles can read it."""
     assert isinstance(value.source, Input)
     offset, name = value.offset, value.source.name
     steps = [offset.step(axis) for axis in (own, k)]
@@ -176,17 +183,9 @@ def _factor(value: Value, own: int, k: int, batch: int | None) -> Factor | str:
         return f"reads {name} by no rows of neighbours"
     across = b != 1
     pitch = b if across else a
-    for what, length in (
-        ("rows", pitch),
-        ("matrices", rest),
-        ("a start", offset.constant),
-    ):
-        if length * HALF % UNIT:
-            return (
-                f"reads {name}, of which {what} are {length} elements apart; bulk copies "
-                f"take multiples of {UNIT // HALF}"
-            )
-    return Factor(value.source, across, pitch, rest, offset.constant)
+    lengths = pitch, rest, offset.constant
+    bulk = not any(length * HALF % UNIT for length in lengths)
+    return Factor(value.source, across, *lengths, bulk)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -370,6 +369,9 @@ def _shape_problem(tiling: Tiling) -> str:
             f"updates an array of {m} x {n} in place by tiles of "
             f"{ROWS * tiling.groups} x {tiling.columns}; choose tiles that divide it"
         )
+    if tiling.ring and not tiling.product.is_bulk:
+        why = f"{tiling.steps} steps of rows that begin at no multiples of {UNIT} bytes"
+        return f"has {tiling.stages} stages for {why}; choose as many, a larger cluster"
     least = min(2, tiling.steps)
     if not least <= tiling.stages <= tiling.steps:
         return f"has {tiling.stages} stages; choose {least} to {tiling.steps}"

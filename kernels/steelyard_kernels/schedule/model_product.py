@@ -39,6 +39,7 @@ ENTER_RATE: Final = 66.1  # bytes a cycle into a multiprocessor
 NARROW: Final = 1.65  # times as long for rows of 64 bytes, not of 128
 L2_RATE: Final = 9897.0  # bytes a cycle out of the L2
 LATENCY: Final = 1375.0  # cycles from a copy's start to its end
+LOAD: Final = 20.0  # cycles of a thread's load and store; not fitted
 EXCHANGE_RATE: Final = 9.9  # bytes a cycle and multiprocessor, between blocks
 STORE_RATES: Final = 6.5, 50.6  # by each thread's own columns, by rows
 CORE_SHARE: Final = 0.78  # of the tensor cores' peak
@@ -64,7 +65,8 @@ def model(nest: Nest, gpu: Gpu) -> Callable[[Schedule], Prediction]:
 
 
 def _predicted(tiling: Tiling, gpu: Gpu) -> Prediction:
-    split, steps = tiling.split, tiling.steps
+    split, steps, product = tiling.split, tiling.steps, tiling.product
+    _, m, n, depth = product.extents
     tall, wide = ROWS * tiling.groups, tiling.columns
     room = split * CLUSTERS.get(split, CLUSTERS[8] * 8 // split)
     held = gpu.blocks_resident(tiling.threads, registers(tiling), tiling.shared)
@@ -73,7 +75,7 @@ def _predicted(tiling: Tiling, gpu: Gpu) -> Prediction:
     waves = -(-blocks // (room * held))
     beside = min(held, -(-blocks // room))
     step_bytes = (tall + wide) * STEP * HALF
-    narrow = tiling.product.columns.across and wide % 64 > 0
+    narrow = product.columns.across and wide % 64 > 0
     brought = (tall + wide * (NARROW if narrow else 1)) * STEP * HALF
     enter = steps * brought * beside / ENTER_RATE
     shared = min(blocks, room * held) * steps * step_bytes / L2_RATE
@@ -86,13 +88,19 @@ def _predicted(tiling: Tiling, gpu: Gpu) -> Prediction:
     moved = sums * 4 * (split - 1) / split / EXCHANGE_RATE
     stored = sum(
         sums / split * o.value.node.dtype.bytes / STORE_RATES[tiling.is_staged(o)]
-        for o in tiling.product.nest.outputs
+        for o in product.nest.outputs
     )
+    loaded = sum(
+        count * STEP / (2 if factor.is_paired(own, depth) else 1)
+        for factor, own, count in ((product.rows, m, tall), (product.columns, n, wide))
+        if not factor.bulk
+    )
+    loads = (steps * loaded / tiling.consumers * LOAD + LATENCY) * (loaded > 0)
     begun = 0.0 if tiling.blocks else (waves - 1) * WAVE_NS
     return Prediction(
         (
             ("ramp", RAMP_NS + begun),
-            ("tiles", waves * body / CLOCK),
+            ("tiles", waves * (body + loads) / CLOCK),
             ("exchange", waves * moved / CLOCK + EXCHANGE_NS * (split > 1)),
             ("stores", waves * stored / CLOCK),
         )

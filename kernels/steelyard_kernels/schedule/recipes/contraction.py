@@ -49,7 +49,7 @@ def _deepest(tiling: Tiling, gpu: Gpu, room: int) -> Tiling | None:
     """Return a tiling with as many stages as fit so many bytes."""
     steps = tiling.steps
     own = (steps,) if steps <= MOST_OWN else ()
-    for stages in (*own, *STAGES):
+    for stages in (*own, *(STAGES if tiling.product.is_bulk else ())):
         deeper = Tiling(
             tiling.product,
             tiling.groups,
