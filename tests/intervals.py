@@ -74,6 +74,7 @@ LOGICAL = {
     "logical_and": np.logical_and,
     "logical_or": np.logical_or,
 }
+DIVIDED = {"floor_divide": np.floor_divide, "remainder": np.remainder}
 BITS = {
     "bitwise_and": np.bitwise_and,
     "bitwise_or": np.bitwise_or,
@@ -173,7 +174,7 @@ def apply(op, *args):
 
 def _int(op, *args):
     one = {"abs": np.abs, "square": np.square, "bitwise_invert": np.bitwise_invert}
-    function = {**EXACT, **ROUNDED, **BITS, **one}[op]
+    function = {**EXACT, **ROUNDED, **DIVIDED, **BITS, **one}[op]
     made = np.asarray(function(*(arg.lo for arg in args)))
     return Near(args[0].dtype, made, made, np.zeros(made.shape, bool))
 

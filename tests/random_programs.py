@@ -35,6 +35,7 @@ FLOAT_2 = ("add", "subtract", "multiply", "multiply", "divide", "maximum", "mini
 INT_1 = ("negative", "abs", "square")
 INT_2 = (
     *("add", "subtract", "multiply", "maximum", "minimum"),
+    *intervals.DIVIDED,
     *intervals.BITS,
 )
 BOOL_2 = tuple(intervals.LOGICAL)

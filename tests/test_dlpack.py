@@ -3,6 +3,7 @@
 import ctypes
 import gc
 
+import ml_dtypes
 import numpy as np
 import pytest
 
@@ -23,7 +24,11 @@ class Owner:
 
 @pytest.mark.parametrize(
     ("dtype", "code", "bits"),
-    [("bool", 6, 8), ("int8", 0, 8), ("uint16", 1, 16), ("float64", 2, 64)],
+    [
+        *(("bool", 6, 8), ("int8", 0, 8), ("uint16", 1, 16), ("float64", 2, 64)),
+        *((ml_dtypes.bfloat16, 4, 16), (ml_dtypes.float8_e4m3fn, 10, 8)),
+        (ml_dtypes.float8_e5m2, 12, 8),
+    ],
 )
 @pytest.mark.parametrize(
     ("shape", "strides"),

@@ -46,8 +46,8 @@ KEYWORDS: Final = frozenset(
     wchar_t while xor xor_eq""".split()  # noqa: SIM905 - a list of words
 )
 CALLED: Final = frozenset(  # what our text calls or reads; vectors are float4, uint2
-    """threadIdx blockIdx uint longlong exp2_approx rcp_approx round_to_odd f16_low f16_high
-    f16_round f16_pack bf16_low bf16_high bf16_round bf16_pack linux unix NULL
+    """threadIdx blockIdx uint longlong ulonglong exp2_approx rcp_approx round_to_odd f16_low
+    f16_high f16_round f16_pack bf16_low bf16_high bf16_round bf16_pack linux unix NULL
     Tensor dynamic_memory""".split()  # noqa: SIM905 - as above
 ).union(cuda_tiles.HELPERS) | {
     name

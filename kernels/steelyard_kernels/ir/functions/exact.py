@@ -129,7 +129,8 @@ def _divided(b: Statements, x: Operand, y: Operand) -> tuple[Operand, Operand]:
     """Return quotient, truncated, and divisor, 1 instead of 0 and -1.
 
     Integers of one or two bytes are divided in float32: what that rounds is less than
-    the distance of a quotient to the next whole number.
+    the distance of a quotient to the next whole number. The lowest bits of a sum with
+    3 * 2**22 are the whole number's: LLVM's own conversion takes lane after lane.
     """
     dtype, one = x.type.dtype, _like(x, 1)
     quick = dtype.bytes < int32.bytes
@@ -140,7 +141,9 @@ def _divided(b: Statements, x: Operand, y: Operand) -> tuple[Operand, Operand]:
     if not quick:
         return b.let("div", x, safe), safe
     exact = b.let("divide", b.cast(x, float32), b.cast(safe, float32))
-    return b.cast(b.cast(b.let("trunc", exact), int32), dtype), safe
+    whole = b.let("trunc", exact)
+    lifted = b.let("add", whole, Const(3 * 2.0**22, whole.type))
+    return b.cast(b.let("bitcast", lifted), dtype), safe
 
 
 def _left(b: Statements, x: Operand, quotient: Operand, safe: Operand) -> Operand:
