@@ -23,7 +23,7 @@ from steelyard.declare.plan import PlannedTrial
 from steelyard.declare.settings import Settings
 from steelyard.machine.printable import cleaned
 
-PROTOCOL: Final = 6
+PROTOCOL: Final = 7
 """Raised whenever a message changes: a worker may be of another environment.
 
 1. Turns and their trials.
@@ -32,6 +32,7 @@ PROTOCOL: Final = 6
 4. An answer may be ``refused``: the worker imported code that it is not for.
 5. Each message has a mark and its length before it.
 6. ``ask`` may want problems of a case posed, or solved.
+7. A setting says which role a worker has whose windows are taken in turn.
 """
 
 TRIAL: Final = "trial"
