@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
 from steelyard import units
+from steelyard.analyse.stats import Estimate
 from steelyard.report import chart, drawing, text
 from steelyard.report.grid import Column, Sheet
 from steelyard.report.pages import svg
@@ -140,7 +141,7 @@ def _data(good: Sequence[History]) -> dict[str, Any]:
                 "case": one.case,
                 "mode": one.mode,
                 "points": [
-                    [numbers[point.run], *_rounded(point.estimate.value, point)]
+                    [numbers[point.run], *_rounded(point.estimate)]
                     for point in one.points
                 ],
             }
@@ -149,7 +150,7 @@ def _data(good: Sequence[History]) -> dict[str, Any]:
     }
 
 
-def _rounded(value: float, point: Any) -> Iterator[float]:
-    for time in (value, point.estimate.low, point.estimate.high):
+def _rounded(estimate: Estimate) -> Iterator[float]:
+    for time in (estimate.value, estimate.low, estimate.high):
         rounded = float(f"{time:.{FIGURES}g}")
         yield int(rounded) if rounded.is_integer() else rounded
