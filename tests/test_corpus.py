@@ -23,9 +23,11 @@ import gpu
 import numpy as np
 import pytest
 import simt
+import simt_tiles
 from corpus import Placed, compare, poisoned
 from random_draws import generated
 
+from steelyard_device import cuda
 from steelyard_kernels.artifact import Artifact
 from steelyard_kernels.errors import KernelError, Unsupported
 from steelyard_kernels.expression.simplify import simplify
@@ -34,7 +36,7 @@ from steelyard_kernels.ir.printing import text
 from steelyard_kernels.ir.verify import verify
 from steelyard_kernels.schedule import strategies
 from steelyard_kernels.schedule.gpu import GPUS
-from steelyard_kernels.targets import machine
+from steelyard_kernels.targets import device, machine, parse
 
 SEED = int(os.environ.get("STEELYARD_CORPUS", "0"))
 FIRST, COUNT = map(int, os.environ.get("STEELYARD_PROGRAMS", "250+500").split("+"))
@@ -71,15 +73,17 @@ class Target:
 
     def device(self):
         """Return what schedules are made for."""
-        return machine() if self.name == "cpu" else GPUS[ARCH]
+        if self.name == "cpu":
+            return machine()
+        return device(parse(f"{'nvptx' if self.name == 'nvptx' else 'cuda'}:{ARCH}"))
 
     def schedules(self, program, rng, times=1):
         """Return (schedule, aligned): the heuristic's, and so many of all candidates."""
-        simple, device = simplify(program), self.device()
-        found = [(strategies.heuristic(simple, device), True)]
+        simple, where = simplify(program), self.device()
+        found = [(strategies.heuristic(simple, where), True)]
         for turn in range(self.candidates * times):
             aligned = turn % 2 == 1
-            every = strategies.candidates(simple, device, aligned=aligned)
+            every = strategies.candidates(simple, where, aligned=aligned)
             found.append((rng.choice(every), aligned))
         return found
 
@@ -119,6 +123,8 @@ def on_threads(made, arrays, scalars, schedule, *, aligned):
     program = simplify(made.program(*arrays))
     lowered = strategies.lower(program, schedule, GPUS[ARCH], aligned=aligned)
     verify(lowered.kernel, "cuda")
+    if lowered.kernel.shared:
+        return simt_tiles.launch(program, lowered, arrays, scalars)
     return simt.launch(program, lowered, arrays, scalars, aligned=aligned)
 
 
@@ -133,6 +139,12 @@ def compiled(target):
         )
         if not GPU:
             return None
+        if built.shared:  # bulk copies take tensors, which binding makes
+            there = [cuda.copy_of(gpu.context(), array) for array in arrays]
+            work = made.bind(*there, schedule=schedule, **scalars)
+            work.launch()
+            work.wait()
+            return {name: array.read() for name, array in work.outputs.items()}
         program = simplify(built.program)
         values, outputs = simt.arguments(program, built.slots, arrays, scalars)
         given = [
