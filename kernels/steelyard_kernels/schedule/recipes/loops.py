@@ -18,6 +18,9 @@ from steelyard_kernels.schedule.schedule import Cut, Place, Schedule
 
 WORK: Final = 1 << 14  # operations that a core takes at a time, about
 ROWS: Final = 4  # of a product at a time: what it reads of the other is read once
+COLUMNS: Final = (
+    8  # vectors side by side that are walked down: half a kilobyte of a row
+)
 THREADS: Final = (128, 256)
 
 
@@ -27,7 +30,9 @@ def on_cpu(nest: Nest, machine: Machine) -> Iterator[Schedule]:
     widest = max(
         [v.node.dtype.bytes for v in nest.values if v.node.dtype.bytes > 2] or [4]
     )
-    unrolls = (1,) if _nested(nest) else (2, 1, 4)
+    unrolls: tuple[int, ...] = (1,) if _nested(nest) else (2, 1, 4)
+    if not _nested(nest) and _shared(nest, vectors) - 1 in vectors:
+        unrolls += (COLUMNS,)
     for unroll, place in product(unrolls, (Place.CORE, Place.SERIAL)):
         lanes = machine.lanes(widest)
         yield Schedule(tuple(_cpu_cuts(nest, vectors, lanes, unroll, place)))
@@ -37,9 +42,7 @@ def _cpu_cuts(
     nest: Nest, vectors: frozenset[int], lanes: int, unroll: int, place: Place
 ) -> Iterator[Cut]:
     """Cut the first axes as one loop that cores share, then each for itself."""
-    shared = 1
-    while shared < nest.space and _joins(nest, vectors, shared):
-        shared += 1
+    shared = _shared(nest, vectors)
     alone, nested = _walked_alone(nest), _nested(nest)
     for axis in range(shared - 1, len(nest.extents)):
         first = axis == shared - 1
@@ -55,6 +58,14 @@ def _cpu_cuts(
         work = max(1, prod(nest.extents[shared:])) * size
         turns = max(1, WORK // work) if place is Place.CORE else 1
         yield Cut(NAMES[:shared], (*factors, (turns, place)))
+
+
+def _shared(nest: Nest, vectors: frozenset[int]) -> int:
+    """Return how many axes are one loop that cores share."""
+    shared = 1
+    while shared < nest.space and _joins(nest, vectors, shared):
+        shared += 1
+    return shared
 
 
 def _joins(nest: Nest, vectors: frozenset[int], axis: int) -> bool:
