@@ -226,13 +226,18 @@ def _line(curve: Curve, frame: _Frame) -> Iterator[str]:
     where = [(frame.x(at), frame.y(one.value)) for at, one in curve.times]
     yield f'<path d="M{"L".join(f"{x:.1f} {y:.1f}" for x, y in where)}"/>'
     steep = {one.at for one in curve.cliffs}
+    ends = [
+        f"V{frame.y(one.low):.1f}V{frame.y(one.high):.1f}" for _, one in curve.times
+    ]
+    bars = "".join(
+        f"M{x:.1f} {y:.1f}{e}" for (x, y), e in zip(where, ends, strict=True)
+    )
+    yield f'<path d="{bars}" stroke-dasharray="none"/>'
     for (x, y), (at, one) in zip(where, curve.times, strict=True):
-        told = f"{curve.name}, {at:g}: {units.duration(one.value)}"
-        ends = f"M{x:.1f} {frame.y(one.low):.1f}V{frame.y(one.high):.1f}"
+        told = f"{at:g}: {units.duration(one.value)}"
         yield (
-            f'<g stroke-dasharray="none"><title>{escape(told)}</title>'
-            f'<path d="{ends}"/><circle cx="{x:.1f}" cy="{y:.1f}" r="3" fill="white"/>'
-            "</g>"
+            f'<circle cx="{x:.1f}" cy="{y:.1f}" r="3" fill="white" '
+            f'stroke-dasharray="none"><title>{escape(told)}</title></circle>'
         )
         if at in steep:
             yield f'<circle cx="{x:.1f}" cy="{y:.1f}" r="8" stroke-dasharray="none"/>'

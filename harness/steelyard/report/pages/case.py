@@ -89,7 +89,8 @@ def blocks(row: Row) -> Markup:
         thin += f"M{a} {y}H{e}"
         box += f"M{b} {y}H{max(d, b + 1)}"
         mid += f"M{c} {y - 5}v10"
-        marks.append(svg.words(LEFT - 8, y + 4, str(trial.block)))
+        if trial.block != at:  # the usual numbers say nothing
+            marks.append(svg.words(LEFT - 8, y + 4, str(trial.block)))
     bottom = LINE * len(each)
     ends = (svg.words(x(v), bottom + 12, units.duration(v)) for v in _two(each))
     strips = svg.picture(
@@ -100,7 +101,7 @@ def blocks(row: Row) -> Markup:
         svg.line(thin, "thin"),
         svg.line(box, "box"),
         svg.line(mid, "mid"),
-        tag("g", *marks, text_anchor="end"),
+        *([tag("g", *marks, text_anchor="end")] if marks else []),
         tag("g", *ends, text_anchor="middle"),
     )
     said = (
