@@ -22,6 +22,7 @@ from steelyard_kernels.schedule.gpu import GPUS
 from steelyard_kernels.schedule.schedule import Cut, Place, Schedule
 
 H200 = GPUS["sm_90a"]
+SIZES = (768, 1024, 4096, 5140, 20480)
 
 
 def schedule_of(label, registers=0):
@@ -57,7 +58,7 @@ def across(x):
 def along(x):
     """Reduce rows, and use what they come to for their elements."""
     off = x - xp.mean(x, axis=-1, keepdims=True)
-    return off * xp.rsqrt(xp.var(x, axis=-1, keepdims=True) + 1.0)
+    return off * xp.rsqrt(xp.var(x, axis=-1, keepdims=True) + 1.0), xp.sum(x, axis=-1)
 
 
 @kernel
@@ -90,12 +91,13 @@ def test_rows_by_threads(label, width):
     """Few and many vectors a thread, threads that have none, groups of threads a block."""
     x = np.random.default_rng(1).standard_normal((7, width)).astype(np.float32)
     program = simplify(along.program(x))
-    (off,) = simt.launch(program, lowered(program, label), [x]).values()
+    off, total = simt.launch(program, lowered(program, label), [x]).values()
     wide = x.astype(np.float64)
     expected = (wide - wide.mean(-1, keepdims=True)) / np.sqrt(
         wide.var(-1, keepdims=True) + 1
     )
     np.testing.assert_allclose(off, expected, atol=2e-6)
+    np.testing.assert_allclose(total, wide.sum(-1), atol=2e-5)
 
 
 @pytest.mark.parametrize("label", ACROSS)
@@ -143,10 +145,73 @@ def test_a_schedule_that_fits_no_gpu_is_refused(label, message):
         lowered(layernorm(8, 1000), label)
 
 
-@pytest.mark.parametrize("shape", [(4096, 4096), (64, 3, 1000)])
+def test_what_all_threads_of_a_row_read_is_not_overwritten_without_a_barrier():
+    """A warp has none; a block's warps meet before they store."""
+
+    @kernel
+    def rescaled(x, scale):
+        most = xp.max(x, axis=-1, keepdims=True)
+        return {"y": x * scale, "scale": scale * most}
+
+    specs = ((5, 256), "float32"), ((5, 1), "float32")
+    program = simplify(rescaled.program(*specs))
+    with pytest.raises(KernelError, match=r"scale is overwritten.*choose 64 threads"):
+        lowered(program, "i:grid j:v4.r2.thread32.serial")
+    made = lowered(program, "i:grid j:v4.thread64.serial")
+    x = np.random.default_rng(4).standard_normal((5, 256)).astype(np.float32)
+    scale = np.arange(5, dtype=np.float32)[:, None]
+    found = simt.launch(program, made, [x, scale])
+    np.testing.assert_array_equal(found["y"], x * scale)
+    np.testing.assert_array_equal(found["scale"], scale * x.max(-1, keepdims=True))
+
+
+@pytest.mark.parametrize("width", SIZES)
+def test_candidates_are_many_and_legal(width):
+    """Every one of bias_layernorm in float16 can be lowered."""
+    program = layernorm(8192, width)
+    every = strategies.candidates(program, H200)
+    assert 64 <= len(every) <= 192
+    assert len({each.label for each in every}) == len(every)
+    for schedule in every[::17]:
+        verify(strategies.lower(program, schedule, H200).kernel, "cuda")
+
+
+@pytest.mark.parametrize("arch", GPUS)
+@pytest.mark.parametrize("dtype", ["float16", "float32"])
+def test_threads_of_a_row_grow_with_the_row(arch, dtype):
+    """A warp or two a row where rows are short; more where they are long."""
+    gpu = GPUS[arch]
+    chosen = [
+        strategies.heuristic(layernorm(8192, width, dtype), gpu).cuts[-1]
+        for width in (768, 4096, 20480)
+    ]
+    threads = [cut.at(Place.THREAD) for cut in chosen]
+    assert threads == sorted(threads)
+    assert threads[0] <= 128
+    assert threads[-1] >= 128
+    assert chosen[0].size >= 768  # all of a row in one turn
+    huge = strategies.heuristic(layernorm(64, 400_000, dtype), gpu).cuts[-1]
+    assert huge.size < 400_000
+
+
+@pytest.mark.parametrize("width", [1, 257, 768, 4096, 5140, 20480])
+def test_the_heuristic_finds_nearly_the_least_prediction(width):
+    """Looking at fewer candidates loses at most a tenth."""
+    program = layernorm(8192, width)
+    chosen = strategies.heuristic(program, H200)
+    totals = {
+        schedule: prediction.total
+        for schedule, prediction in strategies.rank(program, H200)
+        if strategies.estimated_registers(program, schedule) <= schedule.registers
+        or schedule == chosen
+    }
+    assert totals[chosen] <= 1.1 * min(totals.values())
+
+
+@pytest.mark.parametrize("shape", [(4096, 4096), (1 << 24,), (64, 3, 1000)])
 def test_threads_share_what_is_reduced(shape):
-    """Columns, and an axis in the middle are walked by many threads where it is long."""
-    axis = len(shape) - 2
+    """Columns, everything, and an axis in the middle are walked by many threads."""
+    axis = None if len(shape) == 1 else len(shape) - 2
 
     @kernel
     def total(x):
@@ -154,7 +219,7 @@ def test_threads_share_what_is_reduced(shape):
 
     chosen = strategies.heuristic(simplify(total.program((shape, "float32"))), H200)
     reduced = chosen.cuts[-1].at(Place.THREAD)
-    assert reduced > 1 if shape[axis] > 8 else reduced == 1
+    assert reduced > 1 if shape[axis or 0] > 8 else reduced == 1
 
 
 def test_generated_text_of_a_warp_and_of_a_block(golden):
@@ -165,3 +230,27 @@ def test_generated_text_of_a_warp_and_of_a_block(golden):
     block = loops_print.text(lowered(program, "i:grid j:v8.thread64.serial").kernel)
     golden(block, "block")
     assert block.count("barrier") == 2
+
+
+def test_registers_and_local_memory_are_as_planned():
+    """No stack, and no more registers than allowed, of every thirtieth."""
+    nvrtc = pytest.importorskip("cuda.bindings.nvrtc", reason="needs the cuda extra")
+    assert nvrtc
+    from steelyard_device import cubin
+    from steelyard_device.nvrtc import compile as compile_cuda
+    from steelyard_kernels.emit.cuda import emit
+
+    for width in (768, 5140):
+        program = layernorm(8192, width)
+        every = strategies.candidates(program, H200)
+        chosen = strategies.heuristic(program, H200)
+        hashes = set()
+        for schedule in (*every[::30], chosen):
+            made = strategies.lower(program, schedule, H200)
+            compiled = compile_cuda(emit(made.kernel), "sm_90a")
+            (found,) = cubin.read(compiled.cubin).values()
+            estimate = strategies.estimated_registers(program, schedule)
+            assert found.stack == 0 or schedule.registers < estimate, schedule.label
+            assert found.registers <= made.kernel.registers
+            hashes.add(found.code_hash)
+        assert len(hashes) >= len(every[::30])

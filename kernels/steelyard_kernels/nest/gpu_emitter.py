@@ -40,7 +40,7 @@ class GpuEmitter(Emitter):
         with ExitStack() as opened:
             for loop, cut in list(enumerate(self.cuts))[1:]:
                 extent = self.extent_of(loop)
-                if cut.size >= extent:
+                if 0 < extent <= cut.size:
                     opened.enter_context(self._turn(loop, 0, extent))
             yield
 

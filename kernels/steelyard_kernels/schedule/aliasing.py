@@ -7,8 +7,6 @@ Unsupported. By strategy:
 
 - of a nest: an item is an element, or a row, which is reduced before it is stored. It
   reads what it overwrites at the same index only.
-- rows on a GPU: an item is a row, which loads what it reads of other rows never, and of
-  its own before it stores there. The inputs it reads must begin where it writes.
 - scan: an item is a chain. It loads what it computes with in the order of the nodes, and
   stores at its end, but what a loop stacks row by row, in its iterations. On a GPU the
   threads of a chain are in different rows.
@@ -17,7 +15,6 @@ Unsupported. By strategy:
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from math import prod
 
 from steelyard_kernels.errors import Unsupported
 from steelyard_kernels.expression.expr import (
@@ -40,8 +37,6 @@ from steelyard_kernels.expression.expr import (
 from steelyard_kernels.nest.axes import Nest
 from steelyard_kernels.nest.keep import has_rows
 from steelyard_kernels.nest.places import nest_of
-from steelyard_kernels.schedule.normalization.space import check_outputs, row_space
-from steelyard_kernels.schedule.space import strides_of
 
 
 def check_updates(program: Program, strategy: str, kind: str) -> None:
@@ -57,8 +52,6 @@ def check_updates(program: Program, strategy: str, kind: str) -> None:
             _check_chains(program, output, read[output.updates])
             if kind == "cuda":
                 _check_threads(program, output)
-        elif (strategy, kind) == ("rows", "cuda"):
-            _check_rows(program, output, read[output.updates])
         elif not updates_in_place(nest_of(program), rows=strategy == "rows"):
             raise _refusal(program, output, "element by element while others read it")
 
@@ -87,20 +80,6 @@ def _refusal(program: Program, output: Output, how: str) -> Unsupported:
         f"{program.name}: {output.name} is overwritten {how}; return it under "
         "another name, and copy it where it is to be."
     )
-
-
-def _check_rows(program: Program, output: Output, node: Input) -> None:
-    """Check that a row reads of a parameter what it writes, or that it is the only row."""
-    full = row_space(program)
-    check_outputs(program, full)
-    if prod(full[:-1]) == 1:
-        return
-    written = output.value.shape
-    if written != full:
-        written = full[:-1] if written == full[:-1] else written[:-1]
-        written = (*written, 1)
-    if strides_of(node.shape, full) != strides_of(written, full):
-        raise _refusal(program, output, "row by row while other rows read it")
 
 
 def _check_chains(program: Program, output: Output, node: Input) -> None:

@@ -6,6 +6,7 @@ from math import gcd
 from typing import Final
 
 from steelyard_kernels.errors import KernelError
+from steelyard_kernels.expression.expr import Input
 from steelyard_kernels.nest.axes import NAMES, Nest
 from steelyard_kernels.nest.keep import has_rows, planner
 from steelyard_kernels.schedule import contraction
@@ -222,7 +223,9 @@ def gpu_problem(nest: Nest, schedule: Schedule, *, aligned: bool) -> str:
         if why:
             return why
     why = registers_problem(schedule.registers, threads)
-    return why or _apart(schedule) or _narrow(nest, schedule)
+    return (
+        why or _apart(schedule) or unordered(nest, schedule) or _narrow(nest, schedule)
+    )
 
 
 def _unaligned(nest: Nest, cut: Cut, *, aligned: bool) -> str:
@@ -256,6 +259,27 @@ def _apart(schedule: Schedule) -> str:
                 f"has {count} threads along {cut.axes}; choose a power of two or a "
                 f"multiple of {WARP}"
             )
+    return ""
+
+
+def unordered(nest: Nest, schedule: Schedule) -> str:
+    """Say which array would be overwritten before every thread has read it."""
+    updated = {output.updates for output in nest.program.outputs} - {None}
+    if not updated:
+        return ""
+    for cut in schedule.cuts[1:]:
+        axis, count = NAMES.index(cut.axes), cut.at(Place.THREAD)
+        for value in nest.values if 1 < count <= WARP else ():
+            source = value.source
+            if (
+                isinstance(source, Input)
+                and source.index in updated
+                and axis not in value.axes
+            ):
+                return (
+                    f"has no barrier before {source.name} is overwritten, which all "
+                    f"threads along {cut.axes} read; choose {2 * WARP} threads or more"
+                )
     return ""
 
 

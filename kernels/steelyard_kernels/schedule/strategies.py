@@ -29,23 +29,15 @@ from steelyard_kernels.schedule.schedule import Schedule as Cuts
 from steelyard_kernels.schedule.schedule import from_json as cuts_from_json
 
 if TYPE_CHECKING:  # loaded when first needed: the first kernel of a process is a bar
-    from steelyard_kernels.schedule.normalization.cuda import CudaNormalization
     from steelyard_kernels.schedule.scan.cuda import CudaScan
     from steelyard_kernels.schedule.scan.schedule import Scan
 
-Schedule: TypeAlias = "Cuts | Scan | CudaNormalization | CudaScan"  # Cuts: of a nest
+Schedule: TypeAlias = "Cuts | Scan | CudaScan"  # Cuts: of a nest
 Device: TypeAlias = Machine | Gpu
 
 # What a nest does not lower, by strategy and kind of target: the folder, the knobs'
 # module and class, and the modules that choose (candidates, rank, heuristic) and lower.
 _PARTS: Final = {
-    ("rows", "cuda"): (
-        "normalization",
-        "cuda",
-        "CudaNormalization",
-        "cuda_model",
-        "cuda_lowering",
-    ),
     ("scan", "cpu"): ("scan", "schedule", "Scan", "model", "lowering"),
     ("scan", "cuda"): ("scan", "cuda", "CudaScan", "cuda_model", "cuda_lowering"),
 }
@@ -139,8 +131,7 @@ def lower(
         return nest.nothing(program, WARP if kind == "cuda" else 0)
     fits = strategy(program)
     check_updates(program, fits, kind)
-    nested = isinstance(schedule, Cuts) and fits == "rows"
-    if not nested and type(schedule).__name__ != _class(fits, kind):
+    if type(schedule).__name__ != _class(fits, kind):
         raise KernelError(
             f"{program.name}: got the schedule {schedule.label}, a "
             f"{type(schedule).__name__}, but this program needs a {_class(fits, kind)}; "

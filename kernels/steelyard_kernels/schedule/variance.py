@@ -17,12 +17,8 @@ from steelyard_kernels.expression.graph import Graph
 from steelyard_kernels.expression.rewrite import rewritten
 
 
-def expand_variance(program: Program, *, corrected: bool = True) -> Program:
-    """Spell every variance out by squared deviations, and the means beside them.
-
-    Where a row is added up by many threads, each few of its elements, the mean is true
-    to some ulp and needs not be `corrected`.
-    """
+def expand_variance(program: Program) -> Program:
+    """Spell every variance out by squared deviations, and the means beside them."""
     reduces = [node for node in everywhere(program.nodes) if isinstance(node, Reduce)]
     args = {node.arg.number for node in reduces if node.op == "var"}
     if not args:
@@ -31,12 +27,12 @@ def expand_variance(program: Program, *, corrected: bool = True) -> Program:
     def two_pass(graph: Graph, node: Node, made: Mapping[int, Node]) -> Node | None:
         if not (isinstance(node, Reduce) and node.arg.number in args):
             return None
-        if node.op not in ({"mean", "var"} if corrected else {"var"}):
+        if node.op not in {"mean", "var"}:
             return None
         halves = node.dtype in dtypes.HALVES
         arg = made[node.arg.number]
         values = graph.cast(arg, dtypes.float32) if halves else arg
-        spell = _mean if node.op == "mean" else _variance if corrected else _plain
+        spell = _mean if node.op == "mean" else _variance
         return graph.cast(spell(graph, values, node), node.dtype)
 
     return rewritten(program, two_pass)
@@ -56,11 +52,6 @@ def _mean(graph: Graph, values: Node, of: Reduce) -> Node:
         _reduced(graph, values, of),
         _reduced(graph, _deviations(graph, values, of), of),
     )
-
-
-def _plain(graph: Graph, values: Node, of: Reduce) -> Node:
-    off = _deviations(graph, values, of)
-    return _reduced(graph, graph.apply("multiply", off, off), of)
 
 
 def _variance(graph: Graph, values: Node, of: Reduce) -> Node:

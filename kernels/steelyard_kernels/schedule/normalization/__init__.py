@@ -1,1 +1,0 @@
-"""The normalization strategy: rows reduced and used again in one kernel."""
