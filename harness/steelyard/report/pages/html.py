@@ -179,7 +179,8 @@ def page(
 
 @cache
 def _asset(name: str) -> str:
-    return resources.files(__package__).joinpath(name).read_text(encoding="utf-8")
+    here = resources.files("steelyard.report.pages")
+    return here.joinpath(name).read_text(encoding="utf-8")
 
 
 def _hash(text: str) -> str:
