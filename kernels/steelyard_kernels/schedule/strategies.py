@@ -59,7 +59,9 @@ def strategy(program: Program) -> str:
         return "rows"
     odd = next(filter(_is_odd, everywhere(program.nodes)), None)
     if all(map(walks, others)):
-        fits = one_space(program) and updates_in_place(nest_of(program))
+        fits = is_nothing(program) or (
+            one_space(program) and updates_in_place(nest_of(program))
+        )
         if fits or odd is not None or not _are_small(program):
             return "loops" if others else "pointwise"
     elif odd is not None:
