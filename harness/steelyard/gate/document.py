@@ -237,7 +237,7 @@ def _read_judgement(found: Mapping[str, Any]) -> Judgement:
 
 
 def _read_static(found: Mapping[str, Any]) -> StaticChange:
-    read = {"changes": _texts(found["changes"])}
+    read: dict[str, Any] = {"changes": _texts(found["changes"])}
     return StaticChange(**_own(StaticChange, found) | read)
 
 

@@ -52,11 +52,12 @@ def in_turn(lead: Windows, follow: Windows) -> None:
         other.count = own.count
         next(lead)
         while not own.over:
-            next(follow), next(follow)
-            next(lead), next(lead)
+            for side in (follow, follow, lead, lead):
+                next(side)
         next(follow)
         own.last = other.last = True
-        next(follow, None), next(lead, None)
+        for side in (follow, lead):
+            next(side, None)
     follow.close()
     lead.close()
 
@@ -99,7 +100,8 @@ class Token:
         next(windows)
         while not own.over:
             self._hand_over()
-            next(windows), next(windows)
+            next(windows)
+            next(windows)
         self._hand_over(_LAST)
         own.last = True
         next(windows, None)
