@@ -159,6 +159,19 @@ def test_copies_are_compared_by_value(context):
     assert buffers.same_as({"y": copies["y"]})
 
 
+def test_outputs_get_back_what_a_snapshot_holds(context):
+    """By a copy on the GPU; in-place arguments keep what they have."""
+    buffers = buffers_of((3,), context=context)
+    held = np.array([1, np.nan, 3], np.float32)
+    buffers.arrays["y"].write(held)
+    copies = buffers.snapshot()
+    buffers.poison()
+    buffers.arrays["u"].fill(7)
+    buffers.put(copies)
+    assert np.array_equal(buffers.read("y"), held, equal_nan=True)
+    assert (buffers.read("u") == 7).all()
+
+
 @pytest.mark.parametrize(
     "data",
     [[], [0.0], [0.0, 0, 0, 1], [0.0, 0, 2, 1], [1.0] * 4, [np.nan] * 4, [1.0, 2, 3]],

@@ -15,6 +15,7 @@ from test_device_buffers import (
     test_an_output_that_was_left_alone_is_seen,
     test_copies_are_compared_by_value,
     test_data_that_users_do_not_have_is_seen_as_on_the_host,
+    test_outputs_get_back_what_a_snapshot_holds,
 )
 
 from steelyard import BenchmarkError, Builder
@@ -30,6 +31,7 @@ __all__ = [
     "test_an_output_that_was_left_alone_is_seen",
     "test_copies_are_compared_by_value",
     "test_data_that_users_do_not_have_is_seen_as_on_the_host",
+    "test_outputs_get_back_what_a_snapshot_holds",
 ]
 """What holds of a GPU whose memory is the host's, on one of its own."""
 

@@ -143,7 +143,7 @@ class Buffers:
         """Give outputs what a snapshot holds of them."""
         for handle in self.handles:
             if handle.role == "output":
-                self.write(handle.name, snapshot[handle.name])
+                self._put(handle.name, snapshot[handle.name])
 
     def snapshot(self) -> dict[str, Any]:
         """Copy what the work may write, by name."""
@@ -236,6 +236,9 @@ class Buffers:
 
     def _copy(self, name: str) -> Any:
         return self.arrays[name].copy()
+
+    def _put(self, name: str, copy: Any) -> None:
+        self.write(name, copy)
 
     def _first(self, name: str) -> Array:
         first: Array = self._pristine.get(name, self.arrays[name])

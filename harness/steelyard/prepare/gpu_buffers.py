@@ -97,6 +97,9 @@ class DeviceBuffers(Buffers):
         copy.copy_from(view)
         return copy
 
+    def _put(self, name: str, copy: cuda.Buffer) -> None:
+        self.arrays[name].copy_from(copy)
+
     def _first(self, name: str) -> Array:
         handle = next(each for each in self.handles if each.name == name)
         if handle.role == "output":
