@@ -321,7 +321,7 @@ def test_tensors_that_cannot_be_taken_are_refused(context):
     a = torch.ones((8, 8), device="cuda")
     with pytest.raises(KernelError, match=r"strides \(1, 8\), expected a C-contiguous"):
         library.copy(a.T)
-    with pytest.raises(KernelError, match="a is a tensor of torch.complex64"):
+    with pytest.raises(KernelError, match=r"a is a tensor of torch\.complex64"):
         library.copy(a.to(torch.complex64))
     with pytest.raises(KernelError, match="a is a Tensor, expected a NumPy array"):
         library.copy(a.cpu())

@@ -275,8 +275,11 @@ def test_a_time_that_cannot_be_written_is_still_a_hit(tmp_path, monkeypatch):
 
 
 def test_what_is_above_the_limit_is_not_kept(tmp_path):
-    """Keeping it would throw out all else; and such a file is not even read."""
-    big, small = Disk(tmp_path), Disk(tmp_path, limit=HEADER + 9)
+    """Keeping it would throw out all else; and such a file is not even read.
+
+    Nothing is thrown out meanwhile.
+    """
+    big, small = Disk(tmp_path), Disk(tmp_path, HEADER + 9, 1 << 64)
     assert small.put(KEY, bytes(9))
     assert not small.put(KEY, bytes(10))
     assert small.get(KEY) == bytes(9)

@@ -17,9 +17,12 @@ from steelyard_kernels.ir.loops import (
     Kernel,
     Let,
     Load,
+    Multiply,
     Parallel,
     Prefetch,
     Store,
+    Tensor,
+    Tile,
     Type,
     Var,
     typed,
@@ -122,8 +125,45 @@ def test_a_broken_rule_is_said_with_its_node(rule, body):
 
 def test_every_rule_is_broken_by_some_test():
     """No rule is without its example (a name's and a GPU's are below)."""
-    below = {"name", "block", "uniform"}
+    below = {"name", "block", "uniform", *BROKEN_TILES}
     assert {rule for rule, _ in BROKEN} | below == set(RULES)
+
+
+def held(dtype=float16, space="shared", extent=4096):
+    """Make memory of a block."""
+    return Buffer(space, dtype, index(extent), space, access="inout", alignment=1024)
+
+
+def product(sums=64, swizzle=128, factor=None):
+    """Make the body of a product of tiles."""
+    totals = held(float32, "register", sums)
+    factor = factor or held()
+    tile = Tile(factor, ZERO, 0, swizzle, across=False, leading=0, stride=1024)
+    return Alloc(totals), Alloc(factor), Multiply(totals, tile, tile, ZERO)
+
+
+BROKEN_TILES = {
+    "tensor": [
+        (Effect("tensor_prefetch", (Tensor("t", "float16", 0, (8,), (), (8,), 128),)),)
+    ],
+    "tile": [
+        product(sums=6),
+        product(sums=256),
+        product(swizzle=16),
+        product(factor=held(float32)),
+    ],
+    "dynamic": [(Alloc(held(extent=513)),)],
+}
+
+
+@pytest.mark.parametrize(
+    ("rule", "body"), [(r, b) for r, every in BROKEN_TILES.items() for b in every]
+)
+def test_a_broken_rule_of_tiles_is_said(rule, body):
+    """Of what only a GPU has; 1,024 bytes are stated."""
+    with pytest.raises(CompilerBug) as caught:
+        verify(Kernel("k", (), tuple(body), threads=128, shared=1024), "cuda")
+    assert RULES[rule] in str(caught.value)
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from steelyard import BenchmarkError, Builder
-from steelyard.measure import escapes
+from steelyard.measure import stream_check
 from steelyard.prepare.gpu_buffers import DeviceBuffers
 
 CONTEXT = host_memory_gpu.CONTEXT
@@ -75,10 +75,10 @@ def gpu(monkeypatch):
     fake = Gpu()
     host_memory_gpu.install(monkeypatch, fake)
     spin = fake.spin = Spin()
-    monkeypatch.setattr(escapes, "_spin", lambda _: spin)
-    monkeypatch.setattr(escapes.cuda, "beside", lambda _: host_memory_gpu.BESIDE)
-    monkeypatch.setattr(escapes, "WATCHED", 0)
-    monkeypatch.setattr(escapes, "AFTER", 0)
+    monkeypatch.setattr(stream_check, "_spin", lambda _: spin)
+    monkeypatch.setattr(stream_check.cuda, "beside", lambda _: host_memory_gpu.BESIDE)
+    monkeypatch.setattr(stream_check, "WATCHED", 0)
+    monkeypatch.setattr(stream_check, "AFTER", 0)
     yield fake
     gc.collect()
 
@@ -109,7 +109,7 @@ def test_work_in_our_stream_passes_and_leaves_one_launch(gpu, updates):
     buffers = buffers_of(10, updates=updates)
     first = buffers.read("y")
     write = writes(buffers, 3)
-    assert not escapes.examine(Work(lambda: gpu.ours.append(write)), buffers)
+    assert not stream_check.check_stream(Work(lambda: gpu.ours.append(write)), buffers)
     after = buffers.read("y")
     assert np.flatnonzero(after != first).tolist() == [3]
     assert after[3] == first[3] / 2
@@ -121,7 +121,9 @@ def test_a_write_while_the_stream_is_held_is_caught(gpu, size, where):
     """At the start, in the middle, at the end."""
     buffers = buffers_of(size)
     with pytest.raises(BenchmarkError, match=r"wrote y while its .* Pass it b\.stream"):
-        escapes.examine(Work(writes(buffers, int(where * (size - 1)))), buffers)
+        stream_check.check_stream(
+            Work(writes(buffers, int(where * (size - 1)))), buffers
+        )
 
 
 def test_a_write_of_what_an_earlier_launch_left_is_caught(gpu):
@@ -130,7 +132,7 @@ def test_a_write_of_what_an_earlier_launch_left_is_caught(gpu):
     y = buffers.arrays["y"]
     y.fill(3)
     with pytest.raises(BenchmarkError, match="wrote y while its stream"):
-        escapes.examine(Work(lambda: y.fill(3)), buffers)
+        stream_check.check_stream(Work(lambda: y.fill(3)), buffers)
 
 
 def test_work_that_goes_on_elsewhere_is_caught(gpu):
@@ -140,7 +142,7 @@ def test_work_that_goes_on_elsewhere_is_caught(gpu):
     with pytest.raises(
         BenchmarkError, match="changed y after everything on its stream"
     ):
-        escapes.examine(Work(lambda: gpu.others.append(write)), buffers)
+        stream_check.check_stream(Work(lambda: gpu.others.append(write)), buffers)
 
 
 def test_work_for_which_the_stream_was_let_go_waits_inside(gpu):
@@ -152,18 +154,18 @@ def test_work_for_which_the_stream_was_let_go_waits_inside(gpu):
         gpu.spin.expired = True
         write()
 
-    assert escapes.examine(Work(launch), buffers)
+    assert stream_check.check_stream(Work(launch), buffers)
 
 
 def test_work_that_fails_lets_the_stream_go(gpu):
     """Its own error is told."""
     buffers = buffers_of()
     with pytest.raises(ZeroDivisionError):
-        escapes.examine(Work(lambda: 1 / 0), buffers)
+        stream_check.check_stream(Work(lambda: 1 / 0), buffers)
 
 
 def test_work_without_results_has_nothing_to_be_watched(gpu):
     """It passes."""
     b = Builder()
     buffers = DeviceBuffers(CONTEXT, (b.input(3, name="x"),), 0, {})
-    assert not escapes.examine(Work(lambda: None), buffers)
+    assert not stream_check.check_stream(Work(lambda: None), buffers)
