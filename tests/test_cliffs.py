@@ -2,6 +2,7 @@
 
 import math
 import random
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -157,6 +158,13 @@ def test_the_picture_of_the_pages_is_of_these_tables():
     ]
     picture = Path(__file__).parents[1] / "docs" / "cliffs.svg"
     assert picture.read_text() == curves.svg(found, "hidden")
+
+
+def test_an_axis_of_shapes_is_no_axis_of_sizes():
+    """Imported ones are lists."""
+    made = rows([replace(one, axes={"n": [one.axes["n"]]}) for one in swept({1: 9})])
+    assert sweeps.axes(made) == []
+    assert list(sweeps.sentences(trials.run(), made)) == []
 
 
 def test_cliffs_are_named_and_drawn():

@@ -20,14 +20,14 @@ Copies = Mapping[tuple[Any, ...], float]
 
 def axes(made: Sequence[Row]) -> list[str]:
     """Return the axes of numbers above 0 that have enough values for a sweep."""
-    values: dict[str, set[Any]] = {}
+    values: dict[str, dict[str, Any]] = {}  # by text: a shape need not be hashable
     for row in made:
         for name, value in row.axes.items():
-            values.setdefault(name, set()).add(value)
+            values.setdefault(name, {})[str(value)] = value
     return [
         name
         for name, found in values.items()
-        if len(found) >= FEWEST and all(map(_is_size, found))
+        if len(found) >= FEWEST and all(map(_is_size, found.values()))
     ]
 
 
