@@ -13,6 +13,7 @@ from steelyard.analyse import rows
 from steelyard.analyse.stats import Estimate
 from steelyard.report import curves
 from steelyard.report.curves import Curve
+from steelyard.report.scale import Scale
 
 SVG = "{http://www.w3.org/2000/svg}"
 
@@ -142,7 +143,7 @@ def test_a_folder_that_is_not_there_is_told_before_anything_is_weighed(tmp_path)
 @given(st.floats(1e-3, 1e12), st.floats(1.7, 1e6))
 def test_round_times_lie_between_and_are_few(low, factor):
     """Powers of ten, or 1, 2 and 5 times those."""
-    found = curves.round_times(low, low * factor)
+    found = Scale(low, low * factor, 0, 1, log=True).ticks()
     assert len(found) <= 9
     assert all(low <= each <= low * factor for each in found)
     assert all(

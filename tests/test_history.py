@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from steelyard.commands import main
 from steelyard.errors import SteelyardError
-from steelyard.report import chart, drawing
+from steelyard.report import chart, drawing, scale
 from steelyard.store import branches
 from steelyard.store.series import along, chosen, histories, places, stored
 from steelyard.store.store import Store
@@ -272,8 +272,8 @@ def test_labels_of_steps_stay_in_the_picture_and_apart(store):
 def test_times_on_the_axis_are_round_few_and_within(low, share):
     """Steps of 1, 2 or 5 times a power of ten."""
     high = low * (1 + share)
-    found = drawing.ticks(low, high)
-    assert 1 <= len(found) <= 2 * drawing.TICKS
+    found = scale.Scale(low, high, 0, 1).ticks()
+    assert 1 <= len(found) <= 2 * scale.TICKS
     assert all(low * (1 - 1e-9) <= tick <= high * (1 + 1e-9) for tick in found)
 
 

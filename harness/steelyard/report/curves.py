@@ -17,6 +17,7 @@ from steelyard.declare.axes import text_of
 from steelyard.errors import SteelyardError
 from steelyard.machine import files
 from steelyard.report.drawing import GRID, LEFT, LETTER, LINE, PLOT, TITLE, WIDE
+from steelyard.report.scale import Frame, Scale
 
 COLOURS: Final = (
     *("#3366aa", "#b3261e", "#1b7a3d", "#8a5a00"),
@@ -59,7 +60,7 @@ def require(points: Sequence[Mapping[str, Any]], across: str | None, path: str) 
         SteelyardError: the sentence has the axes that can be drawn.
     """
     names = dict.fromkeys(name for point in points for name in point)
-    fine = [n for n in names if all(_drawn(p[n]) for p in points if n in p)]
+    fine = [n for n in names if all(is_size(p[n]) for p in points if n in p)]
     if across not in fine:
         raise SteelyardError(
             f"--plot draws times over an axis of positive numbers, and --across is "
@@ -69,8 +70,9 @@ def require(points: Sequence[Mapping[str, Any]], across: str | None, path: str) 
     files.require_writable(path, "--plot")
 
 
-def _drawn(value: Any) -> bool:
-    return isinstance(value, (int, float)) and value > 0
+def is_size(value: Any) -> bool:
+    """Say whether a value of an axis has a logarithm."""
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and value > 0
 
 
 def curves(
@@ -144,27 +146,6 @@ def cliffs(found: Sequence[Curve], across: str) -> Iterator[str]:
             )
 
 
-@dataclass(frozen=True, slots=True)
-class _Frame:
-    """Where an axis's value and a time lie in the picture: both by their logarithms."""
-
-    left: float
-    right: float
-    low: float
-    high: float
-
-    def x(self, at: float) -> float:
-        return LEFT + INSIDE * math.log(at / self.left) / math.log(
-            self.right / self.left
-        )
-
-    def y(self, time: float) -> float:
-        inside = min(max(time, self.low), self.high)
-        return TOP + PLOT * math.log(self.high / inside) / math.log(
-            self.high / self.low
-        )
-
-
 def svg(found: Sequence[Curve], across: str) -> str:
     """Return the picture; each point shows its time under the pointer.
 
@@ -212,16 +193,18 @@ def _repeated(styles: Sequence[str], count: int) -> list[str]:
     return [styles[n % len(styles)] for n in range(count)]
 
 
-def _frame(found: Sequence[Curve]) -> _Frame:
+def _frame(found: Sequence[Curve]) -> Frame:
     places = [at for curve in found for at, _ in curve.times]
     times = [one.value for curve in found for _, one in curve.times]
     left, right = min(places), max(places)
-    return _Frame(
-        left, right if right > left else 2 * left, min(times) / 1.3, max(times) * 1.3
+    low, high = min(times) / 1.3, max(times) * 1.3
+    return Frame(
+        Scale(left, right if right > left else 2 * left, LEFT, LEFT + INSIDE, log=True),
+        Scale(low, high, TOP + PLOT, TOP, log=True),
     )
 
 
-def _line(curve: Curve, frame: _Frame) -> Iterator[str]:
+def _line(curve: Curve, frame: Frame) -> Iterator[str]:
     """Yield the line, and a mark with its interval at each time."""
     where = [(frame.x(at), frame.y(one.value)) for at, one in curve.times]
     yield f'<path d="M{"L".join(f"{x:.1f} {y:.1f}" for x, y in where)}"/>'
@@ -243,7 +226,7 @@ def _line(curve: Curve, frame: _Frame) -> Iterator[str]:
             yield f'<circle cx="{x:.1f}" cy="{y:.1f}" r="8" stroke-dasharray="none"/>'
 
 
-def _names(found: Sequence[Curve], frame: _Frame) -> Iterator[str]:
+def _names(found: Sequence[Curve], frame: Frame) -> Iterator[str]:
     """Yield the values at which there are cliffs, each above its highest."""
     highest: dict[float, float] = {}
     for one in (one for curve in found for one in curve.cliffs):
@@ -253,9 +236,9 @@ def _names(found: Sequence[Curve], frame: _Frame) -> Iterator[str]:
         yield _text(x, y, f"{at:g}", "middle", ' font-weight="bold"')
 
 
-def _axes(found: Sequence[Curve], frame: _Frame) -> Iterator[str]:
+def _axes(found: Sequence[Curve], frame: Frame) -> Iterator[str]:
     """Yield lines at round times, and the axis's values below."""
-    for time in round_times(frame.low, frame.high):
+    for time in frame.y.ticks():
         y = frame.y(time)
         yield f'<path d="M{LEFT} {y:.1f}h{INSIDE}" stroke="{GRID}"/>'
         yield _text(LEFT - 8, y + 4, units.duration(time), "end")
@@ -265,18 +248,6 @@ def _axes(found: Sequence[Curve], frame: _Frame) -> Iterator[str]:
         if frame.x(at) > end:
             yield _text(frame.x(at), TOP + PLOT + LINE, f"{at:g}", "middle")
             end = frame.x(at) + LETTER * (1 + len(f"{at:g}"))
-
-
-def round_times(low: float, high: float) -> list[float]:
-    """Return powers of ten between two, and 2 and 5 times those where they are few."""
-    powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
-    for steps in ((1,), (1, 2, 5)):
-        found = [
-            n * 10.0**p for p in powers for n in steps if low <= n * 10.0**p <= high
-        ]
-        if len(found) > 2:
-            break
-    return found
 
 
 def _text(x: float, y: float, words: str, anchor: str = "start", more: str = "") -> str:

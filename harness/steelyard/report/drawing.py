@@ -10,6 +10,7 @@ from xml.sax.saxutils import escape
 
 from steelyard import units
 from steelyard.report.chart import count, day, levels, share, smallest
+from steelyard.report.scale import Frame, Scale
 from steelyard.store.series import History, Point
 
 WIDE: Final = 960
@@ -27,9 +28,6 @@ LINE: Final = 18
 LETTER: Final = 7.0
 """Width of a letter at most, on average: labels must not run into each other."""
 
-TICKS: Final = 5
-"""Times on the axis, about."""
-
 AIR: Final = 0.06
 """Share of the range that is left free above and below."""
 
@@ -39,23 +37,6 @@ POINTS: Final = "#3366aa"
 LEVELS: Final = "#222222"
 GRID: Final = "#dddddd"
 BAND: Final = "#e6eef7"
-
-
-@dataclass(frozen=True, slots=True)
-class _Frame:
-    """Where a point of a history lies in the picture."""
-
-    runs: int
-    low: float
-    high: float
-    top: float
-
-    def x(self, place: float) -> float:
-        return LEFT + (WIDE - LEFT - RIGHT) * (place + 0.5) / self.runs
-
-    def y(self, value: float) -> float:
-        inside = min(max(value, self.low), self.high)
-        return self.top + PLOT * (self.high - inside) / (self.high - self.low)
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +56,7 @@ def svg(history: History) -> str:
     labels = _labels(history)
     above = 1 + max((label.line for label in labels), default=-1)
     frame = _frame(history, TITLE + LINE * above + 10)
-    high = frame.top + PLOT + 2 * LINE
+    high = frame.y.start + 2 * LINE
     head = (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDE} {high:g}" '
         'font-family="sans-serif" font-size="12" role="img">'
@@ -99,7 +80,7 @@ def _title(history: History) -> str:
     return escape("  ".join(filter(None, told)))
 
 
-def _frame(history: History, top: float) -> _Frame:
+def _frame(history: History, top: float) -> Frame:
     """Return the frame of all points; an interval may leave it, far out as some are."""
     values = [point.estimate.value for point in history.points]
     low, high = min(values), max(values)
@@ -108,12 +89,15 @@ def _frame(history: History, top: float) -> _Frame:
     highest = max(p.estimate.high for p in history.points)
     reach = high - low or air
     low, high = max(lowest, low - reach), min(highest, high + reach)
-    return _Frame(len(values), low - air, high + air, top)
+    return Frame(
+        Scale(-0.5, len(values) - 0.5, LEFT, WIDE - RIGHT),
+        Scale(low - air, high + air, top + PLOT, top),
+    )
 
 
-def _axes(history: History, frame: _Frame) -> Iterator[str]:
+def _axes(history: History, frame: Frame) -> Iterator[str]:
     """Yield lines at round times, and the first and the last run below."""
-    for value in ticks(frame.low, frame.high):
+    for value in frame.y.ticks():
         y = frame.y(value)
         yield f'<path d="M{LEFT} {y:.1f}H{WIDE - RIGHT}" stroke="{GRID}"/>'
         yield (
@@ -125,21 +109,12 @@ def _axes(history: History, frame: _Frame) -> Iterator[str]:
         ends.append((history.points[-1], WIDE - RIGHT, "end"))
     for point, x, anchor in ends:
         yield (
-            f'<text x="{x}" y="{frame.top + PLOT + LINE:.1f}" text-anchor="{anchor}">'
+            f'<text x="{x}" y="{frame.y.start + LINE:.1f}" text-anchor="{anchor}">'
             f"{escape(point.name)}, {day(point)}</text>"
         )
 
 
-def ticks(low: float, high: float) -> list[float]:
-    """Return about `TICKS` round values between two."""
-    rough = (high - low) / TICKS
-    power = 10.0 ** math.floor(math.log10(rough))
-    size = next(n * power for n in (1, 2, 5, 10) if n * power >= rough)
-    first = math.ceil(low / size)
-    return [size * n for n in range(first, math.floor(high / size) + 1)]
-
-
-def _band(history: History, frame: _Frame) -> Iterator[str]:
+def _band(history: History, frame: Frame) -> Iterator[str]:
     """Yield what the latest level may change by without anybody's noticing."""
     if not math.isfinite(history.smallest):
         return
@@ -153,7 +128,7 @@ def _band(history: History, frame: _Frame) -> Iterator[str]:
     )
 
 
-def _levels(history: History, frame: _Frame) -> Iterator[str]:
+def _levels(history: History, frame: Frame) -> Iterator[str]:
     for first, stop, level in levels(history):
         yield (
             f'<path d="M{frame.x(first - 0.5):.1f} {frame.y(level):.1f}'
@@ -177,9 +152,9 @@ def _labels(history: History) -> list[_Label]:
     return found
 
 
-def _label(label: _Label, frame: _Frame) -> str:
+def _label(label: _Label, frame: Frame) -> str:
     y = TITLE + LINE * (label.line + 0.8)
-    bottom = frame.top + PLOT
+    bottom = frame.y.start
     return (
         f'<g><text x="{label.x:.1f}" y="{y:.1f}" text-anchor="middle" '
         f'fill="{label.colour}">{escape(label.text)}</text>'

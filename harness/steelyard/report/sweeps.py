@@ -27,12 +27,8 @@ def axes(made: Sequence[Row]) -> list[str]:
     return [
         name
         for name, found in values.items()
-        if len(found) >= FEWEST and all(map(_is_size, found.values()))
+        if len(found) >= FEWEST and all(map(drawn.is_size, found.values()))
     ]
-
-
-def _is_size(value: Any) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and value > 0
 
 
 def curves(run: Run, made: Sequence[Row], across: str) -> list[Curve]:

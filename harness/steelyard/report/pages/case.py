@@ -11,7 +11,7 @@ from steelyard.analyse import stats
 from steelyard.analyse.rows import Row
 from steelyard.analyse.run import Run
 from steelyard.analyse.trial import Trial
-from steelyard.report import clocks_table, details, tables, text
+from steelyard.report import clocks_table, details, scale, tables, text
 from steelyard.report.pages import svg
 from steelyard.report.pages.html import Markup, grid, join, tag
 from steelyard.store import private
@@ -64,7 +64,7 @@ def modes(group: Sequence[Row]) -> Markup:
     values = [one.value for _, one in known if one.value > 0]
     if not values:
         return join(())
-    x = svg.scale(values, 150, WIDE - 80, log=True)
+    x = scale.of(values, 150, WIDE - 80, log=True)
     parts = []
     for at, (mode, one) in enumerate(known):
         y = LINE * (at + 0.7)
@@ -81,7 +81,7 @@ def modes(group: Sequence[Row]) -> Markup:
 def blocks(row: Row) -> Markup:
     """Return a strip a block: 5 to 95 % of its windows, the middle half, the median."""
     each = [_quantiles(trial) for trial in row.trials]
-    x = svg.scale(list(chain.from_iterable(each)), LEFT, WIDE)
+    x = scale.of(list(chain.from_iterable(each)), LEFT, WIDE)
     thin, box, mid, marks = "", "", "", []
     for at, (trial, found) in enumerate(zip(row.trials, each, strict=True)):
         y = LINE * at + 8
@@ -125,7 +125,7 @@ def distribution(row: Row) -> Markup:
     """Return the share of windows below each time, a line a block."""
     every = sorted(chain.from_iterable(map(stats.corrected, row.trials)))
     low, high = every[0], stats.quantile(every, 0.98)
-    x, y = svg.scale([low, high], LEFT, WIDE), svg.Scale(0, 1, 110, 20)
+    x, y = scale.of([low, high], LEFT, WIDE), scale.Scale(0, 1, 110, 20)
     parts = list(svg.axis(x, 20, 110, units.duration))
     for at, trial in enumerate(row.trials):
         ordered = sorted(stats.corrected(trial))
@@ -152,7 +152,7 @@ def ledger(row: Row) -> Iterator[Markup]:
         return
     parts["untracked"] = tables.untracked(row)
     whole = sum(max(value, 0.0) for value in parts.values())
-    x, at, made = svg.Scale(0, whole, 0, WIDE), 0.0, []
+    x, at, made = scale.Scale(0, whole, 0, WIDE), 0.0, []
     names = []
     for n, (name, value) in enumerate(parts.items()):
         said = f"{name} {units.duration(value)}, {100 * value / total:.1f} %"
@@ -201,7 +201,7 @@ def clocks(row: Row) -> Iterator[Markup]:
         return
     read = {name: clocks_table.together(trials) for name, trials in found.items()}
     ends = [end for one in read.values() for end in (one.low, one.high)]
-    x, parts = svg.scale(ends, 110, WIDE), []
+    x, parts = scale.of(ends, 110, WIDE), []
     for at, (name, one) in enumerate(read.items()):
         y = LINE * (at + 0.7)
         mark = svg.interval(x, y, one.low, one.value, one.high)

@@ -10,7 +10,7 @@ from typing import Final
 from steelyard.analyse.verdict import Policy, Verdict
 from steelyard.gate import document, words
 from steelyard.gate.outcome import Finding, Outcome
-from steelyard.report import gate_terminal, tables
+from steelyard.report import gate_terminal, scale, tables
 from steelyard.report.grid import Column, Sheet
 from steelyard.report.pages import svg
 from steelyard.report.pages.html import Markup, Section, join, page, sheet, tag
@@ -81,21 +81,21 @@ def _changes(findings: Sequence[Finding]) -> Iterator[Markup]:
         )
 
 
-def _scale(drawn: Sequence[Finding]) -> svg.Scale:
+def _scale(drawn: Sequence[Finding]) -> scale.Scale:
     low = min(one.judgement.ratio.low - 1 for one in drawn if one.judgement)
     high = max(one.judgement.ratio.high - 1 for one in drawn if one.judgement)
     # A ratio that is no number compares with nothing.
     low = max(low, FASTEST) if low < -LEAST else -LEAST
     high = min(high, SLOWEST) if high > LEAST else LEAST
-    return svg.Scale(low * 1.05, high * 1.05, 0, WIDE)
+    return scale.Scale(low * 1.05, high * 1.05, 0, WIDE)
 
 
-def _axis(x: svg.Scale) -> Iterator[Markup]:
+def _axis(x: scale.Scale) -> Iterator[Markup]:
     for at in x.ticks():
         yield svg.words(x(at), 12, f"{100 * at:+.0f} %" if at else "0", "middle")
 
 
-def _forest(x: svg.Scale) -> Callable[[Finding], Markup]:
+def _forest(x: scale.Scale) -> Callable[[Finding], Markup]:
     """Return what draws a finding's interval over the band of what passes."""
     grid = "".join(f"M{x(at):.0f} 0v{HIGH}" for at in x.ticks() if at)
     zero = f"M{x(0):.1f} 0v{HIGH}"

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from steelyard import units
 from steelyard.analyse.stats import Estimate
-from steelyard.report import chart, drawing, text
+from steelyard.report import chart, drawing, scale, text
 from steelyard.report.grid import Column, Sheet
 from steelyard.report.pages import svg
 from steelyard.report.pages.html import Markup, Section, page, sheet, tag
@@ -110,8 +110,8 @@ def _trend(one: History) -> Markup:
     values = [point.estimate.value for point in one.points]
     low, high = min(values), max(values)
     air = max(FLAT * high - (high - low), 0.0) / 2
-    x = svg.Scale(-0.5, len(values) - 0.5, 0, WIDE)
-    y = svg.Scale(low - air, high + air, HIGH - 2, 2)
+    x = scale.Scale(-0.5, len(values) - 0.5, 0, WIDE)
+    y = scale.Scale(low - air, high + air, HIGH - 2, 2)
     parts = []
     levels = chart.levels(one)
     if math.isfinite(one.smallest):

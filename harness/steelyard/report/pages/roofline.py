@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from steelyard import units
 from steelyard.analyse.rows import Row
+from steelyard.report import scale
 from steelyard.report.drawing import LEFT, LINE, RIGHT, WIDE
 from steelyard.report.pages import svg
 from steelyard.report.pages.html import Markup, tag
@@ -34,9 +35,9 @@ def figure(made: Sequence[Row], table: Mapping[str, Any]) -> Iterator[Markup]:
     }
     tops = [*roofs.values(), *(done for _, _, done in rows)]
     across = [x for _, x, _ in rows] + [roof / bandwidth for roof in roofs.values()]
-    x = svg.scale(across, LEFT, WIDE - RIGHT, log=True)
+    x = scale.of(across, LEFT, WIDE - RIGHT, log=True)
     least = min(*(done for _, _, done in rows), x.low * bandwidth)
-    y = svg.Scale(least / 1.2, max(tops) * 1.5, HIGH, TOP, log=True)
+    y = scale.Scale(least / 1.2, max(tops) * 1.5, HIGH, TOP, log=True)
     parts = [*svg.axis(x, TOP, HIGH, lambda v: f"{v:g}"), *_left(y)]
     parts += _roofs(x, y, copies, roofs)
     names = []
@@ -67,14 +68,17 @@ def _copies(table: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
             yield cache, max(int(size) / time for size, time in times.items()) * 1e9
 
 
-def _left(y: svg.Scale) -> Iterator[Markup]:
+def _left(y: scale.Scale) -> Iterator[Markup]:
     for at in y.ticks():
         yield svg.line(f"M{LEFT} {y(at):.1f}H{WIDE - RIGHT}", "grid")
         yield svg.words(LEFT - 8, y(at) + 4, units.rate(at, "op"), "end")
 
 
 def _roofs(
-    x: svg.Scale, y: svg.Scale, copies: Mapping[str, float], roofs: Mapping[str, float]
+    x: scale.Scale,
+    y: scale.Scale,
+    copies: Mapping[str, float],
+    roofs: Mapping[str, float],
 ) -> Iterator[Markup]:
     for place, (cache, rate) in enumerate(copies.items(), 1):
         top = max(roofs.values(), default=x.high * rate)

@@ -1,50 +1,14 @@
-"""What pictures of a page share: scales, axes, intervals. Pure.
+"""What pictures of a page share: axes, intervals, texts. Pure.
 
 Colours are classes of the page's style, so that they suit light, dark and paper.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 
-from steelyard.report.curves import round_times
-from steelyard.report.drawing import ticks
 from steelyard.report.pages.html import Markup, join, tag
-
-
-@dataclass(frozen=True, slots=True)
-class Scale:
-    """Where values lie between two ends in pixels."""
-
-    low: float
-    high: float
-    start: float
-    end: float
-    log: bool = False
-
-    def __call__(self, value: float) -> float:
-        """Return the pixel of a value; one outside lies at the end."""
-        inside = min(max(value, self.low), self.high)
-        if self.log:
-            share = math.log(inside / self.low) / math.log(self.high / self.low)
-        else:
-            share = (inside - self.low) / (self.high - self.low)
-        return self.start + share * (self.end - self.start)
-
-    def ticks(self) -> list[float]:
-        """Return round values."""
-        return (round_times if self.log else ticks)(self.low, self.high)
-
-
-def scale(values: list[float], start: float, end: float, *, log: bool = False) -> Scale:
-    """Return the scale that values fit in, with some air."""
-    low, high = min(values), max(values)
-    if log and low > 0:
-        return Scale(low / 1.2, high * 1.2, start, end, log=True)
-    air = 0.05 * (high - low) or abs(high) * 0.05 or 1.0
-    return Scale(low - air, high + air, start, end)
+from steelyard.report.scale import Scale
 
 
 def picture(wide: float, high: float, title: str, about: str, *parts: str) -> Markup:
