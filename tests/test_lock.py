@@ -147,3 +147,16 @@ def test_asking_who_holds_the_lock_does_not_take_it(path, holder):
     assert lock.is_held(path.with_name("other")) is False
     holder.communicate("")
     assert lock.is_held(path) is False
+
+
+@pytest.mark.parametrize("stated", [None, ""])
+def test_the_lock_is_the_machines_unless_another_is_stated(monkeypatch, stated):
+    """An empty variable states none, as in a shell."""
+    if stated is None:
+        monkeypatch.delenv("STEELYARD_LOCK")
+    else:
+        monkeypatch.setenv("STEELYARD_LOCK", stated)
+    machine = lock.default_path()
+    assert machine.is_absolute()
+    monkeypatch.setenv("STEELYARD_LOCK", "other")
+    assert str(lock.default_path()) == "other"

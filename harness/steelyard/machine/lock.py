@@ -37,7 +37,8 @@ def default_path() -> Path:
 
     Not in TMPDIR, which each user and many a job has for itself.
     """
-    return Path(os.environ.get("STEELYARD_LOCK", "/tmp/steelyard.lock"))  # noqa: S108 # shared on purpose
+    stated = os.environ.get("STEELYARD_LOCK")
+    return Path(stated or "/tmp/steelyard.lock")  # noqa: S108 # shared on purpose
 
 
 @contextmanager
