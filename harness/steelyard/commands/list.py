@@ -7,8 +7,7 @@ from collections.abc import Sequence
 import click
 
 from steelyard.commands._options import overrides_option, pattern_option, places
-from steelyard.declare import config, plan
-from steelyard.store import session
+from steelyard.declare import config, discovery, plan
 
 
 @click.command()
@@ -24,6 +23,6 @@ def command(
     small built-in suite.
     """
     chosen = config.load({"suites": paths or None})
-    for case in session.find(places(chosen, paths), pattern, overrides):
+    for case in discovery.find(places(chosen, paths), pattern, overrides):
         where = "  on a GPU" * plan.needs_gpu(case)
         click.echo(f"{case.id}  {' '.join(map(str, case.modes()))}{where}")

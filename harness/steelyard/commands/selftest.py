@@ -17,7 +17,7 @@ from steelyard.commands._options import (
     store_option,
     wait_option,
 )
-from steelyard.declare import config
+from steelyard.declare import config, discovery
 from steelyard.declare.plan import PlannedTrial
 from steelyard.errors import FAILED, FINE, UNRESOLVED
 from steelyard.gate import calibration, policy_file
@@ -83,7 +83,7 @@ def command(
 
 def points_of(request: Request) -> tuple[list[Point], str]:
     """Return what a gate measures but builds, which take long; and what is left out."""
-    found = session.find(request.places, request.pattern, request.overrides)
+    found = discovery.find(request.places, request.pattern, request.overrides)
     points, left = planned(found, request.modes)
     return [point for point in points if point.mode.quantity != "build"], left
 

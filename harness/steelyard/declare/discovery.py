@@ -25,6 +25,22 @@ ENDS: Final = ("_exit", "execv", "execve")
 """Functions of `os` after which a process, or what it ran, is no more."""
 
 
+def find(
+    places: Sequence[str],
+    pattern: str | None = None,
+    overrides: Sequence[str] = (),
+    broken: list[SteelyardError] | None = None,
+) -> list[Case]:
+    """Return the cases of some places; a pattern may also be one case's exact id.
+
+    ``broken`` is as `discover` takes it.
+
+    Raises:
+        SteelyardError: nothing matches; the sentence has the nearest.
+    """
+    return choose(discover(places, broken), pattern, overrides)
+
+
 def discover(
     places: Sequence[str], broken: list[SteelyardError] | None = None
 ) -> list[Benchmark]:

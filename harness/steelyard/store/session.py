@@ -117,7 +117,7 @@ def planned(asked: Request, seed: int) -> tuple[Plan, str, BenchmarkError | None
     chosen = modes.parse_all(asked.modes) or None
     broken: list[SteelyardError] = []
     try:
-        found = find(asked.places, asked.pattern, asked.overrides, broken)
+        found = discovery.find(asked.places, asked.pattern, asked.overrides, broken)
     except SteelyardError as error:
         raise next(iter(broken), error) from None  # what was asked for may be there
     cases, left = plans.require_able(found)
@@ -147,23 +147,6 @@ def _check_inputs(files: Mapping[str, str], cases: Sequence[Case]) -> None:
                 f"--input {name}: {path} repeats one value, which no user's data does. "
                 "Give real data."
             )
-
-
-def find(
-    places: Sequence[str],
-    pattern: str | None = None,
-    overrides: Sequence[str] = (),
-    broken: list[SteelyardError] | None = None,
-) -> list[Case]:
-    """Return the cases of some places; a pattern may also be one case's exact id.
-
-    ``broken`` is as `discovery.discover` takes it.
-
-    Raises:
-        SteelyardError: nothing matches; the sentence has the nearest.
-    """
-    found = discovery.discover(places, broken)
-    return discovery.choose(found, pattern, overrides)
 
 
 def read_inputs(texts: Sequence[str]) -> dict[str, str]:
