@@ -138,6 +138,13 @@ class Builder:
         """Return the mask of the lanes below `count`."""
         return self._made("mask_below", typed(bool_, lanes), self.number(count))
 
+    def both(self, mask: Operand | None, other: Operand | None) -> Operand | None:
+        """Return the conjunction of two masks, of which None always holds."""
+        if mask is None or other is None:
+            return other if mask is None else mask
+        lanes = max(mask.type.lanes, other.type.lanes)
+        return self.let("bitwise_and", *[self.splat(x, lanes) for x in (mask, other)])
+
     def at(self, op: str, a: Index, b: Index) -> Operand:
         """Do index arithmetic: constants fold, and adding 0 or times 1 is free."""
         a, b = self.number(a), self.number(b)
@@ -174,9 +181,8 @@ class Builder:
         alignment: int = 0,
     ) -> None:
         """Write the lanes of `value` to `buffer[at]` on."""
-        self.body.append(
-            Store(buffer, self.number(at), value, mask, streaming, alignment)
-        )
+        made = Store(buffer, self.number(at), value, mask, streaming, alignment)
+        self.body.append(made)
 
     def prefetch(self, buffer: Buffer, at: Index, locality: int = 3) -> None:
         """Ask for the cache line of `buffer[at]`."""
@@ -209,9 +215,8 @@ class Builder:
         self, start: Index, stop: Index, step: int, *first: Operand, unroll: int = 0
     ) -> Loop:
         """Open `for var in range(start, stop, step)` carrying the values `first`."""
-        return Loop(
-            self, self.number(start), self.number(stop), step, first, unroll=unroll
-        )
+        bounds = self.number(start), self.number(stop)
+        return Loop(self, *bounds, step, first, unroll=unroll)
 
     def branch(self, condition: Operand, *, seldom: bool = False) -> Branch:
         """Open a two-way branch: see `Branch`."""

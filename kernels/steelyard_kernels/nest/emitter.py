@@ -343,7 +343,7 @@ class Emitter(Loops):
         mask = mask and b.splat(mask, lanes)
         if value.guards:
             inside = b.splat(self.guard(value.guards, at), lanes)
-            mask = inside if mask is None else b.let("bitwise_and", mask, inside)
+            mask = b.both(mask, inside)
         return b.load(buffer, start, lanes, mask, self.aligned(dtype.bytes, lanes))
 
     def _guarded(self, guards: Sequence[Guard], at: At, value: Operand) -> Operand:

@@ -140,18 +140,10 @@ class GpuEmitter(Emitter):
         """Emit whether this thread is the first that has an output's element."""
         stored = output.offset.axes
         mask = self.mask(self.walks(output.offset), at)
-        mask = self._both(mask, self.open[0].live[at[0]])
+        mask = self.b.both(mask, self.open[0].live[at[0]])
         for loop, axes in enumerate(self.axes):
             if stored.issuperset(axes):
                 continue
             first = self.threads.first(loop) if loop else self.is_first(stored, at)
-            mask = self._both(mask, first)
+            mask = self.b.both(mask, first)
         return None if mask is None else self.b.splat(mask, lanes)
-
-    def _both(self, mask: Operand | None, other: Operand | None) -> Operand | None:
-        """Emit the conjunction of two masks, of which None always holds."""
-        if mask is None or other is None:
-            return other if mask is None else mask
-        lanes = max(mask.type.lanes, other.type.lanes)
-        masks = self.b.splat(mask, lanes), self.b.splat(other, lanes)
-        return self.b.let("bitwise_and", *masks)

@@ -215,7 +215,6 @@ class Loops:
             checks = [("greater_equal", 0)] * (low < 0)
             checks += [("less", extent)] * (high >= extent)
             for op, limit in checks:
-                holds = b.let(op, place, b.number(limit))
-                found = holds if found is None else b.let("bitwise_and", found, holds)
+                found = b.both(found, b.let(op, place, b.number(limit)))
         assert found is not None
         return found

@@ -193,10 +193,7 @@ class Sums:
         """Emit whether all conditions hold, in every lane; None where there is none."""
         found: Operand | None = None
         for each in conditions:
-            if each is not None:
-                found = (
-                    each if found is None else self.b.let("bitwise_and", found, each)
-                )
+            found = self.b.both(found, each)
         return found and self.b.splat(found, lanes)
 
     def _stage(self, values: list[tuple[At, Operand]], output: Stored) -> None:
