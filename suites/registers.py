@@ -15,7 +15,7 @@ from steelyard.declare.handles import Call
 from steelyard_kernels import KernelFunction, library
 from steelyard_kernels.expression.simplify import simplify
 from steelyard_kernels.schedule import strategies
-from steelyard_kernels.schedule.strategies import Schedule
+from steelyard_kernels.schedule.schedule import Schedule
 from steelyard_kernels.targets import device, parse
 
 from .common import target_of

@@ -125,12 +125,12 @@ def test_columns_are_summed_by_wide_segments_of_rows():
     assert chosen.threads == 0
 
 
-def test_a_schedule_of_another_strategy_is_refused():
-    """The error names what it got and what it needs."""
+def test_a_schedule_of_another_recipe_is_refused():
+    """The error says what it must cut."""
     program = library.noisy_mlp.program(*examples.specs("noisy_mlp"))
     failed = build(program, rows_of_vectors(16))
     assert not isinstance(failed, Artifact)
-    assert "this program needs a Scan" in failed.error
+    assert "is not of chains i, iterations j and elements k" in failed.error
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,8 @@ from steelyard_device.errors import CompileError
 from steelyard_kernels.errors import KernelError
 from steelyard_kernels.expression.expr import Program
 from steelyard_kernels.schedule.parameters import Slot
-from steelyard_kernels.schedule.strategies import Schedule, strategy
+from steelyard_kernels.schedule.schedule import Schedule
+from steelyard_kernels.schedule.strategies import strategy
 
 if TYPE_CHECKING:
     from steelyard_device.cpu import Function

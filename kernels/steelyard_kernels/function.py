@@ -35,7 +35,7 @@ from steelyard_kernels.errors import KernelError
 from steelyard_kernels.expression.expr import Program
 from steelyard_kernels.expression.simplify import simplify
 from steelyard_kernels.schedule import strategies
-from steelyard_kernels.schedule.strategies import Schedule
+from steelyard_kernels.schedule.schedule import Schedule
 from steelyard_kernels.targets import CPU, device, parse
 from steelyard_kernels.trace import Spec, shape_of, signature, trace
 

@@ -25,7 +25,7 @@ from steelyard_kernels.library import examples
 from steelyard_kernels.library.examples import Spec
 from steelyard_kernels.schedule import strategies
 from steelyard_kernels.schedule.gpu import GPUS
-from steelyard_kernels.schedule.strategies import Schedule
+from steelyard_kernels.schedule.schedule import Schedule
 from steelyard_kernels.targets import CUDA, device, parse, parse_all
 
 Axis = int | str

@@ -22,7 +22,8 @@ from steelyard_kernels.expression.expr import Program
 from steelyard_kernels.expression.simplify import simplify
 from steelyard_kernels.ir.verify import verify
 from steelyard_kernels.schedule.parameters import Lowered
-from steelyard_kernels.schedule.strategies import Schedule, heuristic, lower
+from steelyard_kernels.schedule.schedule import Schedule
+from steelyard_kernels.schedule.strategies import heuristic, lower
 from steelyard_kernels.targets import CPU, Target, device, parse
 from steelyard_kernels.toolchains import toolchain
 

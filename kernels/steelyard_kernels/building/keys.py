@@ -19,7 +19,7 @@ from steelyard_kernels.targets import Target
 from steelyard_kernels.toolchains import toolchain
 
 if TYPE_CHECKING:
-    from steelyard_kernels.schedule.strategies import Schedule
+    from steelyard_kernels.schedule.schedule import Schedule
 
 SCHEMA: Final = 4
 

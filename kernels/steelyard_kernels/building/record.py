@@ -14,8 +14,8 @@ from steelyard_kernels.digest import digest
 from steelyard_kernels.errors import KernelError
 from steelyard_kernels.expression.expr import Program
 from steelyard_kernels.ir.loops import Tensor
-from steelyard_kernels.schedule import strategies
 from steelyard_kernels.schedule.parameters import Slot
+from steelyard_kernels.schedule.schedule import from_json
 
 
 def pack(built: Artifact | Failure) -> bytes:
@@ -25,7 +25,7 @@ def pack(built: Artifact | Failure) -> bytes:
     once.
     """
     assert built.schedule is not None, "what a compiler refused had one"
-    facts: dict[str, Any] = {"schedule": strategies.to_json(built.schedule)}
+    facts: dict[str, Any] = {"schedule": asdict(built.schedule)}
     if isinstance(built, Failure):
         facts |= {"phase": built.phase, "error": built.error}
         return json.dumps(facts).encode() + b"\n"
@@ -50,7 +50,7 @@ def unpack(
     """
     head, _, text = data.partition(b"\n")
     facts = json.loads(head)
-    schedule = strategies.from_json(facts["schedule"])
+    schedule = from_json(facts["schedule"])
     if "error" in facts:
         error = facts["error"]
         return Failure(

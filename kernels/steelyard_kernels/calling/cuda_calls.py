@@ -37,7 +37,7 @@ from steelyard_kernels.targets import CUDA
 from steelyard_kernels.trace import Signature
 
 if TYPE_CHECKING:
-    from steelyard_kernels.schedule.strategies import Schedule
+    from steelyard_kernels.schedule.schedule import Schedule
 
 REMEMBERED: Final = 1024
 """Calls whose packed launches are kept at most: half a megabyte of small objects."""

@@ -14,7 +14,7 @@ from steelyard_kernels.expression.expr import Program
 from steelyard_kernels.from_jax import names
 from steelyard_kernels.from_jax.memory import specification
 from steelyard_kernels.from_jax.translation import Axes, Translation, translate
-from steelyard_kernels.schedule.strategies import Schedule
+from steelyard_kernels.schedule.schedule import Schedule
 from steelyard_kernels.targets import CPU
 
 if TYPE_CHECKING:

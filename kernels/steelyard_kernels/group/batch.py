@@ -12,7 +12,7 @@ from steelyard_kernels.building.build import Phases, failed, loaded, prepare, re
 from steelyard_kernels.building.cache import compiled, remember
 from steelyard_kernels.expression.expr import Program
 from steelyard_kernels.group.run import Group, Outcome
-from steelyard_kernels.schedule.strategies import Schedule
+from steelyard_kernels.schedule.schedule import Schedule
 from steelyard_kernels.targets import Target
 
 

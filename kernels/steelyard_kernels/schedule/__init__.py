@@ -1,1 +1,1 @@
-"""Schedules: the knobs of each strategy, its model, and its lowering to loops."""
+"""Schedules as data, the recipes that propose them, and the models that rank them."""

@@ -1,13 +1,13 @@
-"""Whether outputs may overwrite the inputs that they update, for every strategy.
+"""Whether outputs may overwrite the inputs that they update, for every recipe.
 
 A work item is what runs by itself: an element, a row, a chain. Items run in any order
 and side by side, so each element of an input that is updated may be read by no item but
 the one that writes it, and by that one no later than it writes. Any other update is
-Unsupported. By strategy:
+Unsupported. By recipe:
 
 - of a nest: an item is an element, or a row, which is reduced before it is stored. It
   reads what it overwrites at the same index only.
-- scan: an item is a chain. It loads what it computes with in the order of the nodes, and
+- of carries: an item is a chain. It loads what it computes with in the order of the nodes, and
   stores at its end, but what a loop stacks row by row, in its iterations. On a GPU the
   threads of a chain are in different rows.
 """
@@ -39,7 +39,7 @@ from steelyard_kernels.nest.keep import has_rows
 from steelyard_kernels.nest.places import nest_of
 
 
-def check_updates(program: Program, strategy: str, kind: str) -> None:
+def check_updates(program: Program, recipe: str, kind: str) -> None:
     """Raise Unsupported where an update overwrites what is still to be read.
 
     `kind` is that of the target, "cpu" or "cuda".
@@ -48,11 +48,11 @@ def check_updates(program: Program, strategy: str, kind: str) -> None:
     for output in program.outputs:
         if output.updates not in read:  # none, or of a parameter that nothing reads
             continue
-        if strategy == "scan":
+        if recipe == "carries":
             _check_chains(program, output, read[output.updates])
             if kind == "cuda":
                 _check_threads(program, output)
-        elif not updates_in_place(nest_of(program), rows=strategy == "rows"):
+        elif not updates_in_place(nest_of(program), rows=recipe == "rows"):
             raise _refusal(program, output, "element by element while others read it")
 
 

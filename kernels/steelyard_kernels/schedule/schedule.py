@@ -8,7 +8,8 @@
                                   4 rows at a time; what a second walk of them needs of the
                                   first stays on the stack
 
-Those of matrix products are described in `contraction`.
+Those of matrix products are described in `contraction`, those of loops that carry state
+in `carries`.
 
 A schedule is data: it is compared, hashed, printed and kept as JSON, and knows no
 program. `schedule.legality` says whether one fits a nest and a device.

@@ -1,4 +1,4 @@
-"""Choosing a schedule of a nest: candidates by recipes, ranked by predictions."""
+"""What can be chosen of: candidates by recipes, and the model that ranks them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from steelyard_kernels.nest.axes import Nest, beyond
 from steelyard_kernels.nest.places import nest_of
 from steelyard_kernels.schedule import model_cpu, model_gpu, model_product, model_rows
 from steelyard_kernels.schedule.gpu import Gpu
-from steelyard_kernels.schedule.model import Machine, Prediction
+from steelyard_kernels.schedule.model import Machine
 from steelyard_kernels.schedule.model_team import Team
 from steelyard_kernels.schedule.recipes import (
     contraction,
@@ -23,39 +23,31 @@ from steelyard_kernels.schedule.recipes import (
 from steelyard_kernels.schedule.schedule import Place, Schedule
 
 
-def candidates(
-    program: Program, device: Machine | Gpu, *, aligned: bool
-) -> tuple[Schedule, ...]:
-    """Return every legal schedule worth trying, in order."""
-    return tuple(_proposed(nest_of(program), device, aligned=aligned, likely=False))
+def space(
+    program: Program,
+    device: Machine | Gpu,
+    *,
+    carries: bool,
+    aligned: bool,
+    likely: bool,
+) -> tuple[Iterator[Schedule], model_cpu.Model]:
+    """Return the legal schedules worth trying, in order, and what predicts a launch.
 
+    `carries`: the program is held in registers (see `strategies.strategy`); `likely`:
+    only schedules that may be the best.
+    """
+    if carries:  # of which few programs are
+        from steelyard_kernels.schedule import model_carries, model_carries_gpu
+        from steelyard_kernels.schedule.recipes import carries as of_carries
 
-def rank(
-    program: Program, device: Machine | Gpu, *, aligned: bool
-) -> list[tuple[Schedule, Prediction]]:
-    """Return every candidate with its prediction, in order."""
+        if isinstance(device, Gpu):
+            model = model_carries_gpu.model(program, device)
+            return of_carries.on_gpu(program), model
+        model = model_carries.model(program, device)
+        return of_carries.on_cpu(program, device), model
     nest = nest_of(program)
-    predict = _model(nest, device)
-    every = _proposed(nest, device, aligned=aligned, likely=False)
-    return [(schedule, predict(schedule)) for schedule in every]
-
-
-def heuristic(program: Program, device: Machine | Gpu, *, aligned: bool) -> Schedule:
-    """Return the best predicted of the candidates that are likely to be it."""
-    nest = nest_of(program)
-    predict = _model(nest, device)
-    likely = _proposed(nest, device, aligned=aligned, likely=True)
-    return min(likely, key=lambda schedule: predict(schedule).total)
-
-
-def estimated_registers(program: Program, schedule: Schedule) -> int:
-    """Return how many registers a GPU's thread is estimated to need."""
-    nest = nest_of(program)
-    if schedule.multiplies_tiles:
-        return model_product.estimate_registers(nest, schedule)
-    if any(cut.at(Place.THREAD) > 1 for cut in schedule.cuts[1:]):
-        return _team(nest).registers(schedule)
-    return model_gpu.estimate_registers(nest, schedule)
+    proposed = _proposed(nest, device, aligned=aligned, likely=likely)
+    return proposed, _model(nest, device)
 
 
 def _proposed(
@@ -74,6 +66,20 @@ def _proposed(
     if isinstance(device, Gpu):
         return pointwise.on_gpu(nest, device, aligned=aligned, likely=likely)
     return pointwise.on_cpu(nest, device, aligned=aligned, likely=likely)
+
+
+def estimated_registers(program: Program, schedule: Schedule, *, carries: bool) -> int:
+    """Return how many registers a GPU's thread is estimated to need."""
+    if carries:
+        from steelyard_kernels.schedule import model_carries_gpu
+
+        return model_carries_gpu.estimate_registers(program, schedule)
+    nest = nest_of(program)
+    if schedule.multiplies_tiles:
+        return model_product.estimate_registers(nest, schedule)
+    if any(cut.at(Place.THREAD) > 1 for cut in schedule.cuts[1:]):
+        return _team(nest).registers(schedule)
+    return model_gpu.estimate_registers(nest, schedule)
 
 
 @lru_cache(maxsize=2)  # asked for to propose schedules, then to rank them

@@ -1,12 +1,11 @@
-"""All strategies: which fits a program, and what each can do with it on a target."""
+"""Choosing a schedule: which recipe fits a program, and what it offers on a target."""
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from collections.abc import Callable, Iterable
 from functools import lru_cache
-from importlib import import_module
 from math import prod
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import TypeAlias
 
 from steelyard_kernels.errors import KernelError
 from steelyard_kernels.expression.expr import (
@@ -25,28 +24,14 @@ from steelyard_kernels.schedule.aliasing import check_updates, updates_in_place
 from steelyard_kernels.schedule.gpu import WARP, Gpu
 from steelyard_kernels.schedule.model import Machine, Prediction
 from steelyard_kernels.schedule.parameters import Lowered
-from steelyard_kernels.schedule.schedule import Schedule as Cuts
-from steelyard_kernels.schedule.schedule import from_json as cuts_from_json
+from steelyard_kernels.schedule.schedule import Schedule
 
-if TYPE_CHECKING:  # loaded when first needed: the first kernel of a process is a bar
-    from steelyard_kernels.schedule.scan.cuda import CudaScan
-    from steelyard_kernels.schedule.scan.schedule import Scan
-
-Schedule: TypeAlias = "Cuts | Scan | CudaScan"  # Cuts: of a nest
 Device: TypeAlias = Machine | Gpu
-
-# What a nest does not lower, by strategy and kind of target: the folder, the knobs'
-# module and class, and the modules that choose (candidates, rank, heuristic) and lower.
-_PARTS: Final = {
-    ("scan", "cpu"): ("scan", "schedule", "Scan", "model", "lowering"),
-    ("scan", "cuda"): ("scan", "cuda", "CudaScan", "cuda_model", "cuda_lowering"),
-}
-_FOLDER, _KNOBS, _CLASS, _MODEL, _LOWERING = range(5)
 
 
 @lru_cache(maxsize=2)  # every phase of a build asks
 def strategy(program: Program) -> str:
-    """Return the name of the strategy that fits: by what kinds of nodes there are.
+    """Return the name of the recipe that fits: by what kinds of nodes there are.
 
     Elementwise ones, with reductions of rows or without, then all others of one space;
     loops that carry state, and small results of several shapes, are held in registers.
@@ -69,7 +54,7 @@ def strategy(program: Program) -> str:
             f"{program.name}: no schedule has a {type(odd).__name__.lower()} of shape {odd.shape} beside a loop yet; compute it "
             "in a kernel of its own."
         )
-    return "scan"
+    return "carries"
 
 
 def _is_odd(node: Node) -> bool:
@@ -82,7 +67,7 @@ def _is_odd(node: Node) -> bool:
 def _are_small(program: Program) -> bool:
     """Say whether all outputs fit in registers."""
     shapes = {stored(output).shape for output in program.outputs}
-    from steelyard_kernels.schedule.scan.registers import MOST_ELEMENTS
+    from steelyard_kernels.nest.carried.registers import MOST_ELEMENTS
 
     return max(map(prod, shapes)) <= MOST_ELEMENTS
 
@@ -96,9 +81,8 @@ def rank(
     program: Program, device: Device, *, aligned: bool = True
 ) -> list[tuple[Schedule, Prediction]]:
     """Return every candidate with its prediction, the best predicted first."""
-    if is_nothing(program):
-        return [(Cuts(()), Prediction(()))]
-    ranked = _model(program, device).rank(program, device, aligned=aligned)
+    every, predict = _space(program, device, aligned=aligned, likely=False)
+    ranked = [(schedule, predict(schedule)) for schedule in every]
     return sorted(ranked, key=lambda row: row[1].total)  # stable: ties keep order
 
 
@@ -106,20 +90,28 @@ def candidates(
     program: Program, device: Device, *, aligned: bool = True
 ) -> tuple[Schedule, ...]:
     """Return every legal schedule worth trying, in order."""
-    if is_nothing(program):
-        return (Cuts(()),)
-    found: tuple[Schedule, ...] = _model(program, device).candidates(
-        program, device, aligned=aligned
-    )
-    return found
+    every, _ = _space(program, device, aligned=aligned, likely=False)
+    return tuple(every)
 
 
 def heuristic(program: Program, device: Device, *, aligned: bool = True) -> Schedule:
-    """Return the candidate that the model predicts to be fastest."""
+    """Return the best predicted of the candidates that are likely to be it."""
+    likely, predict = _space(program, device, aligned=aligned, likely=True)
+    return min(likely, key=lambda schedule: predict(schedule).total)
+
+
+def _space(
+    program: Program, device: Device, *, aligned: bool, likely: bool
+) -> tuple[Iterable[Schedule], Callable[[Schedule], Prediction]]:
+    """Return schedules, all or those `likely` the best, in order, and what predicts."""
     if is_nothing(program):
-        return Cuts(())
-    best: Schedule = _model(program, device).heuristic(program, device, aligned=aligned)
-    return best
+        return (Schedule(()),), lambda _: Prediction(())
+    from steelyard_kernels.schedule import search  # not for a build that was kept
+
+    carries = _checked(program, device) == "carries"
+    return search.space(
+        program, device, carries=carries, aligned=aligned, likely=likely
+    )
 
 
 def lower(
@@ -131,75 +123,32 @@ def lower(
 
     if is_nothing(program):
         return nest.nothing(program, WARP if kind == "cuda" else 0)
-    fits = strategy(program)
-    check_updates(program, fits, kind)
-    if type(schedule).__name__ != _class(fits, kind):
-        raise KernelError(
-            f"{program.name}: got the schedule {schedule.label}, a "
-            f"{type(schedule).__name__}, but this program needs a {_class(fits, kind)}; "
-            "leave the schedule out, or take one of its candidates."
-        )
-    if isinstance(schedule, Cuts):
-        if schedule.multiplies_tiles and isinstance(device, Gpu):
-            return nest.lower_product(program, schedule, device, aligned=aligned)
-        return nest.lower(program, schedule, kind, aligned=aligned)
-    lowered: Lowered = _module((fits, kind), _LOWERING).lower(
-        program, schedule, aligned=aligned
-    )
-    return lowered
+    if _checked(program, device) == "carries":
+        from steelyard_kernels.nest.carried import lower as carried
 
-
-def _class(fits: str, kind: str) -> str:
-    parts = _PARTS.get((fits, kind))
-    return parts[_CLASS] if parts else "Schedule"
+        return carried.lower(program, schedule, kind)
+    if schedule.multiplies_tiles and isinstance(device, Gpu):
+        return nest.lower_product(program, schedule, device, aligned=aligned)
+    return nest.lower(program, schedule, kind, aligned=aligned)
 
 
 def estimated_registers(program: Program, schedule: Schedule) -> int:
     """Return how many registers a GPU's thread is estimated to need."""
-    if isinstance(schedule, Cuts):
-        from steelyard_kernels.schedule import search
+    from steelyard_kernels.schedule import search
 
-        return search.estimated_registers(program, schedule)
-    model = _module(_place(type(schedule).__name__), _MODEL)
-    found: int = model.estimate_registers(program, schedule)
-    return found
-
-
-def to_json(schedule: Schedule) -> list[Any]:
-    """Return a schedule's class and knobs as JSON has them."""
-    return [type(schedule).__name__, asdict(schedule)]
-
-
-def from_json(facts: list[Any]) -> Schedule:
-    """Read what `to_json` wrote; raises KeyError, TypeError or ValueError for others."""
-    name, knobs = facts
-    if name == "Schedule":
-        return cuts_from_json(knobs)
-    module = _module(_place(name), _KNOBS)
-    schedule: Schedule = getattr(module, name)(**knobs)
-    return schedule
-
-
-def _place(name: str) -> tuple[str, str]:
-    """Return the strategy and kind of target whose knobs are a class; raises KeyError."""
-    return {parts[_CLASS]: place for place, parts in _PARTS.items()}[name]
+    carries = strategy(program) == "carries"
+    return search.estimated_registers(program, schedule, carries=carries)
 
 
 def _kind(device: Device) -> str:
     return "cuda" if isinstance(device, Gpu) else "cpu"
 
 
-def _model(program: Program, device: Device) -> Any:
-    fits, kind = strategy(program), _kind(device)
-    check_updates(program, fits, kind)
-    if (fits, kind) not in _PARTS:
-        return import_module("steelyard_kernels.schedule.search")
-    return _module((fits, kind), _MODEL)
-
-
-def _module(place: tuple[str, str], part: int) -> Any:
-    parts = _PARTS[place]
-    return import_module(f"steelyard_kernels.schedule.{parts[_FOLDER]}.{parts[part]}")
+def _checked(program: Program, device: Device) -> str:
+    """Return the recipe that fits; raises Unsupported for updates that it cannot do."""
+    fits = strategy(program)
+    check_updates(program, fits, _kind(device))
+    return fits
 
 
 def explain(

@@ -12,35 +12,38 @@ from contextlib import contextmanager
 from math import prod
 from typing import Any, Final
 
+import numpy as np
+from numpy.typing import NDArray
+
 from steelyard_kernels.dtypes import DType
-from steelyard_kernels.errors import CompilerBug, Unsupported
+from steelyard_kernels.errors import Unsupported
 from steelyard_kernels.expression.expr import Shape
 from steelyard_kernels.ir.builder import Builder, const
 from steelyard_kernels.ir.loops import Buffer, Operand
-from steelyard_kernels.schedule.scan.chain_lanes import ChainLanes
-from steelyard_kernels.schedule.scan.lanes import Ahead, CpuLanes, Lanes, tree
-from steelyard_kernels.schedule.scan.layout import Vector, broadcast, layout, places
-from steelyard_kernels.schedule.scan.tensor import Tensor, View
+from steelyard_kernels.nest.carried.lanes import Lanes, tree
+from steelyard_kernels.nest.carried.layout import Vector, layout, numbered, places
+from steelyard_kernels.nest.carried.tensor import Tensor, View
 
 MOST_ELEMENTS: Final = 4096  # of a value in registers: each vector is some text
 ROLLED_ONCE: Final = 2  # vectors of a heavy function that are a loop, computed once,
 ROLLED_OFTEN: Final = 8  # and in loops, where another loop costs time as well
+NEVER: Final = 1 << 30  # where threads have the vectors, or vectors are iterations
 
 
 class Registers:
     """What can be done with values on some lanes, for kernel `name`.
 
     What was derived of a value (its elements, its splat) is remembered within the
-    innermost open body. A heavy function of `rolled` vectors or more is a loop.
+    innermost open body. On a CPU a heavy function of `rolled` vectors or more is a loop.
     """
 
-    def __init__(self, name: str, lanes: Lanes | Ahead) -> None:
+    def __init__(self, name: str, lanes: Lanes) -> None:
         self.name = name
         self.b: Builder = lanes.b
         self.lanes = lanes
         self.doing = "computing"  # as errors say what a value is needed for
         self.derived: dict[object, Any] = {}
-        self.rolled = ROLLED_ONCE
+        self.rolled = NEVER
 
     @contextmanager
     def scope(self) -> Iterator[None]:
@@ -111,11 +114,13 @@ class Registers:
             return elements[wanted[0]]
         return self.lanes.pack([elements[number] for number in wanted])
 
-    def arrange(self, value: Tensor, source: Vector, shape: Shape) -> Tensor:
-        """Return the value whose elements are those at `source`, in order."""
+    def arrange(self, value: Tensor, numbers: NDArray[Any]) -> Tensor:
+        """Return the value whose elements are those of these numbers."""
+        shape = numbers.shape
         if value.same:
             return Tensor(shape, value.vectors, same=True)
-        if prod(shape) == 1:
+        source = numbers.ravel().tolist()
+        if len(source) == 1:
             return Tensor(shape, (self.elements(value)[source[0]],), same=True)
         return Tensor(
             shape,
@@ -131,7 +136,7 @@ class Registers:
             return value
         if value.same:
             return Tensor(shape, value.vectors, same=True)
-        return self.arrange(value, broadcast(value.shape, shape), shape)
+        return self.arrange(value, np.broadcast_to(numbered(value.shape), shape))
 
     def each(
         self,
@@ -149,8 +154,7 @@ class Registers:
         if all(part.same for part in wide):
             return Tensor(shape, (emit([part.vectors[0] for part in wide]),), same=True)
         count = len(self.checked(shape))
-        rolls = heavy is not None and isinstance(self.lanes, CpuLanes)
-        if heavy is not None and rolls and count >= self.rolled:
+        if heavy is not None and count >= self.rolled:
             return self._rolled(shape, wide, emit, heavy)
         vectors = [emit([part.vector(k) for part in wide]) for k in range(count)]
         return Tensor(shape, tuple(vectors))
@@ -241,16 +245,12 @@ class Registers:
     def load(self, view: View) -> Tensor:
         """Emit the loads of a value."""
         b, lanes = self.b, self.lanes
-        if isinstance(lanes, Ahead):
-            raise CompilerBug("memory is read in what is computed ahead")
         vectors = []
         for vector in self.checked(view.shape):
             offset, stride = _line(view, vector)
             at = b.at("add", view.base, offset)
-            if view.apart and isinstance(lanes, ChainLanes):
-                vectors.append(lanes.load_apart(view.buffer, at, view.apart))
-            elif len(vector) == 1:
-                vectors.append(lanes.load_uniform(view.buffer, at))
+            if len(vector) == 1:
+                vectors.append(lanes.load_one(view.buffer, at, view.apart))
             else:
                 vectors.append(lanes.load(view.buffer, at, stride, len(vector)))
         return Tensor(view.shape, tuple(vectors), same=prod(view.shape) == 1)
@@ -258,17 +258,13 @@ class Registers:
     def store(self, view: View, value: Tensor) -> None:
         """Emit the stores of a value."""
         b, lanes = self.b, self.lanes
-        if isinstance(lanes, Ahead):
-            raise CompilerBug("memory is written in what is computed ahead")
         value = self.widen(value, view.shape)
         for place, vector in enumerate(self.checked(view.shape)):
             offset, stride = _line(view, vector)
             at, operand = b.at("add", view.base, offset), value.vector(place)
-            if view.apart and isinstance(lanes, ChainLanes):
-                lanes.store_apart(view.buffer, at, view.apart, operand)
-            elif len(vector) == 1:
+            if len(vector) == 1:
                 (scalar,) = lanes.elements([operand], 1)
-                lanes.store_uniform(view.buffer, at, scalar)
+                lanes.store_one(view.buffer, at, view.apart, scalar)
             else:
                 whole = lanes.splat(operand)
                 lanes.store(view.buffer, at, stride, len(vector), whole)

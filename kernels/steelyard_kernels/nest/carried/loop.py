@@ -7,7 +7,6 @@ loop says.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from math import prod
 from typing import TypeAlias
 
@@ -15,23 +14,15 @@ from steelyard_kernels.dtypes import HALVES, int64
 from steelyard_kernels.expression.expr import Dot, Node, Result
 from steelyard_kernels.expression.expr import Loop as ExprLoop
 from steelyard_kernels.ir.builder import Index, Loop
-from steelyard_kernels.ir.loops import Const, Operand
-from steelyard_kernels.schedule.scan.emitter import Emitter
-from steelyard_kernels.schedule.scan.lanes import Ahead, Kept, Lanes
-from steelyard_kernels.schedule.scan.layout import layout
-from steelyard_kernels.schedule.scan.outline import Outline, outline
-from steelyard_kernels.schedule.scan.tensor import Tensor, Value, View
+from steelyard_kernels.ir.loops import Buffer, Const, Operand
+from steelyard_kernels.nest.carried.emitter import Emitter
+from steelyard_kernels.nest.carried.layout import layout
+from steelyard_kernels.nest.carried.outline import Outline, outline
+from steelyard_kernels.nest.carried.tensor import Tensor, Value, View
+from steelyard_kernels.schedule.carries import Knobs
 
 _ROW = Tensor((1,), ())  # any row of a product's left side
 State: TypeAlias = tuple[Operand, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Turns:
-    """How loops are turned: so many iterations a turn, and whether some go ahead."""
-
-    unroll: int
-    ahead: bool
 
 
 class LoopEmitter:
@@ -40,22 +31,21 @@ class LoopEmitter:
     def __init__(
         self,
         emitter: Emitter,
-        lanes: Lanes,
-        turns: Turns,
+        knobs: Knobs,
         loop: ExprLoop,
         stacks: dict[int, list[View]],
     ) -> None:
         self.w = emitter
         self.b = emitter.b
-        self.lanes = lanes
+        self.lanes = emitter.lanes
         self.loop = loop
         self.stacks = stacks
-        ahead = turns.ahead and lanes.span > 1
+        ahead = knobs.ahead > 1
         self.outline: Outline = outline(loop, stacks, ahead=ahead)
         self.shapes = [carry.shape for carry in loop.carries]
         inner = any(isinstance(node, Result) for node in loop.nodes)
-        self.unroll = loop.unroll or (1 if inner else max(1, turns.unroll))
-        self.kept: list[tuple[Node, list[Kept]]] = []
+        self.unroll = loop.unroll or (1 if inner else knobs.unroll)
+        self.kept: list[tuple[Node, list[Operand | Buffer]]] = []
         self.base: Index = 0  # of the block, where values are fetched by turn
 
     def emit(self) -> list[Tensor]:
@@ -129,8 +119,7 @@ class LoopEmitter:
     def _compute_ahead(self, free: dict[int, Value], base: Operand) -> None:
         """Emit what a block's iterations need of no carry, all at once."""
         b = self.b
-        side = Emitter(self.w.name, Ahead(b), self.w.target)
-        side.env.update(free)
+        side = self.w.beside(free)
         turns = self.lanes.turns(int64)
         start = side.spread(b.cast(base, int64), turns.type.lanes)
         index = b.let("add", turns, start)
@@ -149,9 +138,8 @@ class LoopEmitter:
             if len(scalars) == 1:
                 w.env[node.number] = Tensor(node.shape, tuple(scalars), same=True)
                 continue
-            order = [vector[0] for vector in layout(node.shape, 1)]
-            by_element = dict(zip(order, scalars, strict=True))
-            elements = [by_element[e] for e in range(len(order))]
+            found = dict(zip(layout(node.shape, 1), scalars, strict=True))
+            elements = [found[e,] for e in range(len(scalars))]
             w.env[node.number] = w.scattered(elements, node.shape)
 
     def _iterations(self, start: Operand, stop: Operand, state: State) -> State:

@@ -8,7 +8,7 @@ from steelyard_kernels.dtypes import float32
 from steelyard_kernels.ir.builder import Builder, const, index
 from steelyard_kernels.ir.loops import Buffer, Effect, For, Let, Load, Store
 from steelyard_kernels.ir.verify import verify
-from steelyard_kernels.schedule.scan.cuda_order import early, guarded, ordered
+from steelyard_kernels.nest.carried.order import early, guarded, ordered
 
 WAIT = Effect("warp_barrier")
 

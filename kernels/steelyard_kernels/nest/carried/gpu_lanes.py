@@ -9,15 +9,17 @@ stay together: those that have no chain of their own repeat one and write nothin
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final
+from math import prod
+from typing import ClassVar, Final
 
 from steelyard_kernels.dtypes import DType
-from steelyard_kernels.errors import CompilerBug, Unsupported
+from steelyard_kernels.expression.expr import Shape
 from steelyard_kernels.ir.builder import Builder, Index
 from steelyard_kernels.ir.loops import Buffer, Const, Operand
+from steelyard_kernels.nest.carried.lanes import Lanes, tree
+from steelyard_kernels.nest.carried.tensor import View, whole
+from steelyard_kernels.schedule.carries import Knobs
 from steelyard_kernels.schedule.gpu import WARP
-from steelyard_kernels.schedule.scan.cuda import CudaScan
-from steelyard_kernels.schedule.scan.lanes import Kept, neutral, tree
 from steelyard_kernels.schedule.warp import Group, across_group, across_warp
 
 SHARED_BYTES: Final = 48 << 10  # of a block, without asking the driver for more
@@ -29,42 +31,21 @@ FEW: Final = 4
 READ_BYTES: Final = 128
 
 
-class CudaLanes:
-    """The group of threads that has one chain; `chain` is which, once placed.
+class GpuLanes(Lanes):
+    """The group of threads that has one chain; `chain` is which, once placed."""
 
-    `width` is the elements of one lane vector, `span` how many iterations are
-    computed at once, `in_step`: whether chains of one warp wait for each other.
-    """
+    target: ClassVar[str] = "cuda"
+    owner: ClassVar[str] = "a block"
 
-    __slots__ = (
-        "alone",
-        "b",
-        "chain",
-        "first",
-        "group",
-        "in_step",
-        "lane",
-        "live",
-        "number",
-        "own",
-        "room",
-        "schedule",
-        "span",
-        "width",
-    )
-
-    def __init__(self, b: Builder, schedule: CudaScan, extent: Operand | None) -> None:
+    def __init__(self, b: Builder, knobs: Knobs, extent: Operand | None) -> None:
         """Emit which thread of which chain this is, of `extent` chains (None: one)."""
-        self.b = b
-        self.schedule = schedule
-        self.width = schedule.group
-        self.span = schedule.span
-        self.in_step = schedule.chains > 1
-        self.room = SHARED_BYTES
+        super().__init__(b, knobs.width, knobs.span, SHARED_BYTES)
+        self.knobs = knobs
+        self.in_step = knobs.chains > 1
         thread = b.thread()
-        several = schedule.threads > schedule.group
+        several = knobs.threads > self.width
         self.number = b.at("div", thread, self.width) if several else b.number(0)
-        self.own = self.number  # of the chain within its block
+        self.own_chain = self.number  # within its block
         self.lane = b.at("rem", thread, self.width) if several else thread
         if self.width == 1:
             self.lane = b.number(0)
@@ -76,30 +57,24 @@ class CudaLanes:
 
     def _place(self, extent: Operand | None) -> Operand:
         """Emit the chain's number; a thread without one has the block's last."""
-        b, schedule = self.b, self.schedule
-        chains, many = schedule.chains, schedule.threads > schedule.group
-        if many and schedule.threads // schedule.group != chains:
-            self.alone = self.live = b.let("less", self.own, b.number(chains))
-            self.own = b.at("minimum", self.own, chains - 1)
+        b, chains = self.b, self.knobs.chains
+        many = self.knobs.threads > self.width
+        if many and self.knobs.threads // self.width != chains:
+            self.alone = self.live = b.let("less", self.own_chain, b.number(chains))
+            self.own_chain = b.at("minimum", self.own_chain, chains - 1)
         if extent is None:
             return b.number(0)
-        chain = b.at("add", b.at("multiply", b.block(), chains), self.own)
+        chain = b.at("add", b.at("multiply", b.block(), chains), self.own_chain)
         if chains > 1:
-            self.live = self._both(self.live, b.let("less", chain, extent))
+            self.live = b.both(self.live, b.let("less", chain, extent))
             chain = b.at("minimum", chain, b.at("subtract", extent, 1))
         return chain
-
-    def _both(self, left: Operand | None, right: Operand | None) -> Operand | None:
-        """Emit the conjunction of two conditions, of which None always holds."""
-        if left is None or right is None:
-            return left if right is None else right
-        return self.b.let("bitwise_and", left, right)
 
     def _may_write(self, buffer: Buffer) -> Operand | None:
         """Return who writes: whoever has a chain; a block's memory is everyone's."""
         return self.live if buffer.space == "global" else self.alone
 
-    def _below(self, count: int) -> Operand | None:
+    def below(self, count: int) -> Operand | None:
         """Emit whether this thread has one of `count` elements; None: every one has."""
         if count >= self.width:
             return None
@@ -126,7 +101,7 @@ class CudaLanes:
         """Emit lane l's load of buffer[base + l * stride], for l < count."""
         b = self.b
         at = b.at("add", b.at("multiply", self.lane, stride), base)
-        return b.load(buffer, at, mask=self._below(count))
+        return b.load(buffer, at, mask=self.below(count))
 
     def store(
         self, buffer: Buffer, base: Index, stride: int, count: int, vector: Operand
@@ -134,33 +109,28 @@ class CudaLanes:
         """Emit lane l's store to buffer[base + l * stride], for l < count."""
         b = self.b
         at = b.at("add", b.at("multiply", self.lane, stride), base)
-        mask = self._both(self._may_write(buffer), self._below(count))
-        b.store(buffer, at, vector, mask)
+        b.store(buffer, at, vector, b.both(self._may_write(buffer), self.below(count)))
 
-    def load_uniform(self, buffer: Buffer, index: Index) -> Operand:
-        """Emit the load of one element by every thread."""
-        return self.b.load(buffer, index)
-
-    def store_uniform(self, buffer: Buffer, index: Index, value: Operand) -> None:
+    def store_one(
+        self,
+        buffer: Buffer,
+        index: Index,
+        apart: int,  # noqa: ARG002 - a thread has one chain
+        value: Operand,
+    ) -> None:
         """Emit the store of one element by the first thread of the group."""
-        mask = self._both(self._may_write(buffer), self.first)
+        mask = self.b.both(self._may_write(buffer), self.first)
         self.b.store(buffer, index, value, mask)
 
-    def scratch(self, name: str, dtype: DType, extent: int) -> tuple[Buffer, Operand]:
-        """Return memory of `extent` elements for this chain, and where it begins.
+    def scratch(self, dtype: DType, shape: Shape) -> View:
+        """Return memory of this chain for the rows that a loop stacks.
 
         Raises Unsupported for more than a block has.
         """
-        chains = self.schedule.chains
-        size = extent * chains * dtype.bytes
-        if size > self.room:
-            raise Unsupported(
-                f"{name} takes {size} bytes of a block's {self.room} that are left; "
-                "stack less, or give the loop an output to stack to."
-            )
-        self.room -= size
-        buffer = self.b.alloc(name, dtype, extent * chains, "shared")
-        return buffer, self.b.at("multiply", self.own, extent)
+        extent, chains = prod(shape), self.knobs.chains
+        self._take(extent * chains * dtype.bytes)
+        buffer = self.b.alloc("rows", dtype, extent * chains, "shared")
+        return whole(buffer, self.b.at("multiply", self.own_chain, extent), shape)
 
     def settle(self) -> None:
         """Emit that what this group wrote to memory is there for all of its threads."""
@@ -169,7 +139,9 @@ class CudaLanes:
         elif self.width > 1 or self.alone is not None:
             self.b.effect("warp_barrier")
 
-    def totals(self, op: str, vectors: Sequence[tuple[Operand, int]]) -> list[Operand]:
+    def totals(
+        self, op: str, vectors: Sequence[tuple[Operand, int]]
+    ) -> Sequence[Operand]:
         """Emit reductions ("add", "maximum" or "minimum") of lanes; every thread gets all."""
         if self.width == 1:
             return [vector for vector, _ in vectors]
@@ -177,13 +149,6 @@ class CudaLanes:
             return [self._in_warp(op, vector, count) for vector, count in vectors]
         values = [self.masked(op, vector, count) for vector, count in vectors]
         return across_group(self.b, self.group, [op] * len(values), values)
-
-    def masked(self, op: str, vector: Operand, count: int) -> Operand:
-        """Emit a vector with lanes from `count` on that change no total."""
-        inside = self._below(count)
-        if inside is None:
-            return vector
-        return self.b.let("where", inside, vector, neutral(op, vector.type.dtype))
 
     def _in_warp(self, op: str, vector: Operand, count: int) -> Operand:
         """Emit the reduction over a group within a warp.
@@ -195,7 +160,7 @@ class CudaLanes:
             return tree(b, op, self._by_memory([vector], count))
         return across_warp(b, op, self.masked(op, vector, count), self.width)
 
-    def elements(self, vectors: Sequence[Operand], extent: int) -> list[Operand]:
+    def elements(self, vectors: Sequence[Operand], extent: int) -> Sequence[Operand]:
         """Emit the elements of a lane axis in order, each for every thread."""
         width = self.width
         if width == 1:
@@ -206,22 +171,22 @@ class CudaLanes:
 
     def _from_lane(self, vector: Operand, lane: int) -> Operand:
         b = self.b
-        if isinstance(vector, Const) or self.width == 1:
+        if isinstance(vector, Const):
             return vector
         return b.let("shuffle", vector, b.number(lane), b.number(self.width))
 
     def _has_room(self, vectors: Sequence[Operand]) -> bool:
         """Say whether a block's memory holds vectors, of a group as wide as a word."""
-        taken = sum(each.type.dtype.bytes for each in vectors) * self.schedule.threads
+        taken = sum(each.type.dtype.bytes for each in vectors) * self.knobs.threads
         return self.width >= FEW and taken <= self.room
 
     def _by_memory(self, vectors: Sequence[Operand], extent: int) -> list[Operand]:
         """Emit the elements' way through shared memory, read by words.
 
-        Each call has memory of its own: see `cuda_order.guarded` for what loops need besides.
+        Each call has memory of its own: see `order.guarded` for what loops need besides.
         """
         b, dtype, size = self.b, vectors[0].type.dtype, len(vectors) * self.width
-        groups = self.schedule.threads // self.width
+        groups = self.knobs.threads // self.width
         slot = b.alloc("shared", dtype, groups * size, "shared")
         self.room -= groups * size * dtype.bytes
         start = b.at("multiply", self.number, size) if groups > 1 else b.number(0)
@@ -247,14 +212,13 @@ class CudaLanes:
             return self.numbers(dtype)
         return b.cast(b.at("rem", b.thread(), self.span), dtype)
 
-    def keep(self, vector: Operand) -> Kept:
+    def keep(self, vector: Operand) -> Operand | Buffer:
         """Return what was computed ahead: it stays in its threads."""
         return vector
 
-    def fetch(self, kept: Kept, at: Operand) -> Operand:
+    def fetch(self, kept: Operand | Buffer, at: Operand) -> Operand:
         """Emit the element that lane `at`, below `span`, computed ahead."""
-        if isinstance(kept, Buffer):
-            raise CompilerBug("what is fetched on a GPU was kept in memory")
+        assert not isinstance(kept, Buffer)
         if self.span == 1 or isinstance(kept, Const):
             return kept
         return self.b.let("shuffle", kept, at, self.b.number(self.span))

@@ -1,15 +1,14 @@
-"""A chain with its memory and its loops, on any target's lanes.
+"""A program with its memory, its chains and its loops, on any target's lanes.
 
-walker = Walker(program, arguments, lanes, Turns(unroll=2, ahead=True), "cpu")
-walker.once()                 -- what all chains have in common
-walker.chain(number)          -- one chain: its nodes, then its outputs
+emitter = ProgramEmitter(program, arguments, lanes, knobs)
+emitter.once()                -- what all chains have in common
+emitter.chain(number)         -- one chain: its nodes, its loops, then its outputs
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
-from math import prod
+from collections.abc import Callable, Mapping, Sequence
+from typing import ClassVar
 
 from steelyard_kernels.expression.expr import (
     Chain,
@@ -22,50 +21,40 @@ from steelyard_kernels.expression.expr import (
     operands,
 )
 from steelyard_kernels.ir.loops import Operand
-from steelyard_kernels.schedule.parameters import Arguments
-from steelyard_kernels.schedule.scan.chain_lanes import ChainLanes
-from steelyard_kernels.schedule.scan.emitter import Emitter
-from steelyard_kernels.schedule.scan.lanes import Lanes
-from steelyard_kernels.schedule.scan.looping import LoopEmitter, Turns
-from steelyard_kernels.schedule.scan.outline import (
+from steelyard_kernels.nest.carried.emitter import Emitter
+from steelyard_kernels.nest.carried.lanes import Lanes
+from steelyard_kernels.nest.carried.loop import LoopEmitter
+from steelyard_kernels.nest.carried.outline import (
     Body,
     body,
     in_registers,
     stored,
     varying,
 )
-from steelyard_kernels.schedule.scan.registers import ROLLED_OFTEN
-from steelyard_kernels.schedule.scan.tensor import Tensor, Value, View, whole
+from steelyard_kernels.nest.carried.registers import ROLLED_OFTEN
+from steelyard_kernels.nest.carried.tensor import Tensor, Value, View, whole
+from steelyard_kernels.schedule.carries import Knobs
+from steelyard_kernels.schedule.parameters import Arguments
 
 
-class Walker(Emitter):
-    """Emits a program's nodes, its loops and what they store."""
+class ProgramEmitter(Emitter):
+    """Emits a program's nodes, its loops and what they store.
 
-    lanes: Lanes
+    What is computed with is loaded where it is defined; other memory is only looked at
+    in part.
+    """
 
     def __init__(
-        self,
-        program: Program,
-        args: Arguments,
-        lanes: Lanes,
-        turns: Turns,
-        target: str,
+        self, program: Program, args: Arguments, lanes: Lanes, knobs: Knobs
     ) -> None:
-        super().__init__(program.name, lanes, target)
+        super().__init__(program.name, lanes)
         self.program = program
         self.args = args
-        self.turns = turns
+        self.knobs = knobs
         self.registers = in_registers(program)
         self.varying = varying(program)
         self.number: Operand = self.b.number(0)  # of the chain
         self.wanted: dict[int, list[Result]] = {}
-        self.rules |= {
-            Input: self._input,
-            Scalar: self._scalar,
-            Chain: self._chain,
-            Chains: lambda node: self.env[node.arg.number],
-            Result: self._result,
-        }
 
     def once(self) -> None:
         """Emit what does not differ by chain."""
@@ -78,19 +67,25 @@ class Walker(Emitter):
         for place, output in enumerate(self.program.outputs):
             value = stored(output.value)
             if not (isinstance(value, Result) and value.stacks):
-                view = self._output(place)
-                self.store(view, self.tensor(value))
+                self.store(self._output(place), self.tensor(value))
 
     def _part(self, nodes: Sequence[Node]) -> None:
+        """Emit nodes; on a GPU all threads have read behind them what is overwritten.
+
+        That is of a whole block: its last chain may be repeated by another warp of it.
+        """
         kept = [stored(output.value) for output in self.program.outputs]
         here = {node.number for node in nodes}
         for node in self.program.nodes:
             if node.number not in here:
                 kept += operands(node)
         self.run(body(nodes, kept))
+        updates = any(output.updates is not None for output in self.program.outputs)
+        if updates and self.target == "cuda":
+            self.b.effect("barrier")
 
     def run(self, body: Body) -> None:
-        """Emit nodes in order, loading what is computed with where it is defined."""
+        """Emit nodes in order, and with a loop's first result all that is wanted of it."""
         for node in body.nodes:
             if isinstance(node, Result):
                 found = self.wanted.setdefault(id(node.loop), [])
@@ -120,13 +115,12 @@ class Walker(Emitter):
         assert isinstance(value, View)
         return self._own(value)
 
+    def _chains(self, node: Chains) -> Value:
+        return self.env[node.arg.number]
+
     def _own(self, array: View) -> View:
         """Return a chain's part of an array whose first axis is the chains."""
-        part = array.row(self.b, self.number)
-        if isinstance(self.lanes, ChainLanes):
-            self.lanes.arrays(array.strides[0])
-            return replace(part, apart=array.strides[0])
-        return part
+        return self.lanes.own(array.row(self.b, self.number), array.strides[0])
 
     def _output(self, place: int) -> View:
         """Return this chain's part of an output."""
@@ -141,24 +135,16 @@ class Walker(Emitter):
             for place, output in enumerate(self.program.outputs)
             if stored(output.value) is result
         ]
-        if not found:
-            size = prod(result.shape)
-            buffer, base = self.lanes.scratch("rows", result.dtype, size)
-            if isinstance(self.lanes, ChainLanes):
-                return [self.lanes.beside(buffer, base, result.shape)]
-            found = [whole(buffer, base, result.shape)]
-        return found
-
-    # Loops.
+        return found or [self.lanes.scratch(result.dtype, result.shape)]
 
     def _result(self, node: Result) -> Value:
         """Emit a whole loop where the first of its results is asked for."""
-        loop, results = node.loop, self.wanted[id(node.loop)]
+        results = self.wanted[id(node.loop)]
         stacks = {
             result.place: self._stacks(result) for result in results if result.stacks
         }
-        rolled, self.rolled = self.rolled, ROLLED_OFTEN
-        last = LoopEmitter(self, self.lanes, self.turns, loop, stacks).emit()
+        rolled, self.rolled = self.rolled, max(self.rolled, ROLLED_OFTEN)
+        last = LoopEmitter(self, self.knobs, node.loop, stacks).emit()
         self.rolled = rolled
         if stacks:
             self.lanes.settle()
@@ -167,3 +153,12 @@ class Walker(Emitter):
                 stacks[result.place][0] if result.stacks else last[result.place]
             )
         return self.env[node.number]
+
+    rules: ClassVar[Mapping[type, Callable[..., Value]]] = {
+        **Emitter.rules,
+        Chain: _chain,
+        Chains: _chains,
+        Input: _input,
+        Result: _result,
+        Scalar: _scalar,
+    }

@@ -19,11 +19,18 @@ from steelyard_kernels.expression.expr import Program
 from steelyard_kernels.function import kernel
 from steelyard_kernels.ir.builder import Builder
 from steelyard_kernels.ir.loops import INDEX, Var
+from steelyard_kernels.nest.carried.gpu_lanes import GpuLanes
 from steelyard_kernels.schedule import strategies
-from steelyard_kernels.schedule.scan import cuda_lowering
-from steelyard_kernels.schedule.scan.cuda import CudaScan, check, problem
-from steelyard_kernels.schedule.scan.cuda_lanes import CudaLanes
-from steelyard_kernels.schedule.scan.schedule import Scan
+from steelyard_kernels.schedule.carries import (
+    Knobs,
+    check,
+    knobs_of,
+    on_cpu,
+    on_gpu,
+    problem,
+)
+from steelyard_kernels.schedule.gpu import GPUS
+from steelyard_kernels.schedule.schedule import Cut, Place, Schedule, from_json
 from steelyard_kernels.targets import machine
 from steelyard_kernels.vmap import vmap
 
@@ -70,20 +77,42 @@ def test_many_chains_fill_vectors_with_chains():
         return xp.scan(lambda x, _: (xp.tanh(x @ w1) @ w2, None), x, length=500)[0]
 
     made = kernel(vmap(one, (0, None, None)))
-    assert strategies.heuristic(made.program(*shapes), machine()).across
+    chosen = strategies.heuristic(made.program(*shapes), machine())
+    assert knobs_of(chosen).across > 1
 
 
 @pytest.mark.parametrize(
     ("knobs", "what"),
-    [((3, 1, 0), "lanes 3"), ((4, 0, 0), "0 iterations"), ((4, 1, 5), "ahead 5")],
+    [
+        (Knobs(3), "lanes 3"),
+        (Knobs(4, unroll=0), "0 iterations"),
+        (Knobs(4, ahead=5), "ahead 5"),
+        (Knobs(4, across=4), "vectors of chains and of others"),
+        (Knobs(1, across=4), "gives each lane a chain, but there are none"),
+    ],
 )
 def test_knobs_without_a_meaning_are_refused(knobs, what):
     """A vector has a power of two of lanes, a turn at least one iteration."""
-    schedule = Scan(*knobs, 1, 1)
+    schedule = on_cpu(knobs, Place.SERIAL)
     with pytest.raises(KernelError, match=what):
         kernel(mlp).bind(
             normal(1), normal(1, 2), normal(2, 1), normal(3, 1), schedule=schedule
         )
+
+
+def test_schedules_of_loops_are_cut_by_chains_iterations_and_elements():
+    """Nothing else is, and nowhere else; what is written down is read again."""
+    schedule = on_gpu(Knobs(16, chains=2, ahead=16, unroll=4))
+    assert schedule.label == "i:thread2.grid j:v16.r4.serial k:thread16.r1"
+    facts = {"cuts": [{"axes": c.axes, "factors": c.factors} for c in schedule.cuts]}
+    others = {name: getattr(schedule, name) for name in schedule.__slots__[1:]}
+    assert from_json({**facts, **others}) == schedule
+    assert not problem(NOTHING, schedule, "cuda")
+    assert "puts i:thread2.grid elsewhere" in problem(NOTHING, schedule, "cpu")
+    for cuts in ((), schedule.cuts[:2], (*schedule.cuts, Cut("l", ()))):
+        assert "in this order" in problem(NOTHING, Schedule(cuts), "cuda")
+    emptied = (Cut("i", ()), *schedule.cuts[1:])
+    assert "puts i: elsewhere" in problem(NOTHING, Schedule(emptied), "cuda")
 
 
 @pytest.mark.parametrize(
@@ -101,50 +130,57 @@ def test_blocks_that_fit_with_all_registers_need_no_room_for_more(chains, each, 
 
     row = np.zeros((chains, 3) if chains else 3, "float32")
     program = kernel(vmap(run) if chains else run).program(row)
-    schedule = CudaScan(16 if each < 8 else 4, each, 1, ahead=False)
-    lowered = cuda_lowering.lower(program, schedule)
-    assert schedule.threads == 32
+    schedule = on_gpu(Knobs(16 if each < 8 else 4, chains=each))
+    lowered = strategies.lower(program, schedule, GPUS["sm_90a"])
+    assert lowered.threads == 32
     assert lowered.kernel.resident == told
 
 
 NOTHING = Program("nothing", (), (), (), (), chains=9)
 
 
-def knobs(group=4, chains=1, *, ahead=False):
-    """Return a schedule of so many threads a chain and chains a block."""
-    return CudaScan(group, chains, 1, ahead)
-
-
 def test_a_block_has_so_much_memory_of_its_own():
     """48 KiB of a block: what is asked for beyond is one sentence."""
-    lanes = CudaLanes(Builder(), knobs(8, 4), Var("extent", INDEX))
-    lanes.scratch("kept", float64, 1000)
-    with pytest.raises(Unsupported, match="kept2 takes 32000 bytes of a block's 17152"):
-        lanes.scratch("kept2", float64, 1000)
+    lanes = GpuLanes(Builder(), Knobs(8, chains=4), Var("extent", INDEX))
+    lanes.scratch(float64, (1000,))
+    with pytest.raises(Unsupported, match="rows take 32000 bytes of a block's 17152"):
+        lanes.scratch(float64, (10, 100))
 
 
 @given(
-    st.integers(-1, 300), st.integers(-1, 300), st.integers(-1, 20), st.integers(0, 300)
+    st.builds(
+        Knobs,
+        st.integers(-1, 300) | st.sampled_from([1, 4, 32, 256]),
+        chains=st.integers(-1, 300),
+        ahead=st.sampled_from([0, 1, 4, 16, 32, 64]),
+        unroll=st.integers(-1, 20),
+    ),
+    st.integers(0, 300),
 )
 @settings(max_examples=300)
-def test_a_schedule_fits_or_says_why_not(group, chains, unroll, registers):
+def test_a_schedule_fits_or_says_why_not(knobs, registers):
     """Legal knobs make blocks of whole warps up to 256 threads; others one sentence."""
-    schedule = CudaScan(group, chains, unroll, True, registers)
-    why = problem(schedule)
+    cuts = on_gpu(replace(knobs, ahead=2)).cuts
+    turns = replace(
+        cuts[1], factors=((knobs.ahead, Place.VECTOR), *cuts[1].factors[1:])
+    )
+    schedule = Schedule((cuts[0], turns, cuts[2]), registers=registers)
+    assert knobs_of(schedule) == knobs
+    why = problem(NOTHING, schedule, "cuda")
     if why:
         assert "; choose" in why
-        with pytest.raises(KernelError, match="nothing: schedule g"):
-            check(NOTHING, schedule)
+        with pytest.raises(KernelError, match="nothing: schedule i:thread"):
+            check(NOTHING, schedule, "cuda")
         return
-    check(NOTHING, schedule)
-    assert schedule.threads % 32 == 0
-    assert 32 <= schedule.threads <= 256
-    assert schedule.threads - group * chains < 32
-    assert group <= 32 or chains == 1
-    assert 32 % schedule.span == 0
+    check(NOTHING, schedule, "cuda")
+    assert knobs.threads % 32 == 0
+    assert 32 <= knobs.threads <= 256
+    assert knobs.threads - knobs.width * knobs.chains < 32
+    assert knobs.width <= 32 or knobs.chains == 1
+    assert knobs.ahead in {1, knobs.span}
 
 
 def test_a_program_of_one_chain_has_no_second_in_a_block():
     """It is said in a sentence."""
     with pytest.raises(KernelError, match="3 chains a block of a program of one"):
-        check(replace(NOTHING, chains=0), knobs(4, 3))
+        check(replace(NOTHING, chains=0), on_gpu(Knobs(4, chains=3)), "cuda")

@@ -1,0 +1,1 @@
+"""Programs that carry state, and small values of any shapes, in registers."""

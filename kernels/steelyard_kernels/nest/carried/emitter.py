@@ -1,0 +1,198 @@
+"""From nodes of small values to loop IR, on any lanes: a rule for each production."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Mapping, Sequence
+from math import prod
+from typing import ClassVar, Final
+
+from steelyard_kernels.dtypes import HALVES, float32
+from steelyard_kernels.errors import CompilerBug
+from steelyard_kernels.expression.expr import (
+    Apply,
+    Arange,
+    Broadcast,
+    Cast,
+    Constant,
+    Dot,
+    Node,
+    Reduce,
+    Reshape,
+    Row,
+    Shape,
+    Transpose,
+)
+from steelyard_kernels.ir.builder import const
+from steelyard_kernels.ir.loops import Operand
+from steelyard_kernels.monoids import MONOIDS
+from steelyard_kernels.nest.carried.lanes import Lanes
+from steelyard_kernels.nest.carried.layout import lane_axis, numbered
+from steelyard_kernels.nest.carried.outline import Body
+from steelyard_kernels.nest.carried.products import Products
+from steelyard_kernels.nest.carried.registers import NEVER, ROLLED_ONCE
+from steelyard_kernels.nest.carried.tensor import Tensor, Value, View
+from steelyard_kernels.ops import OPERATIONS
+from steelyard_kernels.schedule import values
+
+FUNCTION: Final = 10  # instructions of an operation that is a function
+
+
+class Emitter(Products):
+    """Emits nodes, whose values are in `env` by their numbers."""
+
+    def __init__(self, name: str, lanes: Lanes) -> None:
+        super().__init__(name, lanes)
+        self.target = lanes.target
+        self.env: dict[int, Value] = {}
+        if self.target == "cpu":
+            self.rolled = ROLLED_ONCE
+
+    def beside(self, env: Mapping[int, Value]) -> Emitter:
+        """Return an emitter of values that are each a vector over some iterations."""
+        side = copy.copy(self)
+        side.lanes, side.rolled = Lanes(self.b, 1), NEVER
+        side.env, side.derived = dict(env), {}
+        return side
+
+    def run(self, body: Body) -> None:
+        """Emit nodes in order."""
+        for node in body.nodes:
+            self.fused = body.fused  # a loop among them has others
+            self.emit(node)
+
+    def emit(self, node: Node) -> None:
+        """Emit one node, whose operands are in the environment."""
+        rule = self.rules.get(type(node))
+        if rule is None:
+            raise CompilerBug(f"no rule of small values for a {type(node).__name__}")
+        self.doing = f"{getattr(node, 'op', type(node).__name__.lower())} of"
+        self.env[node.number] = rule(self, node)
+
+    def tensor(self, node: Node) -> Tensor:
+        """Return a node's value in registers; loads it where it lies in memory."""
+        value = self.env[node.number]
+        if isinstance(value, Tensor):
+            return value
+        if value not in self.derived:
+            self.derived[value] = self.load(value)
+        found: Tensor = self.derived[value]
+        return found
+
+    def _constant(self, node: Constant) -> Value:
+        return Tensor((), (const(node.value, node.dtype),), same=True)
+
+    def _apply(self, node: Apply) -> Value:
+        fusion = self.fused.get(node.number)
+        reads = (fusion.a, fusion.b, fusion.c) if fusion else node.args
+        numbers = [arg.number for arg in reads]
+
+        def emit(args: Sequence[Operand]) -> Operand:
+            lanes = max(arg.type.lanes for arg in args)
+            env = {
+                number: self.spread(arg, lanes)
+                for number, arg in zip(numbers, args, strict=True)
+            }
+            return values.lower(
+                self.b, env, node, lanes, self.fused, target=self.target
+            )
+
+        parts = [self.tensor(arg) for arg in reads]
+        heavy = node.dtype if OPERATIONS[node.op].cost.cpu >= FUNCTION else None
+        return self.each(node.shape, parts, emit, heavy=heavy)
+
+    def _cast(self, node: Cast) -> Value:
+        return self.cast(self.tensor(node.arg), node.dtype)
+
+    def _broadcast(self, node: Broadcast) -> Value:
+        return self.widen(self.tensor(node.arg), node.shape)
+
+    def _arange(self, node: Arange) -> Value:
+        dtype, order = node.dtype, self.checked(node.shape)
+        if prod(node.shape) == 1:
+            return Tensor(node.shape, (const(0, dtype),), same=True)
+        if self.lanes.width == 1:
+            return Tensor(node.shape, tuple([const(v[0], dtype) for v in order]))
+        numbers = self.lanes.numbers(dtype)
+        vectors = [
+            self.let("add", numbers, const(v[0], dtype)) if v[0] else numbers
+            for v in order
+        ]
+        return Tensor(node.shape, tuple(vectors))
+
+    def _reshape(self, node: Reshape) -> Value:
+        value = self.env[node.arg.number]
+        if isinstance(value, View):
+            view = value.reshaped(node.shape)
+            if view is not None:
+                return view
+        return self.arrange(self.tensor(node.arg), numbered(node.shape))
+
+    def _transpose(self, node: Transpose) -> Value:
+        value = self.env[node.arg.number]
+        if isinstance(value, View):
+            return value.transposed()
+        return self.arrange(value, numbered(value.shape).swapaxes(-1, -2))
+
+    def _row(self, node: Row) -> Value:
+        value = self.env[node.arg.number]
+        if isinstance(value, View):
+            return value.row(self.b, self.tensor(node.index).vectors[0])
+        if not isinstance(node.index, Constant):
+            raise CompilerBug("a row at a runtime index of a value in registers")
+        return self.arrange(value, numbered(value.shape)[int(node.index.value)])
+
+    def _reduce(self, node: Reduce) -> Value:
+        value = self.tensor(node.arg)
+        if node.dtype in HALVES:
+            value = self.cast(value, float32)
+        extent, dtype = node.arg.shape[-1], node.dtype
+        wide = float32 if dtype in HALVES else dtype
+        if extent == 0:
+            start = const(MONOIDS[node.op].start, dtype)
+            return Tensor(node.shape, (start,), same=True)
+        total = self.reduced(MONOIDS[node.op].combine, value, node.shape)
+        count = Tensor((), (const(extent, wide),), same=True)
+        if MONOIDS[node.op].mean:
+            total = self.let_each("divide", node.shape, total, count)
+        return self.cast(total, dtype)
+
+    def reduced(self, op: str, value: Tensor, shape: Shape) -> Tensor:
+        """Emit a reduction of the last axis, which is gone or 1 in `shape`."""
+        extent, count = value.shape[-1], prod(shape)
+        if value.same:
+            return Tensor(shape, (self._of_one(op, value.vectors[0], extent),), True)
+        if lane_axis(value.shape) < len(value.shape) - 1:
+            found = []
+            for vector in self.checked(shape):
+                parts = [
+                    self.pick(value, tuple([e * extent + k for e in vector]))
+                    for k in range(extent)
+                ]
+                found.append(self._tree(op, parts))
+            return Tensor(shape, tuple(found), count == 1)
+        each = -(-extent // self.lanes.width)
+        rows = [
+            value.vectors[first : first + each]
+            for first in range(0, count * each, each)
+        ]
+        return self.scattered(self.totals(op, rows, extent), shape)
+
+    def _dot(self, node: Dot) -> Value:
+        a, b = self.tensor(node.a), self.tensor(node.b)
+        if node.dtype in HALVES:
+            a, b = self.cast(a, float32), self.cast(b, float32)
+        return self.cast(self.product(a, b, node.shape), node.dtype)
+
+    rules: ClassVar[Mapping[type, Callable[..., Value]]] = {
+        Apply: _apply,
+        Arange: _arange,
+        Broadcast: _broadcast,
+        Cast: _cast,
+        Constant: _constant,
+        Dot: _dot,
+        Reduce: _reduce,
+        Reshape: _reshape,
+        Row: _row,
+        Transpose: _transpose,
+    }

@@ -1,0 +1,51 @@
+"""Where a small value's elements lie: its longest axis across lanes.
+
+Elements are told by their number in row-major order. For every index of the other axes
+there are as many vectors as the lane axis needs; the lanes of the last one that are
+left over hold anything.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from math import prod
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from steelyard_kernels.expression.expr import Shape
+
+Vector: TypeAlias = tuple[int, ...]  # the element in each lane that has one
+
+
+def lane_axis(shape: Shape) -> int:
+    """Return the longest axis, the last of several; of one or more."""
+    return max(range(len(shape)), key=lambda axis: (shape[axis], axis))
+
+
+@cache
+def layout(shape: Shape, width: int) -> tuple[Vector, ...]:
+    """Return the elements of each vector of a shape, outer axes in row-major order."""
+    if not prod(shape):
+        return ()
+    axis = lane_axis(shape) if shape else 0
+    rows = np.moveaxis(np.atleast_1d(numbered(shape)), axis, -1)
+    extent = rows.shape[-1]
+    return tuple(
+        tuple(row[first : first + width])
+        for row in rows.reshape(-1, extent).tolist()
+        for first in range(0, extent, width)
+    )
+
+
+@cache
+def places(shape: Shape, width: int) -> dict[Vector, int]:
+    """Return the position of each vector of a layout by its elements."""
+    return {vector: place for place, vector in enumerate(layout(shape, width))}
+
+
+@cache
+def numbered(shape: Shape) -> NDArray[Any]:
+    """Return the number of each element of a shape, not to be written to."""
+    return np.arange(prod(shape)).reshape(shape)

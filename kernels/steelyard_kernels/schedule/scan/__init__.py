@@ -1,1 +1,0 @@
-"""Loops that carry state, in one kernel: small values in registers, chain by chain."""
