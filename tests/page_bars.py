@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import argparse
 import random
-import resource
 import subprocess
 import sys
 import tempfile
@@ -19,32 +18,15 @@ import time
 from pathlib import Path
 
 import click
-import trials
+import store_bars
+from store_bars import MODES
 
-from steelyard.store import archive
 from steelyard.store.store import Store
 
 BAR = 10.0
 """Seconds of processors to write pages."""
 MOST = 5e6
 """Bytes of a page."""
-
-
-def run_of(number: int, cases: int, rng: random.Random) -> bytes:
-    """Return the export of one made-up run, in one block."""
-    made = []
-    for case in range(cases):
-        level = 1000 * (1 + case % 97) * (1.1 if case % 50 == 7 and number > 30 else 1)
-        ticks = [round(level * rng.gauss(1, 0.01)) for _ in range(20)]
-        made.append(trials.trial(f"norm[hidden={case},dtype=float16,impl=ours]", ticks))
-    started = f"2026-01-{1 + number // 24:02}T{number % 24:02}:00:00"
-    how = {"started": started, "state": "finished", "commit": f"{number:040x}"}
-    return archive.write(trials.run(**how), made)
-
-
-def _processor_time() -> float:
-    used = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return used.ru_utime + used.ru_stime
 
 
 def main() -> None:
@@ -59,13 +41,15 @@ def main() -> None:
         url = options.store or f"{folder}/store.db"
         with Store.open(url) as store:
             for number in range(len(store.runs()), options.runs):
-                store.load(run_of(number, options.cases, rng))
+                store.load(
+                    store_bars.run_of(number, rng, options.cases, MODES[:1], blocks=1)
+                )
         for subject in ("history", "@-1", "store"):
             place = Path(folder) / (subject if subject == "store" else "page.html")
             line = [sys.executable, "-m", "steelyard.cli", "report", subject]
-            began, before = time.monotonic(), _processor_time()
+            began, before = time.monotonic(), store_bars.processor_time()
             subprocess.run([*line, "-o", place, "--store", url], check=True)
-            busy = _processor_time() - before
+            busy = store_bars.processor_time() - before
             files = place.iterdir() if place.is_dir() else [place]
             size = max(one.stat().st_size for one in files)
             click.echo(
