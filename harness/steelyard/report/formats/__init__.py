@@ -7,8 +7,9 @@ whose names are formats and whose values name a `Format`.
 from __future__ import annotations
 
 import functools
+import math
 import pkgutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from importlib.metadata import entry_points
@@ -18,6 +19,7 @@ from steelyard.analyse.claims import Judged
 from steelyard.analyse.compare import Comparison, Difference
 from steelyard.analyse.rows import Row
 from steelyard.analyse.run import Run
+from steelyard.analyse.stats import Estimate
 from steelyard.analyse.trial import Trial
 from steelyard.gate.outcome import Outcome
 
@@ -68,11 +70,22 @@ class Format:
     claims: Callable[[Claims], str] | None = None
 
 
+def measured(found: Results) -> Iterator[tuple[Row, Estimate]]:
+    """Yield the rows that have a time and an interval."""
+    for row in found.rows:
+        one = row.estimate
+        if one is not None and math.isfinite(one.value + one.low + one.high):
+            yield row, one
+
+
 @functools.cache
 def formats() -> dict[str, Format]:
     """Return every format by its name."""
     own = [module.name for module in pkgutil.iter_modules(__path__)]
-    found = {name: import_module(f"{__name__}.{name}").FORMAT for name in own}
+    found = {
+        name.replace("_", "-"): import_module(f"{__name__}.{name}").FORMAT
+        for name in own
+    }
     found |= {point.name: point.load() for point in entry_points(group=GROUP)}
     return dict(sorted(found.items()))
 
