@@ -20,6 +20,7 @@ import json
 import lzma
 import os
 import random
+import shutil
 import sys
 import tempfile
 import traceback
@@ -30,6 +31,7 @@ import numpy as np
 import outcomes
 import trials
 from click.testing import CliRunner
+from test_imports import EXAMPLES
 
 from steelyard.commands import main as command_line
 from steelyard.errors import BenchmarkError
@@ -38,7 +40,7 @@ from steelyard.gate.outcome import StaticChange
 from steelyard.machine import embedded
 from steelyard.prepare import inputs
 from steelyard.report.pages import gate as gate_page
-from steelyard.store import archive, packed
+from steelyard.store import archive, asv_results, packed
 from steelyard.store.store import Store
 from steelyard_lock import file as entries
 
@@ -485,7 +487,42 @@ class Project(Format):
         yield "show", "--runs"
 
 
+class Imported(Format):
+    """Results of another tool, of which nothing but what is read can be checked."""
+
+    name = "results/box/1.json"
+
+    def make(self):
+        place = EXAMPLES[self.tool]
+        self.path.parent.mkdir(parents=True)
+        if self.tool == "asv":
+            units = place.parent.parent / asv_results.BENCHMARKS
+            shutil.copy(units, self.path.parent.parent)
+        return place.read_bytes()
+
+    def changed(self, rng):
+        if rng.random() < 0.4:
+            return bytes_changed(self.good, rng)
+        return dumped(values_changed(json.loads(self.good), rng))
+
+    def lines(self):
+        store = self.folder / "t.db"
+        for end in ("", "-wal", "-shm"):
+            Path(f"{store}{end}").unlink(missing_ok=True)
+        where = ("--store", store)
+        yield "import", self.path, *where
+        yield "show", *where
+        yield "show", "--format", "json", *where
+        yield "history", *where
+        yield "report", "@-1", "-o", self.folder / "x.html", *where
+
+
+IMPORTED = tuple(
+    type(tool.replace("-", ""), (Imported,), {"tool": tool}) for tool in EXAMPLES
+)
+
 FORMATS = (
+    *IMPORTED,
     *(Sqlite, Archive, ArchiveBytes, Page, Gate, SealedGate, GatePage, Trace, Lock),
     *(Npy, Asv, Policy, Project),
 )

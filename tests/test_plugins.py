@@ -1,4 +1,4 @@
-"""A package adds a command, a format and a clock by one file each."""
+"""A package adds a command, a format, a clock and a tool's results by one file each."""
 
 import textwrap
 
@@ -12,6 +12,8 @@ greet = extra.greet:command
 shout = extra.shout:FORMAT
 [steelyard.clocks]
 sundial = extra.sundial:CLOCK
+[steelyard.imports]
+tally = extra.tally:FORMAT
 """
 
 FILES = {
@@ -40,6 +42,24 @@ FILES = {
         CLOCK = Kind(Sundial, rank=9, traits={"pulsed": True})
     """,
 }
+
+FILES["tally"] = """
+    from typing import TypedDict
+
+    from steelyard.store.foreign import Format, Report, Result, Window
+
+
+    class _File(TypedDict):
+        strokes: dict[str, float]
+
+
+    def _reports(found, source):
+        every = found["strokes"].items()
+        yield Report([Result(n, "tally", [Window(time)]) for n, time in every])
+
+
+    FORMAT = Format("tally", frozenset({"strokes"}), _File, _reports)
+"""
 
 SUITE = """
 import numpy
@@ -90,6 +110,14 @@ def test_a_package_adds_a_format(packaged):
     assert done.returncode == 0, done.stderr
     assert packaged("show", "--format", "shout").stdout == "1 ROWS!\n"
     assert "'shout' is not one of" in packaged("verdict", "--format", "shout").stderr
+
+
+def test_a_package_adds_results_of_a_tool(packaged, tmp_path):
+    """It is recognised and imported like the others."""
+    (tmp_path / "t.json").write_text('{"strokes": {"five": 5.0}}')
+    done = packaged("import", "t.json")
+    assert " of tally: 1 trials added" in done.stdout, done.stderr
+    assert "5.000 s" in packaged("show").stdout
 
 
 def test_a_package_adds_a_clock(packaged):

@@ -210,6 +210,16 @@ class Doubt(StrEnum):
         "what sleeps, or works in another process, is not timed",
         lambda s: symptoms.idle(s.trial),
     )
+    IMPORTED = (
+        "imported",
+        (
+            "another tool measured it: caches, clock and statistics are that tool's, and "
+            "nothing was checked here; compare it with numbers of the same tool alone"
+        ),
+        Act.OPEN,
+        "a stored number of another tool is no side of a gate",
+        _elsewhere,
+    )
     NOT_LAUNCHED = (
         "not-launched",
         (

@@ -90,6 +90,8 @@ def corrected(trial: Trial) -> tuple[float, ...]:
 def of(trial: Trial) -> Summary:
     """Summarise a trial; its clock's offset is taken off and its errors are added.
 
+    One of another tool that kept no samples has the estimate that is ``stated``.
+
     Raises:
         ValueError: it has no sample.
     """
@@ -97,6 +99,8 @@ def of(trial: Trial) -> Summary:
     launches = trial.samples.launches[0] if len(trial.samples) else 1
     readings = corrected(trial)
     found = summarise(readings, launches, clock.quantum, pulsed=clock.pulsed)
+    if "stated" in trial.extra:
+        return replace(found, estimate=Estimate(**trial.extra["stated"]))
     systematic = clock.uncertainty / launches + clock.drift * abs(found.estimate.value)
     return replace(found, estimate=widened(found.estimate, systematic))
 
@@ -108,6 +112,10 @@ def budget(trial: Trial) -> dict[str, float]:
     ``offset`` what is not known of the clock's offset, ``drift`` its rate. They add up
     to half of the interval of `of`.
     """
+    if "stated" in trial.extra:
+        found = of(trial).estimate
+        half = (found.high - found.low) / 2
+        return {"sampling": half, "quantum": 0.0, "offset": 0.0, "drift": 0.0}
     clock, launches = trial.clock, trial.samples.launches[0]
     ordered = sorted(corrected(trial))
     step = clock.quantum / launches

@@ -115,4 +115,5 @@ class Trial:
     error: str | None = None
     """One sentence if the case failed here; then the samples are those before it."""
     extra: Mapping[str, Any] = field(default_factory=dict)
-    """Garbage collector time, allocations on request, flush size, wall seconds."""
+    """Garbage collector time, allocations on request, flush size, wall seconds; of another
+    tool's trial without samples the estimate that it ``stated``, in nanoseconds."""

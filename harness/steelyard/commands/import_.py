@@ -1,17 +1,21 @@
-"""Add exported runs to the store."""
+"""Add runs to the store: exported ones, and results of other tools."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
 
 import click
 
+from steelyard.analyse.run import UNKNOWN
 from steelyard.commands._options import store_option
 from steelyard.declare import config
 from steelyard.errors import SteelyardError
-from steelyard.machine import files
+from steelyard.machine import files, writer
+from steelyard.store import imports
+from steelyard.store.foreign import Source
 from steelyard.store.store import Store
 
 LARGEST: Final = 1 << 30
@@ -26,31 +30,70 @@ LARGEST: Final = 1 << 30
     required=True,
     type=click.Path(path_type=Path),
 )
+@click.option(
+    "--commit",
+    metavar="HASH",
+    default=UNKNOWN,
+    help="Which commit was measured, for files that do not say so.",
+)
 @store_option
-def command(paths: Sequence[Path], store: str | None) -> None:
-    """Add exported runs to the store.
+def command(paths: Sequence[Path], commit: str, store: str | None) -> None:
+    """Add runs to the store: exported ones, and results of other tools.
+
+    FILES are exported runs, pages of `report`, or JSON of asv, google-benchmark, hyperfine,
+    nvbench and pytest-benchmark, which is recognised by its content; of a folder every such
+    file. Rows of other tools have the doubt `imported`.
 
     What is already there stays as it is: a run that ended here gets no more trials, and
     none is taken back how it ended.
     """
     with Store.open(config.load({"store": store}).store) as opened:
         for path in paths:
-            try:
-                loaded = opened.load(_content(path))
-            except SteelyardError as error:
-                raise SteelyardError(f"{path}: {error}") from error
+            found = 0
+            for place in _files(path):
+                found += _import(opened, place, commit, alone=place is path)
+            if not found:
+                tools = ", ".join(sorted(one.tool for one in imports.formats()))
+                raise SteelyardError(
+                    f"{path} has no results that are known. Name a folder of {tools}."
+                )
+
+
+def _files(path: Path) -> Iterator[Path]:
+    if path.is_dir():
+        yield from sorted(path.rglob("*.json"))
+    else:
+        yield path
+
+
+def _import(opened: Store, path: Path, commit: str, *, alone: bool) -> int:
+    """Store the runs of a file, of which there are none in some files of a folder."""
+    try:
+        content, when = _content(path)
+        place = None if str(path) == "-" else path
+        source = Source(imports.digest(content), place, when, commit)
+        made = imports.read(content, source, others=not alone)
+        for run, trials in made:
+            loaded = opened.keep(run, trials)
+            tool = run.settings.get("imported")
             click.echo(
-                f"run {loaded.uid[:8]}: {loaded.added} trials added, {loaded.present} "
-                "were already here"
+                f"run {loaded.uid[:8]}{f' of {tool}' if tool else ''}: {loaded.added} "
+                f"trials added, {loaded.present} were already here"
             )
+    except SteelyardError as error:
+        raise SteelyardError(f"{path}: {error}") from error
+    return len(made)
 
 
-def _content(path: Path) -> bytes:
+def _content(path: Path) -> tuple[bytes, str]:
+    """Return what a file holds, and when it was written."""
     if str(path) == "-":
         with click.open_file("-", "rb") as given:
             found: bytes = given.read(LARGEST)
-        return found
+        return found, writer.now()
     try:
-        return files.read(path, limit=LARGEST)
+        content = files.read(path, limit=LARGEST)
+        changed = datetime.fromtimestamp(path.stat().st_mtime, UTC)
     except OSError as error:
         raise SteelyardError(f"{error.strerror}. Name an exported run.") from error
+    return content, changed.isoformat(timespec="microseconds")

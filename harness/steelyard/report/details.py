@@ -28,8 +28,12 @@ RAW: Final = frozenset({"began_ns", "wall_ns", "spans", "mhz_before", "mhz_after
 def reproduce(run: Run, row: Row, modes: str | None = None) -> str:
     """Return the command line that measures a row again as it was measured.
 
+    Of an imported run it is as much of that as its file says.
+
     ``modes`` are those of its case, instead of the row's own.
     """
+    if "imported" in run.settings:
+        return run.command
     place = next((t.hashes["file"] for t in row.trials if "file" in t.hashes), "suites")
     words = ["steelyard", "run", place, "-k", row.case]
     plain = {n: v for n, v in row.axes.items() if re.fullmatch(r"[\w.+-]+", str(v))}
@@ -137,7 +141,9 @@ def _block(trial: Trial) -> dict[str, str]:
         "variation": f"{100 * found.variation:.2g} %",
         "samples": str(found.samples),
         "launches a sample": str(samples.launches[0]),
-        "CPU / wall": units.figures(sum(samples.cpu) / wall, 3) if wall else "-",
+        "CPU / wall": units.figures(sum(samples.cpu) / wall, 3)
+        if wall and any(samples.cpu)
+        else "-",
         "preempted samples": str(sum(map(bool, samples.preemptions))),
         "worker": str(trial.worker),
         "place in the plan": str(trial.position),

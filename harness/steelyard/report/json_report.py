@@ -68,7 +68,8 @@
                                 interval, nanoseconds per launch
           "clocks": {"cupti": {"estimate", "low", "high"}, ...},    this one and those
                                 that read the same kernel beside it, each by itself
-          "cpu": 410.0,         nanoseconds of processor time of the process, per launch
+          "cpu": 410.0,         nanoseconds of processor time of the process, per launch,
+                                or null
           "kernels": 1,         of the GPU in one launch, or null
           "mhz": 1980,          of a GPU's multiprocessors: median and least of the
           "mhz_least": 1965,    samples, or null
@@ -258,13 +259,14 @@ def _trial(trial: Trial, peaks: Mapping[str, Any]) -> dict[str, Any]:
 
 def _clock(trial: Trial, *, good: bool) -> dict[str, Any]:
     clock, samples = trial.clock, trial.samples
+    used = sum(samples.cpu)
     return {
         "clock": clock.id,
         "quantum": clock.quantum,
         "offset": clock.offset,
         "budget": stats.budget(trial) if good else None,
         "clocks": _readings(trial) if good else None,
-        "cpu": sum(samples.cpu) / sum(samples.launches) if good else None,
+        "cpu": used / sum(samples.launches) if good and used else None,
     }
 
 

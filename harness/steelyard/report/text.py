@@ -79,11 +79,13 @@ def header(run: Run, done: int | None = None) -> list[str]:
 
 def _which(run: Run, done: int | None) -> str:
     ended = run.partial and run.state != "running"
+    made = run.settings.get("imported")
     dirty = " with changes" if run.dirty else ""
     words = [
         f"run {run.short}",
         f"{run.started[:16].replace('T', ' ')} UTC",
         *([_partial(run, done)] * ended),
+        *([f"imported from {made}, not measured here"] if made else []),
         f"commit {run.commit[:10]}{dirty}",
         *([f"tags {', '.join(run.tags)}"] if run.tags else []),
     ]

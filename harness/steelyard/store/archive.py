@@ -61,9 +61,18 @@ def read(data: bytes) -> tuple[Run, list[Trial]]:
     """Return the run of a file, or of a page of a report, and its trials.
 
     Raises:
+        StoreError: as `document` and `run_of`.
+    """
+    return run_of(document(data))
+
+
+def run_of(document: Any) -> tuple[Run, list[Trial]]:
+    """Return the run of a document, and its trials.
+
+    Raises:
         StoreError: it is not an exported run, of a newer format, or damaged.
     """
-    document = _document(embedded.content(data))
+    _require_kind(document)
     try:
         if "packed" in document:
             content = packed.unpack(document["packed"])
@@ -96,15 +105,24 @@ def _trial(found: _Trial, at: int) -> Trial:
         raise Malformed(f"trial {at}: {error}") from error
 
 
-def _document(data: bytes) -> dict[str, Any]:
-    """Return the document of a file once its kind and format are right."""
+def document(data: bytes) -> Any:
+    """Return the JSON of a file, or of a page of a report.
+
+    Raises:
+        StoreError: it has none.
+    """
+    content = embedded.content(data)
     try:
-        document = parsed(data)
+        return parsed(content)
     except Malformed as error:
         raise StoreError(
-            f"this is not an exported run: it begins with {data[:16]!r} and {error}. "
+            f"this is not an exported run: it begins with {content[:16]!r} and {error}. "
             "Make one with `steelyard export RUN FILE`."
         ) from error
+
+
+def _require_kind(document: Any) -> None:
+    """Refuse what is no run, or of a newer format."""
     if isinstance(document, dict) and document.get("steelyard") == PAGE:
         raise StoreError(
             "this page was written without the samples of its run, or is of none. Write "
@@ -121,7 +139,6 @@ def _document(data: bytes) -> dict[str, Any]:
             f"this run has export format {version}, this steelyard reads {FORMAT}; "
             f"upgrade with {install.upgrade()}."
         )
-    return document
 
 
 def _require_whole(document: dict[str, Any], content: Any) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final, TypedDict
@@ -45,11 +46,7 @@ def measured(folder: Path, commits: Sequence[str] | None = None) -> list[Measure
     Raises:
         SteelyardError: the folder has no results, or a file of it cannot be read.
     """
-    units = {
-        name: one.get("unit")
-        for name, one in _read(folder / BENCHMARKS).items()
-        if isinstance(one, dict)
-    }
+    times = benchmarks(folder)
     files = [f for f in sorted(folder.glob("*/*.json")) if f.name != MACHINE]
     results = [(_checked(file), file) for file in files]
     if not results:
@@ -60,7 +57,6 @@ def measured(folder: Path, commits: Sequence[str] | None = None) -> list[Measure
         results.sort(key=lambda r: places[r[0]["commit_hash"]])
     else:
         results.sort(key=lambda r: r[0]["date"])
-    times = [name for name, unit in units.items() if unit == SECONDS]
     return [
         one
         for content, file in results
@@ -68,6 +64,20 @@ def measured(folder: Path, commits: Sequence[str] | None = None) -> list[Measure
         if name in content["results"]
         for one in _of_benchmark(content, name, file)
     ]
+
+
+def benchmarks(folder: Path) -> dict[str, list[str]]:
+    """Return the benchmarks of a folder of results that are times, with their parameters.
+
+    Raises:
+        SteelyardError: it has no list of them, or that cannot be read.
+    """
+    found: dict[str, list[str]] = {}
+    for name, one in _read(folder / BENCHMARKS).items():
+        if isinstance(one, dict) and one.get("unit") == SECONDS:
+            said = one.get("param_names")
+            found[name] = list(map(str, said)) if isinstance(said, list) else []
+    return found
 
 
 def _checked(file: Path) -> dict[str, Any]:
@@ -79,21 +89,23 @@ def _checked(file: Path) -> dict[str, Any]:
             "Convert it with `asv update`."
         )
     try:
-        checked(content, _Content)
-        _day(content)
+        checked(content, Content)
+        day(content)
     except (ValueError, OverflowError, OSError) as error:  # Malformed is one
         raise _broken(file, str(error)) from error
     return content
 
 
-class _Content(TypedDict):
+class Content(TypedDict):
+    """What a file of results has."""
+
     commit_hash: str
     date: int
     result_columns: list[str]
     results: dict[str, list[Any] | None]
 
 
-def _day(content: Mapping[str, Any]) -> str:
+def day(content: Mapping[str, Any]) -> str:
     """Return the day of a commit, which asv keeps in milliseconds."""
     return datetime.fromtimestamp(content["date"] / 1000, UTC).isoformat()
 
@@ -118,37 +130,68 @@ def _broken(file: Path, why: str) -> SteelyardError:
     )
 
 
-def _of_benchmark(
-    content: Mapping[str, Any], name: str, file: Path
-) -> Iterator[Measured]:
-    """Yield what a file says of each point of a benchmark."""
+@dataclass(frozen=True, slots=True)
+class Result:
+    """What a file says of one point of a benchmark."""
+
+    point: tuple[str, ...]
+    """The texts of its parameters."""
+    at: int
+    """Where it stands in the columns of its benchmark."""
+    row: Mapping[str, Any]
+    """These columns by name."""
+    estimate: Estimate | None
+    """Nanoseconds; None where it failed, or took no time that is one."""
+
+
+def points(content: Mapping[str, Any], name: str) -> Iterator[Result]:
+    """Yield what a file says of each point of a benchmark that was asked for.
+
+    Raises:
+        Malformed: there are other results than points.
+    """
     columns = content["result_columns"]
     row = dict(itertools.zip_longest(columns, content["results"][name] or ()))
     params, results = row.get("params") or [], row.get("result")
-    try:
-        checked(params, list[list[str]], "params")
-    except Malformed as error:
-        raise _broken(file, f"{name}: {error}") from error
+    checked(params, list[list[str]], f"params of {name}")
     if math.prod(map(len, params)) > MOST:
-        raise _broken(file, f"{name} has more than {MOST} points")
-    points = list(itertools.product(*params)) if params else [None]
-    values = results if isinstance(results, list) else [None] * len(points)
-    if len(values) != len(points):
-        raise _broken(file, f"{name} has {len(values)} results of {len(points)} points")
-    day = _day(content)
-    like = (file.parent.name, str(content.get("env_name")), str(row.get("version")))
-    commit = content["commit_hash"]
-    for at, (point, value) in enumerate(zip(points, values, strict=True)):
+        raise Malformed(f"{name} has more than {MOST} points")
+    every: list[tuple[str, ...]] = list(itertools.product(*params))  # () without any
+    values = results if isinstance(results, list) else [None] * len(every)
+    if len(values) != len(every):
+        raise Malformed(f"{name} has {len(values)} results of {len(every)} points")
+    for at, (point, value) in enumerate(zip(every, values, strict=True)):
         if isinstance(value, float) and math.isnan(value):
             continue  # skipped, or not asked for
-        ends = [_number(row.get(f"stats_ci_99_{end}"), at) for end in "ab"]
-        case = name if point is None else f"{name}({', '.join(point)})"
-        estimate = _estimate(value, *ends)
-        found = Point(commit, commit[:8], day, estimate) if estimate else None
-        yield Measured(case, "", like, found)
+        ends = [number(row, f"stats_ci_99_{end}", at) for end in "ab"]
+        yield Result(point, at, row, _estimate(value, *ends))
 
 
-def _number(values: Any, at: int) -> float | None:
+def _of_benchmark(
+    content: Mapping[str, Any], name: str, file: Path
+) -> Iterator[Measured]:
+    """Yield what a file says of each point of a benchmark as part of a series."""
+    commit, when = content["commit_hash"], day(content)
+    try:
+        for one in points(content, name):
+            like = (file.parent.name, *method(content, one))
+            case = f"{name}({', '.join(one.point)})" if one.point else name
+            found = (
+                Point(commit, commit[:8], when, one.estimate) if one.estimate else None
+            )
+            yield Measured(case, "", like, found)
+    except Malformed as error:
+        raise _broken(file, str(error)) from error
+
+
+def method(content: Mapping[str, Any], one: Result) -> tuple[str, str]:
+    """Return what two results of one series share: environment, benchmark's version."""
+    return str(content.get("env_name")), str(one.row.get("version"))
+
+
+def number(row: Mapping[str, Any], column: str, at: int) -> float | None:
+    """Return the number of a point in a column, None where there is none."""
+    values = row.get(column)
     value = values[at] if isinstance(values, list) and at < len(values) else None
     return value if isinstance(value, int | float) else None
 

@@ -97,8 +97,19 @@ class Reading(TypedDict):
     differs: NotRequired[str]
 
 
+class Stated(TypedDict):
+    """An estimate of another tool, which kept no samples."""
+
+    value: Time
+    low: Time
+    high: Time
+    systematic: Time
+
+
 class Extra(TypedDict):
     """What was noted beside the samples."""
+
+    stated: NotRequired[Stated]
 
     gpu: NotRequired[Gpu]
     clocks: NotRequired[dict[str, Reading]]
@@ -194,6 +205,7 @@ class Settings(TypedDict):
     check: NotRequired[bool]
     inputs: NotRequired[dict[str, str]]
     turns: NotRequired[Index | None]
+    imported: NotRequired[str]
 
 
 class Run(TypedDict):

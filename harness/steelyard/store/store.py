@@ -266,15 +266,19 @@ class Store:
         return archive.write(self._run(run), self.trials(uid), with_paths=with_paths)
 
     def load(self, data: bytes) -> Loaded:
-        """Store the run of an exported file; what is already here stays as it is.
-
-        A run that ended here is complete: nothing is added to it. One that did not may
-        get trials, and how it ended.
+        """Store the run of an exported file: see `keep`.
 
         Raises:
             StoreError: the file is not an export, is damaged, or is of a newer format.
         """
-        run, trials = archive.read(data)
+        return self.keep(*archive.read(data))
+
+    def keep(self, run: Run, trials: Iterable[Trial]) -> Loaded:
+        """Store a whole run; what is already here stays as it is.
+
+        A run that ended here is complete: nothing is added to it. One that did not may
+        get trials, and how it ended.
+        """
         made = [written.of(run.uid, trial) for trial in trials]
         rows = list(
             {tuple(row[name] for name in written.KEY): row for row in made}.values()
