@@ -6,15 +6,19 @@ import re
 import shutil
 import subprocess
 import sys
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from types import SimpleNamespace
+from urllib.parse import parse_qs, urlparse
 
 import junit_schema
+import outcomes
 import pytest
 from shell import git
 
 from steelyard.errors import SteelyardError
-from steelyard.gate import document
+from steelyard.gate import document, words
 from steelyard.report import ci, gate_markdown
 
 yaml = pytest.importorskip("yaml")  # comes with asv
@@ -261,46 +265,166 @@ def test_an_event_of_this_repository_runs(event, tmp_path):
     )
 
 
-FAKE_GH = """#!/usr/bin/env bash
-if test "$2" = --method; then printf '%s ' "$@" >> "$GH_CALLS"
-elif test -n "$GH_OWN"; then echo "$GH_OWN"; fi
-"""
-FAKE_JQ = """#!/usr/bin/env python3
-import json, sys
-print(json.dumps({"body": open(sys.argv[-1]).read()[:65000]}))
-"""
+class GitHub(ThreadingHTTPServer):
+    """The part of GitHub's API that has comments, 100 a page."""
+
+    def __init__(self, *comments):
+        super().__init__(("127.0.0.1", 0), Answers)
+        self.comments = list(comments)
+        self.asked = []
+        threading.Thread(target=self.serve_forever, daemon=True).start()
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.shutdown()
+        self.server_close()
+
+    @property
+    def bodies(self):
+        """Return the bodies of comments of the workflow's own user."""
+        return [one["body"] for one in self.comments if one["user"]["login"] == BOT]
 
 
-@pytest.mark.parametrize(
-    ("own", "call"),
-    [
-        ("", "api --method POST repos/us/project/issues/7/comments"),
-        ("42", "api --method PATCH repos/us/project/issues/comments/42"),
-    ],
-)
-def test_a_comment_replaces_its_own_and_no_other(own, call, tmp_path):
-    """Found by its first line, and never longer than GitHub takes."""
+BOT = "github-actions[bot]"
+
+
+def comment(number, login, body):
+    """Return a comment as the API has it."""
+    return {"id": number, "user": {"login": login}, "body": body}
+
+
+class Answers(BaseHTTPRequestHandler):
+    """What it answers: 401 without the token, 404 where there is nothing."""
+
+    def log_message(self, *_):
+        """Say nothing."""
+
+    def do_GET(self):
+        """Return a page of comments."""
+        query = parse_qs(urlparse(self.path).query)
+        size, page = int(query["per_page"][0]), int(query["page"][0])
+        self._answer(
+            "/issues/7/comments", self.server.comments[(page - 1) * size :][:size]
+        )
+
+    def do_POST(self):
+        """Add a comment."""
+        made = comment(1000 + len(self.server.comments), BOT, self._said())
+        if self._answer("/issues/7/comments", made):
+            self.server.comments.append(made)
+
+    def do_PATCH(self):
+        """Change a comment."""
+        number = int(self.path.rpartition("/")[2])
+        (found,) = (one for one in self.server.comments if one["id"] == number)
+        found["body"] = self._said()
+        self._answer(f"/issues/comments/{number}", found)
+
+    def _said(self):
+        return json.loads(self.rfile.read(int(self.headers["Content-Length"])))["body"]
+
+    def _answer(self, path, value):
+        right = urlparse(self.path).path == f"/repos/us/project{path}"
+        known = self.headers["Authorization"] == "Bearer secret"
+        status = 200 if right and known else 404 if known else 401
+        self.server.asked.append((self.command, status))
+        body = json.dumps(value).encode()
+        self.send_response(status)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+        return status == 200
+
+
+def say(folder, api, **environment):
+    """Run the step that comments, where the artifacts were unpacked."""
     (step,) = (s for s in workflow()["jobs"]["comment"]["steps"] if "run" in s)
-    assert gate_markdown.MARKER in step["run"]
-    for lane in ("static", "measured"):
-        (tmp_path / "gate" / lane).mkdir(parents=True)
-        place = tmp_path / "gate" / lane / "summary.md"
-        place.write_text(f"{gate_markdown.MARKER}\n" + "x" * gate_markdown.MOST)
-    tools = tmp_path / "bin"
-    tools.mkdir()
-    for name, text in {"gh": FAKE_GH, "jq": FAKE_JQ}.items():
-        (tools / name).write_text(text)
-        (tools / name).chmod(0o755)
-    subprocess.run(
-        ["bash", "-e", "-c", step["run"]],
-        cwd=tmp_path,
-        check=True,
-        env=os.environ
-        | {"PATH": f"{tools}:{os.environ['PATH']}", "GH_OWN": own, "NUMBER": "7"}
-        | {"REPOSITORY": "us/project", "GH_CALLS": str(tmp_path / "calls")},
+    assert step["shell"] == "python"
+    names = {"GITHUB_API_URL": f"http://127.0.0.1:{api.server_port}", "NUMBER": "7"}
+    names |= {"GITHUB_REPOSITORY": "us/project", "GH_TOKEN": "secret"}
+    given = {"MEASURED": "", "STATIC": "https://github.com/r/2", **environment}
+    assert set(step["env"]) | set(names) == set(names) | set(given)
+    return subprocess.run(
+        [sys.executable, "-c", step["run"]],
+        cwd=folder,
+        env=os.environ | names | given,
+        capture_output=True,
+        text=True,
+        check=False,
     )
-    assert (tmp_path / "calls").read_text().startswith(call)
-    assert len(json.loads((tmp_path / "comment.json").read_text())["body"]) < 65_536
+
+
+def unpacked(folder, project, lane):
+    """Put a lane's folder where its artifact is unpacked."""
+    inside = "gate/gate/measured" if lane == "measured" else f"gate/{lane}"
+    shutil.copytree(project / "gate" / lane, folder / inside, dirs_exist_ok=True)
+
+
+@pytest.mark.skipif(not STEELYARD.exists(), reason="steelyard is not installed here")
+def test_a_pull_requests_comment_is_written_once_and_then_replaced(project, tmp_path):
+    """By the workflow's own steps, from the gate to the API; 120 others are there."""
+    changed = project / "ci" / "kernels.lock"
+    entries = changed.read_text().replace("1 launch", "2 launches")
+    changed.write_text(entries)
+    quoted = comment(5, "somebody", f"{gate_markdown.MARKER} is how it begins")
+    others = [comment(n, "somebody", "fine") for n in range(10, 130)]
+    answer = comment(6, BOT, f"Deployed. {gate_markdown.MARKER}")
+    work = tmp_path / "work"
+    with GitHub(quoted, answer, *others) as api:
+        run_job(project, "static")
+        unpacked(work, project, "static")
+        done = say(work, api)
+        assert done.returncode == 0, done.stderr
+        (_, first) = api.bodies
+        lines = first.splitlines()
+        assert lines[0] == gate_markdown.MARKER
+        assert lines[1].startswith("### steelyard: ")
+        assert first.count(gate_markdown.MARKER) == 1
+        assert "[Every row: report.html](https://github.com/r/2)" in first
+        assert (work / "gate" / "static" / "report.html").stat().st_size > 1000
+        again = say(work, api, STATIC="https://github.com/r/3")
+        assert again.returncode == 0, again.stderr
+        assert len(api.bodies) == 2
+        assert api.bodies[1] == first.replace("/r/2", "/r/3")
+    assert api.asked.count(("POST", 200)) == api.asked.count(("PATCH", 200)) == 1
+    assert [one["body"] for one in api.comments[:2]] == [quoted["body"], answer["body"]]
+
+
+def test_a_comment_has_the_sentence_that_matters_and_one_table(tmp_path):
+    """What was measured comes first, and it is never longer than GitHub takes."""
+    made = outcomes.outcome(*outcomes.EVERY, static=outcomes.STATIC)
+    texts = {"measured": gate_markdown.dumps(made)}
+    texts["static"] = f"{gate_markdown.MARKER}\n### steelyard: x\n" + "y" * 40_000
+    for lane, text in texts.items():
+        (tmp_path / "gate" / lane).mkdir(parents=True)
+        (tmp_path / "gate" / lane / "summary.md").write_text(text)
+    with GitHub() as api:
+        done = say(tmp_path, api, MEASURED="https://github.com/r/1")
+        assert done.returncode == 0, done.stderr
+        (body,) = api.bodies
+    assert len(body) < 65_536
+    head, *rest = body.split("\n\n")
+    worst = words.in_order(made)[0]
+    assert head.startswith(
+        f"{gate_markdown.MARKER}\n### steelyard: {words.ending(made)}"
+    )
+    assert rest[0].startswith("**")
+    assert worst.case.partition("[")[0] in rest[0]
+    assert len(re.findall(r"^\| --- \|", body, re.MULTILINE)) == 1
+    assert body.index("/r/1") < body.index("### steelyard: x")
+
+
+def test_a_comment_without_the_right_to_write_one_fails(tmp_path):
+    """Loudly: a token that cannot write is a mistake in the workflow."""
+    (tmp_path / "gate" / "static").mkdir(parents=True)
+    (tmp_path / "gate" / "static" / "summary.md").write_text("x")
+    with GitHub() as api:
+        assert say(tmp_path, api, GH_TOKEN="other").returncode != 0
+        shutil.rmtree(tmp_path / "gate")
+        assert say(tmp_path, api, GH_TOKEN="other").returncode == 0  # nothing to say
+    assert api.bodies == []
 
 
 def test_every_action_is_pinned_by_its_commit():

@@ -12,7 +12,12 @@ from steelyard.errors import SteelyardError
 from steelyard.gate.outcome import Outcome
 from steelyard.report import gate_terminal
 
-FILES: Final = {"json": "gate.json", "markdown": "summary.md", "junit": "junit.xml"}
+FILES: Final = {
+    "json": "gate.json",
+    "markdown": "summary.md",
+    "junit": "junit.xml",
+    "html": "report.html",
+}
 """What a lane leaves in its folder, by form."""
 
 

@@ -1,6 +1,7 @@
 """An outcome as Markdown: a job's summary, a pull request's comment. Pure.
 
-Short: what wants attention stands open, every row and the explanations are folded.
+Short: the worst case in a sentence, then one table of what wants attention; explanations
+are folded.
 """
 
 from __future__ import annotations
@@ -22,6 +23,9 @@ OPEN: Final = 10
 
 MOST: Final = 30_000
 """Characters of a lane's summary: two make one comment, and GitHub takes 65,536."""
+
+EVERY: Final = "report.html, or `steelyard report gate`"
+"""Where all rows are."""
 
 MARKS: Final = {
     words.FAILURE: "❌",
@@ -55,10 +59,13 @@ def _lines(outcome: Outcome) -> Iterator[str]:
     every = words.in_order(outcome)
     loud = [one for one in every if words.kind(one) not in words.QUIET]
     if loud:
+        yield from ("", f"**{_plain(words.sentence(loud[0]))}**")
         yield from ("", *_table(loud[:OPEN]))
+        more = len(every) - len(loud[:OPEN])
+        yield from ("", f"<sub>{more} more rows: {EVERY}</sub>") if more else ()
     yield from _explanations(loud)
     yield from _static(outcome)
-    if len(every) > len(loud[:OPEN]):
+    if every and not loud:
         yield from _folded(f"all {len(every)} rows", list(_table(every)))
     if words.trust(outcome):
         yield from ("", f"<sub>{_plain(words.trust(outcome))}</sub>")
