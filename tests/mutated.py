@@ -21,10 +21,12 @@ import lzma
 import os
 import random
 import shutil
+import subprocess
 import sys
 import tempfile
 import traceback
 from pathlib import Path
+from unittest import mock
 
 import fakes
 import numpy as np
@@ -37,11 +39,12 @@ from steelyard.commands import main as command_line
 from steelyard.errors import BenchmarkError
 from steelyard.gate import document
 from steelyard.gate.outcome import StaticChange
-from steelyard.machine import embedded
-from steelyard.prepare import inputs
+from steelyard.machine import decoding, embedded
+from steelyard.prepare import capsules, inputs
 from steelyard.report.pages import gate as gate_page
 from steelyard.store import archive, asv_results, packed
 from steelyard.store.store import Store
+from steelyard_device import llvm
 from steelyard_lock import file as entries
 
 ROOT = Path(__file__).parents[1]
@@ -214,7 +217,7 @@ class Archive(Format):
             return bytes_changed(self.good, rng)
         found = json.loads(self.good)
         found["content"] = values_changed(found["content"], rng)
-        found["digest"] = archive._digest(found["content"])
+        found["digest"] = decoding.digest(found["content"])
         return dumped(found)
 
     def prepare(self):
@@ -258,7 +261,7 @@ class Page(Archive):
             return bytes_changed(self.good, rng)
         content = values_changed(packed.content(*self.found), rng)
         document = archive.for_page(*self.found)
-        document["digest"] = archive._digest(content)
+        document["digest"] = decoding.digest(content)
         body = json.dumps(content).encode(errors="surrogatepass")
         document["packed"] = base64.b64encode(lzma.compress(body)).decode()
         return self.page(document)
@@ -521,9 +524,95 @@ IMPORTED = tuple(
     type(tool.replace("-", ""), (Imported,), {"tool": tool}) for tool in EXAMPLES
 )
 
+
+class Capsule(Format):
+    """A capsule, whose bytes change or whose values do under right digests."""
+
+    name = "x.syc"
+
+    def make(self):
+        code = llvm.assemble("define void @k(ptr %launch, ptr %args) { ret void }")
+        handle = {"name": "y", "role": "output", "shape": [8], "dtype": "float32"}
+        x = handle | {"name": "x", "role": "input"}
+        recipe = [["dist", "normal"], ["mean", 0.0], ["deviation", 1.0]]
+        self.members = {
+            "code": code,
+            "run.json": archive.write(trials.run(), [trials.trial("copy[n=8]")]),
+            "check/0.indices": np.arange(8).astype("<i8").tobytes(),
+            "check/0.wanted": np.arange(8.0).astype("<f8").tobytes(),
+        }
+        self.content = {
+            "case": "copy[n=8]",
+            "benchmark": "copy",
+            "axes": {"n": 8},
+            "source": "aa",
+            "file": "copy.py",
+            "line": 3,
+            "device": "cpu",
+            "features": ["avx2"],
+            "seed": 0,
+            "modes": ["kernel/warm"],
+            "counts": {"bytes": 64.0},
+            "handles": [x | {"recipe": recipe}, handle | {"recipe": []}],
+            "arrays": [
+                {"name": "a", "handle": "x", "bytes": 32},
+                {"name": "out", "handle": "y", "bytes": 32},
+                {"name": "spare", "handle": None, "bytes": 64},
+            ],
+            "launch": {
+                "entry": "k",
+                "slots": [["input", "a", 0], ["output", "out", 0], ["extent", "n", 8]],
+                "facts": {"code_hash": "aa11", "bytes": 64},
+                "threads": 1,
+            },
+            "check": {
+                "rtol": None,
+                "atol": 0.0,
+                "results": [{"rows": 8, "dtype": "float64"}],
+            },
+        }
+        return capsules.write(self.content, self.members)
+
+    def changed(self, rng):
+        if rng.random() < 0.3:
+            return bytes_changed(self.good, rng)
+        content, members = self.content, dict(self.members)
+        if rng.random() < 0.2:
+            name = rng.choice([*members])
+            members[name] = bytes_changed(members[name], rng)
+        else:
+            content = values_changed(content, rng)
+        try:
+            return capsules.write(content, members)
+        except (UnicodeError, TypeError):  # not even a careless program writes this
+            return self.changed(rng)
+
+    def lines(self):
+        yield "replay", self.path, "--dry-run"
+        yield "replay", self.path, "--trust", "--mode", "kernel/cold", "--dry-run"
+
+    def read(self, content):
+        """Nothing is loaded, and no process is started."""
+        with (
+            mock.patch.object(llvm, "link", side_effect=AssertionError("loaded")),
+            mock.patch.object(subprocess, "Popen", side_effect=AssertionError("run")),
+        ):
+            return super().read(content)
+
+
+class CapsuleBytes(Capsule):
+    """The same, whose digests see every change."""
+
+    sealed = True
+
+    def changed(self, rng):
+        return bytes_changed(self.good, rng)
+
+
 FORMATS = (
     *IMPORTED,
     *(Sqlite, Archive, ArchiveBytes, Page, Gate, SealedGate, GatePage, Trace, Lock),
+    *(Capsule, CapsuleBytes),
     *(Npy, Asv, Policy, Project),
 )
 

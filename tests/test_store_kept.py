@@ -12,6 +12,7 @@ from click.testing import CliRunner
 
 from steelyard.commands import main
 from steelyard.errors import StoreError
+from steelyard.machine import decoding
 from steelyard.store import archive, places
 from steelyard.store.store import Loaded, Store
 
@@ -183,7 +184,7 @@ def crafted(**changes):
         for name in above:
             place = place[int(name) if name.isdecimal() else name]
         place[last] = value
-    document["digest"] = archive._digest(content)
+    document["digest"] = decoding.digest(content)
     return json.dumps(document).encode()
 
 

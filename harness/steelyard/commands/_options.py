@@ -74,6 +74,31 @@ seed_option = _number("--seed", "Seed of the inputs and of the order of turns.",
 blocks_option = _number(
     "--blocks", "Give every case this many turns, each in a new process.", "4"
 )
+inputs_option = _named(
+    "--input inputs",
+    "Fill the input X from a file.",
+    multiple=True,
+    metavar="X=@FILE.npy",
+)
+budget_option = _number(
+    "--budget",
+    "Share this long among all turns, and end by then; turns that settle early "
+    "leave their time to the rest.",
+    "0.08 s a turn",
+    "SECONDS",
+)
+precision_option = _number(
+    "--precision",
+    "Sample until half the interval is below this.",
+    "0.5",
+    "PERCENT",
+)
+trust_option = click.option(
+    "--trust",
+    "trusted",
+    is_flag=True,
+    help="Run a capsule's code though nobody that you listed signed it.",
+)
 timeout_option = _number(
     "--timeout", "Fail a case that is silent for this long.", "60", "SECONDS"
 )
@@ -94,26 +119,10 @@ def measuring_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 _MEASURING = (
     modes_option("what the benchmark asks for, else kernel/cold,kernel/warm"),
-    _named(
-        "--input inputs",
-        "Fill the input X from a file.",
-        multiple=True,
-        metavar="X=@FILE.npy",
-    ),
+    inputs_option,
     seed_option,
-    _number(
-        "--budget",
-        "Share this long among all turns, and end by then; turns that settle early "
-        "leave their time to the rest.",
-        "0.08 s a turn",
-        "SECONDS",
-    ),
-    _number(
-        "--precision",
-        "Sample until half the interval is below this.",
-        "0.5",
-        "PERCENT",
-    ),
+    budget_option,
+    precision_option,
     blocks_option,
     timeout_option,
     _named(

@@ -148,17 +148,7 @@ def _measured(
     how = session.settings(chosen, request)
     turns = plan.of_pairs(pairs, chosen.blocks, chosen.seed)
     how, device = session.on_gpu(turns, how, chosen)
-    shown = progress.Progress(len(turns), header_to_stderr=True)
-    outcome = session.measure(
-        turns,
-        how,
-        request,
-        chosen.store,
-        device=device,
-        on_start=shown.start,
-        on_turn=shown.turn,
-    )
-    shown.end()
+    outcome = progress.measured(turns, how, request, chosen.store, device)
     progress.ending(outcome, chosen.store)
     if outcome.state == "interrupted":
         raise KeyboardInterrupt

@@ -20,6 +20,7 @@ from steelyard.commands._options import (
     seed_option,
     store_option,
     timeout_option,
+    trust_option,
     wait_option,
 )
 from steelyard.errors import SteelyardError
@@ -65,6 +66,7 @@ if TYPE_CHECKING:
     help="Refuse a fork's code, leave gate.json, summary.md and junit.xml in FOLDER, "
     "and print annotations.",
 )
+@trust_option
 @gpu_option
 @store_option
 def command(
@@ -76,12 +78,13 @@ def command(
     output: str | None,
     annotations: bool,
     folder: Path | None,
+    trusted: bool,
     **asked: Any,
 ) -> int:
     """Judge the checkout by BASELINE: a commit, measured again beside it in turn.
 
-    BASELINE may also be a stored run, named as in `show`: the weakest, for its numbers
-    are from another time. PATHS are the suites, as in `run`.
+    BASELINE may also be a capsule, which is measured as it is, or a stored run, named as
+    in `show`: the weakest, for its numbers are from another time. PATHS are the suites, as in `run`.
 
     Ends with 0 where nothing is slower than the policy lets pass, 1 at a regression, 2
     where a case failed, 3 where one is not resolved, and 4 where nothing can be said.
@@ -107,7 +110,7 @@ def command(
         if lane == "static":
             outcome = _static(baseline)
         else:
-            outcome = _measured(str(baseline), chosen, asked)
+            outcome = measured(str(baseline), chosen, asked, trusted=trusted)
     try:
         if folder is not None:
             ci.leave(outcome, folder)
@@ -119,16 +122,27 @@ def command(
     return outcome.exit_code
 
 
-def _measured(baseline: str, chosen: Config, asked: dict[str, Any]) -> Outcome:
+def measured(
+    baseline: str,
+    chosen: Config,
+    asked: dict[str, Any],
+    *,
+    trusted: bool,
+    ref: str = "",
+) -> Outcome:
+    """Judge what lies here, or a commit; the code of a capsule is to be ``trusted``."""
     from steelyard.declare import config
     from steelyard.gate import run
-    from steelyard.store import session
+    from steelyard.store import capsules, session
 
     signal.signal(signal.SIGTERM, _interrupt)  # a job that is cancelled cleans up too
     request = session.Request(config.suites(chosen), **asked)
     how = session.settings(chosen, request)
     say = functools.partial(click.echo, err=True)
-    return run.gate(baseline, request, chosen, how, say)
+    sealed = None
+    if baseline.endswith(capsules.SUFFIX):
+        sealed, _ = capsules.trusted(Path(baseline), by_user=trusted)
+    return run.gate(baseline, request, chosen, how, say, sealed=sealed, ref=ref)
 
 
 def _interrupt(*_: object) -> None:

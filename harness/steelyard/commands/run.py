@@ -116,18 +116,14 @@ def command(
             "--peaks off",
             err=True,
         )
-    shown = progress.Progress(len(turns), header_to_stderr=json_file == "-")
-    outcome = session.measure(
+    outcome = progress.measured(
         turns,
         settings,
         request,
         chosen.store,
-        device=device,
-        on_start=shown.start,
-        on_turn=shown.turn,
-        say=lambda line: click.echo(line, err=True),
+        device,
+        header_to_stderr=json_file == "-",
     )
-    shown.end()
     made = stored.rows_of(outcome.run, outcome.trials, relative_to)
     if json_file:
         text = json_report.dumps(outcome.run, outcome.trials, made)

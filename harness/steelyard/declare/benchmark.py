@@ -40,6 +40,11 @@ class Description:
         return tuple(h for h in self.handles if h.role in roles)
 
     @property
+    def reference(self) -> Check | None:
+        """The check that can be asked of any data, if there is one."""
+        return self.check if self.check and self.check.function else None
+
+    @property
     def results(self) -> tuple[Handle, ...]:
         """What a launch writes: outputs, then inouts."""
         return self.handles_of("output") + self.handles_of("inout")

@@ -12,6 +12,7 @@ import operator
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any, Final
 
@@ -83,12 +84,16 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """A reference: ``function(*args)`` in float64 gives what the outputs should be."""
+    """A reference: ``function(*args)`` in float64 gives what the outputs should be.
 
-    function: Callable[..., Any]
+    Where there is none, ``rows`` of what it gave are known, of the case's own data.
+    """
+
+    function: Callable[..., Any] | None
     args: tuple[Any, ...]
     rtol: float | None
     atol: float | None
+    rows: Path | None = None
 
 
 @dataclass(slots=True)

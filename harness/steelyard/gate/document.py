@@ -52,7 +52,6 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, fields
 from datetime import UTC, datetime
-from hashlib import blake2b
 from pathlib import Path
 from typing import Any, Final
 
@@ -71,7 +70,7 @@ from steelyard.gate.outcome import (
     StaticChange,
 )
 from steelyard.machine import embedded, files
-from steelyard.machine.decoding import checked, parsed
+from steelyard.machine.decoding import checked, digest, parsed
 
 SCHEMA: Final = 2
 """1: without a digest."""
@@ -108,9 +107,7 @@ def dumps(outcome: Outcome) -> str:
 
 def _digest(found: Mapping[str, Any]) -> str:
     """Return the digest of a document, whatever it says of its own."""
-    rest = {name: value for name, value in found.items() if name != "digest"}
-    text = json.dumps(rest, sort_keys=True, separators=(",", ":"))
-    return blake2b(text.encode(), digest_size=16).hexdigest()
+    return digest({name: one for name, one in found.items() if name != "digest"})
 
 
 def _finding(one: Finding) -> dict[str, Any]:

@@ -18,7 +18,6 @@ from steelyard.declare import discovery, mode
 from steelyard.declare.benchmark import Benchmark, Case, Description
 from steelyard.declare.config import TIMEOUT
 from steelyard.errors import BenchmarkError, SteelyardError, UnjudgedError
-from steelyard.gate.outcome import BASE
 from steelyard.gate.sides import Side
 from steelyard.machine import children
 from steelyard.machine.printable import printable
@@ -108,7 +107,7 @@ def of(
         answer = Path(folder) / "answer.json"
         line = [side.python, "-P", "-m", "steelyard.gate.listing", str(answer)]
         line.append(json.dumps([list(places), pattern, list(overrides)]))
-        here = side.root if side.name == BASE else Path.cwd()
+        here = Path.cwd() if Path.cwd().is_relative_to(side.root) else side.root
         code = _run(line, side.variables(), here, seconds)
         try:
             found = json.loads(answer.read_text(encoding="utf-8"))
@@ -164,7 +163,7 @@ def known(
     Raises:
         UnjudgedError: base has suites that cannot be imported.
     """
-    asked = [own for place in places if (own := _place(base, place))]
+    asked = places_of(base, places)
     if not asked:
         return frozenset()
     try:
@@ -177,6 +176,11 @@ def known(
     except SteelyardError:  # they have nothing of what was asked for
         return frozenset()
     return frozenset(case.id for case in found.cases)
+
+
+def places_of(side: Side, places: Sequence[str]) -> list[str]:
+    """Return where files, folders and modules of suites lie on a side that has them."""
+    return [own for place in places if (own := _place(side, place))]
 
 
 def _place(side: Side, place: str) -> str | None:

@@ -141,3 +141,10 @@ class Pair:
             if "error" in told:
                 self.renew()
         return self._exported[case]
+
+
+class Apart(Pair):
+    """Workers of both sides, each with its own code alone: a capsule's runs confined."""
+
+    def _both(self, *_: object) -> None:
+        """Have each measure in its own process."""

@@ -1,14 +1,15 @@
 """The gate lane from a baseline to an outcome: what `steelyard gate` does.
 
-A baseline that is a commit is measured again beside head. Every trial is stored as it
-arrives, in a run for each side; an end at any moment leaves what was finished.
+A baseline that is a commit or a capsule is measured again beside head. Every trial is
+stored as it arrives, in a run for each side; an end at any moment leaves what was finished.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, replace
+from pathlib import Path
 from time import monotonic
 from typing import Any
 
@@ -41,11 +42,15 @@ from steelyard.gate.outcome import (
     Outcome,
     StaticChange,
 )
+from steelyard.gate.pairs import Apart, Pair
 from steelyard.gate.sides import Side
 from steelyard.gate.worktrees import commit_of, name_of
 from steelyard.machine import facts as machine
 from steelyard.machine import lock
+from steelyard.prepare import capsule_work
+from steelyard.process import scratch
 from steelyard.store import session
+from steelyard.store.capsules import Measured
 from steelyard.store.session import Request
 from steelyard.store.store import Store
 
@@ -57,19 +62,30 @@ Say = Callable[[str], None]
 
 
 def gate(
-    baseline: str, asked: Request, chosen: Config, how: Settings, say: Say
+    baseline: str,
+    asked: Request,
+    chosen: Config,
+    how: Settings,
+    say: Say,
+    *,
+    sealed: Measured | None = None,
+    ref: str = "",
 ) -> Outcome:
     """Judge head by a baseline; what stands against that is the outcome's problem.
 
-    ``say`` is told what is under way.
+    ``say`` is told what is under way. ``sealed`` is the capsule that the baseline names,
+    whose code may run. Head is what lies here, or the commit ``ref``.
     """
     here = Side.head()
-    outcome = Outcome(baseline, judged(here))
+    if sealed:
+        asked = replace(asked, pattern=sealed.case, modes=asked.modes or sealed.modes)
+        how = replace(how, seed=sealed.capsule.manifest["seed"])
+    outcome = Outcome(baseline, ref or judged(here))
     try:
         rules = policy_file.load()
-        with here.prepared(chosen.build) as head:
+        with _prepared(here, ref, asked.places, chosen.build) as (head, places):
             listed = listing.of(
-                head, asked.places, asked.pattern, asked.overrides, how.timeout
+                head, places, asked.pattern, asked.overrides, how.timeout
             )
             points, left = planned(listed.cases, asked.modes)
             turns = [PlannedTrial(0, 0, point.case, point.mode) for point in points]
@@ -85,12 +101,14 @@ def gate(
                     rules.policy(keys),
                     say,
                 )
+                if left:
+                    say(f"left out: {left}")
+                if sealed:
+                    return lane.against_capsule(outcome, head, points, sealed)
                 commit = commit_of(baseline, head.root)
                 base = None if commit else stored.find(store, baseline, head.root)
                 named = name_of(baseline, base.uid if base else commit or "")
                 outcome = replace(outcome, baseline=named)
-                if left:
-                    say(f"left out: {left}")
                 if base is None:
                     outcome = lane.against_commit(outcome, head, points, listed)
                 else:
@@ -98,6 +116,19 @@ def gate(
     except SteelyardError as error:
         return replace(outcome, problem=error)
     return policy.apply(outcome, rules)
+
+
+@contextmanager
+def _prepared(
+    here: Side, ref: str, places: Sequence[str], build: str
+) -> Iterator[tuple[Side, Sequence[str]]]:
+    """Give head's side and its suites: this checkout's, or a commit's own."""
+    if not ref:
+        with here.prepared(build) as head:
+            yield head, places
+        return
+    with Side.of_ref(ref, places, build) as side:
+        yield replace(side, name=HEAD), listing.places_of(side, places)
 
 
 def judged(head: Side) -> str:
@@ -140,7 +171,6 @@ class _Lane:
     ) -> Outcome:
         """Measure a commit and head in turn."""
         asked = self.asked
-        deadline = monotonic() + self.chosen.budget if self.chosen.budget else None
         with ExitStack() as opened:
             self.say(f"base {self.baseline}: a worktree of its own")
             base = opened.enter_context(
@@ -159,21 +189,7 @@ class _Lane:
                 self.how.timeout,
             )
             base.install_suites()
-            runs_of = {side.name: self._run(side) for side in (base, head)}
-            keep = opened.enter_context(session.recorded(self.store, runs_of))
-            calibration = self._calibration()
-            measured = measure(
-                Blocks(base, head.beside(base), self.how, keep),
-                points,
-                self.policy,
-                noisy=_noisy(calibration, self.policy),
-                identity=True,
-                deadline=deadline,
-                on_block=lambda number, count: self.say(
-                    f"block {number + 1}: {count} of {len(points)} are open"
-                ),
-            )
-        found = findings.of(points, measured, known, self.policy)
+            found, runs_of = self._in_turn(base, head.beside(base), points, known)
         ids = listed.every | {point.case.id for point in points}
         found += tuple(findings.vanished(known, ids))
         code = _code(head, base.commit)
@@ -182,14 +198,68 @@ class _Lane:
             notes.insert(0, f"the static lane says nothing: {code.problem}")
         files = changed.files(head.root, base.commit)
         return replace(
-            outcome,
-            findings=tuple(
-                self._explained(one, runs_of, files, code.changes) for one in found
-            ),
+            self._with_findings(outcome, found, runs_of, files, code.changes),
             static=code.changes,
-            calibration=calibration,
-            runs={side: run.uid for side, run in runs_of.items()},
             notes=(*outcome.notes, *notes),
+        )
+
+    def against_capsule(
+        self, outcome: Outcome, head: Side, points: Sequence[Point], sealed: Measured
+    ) -> Outcome:
+        """Measure a capsule and head in turn: nothing is checked out or built."""
+        with scratch.folder() as home:
+            place = capsule_work.unpack(sealed.capsule, Path(home)).place
+            base = Side(
+                BASE,
+                Path(home),
+                environment=head.environment,
+                commit=sealed.run.commit,
+                suites=tuple((p.case.benchmark.path, place) for p in points),
+            )
+            known = {sealed.case}
+            found, runs_of = self._in_turn(base, head, points, known, start=Apart)
+        files = changed.files(head.root, base.commit)
+        return self._with_findings(outcome, found, runs_of, files)
+
+    def _in_turn(
+        self,
+        base: Side,
+        head: Side,
+        points: Sequence[Point],
+        known: Collection[str],
+        start: Callable[[Mapping[str, Side]], Pair] = Pair,
+    ) -> tuple[tuple[Finding, ...], dict[str, Run]]:
+        """Measure both sides until all is decided; ``known`` are the cases of base."""
+        deadline = monotonic() + self.chosen.budget if self.chosen.budget else None
+        runs_of = {side.name: self._run(side) for side in (base, head)}
+        with session.recorded(self.store, runs_of) as keep:
+            measured = measure(
+                Blocks(base, head, self.how, keep, start),
+                points,
+                self.policy,
+                noisy=_noisy(self._calibration(), self.policy),
+                identity=True,
+                deadline=deadline,
+                on_block=lambda number, count: self.say(
+                    f"block {number + 1}: {count} of {len(points)} are open"
+                ),
+            )
+        return findings.of(points, measured, known, self.policy), runs_of
+
+    def _with_findings(
+        self,
+        outcome: Outcome,
+        found: Sequence[Finding],
+        made: Mapping[str, Run],
+        files: Sequence[str],
+        static: Sequence[StaticChange] = (),
+    ) -> Outcome:
+        """Return an outcome with its findings and what may explain them."""
+        return replace(
+            outcome,
+            findings=tuple(self._explained(one, made, files, static) for one in found),
+            calibration=self._calibration(),
+            runs={side: run.uid for side, run in made.items()},
         )
 
     def against_run(
@@ -201,15 +271,11 @@ class _Lane:
         with session.recorded(self.store, {HEAD: new}) as keep:
             stored.measure(head, points, self.how, keep, self.say)
         found = stored.findings(self.store, base, new, points)
-        both = {BASE: base, HEAD: new}
         files = changed.files(head.root, base.commit)
-        return replace(
-            outcome,
-            findings=tuple(self._explained(one, both, files) for one in found),
-            calibration=self._calibration(),
-            runs={BASE: base.uid, HEAD: new.uid},
-            notes=(*outcome.notes, stored.WEAK),
+        reported = self._with_findings(
+            outcome, tuple(found), {BASE: base, HEAD: new}, files
         )
+        return replace(reported, notes=(*outcome.notes, stored.WEAK))
 
     def _run(self, side: Side) -> Run:
         tags = (f"{TAG}/{side.name}",)

@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, is_dataclass
 from enum import Enum
 from functools import cache
+from hashlib import blake2b
 from typing import (
     Annotated,
     Any,
@@ -84,6 +85,16 @@ def parsed(text: str | bytes) -> Any:
     except ValueError as error:  # UnicodeError and JSONDecodeError are ones
         raise Malformed(f"it is not JSON ({error})") from None
     return value
+
+
+def canonical(value: Any) -> str:
+    """Return the one JSON text of a value: sorted keys, no spaces."""
+    return json.dumps(value, sort_keys=True, separators=(",", ":"))
+
+
+def digest(value: Any) -> str:
+    """Return BLAKE2b of a value's canonical text: 32 hexadecimal digits."""
+    return blake2b(canonical(value).encode(), digest_size=16).hexdigest()
 
 
 def checked(value: Any, kind: type[T], at: str = "") -> T:

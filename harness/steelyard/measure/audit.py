@@ -108,7 +108,8 @@ def require_fresh(prepared: PreparedCase) -> None:
     buffers, described = prepared.buffers, prepared.description
     once(prepared)
     before, seed = buffers.snapshot(), buffers.seed + 1
-    if described.check is None or not buffers.draw(seed):
+    check = described.reference
+    if check is None or not buffers.draw(seed):
         return  # files or constants: there is no other data
     given = described.handles_of("input", "inout")
     data = {handle.name: buffers.drawn(handle, seed) for handle in given}
@@ -120,8 +121,7 @@ def require_fresh(prepared: PreparedCase) -> None:
         prepared.work.launch(1)
         prepared.work.wait()
         left = {handle.name: buffers.read(handle.name) for handle in described.results}
-        rtol, atol = described.check.rtol, described.check.atol
-        wrong = checking.wrong_on_new_data(left, wanted, rtol, atol)
+        wrong = checking.wrong_on_new_data(left, wanted, check.rtol, check.atol)
         if wrong and any(n in left and buffers.same_as({n: before[n]}) for n in before):
             raise BenchmarkError(
                 f"the work left in {', '.join(left)} what it had for other data: it "

@@ -23,16 +23,12 @@ from steelyard.measure.one_case import Measurement, placed
 from steelyard.measure.prepared import PreparedCase, blank
 from steelyard.measure.sampler import no_collection
 from steelyard.prepare import inputs
-from steelyard.prepare.work import Bindable, NativeWork
+from steelyard.prepare.work import Bindable, Exported, NativeWork
 
 
 @runtime_checkable
-class Portable(NativeWork, Protocol):
-    """Native work whose machine code other processes can launch."""
-
-    def binary(self) -> bytes:
-        """Return the code, and all that a launch needs to know of it."""
-        ...
+class Portable(Exported, Protocol):
+    """Such work that can also launch another build's code on its own arrays."""
 
     def of_binary(self, binary: bytes) -> NativeWork:
         """Return another build's launch on the arrays of this work.

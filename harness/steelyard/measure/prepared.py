@@ -15,6 +15,7 @@ from steelyard.declare.benchmark import Case, Description
 from steelyard.declare.handles import CPU, Call, Handle
 from steelyard.declare.settings import Settings
 from steelyard.prepare import allocation, inputs, work
+from steelyard.prepare.answers import Rows
 from steelyard.prepare.buffers import dtype_of
 from steelyard.prepare.checking import Expectation, replay
 
@@ -64,6 +65,11 @@ class PreparedCase:
         """Return bytes and operations of a launch and what the work says of itself."""
         found = _facts(self.description, self.work)
         return found | ({"synchronises": True} if self._synchronises else {})
+
+    @property
+    def known(self) -> tuple[Rows, ...]:
+        """Rows of each result that are known to be right; none of what is not checked."""
+        return self._expected.rows if self._expected else ()
 
     def _kept(self, settings: Settings) -> Path | None:
         """Return where the blocks of a run keep rows of what this case should hold."""

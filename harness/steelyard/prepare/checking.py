@@ -61,12 +61,18 @@ class Expectation:
         self._rows: tuple[Rows, ...] | None = None
         if description.check is None:
             return
+        kept = description.check.rows or kept
         if kept is not None:
             self._rows = answers.kept(kept, [h.shape for h in self._results])
         if self._rows is None:
             self._whole = _answer(_Question.of(description, buffers))
             draw = np.random.default_rng(seed)
             self._rows = tuple(_some_rows(wanted, draw) for wanted in self._whole)
+
+    @property
+    def rows(self) -> tuple[Rows, ...]:
+        """The rows of each result that are kept; none where there is no reference."""
+        return self._rows or ()
 
     def check_all(self, buffers: Buffers) -> None:
         """Compare every element, then keep only some rows of what was expected.
@@ -140,7 +146,7 @@ def expected_of(description: Description, data: Mapping[str, Array]) -> list[Arr
     Raises:
         BenchmarkError: it cannot be asked.
     """
-    check = description.check
+    check = description.reference
     if check is None:
         return []
     args = [_widened(replaced(value, lambda h: data[h.name])) for value in check.args]
@@ -269,6 +275,7 @@ def _asked(
     check: Check, results: Sequence[Handle], args: Sequence[Any]
 ) -> tuple[Array, ...]:
     """Call a reference and look at the shapes of what it gives."""
+    assert check.function is not None
     try:
         with np.errstate(all="ignore"):
             found = check.function(*args)

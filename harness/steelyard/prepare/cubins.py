@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -12,8 +12,8 @@ from typing import Any, Final
 import numpy as np
 
 from steelyard.errors import BenchmarkError
+from steelyard_device import binary, cuda
 from steelyard_device import cubin as reader
-from steelyard_device import cuda
 
 Extents = int | tuple[int, ...]
 
@@ -71,6 +71,7 @@ class Cubin:
         grid = self.grid(*given) if callable(self.grid) else self.grid
         block = self.block(*given) if callable(self.block) else self.block
         made = CubinWork(function, slots, grid=grid, block=block, shared=self.shared)
+        made.code, made.given = code, slots
         made.code_hash = reader.read(code)[self.entry].code_hash
         made.arguments = given
         return made
@@ -113,9 +114,40 @@ class Cubin:
 class CubinWork(cuda.Launch):
     """A launch of it on the context's stream; native work like our own kernels."""
 
+    code: bytes
     code_hash: str
+    given: Sequence[int | bytes]
+    """What its parameters get."""
     arguments: tuple[Any, ...]
     """Kept as long as it may be launched."""
+
+    @property
+    def arrays(self) -> dict[str, cuda.View]:
+        """Its arrays, by the places of its parameters."""
+        every = enumerate(self.arguments)
+        return {str(place): one for place, one in every if isinstance(one, cuda.View)}
+
+    def binary(self) -> bytes:
+        """Return the cubin, its launch and its facts, for another process."""
+        slots = [
+            ["input", str(place), 0]
+            if isinstance(argument, cuda.View)
+            else ["bytes", str(place), word.hex()]
+            if isinstance(word, bytes)
+            else ["scalar", str(place), word]
+            for place, (argument, word) in enumerate(
+                zip(self.arguments, self.given, strict=True)
+            )
+        ]
+        head = {
+            "entry": self.function.name,
+            "slots": slots,
+            "facts": self.facts(),
+            "grid": self.grid,
+            "block": self.block,
+            "shared": self.shared,
+        }
+        return binary.pack(head, self.code)
 
     def null(self) -> cuda.Launch:
         """Return the same launch of a kernel that does nothing."""

@@ -50,6 +50,23 @@ class NativeWork(Work, Protocol):
 
 
 @runtime_checkable
+class Exported(NativeWork, Protocol):
+    """Native work whose machine code other processes can launch."""
+
+    def binary(self) -> bytes:
+        """Return the code, and all that a launch needs to know: `steelyard_device.binary`."""
+        ...
+
+
+@runtime_checkable
+class Recordable(Exported, Protocol):
+    """Such work that also says where a launch reads and writes."""
+
+    arrays: Mapping[str, Any]
+    """By the names that its binary gives them."""
+
+
+@runtime_checkable
 class DeviceWork(Work, Protocol):
     """Work that runs on a GPU's stream after its launches were submitted."""
 

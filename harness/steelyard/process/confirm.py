@@ -125,7 +125,7 @@ UNKNOWN: Final = Confirmed(doubt=Doubt.UNCONFIRMED)
 
 def about(description: Description) -> dict[str, Any]:
     """Return what `confirm` has to know of a case, as a message has it."""
-    check = description.check
+    check = description.reference
     return {
         "device": description.device,
         "handles": [[h.name, h.role, h.shape, h.dtype] for h in description.handles],

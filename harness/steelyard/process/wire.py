@@ -22,8 +22,10 @@ from steelyard.declare.axes import plain
 from steelyard.declare.plan import PlannedTrial
 from steelyard.declare.settings import Settings
 from steelyard.machine.printable import cleaned
+from steelyard.prepare.capsule_work import Sealed
+from steelyard.prepare.capsules import SUFFIX
 
-PROTOCOL: Final = 7
+PROTOCOL: Final = 8
 """Raised whenever a message changes: a worker may be of another environment.
 
 1. Turns and their trials.
@@ -33,6 +35,7 @@ PROTOCOL: Final = 7
 5. Each message has a mark and its length before it.
 6. ``ask`` may want problems of a case posed, or solved.
 7. A setting says which role a worker has whose windows are taken in turn.
+8. ``ask`` may want a case's capsule; a path may be that of one.
 """
 
 TRIAL: Final = "trial"
@@ -41,6 +44,7 @@ BINARY: Final = "binary"
 BOTH: Final = "both"
 POSE: Final = "pose"
 SOLVE: Final = "solve"
+CAPSULE: Final = "capsule"
 """What a request may ask for."""
 
 Message = dict[str, Any]
@@ -156,7 +160,9 @@ def request(
 
 def turn_of(message: Mapping[str, Any]) -> PlannedTrial:
     """Return the turn a request asks for, importing its benchmark."""
-    benchmark = discovery.load(Path(message["path"]), message["name"])
+    path = Path(message["path"])
+    sealed = path.suffix == SUFFIX
+    benchmark = Sealed.of(path) if sealed else discovery.load(path, message["name"])
     case = benchmark.case(message["axes"])
     return PlannedTrial(
         message["position"], message["block"], case, mode.parse(message["mode"])

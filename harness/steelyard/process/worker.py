@@ -34,8 +34,9 @@ from steelyard.measure.pair import PortableBinary, beside, measure_pair
 from steelyard.measure.prepared import PreparedCase, static_facts
 from steelyard.measure.solving import Solver
 from steelyard.prepare import problems
+from steelyard.prepare.capsules import SUFFIX
 from steelyard.prepare.problems import Area
-from steelyard.process import confirm, fingerprint, wire
+from steelyard.process import capsules, confirm, fingerprint, wire
 from steelyard.process.apart import Apart
 from steelyard.process.origins import Origins
 from steelyard_device import cuda
@@ -131,6 +132,21 @@ class CaseCache:
             lent = None
         return {"lent": lent and lent.message()}
 
+    def capsule(
+        self, turn: PlannedTrial, settings: Settings, folder: Path
+    ) -> wire.Message:
+        """Write the members of a case's capsule to a folder; say what it is."""
+        try:
+            return {
+                "content": capsules.record(
+                    self._prepare(turn, settings), settings, folder
+                )
+            }
+        except (SteelyardError, DeviceError, OSError) as error:
+            return {"error": named(turn.case.id, str(error))}
+        except (Exception, SystemExit) as error:  # noqa: BLE001 # whatever the user's work raises
+            return {"error": named(turn.case.id, f"the work raised {raised(error)}")}
+
     def measure_pair(
         self, turn: PlannedTrial, settings: Settings, asked: Mapping[str, Any]
     ) -> list[Trial]:
@@ -209,6 +225,8 @@ class CaseCache:
         """Answer what needs no launch that is timed."""
         if message["ask"] == wire.POSE:
             return pose(turn, settings, message["beside"])
+        if message["ask"] == wire.CAPSULE:
+            return self.capsule(turn, settings, Path(message["beside"]["folder"]))
         facts = message["ask"] == wire.FACTS
         return (self.facts if facts else self.binary)(turn, settings)
 
@@ -290,9 +308,11 @@ def main(descriptor: str) -> None:
         except EOFError:
             return
         settings = Settings(**message["settings"])
-        bench = bench or CaseCache(settings.flush_bytes)
         answer: wire.Message
         try:
+            if message["path"].endswith(SUFFIX):
+                capsules.confine(Path(message["path"]))
+            bench = bench or CaseCache(settings.flush_bytes)
             answer = bench.answer(message, settings)
         except SteelyardError as error:
             answer = {"error": str(error)}

@@ -31,10 +31,15 @@ def page(
 ) -> Iterator[RenderableType]:
     """Yield both headers, what differs around them, and the ratios."""
     yield from heading(base, new, around)
-    ratios = sheet(made, width)
+    yield from ratios(made, width)
+
+
+def ratios(made: Sequence[Comparison], width: int) -> Iterator[RenderableType]:
+    """Yield the ratios and what they mean."""
+    shown = sheet(made, width)
     if not any(one.note for one in made):
-        ratios = replace(ratios, columns=ratios.columns[:-1])
-    yield Padding(ratios.shown(), ABOVE, expand=False)
+        shown = replace(shown, columns=shown.columns[:-1])
+    yield Padding(shown.shown(), ABOVE, expand=False)
     alone = [c for c in made if c.ratio is None]
     yield Text(
         f"\nratio: time of new / base from blocks of the same number, with its 95 % "

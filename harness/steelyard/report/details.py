@@ -18,6 +18,7 @@ from steelyard.analyse import stats
 from steelyard.analyse.rows import Row, summary
 from steelyard.analyse.run import UNKNOWN, Run
 from steelyard.analyse.trial import Trial
+from steelyard.prepare.capsules import SUFFIX
 from steelyard.report import text
 from steelyard.report.grid import Grid
 
@@ -35,6 +36,8 @@ def reproduce(run: Run, row: Row, modes: str | None = None) -> str:
     if "imported" in run.settings:
         return run.command
     place = next((t.hashes["file"] for t in row.trials if "file" in t.hashes), "suites")
+    if place.endswith(SUFFIX):  # it lay in a folder of the run
+        return run.command
     words = ["steelyard", "run", place, "-k", row.case]
     plain = {n: v for n, v in row.axes.items() if re.fullmatch(r"[\w.+-]+", str(v))}
     words += [w for n, v in plain.items() for w in ("-p", f"{n}={v}")]

@@ -6,14 +6,17 @@ Nothing is repainted by a thread: a repaint inside a window would be measured.
 from __future__ import annotations
 
 import sys
-from typing import Final
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
 
 import click
 
 from steelyard.analyse.run import Run
 from steelyard.declare.plan import Plan, PlannedTrial, once
+from steelyard.declare.settings import Settings
 from steelyard.report import tables
-from steelyard.store.session import Outcome
+from steelyard.store import session
+from steelyard.store.session import Outcome, Request
 
 CLEAR = "\r\x1b[K"
 """Back to the start of the line, and erase it (ECMA-48, EL)."""
@@ -55,6 +58,32 @@ class Progress:
         """Leave the line."""
         if self._repaints:
             click.echo(CLEAR, nl=False, err=True)
+
+
+def measured(
+    turns: Sequence[PlannedTrial],
+    how: Settings,
+    asked: Request,
+    store: str,
+    device: Mapping[str, Any],
+    *,
+    header_to_stderr: bool = True,
+    on_start: Callable[[Run], None] | None = None,
+) -> Outcome:
+    """Measure a plan, saying on stderr what is under way; raises as `session.measure`."""
+    shown = Progress(len(turns), header_to_stderr=header_to_stderr)
+    outcome = session.measure(
+        turns,
+        how,
+        asked,
+        store,
+        device=device,
+        on_start=on_start or shown.start,
+        on_turn=shown.turn,
+        say=lambda line: click.echo(line, err=True),
+    )
+    shown.end()
+    return outcome
 
 
 def ending(outcome: Outcome, store: str) -> None:

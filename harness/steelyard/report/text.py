@@ -10,6 +10,7 @@ from steelyard import units
 from steelyard.analyse.rows import Row
 from steelyard.analyse.run import UNKNOWN, Run
 from steelyard.analyse.stats import Estimate
+from steelyard.prepare.capsules import CODE, Capsule
 from steelyard.units import NOTHING
 
 SLOW: Final = 1e7
@@ -74,6 +75,28 @@ def header(run: Run, done: int | None = None) -> list[str]:
         *([_gpu(run.machine["gpu"])] if run.machine.get("gpu") else []),
         _with(run.machine),
         f"$ {run.command}",
+    ]
+
+
+def capsule(found: Capsule) -> list[str]:
+    """Describe a capsule in two lines: what it holds, and what a launch of it is."""
+    manifest, launch = found.manifest, found.manifest["launch"]
+    code, facts = len(found.members[CODE]), launch["facts"]
+    target = facts.get("target") or manifest["device"]
+    checked = "known rows of" if manifest["check"] else "nothing known of"
+    names = ", ".join(h["name"] for h in manifest["handles"] if h["role"] != "input")
+    shape = ", ".join(
+        f"{name} {launch[name]}"
+        for name in ("threads", "grid", "block", "shared")
+        if name in launch
+    )
+    what = (
+        f"capsule of {manifest['case']}: {units.size(code)} of code for {target}, "
+        f"{units.size(found.nbytes)} of buffers, {checked} {names}"
+    )
+    return [
+        what,
+        f"entry {launch['entry']}; {shape}; seed {manifest['seed']}",
     ]
 
 

@@ -12,14 +12,13 @@ import base64
 import json
 from collections.abc import Sequence
 from dataclasses import asdict
-from hashlib import blake2b
 from typing import Any, Final, TypedDict
 
 from steelyard.analyse.run import Run
 from steelyard.analyse.trial import Trial
 from steelyard.errors import StoreError
 from steelyard.machine import embedded
-from steelyard.machine.decoding import Malformed, checked, parsed
+from steelyard.machine.decoding import Malformed, canonical, checked, digest, parsed
 from steelyard.store import codec, packed, private
 from steelyard_device import install
 
@@ -46,15 +45,15 @@ def write(run: Run, trials: Sequence[Trial], *, with_paths: bool = True) -> byte
     }
     if not with_paths:
         content = private.anonymous(content)
-    head = {"steelyard": KIND, "format": FORMAT, "digest": _digest(content)}
+    head = {"steelyard": KIND, "format": FORMAT, "digest": digest(content)}
     return json.dumps(head | {"content": content}, indent=1).encode()
 
 
 def for_page(run: Run, trials: Sequence[Trial]) -> dict[str, Any]:
     """Return the document of a run that a page holds, without the folders of paths."""
     content = packed.content(run, trials)
-    head = {"steelyard": KIND, "format": FORMAT, "digest": _digest(content)}
-    return head | {"packed": packed.pack(_canonical(content))}
+    head = {"steelyard": KIND, "format": FORMAT, "digest": digest(content)}
+    return head | {"packed": packed.pack(canonical(content))}
 
 
 def read(data: bytes) -> tuple[Run, list[Trial]]:
@@ -142,16 +141,8 @@ def _require_kind(document: Any) -> None:
 
 
 def _require_whole(document: dict[str, Any], content: Any) -> None:
-    if document.get("digest") != _digest(content):
+    if document.get("digest") != digest(content):
         raise _damaged("its digest differs")
-
-
-def _digest(content: Any) -> str:
-    return blake2b(_canonical(content).encode(), digest_size=16).hexdigest()
-
-
-def _canonical(content: Any) -> str:
-    return json.dumps(content, sort_keys=True, separators=(",", ":"))
 
 
 def _damaged(why: str) -> StoreError:

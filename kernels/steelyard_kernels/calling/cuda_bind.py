@@ -6,7 +6,7 @@ import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from steelyard_device import cuda
+from steelyard_device import binary, cuda
 from steelyard_kernels.artifact import Artifact, Failure
 from steelyard_kernels.calling import bind as binding
 from steelyard_kernels.calling import cuda_tensors
@@ -14,6 +14,7 @@ from steelyard_kernels.calling.bind import BoundKernel, Outputs
 from steelyard_kernels.calling.convention import Convention, Fresh
 from steelyard_kernels.calling.cuda_arrays import Placed, placed
 from steelyard_kernels.errors import KernelError
+from steelyard_kernels.schedule.parameters import Slot
 
 if TYPE_CHECKING:
     from steelyard_kernels.calling.cuda_stamped import Stamped
@@ -73,6 +74,22 @@ class CudaKernel(BoundKernel):
         null = functools.partial(cuda.null, self.context, self.stream)
         super().__init__(convention, packed.given, launch, null, rebuild)
 
+    def binary(self) -> bytes:
+        """Return the cubin, its launch and its facts, for another process."""
+        built = self.built
+        head = {
+            "entry": built.code.entry,
+            "slots": [
+                [slot.kind, slot.name, _said(slot, word)]
+                for slot, word in zip(built.slots, self._slots, strict=True)
+            ],
+            "facts": self.facts(),
+            "grid": built.blocks,
+            "block": built.threads,
+            "shared": built.shared,
+        }
+        return binary.pack(head, built.code.image)
+
     def facts(self) -> dict[str, object]:
         """Return what is known of the work without running it.
 
@@ -88,6 +105,13 @@ class CudaKernel(BoundKernel):
         from steelyard_kernels.calling.cuda_stamped import Stamped
 
         return Stamped(self.built, self.context, self.stream, self._slots)
+
+
+def _said(slot: Slot, word: int | bytes) -> Any:
+    """Return what another process has to know of a slot: see `binary`."""
+    if slot.tensor is not None:
+        return cuda_tensors.described(slot.tensor)
+    return 0 if slot.kind in binary.ADDRESSED else word
 
 
 def outputs_of(

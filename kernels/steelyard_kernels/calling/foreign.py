@@ -2,7 +2,7 @@
 
 Builds of two commits are so weighed in one process, where each works on the same arrays
 with the same threads: where memory lies is no difference between them. A binary passes
-from process to process as bytes: JSON of how it is called, then its image.
+from process to process as bytes: see `steelyard_device.binary`.
 """
 
 from __future__ import annotations
@@ -10,22 +10,17 @@ from __future__ import annotations
 import functools
 import json
 from collections.abc import Mapping, Sequence
-from typing import Any, Final, TypeAlias
+from typing import Any, TypeAlias
 
 from numpy.typing import NDArray
 
-from steelyard_device import cpu
+from steelyard_device import binary, cpu
+from steelyard_device.binary import ADDRESSED
 from steelyard_device.memory import LINE
 from steelyard_kernels.calling.convention import Convention
 from steelyard_kernels.errors import KernelError
 
 Arrays: TypeAlias = Mapping[str, NDArray[Any]]
-
-ADDRESSED: Final = ("input", "output")
-"""The kinds of slots that take an array's address."""
-
-FORMAT: Final = 1
-"""Raised whenever the bytes change: the other build may be of any commit."""
 
 
 class ForeignKernel:
@@ -54,7 +49,6 @@ def packed(
     """Return a build's binary as bytes, with all that a launch has to know of it."""
     built = convention.built
     head = {
-        "format": FORMAT,
         "call": _call(convention, arrays),
         "lines": convention.streams and convention.aligned,
         "slots": [
@@ -65,7 +59,7 @@ def packed(
         "threads": built.threads,
         "facts": facts,
     }
-    return json.dumps(head).encode() + b"\n" + built.code.image
+    return binary.pack(head, built.code.image)
 
 
 def launchable(
@@ -91,11 +85,10 @@ def launchable(
         for slot, word in zip(convention.built.slots, words, strict=True)
         if slot.kind in ADDRESSED
     }
-    values = []
-    for kind, argument, word in head["slots"]:
+    for kind, argument, _ in head["slots"]:
         if kind in ADDRESSED and (kind, argument) not in own:
             raise _unlike(name, f"takes {kind} {argument}, this one takes none")
-        values.append(own.get((kind, argument), word))
+    values = [own.get((kind, argument), word) for kind, argument, word in head["slots"]]
     function = cpu.load(image, head["entry"])
     threads = head["threads"] or cpu.pool_size()
     launch = cpu.Launch(function, values, threads, claims=True)
@@ -112,15 +105,13 @@ def _call(convention: Convention, arrays: Arrays) -> dict[str, Any]:
 
 
 def _unpacked(data: bytes, name: str) -> tuple[dict[str, Any], bytes]:
-    head, _, image = data.partition(b"\n")
     try:
-        told = json.loads(head)
-    except ValueError:
-        told = None
-    seen = told.get("format") if isinstance(told, dict) else None
-    if told is None or seen != FORMAT:
-        raise _unlike(name, f"has bytes of format {seen}, expected {FORMAT}")
-    return told, image
+        return binary.unpack(data)
+    except ValueError as seen:
+        expected = binary.FORMAT
+        raise _unlike(
+            name, f"has bytes of format {seen}, expected {expected}"
+        ) from None
 
 
 def _require_lines(convention: Convention, arrays: Arrays) -> None:

@@ -1,0 +1,194 @@
+"""What the parts of a capsule owe each other, looked at before anything is loaded."""
+
+from __future__ import annotations
+
+import io
+import math
+from collections.abc import Mapping
+from typing import Annotated, Any, Final, Literal, TypedDict
+
+import numpy as np
+
+from steelyard.declare.handles import DISTRIBUTIONS
+from steelyard.machine.decoding import Malformed, Matching, Within, checked
+from steelyard.prepare.capsule_types import Buffer, Bytes, Count, Kept, Manifest
+from steelyard_device import binary, cubin
+from steelyard_device.errors import DeviceError
+
+MOST: Final = 200
+"""Handles, arrays and slots."""
+
+LONGEST: Final = 2**46
+"""Bytes of a buffer: more than any memory has."""
+
+MACHINES: Final = {62: "x86_64", 183: "aarch64"}
+"""Processors of object code, by ELF's numbers."""
+
+INDEX: Final = np.dtype("<i8")
+"""Of the places of known rows."""
+
+
+class _Tensor(TypedDict):
+    """How bulk copies see an array."""
+
+    dtype: Literal["float16", "bfloat16"]
+    first: Count
+    extents: list[Count]
+    strides: list[Bytes]
+    box: list[Count]
+    swizzle: Literal[32, 64, 128]
+
+
+def size(handle: Buffer) -> int:
+    """Return the bytes of a handle's buffer."""
+    return math.prod(handle["shape"]) * np.dtype(handle["dtype"]).itemsize
+
+
+def shape(kept: Kept, handle: Buffer) -> tuple[int, ...]:
+    """Return the shape of what is known of a result."""
+    return (kept["rows"], *handle["shape"][1:]) if handle["shape"] else ()
+
+
+def results(manifest: Manifest) -> list[Buffer]:
+    """Return what a launch writes: outputs, then inouts."""
+    every = manifest["handles"]
+    return [h for role in ("output", "inout") for h in every if h["role"] == role]
+
+
+def require(manifest: Manifest, members: Mapping[str, bytes]) -> None:
+    """Look at the launch, its data and its code; members are those of the manifest.
+
+    Raises:
+        Malformed: parts do not belong together.
+    """
+    _require_handles(manifest)
+    _require_launch(manifest)
+    _require_data(manifest, members)
+    _require_rows(manifest, members)
+    _require_code(manifest, members["code"])
+
+
+def _require_handles(manifest: Manifest) -> None:
+    for what, some in (
+        ("handles", manifest["handles"]),
+        ("arrays", manifest["arrays"]),
+    ):
+        names = [one["name"] for one in some]
+        if len(names) > MOST or len(set(names)) < len(names):
+            raise Malformed(f"{what} are too many, or there twice")
+    for handle in manifest["handles"]:
+        _require_recipe(handle)
+    known = {handle["name"] for handle in manifest["handles"]}
+    for array in manifest["arrays"]:
+        name = array["handle"]
+        if name is not None and name not in known:
+            raise Malformed(f"array {array['name']} lies in {name}, which is no handle")
+    if not any(array["handle"] for array in manifest["arrays"]):
+        raise Malformed("no array is one of a handle")
+
+
+def _require_launch(manifest: Manifest) -> None:
+    """Refuse a launch without what its device needs, or with slots that get nothing."""
+    launch = manifest["launch"]
+    if not 0 < len(launch["slots"]) <= MOST:
+        raise Malformed(f"a launch has {len(launch['slots'])} slots")
+    needed = {"threads"} if manifest["device"] == "cpu" else {"grid", "block", "shared"}
+    if needed - launch.keys():
+        raise Malformed(f"a launch on {manifest['device']} has no {min(needed)}")
+    names = {array["name"] for array in manifest["arrays"]}
+    for number, (kind, name, word) in enumerate(launch["slots"]):
+        _require_slot(f"slot {number}", kind, word, manifest["device"])
+        addressed = kind == "tensor" or kind in binary.ADDRESSED
+        if addressed and name not in names:
+            raise Malformed(f"slot {number} takes {name}, which is no array")
+
+
+def _require_slot(at: str, kind: str, word: Any, device: str) -> None:
+    if device == "cpu" and kind in {"tensor", "bytes"}:
+        raise Malformed(f"{at} is of kind {kind}, which a launch on a cpu has not")
+    if kind == "tensor":
+        found = checked(word, _Tensor, at)
+        axes = len(found["extents"])
+        if not (1 <= axes == len(found["box"]) == len(found["strides"]) + 1 <= 5):
+            raise Malformed(f"{at}: a tensor has {axes} extents and other strides")
+    elif kind == "bytes":
+        checked(word, Annotated[str, Matching(r"([0-9a-f]{2}){0,4096}")], at)  # type: ignore[arg-type] # a type, to `checked`
+    else:
+        checked(word, Annotated[int, Within(0, 2**64 - 1)], at)  # type: ignore[arg-type]
+
+
+def _require_recipe(handle: Buffer) -> None:
+    """Refuse data that nobody can draw: an unknown distribution, or its parameters."""
+    recipe, name = dict(handle["recipe"]), handle["name"]
+    if size(handle) > LONGEST:
+        raise Malformed(f"{name} is larger than any memory")
+    if handle["role"] == "output":
+        known = not recipe
+    elif "file" in recipe:
+        known = recipe.keys() == {"file", "constant"} and recipe["file"] == ""
+    else:
+        dist = recipe.pop("dist", None)
+        parameters = DISTRIBUTIONS.get(dist if isinstance(dist, str) else "", {})
+        numbers = all(isinstance(v, int | float) for v in recipe.values())
+        known = bool(parameters) and recipe.keys() == parameters.keys() and numbers
+    if not known:
+        raise Malformed(f"{name} has a recipe that is none")
+
+
+def _require_data(manifest: Manifest, members: Mapping[str, bytes]) -> None:
+    for number, handle in enumerate(manifest["handles"]):
+        body = members.get(f"data/{number}.npy")
+        if body is not None:
+            _require_npy(body, handle)
+
+
+def _require_rows(manifest: Manifest, members: Mapping[str, bytes]) -> None:
+    """Refuse known rows that are not of the lengths or the places that they should be."""
+    check, written = manifest["check"], results(manifest)
+    if check is None:
+        return
+    if len(check["results"]) != len(written):
+        raise Malformed("it checks other results than there are")
+    for number, (kept, handle) in enumerate(
+        zip(check["results"], written, strict=True)
+    ):
+        name = handle["name"]
+        indices = members[f"check/{number}.indices"]
+        wanted = members[f"check/{number}.wanted"]
+        items = math.prod(shape(kept, handle))
+        count = kept["rows"] if handle["shape"] else 0
+        if len(indices) != count * INDEX.itemsize:
+            raise Malformed(f"places of known rows of {name} are too many or few")
+        if len(wanted) != items * np.dtype(kept["dtype"]).itemsize:
+            raise Malformed(f"known rows of {name} have another length")
+        places = np.frombuffer(indices, INDEX)
+        if count and not (places.min() >= 0 and places.max() < handle["shape"][0]):
+            raise Malformed(f"known rows of {name} lie outside of it")
+
+
+def _require_npy(body: bytes, handle: Buffer) -> None:
+    try:
+        data = np.lib.format.read_array(io.BytesIO(body), allow_pickle=False)
+    except Exception as error:  # noqa: BLE001 # NumPy has Python's own parser read headers
+        raise Malformed(f"data of {handle['name']}: {type(error).__name__}") from None
+    if [*data.shape] != handle["shape"] or data.dtype != np.dtype(handle["dtype"]):
+        raise Malformed(f"data of {handle['name']} has another shape or dtype")
+
+
+def _require_code(manifest: Manifest, code: bytes) -> None:
+    """Refuse code of another kind of machine, or without the entry."""
+    entry = manifest["launch"]["entry"]
+    if manifest["device"] == "cuda":
+        try:
+            entries = cubin.read(code)
+        except DeviceError as error:
+            raise Malformed(f"its code is no cubin: {error}") from None
+        if entry not in entries:
+            raise Malformed(f"its cubin has no kernel {entry}")
+        return
+    machine = int.from_bytes(code[18:20], "little")
+    relocatable = code[16:18] == b"\1\0"
+    if not (code.startswith(b"\x7fELF\2\1") and relocatable and machine in MACHINES):
+        raise Malformed("its code is no object file of a processor that we know")
+    if entry.encode() + b"\0" not in code:
+        raise Malformed(f"its code has no {entry}")

@@ -1,0 +1,66 @@
+"""A kernel's code with all that a launch of it has to know, for another process.
+
+As bytes: a line of JSON, the head, and the image behind it: object code or a cubin.
+Keys of a head::
+
+    format   raised whenever the bytes change: the other process may run another version
+    entry    the name of the code's entry
+    slots    [kind, name, word] of each parameter, in their order
+    facts    what the code's maker says of it
+    threads  on a CPU: how many run a launch; 0: the whole pool
+    grid, block, shared    on a GPU: extents, and dynamic bytes of a block
+    call, lines            on a CPU: of which arrays, and whether they begin on cache lines
+
+A slot of kind ``input`` or ``output`` takes the address of the array ``name``, one of
+kind ``tensor`` what bulk copies have to know of it (``word``: the arguments of
+`cuda.tensors.encoded` by name), one of kind ``bytes`` a structure in hexadecimal, and one
+of any other kind its ``word``.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+FORMAT: Final = 1
+
+ADDRESSED: Final = ("input", "output")
+"""The kinds of slots that take an array's address."""
+
+Slots = Sequence[Sequence[Any]]
+
+
+def pack(head: Mapping[str, Any], image: bytes) -> bytes:
+    """Return a head without its format, and an image, as bytes."""
+    return json.dumps({"format": FORMAT, **head}).encode() + b"\n" + image
+
+
+def unpack(data: bytes) -> tuple[dict[str, Any], bytes]:
+    """Return the head and the image of what `pack` wrote.
+
+    Raises:
+        ValueError: the bytes are of another format; the message names it.
+    """
+    head, _, image = data.partition(b"\n")
+    try:
+        told = json.loads(head)
+    except ValueError:
+        told = None
+    seen = told.get("format") if isinstance(told, dict) else None
+    if told is None or seen != FORMAT:
+        raise ValueError(f"{seen}")
+    return told, image
+
+
+def words(slots: Slots, addresses: Mapping[str, int]) -> list[int | bytes]:
+    """Return what the slots get of arrays at these addresses, but for tensors: 0."""
+    found: list[int | bytes] = []
+    for kind, name, word in slots:
+        if kind in ADDRESSED:
+            found.append(addresses[name])
+        elif kind == "bytes":
+            found.append(bytes.fromhex(word))
+        else:
+            found.append(0 if kind == "tensor" else word)
+    return found

@@ -1,0 +1,442 @@
+"""A kernel's code, inputs and measurement as one file, and its replay."""
+
+import base64
+import hashlib
+import json
+import re
+import subprocess
+import zipfile
+
+import numpy as np
+import pytest
+import shell
+from click.testing import CliRunner
+
+from steelyard.commands import main
+from steelyard.declare.settings import Settings
+from steelyard.errors import BenchmarkError, SteelyardError
+from steelyard.machine import trust
+from steelyard.measure.prepared import PreparedCase
+from steelyard.prepare import capsule_work
+from steelyard.prepare import capsules as format_of
+from steelyard.prepare.capsules import write
+from steelyard.store import capsules
+
+SUITE = """
+import numpy as np
+from steelyard import benchmark
+from steelyard_kernels import array as xp
+from steelyard_kernels.function import kernel
+
+
+@kernel
+def scaled(x, *, s=2.0):
+    return KERNEL
+
+
+@benchmark(n=[64, 4096])
+def scale(b, n):
+    x = b.input((n,), "float32")
+    y = b.output((n,), "float32")
+    b.check(lambda x: 3.0 * x, x)
+    b.mode("kernel/warm")
+    return b.launch(scaled, x, out=y, s=3.0)
+
+
+@benchmark()
+def update(b):
+    a = b.inout((512,), "float32")
+    y = b.input((512,), "float32", dist="uniform")
+    b.check(lambda a, y: a + y, a, y)
+    return b.launch(added, a, y)
+
+
+@kernel
+def added(a, y):
+    return {"a": a + y}
+
+
+@benchmark()
+def python(b):
+    x = b.input((8,), "float32")
+    y = b.output((8,), "float32")
+    return b.launch(np.copyto, y, x)
+"""
+
+QUICK = ("--blocks", "2")
+
+
+def steelyard(*words):
+    """Run a command in this process; return its exit code and all that it said."""
+    done = CliRunner().invoke(main, [str(word) for word in words])
+    if done.exception and not isinstance(done.exception, SystemExit):
+        raise done.exception
+    return done.exit_code, done.output
+
+
+@pytest.fixture(scope="module")
+def project(tmp_path_factory):
+    """Return a folder with a suite, and the capsules of two of its cases."""
+    folder = tmp_path_factory.mktemp("project")
+    (folder / "suite.py").write_text(SUITE.replace("KERNEL", "s * x"))
+    data = np.random.default_rng(3).standard_normal(64).astype(np.float32)
+    np.save(folder / "mine.npy", data)
+    for name, words in {
+        "scale": ("scale[n=64]",),
+        "update": ("update", "--mode", "kernel/warm,kernel/cold"),
+        "data": ("scale[n=64]", "--input", f"x=@{folder}/mine.npy"),
+    }.items():
+        where = ("-o", folder / f"{name}.syc", "--store", folder / "s.db")
+        code, said = steelyard("capsule", *words, folder / "suite.py", *QUICK, *where)
+        assert code == 0, said
+    return folder
+
+
+@pytest.fixture
+def replay(project, tmp_path, monkeypatch):
+    """Replay a capsule of the project's elsewhere."""
+    monkeypatch.chdir(tmp_path)
+    where = (*QUICK, "--store", tmp_path / "r.db")
+    return lambda name, *words: steelyard(
+        "replay", project / f"{name}.syc", *words, *where
+    )
+
+
+@pytest.mark.parametrize("name", ["scale", "update", "data"])
+def test_a_replay_measures_the_same_code_on_the_same_inputs(name, replay, project):
+    """Checked against the rows that were known; beside the times of then."""
+    code, said = replay(name, "--trust")
+    assert code == 0, said
+    assert "trusted by --trust" in said
+    assert re.search(r"ratio: time of new / base", said)
+    assert "same code" in said
+    for other in ("other inputs", "other source", "wrong", "unchecked"):
+        assert other not in said
+    assert said.index("base: ") < said.index("new: ") < said.rindex("kernel/warm")
+
+
+def test_nothing_runs_before_somebody_vouches_for_it(replay, monkeypatch):
+    """What it holds is shown, and no process is started."""
+    monkeypatch.setattr(subprocess, "Popen", None)
+    code, said = replay("scale")
+    assert code == 4
+    assert "capsule of scale[n=64]" in said
+    assert "nothing of it was run" in said
+
+
+def test_a_capsule_has_no_path_of_the_machine(project):
+    """Nor what a person is called."""
+    for name in ("scale", "data"):
+        found = capsules.read(project / f"{name}.syc")
+        with zipfile.ZipFile(project / f"{name}.syc") as box:
+            text = box.read("manifest.json").decode()
+        assert str(project) not in text + repr(found.run) + repr(found.trials)
+
+
+def test_wrong_results_are_found_by_the_known_rows(project, tmp_path):
+    """A capsule whose rows say something else fails as a wrong kernel does."""
+    found = capsules.read(project / "scale.syc").capsule
+    members = dict(found.members)
+    places, rows = found.known(0)
+    members["check/0.wanted"] = (rows + 1).tobytes()
+    content = {n: v for n, v in found.manifest.items() if n != "members"}
+    changed = format_of.read(write(content, members))
+    case = capsule_work.unpack(changed, tmp_path).case()
+    with pytest.raises(BenchmarkError, match="y is wrong in 64 of 64 elements"):
+        PreparedCase(case, Settings())
+    assert len(places) == 64
+
+
+def test_work_that_calls_python_has_no_capsule(project, tmp_path):
+    """Said after it was measured, and nothing is written."""
+    place = tmp_path / "p.syc"
+    where = ("-o", place, "--store", tmp_path / "s.db")
+    code, said = steelyard("capsule", "python", project / "suite.py", *QUICK, *where)
+    assert code == 2
+    assert "calls Python" in said
+    assert not place.exists()
+
+
+def test_a_word_that_names_several_cases_is_refused(project, tmp_path):
+    """With their ids."""
+    where = ("-o", tmp_path / "p.syc", "--store", tmp_path / "s.db")
+    code, said = steelyard("capsule", "scale", project / "suite.py", *where)
+    assert code == 4
+    assert "scale[n=64], scale[n=4096]" in said.replace(
+        "scale[n=4096], scale[n=64]", "scale[n=64], scale[n=4096]"
+    )
+
+
+@pytest.fixture
+def checkout(project, tmp_path):
+    """Return a git repository whose suite builds another kernel than the capsule's."""
+    root = tmp_path / "checkout"
+    root.mkdir()
+    shell.git(root, "init", "-q")
+    for kernel in ("s * x", "s * xp.abs(x) * xp.sign(x)"):
+        (root / "suite.py").write_text(SUITE.replace("KERNEL", kernel))
+        shell.git(root, "add", ".")
+        shell.git(root, "commit", "-qm", kernel)
+    return root
+
+
+def test_a_gate_takes_a_capsule_for_its_base(project, checkout, monkeypatch):
+    """Without --trust it has no verdict; the same code needs no measuring."""
+    monkeypatch.chdir(checkout)
+    words = ("gate", project / "scale.syc", "suite.py", "--store", checkout / "g.db")
+    code, said = steelyard(*words)
+    assert (code, "nothing of it was run" in said) == (4, True)
+    shell.git(checkout, "checkout", "-q", "HEAD~1")
+    code, said = steelyard(*words, "--trust")
+    assert code == 0, said
+    assert "identical code" in said
+
+
+def test_todays_build_stands_beside_it_in_turn(replay, checkout, monkeypatch):
+    """Each in its own process; the ending is a gate's."""
+    monkeypatch.chdir(checkout)
+    code, said = replay(
+        "scale", "suite.py", "--trust", "--beside", ".", "--budget", "1"
+    )
+    assert code in {0, 1, 3}, said
+    assert (
+        said.index("gate/base") < said.index("gate/head") < said.rindex("kernel/warm")
+    )
+    code, said = replay("scale", "suite.py", "--trust", "--beside", "HEAD~1")
+    assert code == 0, said
+    assert "identical code" in said
+
+
+def test_a_capsule_is_confined():
+    """Its process can take no more memory than its buffers and some to spare."""
+    program = (
+        "import resource, pathlib, sys\n"
+        "from steelyard.process import capsules\n"
+        "class Sealed:\n    nbytes = 1 << 20\n    of = classmethod(lambda c, p: c)\n"
+        "capsules.Sealed, capsules.SPARE = Sealed, 1 << 30\n"
+        "capsules.confine(pathlib.Path())\n"
+        "try:\n    bytearray(2 << 30)\nexcept MemoryError:\n    print('refused')\n"
+    )
+    assert shell.python("-c", program, check=True).stdout == "refused\n"
+
+
+def test_a_capsule_that_does_not_end_is_ended(project, tmp_path, monkeypatch):
+    """A launch that never returns costs its worker, after --timeout."""
+    found = capsules.read(project / "scale.syc").capsule
+    code = found.members["code"]
+    content = json.loads(json.dumps(dict(found.manifest)))
+    del content["members"]
+    symbol = content["launch"]["entry"].encode()
+    assert symbol in code
+    at = text_of(code)
+    looped = code[:at] + b"\xeb\xfe" + code[at + 2 :]  # jmp to itself (x86-64)
+    if not llvm_host().startswith("x86_64"):
+        pytest.skip("writes an instruction of x86-64")
+    place = tmp_path / "x.syc"
+    place.write_bytes(write(content, {**found.members, "code": looped}))
+    words = ("--trust", "--timeout", "5", "--store", tmp_path / "s.db", *QUICK)
+    code, said = steelyard("replay", place, *words)
+    assert code == 2, said
+    assert "no answer within 5 s" in said
+
+
+def llvm_host():
+    """Return this machine's triple."""
+    from steelyard_device import llvm
+
+    return llvm.host().triple
+
+
+def text_of(code):
+    """Return where the instructions of an object file begin (ELF64)."""
+    at = int.from_bytes(code[40:48], "little")
+    size, count = (int.from_bytes(code[i : i + 2], "little") for i in (58, 60))
+    for number in range(count):
+        head = code[at + number * size :][:size]
+        flags = int.from_bytes(head[8:16], "little")
+        if flags & 4 and int.from_bytes(head[32:40], "little"):
+            return int.from_bytes(head[24:32], "little")
+    raise AssertionError("there is none")
+
+
+def test_instructions_that_this_processor_lacks_are_named(project, tmp_path):
+    """Before the code is loaded."""
+    found = capsules.read(project / "scale.syc").capsule
+    content = {n: v for n, v in found.manifest.items() if n != "members"}
+    content["features"] = [*content["features"], "avx10.9", "sgx9"]
+    changed = format_of.read(write(content, found.members))
+    case = capsule_work.unpack(changed, tmp_path).case()
+    with pytest.raises(BenchmarkError, match=r"processor with avx10\.9, which"):
+        PreparedCase(case, Settings())
+
+
+def changed(project, tmp_path, edit):
+    """Write a capsule whose content or members were changed under right digests."""
+    found = capsules.read(project / "scale.syc").capsule
+    content = json.loads(json.dumps(dict(found.manifest)))
+    del content["members"]
+    members = dict(found.members)
+    edit(content, members)
+    place = tmp_path / "x.syc"
+    place.write_bytes(write(content, members))
+    return place
+
+
+def set_(*path, to):
+    """Return an edit of one value of a content."""
+
+    def edit(content, _members):
+        *above, last = path
+        for key in above:
+            content = content[key]
+        content[last] = to
+
+    return edit
+
+
+@pytest.mark.parametrize(
+    ("edit", "says"),
+    [
+        (set_("handles", 0, "role", to="spare"), "role"),
+        (set_("handles", 0, "dtype", to="object"), "dtype"),
+        (set_("handles", 0, "shape", to=[2**31 - 1] * 3), "larger than any memory"),
+        (set_("handles", 0, "recipe", to=[["dist", "chaos"]]), "a recipe that is none"),
+        (set_("handles", 0, "recipe", to=[["file", "/etc/passwd"], ["constant", False]]), "members are others"),
+        (set_("arrays", 0, "handle", to="z"), "which is no handle"),
+        (set_("arrays", 0, "name", to="../x"), "arrays"),
+        (set_("launch", "slots", 0, to=["input", "nobody", 0]), "which is no array"),
+        (set_("launch", "slots", to=[]), "0 slots"),
+        (set_("launch", "slots", 0, to=["scalar", "x", -1]), "slot 0"),
+        (set_("launch", "slots", 0, to=["bytes", "x", "00"]), "kind bytes"),
+        (set_("launch", "threads", to=3), "threads"),
+        (set_("launch", "entry", to="system"), "has no system"),
+        (set_("launch", "facts", to={"bytes": "many"}), "facts.bytes"),
+        (set_("device", to="cuda"), "has no"),
+        (set_("check", "results", to=[]), "members are others"),
+        (set_("case", to="other"), "not of its case"),
+        (set_("seed", to=-1), "seed"),
+        (lambda _c, m: m.update(code=b"\x7fELF\2\1" + bytes(64)), "no object file"),
+        (lambda _c, m: m.update({"check/0.indices": b"\xff" * 512}), "outside"),
+        (lambda _c, m: m.update({"check/0.wanted": b""}), "another length"),
+        (lambda _c, m: m.update({"run.json": b"{}"}), "not an exported run"),
+        (lambda _c, m: m.update({"more": b""}), "members are others"),
+    ],
+)  # fmt: skip
+def test_what_does_not_belong_together_is_refused_by_name(
+    edit, says, project, tmp_path
+):
+    """Under digests that are right: nobody but its maker vouches for a capsule."""
+    with pytest.raises(SteelyardError, match=re.escape(says)):
+        capsules.read(changed(project, tmp_path, edit))
+
+
+def test_an_archive_that_promises_too_much_is_not_unpacked(project, tmp_path):
+    """A bomb, a member twice, and one that another program encrypted."""
+    place = tmp_path / "x.syc"
+    with zipfile.ZipFile(place, "w", zipfile.ZIP_DEFLATED) as box:
+        box.writestr("code", bytes(format_of.BOUNDS["code"] + 1))
+    with pytest.raises(SteelyardError, match="'code' is too large"):
+        capsules.read(place)
+    with zipfile.ZipFile(place, "w") as box:
+        box.writestr("code", b"1")
+        with pytest.warns(UserWarning, match="Duplicate"):
+            box.writestr("code", b"2")
+    with pytest.raises(SteelyardError, match="there twice"):
+        capsules.read(place)
+    place.write_bytes(b"#!/bin/sh\n")
+    with pytest.raises(SteelyardError, match="this is no capsule"):
+        capsules.read(place)
+
+
+class Signing:
+    """A key as minisign has it, and files that it signs."""
+
+    def __init__(self, seed, number=b"\1\2\3\4\5\6\7\x08"):
+        nacl = pytest.importorskip("nacl.signing", reason="pip install pynacl")
+        self.key, self.number = nacl.SigningKey(bytes([seed]) * 32), number
+
+    @property
+    def public(self):
+        """The line of a list of keys."""
+        return base64.b64encode(
+            b"Ed" + self.number + bytes(self.key.verify_key)
+        ).decode()
+
+    def sign(self, path, comment="made by a test", kind=b"ED"):
+        """Write a file's signature beside it."""
+        data = path.read_bytes()
+        message = hashlib.blake2b(data).digest() if kind == b"ED" else data
+        signature = self.key.sign(message).signature
+        over = self.key.sign(signature + comment.encode()).signature
+        first = base64.b64encode(kind + self.number + signature).decode()
+        lines = "untrusted comment: x", first, f"trusted comment: {comment}"
+        second = base64.b64encode(over).decode()
+        path.with_name(path.name + ".minisig").write_text(
+            "\n".join((*lines, second, ""))
+        )
+
+
+@pytest.fixture
+def listed(tmp_path, monkeypatch):
+    """Return the user's list of keys."""
+    place = tmp_path / "trusted_keys"
+    monkeypatch.setattr(trust, "keys_file", lambda: place)
+    return place
+
+
+@pytest.mark.parametrize("kind", [b"ED", b"Ed"])
+def test_a_signature_by_a_listed_key_is_trust(kind, listed, tmp_path):
+    """Of the bytes, or of their hash."""
+    mine, path = Signing(1), tmp_path / "x.syc"
+    path.write_bytes(b"capsule")
+    mine.sign(path, kind=kind)
+    with pytest.raises(SteelyardError, match=r"signed by key 0807060504030201, which"):
+        trust.signer(path, b"capsule")
+    listed.write_text(f"# mine\nuntrusted comment: x\n{mine.public}\n")
+    found = trust.signer(path, b"capsule")
+    assert found == trust.Signer("0807060504030201", "made by a test")
+    assert trust.signer(tmp_path / "y.syc", b"") is None
+
+
+def test_no_other_signature_is(listed, tmp_path):
+    """Of other bytes, by another key of that number, with another comment, cut off."""
+    mine, path = Signing(1), tmp_path / "x.syc"
+    signed = tmp_path / "x.syc.minisig"
+    path.write_bytes(b"capsule")
+    listed.write_text(mine.public)
+    mine.sign(path)
+    with pytest.raises(SteelyardError, match=r"is not of x\.syc as it is"):
+        trust.signer(path, b"capsulE")
+    whole = signed.read_text()
+    signed.write_text(whole.replace("made by", "made for"))
+    with pytest.raises(SteelyardError, match=r"is not of x\.syc as it is"):
+        trust.signer(path, b"capsule")
+    Signing(2).sign(path)
+    with pytest.raises(SteelyardError, match=r"is not of x\.syc as it is"):
+        trust.signer(path, b"capsule")
+    for text in ("", whole[:150], whole.replace("R", "!"), whole.replace("RUQ", "QUQ")):
+        signed.write_text(text)
+        with pytest.raises(SteelyardError, match="no signature of minisign's"):
+            trust.signer(path, b"capsule")
+    signed.write_text(whole)
+    listed.write_text("RWnonsense")
+    with pytest.raises(SteelyardError, match="trusted_keys:1: 'RWnonsense' is no"):
+        trust.signer(path, b"capsule")
+
+
+def test_a_signed_capsule_runs_without_a_word(project, replay, listed):
+    """And a changed one does not, whatever the user says."""
+    mine, path = Signing(1), project / "scale.syc"
+    listed.write_text(mine.public)
+    signed = path.with_name("scale.syc.minisig")
+    try:
+        mine.sign(path)
+        code, said = replay("scale")
+        assert code == 0, said
+        assert "signed by key 0807060504030201: made by a test" in said
+        mine.sign(project / "update.syc")
+        (project / "update.syc.minisig").replace(signed)
+        code, said = replay("scale", "--trust")
+        assert (code, "is not of scale.syc as it is" in said) == (4, True)
+    finally:
+        signed.unlink()
