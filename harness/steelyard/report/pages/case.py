@@ -96,18 +96,14 @@ def blocks(row: Row) -> Markup:
     strips = svg.picture(
         WIDE,
         bottom + LINE,
-        f"{row.mode} by block",
+        row.mode,
         "",
-        svg.line(thin, "thin"),
-        svg.line(box, "box"),
-        svg.line(mid, "mid"),
-        *([tag("g", *marks, text_anchor="end")] if marks else []),
-        tag("g", *ends, text_anchor="middle"),
+        *(tag("path", d=each) for each in (thin, box, mid)),
+        *([tag("g", *marks)] if marks else []),
+        *ends,
+        styled=True,
     )
-    said = (
-        f"{row.mode} {text.time(row)} {text.margin(row.estimate)}, {len(each)} blocks, "
-        f"{row.samples} windows"
-    )
+    said = f"{row.mode} {text.time(row)} {text.margin(row.estimate)}"
     doubts = (join((" ", tag("a", d, href=f"#d-{d}"))) for d in row.doubts)
     return tag("div", tag("p", said, *doubts), strips)
 

@@ -23,7 +23,7 @@ WHOLE: Final = 40
 """Rows up to which each has all its statistics and facts on the page."""
 
 LARGEST: Final = 300_000
-"""Characters of a page that holds its run unasked: larger ones are not mailed around."""
+"""Bytes of a page that holds its run unasked: larger ones are not mailed around."""
 
 
 def dumps(found: Results, *, samples: bool | None = None) -> str:
@@ -48,10 +48,11 @@ def dumps(found: Results, *, samples: bool | None = None) -> str:
     about = private.anonymous(text.header(run, len(found.trials)))
     named = {"steelyard": archive.PAGE, "of": "run", "run": run.uid}
     written = page(f"Run {run.short}", about, sections, named)
-    if samples is False or (samples is None and len(written) > LARGEST):
+    room = None if samples else LARGEST - len(written.encode())
+    if samples is False or (room is not None and room < 0):
         return written
     whole = archive.for_page(run, found.trials)
-    if samples is None and len(written) + len(whole["packed"]) > LARGEST:
+    if room is not None and len(whole["packed"]) > room:
         return written
     return page(f"Run {run.short}", about, sections, whole)
 

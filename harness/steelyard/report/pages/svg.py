@@ -11,13 +11,24 @@ from steelyard.report.pages.html import Markup, join, tag
 from steelyard.report.scale import Scale
 
 
-def picture(wide: float, high: float, title: str, about: str, *parts: str) -> Markup:
-    """Return a picture with its name and its content in words."""
+def picture(
+    wide: float,
+    high: float,
+    title: str,
+    about: str,
+    *parts: str,
+    styled: bool = False,
+) -> Markup:
+    """Return a picture with its name and its content in words.
+
+    One that is ``styled`` has its width, too, from the page: there are many of it.
+    """
     said = (
         (tag("title", title), tag("desc", about)) if about else (tag("title", title),)
     )
     box = f"0 0 {wide:.0f} {high:.0f}"
-    return tag("svg", *said, *parts, viewBox=box, width=f"{wide:.0f}", role="img")
+    width = None if styled else f"{wide:.0f}"
+    return tag("svg", *said, *parts, viewBox=box, width=width, role="img")
 
 
 def words(x: float, y: float, said: str, anchor: str = "", class_: str = "") -> Markup:
