@@ -69,7 +69,7 @@ def machine() -> Machine:
     """Describe this machine to the schedules."""
     from steelyard_device import cpu, llvm
 
-    return Machine(llvm.host().vector_bytes, cpu.pool_size())
+    return Machine(llvm.host().vector_bytes, cpu.pool_size(), cpu.second_cache())
 
 
 def device(target: Target) -> Device:

@@ -180,6 +180,21 @@ def _insert(_w: Writer, args: list[str], type_: Type, _result: Type) -> str:
     return f"insertelement {register(type_)} {vector}, {element} {value}, i64 {lane}"
 
 
+def _interleave(half: int) -> Shape:
+    """Take the lanes of two vectors in turn, from the first half of both on or second."""
+
+    def interleaved(_w: Writer, args: list[str], type_: Type, _result: Type) -> str:
+        lanes, vector = type_.lanes, register(type_)
+        first = half * lanes // 2
+        places = [
+            first + k + second for k in range(lanes // 2) for second in (0, lanes)
+        ]
+        order = ", ".join([f"i32 {place}" for place in places])
+        return f"shufflevector {vector} {args[0]}, {vector} {args[1]}, <{lanes} x i32> <{order}>"
+
+    return interleaved
+
+
 def _select(_w: Writer, args: list[str], type_: Type, result: Type) -> str:
     value = register(result)
     return f"select {register(type_)} {args[0]}, {value} {args[1]}, {value} {args[2]}"
@@ -275,6 +290,8 @@ SHAPES: dict[str, Shape] = {
     "extract": _extract,
     "insert": _insert,
     "where": _select,
+    "interleave_low": _interleave(0),
+    "interleave_high": _interleave(1),
     "iota": _iota,
     "mask_below": _mask_below,
 }

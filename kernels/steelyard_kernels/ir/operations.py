@@ -134,6 +134,11 @@ def _insert(args: Types, _stated: Type | None) -> Type | None:
     return vector if fits else None
 
 
+def _interleave(args: Types, _stated: Type | None) -> Type | None:
+    first, second = args
+    return first if first is second and first.lanes > 1 else None
+
+
 def _iota(_args: Types, stated: Type | None) -> Type | None:
     return stated if stated and stated.dtype.kind == "int" else None
 
@@ -182,6 +187,7 @@ CAST = Rule("the result has the argument's lanes", _cast)
 SPLAT = Rule("a scalar goes to every lane of its own dtype", _splat)
 EXTRACT = Rule("a vector and a constant lane give a scalar", _extract)
 INSERT = Rule("a vector, its scalar and a constant lane give the vector", _insert)
+INTERLEAVE = Rule("two vectors of one type give one of it", _interleave)
 IOTA = Rule("the result is an integer", _iota)
 MASK_BELOW = Rule("an index gives a bool vector", _mask_below)
 SHUFFLE = Rule("a value and a lane, an index, give the value's type", _shuffle)
@@ -203,6 +209,9 @@ OWN: dict[str, Operation] = {  # what is no elementwise operation of tensors
     "splat": Operation(1, SPLAT, ANYWHERE),
     "extract": Operation(2, EXTRACT, ANYWHERE),
     "insert": Operation(3, INSERT, CPU),  # the vector, but the scalar in one lane
+    # The lanes of two vectors in turn: those of their first halves, of their second.
+    "interleave_low": Operation(2, INTERLEAVE, CPU),
+    "interleave_high": Operation(2, INTERLEAVE, CPU),
     "iota": Operation(0, IOTA, ANYWHERE),  # 0, 1, 2, ... by lane
     "mask_below": Operation(1, MASK_BELOW, ANYWHERE),  # lane < n
     "thread": Operation(0, NUMBERED, CUDA),  # which of its block's this is

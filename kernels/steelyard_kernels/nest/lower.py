@@ -18,8 +18,13 @@ from steelyard_kernels.nest.emitter import Emitter
 from steelyard_kernels.nest.places import nest_of
 from steelyard_kernels.nest.reduce import reduce
 from steelyard_kernels.schedule.gpu import Gpu
-from steelyard_kernels.schedule.legality import check, stores_aligned, tiling_for
-from steelyard_kernels.schedule.model import LINE
+from steelyard_kernels.schedule.legality import (
+    blocking_for,
+    check,
+    stores_aligned,
+    tiling_for,
+)
+from steelyard_kernels.schedule.model import LINE, Machine
 from steelyard_kernels.schedule.parameters import Lowered, arguments, extent_slot
 from steelyard_kernels.schedule.schedule import Cut, Place, Schedule
 from steelyard_kernels.schedule.tile import Carried, tile_runtime
@@ -58,6 +63,16 @@ def lower_product(
 
     nest = nest_of(program)
     return product.lower(tiling_for(nest, schedule, device, aligned=aligned))
+
+
+def lower_blocks(program: Program, schedule: Schedule, machine: Machine) -> Lowered:
+    """Return the loop-level kernel of sums of products for a CPU's registers.
+
+    Raises KernelError for a schedule that does not fit.
+    """
+    from steelyard_kernels.nest import blocks  # few programs have one
+
+    return blocks.lower(blocking_for(nest_of(program), schedule, machine))
 
 
 def _extent(nest: Nest, cut: Cut) -> int:

@@ -121,7 +121,7 @@ class _Lowering:
                     b.effect("registers_leave", b.number(FEWER_REGISTERS))
                 with b.branch(self.is_copying()):
                     self.produce()
-        read = [v.source for v in self.product.behind()]
+        read = [v.source for v in self.product.sums.behind]
         read += [factor.source for factor in self.loaded]
         kept = {self.args.inputs[i].name for i in self.args.inputs if _reads(read, i)}
         kept |= {buffer.name for buffer in self.args.outputs} | self.args.scalars.keys()

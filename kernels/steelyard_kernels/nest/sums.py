@@ -57,7 +57,7 @@ class Sums:
         self.tiling, self.emitter, self.memory = tiling, emitter, memory
         self.b, self.product = emitter.b, tiling.product
         self.lanes = self.product.lanes
-        self.values = self.product.behind()
+        self.values = self.product.sums.behind
         self.loads = [v for v in self.values if v.source is not None and not v.step]
         self.thread = thread
         self.at: Position
@@ -147,7 +147,9 @@ class Sums:
             emitter.known[-1].update(chunk.known)
             every = emitter.every()
             for at in every:
-                emitter.know(self.product.reduction, at, self._sum(sums, chunk, at))
+                emitter.know(
+                    self.product.sums.reduction, at, self._sum(sums, chunk, at)
+                )
             emitter.emit(self.loads, every)
             emitter.emit(self.values, every)
             for place, output in enumerate(outputs):
@@ -169,7 +171,7 @@ class Sums:
         group, lane = divmod(at[j] * self.lanes, 2)
         first = 4 * (chunk.first + group) + 2 * at[i] + lane
         found = self.b.load(sums, first, self.lanes)
-        return self.b.cast(found, self.product.reduction.node.dtype)
+        return self.b.cast(found, self.product.sums.reduction.node.dtype)
 
     def _value(self, output: Stored, at: At) -> Operand:
         return self.emitter.at(output.value, at, self.lanes)

@@ -15,10 +15,10 @@ from math import prod
 from typing import Final
 
 from steelyard_kernels.dtypes import HALVES, DType, float32, int64
-from steelyard_kernels.expression.expr import Cast, Dot, Input, Reduce
+from steelyard_kernels.expression.expr import Cast, Input
 from steelyard_kernels.expression.indices import Index
 from steelyard_kernels.nest.axes import NAMES, Nest, Stored, Value
-from steelyard_kernels.nest.reads import Reads
+from steelyard_kernels.nest.contraction import Contraction, contraction_of
 from steelyard_kernels.schedule.gpu import Gpu, most_registers
 from steelyard_kernels.schedule.schedule import Cut, Place, Schedule
 
@@ -71,19 +71,21 @@ class Product:
     `axes` are those of the batch (or None), the rows, the columns and the reduced one.
     """
 
-    nest: Nest
-    reduction: Value
+    sums: Contraction
     dtype: DType
     axes: tuple[int | None, int, int, int]
     rows: Factor
     columns: Factor
 
     @property
+    def nest(self) -> Nest:
+        """What is emitted."""
+        return self.sums.nest
+
+    @property
     def extents(self) -> tuple[int, int, int, int]:
         """How many products there are, their rows, columns and depth."""
-        batch, i, j, k = self.axes
-        n = self.nest.extents
-        return 1 if batch is None else n[batch], n[i], n[j], n[k]
+        return self.sums.extents
 
     @property
     def is_bulk(self) -> bool:
@@ -93,20 +95,8 @@ class Product:
     @property
     def touched(self) -> list[Index]:
         """Where arrays are read and written for each element of the product."""
-        read = [v.offset for v in self.behind() if v.source is not None]
+        read = [v.offset for v in self.sums.behind if v.source is not None]
         return [*read, *[output.offset for output in self.nest.outputs]]
-
-    def behind(self) -> list[Value]:
-        """Return the values that are made of the sums, operands first."""
-        reads = Reads(self.nest)
-        found: dict[int, Value] = {}
-        pending = [output.value for output in self.nest.outputs]
-        while pending:
-            value = pending.pop()
-            if value.number not in found and value is not self.reduction:
-                found[value.number] = value
-                pending += reads.needs(value)
-        return [found[number] for number in sorted(found)]
 
     def lies(self, offset: Index, lanes: int) -> bool:
         """Say whether so many columns from a multiple of them on are aligned vectors."""
@@ -119,7 +109,7 @@ class Product:
     @property
     def lanes(self) -> int:
         """Columns that a thread takes at a time: two neighbours, where all are so."""
-        guarded = any(v.guards or v.step for v in self.behind())
+        guarded = any(v.guards or v.step for v in self.sums.behind)
         return 1 if guarded or not all(self.lies(o, 2) for o in self.touched) else 2
 
     def is_staged(self, output: Stored) -> bool:
@@ -131,37 +121,25 @@ class Product:
 
 def product_of(nest: Nest) -> Product | str:
     """Return the product that a nest is, or why it is none for tensor cores."""
-    reductions = [value for value in nest.values if value.over]
-    if len(reductions) != 1 or len(reductions[0].over) != 1:
-        return "has not one sum over one axis"
-    (reduction,) = reductions
-    node, factors = reduction.node, list(Reads(nest).of(reduction).values())
-    sums = isinstance(node, Dot) or (isinstance(node, Reduce) and node.op == "sum")
-    if not sums or node.dtype not in {float32, *HALVES} or len(factors) != 2:
-        return "is no sum of products of two arrays"
-    a, b = map(_array, factors)
+    found = contraction_of(nest)
+    if isinstance(found, str):
+        return found
+    if found.reduction.node.dtype not in {float32, *HALVES}:
+        return f"adds up products of {found.dtype}"
+    a, b = _array(found.left), _array(found.right)
     if a is None or b is None:
         return "multiplies what is computed, not two arrays of halves"
     if a.node.dtype is not b.node.dtype:
         return f"multiplies {a.node.dtype} by {b.node.dtype}"
-    (k,) = reduction.over
-    common = (a.axes & b.axes) - {k}
-    own = [list(each.axes - common - {k}) for each in (a, b)]
-    if len(common) > 1 or [len(each) for each in own] != [1, 1]:
+    axes = found.rows, found.columns, found.depth
+    if len(found.outer) > 1 or [len(each) for each in axes] != [1, 1, 1]:
         return "has not rows of one array and columns of the other, in one batch"
-    (i,), (j,) = own
-    if i > j:
-        i, j, a, b = j, i, b, a
-    every = {i, j, *common}
-    if every != set(range(nest.space)) or any(
-        o.offset.axes != every for o in nest.outputs
-    ):
-        return "has an output of another shape than the product's"
-    batch = next(iter(common), None)
+    (i,), (j,), (k,) = axes
+    batch = next(iter(found.outer), None)
     rows, columns = _factor(a, i, k, batch), _factor(b, j, k, batch)
     if isinstance(rows, str) or isinstance(columns, str):
         return rows if isinstance(rows, str) else str(columns)
-    return Product(nest, reduction, a.node.dtype, (batch, i, j, k), rows, columns)
+    return Product(found, a.node.dtype, (batch, i, j, k), rows, columns)
 
 
 def _array(value: Value) -> Value | None:

@@ -8,8 +8,9 @@ from typing import Final
 from steelyard_kernels.errors import KernelError
 from steelyard_kernels.expression.expr import Input
 from steelyard_kernels.nest.axes import NAMES, Nest
+from steelyard_kernels.nest.contraction import contraction_of
 from steelyard_kernels.nest.keep import has_rows, planner
-from steelyard_kernels.schedule import contraction
+from steelyard_kernels.schedule import blocking, contraction
 from steelyard_kernels.schedule.gpu import (
     MAX_THREADS,
     VECTOR_BYTES,
@@ -17,7 +18,7 @@ from steelyard_kernels.schedule.gpu import (
     Gpu,
     registers_problem,
 )
-from steelyard_kernels.schedule.model import LINE, STREAM_BYTES
+from steelyard_kernels.schedule.model import LINE, STREAM_BYTES, Machine
 from steelyard_kernels.schedule.schedule import LAST, Cut, Place, Schedule
 
 BLOCKS: Final = range(WARP, MAX_THREADS + 1, WARP)  # of whole warps
@@ -66,6 +67,23 @@ def tiling_for(
     if why:
         raise _refused(nest, schedule, why)
     return tiling
+
+
+def blocking_for(nest: Nest, schedule: Schedule, machine: Machine) -> blocking.Blocking:
+    """Return the blocking of sums of products that a schedule says; raises KernelError."""
+    product = contraction_of(nest)
+    if isinstance(product, str):
+        why = f"multiplies blocks, but the program {product}; choose another candidate"
+        raise _refused(nest, schedule, why)
+    found = blocking.blocking_of(product, schedule)
+    if found is None:
+        like = blocking.Blocking(product, 12, machine.lanes(4), 2, 8, 8, 256).schedule
+        why = f"cuts a product unlike {like.label}; change only the numbers of that"
+        raise _refused(nest, schedule, why)
+    why = blocking.problem(found, machine)
+    if why:
+        raise _refused(nest, schedule, why)
+    return found
 
 
 def problem(nest: Nest, schedule: Schedule, target: str, *, aligned: bool) -> str:

@@ -74,10 +74,16 @@ LINE: Final = 64  # bytes of a cache line on every CPU we emit for
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """What schedules need to know of a CPU: its vectors and its threads."""
+    """What schedules need to know of a CPU: vectors, threads, a core's second cache."""
 
     vector_bytes: int
     threads: int
+    l2_bytes: int = 1 << 20
+
+    @property
+    def registers(self) -> int:
+        """How many vector registers there are: AVX-512 has 32, AVX2 has 16."""
+        return 32 if self.vector_bytes > 32 else 16
 
     def lanes(self, element_bytes: int) -> int:
         """Return how many elements fill one vector register."""

@@ -8,8 +8,8 @@
                                   4 rows at a time; what a second walk of them needs of the
                                   first stays on the stack
 
-Those of matrix products are described in `contraction`, those of loops that carry state
-in `carries`.
+Those of matrix products are described in `contraction`, of a CPU's in `blocking`, those
+of loops that carry state in `carries`.
 
 A schedule is data: it is compared, hashed, printed and kept as JSON, and knows no
 program. `schedule.legality` says whether one fits a nest and a device.
@@ -113,6 +113,11 @@ class Schedule:
     def multiplies_tiles(self) -> bool:
         """Whether tensor cores multiply tiles: see `contraction`."""
         return any(at is Place.MMA for cut in self.cuts for _, at in cut.factors)
+
+    @property
+    def multiplies_blocks(self) -> bool:
+        """Whether a CPU's registers hold blocks of sums: see `blocking`."""
+        return any(at is Place.STACK for cut in self.cuts for _, at in cut.factors)
 
     @property
     def label(self) -> str:

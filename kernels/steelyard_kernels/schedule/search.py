@@ -9,7 +9,13 @@ from itertools import chain
 from steelyard_kernels.expression.expr import Program
 from steelyard_kernels.nest.axes import Nest, beyond
 from steelyard_kernels.nest.places import nest_of
-from steelyard_kernels.schedule import model_cpu, model_gpu, model_product, model_rows
+from steelyard_kernels.schedule import (
+    model_blocks,
+    model_cpu,
+    model_gpu,
+    model_product,
+    model_rows,
+)
 from steelyard_kernels.schedule.gpu import Gpu
 from steelyard_kernels.schedule.model import Machine
 from steelyard_kernels.schedule.model_team import Team
@@ -60,9 +66,12 @@ def _proposed(
                 return iter(tiled)
             teams = rows.on_gpu(_team(nest), device, aligned=aligned, likely=likely)
             return chain(tiled, teams, loops.on_gpu(nest, device))
+        blocked = contraction.on_cpu(nest, device, likely=likely)
         if rows_cpu.fits(nest):
-            return rows_cpu.on_cpu(nest, device, aligned=aligned, likely=likely)
-        return loops.on_cpu(nest, device)
+            walked = rows_cpu.on_cpu(nest, device, aligned=aligned, likely=likely)
+        else:
+            walked = loops.on_cpu(nest, device)
+        return chain(blocked, walked)
     if isinstance(device, Gpu):
         return pointwise.on_gpu(nest, device, aligned=aligned, likely=likely)
     return pointwise.on_cpu(nest, device, aligned=aligned, likely=likely)
@@ -89,9 +98,15 @@ def _team(nest: Nest) -> Team:
 
 def _model(nest: Nest, device: Machine | Gpu) -> model_cpu.Model:
     if not isinstance(device, Gpu):
-        if rows_cpu.fits(nest):
-            return model_rows.Rows(nest, device).predict
-        return model_cpu.model(nest, device)
+        of_blocks = cache(lambda: model_blocks.model(nest, device))
+        of_loops = (
+            model_rows.Rows(nest, device).predict
+            if rows_cpu.fits(nest)
+            else model_cpu.model(nest, device)
+        )
+        return lambda schedule: (
+            of_blocks() if schedule.multiplies_blocks else of_loops
+        )(schedule)
     if not any(value.over for value in nest.values):
         return model_gpu.model(nest, device)
     of_team = partial(_team(nest).predict, device)

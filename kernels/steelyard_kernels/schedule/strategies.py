@@ -129,6 +129,8 @@ def lower(
         return carried.lower(program, schedule, kind)
     if schedule.multiplies_tiles and isinstance(device, Gpu):
         return nest.lower_product(program, schedule, device, aligned=aligned)
+    if schedule.multiplies_blocks and isinstance(device, Machine):
+        return nest.lower_blocks(program, schedule, device)
     return nest.lower(program, schedule, kind, aligned=aligned)
 
 

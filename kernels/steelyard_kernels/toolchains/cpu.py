@@ -76,7 +76,8 @@ def settings(_target: Target) -> str:
 
     host = llvm.host()
     features = ",".join(sorted(host.features))
-    return f"{host.triple} {host.cpu} {features} {cpu.pool_size()}"
+    cores = f"{cpu.pool_size()} {cpu.second_cache()}"
+    return f"{host.triple} {host.cpu} {features} {cores}"
 
 
 def preload(_library: str | None) -> None:

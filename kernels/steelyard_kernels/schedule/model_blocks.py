@@ -1,0 +1,112 @@
+"""What sums of products are predicted to take in a CPU's registers: nanoseconds.
+
+A block of registers takes as long as its multiplications, its loads, or the latency of
+its sums, whichever is the longest. Beside these there are copies, and what follows from
+the sums.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from math import prod
+from typing import Final
+
+from steelyard_kernels.nest.axes import Nest
+from steelyard_kernels.nest.contraction import contraction_of
+from steelyard_kernels.schedule.blocking import Blocking, Panel, blocking_of
+from steelyard_kernels.schedule.model import (
+    Machine,
+    Prediction,
+    memory_term,
+    sharing_terms,
+    traffic,
+)
+from steelyard_kernels.schedule.schedule import Schedule
+
+CYCLE_NS: Final = 0.26
+RATE: Final = 2.0  # multiplications, and loads, a cycle
+LATENCY: Final = 4.0  # cycles from a sum to the next
+STEP: Final = 0.5  # cycles of an index of the depth beside these
+BLOCK: Final = 20.0  # cycles of a block beside its depth
+MOVED: Final = 1.0  # cycles of storing or loading a vector of sums
+ROW: Final = 10.0  # cycles of a row that is copied, or of what follows from its sums
+COPY: Final = 2.5  # cycles of copying a vector
+TURN: Final = 5.0  # of one that is transposed
+SINGLE: Final = 6.0  # of an element alone
+BEHIND: Final = 0.7  # cycles of a vector's operation behind the sums
+
+
+def model(nest: Nest, machine: Machine) -> Callable[[Schedule], Prediction]:
+    """Return what predicts one launch of sums of products under a blocking."""
+    product = contraction_of(nest)
+    assert not isinstance(product, str)
+    moved = traffic(nest.program)
+
+    def predict(schedule: Schedule) -> Prediction:
+        blocking = blocking_of(product, schedule)
+        assert blocking is not None
+        threads = machine.threads if blocking.shared else 1
+        multiplied, copied, behind = (
+            cycles * CYCLE_NS / threads for cycles in _cycles(blocking)
+        )
+        chunks = -(-prod(blocking.blocks) // blocking.turns)
+        memory = memory_term(moved, schedule, machine)
+        work = max(multiplied + copied + behind, memory)
+        return Prediction(
+            (
+                ("multiply", multiplied),
+                ("copies", copied),
+                ("behind", behind),
+                ("memory", work - multiplied - copied - behind),
+                *sharing_terms(schedule, machine, chunks, work),
+            )
+        )
+
+    return predict
+
+
+def _cycles(blocking: Blocking) -> tuple[float, float, float]:
+    """Return the cycles of blocks, copies, and what follows."""
+    product, lanes = blocking.product, blocking.lanes
+    outer, m, n, k = product.extents
+    _, down, over = blocking.blocks
+    rows = _units(m, blocking.rows, blocking.tile[0])
+    columns = _units(n, blocking.columns, blocking.tile[1])
+    count = outer * rows * columns
+    step = step_cycles(blocking.rows, blocking.vectors)
+    moves = 2 * blocking.rows * blocking.vectors * MOVED + BLOCK
+    multiplied = count * (k * step + moves * blocking.steps)
+    left, right = blocking.panels()
+    copied = outer * (
+        _copied(left, m * over, k, blocking) + _copied(right, n * down, k, blocking)
+    )
+    vectors = m * -(-n // lanes)
+    statements = len(product.behind) + 2
+    behind = outer * (m * columns * ROW + vectors * statements * BEHIND)
+    return multiplied, copied, behind
+
+
+def step_cycles(rows: int, vectors: int) -> float:
+    """Return the cycles of a block for each index of the depth."""
+    return max(rows * vectors / RATE, (rows + vectors) / RATE, LATENCY) + STEP
+
+
+def _units(extent: int, unit: int, tile: int) -> int:
+    """Return how many blocks there are along an axis that is cut in tiles."""
+    tiles, rest = divmod(extent, tile)
+    return tiles * (tile // unit) + -(-rest // unit)
+
+
+def _copied(panel: Panel, own: int, depth: int, blocking: Blocking) -> float:
+    """Return the cycles of copying so many rows or columns of all the depth."""
+    if not panel.copied:
+        return 0.0
+    elements = own * depth
+    if panel.lanes == 1 and blocking.lanes > 1:
+        return elements * SINGLE
+    vectors = elements / panel.lanes
+    if panel.turned:
+        return vectors * TURN
+    row = blocking.tile[panel.axes == blocking.product.columns]
+    length = min(own, row) if panel.across else min(depth, blocking.depth)
+    return vectors * COPY + elements / length * ROW
