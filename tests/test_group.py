@@ -385,6 +385,10 @@ def test_stages_add_up_over_workers_and_on_the_wall(nvrtc):
     assert rows["lower",].calls == 6
     workers = [row for path, row in rows.items() if path[-1] == "compile"]
     assert sum(row.calls for row in workers) == len(batch.groups)
+    each = {path[2] for path in rows if path[1:2] == ("compile",) and len(path) == 3}
+    assert each == {
+        f"group of {len(one.members)} from {min(one.members)}" for one in batch.groups
+    }
 
 
 def test_spans_of_other_processes_are_told_too():
@@ -392,7 +396,8 @@ def test_spans_of_other_processes_are_told_too():
     with timings() as recorded:
         build_all(some(2, "cpu"), levels=COLD, processes=True, threads=1)
     paths = {row.path for row in recorded.rows()}
-    assert any(path[1:] == ("compile", "process") for path in paths)
+    group = "group of 2 from 0"
+    assert any(path[1:] == ("compile", group, "process") for path in paths)
 
 
 def test_shared_functions_stand_once_in_a_program():

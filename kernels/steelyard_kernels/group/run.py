@@ -128,7 +128,8 @@ def limit(work: Work, task: Task) -> float | None:
 
 def _timed(worker: Worker, number: int, task: Task, job: Job) -> tuple[Group, Reply]:
     started = perf_counter_ns()
-    with span("compile"):
+    said = f"group of {len(task.members)} from {min(task.members)}"
+    with span("compile"), span(said):
         reply = worker.compile(job)
     return Group(task.members, number, perf_counter_ns() - started), reply
 
