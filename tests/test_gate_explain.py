@@ -9,7 +9,8 @@ from shell import git
 
 from steelyard.analyse.stats import Estimate
 from steelyard.gate import changed
-from steelyard.gate.explain import Difference, accounts, explain, ranked
+from steelyard.gate.difference import Difference
+from steelyard.gate.explain import accounts, explain, ranked
 from steelyard.gate.outcome import StaticChange
 
 FACTS = {
@@ -67,7 +68,8 @@ def test_fewer_blocks_at_once_predict_as_much_more_time():
     """A third fewer blocks hide at most a third less of the waiting."""
     found = because(1.33, facts={"blocks_resident": 6, "registers": 48})
     assert found[0] == (
-        "2 fewer blocks on a multiprocessor, 8 -> 6 (accounts for up to 100 %)"
+        "occupancy, 2 fewer blocks, 8 -> 6 on a multiprocessor (accounts for up to "
+        "100 %)"
     )
 
 

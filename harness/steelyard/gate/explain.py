@@ -13,7 +13,6 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import PurePath
 from typing import Any, Final
 
@@ -21,6 +20,15 @@ from steelyard import units
 from steelyard.analyse.run import UNKNOWN
 from steelyard.analyse.stats import Estimate
 from steelyard.analyse.trial import Trial
+from steelyard.gate import explain_gpu
+from steelyard.gate.difference import (
+    Difference,
+    count,
+    more_or_fewer,
+    over,
+    pair_of,
+    usable,
+)
 from steelyard.gate.outcome import StaticChange
 
 NOTABLE: Final = 0.1
@@ -42,23 +50,22 @@ BUSY: Final = 0.25
 """Processors by which what others use differs: of less nobody is slower."""
 
 _PLAUSIBLE: Final = (
-    *("inputs", "work", "schedule", "spills", "instructions", "registers"),
-    *("shared", "launch", "compiler", "code", "library", "source"),
-    *("clock", "throttle", "heat", "neighbours", "versions", "settings"),
+    *("inputs", "work", "schedule", "occupancy", "flight", "waves", "traffic"),
+    *(
+        "spills",
+        "instructions",
+        "registers",
+        "shared",
+        "launch",
+        "compiler",
+        "code",
+        "library",
+        "source",
+    ),
+    *("machine", "clock", "throttle", "heat", "neighbours", "versions", "settings"),
 )
 """What is likelier to matter stands first: other work and other code explain any change,
 the machine was the same within minutes and both sides had their turns in it."""
-
-
-@dataclass(frozen=True, slots=True)
-class Difference:
-    """One thing that two sides do not share."""
-
-    kind: str
-    """One of the words of plausibility."""
-    words: str
-    predicted: float = 1.0
-    """The most that it can multiply the time by; 1: it predicts nothing."""
 
 
 def explain(
@@ -75,17 +82,35 @@ def explain(
     ``files`` are those that changed from base to head, and ``static`` is what the code
     of the library's kernels did.
     """
+    change = change_of(ratio)
+    found = differences(base, head, machines, files, static=static)
+    return tuple(said(one, change) for one in ranked(found, change))
+
+
+def change_of(ratio: Estimate | None) -> float:
+    """Return the logarithm of a ratio; 0 where it is not known."""
+    return math.log(ratio.value) if ratio and usable(ratio.value) else 0.0
+
+
+def differences(
+    base: Sequence[Trial],
+    head: Sequence[Trial],
+    machines: tuple[Mapping[str, Any], Mapping[str, Any]] = ({}, {}),
+    files: Sequence[str] = (),
+    *,
+    static: Sequence[StaticChange] = (),
+) -> list[Difference]:
+    """Return everything that differs between two sides, in no order."""
     if not base or not head:
-        return ()
-    found = [
+        return []
+    return [
         *_work(base, head),
         *_source(head[-1].case, files),
+        *explain_gpu.differences(base[-1], head[-1], machines),
         *_code(base, head),
         *_locked(head[-1], static),
         *_machine(base, head, machines),
     ]
-    change = math.log(ratio.value) if ratio and _usable(ratio.value) else 0.0
-    return tuple(_said(one, change) for one in ranked(found, change))
 
 
 def ranked(found: Sequence[Difference], change: float) -> list[Difference]:
@@ -106,16 +131,13 @@ def accounts(one: Difference, change: float) -> float | None:
 
     Negative: it predicts the other direction. None: it predicts nothing.
     """
-    if not change or one.predicted == 1 or not _usable(one.predicted):
+    if not change or one.predicted == 1 or not usable(one.predicted):
         return None
     return max(-1.0, min(1.0, math.log(one.predicted) / change))
 
 
-def _usable(value: float) -> bool:
-    return math.isfinite(value) and value > 0
-
-
-def _said(one: Difference, change: float) -> str:
+def said(one: Difference, change: float) -> str:
+    """Write a difference with how much of a change it can account for."""
     share = accounts(one, change)
     if share is None:
         return one.words
@@ -133,11 +155,11 @@ def _work(base: Sequence[Trial], head: Sequence[Trial]) -> Iterator[Difference]:
         hashes = [side.hashes.get(kind) for side in (old, new)]
         if hashes[0] != hashes[1]:
             yield Difference(kind, words)
-    for name, write in (("bytes", units.size), ("operations", _count)):
-        pair = _pair(old, new, name)
+    for name, write in (("bytes", units.size), ("operations", count)):
+        pair = pair_of(old, new, name)
         if pair and pair[0] != pair[1]:
             words = f"{name} of a launch {write(pair[0])} -> {write(pair[1])}"
-            yield Difference("work", words, _over(pair))
+            yield Difference("work", words, over(pair))
 
 
 def _source(case: str, files: Sequence[str]) -> Iterator[Difference]:
@@ -164,10 +186,9 @@ def _code(base: Sequence[Trial], head: Sequence[Trial]) -> Iterator[Difference]:
             known = "schedule" if kind == "strategy" else kind
             yield Difference(known, f"{kind} {_or_none(was)} -> {_or_none(now)}")
     for name, (kind, words) in RESOURCES.items():
-        pair = _pair(old, new, name)
+        pair = pair_of(old, new, name)
         if pair and pair[0] != pair[1]:
             yield Difference(kind, more_or_fewer(pair, words))
-    yield from _occupancy(old, new)
     yield from _instructions(old, new)
     for name in ("grid", "block"):
         was, now = (side.facts.get(name) for side in (old, new))
@@ -185,26 +206,6 @@ RESOURCES: Final[Mapping[str, tuple[str, str]]] = {
 """Facts that are counts, their kind and what is counted."""
 
 
-def more_or_fewer(pair: tuple[float, float], words: str) -> str:
-    """Write ``3 more registers, 40 -> 43``."""
-    less, more = sorted(pair)
-    word = "more" if pair[1] > pair[0] else "fewer"
-    return (
-        f"{_count(more - less)} {word} {words}, {_count(pair[0])} -> {_count(pair[1])}"
-    )
-
-
-def _occupancy(old: Trial, new: Trial) -> Iterator[Difference]:
-    """Yield fewer or more blocks at once: at most so much more latency is seen."""
-    for name in ("blocks_per_multiprocessor", "blocks_resident"):
-        pair = _pair(old, new, name)
-        if pair:
-            if pair[0] != pair[1]:
-                words = more_or_fewer(pair, "blocks on a multiprocessor")
-                yield Difference("registers", words, 1 / _over(pair))
-            return
-
-
 def _instructions(old: Trial, new: Trial) -> Iterator[Difference]:
     mixes = [side.facts.get("opcodes") for side in (old, new)]
     if not all(isinstance(mix, Mapping) and mix for mix in mixes):
@@ -218,12 +219,12 @@ def _instructions(old: Trial, new: Trial) -> Iterator[Difference]:
     named = [f"{name} {changed[name]:+d}" for name in most if changed[name]][:OPCODES]
     if named:
         pair = float(sum(was.values())), float(sum(now.values()))
-        percent = 100 * (_over(pair) - 1)
+        percent = 100 * (over(pair) - 1)
         count = (
             f"{abs(percent):.2g} % {'more' if percent > 0 else 'fewer'} instructions"
         )
         what = count if percent else "other instructions"
-        yield Difference("instructions", f"{what} ({', '.join(named)})", _over(pair))
+        yield Difference("instructions", f"{what} ({', '.join(named)})", over(pair))
 
 
 def _locked(trial: Trial, static: Sequence[StaticChange]) -> Iterator[Difference]:
@@ -266,12 +267,16 @@ def _machine(
         if was != now:
             yield Difference(kind, f"{words} {_or_none(was)} -> {_or_none(now)}")
     yield from _busy(base, head)
-    for group in ("versions", "settings"):
+    for group, kind in (
+        ("identity", "machine"),
+        ("versions", "versions"),
+        ("settings", "settings"),
+    ):
         was_all, now_all = (side.get(group, {}) for side in machines)
         for name in dict.fromkeys((*was_all, *now_all)):
             was, now = was_all.get(name), now_all.get(name)
-            if was != now and name not in {"commit", "dirty"}:
-                yield Difference(group, f"{name} {_or_none(was)} -> {_or_none(now)}")
+            if was != now and name not in {"commit", "dirty", "id"}:
+                yield Difference(kind, f"{name} {_or_none(was)} -> {_or_none(now)}")
 
 
 def _busy(base: Sequence[Trial], head: Sequence[Trial]) -> Iterator[Difference]:
@@ -337,23 +342,6 @@ def _states(trial: Trial) -> Iterator[Mapping[str, Any]]:
 
 def _listed(value: Any) -> Sequence[Any]:
     return value if isinstance(value, (list, tuple)) else ()
-
-
-def _pair(old: Trial, new: Trial, name: str) -> tuple[float, float] | None:
-    """Return a numeric fact of both sides; None where one does not have it."""
-    was, now = (side.facts.get(name) for side in (old, new))
-    if isinstance(was, (int, float)) and isinstance(now, (int, float)):
-        return float(was), float(now)
-    return None
-
-
-def _over(pair: tuple[float, float]) -> float:
-    """Return the second over the first; 1 where that says nothing."""
-    return pair[1] / pair[0] if all(map(_usable, pair)) else 1.0
-
-
-def _count(value: float) -> str:
-    return f"{value:.0f}"
 
 
 def _or_none(value: Any) -> str:
