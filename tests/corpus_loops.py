@@ -125,6 +125,19 @@ def both_ways(x, xs):
     return back, last, ys, sums
 
 
+def viewed(x, xs):
+    """Read columns, and rows from the last; carry what is shifted, cut and padded."""
+
+    def step(x, pair):
+        column, row = pair
+        pile = xp.stack([xp.roll(x, 1), column, xp.pad(row[1:], ((1, 0),))], axis=0)
+        x = xp.sum(pile, axis=0) * 0.25
+        return x, (xp.flip(x), xp.max(xp.abs(pile[:, ::2]), axis=(0, 1)))
+
+    last, (every, tops) = xp.scan(step, x, (xs.T, xs[::-1].T))
+    return last, every, tops, xp.mean(every, axis=0)
+
+
 def loop_in_loop(x, xs):
     """Keep rows of an inner loop in scratch memory, read back by the next."""
 
@@ -230,6 +243,17 @@ def through_time(x, w):
     return (value, *found)
 
 
+def through_views(x, xs):
+    """Return the gradients of a loop of views by its start and its rows."""
+
+    def total(x, xs):
+        last, every, tops, mean = viewed(x, xs)
+        return xp.sum(last * mean) + xp.sum(every) + xp.sum(tops)
+
+    value, found = value_and_grad(total, (0, 1))(x, xs)
+    return (value, *found)
+
+
 SMALL = [
     Row("reshaped", reshaped, "1; 5; 3,4; 4,3; 2,17; 17,2", FLOATS),
     Row(
@@ -268,6 +292,7 @@ LOOPS = [
         for n in (0, 3, 99)
     ),
     Row("both ways", both_ways, "5 13,5; 1 1,1; 17 2,17", data="unit"),
+    Row("viewed", viewed, "5 5,9; 1 1,3; 33 33,2; 3:float64 3,4:float64", data="unit"),
     Row("loop in loop", loop_in_loop, "3 4,3; 40 3,40; 1 0,1", data="unit"),
     Row("gathered", gathered, "3; 33"),
     Row(
@@ -305,6 +330,7 @@ CHAINS = [
     ),
     Row("own lengths", vmap(of_own_length, (0, 0, None)), data=lengths, times=2),
     Row("own rows", vmap(lambda x, i: x[i] * 2.0), data=picked),
+    Row("viewed chains", vmap(viewed), "5,3 5,3,4; 33,4 33,4,2", data="unit"),
     Row("kept rows", vmap(loop_in_loop), "6,3 6,4,3; 3,33 3,2,33", data="unit"),
     Row("shared", vmap(lambda x, w: (w * 0.5, x + 1.0), (0, None)), "3,2 2,3; 1,1 5"),
 ]
@@ -312,6 +338,7 @@ GRADIENTS = [
     Row("gradient", grad(lambda x: xp.mean(xp.square(x))), "100; 33:float64; 1"),
     Row("trained", trained, "5,7 7,1 3,5; 2,1 1,3 4,2", FLOATS, data="unit"),
     Row("through time", through_time, "3 3,3; 1 1,1", data="unit"),
+    Row("through views", through_views, "3 3,4; 5 5,2", data="unit"),
     Row("through time, wide", through_time, "8 8,8", data="unit"),
 ]
 

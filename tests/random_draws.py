@@ -311,8 +311,11 @@ class Draw(Loops):
         block.add([(kept, made)], "reduce", op, place, keep)
 
     def _change(self, block):
-        """Add a transpose, a reshape or a broadcast."""
+        """Add a transpose, a part, padding, a reshape or a broadcast."""
         pick = self.rng.random()
+        if pick < 0.25:
+            self._part(block)
+            return
         if pick < 0.5:
             place = self.one(block.of(lambda s, _: len(s) >= 2))
             if place is not None:
@@ -329,6 +332,23 @@ class Draw(Loops):
             block.add([(flat, dtype)], "reshape", place, flat)
         elif size(shape) * 2 <= self.most:
             block.add([((2, *shape), dtype)], "broadcast", place, (2, *shape))
+
+    def _part(self, block):
+        """Add some rows, in either order, or rows of zeros around all."""
+        place = self.one(block.of(lambda s, _: bool(s)))
+        if place is None:
+            return
+        (count, *rest), dtype = block.kinds[place]
+        if self.chance(0.3) and (count + 3) * size(rest) <= self.most:
+            block.add([((count + 3, *rest), dtype)], "pad", place, (1, 2))
+            return
+        step = self.one((1, 2, -1, -2))
+        ends = sorted(self.rng.choices(range(count + 1), k=2))
+        rows = slice(*(ends if step > 0 else ends[::-1]), step)
+        if step < 0 and rows.stop == 0:
+            rows = slice(rows.start, None, step)
+        kept = len(range(count)[rows])
+        block.add([((kept, *rest), dtype)], "part", place, rows)
 
     def _dot(self, block):
         right = self.one(block.of(lambda s, d: len(s) == 2 and d in FLOATS))

@@ -170,6 +170,8 @@ class Traced:
     broadcast = staticmethod(xp.broadcast_to)
     dot = staticmethod(lambda a, b: a @ b)
     row = staticmethod(lambda x, index: x[index])
+    part = staticmethod(lambda x, rows: x[rows])
+    pad = staticmethod(lambda x, by: xp.pad(x, (by, *[(0, 0)] * (x.ndim - 1))))
 
     @staticmethod
     def apply(op, *args):
@@ -210,6 +212,10 @@ class Exact:
     reshape = staticmethod(lambda x, shape: x.each(lambda a: a.reshape(shape)))
     broadcast = staticmethod(lambda x, s: x.each(lambda a: np.broadcast_to(a, s)))
     dot = staticmethod(intervals.dot)
+    part = staticmethod(lambda x, rows: x.each(lambda a: a[rows]))
+    pad = staticmethod(
+        lambda x, by: x.each(lambda a: np.pad(a, (by, *[(0, 0)] * (a.ndim - 1))))
+    )
 
     @staticmethod
     def row(x, index):

@@ -13,7 +13,6 @@
             | Gather(arg, which, index, place)    -- the same, at computed places
             | Arange()                            -- 0, 1, 2, ... along its one axis
             | Reshape(arg)                        -- the same elements, same order
-            | Transpose(arg)                      -- the last two axes swapped
             | Dot(a, b)                           -- (..., K) x (K, N) -> (..., N)
             | Row(arg, index)                     -- arg[index] along the first axis
             | Chain(arg)                          -- this chain's part of an input
@@ -135,6 +134,12 @@ class View(_Value):
     index: tuple[Index, ...]
 
     @property
+    def strided(self) -> bool:
+        """Whether it is a part of memory where `arg` is: with a step for each axis."""
+        terms = [term for each in self.index for term, _ in each.terms]
+        return all(isinstance(term, int) for term in terms) and not self.guards
+
+    @property
     def guards(self) -> tuple[int, ...]:
         """The axes of `arg` that some elements lie outside of."""
         pairs = enumerate(zip(self.index, self.arg.shape, strict=True))
@@ -164,13 +169,6 @@ class Arange(_Value):
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Reshape(_Value):
     """The operand's elements in the same order, in another shape."""
-
-    arg: Node
-
-
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
-class Transpose(_Value):
-    """The operand with its last two axes swapped."""
 
     arg: Node
 
@@ -271,7 +269,6 @@ Node: TypeAlias = (
     | Gather
     | Arange
     | Reshape
-    | Transpose
     | Dot
     | Row
     | Chain
@@ -316,7 +313,7 @@ def operands(node: Node) -> tuple[Node, ...]:
     """Return the nodes that a node reads, in order; of a loop those outside of it."""
     if isinstance(node, Apply):
         return node.args
-    if isinstance(node, Cast | Broadcast | Reduce | View | Reshape | Transpose):
+    if isinstance(node, Cast | Broadcast | Reduce | View | Reshape):
         return (node.arg,)
     if isinstance(node, Chain | Chains):
         return (node.arg,)

@@ -33,7 +33,6 @@ from steelyard_kernels.expression.expr import (
     Row,
     Scalar,
     Shape,
-    Transpose,
     Value,
     View,
 )
@@ -202,10 +201,10 @@ class Graph:
                 f"{self.kernel}: transpose of shape {node.shape}, expected two axes or "
                 "more; reshape it first."
             )
-        if isinstance(node, Transpose):
-            return node.arg
-        shape = (*node.shape[:-2], node.shape[-1], node.shape[-2])
-        return self.keep((Transpose, node.number), Transpose, shape, node.dtype, node)
+        *outer, rows, columns = node.shape
+        last = len(outer)
+        index = (*map(axis, range(last)), axis(last + 1), axis(last))
+        return self.view(node, index, (*outer, columns, rows))
 
     def dot(self, a: Node, b: Node) -> Node:
         """Return the sum over k of a[..., k] * b[k, n], of floating values."""

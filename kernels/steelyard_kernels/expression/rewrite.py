@@ -27,7 +27,6 @@ from steelyard_kernels.expression.expr import (
     Result,
     Row,
     Scalar,
-    Transpose,
     View,
     operands,
     reachable,
@@ -114,8 +113,6 @@ class Again:
                 return graph.arange(node.shape[0], node.dtype)
             case Reshape():
                 return graph.reshape(args[0], node.shape)
-            case Transpose():
-                return graph.transpose(args[0])
             case Dot():
                 return graph.dot(args[0], args[1])
             case Row():

@@ -27,7 +27,6 @@ from steelyard_kernels.expression.expr import (
     Result,
     Row,
     Shape,
-    Transpose,
     View,
     operands,
 )
@@ -82,18 +81,16 @@ def _row(graph: Graph, node: Node, index: Node) -> Node | None:
 
 
 def _found(graph: Graph, node: Node, index: Node) -> Node | None:
-    if in_memory(node):
-        return graph.row_of_memory(node, index)
     rule = _RULES.get(type(node))
     found = rule(graph, node, index) if rule else None
-    if found is None and isinstance(index, Constant):
+    if found is None and (in_memory(node) or isinstance(index, Constant)):
         return graph.row_of_memory(node, index)
     return found
 
 
 def in_memory(node: Node) -> bool:
     """Say whether a node's rows lie in memory, at any index."""
-    while isinstance(node, Row | Chain):
+    while isinstance(node, Row | Chain) or (isinstance(node, View) and node.strided):
         node = node.arg
     return isinstance(node, Input) or (isinstance(node, Result) and node.stacks)
 
@@ -222,14 +219,6 @@ def _quotient(graph: Graph, index: Node, divisor: int) -> Node:
     return graph.cast(graph.apply("floor", exact), index.dtype)
 
 
-def _of_transpose(graph: Graph, node: Node, index: Node) -> Node | None:
-    assert isinstance(node, Transpose)
-    if len(node.shape) == 2:
-        return None
-    part = _row(graph, node.arg, index)
-    return None if part is None else graph.transpose(part)
-
-
 _RULES: Final[dict[type, Callable[[Graph, Node, Node], Node | None]]] = {
     Apply: _of_apply,
     Cast: _of_cast,
@@ -238,6 +227,5 @@ _RULES: Final[dict[type, Callable[[Graph, Node, Node], Node | None]]] = {
     Dot: _of_dot,
     Arange: _of_arange,
     Reshape: _of_reshape,
-    Transpose: _of_transpose,
     View: _of_view,
 }

@@ -37,7 +37,6 @@ from steelyard_kernels.expression.expr import (
     Reduce,
     Reshape,
     Row,
-    Transpose,
     View,
     everywhere,
     operands,
@@ -58,7 +57,7 @@ _HOLDS: Final = {  # a dtype's values are exact in these, as a set of bits
 }
 _SIGNS: Final = frozenset({"negative", "abs"})
 _EXTREMA: Final = frozenset({"maximum", "minimum"})
-_MOVES: Final = (Broadcast, Reshape, Transpose, View, Gather, Row, Chain, Chains)
+_MOVES: Final = (Broadcast, Reshape, View, Gather, Row, Chain, Chains)
 
 
 def simplify(program: Program) -> Program:

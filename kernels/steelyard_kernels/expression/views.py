@@ -36,9 +36,6 @@ def permuted(graph: Graph, node: Node, order: Sequence[int]) -> Node:
             f"{graph.kernel}: axes {tuple(order)} of shape {node.shape}, expected each of "
             f"0 to {rank - 1} once; name every axis."
         )
-    last = (*range(rank - 2), rank - 1, rank - 2)
-    if tuple(order) == last and rank > 1:
-        return graph.transpose(node)
     places = {old: axis(new) for new, old in enumerate(order)}
     index = tuple(places[old] for old in range(rank))
     return graph.view(node, index, tuple(node.shape[old] for old in order))

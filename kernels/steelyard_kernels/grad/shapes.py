@@ -19,7 +19,6 @@ from steelyard_kernels.expression.expr import (
     Reshape,
     Row,
     Shape,
-    Transpose,
     View,
 )
 from steelyard_kernels.expression.indices import Index, axis, part
@@ -67,10 +66,6 @@ def _of_reshape(g: Array, node: Node) -> tuple[Callable[[], Array], ...]:
     return (lambda: xp.reshape(g, node.arg.shape),)
 
 
-def _of_transpose(g: Array, _: Node) -> tuple[Callable[[], Array], ...]:
-    return (lambda: g.T,)
-
-
 def _of_reduce(g: Array, node: Node) -> tuple[Callable[[], Array], ...]:
     assert isinstance(node, Reduce)
     x, axes = Array(g.graph, node.arg), node.axes
@@ -113,6 +108,7 @@ def _of_view(g: Array, node: Node) -> tuple[Callable[[], Array], ...]:
             rest = part(rest, 1, abs(step), extents)
         zeros.append(rest)
     found = [places[position] for position in range(len(node.shape))]
+    zeros = [each for each in zeros if each.terms or each.constant]
     shape, more = tuple(extents), (1,) * len(zeros)
 
     def of_arg() -> Array:
@@ -190,6 +186,5 @@ RULES: Final[dict[type, Rule]] = {
     Reduce: _of_reduce,
     Reshape: _of_reshape,
     Row: _of_row,
-    Transpose: _of_transpose,
     View: _of_view,
 }

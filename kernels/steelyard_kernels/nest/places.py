@@ -34,7 +34,6 @@ from steelyard_kernels.expression.expr import (
     Reshape,
     Row,
     Shape,
-    Transpose,
     View,
     operands,
     users,
@@ -84,7 +83,7 @@ def walks(node: Node) -> bool:
     """Say whether a node that is not elementwise reads its operand along axes."""
     if isinstance(node, Row):
         return isinstance(node.index, Constant)
-    return isinstance(node, Reduce | Dot | Reshape | Transpose | View | Gather)
+    return isinstance(node, Reduce | Dot | Reshape | View | Gather)
 
 
 def _read_of(node: Node) -> tuple[Node, ...]:
@@ -173,8 +172,6 @@ class _Asked:
             return ((Index(_constant(node)), *at),)
         if isinstance(node, Gather):
             return *self._beside(node, at), at
-        if isinstance(node, Transpose):
-            return ((*at[:-2], at[-1], at[-2]),)
         if isinstance(node, Reshape):
             return (self._reshaped(node, at),)
         if isinstance(node, Reduce):
@@ -302,7 +299,7 @@ class _Asked:
         for arg in use.args:  # but a row's index; x @ x reads x at two places
             twice = isinstance(node, Dot) and arg.node.number in args
             args[-arg.node.number if twice else arg.node.number] = _known(arg)
-        if isinstance(node, Broadcast | Transpose | Row) or (
+        if isinstance(node, Broadcast | Row) or (
             isinstance(node, Reshape) and of is None
         ):
             use.value = args[node.arg.number]

@@ -30,7 +30,7 @@ from steelyard_kernels.expression.expr import (
     Reshape,
     Result,
     Row,
-    Transpose,
+    View,
     everywhere,
     operands,
 )
@@ -137,7 +137,7 @@ def _placed(
 
 def _root(node: Node) -> Node:
     """Return the array that a node is a part of, or the node."""
-    while isinstance(node, Row | Transpose | Reshape | Chain):
+    while isinstance(node, Row | View | Reshape | Chain):
         node = node.arg
     return node
 
@@ -161,7 +161,7 @@ def _is_own_row(node: Node, loop: Loop) -> bool:
 
 def _of_own_row(node: Node, loop: Loop) -> bool:
     """Say whether a node is a part of the row that this iteration stacks."""
-    while isinstance(node, Row | Transpose | Reshape):
+    while isinstance(node, Row | View | Reshape):
         node = node.arg
         if _is_own_row(node, loop):
             return True

@@ -11,11 +11,9 @@ from steelyard_kernels.errors import KernelError
 from steelyard_kernels.expression.expr import (
     Arange,
     Gather,
-    Node,
     Program,
     Reduce,
     Reshape,
-    View,
     everywhere,
 )
 from steelyard_kernels.nest.axes import beyond, one_space, stored
@@ -42,26 +40,20 @@ def strategy(program: Program) -> str:
     counts = any(isinstance(node, Arange | Reshape) for node in program.nodes)
     if others and rows and not counts:
         return "rows"
-    odd = next(filter(_is_odd, everywhere(program.nodes)), None)
+    taken = next((n for n in everywhere(program.nodes) if isinstance(n, Gather)), None)
     if all(map(walks, others)):
         fits = is_nothing(program) or (
             one_space(program) and updates_in_place(nest_of(program))
         )
-        if fits or odd is not None or not _are_small(program):
+        if fits or taken is not None or not _are_small(program):
             return "loops" if others else "pointwise"
-    elif odd is not None:
+    elif taken is not None:
         raise KernelError(
-            f"{program.name}: no schedule has a {type(odd).__name__.lower()} of shape {odd.shape} beside a loop yet; compute it "
-            "in a kernel of its own."
+            f"{program.name}: elements of shape {taken.shape} are taken at computed "
+            "places beside a loop, which no schedule has yet; compute one of both in a "
+            "kernel of its own."
         )
     return "carries"
-
-
-def _is_odd(node: Node) -> bool:
-    """Say whether a node is a view, or a reduction of other axes than the last."""
-    return isinstance(node, View | Gather) or (
-        isinstance(node, Reduce) and not node.of_rows
-    )
 
 
 def _are_small(program: Program) -> bool:

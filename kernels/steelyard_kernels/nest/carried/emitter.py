@@ -7,6 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 from math import prod
 from typing import ClassVar, Final
 
+import numpy as np
+
 from steelyard_kernels.dtypes import HALVES, float32
 from steelyard_kernels.errors import CompilerBug
 from steelyard_kernels.expression.expr import (
@@ -21,17 +23,17 @@ from steelyard_kernels.expression.expr import (
     Reshape,
     Row,
     Shape,
-    Transpose,
+    View,
 )
 from steelyard_kernels.ir.builder import const
 from steelyard_kernels.ir.loops import Operand
 from steelyard_kernels.monoids import MONOIDS
 from steelyard_kernels.nest.carried.lanes import Lanes
-from steelyard_kernels.nest.carried.layout import lane_axis, numbered
+from steelyard_kernels.nest.carried.layout import lane_axis, numbered, viewed
 from steelyard_kernels.nest.carried.outline import Body
 from steelyard_kernels.nest.carried.products import Products
 from steelyard_kernels.nest.carried.registers import NEVER, ROLLED_ONCE
-from steelyard_kernels.nest.carried.tensor import Tensor, Value, View
+from steelyard_kernels.nest.carried.tensor import Memory, Tensor, Value
 from steelyard_kernels.ops import OPERATIONS
 from steelyard_kernels.schedule import values
 
@@ -122,21 +124,29 @@ class Emitter(Products):
 
     def _reshape(self, node: Reshape) -> Value:
         value = self.env[node.arg.number]
-        if isinstance(value, View):
+        if isinstance(value, Memory):
             view = value.reshaped(node.shape)
             if view is not None:
                 return view
         return self.arrange(self.tensor(node.arg), numbered(node.shape))
 
-    def _transpose(self, node: Transpose) -> Value:
+    def _view(self, node: View) -> Value:
         value = self.env[node.arg.number]
-        if isinstance(value, View):
-            return value.transposed()
-        return self.arrange(value, numbered(value.shape).swapaxes(-1, -2))
+        if isinstance(value, Memory) and node.strided:
+            return value.viewed(self.b, node)
+        value = self.tensor(node.arg)
+        numbers, inside = viewed(node)
+        if inside.all():
+            return self.arrange(value, numbers)
+        elements, zero = self.elements(value), const(0, node.dtype)
+        pairs = zip(numbers.flat, inside.flat, strict=True)
+        return self.scattered(
+            [elements[n] if ok else zero for n, ok in pairs], node.shape
+        )
 
     def _row(self, node: Row) -> Value:
         value = self.env[node.arg.number]
-        if isinstance(value, View):
+        if isinstance(value, Memory):
             return value.row(self.b, self.tensor(node.index).vectors[0])
         if not isinstance(node.index, Constant):
             raise CompilerBug("a row at a runtime index of a value in registers")
@@ -146,11 +156,17 @@ class Emitter(Products):
         value = self.tensor(node.arg)
         if node.dtype in HALVES:
             value = self.cast(value, float32)
-        extent, dtype = node.arg.shape[-1], node.dtype
+        extent = prod([node.arg.shape[axis] for axis in node.axes])
+        dtype = node.dtype
         wide = float32 if dtype in HALVES else dtype
         if extent == 0:
             start = const(MONOIDS[node.op].start, dtype)
             return Tensor(node.shape, (start,), same=True)
+        if not node.of_rows:
+            last = range(-len(node.axes), 0)
+            numbers = np.moveaxis(numbered(value.shape), node.axes, last)
+            kept = numbers.shape[: -len(node.axes)]
+            value = self.arrange(value, numbers.reshape(*kept, extent))
         total = self.reduced(MONOIDS[node.op].combine, value, node.shape)
         count = Tensor((), (const(extent, wide),), same=True)
         if MONOIDS[node.op].mean:
@@ -194,5 +210,5 @@ class Emitter(Products):
         Reduce: _reduce,
         Reshape: _reshape,
         Row: _row,
-        Transpose: _transpose,
+        View: _view,
     }

@@ -17,7 +17,7 @@ from steelyard_kernels.expression.expr import Shape
 from steelyard_kernels.ir.builder import Builder, Index
 from steelyard_kernels.ir.loops import Buffer, Const, Operand
 from steelyard_kernels.nest.carried.lanes import Lanes, tree
-from steelyard_kernels.nest.carried.tensor import View, whole
+from steelyard_kernels.nest.carried.tensor import Memory, whole
 from steelyard_kernels.schedule.carries import Knobs
 from steelyard_kernels.schedule.gpu import WARP
 from steelyard_kernels.schedule.warp import Group, across_group, across_warp
@@ -122,7 +122,7 @@ class GpuLanes(Lanes):
         mask = self.b.both(self._may_write(buffer), self.first)
         self.b.store(buffer, index, value, mask)
 
-    def scratch(self, dtype: DType, shape: Shape) -> View:
+    def scratch(self, dtype: DType, shape: Shape) -> Memory:
         """Return memory of this chain for the rows that a loop stacks.
 
         Raises Unsupported for more than a block has.

@@ -18,7 +18,7 @@ from steelyard_kernels.expression.expr import Shape
 from steelyard_kernels.ir.builder import Builder, Index, const
 from steelyard_kernels.ir.loops import Buffer, Const, Operand
 from steelyard_kernels.monoids import MONOIDS
-from steelyard_kernels.nest.carried.tensor import BESIDE, View, contiguous, whole
+from steelyard_kernels.nest.carried.tensor import BESIDE, Memory, contiguous, whole
 
 STACK_BYTES: Final = 1 << 18  # of one thread's scratch: a pool's threads have 8 MiB
 
@@ -129,11 +129,11 @@ class Lanes:
         """Emit the store of one element; those of other chains lie `apart`."""
         self.b.store(buffer, index, value)
 
-    def own(self, part: View, apart: int) -> View:  # noqa: ARG002 - see `ChainLanes`
+    def own(self, part: Memory, apart: int) -> Memory:  # noqa: ARG002 - see `ChainLanes`
         """Return a chain's part of an array; its neighbours' lie `apart` from one another."""
         return part
 
-    def scratch(self, dtype: DType, shape: Shape) -> View:
+    def scratch(self, dtype: DType, shape: Shape) -> Memory:
         """Return memory of this chain for the rows that a loop stacks.
 
         Raises Unsupported where there is not as much left.
@@ -207,18 +207,18 @@ class ChainLanes(Lanes):
         """Emit whether a flag holds for any chain."""
         return self.b.let("reduce_bitwise_or", self.splat(flag))
 
-    def own(self, part: View, apart: int) -> View:
+    def own(self, part: Memory, apart: int) -> Memory:
         """Emit, where an array is first named, where each lane's part of it begins."""
         if apart not in self.apart:
             steps = [self.b.at("multiply", step, apart) for step in self.steps]
             self.apart[apart] = steps
         return replace(part, apart=apart)
 
-    def scratch(self, dtype: DType, shape: Shape) -> View:
+    def scratch(self, dtype: DType, shape: Shape) -> Memory:
         """Return memory for all of the chains, which lie beside one another in it."""
         found = super().scratch(dtype, (*shape, self.chains))
         strides = tuple([stride * self.chains for stride in contiguous(shape)])
-        return View(found.buffer, found.base, shape, strides, BESIDE)
+        return Memory(found.buffer, found.base, shape, strides, BESIDE)
 
     def load_one(self, buffer: Buffer, index: Index, apart: int) -> Operand:
         """Emit the load of an element of every chain, whose arrays lie `apart`."""

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from functools import cache
 from math import prod
-from typing import Any, TypeAlias
+from typing import Any, Final, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
-from steelyard_kernels.expression.expr import Shape
+from steelyard_kernels.expression.expr import Shape, View
 
 Vector: TypeAlias = tuple[int, ...]  # the element in each lane that has one
 
@@ -49,3 +49,23 @@ def places(shape: Shape, width: int) -> dict[Vector, int]:
 def numbered(shape: Shape) -> NDArray[Any]:
     """Return the number of each element of a shape, not to be written to."""
     return np.arange(prod(shape)).reshape(shape)
+
+
+_INTEGERS: Final[dict[str, Any]] = {
+    "add": np.add,
+    "mul": np.multiply,
+    "div": np.floor_divide,
+    "rem": np.remainder,
+}
+
+
+def viewed(view: View) -> tuple[NDArray[Any], NDArray[Any]]:
+    """Return which element of its operand each of a view is, and whether it is one."""
+    places = np.ogrid[tuple(map(slice, view.shape))]
+    numbers, inside = np.zeros(view.shape, int), np.ones(view.shape, bool)
+    for index, extent in zip(view.index, view.arg.shape, strict=True):
+        found = index.evaluate(places, np.asarray, _INTEGERS.__getitem__)
+        at = np.asarray(0 if found is None else found)
+        inside &= (at >= 0) & (at < extent)
+        numbers = numbers * extent + at
+    return numbers, inside

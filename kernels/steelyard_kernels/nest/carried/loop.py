@@ -18,7 +18,7 @@ from steelyard_kernels.ir.loops import Buffer, Const, Operand
 from steelyard_kernels.nest.carried.emitter import Emitter
 from steelyard_kernels.nest.carried.layout import layout
 from steelyard_kernels.nest.carried.outline import Outline, outline
-from steelyard_kernels.nest.carried.tensor import Tensor, Value, View
+from steelyard_kernels.nest.carried.tensor import Memory, Tensor, Value
 from steelyard_kernels.schedule.carries import Knobs
 
 _ROW = Tensor((1,), ())  # any row of a product's left side
@@ -33,7 +33,7 @@ class LoopEmitter:
         emitter: Emitter,
         knobs: Knobs,
         loop: ExprLoop,
-        stacks: dict[int, list[View]],
+        stacks: dict[int, list[Memory]],
     ) -> None:
         self.w = emitter
         self.b = emitter.b

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from math import prod
-from typing import Final
+from typing import Final, TypeGuard
 
 from steelyard_kernels.expression.expr import (
     Apply,
@@ -23,7 +23,7 @@ from steelyard_kernels.expression.expr import (
     Reshape,
     Result,
     Row,
-    Transpose,
+    View,
     everywhere,
     operands,
 )
@@ -31,7 +31,7 @@ from steelyard_kernels.ops import OPERATIONS
 from steelyard_kernels.schedule.values import Fused, fusions
 
 # What can be computed for iterations side by side: all that reads no memory.
-_AHEAD: Final = (Apply, Cast, Broadcast, Reduce, Reshape, Transpose, Dot, Row)
+_AHEAD: Final = (Apply, Cast, Broadcast, Reduce, Reshape, View, Dot, Row)
 # Ahead every element is a vector of its own: more than so many fill vectors anyhow.
 AHEAD_ELEMENTS: Final = 8
 # Operations that are worth a way through memory.
@@ -67,9 +67,14 @@ class Outline:
 
 def in_memory(node: Node) -> bool:
     """Say whether a node is a part of memory that nothing need be computed for."""
-    while isinstance(node, Row | Transpose | Reshape):
+    while _is_part(node):
         node = node.arg
     return isinstance(node, Input | Chain) or (isinstance(node, Result) and node.stacks)
+
+
+def _is_part(node: Node) -> TypeGuard[Row | Reshape | View]:
+    """Say whether a node is a part of memory where its operand is one."""
+    return isinstance(node, Row | Reshape) or (isinstance(node, View) and node.strided)
 
 
 def in_registers(program: Program) -> frozenset[int]:
@@ -79,7 +84,7 @@ def in_registers(program: Program) -> frozenset[int]:
     """
     found = set()
     for node in everywhere(program.nodes):
-        if isinstance(node, Row | Transpose | Reshape) and in_memory(node.arg):
+        if _is_part(node) and in_memory(node.arg):
             if isinstance(node, Row):
                 found.add(node.index.number)
             continue

@@ -32,7 +32,7 @@ from steelyard_kernels.nest.carried.outline import (
     varying,
 )
 from steelyard_kernels.nest.carried.registers import ROLLED_OFTEN
-from steelyard_kernels.nest.carried.tensor import Tensor, Value, View, whole
+from steelyard_kernels.nest.carried.tensor import Memory, Tensor, Value, whole
 from steelyard_kernels.schedule.carries import Knobs
 from steelyard_kernels.schedule.parameters import Arguments
 
@@ -112,23 +112,23 @@ class ProgramEmitter(Emitter):
 
     def _chain(self, node: Chain) -> Value:
         value = self.env[node.arg.number]
-        assert isinstance(value, View)
+        assert isinstance(value, Memory)
         return self._own(value)
 
     def _chains(self, node: Chains) -> Value:
         return self.env[node.arg.number]
 
-    def _own(self, array: View) -> View:
+    def _own(self, array: Memory) -> Memory:
         """Return a chain's part of an array whose first axis is the chains."""
         return self.lanes.own(array.row(self.b, self.number), array.strides[0])
 
-    def _output(self, place: int) -> View:
+    def _output(self, place: int) -> Memory:
         """Return this chain's part of an output."""
         value = self.program.outputs[place].value
         view = whole(self.args.outputs[place], self.b.number(0), value.shape)
         return self._own(view) if isinstance(value, Chains) else view
 
-    def _stacks(self, result: Result) -> list[View]:
+    def _stacks(self, result: Result) -> list[Memory]:
         """Return where a loop's rows are kept: in outputs, or in scratch memory."""
         found = [
             self._output(place)

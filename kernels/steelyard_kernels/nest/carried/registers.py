@@ -22,7 +22,7 @@ from steelyard_kernels.ir.builder import Builder, const
 from steelyard_kernels.ir.loops import Buffer, Operand
 from steelyard_kernels.nest.carried.lanes import Lanes, tree
 from steelyard_kernels.nest.carried.layout import Vector, layout, numbered, places
-from steelyard_kernels.nest.carried.tensor import Tensor, View
+from steelyard_kernels.nest.carried.tensor import Memory, Tensor
 
 MOST_ELEMENTS: Final = 4096  # of a value in registers: each vector is some text
 ROLLED_ONCE: Final = 2  # vectors of a heavy function that are a loop, computed once,
@@ -242,7 +242,7 @@ class Registers:
 
     # Memory.
 
-    def load(self, view: View) -> Tensor:
+    def load(self, view: Memory) -> Tensor:
         """Emit the loads of a value."""
         b, lanes = self.b, self.lanes
         vectors = []
@@ -255,7 +255,7 @@ class Registers:
                 vectors.append(lanes.load(view.buffer, at, stride, len(vector)))
         return Tensor(view.shape, tuple(vectors), same=prod(view.shape) == 1)
 
-    def store(self, view: View, value: Tensor) -> None:
+    def store(self, view: Memory, value: Tensor) -> None:
         """Emit the stores of a value."""
         b, lanes = self.b, self.lanes
         value = self.widen(value, view.shape)
@@ -270,7 +270,7 @@ class Registers:
                 lanes.store(view.buffer, at, stride, len(vector), whole)
 
 
-def _line(view: View, vector: Vector) -> tuple[int, int]:
+def _line(view: Memory, vector: Vector) -> tuple[int, int]:
     """Return where a vector's first element lies, and how far apart they are."""
     first = view.offset(vector[0])
     return first, view.offset(vector[1]) - first if len(vector) > 1 else 1

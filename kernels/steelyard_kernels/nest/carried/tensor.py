@@ -7,7 +7,7 @@ from math import prod
 from typing import Final, TypeAlias
 
 from steelyard_kernels.dtypes import DType
-from steelyard_kernels.expression.expr import Shape
+from steelyard_kernels.expression.expr import Shape, View
 from steelyard_kernels.ir.builder import Builder
 from steelyard_kernels.ir.loops import Buffer, Operand
 
@@ -32,7 +32,7 @@ class Tensor:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class View:
+class Memory:
     """A value in memory: its element at `index` is buffer[base + index . strides].
 
     Where lanes are chains, those of neighbours lie `apart` elements; 0: it is the same
@@ -60,27 +60,31 @@ class View:
             total += place * stride
         return total
 
-    def row(self, b: Builder, index: Operand) -> View:
+    def row(self, b: Builder, index: Operand) -> Memory:
         """Emit where the row at `index` of the first axis lies."""
         start = b.at("multiply", b.cast(index, b.index.dtype), self.strides[0])
         base = b.at("add", start, self.base)
         return replace(self, base=base, shape=self.shape[1:], strides=self.strides[1:])
 
-    def transposed(self) -> View:
-        """Return the view with its last two axes swapped."""
-        *outer, rows, columns = self.shape
-        *before, row, column = self.strides
-        shape, strides = (*outer, columns, rows), (*before, column, row)
-        return replace(self, shape=shape, strides=strides)
+    def viewed(self, b: Builder, view: View) -> Memory:
+        """Emit where the elements of a strided view lie."""
+        pairs = list(zip(view.index, self.strides, strict=True))
+        steps = [
+            sum((index.step(axis) or 0) * stride for index, stride in pairs)
+            for axis in range(len(view.shape))
+        ]
+        first = sum(index.constant * stride for index, stride in pairs)
+        base = b.at("add", self.base, first)
+        return replace(self, base=base, shape=view.shape, strides=tuple(steps))
 
-    def reshaped(self, shape: Shape) -> View | None:
+    def reshaped(self, shape: Shape) -> Memory | None:
         """Return the same elements in another shape; None if they lie apart."""
         if self.apart == BESIDE or self.strides != contiguous(self.shape):
             return None
         return replace(self, shape=shape, strides=contiguous(shape))
 
 
-Value: TypeAlias = Tensor | View
+Value: TypeAlias = Tensor | Memory
 
 
 def contiguous(shape: Shape) -> tuple[int, ...]:
@@ -88,6 +92,6 @@ def contiguous(shape: Shape) -> tuple[int, ...]:
     return tuple(prod(shape[axis + 1 :]) for axis in range(len(shape)))
 
 
-def whole(buffer: Buffer, base: Operand, shape: Shape) -> View:
+def whole(buffer: Buffer, base: Operand, shape: Shape) -> Memory:
     """Return the view of an array in row-major order from `base` on."""
-    return View(buffer, base, shape, contiguous(shape))
+    return Memory(buffer, base, shape, contiguous(shape))
