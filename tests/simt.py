@@ -189,6 +189,8 @@ class _Block:
         elif node.op == "extract":
             lane = int(node.args[1].value)
             result = args[0][:, lane : lane + 1]
+        elif node.op == "exp2_approx":
+            result = np.exp2(args[0])
         elif node.op == "cast":
             result = dtypes.rounded(args[0], type_.dtype)
         elif node.op == "bitcast":

@@ -13,7 +13,15 @@ import threading
 import numpy as np
 import simt
 
-from steelyard_kernels.ir.loops import Buffer, Effect, For, If, Multiply, Tensor
+from steelyard_kernels.ir.loops import (
+    Buffer,
+    Effect,
+    For,
+    Fragment,
+    If,
+    Multiply,
+    Tensor,
+)
 
 GROUP = 128
 
@@ -63,7 +71,8 @@ class Task:
         """Run to the end, from the first turn on."""
         self.mine.acquire()
         try:
-            self.function()
+            with np.errstate(all="ignore"):  # the IEEE result is the answer
+                self.function()
         except Exception as error:  # noqa: BLE001 # raised again where the turn came from
             self.error = error
         self.dead = True
@@ -136,6 +145,14 @@ class Barrier:
 def swizzled(at, size):
     """Return where a byte lies: CUDA's swizzle of rows of 32, 64 or 128 bytes."""
     return at ^ ((at >> 7) % (size // 16)) << 4
+
+
+def places(n):
+    """Return at which row and column of 64 x n each thread has its elements."""
+    thread = np.arange(GROUP)[:, None]
+    place = np.arange(n // 2)[None, :]
+    row = thread // 32 * 16 + thread % 32 // 4 + 8 * (place // 2 % 2)
+    return row, 8 * (place // 4) + thread % 4 * 2 + place % 2
 
 
 def waits(body):
@@ -247,7 +264,7 @@ class _Block(simt._Block):
 
         self.hub.add(arrive)
 
-    do_tensor_copy_3 = do_tensor_copy_2
+    do_tensor_copy_3 = do_tensor_copy_4 = do_tensor_copy_5 = do_tensor_copy_2
 
     def do_store_far(self, to, index, values, rank, *barrier):
         """Begin to store four sums of each thread in another block."""
@@ -268,6 +285,9 @@ class _Block(simt._Block):
         """Compute as before."""
 
     do_registers_leave = do_registers_take
+
+    def do_computed(self, _buffer):
+        """Order nothing: all is computed in turn."""
 
     def do_mma_begin(self):
         """Order nothing: products are computed in turn."""
@@ -301,18 +321,27 @@ class _Block(simt._Block):
             for product in self.groups.pop(0):
                 self.product(*product)
 
+    do_mma_done = do_mma_wait
+
     def product(self, node, threads, rows, columns, more):
         """Add the product of two tiles to a warpgroup's sums."""
         sums = self.memory[node.sums.name]
         n = 2 * sums.shape[1]
-        a = self.tile(node.rows, rows, 64)
+        if isinstance(node.rows, Fragment):
+            a = self.fragment(node.rows, threads)
+        else:
+            a = self.tile(node.rows, rows, 64)
         b = self.tile(node.columns, columns, n)
         found = (a.astype(np.float64) @ b.astype(np.float64).T).astype(np.float32)
-        thread = np.arange(GROUP)[:, None]
-        place = np.arange(n // 2)[None, :]
-        row = thread // 32 * 16 + thread % 32 // 4 + 8 * (place // 2 % 2)
-        column = 8 * (place // 4) + thread % 4 * 2 + place % 2
+        row, column = places(n)
         sums[threads] = found[row, column] + (sums[threads] if more else 0)
+
+    def fragment(self, rows, threads):
+        """Return (64, 16) numbers that a warpgroup's threads hold."""
+        held = self.memory[rows.buffer.name][threads, rows.first : rows.first + 8]
+        found = np.empty((64, 16), np.float32)
+        found[places(16)] = held
+        return found
 
     def tile(self, tile, index, count):
         """Return (count, 16) numbers of a tile as the descriptor finds them."""

@@ -327,15 +327,15 @@ class _Emitter:
 
     def stated(self, node: Effect) -> None:
         """Spell an effect whose number is a part of its instruction."""
-        *sums, number = node.args
-        assert isinstance(number, Const)
         held = [
             f"{self.buffers[each.name]}[{k}]"
-            for each in sums
+            for each in node.args
             if isinstance(each, Buffer) and isinstance(each.extent, Const)
             for k in range(int(each.extent.value))
         ]
-        self.w.do(cuda_tiles.stated(node.op, int(number.value), held))
+        number = node.args[-1]
+        value = int(number.value) if isinstance(number, Const) else 0
+        self.w.do(cuda_tiles.stated(node.op, value, held))
 
     def barrier(self, _node: Effect) -> None:
         self.w.do("__syncthreads();")

@@ -206,6 +206,7 @@ HELPERS: Final[dict[str, tuple[str, ...]]] = {
     "min_nan": _extremum("min", "<"),
     "max_nan": _extremum("max", ">"),
     "round_to_odd": _ODD,
+    "exp2_approx": _APPROX[:1],
     "sigmoid": (*_APPROX, *SIGMOID),
     "softplus": SOFTPLUS,
     "sin_half_turns": (SIN_HALF_TURNS,),
@@ -229,7 +230,7 @@ def preamble(used: Collection[str], *, doubles: bool = True) -> str:
         if doubles or "double" not in text
     ]
     texts += [cuda_tiles.helper(name) for name in sorted(set(used) - HELPERS.keys())]
-    return "".join([f"{_HEAD}{text}\n" for text in texts])
+    return "".join([f"{_HEAD}{text}\n" for text in dict.fromkeys(texts)])
 
 
 def functions(preamble: str) -> list[str]:

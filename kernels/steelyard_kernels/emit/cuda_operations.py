@@ -239,6 +239,12 @@ def _vote(
     return [f"__any_sync(0xffffffffu, {asked}) != 0"]
 
 
+def _approximate(
+    op: str, names: list[list[str]], _types: tuple[Type, ...], _result: Type
+) -> list[str]:
+    return [f"{op}({a})" for a in names[0]]
+
+
 SHAPES: Final[
     dict[
         str,
@@ -257,6 +263,7 @@ SHAPES: Final[
     "shuffle": _fetch,
     "any_warp": _vote,
     "any_block": _vote,
+    "exp2_approx": _approximate,
 }
 
 

@@ -7,12 +7,11 @@ matrix instructions", "mbarrier", "cp.async.bulk.tensor" and "st.async".
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from steelyard_kernels.dtypes import float16
-
-if TYPE_CHECKING:
-    from steelyard_kernels.ir.loops import Multiply, Tile
+from steelyard_kernels.ir.loops import Multiply, Tile
+from steelyard_kernels.ir.operations import AXES
 
 TENSOR: Final = """#ifndef TENSOR_PARAMETER
 #define TENSOR_PARAMETER
@@ -94,8 +93,7 @@ HELPERS: Final = {
         "prefetch.tensormap [%0];",
         '"l"(tensor) ',
     ),
-    "tensor_copy_2": _copy("x", "y"),
-    "tensor_copy_3": _copy("x", "y", "z"),
+    **{f"tensor_copy_{n}": _copy(*"xyzuv"[:n]) for n in AXES},
     "far_address": """unsigned far_address(unsigned address, unsigned rank) {
   unsigned far;
   asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(far) : "r"(address), "r"(rank));
@@ -114,6 +112,8 @@ HELPERS: Final = {
 }
 STATED: Final = {
     "mma_wait": "wgmma.wait_group.sync.aligned",
+    "mma_done": "wgmma.wait_group.sync.aligned",
+    "computed": "",  # but a place in the order of what is volatile
     "registers_leave": "setmaxnreg.dec.sync.aligned.u32",
     "registers_take": "setmaxnreg.inc.sync.aligned.u32",
 }
@@ -130,9 +130,12 @@ def multiply(node: Multiply, sums: str, tiles: list[str], more: str) -> tuple[st
     """Return the statement of a product of tiles, and the helper that it calls."""
     count = int(getattr(node.sums.extent, "value", 0))
     kind = "f16" if node.rows.buffer.dtype is float16 else "bf16"
-    name = f"multiply_{2 * count}_{kind}_{node.rows.across:d}{node.columns.across:d}"
+    rows = f"{node.rows.across:d}" if isinstance(node.rows, Tile) else "r"
+    name = f"multiply_{2 * count}_{kind}_{rows}{node.columns.across:d}"
     described = [
         f"tile(shared_address({at}), {_form(tile):#x}ull) + {tile.first * HALF >> 4}"
+        if isinstance(tile, Tile)
+        else f"{at} + {tile.first // 2}"  # registers hold pairs
         for at, tile in zip(tiles, (node.rows, node.columns), strict=True)
     ]
     return f"{name}({sums}, {', '.join(described)}, {more});", name
@@ -147,10 +150,12 @@ def _form(tile: Tile) -> int:
 def stated(op: str, number: int, sums: list[str]) -> str:
     """Return an instruction with its number.
 
-    What waits for all products names the sums, so that no use of them comes before.
+    What waits for products names their sums, so that no use of them comes before.
     """
-    held = ", ".join(f'"+f"({each})' for each in sums if not number)
-    return f'asm volatile("{STATED[op]} {number};" : {held} :: "memory");'
+    ready = op != "mma_wait" or not number
+    held = ", ".join(f'"+f"({each})' for each in sums if ready)
+    instruction = f"{STATED[op]} {number};" if STATED[op] else ""
+    return f'asm volatile("{instruction}" : {held} :: "memory");'
 
 
 def helper(name: str) -> str:
@@ -159,10 +164,14 @@ def helper(name: str) -> str:
     count = int(columns) // 2
     sums = ", ".join(f"%{k}" for k in range(count))
     held = ", ".join(f'"+f"(sums[{k}])' for k in range(count))
-    return f"""void {name}(float (&sums)[{count}], unsigned long long rows,
+    kept, forms = across[0] == "r", ", ".join(across.replace("r", ""))
+    parts = 4 if kept else 1  # words of the rows: in registers, or their descriptor
+    rows = ", ".join(f"%{count + k}" for k in range(parts))
+    given = ", ".join(f'"r"(rows[{k}])' for k in range(parts)) if kept else '"l"(rows)'
+    return f"""void {name}(float (&sums)[{count}], {"const unsigned *" if kept else "unsigned long long "}rows,
     unsigned long long columns, int more) {{
-  asm volatile("{{ .reg .pred p; setp.ne.b32 p, %{count + 2}, 0; "
+  asm volatile("{{ .reg .pred p; setp.ne.b32 p, %{count + parts + 1}, 0; "
     "wgmma.mma_async.sync.aligned.m64n{columns}k16.f32.{kind}.{kind} "
-    "{{{sums}}}, %{count}, %{count + 1}, p, 1, 1, {across[0]}, {across[1]}; }}"
-    : {held} : "l"(rows), "l"(columns), "r"(more) : "memory");
+    "{{{sums}}}, {f"{{{rows}}}" if kept else rows}, %{count + parts}, p, 1, 1, {forms}; }}"
+    : {held} : {given}, "l"(columns), "r"(more) : "memory");
 }}"""

@@ -5,6 +5,7 @@
     buffer    = Buffer(name, dtype, extent, space, alignment, access)
     tensor    = Tensor(name, dtype, first, extents, strides, box, swizzle)
     tile      = Tile(buffer, index, first, swizzle, across, leading, stride)
+    fragment  = Fragment(buffer, first)              -- a tile in registers
     type      = Type(dtype, lanes)                   -- by `typed`; lanes 1: a scalar
     operand   = Var(name, type)
               | Const(value, type)                   -- the same in every lane
@@ -284,6 +285,23 @@ class Tile:
     stride: int
 
 
+@dataclass(frozen=True, slots=True)
+class Fragment:
+    """A matrix of 64 x 16 halves in registers, 8 of each thread from `buffer[first]` on.
+
+    They are where a thread has its sums of 64 x 16: what a product gave is read by the
+    next one.
+    """
+
+    buffer: Buffer
+    first: int
+
+    @property
+    def index(self) -> Operand:
+        """No index: registers have no address."""
+        return Const(0, INDEX)
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Multiply:
     """Begin to add the product of 64 x 16 and 16 x n halves to float32 `sums`.
@@ -293,7 +311,7 @@ class Multiply:
     """
 
     sums: Buffer
-    rows: Tile
+    rows: Tile | Fragment
     columns: Tile
     more: Operand
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cache
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 from steelyard_kernels.dtypes import (
     HALVES,
@@ -94,6 +94,10 @@ def _fused(args: Types, stated: Type | None) -> Type | None:
     return None if args[0].dtype in HALVES else _same(("float",))(args, stated)
 
 
+def _single(args: Types, _stated: Type | None) -> Type | None:
+    return args[0] if args[0].dtype is float32 else None
+
+
 def _comparison(args: Types, _stated: Type | None) -> Type | None:
     a, b = args
     return typed(bool_, a.lanes) if a == b else None
@@ -177,6 +181,7 @@ def _matrix(args: Types, _stated: Type | None) -> Type | None:
 
 
 FUSED = Rule("arguments are float32 or float64 of one type, the result's", _fused)
+SINGLE = Rule("the argument is float32, and so is the result", _single)
 COMPARISON = Rule(
     "arguments are of one type, the result bool of its lanes", _comparison
 )
@@ -223,6 +228,7 @@ OWN: dict[str, Operation] = {  # what is no elementwise operation of tensors
     "any_warp": Operation(1, VOTE, CUDA),  # whether it holds in any of 32 threads
     "any_block": Operation(1, VOTE, CUDA),  # in any of the block's: a barrier as well
     "mma": Operation(3, MATRIX, CUDA),  # a @ b + c on a warp's fragments
+    "exp2_approx": Operation(1, SINGLE, CUDA),  # relative error 2**-22, no denormals
 }
 
 
@@ -324,10 +330,12 @@ STORE_FAR = EffectRule(
         and all(map(_is_index, (args[1], args[3], args[5])))
     ),
 )
+AXES: Final = range(2, 6)  # of a tensor
 SUMS = EffectRule(
     "takes the float32 sums, in registers, and a number of groups",
     lambda args: _is_register(args[0]) and _is_index(args[1]),
 )
+HELD = EffectRule("takes a buffer in registers", lambda args: _is_register(args[0]))
 WAIT = EffectRule("takes a number", lambda a: _is_index(a[0]))
 
 EFFECTS: dict[str, EffectOperation] = {
@@ -349,8 +357,8 @@ EFFECTS: dict[str, EffectOperation] = {
         0, BARRIER, CUDA
     ),  # stores, to copies and products
     "tensor_prefetch": EffectOperation(1, TENSOR, CUDA),  # of what describes it
-    "tensor_copy_2": EffectOperation(7, TENSOR_COPY, CUDA),  # of tensors of two axes
-    "tensor_copy_3": EffectOperation(8, TENSOR_COPY, CUDA),
+    # Of tensors of two axes and of more.
+    **{f"tensor_copy_{n}": EffectOperation(5 + n, TENSOR_COPY, CUDA) for n in AXES},
     "store_far": EffectOperation(6, STORE_FAR, CUDA),
     # A warpgroup's threads take as many registers as that, which others left.
     "registers_take": EffectOperation(1, WAIT, CUDA),
@@ -358,4 +366,6 @@ EFFECTS: dict[str, EffectOperation] = {
     "mma_begin": EffectOperation(0, BARRIER, CUDA),  # before multiplications
     "mma_commit": EffectOperation(0, BARRIER, CUDA),  # those before are one group
     "mma_wait": EffectOperation(2, SUMS, CUDA),  # until so many groups are under way
+    "mma_done": EffectOperation(2, SUMS, CUDA),  # the same, and these sums are there
+    "computed": EffectOperation(1, HELD, CUDA),  # before what waits behind it
 }

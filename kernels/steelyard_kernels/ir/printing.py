@@ -11,6 +11,7 @@ from steelyard_kernels.ir.loops import (
     Effect,
     Fence,
     For,
+    Fragment,
     If,
     Kernel,
     Let,
@@ -113,7 +114,9 @@ def _lines(statement: Statement, depth: int) -> Iterator[str]:
             assert_never(statement)
 
 
-def _tile(tile: Tile) -> str:
+def _tile(tile: Tile | Fragment) -> str:
+    if isinstance(tile, Fragment):
+        return f"{tile.buffer.name}[{tile.first}]"
     across = " across" if tile.across else ""
     first = f" + {tile.first}" if tile.first else ""
     return f"{tile.buffer.name}[{_operand(tile.index)}{first}]{across}"

@@ -22,6 +22,7 @@ from steelyard_kernels.ir.loops import (
     Effect,
     Fence,
     For,
+    Fragment,
     If,
     Kernel,
     Let,
@@ -74,7 +75,8 @@ RULES = {
     "it depends on the thread",
     "tensor": "a tensor is a parameter",
     "tile": "a product has n / 2 float32 sums in registers, n a multiple of 8 up to 256, "
-    "and tiles of one type of halves in shared memory, swizzled by 32, 64 or 128 bytes",
+    "and tiles of one type of halves in shared memory, swizzled by 32, 64 or 128 bytes, "
+    "or rows in registers, 8 a thread",
     "dynamic": "a kernel's shared buffers end within the dynamic memory that it states, "
     "and begin there where its tiles must",
     "lane": "the lane of an extract or insert is a constant inside the vector",
@@ -362,7 +364,9 @@ class _Verifier:
 
 
 def _is_tile(node: Multiply) -> bool:
-    def lies(tile: Tile) -> bool:
+    def lies(tile: Tile | Fragment) -> bool:
+        if isinstance(tile, Fragment):
+            return tile.buffer.space == "register" and not tile.first % 8
         return tile.buffer.space == "shared" and tile.swizzle in {32, 64, 128}
 
     sums, dtype = node.sums, node.rows.buffer.dtype

@@ -51,12 +51,12 @@ class Contraction:
     def behind(self) -> tuple[Value, ...]:
         """The values that are made of the sums, operands first."""
         pending = [output.value for output in self.nest.outputs]
-        return _reached(self.nest, pending, {self.total.number})
+        return reached(self.nest, pending, {self.total.number})
 
     @cached_property
     def made_of(self) -> tuple[tuple[Value, ...], tuple[Value, ...]]:
         """What each factor is made of, operands first, and itself."""
-        left, right = (_reached(self.nest, [v], set()) for v in (self.left, self.right))
+        left, right = (reached(self.nest, [v], set()) for v in (self.left, self.right))
         return left, right
 
     def walks(self, offset: Index, axes: Sequence[int]) -> int | None:
@@ -77,7 +77,7 @@ def contraction_of(nest: Nest) -> Contraction | str:
     if len(reductions) != 1:
         return "has not one sum"
     (reduction,) = reductions
-    found = _factors(nest, reduction)
+    found = factors_of(nest, reduction)
     if found is None:
         return "is no sum of products of two values"
     total, dtype, (left, right) = found
@@ -114,7 +114,7 @@ def _last(axes: Sequence[int], wanted: AbstractSet[int]) -> tuple[int, ...]:
     return tuple(found)
 
 
-def _factors(
+def factors_of(
     nest: Nest, reduction: Value
 ) -> tuple[Value, DType, tuple[Value, Value]] | None:
     """Return what sums come to, the dtype that they are added up in, and the factors."""
@@ -158,7 +158,7 @@ def _of_integers(
     return total, dtype, (factors[0], factors[-1])
 
 
-def _reached(nest: Nest, pending: list[Value], known: set[int]) -> tuple[Value, ...]:
+def reached(nest: Nest, pending: list[Value], known: set[int]) -> tuple[Value, ...]:
     """Return some values and all that they are made of, but those that are known."""
     reads = reads_of(nest)
     found: dict[int, Value] = {}

@@ -86,7 +86,10 @@ class Loads:
                     self._step(source, loop.var, (at.matrix, depth_of(loop.var)))
 
     def _step(
-        self, source: _Source, step: Operand, corner: tuple[Operand, Operand]
+        self,
+        source: _Source,
+        step: Operand,
+        corner: tuple[tuple[Operand, ...], Operand],
     ) -> None:
         """Emit a step's loads by boxes as bulk copies have, each before its stores."""
         b, lanes, width = self.b, source.lanes, source.width
@@ -109,7 +112,7 @@ class Loads:
     def _load(
         self,
         source: _Source,
-        corner: tuple[Operand, Operand],
+        corner: tuple[tuple[Operand, ...], Operand],
         own: Operand,
         deep: Operand,
     ) -> Operand:
@@ -118,8 +121,12 @@ class Loads:
         matrix, begin = corner
         indices = own, b.at("add", begin, deep)
         steps = (1, factor.pitch) if factor.across else (factor.pitch, 1)
-        place = b.at("multiply", matrix, factor.batch)
-        for index, step in zip(indices, steps, strict=True):
+        place = b.number(0)
+        walks = (
+            *zip(matrix, factor.batch, strict=True),
+            *zip(indices, steps, strict=True),
+        )
+        for index, step in walks:
             place = b.at("add", place, b.at("multiply", index, step))
         inside = [
             b.let("less", index, b.number(extent))

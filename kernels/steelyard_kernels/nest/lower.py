@@ -17,6 +17,7 @@ from steelyard_kernels.nest.axes import Nest
 from steelyard_kernels.nest.emitter import Emitter
 from steelyard_kernels.nest.places import nest_of
 from steelyard_kernels.nest.reduce import reduce
+from steelyard_kernels.schedule.attention_tiling import AttentionTiling
 from steelyard_kernels.schedule.gpu import Gpu
 from steelyard_kernels.schedule.legality import (
     blocking_for,
@@ -55,14 +56,16 @@ def lower(
 def lower_product(
     program: Program, schedule: Schedule, device: Gpu, *, aligned: bool
 ) -> Lowered:
-    """Return the loop-level kernel of a matrix product for tensor cores.
+    """Return the loop-level kernel of matrix products for tensor cores.
 
     Raises KernelError for a schedule that does not fit.
     """
-    from steelyard_kernels.nest import product  # few programs have one
+    from steelyard_kernels.nest import attention, product  # few programs have one
 
-    nest = nest_of(program)
-    return product.lower(tiling_for(nest, schedule, device, aligned=aligned))
+    tiling = tiling_for(nest_of(program), schedule, device, aligned=aligned)
+    if isinstance(tiling, AttentionTiling):
+        return attention.lower(tiling)
+    return product.lower(tiling)
 
 
 def lower_blocks(program: Program, schedule: Schedule, machine: Machine) -> Lowered:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from itertools import product
 from math import prod
@@ -82,6 +82,16 @@ class Loops:
         yield
         self.known.pop()
         del self.open[loop]
+
+    @contextmanager
+    def together(
+        self, places: Mapping[int, tuple[Sequence[Operand], int]]
+    ) -> Iterator[None]:
+        """Open several loops, each at some of its places and in so many lanes."""
+        with ExitStack() as opened:
+            for loop in sorted(places):
+                opened.enter_context(self.opened(loop, *places[loop]))
+            yield
 
     @contextmanager
     def aside(self) -> Iterator[None]:

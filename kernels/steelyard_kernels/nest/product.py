@@ -10,23 +10,19 @@ send each other the sums of columns that others store, which add them in one ord
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from math import prod
 from typing import Final
 
 from steelyard_kernels.dtypes import float32
-from steelyard_kernels.ir.builder import Builder
-from steelyard_kernels.ir.loops import Buffer, Multiply, Operand, Tensor, Tile, Var
-from steelyard_kernels.nest.gpu_emitter import VECTOR_BYTES, GpuEmitter
+from steelyard_kernels.ir.loops import Buffer, Multiply, Operand, Tile
 from steelyard_kernels.nest.loads import Loads
-from steelyard_kernels.nest.reduce import reduce
 from steelyard_kernels.nest.sums import Position, Sums
-from steelyard_kernels.schedule import gpu
+from steelyard_kernels.nest.tiles import Tiles
 from steelyard_kernels.schedule.contraction import (
     DEPTH,
     FEWER_REGISTERS,
-    GROUP,
     HALF,
     MORE_REGISTERS,
     REPEATS,
@@ -36,8 +32,7 @@ from steelyard_kernels.schedule.contraction import (
     Factor,
     Tiling,
 )
-from steelyard_kernels.schedule.gpu import WARP
-from steelyard_kernels.schedule.parameters import Lowered, Slot, arguments
+from steelyard_kernels.schedule.parameters import Lowered
 from steelyard_kernels.schedule.tile import Carried
 
 TOGETHER: Final = 8  # rows of tiles that blocks which stay walk together, for the L2
@@ -49,62 +44,26 @@ def lower(tiling: Tiling) -> Lowered:
     return _Lowering(tiling).emit()
 
 
-class _Lowering:
+class _Lowering(Tiles):
     """Emits one block of a tiling."""
 
     def __init__(self, tiling: Tiling) -> None:
-        program = tiling.product.nest.program
-        self.tiling, self.product = tiling, tiling.product
-        self.args = arguments(program, VECTOR_BYTES)
-        self.b = b = Builder(gpu.index_type(program))
-        self.extent = Var("extent", b.index)
-        emitter = GpuEmitter(
-            self.product.nest,
-            tiling.schedule,
-            self.args,
-            b,
-            target="cuda",
-            extent=self.extent,
-            reduce=reduce,
-        )
-        factors = {"rows": self.product.rows, "columns": self.product.columns}
-        self.tensors = {
-            name: self.tensor(factor, place)
-            for place, (name, factor) in enumerate(factors.items())
-            if factor.bulk
-        }
-        self.loaded = [each for each in factors.values() if not each.bulk]
-        self.memory = {
-            name: b.alloc(name, dtype, count, "shared", alignment)
-            for name, dtype, count, alignment in tiling.memory()
-        }
-        self.thread, self.block = b.thread(), b.block()
+        product = tiling.product
+        super().__init__(tiling, {"rows": product.rows, "columns": product.columns})
+        b = self.b
+        for place, (name, factor) in enumerate(self.factors.items()):
+            if factor.bulk:
+                tile = (ROWS * tiling.groups, tiling.columns)[place]
+                width = tiling.chunk if place else ROWS
+                box = (width, STEP) if factor.across else (STEP, tile)
+                own, depth = (product.extents[axis] for axis in (1 + place, 3))
+                self.describe(name, (own, depth), box)
+        self.loaded = [each for each in self.factors.values() if not each.bulk]
         self.rank = b.number(0)
         if tiling.split > 1:
             self.rank = b.at("rem", self.block, tiling.split)
-        self.group: Operand = b.number(0)
         self.sums = b.alloc("sums", float32, tiling.columns // 2, "register")
-        self.stores = Sums(tiling, emitter, self.memory, self.thread)
-
-    def tensor(self, factor: Factor, place: int) -> Tensor:
-        """Return how copies see a factor: its batch outermost, one tile a box."""
-        batch, own, depth = (self.product.extents[axis] for axis in (0, 1 + place, 3))
-        tile = (ROWS * self.tiling.groups, self.tiling.columns)[place]
-        if factor.across:
-            width = self.tiling.chunk if place else ROWS
-            rows, row, box = depth, own, (width, STEP, 1)
-        else:
-            rows, row, box = own, depth, (STEP, tile, 1)
-        axes = 3 if factor.batch else 2
-        return Tensor(
-            f"{factor.source.name}.{place}",
-            self.product.dtype.name,
-            factor.first,
-            (row, rows, batch)[:axes],
-            (factor.pitch * HALF, factor.batch * HALF)[: axes - 1],
-            box[:axes],
-            box[0] * HALF,
-        )
+        self.stores = Sums(tiling, self.emitter, self.memory, self.thread)
 
     def emit(self) -> Lowered:
         """Emit the block, and close the kernel."""
@@ -121,33 +80,7 @@ class _Lowering:
                     b.effect("registers_leave", b.number(FEWER_REGISTERS))
                 with b.branch(self.is_copying()):
                     self.produce()
-        read = [v.source for v in self.product.sums.behind]
-        read += [factor.source for factor in self.loaded]
-        kept = {self.args.inputs[i].name for i in self.args.inputs if _reads(read, i)}
-        kept |= {buffer.name for buffer in self.args.outputs} | self.args.scalars.keys()
-        pairs = [
-            (parameter, slot)
-            for parameter, slot in zip(self.args.order, self.args.slots, strict=True)
-            if slot.kind == "scalar" or parameter.name in kept
-        ]
-        factors = self.product.rows, self.product.columns
-        slots = [
-            Slot("tensor", factor.source.index, factor.source.name, "t", tensor)
-            for factor, tensor in zip(
-                [each for each in factors if each.bulk],
-                self.tensors.values(),
-                strict=True,
-            )
-        ]
-        order = (*self.tensors.values(), *[p for p, _ in pairs], self.extent)
-        slots += [*[s for _, s in pairs], gpu.extent_slot(b.index, tiling.grid)]
-        kernel = replace(
-            b.kernel("kernel", order, threads=tiling.threads),
-            resident=1,
-            cluster=tiling.split,
-            shared=tiling.shared,
-        )
-        return Lowered(kernel, tuple(slots), tiling.threads, 1, tiling.shared)
+        return self.lowered(self.product.sums.behind, self.loaded)
 
     def is_copying(self) -> Operand:
         """Emit whether this is the thread that copies."""
@@ -172,7 +105,7 @@ class _Lowering:
             if self.tensors and not tiling.blocks:
                 at = self.position(b.at("div", self.block, tiling.split))
                 with b.loop(0, tiling.stages, 1, unroll=tiling.stages) as loop:
-                    self.copy(loop.var, loop.var, at)
+                    self.copies(loop.var, loop.var, at)
         if self.loaded:
             with b.branch(b.let("less", self.thread, b.number(tiling.consumers))):
                 at = self.position(b.at("div", self.block, tiling.split))
@@ -188,11 +121,6 @@ class _Lowering:
         b = self.b
         own = b.at("multiply", self.rank, self.tiling.steps)
         return b.at("multiply", b.at("add", own, step), STEP)
-
-    def barrier(self, what: str, name: str, stage: Operand | int, *args: int) -> None:
-        """Emit an operation on a stage's mbarrier."""
-        numbers = [self.b.number(each) for each in (stage, *args)]
-        self.b.effect(f"mbarrier_{what}", self.memory[name], *numbers)
 
     def position(self, tile: Operand) -> Position:
         """Emit which matrix of the batch, row and column a tile begins at."""
@@ -210,12 +138,12 @@ class _Lowering:
         else:  # neighbours read the same columns
             row, column = b.at("rem", tile, down), b.at("div", tile, down)
         return Position(
-            matrix,
+            self.matrix(matrix),
             b.at("multiply", row, ROWS * self.tiling.groups),
             b.at("multiply", column, self.tiling.columns),
         )
 
-    def copy(self, step: Operand, stage: Operand, at: Position) -> None:
+    def copies(self, step: Operand, stage: Operand, at: Position) -> None:
         """Emit the copies of one step to a stage."""
         b, tiling = self.b, self.tiling
         tall = ROWS * tiling.groups
@@ -228,16 +156,11 @@ class _Lowering:
         size = sum(count for *_, count in bulk) * STEP * HALF
         self.barrier("expect", "full", stage, size)
         for factor, name, first, count in bulk:
-            tensor = self.tensors[name]
-            matrix = (at.matrix,) if factor.batch else ()
-            copies = f"tensor_copy_{len(tensor.extents)}"
-            for begin in range(0, count, tensor.box[0] if factor.across else count):
-                place = b.at("add", first, begin)
-                corner = (place, depth) if factor.across else (depth, place)
+            width = self.tensors[name].box[0] if factor.across else count
+            for begin in range(0, count, width):
                 to = b.at("add", b.at("multiply", stage, count * STEP), begin * STEP)
-                full = self.memory["full"]
-                where = self.memory[name], to, tensor, full, stage
-                b.effect(copies, *where, *corner, *matrix)
+                corner = b.at("add", first, begin), depth
+                self.copy(name, to, ("full", stage), corner, at.matrix)
 
     def tiles(
         self, body: Callable[[Position, Carried], Carried], carried: Carried
@@ -251,17 +174,6 @@ class _Lowering:
         with b.loop(self.block, every, tiling.blocks, *carried, unroll=1) as loop:
             loop.yields(*body(self.position(loop.var), loop.carried))
 
-    def after(self, stage: Operand, parity: Operand) -> Carried:
-        """Emit the next stage and its parity."""
-        b = self.b
-        following = b.at("add", stage, 1)
-        wraps = b.let("equal", following, b.number(self.tiling.stages))
-        other = b.at("subtract", 1, parity)
-        return (
-            b.let("where", wraps, b.number(0), following),
-            b.let("where", wraps, other, parity),
-        )
-
     def produce(self) -> None:
         """Emit the copies that wait for a stage to be empty."""
         b, tiling = self.b, self.tiling
@@ -272,7 +184,7 @@ class _Lowering:
             with b.loop(first, tiling.steps, 1, *carried, unroll=1) as loop:
                 stage, parity = loop.carried
                 b.effect("mbarrier_wait", self.memory["empty"], stage, parity)
-                self.copy(loop.var, stage, at)
+                self.copies(loop.var, stage, at)
                 loop.yields(*self.after(stage, parity))
             return loop.results
 
@@ -281,10 +193,7 @@ class _Lowering:
     def consume(self) -> None:
         """Emit the products of every tile, and what is stored of them."""
         b, tiling = self.b, self.tiling
-        if tiling.groups > 1:  # known to be one number in all lanes of a warp
-            group = b.at("div", self.thread, GROUP)
-            zero = b.number(0)
-            self.group = b.let("shuffle", group, zero, b.number(WARP), name="i")
+        self.number_groups()
 
         def tile(at: Position, carried: Carried) -> Carried:
             if tiling.split > 1:
@@ -300,7 +209,7 @@ class _Lowering:
     def ring(self, carried: Carried) -> Carried:
         """Emit all steps, each behind a wait for its stage; return the next stage."""
         b = self.b
-        leads = b.let("equal", b.at("rem", self.thread, GROUP), b.number(0))
+        leads = self.leads()
         with b.loop(0, self.tiling.steps, 1, *carried, b.number(0), unroll=1) as loop:
             stage, parity, before = loop.carried
             b.effect("mbarrier_wait", self.memory["full"], stage, parity)
@@ -389,7 +298,3 @@ class _Lowering:
                 total = b.let("add", b.load(own, 4 * k, 4), more)
                 b.store(own, 4 * k, total)
         return own
-
-
-def _reads(sources: Sequence[object], index: int) -> bool:
-    return any(getattr(source, "index", None) == index for source in sources)

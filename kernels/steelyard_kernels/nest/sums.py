@@ -26,9 +26,9 @@ EARLY = 112
 
 @dataclass(frozen=True, slots=True)
 class Position:
-    """A tile's matrix of the batch, and its first row and column."""
+    """A tile's matrix, by its index along each axis of the batch, and first row and column."""
 
-    matrix: Operand
+    matrix: tuple[Operand, ...]
     row: Operand
     column: Operand
 
@@ -125,14 +125,9 @@ class Sums:
         """Open the loops of the space at some rows and columns."""
         batch, i, j, _ = self.product.axes
         places = {i: (rows, 1), j: (columns, lanes)}
-        if batch is not None:
-            places[batch] = [self.at.matrix], 1
-        opened = [self.emitter.opened(axis, *places[axis]) for axis in sorted(places)]
-        for each in opened:
-            each.__enter__()
-        yield
-        for each in reversed(opened):
-            each.__exit__(None, None, None)
+        places |= {k: ([at], 1) for k, at in zip(batch, self.at.matrix, strict=True)}
+        with self.emitter.together(places):
+            yield
 
     def emit(self, sums: Buffer) -> None:
         """Emit the values that are made of a block's sums, and store the outputs."""

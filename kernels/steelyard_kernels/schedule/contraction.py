@@ -32,6 +32,7 @@ PRODUCER: Final = 32  # threads of the warp that copies
 UNIT: Final = 16  # bytes that every stride of a bulk copy is a multiple of
 COLUMNS: Final = range(8, 257, 8)  # of one instruction
 GROUPS: Final = range(1, 5)  # warpgroups of a block
+MOST_BATCH: Final = 3  # axes, beside the two of a matrix: a tensor has up to five
 CLUSTERS: Final = range(1, 9)  # blocks of a cluster that any GPU takes
 ATOM: Final = 1024  # bytes of 8 swizzled rows: where tiles begin
 # What a thread needs beside its sums; NVRTC 13 takes 26 to 48 for tiles of 32 to 256.
@@ -47,20 +48,21 @@ CHUNK: Final = 64  # columns that are stored at a time
 class Factor:
     """An array of halves that a product reads: rows along the reduced axis, or `across`.
 
-    Strides are in elements: `pitch` from row to row, `batch` between matrices (0: one for
-    all); it begins `first` elements behind its array. `bulk`: all are of 16 bytes.
+    Strides are in elements: `pitch` from row to row, `batch` between matrices along each
+    axis of the batch (0: one for all); it begins `first` elements behind its array.
+    `bulk`: all are of 16 bytes.
     """
 
     source: Input
     across: bool
     pitch: int
-    batch: int
+    batch: tuple[int, ...]
     first: int
     bulk: bool
 
     def is_paired(self, own: int, depth: int) -> bool:
         """Say whether neighbours of a row are pairs that begin at 4 bytes."""
-        lengths = (own if self.across else depth, self.pitch, self.batch, self.first)
+        lengths = (own if self.across else depth, self.pitch, *self.batch, self.first)
         return not any(length % 2 for length in lengths)
 
 
@@ -68,12 +70,12 @@ class Factor:
 class Product:
     """A nest that is the products of rows and columns, and what is made of each sum.
 
-    `axes` are those of the batch (or None), the rows, the columns and the reduced one.
+    `axes` are those of the batch, the rows, the columns and the reduced one.
     """
 
     sums: Contraction
     dtype: DType
-    axes: tuple[int | None, int, int, int]
+    axes: tuple[tuple[int, ...], int, int, int]
     rows: Factor
     columns: Factor
 
@@ -98,11 +100,14 @@ class Product:
         read = [v.offset for v in self.sums.behind if v.source is not None]
         return [*read, *[output.offset for output in self.nest.outputs]]
 
-    def lies(self, offset: Index, lanes: int) -> bool:
-        """Say whether so many columns from a multiple of them on are aligned vectors."""
-        j = self.axes[2]
+    def lies(self, offset: Index, lanes: int, axis: int | None = None) -> bool:
+        """Say whether so many columns from a multiple of them on are aligned vectors.
+
+        Or what else is along an axis.
+        """
+        j = self.axes[2] if axis is None else axis
         others = [step for term, step in offset.terms if term != j]
-        inside = offset.step(j) in {0, 1} and not self.extents[2] % lanes
+        inside = offset.step(j) in {0, 1} and not self.nest.extents[j] % lanes
         aligned = all(n % lanes == 0 for n in (offset.constant, *others))
         return inside and (aligned or offset.step(j) == 0)
 
@@ -126,23 +131,23 @@ def product_of(nest: Nest) -> Product | str:
         return found
     if found.reduction.node.dtype not in {float32, *HALVES}:
         return f"adds up products of {found.dtype}"
-    a, b = _array(found.left), _array(found.right)
+    a, b = array_of(found.left), array_of(found.right)
     if a is None or b is None:
         return "multiplies what is computed, not two arrays of halves"
     if a.node.dtype is not b.node.dtype:
         return f"multiplies {a.node.dtype} by {b.node.dtype}"
     axes = found.rows, found.columns, found.depth
-    if len(found.outer) > 1 or [len(each) for each in axes] != [1, 1, 1]:
+    if len(found.outer) > MOST_BATCH or [len(each) for each in axes] != [1, 1, 1]:
         return "has not rows of one array and columns of the other, in one batch"
     (i,), (j,), (k,) = axes
-    batch = next(iter(found.outer), None)
-    rows, columns = _factor(a, i, k, batch), _factor(b, j, k, batch)
+    batch = found.outer
+    rows, columns = factor_of(a, i, k, batch), factor_of(b, j, k, batch)
     if isinstance(rows, str) or isinstance(columns, str):
         return rows if isinstance(rows, str) else str(columns)
     return Product(found, a.node.dtype, (batch, i, j, k), rows, columns)
 
 
-def _array(value: Value) -> Value | None:
+def array_of(value: Value) -> Value | None:
     """Return the array of halves that a value is, widened or not."""
     if isinstance(value.node, Cast) and value.source is None:
         (value,) = value.args.values()
@@ -150,20 +155,19 @@ def _array(value: Value) -> Value | None:
     return value if plain and value.node.dtype in HALVES else None
 
 
-def _factor(value: Value, own: int, k: int, batch: int | None) -> Factor | str:
+def factor_of(value: Value, own: int, k: int, batch: tuple[int, ...]) -> Factor | str:
     """Return how an array lies, or why no copy of tiles can read it."""
     assert isinstance(value.source, Input)
     offset, name = value.offset, value.source.name
-    steps = [offset.step(axis) for axis in (own, k)]
-    found = offset.step(batch) if batch is not None else 0
-    a, b, rest = (-1 if each is None else each for each in (*steps, found))
-    if 1 not in {a, b} or min(a, b, rest) < 0:
+    steps = [offset.step(axis) for axis in (own, k, *batch)]
+    a, b, *rest = (-1 if each is None else each for each in steps)
+    if 1 not in {a, b} or min(a, b, *rest) < 0:
         return f"reads {name} by no rows of neighbours"
     across = b != 1
     pitch = b if across else a
-    lengths = pitch, rest, offset.constant
+    lengths = pitch, *rest, offset.constant
     bulk = not any(length * HALF % UNIT for length in lengths)
-    return Factor(value.source, across, *lengths, bulk)
+    return Factor(value.source, across, pitch, tuple(rest), offset.constant, bulk)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -197,8 +201,7 @@ class Tiling:
                 (1, Place.SERIAL),
             ),
         }
-        if batch is not None:
-            factors[batch] = (grid,)
+        factors |= dict.fromkeys(batch, (grid,))
         cuts = tuple(Cut(NAMES[axis], factors[axis]) for axis in sorted(factors))
         return Schedule(cuts, blocks=self.blocks)
 
@@ -292,7 +295,7 @@ class Tiling:
 def tiling_of(product: Product, schedule: Schedule) -> Tiling | None:
     """Return the tiling that a schedule says; None if it says something else."""
     cuts = {cut.axes: cut for cut in schedule.cuts}
-    _, i, j, k = (NAMES[axis or 0] for axis in product.axes)
+    i, j, k = (NAMES[axis] for axis in product.axes[1:])
     if not {i, j, k} <= cuts.keys():
         return None
     tiling = Tiling(
@@ -306,18 +309,8 @@ def tiling_of(product: Product, schedule: Schedule) -> Tiling | None:
     return tiling if tiling.schedule == schedule else None
 
 
-def problem(tiling: Tiling, gpu: Gpu, *, aligned: bool) -> str:
+def problem(tiling: Tiling, gpu: Gpu) -> str:
     """Say why a tiling does not fit, and what to choose instead; "" if it does."""
-    if not gpu.wgmma:
-        return (
-            "multiplies tiles by instructions of warpgroups, which cuda:sm_90a alone has; "
-            "choose one of the target's candidates"
-        )
-    if not aligned:
-        return (
-            f"copies in bulk from arrays at multiples of {UNIT} bytes, and one does not "
-            "start there; align it, choose a schedule of threads"
-        )
     return _shape_problem(tiling) or _room_problem(tiling, gpu)
 
 

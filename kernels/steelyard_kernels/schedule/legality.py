@@ -10,7 +10,12 @@ from steelyard_kernels.expression.expr import Input
 from steelyard_kernels.nest.axes import NAMES, Nest
 from steelyard_kernels.nest.contraction import contraction_of
 from steelyard_kernels.nest.keep import has_rows, planner
-from steelyard_kernels.schedule import blocking, contraction
+from steelyard_kernels.schedule import (
+    attention,
+    attention_tiling,
+    blocking,
+    contraction,
+)
 from steelyard_kernels.schedule.gpu import (
     MAX_THREADS,
     VECTOR_BYTES,
@@ -53,20 +58,49 @@ def _refused(nest: Nest, schedule: Schedule, why: str) -> KernelError:
 def tiling_for(
     nest: Nest, schedule: Schedule, gpu: Gpu, *, aligned: bool
 ) -> contraction.Tiling:
-    """Return the tiling of a product that a schedule says; raises KernelError."""
+    """Return the tiling of products that a schedule says; raises KernelError."""
     product = contraction.product_of(nest)
-    if isinstance(product, str):
-        why = f"multiplies tiles, but the program {product}; choose another candidate"
+    whole = attention.attention_of(nest)
+    tiling: contraction.Tiling | None
+    if isinstance(whole, attention.Attention):
+        tiling = attention_tiling.tiling_of(whole, schedule)
+        like: contraction.Tiling = attention_tiling.AttentionTiling(
+            whole, 1, attention_tiling.columns_of(whole), 1, keys=64
+        )
+    elif isinstance(product, str):
+        either = f"the program {product}, and {whole}"
+        why = f"multiplies tiles, but {either}; choose another candidate"
         raise _refused(nest, schedule, why)
-    tiling = contraction.tiling_of(product, schedule)
+    else:
+        tiling = contraction.tiling_of(product, schedule)
+        like = contraction.Tiling(product, 1, 64, 4)
     if tiling is None:
-        like = contraction.Tiling(product, 1, 64, 4).schedule.label
-        why = f"cuts a product unlike {like}; change only the numbers of that"
+        label = like.schedule.label
+        why = f"cuts products unlike {label}; change only the numbers of that"
         raise _refused(nest, schedule, why)
-    why = contraction.problem(tiling, gpu, aligned=aligned)
+    why = _tiles_problem(gpu, aligned=aligned)
+    if isinstance(tiling, attention_tiling.AttentionTiling):
+        why = why or attention_tiling.problem(tiling, gpu)
+    else:
+        why = why or contraction.problem(tiling, gpu)
     if why:
         raise _refused(nest, schedule, why)
     return tiling
+
+
+def _tiles_problem(gpu: Gpu, *, aligned: bool) -> str:
+    """Say why no tiling fits, and what to choose instead; "" if some may."""
+    if not gpu.wgmma:
+        return (
+            "multiplies tiles by instructions of warpgroups, which cuda:sm_90a alone has; "
+            "choose one of the target's candidates"
+        )
+    if not aligned:
+        return (
+            f"copies in bulk from arrays at multiples of {contraction.UNIT} bytes, and one does not "
+            "start there; align it, choose a schedule of threads"
+        )
+    return ""
 
 
 def blocking_for(nest: Nest, schedule: Schedule, machine: Machine) -> blocking.Blocking:

@@ -5,21 +5,25 @@ from __future__ import annotations
 from collections.abc import Iterator
 from functools import cache, lru_cache, partial
 from itertools import chain
+from types import ModuleType
 
 from steelyard_kernels.expression.expr import Program
 from steelyard_kernels.nest.axes import Nest, beyond
 from steelyard_kernels.nest.places import nest_of
 from steelyard_kernels.schedule import (
+    model_attention,
     model_blocks,
     model_cpu,
     model_gpu,
     model_product,
     model_rows,
 )
+from steelyard_kernels.schedule.attention import attention_of
 from steelyard_kernels.schedule.gpu import Gpu
 from steelyard_kernels.schedule.model import Machine
 from steelyard_kernels.schedule.model_team import Team
 from steelyard_kernels.schedule.recipes import (
+    attention,
     contraction,
     loops,
     pointwise,
@@ -61,7 +65,10 @@ def _proposed(
 ) -> Iterator[Schedule]:
     if beyond(nest.program):  # more than one pass over the outputs' elements
         if isinstance(device, Gpu):
-            tiled = tuple(contraction.on_gpu(nest, device, aligned=aligned))
+            tiled = (
+                *contraction.on_gpu(nest, device, aligned=aligned),
+                *attention.on_gpu(nest, device, aligned=aligned),
+            )
             if tiled and likely:
                 return iter(tiled)
             teams = rows.on_gpu(_team(nest), device, aligned=aligned, likely=likely)
@@ -85,7 +92,8 @@ def estimated_registers(program: Program, schedule: Schedule, *, carries: bool) 
         return model_carries_gpu.estimate_registers(program, schedule)
     nest = nest_of(program)
     if schedule.multiplies_tiles:
-        return model_product.estimate_registers(nest, schedule)
+        found: int = _of_tiles(nest).estimate_registers(nest, schedule)
+        return found
     if any(cut.at(Place.THREAD) > 1 for cut in schedule.cuts[1:]):
         return _team(nest).registers(schedule)
     return model_gpu.estimate_registers(nest, schedule)
@@ -110,7 +118,12 @@ def _model(nest: Nest, device: Machine | Gpu) -> model_cpu.Model:
     if not any(value.over for value in nest.values):
         return model_gpu.model(nest, device)
     of_team = partial(_team(nest).predict, device)
-    of_tiles = cache(lambda: model_product.model(nest, device))
+    of_tiles = cache(lambda: _of_tiles(nest).model(nest, device))
     return lambda schedule: (of_tiles() if schedule.multiplies_tiles else of_team)(
         schedule
     )
+
+
+def _of_tiles(nest: Nest) -> ModuleType:
+    """Return what predicts schedules of tiles."""
+    return model_product if isinstance(attention_of(nest), str) else model_attention

@@ -67,7 +67,7 @@ def _deepest(tiling: Tiling, gpu: Gpu, room: int) -> Tiling | None:
             tiling.split,
             tiling.blocks,
         )
-        if deeper.shared <= room and not problem(deeper, gpu, aligned=True):
+        if deeper.shared <= room and not problem(deeper, gpu):
             return deeper
     return None
 

@@ -1,0 +1,285 @@
+"""The lowering of attention: both products of a tile of queries, and a softmax between.
+
+A block has 64 queries for each of its warpgroups and takes the keys and values in steps,
+the last ones first. While a step's values are multiplied by the weights of the step
+before it, its scores become weights: they stay in the registers that they were summed in,
+which is where the next product reads its rows.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from steelyard_kernels.dtypes import float32
+from steelyard_kernels.ir.loops import Fragment, Multiply, Operand, Tile
+from steelyard_kernels.nest.softmax import Softmax
+from steelyard_kernels.nest.sums import Position, Sums
+from steelyard_kernels.nest.tiles import Tiles
+from steelyard_kernels.schedule.attention_tiling import AttentionTiling
+from steelyard_kernels.schedule.contraction import DEPTH, HALF, ROWS, UNIT
+from steelyard_kernels.schedule.parameters import Lowered
+from steelyard_kernels.schedule.tile import Carried
+
+
+def lower(tiling: AttentionTiling) -> Lowered:
+    """Return the loop-level kernel of attention under a tiling that fits it."""
+    return _Lowering(tiling).emit()
+
+
+@dataclass(frozen=True, slots=True)
+class _Steps:
+    """A block's first query, and how many steps it has, of which `edge` are masked."""
+
+    at: Position
+    count: Operand
+    edge: Operand
+
+
+class _Lowering(Tiles):
+    """Emits one block of a tiling."""
+
+    tiling: AttentionTiling
+
+    def __init__(self, tiling: AttentionTiling) -> None:
+        product = tiling.attention
+        self.panels = tiling.panels
+        super().__init__(tiling, {n: p.factor for n, p in self.panels.items()})
+        self.attention = product
+        for name, panel in self.panels.items():
+            self.describe(name, panel.extents, panel.box)
+        b = self.b
+        self.scores = b.alloc("scores", float32, tiling.keys // 2, "register")
+        self.sums = b.alloc("sums", float32, tiling.columns // 2, "register")
+        half = self.product.dtype
+        self.weights = b.alloc("weights", half, tiling.keys // 2, "register")
+        self.stores = Sums(tiling, self.emitter, self.memory, self.thread)
+        self.softmax = Softmax(tiling, self.emitter, self.scores, self.thread)
+
+    def emit(self) -> Lowered:
+        """Emit the block, and close the kernel."""
+        b, tiling = self.b, self.tiling
+        self.steps = self.begin()
+        if tiling.ring:
+            multiplies = b.let("less", self.thread, b.number(tiling.consumers))
+            with b.branch(multiplies) as roles:
+                if tiling.hands_over:
+                    b.effect("registers_take", b.number(tiling.most_registers))
+                self.consume()
+                roles.otherwise()
+                if tiling.hands_over:
+                    b.effect("registers_leave", b.number(tiling.fewer_registers))
+                with b.branch(self.is_copying()):
+                    self.produce()
+        else:
+            self.consume()
+        return self.lowered([*self.product.sums.behind, *self.attention.between], ())
+
+    def is_copying(self) -> Operand:
+        """Emit whether this is the thread that copies."""
+        number = self.tiling.consumers if self.tiling.ring else 0
+        return self.b.let("equal", self.thread, self.b.number(number))
+
+    def begin(self) -> _Steps:
+        """Emit the barriers' beginning, and the first copies, which wait for nothing."""
+        b, tiling = self.b, self.tiling
+        steps = self.located()
+        with b.branch(self.is_copying()):
+            for tensor in self.tensors.values():
+                b.effect("tensor_prefetch", tensor)
+            self.barrier("init", "asked", 0, 1)
+            for name in ("keys", "values"):
+                for stage in range(tiling.stages):
+                    self.barrier("init", f"full_{name}", stage, 1)
+                    if tiling.ring:
+                        self.barrier("init", f"empty_{name}", stage, tiling.groups)
+            b.effect("mbarrier_publish")
+            self.load("queries", b.number(0), "asked", steps.at.row, steps.at.matrix)
+            first = b.at("minimum", steps.count, tiling.stages)
+            with b.loop(0, first, 1, unroll=tiling.stages) as loop:
+                self.step(loop.var, loop.var, "keys", steps)
+                self.step(loop.var, loop.var, "values", steps)
+        b.effect("barrier")
+        return steps
+
+    def located(self) -> _Steps:
+        """Emit which queries are this block's, and which keys they see."""
+        b, tiling = self.b, self.tiling
+        _, m, _, n = self.product.extents
+        tall, keys = ROWS * tiling.groups, tiling.keys
+        down = -(-m // tall)
+        tile = b.at("rem", self.block, down)
+        ahead = self.attention.ahead
+        if ahead is not None:  # the longest ones first
+            tile = b.at("subtract", down - 1, tile)
+        row = b.at("multiply", tile, tall)
+        matrix = self.matrix(b.at("div", self.block, down))
+        at = Position(matrix, row, b.number(0))
+        if ahead is None:
+            return _Steps(
+                at, b.number(tiling.steps), b.number(tiling.steps - n // keys)
+            )
+        last = b.at("maximum", b.at("add", row, tall + ahead + keys - 1), keys)
+        count = b.at("minimum", b.at("div", last, keys), tiling.steps)
+        free = b.at("maximum", b.at("add", row, ahead + 1), 0)
+        free = b.at("minimum", b.at("div", free, keys), n // keys)
+        return _Steps(at, count, b.at("subtract", count, free))
+
+    def load(
+        self,
+        name: str,
+        stage: Operand,
+        barrier: str,
+        first: Operand,
+        matrix: tuple[Operand, ...],
+    ) -> None:
+        """Emit the copies of a panel from a row, key or value on."""
+        b, panel = self.b, self.panels[name]
+        self.barrier("expect", barrier, stage, panel.size * HALF)
+        own, depth = (first, b.number(0)) if name != "values" else (b.number(0), first)
+        to = b.at("multiply", stage, panel.size)
+        for begin, offset in panel.boxes:
+            corner = (own, b.at("add", depth, begin))
+            if panel.factor.across:
+                corner = (b.at("add", own, begin), depth)
+            place = b.at("add", to, offset)
+            self.copy(name, place, (barrier, stage), corner, matrix)
+
+    def step(self, step: Operand, stage: Operand, name: str, steps: _Steps) -> None:
+        """Emit the copies of one step's keys or values."""
+        b = self.b
+        key = b.at("multiply", self.key(step, steps), self.tiling.keys)
+        self.load(name, stage, f"full_{name}", key, steps.at.matrix)
+
+    def key(self, step: Operand, steps: _Steps) -> Operand:
+        """Emit which of the steps along the keys a step of this block is."""
+        b = self.b
+        return b.at("subtract", b.at("subtract", steps.count, 1), step)
+
+    def produce(self) -> None:
+        """Emit the copies that wait for a stage to be empty."""
+        b, steps = self.b, self.steps
+        zero = b.number(0)
+        first = b.number(self.tiling.stages)
+        with b.loop(first, steps.count, 1, zero, zero, unroll=1) as loop:
+            stage, parity = loop.carried
+            for name in ("keys", "values"):
+                b.effect("mbarrier_wait", self.memory[f"empty_{name}"], stage, parity)
+                self.step(loop.var, stage, name, steps)
+            loop.yields(*self.after(stage, parity))
+
+    def consume(self) -> None:
+        """Emit the products of a tile and the softmax between them."""
+        b, steps = self.b, self.steps
+        self.number_groups()
+        self.lead = self.leads()
+        zero = b.number(0)
+        self.stores.prepare(steps.at)
+        self.softmax.begin(steps.at)
+        b.effect("mbarrier_wait", self.memory["asked"], zero, zero)
+        self.arrived("keys", zero, zero)
+        self.scored(zero)
+        b.effect("mma_done", self.scores, zero)
+        self.leave("keys", zero)
+        self.softmax.take(self.first_key(zero), masked=self.tiling.has_edge, first=True)
+        self.weigh()
+        self.arrived("values", zero, zero)
+        carried: Carried = (*self.after(zero, zero), zero)
+        more, first = b.number(0), b.number(1)
+        if self.tiling.steps > 1:
+            if self.attention.ahead is not None:
+                carried, more = self.walk(first, steps.edge, (*carried, more), True)
+                first = b.at("maximum", steps.edge, 1)
+            body = self.attention.scale is None and self.tiling.has_edge
+            carried, more = self.walk(first, steps.count, (*carried, more), body)
+        self.summed(carried[-1], more)
+        b.effect("mma_done", self.sums, zero)
+        self.softmax.finish(self.sums)
+        self.stores.emit(self.sums)
+
+    def walk(
+        self, first: Operand, end: Operand, carried: Carried, masked: bool
+    ) -> tuple[Carried, Operand]:
+        """Emit steps, each with the values of the one before."""
+        b = self.b
+        with b.loop(first, end, 1, *carried, unroll=1) as loop:
+            stage, parity, before, more = loop.carried
+            self.arrived("keys", stage, parity)
+            self.scored(stage)
+            self.summed(before, more)
+            b.effect("mma_done", self.scores, b.number(1))
+            self.leave("keys", stage)
+            key = self.first_key(loop.var)
+            scales = self.softmax.take(key, masked=masked, first=False)
+            # All weights are computed while values are multiplied: ptxas moves none of
+            # them beyond a wait of other kind, but those for products.
+            b.effect("computed", self.scores)
+            self.arrived("values", stage, parity)
+            b.effect("mma_done", self.sums, b.number(0))
+            self.leave("values", before)
+            self.weigh()
+            self.softmax.rescale(self.sums, scales)
+            loop.yields(*self.after(stage, parity), stage, b.number(1))
+        *found, more = loop.results
+        return tuple(found), more
+
+    def first_key(self, step: Operand) -> Operand:
+        """Emit the first key of a step."""
+        return self.b.at("multiply", self.key(step, self.steps), self.tiling.keys)
+
+    def leave(self, name: str, stage: Operand) -> None:
+        """Emit that this warpgroup has read a stage."""
+        if self.tiling.ring:
+            with self.b.branch(self.lead):
+                self.barrier("arrive", f"empty_{name}", stage)
+
+    def weigh(self) -> None:
+        """Emit the rounding of weights to what the values are."""
+        b = self.b
+        for k in range(0, self.tiling.keys // 2, 2):
+            two = b.load(self.scores, k, 2)
+            b.store(self.weights, k, b.cast(two, self.product.dtype), alignment=4)
+
+    def arrived(self, name: str, stage: Operand, parity: Operand) -> None:
+        """Emit the wait for a stage to be full."""
+        self.b.effect("mbarrier_wait", self.memory[f"full_{name}"], stage, parity)
+
+    def scored(self, stage: Operand) -> None:
+        """Emit the products of queries and a stage's keys."""
+        b, queries, keys = self.b, self.panels["queries"], self.panels["keys"]
+        rows = b.at("multiply", self.group, queries.apart)
+        columns = b.at("multiply", stage, keys.size)
+        b.effect("mma_begin")
+        for k in range(0, queries.depth, DEPTH):
+            tiles = (
+                self.tile("queries", rows, k),
+                self.tile("keys", columns, k),
+            )
+            b.body.append(Multiply(self.scores, *tiles, b.number(int(k > 0))))
+        b.effect("mma_commit")
+
+    def summed(self, stage: Operand, more: Operand) -> None:
+        """Emit the products of weights and a stage's values."""
+        b, values = self.b, self.panels["values"]
+        columns = b.at("multiply", stage, values.size)
+        b.effect("mma_begin")
+        for k in range(0, self.tiling.keys, DEPTH):
+            kept = Fragment(self.weights, k // 2)
+            added = b.number(1) if k else more
+            column = self.tile("values", columns, k)
+            b.body.append(Multiply(self.sums, kept, column, added))
+        b.effect("mma_commit")
+
+    def tile(self, name: str, first: Operand, depth: int) -> Tile:
+        """Emit where a panel's part of an instruction begins, and how it lies."""
+        panel = self.panels[name]
+        row = panel.chunk * HALF
+        leading = panel.depth * row if panel.factor.across else UNIT
+        return Tile(
+            self.memory[name],
+            first,
+            panel.offset(depth),
+            row,
+            panel.factor.across,
+            leading,
+            8 * row,
+        )

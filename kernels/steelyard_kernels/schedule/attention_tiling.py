@@ -1,0 +1,243 @@
+"""How attention is tiled for Hopper's tensor cores.
+
+    i:grid j:mma64.warp2.grid k:mma64.serial l:mma128.pipeline2.serial m:mma16.r4.serial
+
+A block takes one of the batch along i, 2 x 64 of the queries along j and all 64 columns of
+the values along k; a step takes 128 of the keys along l, 2 steps are in shared memory at a
+time. Rows of queries and keys are 4 x 16 long.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Final
+
+from steelyard_kernels.dtypes import DType, int64
+from steelyard_kernels.nest.axes import NAMES
+from steelyard_kernels.schedule.attention import Attention
+from steelyard_kernels.schedule.contraction import (
+    ATOM,
+    DEPTH,
+    GROUP,
+    PRODUCER,
+    ROWS,
+    UNIT,
+    Factor,
+    Tiling,
+)
+from steelyard_kernels.schedule.gpu import Gpu, most_registers
+from steelyard_kernels.schedule.schedule import Cut, Place, Schedule
+
+KEYS: Final = range(16, 257, 16)  # of a step
+GROUPS: Final = range(1, 4)  # warpgroups of a block
+HEADS: Final = range(8, 257, 8)  # columns of queries and keys, and of values
+# Registers of threads that multiply and of those that copy, by the warpgroups.
+HANDED: Final = {2: (240, 24), 3: (160, 32)}
+OTHER_REGISTERS: Final = 32  # of a thread, beside its scores, weights and sums
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Panel:
+    """What copies bring of a factor at a time: `own` rows or columns, `depth` of each.
+
+    Rows in shared memory are `chunk` long; `extents` are all there is.
+    """
+
+    factor: Factor
+    extents: tuple[int, int]
+    own: int
+    depth: int
+
+    @property
+    def chunk(self) -> int:
+        """Elements of one swizzled row: 128 bytes, or what divides the panel."""
+        width = self.own if self.factor.across else self.depth
+        return next(n for n in (64, 32, 16) if width % n == 0)
+
+    @property
+    def size(self) -> int:
+        """Elements of all."""
+        return self.own * self.depth
+
+    @property
+    def box(self) -> tuple[int, int]:
+        """What one copy brings."""
+        return self.chunk, self.depth if self.factor.across else self.own
+
+    @property
+    def boxes(self) -> Iterator[tuple[int, int]]:
+        """Yield where each box begins in the panel, and in shared memory."""
+        width, high = self.size // self.box[1], self.box[1]
+        yield from ((begin, begin * high) for begin in range(0, width, self.chunk))
+
+    @property
+    def apart(self) -> int:
+        """Elements between the rows of two warpgroups in shared memory."""
+        return ROWS * (self.depth if self.factor.across else self.chunk)
+
+    def offset(self, depth: int) -> int:
+        """Return where in shared memory a depth begins."""
+        if self.factor.across:
+            return depth * self.chunk
+        return depth // self.chunk * self.own * self.chunk + depth % self.chunk
+
+
+@dataclass(frozen=True, eq=False)
+class AttentionTiling(Tiling):
+    """Attention cut as a schedule says: `columns` are all of the values', `keys` a step's.
+
+    `stages` steps are in shared memory at a time.
+    """
+
+    keys: int = 128
+
+    @property
+    def attention(self) -> Attention:
+        """What is tiled."""
+        assert isinstance(self.product, Attention)
+        return self.product
+
+    @cached_property
+    def panels(self) -> dict[str, Panel]:
+        """What copies bring, by the names of the arrays in shared memory."""
+        whole, (_, m, n, keys) = self.attention, self.product.extents
+        depth = whole.nest.extents[whole.depth]
+        deep = -(-depth // DEPTH) * DEPTH
+        return {
+            "queries": Panel(whole.queries, (m, depth), ROWS * self.groups, deep),
+            "keys": Panel(whole.keys, (keys, depth), self.keys, deep),
+            "values": Panel(whole.columns, (n, keys), self.columns, self.keys),
+        }
+
+    @property
+    def schedule(self) -> Schedule:
+        """The schedule that says so."""
+        batch, i, n, j = self.product.axes
+        serial = (1, Place.SERIAL)
+        repeats = self.panels["keys"].depth // DEPTH
+        factors: dict[int, tuple[tuple[int, Place], ...]] = {
+            i: ((ROWS, Place.MMA), (self.groups, Place.WARP), (1, Place.GRID)),
+            n: ((self.columns, Place.MMA), serial),
+            j: ((self.keys, Place.MMA), (self.stages, Place.PIPELINE), serial),
+            self.attention.depth: (
+                (DEPTH, Place.MMA),
+                (repeats, Place.REGISTER),
+                serial,
+            ),
+            **dict.fromkeys(batch, ((1, Place.GRID),)),
+        }
+        cuts = tuple(Cut(NAMES[k], factors[k]) for k in sorted(factors))
+        return Schedule(cuts)
+
+    @property
+    def tiles(self) -> tuple[int, int, int]:
+        """How many tiles there are: of the batch, along the queries, one of columns."""
+        batch, m, _, _ = self.product.extents
+        return batch, -(-m // (ROWS * self.groups)), 1
+
+    @property
+    def steps(self) -> int:
+        """Steps along the keys."""
+        return -(-self.product.extents[3] // self.keys)
+
+    @property
+    def has_edge(self) -> bool:
+        """Whether a block's first step has keys that are not there, or not to be seen."""
+        ahead = self.attention.ahead is not None
+        return ahead or self.product.extents[3] % self.keys > 0
+
+    @property
+    def hands_over(self) -> bool:
+        """Whether the threads that copy leave registers to those that multiply."""
+        return self.ring and self.groups in HANDED
+
+    @property
+    def threads(self) -> int:
+        """Threads of a block: none that only copy where all is copied at once."""
+        copying = GROUP if self.hands_over else PRODUCER
+        return self.consumers + (copying if self.ring else 0)
+
+    @property
+    def most_registers(self) -> int:
+        """How many registers a thread that multiplies may have."""
+        handed = HANDED.get(self.groups) if self.hands_over else None
+        return handed[0] if handed else most_registers(self.threads)
+
+    @property
+    def fewer_registers(self) -> int:
+        """How many registers are left to a thread that copies."""
+        return HANDED[self.groups][1]
+
+    def memory(self) -> Iterator[tuple[str, DType, int, int]]:
+        """Yield a block's shared arrays: name, dtype, elements, alignment in bytes."""
+        for name, panel in self.panels.items():
+            held = 1 if name == "queries" else self.stages
+            yield name, self.product.dtype, held * panel.size, ATOM
+        for dtype in {
+            o.value.node.dtype for o in self.product.nest.outputs if self.is_staged(o)
+        }:
+            yield f"staged_{dtype.name}", dtype, self.groups * ROWS * self.pitch, UNIT
+        yield "asked", int64, 1, 8
+        for name in ("keys", "values"):
+            yield f"full_{name}", int64, self.stages, 8
+            yield f"empty_{name}", int64, self.stages, 8
+
+
+def tiling_of(attention: Attention, schedule: Schedule) -> AttentionTiling | None:
+    """Return the tiling that a schedule says; None if it says something else."""
+    cuts = {cut.axes: cut for cut in schedule.cuts}
+    i, n, j = (NAMES[axis] for axis in attention.axes[1:])
+    if not {i, n, j} <= cuts.keys():
+        return None
+    tiling = AttentionTiling(
+        attention,
+        cuts[i].at(Place.WARP),
+        cuts[n].at(Place.MMA),
+        cuts[j].at(Place.PIPELINE),
+        keys=cuts[j].at(Place.MMA),
+    )
+    fits = tiling.columns == columns_of(attention) and tiling.schedule == schedule
+    return tiling if fits else None
+
+
+def columns_of(attention: Attention) -> int:
+    """Return how many columns a tile of values has."""
+    return -(-attention.extents[2] // DEPTH) * DEPTH
+
+
+def problem(tiling: AttentionTiling, gpu: Gpu) -> str:
+    """Say why a tiling does not fit, and what to choose instead; "" if it does."""
+    _, _, columns, keys = tiling.product.extents
+    depth = tiling.panels["keys"].extents[1]
+    if columns not in HEADS or depth not in HEADS:
+        wanted = f"{HEADS[0]} to {HEADS[-1]} of each"
+        return f"has heads of {depth} and {columns} columns; choose {wanted}"
+    if tiling.keys not in KEYS or tiling.groups not in GROUPS:
+        wanted = f"a multiple of {KEYS.step} up to {KEYS[-1]}, and 1 to {GROUPS[-1]}"
+        return f"has {tiling.keys} keys a step and {tiling.groups} warpgroups; choose {wanted}"
+    if tiling.keys - KEYS.step >= keys:
+        return f"has steps of {tiling.keys} of {keys} keys; choose fewer"
+    least = min(2, tiling.steps)  # a step's values are awaited before others are read
+    if not least <= tiling.stages <= tiling.steps:
+        return f"has {tiling.stages} stages; choose {least} to {tiling.steps}"
+    if any(o.updates is not None for o in tiling.product.nest.program.outputs):
+        return "updates an array in place; make it an output"
+    if tiling.shared > gpu.most_shared:
+        return (
+            f"needs {tiling.shared} bytes of shared memory, a block has "
+            f"{gpu.most_shared}; choose fewer stages, or keys a step"
+        )
+    needed, most = registers(tiling), tiling.most_registers
+    if needed > most:
+        return (
+            f"needs {needed} registers a thread, {tiling.threads} threads leave {most}; "
+            "choose fewer keys a step"
+        )
+    return ""
+
+
+def registers(tiling: AttentionTiling) -> int:
+    """Return about how many registers a thread needs: sums, scores, weights and others."""
+    return (tiling.columns + tiling.keys) // 2 + tiling.keys // 4 + OTHER_REGISTERS

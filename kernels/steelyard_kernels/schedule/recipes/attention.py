@@ -1,0 +1,53 @@
+"""The recipe of attention for tensor cores: queries a block, keys a step, stages."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import product
+from typing import Final
+
+from steelyard_kernels.nest.axes import Nest
+from steelyard_kernels.schedule.attention import attention_of
+from steelyard_kernels.schedule.attention_tiling import (
+    GROUPS,
+    AttentionTiling,
+    columns_of,
+    problem,
+)
+from steelyard_kernels.schedule.contraction import ROWS
+from steelyard_kernels.schedule.gpu import Gpu
+from steelyard_kernels.schedule.schedule import Schedule
+
+KEYS: Final = (64, 96, 128, 176)
+STAGES: Final = (2, 3)
+MOST_STAGES: Final = 16  # of which each step has its own
+
+
+def on_gpu(nest: Nest, gpu: Gpu, *, aligned: bool) -> Iterator[Schedule]:
+    """Yield the legal schedules of attention: none where the nest is none."""
+    for tiling in tilings(nest, gpu, aligned=aligned):
+        yield tiling.schedule
+
+
+def tilings(nest: Nest, gpu: Gpu, *, aligned: bool) -> Iterator[AttentionTiling]:
+    """Yield the legal tilings: with a stage for each step, and with some stages."""
+    if not aligned or not gpu.wgmma:
+        return
+    whole = attention_of(nest)
+    if isinstance(whole, str):
+        return
+    _, m, _, n = whole.extents
+    columns = columns_of(whole)
+    least = min(KEYS[0], -(-n // 16) * 16)
+    for groups, keys in product(GROUPS, sorted({least, *KEYS})):
+        if groups > 1 and m <= ROWS * (groups - 1):
+            continue
+        steps = -(-n // keys)
+        every = (steps,) if steps <= MOST_STAGES else ()
+        several = {*every, *[s for s in STAGES if s < steps]}
+        for stages in sorted(
+            several, reverse=groups == 1
+        ):  # waits are hidden by others
+            tiling = AttentionTiling(whole, groups, columns, stages, keys=keys)
+            if not problem(tiling, gpu):
+                yield tiling

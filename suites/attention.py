@@ -1,0 +1,125 @@
+"""Attention in float16: BERT's sizes, and 16384 tokens of 2048 columns in long sequences.
+
+PyTorch's scaled_dot_product_attention is the peer by ``-p impl=ours,cudnn,flash,efficient``:
+each of its backends by itself. NumPy attends on the CPU.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import numpy as np
+
+from steelyard import Builder, axis, benchmark
+from steelyard.declare.handles import Call, Handle
+from steelyard_kernels import array as xp
+from steelyard_kernels import kernel
+
+from .common import available
+
+Shape = tuple[int, int, int, int]  # batch, heads, sequence, columns of a head
+
+BERT: Final = [(8, 12, 128, 64), (1, 12, 512, 64), (8, 12, 512, 64)]
+LONG: Final = [
+    (16384 // n, 2048 // columns, n, columns)
+    for columns in (64, 128)
+    for n in (512, 2048, 8192)
+]
+BACKENDS: Final = {
+    "cudnn": "CUDNN_ATTENTION",
+    "flash": "FLASH_ATTENTION",
+    "efficient": "EFFICIENT_ATTENTION",
+}
+SCALE: Final = 0.125
+
+
+@kernel
+def attention(q: Any, k: Any, v: Any) -> Any:
+    """Return softmax(q @ k.T / 8) @ v of every head."""
+    return _weighed(xp.matmul(q, k.mT) * SCALE, v)
+
+
+@kernel
+def causal(q: Any, k: Any, v: Any) -> Any:
+    """Return the same of the keys up to each query's own."""
+    scores = xp.matmul(q, k.mT) * SCALE
+    seen = xp.arange(q.shape[-2])[:, None] >= xp.arange(k.shape[-2])
+    return _weighed(xp.where(seen, scores, -xp.inf), v)
+
+
+def _weighed(scores: Any, v: Any) -> Any:
+    weights = xp.exp(scores - xp.max(scores, axis=-1, keepdims=True))
+    return xp.matmul(weights / xp.sum(weights, axis=-1, keepdims=True), v)
+
+
+@benchmark(shape=BERT[:1], impl=["numpy"])
+def attentions(b: Builder, shape: Shape, impl: str) -> Call:
+    """Attend on the CPU."""
+    del impl
+    q, k, v = _declared(b, shape, masked=False)
+    y = b.output(shape, "float16")
+    b.check(_reference, q, k, v)
+    b.mode("kernel/warm")  # a tenth of a second, which no cache shortens
+    return b.launch(_numpy, q, k, v, out=y)
+
+
+@benchmark(
+    shape=axis(BERT[0], others=[*BERT[1:], *LONG]),
+    mask=axis("none", others=["causal"]),
+    impl=axis("ours", others=list(BACKENDS) if available("torch") else []),
+)
+def gpu_attention(b: Builder, shape: Shape, mask: str, impl: str) -> Call:
+    """Attend to all keys, or to those up to each query's own."""
+    b.on("cuda")
+    masked = mask == "causal"
+    q, k, v = _declared(b, shape, masked=masked)
+    if impl != "ours":  # returns a new tensor, which nobody checks: a copy costs time
+        return b.launch(_torch(BACKENDS[impl], masked=masked), q, k, v, as_="torch")
+    y = b.output(shape, "float16")
+    b.check(_causal_reference if masked else _reference, q, k, v)
+    return b.launch(causal if masked else attention, q, k, v, out=y)
+
+
+def _declared(
+    b: Builder, shape: Shape, *, masked: bool
+) -> tuple[Handle, Handle, Handle]:
+    """Declare queries, keys and values, normal numbers in float16."""
+    batch, heads, n, columns = shape
+    q, k, v = (b.input(shape, "float16", name=name) for name in "qkv")
+    seen = n * (n + 1) // 2 if masked else n * n
+    b.count(operations=4 * batch * heads * seen * columns)
+    return q, k, v
+
+
+def _reference(q: Any, k: Any, v: Any, *, masked: bool = False) -> Any:
+    """Attend head by head: all scores of a long sequence would not fit in memory."""
+    out = np.empty_like(v)
+    for place in np.ndindex(q.shape[:2]):
+        scores = q[place] @ k[place].T * SCALE
+        if masked:
+            scores[np.triu_indices(len(scores), 1)] = -np.inf
+        weights = np.exp(scores - scores.max(-1, keepdims=True))
+        out[place] = weights / weights.sum(-1, keepdims=True) @ v[place]
+    return out
+
+
+def _causal_reference(q: Any, k: Any, v: Any) -> Any:
+    return _reference(q, k, v, masked=True)
+
+
+def _numpy(q: Any, k: Any, v: Any, out: Any) -> None:
+    wide = (each.astype(np.float32) for each in (q, k, v))
+    out[...] = _reference(*wide)
+
+
+def _torch(backend: str, *, masked: bool) -> Any:
+    """Return one backend's attention."""
+
+    def call(q: Any, k: Any, v: Any) -> Any:
+        from torch.nn import attention as backends
+        from torch.nn.functional import scaled_dot_product_attention
+
+        with backends.sdpa_kernel(getattr(backends.SDPBackend, backend)):
+            return scaled_dot_product_attention(q, k, v, is_causal=masked, scale=SCALE)
+
+    return call

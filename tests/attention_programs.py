@@ -1,0 +1,155 @@
+"""Programs with attention, with shapes that they are run at and how they are tiled.
+
+Shapes are (batch, heads, queries, keys, columns of queries and keys, of values). A tiling
+is (warpgroups, keys of a step, stages).
+"""
+
+import numpy as np
+
+from steelyard_kernels import array as xp
+from steelyard_kernels import dtypes, reference
+from steelyard_kernels.expression.simplify import simplify
+from steelyard_kernels.function import kernel
+from steelyard_kernels.nest.places import nest_of
+from steelyard_kernels.schedule import strategies
+from steelyard_kernels.schedule.attention import attention_of
+from steelyard_kernels.schedule.attention_tiling import AttentionTiling, columns_of
+from steelyard_kernels.targets import device, parse
+
+H200 = device(parse("cuda:sm_90a"))
+SCALE = 0.125  # of all programs
+UNIT = {"float16": 2.0**-11, "bfloat16": 2.0**-8}
+SUM = 2.0**-23  # relative error of adding one product: tensor cores may cut sums off
+POWER = 2.0**-20  # of a power by `exp2_approx`, and of what its argument was rounded to
+
+CASES = [
+    ("plain", (1, 2, 128, 128, 64, 64), "float16", (1, 128, 1)),  # one step
+    ("plain", (2, 1, 100, 136, 64, 64), "bfloat16", (2, 64, 2)),  # a ring, and edges
+    ("plain", (1, 1, 200, 200, 128, 128), "float16", (2, 64, 3)),
+    ("plain", (1, 2, 64, 272, 32, 32), "float16", (1, 64, 2)),
+    ("plain", (1, 1, 72, 80, 80, 80), "float16", (1, 48, 2)),
+    ("plain", (1, 1, 72, 72, 40, 96), "float16", (1, 32, 2)),
+    ("plain", (1, 1, 136, 144, 256, 256), "bfloat16", (2, 64, 2)),
+    ("plain", (1, 1, 200, 264, 64, 64), "float16", (3, 128, 2)),
+    ("causal", (1, 2, 192, 192, 64, 64), "float16", (1, 64, 2)),
+    ("causal", (1, 1, 200, 264, 64, 64), "float16", (2, 64, 2)),
+    ("causal", (1, 1, 264, 200, 64, 64), "float16", (2, 64, 2)),  # queries without keys
+    ("causal", (1, 1, 136, 136, 64, 64), "bfloat16", (2, 32, 3)),
+    ("biased", (2, 2, 72, 136, 64, 64), "float16", (1, 64, 2)),
+    ("padded", (3, 2, 72, 130, 64, 64), "float16", (1, 64, 3)),
+    ("by_sequence", (2, 3, 136, 72, 64, 64), "float16", (2, 32, 2)),
+    ("grouped", (2, 2, 72, 136, 64, 64), "float16", (1, 64, 2)),
+]
+
+
+def softmax(x):
+    """Normalise rows."""
+    e = xp.exp(x - xp.max(x, axis=-1, keepdims=True))
+    return e / xp.sum(e, axis=-1, keepdims=True)
+
+
+@kernel
+def plain(q, k, v):
+    """Attend to all keys."""
+    return xp.matmul(softmax(xp.matmul(q, k.mT) * SCALE), v)
+
+
+@kernel
+def causal(q, k, v):
+    """Attend to the keys up to a query's own, counted from the last ones."""
+    s = xp.matmul(q, k.mT) * SCALE
+    i, j = xp.arange(s.shape[-2])[:, None], xp.arange(s.shape[-1])
+    seen = j <= i + (s.shape[-1] - s.shape[-2])
+    return xp.matmul(softmax(xp.where(seen, s, -xp.inf)), v)
+
+
+@kernel
+def biased(q, k, v, bias):
+    """Add a bias that all of a batch share."""
+    s = xp.matmul(q.astype("float32"), k.mT.astype("float32")) * SCALE + bias
+    return xp.matmul(softmax(s).astype(q.dtype), v)
+
+
+@kernel
+def padded(q, k, v, kept):
+    """Attend to the keys that a mask keeps."""
+    s = xp.where(kept[:, None, None, :], xp.matmul(q, k.mT) * SCALE, -1e4)
+    return xp.matmul(softmax(s), v)
+
+
+@kernel
+def by_sequence(q, k, v):
+    """Attend with heads inside of the sequence."""
+    s = xp.einsum("bqhd,bkhd->bhqk", q, k) * SCALE
+    return xp.einsum("bhqk,bkhd->bqhd", softmax(s), v)
+
+
+@kernel
+def grouped(q, k, v):
+    """Attend with several heads of queries for one of keys."""
+    s = xp.einsum("bhgqd,bhkd->bhgqk", q, k) * SCALE
+    return xp.einsum("bhgqk,bhkd->bhgqd", softmax(s), v)
+
+
+def shapes(made, shape):
+    """Return the shapes of a program's arrays."""
+    name, (batch, heads, m, n, depth, columns) = made.signature.name, shape
+    plain = [
+        (batch, heads, m, depth),
+        (batch, heads, n, depth),
+        (batch, heads, n, columns),
+    ]
+    if name == "by_sequence":
+        return [(b, s, h, d) for b, h, s, d in plain]
+    if name == "grouped":
+        return [(batch, heads, 3, m, depth), *plain[1:]]
+    return plain + {"biased": [(heads, m, n)], "padded": [(batch, n)]}.get(name, [])
+
+
+def drawn(made, shape, dtype, seed=0):
+    """Return normal random arrays of a program, as the host carries them."""
+    rng = np.random.default_rng(seed)
+    found = [rng.standard_normal(each) for each in shapes(made, shape)]
+    if made.signature.name == "padded":
+        kept = np.arange(shape[3]) < rng.integers(1, shape[3] + 1, (shape[0], 1))
+        return [x.astype(dtypes.of(dtype).numpy) for x in found[:3]] + [kept]
+    return [x.astype(dtypes.of(dtype).numpy) for x in found]
+
+
+def tiling(made, arrays, groups, keys, stages):
+    """Return a tiling by its numbers; it need not be legal."""
+    found = attention_of(nest_of(simplify(made.program(*arrays))))
+    assert not isinstance(found, str), found
+    return AttentionTiling(found, groups, columns_of(found), stages, keys=keys)
+
+
+def lowered(made, arrays, numbers):
+    """Return a program as it is lowered, and its kernel."""
+    program = simplify(made.program(*arrays))
+    schedule = tiling(made, arrays, *numbers).schedule
+    return program, strategies.lower(program, schedule, H200)
+
+
+def expected(made, arrays, scalars=None):
+    """Return attention without any rounding, and a bound of what roundings come to.
+
+    A score is off by its products' sums, relatively to the product of two norms at most;
+    a weight by that, by its power and by its rounding, below 2**-14 of float16 in all of
+    its bits; a sum of values as products are.
+    """
+    dtype = arrays[0].dtype.name
+    wide = [x if x.dtype == bool else x.astype(np.float64) for x in arrays]
+
+    def of(q, k, v, *rest):
+        program = made.program(q, k, v, *rest)
+        with np.errstate(all="ignore"):
+            return reference.evaluate(program, [q, k, v, *rest], scalars)["out"]
+
+    q, k, v, *rest = wide
+    exact, size = of(*wide), of(q, k, np.abs(v), *rest)
+    depth, keys = q.shape[-1], k[0].size // k.shape[-1]
+    largest = np.prod([np.sqrt((x**2).sum(-1)).max() for x in (q, k)])
+    score = SUM * depth * SCALE * largest
+    weight = UNIT[dtype] + 2 * score + 2 * POWER + 2 * keys * SUM
+    lost = keys * 2.0**-25 * np.abs(v).max() * (dtype == "float16")
+    return exact, UNIT[dtype] * np.abs(exact) + weight * size + lost
