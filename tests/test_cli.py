@@ -445,12 +445,12 @@ def test_the_compilers_of_two_runs_are_named_before_all_else(desk):
             uid = store.begin(trials.run(tags=(tag,), settings={"seed": len(tag)}))
             facts = {"target": "cuda:sm_90a", "compiler": compiler}
             store.add(uid, trials.trial(facts=facts))
-    text = steelyard("compare", "old", "new", "--force")
+    text = steelyard("compare", "old", "new", "--across-machines")
     assert text.index("nvrtc 13.5") < text.index("ratio")
     assert text.count("nvrtc 13.0") == 1
 
 
-def test_runs_of_two_machines_are_compared_only_by_force(desk):
+def test_runs_of_two_machines_are_compared_only_when_asked(desk):
     """Exit code 4, and what differs is printed all the same."""
     steelyard("run")
     path = desk / ".steelyard" / "steelyard.db"
@@ -461,7 +461,7 @@ def test_runs_of_two_machines_are_compared_only_by_force(desk):
     assert result.exit_code == 4
     assert "of two machines" in result.stderr
     assert "Test CPU" in result.stdout
-    assert "missing in base" in steelyard("compare", "away", "@-2", "--force")
+    assert "missing in base" in steelyard("compare", "away", "@-2", "--across-machines")
 
 
 @pytest.mark.usefixtures("desk")

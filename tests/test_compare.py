@@ -122,7 +122,7 @@ def test_two_machines_are_refused_with_what_differs():
     facts = trials.FACTS | {"identity": trials.FACTS["identity"] | {"cpu": "Other"}}
     other = trials.run(machine=facts)
     with pytest.raises(
-        SteelyardError, match=r"cpu Test CPU -> Other.*--force"
+        SteelyardError, match=r"cpu Test CPU -> Other.*--across-machines"
     ) as caught:
         compare.require_same_machine(trials.run(), other)
     assert caught.value.exit_code == USAGE
@@ -175,7 +175,9 @@ def with_gpu(**facts):
 def test_cases_of_two_gpus_or_drivers_are_refused(facts, what):
     """The exit code is 4; those of the CPU beside them compare."""
     made = compare.compare(on_gpu(side()), on_gpu(side(1.05)))
-    with pytest.raises(SteelyardError, match=f"1 rows .*{what}.*-k.*--force") as caught:
+    with pytest.raises(
+        SteelyardError, match=f"1 rows .*{what}.*-k.*--across-machines"
+    ) as caught:
         compare.require_same_gpu(with_gpu(), with_gpu(**facts), made)
     assert caught.value.exit_code == USAGE
     host = compare.compare(side(), side())

@@ -16,7 +16,14 @@ from steelyard.commands import main
 from steelyard.errors import SteelyardError
 from steelyard.report import chart, drawing, scale
 from steelyard.store import branches
-from steelyard.store.series import along, chosen, histories, places, stored
+from steelyard.store.series import (
+    along,
+    by_kind,
+    chosen,
+    histories,
+    places,
+    stored,
+)
 from steelyard.store.store import Store
 
 CASE = "copy[n=1024,impl=numpy]"
@@ -300,3 +307,49 @@ def test_a_picture_that_cannot_be_written_is_an_error(store, tmp_path):
         )
         assert done.exit_code == 4
         assert said in done.output
+
+
+def on(run, **identity):
+    """Return a run of another machine."""
+    made = {**run.machine["identity"], **identity}
+    return replace(run, machine={**run.machine, "identity": made})
+
+
+def kinds_of_machines(store):
+    """Store runs of two equal machines and of one of another kind."""
+    for index in range(12):
+        machine = {"id": f"{index % 2}a", "cpu": "AMD EPYC 9654"}
+        if index % 3 == 0:
+            machine = {"id": "bb", "cpu": "Intel(R) Xeon(R) 8480"}
+        run = on(trials.run(uid=f"{index:032x}", state="finished"), **machine)
+        run = replace(run, started=f"2026-01-01T00:{index:02}:00+00:00")
+        store.begin(run)
+        store.add(run.uid, trials.trial(CASE, [1000 + index] * 20))
+
+
+def test_machines_of_a_kind_are_one_history_and_kinds_are_apart(store):
+    """Every machine counts where its kind is asked for; one alone does otherwise."""
+    kinds_of_machines(store)
+    assert len(history(store, CASE).points) == 4
+    (epyc,) = by_kind(stored(store, CASE, on=["cpu=epyc"])).values()
+    (found,) = histories(epyc)
+    assert (len(found.points), found.machines) == (8, 2)
+    assert "of 2 machines: a step may be from one to another" in chart.lines(found, 80)
+    assert len(by_kind(stored(store, CASE, on=["any"]))) == 2
+    text = listed(store, CASE, "--on", "cpu=xeon", "--on", "cpu=epyc")
+    heads = [line for line in text.splitlines() if line.startswith("on ")]
+    assert heads == [
+        "on cpu=Intel(R) Xeon(R) 8480; cores=2",
+        "on cpu=AMD EPYC 9654; cores=2",
+    ]
+    with pytest.raises(SteelyardError, match=r"--on gpu=H200: .*cpu=AMD EPYC"):
+        stored(store, CASE, on=["gpu=H200"])
+    with pytest.raises(SteelyardError, match="expected NAME=PART"):
+        stored(store, CASE, on=["H200"])
+
+
+def test_only_the_latest_runs_are_read_where_so_many_are_asked_for(store):
+    """And 0 are all of them."""
+    planted(store)
+    assert len(stored(store, CASE, last=5)) == 5
+    assert len(stored(store, CASE, last=0)) == 24

@@ -409,7 +409,7 @@ def test_a_newer_schema_is_refused_by_both_versions(filled):
     with sqlite3.connect(filled) as connection:
         connection.execute("UPDATE steelyard_schema SET version=7, written_by='9.1'")
     connection.close()
-    with pytest.raises(StoreError, match=r"schema 7.*steelyard 9\.1.*schema 2.*pip"):
+    with pytest.raises(StoreError, match=r"schema 7.*steelyard 9\.1.*schema 3.*pip"):
         Store.open(str(filled))
 
 

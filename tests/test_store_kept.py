@@ -4,6 +4,7 @@ import contextlib
 import json
 import os
 import sqlite3
+from datetime import UTC, datetime, timedelta
 
 import pytest
 import shell
@@ -98,7 +99,7 @@ def test_a_store_of_the_first_version_is_read_and_brought_up_to_date(
     assert found == expected
     with contextlib.closing(sqlite3.connect(old)) as connection:
         (version,) = connection.execute("SELECT version FROM steelyard_schema")
-    assert version == (2 if writable else 1,)
+    assert version == (3 if writable else 1,)
 
 
 @pytest.mark.parametrize(
@@ -137,7 +138,7 @@ def test_what_was_damaged_is_never_shown_for_what_was_stored(
 def test_a_damaged_run_is_removed_and_the_rest_is_read(path):
     """The sentence names the command, and it works."""
     change(path, "UPDATE run SET command = 'x' WHERE tags LIKE '%one%'")
-    refused = said("show", "two", "--store", path)
+    refused = said("show", "one", "--store", path)
     (name,) = [w for w in refused.split() if len(w.strip("`.")) == 8][-1:]
     assert f"`steelyard store remove {name.strip('`.')}`" in refused
     done = steelyard("store", "remove", name.strip("`."), "--yes", "--store", path)
@@ -315,3 +316,85 @@ def test_a_table_s_name_that_is_no_text_is_a_sentence(tmp_path):
         done = CliRunner().invoke(main, ["show", "--runs", "--store", str(path)])
         assert "Traceback" not in done.output
         assert done.exit_code in {0, 1, 2, 3, 4}
+
+
+SCHEMA_2 = (
+    *(f"ALTER TABLE run DROP COLUMN {n}" for n in ("kind", "place", "pruned", "head")),
+    "DROP TABLE entry",
+    "DROP TABLE summary",
+    "CREATE TABLE summary (run VARCHAR(32) PRIMARY KEY, digest VARCHAR(32), document TEXT)",
+    "INSERT INTO summary SELECT uid, 'x', '[]' FROM run",
+    "UPDATE steelyard_schema SET version = 2",
+)
+
+
+def test_a_store_of_the_second_version_is_brought_up_to_date(path):
+    """Runs get the kinds of their machines, and summaries are made anew."""
+    with Store.open(str(path)) as opened:
+        expected = [(one, opened.trials(one.uid)) for one in opened.runs()]
+        summaries = opened.summaries([one.uid for one, _ in expected])
+        heads = opened.heads()
+    change(path, *SCHEMA_2)
+    with Store.open(str(path)) as opened:
+        assert [(one, opened.trials(one.uid)) for one in opened.runs()] == expected
+        assert opened.heads() == heads
+        assert heads[0].kind == "cpu=Test CPU; cores=2"
+        assert opened.summaries([one.uid for one, _ in expected]) == summaries
+
+
+def aged(path, *days):
+    """Store a finished run that began so many days ago, for each number."""
+    now = datetime.now(UTC)
+    with Store.open(str(path)) as opened:
+        for number in days:
+            started = (now - timedelta(number)).isoformat()
+            uid = opened.begin(trials.run(started=started, tags=("nightly",)))
+            opened.add(uid, trials.trial())
+            opened.finish(uid, "finished")
+            yield uid
+
+
+def test_old_samples_and_old_runs_are_pruned_when_agreed_to(tmp_path):
+    """Estimates stay where samples go; what is kept by name, and the latest, stay."""
+    path = tmp_path / "s.db"
+    oldest, old, young, latest = aged(path, 800, 400, 20, 500)
+    with Store.open(str(path)) as opened:
+        before = opened.summaries([old])
+        running = opened.begin(trials.run(started="2020-01-01T00:00:00+00:00"))
+    words = ("store", "prune", "--samples", 90, "--runs", 730, "--store", path)
+    asked = steelyard(*words)
+    assert "samples, keeping estimates, of 1 runs" in asked.output
+    assert "everything of 1 runs" in asked.output
+    assert "3 runs stay as they are" in asked.output
+    assert "give --yes" in asked.output
+    kept = steelyard(*words, "--keep", "nightly", "--yes")
+    assert "5 runs stay as they are" in kept.output
+    with Store.open(str(path)) as opened:
+        assert len(opened.trials(old)) == 1
+    size = path.stat().st_size
+    assert steelyard(*words, "--yes").exit_code == 0
+    assert path.stat().st_size <= size
+    with Store.open(str(path)) as opened:
+        assert {run.uid for run in opened.runs()} == {old, young, latest, running}
+        assert opened.summaries([old]) == before
+        assert len(opened.trials(young)) == 1
+    assert f"run {old[:8]} of store" in said("show", old, "--store", path)
+    assert oldest not in steelyard("show", "--runs", "--store", path).output
+    assert "samples" not in steelyard(*words).output
+    assert "name a limit" in said("store", "prune", "--store", path)
+    change(path, "UPDATE entry SET estimate = '[1, 1, 1, 0]'")
+    assert "digest of its summary" in said("history", "--store", path)
+
+
+def test_a_summary_that_lost_an_entry_is_made_anew(path):
+    """Or has another one, or none of its own."""
+    with Store.open(str(path)) as opened:
+        uids = [one.uid for one in opened.runs()]
+        expected = opened.summaries(uids)
+        for statement in (
+            "DELETE FROM entry WHERE position = 0",
+            "UPDATE entry SET mode = 'latency/cold'",
+            "DELETE FROM summary",
+        ):
+            change(path, statement)
+            assert opened.summaries(uids) == expected

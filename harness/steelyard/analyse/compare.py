@@ -7,7 +7,7 @@ between them may be the machine's state. A gate measures both sides again.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from steelyard.analyse import expression
@@ -203,7 +203,7 @@ def require_same_machine(base: Run, new: Run) -> None:
         what = "; ".join(f"{d.name} {d.base} -> {d.new}" for d in found)
         raise SteelyardError(
             f"runs {base.short} and {new.short} are of two machines and do not compare: "
-            f"{what}. Measure both on one machine, or print the ratios with --force."
+            f"{what}. Measure both on one machine, or print the ratios with --across-machines."
         )
 
 
@@ -224,8 +224,20 @@ def require_same_gpu(base: Run, new: Run, made: Sequence[Comparison]) -> None:
         raise SteelyardError(
             f"{count} rows of runs {base.short} and {new.short} are of two GPUs or "
             f"drivers and do not compare: {what}. Measure both on one, choose other cases "
-            "with -k, or print the ratios with --force."
+            "with -k, or print the ratios with --across-machines."
         )
+
+
+ACROSS: Final = "across machines"
+
+
+def labelled(base: Run, new: Run, made: Sequence[Comparison]) -> Sequence[Comparison]:
+    """Return comparisons whose notes say so where the runs are of two machines."""
+    machines = list(_group(base, new, "identity"))
+    if not machines and not any(d.name in DECIDING for d in _gpu(base, new)):
+        return made
+    words = ((one, filter(None, (ACROSS, one.note))) for one in made)
+    return [replace(one, note=", ".join(said)) for one, said in words]
 
 
 def select(made: Sequence[Comparison], pattern: str | None) -> list[Comparison]:

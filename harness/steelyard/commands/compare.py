@@ -18,7 +18,11 @@ from steelyard.store.store import Store
 @click.argument("base")
 @click.argument("new", default="@-1")
 @click.option("-k", "pattern", metavar="WORD", help="Only cases that contain it.")
-@click.option("--force", is_flag=True, help="Print ratios of two different machines.")
+@click.option(
+    "--across-machines",
+    is_flag=True,
+    help="Print ratios of two machines, GPUs or drivers, labelled as such.",
+)
 @format_option("compared")
 @click.option(
     "--json", "json_file", metavar="FILE|-", help="Write the ratios to a file."
@@ -29,7 +33,7 @@ def command(
     base: str,
     new: str,
     pattern: str | None,
-    force: bool,
+    across_machines: bool,
     shape: str,
     json_file: str | None,
     store: str | None,
@@ -50,14 +54,15 @@ def command(
             *comparing.selection(*trials),
         ]
         console = tables.console(stderr=shape != "table" or json_file == "-")
-        if not force:
+        if not across_machines:
             try:
                 comparing.require_same_machine(*sides)
             except SteelyardError:
                 console.print(*comparison.heading(*sides, around), sep="\n")
                 raise
-    made = comparing.select(comparing.compare(*trials), pattern)
-    if not force:
+    chosen = comparing.select(comparing.compare(*trials), pattern)
+    made = comparing.labelled(*sides, chosen)
+    if not across_machines:
         comparing.require_same_gpu(*sides, made)
     if json_file:
         text = json.compared(Compared(*sides, around, made))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import Final
 
 import click
 
@@ -17,6 +18,9 @@ from steelyard.store import series as history
 from steelyard.store.series import History, Measured, Place
 from steelyard.store.store import Store
 
+LAST: Final = 200
+"""Runs that the list of commits is made of."""
+
 
 @click.command()
 @click.argument("case_name", metavar="[CASE]", required=False)
@@ -26,6 +30,20 @@ from steelyard.store.store import Store
 @click.option("--tag", help="Only runs that have this tag.")
 @click.option(
     "--branch", help="Only runs of commits of this branch, in the commits' order."
+)
+@click.option(
+    "--on",
+    multiple=True,
+    metavar="gpu=H200,...|any",
+    help="All machines of these kinds, each kind apart.",
+    show_default="the latest run's machine",
+)
+@click.option(
+    "--last",
+    type=click.IntRange(min=0),
+    metavar="RUNS",
+    help="Read so many of the latest runs, 0 for all.",
+    show_default=f"{LAST}, all for one CASE",
 )
 @click.option("--commit", "at", help="List every step at this commit.")
 @click.option(
@@ -52,6 +70,8 @@ def command(
     mode: str | None,
     tag: str | None,
     branch: str | None,
+    on: Sequence[str],
+    last: int | None,
     at: str | None,
     limit: int,
     results: Path | None,
@@ -66,25 +86,38 @@ def command(
         raise SteelyardError("--svg draws one case: name it.")
     if at is not None and case_name is not None:
         raise SteelyardError("--commit lists all cases: give no CASE with it.")
+    if svg is not None and len(on) > 1:
+        raise SteelyardError("--svg draws one kind of machine: give one --on.")
+    last = (0 if case_name else LAST) if last is None else last
     commits = branches.commits(branch, Path.cwd()) if branch else None
     if results is not None:
         measured = _of_asv(results, case_name, tag, commits)
     else:
         with Store.open(config.load({"store": store}).store, create=False) as opened:
-            measured = history.stored(opened, case_name, tag, commits)
-    found = history.histories(measured)
+            measured = history.stored(
+                *(opened, case_name, tag, commits), on=on, last=last
+            )
+    groups = history.by_kind(measured) if on else {"": measured}
+    for kind, group in groups.items():
+        if kind:
+            click.echo(f"on {kind}")
+        found = history.histories(group)
+        if case_name is None:
+            _list([one for one in found if mode in {None, one.mode}], at, limit)
+            continue
+        one = history.chosen(found, mode)
+        _print(chart.lines(one, tables.console().width))
+        if svg is not None:
+            files.save(svg, drawing.svg(one))
+
+
+def _list(wanted: Sequence[History], at: str | None, limit: int) -> None:
+    """Print the commits at which cases stepped, or one of them."""
     width = tables.console().width
-    if case_name is None:
-        wanted = [one for one in found if mode in {None, one.mode}]
-        if at is None:
-            _print(chart.overview(wanted, width, limit))
-        else:
-            _print(chart.commit(_place(wanted, at), width))
-        return
-    one = history.chosen(found, mode)
-    _print(chart.lines(one, width))
-    if svg is not None:
-        files.save(svg, drawing.svg(one))
+    if at is None:
+        _print(chart.overview(wanted, width, limit))
+    else:
+        _print(chart.commit(_place(wanted, at), width))
 
 
 def _place(found: Sequence[History], at: str) -> Place:

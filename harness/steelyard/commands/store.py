@@ -1,11 +1,16 @@
-"""Remove a run from the store."""
+"""Remove runs from the store, or the samples of old ones."""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 import click
 
 from steelyard.commands._options import store_option
 from steelyard.declare import config
+from steelyard.errors import SteelyardError
+from steelyard.machine.writer import now
+from steelyard.store import places, pruning
 from steelyard.store.store import Store
 
 
@@ -31,3 +36,48 @@ def remove(run_name: str, *, yes: bool, store: str | None) -> None:
     with Store.open(config.load({"store": store}).store, create=False) as opened:
         uid = opened.remove(run_name, agree)
     click.echo(f"run {uid[:8]} was removed" if uid else "nothing was removed")
+
+
+@command.command()
+@click.option(
+    "--samples",
+    type=click.IntRange(min=1),
+    metavar="DAYS",
+    help="Remove the samples of older runs; `history` keeps what they came to.",
+)
+@click.option(
+    "--runs", type=click.IntRange(min=1), metavar="DAYS", help="Remove older runs."
+)
+@click.option(
+    "--keep", multiple=True, metavar="TAG", help="Leave runs with this tag as they are."
+)
+@click.option("--yes", is_flag=True, help="Remove it; without, only say what.")
+@store_option
+def prune(
+    *,
+    samples: int | None,
+    runs: int | None,
+    keep: Sequence[str],
+    yes: bool,
+    store: str | None,
+) -> None:
+    """Say what is older than the limits; remove it with --yes.
+
+    Runs that still measure, and the latest of each kind of machine and set of tags, stay
+    as they are.
+    """
+    if samples is None and runs is None:
+        raise SteelyardError("name a limit in days: --samples 90, --runs 730, or both.")
+    url = config.load({"store": store}).store
+    with Store.open(url, create=False) as opened:
+        found = pruning.chosen(opened.heads(), now(), samples, runs, keep)
+        for line in pruning.said(found):
+            click.echo(line)
+        if not yes:
+            click.echo("nothing was removed; give --yes to do so")
+            return
+        for head in found.runs:
+            opened.remove(head.uid, lambda *_: True)
+        for head in found.samples:
+            opened.prune(head.uid)
+    places.shrink(url)

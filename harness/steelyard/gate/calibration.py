@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from steelyard.analyse import sizes
+from steelyard.analyse import kinds, sizes
 from steelyard.analyse.distributions import CONFIDENCE, beta, solve
 from steelyard.analyse.run import Run
 from steelyard.analyse.stats import Estimate
@@ -139,10 +139,10 @@ def document(found: Calibration) -> dict[str, Any]:
 
 def latest(store: Store, facts: Facts) -> Calibration | None:
     """Return what the last self-test of a machine found, if a store has one."""
-    identity = facts["identity"]
-    for run in reversed(store.runs()):
-        if TAG in run.tags and run.machine.get("identity") == identity:
-            found = _read(run)
+    here = kinds.place(facts)
+    for head in reversed(store.heads()):
+        if TAG in head.tags and head.place == here:
+            found = _read(store.run(head.uid))
             if found is not None:
                 return found
     return None

@@ -16,7 +16,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
-from steelyard.analyse import compare, verdict
+from steelyard.analyse import compare, kinds, verdict
 from steelyard.analyse.change_points import segments
 from steelyard.analyse.distributions import quantile
 from steelyard.analyse.run import Run
@@ -155,11 +155,11 @@ def _by_key(trials: Sequence[Trial]) -> dict[Key, list[Trial]]:
 
 def _past(store: Store, head: Run, skipped: set[str]) -> Mapping[Key, list[float]]:
     """Return the logarithms of the times of each case in the latest runs here."""
-    identity = head.machine.get("identity")
+    place = kinds.place(head.machine)
     here = [
         run
-        for run in store.runs()
-        if run.machine.get("identity") == identity and run.uid not in skipped
+        for run in store.heads()
+        if run.place == place and run.uid not in skipped and not run.pruned
     ]
     found: dict[Key, list[float]] = {}
     for run in here[-RUNS:]:

@@ -47,6 +47,8 @@ def lines(history: History, width: int) -> Iterator[str]:
     yield "  ".join(filter(None, told))
     if history.left_out:
         yield f"left out: {count(history.left_out, 'run')} of another machine, method or clock"
+    if history.machines > 1:
+        yield f"of {history.machines} machines: a step may be from one to another"
     if history.failed:
         yield f"failed in {count(history.failed, 'run')}"
     yield from _picture(history, max(width - MARGIN, 24))

@@ -6,6 +6,7 @@ import os
 import sqlite3
 import stat
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Final
 
@@ -212,3 +213,21 @@ def _copied(made: sa.Engine) -> sa.Engine:
         source.close()
         made.dispose()
     return _engine(lambda: copy, frozen=False)
+
+
+def shrink(url: str) -> None:
+    """Give back the disk that a file of SQLite's no longer needs; a server does so itself.
+
+    Raises:
+        StoreError: the file cannot be written, or somebody uses it.
+    """
+    if "://" in url and not url.startswith("sqlite"):
+        return
+    try:
+        with closing(_connected(path_of(url), "")) as connection:
+            connection.execute("VACUUM")
+    except sqlite3.Error as error:
+        raise StoreError(
+            f"store {url} was pruned and stays as large as it was ({error}); later runs "
+            "use the room."
+        ) from error

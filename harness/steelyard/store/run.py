@@ -13,6 +13,7 @@ from steelyard.analyse.run import UNKNOWN, Run
 from steelyard.errors import SteelyardError, StoreError
 from steelyard.machine import facts as machine
 from steelyard.machine import writer
+from steelyard.store.heads import Head
 
 SHORTEST: Final = 4
 """Fewest characters of an id or commit that select: fewer match by accident."""
@@ -72,7 +73,7 @@ def is_gone(run: Run) -> bool:
     return visible and bool(here["started"] != then["started"])
 
 
-def select(runs: Sequence[Run], selector: str, store: str) -> Run:
+def select(runs: Sequence[Head], selector: str, store: str) -> Head:
     """Return the run that ``selector`` names, of runs with the latest last.
 
     ``@-1`` is the latest and ``@-2`` the one before; otherwise a tag, the beginning of
@@ -107,7 +108,7 @@ def select(runs: Sequence[Run], selector: str, store: str) -> Run:
     return (named or same)[-1]
 
 
-def _nth_latest(runs: Sequence[Run], back: int, store: str) -> Run:
+def _nth_latest(runs: Sequence[Head], back: int, store: str) -> Head:
     if back > len(runs):
         raise StoreError(
             f"run @-{back} does not exist: store {store} has {len(runs)}. Ask for one "
@@ -116,7 +117,7 @@ def _nth_latest(runs: Sequence[Run], back: int, store: str) -> Run:
     return runs[-back]
 
 
-def _unknown(runs: Sequence[Run], selector: str, store: str) -> StoreError:
+def _unknown(runs: Sequence[Head], selector: str, store: str) -> StoreError:
     latest = "; ".join(
         " ".join((r.short, r.started[:16], *r.tags)) for r in runs[: -5 - 1 : -1]
     )

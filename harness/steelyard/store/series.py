@@ -1,7 +1,8 @@
 """Cases over many runs: their times in order, and where they stepped.
 
 Only what was measured alike is of one series: the machine, the method and the clock are
-those of the latest. A step is told from the case's own noise (`change_points`).
+those of the latest; for a kind of machines, the kind. A step is told from the case's own
+noise (`change_points`).
 """
 
 from __future__ import annotations
@@ -12,16 +13,17 @@ from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from steelyard.analyse import change_points
+from steelyard.analyse import change_points, kinds
 from steelyard.analyse.change_points import Episode, Step
 from steelyard.analyse.rows import nearest
 from steelyard.analyse.run import UNKNOWN, Run
 from steelyard.analyse.stats import Estimate
 from steelyard.errors import SteelyardError
+from steelyard.store.heads import Head
 from steelyard.store.store import Store
 from steelyard.store.summary import Entry
 
-OTHERWISE: Final = ("gate", "selftest")
+OTHERWISE: Final = ("gate", "selftest", "bisect")
 """Tags (or what stands before their /) of runs that are no history: their trials are
 short, and some measure code that was made slower on purpose. ``--tag`` asks for them."""
 
@@ -41,6 +43,8 @@ class Point:
     """What the run is called where its commit is unknown."""
     started: str
     estimate: Estimate
+    place: str = ""
+    """The machine, where several of a kind are of one history."""
 
     @property
     def name(self) -> str:
@@ -58,6 +62,8 @@ class Measured:
     """What two of a series share: where, how and with which clock it was measured."""
     point: Point | None
     """None where it failed, or took no time that is one."""
+    kind: str = ""
+    """Of the machine."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +82,11 @@ class History:
     """Runs that left their level for a short time."""
     smallest: float = math.inf
     """The smallest step that the next few runs would show, as a share."""
+
+    @property
+    def machines(self) -> int:
+        """How many machines its points are of."""
+        return len({point.place for point in self.points})
 
 
 def histories(measured: Iterable[Measured]) -> list[History]:
@@ -165,16 +176,21 @@ def stored(
     case: str | None = None,
     tag: str | None = None,
     commits: Sequence[str] | None = None,
+    *,
+    on: Sequence[str] = (),
+    last: int | None = None,
 ) -> list[Measured]:
     """Return what the runs of a store say of a case, or of all, the latest last.
 
-    ``tag`` leaves only the runs that have it. Of ``commits``, the oldest first, only
-    runs of unchanged checkouts are taken, and stand in their order.
+    ``tag`` leaves only the runs that have it, and ``last`` the latest so many. Of
+    ``commits``, the oldest first, only runs of unchanged checkouts are taken, and stand
+    in their order. With ``on`` (see `kinds.accepts`) all machines of such kinds count,
+    and two of one kind are of one series.
 
     Raises:
         SteelyardError: there is no such run, or none has the case.
     """
-    runs = [run for run in store.runs() if is_of_history(run, tag)]
+    runs = [run for run in store.heads() if is_of_history(run, tag)]
     runs.sort(
         key=lambda run: run.started
     )  # an imported one may be older than its place
@@ -182,21 +198,45 @@ def stored(
         runs = along([run for run in runs if not run.dirty], commits)
     if not runs:
         raise _without_runs(store, tag, branch=commits is not None)
-    summaries = store.summaries(run.uid for run in runs)
+    runs = _on(runs, on, store.name)
+    runs = runs[-last:] if last else runs
+    summaries = store.summaries([run.uid for run in runs], case, runs)
     found = [
-        _measured(run, where, entry)
+        _measured(run, entry, by_kind=bool(on))
         for run in runs
-        for where in [repr(run.machine.get("identity"))]
         for entry in summaries[run.uid]
-        if case in {None, entry.case}
     ]
     if found:
         return found
-    known = [entry.case for entry in summaries[runs[-1].uid]]
-    raise unknown(case or "", known, f"store {store.name}")
+    known = store.summaries([runs[-1].uid])[runs[-1].uid]
+    raise unknown(case or "", [entry.case for entry in known], f"store {store.name}")
 
 
-def along(runs: Iterable[Run], commits: Sequence[str]) -> list[Run]:
+def _on(runs: list[Head], on: Sequence[str], store: str) -> list[Head]:
+    """Return the runs of machines that one of the selectors accepts."""
+    every = {kind: kinds.facts_of(kind) for kind in dict.fromkeys(r.kind for r in runs)}
+    wanted = {
+        kind
+        for kind, facts in every.items()
+        if not on or any(kinds.accepts(one, facts) for one in on)
+    }
+    if not wanted:
+        raise SteelyardError(
+            f"--on {', '.join(on)}: no run of store {store} is of such a machine; they "
+            f"are of {' | '.join(every)}."
+        )
+    return [run for run in runs if run.kind in wanted]
+
+
+def by_kind(measured: Iterable[Measured]) -> dict[str, list[Measured]]:
+    """Return what was measured by the kind of its machine."""
+    found: dict[str, list[Measured]] = defaultdict(list)
+    for one in measured:
+        found[one.kind].append(one)
+    return found
+
+
+def along(runs: Iterable[Head], commits: Sequence[str]) -> list[Head]:
     """Return the runs of some commits, in the commits' order."""
     places: Mapping[str, int] = {commit: at for at, commit in enumerate(commits)}
     taken = [run for run in runs if run.commit in places]
@@ -216,20 +256,20 @@ def usable(estimate: Estimate | None) -> bool:
     return estimate is not None and 0 < estimate.value < math.inf
 
 
-def is_of_history(run: Run, tag: str | None) -> bool:
+def is_of_history(run: Run | Head, tag: str | None) -> bool:
     """Tell whether a run is of the history of a tag; without one, of the usual one."""
     if tag is not None:
         return tag in run.tags
     return not any(word.partition("/")[0] in OTHERWISE for word in run.tags)
 
 
-def _measured(run: Run, where: str, entry: Entry) -> Measured:
+def _measured(run: Head, entry: Entry, *, by_kind: bool) -> Measured:
     """Return an entry of a run; two of one series share machine, clock and method."""
     point = None
     if entry.estimate is not None and usable(entry.estimate):
-        point = Point(run.commit, run.short, run.started, entry.estimate)
-    like = (where, entry.clock, entry.method)
-    return Measured(entry.case, entry.mode, like, point)
+        point = Point(run.commit, run.short, run.started, entry.estimate, run.place)
+    like = (run.kind if by_kind else run.place, entry.clock, entry.method)
+    return Measured(entry.case, entry.mode, like, point, run.kind)
 
 
 def _without_runs(store: Store, tag: str | None, *, branch: bool) -> SteelyardError:

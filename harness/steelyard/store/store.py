@@ -6,9 +6,10 @@ a run that is killed keeps every trial it finished.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, fields, replace
+from functools import partial
 from typing import Any, Self
 
 import sqlalchemy as sa
@@ -19,17 +20,21 @@ from steelyard.errors import StoreError
 from steelyard.machine.decoding import Malformed, parsed
 from steelyard.machine.urls import shown
 from steelyard.machine.writer import now
-from steelyard.store import archive, codec, summary, written
+from steelyard.store import archive, codec, entries, heads, summary, written
 from steelyard.store.engine import HURRY, Database
 from steelyard.store.errors import sentences
+from steelyard.store.heads import Head
 from steelyard.store.places import open_database
 from steelyard.store.run import is_gone, select
 from steelyard.store.schema import (
+    ENTRIES,
+    HEAD,
     RUNS,
     SCHEMAS,
     SUMMARIES,
     TRIALS,
     chained,
+    headed,
     sealed,
     update,
 )
@@ -114,18 +119,34 @@ class Store:
         Raises:
             StoreError: one was damaged, or is missing.
         """
-        return [self._run(row) for row in self._rows_of_runs()]
-
-    def _rows_of_runs(self) -> list[Mapping[Any, Any]]:
         query = sa.select(RUNS).order_by(RUNS.c.number, RUNS.c.uid)
+        rows = self._listed(query)
+        for row in rows:
+            self._require_whole(row)
+        return [self._run(row) for row in rows]
+
+    def heads(self) -> list[Head]:
+        """Return what every run is listed by, the latest stored last.
+
+        Raises:
+            StoreError: one was damaged, or is missing.
+        """
+        columns = (RUNS.c[name] for name in (*HEAD, "head"))
+        rows = self._listed(sa.select(*columns).order_by(RUNS.c.number, RUNS.c.uid))
+        for row in rows:
+            if headed(row) != row["head"]:
+                raise self._unreadable(row["uid"], "its digest differs")
+        with sentences(self.name):
+            return [heads.of({name: row[name] for name in HEAD}) for row in rows]
+
+    def _listed(self, query: sa.Select[Any]) -> list[Any]:
+        """Return the rows of all runs; as many as were stored."""
 
         def work(connection: sa.Connection) -> tuple[list[Any], Any]:
             there = connection.execute(sa.select(SCHEMAS.c.runs)).scalar()
             return written.mappings(connection, query), there
 
         rows, there = self._database.do(work, reading=True)
-        for row in rows:
-            self._require_whole(row)
         if len(rows) != there:
             raise StoreError(
                 f"store {self.name} has {len(rows)} runs where {there} were stored: the "
@@ -175,7 +196,18 @@ class Store:
         Raises:
             StoreError: none or several match; the sentence lists what there is.
         """
-        return select(self.runs(), selector, self.name)
+        return self.run(select(self.heads(), selector, self.name).uid)
+
+    def run(self, uid: str) -> Run:
+        """Return a run by its whole id.
+
+        Raises:
+            StoreError: there is none, or it was damaged.
+        """
+        row = self._database.do(
+            lambda connection: self._row_of(connection, uid), reading=True
+        )
+        return self._run(row)
 
     def trials(self, uid: str, case: str | None = None) -> list[Trial]:
         """Return a run's trials in the order they were measured.
@@ -192,6 +224,12 @@ class Store:
             return self._row_of(connection, uid), rows, others
 
         run, rows, all_of_them = self._database.do(work, reading=True)
+        if run["pruned"]:
+            raise StoreError(
+                f"run {uid[:8]} of store {self.name} was pruned on "
+                f"{run['pruned'][:10]}: its samples are gone, and `steelyard history` "
+                "has what they came to."
+            )
         for row in rows:
             if sealed(TRIALS, row) != row["digest"]:
                 raise self._unreadable(uid, f"the digest of {row['case']} differs")
@@ -210,60 +248,43 @@ class Store:
 
     def counts(self) -> dict[str, int]:
         """Return the number of trials of each run that has any."""
-        return {
-            row["uid"]: row["trials"] for row in self._rows_of_runs() if row["trials"]
-        }
+        return {head.uid: head.trials for head in self.heads() if head.trials}
 
-    def summaries(self, uids: Iterable[str]) -> dict[str, list[summary.Entry]]:
-        """Return what the trials of each run come to, without reading any sample.
+    def summaries(
+        self,
+        uids: Iterable[str],
+        case: str | None = None,
+        listed: Sequence[Head] | None = None,
+    ) -> dict[str, list[summary.Entry]]:
+        """Return what the trials of each run come to, or those of a case; no sample is read.
 
         Those of a run that has changed, or that another version estimated, are made anew
-        and kept.
+        and kept. ``listed`` are `heads`, where they were asked for already.
+
+        Raises:
+            StoreError: those of a pruned run were damaged.
         """
         wanted = set(uids)
-        rows = {row["uid"]: row for row in self._rows_of_runs() if row["uid"] in wanted}
-        query = sa.select(SUMMARIES)
-        if len(wanted) == 1:
-            query = query.where(SUMMARIES.c.run.in_(wanted))
-        kept = self._database.do(
-            lambda connection: written.mappings(connection, query), reading=True
+        every = self.heads() if listed is None else listed
+        known = {head.uid: head for head in every if head.uid in wanted}
+        found, right = self._database.do(
+            lambda connection: entries.read(connection, known, case), reading=True
         )
-        right = {
-            one["run"]: summary.read(one["document"])
-            for one in kept
-            if one["run"] in rows
-            and summary.digest(rows[one["run"]], one["document"]) == one["digest"]
-        }
-        return {
-            uid: self._summarised(row) if (known := right.get(uid)) is None else known
-            for uid, row in rows.items()
-        }
-
-    def _summarised(self, row: Mapping[Any, Any]) -> list[summary.Entry]:
-        """Make and keep what a run's trials come to."""
-        entries = summary.of(self.trials(row["uid"]))
-        said = summary.text(entries)
-        values = {"run": row["uid"], "document": said}
-        values["digest"] = summary.digest(row, said)
-
-        def work(connection: sa.Connection) -> None:
-            old = sa.delete(SUMMARIES).where(SUMMARIES.c.run == row["uid"])
-            connection.execute(old)
-            connection.execute(sa.insert(SUMMARIES).values(values))
-
-        with suppress(StoreError):  # where nothing may be written, it is made each time
-            self._database.do(work)
-        return entries
+        for uid in known.keys() - right:
+            if known[uid].pruned:
+                raise self._unreadable(uid, "the digest of its summary differs")
+            made = summary.of(self.trials(uid))
+            with suppress(StoreError):  # where nobody may write, it is made each time
+                self._database.do(partial(entries.write, head=known[uid], entries=made))
+            found[uid] = [entry for entry in made if case in {None, entry.case}]
+        return found
 
     def export(self, uid: str, *, with_paths: bool = True) -> bytes:
         """Return one run with all its trials as one file's bytes.
 
         ``with_paths`` says whether paths are written whole: see `private`.
         """
-        run = self._database.do(
-            lambda connection: self._row_of(connection, uid), reading=True
-        )
-        return archive.write(self._run(run), self.trials(uid), with_paths=with_paths)
+        return archive.write(self.run(uid), self.trials(uid), with_paths=with_paths)
 
     def load(self, data: bytes) -> Loaded:
         """Store the run of an exported file: see `keep`.
@@ -320,7 +341,7 @@ class Store:
             return None
 
         def work(connection: sa.Connection) -> None:
-            for table in (SUMMARIES, TRIALS):
+            for table in (ENTRIES, SUMMARIES, TRIALS):
                 connection.execute(sa.delete(table).where(table.c.run == uid))
             connection.execute(sa.delete(RUNS).where(RUNS.c.uid == uid))
             left = sa.select(sa.func.count()).select_from(RUNS).scalar_subquery()
@@ -328,6 +349,21 @@ class Store:
 
         self._database.do(work)
         return uid
+
+    def prune(self, uid: str) -> None:
+        """Remove a run's trials, and keep what they come to.
+
+        Raises:
+            StoreError: there is no such run, or it was damaged.
+        """
+        self.summaries([uid])
+
+        def work(connection: sa.Connection) -> None:
+            row = dict(self._row_of(connection, uid, lock=True))
+            connection.execute(sa.delete(TRIALS).where(TRIALS.c.run == uid))
+            update(connection, row | {"pruned": row["pruned"] or now()})
+
+        self._database.do(work)
 
     def _named(self, selector: str) -> tuple[str, str]:
         """Return the id of a run that is to be removed, and what it is in words."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
 from typing import Any, Final
@@ -13,6 +13,7 @@ from typing import Any, Final
 from steelyard.analyse import rows, stats
 from steelyard.analyse.stats import Estimate
 from steelyard.analyse.trial import Trial
+from steelyard.store.heads import Head
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,45 +41,50 @@ def _entry(row: rows.Row) -> Entry:
     return Entry(row.case, row.mode, row.estimate, clock, method)
 
 
-def text(entries: Sequence[Entry]) -> str:
-    """Return entries as they are kept; `read` is its inverse."""
-    lines = [
-        [
-            one.case,
-            one.mode,
-            one.estimate and [getattr(one.estimate, name) for name in _ESTIMATE],
-            *one.clock,
-            one.method,
-        ]
-        for one in entries
-    ]
-    return json.dumps(lines)
+def rows_of(head: Head, entries: Sequence[Entry]) -> list[dict[str, Any]]:
+    """Return the rows that keep a run's entries; `read` is the inverse of each."""
+    found = []
+    for position, one in enumerate(entries):
+        row = {
+            "run": head.uid,
+            "position": position,
+            "case": one.case,
+            "mode": one.mode,
+            "estimate": one.estimate
+            and json.dumps([getattr(one.estimate, name) for name in _ESTIMATE]),
+            "clock": one.clock[0],
+            "version": one.clock[1],
+            "method": one.method,
+        }
+        found.append(row | {"digest": digest_of(head, row.values())})
+    return found
 
 
 _ESTIMATE: Final = ("value", "low", "high", "systematic")
 
 
-def read(said: str) -> list[Entry] | None:
-    """Return the entries of a text whose `digest` is right; None if another wrote it."""
-    try:
-        return [
-            Entry(
-                str(case),
-                str(mode),
-                Estimate(*map(float, value)) if value else None,
-                (str(clock), int(version)),
-                str(method),
-            )
-            for case, mode, value, clock, version, method in json.loads(said)
-        ]
-    except (TypeError, ValueError):
+def read(head: Head, row: Sequence[Any]) -> Entry | None:
+    """Return the entry of a row of `schema.ENTRIES`; None if it is not what was kept."""
+    *values, kept = row
+    if digest_of(head, values) != kept:
         return None
+    _, _, case, mode, said, clock, version, method = values
+    estimate = Estimate(*map(float, json.loads(said))) if said else None
+    return Entry(case, mode, estimate, (clock, version), method)
 
 
-def digest(run: Mapping[Any, Any], said: str) -> str:
-    """Return the digest of a run's text: of its trials, and of how they are estimated."""
-    parts = ascii((run["uid"], run["trials"], run["chain"], said, _method()))
-    return blake2b(parts.encode(), digest_size=16).hexdigest()
+def digest_of(head: Head, values: Iterable[Any]) -> str:
+    """Return the digest of an entry: of its values, and of the trials it follows from."""
+    return _hashed(head.trials, head.chain, *values)
+
+
+def digest(head: Head) -> str:
+    """Return what a run's entries are right by: its trials, and how they are estimated."""
+    return _hashed(head.uid, head.trials, head.chain, _method())
+
+
+def _hashed(*parts: Any) -> str:
+    return blake2b(ascii(parts).encode(), digest_size=16).hexdigest()
 
 
 @functools.cache

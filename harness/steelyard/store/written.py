@@ -9,6 +9,7 @@ from typing import Any, Final
 
 import sqlalchemy as sa
 
+from steelyard.analyse import kinds
 from steelyard.analyse.run import STATES, Run
 from steelyard.analyse.trial import Trial
 from steelyard.machine.decoding import Malformed
@@ -19,6 +20,7 @@ from steelyard.store.schema import (
     SCHEMAS,
     TRIALS,
     chained,
+    headed,
     sealed,
     update,
 )
@@ -47,7 +49,9 @@ def begin(connection: sa.Connection, run: Run) -> None:
     values = {name: codec.plain(value) for name, value in asdict(run).items()}
     values |= {name: json.dumps(values[name]) for name in DEEP}
     number = connection.execute(sa.select(SCHEMAS.c.last)).scalar()
-    values |= {"number": number, "trials": 0, "chain": NO_TRIALS}
+    values |= {"number": number, "trials": 0, "chain": NO_TRIALS, "pruned": None}
+    values |= {"kind": kinds.of(run.machine), "place": kinds.place(run.machine)}
+    values["head"] = headed(values)
     values["digest"] = sealed(RUNS, values)
     connection.execute(sa.insert(RUNS).values(values))
 
