@@ -139,6 +139,11 @@ class Blocks:
                         pair.renew()  # one side may still wait for the other
                     yield point, replace(reading, facts=told.facts)
 
+    def look(self, point: Point) -> Reading:
+        """Return what both sides say of a point's code; nothing is measured."""
+        with self._start(self._sides) as pair:
+            return self._look(pair, point, 0)
+
     def _look(self, pair: Pair, point: Point, number: int) -> Reading:
         turn = PlannedTrial(0, number, point.case, point.mode)
         told = _identity({s: pair.facts(s, turn, self._settings) for s in self._sides})

@@ -89,5 +89,5 @@ def _hashed(*parts: Any) -> str:
 
 @functools.cache
 def _method() -> str:
-    """Return the sources that estimates follow from: others may come to others."""
-    return "".join(map(inspect.getsource, (stats, rows)))
+    """Return a hash of the sources that estimates follow from: others may differ."""
+    return _hashed("".join(map(inspect.getsource, (stats, rows))))

@@ -1,0 +1,1 @@
+"""Many commits and many machines."""

@@ -1,0 +1,223 @@
+"""`steelyard bisect`: the search, its decisions in simulated noise, and a repository."""
+
+import itertools
+import math
+import random
+from pathlib import Path
+
+import pytest
+import shell
+from click.testing import CliRunner
+from hypothesis import given
+from hypothesis import strategies as st
+
+from steelyard.analyse.verdict import Verdict
+from steelyard.commands import main
+from steelyard.errors import FAILED, FINE, UNRESOLVED, UnjudgedError
+from steelyard.fleet.bisect import Comparison, bisect
+from steelyard.fleet.search import Decision, Side, search
+from steelyard.gate import decide
+from steelyard.gate.decide import Evidence
+from steelyard.store.store import Store
+
+COMMITS = [f"{at:040x}" for at in range(1, 65)]
+GOOD = "0" * 40
+
+
+@given(st.integers(0, 63), st.sets(st.integers(0, 62), max_size=20), st.integers(1, 64))
+def test_the_first_bad_commit_is_among_those_that_are_found(at, skipped, count):
+    """It is alone unless what stands before it was skipped, in few decisions."""
+    commits = COMMITS[:count]
+    first = min(at, count - 1)
+
+    def told(commit):
+        place = commits.index(commit)
+        if place in skipped and place != count - 1:
+            return Decision(commit, Side.SKIPPED, "")
+        return Decision(
+            commit, Side.BAD if place >= first else Side.GOOD, "", wrong=0.1
+        )
+
+    found = search(GOOD, commits, told)
+    assert commits[first] in found.commits
+    assert all(commits.index(one) in skipped for one in found.commits[:-1])
+    steps = [one for one in found.decisions if one.side is not Side.SKIPPED]
+    assert len(steps) <= math.ceil(math.log2(count)) + len(skipped)
+    assert found.wrong == pytest.approx(min(1, 0.1 * len(steps)))
+
+
+class Simulated:
+    """Commits whose times are known, compared as blocks with normal noise."""
+
+    def __init__(self, seed, changes, noise=0.02, code=None, broken=()):
+        self.draw = random.Random(seed)
+        self.levels = dict(
+            zip(
+                [GOOD, *COMMITS],
+                itertools.accumulate(changes, initial=0.0),
+                strict=True,
+            )
+        )
+        self.noise = noise
+        self.code = code or {}
+        self.broken = broken
+        self.measured = set()
+
+    def __call__(self, base, other, policy, known=()):
+        """Draw blocks until the gate has decided."""
+        if other in self.broken:
+            raise UnjudgedError(f"{other} does not build")
+        facts = {"code_hash": self.code.get(other, other)}
+        if facts["code_hash"] == self.code.get(base, base):
+            return Comparison(identical=True, facts=facts)
+        if facts in known:
+            return Comparison(facts=facts)
+        self.measured |= {base, other}
+        apart = self.levels[other] - self.levels[base]
+        evidence = Evidence()
+        while decide.undecided({"it": evidence}, policy):
+            evidence = evidence.add(apart + self.draw.gauss(0, self.noise))
+        ((judgement, _),) = decide.judge({"it": evidence}, {}, policy).values()
+        return Comparison(judgement, evidence, facts=facts)
+
+
+def step_at(place, change=0.05):
+    """Return changes of which one is not nothing."""
+    return [math.log1p(change) if at == place else 0.0 for at in range(len(COMMITS))]
+
+
+def test_a_step_of_5_percent_in_2_percent_noise_is_found_19_times_of_20():
+    """In nine measured commits at most, the ends among them."""
+    right = 0
+    for seed in range(20):
+        place = random.Random(seed).randrange(64)
+        world = Simulated(seed, step_at(place))
+        found = bisect("case", GOOD, COMMITS, world)
+        right += found.found is not None and found.found.commits == (COMMITS[place],)
+        assert len(world.measured) <= 9
+    assert right >= 19
+
+
+def test_steps_either_way_are_found():
+    """A speed-up; and the greater of two steps."""
+    for seed in range(5):
+        found = bisect("case", GOOD, COMMITS, Simulated(seed, step_at(40, -0.05)))
+        assert found.found.commits == (COMMITS[40],)
+        assert found.exit_code == FINE
+        changes = step_at(40)
+        changes[10] = math.log1p(0.012)
+        found = bisect("case", GOOD, COMMITS, Simulated(seed, changes, noise=0.005))
+        assert found.found.commits == (COMMITS[40],)
+
+
+def test_ends_that_do_not_differ_stop_the_search():
+    """The machine changed; nothing else is measured."""
+    world = Simulated(0, step_at(99))
+    found = bisect("case", GOOD, COMMITS, world)
+    assert "the machine changed" in found.problem
+    assert found.exit_code == UNRESOLVED
+    assert len(world.measured) == 2
+
+
+def test_known_code_and_broken_builds_are_not_measured():
+    """Only two codes: the ends are enough."""
+    code = {
+        one: "old" if at <= 40 else "new" for at, one in enumerate([GOOD, *COMMITS])
+    }
+    world = Simulated(0, step_at(40), code=code, broken=COMMITS[20:40])
+    found = bisect("case", GOOD, COMMITS, world)
+    assert len(world.measured) <= 3
+    assert set(found.found.commits) == {*COMMITS[20:41]}
+    assert "skipped" in found.problem
+    assert found.exit_code == UNRESOLVED
+    world = Simulated(0, step_at(40), code=code)
+    assert bisect("case", GOOD, COMMITS, world).found.commits == (COMMITS[40],)
+
+
+def test_a_commit_that_is_not_decided_is_skipped_and_a_failing_end_is_said():
+    """Noise that no number of blocks tells; and a benchmark that raises."""
+    world = Simulated(0, step_at(40))
+
+    def noisy(base, other, policy, known=()):
+        if other == COMMITS[31]:
+            world.noise = 0.5
+        found = world(base, other, policy, known)
+        world.noise = 0.02
+        return found
+
+    found = bisect("case", GOOD, COMMITS, noisy)
+    skipped = [one for one in found.found.decisions if one.side is Side.SKIPPED]
+    assert [one.commit for one in skipped] == [COMMITS[31]]
+    assert skipped[0].why.startswith((Verdict.NOT_GATEABLE, Verdict.UNRESOLVED))
+    assert found.found.commits == (COMMITS[40],)
+    fails = bisect("case", GOOD, COMMITS, lambda *_: Comparison(failed="it raised"))
+    assert (fails.exit_code, fails.problem) == (FAILED, "it raised")
+
+
+SUITE = """
+from work import ROUNDS, total
+
+from steelyard import benchmark
+
+
+def add(x, out):
+    out[0] = total(x, ROUNDS)
+
+
+@benchmark
+def summed(b):
+    b.mode("kernel/warm")
+    x = b.input(20_000)
+    y = b.output(1)
+    return b.launch(add, x, out=y)
+"""
+WORK = "import numpy as np\nROUNDS = {}\ndef total(x, n):\n    return sum(float(x.sum()) for _ in range(n))\n"
+
+
+@pytest.fixture
+def repository(tmp_path, monkeypatch):
+    """Make a repository of six commits, whose fourth does three times the work."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    monkeypatch.setenv("STEELYARD_LOCK", str(tmp_path / ".git" / "lock"))
+    (tmp_path / "suites").mkdir()
+    (tmp_path / "suites" / "bench_work.py").write_text(SUITE)
+    (tmp_path / ".gitignore").write_text(".steelyard\n__pycache__\n")
+    shell.git(tmp_path, "init", "--quiet", "--initial-branch=main")
+    made = []
+    for at in range(6):
+        text = WORK.format(1 if at < 3 else 3)
+        broken = "raise RuntimeError\n" if at == 2 else ""
+        (tmp_path / "work.py").write_text(f"{broken}{text}# {at}\n")
+        shell.git(tmp_path, "add", ".")
+        shell.git(tmp_path, "commit", "--quiet", f"-mchange {at}")
+        made.append(shell.git(tmp_path, "rev-parse", "HEAD"))
+    return made
+
+
+def test_a_repository_is_searched_from_end_to_end(repository):
+    """One of its commits cannot be imported; the answer names both that are left."""
+    first, *_, last = repository
+    done = CliRunner().invoke(main, ["bisect", "summed", first, last])
+    assert "change 3" in done.output
+    assert "change 2" in done.output
+    assert f"skipped {repository[2][:10]}" in done.output
+    assert "change 4" not in done.output
+    assert done.exit_code == UNRESOLVED, done.output
+    with Store.open(str(Path(".steelyard/steelyard.db"))) as store:
+        tags = {tag for run in store.runs() for tag in run.tags}
+        assert tags == {"bisect/base", "bisect/head"}
+
+
+def test_what_cannot_be_searched_is_one_sentence(repository):
+    """Ends in the wrong order; and a case that is none."""
+    first, *_, last = repository
+    for words, said in (
+        (["summed", last, first], "is not before BAD"),
+        (["missing", first, last], "missing"),
+        (["summed", "nowhere", last], "is no commit"),
+    ):
+        done = CliRunner().invoke(main, ["bisect", *words])
+        assert done.exit_code == 4, done.output
+        assert said in done.output
