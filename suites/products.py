@@ -1,7 +1,8 @@
-"""Matrix products in float16: the seed's 64 x 768 x 768, BERT's, squares, and ragged ones.
+"""Matrix products: the seed's 64 x 768 x 768, BERT's, squares, and ragged ones.
 
-iree#17012 reports 679 us for the first, most of it not the kernel's. NumPy multiplies on
-the CPU; ours on a GPU, and cuBLAS through PyTorch by ``-p impl=ours,torch``.
+iree#17012 reports 679 us for the first in float16, most of it not the kernel's. On the CPU
+ours beside NumPy's OpenBLAS and PyTorch's oneDNN by ``-p impl=ours,numpy,torch``; on a
+GPU beside cuBLAS.
 """
 
 from __future__ import annotations
@@ -47,14 +48,28 @@ def layer(x: Any, w: Any, b: Any) -> Any:
     return xp.maximum(x @ w + b, 0)
 
 
-@benchmark(shape=axis(SEED, others=SQUARES[:2]), impl=["numpy"])
-def products(b: Builder, shape: Shape, impl: str) -> Call:
-    """Multiply m x k by k x n on the CPU."""
-    del impl
-    x, w, y = _declared(b, shape, across=False)
-    b.check(np.matmul, x, w)
-    b.mode("kernel/warm")  # a tenth of a second, which no cache shortens
-    return b.launch(_numpy, x, w, out=y)
+@benchmark(
+    shape=axis(SEED, others=[*BERT[1:], *SQUARES[:3], *RAGGED]),
+    dtype=axis("float32", others=["float16", "bfloat16", "float64"]),
+    form=axis("plain", others=["linear", "layer"]),
+    impl=axis("ours", others=["numpy", *available("torch")]),
+)
+def products(b: Builder, shape: Shape, dtype: str, form: str, impl: str) -> Call:
+    """Multiply m x k by k x n on the CPU, or by n x k transposed, or with bias and ReLU."""
+    given, y = _declared(b, shape, form, dtype)
+    if dtype in {"float32", "float64"}:
+        # Of sums of k products: Higham and Mary, "A new approach to probabilistic
+        # rounding error analysis", 2019, with lambda = 8; the mean of |x * w| is 2 / pi.
+        k, unit = shape[2], float(np.finfo(dtype).eps) / 2
+        b.check(REFERENCES[form], *given, atol=8 * k**0.5 * unit * k * 2 / np.pi)
+    else:
+        b.check(REFERENCES[form], *given)
+    b.mode("kernel/warm")  # little of a product is memory
+    if impl == "numpy":
+        return b.launch(NUMPY[form], *given, out=y)
+    if impl == "torch":
+        return b.launch(TORCH[form], *given, out=y, as_="torch")
+    return b.launch(OURS[form], *given, out=y)
 
 
 @benchmark(
@@ -65,10 +80,7 @@ def products(b: Builder, shape: Shape, impl: str) -> Call:
 def gpu_products(b: Builder, shape: Shape, form: str, impl: str) -> Call:
     """Multiply m x k by k x n, or by n x k transposed, or by k x n with bias and ReLU."""
     b.on("cuda")
-    x, w, y = _declared(b, shape, across=form == "linear")
-    given = [x, w]
-    if form == "layer":
-        given.append(b.input(shape[1], "float16", name="bias"))
+    given, y = _declared(b, shape, form, "float16")
     b.check(REFERENCES[form], *given)
     if impl == "torch":
         return b.launch(TORCH[form], *given, out=y, as_="torch")
@@ -76,19 +88,33 @@ def gpu_products(b: Builder, shape: Shape, form: str, impl: str) -> Call:
 
 
 def _declared(
-    b: Builder, shape: Shape, *, across: bool
-) -> tuple[Handle, Handle, Handle]:
-    """Declare both factors and the product, normal numbers in float16."""
+    b: Builder, shape: Shape, form: str, dtype: str
+) -> tuple[list[Handle], Handle]:
+    """Declare what is multiplied, normal numbers, and the product."""
     m, n, k = shape
-    x = b.input((m, k), "float16", name="x")
-    w = b.input((n, k) if across else (k, n), "float16", name="w")
-    y = b.output((m, n), "float16")
+    given = [
+        b.input((m, k), dtype, name="x"),
+        b.input((n, k) if form == "linear" else (k, n), dtype, name="w"),
+    ]
+    if form == "layer":
+        given.append(b.input(n, dtype, name="bias"))
     b.count(operations=2 * m * n * k)
-    return x, w, y
+    y = b.output((m, n), dtype)
+    return given, y
 
 
 def _numpy(x: Any, w: Any, out: Any) -> None:
     np.matmul(x, w, out=out)
+
+
+def _numpy_linear(x: Any, w: Any, out: Any) -> None:
+    np.matmul(x, w.T, out=out)
+
+
+def _numpy_layer(x: Any, w: Any, bias: Any, out: Any) -> None:
+    np.matmul(x, w, out=out)
+    out += bias
+    np.maximum(out, 0, out=out)
 
 
 def _torch(x: Any, w: Any, out: Any) -> None:
@@ -110,6 +136,7 @@ def _torch_layer(x: Any, w: Any, bias: Any, out: Any) -> None:
 
 
 OURS: Final = {"plain": product, "linear": linear, "layer": layer}
+NUMPY: Final = {"plain": _numpy, "linear": _numpy_linear, "layer": _numpy_layer}
 TORCH: Final = {"plain": _torch, "linear": _torch_linear, "layer": _torch_layer}
 REFERENCES: Final = {
     "plain": np.matmul,

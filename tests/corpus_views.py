@@ -144,9 +144,10 @@ PRODUCTS = [
         "product",
         lambda x, w: x @ w,
         "100,96 96,48; 33,257 257,129",
-        "float32 float16",
+        "float32 float16 float64",
         data="unit",
     ),
+    Row("product of integers", xp.matmul, "20,33 33,40", "int8 uint8 int32"),
     Row("dense", dense, "100,96 96,48 48; 129,33 33,65 65", data="unit"),
     Row(
         "batched",
