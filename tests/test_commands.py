@@ -245,6 +245,12 @@ def test_a_build_that_fails_leaves_the_others_and_gives_exit_code_2():
         (["copy", "--candidates", "--drop", "disk"], r"--drop does nothing.*once and"),
         (["copy", "--candidates", "--repeat", "5"], r"--repeat does nothing with --ca"),
         (["copy", "--candidates", "--schedule", "v1"], r"--schedule does nothing with"),
+        (["copy", "--candidates", "--passes"], r"--passes does nothing with --cand"),
+        (["copy", "--threads", "2"], r"--threads does nothing without --candidates"),
+        (
+            ["copy", "--candidates", "--threads", "0,1"],
+            r"expected whole numbers from 1",
+        ),
         (["copy", "--candidates", "--quantity", "cold"], r"--quantity does nothing wi"),
         (["copy", "--emit", "loops", "--json"], r"--json does nothing with --emit: it"),
         (["copy", "--emit", "loops", "--candidates"], r"--candidates does nothing wit"),
@@ -254,6 +260,7 @@ def test_a_build_that_fails_leaves_the_others_and_gives_exit_code_2():
         (["copy", "--timings", "--quantity", "first"], r"first starts a new one"),
         (["copy", "--emit", "cuda"], r"--emit cuda is of cuda targets.*cuda:sm_90a"),
         (["copy", "--emit", "ptx"], r"--emit ptx is of cuda and nvptx targets"),
+        (["copy", "--target", CUDA, "--passes"], r"--passes are LLVM's.*nvptx:ARCH"),
         (["copy", "--target", CUDA, "--emit", "llvm"], r"llvm is of cpu and nvptx"),
         (["copy", "adam", "--emit", "loops"], r"shows one build, these are 2"),
         (
@@ -374,9 +381,36 @@ def test_time_is_told_by_phase_and_by_the_compilers_own():
     assert sum(event["name"] == "codegen" for event in events) == 2
 
 
-def test_blocks_of_memory_are_counted_when_asked_for():
-    """Their own cost is told."""
-    assert "blocks" in said("copy", "--repeat", "1", "--allocations")
+def test_memory_of_a_build_is_counted_by_phase_when_asked_for():
+    """Tracing holds on to a program; what the compiler timed itself has no memory."""
+    arguments = ("copy", "--repeat", "1", "--allocations")
+    assert "counting memory" in said(*arguments)
+    rows = json.loads(said(*arguments, "--json"))["timings"]["rows"]
+    memory = {row["path"][-1]: (row["peak"], row["heap"]) for row in rows}
+    assert memory["trace"][0] > 1000
+    assert memory["codegen"] == (0, 0)
+
+
+@pytest.mark.parametrize("target", ["cpu", "nvptx:sm_90a"])
+def test_passes_of_llvm_are_told_one_by_one(target):
+    """Those of each build alone, the longest first."""
+    if target != "cpu":
+        pytest.importorskip("cuda.bindings.nvjitlink", reason="needs the cuda extra")
+    arguments = ("bias_layernorm", "softmax", "--repeat", "1", "--target", target)
+    found = json.loads(said(*arguments, "--passes", "--json"))["passes"]
+    assert [label.partition("[")[0] for label in found] == ["bias_layernorm", "softmax"]
+    for taken in found.values():
+        assert list(taken.values()) == sorted(taken.values(), reverse=True)
+        assert "Instruction Selection" in " ".join(taken)
+        assert not any("Total" in name or "#" in name for name in taken)
+    assert "passes of LLVM, once: softmax[" in said(*arguments, "--passes")
+
+
+def test_candidates_are_built_by_so_many_compilers_at_a_time():
+    """A line each, with the sums of workers beside the wall."""
+    text = said("copy", "-p", "n=64", "--candidates", "--threads", "1,2")
+    lines = [line.split() for line in text.splitlines() if line.startswith("copy[")]
+    assert [line[2] for line in lines[:2]] == ["1", "2"]
 
 
 def test_registers_are_limited_by_the_schedule(nvrtc):

@@ -1,7 +1,9 @@
+import ctypes
 import json
 import pickle
 import sys
 import threading
+import tracemalloc
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 
@@ -368,12 +370,45 @@ def test_spans_of_other_processes_are_merged(clock):
     t.merge(sent, "workers")
     t.merge(later, "workers")
     assert t.rows() == (
-        Row(("wait",), 1, 60, 60, 0, beside=False),
-        Row(("workers",), 2, 80, 60, 0, beside=True),
-        Row(("workers", "compile"), 2, 60, 50, 0, beside=True),
-        Row(("workers", "emit"), 2, 20, 20, 0, beside=True),
+        Row(("wait",), 1, 60, 60, 0, 0, 0, beside=False),
+        Row(("workers",), 2, 80, 60, 0, 0, 0, beside=True),
+        Row(("workers", "compile"), 2, 60, 50, 0, 0, 0, beside=True),
+        Row(("workers", "emit"), 2, 20, 20, 0, 0, 0, beside=True),
     )
     assert t.coverage == 1.0
+
+
+def test_a_span_has_the_most_memory_that_was_held_inside_of_it(clock):
+    """Whatever was freed again, and whichever span inside of it held it."""
+    with timings(clock=clock, allocations=True) as t, span("all"):
+        with span("small"):
+            kept = bytearray(10_000)
+        with span("large"):
+            bytearray(3_000_000)
+        with span("none"):
+            pass
+    del kept
+    peaks = {row.path[-1]: row.peak for row in t.rows()}
+    assert 10_000 <= peaks["small"] < 20_000
+    assert 3_000_000 <= peaks["large"] < 3_010_000
+    assert 3_010_000 <= peaks["all"] < 3_030_000
+    assert peaks["none"] < 10_000
+    assert not tracemalloc.is_tracing()
+
+
+def test_memory_of_the_c_library_is_told_where_it_is_kept(clock):
+    """What LLVM holds on to is no block of the interpreter."""
+    heap = ctypes.CDLL(None)
+    heap.malloc.restype = ctypes.c_void_p
+    heap.free.argtypes = [ctypes.c_void_p]
+    with timings(clock=clock, allocations=True) as t:
+        with span("taken"):
+            at = heap.malloc(ctypes.c_size_t(5_000_000))
+        with span("given back"):
+            heap.free(at)
+    kept = {row.path[-1]: row.heap for row in t.rows()}
+    assert kept["taken"] == pytest.approx(5_000_000, rel=0.01)
+    assert kept["given back"] == pytest.approx(-5_000_000, rel=0.01)
 
 
 def test_allocations_are_counted_when_asked_for(monkeypatch, clock):
@@ -394,7 +429,7 @@ def test_allocations_are_counted_when_asked_for(monkeypatch, clock):
     assert rows["a"] == (16, 75)
     assert rows["b"] == (10, 40)
     assert t.counting == 3
-    assert "counting blocks: 4 counts of 3.00 ns, 12.0 ns of the time" in t.table()
+    assert "counting memory: 4 counts of 3.00 ns, 12.0 ns of the time" in t.table()
     assert json.loads(t.json())["counting"] == 3
 
 
@@ -439,7 +474,7 @@ def test_the_trace_is_what_perfetto_reads(clock):
         clock.run(1500)
         with span("a"), span("b"):
             clock.run(2500)
-    t.merge([Span(("c",), 2000, 500, 9)], "worker")
+    t.merge([Span(("c",), 2000, 500, 9, 8)], "worker")
     trace = json.loads(t.chrome_trace())
     assert trace["displayTimeUnit"] == "ns"
     assert trace["traceEvents"] == [
@@ -464,7 +499,7 @@ def test_the_trace_is_what_perfetto_reads(clock):
             "ph": "X",
             "ts": 1.0,
             "dur": 0.5,
-            "args": {"blocks": 9},
+            "args": {"blocks": 9, "peak": 8},
             "pid": 1,
             "tid": 1,
         },
@@ -487,6 +522,8 @@ def test_json_has_all_rows(clock):
                 "nanoseconds": 10,
                 "wall": 10,
                 "blocks": 0,
+                "peak": 0,
+                "heap": 0,
                 "beside": False,
             }
         ],

@@ -12,6 +12,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Final, NamedTuple, TypeAlias
 
+from steelyard_device.allocations import Memory
+
 NOT_TRACKED: Final = "not tracked"
 
 UNTRACKED_SHARE: Final = 0.01
@@ -22,14 +24,16 @@ class Span(NamedTuple):
     """One timed stretch; a tuple, so that it can be pickled and sent.
 
     `start` is the clock's (`perf_counter_ns`, which processes of one machine share on
-    Linux). `blocks` is by how many memory blocks the interpreter grew meanwhile, if
-    that was counted.
+    Linux). If memory was counted, the interpreter grew by `blocks` meanwhile, held at
+    most `peak` bytes more than before, and the C library handed out `heap` more.
     """
 
     path: tuple[str, ...]
     start: int
     nanoseconds: int
     blocks: int = 0
+    peak: int = 0
+    heap: int = 0
 
 
 Event: TypeAlias = str | int | tuple[Span, ...]
@@ -50,8 +54,8 @@ class Track(NamedTuple):
             return self.spans
         start = min(span.start for span in self.spans)
         end = max(span.start + span.nanoseconds for span in self.spans)
-        blocks = sum(span.blocks for span in self.spans if len(span.path) == 1)
-        whole = Span((), start, end - start, blocks)
+        tops = [span for span in self.spans if len(span.path) == 1]
+        whole = Span((), start, end - start, *_memory(tops))
         return tuple(under((self.name,), (whole, *self.spans)))
 
 
@@ -67,44 +71,73 @@ class Row(NamedTuple):
     nanoseconds: int
     wall: int
     blocks: int
+    peak: int
+    heap: int
     beside: bool
 
 
-def spans(events: Sequence[Event], counts: Sequence[int], end: int) -> tuple[Span, ...]:
+def spans(
+    events: Sequence[Event], counts: Sequence[Memory], end: int
+) -> tuple[Span, ...]:
     """Return the spans of a thread's events, parents first.
 
-    `counts` are the blocks at each opening and ending, or empty. A span that is still
-    open at `end`, or was closed after it, is cut there.
+    `counts` are the memory at each opening and ending, or empty. A span that is still
+    open at `end`, or was closed after it, is cut there, and its memory is not known.
     """
     found: list[Span] = []
-    open_: list[int] = []
+    open_: list[_Opened] = []
     path: tuple[str, ...] = ()
-    blocks = iter(counts)
+    memory = iter(counts)
     stream = iter(events)
 
-    def close(at: int, count: int) -> None:
-        place = open_.pop()
-        span = found[place]
-        length = max(0, min(at, end) - span.start)
-        found[place] = span._replace(nanoseconds=length, blocks=count - span.blocks)
+    def close(at: int) -> Span:
+        span = found[open_[-1].place]
+        return span._replace(nanoseconds=max(0, min(at, end) - span.start))
 
     for event in stream:
-        if isinstance(event, str):
-            start = next(stream)
-            assert isinstance(start, int)
-            if start > end:
-                break
-            path = (*path, event)
-            open_.append(len(found))
-            found.append(Span(path, start, 0, next(blocks, 0)))
-        elif isinstance(event, tuple):
+        if isinstance(event, tuple):
             found += under(path, event)
+            continue
+        start = next(stream) if isinstance(event, str) else event
+        assert isinstance(start, int)
+        if isinstance(event, str) and start > end:
+            break
+        now = next(memory, Memory())
+        if open_:
+            open_[-1].reaches(now.peak)
+        if isinstance(event, str):
+            path = (*path, event)
+            open_.append(_Opened(len(found), now))
+            found.append(Span(path, start, 0))
         else:
-            close(event, next(blocks, 0))
-            path = path[:-1]
+            span, path = close(event), path[:-1]
+            last = open_.pop()
+            found[last.place] = last.until(now, span)
+            if open_:
+                open_[-1].reaches(last.top)
     while open_:
-        close(end, found[open_[-1]].blocks)
+        span = close(end)
+        found[open_.pop().place] = span
     return tuple(found)
+
+
+class _Opened:
+    """A span that has not ended: its place, the memory before it, the most since."""
+
+    def __init__(self, place: int, before: Memory) -> None:
+        self.place, self.before, self.top = place, before, before.held
+
+    def reaches(self, held: int) -> None:
+        """Hear how much was held inside of it."""
+        self.top = max(self.top, held)
+
+    def until(self, now: Memory, span: Span) -> Span:
+        """Return the span with its memory."""
+        return span._replace(
+            blocks=now.blocks - self.before.blocks,
+            peak=self.top - self.before.held,
+            heap=now.heap - self.before.heap,
+        )
 
 
 def under(path: tuple[str, ...], inside: Iterable[Span]) -> Iterator[Span]:
@@ -174,8 +207,17 @@ def _row(path: tuple[str, ...], group: Sequence[Span], *, beside: bool) -> Row:
         len(group),
         sum(span.nanoseconds for span in group),
         union((span.start, span.start + span.nanoseconds) for span in group),
-        sum(span.blocks for span in group),
+        *_memory(group),
         beside,
+    )
+
+
+def _memory(group: Sequence[Span]) -> tuple[int, int, int]:
+    """Return the memory of spans together: what is kept adds up, peaks do not."""
+    return (
+        sum(span.blocks for span in group),
+        max((span.peak for span in group), default=0),
+        sum(span.heap for span in group),
     )
 
 
@@ -192,4 +234,4 @@ def _level(
     rest = time - sum(row.nanoseconds for row in here)
     if (here or not path) and rest > UNTRACKED_SHARE * wall:
         beside = bool(here) and here[0].beside
-        yield Row((*path, NOT_TRACKED), 0, rest, rest, 0, beside)
+        yield Row((*path, NOT_TRACKED), 0, rest, rest, 0, 0, 0, beside)

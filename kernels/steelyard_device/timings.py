@@ -15,27 +15,26 @@ resumed.
 
 from __future__ import annotations
 
-import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from time import perf_counter_ns
 from types import TracebackType
 from typing import Final, cast
 
+from steelyard_device import allocations as memory
 from steelyard_device.spans import Event, Row, Span, Track, checked, rows, spans, under
 from steelyard_device.threads import held_at_fork
 
 COUNTS: Final = 16
-"""Counts of memory blocks that are timed for the cost of one: some hundred us."""
+"""Counts of memory that are timed for the cost of one: some hundred us."""
 
 
 class Timings:
     """What was recorded. Reads the same from any thread, at any time.
 
     `wall` is from opening to closing (while open: to now), in nanoseconds; so is every
-    time. `counting` is what one count of memory blocks costs, None if they are not
-    counted.
+    time. `counting` is what one count of memory costs, None if it is not counted.
     """
 
     def __init__(self, clock: Callable[[], int], *, allocations: bool) -> None:
@@ -127,7 +126,7 @@ class _Log(dict[str, "_Open"]):
     def __init__(self, home: Timings | None) -> None:
         self.home = home
         self.events: list[Event] = []
-        self.counts: list[int] = []
+        self.counts: list[memory.Memory] = []
 
     def __missing__(self, name: str) -> AbstractContextManager[object, None]:
         with _LOCK:
@@ -174,12 +173,12 @@ class _Open:
 
 
 class _Counted(_Open):
-    """A span that also counts memory blocks, outside of its own time."""
+    """A span that also counts memory, outside of its own time."""
 
     __slots__ = ()
 
     def __enter__(self) -> None:
-        self.count(sys.getallocatedblocks())
+        self.count(memory.read())
         self.add_all((self.name, self.clock()))
 
     def __exit__(
@@ -189,7 +188,7 @@ class _Counted(_Open):
         trace: TracebackType | None,
     ) -> None:
         now = self.clock()
-        self.count(sys.getallocatedblocks())
+        self.count(memory.read())
         self.add(now)
 
 
@@ -255,10 +254,15 @@ def timings(
 ) -> Iterator[Timings]:
     """Record spans, this thread's and those of threads that have no timings of theirs.
 
-    `allocations` also counts the interpreter's memory blocks around each span, which
-    costs more than the span itself (the table says how much). The record of a span is
-    some blocks itself.
+    `allocations` also counts memory around each span, which costs more than the span
+    itself (the table says how much) and slows the interpreter down inside of it. The
+    record of a span is some blocks itself.
     """
+    with memory.traced() if allocations else nullcontext():
+        yield from _recorded(clock, allocations=allocations)
+
+
+def _recorded(clock: Callable[[], int], *, allocations: bool) -> Iterator[Timings]:
     with _LOCK:
         outer = _here() if _OPEN else _Log(None)
         home = outer.home
@@ -310,5 +314,5 @@ def _dismiss_guests() -> None:
 def _cost_of_counting(clock: Callable[[], int]) -> float:
     begin = clock()
     for _ in range(COUNTS):
-        sys.getallocatedblocks()
+        memory.read()
     return (clock() - begin) / COUNTS

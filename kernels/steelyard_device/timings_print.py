@@ -10,6 +10,9 @@ from steelyard_device.spans import NOT_TRACKED, Row, Track, explained
 
 _UNITS: Final = ((1e9, "s"), (1e6, "ms"), (1e3, "us"), (1.0, "ns"))
 
+MEMORY: Final = ("blocks", "peak", "heap")
+"""Columns of memory: fields of a row."""
+
 NARROWEST: Final = 12
 """Columns that the names keep in a narrow table, or they could not be told apart."""
 
@@ -23,11 +26,11 @@ def table(
 ) -> str:
     """Return rows as a table under a header that says how they add up.
 
-    `counted`: how many counts of memory blocks were made, and what one costs in ns.
+    `counted`: how many counts of memory were made, and what one costs in ns.
     """
     beside = any(row.beside for row in rows)
     titles = ["calls", "time", "%tot", "avg"]
-    titles += ["wall"] * beside + ["blocks"] * (counted is not None)
+    titles += ["wall"] * beside + [*MEMORY] * (counted is not None)
     cells = [_cells(row, wall, beside, counted is not None) for row in rows]
     widths = [max(7, *map(len, column)) for column in zip(titles, *cells, strict=True)]
     names = ["  " * (len(row.path) - 1) + row.path[-1] for row in rows]
@@ -69,10 +72,11 @@ def chrome_trace(tracks: Iterable[Track], start: int) -> str:
         place: dict[str, object] = {"pid": 1, "tid": number}
         args = {"name": track.name or "main"}
         events.append({"name": "thread_name", "ph": "M", "args": args, **place})
-        for name, begin, nanoseconds, blocks in track.spans:
-            times = {"ts": (begin - start) / 1e3, "dur": nanoseconds / 1e3}
-            facts = {"args": {"blocks": blocks}} if blocks else {}
-            events.append({"name": name[-1], "ph": "X", **times, **facts, **place})
+        for span in track.spans:
+            times = {"ts": (span.start - start) / 1e3, "dur": span.nanoseconds / 1e3}
+            found = {n: kept for n in MEMORY if (kept := getattr(span, n))}
+            facts = {"args": found} if found else {}
+            events.append({"name": span.path[-1], "ph": "X", **times, **facts, **place})
     return text.dumps({"traceEvents": events, "displayTimeUnit": "ns"})
 
 
@@ -108,8 +112,12 @@ def _header(
     if counted is not None:
         count, cost = counted
         lines.append(
-            f"counting blocks: {count} counts of {duration(cost)}, "
+            f"counting memory: {count} counts of {duration(cost)}, "
             f"{duration(count * cost)} of the time"
+        )
+        lines.append(
+            "blocks: of the interpreter, kept; peak: its bytes at most, above those "
+            "before; heap: bytes of the C library, LLVM's too, kept"
         )
     return lines
 
@@ -123,7 +131,19 @@ def _cells(row: Row, wall: int, beside: bool, counted: bool) -> list[str]:
         duration(row.nanoseconds / row.calls) if tracked else "",
     ]
     cells += [duration(row.wall) if tracked else ""] * beside
-    return cells + [f"{row.blocks:+d}" if tracked else ""] * counted
+    if counted:
+        sizes = (size(row.peak), f"{'-' * (row.heap < 0)}{size(abs(row.heap))}")
+        known = row.blocks or row.peak or row.heap  # not of what others timed
+        cells += [f"{row.blocks:+d}", *sizes] if known else [""] * len(MEMORY)
+    return cells
+
+
+def size(count: int) -> str:
+    """Write a number of bytes with three figures: `1.20 MiB`."""
+    for scale, unit in ((1 << 20, "MiB"), (1 << 10, "KiB")):
+        if count >= scale:
+            return f"{_figures(count / scale)} {unit}"
+    return f"{count} B"
 
 
 def _shorten(name: str, room: int) -> str:

@@ -14,11 +14,11 @@ import statistics
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import astuple, dataclass
 from functools import partial
 from multiprocessing import get_context
-from typing import Any, Final, NamedTuple, Self, TypeVar
+from typing import Any, Final, NamedTuple, Self, TypeAlias, TypeVar
 
 from steelyard import Benchmark, Builder, benchmark
 from steelyard.analyse import stats
@@ -31,13 +31,16 @@ from steelyard.measure.regions import window_of
 from steelyard.measure.sampler import no_collection
 from steelyard.measure.stream import launches_for
 from steelyard_device.spans import Span
-from steelyard_device.timings import Timings, listening, span, timings
+from steelyard_device.timings import Timings, span
 from steelyard_kernels.artifact import Artifact, Failure
 from steelyard_kernels.building.facts import facts_of
 from steelyard_kernels.errors import KernelError
 from steelyard_lock.points import Point, ready
 
 _T = TypeVar("_T")
+
+Record: TypeAlias = Callable[[], AbstractContextManager[Timings]]
+"""What opens timings, with what they are to see."""
 
 
 def build(b: Builder, point: str) -> Call:
@@ -154,8 +157,8 @@ def _sample(point: Point) -> Sample:
     return _TIMED[point].sample()
 
 
-def _recorded(point: Point, allocations: bool) -> tuple[Sample, tuple[Span, ...]]:
-    with timings(allocations=allocations) as found:
+def _recorded(point: Point, record: Record) -> tuple[Sample, tuple[Span, ...]]:
+    with record() as found:
         sample = _sample(point)
     return sample, found.spans()
 
@@ -177,12 +180,12 @@ class Library(NamedTuple):
                 "above, try without that kernel."
             ) from error
 
-    def sample(self, point: Point, *, allocations: bool) -> Sample:
+    def sample(self, point: Point, record: Record | None) -> Sample:
         """Have it build a prepared point once more."""
         with span("wait for a worker"):
-            if not listening():
+            if record is None:
                 return self.call(_sample, point)
-            sample, spans = self.call(_recorded, point, allocations)
+            sample, spans = self.call(_recorded, point, record)
         self.spans.extend(spans)
         return sample
 
@@ -229,14 +232,12 @@ def measured(
     points: Sequence[Point],
     cache: str,
     repeat: int,
-    *,
-    record: bool = False,
-    allocations: bool = False,
+    record: Record | None = None,
 ) -> tuple[list[Row], Timings | None]:
     """Build every point `repeat` times, all in turn, to and fro.
 
     Whatever the machine does meanwhile it does to all of them. Spans of what is timed
-    are recorded if asked for, with `allocations` or without.
+    are recorded if asked for, by what opens their timings.
 
     Raises:
         KernelError: there is no such kernel or schedule.
@@ -255,15 +256,13 @@ def measured(
             library = libraries.get(point.nvrtc)
             library.call(_prepare, point, cache) if library else _prepare(point, cache)
         found = None
-        if record:
-            found = stack.enter_context(timings(allocations=allocations))
+        if record is not None:
+            found = stack.enter_context(record())
         for turn in range(repeat):
             for point in points if turn % 2 == 0 else reversed(points):
                 library = libraries.get(point.nvrtc)
                 samples[point].append(
-                    library.sample(point, allocations=allocations)
-                    if library
-                    else _sample(point)
+                    library.sample(point, record) if library else _sample(point)
                 )
         if found:
             for library in libraries.values():

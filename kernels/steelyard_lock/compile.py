@@ -27,8 +27,8 @@ QUANTITIES: Final = (*CACHES, "first")
 TEXTS: Final = ("program", "schedule", "loops", "llvm", "cuda", "ptx", "sass")
 _SHOWN: Final = "it shows a text of a build and times nothing"
 _TIMING: Final = (
-    "--quantity", "--drop", "--repeat", "--timings", "--allocations", "--trace",
-    "--resources", "--json", "--nvrtc", "--candidates",
+    "--quantity", "--drop", "--repeat", "--timings", "--allocations", "--passes",
+    "--trace", "--resources", "--json", "--nvrtc", "--candidates", "--threads",
 )  # fmt: skip
 _COLD: Final = "it builds every candidate once and cold"
 IDLE: Final = {
@@ -36,6 +36,7 @@ IDLE: Final = {
     "--print-after-all": dict.fromkeys(_TIMING, _SHOWN),
     "--candidates": {
         **dict.fromkeys(("--quantity", "--drop", "--repeat"), _COLD),
+        "--passes": "it builds many candidates",
         "--schedule": "it builds every schedule",
         "--resources": "its table has them",
     },
@@ -88,6 +89,17 @@ def _paths(
     return given.split(",") if given else [""]
 
 
+def _threads(
+    _context: click.Context, _parameter: click.Parameter, given: str | None
+) -> tuple[int, ...]:
+    counts = given.split(",") if given else []
+    if not all(count.isdecimal() and int(count) for count in counts):
+        raise SteelyardError(
+            f"--threads {given}: expected whole numbers from 1 up, such as 1,2,4."
+        )
+    return tuple(map(int, counts))
+
+
 def _refuse_idle(context: click.Context) -> None:
     """Refuse an option that would do nothing beside another."""
     words = click.core.ParameterSource
@@ -96,6 +108,11 @@ def _refuse_idle(context: click.Context) -> None:
         for parameter in context.command.params
         if context.get_parameter_source(str(parameter.name)) is words.COMMANDLINE
     }
+    if "--threads" in given and not {"--candidates", "--emit"} & given:
+        raise SteelyardError(
+            "--threads does nothing without --candidates: one build after the other is "
+            "timed alone; leave it out, or add --candidates."
+        )
     for chosen, idle in IDLE.items():
         for option in sorted(given & set(idle)) if chosen in given else ():
             raise SteelyardError(
@@ -152,8 +169,11 @@ def _refuse_idle(context: click.Context) -> None:
     show_default=True,
 )
 @click.option("--timings", is_flag=True, help="Print where the time went, nested.")
+@click.option("--allocations", is_flag=True, help="Count memory in --timings, slower.")
 @click.option(
-    "--allocations", is_flag=True, help="Count memory blocks in --timings, slower."
+    "--passes",
+    is_flag=True,
+    help="Print how long LLVM's passes took, once, in a fresh process.",
 )
 @click.option(
     "--trace",
@@ -174,6 +194,13 @@ def _refuse_idle(context: click.Context) -> None:
 )
 @click.option("--schedule", default="", metavar="LABEL", help="Build this candidate.")
 @click.option("--candidates", is_flag=True, help="Build all candidates, in groups.")
+@click.option(
+    "--threads",
+    callback=_threads,
+    metavar="1,2,4",
+    help="Build --candidates with so many compilers at a time, one after the other.",
+    show_default="one a processor",
+)
 @click.option(
     "--max-registers",
     "registers",
@@ -223,7 +250,7 @@ def command(
             libraries=libraries,
         )
         if text or print_after_all:
-            click.echo(run.texts(found, text), nl=False)
+            click.echo(run.shown_texts(found, text), nl=False)
             return 0
         how = run.CompileOptions(**asked)
         good = run.spaces(found, how) if candidates else run.rows(found, how)

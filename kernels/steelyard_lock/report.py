@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any, Final
 
@@ -91,9 +92,23 @@ def _shown(
     yield from (part.sheet.shown() for part in fitting(whole, width))
 
 
-def dumps(rows: Sequence[Row], spans: Timings | None) -> str:
+def passes(found: Mapping[str, Sequence[tuple[str, int]]]) -> Iterator[RenderableType]:
+    """Yield a table a build: LLVM's passes that took a tenth of a millisecond or more."""
+    for label, taken in found.items():
+        lines = tuple((name, duration(time)) for name, time in taken)
+        title = f"passes of LLVM, once: {label}"
+        yield Grid(title, ("pass",), ("time",), lines).sheet.shown()
+
+
+def dumps(
+    rows: Sequence[Row],
+    spans: Timings | None,
+    found: Mapping[str, Sequence[tuple[str, int]]],
+) -> str:
     """Return all that is known as JSON; times are nanoseconds."""
     timed = {"timings": json.loads(spans.json())} if spans else {}
+    if found:
+        timed["passes"] = {build: dict(each) for build, each in found.items()}
     made = {"schema": 1, "rows": [_plain(row) for row in rows], **timed}
     return json.dumps(made, indent=2)
 
@@ -222,7 +237,7 @@ def space_page(space: Space, width: int) -> Iterator[RenderableType]:
     titles = ("compile", *OF_CANDIDATES, "hash", "note")
     numbers = range(len(space.batch.results))
     lines = tuple(tuple(_line(space.batch, number)) for number in numbers)
-    whole = Grid(space.point.label, ("schedule",), titles, lines)
+    whole = Grid(space.label, ("schedule",), titles, lines)
     yield from (part.sheet.shown() for part in fitting(whole, width))
     yield (
         "compile: in a group, a candidate's own time in ptxas and its share of the rest "
@@ -237,12 +252,40 @@ def space_page(space: Space, width: int) -> Iterator[RenderableType]:
     yield Grid("stages", ("stage",), sums, tuple(stages)).sheet.shown()
     facts = space.facts()
     yield (
-        f"\n{space.point.label}: {facts['candidates']} candidates, {facts['distinct']} "
+        f"\n{space.label}: {facts['candidates']} candidates, {facts['distinct']} "
         f"distinct codes, {len(space.batch.duplicates)} duplicates, "
         f"{facts['failed']} failed; {facts['groups']} groups in "
         f"{duration(facts['wall_ns'])} (sums are of workers' own clocks: those that "
         "share a processor wait in them too)\n"
     )
+
+
+def sweep_page(spaces: Sequence[Space], width: int) -> Iterator[RenderableType]:
+    """Yield a line a space: stages summed over workers and by the wall, failures."""
+    beside = {
+        stage.name
+        for space in spaces
+        for stage in space.batch.stages
+        if stage.wall != stage.nanoseconds
+    }
+    found = [dict(_sweep_cells(space, beside)) for space in spaces]
+    lines = tuple(tuple(cells.values()) for cells in found)
+    titles = tuple(found[0])
+    whole = Grid("stages, summed over workers", titles[:2], titles[2:], lines)
+    yield from (part.sheet.shown() for part in fitting(whole, width))
+
+
+def _sweep_cells(space: Space, beside: AbstractSet[str]) -> Iterator[tuple[str, str]]:
+    """Yield titles and cells; `beside`: the stages that workers share."""
+    yield "space", space.point.label
+    yield "threads", str(space.threads)
+    for stage in space.batch.stages:
+        yield stage.name, duration(stage.nanoseconds)
+        if stage.name in beside:
+            yield f"{stage.name}, wall", duration(stage.wall)
+    yield "all, wall", duration(space.batch.wall)
+    yield "candidates", str(len(space.batch.results))
+    yield "failed", str(len(space.failures))
 
 
 def _line(batch: Batch, number: int) -> Iterator[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,6 +17,7 @@ from steelyard_lock.terminal import show
 
 if TYPE_CHECKING:
     from steelyard_device.timings import Timings
+    from steelyard_lock.builds import Record
     from steelyard_lock.points import Point
 
 
@@ -28,9 +30,11 @@ class CompileOptions:
     repeat: int
     timings: bool
     allocations: bool
+    passes: bool
     trace: str | None
     resources: bool
     as_json: bool
+    threads: tuple[int, ...]
 
     @property
     def cache(self) -> str:
@@ -43,61 +47,70 @@ class CompileOptions:
         return self.timings or self.allocations
 
     @property
-    def recorded(self) -> bool:
-        """Whether spans are recorded."""
-        return self.printed or self.trace is not None
+    def record(self) -> Record | None:
+        """What records spans, if anything does."""
+        from steelyard_device.timings import timings
+
+        if not self.printed and self.trace is None:
+            return None
+        return partial(timings, allocations=self.allocations)
 
 
-def texts(points: Sequence[Point], text: str | None) -> str:
+def shown_texts(points: Sequence[Point], text: str | None) -> str:
     """Return one text of the one build there is, or what each phase of all made."""
-    from steelyard_lock import texts as made
+    from steelyard_lock import texts
 
     if text is None:
-        return "\n".join(map(made.after_all, points))
+        return "\n".join(map(texts.after_all, points))
     if len(points) != 1:
         raise SteelyardError(
             f"--emit {text} shows one build, these are {len(points)}; name one kernel, "
             "one value of each axis and one target."
         )
-    return made.emitted(points[0], text)
+    return texts.emitted(points[0], text)
 
 
 def spaces(points: Sequence[Point], asked: CompileOptions) -> bool:
     """Build all candidates, print what became of them, and say if all is well."""
-    from steelyard_device.timings import timings
     from steelyard_lock import report
     from steelyard_lock import spaces as building
 
     _check_trace(asked)
     with ExitStack() as stack:
         spans = None
-        if asked.recorded:
-            spans = stack.enter_context(timings(allocations=asked.allocations))
-        made = [building.build_space(point) for point in points]
+        if asked.record is not None:
+            spans = stack.enter_context(asked.record())
+        made = [
+            building.build_space(point, threads)
+            for point in points
+            for threads in asked.threads or (None,)
+        ]
     _write_trace(spans, asked)
     if asked.as_json:
         click.echo(report.space_dumps(made))
+    elif len(asked.threads) > 1:
+        show(lambda width: report.sweep_page(made, width))
     else:
         show(
             lambda width: (p for space in made for p in report.space_page(space, width))
         )
-        if spans and asked.printed:
-            click.echo(spans.table(), nl=False)
+    if spans and asked.printed and not asked.as_json:
+        click.echo(spans.table(), nl=False)
     return not any(space.failures for space in made)
 
 
 def rows(points: Sequence[Point], asked: CompileOptions) -> bool:
     """Build again and again, print what that took, and say if all is well."""
     from steelyard_kernels.building.facts import keeps_nothing
-    from steelyard_lock import builds, report
+    from steelyard_lock import builds, report, texts
 
     _check(asked)
+    passes = {p.label: texts.passes(p) for p in points} if asked.passes else {}
     found, spans = builds.measured(
         [replace(p, dropped=drop) for p in points for drop in dropped(asked)],
         asked.cache,
         asked.repeat,
-        record=asked.recorded,
-        allocations=asked.allocations,
+        asked.record,
     )
     for row in found:  # named for a cache on disk that kept nothing: it was cold
         kept = CACHES.get(row.cache, frozenset()) - set(row.point.dropped)
@@ -106,7 +119,7 @@ def rows(points: Sequence[Point], asked: CompileOptions) -> bool:
     _write_trace(spans, asked)
     shown = spans if asked.printed else None
     if asked.as_json:
-        click.echo(report.dumps(found, shown))
+        click.echo(report.dumps(found, shown, passes))
     else:
         show(lambda width: report.tables(found, width))
         if asked.resources:
@@ -115,6 +128,7 @@ def rows(points: Sequence[Point], asked: CompileOptions) -> bool:
             else:
                 click.echo("no resources: they are of cuda targets", err=True)
             show(lambda width: report.resources(found, width))
+        show(lambda _: report.passes(passes))
         if shown is not None:
             click.echo(f"\n{shown.table()}", nl=False)
         for row in found:
@@ -140,7 +154,7 @@ def _check(asked: CompileOptions) -> None:
             "that there is none; unset it, or name a folder."
         )
     _check_trace(asked)
-    if asked.cache == "first" and asked.recorded:
+    if asked.cache == "first" and asked.record is not None:
         raise SteelyardError(
             "--timings, --allocations and --trace see into builds of a process that "
             "stays, first starts a new one each time; leave one of the two out."

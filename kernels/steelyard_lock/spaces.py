@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from typing import Any
 
 from steelyard_kernels.artifact import Failure
 from steelyard_kernels.group import Batch, Candidate, build_all, candidates_of
+from steelyard_kernels.targets import CPU
 from steelyard_lock.points import Point, limited, ready, traced
 from steelyard_lock.terminal import progress
 
@@ -17,6 +19,13 @@ class Space:
 
     point: Point
     batch: Batch
+    threads: int
+    """How many compilers there were at a time."""
+
+    @property
+    def label(self) -> str:
+        """What tells it from others."""
+        return f"{self.point.label}, {self.threads} at a time"
 
     @property
     def failures(self) -> tuple[Failure, ...]:
@@ -26,6 +35,7 @@ class Space:
     def facts(self) -> dict[str, Any]:
         """Return its sizes and times (ns): of stages summed over workers, and wall."""
         return {
+            "threads": self.threads,
             "candidates": len(self.batch.results),
             "distinct": len(self.batch.distinct),
             "failed": len(self.failures),
@@ -48,11 +58,19 @@ def candidates(point: Point) -> tuple[Candidate, ...]:
     return tuple(Candidate(one.label, found[0].program, one) for one in alike)
 
 
-def build_space(point: Point) -> Space:
-    """Build every candidate of a point, cold, and say how far it is."""
+def build_space(point: Point, threads: int | None = None) -> Space:
+    """Build every candidate of a point, cold, and say how far it is.
+
+    So many `threads` compile at a time, in processes of their own where threads gain
+    nothing; by default one a processor, where that is worth starting them.
+    """
+    processes = True if threads and threads > 1 and point.target == CPU else None
+    threads = threads or len(os.sched_getaffinity(0))
     batch = build_all(
         candidates(point),
         target=point.target,
+        threads=threads,
+        processes=processes,
         levels=frozenset(),
         progress=lambda seen: progress(
             f"{point.label}: {seen.failed} failed, {seen.duplicates} duplicates,",
@@ -61,4 +79,4 @@ def build_space(point: Point) -> Space:
         ),
         nvrtc=point.nvrtc or None,
     )
-    return Space(point, batch)
+    return Space(point, batch, threads)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from steelyard_device.passes import timed
 from steelyard_kernels.building.build import Phases, lowered
 from steelyard_kernels.errors import KernelError
 from steelyard_kernels.expression import printing as expr_print
@@ -29,6 +30,20 @@ def emitted(point: Point, what: str) -> str:
     if kinds:
         return toolchain(target).TEXTS[what](stages["text"], target)
     return stages[what]
+
+
+def passes(point: Point) -> list[tuple[str, int]]:
+    """Return LLVM's passes over a build, with nanoseconds.
+
+    Raises:
+        KernelError: another compiler makes the target's code.
+    """
+    if "llvm" not in toolchain(parse(point.target)).TEXTS:
+        raise KernelError(
+            f"--passes are LLVM's, {point.label} is compiled by another; name --target "
+            "cpu or nvptx:ARCH, or read NVRTC's phases in --timings."
+        )
+    return timed(emitted(point, "llvm"), parse(point.target).arch)
 
 
 def after_all(point: Point) -> str:
