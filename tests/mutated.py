@@ -514,6 +514,9 @@ class Imported(Format):
             Path(f"{store}{end}").unlink(missing_ok=True)
         where = ("--store", store)
         yield "import", self.path, *where
+        with Store.open(str(store)) as opened:
+            if not opened.runs():
+                return
         yield "show", *where
         yield "show", "--format", "json", *where
         yield "history", *where

@@ -78,6 +78,7 @@ def test_a_file_is_imported_once_shown_compared_and_drawn(tool, tmp_path):
     assert measured
     for row in measured:
         assert "imported" in row["doubts"]
+        assert row["mode"].startswith(f"imported/{tool}")
         assert row["low"] <= row["estimate"] <= row["high"]
     table = asked(store, "show").output
     assert f"imported from {tool}" in " ".join(table.split())
@@ -93,8 +94,9 @@ def test_a_file_is_imported_once_shown_compared_and_drawn(tool, tmp_path):
     ):
         done = asked(store, *words)
         assert done.exit_code == 0, (words, done.output)
-    page = (tmp_path / "r.html").read_text()
-    assert "not measured here" in page
+    for name in ("r", "h"):
+        assert f"imported/{tool}" in (tmp_path / f"{name}.html").read_text()
+    assert "not measured here" in (tmp_path / "r.html").read_text()
     other = tmp_path / "t.db"
     assert asked(other, "import", tmp_path / "r.html").exit_code == 0
     again = json.loads(asked(other, "show", "--format", "json").output)
@@ -111,7 +113,7 @@ def test_hyperfine_has_its_times_and_its_parameters():
     found = by_key(whole)
     for each in whole["results"]:
         (row,) = (r for r in found.values() if r.samples and _has(r, each))
-        assert row.mode == "hyperfine"
+        assert row.mode == "imported/hyperfine"
         assert row.estimate.value == pytest.approx(1e9 * each["median"], rel=1e-9)
         assert row.minimum == pytest.approx(1e9 * each["min"], rel=1e-9)
         used = 1e9 * (each["user"] + each["system"])
@@ -209,6 +211,27 @@ def test_names_of_google_benchmark_are_cases_with_axes(name, case):
     assert trial.samples.ticks == (25_000,)
 
 
+def test_one_window_says_nothing_of_its_error(tmp_path):
+    """As google-benchmark writes without repetitions: no ratio of two such differs."""
+    store = tmp_path / "s.db"
+    for at, time in enumerate((2.5, 2.9)):
+        said = {"name": "a", "iterations": 10**6, "real_time": time, "time_unit": "us"}
+        (tmp_path / f"{at}.json").write_text(
+            json.dumps({"context": {}, "benchmarks": [said]})
+        )
+        asked(store, "import", tmp_path / f"{at}.json")
+    done = asked(store, "compare", "@-2", "@-1", "--format", "json")
+    (row,) = json.loads(done.output)["rows"]
+    assert row["ratio"] == pytest.approx(2.9 / 2.5)
+    assert row["low"] < 0.5
+    assert row["high"] > 2
+    assert row["differs"] is False
+    shown = asked(store, "show").output
+    assert "± 100 %" in shown
+    assert "few-samples, imported" in shown
+    assert "unknown cores" not in shown
+
+
 def test_aggregates_alone_are_a_mean_with_its_deviation():
     """As `--benchmark_report_aggregates_only` writes them; what failed is an error."""
     same = {
@@ -235,14 +258,14 @@ def test_nvbench_has_a_run_for_each_gpu_and_its_modes():
     assert run.machine["gpu"]["name"] == "NVIDIA H200"
     assert (run.machine["gpu"]["l2"], other.uid != run.uid) == (62914560, True)
     found = {(row.case, row.mode): row for row in rows(trials)}
-    cold = found["copy[T=F32,Elements=16777216]", "nvbench/cold"]
+    cold = found["copy[T=F32,Elements=16777216]", "imported/nvbench/cold"]
     assert cold.estimate.value == pytest.approx(33_210.5)
     half = 1.9612 * 0.0000004 / 1000**0.5
     assert cold.estimate.high - 33_210.5 == pytest.approx(1e9 * half, rel=1e-2)
     assert cold.rate("bytes") == pytest.approx(4.0415e12, rel=1e-3)
-    batch = found["copy[T=F32,Elements=16777216]", "nvbench/batch"]
+    batch = found["copy[T=F32,Elements=16777216]", "imported/nvbench/batch"]
     assert batch.estimate.value == pytest.approx(31_900)
-    skipped = found["copy[T=F64,Elements=16777216]", "nvbench/cold"]
+    skipped = found["copy[T=F64,Elements=16777216]", "imported/nvbench/cold"]
     assert skipped.errors == ("Requires compute capability >= 9.0",)
 
 
@@ -276,7 +299,7 @@ def test_asv_has_its_medians_intervals_and_samples():
     said = json.loads(ASV.read_bytes())
     assert run.commit == said["commit_hash"]
     assert run.machine["identity"]["id"] == "box"
-    assert {trial.mode for trial in trials} == {"asv"}
+    assert {trial.mode for trial in trials} == {"imported/asv"}
     for name, row in said["results"].items():
         columns = dict(zip(said["result_columns"], row, strict=False))
         if not name.endswith(("time_sum", "time_range")):

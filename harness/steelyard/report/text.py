@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, Final
 
@@ -67,8 +67,12 @@ def axes(values: Mapping[str, Any]) -> str:
 def header(run: Run, done: int | None = None) -> list[str]:
     """Describe a run in four lines: which, where, with what, how; a GPU has a fifth.
 
+    Of an imported run there is what its file says.
+
     ``done`` is the number of turns it had, where that is known.
     """
+    if "imported" in run.settings:
+        return [_which(run, done), *_imported(run.machine), f"$ {run.command}"]
     return [
         _which(run, done),
         _where(run.machine),
@@ -121,6 +125,15 @@ def _partial(run: Run, done: int | None) -> str:
     known = done is not None and asked is not None
     turns = f"{done} of {asked} turns, " if known else ""
     return f"partial: {turns}{ENDINGS.get(run.state, run.state)}"
+
+
+def _imported(facts: Mapping[str, Any]) -> Iterator[str]:
+    """Yield what a file says of its machine, which may be nothing."""
+    for group in ("identity", "gpu", "settings", "versions"):
+        said = facts.get(group, {}).items()
+        plain = [f"{n} {v}" for n, v in said if not isinstance(v, Mapping)]
+        if plain:
+            yield " · ".join(plain)
 
 
 def _where(facts: Mapping[str, Any]) -> str:

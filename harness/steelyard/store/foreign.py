@@ -1,4 +1,4 @@
-"""What other tools measured, as runs: stored numbers, each row with the doubt ``imported``.
+"""What other tools measured, as runs: stored numbers, whose doubt and mode say `imported`.
 
 A result is windows of launches as ours are. Where a file has statistics alone, one window
 holds all launches and the interval is the one that is `stated`.
@@ -71,6 +71,7 @@ class Result:
 
     case: str
     mode: str
+    """The tool, and what it measured if that is several things."""
     windows: Sequence[Window] = ()
     axes: Mapping[str, Any] = field(default_factory=dict)
     stated: tuple[float, float, float] | None = None
@@ -215,12 +216,16 @@ def _case(text: str) -> str:
 
 def _trial(tool: str, result: Result, case: str, block: int, position: int) -> Trial:
     extra: dict[str, Any] = {"gpu": {}} if result.on_gpu else {}
-    if result.stated is not None:
-        extra["stated"] = asdict(Estimate(*(NANO * one for one in result.stated)))
+    stated = result.stated
+    if stated is None and len(result.windows) == 1:
+        # One window says nothing of its own error: any.
+        stated = (seconds := result.windows[0].seconds), 0.0, 2 * seconds
+    if stated is not None:
+        extra["stated"] = asdict(Estimate(*(NANO * one for one in stated)))
     trial = Trial(
         case=case,
         axes={printable(n): axis(value) for n, value in result.axes.items()},
-        mode=result.mode,
+        mode=f"imported/{result.mode}",  # every table, history and export has it
         block=block,
         position=position,
         worker=0,
@@ -233,12 +238,12 @@ def _trial(tool: str, result: Result, case: str, block: int, position: int) -> T
         error=result.error and printable(result.error),
         extra=extra,
     )
-    return replace(trial, doubts=tuple(map(str, _doubts(trial))))
+    return replace(trial, doubts=tuple(map(str, _doubts(trial, result))))
 
 
-def _doubts(trial: Trial) -> Iterable[Doubt]:
+def _doubts(trial: Trial, result: Result) -> Iterable[Doubt]:
     yield Doubt.IMPORTED
-    if len(trial.samples) and "stated" not in trial.extra:
+    if len(trial.samples) and result.stated is None:
         seen = symptoms.Seen(trial, 1, 1.0)
         yield from (doubt for doubt in OF_SAMPLES if doubt.holds(seen))
 
