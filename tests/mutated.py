@@ -524,7 +524,7 @@ class Imported(Format):
 
 
 IMPORTED = tuple(
-    type(tool.replace("-", ""), (Imported,), {"tool": tool}) for tool in EXAMPLES
+    type(f"Import-{tool}", (Imported,), {"tool": tool}) for tool in EXAMPLES
 )
 
 
