@@ -34,8 +34,8 @@ class Work:
     start: int
     end: int
     stream: int
-    span: int
-    """Place among the spans of the one that submitted it."""
+    span: int | None
+    """Place among the spans of the one that submitted it; None where that is not known."""
     facts: Mapping[str, Any]
 
 
@@ -79,22 +79,29 @@ def _events(recording: Recording, process: int, zero: int) -> Iterator[Event]:
         thread = threads[work.stream]
         device = {"cat": "device", "pid": process, "tid": thread}
         yield _complete(work, zero, work.facts) | device
+        if at is None:
+            continue
         flow = {"cat": "submit", "name": "submit", "id": f"{process}.{number}"}
         yield flow | {"ph": "s", "ts": _us(at - zero), "pid": process, "tid": HOST}
         arrives = {"ph": "f", "bp": "e", "ts": _us(work.start - zero)}
         yield flow | arrives | {"pid": process, "tid": thread}
 
 
-def _submissions(recording: Recording) -> list[float]:
+def _submissions(recording: Recording) -> list[float | None]:
     """Return when each work was submitted: its span's time, shared out evenly.
 
     Which span submitted it is known, the moment within is not.
     """
     count = [0] * len(recording.spans)
     for work in recording.works:
-        count[work.span] += 1
-    placed, seen = [], [0] * len(recording.spans)
+        if work.span is not None:
+            count[work.span] += 1
+    placed: list[float | None] = []
+    seen = [0] * len(recording.spans)
     for work in recording.works:
+        if work.span is None:
+            placed.append(None)
+            continue
         span = recording.spans[work.span]
         share = (seen[work.span] + 0.5) / count[work.span]
         seen[work.span] += 1

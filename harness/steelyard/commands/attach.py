@@ -1,0 +1,100 @@
+"""Say where the time of a program that nobody rewrote goes."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Final
+
+import click
+
+from steelyard.analyse import program
+from steelyard.errors import SteelyardError
+from steelyard.machine import children, files
+from steelyard.process import attached, scratch
+from steelyard.report import program_table, tables
+
+MODULE: Final = "steelyard.process.attached"
+
+
+@click.command(context_settings={"ignore_unknown_options": True})
+@click.option(
+    "--trace",
+    "place",
+    type=click.Path(dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="Write a trace of the GPU's work too, for ui.perfetto.dev.",
+)
+@click.option(
+    "--timeout",
+    type=click.FloatRange(min=0, min_open=True),
+    metavar="SECONDS",
+    help="End the program after this long.",
+    show_default="none",
+)
+@click.argument("words", metavar="-- python PROGRAM [ARGUMENTS]...", nargs=-1)
+def command(
+    *, place: Path | None, timeout: float | None, words: tuple[str, ...]
+) -> int:
+    """Run a Python program, a file or -m MODULE, and say where its time on the GPU goes.
+
+    Kernels by name with time, count and gaps, copies, memory, waits, and the share of the
+    time in which no kernel runs, by CUPTI; without a GPU the spans of our own code. It
+    ends as the program does.
+    """
+    python, *rest = words or ("",)
+    plain = bool(rest) and (rest[0] == "-m" or not rest[0].startswith("-"))
+    if not (re.fullmatch(r"(.*/)?python[\d.]*", python) and plain):
+        raise SteelyardError(
+            f"attach got {' '.join(words) or 'no program'}, expected -- python PROGRAM or "
+            "-- python -m MODULE: it runs within the program's own Python."
+        )
+    if place:
+        files.require_writable(place, "--trace")
+    interpreter = sys.executable if python in {"python", "python3"} else python
+    with scratch.folder() as folder:
+        answer = Path(folder) / "events.npz"
+        line = [interpreter, "-m", MODULE, str(answer), *rest]
+        code = _run(line, timeout)
+        try:
+            events = attached.read(answer)
+        except (OSError, ValueError, KeyError):
+            raise SteelyardError(
+                f"the program ended with {code} and left nothing to show. Look for what "
+                "ends its process at once, such as os._exit, or an interpreter without "
+                "steelyard."
+            ) from None
+    found = program.ledger(events)
+    tables.console(stderr=True).print(*program_table.page(events, found), sep="\n")
+    if place:
+        made = program_table.trace(events, " ".join(words))
+        files.save(place, json.dumps(made) + "\n", "--trace")
+        click.echo(f"{place}: open it at ui.perfetto.dev", err=True)
+    return code
+
+
+def _run(line: list[str], timeout: float | None) -> int:
+    """Run a program with this terminal as its own; return its exit code.
+
+    Raises:
+        SteelyardError: it cannot be started, or took too long and was ended.
+    """
+    try:
+        with subprocess.Popen(line, env=children.environment()) as process:
+            try:
+                code = process.wait(timeout)
+            except BaseException:
+                process.kill()
+                raise
+        return code if code >= 0 else 128 - code  # of a signal, as shells report it
+    except OSError as error:
+        raise SteelyardError(
+            f"{line[0]} cannot be started: {error.strerror}. Name an interpreter."
+        ) from error
+    except subprocess.TimeoutExpired:
+        raise SteelyardError(
+            f"the program was not done within {timeout:g} s and was ended."
+        ) from None

@@ -1,0 +1,234 @@
+"""A program that nobody rewrote: what is added up of it, and how it is run."""
+
+import json
+import re
+import sys
+
+import numpy as np
+import pytest
+import shell
+from hypothesis import given
+from hypothesis import strategies as st
+
+from steelyard.analyse import program
+from steelyard.analyse.program import Events, ledger, period
+from steelyard.report import program_table
+
+ABOUT = {"began": 0, "ended": 10_000, "code": 0, "note": "", "refused": 0, "spans": ""}
+
+
+def events(*found, **about):
+    """Return events of (kind, name, start, end, bytes)."""
+    names = list(dict.fromkeys(name for _, name, *_ in found))
+    columns = list(zip(*found, strict=True)) or [[]] * 5
+    return Events(
+        np.array([program.KINDS.index(kind) for kind in columns[0]], np.int8),
+        np.array([names.index(name) for name in columns[1]], np.int32),
+        *(np.array(column, np.int64) for column in (columns[2], columns[3])),
+        np.zeros(len(found), np.int64),
+        np.array(columns[4], np.int64),
+        names,
+        ABOUT | about,
+    )
+
+
+LOOP = [
+    event
+    for turn in range(100)
+    for event in (
+        ("kernel", "_Z5scalePf", 1000 * turn, 1000 * turn + 20, 0),
+        ("kernel", "add", 1000 * turn + 500, 1000 * turn + 530, 0),
+        ("copy", "in", 1000 * turn + 600, 1000 * turn + 640, 4096),
+        ("wait", "wait", 1000 * turn + 640, 1000 * turn + 900, 0),
+    )
+]
+"""A loop of two short kernels, a copy and a wait."""
+
+
+def test_a_loop_of_short_kernels_is_mostly_idle():
+    """50 ns of kernels in each microsecond, two launches an iteration."""
+    found = ledger(events(*LOOP))
+    assert (found.launches, found.iteration, found.apart) == (200, 2, 500)
+    assert found.span == 99_530
+    assert found.busy == 100 * 50
+    assert [(k.name, k.count, k.total, k.gap) for k in found.kernels] == [
+        ("add", 100, 3000, 480),
+        ("_Z5scalePf", 100, 2000, 470),
+    ]
+    said = program_table.sentence(events(*LOOP), found)
+    assert said == (
+        "95 % of the 99.5 us between the first kernel and the last no kernel runs: 2 "
+        "launches an iteration, 500 ns apart; the host waited 100 times."
+    )
+
+
+def test_kernels_side_by_side_are_busy_once():
+    """One within another, and one that goes on where the first ended."""
+    found = ledger(
+        events(
+            ("kernel", "long", 0, 100, 0),
+            ("kernel", "short", 10, 20, 0),
+            ("kernel", "next", 100, 150, 0),
+            ("kernel", "last", 160, 200, 0),
+        )
+    )
+    assert (found.span, found.busy) == (200, 190)
+    assert found.idle == pytest.approx(0.05)
+
+
+@given(st.lists(st.tuples(st.integers(0, 9999), st.integers(1, 500)), min_size=1))
+def test_busy_time_is_that_of_the_union(spans):
+    """Nanosecond by nanosecond."""
+    spans = sorted(spans)
+    found = ledger(events(*(("kernel", "k", a, a + n, 0) for a, n in spans)))
+    first = spans[0][0]
+    covered = {t for a, n in spans for t in range(a, a + n)}
+    assert found.busy == len(covered)
+    assert found.span == max(covered) + 1 - first
+
+
+@pytest.mark.parametrize(
+    ("names", "length"),
+    [
+        ([0] * 50, 1),
+        ([7, 8, 9] * 2 + [0, 1, 1, 2] * 30, 4),
+        (list(range(200)), 0),
+        ([0, 1], 0),
+        ([], 0),
+    ],
+)
+def test_an_iteration_is_what_comes_again(names, length):
+    """Behind a beginning of other launches; nothing where nothing repeats."""
+    assert period(np.array(names, np.int32)) == length
+
+
+def test_a_trace_has_works_and_no_invented_submissions():
+    """Which call submitted a kernel is not known."""
+    made = program_table.trace(events(*LOOP), "loop.py")["traceEvents"]
+    assert {event["ph"] for event in made} == {"M", "X"}
+    names = [event["name"] for event in made if event["ph"] == "X"]
+    assert names.count("add") == names.count("scale(float*)") == 100
+    assert names.count("copy in") == names.count("wait") == 100
+    assert names[0] == "loop.py"
+
+
+CUPTI = """
+import enum, types
+
+class ActivityKind(enum.IntEnum):
+    MEMCPY = 1; MEMSET = 2; CONCURRENT_KERNEL = 10; MEMORY2 = 49; SYNCHRONIZATION = 38
+
+class cuptiError(Exception):
+    pass
+
+enabled, pending, take = set(), [], None
+
+def get_timestamp():
+    return len(pending)
+
+def activity_register_callbacks(requested, completed):
+    global take
+    take = completed
+
+def activity_enable(kind):
+    enabled.add(kind)
+
+def activity_disable(kind):
+    enabled.discard(kind)
+
+def activity_flush_all(flag):
+    take(pending)
+
+def launch(kind=10, end=None, **fields):
+    if kind in enabled:
+        start = 100 * len(pending)
+        both = {"name": "k%d" % (len(pending) % 2), "start": start, "stream_id": 7,
+                "end": start + 40 if end is None else end, "kind": kind}
+        pending.append(types.SimpleNamespace(**both | fields))
+"""
+"""Stands in for the bindings; a program launches by it."""
+
+PROGRAM = """
+import sys
+from cupti import cupti
+print("ran", sys.argv[1:], __name__, sys.path[0])
+for _ in range(30):
+    cupti.launch(); cupti.launch()
+cupti.launch(1, copy_kind=1, bytes=1 << 20)
+cupti.launch(49, timestamp=5, memory_operation_type=1, bytes=1 << 21)
+cupti.launch(38)
+cupti.launch(end=0)
+sys.exit(int(sys.argv[1]))
+"""
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """Return a folder with a program and a CUPTI that it launches by."""
+    (tmp_path / "cupti").mkdir()
+    (tmp_path / "cupti" / "__init__.py").touch()
+    (tmp_path / "cupti" / "cupti.py").write_text(CUPTI)
+    (tmp_path / "prog.py").write_text(PROGRAM)
+    return tmp_path
+
+
+def attach(folder, *words, **environment):
+    """Run the command there."""
+    return shell.steelyard(
+        "attach", *words, folder=folder, PYTHONPATH=str(folder), **environment
+    )
+
+
+@pytest.mark.parametrize("words", [("prog.py",), ("-m", "prog")])
+def test_every_launch_of_a_program_is_counted(folder, words):
+    """It runs as Python would run it, prints where it prints, ends as it ends."""
+    place = folder / "t.json"
+    done = attach(folder, "--trace", place, "--", "python", *words, "3", "-x")
+    assert done.returncode == 3, done.stderr
+    assert done.stdout == f"ran ['3', '-x'] __main__ {folder}\n"
+    assert (
+        "2 launches an iteration, 100 ns apart; the host waited 1 times" in done.stderr
+    )
+    for line in (r"k0 +30", r"k1 +30", r"copies in +1 .*1\.00 MiB", r"allocated +1"):
+        assert re.search(line, done.stderr), line
+    assert "1 activities are missing" in done.stderr
+    made = json.loads(place.read_text())["traceEvents"]
+    assert sum(event["name"] in {"k0", "k1"} for event in made) == 60
+
+
+def test_without_cupti_there_are_our_own_spans(tmp_path):
+    """And a program that raises is one that does."""
+    (tmp_path / "prog.py").write_text(
+        "from steelyard_device.timings import span\n"
+        "with span('mine'):\n    pass\nraise ValueError('so it is')\n"
+    )
+    (tmp_path / "cupti.py").write_text("raise ImportError('not here')\n")
+    done = attach(tmp_path, "--", "python", "prog.py")
+    assert done.returncode == 1
+    assert "ValueError: so it is" in done.stderr
+    assert "mine" in done.stderr
+    assert "nothing is known of a GPU: there is no CUPTI here" in done.stderr
+
+
+@pytest.mark.parametrize(
+    "words",
+    [("ls",), ("python",), ("python", "-c", "1"), (), ("/nowhere/python", "x.py")],
+)
+def test_what_is_no_program_of_pythons_is_refused(tmp_path, words):
+    """In a sentence."""
+    done = attach(tmp_path, "--", *words)
+    assert done.returncode == 4
+    assert "Traceback" not in done.stderr
+    assert ("expected -- python" in done.stderr) or ("cannot be started" in done.stderr)
+
+
+def test_a_program_that_ends_its_process_is_said_to(tmp_path):
+    """Then there is nothing to show."""
+    (tmp_path / "prog.py").write_text("import os\nos._exit(7)\n")
+    done = attach(tmp_path, "--", sys.executable, "prog.py")
+    assert done.returncode == 4
+    assert "ended with 7 and left nothing to show" in done.stderr
+    (tmp_path / "prog.py").write_text("import time\ntime.sleep(60)\n")
+    done = attach(tmp_path, "--timeout", "3", "--", "python", "prog.py")
+    assert done.returncode == 4
+    assert "was not done within 3 s" in done.stderr
