@@ -17,6 +17,7 @@ from click.testing import CliRunner
 from steelyard.analyse.rows import rows
 from steelyard.commands import main
 from steelyard.errors import SteelyardError
+from steelyard.machine import decoding
 from steelyard.store import imports
 from steelyard.store.foreign import Source
 from steelyard.store.store import Store
@@ -386,6 +387,11 @@ def test_runs_of_two_tools_never_compare_nor_are_one_series(tmp_path):
         (b'{"context": {"date": "soon"}, "benchmarks": []}', "soon.* is no date"),
         (b'{"meta": {}, "devices": null, "benchmarks": null}', "no result"),
         (b'{"machine_info": [], "benchmarks": []}', "machine_info"),
+        *(
+            (b'{"%s": %s%s}' % (key, b"[" * deep, b"]" * deep), "nested too deeply")
+            for key in (b"results", b"steelyard")
+            for deep in (101, 700, 100_000)
+        ),
     ],
 )
 def test_a_bad_file_is_a_sentence_and_nothing_is_stored(content, said, tmp_path):
@@ -418,6 +424,13 @@ def test_times_that_are_none_are_refused(changes, said):
     good = {"name": "a", "iterations": 10, "real_time": 2.5, "time_unit": "us"}
     with pytest.raises(SteelyardError, match=said):
         read({"context": {}, "benchmarks": [good | changes]})
+
+
+def test_json_of_100_levels_is_read_and_of_one_more_is_not():
+    """Whatever walks it would recurse, and Python does so a thousand times."""
+    assert decoding.parsed("[" * 100 + "1" + "]" * 100)
+    with pytest.raises(decoding.Malformed, match="nested too deeply"):
+        decoding.parsed("[" * 101 + "1" + "]" * 101)
 
 
 def test_names_are_printable_and_no_longer_than_a_store_takes():

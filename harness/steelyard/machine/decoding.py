@@ -32,6 +32,12 @@ from typing import (
 
 T = TypeVar("T")
 
+DEEPEST: Final = 100
+"""Levels of JSON; files of ours have ten. Python recurses a thousand times, twice a level."""
+
+CONTAINERS: Final = frozenset({dict, list})
+DEEP: Final = "it is nested too deeply"
+
 LONGEST: Final = 40
 """Characters of a wrong value that an error shows."""
 
@@ -81,10 +87,24 @@ def parsed(text: str | bytes) -> Any:
         if escape in text.lower():  # type: ignore[operator] # both of one kind
             json.dumps(value, ensure_ascii=False).encode()
     except RecursionError:
-        raise Malformed("it is nested too deeply") from None
+        raise Malformed(DEEP) from None
     except ValueError as error:  # UnicodeError and JSONDecodeError are ones
         raise Malformed(f"it is not JSON ({error})") from None
+    _require_flat(value)
     return value
+
+
+def _require_flat(value: Any) -> None:
+    """Refuse what is nested more deeply than whoever walks it can follow."""
+    level = [value] if type(value) in CONTAINERS else []
+    for _ in range(1 + DEEPEST):
+        if not level:
+            return
+        inside = (one.values() if isinstance(one, dict) else one for one in level)
+        # Lists of numbers, which are most of a file, are passed over at once.
+        deep = (each for each in inside if CONTAINERS & {*map(type, each)})
+        level = [one for each in deep for one in each if type(one) in CONTAINERS]
+    raise Malformed(DEEP)
 
 
 def canonical(value: Any) -> str:
