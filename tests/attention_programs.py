@@ -1,7 +1,7 @@
 """Programs with attention, with shapes that they are run at and how they are tiled.
 
 Shapes are (batch, heads, queries, keys, columns of queries and keys, of values). A tiling
-is (warpgroups, keys of a step, stages).
+is (warpgroups, keys of a step, stages, blocks that stay).
 """
 
 import numpy as np
@@ -31,6 +31,8 @@ CASES = [
     ("plain", (1, 1, 72, 72, 40, 96), "float16", (1, 32, 2)),
     ("plain", (1, 1, 136, 144, 256, 256), "bfloat16", (2, 64, 2)),
     ("plain", (1, 1, 200, 264, 64, 64), "float16", (3, 128, 2)),
+    ("plain", (2, 2, 300, 264, 64, 64), "float16", (2, 64, 2, 5)),  # blocks that stay
+    ("biased", (2, 2, 200, 264, 32, 32), "float16", (2, 64, 2, 3)),
     ("causal", (1, 2, 192, 192, 64, 64), "float16", (1, 64, 2)),
     ("causal", (1, 1, 200, 264, 64, 64), "float16", (2, 64, 2)),
     ("causal", (1, 1, 264, 200, 64, 64), "float16", (2, 64, 2)),  # queries without keys
@@ -116,17 +118,20 @@ def drawn(made, shape, dtype, seed=0):
     return [x.astype(dtypes.of(dtype).numpy) for x in found]
 
 
-def tiling(made, arrays, groups, keys, stages):
+def tiling(made, arrays, numbers):
     """Return a tiling by its numbers; it need not be legal."""
     found = attention_of(nest_of(simplify(made.program(*arrays))))
     assert not isinstance(found, str), found
-    return AttentionTiling(found, groups, columns_of(found), stages, keys=keys)
+    groups, keys, stages, blocks = (*numbers, 0)[:4]
+    return AttentionTiling(
+        found, groups, columns_of(found), stages, blocks=blocks, keys=keys
+    )
 
 
 def lowered(made, arrays, numbers):
     """Return a program as it is lowered, and its kernel."""
     program = simplify(made.program(*arrays))
-    schedule = tiling(made, arrays, *numbers).schedule
+    schedule = tiling(made, arrays, numbers).schedule
     return program, strategies.lower(program, schedule, H200)
 
 
@@ -134,22 +139,84 @@ def expected(made, arrays, scalars=None):
     """Return attention without any rounding, and a bound of what roundings come to.
 
     A score is off by its products' sums, relatively to the product of two norms at most;
-    a weight by that, by its power and by its rounding, below 2**-14 of float16 in all of
-    its bits; a sum of values as products are.
+    a logit of a program that masks halves by their roundings besides; a weight by that,
+    by its power and by its rounding, below 2**-14 of float16 in all of its bits; a sum of
+    values as products are.
     """
     dtype = arrays[0].dtype.name
     wide = [x if x.dtype == bool else x.astype(np.float64) for x in arrays]
-
-    def of(q, k, v, *rest):
-        program = made.program(q, k, v, *rest)
-        with np.errstate(all="ignore"):
-            return reference.evaluate(program, [q, k, v, *rest], scalars)["out"]
-
     q, k, v, *rest = wide
-    exact, size = of(*wide), of(q, k, np.abs(v), *rest)
+    with np.errstate(all="ignore"):
+        if made.signature.name in EXACT:
+            exact, size = EXACT[made.signature.name](q, k, (v, np.abs(v)), *rest)
+        else:
+            exact, size = (
+                reference.evaluate(
+                    made.program(q, k, x, *rest), [q, k, x, *rest], scalars
+                )
+                for x in (v, np.abs(v))
+            )
+            exact, size = exact["out"], size["out"]
     depth, keys = q.shape[-1], k[0].size // k.shape[-1]
-    largest = np.prod([np.sqrt((x**2).sum(-1)).max() for x in (q, k)])
-    score = SUM * depth * SCALE * largest
+    largest = SCALE * np.prod([np.sqrt((x**2).sum(-1)).max() for x in (q, k)])
+    rounded = made.signature.name not in EXACT or made.signature.name == "padded"
+    score = largest * (SUM * depth + 3 * UNIT[dtype] * rounded)
     weight = UNIT[dtype] + 2 * score + 2 * POWER + 2 * keys * SUM
     lost = keys * 2.0**-25 * np.abs(v).max() * (dtype == "float16")
     return exact, UNIT[dtype] * np.abs(exact) + weight * size + lost
+
+
+def _attended(q, k, values, logits):
+    """Return what each of some values comes to, head by head."""
+    shape = np.broadcast_shapes(q.shape[:-2], k.shape[:-2])
+    found = [np.empty((*shape, q.shape[-2], v.shape[-1])) for v in values]
+    q, k, *values = (
+        np.broadcast_to(x, (*shape, *x.shape[-2:])) for x in (q, k, *values)
+    )
+    for place in np.ndindex(shape):
+        s = logits(q[place] @ k[place].T * SCALE, place)
+        e = np.exp(s - s.max(-1, keepdims=True))
+        for out, v in zip(found, values, strict=True):
+            out[place] = e / e.sum(-1, keepdims=True) @ v[place]
+    return found
+
+
+def _plain(q, k, values):
+    return _attended(q, k, values, lambda s, _: s)
+
+
+def _causal(q, k, values):
+    def seen(s, _):
+        return np.where(
+            np.tri(*s.shape, s.shape[1] - s.shape[0], dtype=bool), s, -np.inf
+        )
+
+    return _attended(q, k, values, seen)
+
+
+def _biased(q, k, values, bias):
+    return _attended(q, k, values, lambda s, place: s + bias[place[1]])
+
+
+def _padded(q, k, values, kept):
+    return _attended(q, k, values, lambda s, place: np.where(kept[place[0]], s, -1e4))
+
+
+def _by_sequence(q, k, values):
+    q, k, *values = (x.swapaxes(1, 2) for x in (q, k, *values))
+    return [x.swapaxes(1, 2) for x in _plain(q, k, values)]
+
+
+def _grouped(q, k, values):
+    return _plain(q, k[:, :, None], [v[:, :, None] for v in values])
+
+
+EXACT = {
+    "plain": _plain,
+    "causal": _causal,
+    "biased": _biased,
+    "padded": _padded,
+    "by_sequence": _by_sequence,
+    "grouped": _grouped,
+}
+"""Attention in NumPy's float64, by the names of programs."""

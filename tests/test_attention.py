@@ -112,6 +112,7 @@ def test_nvrtc_takes_candidates(nvrtc, name, shape):
         ((1, 256, 1), "steps of 256 of 200 keys; choose fewer"),
         ((1, 64, 1), "has 1 stages; choose 2 to 4"),
         ((2, 112, 2), "bytes of shared memory, a block has 232448"),
+        ((1, 64, 2, 132), "blocks that stay; choose none, 2 or 3 warpgroups"),
         ((3, 16, 2), "registers a thread, 512 threads leave 160"),
     ],
 )

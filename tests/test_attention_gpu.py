@@ -52,7 +52,7 @@ def test_every_kind_of_tiling_agrees_with_float64(context, name, shape, dtype, n
     """Those that were simulated, on a GPU and fresh numbers."""
     made = getattr(programs, name)
     arrays = drawn(made, shape, dtype, secrets.randbits(32))
-    check(context, made, arrays, tiling(made, arrays, *numbers).schedule)
+    check(context, made, arrays, tiling(made, arrays, numbers).schedule)
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])

@@ -58,7 +58,7 @@ class _Lowering(Tiles):
     def emit(self) -> Lowered:
         """Emit the block, and close the kernel."""
         b, tiling = self.b, self.tiling
-        self.steps = self.begin()
+        self.begin()
         if tiling.ring:
             multiplies = b.let("less", self.thread, b.number(tiling.consumers))
             with b.branch(multiplies) as roles:
@@ -79,40 +79,46 @@ class _Lowering(Tiles):
         number = self.tiling.consumers if self.tiling.ring else 0
         return self.b.let("equal", self.thread, self.b.number(number))
 
-    def begin(self) -> _Steps:
+    def begin(self) -> None:
         """Emit the barriers' beginning, and the first copies, which wait for nothing."""
         b, tiling = self.b, self.tiling
-        steps = self.located()
         with b.branch(self.is_copying()):
             for tensor in self.tensors.values():
                 b.effect("tensor_prefetch", tensor)
             self.barrier("init", "asked", 0, 1)
+            if tiling.blocks:
+                self.barrier("init", "answered", 0, tiling.groups)
             for name in ("keys", "values"):
                 for stage in range(tiling.stages):
                     self.barrier("init", f"full_{name}", stage, 1)
                     if tiling.ring:
                         self.barrier("init", f"empty_{name}", stage, tiling.groups)
             b.effect("mbarrier_publish")
-            self.load("queries", b.number(0), "asked", steps.at.row, steps.at.matrix)
-            first = b.at("minimum", steps.count, tiling.stages)
-            with b.loop(0, first, 1, unroll=tiling.stages) as loop:
-                self.step(loop.var, loop.var, "keys", steps)
-                self.step(loop.var, loop.var, "values", steps)
+            if not tiling.blocks:
+                steps = self.located(self.block)
+                self.ask(steps)
+                first = b.at("minimum", steps.count, tiling.stages)
+                with b.loop(0, first, 1, unroll=tiling.stages) as loop:
+                    for name in ("keys", "values"):
+                        self.step(loop.var, loop.var, name, steps)
         b.effect("barrier")
-        return steps
 
-    def located(self) -> _Steps:
-        """Emit which queries are this block's, and which keys they see."""
+    def ask(self, steps: _Steps) -> None:
+        """Emit the copy of a tile's queries."""
+        self.load("queries", self.b.number(0), "asked", steps.at.row, steps.at.matrix)
+
+    def located(self, number: Operand) -> _Steps:
+        """Emit which queries are those of a tile, and which keys they see."""
         b, tiling = self.b, self.tiling
         _, m, _, n = self.product.extents
         tall, keys = ROWS * tiling.groups, tiling.keys
         down = -(-m // tall)
-        tile = b.at("rem", self.block, down)
+        tile = b.at("rem", number, down)
         ahead = self.attention.ahead
         if ahead is not None:  # the longest ones first
             tile = b.at("subtract", down - 1, tile)
         row = b.at("multiply", tile, tall)
-        matrix = self.matrix(b.at("div", self.block, down))
+        matrix = self.matrix(b.at("div", number, down))
         at = Position(matrix, row, b.number(0))
         if ahead is None:
             return _Steps(
@@ -157,47 +163,69 @@ class _Lowering(Tiles):
 
     def produce(self) -> None:
         """Emit the copies that wait for a stage to be empty."""
-        b, steps = self.b, self.steps
-        zero = b.number(0)
-        first = b.number(self.tiling.stages)
-        with b.loop(first, steps.count, 1, zero, zero, unroll=1) as loop:
-            stage, parity = loop.carried
-            for name in ("keys", "values"):
-                b.effect("mbarrier_wait", self.memory[f"empty_{name}"], stage, parity)
-                self.step(loop.var, stage, name, steps)
-            loop.yields(*self.after(stage, parity))
+        b, tiling = self.b, self.tiling
+        # Of a barrier that nobody arrived at, the phase before the first one is over.
+        begin, odd = (0, 1) if tiling.blocks else (tiling.stages, 0)
+
+        def steps(number: Operand, carried: Carried) -> Carried:
+            steps, (*ring, phase) = self.located(number), carried
+            if tiling.blocks:
+                b.effect("mbarrier_wait", self.memory["answered"], b.number(0), phase)
+                self.ask(steps)
+            with b.loop(begin, steps.count, 1, *ring, unroll=1) as loop:
+                stage, parity = loop.carried
+                for name in ("keys", "values"):
+                    empty = self.memory[f"empty_{name}"]
+                    b.effect("mbarrier_wait", empty, stage, parity)
+                    self.step(loop.var, stage, name, steps)
+                loop.yields(*self.after(stage, parity))
+            return (*loop.results, b.at("subtract", 1, phase))
+
+        self.tiles(steps, (b.number(0), b.number(odd), b.number(1)))
 
     def consume(self) -> None:
-        """Emit the products of a tile and the softmax between them."""
-        b, steps = self.b, self.steps
+        """Emit the products of every tile and the softmax between them."""
+        zero = self.b.number(0)
         self.number_groups()
         self.lead = self.leads()
-        zero = b.number(0)
+        self.tiles(self.tile_of, (zero, zero, zero))
+
+    def tile_of(self, number: Operand, carried: Carried) -> Carried:
+        """Emit the products of a tile; carried are the stage, its parity, the tile's."""
+        b, zero = self.b, self.b.number(0)
+        self.steps = steps = self.located(number)
+        stage, parity, phase = carried
         self.stores.prepare(steps.at)
         self.softmax.begin(steps.at)
-        b.effect("mbarrier_wait", self.memory["asked"], zero, zero)
-        self.arrived("keys", zero, zero)
-        self.scored(zero)
+        b.effect("mbarrier_wait", self.memory["asked"], zero, phase)
+        self.arrived("keys", stage, parity)
+        self.scored(stage)
         b.effect("mma_done", self.scores, zero)
-        self.leave("keys", zero)
+        self.leave("empty_keys", stage)
         self.softmax.take(self.first_key(zero), masked=self.tiling.has_edge, first=True)
         self.weigh()
-        self.arrived("values", zero, zero)
-        carried: Carried = (*self.after(zero, zero), zero)
-        more, first = b.number(0), b.number(1)
+        self.arrived("values", stage, parity)
+        ring: Carried = (*self.after(stage, parity), stage)
+        more, first = zero, b.number(1)
         if self.tiling.steps > 1:
             if self.attention.ahead is not None:
-                carried, more = self.walk(first, steps.edge, (*carried, more), True)
+                ring, more = self.walk(first, steps.edge, (*ring, more), masked=True)
                 first = b.at("maximum", steps.edge, 1)
-            body = self.attention.scale is None and self.tiling.has_edge
-            carried, more = self.walk(first, steps.count, (*carried, more), body)
-        self.summed(carried[-1], more)
+            masked = self.attention.scale is None and self.tiling.has_edge
+            ring, more = self.walk(first, steps.count, (*ring, more), masked=masked)
+        *following, last = ring
+        if self.tiling.blocks:
+            self.leave("answered", zero)
+        self.summed(last, more)
         b.effect("mma_done", self.sums, zero)
+        if self.tiling.blocks:
+            self.leave("empty_values", last)
         self.softmax.finish(self.sums)
         self.stores.emit(self.sums)
+        return (*following, b.at("subtract", 1, phase))
 
     def walk(
-        self, first: Operand, end: Operand, carried: Carried, masked: bool
+        self, first: Operand, end: Operand, carried: Carried, *, masked: bool
     ) -> tuple[Carried, Operand]:
         """Emit steps, each with the values of the one before."""
         b = self.b
@@ -207,7 +235,7 @@ class _Lowering(Tiles):
             self.scored(stage)
             self.summed(before, more)
             b.effect("mma_done", self.scores, b.number(1))
-            self.leave("keys", stage)
+            self.leave("empty_keys", stage)
             key = self.first_key(loop.var)
             scales = self.softmax.take(key, masked=masked, first=False)
             # All weights are computed while values are multiplied: ptxas moves none of
@@ -215,7 +243,7 @@ class _Lowering(Tiles):
             b.effect("computed", self.scores)
             self.arrived("values", stage, parity)
             b.effect("mma_done", self.sums, b.number(0))
-            self.leave("values", before)
+            self.leave("empty_values", before)
             self.weigh()
             self.softmax.rescale(self.sums, scales)
             loop.yields(*self.after(stage, parity), stage, b.number(1))
@@ -227,10 +255,10 @@ class _Lowering(Tiles):
         return self.b.at("multiply", self.key(step, self.steps), self.tiling.keys)
 
     def leave(self, name: str, stage: Operand) -> None:
-        """Emit that this warpgroup has read a stage."""
+        """Emit that this warpgroup has read what a barrier counts readers of."""
         if self.tiling.ring:
             with self.b.branch(self.lead):
-                self.barrier("arrive", f"empty_{name}", stage)
+                self.barrier("arrive", name, stage)
 
     def weigh(self) -> None:
         """Emit the rounding of weights to what the values are."""

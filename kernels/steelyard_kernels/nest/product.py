@@ -10,9 +10,7 @@ send each other the sums of columns that others store, which add them in one ord
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
-from math import prod
 from typing import Final
 
 from steelyard_kernels.dtypes import float32
@@ -162,25 +160,14 @@ class _Lowering(Tiles):
                 corner = b.at("add", first, begin), depth
                 self.copy(name, to, ("full", stage), corner, at.matrix)
 
-    def tiles(
-        self, body: Callable[[Position, Carried], Carried], carried: Carried
-    ) -> None:
-        """Emit a body for each tile of this block."""
-        b, tiling = self.b, self.tiling
-        if not tiling.blocks:
-            body(self.position(b.at("div", self.block, tiling.split)), carried)
-            return
-        every = prod(tiling.tiles)
-        with b.loop(self.block, every, tiling.blocks, *carried, unroll=1) as loop:
-            loop.yields(*body(self.position(loop.var), loop.carried))
-
     def produce(self) -> None:
         """Emit the copies that wait for a stage to be empty."""
         b, tiling = self.b, self.tiling
         # Of a barrier that nobody arrived at, the phase before the first one is over.
         first, parity = (0, 1) if tiling.blocks else (tiling.stages, 0)
 
-        def steps(at: Position, carried: Carried) -> Carried:
+        def steps(number: Operand, carried: Carried) -> Carried:
+            at = self.position(number)
             with b.loop(first, tiling.steps, 1, *carried, unroll=1) as loop:
                 stage, parity = loop.carried
                 b.effect("mbarrier_wait", self.memory["empty"], stage, parity)
@@ -195,7 +182,8 @@ class _Lowering(Tiles):
         b, tiling = self.b, self.tiling
         self.number_groups()
 
-        def tile(at: Position, carried: Carried) -> Carried:
+        def tile(number: Operand, carried: Carried) -> Carried:
+            at = self.position(number)
             if tiling.split > 1:
                 own = b.at("multiply", self.rank, tiling.owned)
                 at = replace(at, column=b.at("add", at.column, own))

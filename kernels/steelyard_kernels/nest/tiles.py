@@ -8,8 +8,9 @@ whenever all stages have been used.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from math import prod
 
 from steelyard_kernels.ir.builder import Builder
 from steelyard_kernels.ir.loops import Operand, Tensor, Var
@@ -115,6 +116,18 @@ class Tiles:
         """Emit an operation on a stage's mbarrier."""
         numbers = [self.b.number(each) for each in (stage, *args)]
         self.b.effect(f"mbarrier_{what}", self.memory[name], *numbers)
+
+    def tiles(
+        self, body: Callable[[Operand, Carried], Carried], carried: Carried
+    ) -> None:
+        """Emit a body for the number of each tile of this block."""
+        b, tiling = self.b, self.tiling
+        if not tiling.blocks:
+            body(b.at("div", self.block, tiling.split), carried)
+            return
+        every = prod(tiling.tiles)
+        with b.loop(self.block, every, tiling.blocks, *carried, unroll=1) as loop:
+            loop.yields(*body(loop.var, loop.carried))
 
     def matrix(self, index: Operand) -> tuple[Operand, ...]:
         """Emit where a matrix is along each axis of the batch."""

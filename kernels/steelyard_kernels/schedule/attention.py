@@ -1,7 +1,8 @@
 """Attention: which nests are softmax(q @ k.T) @ v, for tensor cores.
 
-Scores, weights and sums are of float32 whatever the program rounds them to on the way:
-only the weights are rounded to halves, before they multiply the values.
+Scores times a number, weights and sums are of float32 whatever the program rounds them
+to on the way: only the weights are rounded to halves, before they multiply the values.
+Logits that are made of scores in another way are computed as the program says.
 """
 
 from __future__ import annotations

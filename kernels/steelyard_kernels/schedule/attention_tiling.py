@@ -88,7 +88,8 @@ class Panel:
 class AttentionTiling(Tiling):
     """Attention cut as a schedule says: `columns` are all of the values', `keys` a step's.
 
-    `stages` steps are in shared memory at a time.
+    `stages` steps are in shared memory at a time. `blocks` stay for one tile after
+    another (0: each takes one).
     """
 
     keys: int = 128
@@ -129,7 +130,7 @@ class AttentionTiling(Tiling):
             **dict.fromkeys(batch, ((1, Place.GRID),)),
         }
         cuts = tuple(Cut(NAMES[k], factors[k]) for k in sorted(factors))
-        return Schedule(cuts)
+        return Schedule(cuts, blocks=self.blocks)
 
     @property
     def tiles(self) -> tuple[int, int, int]:
@@ -180,6 +181,7 @@ class AttentionTiling(Tiling):
         }:
             yield f"staged_{dtype.name}", dtype, self.groups * ROWS * self.pitch, UNIT
         yield "asked", int64, 1, 8
+        yield "answered", int64, 1, 8
         for name in ("keys", "values"):
             yield f"full_{name}", int64, self.stages, 8
             yield f"empty_{name}", int64, self.stages, 8
@@ -196,6 +198,7 @@ def tiling_of(attention: Attention, schedule: Schedule) -> AttentionTiling | Non
         cuts[i].at(Place.WARP),
         cuts[n].at(Place.MMA),
         cuts[j].at(Place.PIPELINE),
+        blocks=schedule.blocks,
         keys=cuts[j].at(Place.MMA),
     )
     fits = tiling.columns == columns_of(attention) and tiling.schedule == schedule
@@ -219,6 +222,8 @@ def problem(tiling: AttentionTiling, gpu: Gpu) -> str:
         return f"has {tiling.keys} keys a step and {tiling.groups} warpgroups; choose {wanted}"
     if tiling.keys - KEYS.step >= keys:
         return f"has steps of {tiling.keys} of {keys} keys; choose fewer"
+    if tiling.blocks and (tiling.groups == 1 or tiling.attention.ahead is not None):
+        return "has blocks that stay; choose none, 2 or 3 warpgroups and no causal mask"
     least = min(2, tiling.steps)  # a step's values are awaited before others are read
     if not least <= tiling.stages <= tiling.steps:
         return f"has {tiling.stages} stages; choose {least} to {tiling.steps}"

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from itertools import product
+from math import prod
 from typing import Final
 
 from steelyard_kernels.nest.axes import Nest
@@ -20,6 +22,7 @@ from steelyard_kernels.schedule.schedule import Schedule
 
 KEYS: Final = (64, 96, 128, 176)
 STAGES: Final = (2, 3)
+MOST_STAYING: Final = 128  # keys of blocks that stay; with more these were slower
 MOST_STAGES: Final = 16  # of which each step has its own
 
 
@@ -51,3 +54,7 @@ def tilings(nest: Nest, gpu: Gpu, *, aligned: bool) -> Iterator[AttentionTiling]
             tiling = AttentionTiling(whole, groups, columns, stages, keys=keys)
             if not problem(tiling, gpu):
                 yield tiling
+            if prod(tiling.tiles) > gpu.multiprocessors and keys <= MOST_STAYING:
+                staying = replace(tiling, blocks=gpu.multiprocessors)
+                if not problem(staying, gpu):
+                    yield staying
