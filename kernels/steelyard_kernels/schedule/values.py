@@ -96,22 +96,6 @@ def _is_power_of_two(node: Node) -> bool:
     return isinstance(node, Constant) and abs(math.frexp(float(node.value))[0]) == 0.5
 
 
-def operand(b: Builder, env: Env, node: Node, lanes: int) -> Operand:
-    """Return a node's value in every lane; scalars are spread where they are used.
-
-    Spread scalars that are used in a loop before it (`spread`): a splat inside would
-    be done again in every iteration.
-    """
-    value = env[node.number]
-    return value if value.type.lanes == lanes else b.splat(value, lanes)
-
-
-def spread(b: Builder, env: Env, numbers: Iterable[int], lanes: int) -> None:
-    """Replace scalars of the environment by vectors."""
-    for number in numbers:
-        env[number] = b.splat(env[number], lanes)
-
-
 def lower(
     b: Builder,
     env: Env,
@@ -125,19 +109,19 @@ def lower(
     if isinstance(node, Constant):
         return const(node.value, node.dtype, lanes)
     if isinstance(node, Cast):
-        return b.cast(operand(b, env, node.arg, lanes), node.dtype)
+        return b.cast(env[node.arg.number], node.dtype)
     if isinstance(node, Broadcast):
-        return operand(b, env, node.arg, lanes)
+        return env[node.arg.number]
     if not isinstance(node, Apply):
         raise CompilerBug(f"no elementwise value for a {type(node).__name__}")
     if node.number in fused:
         sum_ = fused[node.number]
-        left = operand(b, env, sum_.a, lanes)
+        left = env[sum_.a.number]
         if sum_.negated:
             left = b.let("negative", left)
-        right, addend = operand(b, env, sum_.b, lanes), operand(b, env, sum_.c, lanes)
+        right, addend = env[sum_.b.number], env[sum_.c.number]
         return b.let("fma", left, right, addend)
-    args = [operand(b, env, arg, lanes) for arg in node.args]
+    args = [env[arg.number] for arg in node.args]
     if (
         target == "cpu"
         and node.op == "add"
