@@ -118,7 +118,7 @@ def lower(
     if _checked(program, device) == "carries":
         from steelyard_kernels.nest.carried import lower as carried
 
-        return carried.lower(program, schedule, kind)
+        return carried.lower(program, schedule, device)
     if schedule.multiplies_tiles and isinstance(device, Gpu):
         return nest.lower_product(program, schedule, device, aligned=aligned)
     if schedule.multiplies_blocks and isinstance(device, Machine):

@@ -20,23 +20,26 @@ from steelyard_kernels.nest.carried.order import ordered
 from steelyard_kernels.nest.carried.program import ProgramEmitter
 from steelyard_kernels.schedule import gpu, parameters
 from steelyard_kernels.schedule.carries import Knobs, check, knobs_of
+from steelyard_kernels.schedule.gpu import Gpu
+from steelyard_kernels.schedule.model import Machine
 from steelyard_kernels.schedule.parameters import Lowered, arguments
 from steelyard_kernels.schedule.schedule import Schedule
 from steelyard_kernels.schedule.variance import expand_variance
 
 MOST_ITERATIONS: Final = 1 << 30  # that an int32 index surely counts
-MULTIPROCESSORS: Final = 132  # of an H200; a smaller GPU runs some blocks later
 
 
-def lower(program: Program, schedule: Schedule, target: str) -> Lowered:
-    """Return the loop-level kernel for a kind of target, "cpu" or "cuda".
+def lower(program: Program, schedule: Schedule, device: Machine | Gpu) -> Lowered:
+    """Return the loop-level kernel for a device.
 
     Raises KernelError for a schedule that does not fit the program, and Unsupported for
     values that no chain can hold.
     """
-    check(program, schedule, target)
-    on_target = _on_cpu if target == "cpu" else _on_gpu
-    return on_target(expand_variance(program), schedule, knobs_of(schedule))
+    check(program, schedule, "cuda" if isinstance(device, Gpu) else "cpu")
+    program, knobs = expand_variance(program), knobs_of(schedule)
+    if isinstance(device, Gpu):
+        return _on_gpu(program, schedule, knobs, device.multiprocessors)
+    return _on_cpu(program, schedule, knobs)
 
 
 def _on_cpu(program: Program, schedule: Schedule, knobs: Knobs) -> Lowered:
@@ -60,7 +63,9 @@ def _on_cpu(program: Program, schedule: Schedule, knobs: Knobs) -> Lowered:
     return Lowered(kernel, slots, schedule.threads)
 
 
-def _on_gpu(program: Program, schedule: Schedule, knobs: Knobs) -> Lowered:
+def _on_gpu(
+    program: Program, schedule: Schedule, knobs: Knobs, multiprocessors: int
+) -> Lowered:
     args, b = arguments(program), Builder(_index(program))
     extent = Var("extent", b.index) if program.chains else None
     lanes = GpuLanes(b, knobs, extent)
@@ -75,25 +80,25 @@ def _on_gpu(program: Program, schedule: Schedule, knobs: Knobs) -> Lowered:
         registers=schedule.registers or gpu.most_registers(threads),
     )
     body = ordered(made.body, knobs.width)
-    kernel = replace(made, body=body, resident=_resident(program, knobs))
+    blocks = -(-max(1, program.chains) // knobs.chains)
+    resident = _resident(-(-blocks // multiprocessors), threads)
+    kernel = replace(made, body=body, resident=resident)
     if extent is None:
         return Lowered(kernel, args.slots, threads)
     slots = (*args.slots, gpu.extent_slot(b.index, program.chains))
     return Lowered(kernel, slots, threads, knobs.chains)
 
 
-def _resident(program: Program, knobs: Knobs) -> int:
+def _resident(each: int, threads: int) -> int:
     """Return the blocks that a multiprocessor is to hold; 0 leaves it to the compiler.
 
-    They are all that come to one, where they fit whatever registers they take. Told of
+    They are the `each` that come to one, where they fit whatever registers they take. Told of
     none, ptxas holds a thread at 96 registers or so, that more blocks fit than there
     are, and computes one after another what could wait side by side: on an H200 the
     way forward and back of `library.noisy_mlp` took 4.35 ms so in float64, and takes
     3.28 ms with this.
     """
-    blocks = -(-max(1, program.chains) // knobs.chains)
-    each = -(-blocks // MULTIPROCESSORS)
-    fit = gpu.REGISTERS // ((gpu.MOST_REGISTERS + 1) * knobs.threads)
+    fit = gpu.REGISTERS // ((gpu.MOST_REGISTERS + 1) * threads)
     return each if each <= fit else 0
 
 
