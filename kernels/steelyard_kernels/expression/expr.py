@@ -14,7 +14,7 @@
             | Arange()                            -- 0, 1, 2, ... along its one axis
             | Reshape(arg)                        -- the same elements, same order
             | Dot(a, b)                           -- (..., K) x (K, N) -> (..., N)
-            | Row(arg, index)                     -- arg[index] along the first axis
+            | Row(arg, index)                     -- arg[index] of memory's rows
             | Chain(arg)                          -- this chain's part of an input
             | Chains(arg)                         -- of every chain, along a new axis
             | Parameter(role, place)              -- in a loop's body: carry or index
@@ -183,7 +183,7 @@ class Dot(_Value):
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Row(_Value):
-    """arg[index]: `arg` lies in memory, or `index` is a Constant; always in range."""
+    """arg[index] of what lies in memory, at an index that is not known; in range."""
 
     arg: Node
     index: Node

@@ -83,7 +83,11 @@ def _row(graph: Graph, node: Node, index: Node) -> Node | None:
 def _found(graph: Graph, node: Node, index: Node) -> Node | None:
     rule = _RULES.get(type(node))
     found = rule(graph, node, index) if rule else None
-    if found is None and (in_memory(node) or isinstance(index, Constant)):
+    if found is None and isinstance(index, Constant):
+        shape = node.shape[1:]
+        places = (Index(int(index.value)), *map(axis, range(len(shape))))
+        return graph.view(node, places, shape)
+    if found is None and in_memory(node):
         return graph.row_of_memory(node, index)
     return found
 
@@ -137,17 +141,6 @@ def _of_reduce(graph: Graph, node: Node, index: Node) -> Node | None:
         return None
     axes = tuple(place - 1 for place in node.axes)
     return graph.reduce(node.op, part, axes, keepdims=node.keepdims)
-
-
-def _of_view(graph: Graph, node: Node, index: Node) -> Node | None:
-    assert isinstance(node, View)
-    if not isinstance(index, Constant):
-        return None
-    shape = node.shape[1:]
-    places = [Index(int(index.value)), *map(axis, range(len(shape)))]
-    return graph.view(
-        node.arg, tuple(each.at(places, shape) for each in node.index), shape
-    )
 
 
 def _of_dot(graph: Graph, node: Node, index: Node) -> Node | None:
@@ -227,5 +220,4 @@ _RULES: Final[dict[type, Callable[[Graph, Node, Node], Node | None]]] = {
     Dot: _of_dot,
     Arange: _of_arange,
     Reshape: _of_reshape,
-    View: _of_view,
 }

@@ -24,7 +24,6 @@ from steelyard_kernels.expression.expr import (
     Arange,
     Broadcast,
     Cast,
-    Constant,
     Dot,
     Gather,
     Input,
@@ -32,7 +31,6 @@ from steelyard_kernels.expression.expr import (
     Program,
     Reduce,
     Reshape,
-    Row,
     Shape,
     View,
     operands,
@@ -81,8 +79,6 @@ def nest_of(program: Program) -> Nest:
 
 def walks(node: Node) -> bool:
     """Say whether a node that is not elementwise reads its operand along axes."""
-    if isinstance(node, Row):
-        return isinstance(node.index, Constant)
     return isinstance(node, Reduce | Dot | Reshape | View | Gather)
 
 
@@ -91,11 +87,6 @@ def _read_of(node: Node) -> tuple[Node, ...]:
     if isinstance(node, Gather):
         return node.arg, node.arg, node.which
     return operands(node)
-
-
-def _constant(row: Row) -> int:
-    assert isinstance(row.index, Constant)
-    return int(row.index.value)
 
 
 @dataclass(slots=True, eq=False)
@@ -168,8 +159,6 @@ class _Asked:
             return ()
         if isinstance(node, View):
             return (tuple([each.at(at, self.extents) for each in node.index]),)
-        if isinstance(node, Row):
-            return ((Index(_constant(node)), *at),)
         if isinstance(node, Gather):
             return *self._beside(node, at), at
         if isinstance(node, Reshape):
@@ -299,9 +288,7 @@ class _Asked:
         for arg in use.args:  # but a row's index; x @ x reads x at two places
             twice = isinstance(node, Dot) and arg.node.number in args
             args[-arg.node.number if twice else arg.node.number] = _known(arg)
-        if isinstance(node, Broadcast | Row) or (
-            isinstance(node, Reshape) and of is None
-        ):
+        if isinstance(node, Broadcast) or (isinstance(node, Reshape) and of is None):
             use.value = args[node.arg.number]
         elif of is not None:
             use.value = self._array(number, node, of, use.place)

@@ -146,11 +146,8 @@ class Emitter(Products):
 
     def _row(self, node: Row) -> Value:
         value = self.env[node.arg.number]
-        if isinstance(value, Memory):
-            return value.row(self.b, self.tensor(node.index).vectors[0])
-        if not isinstance(node.index, Constant):
-            raise CompilerBug("a row at a runtime index of a value in registers")
-        return self.arrange(value, numbered(value.shape)[int(node.index.value)])
+        assert isinstance(value, Memory)
+        return value.row(self.b, self.tensor(node.index).vectors[0])
 
     def _reduce(self, node: Reduce) -> Value:
         value = self.tensor(node.arg)

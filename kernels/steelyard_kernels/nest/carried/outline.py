@@ -13,7 +13,6 @@ from steelyard_kernels.expression.expr import (
     Cast,
     Chain,
     Chains,
-    Constant,
     Dot,
     Input,
     Loop,
@@ -31,7 +30,7 @@ from steelyard_kernels.ops import OPERATIONS
 from steelyard_kernels.schedule.values import Fused, fusions
 
 # What can be computed for iterations side by side: all that reads no memory.
-_AHEAD: Final = (Apply, Cast, Broadcast, Reduce, Reshape, View, Dot, Row)
+_AHEAD: Final = (Apply, Cast, Broadcast, Reduce, Reshape, View, Dot)
 # Ahead every element is a vector of its own: more than so many fill vectors anyhow.
 AHEAD_ELEMENTS: Final = 8
 # Operations that are worth a way through memory.
@@ -182,11 +181,8 @@ def _kept(
     """Return what iterations read of what can be computed ahead and is worth it."""
     possible = {loop.index.number}
     for node in loop.nodes:
-        possible_here = isinstance(node, _AHEAD) and not (
-            isinstance(node, Row) and not isinstance(node.index, Constant)
-        )
         small = prod(node.shape) <= AHEAD_ELEMENTS
-        if possible_here and small and not in_memory(node):
+        if isinstance(node, _AHEAD) and small and not in_memory(node):
             needs = {arg.number for arg in operands(node) if arg.number in inside}
             reads = {arg.number for arg in operands(node)} & {
                 carry.number for carry in loop.carries
