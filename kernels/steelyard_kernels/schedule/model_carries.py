@@ -8,8 +8,9 @@ the way. Here is how a program's parts add up on any target, and what they are o
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from math import prod
 from typing import ClassVar, Final
 
@@ -24,7 +25,7 @@ from steelyard_kernels.expression.expr import (
     Result,
     loops,
 )
-from steelyard_kernels.nest.carried.outline import Outline, outline
+from steelyard_kernels.nest.carried.outline import Outline, of_all
 from steelyard_kernels.ops import OPERATIONS
 from steelyard_kernels.schedule.carries import Knobs, knobs_of
 from steelyard_kernels.schedule.model import (
@@ -77,8 +78,9 @@ class Costs(ABC):
     turn: ClassVar[float]  # what a turn of a loop issues by itself
 
     def __init__(self) -> None:
-        self._outlines: dict[tuple[int, bool], Outline] = {}
+        self._bodies: dict[tuple[int, bool], Body] = {}
         self._works: dict[tuple[int, ...], Work] = {}
+        self._nodes: dict[tuple[int, int], dict[int, Work]] = defaultdict(dict)
 
     @abstractmethod
     def cost(self, node: Node, knobs: Knobs) -> Work:
@@ -99,32 +101,27 @@ class Costs(ABC):
 
     def program(self, program: Program, knobs: Knobs) -> Work:
         """Return what a chain costs: its nodes one after another, each loop once."""
-        plain = [node for node in program.nodes if not isinstance(node, Result)]
 
         def outside() -> Work:
-            works = [self._node(node, knobs) for node in plain]
-            issued = sum(work.issued for work in works)
-            way = issued if self.reorders else sum(work.way for work in works)
-            return Work(way, issued, sum(work.text for work in works))
+            plain = [node for node in program.nodes if not isinstance(node, Result)]
+            works = [self.node(node, knobs) for node in plain]
+            total = _sum(works)
+            return replace(total, way=total.issued) if self.reorders else total
 
         total = self._known(outside, -1, knobs.width, knobs.across)
         for loop in loops(program.nodes):
             total = total.then(self._loop(loop, knobs))
         return total
 
-    def _node(self, node: Node, knobs: Knobs) -> Work:
+    def node(self, node: Node, knobs: Knobs) -> Work:
+        """Return what one node costs, a result of a loop all of it."""
         if isinstance(node, Result):
             return self._loop(node.loop, knobs)
-        key = node.number, knobs.width, knobs.across
-        return self._known(lambda: self.cost(node, knobs), *key)
-
-    def outline(self, loop: Loop, *, ahead: bool) -> Outline:
-        """Return the parts of a loop of which all results are wanted."""
-        key = id(loop), ahead
-        if key not in self._outlines:
-            places = range(len(loop.nexts) + len(loop.stacked))
-            self._outlines[key] = outline(loop, places, ahead=ahead)
-        return self._outlines[key]
+        known = self._nodes[knobs.width, knobs.across]
+        found = known.get(node.number)
+        if found is None:
+            found = known[node.number] = self.cost(node, knobs)
+        return found
 
     def _loop(self, loop: Loop, knobs: Knobs) -> Work:
         """Return what all iterations cost."""
@@ -132,49 +129,91 @@ class Costs(ABC):
         return self._known(lambda: self._iterations(loop, knobs), id(loop), *shape)
 
     def _iterations(self, loop: Loop, knobs: Knobs) -> Work:
-        inner = any(isinstance(node, Result) for node in loop.nodes)
-        turn = loop.unroll or (1 if inner else knobs.unroll)
-        parts = self.outline(loop, ahead=knobs.ahead > 1)
-        shape = id(loop), knobs.width, knobs.across, int(knobs.ahead > 1)
-        key = (*shape, knobs.ahead, knobs.unroll) if inner else shape
-        late = {carry.number for carry in loop.carries}
-        both = self._known(lambda: self._way(loop, parts, knobs, set()), *key, 0, 0)
-        last = self._known(lambda: self._way(loop, parts, knobs, late), *key, 1, 1)
+        ahead = knobs.ahead > 1
+        if (id(loop), ahead) not in self._bodies:
+            self._bodies[id(loop), ahead] = Body.of(loop, ahead=ahead)
+        body = self._bodies[id(loop), ahead]
+        turn = loop.unroll or (1 if body.nested else knobs.unroll)
+        key = id(loop), knobs.width, knobs.across, knobs.ahead
+        share = Work()
+        if body.parts.kept:
+            share = self._known(lambda: self.share(body.parts, knobs), *key)
+        key = *key[:3], ahead, *((knobs.ahead, knobs.unroll) if body.nested else ())
+        both = self._known(lambda: self._way(body, body.steps, knobs), *key, 0, 0)
+        last = self._known(lambda: self._way(body, body.late, knobs), *key, 1, 1)
         way = last.way
         if not self.reorders:  # what needs no carry is done for all of a turn together
             apart = (both.way - last.way) + (both.issued - last.issued) * (turn - 1)
             way = min(both.way, last.way + apart / turn)
-        share = self.share(parts, knobs) if parts.kept else Work()
         issued = both.issued + share.issued + self.turn / turn
         way = max(way, issued) if self.reorders else way + share.way
         text = self.text(both, share, turn)
         length = loop.length if isinstance(loop.length, int) else UNKNOWN_LENGTH
         return Work(way * length, issued * length, text)
 
-    def _way(self, loop: Loop, parts: Outline, knobs: Knobs, late: set[int]) -> Work:
-        """Return the way through an iteration; of what needs one of `late`, if any."""
+    def _way(self, body: Body, steps: Sequence[Step], knobs: Knobs) -> Work:
+        """Return the way through some steps of an iteration, and what they issue."""
         ready: dict[int, float] = {}
-        ended: dict[int, float] = {}  # when an inner loop is done
-        issued, text, every = 0.0, 0.0, not late
+        works = []
+        for number, node, reads in steps:
+            begun = max([ready.get(read, 0.0) for read in reads], default=0.0)
+            if node is not None:
+                works.append(self.node(node, knobs))
+                begun += works[-1].way
+            ready[number] = begun
+        way = max([ready.get(number, 0.0) for number in body.ends], default=0.0)
+        return replace(_sum(works), way=way)
+
+
+def _sum(works: Sequence[Work]) -> Work:
+    """Return what works cost one after another."""
+    return Work(
+        sum([work.way for work in works]),
+        sum([work.issued for work in works]),
+        sum([work.text for work in works]),
+    )
+
+
+Step = tuple[int, Node | None, tuple[int, ...]]
+"""A node's number, itself if it costs anything, and the numbers of what it reads."""
+
+
+@dataclass(frozen=True, slots=True)
+class Body:
+    """What an iteration does: all `steps`, those that wait for a carry, what it ends at."""
+
+    parts: Outline
+    steps: tuple[Step, ...]
+    late: tuple[Step, ...]
+    ends: tuple[int, ...]
+    nested: bool
+
+    @classmethod
+    def of(cls, loop: Loop, *, ahead: bool) -> Body:
+        """Sort a loop of which all results are wanted; inner loops are done once."""
+        parts = of_all(loop, ahead=ahead)
+        waits = {carry.number for carry in loop.carries}
+        first: dict[int, int] = {}  # of the results of each inner loop
+        steps: list[Step] = []
+        late: list[Step] = []
         for part in (parts.each, parts.condition):
             for node in part.nodes:
-                reads = [arg.number for arg in part.reads(node)]
-                if not every and not late.intersection(reads):
-                    continue
-                late.add(node.number)
-                begun = max((ready.get(number, 0.0) for number in reads), default=0.0)
-                if isinstance(node, Result) and id(node.loop) in ended:
-                    ready[node.number] = ended[id(node.loop)]
-                    continue
-                work = self._node(node, knobs)
-                ready[node.number] = begun + work.way
-                issued += work.issued
-                text += work.text
+                step: Step = (
+                    node.number,
+                    node,
+                    tuple([n.number for n in part.reads(node)]),
+                )
                 if isinstance(node, Result):
-                    ended[id(node.loop)] = ready[node.number]
-        ends = (*loop.nexts, *([] if loop.condition is None else [loop.condition]))
-        way = max((ready.get(node.number, 0.0) for node in ends), default=0.0)
-        return Work(way, issued, text)
+                    begun = first.setdefault(id(node.loop), node.number)
+                    if begun != node.number:
+                        step = node.number, None, (begun,)
+                steps.append(step)
+                if not waits.isdisjoint(step[2]):
+                    waits.add(node.number)
+                    late.append(step)
+        ends = [*loop.nexts, *([] if loop.condition is None else [loop.condition])]
+        numbers = tuple([node.number for node in ends])
+        return cls(parts, tuple(steps), tuple(late), numbers, bool(first))
 
 
 class CpuCosts(Costs):
@@ -222,7 +261,7 @@ class CpuCosts(Costs):
     def share(self, parts: Outline, knobs: Knobs) -> Work:
         """Return an iteration's share of what is computed ahead, element by element."""
         alone = Knobs(1, across=knobs.ahead)
-        text = sum(self.cost(node, alone).text for node in parts.ahead.nodes)
+        text = sum([self.node(node, alone).text for node in parts.ahead.nodes])
         side = text * OPERATION_NS * self._registers(knobs.ahead) / knobs.ahead
         kept = len(parts.kept)
         return Work(0.0, side + FETCH_NS * kept, text + LOOP_STATEMENTS + 4 * kept)

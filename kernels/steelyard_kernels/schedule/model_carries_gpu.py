@@ -80,8 +80,8 @@ class GpuCosts(Costs):
     def share(self, parts: Outline, knobs: Knobs) -> Work:
         """Return an iteration's share of what is computed ahead by the lanes."""
         alone, nodes = Knobs(1), parts.ahead.nodes
-        each = sum(self.cost(node, alone).issued for node in nodes) / knobs.ahead
-        text = sum(self.cost(node, knobs).text for node in nodes)
+        each = sum([self.node(node, alone).issued for node in nodes]) / knobs.ahead
+        text = sum([self.node(node, knobs).text for node in nodes])
         return Work(ALONE * each, each, text)
 
     def text(self, each: Work, share: Work, turn: int) -> float:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from math import prod
 from typing import Final, TypeGuard
 
@@ -136,6 +137,13 @@ def body(nodes: Iterable[Node], kept: Iterable[Node]) -> Body:
     fused = fusions(nodes, level, {node.number for node in kept})
     gone = {fusion.product for fusion in fused.values()}
     return Body(tuple(node for node in nodes if node.number not in gone), fused)
+
+
+@lru_cache(maxsize=16)  # asked for to propose schedules, and to rank them
+def of_all(loop: Loop, *, ahead: bool) -> Outline:
+    """Sort a loop's nodes where all of its results are wanted."""
+    places = range(len(loop.nexts) + len(loop.stacked))
+    return outline(loop, places, ahead=ahead)
 
 
 def outline(loop: Loop, places: Iterable[int], *, ahead: bool) -> Outline:

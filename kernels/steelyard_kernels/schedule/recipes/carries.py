@@ -11,7 +11,6 @@ from typing import Final
 from steelyard_kernels.expression.expr import (
     Apply,
     Dot,
-    Loop,
     Program,
     Reduce,
     Result,
@@ -21,7 +20,7 @@ from steelyard_kernels.expression.expr import (
 from steelyard_kernels.nest.carried.outline import (
     in_memory,
     in_registers,
-    outline,
+    of_all,
     stored,
 )
 from steelyard_kernels.schedule import carries
@@ -50,7 +49,11 @@ def on_cpu(program: Program, machine: Machine) -> Iterator[Schedule]:
     """Yield the legal schedules of a CPU that are worth trying, in order."""
     full = machine.lanes(_element_bytes(program))
     found = loops(program.nodes)
-    aheads = (1, full) if full > 1 and any(map(_keeps, found)) else (1,)
+    aheads = (
+        (1, full)
+        if full > 1 and any(of_all(x, ahead=True).kept for x in found)
+        else (1,)
+    )
     sharings = [(Place.SERIAL, 1)]
     if program.chains > 1:
         sharings = [(Place.CORE, 1), (Place.CORE, CHUNK), (Place.SERIAL, 1)]
@@ -64,12 +67,6 @@ def on_cpu(program: Program, machine: Machine) -> Iterator[Schedule]:
     if steps_together(program) and full * _apart(program) <= MOST_APART:
         knobs = Knobs(1, across=full)
         yield from (carries.on_cpu(knobs, at) for at in (Place.CORE, Place.SERIAL))
-
-
-def _keeps(loop: Loop) -> bool:
-    """Say whether a loop has anything that is worth computing ahead."""
-    places = range(len(loop.nexts) + len(loop.stacked))
-    return bool(outline(loop, places, ahead=True).kept)
 
 
 def _apart(program: Program) -> int:
