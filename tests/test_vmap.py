@@ -77,9 +77,10 @@ def test_the_documented_loop_runs():
     )
     found = {}
     exec(compile(block, str(DOCS), "exec"), found)
-    one, every = found["last"], found["every"]
+    keys, weights = np.arange(4), (found["w1"], found["w2"])
+    one, every = found["last"], found["many"](np.zeros((4, 1), "f4"), keys, *weights)
     assert (one.shape, every.shape) == ((1,), (4, 1))
-    again = found["noisy_mlp"](found["x"], np.asarray(3), found["w1"], found["w2"])
+    again = found["noisy_mlp"](found["x"], np.asarray(3), *weights)
     np.testing.assert_allclose(every[3], again, rtol=1e-5)
     assert not np.isclose(every[2], again).all()
 
