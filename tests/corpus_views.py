@@ -147,6 +147,31 @@ PRODUCTS = [
         "float32 float16 float64",
         data="unit",
     ),
+    Row(
+        "convolution",
+        lambda x, w: xp.maximum(xp.conv2d(x, w, padding=1, stride=2) + 0.5, 0),
+        "2,3,9,8 5,3,3,3; 1,17,11,13 20,17,3,2",
+        "float32 float16",
+        data="unit",
+    ),
+    Row(
+        "convolution by groups",
+        lambda x, w: xp.conv1d(x, w, dilation=2, groups=4),
+        "2,4,21 8,1,3; 1,8,33 4,2,4",
+        data="unit",
+    ),
+    Row(
+        "transposed convolution",
+        lambda x, w: xp.conv_transpose2d(x, w, stride=2, padding=1),
+        "2,3,5,4 3,4,3,3",
+        data="unit",
+    ),
+    Row(
+        "convolution's gradient",
+        grad(lambda w, x: xp.sum(xp.square(xp.conv2d(x, w, stride=2)))),
+        "4,3,3,2 2,3,7,6",
+        data="unit",
+    ),
     Row("product of integers", xp.matmul, "20,33 33,40", "int8 uint8 int32"),
     Row("dense", dense, "100,96 96,48 48; 129,33 33,65 65", data="unit"),
     Row(

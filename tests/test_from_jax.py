@@ -455,3 +455,45 @@ def test_the_documented_example_runs():
     kernel, weights = found["infer_encoding"], found["weights"]
     expected = kernel.function(weights, random.PRNGKey(12), 8000)
     close((found["x"], found["rng"]), expected, 1e-6)
+
+
+@pytest.mark.parametrize(
+    ("x", "w", "how"),
+    [
+        ((2, 3, 9, 11), (4, 3, 3, 2), {"window_strides": (2, 1), "padding": "SAME"}),
+        (
+            (2, 9, 11, 6),
+            (3, 2, 3, 4),
+            {
+                "window_strides": (1, 2),
+                "padding": ((1, 2), (0, -1)),
+                "rhs_dilation": (1, 2),
+                "feature_group_count": 2,
+                "dimension_numbers": ("NHWC", "HWIO", "NHWC"),
+            },
+        ),
+        (
+            (6, 3, 9),
+            (4, 3, 3),
+            {
+                "window_strides": (1,),
+                "padding": ((1, 0),),
+                "lhs_dilation": (3,),
+                "batch_group_count": 2,
+            },
+        ),
+    ],
+)
+def test_convolutions_and_their_gradients_are_jax_s(x, w, how):
+    """In any layout, by strides, dilations and groups of features or of the batch."""
+    x, w = normal(*x), normal(*w, seed=2)
+
+    def convolved(x, w):
+        return lax.conv_general_dilated(x, w, **how)
+
+    def total(x, w):
+        return jnp.sum(convolved(x, w) ** 2)
+
+    agrees(convolved, x, w, tolerance=2e-5)
+    for place in (0, 1):
+        agrees(jax.grad(total, place), x, w, tolerance=2e-4)

@@ -20,6 +20,15 @@ import math
 from collections.abc import Callable
 
 from steelyard_kernels.array import elementwise, reductions
+from steelyard_kernels.array.convolution import (
+    conv1d,
+    conv2d,
+    conv3d,
+    conv_general_dilated,
+    conv_transpose1d,
+    conv_transpose2d,
+    conv_transpose3d,
+)
 from steelyard_kernels.array.elementwise import (
     astype,
     bitcast,
@@ -112,6 +121,13 @@ __all__ = [
     "can_cast",
     "clip",
     "concat",
+    "conv1d",
+    "conv2d",
+    "conv3d",
+    "conv_general_dilated",
+    "conv_transpose1d",
+    "conv_transpose2d",
+    "conv_transpose3d",
     "count_nonzero",
     "diagonal",
     "diff",

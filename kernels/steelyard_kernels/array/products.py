@@ -16,6 +16,7 @@ from steelyard_kernels.array.moves import moveaxis
 from steelyard_kernels.array.shapes import place_of
 from steelyard_kernels.array.tracing import current
 from steelyard_kernels.array.value import Array, as_array
+from steelyard_kernels.dtypes import DType
 from steelyard_kernels.errors import KernelError
 from steelyard_kernels.expression.indices import axis
 from steelyard_kernels.monoids import accumulator
@@ -169,9 +170,17 @@ def _summed(
         index = tuple(place[label] * (extent > 1) for label, extent in pairs)
         node = graph.view(graph.cast(x.node, wide), index, shape)
         views.append(Array(graph, node))
-    product = reduce(lambda a, b: a * b, views)
-    if not gone:
+    return contracted(views, common, len(result))
+
+
+def contracted(factors: Sequence[Array], common: DType, kept: int) -> Array:
+    """Return the sums of products of arrays of one shape over all axes from `kept` on.
+
+    They are added up in the factors' dtype, and rounded to `common`.
+    """
+    graph, product = factors[0].graph, reduce(lambda a, b: a * b, factors)
+    if kept == product.ndim:
         return product.astype(common)
-    axes = tuple(range(len(result), len(every)))
+    axes = tuple(range(kept, product.ndim))
     total = graph.reduce("sum", product.node, axes, keepdims=False)
     return Array(graph, graph.cast(total, common))

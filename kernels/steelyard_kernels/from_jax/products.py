@@ -59,6 +59,24 @@ def _dot(a: Array, b: Array, rows: int, count: int, columns: int) -> Array:
     return xp.dot(left, reshape(b, (count, columns)))
 
 
+def _convolution(equation: Equation) -> Value:
+    """Return a convolution, whose dimension numbers are places already."""
+    x, w = equation.arrays()
+    given = equation.params
+    layouts = given["dimension_numbers"]
+    return xp.conv_general_dilated(
+        x,
+        w,
+        given["window_strides"],
+        given["padding"],
+        given["lhs_dilation"],
+        given["rhs_dilation"],
+        (layouts.lhs_spec, layouts.rhs_spec, layouts.out_spec),
+        given["feature_group_count"],
+        given["batch_group_count"],
+    ).astype(element(equation.outputs[0].dtype))
+
+
 def _others(x: Array, *taken: Sequence[int]) -> tuple[int, ...]:
     used = {axis for axes in taken for axis in axes}
     return tuple(axis for axis in range(x.ndim) if axis not in used)
@@ -105,6 +123,7 @@ def _reduce_prod(equation: Equation) -> Value:
 
 
 RULES: Final[dict[str, Rule]] = {
+    "conv_general_dilated": _convolution,
     "dot_general": _dot_general,
     "reduce_and": _reduction(xp.min),
     "reduce_max": _reduction(xp.max),

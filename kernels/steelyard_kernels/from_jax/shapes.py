@@ -17,6 +17,7 @@ from steelyard_kernels import dtypes
 from steelyard_kernels.array import Array
 from steelyard_kernels.from_jax.equation import Equation, Rule, word_by_word
 from steelyard_kernels.from_jax.values import (
+    SMALL,
     Stack,
     Value,
     arange,
@@ -41,6 +42,9 @@ def _broadcast_in_dim(equation: Equation) -> Value:
 def _reshaped(equation: Equation) -> Value:
     """Reshape, squeeze or expand to the shape that JAX says comes of it."""
     shape, value = tuple(equation.outputs[0].shape), equation.values[0]
+    order = equation.params.get("dimensions")
+    if equation.primitive == "reshape" and order is not None:
+        return reshape(_ordered(equation.array(0), order), shape)
     if isinstance(value, Stack) and shape[-1:] == (len(value.parts),):
         size = prod(shape[:-1])
         if size == prod(value.parts[0].shape):
@@ -49,9 +53,15 @@ def _reshaped(equation: Equation) -> Value:
 
 
 def _transpose(equation: Equation) -> Value:
-    x, order = equation.array(0), tuple(equation.params["permutation"])
+    return _ordered(equation.array(0), equation.params["permutation"])
+
+
+def _ordered(x: Array, order: Sequence[int]) -> Array:
+    """Return axes in another order: of few elements each, of more as a view."""
     found = permuted(x, order)
-    return together(elements(x).transpose(order)) if (found is None) else found
+    if found is None and prod(x.shape) > SMALL:
+        return xp.permute_dims(x, order)
+    return together(elements(x).transpose(order)) if found is None else found
 
 
 def permuted(x: Array, order: Sequence[int]) -> Array | None:
@@ -121,8 +131,11 @@ def _tile(equation: Equation) -> Value:
 
 
 def _rev(equation: Equation) -> Value:
-    apart = elements(equation.array(0))
-    return together(np.flip(apart, equation.params["dimensions"]))
+    """Reverse axes: of few elements each, which a loop takes too, of more as a view."""
+    x, axes = equation.array(0), equation.params["dimensions"]
+    if prod(x.shape) > SMALL:
+        return xp.flip(x, axes)
+    return together(np.flip(elements(x), axes))
 
 
 def _pad(equation: Equation) -> Value:

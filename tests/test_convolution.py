@@ -1,0 +1,262 @@
+"""Convolutions: what they are, by sums that are spelled out, on every kind of target."""
+
+import itertools
+import random
+
+import numpy as np
+import pytest
+import simt
+
+from steelyard_kernels import array as xp
+from steelyard_kernels.errors import KernelError
+from steelyard_kernels.expression.simplify import simplify
+from steelyard_kernels.function import kernel
+from steelyard_kernels.grad import grad
+from steelyard_kernels.schedule import strategies
+from steelyard_kernels.schedule.gpu import GPUS
+from steelyard_kernels.targets import machine
+
+
+def normal(*shape, seed=0):
+    """Return normal numbers, which shapes tell apart."""
+    rng = np.random.default_rng([seed, *shape])
+    return rng.standard_normal(shape).astype("float32")
+
+
+def several(value, rank):
+    """Return a number for each spatial axis."""
+    return (value,) * rank if isinstance(value, int) else tuple(value)
+
+
+def direct(x, w, *, stride=1, padding=0, dilation=1, groups=1):
+    """Add up each element of the window for all places at once, in float64."""
+    rank = x.ndim - 2
+    stride, dilation = several(stride, rank), several(dilation, rank)
+    pads = [(p, p) if isinstance(p, int) else p for p in several(padding, rank)]
+    wide = np.pad(x.astype(float), [(0, 0), (0, 0), *pads])
+    counts = [
+        (n - d * (k - 1) - 1) // s + 1
+        for n, k, s, d in zip(
+            wide.shape[2:], w.shape[2:], stride, dilation, strict=True
+        )
+    ]
+    made, read = w.shape[0] // groups, w.shape[1]
+    found = np.zeros((x.shape[0], w.shape[0], *counts))
+    for at in itertools.product(*map(range, w.shape[2:])):
+        part = wide[
+            (
+                ...,
+                *[
+                    slice(k * d, k * d + s * (n - 1) + 1, s)
+                    for k, d, s, n in zip(at, dilation, stride, counts, strict=True)
+                ],
+            )
+        ]
+        for g in range(groups):
+            mine = part[:, g * read : (g + 1) * read]
+            weights = w[(slice(g * made, (g + 1) * made), slice(None), *at)]
+            found[:, g * made : (g + 1) * made] += np.einsum(
+                "nc...,oc->no...", mine, weights.astype(float)
+            )
+    return found
+
+
+def scattered(x, w, *, stride=1, padding=0, output_padding=0, groups=1, dilation=1):
+    """Add what each element of the array gives to every place that its window has."""
+    rank = x.ndim - 2
+    how = [several(v, rank) for v in (stride, padding, output_padding, dilation)]
+    read, made = w.shape[0] // groups, w.shape[1]
+    sizes = [
+        (n - 1) * s + d * (k - 1) + 1 + more
+        for n, k, s, _, more, d in zip(x.shape[2:], w.shape[2:], *how, strict=True)
+    ]
+    found = np.zeros((x.shape[0], groups * made, *sizes))
+    for at in itertools.product(*map(range, w.shape[2:])):
+        where = (
+            ...,
+            *[
+                slice(k * d, k * d + s * (n - 1) + 1, s)
+                for k, n, s, _, _, d in zip(at, x.shape[2:], *how, strict=True)
+            ],
+        )
+        for g in range(groups):
+            mine = x[:, g * read : (g + 1) * read].astype(float)
+            weights = w[(slice(g * read, (g + 1) * read), slice(None), *at)].astype(
+                float
+            )
+            found[:, g * made : (g + 1) * made][where] += np.einsum(
+                "nc...,co->no...", mine, weights
+            )
+    inside = [slice(p, n - p) for p, n in zip(how[1], sizes, strict=True)]
+    return found[(..., *inside)]
+
+
+FORWARD = [
+    ((2, 3, 11), (4, 3, 3), {}),
+    ((2, 4, 37), (6, 2, 5), {"stride": 2, "padding": 2, "groups": 2}),
+    ((2, 3, 9, 11), (5, 3, 3, 2), {"padding": (1, 2), "stride": (2, 1)}),
+    ((1, 3, 12, 13), (4, 3, 3, 3), {"dilation": (2, 3), "padding": 2}),
+    ((2, 6, 8, 9), (6, 1, 3, 3), {"padding": 1, "groups": 6}),  # depthwise
+    ((2, 4, 8, 9), (12, 1, 3, 3), {"stride": 2, "groups": 4}),
+    ((1, 16, 14, 14), (40, 16, 3, 3), {"padding": 1}),  # blocks of registers
+    ((2, 33, 7, 9), (20, 33, 1, 1), {"stride": 2}),
+    ((1, 3, 5, 6, 7), (4, 3, 2, 3, 2), {"padding": (1, 0, 1), "stride": (1, 2, 1)}),
+]
+TRANSPOSED = [
+    ((2, 3, 7), (3, 4, 3), {}),
+    (
+        (2, 4, 9),
+        (4, 3, 5),
+        {"stride": 2, "padding": 2, "output_padding": 1, "groups": 2},
+    ),
+    (
+        (1, 3, 5, 6),
+        (3, 4, 3, 2),
+        {"stride": (2, 3), "padding": (1, 0), "dilation": (1, 2)},
+    ),
+    ((1, 3, 3, 4, 5), (3, 2, 2, 3, 2), {"stride": 2, "padding": 1}),
+]
+
+
+def made_of(name, how):
+    """Return a kernel of one function with its options."""
+    return kernel(lambda x, w: getattr(xp, name)(x, w, **how))
+
+
+def named(cases, prefix):
+    """Return cases with the name of their function."""
+    return [(f"{prefix}{len(x) - 2}d", x, w, how) for x, w, how in cases]
+
+
+CASES = [*named(FORWARD, "conv"), *named(TRANSPOSED, "conv_transpose")]
+
+
+def expected(name, x, w, how):
+    """Return what a function gives, and how far float32 may be from it."""
+    function = scattered if "transpose" in name else direct
+    most = function(np.abs(x), np.abs(w), **how)
+    return function(x, w, **how), most * 2.0**-24 * (w[0].size * len(w) + 2)
+
+
+@pytest.mark.parametrize(("name", "x", "w", "how"), CASES)
+def test_a_convolution_is_the_sum_of_its_windows_by_every_schedule(name, x, w, how):
+    """The heuristic's and some candidates, blocks of registers among them."""
+    x, w = normal(*x), normal(*w)
+    made = made_of(name, how)
+    answer, bound = expected(name, x, w, how)
+    every = strategies.candidates(simplify(made.program(x, w)), machine())
+    rng = random.Random(name)
+    blocked = [each for each in every if each.multiplies_blocks]
+    schedules = [None, rng.choice(every), *rng.sample(blocked, min(2, len(blocked)))]
+    for schedule in schedules:
+        work = made.bind(x, w, schedule=schedule)
+        work.launch()
+        (found,) = work.outputs.values()
+        assert found.shape == answer.shape
+        assert (np.abs(found - answer) <= bound).all(), schedule
+
+
+@pytest.mark.parametrize(("name", "x", "w", "how"), CASES)
+def test_a_gpu_s_threads_give_the_same(name, x, w, how):
+    """The loop kernel, run by the simulator that finds races."""
+    x, w = normal(*x), normal(*w)
+    program = simplify(made_of(name, how).program(x, w))
+    answer, bound = expected(name, x, w, how)
+    gpu = GPUS["sm_90a"]
+    low = strategies.lower(program, strategies.heuristic(program, gpu), gpu)
+    (found,) = simt.launch(program, low, [x, w], {}).values()
+    assert (np.abs(found - answer) <= bound).all()
+
+
+def test_layouts_are_the_places_of_letters():
+    """As JAX names them; the features last, and weights with the window first."""
+    x, w = normal(2, 9, 10, 16), normal(3, 2, 16, 24)
+    layouts = ("NHWC", "HWIO", "NHWC")
+
+    @kernel
+    def last(x, w):
+        return xp.conv_general_dilated(x, w, (1, 2), "SAME", dimension_numbers=layouts)
+
+    pads = (1, 1), (0, 0)
+    answer = direct(
+        np.moveaxis(x, -1, 1),
+        np.transpose(w, (3, 2, 0, 1)),
+        stride=(1, 2),
+        padding=pads,
+    )
+    found = last(x, w)
+    np.testing.assert_allclose(np.moveaxis(found, -1, 1), answer, rtol=0, atol=1e-4)
+
+
+def test_groups_of_the_batch_are_convolved_by_their_own_features():
+    """The batch is cut, and each part gives some of the result's features."""
+    x, w = normal(6, 3, 9), normal(4, 3, 2)
+    found = kernel(
+        lambda x, w: xp.conv_general_dilated(x, w, (1,), "VALID", batch_group_count=2)
+    )(x, w)
+    answer = np.concatenate([direct(x[:3], w[:2]), direct(x[3:], w[2:])], axis=1)
+    np.testing.assert_allclose(found, answer, rtol=0, atol=1e-5)
+
+
+def test_a_bias_and_names_of_padding_are_pytorch_s():
+    """With what follows in one kernel."""
+    x, w, b = normal(2, 3, 8, 9), normal(5, 3, 3, 3), normal(5)
+    made = kernel(
+        lambda x, w, b: xp.maximum(xp.conv2d(x, w, b, padding="same", dilation=2), 0)
+    )
+    answer = direct(x, w, padding=2, dilation=2) + b[:, None, None]
+    np.testing.assert_allclose(made(x, w, b), np.maximum(answer, 0), rtol=0, atol=1e-4)
+
+
+def test_halves_are_added_up_in_float32():
+    """And rounded once."""
+    x, w = (normal(*s).astype("float16") for s in ((1, 32, 9, 9), (20, 32, 3, 3)))
+    found = kernel(lambda x, w: xp.conv2d(x, w, padding=1))(x, w)
+    assert found.dtype == "float16"
+    answer = direct(x, w, padding=1)
+    np.testing.assert_allclose(found, answer, rtol=2.0**-11, atol=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("how", "place"),
+    [*itertools.product([{"stride": 2, "padding": 1}, {"groups": 2}], (0, 1))],
+)
+def test_gradients_are_those_of_every_product(how, place):
+    """Of a weighted sum, which is linear in each array: against unit steps of it."""
+    groups = how.get("groups", 1)
+    x, w = normal(1, 4, 5, 6), normal(2, 4 // groups, 3, 2)
+    c = normal(*direct(x, w, **how).shape)
+    total = kernel(
+        lambda x, w, c: grad(lambda x, w: xp.sum(xp.conv2d(x, w, **how) * c), place)(
+            x, w
+        )
+    )
+    given = [x, w]
+    answer = np.zeros(given[place].shape)
+    for at in np.ndindex(answer.shape):
+        step = [np.array(each, float) for each in given]
+        step[place] = np.zeros(answer.shape)
+        step[place][at] = 1
+        answer[at] = (direct(*step, **how) * c).sum()
+    np.testing.assert_allclose(total(x, w, c), answer, rtol=0, atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("shapes", "how", "said"),
+    [
+        (((1, 3, 8, 8), (4, 2, 3, 3)), {}, "expected weights of 3 features"),
+        (((1, 3, 8, 8), (4, 3, 3)), {}, "expected 4 axes of both"),
+        (((1, 4, 8, 8), (3, 2, 3, 3)), {"groups": 2}, "that 2 groups divide"),
+        (
+            ((1, 4, 8, 8), (4, 4, 3, 3)),
+            {"stride": 0},
+            "strides and dilations from 1 up",
+        ),
+        (((1, 4, 8, 8), (4, 4, 3, 3)), {"stride": (1, 2, 3)}, "for 2 spatial axes"),
+        (((1, 4, 8, 8), (4, 4, 3, 3)), {"padding": "full"}, 'expected "same", "valid"'),
+    ],
+)
+def test_what_does_not_fit_is_told(shapes, how, said):
+    """What was seen, and what was expected."""
+    with pytest.raises(KernelError, match=said):
+        made_of("conv2d", how).program(*[normal(*shape) for shape in shapes])
