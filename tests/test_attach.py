@@ -183,7 +183,8 @@ def attach(folder, *words, **environment):
 def test_every_launch_of_a_program_is_counted(folder, words):
     """It runs as Python would run it, prints where it prints, ends as it ends."""
     place = folder / "t.json"
-    done = attach(folder, "--trace", place, "--", "python", *words, "3", "-x")
+    line = ("--memory", "--trace", place, "--", "python", *words, "3", "-x")
+    done = attach(folder, *line)
     assert done.returncode == 3, done.stderr
     assert done.stdout == f"ran ['3', '-x'] __main__ {folder}\n"
     assert (
@@ -194,6 +195,14 @@ def test_every_launch_of_a_program_is_counted(folder, words):
     assert "1 activities are missing" in done.stderr
     made = json.loads(place.read_text())["traceEvents"]
     assert sum(event["name"] in {"k0", "k1"} for event in made) == 60
+
+
+def test_what_slows_launches_down_is_recorded_on_request(folder):
+    """Neither memory nor waits."""
+    done = attach(folder, "--", "python", "prog.py", "0")
+    assert "2 launches an iteration, 100 ns apart.\n" in done.stderr
+    for word in ("allocated", "waits", "waited"):
+        assert word not in done.stderr
 
 
 def test_without_cupti_there_are_our_own_spans(tmp_path):

@@ -197,7 +197,6 @@ def _code(base: Sequence[Trial], head: Sequence[Trial]) -> Iterator[Difference]:
 
 
 RESOURCES: Final[Mapping[str, tuple[str, str]]] = {
-    "spill_bytes": ("spills", "bytes of spills"),
     "local_memory": ("spills", "local loads and stores"),
     "registers": ("registers", "registers"),
     "shared_bytes": ("shared", "bytes of shared memory"),

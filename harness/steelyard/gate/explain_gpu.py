@@ -5,6 +5,8 @@ Each difference predicts what it can do to the time at most:
 - *occupancy*: warps on a multiprocessor at once. Half of them hide half of the waiting.
 - *bytes in flight*: what the loads in the code of as many threads bring at once, by
   Little's law: twice as many bytes in flight are twice the rate, while memory has more.
+- *spills*: what all threads store and load of them goes through memory at most, beside
+  what the launch has to move.
 - *waves*: blocks come in rounds of as many as fit the GPU, and the last is not full.
 - *traffic* and *eligible warps*, where Nsight Compute counted them.
 - another GPU: what a copy of as many bytes takes on either (`analyse.peaks`).
@@ -50,6 +52,7 @@ def differences(old: Trial, new: Trial, machines: Machines) -> Iterator[Differen
     if was and now:
         yield from _flight(was, now)
         yield from _waves(was, now)
+    yield from _spills(old, new)
     yield from _counted(old, new)
     yield from _gpu(old, machines)
 
@@ -132,6 +135,20 @@ def _flight(was: _Launch, now: _Launch) -> Iterator[Difference]:
             f"{units.size(after)} at most"
         )
         yield Difference("flight", words, before / after)
+
+
+def _spills(old: Trial, new: Trial) -> Iterator[Difference]:
+    pair = pair_of(old, new, "spill_bytes")
+    if not pair or pair[0] == pair[1]:
+        return
+    moved = []
+    for one, each in zip((old, new), pair, strict=True):
+        threads = _product(one.facts.get("block")) * _product(one.facts.get("grid"))
+        least = one.facts.get("bytes")
+        if threads and isinstance(least, (int, float)) and usable(least):
+            moved.append(least + each * threads)
+    predicted = moved[1] / moved[0] if len(moved) == 2 else 1.0
+    yield Difference("spills", more_or_fewer(pair, "bytes of spills"), predicted)
 
 
 def _waves(was: _Launch, now: _Launch) -> Iterator[Difference]:

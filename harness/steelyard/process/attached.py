@@ -1,6 +1,6 @@
 """Run a program that nobody rewrote, and write down what it did: `steelyard attach`.
 
-``python -m steelyard.process.attached ANSWER [-m] PROGRAM ARGUMENTS...`` runs it as
+``python -m steelyard.process.attached ANSWER KINDS [-m] PROGRAM ARGUMENTS...`` runs it as
 Python would, under CUPTI where there is one, with the spans of `timings` open. The answer
 is a file of NumPy's, which `read` reads, and the program's exit code is its own.
 """
@@ -28,9 +28,13 @@ from steelyard_device.timings import timings
 COLUMNS: Final = ("kind", "name", "start", "end", "stream", "nbytes")
 
 
-def main(answer: str, *words: str) -> None:
+EVERY: Final = "every"
+"""As ``KINDS``: memory and waits too."""
+
+
+def main(answer: str, kinds: str, *words: str) -> None:
     """Run the program and write the answer; end as the program did."""
-    recorder, note = _recorder()
+    recorder, note = _recorder(every=kinds == EVERY)
     now = recorder.now if recorder else host_now
     events: list[Event] = []
     with timings() as found:
@@ -56,10 +60,10 @@ def main(answer: str, *words: str) -> None:
     sys.exit(code)
 
 
-def _recorder() -> tuple[Recorder | None, str]:
+def _recorder(*, every: bool) -> tuple[Recorder | None, str]:
     """Begin to record; else say why there is nothing to record with."""
     try:
-        recorder = Recorder()
+        recorder = Recorder(every=every)
         recorder.begin()
     except DeviceError as error:
         return None, str(error)
