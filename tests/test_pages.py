@@ -12,13 +12,14 @@ import pytest
 import trials
 from click.testing import CliRunner
 
+from steelyard.analyse import kinds
 from steelyard.analyse.stats import Estimate
 from steelyard.commands import main
 from steelyard.gate import document, words
 from steelyard.machine import embedded
 from steelyard.report import columns, stored
 from steelyard.report.formats import Results
-from steelyard.report.pages import gate, history, html, icicle, run
+from steelyard.report.pages import gate, history, html, icicle, machines, run
 from steelyard.store import archive, series
 from steelyard.store.store import Store
 
@@ -237,6 +238,31 @@ def test_a_history_has_its_steps_and_what_the_next_runs_would_show():
     assert "0 of 0 rows" in history.dumps([], [])
 
 
+def on_kinds(*cores):
+    """Return histories of one case on machines of so many cores, each a tenth slower."""
+    return {
+        kinds.text({"cpu": EVIL, "cores": count}): history_of([1000 * 1.1**at] * 3)
+        for at, count in enumerate(cores)
+    }
+
+
+def test_kinds_of_machines_stand_side_by_side():
+    """Their facts, the latest time on each with its interval, and how far they differ."""
+    only = {kinds.text({"gpu": "H200"}): history_of([10, 20], "of a GPU")}
+    page = machines.dumps({**on_kinds(2, 8), **only}, ["store s.db"])
+    found = Elements(page)
+    text = "\n".join(found.text)
+    assert "1 of 2 rows were measured on more than one kind" in text
+    for said in ("kind 3", "H200", "1.10 x", "of a GPU", "is no verdict"):
+        assert said in text
+    assert [name for name, _ in found.found].count("script") == 2
+    data = json.loads(embedded.content(page.encode()))
+    assert len(data["kinds"]) == 3
+    assert [list(row["times"]) for row in data["rows"]] == [["0", "1"], ["2"]]
+    assert "0 of 0 rows" in machines.dumps({}, [])
+    assert "slowest" not in machines.dumps(on_kinds(4), [])
+
+
 def test_builds_are_an_icicle_of_phases(tmp_path):
     """Of a run's ledgers, and of a trace, whose equal paths are added up."""
     parts = {"interpreter": 200.0, "import": 500.0, "first kernel": 300.0}
@@ -299,9 +325,16 @@ def test_a_store_is_a_folder_of_pages(tmp_path):
     assert links | {"index.html"} == {place.name for place in folder.iterdir()}
     assert {"history.html", "gate.html"} < links
     assert len(links) == 4
-    asked = ["report", "history", "copy[n=1]", "-o", f"{tmp_path}/h.html"]
-    done = CliRunner().invoke(main, [*asked, "--store", store])
+    for what in ("history", "machines"):
+        asked = ["report", what, "copy[n=1]", "-o", f"{tmp_path}/h.html"]
+        done = CliRunner().invoke(main, [*asked, "--store", store])
+        assert done.exit_code == 0, done.output
+    with Store.open(store) as opened:
+        opened.begin(trials.run(machine={"identity": {"cpu": "other"}}))
+    asked = ["report", "store", "-o", str(folder), "--store", store]
+    done = CliRunner().invoke(main, asked)
     assert done.exit_code == 0, done.output
+    assert (folder / "machines.html").exists()
 
 
 def test_a_roofline_has_the_peaks_that_were_measured():

@@ -14,7 +14,7 @@ import pytest
 import test_pages as made
 import trials
 
-from steelyard.report.pages import gate, history, run
+from steelyard.report.pages import gate, history, machines, run
 
 webdriver = pytest.importorskip(
     "selenium.webdriver", reason="needs Selenium: pip install selenium"
@@ -78,12 +78,13 @@ def pages(tmp_path_factory):
         "case": run.dumps(made.results(made.weighed(1))),
         "gate": gate.dumps(outcomes.outcome(*outcomes.EVERY, static=outcomes.STATIC)),
         "history": history.dumps(made.history_of(shift), ["s.db"]),
+        "machines": machines.dumps(made.on_kinds(2, 8, 96), ["s.db"]),
     }.items():
         (folder / f"{name}.html").write_text(text, encoding="utf-8")
     return folder
 
 
-PAGES = ("run", "case", "gate", "history")
+PAGES = ("run", "case", "gate", "history", "machines")
 SCHEMES = ("light", "dark")
 
 

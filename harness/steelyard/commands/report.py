@@ -7,6 +7,7 @@ from typing import Final
 
 import click
 
+from steelyard.analyse import kinds
 from steelyard.commands._options import store_option
 from steelyard.commands.verdict import outcome_of
 from steelyard.declare import config
@@ -16,17 +17,20 @@ from steelyard.machine import files
 from steelyard.machine.decoding import Malformed, parsed
 from steelyard.report import stored
 from steelyard.report.formats import Results
-from steelyard.report.pages import gate, history, icicle, overview, run
+from steelyard.report.pages import gate, history, icicle, machines, overview, run
 from steelyard.store import series
 from steelyard.store.store import Store
 
 GATE: Final = "gate"
 HISTORY: Final = "history"
+MACHINES: Final = "machines"
 STORE: Final = "store"
 
 
 @click.command()
-@click.argument("subject", metavar="[RUN|gate|history|store|FILE]", required=False)
+@click.argument(
+    "subject", metavar="[RUN|gate|history|machines|store|FILE]", required=False
+)
 @click.argument("case", metavar="[CASE]", required=False)
 @click.option(
     "-o",
@@ -60,7 +64,7 @@ def command(
     count: int,
     store: str | None,
 ) -> None:
-    """Write a run, one case of it, a gate, a history or a store as pages of HTML.
+    """Write a run, a case, a gate, a history, machines or a store as pages of HTML.
 
     Pages need no network and can be read without JavaScript. RUN is named as in `show`;
     `gate` is the last one here. FILE is the JSON of a gate, or a trace of `steelyard
@@ -77,6 +81,8 @@ def command(
         with Store.open(config.load({"store": store}).store, create=False) as opened:
             if subject == HISTORY:
                 text = _of_history(opened, case)
+            elif subject == MACHINES:
+                text = _of_machines(opened, case)
             else:
                 text = _of_run(opened, subject, case, samples)
     _write(output or Path("report.html"), text)
@@ -99,6 +105,16 @@ def _of_run(
 def _of_history(opened: Store, case: str | None) -> str:
     found = series.histories(series.stored(opened, case))
     return history.dumps(found, [f"store {Path(opened.name).name}"])
+
+
+def _of_machines(opened: Store, case: str | None) -> str:
+    """Return the page of all kinds of machines beside each other."""
+    measured = series.stored(opened, case, on=(kinds.ANY,))
+    found = {
+        kind: series.histories(group)
+        for kind, group in sorted(series.by_kind(measured).items())
+    }
+    return machines.dumps(found, [f"store {Path(opened.name).name}"])
 
 
 def _of_file(place: Path) -> str:
@@ -136,6 +152,9 @@ def _write_store(
         if any(series.is_of_history(one, None) for one in every):
             pages[HISTORY] = f"{HISTORY}.html"
             _write(folder / pages[HISTORY], _of_history(opened, None))
+        if len({kinds.of(one.machine) for one in every}) > 1:
+            pages[MACHINES] = f"{MACHINES}.html"
+            _write(folder / pages[MACHINES], _of_machines(opened, None))
         last = document.home(url) / document.LAST
         if last.exists():
             pages[GATE] = f"{GATE}.html"
