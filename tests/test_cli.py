@@ -721,7 +721,7 @@ def test_peaks_that_cannot_be_measured_do_not_end_the_run(desk, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    "where", ["click", "steelyard.commands", "steelyard.store.session"]
+    "where", ["click", "steelyard.commands", "steelyard.declare.discovery"]
 )
 def test_ctrl_c_while_modules_are_loaded_is_no_traceback(where, tmp_path):
     """The first tenth of a second of every command is imports."""
