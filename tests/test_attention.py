@@ -179,6 +179,27 @@ def reciprocal(q, k, v):
 
 
 @kernel
+def repeated(q, k, v):
+    """Repeat heads, and scale queries and keys."""
+    k, v = xp.repeat(k, 3, axis=1), xp.repeat(v, 3, axis=1)
+    return xp.matmul(softmax(xp.matmul(q * 0.5, (k / 4).mT)), v)
+
+
+@kernel
+def scaled_and_biased(q, k, v):
+    """Scale queries, and add what grows with keys."""
+    s = xp.matmul(q.astype("float32") * 0.125, k.mT.astype("float32"))
+    j = xp.arange(k.shape[-2]).astype("float32")
+    return xp.matmul(softmax(s - 0.25 * j).astype(q.dtype), v)
+
+
+@kernel
+def negative(q, k, v):
+    """Attend to what is unlike."""
+    return xp.matmul(softmax(xp.matmul(q * 0.5, k.mT) * -0.25), v)
+
+
+@kernel
 def scaled(q, k, v, *, scale=0.125):
     """Scale by what the launch knows."""
     return xp.matmul(softmax(xp.matmul(q, k.mT) * scale), v)
@@ -198,13 +219,18 @@ def windowed(q, k, v):
         (programs.plain, 0.125, None),
         (programs.causal, 0.125, 0),
         (reciprocal, 0.125, None),
+        (repeated, 1.0, None),
+        (scaled_and_biased, None, None),
+        (negative, None, None),
         (scaled, None, None),  # every score by itself
         (windowed, None, None),
     ],
 )
 def test_forms_of_a_softmax_are_recognised(made, scale, ahead):
     """Whatever it rounds on the way."""
-    arrays = drawn(made, (1, 1, 64, 64, 32, 32), "float16", seed=2)
+    arrays = drawn(made, (2, 2, 64, 64, 32, 32), "float16", seed=2)
+    if made is repeated:
+        arrays[0] = np.repeat(arrays[0], 3, axis=1)[:, ::-1].copy()
     found = attention_of(nest_of(simplify(made.program(*arrays))))
     assert isinstance(found, Attention), found
     assert (found.scale, found.ahead) == (scale, ahead)

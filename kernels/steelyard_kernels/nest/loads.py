@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 
 from steelyard_kernels.ir.builder import Builder
 from steelyard_kernels.ir.loops import Buffer, Operand
@@ -118,7 +119,8 @@ class Loads:
     ) -> Operand:
         """Emit a load of what there is at a place; zeros beyond the edges."""
         b, factor = self.b, source.factor
-        matrix, begin = corner
+        places, begin = corner
+        matrix = map(partial(b.at, "div"), places, factor.shared)
         indices = own, b.at("add", begin, deep)
         steps = (1, factor.pitch) if factor.across else (factor.pitch, 1)
         place = b.number(0)

@@ -34,7 +34,7 @@ class Softmax:
         self.most = self.b.alloc("most", float32, 2, "register")
         self.total = self.b.alloc("total", float32, 2, "register")
         scale = self.attention.scale
-        self.factor = LOG2_E * (1.0 if scale is None else scale)
+        self.factor = LOG2_E * (1.0 if scale is None else scale * self.attention.times)
         self.rows: list[Operand] = []
 
     def begin(self, at: Position) -> None:
@@ -138,7 +138,10 @@ class Softmax:
                 for at in every:
                     group, lane = divmod(at[j] * lanes, 2)
                     place = 4 * (begin + group) + 2 * at[i] + lane
-                    score = b.load(self.scores, place, lanes)
+                    score: Operand = b.load(self.scores, place, lanes)
+                    if attention.times != 1:
+                        times = const(attention.times, float32, lanes)
+                        score = b.let("multiply", score, times)
                     dtype = attention.scores.node.dtype
                     emitter.know(attention.scores, at, b.cast(score, dtype))
                     where.append((at, place))

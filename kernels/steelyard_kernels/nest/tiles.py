@@ -58,7 +58,8 @@ class Tiles:
         factor, place = self.factors[name], len(self.tensors)
         own, depth = extents
         along = (own, depth) if factor.across else (depth, own)
-        sizes = [self.product.nest.extents[axis] for axis in self.product.axes[0]]
+        every = [self.product.nest.extents[axis] for axis in self.product.axes[0]]
+        sizes = [-(-n // k) for n, k in zip(every, factor.shared, strict=True)]
         batch = [pair for pair in zip(sizes, factor.batch, strict=True) if pair[1] > 0]
         self.tensors[name] = Tensor(
             f"{factor.source.name}.{place}",
@@ -80,10 +81,11 @@ class Tiles:
     ) -> None:
         """Emit the copy of a factor's box from its own index and depth on."""
         factor, tensor = self.factors[name], self.tensors[name]
-        batch = zip(matrix, factor.batch, strict=True)
+        batch = zip(matrix, factor.shared, factor.batch, strict=True)
         along = corner if factor.across else corner[::-1]
         where = self.memory[name], to, tensor, self.memory[barrier[0]], barrier[1]
-        places = (*along, *[at for at, step in batch if step])
+        others = [self.b.at("div", at, shared) for at, shared, step in batch if step]
+        places = (*along, *others)
         self.b.effect(f"tensor_copy_{len(places)}", *where, *places)
 
     def lowered(self, values: Iterable[Value], others: Sequence[Factor]) -> Lowered:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
+from math import inf, prod
 from typing import Final
 
 from steelyard_kernels.dtypes import float32
@@ -33,9 +34,9 @@ class Attention(Product):
     """A nest that weighs values by the softmax of what is made of scores.
 
     `axes` are those of the batch, the queries, the values' columns and the keys; `depth`
-    is that of the scores' sums. `logits` are what the softmax is taken of: the scores
-    times `scale` (None: anything else), of keys up to `ahead` of the query's own number
-    (None: of all).
+    is that of the scores' sums, and scores are `times` those of the arrays. `logits` are
+    what the softmax is taken of: the scores times `scale` (None: anything else), of keys
+    up to `ahead` of the query's own number (None: of all).
     """
 
     queries: Factor
@@ -44,6 +45,7 @@ class Attention(Product):
     logits: Value
     scale: float | None
     ahead: int | None
+    times: float
 
     @property
     def keys(self) -> Factor:
@@ -99,11 +101,11 @@ def _attention(
     nest: Nest, weighed: tuple[Value, Value, Value], scores: Value, logits: Value
 ) -> Attention | str:
     total, weight, value = weighed
-    factors = [array_of(v) for v in _factors(nest, scores)]
-    if len(factors) != 2 or None in factors:
+    factors = [_unscaled(v) for v in _factors(nest, scores)]
+    arrays = [array for array, _ in factors if array is not None]
+    if len(arrays) != 2:
         return "scores what is computed, not two arrays of halves"
-    (j,), (depth,) = total.over, scores.over
-    a, b = (factor for factor in factors if factor is not None)
+    (j,), (depth,), (a, b) = total.over, scores.over, arrays
     query, key = (a, b) if j in b.axes else (b, a)
     dtypes = {v.node.dtype for v in (query, key, value)}
     own = query.axes - key.axes - value.axes - {j}
@@ -128,6 +130,12 @@ def _attention(
         if not each.bulk:
             return f"reads {each.source.name} by rows that begin at no {UNIT} bytes"
     asked, rows, cols = (each for each in lie if not isinstance(each, str))
+    times = prod([number for _, number in factors])
+    scale, ahead = _scaled(logits, scores, i, j)
+    if (
+        scale is not None and not 0 < scale * times < inf
+    ):  # largest scores are no largest logits
+        scale, ahead = None, None
     axes = batch, (i,), (n,), (j,)
     return Attention(
         Contraction(nest, total, total, float32, weight, value, *axes),
@@ -139,7 +147,9 @@ def _attention(
         depth,
         scores,
         logits,
-        *_scaled(logits, scores, i, j),
+        scale,
+        ahead,
+        times,
     )
 
 
@@ -211,23 +221,42 @@ def _scaled(
         fill = outside.node.value if isinstance(outside.node, Constant) else 0.0
         ahead = _ahead(seen, i, j)
         # Where a query sees no key, the fill is what counts.
-        if ahead is None or fill > NO_SCORE or (ahead < 0 and fill != -float("inf")):
+        if ahead is None or fill > NO_SCORE or (ahead < 0 and fill != -inf):
             return None, None
         logits = _plain(inside)
     scale, value = 1.0, logits
     while value is not scores:
-        number = None
-        for op in ("multiply", "divide"):
-            args = _made_by(value, op)
-            if op == "multiply" and args and isinstance(args[0].node, Constant):
-                args.reverse()
-            if args and isinstance(args[1].node, Constant):
-                number = float(args[1].node.value)
-                scale = scale * number if op == "multiply" else scale / number
-                value = args[0]
-        if number is None or not scale > 0:
+        times = _times(value)
+        if times is None:
             return None, None
+        value, scale = times[0], scale * times[1]
     return scale, ahead
+
+
+def _times(value: Value) -> tuple[Value, float] | None:
+    """Return a value and the number that it is multiplied by; None for what is not."""
+    for op in ("multiply", "divide"):
+        args = _made_by(value, op)
+        if op == "multiply" and args and isinstance(args[0].node, Constant):
+            args.reverse()
+        if args and isinstance(args[1].node, Constant):
+            number = float(args[1].node.value)
+            if op == "divide":
+                number = 1 / number if number else inf
+            return args[0], number
+    return None
+
+
+def _unscaled(value: Value) -> tuple[Value | None, float]:
+    """Return the array of halves that a value is a multiple of, and by how much."""
+    array, scale = array_of(value), 1.0
+    while array is None:
+        times = _times(_plain(value))
+        if times is None:
+            return None, scale
+        value, scale = times[0], scale * times[1]
+        array = array_of(value)
+    return array, scale
 
 
 def _ahead(seen: Value, i: int, j: int) -> int | None:

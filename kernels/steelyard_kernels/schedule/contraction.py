@@ -16,7 +16,7 @@ from typing import Final
 
 from steelyard_kernels.dtypes import HALVES, DType, float32, int64
 from steelyard_kernels.expression.expr import Cast, Input
-from steelyard_kernels.expression.indices import Index
+from steelyard_kernels.expression.indices import Index, Part, axis
 from steelyard_kernels.nest.axes import NAMES, Nest, Stored, Value
 from steelyard_kernels.nest.contraction import Contraction, contraction_of
 from steelyard_kernels.schedule.gpu import Gpu, most_registers
@@ -49,14 +49,15 @@ class Factor:
     """An array of halves that a product reads: rows along the reduced axis, or `across`.
 
     Strides are in elements: `pitch` from row to row, `batch` between matrices along each
-    axis of the batch (0: one for all); it begins `first` elements behind its array.
-    `bulk`: all are of 16 bytes.
+    axis of the batch (0: one for all), where so many neighbours as `shared` says have
+    one; it begins `first` elements behind its array. `bulk`: all are of 16 bytes.
     """
 
     source: Input
     across: bool
     pitch: int
     batch: tuple[int, ...]
+    shared: tuple[int, ...]
     first: int
     bulk: bool
 
@@ -159,15 +160,34 @@ def factor_of(value: Value, own: int, k: int, batch: tuple[int, ...]) -> Factor 
     """Return how an array lies, or why no copy of tiles can read it."""
     assert isinstance(value.source, Input)
     offset, name = value.offset, value.source.name
-    steps = [offset.step(axis) for axis in (own, k, *batch)]
-    a, b, *rest = (-1 if each is None else each for each in steps)
-    if 1 not in {a, b} or min(a, b, *rest) < 0:
+    walks = [_walk(offset, axis) for axis in (own, k, *batch)]
+    a, b, *rest = (step for step, _ in walks)
+    matrices = [shared for _, shared in walks[2:]]
+    if 1 not in {a, b} or min(a, b, *rest) < 0 or max(n for _, n in walks[:2]) > 1:
         return f"reads {name} by no rows of neighbours"
     across = b != 1
-    pitch = b if across else a
-    lengths = pitch, *rest, offset.constant
+    lengths = (b if across else a), *rest, offset.constant
     bulk = not any(length * HALF % UNIT for length in lengths)
-    return Factor(value.source, across, pitch, tuple(rest), offset.constant, bulk)
+    return Factor(
+        value.source,
+        across,
+        lengths[0],
+        tuple(rest),
+        tuple(matrices),
+        offset.constant,
+        bulk,
+    )
+
+
+def _walk(offset: Index, along: int) -> tuple[int, int]:
+    """Return what steps along an axis add, and how many add it once; -1: nothing like it."""
+    step = offset.step(along)
+    if step is not None:
+        return step, 1
+    for term, coefficient in offset.terms:
+        if isinstance(term, Part) and term.index == axis(along) and not term.modulus:
+            return coefficient, term.divisor
+    return -1, 1
 
 
 @dataclass(frozen=True, slots=True, eq=False)
