@@ -5,7 +5,9 @@ The files of ``imports/`` were written by the tools themselves (asv 0.6.6, googl
 of nvbench is after its ``json_printer.cu``.
 """
 
+import contextlib
 import json
+import math
 import re
 import shutil
 import struct
@@ -413,10 +415,9 @@ def test_a_bad_file_is_a_sentence_and_nothing_is_stored(content, said, tmp_path)
         ({"real_time": 1e300}, "from 0"),
         ({"iterations": 0}, "from 1"),
         ({"time_unit": "years"}, "unit 'years'"),
-        (
-            {"iterations": 2**31 - 1, "real_time": 1e9},
-            "windows take",
-        ),
+        ({"iterations": 2**31 - 1, "real_time": 1e9}, "windows take"),
+        ({"iterations": 2**31 - 1, "cpu_time": 1e9}, "windows take"),
+        ({"cpu_time": float("inf")}, "processor time of window 0 is inf"),
     ],
 )
 def test_times_that_are_none_are_refused(changes, said):
@@ -424,6 +425,39 @@ def test_times_that_are_none_are_refused(changes, said):
     good = {"name": "a", "iterations": 10, "real_time": 2.5, "time_unit": "us"}
     with pytest.raises(SteelyardError, match=said):
         read({"context": {}, "benchmarks": [good | changes]})
+
+
+@pytest.mark.parametrize(
+    "value", [None, "x", [], float("nan"), math.inf, -1.0, 10**400]
+)
+def test_columns_of_asv_that_are_no_numbers_are_refused_or_passed_over(value):
+    """Each in turn; none is a traceback."""
+    for column in ("samples", "stats_number", "stats_ci_99_a", "result"):
+        whole = one("asv")
+        at = whole["result_columns"].index(column)
+        wrong = [[value]] if column == "samples" else [value]
+        whole["results"]["b.time_range"][at] = wrong
+        with contextlib.suppress(SteelyardError):
+            read(whole, ASV)
+
+
+@pytest.mark.parametrize(
+    ("tag", "value"),
+    [
+        ("nv/cold/time/gpu/stdev/absolute", "-1"),
+        ("nv/cold/time/gpu/mean", "-1"),
+        ("nv/cold/time/gpu/mean", "quick"),
+        ("nv/cold/sample_size", "1e300"),
+    ],
+)
+def test_summaries_of_nvbench_that_are_no_numbers_are_refused(tag, value):
+    """With the tag, or the case."""
+    whole = one("nvbench", meta={"argv": 5, "version": []})
+    for summary in whole["benchmarks"][0]["states"][0]["summaries"]:
+        if summary["tag"] == tag:
+            summary["data"][0]["value"] = value
+    with pytest.raises(SteelyardError, match="cannot be read"):
+        read(whole)
 
 
 def test_json_of_100_levels_is_read_and_of_one_more_is_not():

@@ -30,6 +30,9 @@ NANO: Final = 1e9
 LONGEST: Final = 1e9
 """Seconds: 31 years; what says more is no time."""
 
+ENDLESS: Final = 1e300
+"""What is no number of anything; NaN is not less either."""
+
 SECONDS: Final = "seconds"
 
 MOST: Final = 1_000_000
@@ -190,10 +193,11 @@ def method(content: Mapping[str, Any], one: Result) -> tuple[str, str]:
 
 
 def number(row: Mapping[str, Any], column: str, at: int) -> float | None:
-    """Return the number of a point in a column, None where there is none."""
+    """Return the number of a point in a column, None where there is none, or no end."""
     values = row.get(column)
     value = values[at] if isinstance(values, list) and at < len(values) else None
-    return value if isinstance(value, int | float) else None
+    right = isinstance(value, int | float) and abs(value) < ENDLESS
+    return value if right else None
 
 
 def _estimate(value: Any, low: float | None, high: float | None) -> Estimate | None:

@@ -6,6 +6,7 @@ holds all launches and the interval is the one that is `stated`.
 
 from __future__ import annotations
 
+import itertools
 import math
 import re
 from collections import Counter
@@ -126,7 +127,14 @@ def runs(
 
 
 def mean(value: float, deviation: float, count: int) -> tuple[float, float, float]:
-    """Return a mean with its 95 % interval by Student's t of ``count`` samples."""
+    """Return a mean with its 95 % interval by Student's t of ``count`` samples.
+
+    Raises:
+        Malformed: a deviation is below 0, or there are more samples than any tool takes.
+    """
+    checked(count, Count, "the number of samples")
+    if not deviation >= 0:
+        raise Malformed(f"a deviation is {deviation}, expected 0 or more")
     half = student(count) * deviation / math.sqrt(count) if count > 1 else 0.0
     return value, max(value - half, 0.0), value + half
 
@@ -215,6 +223,7 @@ def _case(text: str) -> str:
 
 
 def _trial(tool: str, result: Result, case: str, block: int, position: int) -> Trial:
+    samples = _samples(result.windows)
     extra: dict[str, Any] = {"gpu": {}} if result.on_gpu else {}
     stated = result.stated
     if stated is None and len(result.windows) == 1:
@@ -229,7 +238,7 @@ def _trial(tool: str, result: Result, case: str, block: int, position: int) -> T
         block=block,
         position=position,
         worker=0,
-        samples=_samples(result.windows),
+        samples=samples,
         clock=ClockFacts(f"{tool} {result.clock}", 0, 1.0, ()),
         floors={},
         ledger={},
@@ -249,21 +258,19 @@ def _doubts(trial: Trial, result: Result) -> Iterable[Doubt]:
 
 
 def _samples(windows: Sequence[Window]) -> Samples:
-    ticks, starts, end = [], [], 0
     for at, one in enumerate(windows):
-        place = f"window {at}"
-        checked(one.seconds, Seconds, place)
-        checked(one.processor, Seconds, place)
-        checked(one.launches, Count, place)
-        starts.append(end)
-        ticks.append(round(NANO * one.seconds * one.launches))
-        end += ticks[-1]
-    if end > shapes.LONGEST:
-        raise Malformed(f"its windows take {end} ns")
+        checked(one.seconds, Seconds, f"window {at}")
+        checked(one.processor, Seconds, f"the processor time of window {at}")
+        checked(one.launches, Count, f"the launches of window {at}")
+    ticks = [round(NANO * one.seconds * one.launches) for one in windows]
+    used = [round(NANO * one.processor * one.launches) for one in windows]
+    longest = max(sum(ticks), sum(used))
+    if longest > shapes.LONGEST:
+        raise Malformed(f"its windows take {longest} ns")
     return Samples(
         ticks=tuple(ticks),
-        starts=tuple(starts),
+        starts=tuple(itertools.accumulate(ticks[:-1], initial=0)) if ticks else (),
         launches=tuple(one.launches for one in windows),
-        cpu=tuple(round(NANO * w.processor * w.launches) for w in windows),
+        cpu=tuple(used),
         preemptions=(0,) * len(windows),
     )

@@ -23,7 +23,7 @@ def _reports(found: Mapping[str, Any], source: Source) -> Iterator[Report]:
     try:
         names = asv_results.benchmarks(folder.parent)
         started = foreign.moment(asv_results.day(found))
-    except (SteelyardError, OverflowError, OSError) as error:
+    except (SteelyardError, ValueError, OverflowError, OSError) as error:
         raise Malformed(str(error)) from error
     yield Report(
         [

@@ -36,7 +36,7 @@ class _Run(TypedDict):
     aggregate_name: NotRequired[str]
     family_index: NotRequired[int]
     per_family_instance_index: NotRequired[int]
-    repetitions: NotRequired[int]
+    repetitions: NotRequired[Count]
     iterations: NotRequired[Count]
     real_time: NotRequired[Time]
     cpu_time: NotRequired[float]
@@ -86,7 +86,7 @@ def _results(name: str, group: Sequence[_Run]) -> Iterator[Result]:
     means = {one.get("aggregate_name"): one for one in group if "real_time" in one}
     if "mean" in means:
         whole = means["mean"]
-        window, count = _window(whole), max(1, whole.get("repetitions", 1))
+        window, count = _window(whole), whole.get("repetitions", 1)
         spread = _window(means["stddev"]).seconds if "stddev" in means else 0.0
         stated = foreign.mean(window.seconds, spread, count)
         facts = _facts(name, whole)

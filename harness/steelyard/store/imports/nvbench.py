@@ -91,6 +91,7 @@ KINDS: Final = (
 
 def _reports(found: _File, source: Source) -> Iterator[Report]:
     meta, cases = found["meta"], found["benchmarks"] or []
+    argv = meta.get("argv")
     devices = {one["id"]: one for one in found["devices"] or ()}
     every = [(one["name"], state) for one in cases for state in one["states"] or ()]
     for device in dict.fromkeys(state.get("device") for _, state in every):
@@ -100,7 +101,7 @@ def _reports(found: _File, source: Source) -> Iterator[Report]:
             results,
             version=_version(meta),
             machine=_machine(devices.get(device) if device is not None else None),
-            command=shlex.join(map(str, meta.get("argv") or ())),
+            command=shlex.join(map(str, argv)) if isinstance(argv, list) else "",
         )
 
 
