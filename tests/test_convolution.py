@@ -100,6 +100,8 @@ FORWARD = [
     ((2, 4, 8, 9), (12, 1, 3, 3), {"stride": 2, "groups": 4}),
     ((1, 16, 14, 14), (40, 16, 3, 3), {"padding": 1}),  # blocks of registers
     ((2, 33, 7, 9), (20, 33, 1, 1), {"stride": 2}),
+    ((1, 5, 19, 37), (9, 5, 3, 5), {"padding": (1, 3)}),  # vectors that end with rows
+    ((2, 8, 100), (11, 8, 7), {"padding": 5}),
     ((1, 3, 5, 6, 7), (4, 3, 2, 3, 2), {"padding": (1, 0, 1), "stride": (1, 2, 1)}),
 ]
 TRANSPOSED = [

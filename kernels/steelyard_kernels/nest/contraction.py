@@ -191,3 +191,21 @@ def in_order(
         ):
             return False
     return True
+
+
+@lru_cache(maxsize=64)
+def in_rows(values: tuple[Value, ...], axes: tuple[int, ...]) -> bool:
+    """Say whether vectors along the last of some axes read arrays in order.
+
+    They end where it does; some of their lanes may lie outside of the arrays.
+    """
+    last = axes[-1]
+    for value in values:
+        if not {index.step(last) for index, _ in value.guards} <= {0, 1}:
+            return False
+        if value.source is None or last not in value.axes:
+            continue
+        computed = any(last in arg.axes for arg in value.args.values())
+        if computed or value.offset.step(last) != 1:
+            return False
+    return True

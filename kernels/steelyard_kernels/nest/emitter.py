@@ -342,14 +342,14 @@ class Emitter(Loops):
         mask = self.mask(self.loops[value.number], at)
         mask = mask and b.splat(mask, lanes)
         if value.guards:
-            inside = b.splat(self.guard(value.guards, at), lanes)
+            inside = self.guard(value.guards, at, lanes)
             mask = b.both(mask, inside)
         return b.load(buffer, start, lanes, mask, self.aligned(dtype.bytes, lanes))
 
     def _guarded(self, guards: Sequence[Guard], at: At, value: Operand) -> Operand:
         if not guards:
             return value
-        inside = self.b.splat(self.guard(guards, at), value.type.lanes)
+        inside = self.guard(guards, at, value.type.lanes)
         nothing = const(0, value.type.dtype, value.type.lanes)
         return self.b.let("where", inside, value, nothing)
 

@@ -175,6 +175,11 @@ class Loops:
         extents = [self.nest.extents[axis] for axis in axes]
         return tuple([prod(extents[k + 1 :]) for k in range(len(extents))])
 
+    def know_positions(self, loop: int, positions: Sequence[Operand]) -> None:
+        """Remember the indices along the axes of an open loop at its only place."""
+        for k, position in enumerate(positions):
+            self.known[-1]["position", loop, k, 0] = position
+
     def _position(self, loop: int, k: int, inner: int, at: At) -> Operand:
         """Emit the index along an axis of a loop, inside of which are so many."""
         key = ("position", loop, k, at[loop])
@@ -215,16 +220,24 @@ class Loops:
         """Say whether the loops are open that a value varies with."""
         return all(loop in self.open for loop in self.loops[value.number])
 
-    def guard(self, guards: Sequence[Guard], at: At) -> Operand:
-        """Emit whether an element lies inside of its array."""
+    def guard(self, guards: Sequence[Guard], at: At, lanes: int) -> Operand:
+        """Emit which of so many lanes lie inside of their array."""
         b = self.b
         found: Operand | None = None
         for index, extent in guards:
             low, high = index.bounds(self.nest.extents)
             place = b.number(self.offset(index, at))
+            if lanes > 1 and self.lanes(index.axes) > 1:  # one step a lane
+                if low < 0:
+                    before = b.mask_below(b.at("subtract", 0, place), lanes)
+                    found = b.both(found, b.let("logical_not", before))
+                if high >= extent:
+                    rest = b.at("subtract", extent, place)
+                    found = b.both(found, b.mask_below(rest, lanes))
+                continue
             checks = [("greater_equal", 0)] * (low < 0)
             checks += [("less", extent)] * (high >= extent)
             for op, limit in checks:
                 found = b.both(found, b.let(op, place, b.number(limit)))
         assert found is not None
-        return found
+        return b.splat(found, lanes)

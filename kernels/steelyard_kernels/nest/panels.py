@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Final, TypeAlias
 
 from steelyard_kernels.expression.expr import Input
-from steelyard_kernels.ir.builder import Builder
+from steelyard_kernels.ir.builder import Builder, const
 from steelyard_kernels.ir.loops import Buffer, Operand
 from steelyard_kernels.nest.axes import Value
 from steelyard_kernels.nest.emitter import Emitter
@@ -38,6 +38,8 @@ class Copies:
         """
         if panel.turned:
             self._turned(panel, buffer, own, unit, depth)
+        elif panel.by_rows:
+            self._by_rows(panel, buffer, own, unit, depth)
         elif panel.across:
             self._plain(panel, buffer, depth, own, unit)
         else:
@@ -132,6 +134,52 @@ class Copies:
                         rows = transposed(b, self._emitted(rest, panel))
                         for k, row in enumerate(rows):
                             b.store(buffer, b.at("add", begin, k * panel.pitch), row)
+
+    def _by_rows(
+        self, panel: Panel, buffer: Buffer, own: Span, unit: int, depth: Span
+    ) -> None:
+        """Emit a copy of vectors that end where the last axis does.
+
+        What a row's last vector has beyond it, the next row's first one overwrites.
+        """
+        b, emitter, lanes = self.b, self.emitter, panel.lanes
+        loop, deep = self._loops(panel)
+        length = self.product.nest.extents[panel.axes[-1]]
+        end = b.at("add", own[0], own[1])
+        first = b.at("div", own[0], length)
+        last = b.at("div", b.at("add", end, length - 1), length)
+        values = self._made(panel)
+        with b.loop(0, depth[1], 1) as down, emitter.aside():
+            begin = b.at("multiply", down.var, panel.pitch)
+            with emitter.opened(deep, [b.at("add", depth[0], down.var)], 1):
+                rest = self._ready(values)
+                with b.loop(first, last, 1) as over, emitter.aside():
+                    start = b.at("multiply", over.var, length)
+                    low = b.let("maximum", b.number(0), b.at("subtract", own[0], start))
+                    high = b.at("minimum", b.at("subtract", end, start), length)
+                    outer = self._positions(over.var, panel.axes[:-1])
+                    with b.loop(low, high, lanes) as along:
+                        place = b.at("add", start, along.var)
+                        mask = self._mask(along.var, length, lanes, exact=False)
+                        with emitter.opened(loop, [place], lanes, [mask]):
+                            emitter.know_positions(loop, [*outer, along.var])
+                            (found,) = self._emitted(rest, panel)
+                            to = b.at("subtract", place, own[0])
+                            b.store(buffer, b.at("add", begin, to), found)
+            if self.product.extent(panel.axes) % unit:
+                nothing = const(0, self.product.dtype, lanes)
+                with b.loop(own[1], self._up(own[1], unit), lanes) as over:
+                    b.store(buffer, b.at("add", begin, over.var), nothing)
+
+    def _positions(self, row: Operand, axes: Sequence[int]) -> list[Operand]:
+        """Emit the indices along some axes, taken as one."""
+        found: list[Operand] = []
+        for axis in reversed(axes):
+            extent = self.product.nest.extents[axis]
+            outermost = axis == axes[0]
+            found.insert(0, row if outermost else self.b.at("rem", row, extent))
+            row = row if outermost else self.b.at("div", row, extent)
+        return found
 
     def _ask_ahead(self, panel: Panel, *, down: bool) -> None:
         """Ask for what arrays have some rows of the copy later; `down` its own axes."""

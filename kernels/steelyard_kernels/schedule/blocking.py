@@ -17,7 +17,7 @@ from typing import Final
 
 from steelyard_kernels.expression.expr import Input
 from steelyard_kernels.nest.axes import NAMES, Value
-from steelyard_kernels.nest.contraction import Contraction, in_order
+from steelyard_kernels.nest.contraction import Contraction, in_order, in_rows
 from steelyard_kernels.schedule.model import LINE, Machine
 from steelyard_kernels.schedule.schedule import Cut, Place, Schedule
 
@@ -32,7 +32,7 @@ class Panel:
 
     `axes` are those of its rows or columns. `across`: elements along these are neighbours,
     or else those along the depth. `lanes` are copied at a time, `turned`: along the depth
-    though they lie across. Elements are `pitch` from row to row.
+    though they lie across, `by_rows`: up to the end of the last axis. Elements are `pitch` from row to row.
     """
 
     value: Value
@@ -40,6 +40,7 @@ class Panel:
     copied: bool
     across: bool
     turned: bool
+    by_rows: bool
     lanes: int
     pitch: int
     size: int
@@ -147,7 +148,9 @@ class Blocking:
             self.steps == 1 or self.depth % lanes == 0
         )
         across = last or own or not deep
-        lines = -(-(block if across else self.depth) * product.dtype.bytes // LINE) | 1
+        by_rows = last and not own and not deep and in_rows(made, axes)
+        row = (block if across else self.depth) + lanes * by_rows
+        lines = -(-row * product.dtype.bytes // LINE) | 1
         pitch = lines * LINE // product.dtype.bytes  # an odd number of lines
         count = -(-self.depth // lanes) * lanes if across else block
         return Panel(
@@ -156,7 +159,8 @@ class Blocking:
             copied,
             across,
             across and not own and deep,
-            lanes if own or deep else 1,
+            by_rows,
+            lanes if own or deep or by_rows else 1,
             pitch,
             pitch * count,
         )

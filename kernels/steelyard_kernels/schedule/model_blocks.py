@@ -32,6 +32,7 @@ MOVED: Final = 1.0  # cycles of storing or loading a vector of sums
 ROW: Final = 10.0  # cycles of a row that is copied, or of what follows from its sums
 COPY: Final = 2.5  # cycles of copying a vector
 TURN: Final = 5.0  # of one that is transposed
+MASKED: Final = 12.0  # of one of which some lanes may not exist
 SINGLE: Final = 6.0  # of an element alone
 BEHIND: Final = 0.7  # cycles of a vector's operation behind the sums
 
@@ -107,6 +108,10 @@ def _copied(panel: Panel, own: int, depth: int, blocking: Blocking) -> float:
     vectors = elements / panel.lanes
     if panel.turned:
         return vectors * TURN
+    if panel.by_rows:
+        length = blocking.product.nest.extents[panel.axes[-1]]
+        vectors = elements / length * -(-length // panel.lanes)
+        return vectors * MASKED + elements / length * ROW
     row = blocking.tile[panel.axes == blocking.product.columns]
     length = min(own, row) if panel.across else min(depth, blocking.depth)
     return vectors * COPY + elements / length * ROW
