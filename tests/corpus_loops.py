@@ -138,6 +138,22 @@ def viewed(x, xs):
     return last, every, tops, xp.mean(every, axis=0)
 
 
+def looked_up(x, table, tokens, pairs):
+    """Take rows and elements at places that are read, computed and carried."""
+
+    def step(carry, pair):
+        x, at = carry
+        token, row = pair
+        x = x * 0.5 + xp.sum(xp.take(table, token, axis=0), axis=0)
+        turned = xp.take(x * 2.0, xp.flip(row), axis=0)
+        at = (at * 3 + token) % 7
+        return (x + xp.sum(turned) * 0.125, at), xp.take(x, at, axis=0)
+
+    start = (x, xp.zeros((1,), "int64"))
+    (x, at), kept = xp.scan(step, start, (xp.reshape(tokens, (-1, 1)), pairs))
+    return x, at, kept
+
+
 def loop_in_loop(x, xs):
     """Keep rows of an inner loop in scratch memory, read back by the next."""
 
@@ -205,6 +221,12 @@ def lengths(rng):
 def picked(rng):
     """Return rows and which is wanted, some out of range."""
     return [rng.standard_normal((5, 4)), np.array([2, 0, 3, 9, -1])]
+
+
+def tokens(rng):
+    """Return a state, a table, which of its rows, some out of range, and of x."""
+    which, pairs = np.array([2, 0, 9, -1, 3, 3]), rng.integers(0, 5, (6, 2))
+    return [np.ones(5), rng.uniform(-1, 1, (4, 5)), which, pairs]
 
 
 def noisy(x, key):
@@ -293,6 +315,7 @@ LOOPS = [
     ),
     Row("both ways", both_ways, "5 13,5; 1 1,1; 17 2,17", data="unit"),
     Row("viewed", viewed, "5 5,9; 1 1,3; 33 33,2; 3:float64 3,4:float64", data="unit"),
+    Row("looked up", looked_up, data=tokens, times=3),
     Row("loop in loop", loop_in_loop, "3 4,3; 40 3,40; 1 0,1", data="unit"),
     Row("gathered", gathered, "3; 33"),
     Row(
@@ -331,6 +354,12 @@ CHAINS = [
     Row("own lengths", vmap(of_own_length, (0, 0, None)), data=lengths, times=2),
     Row("own rows", vmap(lambda x, i: x[i] * 2.0), data=picked),
     Row("viewed chains", vmap(viewed), "5,3 5,3,4; 33,4 33,4,2", data="unit"),
+    Row(
+        "looked up by chains",
+        vmap(looked_up, (0, None, None, None)),
+        data=lambda rng: [rng.standard_normal((7, 5)), *tokens(rng)[1:]],
+        times=3,
+    ),
     Row("kept rows", vmap(loop_in_loop), "6,3 6,4,3; 3,33 3,2,33", data="unit"),
     Row("shared", vmap(lambda x, w: (w * 0.5, x + 1.0), (0, None)), "3,2 2,3; 1,1 5"),
 ]

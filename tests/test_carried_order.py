@@ -99,6 +99,35 @@ def test_the_order_changes_no_result(carried, times):
     assert len(early(loop, WAIT).body) <= len(loop.body)
 
 
+def test_what_is_written_first_and_read_last_waits_at_the_end():
+    """Two barriers of other exchanges lie between, and none behind what is read."""
+    b = Builder()
+    x = Buffer("x", float32, index(32))
+    y = Buffer("y", float32, index(32), access="out")
+    thread = b.thread()
+    with b.loop(0, 3, 1, const(0, float32), thread) as loop:
+        total, place = loop.carried
+        early_slot = b.alloc("slot", float32, 32, "shared")
+        b.store(early_slot, thread, b.load(x, thread))
+        b.effect("warp_barrier")
+        late_slot = b.alloc("slot", float32, 32, "shared")
+        b.store(late_slot, thread, total)
+        b.effect("warp_barrier")
+        other = b.load(late_slot, b.at("subtract", 31, thread))
+        place = b.at("subtract", 31, place)
+        taken = b.load(early_slot, place)
+        loop.yields(b.let("add", other, taken), place)
+    b.store(y, thread, loop.results[0])
+    kernel = b.kernel("taken", [x, y], threads=32)
+    (inner,) = [node for node in kernel.body if isinstance(node, For)]
+    assert names(guarded(inner, WAIT).body)[-1] == "wait"
+    values = np.arange(32, dtype=np.float32)
+    with pytest.raises(AssertionError, match="race"):
+        ran(kernel, values)
+    made = changed(kernel, lambda node: guarded(early(node, WAIT), WAIT))
+    assert ran(made, values).tolist() == (3 * values[::-1]).tolist()
+
+
 def test_iterations_of_a_turn_share_a_barrier_for_what_they_do_early():
     """All loads and stores of four, one barrier, then the sums in order."""
     _, loop = exchanging(1, times=4)

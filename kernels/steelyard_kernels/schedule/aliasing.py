@@ -22,6 +22,7 @@ from steelyard_kernels.expression.expr import (
     Chain,
     Chains,
     Constant,
+    Gather,
     Input,
     Loop,
     Node,
@@ -137,7 +138,7 @@ def _placed(
 
 def _root(node: Node) -> Node:
     """Return the array that a node is a part of, or the node."""
-    while isinstance(node, Row | View | Reshape | Chain):
+    while isinstance(node, Row | View | Gather | Reshape | Chain):
         node = node.arg
     return node
 

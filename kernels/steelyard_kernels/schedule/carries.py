@@ -22,6 +22,7 @@ from steelyard_kernels.expression.expr import (
     Apply,
     Cast,
     Constant,
+    Gather,
     Parameter,
     Program,
     Result,
@@ -191,9 +192,9 @@ def steps_together(program: Program) -> bool:
         return False
     known = _alike(program)
     return all(
-        node.index.number in known
+        (node.index if isinstance(node, Row) else node.which).number in known
         for node in everywhere(program.nodes)
-        if isinstance(node, Row)
+        if isinstance(node, Row | Gather)
     )
 
 

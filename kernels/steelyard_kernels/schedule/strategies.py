@@ -7,14 +7,11 @@ from functools import lru_cache
 from math import prod
 from typing import TypeAlias
 
-from steelyard_kernels.errors import KernelError
 from steelyard_kernels.expression.expr import (
     Arange,
-    Gather,
     Program,
     Reduce,
     Reshape,
-    everywhere,
 )
 from steelyard_kernels.nest.axes import beyond, one_space, stored
 from steelyard_kernels.nest.places import nest_of, walks
@@ -33,26 +30,18 @@ def strategy(program: Program) -> str:
 
     Elementwise ones, with reductions of rows or without, then all others of one space;
     loops that carry state, and small results of several shapes, are held in registers.
-    Raises KernelError for what none takes.
     """
     others = beyond(program)
     rows = all(isinstance(node, Reduce) and node.of_rows for node in others)
     counts = any(isinstance(node, Arange | Reshape) for node in program.nodes)
     if others and rows and not counts:
         return "rows"
-    taken = next((n for n in everywhere(program.nodes) if isinstance(n, Gather)), None)
     if all(map(walks, others)):
         fits = is_nothing(program) or (
             one_space(program) and updates_in_place(nest_of(program))
         )
-        if fits or taken is not None or not _are_small(program):
+        if fits or not _are_small(program):
             return "loops" if others else "pointwise"
-    elif taken is not None:
-        raise KernelError(
-            f"{program.name}: elements of shape {taken.shape} are taken at computed "
-            "places beside a loop, which no schedule has yet; compute one of both in a "
-            "kernel of its own."
-        )
     return "carries"
 
 

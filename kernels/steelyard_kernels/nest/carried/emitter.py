@@ -18,6 +18,7 @@ from steelyard_kernels.expression.expr import (
     Cast,
     Constant,
     Dot,
+    Gather,
     Node,
     Reduce,
     Reshape,
@@ -144,6 +145,24 @@ class Emitter(Products):
             [elements[n] if ok else zero for n, ok in pairs], node.shape
         )
 
+    def _gather(self, node: Gather) -> Value:
+        """Emit loads of elements one by one; of a value in registers, from memory."""
+        b, value = self.b, self.env[node.arg.number]
+        which = self.elements(self.tensor(node.which))
+        if not isinstance(value, Memory):
+            kept = self.lanes.scratch(node.dtype, node.arg.shape)
+            self.store(kept, value)
+            self.lanes.settle()
+            value = kept
+        found: list[Operand] = []
+        for element, chosen in zip(viewed(node)[0].flat, which, strict=True):
+            place = b.at(
+                "multiply", b.cast(chosen, b.index.dtype), value.strides[node.place]
+            )
+            at = b.at("add", b.at("add", value.base, place), value.offset(int(element)))
+            found.append(self.lanes.load_one(value.buffer, at, value.apart))
+        return self.scattered(found, node.shape)
+
     def _row(self, node: Row) -> Value:
         value = self.env[node.arg.number]
         assert isinstance(value, Memory)
@@ -204,6 +223,7 @@ class Emitter(Products):
         Cast: _cast,
         Constant: _constant,
         Dot: _dot,
+        Gather: _gather,
         Reduce: _reduce,
         Reshape: _reshape,
         Row: _row,

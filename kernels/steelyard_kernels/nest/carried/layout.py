@@ -14,7 +14,7 @@ from typing import Any, Final, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from steelyard_kernels.expression.expr import Shape, View
+from steelyard_kernels.expression.expr import Gather, Shape, View
 
 Vector: TypeAlias = tuple[int, ...]  # the element in each lane that has one
 
@@ -59,8 +59,11 @@ _INTEGERS: Final[dict[str, Any]] = {
 }
 
 
-def viewed(view: View) -> tuple[NDArray[Any], NDArray[Any]]:
-    """Return which element of its operand each of a view is, and whether it is one."""
+def viewed(view: View | Gather) -> tuple[NDArray[Any], NDArray[Any]]:
+    """Return which element of its operand each of a view is, and whether it is one.
+
+    Of a gather it is the first along the axis whose places are computed.
+    """
     places = np.ogrid[tuple(map(slice, view.shape))]
     numbers, inside = np.zeros(view.shape, int), np.ones(view.shape, bool)
     for index, extent in zip(view.index, view.arg.shape, strict=True):

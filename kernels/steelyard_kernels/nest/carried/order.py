@@ -61,8 +61,16 @@ def _each(
 
 
 def guarded(loop: For, wait: Effect) -> For:
-    """Return a loop that waits twice in every turn if anything in it waits at all."""
-    alone = sum(map(_is_wait, loop.body)) < 2 and _waits(loop.body)
+    """Return a loop that waits twice in every turn if anything in it waits at all.
+
+    So it does where what is written before all waits is read behind all of them.
+    """
+    waits = [place for place, node in enumerate(loop.body) if _is_wait(node)]
+    alone = len(waits) < 2 and _waits(loop.body)
+    if waits:
+        written = {n.buffer for n in loop.body[: waits[0]] if isinstance(n, Store)}
+        last = [n.buffer for n in loop.body[waits[-1] :] if isinstance(n, Load)]
+        alone |= any(b in written and b.space == "shared" for b in last)
     return replace(loop, body=(*loop.body, wait)) if alone else loop
 
 

@@ -15,6 +15,7 @@ from steelyard_kernels.expression.expr import (
     Chain,
     Chains,
     Dot,
+    Gather,
     Input,
     Loop,
     Node,
@@ -84,9 +85,9 @@ def in_registers(program: Program) -> frozenset[int]:
     """
     found = set()
     for node in everywhere(program.nodes):
-        if _is_part(node) and in_memory(node.arg):
-            if isinstance(node, Row):
-                found.add(node.index.number)
+        if (isinstance(node, Gather) or _is_part(node)) and in_memory(node.arg):
+            if isinstance(node, Row | Gather):
+                found.add((node.index if isinstance(node, Row) else node.which).number)
             continue
         if not isinstance(node, Chain | Chains):
             found.update(arg.number for arg in _read(node))
