@@ -35,10 +35,15 @@ WHY = (
 )
 
 
-def kept():
-    """Return (times, clear steps, unclear places) of each window that is kept here."""
-    told = json.loads((HERE / "series.json").read_text())["windows"]
-    return [(one["values"], one["steps"], one["unclear"]) for one in told]
+def kept(*, later=False):
+    """Return (times, clear steps, unclear places) of each window that is kept here.
+
+    Or only of those that were chosen `later`, when the detector's limits were fixed.
+    """
+    return [
+        (one["values"], one["steps"], one["unclear"])
+        for one in _told("series.json", later=later)
+    ]
 
 
 def clones():
@@ -47,11 +52,15 @@ def clones():
     return folder if all((folder / name).is_dir() for name in NEEDED) else None
 
 
-def windows(folder):
-    """Return (times, clear steps, unclear places) of each annotated window."""
-    told = json.loads((HERE / "annotated.json").read_text())["windows"]
+def _told(name, *, later):
+    windows = json.loads((HERE / name).read_text())["windows"]
+    return [one for one in windows if one.get("later") or not later]
+
+
+def windows(folder, *, later=False):
+    """Return (times, clear steps, unclear places) of windows in clones, as `kept`."""
     wanted = defaultdict(list)
-    for one in told:
+    for one in _told("annotated.json", later=later):
         wanted[one["repository"].partition("/")[2], one["machine"]].append(one)
     found = []
     for (name, machine), group in wanted.items():

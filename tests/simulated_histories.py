@@ -78,9 +78,12 @@ def several(count: int, seed: int) -> int:
 def in_annotated(*, peers: bool) -> dict[str, Any]:
     """Return precision and recall of each detector in annotated series, by their set."""
     folder = annotated.clones()
-    sets = {"kept": annotated.kept()}
+    sets = {"kept": annotated.kept(), "kept, later": annotated.kept(later=True)}
     if folder is not None:
         sets["clones"] = annotated.windows(folder)
+        sets["clones, later"] = annotated.windows(folder, later=True)
+        sets["all"] = sets["kept"] + sets["clones"]
+        sets["all, later"] = sets["kept, later"] + sets["clones, later"]
     asked = {"steelyard": told, **(annotated.peers() if peers else {})}
     return {
         name: {"windows": len(windows)}
