@@ -74,9 +74,9 @@ def _deepest(tiling: Tiling, gpu: Gpu, room: int) -> Tiling | None:
 
 # Of a CPU: how many shapes of blocks there are and are likely, those first that take the
 # fewest cycles; depth of a core's tile, about, of the likely and of all. Rows and columns
-# are so many that both copies fit its second cache, or half of them, or twice of them.
+# are so many that copies and sums fit its second cache, or half of them, or twice of them.
 SHAPES: Final = 3, 10
-DEPTHS: Final = (384,), (256, 512)
+DEPTHS: Final = (256,), (256, 512)
 COPIES: Final = (True, True), (False, True), (True, False), (False, False)
 # Multiplications that are handed to other cores: less is done before they wake.
 SHARED: Final = 1 << 19
@@ -125,8 +125,8 @@ def _blockings(
 
 
 def _side(whole: Contraction, machine: Machine) -> int:
-    """Return how many rows, and columns, have copies that fit a core's second cache."""
-    most = machine.l2_bytes // (2 * DEPTHS[0][0] * whole.dtype.bytes)
+    """Return how many rows, and columns, a core's second cache has room for, copied."""
+    most = machine.l2_bytes // (3 * DEPTHS[0][0] * whole.dtype.bytes)
     return 1 << max(1, most.bit_length() - 1)
 
 
