@@ -219,6 +219,29 @@ def test_without_cupti_there_are_our_own_spans(tmp_path):
     assert "nothing is known of a GPU: there is no CUPTI here" in done.stderr
 
 
+@pytest.mark.parametrize("name", ["py-spy", "perf"])
+def test_stacks_are_sampled_by_what_is_installed(folder, name, tmp_path):
+    """Where nothing is, that is said before the program runs."""
+    tools = tmp_path / "tools"
+    tools.mkdir()
+    tool = tools / name
+    tool.write_text(
+        '#!/bin/sh\nwhile [ "$1" != -- ]; do\n'
+        '  [ "$1" = -o ] && echo sampled > "$2"\n  shift\ndone\nshift\nexec "$@"\n'
+    )
+    tool.chmod(0o755)
+    file = tmp_path / "stacks"
+    line = ("--stacks", file, "--", "python", "prog.py", "0")
+    done = attach(folder, *line, PATH=str(tools))
+    assert done.returncode == 0, done.stderr
+    assert f"--stacks: by {name}, to be opened with" in done.stderr
+    assert file.read_text() == "sampled\n"
+    assert "2 launches an iteration" in done.stderr
+    done = attach(folder, *line, PATH="/nowhere")
+    assert (done.returncode, done.stdout) == (4, "")
+    assert "neither py-spy nor perf is installed" in done.stderr
+
+
 @pytest.mark.parametrize(
     "words",
     [("ls",), ("python",), ("python", "-c", "1"), (), ("/nowhere/python", "x.py")],

@@ -115,6 +115,15 @@ def test_a_replay_measures_the_same_code_on_the_same_inputs(name, replay, projec
     assert said.index("base: ") < said.index("new: ") < said.rindex("kernel/warm")
 
 
+def test_two_capsules_are_explained_without_running_them(project, monkeypatch):
+    """What differs between their measurements."""
+    monkeypatch.setattr(subprocess, "Popen", None)
+    code, said = steelyard("explain", project / "scale.syc", project / "data.syc")
+    assert code == 0, said
+    assert "kernel/warm: B takes" in said
+    assert "other inputs" in said
+
+
 def test_nothing_runs_before_somebody_vouches_for_it(replay, monkeypatch):
     """What it holds is shown, and no process is started."""
     monkeypatch.setattr(subprocess, "Popen", None)

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
 import click
+import psutil
 
 from steelyard.analyse import program
 from steelyard.errors import SteelyardError
@@ -18,6 +21,12 @@ from steelyard.process import attached, scratch
 from steelyard.report import program_table, tables
 
 MODULE: Final = "steelyard.process.attached"
+
+SAMPLERS: Final = {
+    "py-spy": ("record", "--format", "speedscope", "-o", "{}", "--"),
+    "perf": ("record", "-q", "-g", "-o", "{}", "--"),
+}
+"""Programs that sample the stacks of another, with what writes them to a file."""
 
 
 @click.command(context_settings={"ignore_unknown_options": True})
@@ -34,6 +43,12 @@ MODULE: Final = "steelyard.process.attached"
     help="Memory and waits too: a launch then takes the host 3 us longer, not 1.",
 )
 @click.option(
+    "--stacks",
+    type=click.Path(dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="Sample Python's stacks too, by py-spy or perf, whichever is installed.",
+)
+@click.option(
     "--timeout",
     type=click.FloatRange(min=0, min_open=True),
     metavar="SECONDS",
@@ -42,7 +57,12 @@ MODULE: Final = "steelyard.process.attached"
 )
 @click.argument("words", metavar="-- python PROGRAM [ARGUMENTS]...", nargs=-1)
 def command(
-    *, place: Path | None, memory: bool, timeout: float | None, words: tuple[str, ...]
+    *,
+    place: Path | None,
+    memory: bool,
+    stacks: Path | None,
+    timeout: float | None,
+    words: tuple[str, ...],
 ) -> int:
     """Run a Python program, a file or -m MODULE, and say where its time on the GPU goes.
 
@@ -57,14 +77,16 @@ def command(
             f"attach got {' '.join(words) or 'no program'}, expected -- python PROGRAM or "
             "-- python -m MODULE: it runs within the program's own Python."
         )
-    if place:
-        files.require_writable(place, "--trace")
+    for option, file in (("--trace", place), ("--stacks", stacks)):
+        if file:
+            files.require_writable(file, option)
+    sampler = _sampler(stacks) if stacks else []
     interpreter = sys.executable if python in {"python", "python3"} else python
     with scratch.folder() as folder:
         answer = Path(folder) / "events.npz"
         kinds = attached.EVERY if memory else "usual"
         line = [interpreter, "-m", MODULE, str(answer), kinds, *rest]
-        code = _run(line, timeout)
+        code = _run([*sampler, *line], timeout)
         try:
             events = attached.read(answer)
         except (OSError, ValueError, KeyError):
@@ -79,7 +101,24 @@ def command(
         made = program_table.trace(events, " ".join(words))
         files.save(place, json.dumps(made) + "\n", "--trace")
         click.echo(f"{place}: open it at ui.perfetto.dev", err=True)
-    return code
+    return int(events.about["code"])  # py-spy ends with a code of its own
+
+
+def _sampler(stacks: Path) -> list[str]:
+    """Return the beginning of a command line that samples what follows.
+
+    Raises:
+        SteelyardError: none is installed.
+    """
+    for name, options in SAMPLERS.items():
+        if shutil.which(name):
+            hint = "speedscope.app" if name == "py-spy" else f"perf report -i {stacks}"
+            click.echo(f"--stacks: by {name}, to be opened with {hint}", err=True)
+            return [name, *(option.format(stacks) for option in options)]
+    raise SteelyardError(
+        "--stacks: neither py-spy nor perf is installed. Install one, `pip install py-spy` "
+        "for example, or leave --stacks out."
+    )
 
 
 def _run(line: list[str], timeout: float | None) -> int:
@@ -88,12 +127,13 @@ def _run(line: list[str], timeout: float | None) -> int:
     Raises:
         SteelyardError: it cannot be started, or took too long and was ended.
     """
+    own = {"PYTHONPERFSUPPORT": "1"} if line[0] == "perf" else {}  # names its frames
     try:
-        with subprocess.Popen(line, env=children.environment()) as process:
+        with subprocess.Popen(line, env=children.environment(**own)) as process:
             try:
                 code = process.wait(timeout)
             except BaseException:
-                process.kill()
+                _end(process.pid)
                 raise
         return code if code >= 0 else 128 - code  # of a signal, as shells report it
     except OSError as error:
@@ -104,3 +144,12 @@ def _run(line: list[str], timeout: float | None) -> int:
         raise SteelyardError(
             f"the program was not done within {timeout:g} s and was ended."
         ) from None
+
+
+def _end(process: int) -> None:
+    """End a process and all that it started: a sampler would leave the program alone."""
+    with suppress(psutil.NoSuchProcess):
+        first = psutil.Process(process)
+        for one in (*first.children(recursive=True), first):
+            with suppress(psutil.NoSuchProcess):
+                one.kill()

@@ -101,15 +101,18 @@ def gate(
                     rules.policy(keys),
                     say,
                 )
+                commit = commit_of(baseline, head.root)
+                base = None
+                if not (commit or sealed):
+                    base = stored.find(store, baseline, head.root)
+                known = base.uid if base else commit or ""
+                named = name_of(baseline, sealed.capsule.digest if sealed else known)
+                outcome = replace(outcome, baseline=named)
                 if left:
                     say(f"left out: {left}")
                 if sealed:
-                    return lane.against_capsule(outcome, head, points, sealed)
-                commit = commit_of(baseline, head.root)
-                base = None if commit else stored.find(store, baseline, head.root)
-                named = name_of(baseline, base.uid if base else commit or "")
-                outcome = replace(outcome, baseline=named)
-                if base is None:
+                    outcome = lane.against_capsule(outcome, head, points, sealed)
+                elif base is None:
                     outcome = lane.against_commit(outcome, head, points, listed)
                 else:
                     outcome = lane.against_run(outcome, head, points, base)
