@@ -13,9 +13,12 @@ from hypothesis import strategies as st
 
 from steelyard_kernels import KernelError, Unsupported
 from steelyard_kernels.expression.expr import Loop, loops
+from steelyard_kernels.expression.simplify import simplify
 from steelyard_kernels.from_jax import from_jax
 from steelyard_kernels.from_jax.interpret import RULES
+from steelyard_kernels.nest.places import nest_of
 from steelyard_kernels.reference import evaluate
+from steelyard_kernels.schedule.attention import Attention, attention_of
 
 jax = pytest.importorskip("jax", reason="needs jax: pip install 'steelyard[jax]'")
 jnp, lax, random = jax.numpy, jax.lax, jax.random
@@ -282,6 +285,23 @@ def test_products_of_matrices_agree():
         )
 
     agrees(every, normal(4, 3), normal(3, 5, seed=2), tolerance=1e-5)
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_attention_of_grouped_heads_is_found(causal):
+    """And agrees, of float16 as well, whose products are added up in float32."""
+
+    def attend(q, k, v):
+        return jax.nn.dot_product_attention(q, k, v, is_causal=causal)
+
+    q, k, v = (
+        x.astype(jnp.float16)
+        for x in (normal(1, 8, 4, 16), normal(1, 8, 2, 16), normal(1, 8, 2, 16))
+    )
+    close(from_jax(attend)(q, k, v), attend(q, k, v), tolerance=4e-3)
+    program = simplify(from_jax(attend).program(q, k, v))
+    found = attention_of(nest_of(program))
+    assert isinstance(found, Attention), found
 
 
 @pytest.mark.parametrize("which", [-1, 0, 1, 3])

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import reduce
 from math import prod
+from string import ascii_letters
 from typing import Final
 
 from steelyard_kernels import array as xp
@@ -33,11 +34,18 @@ def _dot_general(equation: Equation) -> Value:
     free_a = _others(a, over_a, batch_a)
     free_b = _others(b, over_b, batch_b)
     shape = tuple(equation.outputs[0].shape)
-    a = _ordered(equation, a, (*batch_a, *free_a, *over_a))
+    orders = (*batch_a, *free_a, *over_a), (*batch_b, *free_b, *over_b)
+    fit = all(permuted(x, n) is not None for x, n in zip((a, b), orders, strict=True))
+    if batch_a and (to in dtypes.HALVES or not fit):
+        letters = _letters((a, over_a, batch_a), (b, over_b, batch_b))
+        kept = [letters[0][axis] for axis in (*batch_a, *free_a)]
+        kept += [letters[1][axis] for axis in free_b]
+        return xp.einsum(f"{','.join(letters)}->{''.join(kept)}", a, b)
+    a = _ordered(equation, a, orders[0])
     count = prod(a.shape[a.ndim - len(over_a) :])
     rows = prod(a.shape[len(batch_a) : a.ndim - len(over_a)])
     if batch_a:
-        b = _ordered(equation, b, (*batch_b, *free_b, *over_b))
+        b = _ordered(equation, b, orders[1])
         columns = prod(b.shape[len(batch_b) : b.ndim - len(over_b)])
         batch = a.shape[: len(batch_a)]
         left = reshape(a, (*batch, rows, 1, count))
@@ -75,6 +83,22 @@ def _convolution(equation: Equation) -> Value:
         given["feature_group_count"],
         given["batch_group_count"],
     ).astype(element(equation.outputs[0].dtype))
+
+
+def _letters(
+    left: tuple[Array, Sequence[int], Sequence[int]],
+    right: tuple[Array, Sequence[int], Sequence[int]],
+) -> tuple[str, str]:
+    """Return a letter for each axis, one for those of both arrays that go together."""
+    (a, over_a, batch_a), (b, over_b, batch_b) = left, right
+    first = ascii_letters[: a.ndim]
+    second = list(ascii_letters[a.ndim :][: b.ndim])
+    for i, j in (
+        *zip(over_a, over_b, strict=True),
+        *zip(batch_a, batch_b, strict=True),
+    ):
+        second[j] = first[i]
+    return first, "".join(second)
 
 
 def _others(x: Array, *taken: Sequence[int]) -> tuple[int, ...]:

@@ -200,7 +200,10 @@ def _softmax(weight: Value, over: tuple[int, ...]) -> Value | None:
     shifted = _made_by(inner[0], "subtract") if inner else []
     if not rest or not shifted or _reduced(rest[0], "sum", over) is not power:
         return None
-    return shifted[0] if _reduced(shifted[1], "max", over) is shifted[0] else None
+    most = shifted[1]
+    for arg in _made_by(most, "maximum"):  # JAX's, with no value's largest
+        most = most if _is_number(arg, -inf) else arg
+    return shifted[0] if _reduced(most, "max", over) is shifted[0] else None
 
 
 def _is_number(value: Value, number: float) -> bool:
