@@ -18,7 +18,7 @@ from steelyard.store import series as history
 from steelyard.store.series import History, Measured, Place
 from steelyard.store.store import Store
 
-LAST: Final = 200
+LAST: Final = 150
 """Runs that the list of commits is made of."""
 
 

@@ -89,7 +89,7 @@ class Side:
         project = projects.find(head.root)
         with worktrees.worktree(head.root, commit) as tree:
             python, own = _built(tree, build, project.folders, f"base {commit[:12]}")
-            path = [*_harness(tree.parent), *_path(head.root, tree, own)]
+            path = [*harness(tree.parent), *_path(head.root, tree, own)]
             variables = {
                 "PYTHONPATH": os.pathsep.join(path),
                 **_bytecode(tree.parent),
@@ -130,7 +130,7 @@ class Side:
         with worktrees.worktree(self.root, "HEAD") as tree:
             worktrees.bring(self.root, tree)
             python, own = _built(tree, build, project.folders, HEAD)
-            path = [*_harness(tree.parent), *_path(self.root, self.root, own)]
+            path = [*harness(tree.parent), *_path(self.root, self.root, own)]
             origins = _origins(
                 HEAD, project, self.root, own, python=python, besides=path[:1]
             )
@@ -185,11 +185,11 @@ def _built(
 ) -> tuple[str, Path | None]:
     """Build a side; return the interpreter that runs it, and where its code lies."""
     if build:
-        _run(build, tree, who)
+        run_build(build, tree, who)
         python = tree / ".venv" / "bin" / "python"
         if not python.exists():
             return sys.executable, None
-        _lend_packages(python)
+        lend_packages(python)
         return str(python), None
     if not folders:
         return sys.executable, None
@@ -198,7 +198,12 @@ def _built(
     return sys.executable, own
 
 
-def _run(build: str, tree: Path, who: str) -> None:
+def run_build(build: str, tree: Path, who: str) -> None:
+    """Run a project's own build command in a tree.
+
+    Raises:
+        UnjudgedError: it fails; the sentence has the end of its output.
+    """
     log = tree.parent / "build.log"
     variables = children.environment(STEELYARD_PYTHON=sys.executable)
     with log.open("w") as output:
@@ -227,14 +232,14 @@ def _bytecode(home: Path) -> dict[str, str]:
     return {**kept, "PYTHONDONTWRITEBYTECODE": ""}
 
 
-def _lend_packages(python: Path) -> None:
+def lend_packages(python: Path) -> None:
     """Let a side's environment find what the harness needs, behind all that it has."""
     ours = [place for place in sys.path if place.endswith("site-packages")]
-    for folder in _installed(python):
+    for folder in installed(python):
         (folder / "zz-steelyard-gate.pth").write_text("\n".join(ours) + "\n")
 
 
-def _installed(python: Path) -> list[Path]:
+def installed(python: Path) -> list[Path]:
     """Return where an environment's interpreter has what is installed."""
     return list(python.parents[1].glob("lib*/python*/site-packages"))
 
@@ -253,7 +258,7 @@ def _origins(
     if own is not None:
         places.append(str(own))
     elif python != sys.executable:
-        places += map(str, _installed(Path(python)))
+        places += map(str, installed(Path(python)))
     names = [one for one in project.names if one.partition(".")[0] not in HARNESS]
     return Origins(
         names=tuple(names),
@@ -264,7 +269,7 @@ def _origins(
     )
 
 
-def _harness(home: Path) -> list[str]:
+def harness(home: Path) -> list[str]:
     """Return a folder that holds the packages that are head's on both sides."""
     overlay = home / "harness"
     overlay.mkdir()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
@@ -27,15 +28,19 @@ from steelyard.errors import (
     StoreError,
 )
 from steelyard.machine import facts as machine
+from steelyard.machine import files, lock, writer
 from steelyard.machine import gpu_choice as gpu
-from steelyard.machine import lock, writer
 from steelyard.measure import gpu_peaks
 from steelyard.process import runner
+from steelyard.store import archive
 from steelyard.store import run as runs
 from steelyard.store.store import Store
 
 INTERRUPTED: Final = 130
 """What shells report of a program ended by Ctrl-C: 128 + SIGINT."""
+
+SPOOL: Final = "STEELYARD_SPOOL"
+"""The variable with a folder for runs that could not be stored, to be imported later."""
 
 NPY: Final = b"\x93NUMPY"
 """How a .npy file begins (numpy.lib.format)."""
@@ -295,6 +300,9 @@ def measure(
             store.finish(outcome.run.uid, "failed")
             raise
         _finish(store, outcome)
+    if isinstance(outcome.problem, StoreError) and SPOOL in os.environ:
+        place = Path(os.environ[SPOOL]) / f"{outcome.run.uid}.json"
+        files.save(place, archive.write(outcome.run, outcome.trials), SPOOL)
     return outcome
 
 

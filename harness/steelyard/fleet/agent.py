@@ -1,0 +1,236 @@
+"""What does a job on a machine: the claim, the commit's environment, the child.
+
+The child is a `steelyard run` or `steelyard gate` with the environment that a login gives
+its user; nothing of it runs in this process, which renews the lease meanwhile. Where
+that cannot be done the child is ended while the lease still lasts.
+"""
+
+from __future__ import annotations
+
+import os
+import pwd
+import subprocess
+import threading
+import time
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Final
+
+from steelyard.errors import FINE, REGRESSION, UNRESOLVED, StoreError, UnjudgedError
+from steelyard.fleet import environments
+from steelyard.fleet.environments import Environment
+from steelyard.fleet.jobs import GATE, Job
+from steelyard.fleet.record import Claim, Record
+from steelyard.machine import children, keeper
+from steelyard.process.origins import Origins
+from steelyard.store.session import SPOOL
+from steelyard.store.store import Store
+
+BEATS: Final = 6
+"""Renewals of a lease while it lasts."""
+
+SAFE: Final = 0.6
+"""Of a lease without news, after which the child is ended: that takes seconds too."""
+
+TAIL: Final = 8000
+"""Characters of a log that are kept."""
+
+JOB: Final = "STEELYARD_JOB"
+"""The variable that names a child's job, the claim and the machine."""
+
+NOTHING: Final = Job(-1, "", (), "")
+
+DONE: Final = (FINE, REGRESSION, UNRESOLVED)
+"""What a command ends with whose work is whole, whatever came of it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """Everything that a machine has to know of a job."""
+
+    campaign: str
+    store: str
+    """The URL, with credentials: it is never printed nor an argument of a process."""
+    repository: str
+    tip: str
+    """The commit whose suites measure all of them."""
+    lease: float
+    build: str = ""
+    """The project's own command that makes an environment."""
+    job: Job = NOTHING
+    machine: str = ""
+
+
+def work(order: Order, stop: threading.Event) -> str:
+    """Do a job, and return a word: ``done``, ``failed``, ``busy``, ``stopped``, ``lost``.
+
+    Raises:
+        StoreError: the database was away before anything was begun.
+    """
+    record = Record(order.store, order.lease)
+    claim = Claim(order.campaign, order.job.id, order.machine, uuid.uuid4().hex)
+    try:
+        import_spooled(order.store)
+        if not record.claim(claim):
+            return "busy"
+        held = _Held(record, claim, order.lease, stop)
+        try:
+            code, log = _child(order, held)
+        except UnjudgedError as error:
+            code, log = error.exit_code, str(error)
+        import_spooled(order.store)
+        if held.lost:
+            return "lost"
+        if stop.is_set():
+            record.release(claim)
+            return "stopped"
+        fine = code in DONE or (order.job.what == GATE and code > 0)
+        held.say(lambda: record.end(claim, code, log[-TAIL:], fine=fine))
+        return "done" if fine else "failed"
+    finally:
+        record.close()
+
+
+class _Held:
+    """A lease while the child works."""
+
+    def __init__(
+        self, record: Record, claim: Claim, lease: float, stop: threading.Event
+    ) -> None:
+        self._record, self.claim, self._lease, self._stop = record, claim, lease, stop
+        self._renewed = time.monotonic()
+        self.lost = False
+
+    def wait(self, process: subprocess.Popen[str]) -> int:
+        """Renew until the child ends; end it where that fails, or on request."""
+        pause = self._lease / BEATS
+        while not self.lost and not self._stop.is_set():
+            with suppress(subprocess.TimeoutExpired):
+                return process.wait(pause)
+            with suppress(StoreError):  # the next beat asks again
+                self.lost = not self._record.renew(self.claim, seconds=pause)
+                self._renewed = time.monotonic()
+            self.lost |= time.monotonic() - self._renewed > SAFE * self._lease
+        keeper.end_kept(process)
+        return process.returncode
+
+    def say(self, what: Callable[[], object]) -> None:
+        """Say how it ended, as long as the lease lasts."""
+        while time.monotonic() - self._renewed < self._lease:
+            with suppress(StoreError):
+                what()
+                return
+            time.sleep(self._lease / BEATS)
+
+
+def _child(order: Order, held: _Held) -> tuple[int, str]:
+    """Run the command in the commit's environment; return its exit code and output."""
+    spool = spooled()
+    place = order.repository
+    with (
+        environments.made(place, order.tip, files_only=True) as tip,
+        environments.made(place, order.job.commit, order.build) as own,
+    ):
+        line = [own.python, "-P", "-m", "steelyard.cli", *_words(order, tip)]
+        variables = {
+            **login(),
+            **{n: v for n, v in os.environ.items() if n.startswith("STEELYARD_")},
+            **own.variables,
+            **_origins(own, tip, order.job.suites).variable(),
+            "STEELYARD_STORE": order.store,
+            SPOOL: str(spool),
+            JOB: f"{order.campaign}-{order.job.id} {held.claim.holder} {order.machine}",
+        }
+        with (spool / f"{order.campaign}-{order.job.id}.log").open("w+") as log:
+            code = _run(line, variables, own.tree, log, held)
+            log.seek(0)
+            return code, log.read()[-TAIL:]
+
+
+def _run(
+    line: Sequence[str],
+    variables: Mapping[str, str],
+    folder: Path,
+    log: IO[str],
+    held: _Held,
+) -> int:
+    with subprocess.Popen(
+        keeper.command(line),
+        env=variables,
+        cwd=folder,
+        stdin=subprocess.DEVNULL,
+        stdout=log,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+    ) as process:
+        try:
+            return held.wait(process)
+        except BaseException:
+            keeper.end_kept(process)
+            raise
+
+
+def _words(order: Order, tip: Environment) -> list[str]:
+    """Return the command and its arguments; no credentials are among them."""
+    job = order.job
+    if job.what == GATE:  # of the commit itself, which copies its suites to the base
+        return [GATE, *job.options, *job.suites]
+    suites = [str(tip.tree / place) for place in job.suites]
+    tags = (f"fleet/{order.campaign}", f"job/{order.campaign}-{job.id}")
+    named = [word for tag in tags for word in ("--tag", tag)]
+    return ["run", *suites, *named, "--wait", str(3600), *job.options]
+
+
+def _origins(own: Environment, tip: Environment, suites: Sequence[str]) -> Origins:
+    """Return where the child may import from: not from the commit of the suites."""
+    places = (str(own.tree), *(str(tip.tree / place) for place in suites))
+    return Origins(
+        places=places,
+        avoided=(str(tip.tree),),
+        wrong="the suites import other code of the project than the commit's. Keep what "
+        "suites share in their folder.",
+    )
+
+
+def login() -> dict[str, str]:
+    """Return the variables that a login gives this user: none of Ray's, none of ours."""
+    user = pwd.getpwuid(os.getuid())
+    bare = {
+        "HOME": user.pw_dir,
+        "USER": user.pw_name,
+        "LOGNAME": user.pw_name,
+        "SHELL": user.pw_shell,
+        "PATH": os.defpath,
+    }
+    mark = "steelyard login"
+    line = [user.pw_shell or "/bin/sh", "-l", "-c", f"echo; echo {mark}; env -0"]
+    try:
+        done = children.run(line, 20, bare, Path(user.pw_dir))
+    except (OSError, subprocess.TimeoutExpired):
+        return bare
+    said = done.output.partition(f"{mark}\n")[2].split("\0")
+    found = dict(one.split("=", 1) for one in said if "=" in one)
+    return found or bare
+
+
+def spooled() -> Path:
+    """Return the folder of what could not be stored, which is the user's alone."""
+    folder = environments.home() / "spool"
+    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    return folder
+
+
+def import_spooled(url: str) -> None:
+    """Store the runs that children could not store, and remove their files.
+
+    Raises:
+        StoreError: the database is away; the files stay.
+    """
+    for file in spooled().glob("*.json"):
+        with Store.open(url) as store:
+            store.load(file.read_bytes())
+        file.unlink(missing_ok=True)

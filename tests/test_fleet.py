@@ -1,0 +1,451 @@
+"""Many machines: which job goes where, who holds what, and what a machine does."""
+
+import heapq
+import json
+import os
+import random
+import subprocess
+import sys
+import threading
+import time
+from collections import deque
+from dataclasses import replace
+from pathlib import Path
+
+import postgresql
+import pytest
+import shell
+from click.testing import CliRunner
+
+from steelyard.analyse import kinds
+from steelyard.commands import main
+from steelyard.errors import FAILED, FINE, REGRESSION, SteelyardError, UnjudgedError
+from steelyard.fleet import agent, campaign, environments, jobs, record
+from steelyard.fleet.agent import Order
+from steelyard.fleet.campaign import Campaign
+from steelyard.fleet.jobs import Job, Queue
+from steelyard.fleet.record import Claim, Record, State
+from steelyard.store import archive
+from steelyard.store.store import Store
+
+H200 = {"gpu": "NVIDIA H200", "cpu": "Intel Xeon"}
+EPYC = {"cpu": "AMD-EPYC-9654"}
+
+
+def test_a_machine_takes_the_oldest_job_that_is_for_it():
+    """Each commit once on each kind before any is repeated."""
+    every = list(jobs.planned(["a", "b"], ["suites"], ["gpu=h200", "cpu=epyc"], 2))
+    assert [(one.commit, one.repeat) for one in every[::2]] == [
+        *(("a", 0), ("b", 0)),
+        *(("a", 1), ("b", 1)),
+    ]
+    queue = Queue(every)
+    assert [queue.take(H200).id for _ in range(4)] == [0, 2, 4, 6]
+    assert queue.take(H200) is None
+    assert queue.unserved([H200]) == ["cpu=epyc"]
+    assert queue.unserved([H200, EPYC]) == []
+    assert queue.take(EPYC).id == 1
+    queue.put(Job(9, "c", (), kinds.ANY))
+    assert queue.take(H200).id == 9
+
+
+def campaign_of(count, machines):
+    """Simulate jobs on machines that take random times; return seconds per decision."""
+    draw = random.Random(count)
+    on = ["gpu=h200", "cpu=epyc", "gpu=a100", kinds.ANY]
+    models = ["NVIDIA H200", "NVIDIA A100"]
+    facts = [
+        {"name": f"m{n}", "cpu": "EPYC", "gpu": draw.choice(models)}
+        for n in range(machines)
+    ]
+    queue = Queue(Job(n, "c", (), draw.choice(on)) for n in range(count))
+    free = [(0.0, at) for at in range(machines)]
+    done, spent, decisions = set(), 0.0, 0
+    while free:
+        now, at = heapq.heappop(free)
+        before = time.process_time()
+        job = queue.take(facts[at])
+        spent += time.process_time() - before
+        decisions += 1
+        if job is not None:
+            assert job.id not in done
+            assert kinds.accepts(job.on, facts[at])
+            done.add(job.id)
+            heapq.heappush(free, (now + draw.expovariate(1), at))
+    assert len(done) == count
+    return spent / decisions
+
+
+def test_a_decision_takes_less_than_a_millisecond_however_many_jobs_there_are():
+    """100,000 jobs on 1,000 machines, and no more each than of a tenth."""
+    few, many = campaign_of(10_000, 1000), campaign_of(100_000, 1000)
+    assert many < 1e-3
+    assert many < 5 * few
+
+
+@pytest.fixture(scope="session")
+def server():
+    """Start a server for all tests."""
+    pytest.importorskip("psycopg", reason="needs the extra postgresql")
+    if postgresql.programs() is None:
+        pytest.skip("needs the programs of a PostgreSQL server (Debian: postgresql)")
+    yield from postgresql.serve()
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def url(request, tmp_path):
+    """Give an empty store in a file, or on a server."""
+    if request.param == "sqlite":
+        return str(tmp_path / "store.db")
+    return request.getfixturevalue("server").url()
+
+
+@pytest.fixture
+def home(tmp_path, monkeypatch):
+    """Keep environments and all else in a folder of the test's own."""
+    monkeypatch.setenv("STEELYARD_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("STEELYARD_LOCK", str(tmp_path / "lock"))
+    return tmp_path
+
+
+def opened(url):
+    """Make the tables of a store."""
+    with Store.open(url):
+        return url
+
+
+def test_a_job_and_a_machine_have_one_holder(url):
+    """Until the lease is over; and what ended otherwise is queued or failed."""
+    first, other = Record(opened(url), lease=1.0), Record(url, lease=1.0)
+    name = first.add(jobs.planned(["a", "b"], ["s"], ["any"], 1))
+    mine = Claim(name, 0, "box", "me")
+    assert first.claim(mine)
+    assert not other.claim(Claim(name, 0, "elsewhere", "you"))
+    assert not other.claim(Claim(name, 1, "box", "you"))
+    time.sleep(0.6)
+    assert first.renew(mine, seconds=5)
+    time.sleep(0.6)
+    assert not other.claim(Claim(name, 0, "elsewhere", "you"))
+    time.sleep(0.6)
+    assert other.claim(Claim(name, 0, "elsewhere", "you"))
+    assert not first.renew(mine, seconds=5)
+    assert not first.end(mine, 0, "", fine=True)
+    assert other.end(Claim(name, 0, "elsewhere", "you"), 7, "a\0log", fine=False)
+    assert first.claim(mine)
+    first.release(mine)
+    assert [one.state for one in first.entries(name)] == [State.QUEUED] * 2
+    assert first.claim(mine)
+    assert first.end(mine, 7, "again", fine=False)
+    failed = first.entries(name)[0]
+    assert (failed.state, failed.failures, failed.losses) == (State.FAILED, 2, 1)
+    assert (failed.code, failed.log) == (7, "again")
+    assert not first.claim(mine)
+    first.close()
+    other.close()
+
+
+def test_of_many_that_claim_at_once_one_gets_it(url):
+    """One each of jobs and of machines."""
+    opened(url)
+    start = Record(url)
+    name = start.add(jobs.planned(["a"] * 4, ["s"], ["any"], 1))
+    start.close()
+    got = []
+
+    def claim(job, machine):
+        one = Record(url)
+        if one.claim(Claim(name, job, machine, f"{job}{machine}")):
+            got.append((job, machine))
+        one.close()
+
+    pairs = [(job, box) for job in range(4) for box in "xy"]
+    threads = [threading.Thread(target=claim, args=one) for one in pairs]
+    for one in threads:
+        one.start()
+    for one in threads:
+        one.join()
+    assert len(got) == 2
+    assert len({job for job, _ in got}) == len({box for _, box in got}) == 2
+
+
+class Machines:
+    """An engine whose work is a script: words by job, in turn."""
+
+    def __init__(self, book, name, script):
+        self.book, self.name, self.script = book, name, script
+        self.under_way = deque()
+        self.stopped = False
+        self.log = []
+
+    def machines(self):
+        """Return two."""
+        return {"one": H200, "two": EPYC}
+
+    def start(self, machine, job):
+        """Claim it as an agent does."""
+        handle = object()
+        claim = Claim(self.name, job.id, machine, "holder")
+        word = self.script[job.id].pop(0) if self.script.get(job.id) else "done"
+        claimed = self.book.claim(claim)
+        self.log.append((job.id, machine, claimed))
+        self.under_way.append((handle, claim, word if claimed else "busy"))
+        return handle
+
+    def ended(self, seconds):
+        """End the oldest."""
+        if not self.under_way:
+            time.sleep(min(seconds, 0.05))
+            return []
+        handle, claim, word = self.under_way.popleft()
+        if word == "interrupt":
+            self.under_way.appendleft((handle, claim, "done"))
+            raise KeyboardInterrupt
+        if word in {"done", "failed"}:
+            self.book.end(claim, 0 if word == "done" else 2, word, fine=word == "done")
+        return [(handle, word)]
+
+    def stop(self):
+        """Queue again what is under way."""
+        self.stopped = True
+        for _, claim, _ in self.under_way:
+            self.book.release(claim)
+
+
+def driven(url, script, count=4):
+    """Drive a campaign with a script; return its engine, jobs and what was said."""
+    book, said = Record(opened(url), lease=0.5), []
+    name = book.add(jobs.planned([f"c{n}" for n in range(count)], ["s"], ["any"], 1))
+    engine = Machines(book, name, script)
+    found = Campaign(name, book, engine, said.append).run(0.5)
+    return engine, found, said
+
+
+def test_what_failed_is_tried_once_more_and_what_was_lost_after_its_lease(tmp_path):
+    """Every job ends; the one that failed twice is reported with its log."""
+    script = {0: ["failed"], 1: ["failed", "failed"], 2: ["lost"]}
+    engine, found, _ = driven(str(tmp_path / "s.db"), script)
+    states = [one.state for one in found]
+    assert states == [State.DONE, State.FAILED, State.DONE, State.DONE]
+    assert found[2].losses == 1
+    assert campaign.exit_code(found) == FAILED
+    text = "\n".join(campaign.lines("x", found))
+    assert "campaign x: 3 done, 1 failed" in text
+    assert "run 1 ended with 2" in text
+    done = [job for job, _, claimed in engine.log if claimed]
+    assert sorted(done) == [0, 0, 1, 1, 2, 2, 3]
+
+
+def test_a_job_that_loses_every_machine_is_given_up(tmp_path, monkeypatch):
+    """It may be the job's doing."""
+    monkeypatch.setattr(record, "MOST_LOST", 2)
+    script = {0: ["lost"] * 9}
+    _, found, _ = driven(str(tmp_path / "s.db"), script, count=1)
+    assert found[0].state == State.FAILED
+    assert "lost 2 times" in found[0].log
+
+
+def test_an_interrupted_campaign_is_resumed(tmp_path):
+    """What was under way is queued; what is done is not done again."""
+    book = Record(opened(str(tmp_path / "s.db")), lease=5)
+    name = book.add(jobs.planned(["a", "b", "c"], ["s"], ["any"], 1))
+    engine = Machines(book, name, {1: ["interrupt"]})
+    with pytest.raises(KeyboardInterrupt):
+        Campaign(name, book, engine, lambda _: None).run(5)
+    assert engine.stopped
+    assert State.RUNNING not in {one.state for one in book.entries(name)}
+    again = Machines(book, name, {})
+    found = Campaign(name, book, again, lambda _: None).run(5)
+    assert {one.state for one in found} == {State.DONE}
+    assert 0 not in {job for job, _, _ in again.log}
+
+
+def test_the_gravest_of_all_jobs_is_the_exit_code():
+    """A regression stands before a failed case; a job that is not done before both."""
+
+    def entry(code, state=State.DONE):
+        return record.Entry("c", Job(0, "a", (), "any"), state, 0, 0, "m", code, "")
+
+    assert campaign.exit_code([entry(0), entry(0)]) == FINE
+    assert campaign.exit_code([entry(2), entry(1), entry(3)]) == REGRESSION
+    assert campaign.exit_code([entry(0), entry(3)]) == 3
+    assert campaign.exit_code([entry(1), entry(None, State.FAILED)]) == FAILED
+
+
+SUITE = """
+import json
+import os
+import sys
+from pathlib import Path
+
+from work import ROUNDS
+
+from steelyard import benchmark
+
+if "SEEN" in os.environ and "worker" in sys.argv[0]:
+    Path(os.environ["SEEN"]).write_text(json.dumps(dict(os.environ)))
+
+
+def add(x, out):
+    out[:] = x * ROUNDS
+
+
+@benchmark
+def summed(b):
+    b.mode("kernel/warm")
+    x = b.input(100)
+    y = b.output(100)
+    return b.launch(add, x, out=y)
+"""
+
+
+@pytest.fixture
+def repository(home):
+    """Make a repository of two commits, in the folder where the command runs."""
+    root = home / "repository"
+    (root / "suites").mkdir(parents=True)
+    shell.git(root, "init", "--quiet", "--initial-branch=main")
+    (root / ".gitignore").write_text("__pycache__\n.steelyard\n")
+    for rounds in (1, 2):
+        (root / "work.py").write_text(f"ROUNDS = {rounds}\n")
+        (root / "suites" / "bench_work.py").write_text(SUITE)
+        shell.git(root, "add", ".")
+        shell.git(root, "commit", "--quiet", f"-mrounds {rounds}")
+    return root
+
+
+def commits(root):
+    """Return a repository's commits, the oldest first."""
+    return shell.git(root, "rev-list", "--reverse", "HEAD").split()
+
+
+def order_of(url, root, commit, **changes):
+    """Return an order of one job, which is kept, and its record."""
+    book = Record(opened(url), lease=20)
+    options = ("--blocks", "1", "--budget", "1")
+    planned = jobs.planned([commit], ["suites"], ["any"], 1, options=options)
+    name = book.add(planned)
+    (entry,) = book.entries(name)
+    book.close()  # closing a file of SQLite's twice in a process drops its locks
+    order = Order(name, url, str(root), commits(root)[-1], 20, job=entry.job)
+    return replace(order, machine="box", **changes), book
+
+
+def test_a_machine_does_a_job_in_the_commits_environment(
+    repository, tmp_path, monkeypatch
+):
+    """With a login's variables; the store's credentials stay out of what is measured."""
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    monkeypatch.setenv("RAY_JOB_ID", "1")
+    real, seen = agent.login, tmp_path / "seen.json"
+    monkeypatch.setattr(agent, "login", lambda: real() | {"SEEN": str(seen)})
+    url, first = str(tmp_path / "store.db"), commits(repository)[0]
+    order, book = order_of(url, repository, first)
+    assert agent.work(order, threading.Event()) == "done"
+    (entry,) = book.entries(order.campaign)
+    assert (entry.state, entry.code) == (State.DONE, 0), entry.log
+    book.close()
+    with Store.open(url) as store:
+        (run,) = store.runs()
+        assert len(store.trials(run.uid)) == 1
+    assert (run.commit, run.dirty, run.state) == (first, False, "finished")
+    assert run.tags == (f"fleet/{order.campaign}", f"job/{order.campaign}-0")
+    variables = json.loads(seen.read_text())
+    assert not {"OMP_NUM_THREADS", "RAY_JOB_ID", "STEELYARD_STORE"} & variables.keys()
+    assert url not in run.command
+    assert agent.work(order, threading.Event()) == "busy"
+
+
+def test_a_job_is_stopped_and_stays_queued(repository, tmp_path):
+    """As Ctrl-C does."""
+    url = str(tmp_path / "store.db")
+    order, book = order_of(url, repository, commits(repository)[0])
+    stop = threading.Event()
+    stop.set()
+    assert agent.work(order, stop) == "stopped"
+    (entry,) = book.entries(order.campaign)
+    assert (entry.state, entry.failures) == (State.QUEUED, 0)
+    book.close()
+
+
+def test_a_commit_that_does_not_build_fails_with_what_the_build_said(repository):
+    """And is made anew the next time; a finished environment is not."""
+    first, second = commits(repository)
+    with (
+        pytest.raises(UnjudgedError, match="does not build"),
+        environments.made(str(repository), first, "sh ../missing.sh"),
+    ):
+        pass
+    with environments.made(str(repository), second) as made:
+        assert (made.tree / "work.py").read_text() == "ROUNDS = 2\n"
+        assert made.python == sys.executable
+    began = time.process_time()
+    with environments.made(str(repository), second) as again:
+        assert again == made
+    assert time.process_time() - began < 0.1
+    with (
+        pytest.raises(UnjudgedError, match="no worktree"),
+        environments.made(str(repository), "0" * 40),
+    ):
+        pass
+
+
+def test_what_could_not_be_stored_is_imported_once_the_server_is_back(home, tmp_path):
+    """The files of a run whose store was away are stored by the next agent."""
+    import trials
+
+    url = opened(str(tmp_path / "s.db"))
+    run = trials.run()
+    data = archive.write(run, [trials.trial(), trials.trial(block=1)])
+    (agent.spooled() / f"{run.uid}.json").write_bytes(data)
+    with pytest.raises(SteelyardError):
+        agent.import_spooled(str(tmp_path / "nowhere" / "s.db"))
+    agent.import_spooled(url)
+    with Store.open(url) as store:
+        assert len(store.trials(run.uid)) == 2
+    assert not list(agent.spooled().glob("*.json"))
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["run", "suites", "--commits", "HEAD..HEAD~1"], "is not before BAD"),
+        (["run", "/etc"], "suites of a fleet are committed"),
+        (["run", "--resume", "nothing"], "no such campaign"),
+        (["status"], "no cluster was started here"),
+    ],
+)
+def test_what_a_fleet_cannot_do_is_one_sentence(repository, monkeypatch, words, said):
+    """Exit code 4."""
+    pytest.importorskip("ray", reason="needs the extra fleet")
+    monkeypatch.chdir(repository)
+    monkeypatch.setattr("steelyard.fleet.cluster.connected", refuse_status(words))
+    done = CliRunner().invoke(main, ["fleet", *words])
+    assert done.exit_code == 4, done.output
+    assert said in done.output
+
+
+def refuse_status(words):
+    """Return what connects, but for the command that needs no more."""
+
+    def connected(_):
+        if words == ["status"]:
+            raise SteelyardError("no cluster was started here")
+
+    return connected
+
+
+def test_kills_lose_nothing_and_repeat_nothing(tmp_path):
+    """An agent, a node, the driver and the database, once each."""
+    pytest.importorskip("ray", reason="needs the extra fleet")
+    if postgresql.programs() is None:
+        pytest.skip("needs the programs of a PostgreSQL server (Debian: postgresql)")
+    line = [sys.executable, __file__.replace("test_fleet", "fleet_chaos")]
+    done = subprocess.run(
+        [*line, "--kills", "4", "--folder", str(tmp_path)],
+        capture_output=True,
+        text=True,
+        timeout=600,
+        check=False,
+        env=os.environ | {"PYTHONPATH": str(Path(__file__).parent)},
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
