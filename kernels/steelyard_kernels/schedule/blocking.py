@@ -21,8 +21,8 @@ from steelyard_kernels.nest.contraction import Contraction, in_order, in_rows
 from steelyard_kernels.schedule.model import LINE, Machine
 from steelyard_kernels.schedule.schedule import Cut, Place, Schedule
 
-# Bytes of a thread's stack, of which it has 8 MiB: more would fit no core's cache.
-MOST_STACK: Final = 2 << 20
+# Bytes of a thread's stack, which has 8 MiB, and 2 where a shell says "unlimited".
+MOST_STACK: Final = 1 << 20
 LANES: Final = (1, 2, 4, 8, 16, 32, 64)
 
 
