@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from math import gcd
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from steelyard_kernels.errors import KernelError
 from steelyard_kernels.expression.expr import Input
@@ -13,7 +13,6 @@ from steelyard_kernels.nest.keep import has_rows, planner
 from steelyard_kernels.schedule import (
     attention,
     attention_tiling,
-    blocking,
     contraction,
 )
 from steelyard_kernels.schedule.gpu import (
@@ -25,6 +24,9 @@ from steelyard_kernels.schedule.gpu import (
 )
 from steelyard_kernels.schedule.model import LINE, STREAM_BYTES, Machine
 from steelyard_kernels.schedule.schedule import LAST, Cut, Place, Schedule
+
+if TYPE_CHECKING:
+    from steelyard_kernels.schedule.blocking import Blocking
 
 BLOCKS: Final = range(WARP, MAX_THREADS + 1, WARP)  # of whole warps
 LANES: Final = (1, 2, 4, 8, 16)  # of a GPU: up to single bytes of the widest access
@@ -103,8 +105,10 @@ def _tiles_problem(gpu: Gpu, *, aligned: bool) -> str:
     return ""
 
 
-def blocking_for(nest: Nest, schedule: Schedule, machine: Machine) -> blocking.Blocking:
+def blocking_for(nest: Nest, schedule: Schedule, machine: Machine) -> Blocking:
     """Return the blocking of sums of products that a schedule says; raises KernelError."""
+    from steelyard_kernels.schedule import blocking  # few programs have one
+
     product = contraction_of(nest)
     if isinstance(product, str):
         why = f"multiplies blocks, but the program {product}; choose another candidate"

@@ -12,7 +12,6 @@ from steelyard_kernels.nest.axes import Nest, beyond
 from steelyard_kernels.nest.places import nest_of
 from steelyard_kernels.schedule import (
     model_attention,
-    model_blocks,
     model_cpu,
     model_gpu,
     model_product,
@@ -73,7 +72,9 @@ def _proposed(
                 return iter(tiled)
             teams = rows.on_gpu(_team(nest), device, aligned=aligned, likely=likely)
             return chain(tiled, teams, loops.on_gpu(nest, device))
-        blocked = contraction.on_cpu(nest, device, likely=likely)
+        from steelyard_kernels.schedule.recipes import blocks
+
+        blocked = blocks.on_cpu(nest, device, likely=likely)
         if rows_cpu.fits(nest):
             walked = rows_cpu.on_cpu(nest, device, aligned=aligned, likely=likely)
         else:
@@ -104,9 +105,15 @@ def _team(nest: Nest) -> Team:
     return Team(nest)
 
 
+def _of_blocks(nest: Nest, machine: Machine) -> model_cpu.Model:
+    from steelyard_kernels.schedule import model_blocks
+
+    return model_blocks.model(nest, machine)
+
+
 def _model(nest: Nest, device: Machine | Gpu) -> model_cpu.Model:
     if not isinstance(device, Gpu):
-        of_blocks = cache(lambda: model_blocks.model(nest, device))
+        of_blocks = cache(partial(_of_blocks, nest, device))
         of_loops = (
             model_rows.Rows(nest, device).predict
             if rows_cpu.fits(nest)
