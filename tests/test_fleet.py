@@ -19,8 +19,15 @@ from click.testing import CliRunner
 
 from steelyard.analyse import kinds
 from steelyard.commands import main
-from steelyard.errors import FAILED, FINE, REGRESSION, SteelyardError, UnjudgedError
-from steelyard.fleet import agent, campaign, environments, jobs, record
+from steelyard.errors import (
+    FAILED,
+    FINE,
+    REGRESSION,
+    SteelyardError,
+    StoreError,
+    UnjudgedError,
+)
+from steelyard.fleet import agent, campaign, cluster, environments, jobs, record
 from steelyard.fleet.agent import Order
 from steelyard.fleet.campaign import Campaign
 from steelyard.fleet.jobs import Job, Queue
@@ -367,6 +374,25 @@ def test_a_job_is_stopped_and_stays_queued(repository, tmp_path):
     book.close()
 
 
+def test_what_nobody_was_told_of_is_not_done(repository, tmp_path, monkeypatch):
+    """The database is away when the child ends; the lease is not renewed for ever."""
+    url = str(tmp_path / "store.db")
+    order, book = order_of(url, repository, commits(repository)[0])
+    order = replace(order, lease=3.0)
+    done = agent.Record.end
+
+    def away(*words, **named):
+        raise StoreError("the server is away")
+
+    monkeypatch.setattr(agent.Record, "end", away)
+    monkeypatch.setattr(agent, "_child", lambda _order, _held: (0, ""))
+    assert agent.work(order, threading.Event()) == "lost"
+    monkeypatch.setattr(agent.Record, "end", done)
+    (entry,) = book.entries(order.campaign)
+    assert entry.state == State.RUNNING
+    book.close()
+
+
 def test_a_commit_that_does_not_build_fails_with_what_the_build_said(repository):
     """And is made anew the next time; a finished environment is not."""
     first, second = commits(repository)
@@ -422,6 +448,14 @@ def test_what_a_fleet_cannot_do_is_one_sentence(repository, monkeypatch, words, 
     done = CliRunner().invoke(main, ["fleet", *words])
     assert done.exit_code == 4, done.output
     assert said in done.output
+
+
+def test_only_an_address_of_this_machine_alone_is_local():
+    """With a port and without."""
+    assert cluster.is_local("127.0.0.1")
+    assert cluster.is_local("127.0.0.1:6379")
+    assert not cluster.is_local("192.0.2.7")
+    assert not cluster.is_local("192.0.2.7:6379")
 
 
 def refuse_status(words):

@@ -88,7 +88,8 @@ def work(order: Order, stop: threading.Event) -> str:
             record.release(claim)
             return "stopped"
         fine = code in DONE or (order.job.what == GATE and code > 0)
-        held.say(lambda: record.end(claim, code, log[-TAIL:], fine=fine))
+        if not held.say(lambda: record.end(claim, code, log[-TAIL:], fine=fine)):
+            return "lost"
         return "done" if fine else "failed"
     finally:
         record.close()
@@ -117,13 +118,13 @@ class _Held:
         keeper.end_kept(process)
         return process.returncode
 
-    def say(self, what: Callable[[], object]) -> None:
-        """Say how it ended, as long as the lease lasts."""
+    def say(self, what: Callable[[], bool]) -> bool:
+        """Say how it ended, as long as the lease lasts; tell whether that was heard."""
         while time.monotonic() - self._renewed < self._lease:
             with suppress(StoreError):
-                what()
-                return
+                return what()
             time.sleep(self._lease / BEATS)
+        return False
 
 
 def _child(order: Order, held: _Held) -> tuple[int, str]:

@@ -94,7 +94,7 @@ def up(address: str | None, bind: str, local: int) -> dict[str, Any]:
 
 def is_local(place: str) -> bool:
     """Tell whether an address is reached from this machine alone."""
-    return place.rpartition(":")[0] in {LOCALHOST, ""} or place == LOCALHOST
+    return (place.rpartition(":")[0] or place) == LOCALHOST
 
 
 def _alone(every: Sequence[Mapping[str, str]]) -> dict[str, Any]:
