@@ -407,6 +407,35 @@ def test_a_signature_by_a_listed_key_is_trust(kind, listed, tmp_path):
     assert trust.signer(tmp_path / "y.syc", b"") is None
 
 
+MINISIGN = {
+    "hashed": (
+        "untrusted comment: signature from minisign secret key\n"
+        "RURU/OUX5YTheC66+fzP11i46MilLuNnNxmA0HfVwhGkWb3ivXz1CcEeDa6+VwU8FdasX4EgsLEZAz+WNNVKgu8kVRHlNCPCnQQ=\n"
+        "trusted comment: hashed\n"
+        "0KpXkFT31vwbnAEeeJpMTSy5tYuCr38yOABGbPLqBx/3mH4Wi+rIx4Q+i3bmEU4KXud3UfgHOaCfckfpgtBMAQ==\n"
+    ),
+    "raw": (
+        "untrusted comment: signature from minisign secret key\n"
+        "RWRU/OUX5YTheHVAKNasqZaYNXnHnNxJj8p8XZhon+JTEz2psDxHwpthzcZiuR0TyVSdeptbR53Y3wCbZ0b9M7VVBdbgTMhQigM=\n"
+        "trusted comment: raw\n"
+        "AV6JfJlWSG4PvJShy3n5DZFq54KOQ9CMJEue5z5Qtji3FVdii3+I0PowOnO3YKzxLLlnMeddjEwI/5wfQLY+AA==\n"
+    ),
+}
+"""What minisign 0.11 writes of a file that holds ``capsule``, with -l for ``raw``."""
+
+
+@pytest.mark.parametrize("kind", MINISIGN)
+def test_what_minisign_writes_is_verified(kind, listed, tmp_path):
+    """By the number that minisign shows of the key."""
+    pytest.importorskip("nacl.signing", reason="pip install pynacl")
+    path = tmp_path / "x.syc"
+    (tmp_path / "x.syc.minisig").write_text(MINISIGN[kind])
+    listed.write_text("RWRU/OUX5YTheAAWJmWTirgOct/pKVzfBwYoxzZDdxKhOk2SiaK8egMm")
+    assert trust.signer(path, b"capsule") == trust.Signer("78E184E517E5FC54", kind)
+    with pytest.raises(SteelyardError, match="is not of"):
+        trust.signer(path, b"another")
+
+
 def test_no_other_signature_is(listed, tmp_path):
     """Of other bytes, by another key of that number, with another comment, cut off."""
     mine, path = Signing(1), tmp_path / "x.syc"
