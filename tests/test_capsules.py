@@ -133,6 +133,26 @@ def test_nothing_runs_before_somebody_vouches_for_it(replay, monkeypatch):
     assert "nothing of it was run" in said
 
 
+def test_what_is_trusted_is_what_runs(project, tmp_path, monkeypatch):
+    """A file that another takes the place of meanwhile is read once."""
+    place = tmp_path / "x.syc"
+    place.write_bytes((project / "scale.syc").read_bytes())
+    read, seen = capsules.read, []
+
+    def swapped(path):
+        found = read(path)
+        seen.append(path)
+        place.write_bytes((project / "update.syc").read_bytes())
+        return found
+
+    monkeypatch.setattr(capsules, "read", swapped)
+    where = ("--store", tmp_path / "s.db")
+    code, said = steelyard("replay", place, "--trust", *QUICK, *where)
+    assert (code, len(seen)) == (0, 1), said
+    assert "scale[n=64]" in said
+    assert "update" not in said
+
+
 def test_a_capsule_has_no_path_of_the_machine(project):
     """Nor what a person is called."""
     for name in ("scale", "data"):

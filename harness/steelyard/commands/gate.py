@@ -28,6 +28,7 @@ from steelyard.errors import SteelyardError
 if TYPE_CHECKING:
     from steelyard.declare.config import Config
     from steelyard.gate.outcome import Outcome
+    from steelyard.store.capsules import Measured
 
 
 @click.command()
@@ -110,7 +111,8 @@ def command(
         if lane == "static":
             outcome = _static(baseline)
         else:
-            outcome = measured(str(baseline), chosen, asked, trusted=trusted)
+            sealed = _sealed(str(baseline), trusted=trusted)
+            outcome = measured(str(baseline), chosen, asked, sealed=sealed)
     try:
         if folder is not None:
             ci.leave(outcome, folder)
@@ -127,22 +129,30 @@ def measured(
     chosen: Config,
     asked: dict[str, Any],
     *,
-    trusted: bool,
+    sealed: Measured | None,
     ref: str = "",
 ) -> Outcome:
-    """Judge what lies here, or a commit; the code of a capsule is to be ``trusted``."""
+    """Judge what lies here, or a commit, by a baseline; of a capsule by what was read."""
     from steelyard.declare import config
     from steelyard.gate import run
-    from steelyard.store import capsules, session
+    from steelyard.store import session
 
     signal.signal(signal.SIGTERM, _interrupt)  # a job that is cancelled cleans up too
     request = session.Request(config.suites(chosen), **asked)
     how = session.settings(chosen, request)
     say = functools.partial(click.echo, err=True)
-    sealed = None
-    if baseline.endswith(capsules.SUFFIX):
-        sealed, _ = capsules.trusted(Path(baseline), by_user=trusted)
     return run.gate(baseline, request, chosen, how, say, sealed=sealed, ref=ref)
+
+
+def _sealed(baseline: str, *, trusted: bool) -> Measured | None:
+    """Return the capsule that a baseline names, if it names one whose code may run."""
+    from steelyard.store import capsules
+
+    if not baseline.endswith(capsules.SUFFIX):
+        return None
+    found = capsules.read(Path(baseline))
+    capsules.require_trust(found, Path(baseline), by_user=trusted)
+    return found
 
 
 def _interrupt(*_: object) -> None:

@@ -74,7 +74,7 @@ def command(
             stored.print_rows(found.run, made, [], None)
             progress.plan(turns)
             return FINE
-        found, why = capsules.trusted(path, by_user=trusted)
+        why = capsules.require_trust(found, path, by_user=trusted)
         console.print(Text(f"\n{path}: {why}"))
         if beside:
             return _beside(path, beside, chosen, found, asked)
@@ -124,7 +124,7 @@ def _beside(
 ) -> int:
     """Measure it and today's build in turn; return what a gate would end with."""
     here = "" if ref == HERE else ref
-    outcome = gating.measured(str(path), chosen, asked, trusted=True, ref=here)
+    outcome = gating.measured(str(path), chosen, asked, sealed=found, ref=here)
     if outcome.problem is not None:
         raise outcome.problem
     console = tables.console()

@@ -17,7 +17,7 @@ from steelyard.prepare import capsules
 from steelyard.prepare.capsules import RUN, SUFFIX, Capsule
 from steelyard.store import archive, codec, shapes
 
-__all__ = ["SUFFIX", "Measured", "read", "trusted", "write"]
+__all__ = ["SUFFIX", "Measured", "read", "require_trust", "write"]
 
 TAKEN: Final = "code_hash"
 """The fact that tells whether what was measured is what a capsule holds."""
@@ -87,19 +87,17 @@ def read(path: Path) -> Measured:
         raise SteelyardError(f"{path}: {error}") from error
 
 
-def trusted(path: Path, *, by_user: bool) -> tuple[Measured, str]:
-    """Return a capsule whose code may run, and why it may.
+def require_trust(found: Measured, path: Path, *, by_user: bool) -> str:
+    """Say why the code of a capsule, read from a file, may run.
 
     Raises:
-        SteelyardError: as `read`; or neither the user nor a key that is listed vouches
-            for it.
+        SteelyardError: neither the user nor a key that is listed vouches for it.
     """
-    found = read(path)
     signer = trust.signer(path, found.capsule.data)
     if signer is not None:
-        return found, f"signed by key {signer.number}: {signer.comment}"
+        return f"signed by key {signer.number}: {signer.comment}"
     if by_user:
-        return found, "not signed; trusted by --trust"
+        return "not signed; trusted by --trust"
     raise SteelyardError(
         f"{path}: nothing of it was run, for nobody that you listed signed it. Pass "
         f"--trust if you know who made it, or list the key that signed {path.name}"
