@@ -2,6 +2,7 @@
 # but what judges by times of its own, which `make test-measuring` does on a machine that is free.
 # `make builds` measures what is only built, for GPUs that need not be here: minutes.
 # `make loops` measures loops of thousands of iterations, and their builds, on the CPU.
+# `make products` measures products of matrices, convolutions and attention on the CPU.
 # `make docs` builds the site into build/site.
 # `make gpu` measures the shipped kernels on a GPU; `make peers` other people's beside them.
 PYTHON ?= python3
@@ -11,13 +12,16 @@ INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 # Says what is left out where PyTorch is not installed; it is not asked for: gigabytes.
 PEERLESS = $(BIN)/python -c "import importlib.util as u; u.find_spec('torch') or print('torch is not in .venv: its kernels, the peers compiled by it and the cases of cuBLAS are left out')"
 
-.PHONY: bench builds loops gpu peers test test-measuring test-gpu lint types docs clean
+.PHONY: bench builds loops products gpu peers test test-measuring test-gpu lint types docs clean
 
 bench: .venv/bench
-	$(BIN)/steelyard run suites -k "not cuda and not fusion and not gpu_ and not planted and not noisy and not overhead"
+	$(BIN)/steelyard run suites -k "not cuda and not fusion and not gpu_ and not planted and not noisy and not overhead and not products and not convolutions and not attentions"
 
 builds: .venv/ready
 	$(BIN)/steelyard run suites -k "cuda or fusion" --blocks 2
+
+products: .venv/ready
+	$(BIN)/steelyard run suites -k "(products or convolutions or attentions) and not gpu_"
 
 loops: .venv/ready
 	$(BIN)/steelyard run suites -k "noisy and not gpu_ and not cuda" --blocks 2
