@@ -44,7 +44,7 @@ def _blockings(
     lanes, every = machine.lanes(whole.dtype.bytes), not likely
     shares = (outer * m * n * k >= SHARED,) if likely else (True, False)
     turns = max(1, TURN // (m * n * k)) if whole.outer else 1
-    depths = {-(-k // -(-k // most)) for most in DEPTHS[every]}
+    depths = {_part(k, most, lanes) for most in DEPTHS[every]}
     side = _side(whole, machine)
     tiles = (side // 2, side) if likely else (side // 2, side, 2 * side)
     seen: set[tuple[object, ...]] = set()
@@ -64,6 +64,12 @@ def _blockings(
             yield Blocking(
                 whole, rows, lanes, vectors, down, over, steps, copies, shared, turns
             )
+
+
+def _part(depth: int, most: int, lanes: int) -> int:
+    """Return about so much of a depth, all parts alike, of whole vectors if not of all."""
+    parts = -(-depth // most)
+    return depth if parts == 1 else -(-depth // (parts * lanes)) * lanes
 
 
 def _side(whole: Contraction, machine: Machine) -> int:
