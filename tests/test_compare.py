@@ -2,14 +2,15 @@ import csv
 import dataclasses
 import io
 import json
+import math
 
 import pytest
 import trials
 from rich.console import Console
 
-from steelyard.analyse import compare
+from steelyard.analyse import claims, compare, rows
 from steelyard.errors import USAGE, SteelyardError
-from steelyard.report import comparison
+from steelyard.report import comparison, explained
 from steelyard.report.formats import Compared, formats
 
 CASE = "copy[n=1024,impl=numpy]"
@@ -54,6 +55,29 @@ def test_only_blocks_of_the_same_number_are_paired():
     assert (none.ratio, none.note) == (None, "not comparable: no block in common")
 
 
+def test_one_pair_of_blocks_says_nothing_of_its_ratios_error():
+    """However still both blocks were: the next pair may be anywhere."""
+    (row,) = compare.compare(side()[:2], side(1.3)[1:])
+    assert row.ratio.value == pytest.approx(1.3, rel=1e-3)
+    assert (row.ratio.low, row.ratio.high) == (0.0, math.inf)
+    assert not row.differs
+    assert row.note.startswith("one pair")
+    assert "nan" not in str(comparison.sheet([row])).lower()
+    assert "one pair of blocks" in explained.sentence(row.ratio, [])
+    made = rows.relative_to(
+        rows.rows([trials.trial("a[i=x]"), trials.trial("a[i=y]")]), "i=x"
+    )
+    assert not any(one.relative.known for one in made)
+    claim = claims.Claim(
+        "c", ("a",), "kernel/warm", (claims.bound("<= 1.1"),), ("i=x",)
+    )
+    judged = claims.judge([claim], made, trials.FACTS)
+    assert {str(one.state) for one in judged} == {"undecided"}
+    assert {one.why for one in judged} == {
+        "one pair of blocks has no interval: raise --blocks"
+    }
+
+
 @pytest.mark.parametrize(
     ("changes", "note"),
     [
@@ -88,7 +112,7 @@ def test_cases_of_one_side_are_listed_not_dropped():
     base = [trials.trial("a[n=1]"), trials.trial("b[n=1]")]
     made = compare.compare(base, [trials.trial("b[n=1]"), trials.trial("c[n=1]")])
     assert [(c.case, c.note) for c in made] == [
-        ("b[n=1]", "same code"),
+        ("b[n=1]", "one pair, same code"),
         ("c[n=1]", "missing in base"),
         ("a[n=1]", "missing in new"),
     ]
@@ -152,7 +176,7 @@ def test_other_compilers_are_named_by_their_target():
     ]
     assert compare.compilers(base[:1], new) == []
     notes = [row.note for row in compare.compare(base, new)]
-    assert notes.count("same code, other compiler") == 1
+    assert notes.count("one pair, same code, other compiler") == 1
 
 
 def on_gpu(trials_):

@@ -297,6 +297,8 @@ def _state(claim: Claim, seen: Estimate, of: Sequence[Row]) -> tuple[State, str]
         if claim.expected_failure:
             return State.EXPECTED, claim.expected_failure
         return State.FAILS, ""
+    if None in verdicts and not seen.known:
+        return State.UNDECIDED, "one pair of blocks has no interval: raise --blocks"
     if None in verdicts:
         return State.UNDECIDED, "the interval crosses the bound: more blocks narrow it"
     for doubt in _acting(of):

@@ -70,7 +70,7 @@ def _pair(case: str, mode: str, base: Row | None, new: Row | None) -> Comparison
         assert base is not None
         assert new is not None
         ratio = paired_ratio(new.trials, base.trials)
-        note = _remark(base, new) if ratio else "not comparable: no block in common"
+        note = _remark(base, new, ratio)
     else:
         ratio = None
     estimates = [row.estimate if row else None for row in (base, new)]
@@ -103,10 +103,13 @@ METHOD: Final[Mapping[str, Callable[[Trial], str]]] = {
 """What has to be the same for two times to be of the same thing."""
 
 
-def _remark(base: Row, new: Row) -> str:
+def _remark(base: Row, new: Row, ratio: Estimate | None) -> str:
     """Name what changed, or did not, between two rows that compare."""
+    if ratio is None:
+        return "not comparable: no block in common"
     old, now = base.trials[-1], new.trials[-1]
-    words = [
+    words = [] if ratio.known else ["one pair"]
+    words += [
         f"other {what}"
         for what in ("source", "inputs")
         if old.hashes.get(what) != now.hashes.get(what)

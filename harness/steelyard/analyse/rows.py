@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import math
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -193,6 +194,9 @@ def floor_share(trial: Trial) -> float | None:
 def paired_ratio(new: Sequence[Trial], base: Sequence[Trial]) -> Estimate | None:
     """Return new / base from the blocks that both have; None where there is none.
 
+    One pair says nothing of how far the next is from it: the interval is every ratio
+    that there can be, and not `Estimate.known`.
+
     Of two cases a clock's offset does not cancel: events were wrong by another 0.2 us
     round cuBLAS than round a copy.
     """
@@ -202,6 +206,8 @@ def paired_ratio(new: Sequence[Trial], base: Sequence[Trial]) -> Estimate | None
     if not pairs or min(min(n.value, b.value) for n, b in pairs) <= 0:
         return None
     found = stats.ratio([n for n, _ in pairs], [b for _, b in pairs])
+    if len(pairs) == 1:
+        return Estimate(found.value, 0.0, math.inf)
     if new[0].case == base[0].case:
         return found
     # `stats.ratio` has the difference of both shares: with this it is their sum.

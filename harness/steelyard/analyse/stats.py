@@ -45,6 +45,11 @@ class Estimate:
     them do not make it less."""
 
     @property
+    def known(self) -> bool:
+        """Whether the interval ends: that of a single pair of blocks does not."""
+        return math.isfinite(self.high)
+
+    @property
     def half_width(self) -> float:
         """Half the interval as a fraction of the value."""
         return (self.high - self.low) / 2 / self.value if self.value else math.inf

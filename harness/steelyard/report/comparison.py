@@ -44,7 +44,7 @@ def ratios(made: Sequence[Comparison], width: int) -> Iterator[RenderableType]:
     yield Text(
         f"\nratio: time of new / base from blocks of the same number, with its 95 % "
         f"interval; above 1 is slower. {len(made) - len(alone)} of {len(made)} rows "
-        "compare. The runs were not interleaved: a difference may be the machine's.",
+        "compare. One pair of blocks has no interval. The runs were not interleaved: a difference may be the machine's.",
         style="dim",
     )
 
@@ -64,7 +64,9 @@ def _line(one: Comparison, width: int) -> Line:
         _time(one.base, width),
         _time(one.new, width),
         Text(units.figures(ratio.value) if ratio else units.NOTHING, _style(one)),
-        f"{ratio.low:.3f} to {ratio.high:.3f}" if ratio else units.NOTHING,
+        f"{ratio.low:.3f} to {ratio.high:.3f}"
+        if ratio and ratio.known
+        else units.NOTHING,
         one.note,
     )
 

@@ -49,6 +49,11 @@ def sentence(ratio: Estimate | None, ranked: Sequence[Difference]) -> str:
     """Say how much longer B takes than A, what accounts for most of it, and what nothing does."""
     if ratio is None:
         return "B and A have no block in common, so that their times have no ratio."
+    if not ratio.known:
+        return (
+            f"B takes {ratio.value:.3g} times what A takes in one pair of blocks, which "
+            "says nothing of the ratio's error: measure both with more --blocks."
+        )
     times = (
         f"B takes {ratio.value:.3g} times what A takes "
         f"({ratio.low:.3g} to {ratio.high:.3g})"

@@ -27,9 +27,7 @@ def time(row: Row) -> str:
 
 def margin(estimate: Estimate | None) -> str:
     """Write half the interval: ``± 0.4 %``; of one beyond all use only that it is."""
-    if estimate is None:
-        return NOTHING
-    if not estimate.value:
+    if estimate is None or not estimate.value:
         return NOTHING
     percent = 100 * estimate.half_width
     if percent >= 100.5:
