@@ -21,6 +21,7 @@ from steelyard.prepare import capsule_work
 from steelyard.prepare import capsules as format_of
 from steelyard.prepare.capsules import write
 from steelyard.store import capsules
+from steelyard_kernels.digest import digest
 
 SUITE = """
 import numpy as np
@@ -261,6 +262,7 @@ def test_a_capsule_that_does_not_end_is_ended(project, tmp_path, monkeypatch):
     looped = code[:at] + b"\xeb\xfe" + code[at + 2 :]  # jmp to itself (x86-64)
     if not llvm_host().startswith("x86_64"):
         pytest.skip("writes an instruction of x86-64")
+    content["launch"]["facts"]["code_hash"] = digest(looped)
     place = tmp_path / "x.syc"
     place.write_bytes(write(content, {**found.members, "code": looped}))
     words = ("--trust", "--timeout", "5", "--store", tmp_path / "s.db", *QUICK)
@@ -339,12 +341,15 @@ def set_(*path, to):
         (set_("launch", "slots", 0, to=["bytes", "x", "00"]), "kind bytes"),
         (set_("launch", "threads", to=3), "threads"),
         (set_("launch", "entry", to="system"), "has no system"),
-        (set_("launch", "facts", to={"bytes": "many"}), "facts.bytes"),
+        (set_("launch", "facts", "bytes", to="many"), "facts.bytes"),
         (set_("device", to="cuda"), "has no"),
         (set_("check", "results", to=[]), "members are others"),
         (set_("case", to="other"), "not of its case"),
         (set_("seed", to=-1), "seed"),
         (lambda _c, m: m.update(code=b"\x7fELF\2\1" + bytes(64)), "no object file"),
+        (lambda _c, m: m.update(code=m["code"] + b"\0"), "not facts.code_hash"),
+        (set_("launch", "facts", "code_hash", to="0" * 32), "not facts.code_hash"),
+        (lambda c, _m: c["launch"]["facts"].pop("code_hash"), "not facts.code_hash"),
         (lambda _c, m: m.update({"check/0.indices": b"\xff" * 512}), "outside"),
         (lambda _c, m: m.update({"check/0.wanted": b""}), "another length"),
         (lambda _c, m: m.update({"run.json": b"{}"}), "not an exported run"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import math
 from collections.abc import Mapping
+from hashlib import blake2b
 from typing import Annotated, Any, Final, Literal, TypedDict
 
 import numpy as np
@@ -176,8 +177,12 @@ def _require_npy(body: bytes, handle: Buffer) -> None:
 
 
 def _require_code(manifest: Manifest, code: bytes) -> None:
-    """Refuse code of another kind of machine, or without the entry."""
-    entry = manifest["launch"]["entry"]
+    """Refuse code of another kind of machine, without the entry, or of another hash.
+
+    The hash is made as the code's maker made it: of a cubin that of the entry's
+    instructions, of object code that of its bytes. Gates go by it.
+    """
+    entry, told = manifest["launch"]["entry"], manifest["launch"]["facts"]
     if manifest["device"] == "cuda":
         try:
             entries = cubin.read(code)
@@ -185,6 +190,7 @@ def _require_code(manifest: Manifest, code: bytes) -> None:
             raise Malformed(f"its code is no cubin: {error}") from None
         if entry not in entries:
             raise Malformed(f"its cubin has no kernel {entry}")
+        _require_hash(told, entries[entry].code_hash)
         return
     machine = int.from_bytes(code[18:20], "little")
     relocatable = code[16:18] == b"\1\0"
@@ -192,3 +198,9 @@ def _require_code(manifest: Manifest, code: bytes) -> None:
         raise Malformed("its code is no object file of a processor that we know")
     if entry.encode() + b"\0" not in code:
         raise Malformed(f"its code has no {entry}")
+    _require_hash(told, blake2b(code, digest_size=16).hexdigest())
+
+
+def _require_hash(told: Mapping[str, Any], made: str) -> None:
+    if told.get("code_hash") != made:
+        raise Malformed(f"its code has the hash {made}, not facts.code_hash")
