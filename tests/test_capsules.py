@@ -13,10 +13,12 @@ import shell
 from click.testing import CliRunner
 
 from steelyard.commands import main
+from steelyard.declare import discovery
 from steelyard.declare.settings import Settings
 from steelyard.errors import BenchmarkError, SteelyardError
+from steelyard.gate import blocks
 from steelyard.machine import trust
-from steelyard.measure.prepared import PreparedCase
+from steelyard.measure.prepared import PreparedCase, static_facts
 from steelyard.prepare import capsule_work
 from steelyard.prepare import capsules as format_of
 from steelyard.prepare.capsules import write
@@ -503,3 +505,36 @@ def test_a_signed_capsule_runs_without_a_word(project, replay, listed):
         assert (code, "is not of scale.syc as it is" in said) == (4, True)
     finally:
         signed.unlink()
+
+
+def extent(content, _members):
+    """Change a number that the code gets."""
+    slot = next(
+        one for one in content["launch"]["slots"] if one[0] not in {"input", "output"}
+    )
+    slot[2] += 1
+
+
+@pytest.mark.parametrize(
+    ("edit", "alike"),
+    [
+        (lambda *_: None, True),
+        (extent, False),
+        (lambda c, _m: c["launch"]["slots"].reverse(), False),
+    ],
+)
+def test_the_same_code_launched_otherwise_is_not_identical(
+    edit, alike, project, checkout, tmp_path
+):
+    """Whatever its facts say: a gate then measures."""
+    shell.git(checkout, "checkout", "-q", "HEAD~1")
+    sealed = capsules.read(changed(project, tmp_path, edit)).capsule
+    (tmp_path / "home").mkdir()
+    base = capsule_work.unpack(sealed, tmp_path / "home").case()
+    (head,) = discovery.find([str(checkout / "suite.py")], "scale[n=64]")
+    told = {
+        side: static_facts(case, Settings())
+        for side, case in (("base", base), ("head", head))
+    }
+    found = blocks._identity(told)  # a gate takes seconds
+    assert ("kernel" in found.identical) == alike

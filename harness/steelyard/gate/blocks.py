@@ -318,7 +318,8 @@ def _identical(
     base, head = told[BASE], told[HEAD]
     if base["hashes"].get("inputs") != head["hashes"].get("inputs"):
         return
-    if same_code(facts[BASE], facts[HEAD]):
+    launched_alike = base.get("launch") == head.get("launch")
+    if launched_alike and same_code(facts[BASE], facts[HEAD]):
         yield "kernel"
     around = base.get("environment")
     alike = bool(around) and around == head.get("environment")

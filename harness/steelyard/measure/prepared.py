@@ -144,7 +144,7 @@ def static_facts(case: Case, settings: Settings) -> dict[str, Any] | None:
     if not isinstance(bound, work.NativeWork):
         return None  # what others' work declares of itself is looked at in full
     facts, hashes = _facts(described, bound), _hashes(case, described.handles, settings)
-    return {"facts": facts, "hashes": hashes}
+    return {"facts": facts, "hashes": hashes, "launch": work.launch_hash(bound)}
 
 
 def blank(described: Description, settings: Settings) -> work.Work:

@@ -21,7 +21,7 @@ from steelyard.declare.handles import CUDA, Call, Check, Handle
 from steelyard.errors import BenchmarkError
 from steelyard.machine import files
 from steelyard.prepare import answers, capsules
-from steelyard.prepare.capsule_types import Manifest
+from steelyard.prepare.capsule_types import Launch, Manifest
 from steelyard.prepare.capsules import SUFFIX, Capsule
 from steelyard.prepare.cubins import CubinWork
 from steelyard_device import binary, cpu, cuda, llvm, memory
@@ -214,7 +214,7 @@ class SealedKernel:
         slots = [word for word in words if isinstance(word, int)]
         threads = launch["threads"] or cpu.pool_size()
         made = SealedLaunch(function, slots, threads, claims=True)
-        made.told, made.kept = launch["facts"], kept
+        made.head, made.kept = launch, kept
         return made
 
     def _on_gpu(
@@ -232,31 +232,31 @@ class SealedKernel:
             block=_extents(launch["block"]),
             shared=launch["shared"],
         )
-        made.told, made.arguments = launch["facts"], tuple(kept)
+        made.head, made.arguments = launch, tuple(kept)
         return made
 
 
 class SealedLaunch(cpu.Launch):
     """A launch on this machine's cores, with the facts of where it was made."""
 
-    told: Mapping[str, Any]
+    head: Launch
     kept: Sequence[Any]
     """Arrays, alive as long as they may be written to."""
 
     def facts(self) -> dict[str, Any]:
         """Return what the code's maker said, and on how many threads it runs here."""
-        return {**self.told, **super().facts()}
+        return {**self.head["facts"], **super().facts()}
 
 
 class SealedCubin(CubinWork):
     """A launch on a GPU, with the facts of where it was made."""
 
-    told: Mapping[str, Any]
+    head: Launch
 
     def facts(self) -> dict[str, Any]:
         """Return what the code's maker said, and how many blocks fit this GPU."""
         resident = cuda.Launch.facts(self)["blocks_per_multiprocessor"]
-        return {**self.told, "blocks_per_multiprocessor": resident}
+        return {**self.head["facts"], "blocks_per_multiprocessor": resident}
 
 
 def _room(nbytes: int, context: cuda.Context | None) -> Any:

@@ -10,10 +10,11 @@ from typing import Any, Protocol, runtime_checkable
 from steelyard.declare.benchmark import Description
 from steelyard.declare.handles import Call, Handle, StreamHandle, replaced
 from steelyard.errors import BenchmarkError
+from steelyard.machine.decoding import digest
 from steelyard.prepare.buffers import Buffers
 from steelyard.prepare.cubins import Cubin as Cubin  # noqa: PLC0414 # it is work too
 from steelyard.prepare.frameworks import ArrayAdapter, adapter
-from steelyard_device import cuda
+from steelyard_device import binary, cuda
 
 
 class Work(Protocol):
@@ -64,6 +65,32 @@ class Recordable(Exported, Protocol):
 
     arrays: Mapping[str, Any]
     """By the names that its binary gives them."""
+
+
+@runtime_checkable
+class Sealed(Work, Protocol):
+    """Work of a capsule, which lacks what the process that built it knows."""
+
+    head: Mapping[str, Any]
+    """Of its launch, as the capsule has it."""
+
+
+def launch_hash(weighed: Work) -> str | None:
+    """Return the hash of all that a launch gives its code, but for addresses.
+
+    That is the slots with their extents and numbers, threads or grid, block and shared
+    memory; on a CPU the entry too, for there the code's hash is of all entries. None of
+    work that gives no machine code away.
+    """
+    if isinstance(weighed, Sealed):
+        head = weighed.head
+    elif isinstance(weighed, Exported):
+        head, _ = binary.unpack(weighed.binary())
+    else:
+        return None
+    on_cpu = ("threads", "entry") if "threads" in head else ()
+    told = ("slots", "grid", "block", "shared", *on_cpu)
+    return digest({name: head[name] for name in told if name in head})
 
 
 @runtime_checkable

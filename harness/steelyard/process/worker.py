@@ -36,6 +36,7 @@ from steelyard.measure.solving import Solver
 from steelyard.prepare import problems
 from steelyard.prepare.capsules import SUFFIX
 from steelyard.prepare.problems import Area
+from steelyard.prepare.work import launch_hash
 from steelyard.process import capsules, confirm, fingerprint, wire
 from steelyard.process.apart import Apart
 from steelyard.process.origins import Origins
@@ -117,7 +118,11 @@ class CaseCache:
             told = static_facts(turn.case, settings)
             if told is None:
                 prepared = self._prepare(turn, settings)
-                told = {"facts": prepared.facts(), "hashes": prepared.hashes}
+                told = {
+                    "facts": prepared.facts(),
+                    "hashes": prepared.hashes,
+                    "launch": launch_hash(prepared.work),
+                }
         except (SteelyardError, DeviceError) as error:
             return {"error": named(turn.case.id, str(error))}
         except (Exception, SystemExit) as error:  # noqa: BLE001 # whatever the user's work raises
