@@ -161,6 +161,19 @@ PRODUCTS = [
         data="unit",
     ),
     Row(
+        "features by groups",  # and a window of one element
+        lambda x, w: xp.conv1d(x, w, padding=1, groups=3),
+        "1,24,1 3,8,1; 2,24,2 6,8,1; 1,48,3 3,16,2",
+        data="unit",
+    ),
+    Row(
+        "sum of a convolution",
+        lambda x: xp.sum(xp.conv1d(x, x, padding=1), axis=0),
+        "2,2,0; 16,16,2; 3,3,5",
+        "float64 float32",
+        data="unit",
+    ),
+    Row(
         "transposed convolution",
         lambda x, w: xp.conv_transpose2d(x, w, stride=2, padding=1),
         "2,3,5,4 3,4,3,3",

@@ -7,6 +7,7 @@ programs, as `402+1` one again that failed or `5000+20000` many.
 
 from __future__ import annotations
 
+import itertools
 import os
 import random
 import re
@@ -34,7 +35,8 @@ from steelyard_kernels.expression.simplify import simplify
 from steelyard_kernels.function import kernel
 from steelyard_kernels.ir.printing import text
 from steelyard_kernels.ir.verify import verify
-from steelyard_kernels.schedule import strategies
+from steelyard_kernels.nest.places import nest_of
+from steelyard_kernels.schedule import carries, legality, strategies
 from steelyard_kernels.schedule.gpu import GPUS
 from steelyard_kernels.targets import device, machine, parse
 
@@ -207,8 +209,8 @@ def expected(case):
 @pytest.fixture(autouse=True)
 def tools(request):
     """Need the compilers of a target's code."""
-    target = request.node.callspec.params["target"]
-    if not target.runs:
+    target = request.node.callspec.params.get("target")
+    if target and not target.runs:
         pytest.importorskip("cuda.bindings.nvrtc", reason="needs the cuda extra")
 
 
@@ -232,6 +234,38 @@ def test_a_program_is_right_or_refused_as_stated(case, target):
             if target.lacks and target.lacks in str(error):
                 continue
             raise AssertionError(f"{shown}: {type(error).__name__}: {error}") from error
+
+
+def check_legal(program, schedule, where, *, aligned):
+    """Raise KernelError for a schedule that does not fit."""
+    kind = "cpu" if where is machine() else "cuda"
+    if strategies.strategy(program) == "carries":
+        carries.check(program, schedule, kind)
+        return
+    nest = nest_of(program)
+    if schedule.multiplies_tiles:
+        legality.tiling_for(nest, schedule, where, aligned=aligned)
+    elif schedule.multiplies_blocks:
+        legality.blocking_for(nest, schedule, where)
+    else:
+        legality.check(nest, schedule, kind, aligned=aligned)
+
+
+@pytest.mark.parametrize("name", ["cpu", "simt"])
+def test_every_recipe_offers_legal_schedules_alone_and_at_least_one(name):
+    """Of every program of the table, aligned and not."""
+    where, checked = TARGETS[name].device(), 0
+    cases = [c for row in TABLE for c in row.cases if not {name, "*"} & {*row.refused}]
+    for case, aligned in itertools.product(cases, (True, False)):
+        program = simplify(case.program())
+        every = strategies.candidates(program, where, aligned=aligned)
+        assert every, case.name
+        if strategies.is_nothing(program):
+            continue
+        for schedule in {*every, strategies.heuristic(program, where, aligned=aligned)}:
+            check_legal(program, schedule, where, aligned=aligned)
+            checked += 1
+    assert checked > 1000
 
 
 @pytest.mark.parametrize("target", TARGETS.values(), ids=TARGETS)

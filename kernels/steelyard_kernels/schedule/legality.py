@@ -162,7 +162,7 @@ def _factors_problem(cut: Cut, target: str) -> str:
 
 def _loops_problem(nest: Nest, schedule: Schedule) -> str:
     """Say which loop cannot be what it is to be."""
-    together = {k for v in nest.values if len(v.over) > 1 for k in v.over[:-1]}
+    together = reduced_outside(nest)
     for number, cut in enumerate(schedule.cuts):
         axes = [NAMES.index(name) for name in cut.axes]
         shared = cut.place is not Place.SERIAL
@@ -208,6 +208,11 @@ def kept_problem(nest: Nest, schedule: Schedule, target: str) -> str:
             f"{SCRATCH_BYTES} of each stay near the core; keep fewer rows, or none"
         )
     return ""
+
+
+def reduced_outside(nest: Nest) -> frozenset[int]:
+    """Return the axes that a reduction walks outside of others: one at a time."""
+    return frozenset(axis for value in nest.values for axis in value.over[:-1])
 
 
 def in_order(nest: Nest, axis: int) -> bool:

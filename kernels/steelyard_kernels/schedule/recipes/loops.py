@@ -12,7 +12,7 @@ from typing import Final
 
 from steelyard_kernels.nest.axes import NAMES, Nest
 from steelyard_kernels.schedule.gpu import Gpu
-from steelyard_kernels.schedule.legality import in_order
+from steelyard_kernels.schedule.legality import in_order, reduced_outside
 from steelyard_kernels.schedule.model import Machine
 from steelyard_kernels.schedule.schedule import Cut, Place, Schedule
 
@@ -99,7 +99,7 @@ def _shares(nest: Nest, axis: int, vectors: frozenset[int]) -> bool:
 def vector_axes(nest: Nest) -> frozenset[int]:
     """Choose axes to walk by vectors, the last first; no value has two of them."""
     found: set[int] = set()
-    every = range(len(nest.extents))
+    every = set(range(len(nest.extents))) - reduced_outside(nest)
     for axis in sorted(every, key=lambda k: (k >= nest.space, -k)):
         together = {
             k
