@@ -279,3 +279,35 @@ def test_an_axis_that_stays_whole_has_no_quotient(before, after, text):
         found.append(part(flat, step, extent, after))
         step *= extent
     assert ", ".join(map(str, reversed(found))) == text
+
+
+@pytest.mark.parametrize(
+    ("function", "shapes", "answer"),
+    [
+        (
+            lambda a: xp.sum(a[:, None, :] * a[:, :, None], axis=(1, 2)),
+            [(3, 0)],
+            np.zeros(3),
+        ),
+        (
+            lambda a, b: xp.sum(a[:, :, None] * b[None, :, :], axis=1),
+            [(3, 0), (0, 31)],
+            np.zeros((3, 31)),
+        ),
+        (lambda a, b: xp.prod(xp.matmul(a, b)), [(0, 5), (5, 0)], np.ones(())),
+        (
+            lambda a: xp.pad(xp.reshape(a * 2, (0, 4)), ((1, 2), (0, 0))),
+            [(3, 0)],
+            np.zeros((3, 4)),
+        ),
+        (
+            lambda a: xp.sum(xp.reshape(a * 2, (0, 4, 1)), axis=(0, 2)),
+            [(3, 0)],
+            np.zeros(4),
+        ),
+    ],
+)
+def test_what_reads_no_element_is_constant(function, shapes, answer):
+    """Sums over an extent of 0 are 0, and products 1; around nothing lies padding."""
+    found = kernel(function)(*[np.ones(shape) for shape in shapes])
+    np.testing.assert_array_equal(found, answer, strict=True)

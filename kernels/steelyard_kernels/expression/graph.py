@@ -137,7 +137,8 @@ class Graph:
     ) -> Node:
         """Return a reduction over axes in order, the last one if none are named.
 
-        Sums and products of integers are of 64 bits.
+        Sums and products of integers are of 64 bits. One of no elements is a constant,
+        so that nothing walks, or reads, what is not there.
         """
         axes = (len(node.shape) - 1,) if axes is None else axes
         self._check_reduce(op, node, axes)
@@ -148,6 +149,8 @@ class Graph:
         if key not in self._nodes:
             kept = ((n, place in axes) for place, n in enumerate(node.shape))
             shape = tuple(1 if gone else n for n, gone in kept if keepdims or not gone)
+            if 0 in node.shape:
+                return self._filled(MONOIDS[op].neutral(node.dtype), node.dtype, shape)
             number = self._next()
             self._nodes[key] = Reduce(
                 number, shape, node.dtype, op, node, axes, keepdims
@@ -157,10 +160,13 @@ class Graph:
     def view(self, node: Node, index: tuple[Index, ...], shape: Shape) -> Node:
         """Return node[index], of `shape` and zero where an index lies outside.
 
-        `index` has an expression of the view's axes for each axis of the node.
+        `index` has an expression of the view's axes for each axis of the node. Where
+        either has no element the view is of zeros, for then it can read none.
         """
         if shape == node.shape and index == tuple(map(axis, range(len(shape)))):
             return node
+        if 0 in shape or 0 in node.shape:
+            return self._filled(0, node.dtype, shape)
         view = View(0, shape, node.dtype, node, index)
         if isinstance(node, View) and not view.guards:
             inner = tuple(each.at(index, shape) for each in node.index)
@@ -169,6 +175,9 @@ class Graph:
         if key not in self._nodes:
             self._nodes[key] = View(self._next(), shape, node.dtype, node, index)
         return self._nodes[key]
+
+    def _filled(self, value: Value, dtype: DType, shape: Shape) -> Node:
+        return self.broadcast(self.constant(value, dtype), shape)
 
     def arange(self, extent: int, dtype: DType) -> Node:
         """Return 0, 1, 2, ... below extent, int32 or int64."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Sequence
-from math import prod
 from types import EllipsisType
 from typing import SupportsIndex, TypeAlias
 
@@ -104,7 +103,7 @@ def sliced(graph: Graph, node: Node, key: Key) -> Node:
                 f"{graph.kernel}: index {each} of a value of shape {node.shape}, expected "
                 f"{-extent} to {extent - 1}; index within axis {len(index)}."
             )
-    found = _viewed(graph, node, index, tuple(kept))
+    found = graph.view(node, tuple(index), tuple(kept))
     return graph.reshape(found, tuple(shape))
 
 
@@ -159,13 +158,6 @@ def _taken(
     return graph.keep(key, Gather, which.shape, node.dtype, *fields)
 
 
-def _viewed(graph: Graph, node: Node, index: Sequence[Index], shape: Shape) -> Node:
-    """Return the view; of no elements it is of zeros, for then it can read none."""
-    if 0 in shape:
-        return graph.broadcast(graph.constant(0, node.dtype), shape)
-    return graph.view(node, tuple(index), shape)
-
-
 def flipped(graph: Graph, node: Node, axes: Sequence[int]) -> Node:
     """Return the node with its elements along some axes in reverse order."""
     back = slice(None, None, -1)
@@ -182,7 +174,7 @@ def padded(graph: Graph, node: Node, before: Shape, after: Shape) -> Node:
     triples = zip(before, node.shape, after, strict=True)
     shape = tuple(max(low + extent + high, 0) for low, extent, high in triples)
     index = [axis(place) + -low for place, low in enumerate(before)]
-    return _viewed(graph, node, index, shape)
+    return graph.view(node, tuple(index), shape)
 
 
 def joined(graph: Graph, nodes: Sequence[Node], place: int) -> Node:
@@ -215,6 +207,4 @@ def _moved(graph: Graph, node: Node, place: int, start: int, shape: Shape) -> No
     """Return the node from `start` on along an axis of a larger shape."""
     index = [axis(each) for each in range(len(shape))]
     index[place] += -start
-    if prod(node.shape) == 0:
-        return graph.broadcast(graph.constant(0, node.dtype), shape)
-    return _viewed(graph, node, index, shape)
+    return graph.view(node, tuple(index), shape)
