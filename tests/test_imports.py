@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+from steelyard.analyse import kinds
 from steelyard.analyse.rows import rows
 from steelyard.commands import main
 from steelyard.errors import SteelyardError
@@ -220,14 +221,13 @@ def test_one_window_says_nothing_of_its_error(tmp_path):
     for at, time in enumerate((2.5, 2.9)):
         said = {"name": "a", "iterations": 10**6, "real_time": time, "time_unit": "us"}
         (tmp_path / f"{at}.json").write_text(
-            json.dumps({"context": {}, "benchmarks": [said]})
+            json.dumps({"context": {"host_name": "box"}, "benchmarks": [said]})
         )
         asked(store, "import", tmp_path / f"{at}.json")
     done = asked(store, "compare", "@-2", "@-1", "--format", "json")
     (row,) = json.loads(done.output)["rows"]
     assert row["ratio"] == pytest.approx(2.9 / 2.5)
-    assert row["low"] < 0.5
-    assert row["high"] > 2
+    assert (row["low"], row["high"]) == (0, None)
     assert row["differs"] is False
     shown = asked(store, "show").output
     assert "± 100 %" in shown
@@ -356,6 +356,29 @@ def test_a_commit_is_given_to_files_that_say_none(tmp_path):
         commits = {run.tags[0]: run.commit for run in opened.runs()}
     own = one("pytest-benchmark")["commit_info"]["id"]
     assert commits == {"hyperfine": "ab" * 20, "pytest-benchmark": own}
+
+
+def test_an_unknown_machine_is_that_of_no_other_run(tmp_path):
+    """Nothing says that two files of hyperfine are of one; a run is of its own."""
+    store, other = tmp_path / "s.db", tmp_path / "other.json"
+    other.write_text(json.dumps(one("hyperfine"), indent=1))
+    for file in (EXAMPLES["hyperfine"], other):
+        assert asked(store, "import", file).exit_code == 0
+    done = asked(store, "compare", "@-2", "@-1")
+    assert done.exit_code == 4, done.output
+    assert "is unknown, and may be two" in " ".join(done.output.split())
+    done = asked(store, "compare", "@-2", "@-1", "--across-machines")
+    assert done.exit_code == 0, done.output
+    assert "versions, selection and settings are the same" not in done.output
+    assert "across machines" in " ".join(done.output.split())
+    assert asked(store, "compare", "@-1", "@-1").exit_code == 0
+
+
+def test_a_machine_of_which_only_the_name_is_known_is_a_kind_of_its_own():
+    """`box` of asv is not the machine that hyperfine does not name."""
+    assert kinds.of({"identity": {"id": "box"}}) == "machine=box"
+    assert kinds.of({}) == "machine=unknown"
+    assert kinds.of({"identity": {"cores": 8}}) == "cpu=unknown; cores=8"
 
 
 def test_runs_of_two_tools_never_compare_nor_are_one_series(tmp_path):

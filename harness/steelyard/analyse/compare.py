@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from steelyard.analyse import expression
 from steelyard.analyse.rows import Row, nearest, paired_ratio, rows
-from steelyard.analyse.run import Run
+from steelyard.analyse.run import UNKNOWN, Run
 from steelyard.analyse.stats import Estimate
 from steelyard.analyse.trial import Trial
 from steelyard.errors import SteelyardError
@@ -160,7 +160,8 @@ def selection(base: Sequence[Trial], new: Sequence[Trial]) -> list[Difference]:
 def differences(base: Run, new: Run) -> list[Difference]:
     """Return what differs around two runs, the machine's identity first."""
     found = [
-        *(d for group in ("identity", *LISTED) for d in _group(base, new, group)),
+        *_identity(base, new),
+        *(d for group in LISTED for d in _group(base, new, group)),
         *_gpu(base, new),
         *_facts("settings of the run", *(_how(side) for side in (base, new))),
     ]
@@ -176,6 +177,15 @@ def _how(run: Run) -> dict[str, Any]:
 
 def _group(base: Run, new: Run, group: str) -> Iterator[Difference]:
     return _facts(group, base.machine.get(group, {}), new.machine.get(group, {}))
+
+
+def _identity(base: Run, new: Run) -> Iterator[Difference]:
+    """Yield what differs between two machines; one that is unknown equals no other."""
+    known = any(run.machine.get("identity") for run in (base, new))
+    if known or base.uid == new.uid:
+        yield from _group(base, new, "identity")
+    else:
+        yield Difference("identity", "machine", UNKNOWN, UNKNOWN)
 
 
 def _gpu(base: Run, new: Run) -> Iterator[Difference]:
@@ -199,9 +209,14 @@ def require_same_machine(base: Run, new: Run) -> None:
     """Refuse runs of two machines.
 
     Raises:
-        SteelyardError: their identities differ.
+        SteelyardError: their identities differ, or nothing says what they are.
     """
-    found = list(_group(base, new, "identity"))
+    found = list(_identity(base, new))
+    if any(one.new == one.base for one in found):
+        raise SteelyardError(
+            f"the machine of runs {base.short} and {new.short} is {UNKNOWN}, and may be "
+            "two. Print the ratios with --across-machines."
+        )
     if found:
         what = "; ".join(f"{d.name} {d.base} -> {d.new}" for d in found)
         raise SteelyardError(
@@ -236,7 +251,7 @@ ACROSS: Final = "across machines"
 
 def labelled(base: Run, new: Run, made: Sequence[Comparison]) -> Sequence[Comparison]:
     """Return comparisons whose notes say so where the runs are of two machines."""
-    machines = list(_group(base, new, "identity"))
+    machines = list(_identity(base, new))
     if not machines and not any(d.name in DECIDING for d in _gpu(base, new)):
         return made
     words = ((one, filter(None, (ACROSS, one.note))) for one in made)

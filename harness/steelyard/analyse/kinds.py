@@ -20,9 +20,14 @@ ANY: Final = "any"
 
 
 def of(machine: Mapping[str, Any]) -> str:
-    """Return the kind of a run's machine; of its GPU where the run used one."""
+    """Return the kind of a run's machine; of its GPU where the run used one.
+
+    Where neither a processor nor a GPU is known, the machine's name is its kind.
+    """
     identity, gpu = machine.get("identity", {}), machine.get("gpu", {})
     facts = {name: identity.get(name, UNKNOWN) for name in ("cpu", "cores")}
+    if set(facts.values()) == {UNKNOWN} and not gpu.get("name"):
+        return text({"machine": identity.get("id", UNKNOWN)})
     return text(facts | ({"gpu": gpu["name"]} if gpu.get("name") else {}))
 
 
