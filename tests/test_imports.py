@@ -358,6 +358,24 @@ def test_a_commit_is_given_to_files_that_say_none(tmp_path):
     assert commits == {"hyperfine": "ab" * 20, "pytest-benchmark": own}
 
 
+def test_a_commit_for_a_run_that_is_already_here_is_refused(tmp_path):
+    """It stays as it is: the sentence says how it gets one."""
+    store = tmp_path / "s.db"
+    words = "import", EXAMPLES["hyperfine"]
+    assert asked(store, *words).exit_code == 0
+    done = asked(store, *words, "--commit", "ab" * 20)
+    assert done.exit_code == 4, done.output
+    said = re.search(r"`(steelyard store remove \w+)`", " ".join(done.output.split()))
+    assert asked(store, *said[1].split()[1:], "--yes").exit_code == 0
+    for _ in range(2):
+        assert asked(store, *words, "--commit", "ab" * 20).exit_code == 0
+    assert asked(store, *words).exit_code == 0
+    for bad in ("main", "abc", "a" * 41):
+        done = asked(store, *words, "--commit", bad)
+        assert done.exit_code == 4, done.output
+        assert "hexadecimal" in done.output
+
+
 def test_an_unknown_machine_is_that_of_no_other_run(tmp_path):
     """Nothing says that two files of hyperfine are of one; a run is of its own."""
     store, other = tmp_path / "s.db", tmp_path / "other.json"

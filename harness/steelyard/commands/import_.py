@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -9,7 +10,7 @@ from typing import Final
 
 import click
 
-from steelyard.analyse.run import UNKNOWN
+from steelyard.analyse.run import UNKNOWN, Run
 from steelyard.commands._options import store_option
 from steelyard.declare import config
 from steelyard.errors import SteelyardError
@@ -47,6 +48,11 @@ def command(paths: Sequence[Path], commit: str, store: str | None) -> None:
     What is already there stays as it is: a run that ended here gets no more trials, and
     none is taken back how it ended.
     """
+    if commit != UNKNOWN and not re.fullmatch("[0-9a-f]{7,40}", commit):
+        raise SteelyardError(
+            f"--commit is {commit!a}, expected the 7 to 40 hexadecimal digits of a commit, "
+            "as `git rev-parse HEAD` prints them."
+        )
     with Store.open(config.load({"store": store}).store) as opened:
         for path in paths:
             found = 0
@@ -80,9 +86,20 @@ def _import(opened: Store, path: Path, commit: str, *, alone: bool) -> int:
                 f"run {loaded.uid[:8]}{f' of {tool}' if tool else ''}: {loaded.added} "
                 f"trials added, {loaded.present} were already here"
             )
+            _require_commit(opened, run)
     except SteelyardError as error:
         raise SteelyardError(f"{path}: {error}") from error
     return len(made)
+
+
+def _require_commit(opened: Store, run: Run) -> None:
+    """Refuse a run that is here with another commit than it was imported with now."""
+    here = opened.run(run.uid).commit
+    if run.commit not in {here, UNKNOWN}:
+        raise SteelyardError(
+            f"run {run.short} stays of commit {here}. Remove it with `steelyard store "
+            f"remove {run.short}` and import it again."
+        )
 
 
 def _content(path: Path) -> tuple[bytes, str]:
