@@ -23,6 +23,7 @@ from steelyard.prepare import capsule_work
 from steelyard.prepare import capsules as format_of
 from steelyard.prepare.capsules import write
 from steelyard.store import capsules
+from steelyard.store.store import Store
 from steelyard_kernels.digest import digest
 
 SUITE = """
@@ -116,6 +117,20 @@ def test_a_replay_measures_the_same_code_on_the_same_inputs(name, replay, projec
     for other in ("other inputs", "other source", "wrong", "unchecked"):
         assert other not in said
     assert said.index("base: ") < said.index("new: ") < said.rindex("kernel/warm")
+
+
+def test_a_replay_is_no_history_of_the_checkout(replay, tmp_path):
+    """Its run is found by its tags, one of which has the capsule's digest."""
+    code, said = replay("scale", "--trust")
+    assert code == 0, said
+    code, said = steelyard("history", "--store", tmp_path / "r.db")
+    assert "no run" in said
+    with Store.open(f"sqlite:///{tmp_path}/r.db") as store:
+        ((plain, digest),) = [head.tags for head in store.heads()]
+    assert (plain, re.fullmatch("replay/[0-9a-f]{32}", digest) is not None) == (
+        "replay",
+        True,
+    )
 
 
 def test_two_capsules_are_explained_without_running_them(project, monkeypatch):

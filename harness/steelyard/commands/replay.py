@@ -27,6 +27,10 @@ from steelyard.store.store import Store
 HERE = "."
 """The working tree, as --beside names it."""
 
+TAG = "replay"
+"""Of runs of capsules, which say nothing of the commit that is checked out; another has
+the capsule's digest behind it."""
+
 
 @click.command()
 @click.argument("path", type=click.Path(path_type=Path))
@@ -98,7 +102,8 @@ def _alone(
     found: Measured, turns: plan.Plan, chosen: Config, asked: dict[str, Any]
 ) -> int:
     """Measure it, and hold the times against those of where it was made."""
-    request = session.Request((), blocks=chosen.blocks, **asked)
+    tags = (TAG, f"{TAG}/{found.capsule.digest}")
+    request = session.Request((), blocks=chosen.blocks, tags=tags, **asked)
     how = session.settings(chosen, request)
     console = tables.console()
 

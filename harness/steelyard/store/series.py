@@ -23,9 +23,10 @@ from steelyard.store.heads import Head
 from steelyard.store.store import Store
 from steelyard.store.summary import Entry
 
-OTHERWISE: Final = ("gate", "selftest", "bisect")
+OTHERWISE: Final = ("gate", "selftest", "bisect", "replay")
 """Tags (or what stands before their /) of runs that are no history: their trials are
-short, and some measure code that was made slower on purpose. ``--tag`` asks for them."""
+short, or measure code that was made slower on purpose or is a capsule's, of any commit.
+``--tag`` asks for them."""
 
 
 MANY: Final = 10
