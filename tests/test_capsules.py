@@ -133,6 +133,19 @@ def test_a_replay_is_no_history_of_the_checkout(replay, tmp_path):
     )
 
 
+def test_a_replay_of_one_mode_lacks_no_other(replay):
+    """What was not asked for is not missing."""
+    code, said = replay("update", "--trust", "--mode", "kernel/warm")
+    assert code == 0, said
+    assert "kernel/cold" not in said.partition("new: ")[2]
+
+
+def test_suites_without_a_build_to_stand_beside_are_refused(replay):
+    """The capsule alone is measured, whatever lies there."""
+    code, said = replay("scale", "suite.py", "--trust")
+    assert (code, "pass --beside" in said) == (4, True)
+
+
 def test_two_capsules_are_explained_without_running_them(project, monkeypatch):
     """What differs between their measurements."""
     monkeypatch.setattr(subprocess, "Popen", None)
@@ -195,13 +208,15 @@ def test_wrong_results_are_found_by_the_known_rows(project, tmp_path):
 
 
 def test_work_that_calls_python_has_no_capsule(project, tmp_path):
-    """Said after it was measured, and nothing is written."""
+    """Said before anything is measured, and nothing is written."""
     place = tmp_path / "p.syc"
     where = ("-o", place, "--store", tmp_path / "s.db")
     code, said = steelyard("capsule", "python", project / "suite.py", *QUICK, *where)
     assert code == 2
     assert "calls Python" in said
+    assert "kernel/cold" not in said
     assert not place.exists()
+    assert not (tmp_path / "s.db").exists()
 
 
 def test_a_word_that_names_several_cases_is_refused(project, tmp_path):

@@ -69,16 +69,16 @@ def command(*, case: str, paths: tuple[str, ...], output: Path, **asked: Any) ->
             f"{', '.join(sorted(every)[:5])}. Write more of its id."
         )
     how, device = session.on_gpu(turns, how, chosen)
-    outcome = progress.measured(turns, how, request, chosen.store, device)
-    progress.ending(outcome, chosen.store)
-    stored.print_rows(
-        outcome.run, stored.rows_of(outcome.run, outcome.trials, None), [], None
-    )
-    if outcome.exit_code:
-        click.echo(f"{output} is not written: it would lack numbers", err=True)
-        return outcome.exit_code
     with scratch.folder() as folder:
-        told = _recorded(turns[0], how, Path(folder))
+        told = _recorded(turns[0], how, Path(folder))  # else measured for nothing
+        outcome = progress.measured(turns, how, request, chosen.store, device)
+        progress.ending(outcome, chosen.store)
+        stored.print_rows(
+            outcome.run, stored.rows_of(outcome.run, outcome.trials, None), [], None
+        )
+        if outcome.exit_code:
+            click.echo(f"{output} is not written: it would lack numbers", err=True)
+            return outcome.exit_code
         data = capsules.write(told, Path(folder), outcome.run, outcome.trials)
     files.save(output, data, "-o")
     click.echo(f"{output}: {len(data)} bytes; `steelyard replay {output} --trust`")

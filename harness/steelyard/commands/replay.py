@@ -16,7 +16,7 @@ from steelyard.commands import gate as gating
 from steelyard.declare import config, plan
 from steelyard.declare import mode as modes
 from steelyard.declare.config import Config
-from steelyard.errors import FINE
+from steelyard.errors import FINE, SteelyardError
 from steelyard.prepare import capsule_work
 from steelyard.process import scratch
 from steelyard.report import comparison, gate_terminal, progress, stored, tables, text
@@ -64,6 +64,11 @@ def command(
     Nothing of it runs before --trust, or a signature by a key that you listed. With
     --beside its case is found in PATHS, the suites, and it ends as `gate` does.
     """
+    if paths and not beside:
+        raise SteelyardError(
+            f"replay got {' '.join(paths)}, but measures the capsule alone: pass --beside "
+            "COMMIT, or . for the working tree, or leave them out."
+        )
     found = capsules.read(path)
     console = tables.console()
     console.print(*map(Text, text.capsule(found.capsule)), sep="\n")
@@ -118,7 +123,9 @@ def _alone(
     stored.print_rows(
         outcome.run, stored.rows_of(outcome.run, outcome.trials, None), [], None
     )
-    ratios = compare.compare(found.trials, outcome.trials)
+    planned = {str(turn.mode) for turn in outcome.turns}
+    then = [trial for trial in found.trials if trial.mode in planned]
+    ratios = compare.compare(then, outcome.trials)
     console.print(*comparison.ratios(ratios, console.width), sep="\n")
     progress.ending(outcome, chosen.store)
     return outcome.exit_code
