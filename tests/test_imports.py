@@ -144,6 +144,16 @@ def test_a_command_without_times_has_the_interval_of_its_mean():
     assert "few-samples" not in trial.doubts
 
 
+def test_a_command_that_failed_is_a_failed_case():
+    """As with --ignore-failure; a command that a signal ended has no code."""
+    said = {"command": "x", "mean": 2.0, "stddev": 0.1, "user": 1.0, "system": 0.5}
+    said |= {"times": [1.9, 2.0, 2.1], "exit_codes": [0, 1, None]}
+    ((_, (trial,)),) = read({"results": [said]})
+    assert trial.error == "2 of 3 runs failed: exit codes [1, None]"
+    (row,) = rows([trial])
+    assert row.estimate is None
+
+
 def test_pytest_benchmark_has_its_rounds_machine_commit_and_date():
     """A window a round of so many iterations."""
     whole = one("pytest-benchmark")

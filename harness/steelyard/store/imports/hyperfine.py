@@ -43,7 +43,9 @@ def _result(one: _Command) -> Result:
         count = max(1, len(codes))
         times = [one["mean"]]
         stated = foreign.mean(one["mean"], one["stddev"] or 0.0, count)
-    failed = sorted({code for code in codes if code})
+    failed = [code for code in codes if code != 0]
+    # hyperfine goes on after these with --ignore-failure; a signal leaves no code.
+    ended = f"exit codes {sorted({str(code) for code in failed})}".replace("'", "")
     return Result(
         case=_name(one["command"], axes),
         mode="hyperfine",
@@ -51,7 +53,7 @@ def _result(one: _Command) -> Result:
         axes=axes,
         stated=stated,
         method="mean" if stated else "",
-        facts={"exit_codes": failed} if failed else {},
+        error=f"{len(failed)} of {len(codes)} runs failed: {ended}" if failed else None,
     )
 
 
