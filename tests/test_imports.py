@@ -368,6 +368,15 @@ def test_a_commit_is_given_to_files_that_say_none(tmp_path):
     assert commits == {"hyperfine": "ab" * 20, "pytest-benchmark": own}
 
 
+def test_a_run_says_where_its_date_is_from_where_the_file_has_none(tmp_path):
+    """Of hyperfine; pytest-benchmark says when it measured."""
+    store = tmp_path / "s.db"
+    for tool, said in (("hyperfine", True), ("pytest-benchmark", False)):
+        asked(store, "import", EXAMPLES[tool])
+        shown = " ".join(asked(store, "show").output.split())
+        assert ("UTC (date of the file)" in shown) == said
+
+
 def test_a_commit_for_a_run_that_is_already_here_is_refused(tmp_path):
     """It stays as it is: the sentence says how it gets one."""
     store = tmp_path / "s.db"

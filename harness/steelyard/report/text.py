@@ -105,10 +105,11 @@ def capsule(found: Capsule) -> list[str]:
 def _which(run: Run, done: int | None) -> str:
     ended = run.partial and run.state != "running"
     made = run.settings.get("imported")
+    dated = f" ({run.settings['dated']})" if "dated" in run.settings else ""
     dirty = " with changes" if run.dirty else ""
     words = [
         f"run {run.short}",
-        f"{run.started[:16].replace('T', ' ')} UTC",
+        f"{run.started[:16].replace('T', ' ')} UTC{dated}",
         *([_partial(run, done)] * ended),
         *([f"imported from {made}, not measured here"] if made else []),
         f"commit {run.commit[:10]}{dirty}",

@@ -185,14 +185,15 @@ def _run(
 ) -> tuple[Run, list[Trial]]:
     name = source.place.name if source.place else "-"
     tool = f"{format_.tool} {printable(report.version, 40)}".strip()
+    dated = "date of the file" if source.place else "date of the import"
     named = re.fullmatch("[0-9a-f]{7,64}", str(report.commit or ""))
     run = Run(
         uid=blake2b(f"{source.digest} {at}".encode(), digest_size=16).hexdigest(),
-        started=source.written if report.started is None else report.started,
+        started=report.started or source.written,
         command=printable(report.command or f"steelyard import {name}"),
         version=metadata.version("steelyard"),
         machine=report.machine,
-        settings={"imported": tool},
+        settings={"imported": tool} | ({} if report.started else {"dated": dated}),
         tags=(format_.tool,),
         commit=named[0] if named else source.commit,
         dirty=report.dirty if named else None,

@@ -206,6 +206,7 @@ class Settings(TypedDict):
     inputs: NotRequired[dict[str, str]]
     turns: NotRequired[Index | None]
     imported: NotRequired[str]
+    dated: NotRequired[str]
 
 
 class Run(TypedDict):
