@@ -91,7 +91,34 @@ def test_openmetrics_is_read_by_the_reference_parser(found):
     assert families.keys() == {
         *("steelyard_run", "steelyard_launch_seconds", "steelyard_doubts"),
         *("steelyard_launch_low_seconds", "steelyard_launch_high_seconds"),
+        "steelyard_failed",
     }
+    (failed,) = families["steelyard_failed"].samples
+    assert (failed.labels["case"], failed.value) == ("broken", 1)
+
+
+def test_bencher_has_no_bounds_of_what_is_not_known():
+    """As of a single window: any time would do."""
+    stated = {"value": 100.0, "low": 0.0, "high": 200.0, "systematic": 0.0}
+    made = [trials.trial("one", [100], extra={"stated": stated})]
+    read = json.loads(dumped(Results(trials.run(), made, rows(made)), "bencher"))
+    assert read == {"one kernel/warm": {"latency": {"value": 100.0}}}
+
+
+@pytest.mark.parametrize("shape", ["bencher", "github-action-benchmark"])
+def test_what_is_left_out_is_said(shape, found, tmp_path):
+    """On stderr: stdout is for another program."""
+    store = f"{tmp_path}/s.db"
+    with Store.open(store) as opened:
+        uid = opened.begin(found.run)
+        for trial in found.trials:
+            opened.add(uid, trial)
+        opened.finish(uid, "finished")
+    words = ["show", "--format", shape, "--store", store]
+    done = CliRunner().invoke(main, words)
+    assert done.exit_code == 0, done.output
+    assert done.stderr == f"{shape} has no place for what has no time: broken\n"
+    json.loads(done.stdout)
 
 
 @pytest.mark.parametrize("shape", ["bencher", "github-action-benchmark", "openmetrics"])

@@ -13,7 +13,7 @@ from steelyard.analyse.trial import Trial
 from steelyard.declare import config
 from steelyard.errors import SteelyardError, StoreError
 from steelyard.report import clocks_table, details, pivot, sweeps, tables
-from steelyard.report.formats import Results, formats
+from steelyard.report.formats import Results, formats, unmeasured
 from steelyard.report.grid import Column, Sheet
 from steelyard.store.store import Store
 
@@ -139,6 +139,9 @@ def dumps(shape: str, found: Results) -> str:
             f"--across makes tables, and --format {shape} is none. Give --format table "
             "or markdown."
         )
-    write = formats()[shape].results
-    assert write is not None, shape
-    return write(found)
+    chosen = formats()[shape]
+    assert chosen.results is not None, shape
+    if chosen.partial and (out := unmeasured(found)):
+        cases = ", ".join(dict.fromkeys(row.case for row in out))
+        click.echo(f"{shape} has no place for what has no time: {cases}", err=True)
+    return chosen.results(found)

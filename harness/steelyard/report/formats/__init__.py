@@ -68,6 +68,8 @@ class Format:
     compared: Callable[[Compared], str] | None = None
     gate: Callable[[Outcome], str] | None = None
     claims: Callable[[Claims], str] | None = None
+    partial: bool = False
+    """Whether its results are without the rows that have no time."""
 
 
 def measured(found: Results) -> Iterator[tuple[Row, Estimate]]:
@@ -76,6 +78,12 @@ def measured(found: Results) -> Iterator[tuple[Row, Estimate]]:
         one = row.estimate
         if one is not None and math.isfinite(one.value + one.low + one.high):
             yield row, one
+
+
+def unmeasured(found: Results) -> list[Row]:
+    """Return the rows that `measured` leaves out."""
+    kept = [row for row, _ in measured(found)]
+    return [row for row in found.rows if not any(row is one for one in kept)]
 
 
 @functools.cache

@@ -34,4 +34,4 @@ def dumps(found: Results) -> str:
     return json.dumps(lines, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
 
 
-FORMAT: Final = Format(dumps)
+FORMAT: Final = Format(dumps, partial=True)

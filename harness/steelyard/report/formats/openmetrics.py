@@ -1,7 +1,8 @@
 """Rows as OpenMetrics 1.0, for Prometheus (a file of node_exporter, or a push gateway).
 
 https://prometheus.io/docs/specs/om/open_metrics_spec: gauges in seconds with the case
-and the mode as labels, and which run they are of. Rows that failed are left out.
+and the mode as labels, and which run they are of. Rows without a time
+have ``steelyard_failed`` alone.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from typing import Final
 
 from steelyard.analyse.rows import Row
 from steelyard.analyse.stats import Estimate
-from steelyard.report.formats import Format, Results, measured
+from steelyard.report.formats import Format, Results, measured, unmeasured
 
 Value = Callable[[Row, Estimate], float]
 
@@ -59,6 +60,10 @@ def _lines(found: Results) -> Iterator[str]:
         for row, estimate in measured(found):
             labels = {"case": row.case, "mode": row.mode}
             yield f"{name}{_labels(labels)} {value(row, estimate)!r}"
+    yield "# TYPE steelyard_failed gauge"
+    yield "# HELP steelyard_failed 1 where there is no time, and no other gauge."
+    for row in unmeasured(found):
+        yield f"steelyard_failed{_labels({'case': row.case, 'mode': row.mode})} 1"
 
 
 def _labels(values: Mapping[str, str]) -> str:
