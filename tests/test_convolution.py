@@ -6,6 +6,7 @@ import random
 import numpy as np
 import pytest
 import simt
+from gradients import check
 
 from steelyard_kernels import array as xp
 from steelyard_kernels.errors import KernelError
@@ -219,19 +220,26 @@ def test_halves_are_added_up_in_float32():
     np.testing.assert_allclose(found, answer, rtol=2.0**-11, atol=1e-3)
 
 
+@pytest.mark.parametrize("place", [0, 1])
 @pytest.mark.parametrize(
-    ("how", "place"),
-    [*itertools.product([{"stride": 2, "padding": 1}, {"groups": 2}], (0, 1))],
+    ("name", "shape", "how"),
+    [
+        ("conv2d", (2, 4, 3, 2), {"stride": 2, "padding": 1}),
+        ("conv2d", (2, 2, 3, 2), {"groups": 2}),
+        ("conv_transpose2d", (4, 2, 3, 2), {"stride": (2, 3)}),
+        ("conv_transpose2d", (4, 1, 3, 2), {"stride": 2, "padding": 1, "groups": 2}),
+        ("conv_transpose2d", (4, 2, 3, 2), {"stride": 3, "dilation": (3, 2)}),
+    ],
 )
-def test_gradients_are_those_of_every_product(how, place):
+def test_gradients_are_those_of_every_product(name, shape, how, place):
     """Of a weighted sum, which is linear in each array: against unit steps of it."""
-    groups = how.get("groups", 1)
-    x, w = normal(1, 4, 5, 6), normal(2, 4 // groups, 3, 2)
-    c = normal(*direct(x, w, **how).shape)
+    function = scattered if "transpose" in name else direct
+    x, w = normal(1, 4, 5, 6), normal(*shape)
+    c = normal(*function(x, w, **how).shape)
     total = kernel(
-        lambda x, w, c: grad(lambda x, w: xp.sum(xp.conv2d(x, w, **how) * c), place)(
-            x, w
-        )
+        lambda x, w, c: grad(
+            lambda x, w: xp.sum(getattr(xp, name)(x, w, **how) * c), place
+        )(x, w)
     )
     given = [x, w]
     answer = np.zeros(given[place].shape)
@@ -239,8 +247,26 @@ def test_gradients_are_those_of_every_product(how, place):
         step = [np.array(each, float) for each in given]
         step[place] = np.zeros(answer.shape)
         step[place][at] = 1
-        answer[at] = (direct(*step, **how) * c).sum()
+        answer[at] = (function(*step, **how) * c).sum()
     np.testing.assert_allclose(total(x, w, c), answer, rtol=0, atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x, w: xp.conv_general_dilated(x, w, (3,), [(2, 3)], (2,)),
+        lambda x, w: xp.conv_general_dilated(x, w, (2,), [(1, 0)], (4,), (2,)),
+        lambda x, w: grad(lambda x: xp.sum(xp.square(xp.conv1d(x, w, stride=2))))(x),
+        lambda x, w: grad(
+            lambda x: xp.sum(xp.square(xp.conv_transpose1d(x, w, stride=3)))
+        )(x),
+    ],
+    ids=["spread by 2", "spread by 4", "twice", "twice, transposed"],
+)
+def test_gradients_of_spread_windows_are_their_differences(function):
+    """Between whose elements zeros lie, as in gradients of strided ones."""
+    x, w = normal(1, 3, 7).astype(float), normal(3, 3, 3).astype(float)
+    check(lambda x, w: xp.sum(xp.square(function(x, w))), x, w)
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Final, TypeAlias
 
 from steelyard_kernels import array as xp
@@ -21,7 +21,7 @@ from steelyard_kernels.expression.expr import (
     Shape,
     View,
 )
-from steelyard_kernels.expression.indices import Index, axis, part
+from steelyard_kernels.expression.indices import Index, Part, axis, part
 from steelyard_kernels.monoids import MONOIDS
 
 # (cotangent, node) -> the cotangents of the operands it may have one for, in order
@@ -86,28 +86,28 @@ def _of_view(g: Array, node: Node) -> tuple[Callable[[], Array], ...]:
     element that g is given for it, and reads zero.
     """
     assert isinstance(node, View)
-    rank = len(node.arg.shape)
+    rank, solved = len(node.arg.shape), _solved(node)
     places: dict[int, Index] = {}
     extents = list(node.arg.shape)
     for position, extent in enumerate(node.shape):
-        if not _solvable(node, position):
+        if position not in solved.values():
             places[position] = axis(len(extents))
             extents.append(extent)
     zeros: list[Index] = []
     for place, index in enumerate(node.index):
-        rest = axis(place) + -index.constant
-        open_ = [a for a, _ in index.terms if isinstance(a, int) and a not in places]
-        for a, step in index.terms:
+        if place not in solved:
+            zeros.append(axis(place) + index.at(_every(places, node), extents) * -1)
+            continue
+        whole, rest = _undivided(node, place, extents)
+        for a, step in whole.terms:
             assert isinstance(a, int)
-            if a in places:
+            if a != solved[place]:
                 rest += places[a] * -step
-        if open_:
-            step = dict(index.terms)[open_[0]]
-            rest = rest if step > 0 else rest * -1
-            places[open_[0]] = part(rest, abs(step), 0, extents)
-            rest = part(rest, 1, abs(step), extents)
-        zeros.append(rest)
-    found = [places[position] for position in range(len(node.shape))]
+        step = dict(whole.terms)[solved[place]]
+        rest = rest if step > 0 else rest * -1
+        places[solved[place]] = part(rest, abs(step), 0, extents)
+        zeros.append(part(rest, 1, abs(step), extents))
+    found = _every(places, node)
     zeros = [each for each in zeros if each.terms or each.constant]
     shape, more = tuple(extents), (1,) * len(zeros)
 
@@ -120,10 +120,51 @@ def _of_view(g: Array, node: Node) -> tuple[Callable[[], Array], ...]:
     return (of_arg,)
 
 
-def _solvable(node: View, position: int) -> bool:
-    """Say whether an axis of a view is the first one of an index, all plain."""
-    firsts = [index.terms[0][0] for index in node.index if index.terms]
-    return position in firsts
+def _every(places: Mapping[int, Index], node: View) -> list[Index]:
+    """Return the place of every axis of a view; of those not solved yet it is 0."""
+    return [places.get(position, Index()) for position in range(len(node.shape))]
+
+
+def _solved(node: View) -> dict[int, int]:
+    """Return which axis of a view each axis of the array is solved for: its first new one.
+
+    The other axes of an index are then known, from those before it or one by one.
+    """
+    found: dict[int, int] = {}
+    known: set[int] = set()
+    for place, index in enumerate(node.index):
+        terms = [t for t, _ in _dividend(index)[0].terms if isinstance(t, int)]
+        new = [term for term in terms if term not in known]
+        if new and index.axes == set(terms):  # none is inside of another part
+            found[place] = new[0]
+        known |= index.axes
+    return found
+
+
+def _dividend(index: Index) -> tuple[Index, int]:
+    """Return (whole, divisor): index is whole // divisor, of which whole may have no part."""
+    for term, step in index.terms:
+        if isinstance(term, Part) and step == 1 and not term.modulus:
+            others = index + Index(0, ((term, -1),))
+            return others * term.divisor + term.index, term.divisor
+    return index, 1
+
+
+def _undivided(node: View, place: int, extents: list[int]) -> tuple[Index, Index]:
+    """Return (whole, rest), equal where an index is at a place; whole is without constant.
+
+    What a division leaves is one of the array's own places, or a new axis that is summed.
+    """
+    whole, divisor = _dividend(node.index[place])
+    rest = axis(place) * divisor + -whole.constant
+    if divisor > 1:
+        left = part(whole, 1, divisor, node.shape)
+        if left.terms and left in node.index:
+            rest += axis(node.index.index(left))
+        else:
+            rest += axis(len(extents))
+            extents.append(divisor)
+    return whole, rest
 
 
 def _of_gather(g: Array, node: Node) -> tuple[Callable[[], Array], ...]:
