@@ -244,7 +244,15 @@ def test_stacks_are_sampled_by_what_is_installed(folder, name, tmp_path):
 
 @pytest.mark.parametrize(
     "words",
-    [("ls",), ("python",), ("python", "-c", "1"), (), ("/nowhere/python", "x.py")],
+    [
+        ("ls",),
+        ("python",),
+        ("python", "-m"),
+        ("python", "-u", "x.py"),
+        ("python", "-c", "1"),
+        (),
+        ("/nowhere/python", "x.py"),
+    ],
 )
 def test_what_is_no_program_of_pythons_is_refused(tmp_path, words):
     """In a sentence."""
@@ -264,3 +272,56 @@ def test_a_program_that_ends_its_process_is_said_to(tmp_path):
     done = attach(tmp_path, "--timeout", "3", "--", "python", "prog.py")
     assert done.returncode == 4
     assert "was not done within 3 s" in done.stderr
+
+
+def test_modules_come_from_where_python_takes_them(folder):
+    """Of a script its folder, not the one that it is started in."""
+    (folder / "inner").mkdir()
+    (folder / "inner" / "own.py").write_text("print('own')\n")
+    (folder / "inner" / "prog.py").write_text("import own\nimport other\n")
+    (folder / "other.py").write_text("print('other')\n")
+    done = shell.steelyard(
+        "attach", "--", "python", "inner/prog.py", folder=folder, PYTHONPATH=""
+    )
+    assert (done.returncode, done.stdout) == (1, "own\n"), done.stderr
+    assert "No module named 'other'" in done.stderr
+
+
+def test_threads_and_exit_functions_are_of_the_program(folder):
+    """Their launches count, and they find the program's own `__main__`."""
+    (folder / "prog.py").write_text(
+        "import atexit, sys, threading, time\n"
+        "from cupti import cupti\n"
+        "def late():\n"
+        "    time.sleep(0.2)\n"
+        "    [cupti.launch() for _ in range(3)]\n"
+        "    sys.modules['__main__'].launched\n"
+        "launched = threading.Thread(target=late)\n"
+        "launched.start()\n"
+        "atexit.register(cupti.launch, name='last')\n"
+    )
+    done = attach(folder, "--", "python", "prog.py")
+    assert done.returncode == 0, done.stderr
+    for line in (r"k0 +2", r"k1 +1", r"last +1"):
+        assert re.search(line, done.stderr), done.stderr
+
+
+@pytest.mark.parametrize(
+    ("text", "code", "says"),
+    [
+        ("import sys\nsys.excepthook = lambda *a: print('hook')\n1 / 0", 1, "hook\n"),
+        ("raise KeyboardInterrupt", 130, ""),
+        ("import os, signal\nos.kill(os.getpid(), signal.SIGTERM)", 143, ""),
+        ("import os, signal\nos.kill(os.getpid(), signal.SIGKILL)", 137, ""),
+        ("import sys\nsys.exit('so it is')", 1, ""),
+    ],
+)
+def test_a_program_ends_as_it_would_have(folder, text, code, says):
+    """Its hook is called, a signal is named, and no frame of ours is shown."""
+    (folder / "prog.py").write_text(text + "\n")
+    done = attach(folder, "--", "python", "prog.py")
+    assert (done.returncode, done.stdout) == (code, says), done.stderr
+    assert "attached.py" not in done.stderr
+    assert "runpy" not in done.stderr
+    if code > 130:
+        assert "SIGTERM" in done.stderr or "SIGKILL" in done.stderr

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shutil
+import signal
 import subprocess
 import sys
 from contextlib import suppress
@@ -71,11 +72,14 @@ def command(
     program does.
     """
     python, *rest = words or ("",)
-    plain = bool(rest) and (rest[0] == "-m" or not rest[0].startswith("-"))
+    named = rest[1:] if rest[:1] == ["-m"] else rest
+    plain = bool(named) and not named[0].startswith("-")
     if not (re.fullmatch(r"(.*/)?python[\d.]*", python) and plain):
         raise SteelyardError(
             f"attach got {' '.join(words) or 'no program'}, expected -- python PROGRAM or "
-            "-- python -m MODULE: it runs within the program's own Python."
+            "-- python -m MODULE: it runs within the program's own Python. Set what "
+            "Python's options say by variables (-u: PYTHONUNBUFFERED=1), and write what "
+            "-c runs to a file."
         )
     for option, file in (("--trace", place), ("--stacks", stacks)):
         if file:
@@ -85,11 +89,17 @@ def command(
     with scratch.folder() as folder:
         answer = Path(folder) / "events.npz"
         kinds = attached.EVERY if memory else "usual"
-        line = [interpreter, "-m", MODULE, str(answer), kinds, *rest]
+        line = [interpreter, "-P", "-m", MODULE, str(answer), kinds, *rest]
         code = _run([*sampler, *line], timeout)
         try:
             events = attached.read(answer)
         except (OSError, ValueError, KeyError):
+            if code < 0:
+                what = signal.Signals(-code).name
+                click.echo(
+                    f"{what} ended the program: nothing is known of it", err=True
+                )
+                return 128 - code  # as shells report it
             raise SteelyardError(
                 f"the program ended with {code} and left nothing to show. Look for what "
                 "ends its process at once, such as os._exit, or an interpreter without "
@@ -122,7 +132,7 @@ def _sampler(stacks: Path) -> list[str]:
 
 
 def _run(line: list[str], timeout: float | None) -> int:
-    """Run a program with this terminal as its own; return its exit code.
+    """Run a program with this terminal as its own; return its exit code, or a signal below 0.
 
     Raises:
         SteelyardError: it cannot be started, or took too long and was ended.
@@ -131,11 +141,10 @@ def _run(line: list[str], timeout: float | None) -> int:
     try:
         with subprocess.Popen(line, env=children.environment(**own)) as process:
             try:
-                code = process.wait(timeout)
+                return process.wait(timeout)
             except BaseException:
                 _end(process.pid)
                 raise
-        return code if code >= 0 else 128 - code  # of a signal, as shells report it
     except OSError as error:
         raise SteelyardError(
             f"{line[0]} cannot be started: {error.strerror}. Name an interpreter."

@@ -1,20 +1,26 @@
 """Run a program that nobody rewrote, and write down what it did: `steelyard attach`.
 
-``python -m steelyard.process.attached ANSWER KINDS [-m] PROGRAM ARGUMENTS...`` runs it as
-Python would, under CUPTI where there is one, with the spans of `timings` open. The answer
+``python -P -m steelyard.process.attached ANSWER KINDS [-m] PROGRAM ARGUMENTS...`` runs it
+as Python would, under CUPTI where there is one, with the spans of `timings` open. The answer
 is a file of NumPy's, which `read` reads, and the program's exit code is its own.
 """
 
 from __future__ import annotations
 
+import atexit
+import builtins
+import io
 import json
 import os
 import runpy
+import signal
 import sys
 import traceback
+import zipfile
 from collections.abc import Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
+from types import ModuleType
 from typing import Any, Final
 
 import numpy as np
@@ -33,31 +39,46 @@ EVERY: Final = "every"
 
 
 def main(answer: str, kinds: str, *words: str) -> None:
-    """Run the program and write the answer; end as the program did."""
+    """Run the program; the answer is written when all of it is over.
+
+    That is behind its threads and what it has `atexit` call: the first registered is
+    the last called.
+    """
     recorder, note = _recorder(every=kinds == EVERY)
     now = recorder.now if recorder else host_now
-    events: list[Event] = []
-    with timings() as found:
-        began = now()
-        code = _run(words)
-        ended = now()
-    if recorder:
-        try:
-            events = recorder.end()
-        except DeviceError as error:
-            note = str(error)
-    about = {
-        "began": began,
-        "ended": ended,
-        "code": code,
-        "note": note,
-        "refused": recorder.refused if recorder else 0,
-        "spans": found.table() if len(found.rows()) > 1 else "",
-    }
-    _write(Path(answer), events, about)
-    sys.stdout.flush()
-    sys.stderr.flush()
-    sys.exit(code)
+    open_spans = ExitStack()
+    found = open_spans.enter_context(timings())
+    about = {"began": now(), "code": 0}
+
+    def finish() -> None:
+        nonlocal note
+        events: list[Event] = []
+        about["ended"] = now()
+        open_spans.close()
+        if recorder:
+            try:
+                events = recorder.end()
+            except DeviceError as error:
+                note = str(error)
+        told = {
+            "note": note,
+            "refused": recorder.refused if recorder else 0,
+            "spans": found.table() if len(found.rows()) > 1 else "",
+        }
+        _write(Path(answer), events, about | told)
+
+    atexit.register(finish)
+    try:
+        _run(words)
+    except SystemExit as end:
+        said = end.code
+        about["code"] = said if isinstance(said, int) else int(said is not None)
+        raise
+    except BaseException as error:  # noqa: BLE001 # whatever the program raises, as Python shows it
+        _show(error)
+        stopped = isinstance(error, KeyboardInterrupt)
+        about["code"] = 128 + signal.SIGINT if stopped else 1
+        sys.exit(about["code"])
 
 
 def _recorder(*, every: bool) -> tuple[Recorder | None, str]:
@@ -70,25 +91,43 @@ def _recorder(*, every: bool) -> tuple[Recorder | None, str]:
     return recorder, ""
 
 
-def _run(words: Sequence[str]) -> int:
-    """Run ``-m MODULE ...`` or ``FILE ...`` as Python does; return how it ended."""
+def _run(words: Sequence[str]) -> None:
+    """Run ``-m MODULE ...`` or ``FILE ...`` in a ``__main__`` that stays, as Python does."""
     module = words[0] == "-m"
     name, *arguments = words[1:] if module else words
     sys.argv[:] = [name, *arguments]
-    sys.path[0:0] = [os.getcwd() if module else str(Path(name).resolve().parent)]  # noqa: PTH109 # as Python has it
+    whole = not module and (Path(name).is_dir() or zipfile.is_zipfile(name))
+    folder = name if whole else str(Path(name).resolve().parent)
+    if whole or not os.environ.get("PYTHONSAFEPATH"):
+        sys.path.insert(0, os.getcwd() if module else folder)  # noqa: PTH109 # as Python has it
+    main = sys.modules["__main__"] = ModuleType("__main__")
+    if module or whole:
+        run = runpy._run_module_as_main  # type: ignore[attr-defined] # noqa: SLF001 # what `python -m` calls
+        run(name if module else "__main__", alter_argv=module)
+        return
     try:
-        if module:
-            runpy.run_module(name, run_name="__main__", alter_sys=True)
-        else:
-            runpy.run_path(name, run_name="__main__")
-    except SystemExit as end:
-        if isinstance(end.code, str):
-            sys.stderr.write(f"{end.code}\n")
-        return end.code if isinstance(end.code, int) else int(end.code is not None)
-    except BaseException:  # noqa: BLE001 # whatever the program raises, as Python shows it
+        with io.open_code(str(Path(name).absolute())) as file:
+            text = file.read()
+    except OSError as error:
+        sys.stderr.write(f"{sys.executable}: can't open file {name!r}: {error}\n")
+        sys.exit(2)
+    main.__dict__.update(__file__=name, __builtins__=builtins)
+    exec(compile(text, name, "exec", dont_inherit=True), main.__dict__)  # noqa: S102 # the program
+
+
+def _show(error: BaseException) -> None:
+    """Have the program's hook show what it raised, without the frames that ran it."""
+    trace = error.__traceback__
+    ours = (globals(), vars(runpy))
+    while trace and any(trace.tb_frame.f_globals is names for names in ours):
+        trace = trace.tb_next
+    error.__traceback__ = trace
+    try:
+        sys.excepthook(type(error), error, trace)
+    except Exception:  # noqa: BLE001 # the program's too
+        sys.stderr.write("Error in sys.excepthook:\n")
         traceback.print_exc()
-        return 1
-    return 0
+        sys.__excepthook__(type(error), error, trace)
 
 
 def read(place: Path) -> Events:
