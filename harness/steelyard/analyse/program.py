@@ -107,7 +107,7 @@ def ledger(events: Events) -> Ledger:
     span = int(reached[-1] - start[0])
     kernels = [
         Kernel(
-            events.names[number],
+            events.names[int(number)],
             int(mine.sum()),
             int((end - start)[mine].sum()),
             float(np.median(gaps[mine])),

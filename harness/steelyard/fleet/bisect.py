@@ -57,6 +57,7 @@ class Compare(Protocol):
         Raises:
             UnjudgedError: one of them does not build.
         """
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +120,7 @@ def bisect(
     if len(found.commits) > 1:
         skipped = len(found.commits) - 1
         return replace(made, problem=f"{skipped} commits before it were skipped")
-    (commit,) = found.commits
+    commit = next(iter(found.commits))
     say(f"{commit[:10]} beside {found.before[:10]}, the commit before it")
     step = compare(found.before, commit, steps.policy)
     made = replace(made, step=step)

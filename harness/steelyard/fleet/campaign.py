@@ -30,12 +30,15 @@ class Engine(Protocol):
 
     def machines(self) -> Mapping[str, Mapping[str, str]]:
         """Return the facts of each machine that answers, by its name."""
+        ...
 
     def start(self, machine: str, job: Job) -> object:
         """Have a machine do a job; return what `ended` calls it."""
+        ...
 
     def ended(self, seconds: float) -> list[tuple[object, str]]:
         """Return what ended meanwhile, each with the agent's word, or ``lost``."""
+        ...
 
     def stop(self) -> None:
         """Have every machine end its work and queue its job again."""

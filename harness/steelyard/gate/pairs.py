@@ -146,5 +146,8 @@ class Pair:
 class Apart(Pair):
     """Workers of both sides, each with its own code alone: a capsule's runs confined."""
 
-    def _both(self, *_: object) -> None:
+    def _both(
+        self, leader: str, turns: Mapping[str, PlannedTrial], settings: Settings
+    ) -> None:
         """Have each measure in its own process."""
+        del leader, turns, settings

@@ -23,7 +23,7 @@ from steelyard.machine import files
 from steelyard.prepare import answers, capsules
 from steelyard.prepare.capsule_types import Launch, Manifest
 from steelyard.prepare.capsules import SUFFIX, Capsule
-from steelyard.prepare.cubins import CubinWork
+from steelyard.prepare.cubins import CubinWork, Extents
 from steelyard_device import binary, cpu, cuda, llvm, memory
 from steelyard_device.cuda import tensors
 
@@ -212,7 +212,7 @@ class SealedKernel:
             )
         function = cpu.load(self.capsule.members[capsules.CODE], launch["entry"])
         slots = [word for word in words if isinstance(word, int)]
-        threads = launch["threads"] or cpu.pool_size()
+        threads = launch.get("threads") or cpu.pool_size()
         made = SealedLaunch(function, slots, threads, claims=True)
         made.head, made.kept = launch, kept
         return made
@@ -228,9 +228,9 @@ class SealedKernel:
         made = SealedCubin(
             module.function(launch["entry"]),
             words,
-            grid=_extents(launch["grid"]),
-            block=_extents(launch["block"]),
-            shared=launch["shared"],
+            grid=_extents(launch.get("grid", 1)),
+            block=_extents(launch.get("block", 1)),
+            shared=launch.get("shared", 0),
         )
         made.head, made.arguments = launch, tuple(kept)
         return made
@@ -266,5 +266,5 @@ def _room(nbytes: int, context: cuda.Context | None) -> Any:
     return memory.empty((nbytes,), np.uint8)
 
 
-def _extents(given: int | list[int]) -> cuda.launch.Extents:
+def _extents(given: int | list[int]) -> Extents:
     return given if isinstance(given, int) else tuple(given)

@@ -112,7 +112,8 @@ def trace(events: Events, title: str) -> dict[str, Any]:
     works = []
     for at in range(len(events.start)):
         if events.kind[at] in kinds:
-            word, name = KINDS[events.kind[at]], events.names[events.name[at]]
+            word = KINDS[int(events.kind[at])]
+            name = events.names[int(events.name[at])]
             works.append(
                 Work(
                     shown(name) if word == "kernel" else f"{word} {name}",

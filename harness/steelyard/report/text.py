@@ -88,9 +88,9 @@ def capsule(found: Capsule) -> list[str]:
     checked = "known rows of" if manifest["check"] else "nothing known of"
     names = ", ".join(h["name"] for h in manifest["handles"] if h["role"] != "input")
     shape = ", ".join(
-        f"{name} {launch[name]}"
-        for name in ("threads", "grid", "block", "shared")
-        if name in launch
+        f"{name} {value}"
+        for name, value in launch.items()
+        if name in {"threads", "grid", "block", "shared"}
     )
     what = (
         f"capsule of {manifest['case']}: {units.size(code)} of code for {target}, "

@@ -38,6 +38,10 @@ Seconds = Annotated[float, Within(0, 1e9)]
 MOST: Final = shapes.MOST
 Count = Annotated[int, Within(1, MOST)]
 
+SECONDS: Final[Any] = Seconds
+COUNT: Final[Any] = Count
+"""The same as values: to a type checker a type with bounds is no class."""
+
 OF_SAMPLES: Final = (Doubt.BIMODAL, Doubt.DRIFTING, Doubt.FEW_SAMPLES)
 """Doubts that need nothing but samples."""
 
@@ -132,7 +136,7 @@ def mean(value: float, deviation: float, count: int) -> tuple[float, float, floa
     Raises:
         Malformed: a deviation is below 0, or there are more samples than any tool takes.
     """
-    checked(count, Count, "the number of samples")
+    checked(count, COUNT, "the number of samples")
     if not deviation >= 0:
         raise Malformed(f"a deviation is {deviation}, expected 0 or more")
     half = student(count) * deviation / math.sqrt(count) if count > 1 else 0.0
@@ -260,9 +264,9 @@ def _doubts(trial: Trial, result: Result) -> Iterable[Doubt]:
 
 def _samples(windows: Sequence[Window]) -> Samples:
     for at, one in enumerate(windows):
-        checked(one.seconds, Seconds, f"window {at}")
-        checked(one.processor, Seconds, f"the processor time of window {at}")
-        checked(one.launches, Count, f"the launches of window {at}")
+        checked(one.seconds, SECONDS, f"window {at}")
+        checked(one.processor, SECONDS, f"the processor time of window {at}")
+        checked(one.launches, COUNT, f"the launches of window {at}")
     ticks = [round(NANO * one.seconds * one.launches) for one in windows]
     used = [round(NANO * one.processor * one.launches) for one in windows]
     longest = max(sum(ticks), sum(used))

@@ -143,7 +143,7 @@ def _event(word: str, record: Any) -> Event:
 def _wait() -> None:
     """Wait for the current context, if there is a driver and a context."""
     with suppress(ImportError, RuntimeError):
-        from cuda.bindings import driver
+        from cuda.bindings import driver  # pyright: ignore[reportAttributeAccessIssue] - compiled, without stubs
 
         driver.cuCtxSynchronize()
 

@@ -88,7 +88,9 @@ def launchable(
     for kind, argument, _ in head["slots"]:
         if kind in ADDRESSED and (kind, argument) not in own:
             raise _unlike(name, f"takes {kind} {argument}, this one takes none")
-    values = [own.get((kind, argument), word) for kind, argument, word in head["slots"]]
+    values = [  # an address is of this process alone
+        own.get((kind, argument), word or 0) for kind, argument, word in head["slots"]
+    ]
     function = cpu.load(image, head["entry"])
     threads = head["threads"] or cpu.pool_size()
     launch = cpu.Launch(function, values, threads, claims=True)

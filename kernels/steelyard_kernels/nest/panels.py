@@ -224,7 +224,8 @@ def transposed(b: Builder, rows: Sequence[Operand]) -> list[Operand]:
     element's place one up, the row's first bit to the end; as often as there are bits of
     a row, this puts the lane's bits first.
     """
-    found, half = list(rows), len(rows) // 2
+    found: list[Operand] = list(rows)
+    half = len(rows) // 2
     for _ in range(len(rows).bit_length() - 1):
         pairs = zip(found[:half], found[half:], strict=True)
         found = [

@@ -92,10 +92,9 @@ def _cases(rows: Mapping[tuple[str, str], Latest], names: Mapping[str, str]) -> 
         *(Column(name, time(kind)) for kind, name in names.items()),
     ]
     if len(names) > 1:
-        shown += [
-            Column("beside each other", _drawn(rows, list(names)), right=False),
-            Column("slowest / fastest", lambda key: _spread(rows[key])),
-        ]
+        drawn = _drawn(rows, list(names))
+        shown.append(Column("beside each other", drawn, right=False))
+        shown.append(Column("slowest / fastest", lambda key: _spread(rows[key])))
     return sheet(Sheet("the latest of each kind, with 95 %", shown, list(rows)))
 
 

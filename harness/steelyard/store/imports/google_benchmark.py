@@ -100,6 +100,8 @@ def _window(one: _Run) -> Window:
     if unit not in UNITS:
         raise Malformed(f"{one['name']} has the unit {unit!a}")
     processor = max(one.get("cpu_time", 0.0), 0.0)  # it may be a difference of two
+    if "real_time" not in one:
+        raise Malformed(f"{one['name']} has no real_time")
     scale, launches = UNITS[unit], one.get("iterations", 1)
     return Window(scale * one["real_time"], launches, scale * processor)
 
