@@ -9,13 +9,14 @@ who builds: this process, or one for each NVRTC that was named.
 from __future__ import annotations
 
 import ast
+import math
 import os
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import AbstractContextManager, ExitStack
-from dataclasses import astuple, dataclass
+from dataclasses import astuple, dataclass, replace
 from functools import partial
 from multiprocessing import get_context
 from typing import Any, Final, NamedTuple, Self, TypeAlias, TypeVar
@@ -200,8 +201,10 @@ class Row:
 
     @property
     def estimate(self) -> stats.Estimate:
-        """The median build in nanoseconds, with its interval."""
-        return stats.median(sorted(self.times))
+        """The median build in nanoseconds, with its interval: one build has none."""
+        found = stats.median(sorted(self.times))
+        one = len(self.times) == 1
+        return replace(found, low=0.0, high=math.inf) if one else found
 
     @property
     def times(self) -> list[float]:

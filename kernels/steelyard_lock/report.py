@@ -120,8 +120,8 @@ def _plain(row: Row) -> dict[str, Any]:
         "axes": dict(row.point.axes),
         "quantity": row.cache,
         "median": estimate.value,
-        "low": estimate.low,
-        "high": estimate.high,
+        "low": estimate.low if estimate.known else None,
+        "high": estimate.high if estimate.known else None,
         "best": min(row.times),
         "times": row.times,
         "phases": row.phases,
@@ -150,7 +150,11 @@ def _times(rows: Sequence[Row]) -> Columns:
 
     found: Columns = {
         "median": lambda row: time(row.estimate.value, row),
-        "95 %": lambda row: NOTHING if row.error else text.margin(row.estimate),
+        "95 %": lambda row: (
+            text.margin(row.estimate)
+            if row.estimate.known and not row.error
+            else NOTHING
+        ),
         "best": lambda row: time(min(row.times), row),
     }
     if any(row.point.dropped for row in rows):
