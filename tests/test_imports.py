@@ -357,6 +357,39 @@ def test_a_folder_is_all_of_its_files(tmp_path):
     assert "has no results that are known" in done.output
 
 
+def test_a_bad_file_of_a_folder_ends_it_and_what_went_in_is_said(tmp_path):
+    """Files are taken in the order of their names."""
+    shutil.copy(EXAMPLES["hyperfine"], tmp_path / "a.json")
+    (tmp_path / "b.json").write_text('{"results": [')
+    done = asked(tmp_path / "s.db", "import", tmp_path)
+    assert done.exit_code == 4
+    assert f"Runs of {tmp_path} that are stored: 1" in done.output
+
+
+@pytest.mark.parametrize("content", [b"{}", b'{"results": [', None])
+def test_what_cannot_be_read_names_what_can(content, tmp_path):
+    """Not exported runs alone; nor is a file that is missing another matter."""
+    if content is not None:
+        (tmp_path / "x.json").write_bytes(content)
+    done = asked(tmp_path / "s.db", "import", tmp_path / "x.json")
+    assert done.exit_code == 4
+    assert all(tool in done.output for tool in EXAMPLES)
+
+
+def test_rows_of_others_have_no_hints_that_name_our_options(tmp_path):
+    """They have the doubts all the same."""
+    said = {"name": "a", "iterations": 9, "real_time": 2.5, "time_unit": "us"}
+    (tmp_path / "x.json").write_text(json.dumps({"context": {}, "benchmarks": [said]}))
+    store = tmp_path / "s.db"
+    asked(store, "import", tmp_path / "x.json")
+    asked(store, "report", "@-1", "-o", tmp_path / "r.html")
+    for shown in (asked(store, "show").output, (tmp_path / "r.html").read_text()):
+        assert "few-samples" in shown
+        assert "another tool measured it" in shown
+        assert "--budget" not in shown
+        assert "--blocks" not in shown
+
+
 def test_a_commit_is_given_to_files_that_say_none(tmp_path):
     """And to no other: a history is named by commits."""
     store = tmp_path / "s.db"

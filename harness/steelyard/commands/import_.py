@@ -57,11 +57,19 @@ def command(paths: Sequence[Path], commit: str, store: str | None) -> None:
         for path in paths:
             found = 0
             for place in _files(path):
-                found += _import(opened, place, commit, alone=place is path)
+                try:
+                    found += _import(opened, place, commit, alone=place is path)
+                except SteelyardError as error:
+                    if place is path:
+                        raise
+                    raise SteelyardError(
+                        f"{error} Runs of {path} that are stored: {found}; files "
+                        "after this one were not looked at."
+                    ) from error
             if not found:
-                tools = ", ".join(sorted(one.tool for one in imports.formats()))
                 raise SteelyardError(
-                    f"{path} has no results that are known. Name a folder of {tools}."
+                    f"{path} has no results that are known. Name a folder of "
+                    f"{imports.known()}."
                 )
 
 
@@ -112,5 +120,7 @@ def _content(path: Path) -> tuple[bytes, str]:
         content = files.read(path, limit=LARGEST)
         changed = datetime.fromtimestamp(path.stat().st_mtime, UTC)
     except OSError as error:
-        raise SteelyardError(f"{error.strerror}. Name an exported run.") from error
+        raise SteelyardError(
+            f"{error.strerror}. Name an exported run, or JSON of {imports.known()}."
+        ) from error
     return content, changed.isoformat(timespec="microseconds")

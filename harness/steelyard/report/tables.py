@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import statistics
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import groupby
 from typing import IO, Any, Final, cast
@@ -25,7 +25,7 @@ from rich.segment import Segment
 from rich.text import Text
 
 from steelyard import units
-from steelyard.analyse.doubts import NAMED
+from steelyard.analyse.doubts import NAMED, Doubt
 from steelyard.analyse.rows import Row
 from steelyard.analyse.run import Run
 from steelyard.analyse.trial import Trial
@@ -239,12 +239,23 @@ def excess(row: Row) -> bool:
 
 
 def hints(made: Iterable[Row]) -> RenderableType | None:
-    """Return what each doubt seen means, once."""
-    seen = sorted({doubt for row in made for doubt in row.doubts})
+    """Return what each doubt seen means, once; of imported rows what can be followed."""
+    seen = sorted(
+        {d for row in made for d in row.doubts if _followed(d, among=row.doubts)}
+    )
     if not seen:
         return None
     lines = [f"{doubt}: {hint(doubt)}" for doubt in seen]
     return Padding(Text("\n".join(lines), style="yellow"), ABOVE, expand=False)
+
+
+MEASURED_HERE: Final = frozenset({Doubt.FEW_SAMPLES, Doubt.ONE_BLOCK, Doubt.UNSETTLED})
+"""Doubts whose hints name options of `run`, which no other tool has."""
+
+
+def _followed(doubt: str, among: Container[str]) -> bool:
+    """Tell whether a reader can do what the hint of a doubt says."""
+    return doubt not in MEASURED_HERE or Doubt.IMPORTED not in among
 
 
 def hint(doubt: str) -> str:
@@ -258,7 +269,11 @@ def doubts_sheet(found: Counter[str]) -> Sheet[tuple[str, int]]:
     shown: Sequence[Column[tuple[str, int]]] = (
         Column("doubt", lambda one: one[0], right=False),
         Column("rows", lambda one: str(one[1])),
-        Column("look for", lambda one: hint(one[0]), right=False),
+        Column(
+            "look for",
+            lambda one: hint(one[0]) if _followed(one[0], found) else units.NOTHING,
+            right=False,
+        ),
     )
     return Sheet("rows with each doubt", shown, found.most_common())
 

@@ -32,6 +32,11 @@ def formats() -> tuple[Format, ...]:
     return (*found, *(point.load() for point in entry_points(group=GROUP)))
 
 
+def known() -> str:
+    """Return the tools whose files are read, as sentences have them."""
+    return ", ".join(sorted(one.tool for one in formats()))
+
+
 def of(document: Any) -> Format | None:
     """Return the format of a document: of those whose keys it has the one with most."""
     if not isinstance(document, dict):
@@ -50,16 +55,18 @@ def read(
     Raises:
         StoreError: it is neither, or is damaged.
     """
-    document = archive.document(data)
+    try:
+        document = archive.document(data)
+    except StoreError as error:
+        raise StoreError(f"{error} Or name JSON of {known()}.") from error
     format_ = of(document)
     if format_ is None:
         if not isinstance(document, dict) or "steelyard" not in document:
             if others:
                 return []
             keys = sorted(document) if isinstance(document, dict) else ()
-            tools = ", ".join(sorted(one.tool for one in formats()))
             raise StoreError(
-                f"this is neither an exported run nor JSON of {tools}: its keys are "
+                f"this is neither an exported run nor JSON of {known()}: its keys are "
                 f"{printable(', '.join(keys), 80) or 'none'}. Name another file."
             )
         return [archive.run_of(document)]
