@@ -22,7 +22,7 @@ from steelyard.measure.prepared import PreparedCase, static_facts
 from steelyard.prepare import capsule_work
 from steelyard.prepare import capsules as format_of
 from steelyard.prepare.capsules import write
-from steelyard.store import capsules
+from steelyard.store import capsules, private
 from steelyard.store.store import Store
 from steelyard_kernels.digest import digest
 
@@ -191,6 +191,13 @@ def test_a_capsule_has_no_path_of_the_machine(project):
         with zipfile.ZipFile(project / f"{name}.syc") as box:
             text = box.read("manifest.json").decode()
         assert str(project) not in text + repr(found.run) + repr(found.trials)
+
+
+def test_a_store_of_sqlite_is_a_path_too():
+    """A command names it by its URL."""
+    said = "steelyard capsule x --store sqlite:////home/me/s.db"
+    assert private.anonymous(said) == "steelyard capsule x --store sqlite:///.../s.db"
+    assert private.anonymous("sqlite:///s.db") == "sqlite:///s.db"
 
 
 def test_wrong_results_are_found_by_the_known_rows(project, tmp_path):
@@ -409,6 +416,10 @@ def test_an_archive_that_promises_too_much_is_not_unpacked(project, tmp_path):
             box.writestr("code", b"2")
     with pytest.raises(SteelyardError, match="there twice"):
         capsules.read(place)
+    for junk in (b"junk", bytes(22)):
+        place.write_bytes((project / "scale.syc").read_bytes() + junk)
+        with pytest.raises(SteelyardError, match="bytes follow the archive"):
+            capsules.read(place)
     place.write_bytes(b"#!/bin/sh\n")
     with pytest.raises(SteelyardError, match="this is no capsule"):
         capsules.read(place)

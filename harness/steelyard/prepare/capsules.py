@@ -47,6 +47,9 @@ FORMAT: Final = 1
 LARGEST: Final = 1 << 30
 """Bytes of a capsule, and of all that it unpacks to."""
 
+END: Final = 22
+"""Bytes that an archive without a comment ends in."""
+
 MOST: Final = 1000
 """Members of the archive."""
 
@@ -129,6 +132,8 @@ def _members(data: bytes) -> dict[str, bytes]:
             f"this is no capsule: it begins with {data[:8]!r}. Make one with `steelyard "
             "capsule CASE -o FILE`."
         )
+    if not (data[-END:].startswith(b"PK\5\6") and data.endswith(b"\0\0")):
+        raise Malformed("bytes follow the archive, or it has a comment")
     try:
         with zipfile.ZipFile(io.BytesIO(data)) as box:
             return _unpacked(box)

@@ -16,8 +16,8 @@ QUOTED: Final = re.compile(r"(['\"])~?/(?:[^'\"\n]*/)([^'\"/\n]+)\1")
 USER: Final = re.compile(r"(://)[^/@\s'\"]+@")
 """The name of a user in a URL, and what stands for the password."""
 
-FILE: Final = re.compile(r"(file://)[^\s'\"]*/")
-"""A URL that is a path after all."""
+FILE: Final = re.compile(r"(file://|sqlite(?:\+\w+)?:///)[^\s'\"]*/")
+"""A URL that is a path after all; of SQLite's stores behind its own three slashes."""
 
 ELSEWHERE: Final = ".../"
 """Stands for the folders."""
