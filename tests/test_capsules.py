@@ -22,6 +22,7 @@ from steelyard.measure.prepared import PreparedCase, static_facts
 from steelyard.prepare import capsule_work
 from steelyard.prepare import capsules as format_of
 from steelyard.prepare.capsules import write
+from steelyard.report import text
 from steelyard.store import capsules, private
 from steelyard.store.store import Store
 from steelyard_kernels.digest import digest
@@ -191,6 +192,14 @@ def test_a_capsule_has_no_path_of_the_machine(project):
         with zipfile.ZipFile(project / f"{name}.syc") as box:
             text = box.read("manifest.json").decode()
         assert str(project) not in text + repr(found.run) + repr(found.trials)
+
+
+def test_tolerances_of_its_maker_are_said(project, tmp_path):
+    """With any, wrong results pass."""
+    found = capsules.read(changed(project, tmp_path, set_("check", "rtol", to=9.5)))
+    *_, last = text.capsule(found.capsule)
+    assert last.startswith("its results may be off by rtol 9.5: its maker's")
+    assert len(text.capsule(capsules.read(project / "scale.syc").capsule)) == 2
 
 
 def test_a_store_of_sqlite_is_a_path_too():
@@ -520,8 +529,8 @@ def test_no_other_signature_is(listed, tmp_path):
     Signing(2).sign(path)
     with pytest.raises(SteelyardError, match=r"is not of x\.syc as it is"):
         trust.signer(path, b"capsule")
-    for text in ("", whole[:150], whole.replace("R", "!"), whole.replace("RUQ", "QUQ")):
-        signed.write_text(text)
+    for cut in ("", whole[:150], whole.replace("R", "!"), whole.replace("RUQ", "QUQ")):
+        signed.write_text(cut)
         with pytest.raises(SteelyardError, match="no signature of minisign's"):
             trust.signer(path, b"capsule")
     signed.write_text(whole)

@@ -10,6 +10,7 @@ from steelyard import units
 from steelyard.analyse.rows import Row
 from steelyard.analyse.run import UNKNOWN, Run
 from steelyard.analyse.stats import Estimate
+from steelyard.prepare.capsule_types import Check
 from steelyard.prepare.capsules import CODE, Capsule
 from steelyard.units import NOTHING
 
@@ -81,7 +82,7 @@ def header(run: Run, done: int | None = None) -> list[str]:
 
 
 def capsule(found: Capsule) -> list[str]:
-    """Describe a capsule in two lines: what it holds, and what a launch of it is."""
+    """Describe a capsule: what it holds, what a launch of it is, its own tolerances."""
     manifest, launch = found.manifest, found.manifest["launch"]
     code, facts = len(found.members[CODE]), launch["facts"]
     target = facts.get("target") or manifest["device"]
@@ -99,7 +100,17 @@ def capsule(found: Capsule) -> list[str]:
     return [
         what,
         f"entry {launch['entry']}; {shape}; seed {manifest['seed']}",
+        *_tolerances(manifest["check"]),
     ]
+
+
+def _tolerances(check: Check | None) -> list[str]:
+    """Say how far results may be off, where whoever made a capsule said so."""
+    given = {"rtol": check["rtol"], "atol": check["atol"]} if check else {}
+    own = [f"{name} {value:g}" for name, value in given.items() if value is not None]
+    if not own:
+        return []
+    return [f"its results may be off by {', '.join(own)}: its maker's, not the default"]
 
 
 def _which(run: Run, done: int | None) -> str:
