@@ -14,10 +14,11 @@ from hypothesis import strategies as st
 from steelyard.analyse.verdict import Verdict
 from steelyard.commands import main
 from steelyard.errors import FAILED, FINE, UNRESOLVED, UnjudgedError
-from steelyard.fleet.bisect import Comparison, bisect
-from steelyard.fleet.search import Decision, Side, search
+from steelyard.fleet.bisect import Comparison, Outcome, bisect
+from steelyard.fleet.search import Decision, Found, Side, search
 from steelyard.gate import decide
 from steelyard.gate.decide import Evidence
+from steelyard.report import bisected
 from steelyard.store.store import Store
 
 COMMITS = [f"{at:040x}" for at in range(1, 65)]
@@ -216,8 +217,25 @@ def test_what_cannot_be_searched_is_one_sentence(repository):
     for words, said in (
         (["summed", last, first], "is not before BAD"),
         (["missing", first, last], "missing"),
+        (["summed", last, last], "are one commit"),
         (["summed", "nowhere", last], "is no commit"),
     ):
         done = CliRunner().invoke(main, ["bisect", *words])
         assert done.exit_code == 4, done.output
         assert said in done.output
+
+
+def test_without_suites_it_is_said_how_to_name_them(repository):
+    """The cases that were searched are the built-in suite's."""
+    Path("suites").rename("elsewhere")
+    done = CliRunner().invoke(main, ["bisect", "summed", repository[0], repository[-1]])
+    assert done.exit_code == 4, done.output
+    said = " ".join(done.output.split())
+    assert "as no suite was named: name yours after BAD" in said
+
+
+def test_probabilities_are_written_like_other_numbers(tmp_path):
+    """Rounded down, as they are at least that."""
+    decision = Decision("c0ffee00", "bad", "slower", wrong=0.0004)
+    found = Outcome("case", found=Found((), "c0ffee01", (decision,)))
+    assert "at least 99.9 %" in "\n".join(bisected.lines(found, tmp_path))

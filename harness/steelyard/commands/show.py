@@ -45,8 +45,8 @@ def command(
 ) -> None:
     """Show a stored run, or one case of it.
 
-    RUN is the beginning of an id, a tag, the beginning of a commit, or @-1 for the
-    latest (the default), @-2 for the one before.
+    RUN is a tag, the beginning of an id or a commit (at least 4 characters), or @-1
+    for the latest (the default), @-2 for the one before.
     """
     wanted = columns_list.read(columns)
     with Store.open(config.load({"store": store}).store, create=False) as opened:

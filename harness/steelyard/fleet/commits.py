@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from steelyard.analyse.trial import Trial
 from steelyard.analyse.verdict import Policy
-from steelyard.declare.config import Config
+from steelyard.declare.config import BUILT_IN, Config
 from steelyard.declare.plan import PlannedTrial
 from steelyard.declare.settings import Settings
 from steelyard.errors import SteelyardError
@@ -36,6 +36,10 @@ def between(root: Path, good: str, bad: str) -> list[str]:
     Raises:
         SteelyardError: ``good`` is none of the commits before ``bad``.
     """
+    if good == bad:
+        raise SteelyardError(
+            f"GOOD and BAD are one commit, {good[:12]}: name an earlier one first."
+        )
     line = ("rev-list", "--reverse", "--first-parent", "--ancestry-path")
     found = (git.output(root, *line, f"{good}..{bad}") or "").split()
     if not found:
@@ -72,7 +76,17 @@ class Commits:
             SteelyardError: there is no such case, or more than one.
         """
         with Side.head().prepared(chosen.build) as head:
-            listed = listing.of(head, asked.places, case, asked.overrides, how.timeout)
+            try:
+                listed = listing.of(
+                    head, asked.places, case, asked.overrides, how.timeout
+                )
+            except SteelyardError as error:
+                if list(asked.places) != [BUILT_IN]:
+                    raise
+                raise SteelyardError(
+                    f"{error} These are of the built-in suite, as no suite was named: "
+                    "name yours after BAD, or set suites in [tool.steelyard]."
+                ) from error
         points, left = planned(listed.cases, asked.modes)
         cases = {point.case.id for point in points}
         if len(cases) != 1:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -31,9 +32,10 @@ def lines(found: Outcome, root: Path) -> Iterator[str]:
 def _steps(found: Found) -> Iterator[str]:
     measured = sum(one.measured for one in found.decisions)
     by_code = sum(not one.measured for one in found.decisions)
+    sure = math.floor(1000 * (1 - found.wrong)) / 10  # at least: never rounded up
     yield (
         f"decided: {measured} commits by measuring, {by_code} without; all of them are "
-        f"right with a probability of at least {1 - found.wrong:.4%}"
+        f"right with a probability of at least {sure:.1f} %"
     )
     for one in found.decisions:
         if one.side == "skipped":
@@ -44,9 +46,7 @@ def _change(one: Judgement) -> str:
     low, high = (f"{100 * (end - 1):+.2f}" for end in (one.ratio.low, one.ratio.high))
     word = "slower" if one.ratio.value > 1 else "faster"
     share = abs(one.ratio.value - 1)
-    return (
-        f"{share:.2%} {word} [{low} to {high} %] in {one.blocks} blocks, {one.verdict}"
-    )
+    return f"{100 * share:.2f} % {word} [{low} to {high} %] in {one.blocks} blocks, {one.verdict}"
 
 
 def _subject(root: Path, commit: str) -> str:
