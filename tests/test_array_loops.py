@@ -357,8 +357,10 @@ def bounded(upper):
             r"the carry of a scan begins as \* and its body returns \(\*, \*\)",
         ),
         (
-            lambda x: xp.scan(lambda c, _: ([c[0], c[1] @ x], 0.0), [x, x], length=2),
-            "dot of shapes",
+            lambda x: xp.scan(
+                lambda c, _: ([c[0], c[1] @ xp.stack([x, x])], 0.0), [x, x], length=2
+            ),
+            "matmul of shapes",
         ),
         (
             lambda x: xp.scan(

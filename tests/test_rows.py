@@ -86,9 +86,9 @@ def test_a_row_of_a_row_lies_in_memory():
         (lambda a, i: xp.squeeze(a, 0), "squeeze of axis 0"),
         (lambda a, i: xp.expand_dims(a, 4), "axis 4 of shape"),
         (lambda a, i: i.T, "expected two axes"),
-        (lambda a, i: a @ i, r"dot of shapes|dot, float64 and int64"),
-        (lambda a, i: a @ 2.0, "dot got a float, expected two arrays"),
-        (lambda a, i: 2.0 @ a, "dot got a float, expected two arrays"),
+        (lambda a, i: a @ i, "matmul of shapes"),
+        (lambda a, i: a @ 2.0, r"or multiply by numbers with \*"),
+        (lambda a, i: 2.0 @ a, r"or multiply by numbers with \*"),
         (lambda a, i: xp.reshape(a, (0, 3))[i], "cannot reshape"),
         (
             lambda a, i: xp.zeros((0, 3))[i],

@@ -182,8 +182,40 @@ def test_halves_are_multiplied_and_added_in_float32():
 
 
 @pytest.mark.parametrize(
+    ("left", "right", "dtype"),
+    [
+        ((3, 4), (4, 5), "float32"),
+        ((3, 4), (4, 5), "uint8"),
+        ((3, 4), (4,), "float64"),
+        ((4,), (4, 5), "float32"),
+        ((4,), (4,), "int32"),
+        ((2, 3, 4), (4, 5), "float32"),
+        ((2, 3, 4), (4, 5), "int64"),
+        ((2, 1, 3, 4), (6, 4, 5), "float32"),
+        ((3, 0), (0, 5), "float32"),
+    ],
+)
+def test_the_operator_of_products_is_matmul(left, right, dtype):
+    """Batches, vectors and integers too, as NumPy's."""
+    rng = np.random.default_rng(0)
+    a, b = (rng.integers(0, 99, shape).astype(dtype) for shape in (left, right))
+    for write in (lambda a, b: a @ b, xp.matmul):
+        np.testing.assert_array_equal(kernel(write)(a, b), a @ b, strict=True)
+
+
+def test_matmul_of_matrices_is_computed_in_loops():
+    """As rows of registers by rows of memory, of which the view would not fit."""
+    x = np.random.default_rng(0).standard_normal((17, 33)) / 6
+    w = np.random.default_rng(1).standard_normal((33, 33)) / 6
+    made = kernel(lambda x, w: xp.fori_loop(0, 3, lambda _, c: xp.matmul(c, w), x))
+    np.testing.assert_allclose(made(x, w), x @ w @ w @ w, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize(
     ("write", "words"),
     [
+        (lambda x: x @ x, r"matmul of shapes \(2, 4, 5\) and \(2, 4, 5\), expected"),
+        (lambda x: (x > 0) @ (x[0].T > 0), "sums of products of bool are not defined"),
         (lambda x: x[3], "index 3 .* expected -2 to 1"),
         (lambda x: x[:, 4], r"index 4 .* expected -4 to 3; index within axis 1"),
         (lambda x: x[0, 0, 0, 0], "4 indices of a value of shape"),

@@ -15,7 +15,7 @@ from steelyard_kernels import dtypes
 from steelyard_kernels.array.moves import moveaxis
 from steelyard_kernels.array.shapes import place_of
 from steelyard_kernels.array.tracing import current
-from steelyard_kernels.array.value import Array, as_array
+from steelyard_kernels.array.value import Array, as_array, dot
 from steelyard_kernels.dtypes import DType
 from steelyard_kernels.errors import KernelError
 from steelyard_kernels.expression.indices import axis
@@ -28,13 +28,31 @@ _SPEC: Final = re.compile(r"([a-zA-Z]*)(\.\.\.)?([a-zA-Z]*)")
 def matmul(a: Array, b: Array) -> Array:
     """Return the sums over k of a[..., m, k] * b[..., k, n].
 
-    An array of one axis has no m, or no n. Raises KernelError for other shapes.
+    An array of one axis has no m, or no n: `a @ b` is the same. Raises KernelError for
+    other shapes.
     """
     a, b = as_array(a, "matmul"), as_array(b, "matmul")
+    inner = b.shape[-2:][:1]
+    if not inner or a.shape[-1:] != inner:
+        raise KernelError(
+            f"{a.graph.kernel}: matmul of shapes {a.shape} and {b.shape}, expected "
+            "(..., M, K) and (..., K, N), or (K,) for one of them; transpose or reshape "
+            "one, or multiply by numbers with *."
+        )
+    kinds = {a.dtype.kind, b.dtype.kind}
+    if b.ndim == 2 and "float" in kinds:  # of rows, in loops too
+        return dot(a, b)
     left = "...mk" if a.ndim > 1 else "k"
     right = "...kn" if b.ndim > 1 else "k"
     kept = "m" * (a.ndim > 1) + "n" * (b.ndim > 1)
     return einsum(f"{left},{right}->...{kept}", a, b)
+
+
+def _turned(b: Array, a: Array) -> Array:
+    return matmul(a, b)
+
+
+Array.__matmul__, Array.__rmatmul__ = matmul, _turned
 
 
 def vecdot(a: Array, b: Array, *, axis: int = -1) -> Array:
@@ -178,7 +196,13 @@ def contracted(factors: Sequence[Array], common: DType, kept: int) -> Array:
 
     They are added up in the factors' dtype, and rounded to `common`.
     """
-    graph, product = factors[0].graph, reduce(lambda a, b: a * b, factors)
+    graph = factors[0].graph
+    if common.kind == "bool":
+        raise KernelError(
+            f"{graph.kernel}: sums of products of bool are not defined, expected int or "
+            "float; cast the arrays with astype."
+        )
+    product = reduce(lambda a, b: a * b, factors)
     if kept == product.ndim:
         return product.astype(common)
     axes = tuple(range(kept, product.ndim))

@@ -7,9 +7,10 @@ meet, so float32 arithmetic stays float32.
 from __future__ import annotations
 
 import operator
+from collections.abc import Callable
 from dataclasses import dataclass
 from math import prod
-from typing import Any, NoReturn, TypeAlias
+from typing import Any, ClassVar, NoReturn, TypeAlias
 
 from steelyard_kernels import dtypes
 from steelyard_kernels.array.tracing import current, number
@@ -29,6 +30,10 @@ class Array:
     graph: Graph
     node: Node
     weak: bool = False
+
+    # `products`, which is made of arrays, says what they are.
+    __matmul__: ClassVar[Callable[[Array, Array], Array]]
+    __rmatmul__: ClassVar[Callable[[Array, Array], Array]]
 
     @property
     def shape(self) -> Shape:
@@ -82,12 +87,6 @@ class Array:
             f"{self.graph.kernel}: len() of a value of shape {self.shape}, expected an "
             "axis to be named; write shape[0]."
         )
-
-    def __matmul__(self, other: Array) -> Array:
-        return dot(self, other)
-
-    def __rmatmul__(self, other: object) -> Array:
-        return dot(other, self)
 
     def __add__(self, other: Operand) -> Array:
         return apply("add", self, other)
