@@ -282,9 +282,25 @@ def test_gradients_of_spread_windows_are_their_differences(function):
         ),
         (((1, 4, 8, 8), (4, 4, 3, 3)), {"stride": (1, 2, 3)}, "for 2 spatial axes"),
         (((1, 4, 8, 8), (4, 4, 3, 3)), {"padding": "full"}, 'expected "same", "valid"'),
+        (((1, 4, 8, 8), (4, 4, 3, 3)), {"padding": (0, -1)}, "padding from 0 up"),
     ],
 )
 def test_what_does_not_fit_is_told(shapes, how, said):
     """What was seen, and what was expected."""
     with pytest.raises(KernelError, match=said):
         made_of("conv2d", how).program(*[normal(*shape) for shape in shapes])
+
+
+@pytest.mark.parametrize(
+    ("how", "said"),
+    [
+        ({"padding": "same"}, "got 'same' for 1 spatial axes; give one int"),
+        ({"padding": -1}, "padding from 0 up"),
+        ({"output_padding": -1}, "output_padding from 0 up"),
+        ({"stride": 2, "output_padding": 2}, "output_padding below the stride or the"),
+    ],
+)
+def test_what_a_transposed_one_has_not_is_told(how, said):
+    """As PyTorch refuses it."""
+    with pytest.raises(KernelError, match=said):
+        made_of("conv_transpose1d", how).program(normal(1, 4, 8), normal(4, 3, 3))

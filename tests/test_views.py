@@ -225,6 +225,7 @@ def test_matmul_of_matrices_is_computed_in_loops():
         (lambda x: xp.moveaxis(x, (0, 0), (1, 2)), "as many positions as axes"),
         (lambda x: xp.concat([x, x[0]], axis=0), "their other axes must be equal"),
         (lambda x: xp.sum(x, axis=(0, 0)), "each once"),
+        (lambda x: xp.pad(x[0, 0], (1, 0)), r"such as \[\(1, 0\)\] for one"),
         (lambda x: xp.sum(x, axis=3), "expected -3 to 2"),
         (lambda x: xp.einsum("ij,jk", x), "with 1 arrays, expected letters for each"),
         (lambda x: xp.einsum("ij", x), "has 2 letters for an array of shape"),

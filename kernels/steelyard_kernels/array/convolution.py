@@ -116,6 +116,7 @@ def _forward(rank: int) -> Callable[..., Array]:
             pads = _named(x, padding, sizes)
         else:
             pads = [(each, each) for each in _of_each(x, padding, rank)]
+            _check_none_negative(x, w, padding=[low for low, _ in pads])
         windows = [
             _Window(size, by, low, high, each)
             for size, by, (low, high), each in zip(
@@ -152,6 +153,11 @@ def _transposed(rank: int) -> Callable[..., Array]:
         x, w, layout = _checked(x, weight, rank)
         how = stride, padding, output_padding, dilation
         every = [_of_each(x, each, rank) for each in how]
+        strides, pads, more_behind, dilations = every
+        _check_none_negative(x, w, padding=pads, output_padding=more_behind)
+        longest = map(max, strides, dilations)
+        if any(n >= most for n, most in zip(more_behind, longest, strict=True)):
+            raise _unfit(x, w, "output_padding below the stride or the dilation")
         windows = []
         for size, by, pad, more, each in zip(w.shape[2:], *every, strict=True):
             low = each * (size - 1) - pad
@@ -341,12 +347,19 @@ def _named(
 def _of_each(x: Array, given: Each, rank: int) -> tuple[int, ...]:
     """Return a number for each spatial axis."""
     found = (given,) * rank if isinstance(given, int) else tuple(given)
-    if len(found) != rank:
+    if len(found) != rank or not all(isinstance(each, int) for each in found):
         raise KernelError(
-            f"{x.graph.kernel}: got {found} for {rank} spatial axes; give one number, or "
+            f"{x.graph.kernel}: got {given!r} for {rank} spatial axes; give one int, or "
             "one for each."
         )
     return found
+
+
+def _check_none_negative(x: Array, w: Array, **given: Sequence[int]) -> None:
+    """Raise KernelError for numbers below 0, by the name of their argument."""
+    for name, numbers in given.items():
+        if min(numbers) < 0:
+            raise _unfit(x, w, f"{name} from 0 up, not {tuple(numbers)}")
 
 
 def _unfit(x: Array, w: Array, expected: str) -> KernelError:

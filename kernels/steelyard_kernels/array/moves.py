@@ -155,7 +155,16 @@ def pad(
 ) -> Array:
     """Return the array with a value around it: (before, after) for each axis."""
     x = as_array(x, "pad")
-    before, after = (tuple(pair[i] for pair in widths) for i in (0, 1))
+    try:
+        pairs = [(low, high) for low, high in widths]
+    except (TypeError, ValueError):
+        pairs = []
+    if len(pairs) != x.ndim:
+        raise KernelError(
+            f"{x.graph.kernel}: pad of shape {x.shape} by {widths!r}, expected (before, "
+            f"after) for each of {x.ndim} axes, such as [(1, 0)] for one."
+        )
+    before, after = (tuple(pair[i] for pair in pairs) for i in (0, 1))
     wide = Array(x.graph, views.padded(x.graph, x.node, before, after))
     if isinstance(value, float | int) and value == 0:
         return wide
