@@ -200,6 +200,21 @@ def _of_split(graph: Graph, arg: Node, shape: Shape, index: Node) -> Node | None
     return _row(graph, graph.broadcast(parts[0], shape), index)
 
 
+def _of_view(graph: Graph, node: Node, index: Node) -> Node | None:
+    """Return the row of a view that leaves the first axis as it is."""
+    assert isinstance(node, View)
+    first, *others = node.index
+    kept = first == axis(0) and node.shape[0] == node.arg.shape[0]
+    if in_memory(node) or not kept or any(0 in each.axes for each in others):
+        return None
+    part = _row(graph, node.arg, index)
+    if part is None:
+        return None
+    shape = node.shape[1:]
+    own = (Index(), *map(axis, range(len(shape))))
+    return graph.view(part, tuple(each.at(own, shape) for each in others), shape)
+
+
 def _quotient(graph: Graph, index: Node, divisor: int) -> Node:
     """Return how often a divisor goes into an index, which is below 2**31.
 
@@ -220,4 +235,5 @@ _RULES: Final[dict[type, Callable[[Graph, Node, Node], Node | None]]] = {
     Dot: _of_dot,
     Arange: _of_arange,
     Reshape: _of_reshape,
+    View: _of_view,
 }
