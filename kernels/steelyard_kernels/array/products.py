@@ -48,11 +48,7 @@ def matmul(a: Array, b: Array) -> Array:
     return einsum(f"{left},{right}->...{kept}", a, b)
 
 
-def _turned(b: Array, a: Array) -> Array:
-    return matmul(a, b)
-
-
-Array.__matmul__, Array.__rmatmul__ = matmul, _turned
+Array.product = matmul
 
 
 def vecdot(a: Array, b: Array, *, axis: int = -1) -> Array:

@@ -31,9 +31,8 @@ class Array:
     node: Node
     weak: bool = False
 
-    # `products`, which is made of arrays, says what they are.
-    __matmul__: ClassVar[Callable[[Array, Array], Array]]
-    __rmatmul__: ClassVar[Callable[[Array, Array], Array]]
+    # `matmul`, which `products`, made of arrays, sets here.
+    product: ClassVar[Callable[[Any, Any], Array]]
 
     @property
     def shape(self) -> Shape:
@@ -87,6 +86,12 @@ class Array:
             f"{self.graph.kernel}: len() of a value of shape {self.shape}, expected an "
             "axis to be named; write shape[0]."
         )
+
+    def __matmul__(self, other: Operand) -> Array:
+        return type(self).product(self, other)
+
+    def __rmatmul__(self, other: Operand) -> Array:
+        return type(self).product(other, self)
 
     def __add__(self, other: Operand) -> Array:
         return apply("add", self, other)
