@@ -25,6 +25,7 @@ import subprocess
 import sys
 import tempfile
 import traceback
+from hashlib import blake2b
 from pathlib import Path
 from unittest import mock
 
@@ -565,7 +566,10 @@ class Capsule(Format):
             "launch": {
                 "entry": "k",
                 "slots": [["input", "a", 0], ["output", "out", 0], ["extent", "n", 8]],
-                "facts": {"code_hash": "aa11", "bytes": 64},
+                "facts": {
+                    "code_hash": blake2b(code, digest_size=16).hexdigest(),
+                    "bytes": 64,
+                },
                 "threads": 1,
             },
             "check": {

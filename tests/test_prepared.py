@@ -10,6 +10,7 @@ from steelyard.declare.settings import Settings
 from steelyard.errors import BenchmarkError
 from steelyard.measure import stream_check
 from steelyard.measure.prepared import PreparedCase, static_facts
+from steelyard.prepare.work import launch_hash
 from steelyard_kernels import library
 
 
@@ -114,7 +115,11 @@ def test_a_kernel_s_code_is_known_without_its_data_and_its_reference():
     assert not asked
     prepared = PreparedCase(case, settings)
     assert asked
-    assert told == {"facts": prepared.facts(), "hashes": prepared.hashes}
+    assert told == {
+        "facts": prepared.facts(),
+        "hashes": prepared.hashes,
+        "launch": launch_hash(prepared.work),
+    }
     assert told["facts"]["code_hash"]
 
 

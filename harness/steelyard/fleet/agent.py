@@ -108,15 +108,19 @@ class _Held:
     def wait(self, process: subprocess.Popen[str]) -> int:
         """Renew until the child ends; end it where that fails, or on request."""
         pause = self._lease / BEATS
+        self._renew(pause)  # to make the environment may have taken long
         while not self.lost and not self._stop.is_set():
             with suppress(subprocess.TimeoutExpired):
                 return process.wait(pause)
-            with suppress(StoreError):  # the next beat asks again
-                self.lost = not self._record.renew(self.claim, seconds=pause)
-                self._renewed = time.monotonic()
-            self.lost |= time.monotonic() - self._renewed > SAFE * self._lease
+            self._renew(pause)
         keeper.end_kept(process)
         return process.returncode
+
+    def _renew(self, seconds: float) -> None:
+        with suppress(StoreError):  # the next beat asks again
+            self.lost = not self._record.renew(self.claim, seconds=seconds)
+            self._renewed = time.monotonic()
+        self.lost |= time.monotonic() - self._renewed > SAFE * self._lease
 
     def say(self, what: Callable[[], bool]) -> bool:
         """Say how it ended, as long as the lease lasts; tell whether that was heard."""
