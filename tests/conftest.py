@@ -7,7 +7,9 @@ import os
 import tempfile
 from pathlib import Path
 
+import gpu
 import numpy as np
+import postgresql
 import pytest
 from hypothesis import settings
 
@@ -74,6 +76,24 @@ def nvrtc():
     from steelyard_device import nvrtc
 
     return nvrtc
+
+
+@pytest.fixture(scope="session")
+def hopper():
+    """Give the first GPU; skip without one that multiplies tiles."""
+    found = gpu.context()
+    if found.device.arch != "sm_90a":
+        pytest.skip("needs a GPU of sm_90a")
+    return found
+
+
+@pytest.fixture(scope="session")
+def server():
+    """Start a PostgreSQL server for all tests."""
+    pytest.importorskip("psycopg", reason="needs the extra postgresql")
+    if postgresql.programs() is None:
+        pytest.skip("needs the programs of a PostgreSQL server (Debian: postgresql)")
+    yield from postgresql.serve()
 
 
 @pytest.fixture(scope="session")

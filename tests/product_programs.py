@@ -8,8 +8,11 @@ import numpy as np
 
 from steelyard_kernels import array as xp
 from steelyard_kernels import dtypes
+from steelyard_kernels.artifact import Artifact
 from steelyard_kernels.expression.simplify import simplify
 from steelyard_kernels.function import kernel
+from steelyard_kernels.group import build as group
+from steelyard_kernels.group.batch import Candidate
 from steelyard_kernels.nest.places import nest_of
 from steelyard_kernels.schedule import strategies
 from steelyard_kernels.schedule.contraction import Tiling, product_of
@@ -152,3 +155,21 @@ def lowered(made, arrays, numbers):
     program = simplify(made.program(*arrays))
     schedule = tiling(made, arrays, numbers).schedule
     return program, strategies.lower(program, schedule, H200)
+
+
+def tiled(program):
+    """Return the candidates of a program that multiply tiles on an H200."""
+    found = strategies.candidates(program, H200)
+    return [schedule for schedule in found if schedule.multiplies_tiles]
+
+
+def built_without_spills(program, schedules):
+    """Compile candidates as one group; return the codes' resources."""
+    batch = group.build_all(
+        [Candidate(each.label, program, each) for each in schedules],
+        target="cuda:sm_90a",
+    )
+    for result in batch.results:
+        assert isinstance(result, Artifact), result.error
+        assert result.code.spill_stores == 0, result.schedule.label
+    return [result.code.resources for result in batch.results]

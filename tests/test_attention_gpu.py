@@ -3,7 +3,6 @@
 import secrets
 
 import attention_programs as programs
-import gpu
 import numpy as np
 import pytest
 from attention_programs import drawn, expected, tiling
@@ -19,18 +18,9 @@ SHAPES = [
 ]
 
 
-@pytest.fixture(scope="module")
-def context():
-    """Give the first GPU; skip without one that multiplies tiles."""
-    found = gpu.context()
-    if found.device.arch != "sm_90a":
-        pytest.skip("needs a GPU of sm_90a")
-    return found
-
-
-def check(context, made, arrays, schedule=None):
+def check(hopper, made, arrays, schedule=None):
     """Hold two launches to the bound, and to the same bits."""
-    there = [cuda.copy_of(context, array) for array in arrays]
+    there = [cuda.copy_of(hopper, array) for array in arrays]
     work = made.bind(*there, schedule=schedule)
     assert work.facts()["tensor_core"], work.built.schedule.label
     exact, bound = expected(made, arrays)
@@ -48,17 +38,17 @@ def check(context, made, arrays, schedule=None):
 
 
 @pytest.mark.parametrize(("name", "shape", "dtype", "numbers"), programs.CASES)
-def test_every_kind_of_tiling_agrees_with_float64(context, name, shape, dtype, numbers):
+def test_every_kind_of_tiling_agrees_with_float64(hopper, name, shape, dtype, numbers):
     """Those that were simulated, on a GPU and fresh numbers."""
     made = getattr(programs, name)
     arrays = drawn(made, shape, dtype, secrets.randbits(32))
-    check(context, made, arrays, tiling(made, arrays, numbers).schedule)
+    check(hopper, made, arrays, tiling(made, arrays, numbers).schedule)
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 @pytest.mark.parametrize("name", ["plain", "causal", "biased", "grouped"])
 @pytest.mark.parametrize("shape", SHAPES)
-def test_the_chosen_tiling_agrees_with_float64(context, name, shape, dtype):
+def test_the_chosen_tiling_agrees_with_float64(hopper, name, shape, dtype):
     """Within a bound of the depth, the keys and the dtype."""
     made = getattr(programs, name)
-    check(context, made, drawn(made, shape, dtype, secrets.randbits(32)))
+    check(hopper, made, drawn(made, shape, dtype, secrets.randbits(32)))

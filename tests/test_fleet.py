@@ -90,15 +90,6 @@ def test_a_decision_takes_less_than_a_millisecond_however_many_jobs_there_are():
     assert many < 5 * few
 
 
-@pytest.fixture(scope="session")
-def server():
-    """Start a server for all tests."""
-    pytest.importorskip("psycopg", reason="needs the extra postgresql")
-    if postgresql.programs() is None:
-        pytest.skip("needs the programs of a PostgreSQL server (Debian: postgresql)")
-    yield from postgresql.serve()
-
-
 @pytest.fixture(params=["sqlite", "postgresql"])
 def url(request, tmp_path):
     """Give an empty store in a file, or on a server."""

@@ -37,15 +37,6 @@ def negate(b, size):
 '''
 
 
-@pytest.fixture(scope="session")
-def server():
-    """Start a server for all tests."""
-    pytest.importorskip("psycopg", reason="needs the extra postgresql")
-    if postgresql.programs() is None:
-        pytest.skip("needs the programs of a PostgreSQL server (Debian: postgresql)")
-    yield from postgresql.serve()
-
-
 @pytest.fixture
 def url(server):
     """Give the URL of an empty database."""

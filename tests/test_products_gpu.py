@@ -3,7 +3,6 @@
 import secrets
 
 import bounds
-import gpu
 import numpy as np
 import product_programs as programs
 import pytest
@@ -29,29 +28,20 @@ SHAPES = [
 ]
 
 
-@pytest.fixture(scope="module")
-def context():
-    """Give the first GPU; skip without one that multiplies tiles."""
-    found = gpu.context()
-    if found.device.arch != "sm_90a":
-        pytest.skip("needs a GPU of sm_90a")
-    return found
-
-
-def bound(context, made, arrays, schedule=None):
+def bound(hopper, made, arrays, schedule=None):
     """Return a program bound to its arrays on the GPU."""
-    there = [cuda.copy_of(context, array) for array in arrays]
+    there = [cuda.copy_of(hopper, array) for array in arrays]
     return made.bind(*there, schedule=schedule)
 
 
 @pytest.mark.parametrize(("name", "shape", "dtype", "numbers"), programs.CASES)
 def test_every_kind_of_tiling_agrees_with_the_oracle(
-    context, name, shape, dtype, numbers
+    hopper, name, shape, dtype, numbers
 ):
     """Those that were simulated, on a GPU and fresh numbers."""
     made, seed = getattr(programs, name), secrets.randbits(32)
     arrays = drawn(made, shape, dtype, seed)
-    work = bound(context, made, arrays, tiling(made, arrays, numbers).schedule)
+    work = bound(hopper, made, arrays, tiling(made, arrays, numbers).schedule)
     assert work.facts()["tensor_core"]
     scalars = {each.name: each.default for each in made.signature.scalars}
     work.launch()
@@ -63,11 +53,11 @@ def test_every_kind_of_tiling_agrees_with_the_oracle(
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 @pytest.mark.parametrize("name", ["product", "linear", "in_float32"])
 @pytest.mark.parametrize("shape", SHAPES)
-def test_the_chosen_tiling_agrees_with_float64(context, name, shape, dtype):
+def test_the_chosen_tiling_agrees_with_float64(hopper, name, shape, dtype):
     """Within a bound of depth and dtype, and again to the bit."""
     made, seed = getattr(programs, name), secrets.randbits(32)
     arrays = drawn(made, shape, dtype, seed)
-    work = bound(context, made, arrays)
+    work = bound(hopper, made, arrays)
     assert work.facts()["tensor_core"], work.built.schedule.label
     work.launch()
     work.wait()
@@ -85,24 +75,24 @@ def test_the_chosen_tiling_agrees_with_float64(context, name, shape, dtype):
 
 
 @pytest.mark.parametrize("name", ["bias_relu", "bias_gelu", "residual", "batched"])
-def test_calls_pack_tensors_anew(context, name):
+def test_calls_pack_tensors_anew(hopper, name):
     """Other arrays of the same shapes are other tensors, from the third call on too."""
     made = getattr(programs, name)
     for seed in range(4):
         arrays = drawn(made, (128, 192, 256), "float16", seed)
-        there = [cuda.copy_of(context, array) for array in arrays]
+        there = [cuda.copy_of(hopper, array) for array in arrays]
         for _ in range(3):
             out = made(*there).read()
-        again = bound(context, made, arrays)
+        again = bound(hopper, made, arrays)
         again.launch()
         again.wait()
         assert np.array_equal(out, again.outputs["out"].read()), seed
 
 
-def test_stamped_launches_run_too(context):
+def test_stamped_launches_run_too(hopper):
     """The build that times itself has the same dynamic memory and tensors."""
     arrays = drawn(programs.product, (128, 192, 256), "float16", 0)
-    work = bound(context, programs.product, arrays)
+    work = bound(hopper, programs.product, arrays)
     stamped = work.stamped()
     stamped.launch()
     assert stamped.nanoseconds() > 0

@@ -229,18 +229,9 @@ def problem(tiling: AttentionTiling, gpu: Gpu) -> str:
         return f"has {tiling.stages} stages; choose {least} to {tiling.steps}"
     if any(o.updates is not None for o in tiling.product.nest.program.outputs):
         return "updates an array in place; make it an output"
-    if tiling.shared > gpu.most_shared:
-        return (
-            f"needs {tiling.shared} bytes of shared memory, a block has "
-            f"{gpu.most_shared}; choose fewer stages, or keys a step"
-        )
-    needed, most = registers(tiling), tiling.most_registers
-    if needed > most:
-        return (
-            f"needs {needed} registers a thread, {tiling.threads} threads leave {most}; "
-            "choose fewer keys a step"
-        )
-    return ""
+    return gpu.room_problem(
+        tiling, registers(tiling), "fewer stages, or keys a step", "fewer keys a step"
+    )
 
 
 def registers(tiling: AttentionTiling) -> int:

@@ -331,7 +331,12 @@ def tiling_of(product: Product, schedule: Schedule) -> Tiling | None:
 
 def problem(tiling: Tiling, gpu: Gpu) -> str:
     """Say why a tiling does not fit, and what to choose instead; "" if it does."""
-    return _shape_problem(tiling) or _room_problem(tiling, gpu)
+    return _shape_problem(tiling) or gpu.room_problem(
+        tiling,
+        registers(tiling),
+        "fewer stages, or smaller tiles",
+        "fewer warpgroups or columns",
+    )
 
 
 def _shape_problem(tiling: Tiling) -> str:
@@ -366,22 +371,6 @@ def _shape_problem(tiling: Tiling) -> str:
     least = min(2, tiling.steps)
     if not least <= tiling.stages <= tiling.steps:
         return f"has {tiling.stages} stages; choose {least} to {tiling.steps}"
-    return ""
-
-
-def _room_problem(tiling: Tiling, gpu: Gpu) -> str:
-    """Say what a block needs more of than there is."""
-    if tiling.shared > gpu.most_shared:
-        return (
-            f"needs {tiling.shared} bytes of shared memory, a block has "
-            f"{gpu.most_shared}; choose fewer stages, or smaller tiles"
-        )
-    needed, most = registers(tiling), tiling.most_registers
-    if needed > most:
-        return (
-            f"needs {needed} registers a thread, {tiling.threads} threads leave {most}; "
-            "choose fewer warpgroups or columns"
-        )
     return ""
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from math import prod
-from typing import Final
+from typing import Final, Protocol
 
 from steelyard_kernels.dtypes import int32
 from steelyard_kernels.expression.expr import Program
@@ -41,6 +41,25 @@ ISSUE_RATE: Final = 4 * 32 * 1.7
 SLOW_INSTRUCTIONS: Final = 8.0
 
 
+class Block(Protocol):
+    """What a kernel's block takes."""
+
+    @property
+    def shared(self) -> int:
+        """Bytes of shared memory."""
+        ...
+
+    @property
+    def threads(self) -> int:
+        """How many there are."""
+        ...
+
+    @property
+    def most_registers(self) -> int:
+        """What each of them may have."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class Gpu:
     """One architecture: a multiprocessor's limits, and a card's size and rate.
@@ -63,6 +82,22 @@ class Gpu:
     def most_shared(self) -> int:
         """How many bytes of shared memory a block may have."""
         return self.shared_bytes - SYSTEM_SHARED
+
+    def room_problem(
+        self, block: Block, registers: int, less_shared: str, less_registers: str
+    ) -> str:
+        """Say what a block needs more of than there is, and what less to choose."""
+        if block.shared > self.most_shared:
+            return (
+                f"needs {block.shared} bytes of shared memory, a block has "
+                f"{self.most_shared}; choose {less_shared}"
+            )
+        if registers > block.most_registers:
+            return (
+                f"needs {registers} registers a thread, {block.threads} threads leave "
+                f"{block.most_registers}; choose {less_registers}"
+            )
+        return ""
 
     def blocks_resident(self, threads: int, registers: int, shared: int = 0) -> int:
         """Return how many blocks of a kernel fit a multiprocessor at once."""
