@@ -226,6 +226,16 @@ TAKEN = [
         lambda x, i: xp.take(xp.flip(x, axis=1) * 2.0, i, axis=1),
         "9,40 7:int64",
     ),
+    Row(
+        "taken twice",
+        lambda x, i, j: xp.take_along_axis(xp.take_along_axis(x, i, axis=1), j, axis=1),
+        "5,9 5,7:uint8 5,4:uint8",
+    ),
+    Row(
+        "taken of rows",
+        lambda x, i: xp.take(xp.sum(x, axis=1), i, axis=0),
+        "9,40 7:int64",
+    ),
     Row("classes", class_loss, "33,40 33:int64; 9,7 9:int32", data="unit"),
     Row("rows taken twice", embedding_gradient, "12,5 30:int64"),
 ]

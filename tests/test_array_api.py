@@ -79,8 +79,6 @@ REASONS = {
     "values do not change: return a new one": "__setitem__",
     "its result's shape is not known before it runs": """nonzero unique_all unique_counts
         unique_inverse unique_values""",
-    "there is no sort within a kernel yet": "argsort searchsorted sort",
-    "there is no scan along an axis yet": "cumulative_prod cumulative_sum",
     "decompositions and what is made of them are a library's": """cholesky cross det
         eigh eigvalsh inv matrix_norm matrix_power matrix_rank pinv qr slogdet solve svd
         svdvals vector_norm""",

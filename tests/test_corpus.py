@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
+import corpus_lines as lines
 import corpus_loops as loops
 import corpus_rows as rows
 import corpus_views as views
@@ -51,6 +52,7 @@ TABLE = [
     *(*rows.ELEMENTS, *rows.ROWS),
     *(*loops.SMALL, *loops.LOOPS, *loops.CHAINS, *loops.GRADIENTS),
     *(*loops.UPDATES, *views.VIEWS, *views.AXES, *views.PRODUCTS, *views.TAKEN),
+    *lines.LINES,
 ]
 
 

@@ -7,6 +7,7 @@ from gradients import check
 
 from steelyard_kernels import array as xp
 from steelyard_kernels import cost, kernel, reference
+from steelyard_kernels.along import ALONG, Line
 from steelyard_kernels.emit import cuda, nvptx
 from steelyard_kernels.expression import printing
 from steelyard_kernels.ir.verify import verify
@@ -101,3 +102,20 @@ def test_products_of_integers_are_wide():
     x = np.full((2, 20), 7, np.int32)
     assert of_rows(x).tolist() == np.prod(x, axis=-1).tolist()
     assert of_rows(x[:, :0].copy()).tolist() == [1, 1]
+
+
+def test_a_row_is_all_that_a_running_total_needs(monkeypatch):
+    """Of any reduction whose state is one number."""
+    row = Line("cumulative_max", "The largest.", np.maximum.accumulate, "max")
+    monkeypatch.setitem(ALONG, row.name, row)
+
+    @kernel
+    def largest(x):
+        return xp.cumulative_max(x, axis=1)
+
+    x = np.random.default_rng(3).normal(0, 1, (5, 70))
+    program = largest.program(x)
+    (said,) = reference.evaluate(program, [x]).values()
+    want = np.maximum.accumulate(x, axis=1).tolist()
+    assert largest(x).tolist() == want == said.tolist()
+    assert "= cumulative_max along 1(" in printing.text(program)

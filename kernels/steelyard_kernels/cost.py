@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from math import prod
 
+from steelyard_kernels.along import ALONG
 from steelyard_kernels.expression.expr import (
+    Along,
     Apply,
     Chain,
     Dot,
@@ -53,8 +55,8 @@ def _elements(node: Input, nodes: Iterable[Node]) -> int:
 def operations(program: Program) -> int:
     """Return the arithmetic operations; casts, copies and selections count nothing.
 
-    exp, log and square roots count one each; mean and max count one an element,
-    var three (subtract, multiply, add), a product of matrices two a product. A loop's
+    exp, log and square roots count one each; mean, max and a running total count one an
+    element, an order nothing, var three (subtract, multiply, add), a product of matrices two a product. A loop's
     body counts as often as it may run; where its length is given at launch, once.
     """
     chained = _chained(program)
@@ -77,6 +79,8 @@ def _of(node: Node) -> int:
         return prod(node.shape) * OPERATIONS[node.op].cost.count
     if isinstance(node, Reduce):
         return prod(node.arg.shape) * MONOIDS[node.op].count
+    if isinstance(node, Along):
+        return prod(node.shape) * bool(ALONG[node.op].total)
     if isinstance(node, Dot):
         return 2 * prod(node.shape) * node.b.shape[0]
     return 0

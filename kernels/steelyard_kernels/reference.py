@@ -14,9 +14,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from steelyard_kernels import dtypes
+from steelyard_kernels.along import ALONG
 from steelyard_kernels.dtypes import DType
 from steelyard_kernels.errors import CompilerBug
 from steelyard_kernels.expression.expr import (
+    Along,
     Apply,
     Arange,
     Broadcast,
@@ -147,6 +149,8 @@ class Oracle:
                 return _view(args[0], node)
             case Gather():
                 return _gathered(args[0], args[1], node)
+            case Along():
+                return _rounded(_lines(args[0], node), node.dtype)
             case Cast():
                 return _cast(args[0], node.dtype)
             case Arange():
@@ -335,6 +339,14 @@ def _gathered(value: Values, which: Values, node: Gather) -> Values:
     at[node.place] = chosen
     taken: Values = every[(first, second, *at)]
     return taken
+
+
+def _lines(value: Values, node: Along) -> Values:
+    """Return a function of whole lines, which are turned round for those in reverse."""
+    axis = node.axis + 2
+    turned = np.flip(value, axis) if node.reverse else value
+    found: Values = ALONG[node.op].oracle(turned, axis=axis)
+    return np.flip(found, axis) if node.reverse else found
 
 
 def _row(value: Values, index: Values) -> Values:

@@ -19,7 +19,8 @@ all axes unless `axis` says which, as in the array API.
 import math
 from collections.abc import Callable
 
-from steelyard_kernels.array import elementwise, reductions
+from steelyard_kernels.along import ALONG
+from steelyard_kernels.array import elementwise, lines, reductions
 from steelyard_kernels.array.convolution import (
     conv1d,
     conv2d,
@@ -40,6 +41,7 @@ from steelyard_kernels.array.elementwise import (
     reciprocal,
     square,
 )
+from steelyard_kernels.array.lines import argsort, searchsorted, sort, topk
 from steelyard_kernels.array.loops import fori_loop, scan, while_loop
 from steelyard_kernels.array.moves import (
     broadcast_arrays,
@@ -113,6 +115,7 @@ __all__ = [
     "arange",
     "argmax",
     "argmin",
+    "argsort",
     "asarray",
     "astype",
     "bitcast",
@@ -169,6 +172,8 @@ __all__ = [
     "result_type",
     "roll",
     "scan",
+    "searchsorted",
+    "sort",
     "square",
     "squeeze",
     "stack",
@@ -177,6 +182,7 @@ __all__ = [
     "take_along_axis",
     "tensordot",
     "tile",
+    "topk",
     "trace",
     "transpose",
     "tril",
@@ -191,12 +197,13 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Callable[..., Array]:
-    """Return an elementwise function or a reduction: every row of their tables is one."""
-    where = reductions if name in MONOIDS else elementwise
+    """Return a function of a row: elementwise ones, reductions, running totals."""
+    where = reductions if name in MONOIDS else lines if name in ALONG else elementwise
     function: Callable[..., Array] = getattr(where, name)
     return function
 
 
 def __dir__() -> list[str]:
     rows = [row.name for row in OPERATIONS.values() if not row.hidden]
+    rows += [row.name for row in ALONG.values() if row.total]
     return sorted({*__all__, *MONOIDS, *rows})

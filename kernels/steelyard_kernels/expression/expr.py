@@ -11,6 +11,7 @@
             | Reduce(op, arg, axes, keepdims)     -- a row of monoids.MONOIDS
             | View(arg, index)                    -- arg[index], 0 outside of it
             | Gather(arg, which, index, place)    -- the same, at computed places
+            | Along(op, arg, axis, reverse)       -- a row of along.ALONG
             | Arange()                            -- 0, 1, 2, ... along its one axis
             | Reshape(arg)                        -- the same elements, same order
             | Dot(a, b)                           -- (..., K) x (K, N) -> (..., N)
@@ -162,6 +163,19 @@ class Gather(_Value):
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Along(_Value):
+    """A function of whole lines of the operand along one axis, each by itself.
+
+    `reverse`: a line is taken from its last element to its first.
+    """
+
+    op: str
+    arg: Node
+    axis: int
+    reverse: bool
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Arange(_Value):
     """0, 1, 2, ... along one axis, as int32 or int64."""
 
@@ -267,6 +281,7 @@ Node: TypeAlias = (
     | Reduce
     | View
     | Gather
+    | Along
     | Arange
     | Reshape
     | Dot
@@ -313,7 +328,7 @@ def operands(node: Node) -> tuple[Node, ...]:
     """Return the nodes that a node reads, in order; of a loop those outside of it."""
     if isinstance(node, Apply):
         return node.args
-    if isinstance(node, Cast | Broadcast | Reduce | View | Reshape):
+    if isinstance(node, Cast | Broadcast | Reduce | View | Along | Reshape):
         return (node.arg,)
     if isinstance(node, Chain | Chains):
         return (node.arg,)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from steelyard_kernels.expression.expr import (
+    Along,
     Apply,
     Constant,
     Gather,
@@ -80,6 +81,8 @@ def _head(node: Node) -> str:
         named = [str(each) for each in node.index]
         named[node.place] = f"%{node.which.number}"
         return f"gather[{', '.join(named)}]"
+    if isinstance(node, Along):
+        return f"{node.op} along {node.axis}{'[reverse]' if node.reverse else ''}"
     if isinstance(node, Constant):
         return f"constant {node.value!r}"
     if isinstance(node, Input | Scalar):

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import TypeAlias
 
 from steelyard_kernels.expression.expr import (
+    Along,
     Apply,
     Arange,
     Broadcast,
@@ -32,6 +33,7 @@ from steelyard_kernels.expression.expr import (
     reachable,
 )
 from steelyard_kernels.expression.graph import Graph
+from steelyard_kernels.expression.lines import along
 from steelyard_kernels.expression.rows import row
 from steelyard_kernels.expression.views import gathered
 
@@ -109,6 +111,8 @@ class Again:
                 return graph.view(args[0], node.index, node.shape)
             case Gather():
                 return gathered(graph, args[0], args[1], node.index, node.place)
+            case Along():
+                return along(graph, node.op, args[0], node.axis, reverse=node.reverse)
             case Arange():
                 return graph.arange(node.shape[0], node.dtype)
             case Reshape():

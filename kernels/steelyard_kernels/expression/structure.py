@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from steelyard_kernels.expression.expr import (
+    Along,
     Apply,
     Constant,
     Gather,
@@ -39,7 +40,9 @@ def structure(program: Program) -> tuple[object, ...]:
     )
 
 
-def _describe(node: Node, position: Mapping[int, int]) -> tuple[object, ...]:
+def _describe(  # noqa: C901 - one case a production
+    node: Node, position: Mapping[int, int]
+) -> tuple[object, ...]:
     what: object = None
     match node:
         case Apply():
@@ -50,6 +53,8 @@ def _describe(node: Node, position: Mapping[int, int]) -> tuple[object, ...]:
             what = node.index
         case Gather():
             what = (node.index, node.place)
+        case Along():
+            what = (node.op, node.axis, node.reverse)
         case Constant():
             what = repr(node.value)
         case Input():

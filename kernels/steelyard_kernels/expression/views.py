@@ -20,6 +20,7 @@ from steelyard_kernels.expression.expr import (
 )
 from steelyard_kernels.expression.graph import Graph
 from steelyard_kernels.expression.indices import Index, axis
+from steelyard_kernels.expression.lines import along
 
 Key: TypeAlias = tuple[int | slice | None, ...]
 
@@ -153,6 +154,11 @@ def _taken(
         if isinstance(node, Apply):
             return graph.apply(node.op, *parts)
         return graph.cast(parts[0], node.dtype)
+    if isinstance(node, Gather) and not any(place in each.axes for each in node.index):
+        where = _taken(graph, node.which, which, index, place)
+        own = tuple(each.at(index, which.shape) for each in node.index)
+        return _taken(graph, node.arg, where, own, node.place)
+    node = along(graph, "copy", node, place, reverse=False)
     key = (Gather, node.number, which.number, index, place)
     fields = (node, which, index, place)
     return graph.keep(key, Gather, which.shape, node.dtype, *fields)

@@ -8,8 +8,10 @@ from typing import Final, TypeAlias
 
 from steelyard_kernels import array as xp
 from steelyard_kernels import dtypes
+from steelyard_kernels.along import ALONG
 from steelyard_kernels.array import Array
 from steelyard_kernels.expression.expr import (
+    Along,
     Broadcast,
     Cast,
     Dot,
@@ -21,7 +23,9 @@ from steelyard_kernels.expression.expr import (
     Shape,
     View,
 )
+from steelyard_kernels.expression.graph import Graph
 from steelyard_kernels.expression.indices import Index, Part, axis, part
+from steelyard_kernels.expression.lines import along, is_order
 from steelyard_kernels.monoids import MONOIDS
 
 # (cotangent, node) -> the cotangents of the operands it may have one for, in order
@@ -175,6 +179,14 @@ def _of_gather(g: Array, node: Node) -> tuple[Callable[[], Array], ...]:
     assert isinstance(node, Gather)
     extent, place = node.arg.shape[node.place], node.place
     graph = g.graph
+    whole = tuple([axis(k) if k != place else Index() for k in range(len(node.shape))])
+    if node.arg.shape == node.shape and node.index == whole and is_order(node.which):
+        # Every element was taken once, and goes back to its place.
+        return (
+            lambda: xp.take_along_axis(
+                g, _inverse(graph, node.which, place), axis=place
+            ),
+        )
 
     def of_arg() -> Array:
         # As if every element of the axis had been asked for, along a new last axis.
@@ -188,6 +200,28 @@ def _of_gather(g: Array, node: Node) -> tuple[Callable[[], Array], ...]:
         return rule()
 
     return (of_arg,)
+
+
+def _inverse(graph: Graph, which: Node, place: int) -> Array:
+    """Return where along an axis an order has each place."""
+    return Array(
+        graph,
+        along(graph, "order", graph.cast(which, dtypes.int32), place, reverse=False),
+    )
+
+
+def _of_along(g: Array, node: Node) -> tuple[Callable[[], Array], ...]:
+    assert isinstance(node, Along)
+    gradient = ALONG[node.op].gradient
+    assert gradient is not None  # an order is of ints, and does not vary smoothly
+    graph = g.graph
+
+    def run(op: str, value: Array, *, again: bool = False) -> Array:
+        back = node.reverse if again else not node.reverse
+        return Array(graph, along(graph, op, value.node, node.axis, reverse=back))
+
+    y, x = Array(graph, node), Array(graph, node.arg)
+    return (lambda: gradient(xp, run, g, y, x),)
 
 
 def _of_dot(g: Array, node: Node) -> tuple[Callable[[], Array], ...]:
@@ -220,6 +254,7 @@ def _of_row(g: Array, node: Node) -> tuple[Callable[[], Array], ...]:
 
 
 RULES: Final[dict[type, Rule]] = {
+    Along: _of_along,
     Broadcast: _of_broadcast,
     Cast: _of_cast,
     Dot: _of_dot,

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Final, TypeAlias
 
 from steelyard_kernels.expression.expr import (
+    Along,
     Apply,
     Arange,
     Broadcast,
@@ -33,6 +34,7 @@ Guard: TypeAlias = tuple[Index, int]  # an index, and what it must be below
 NAMES: Final = "ijklmnopqrstuvwxyzabcdefghIJKLMNOPQRSTUVWXYZABCDEFGH"
 NOWHERE: Final = Index()
 Place: TypeAlias = tuple[Index, ...]  # of an element, along each dimension
+Source: TypeAlias = Input | Arange | Along  # what elements are loaded of
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -41,8 +43,10 @@ class Value:
 
     `args` are the values by the numbers of the operands that its node names, `axes` what
     it varies with, `over` what a reduction reduces. Of an array's element `source` is
-    the array and `offset` where in it the element lies, each of its operand's steps
-    `step` elements on. Where a guard fails it is zero.
+    the array and `offset` where in it the element lies, each of its last operand's steps
+    `step` elements on. Where a guard fails it is zero. What Along gives is two values: the
+    line, over the axis that it is walked along, and an element of it, of which the line is
+    the first operand.
     """
 
     number: int
@@ -50,7 +54,7 @@ class Value:
     args: Mapping[int, Value]
     axes: frozenset[int]
     over: tuple[int, ...] = ()
-    source: Input | Arange | None = None
+    source: Source | None = None
     offset: Index = NOWHERE
     guards: tuple[Guard, ...] = ()
     step: int = 0
@@ -96,6 +100,26 @@ class Nest:
             and value.axes == every
             and not (value.guards or value.step)
         ]
+
+    @property
+    def lines(self) -> list[Value]:
+        """The lines that are kept for each index of their axes."""
+        return [v for v in self.values if v.over and isinstance(v.node, Along)]
+
+    @property
+    def line_bytes(self) -> int:
+        """The bytes of a thread's memory that its lines take; an order is sorted in twice."""
+        nodes = [line.node for line in self.lines]
+        return sum(
+            n.shape[n.axis] * (16 if n.op == "order" else n.dtype.bytes)
+            for n in nodes
+            if isinstance(n, Along)
+        )
+
+    @property
+    def alone(self) -> frozenset[int]:
+        """The axes of which one index is taken at a time: those of lines."""
+        return frozenset[int]().union(*[{*v.axes, *v.over} for v in self.lines])
 
     def is_plain(self, axes: Iterable[int]) -> bool:
         """Say whether axes are of the outputs alone: no reduction walks them."""

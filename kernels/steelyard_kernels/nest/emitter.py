@@ -15,11 +15,11 @@ from contextlib import contextmanager
 from math import prod
 from typing import TYPE_CHECKING, Final
 
-from steelyard_kernels.expression.expr import Arange, Input, Scalar, View
+from steelyard_kernels.expression.expr import Along, Arange, Input, Scalar, View
 from steelyard_kernels.expression.indices import Index as Offset
 from steelyard_kernels.ir.builder import Builder, Index, const
-from steelyard_kernels.ir.loops import Operand
-from steelyard_kernels.nest.axes import Guard, Nest, Value
+from steelyard_kernels.ir.loops import Buffer, Operand
+from steelyard_kernels.nest.axes import Guard, Nest, Source, Value
 from steelyard_kernels.nest.keep import Kept, Walk, planner
 from steelyard_kernels.nest.offsets import At, Loops, Open
 from steelyard_kernels.nest.reads import reads_of
@@ -72,6 +72,7 @@ class Emitter(Loops):
         self.kept: Kept | None = None
         self._walk = NOTHING
         self._room: Stack | None = None
+        self.lines: dict[tuple[int, ...], tuple[Buffer, int]] = {}  # from where on
         self._row: Index = 0  # the first open row, of those that values are kept of
         if schedule.keep or schedule.hoist:
             self.kept = planner(nest).kept(schedule)
@@ -325,12 +326,12 @@ class Emitter(Loops):
 
     # memory
 
-    def _load(self, value: Value, of: Input | Arange, at: At, lanes: int) -> Operand:
-        """Emit the elements of an array, or of 0, 1, 2, ..."""
+    def _load(self, value: Value, of: Source, at: At, lanes: int) -> Operand:
+        """Emit the elements of an array, of a line, or of 0, 1, 2, ..."""
         b, dtype = self.b, value.node.dtype
         start = b.number(self.offset(value.offset, at))
         if value.step:
-            (which,) = value.args.values()
+            *_, which = value.args.values()
             chosen = b.cast(self.at(which, at, 1), b.index.dtype)
             start = b.at("add", start, b.at("multiply", chosen, value.step))
         if isinstance(of, Arange):
@@ -338,13 +339,18 @@ class Emitter(Loops):
             if lanes > 1:
                 first = b.let("add", b.splat(first, lanes), b.iota(lanes, dtype))
             return self._guarded(value.guards, at, first)
-        buffer = self.args.inputs[of.index]
+        if isinstance(of, Along):
+            buffer, begin = self.lines[self.key(value.args[-of.number], at)]
+            start = b.number(b.at("add", start, begin))
+        else:
+            buffer = self.args.inputs[of.index]
         mask = self.mask(self.loops[value.number], at)
         mask = mask and b.splat(mask, lanes)
         if value.guards:
             inside = self.guard(value.guards, at, lanes)
             mask = b.both(mask, inside)
-        return b.load(buffer, start, lanes, mask, self.aligned(dtype.bytes, lanes))
+        aligned = self.aligned(buffer.dtype.bytes, lanes)
+        return b.cast(b.load(buffer, start, lanes, mask, aligned), dtype)
 
     def _guarded(self, guards: Sequence[Guard], at: At, value: Operand) -> Operand:
         if not guards:

@@ -14,6 +14,7 @@ from functools import partial
 from math import prod
 from typing import Any, Final
 
+from steelyard_kernels.expression.expr import Arange, Input
 from steelyard_kernels.ir.builder import Index
 from steelyard_kernels.ir.loops import Operand
 from steelyard_kernels.nest.axes import Stored, Value
@@ -101,7 +102,9 @@ class GpuEmitter(Emitter):
 
         What all of its indices share is in a cache, and waits there for its use.
         """
-        loads = [v for v in values if v.source is not None and not v.step]
+        loads = [
+            v for v in values if isinstance(v.source, Input | Arange) and not v.step
+        ]
         for at in every:
             self._each([v for v in loads if 0 in self.loops[v.number]], at)
         super().emit(values, every, end_with)

@@ -83,6 +83,7 @@ def has_rows(nest: Nest) -> bool:
     return (
         last > 0
         and nest.is_plain(range(last))
+        and not nest.lines
         and any(value.over for value in nest.values)
         and all(value.over in {(), (last,)} for value in nest.values)
     )

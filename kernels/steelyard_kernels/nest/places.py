@@ -14,19 +14,18 @@ of 0, 1, 2, ..., is read at its offset; guards say which of these places there a
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import lru_cache
 from math import prod
 
 from steelyard_kernels.errors import Unsupported
 from steelyard_kernels.expression.expr import (
+    Along,
     Apply,
-    Arange,
     Broadcast,
     Cast,
     Dot,
     Gather,
-    Input,
     Node,
     Program,
     Reduce,
@@ -34,7 +33,6 @@ from steelyard_kernels.expression.expr import (
     Shape,
     View,
     operands,
-    users,
 )
 from steelyard_kernels.expression.graph import broadcast_shape
 from steelyard_kernels.expression.indices import Index, axis, part
@@ -43,6 +41,7 @@ from steelyard_kernels.nest.axes import (
     Guard,
     Nest,
     Place,
+    Source,
     Stored,
     Value,
     aligned,
@@ -54,6 +53,7 @@ from steelyard_kernels.nest.axes import (
     stored,
 )
 from steelyard_kernels.nest.merge import Axes, merged
+from steelyard_kernels.nest.uses import Use, known, read_of, users_first, varies
 
 
 @lru_cache(maxsize=2)  # a build asks for it to choose a schedule, then to lower
@@ -79,25 +79,7 @@ def nest_of(program: Program) -> Nest:
 
 def walks(node: Node) -> bool:
     """Say whether a node that is not elementwise reads its operand along axes."""
-    return isinstance(node, Reduce | Dot | Reshape | View | Gather)
-
-
-def _read_of(node: Node) -> tuple[Node, ...]:
-    """Return the nodes that a node asks for: of what is taken two neighbours."""
-    if isinstance(node, Gather):
-        return node.arg, node.arg, node.which
-    return operands(node)
-
-
-@dataclass(slots=True, eq=False)
-class _Use:
-    """A node at one place: what it reads there, what it reduces, what it comes to."""
-
-    node: Node
-    place: Place
-    args: tuple[_Use, ...] = ()
-    over: tuple[int, ...] = ()
-    value: Value | None = None
+    return isinstance(node, Reduce | Dot | Reshape | View | Gather | Along)
 
 
 class _Asked:
@@ -108,7 +90,8 @@ class _Asked:
         self.full = full
         self.extents = list(full)
         self.every = tuple([NOWHERE if n == 1 else axis(k) for k, n in enumerate(full)])
-        self.uses: dict[int, list[_Use]] = {}
+        self.uses: dict[int, list[Use]] = {}
+        self.lines: dict[int, list[Use]] = {}  # what elements of Along are taken of
         self.before: dict[int, set[int]] = {}  # the axes that are opened before one
 
     def nest(self) -> Nest:
@@ -120,37 +103,38 @@ class _Asked:
                 map(stored, self.program.outputs), shapes, strict=True
             )
         ]
-        for node in _users_first(self.program):
+        for node in users_first(self.program):
             for use in self.uses.get(node.number, ()):
+                if isinstance(node, Along):
+                    use.args = (self._line(use, node),)
+                    continue
                 places = self._read(use, use.place)
-                pairs = zip(_read_of(node), places, strict=False)
+                pairs = zip(read_of(node), places, strict=False)
                 use.args = tuple([self._ask(arg, place) for arg, place in pairs])
-        values = [
-            self._value(number, use)
-            for number, use in enumerate(
-                [
-                    u
-                    for node in self.program.nodes
-                    for u in self.uses.get(node.number, ())
-                ]
-            )
+        self._open_behind_lines()
+        every = [
+            use
+            for node in self.program.nodes
+            for found in (self.lines, self.uses)
+            for use in found.get(node.number, ())
         ]
+        values = [self._value(number, use) for number, use in enumerate(every)]
         outputs = [
-            Stored(_known(use), offset_in(use.node.shape, use.place)) for use in wanted
+            Stored(known(use), offset_in(use.node.shape, use.place)) for use in wanted
         ]
         axes = Axes(self.extents, len(self.full), self.before)
         # Views are those that they show.
         return merged(self.program, axes, tuple(dict.fromkeys(values)), outputs)
 
-    def _ask(self, node: Node, place: Place) -> _Use:
+    def _ask(self, node: Node, place: Place) -> Use:
         uses = self.uses.setdefault(node.number, [])
         for use in uses:
             if use.place == place:
                 return use
-        uses.append(_Use(node, place))
+        uses.append(Use(node, place))
         return uses[-1]
 
-    def _read(self, use: _Use, at: Place) -> tuple[Place, ...]:
+    def _read(self, use: Use, at: Place) -> tuple[Place, ...]:
         """Return where the operands of a node are read, for one place of it."""
         node = use.node
         if isinstance(node, Apply | Cast | Broadcast):
@@ -201,9 +185,9 @@ class _Asked:
                 found.append(next(rest))
         return tuple(found)
 
-    def _along(self, use: _Use, arg: Node, kept: tuple[Index | None, ...]) -> Place:
+    def _along(self, use: Use, arg: Node, kept: tuple[Index | None, ...]) -> Place:
         """Return where a reduction reads its operand: along axes there are, or new ones."""
-        outer = frozenset[int]().union(*[each.axes for each in use.place])
+        outer = varies(use.place)
         found = self._seen(arg, kept, outer)
         if found is None:
             found = tuple(
@@ -217,6 +201,36 @@ class _Asked:
         for reduced in use.over:
             self.before.setdefault(reduced, set()).update(outer)
         return found
+
+    def _line(self, use: Use, node: Along) -> Use:
+        """Return the line that an element is taken of, at one place of the other axes."""
+        at = (*use.place[: node.axis], NOWHERE, *use.place[node.axis + 1 :])
+        every = self.lines.setdefault(node.number, [])
+        for line in every:
+            if line.place == at:
+                return line
+        walked = self._new(node.shape[node.axis])
+        along = walked * -1 + (node.shape[node.axis] - 1) if node.reverse else walked
+        place = (*at[: node.axis], along, *at[node.axis + 1 :])
+        line = Use(node, at, (self._ask(node.arg, place),), tuple(walked.axes))
+        self.before[line.over[0]] = set(varies(at))
+        every.append(line)
+        return line
+
+    def _open_behind_lines(self) -> None:
+        """Have the outputs' axes opened behind those of the lines that are read along them."""
+        for node in self.program.nodes:
+            for use in self.uses.get(node.number, ()):
+                under = use
+                while isinstance(under.node, Gather | View | Reshape) and under.args:
+                    under = under.args[0]
+                if not isinstance(under.node, Along):
+                    continue
+                outer = varies(under.args[0].place)
+                for inner in varies(use.place) - outer:
+                    shared = inner < len(self.full)
+                    if shared and not any(self._opened(k, {inner}) for k in outer):
+                        self.before.setdefault(inner, set()).update(outer)
 
     def _new(self, extent: int) -> Index:
         self.extents.append(extent)
@@ -281,22 +295,28 @@ class _Asked:
             pending += self.before.get(here, set()) - looked
         return False
 
-    def _value(self, number: int, use: _Use) -> Value:
+    def _value(self, number: int, use: Use) -> Value:
         """Make the value of a use whose operands have theirs."""
         node, of = use.node, source(use.node)
         args: dict[int, Value] = {}
         for arg in use.args:  # but a row's index; x @ x reads x at two places
             twice = isinstance(node, Dot) and arg.node.number in args
-            args[-arg.node.number if twice else arg.node.number] = _known(arg)
+            args[-arg.node.number if twice else arg.node.number] = known(arg)
         if isinstance(node, Broadcast) or (isinstance(node, Reshape) and of is None):
             use.value = args[node.arg.number]
         elif of is not None:
             use.value = self._array(number, node, of, use.place)
+        elif isinstance(node, Along) and not use.over:
+            line, at = known(use.args[0]), use.place[node.axis]
+            guards = self._guards((at,), (node.shape[node.axis],))
+            axes = line.axes | varies((at, *[index for index, _ in guards]))
+            args = {-node.number: line}
+            use.value = Value(number, node, args, axes, (), node, at, guards)
         elif isinstance(node, Gather):
             use.value = self._gathered(number, use)
         elif isinstance(node, View):
             (arg,) = use.args
-            use.value = self._viewed(number, node, _known(arg), arg.place)
+            use.value = self._viewed(number, node, known(arg), arg.place)
         else:
             axes = frozenset[int]().union(*[arg.axes for arg in args.values()])
             if use.over:
@@ -304,7 +324,7 @@ class _Asked:
             use.value = Value(number, node, args, axes, use.over)
         return use.value
 
-    def _array(self, count: int, node: Node, of: Input | Arange, place: Place) -> Value:
+    def _array(self, count: int, node: Node, of: Source, place: Place) -> Value:
         guards = self._guards(place, node.shape)
         offset = offset_in(node.shape, place)
         axes = offset.axes.union(*[index.axes for index, _ in guards])
@@ -320,19 +340,20 @@ class _Asked:
         guards = tuple(dict.fromkeys((*arg.guards, *guards)))
         return replace(arg, number=count, axes=axes, guards=guards)
 
-    def _gathered(self, number: int, use: _Use) -> Value:
+    def _gathered(self, number: int, use: Use) -> Value:
         """Return an array's element so many steps on as another value says."""
-        first, following, which = map(_known, use.args)
+        first, following, which = map(known, use.args)
         offset, source = first.offset, first.source
         guards = (*first.guards, *following.guards)
-        if source is None or guards or offset.terms != following.offset.terms:
+        taken = guards or first.step  # twice, of other axes
+        if source is None or taken or offset.terms != following.offset.terms:
             raise Unsupported(
                 f"{self.program.name}: elements are taken at computed places of a value "
                 f"of shape {operands(use.node)[0].shape} that lies in no memory; make it "
                 "an output of one kernel and a parameter of another."
             )
         step = following.offset.constant - offset.constant
-        axes, args = first.axes | which.axes, {which.node.number: which}
+        axes, args = first.axes | which.axes, {**first.args, which.node.number: which}
         return Value(number, use.node, args, axes, (), source, offset, (), step)
 
     def _guards(self, place: Place, shape: Shape) -> tuple[Guard, ...]:
@@ -344,26 +365,3 @@ class _Asked:
                 if low < 0 or high >= extent:
                     found.append((index, extent))
         return tuple(found)
-
-
-def _users_first(program: Program) -> list[Node]:
-    """Return nodes in an order in which each stands behind its users.
-
-    Reductions come as late as can be: they take axes that there are by then.
-    """
-    waits = users(program.nodes)
-    ready = [node for node in program.nodes if not waits.get(node.number)]
-    found: list[Node] = []
-    while ready:
-        ready.sort(key=lambda n: (not isinstance(n, Reduce | Dot), n.number))
-        found.append(ready.pop())
-        for arg in operands(found[-1]):
-            waits[arg.number] -= 1
-            if not waits[arg.number]:
-                ready.append(arg)
-    return found
-
-
-def _known(use: _Use) -> Value:
-    assert use.value is not None
-    return use.value

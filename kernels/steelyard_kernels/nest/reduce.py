@@ -13,8 +13,9 @@ from math import nan, prod
 from typing import Final, TypeAlias
 
 from steelyard_kernels import dtypes
-from steelyard_kernels.expression.expr import Reduce
+from steelyard_kernels.expression.expr import Along, Reduce
 from steelyard_kernels.ir.loops import Operand
+from steelyard_kernels.nest import lines
 from steelyard_kernels.nest.accumulate import Site, Totals, Walker, like
 from steelyard_kernels.nest.axes import Value
 from steelyard_kernels.nest.emitter import Emitter
@@ -35,6 +36,9 @@ Moments: TypeAlias = Mapping[tuple[int, At], tuple[Operand, Operand]]
 
 def reduce(emitter: Emitter, values: Sequence[Value]) -> None:
     """Emit the first of some values, a reduction, and those that its walk can serve."""
+    if isinstance(values[0].node, Along):
+        lines.emit(emitter, values[0], values[0].node)
+        return
     first = emitter.every()[0]
     group = emitter.reads.together(values, lambda v: emitter.is_known(v, first))
     Group(emitter, group).emit()

@@ -37,6 +37,9 @@ KEEPS: Final = {"cpu": frozenset({Place.STACK}), "cuda": frozenset[Place]()}
 # Of rows, and of columns: a megabyte of a pool thread's stack is nothing to worry about;
 # more would no longer fit beside the rows in a core's second-level cache.
 SCRATCH_BYTES: Final = 512 << 10
+# Of lines along an axis: of a stack that may have eight, and of a GPU's part of
+# what the driver sets aside for all that may run at once.
+LINES_BYTES: Final = {"cpu": 1 << 20, "cuda": 4 << 10}
 PLACES: Final = {
     "cpu": {Place.VECTOR, Place.REGISTER, Place.SERIAL, Place.CORE},
     "cuda": {Place.VECTOR, Place.REGISTER, Place.THREAD, Place.GRID, Place.SERIAL},
@@ -137,7 +140,8 @@ def problem(nest: Nest, schedule: Schedule, target: str, *, aligned: bool) -> st
         why = _factors_problem(each, target)
         if why:
             return why
-    why = _loops_problem(nest, schedule) or kept_problem(nest, schedule, target)
+    why = _loops_problem(nest, schedule) or lines_problem(nest, target)
+    why = why or kept_problem(nest, schedule, target)
     if why:
         return why
     if target == "cpu":
@@ -179,12 +183,28 @@ def _loops_problem(nest: Nest, schedule: Schedule) -> str:
                 f"takes several of {cut.axes} at a time, which is reduced outside of other "
                 "axes; choose 1"
             )
+        if (several or (number and cut.at(Place.THREAD) > 1)) and nest.alone & {*axes}:
+            return (
+                f"takes several of {cut.axes} at a time, for each of which a line is kept; "
+                "choose 1"
+            )
     wide = {a for c in schedule.cuts if c.at(Place.VECTOR) > 1 for a in c.axes[-1]}
     for value in nest.values if len(wide) > 1 else ():
         names = {NAMES[axis] for axis in (*value.axes, *value.over)}
         if len(names & wide) > 1:
             return f"has vectors along {' and '.join(sorted(names & wide))}; choose one"
     return ""
+
+
+def lines_problem(nest: Nest, target: str) -> str:
+    """Say why a thread cannot keep the lines of a program, and what to do instead."""
+    size = nest.line_bytes
+    if size <= LINES_BYTES[target]:
+        return ""
+    return (
+        f"keeps {size} bytes of whole lines along an axis, and a thread of a {target} has "
+        f"{LINES_BYTES[target]} for them; take parts of the axis by themselves"
+    )
 
 
 def kept_problem(nest: Nest, schedule: Schedule, target: str) -> str:

@@ -7,6 +7,7 @@ from functools import cache, lru_cache, partial
 from itertools import chain
 from types import ModuleType
 
+from steelyard_kernels.errors import Unsupported
 from steelyard_kernels.expression.expr import Program
 from steelyard_kernels.nest.axes import Nest, beyond
 from steelyard_kernels.nest.places import nest_of
@@ -19,6 +20,7 @@ from steelyard_kernels.schedule import (
 )
 from steelyard_kernels.schedule.attention import attention_of
 from steelyard_kernels.schedule.gpu import Gpu
+from steelyard_kernels.schedule.legality import lines_problem
 from steelyard_kernels.schedule.model import Machine
 from steelyard_kernels.schedule.model_team import Team
 from steelyard_kernels.schedule.recipes import (
@@ -47,14 +49,19 @@ def space(
     """
     if carries:  # of which few programs are
         from steelyard_kernels.schedule import model_carries, model_carries_gpu
+        from steelyard_kernels.schedule.lines import written_out
         from steelyard_kernels.schedule.recipes import carries as of_carries
 
+        program = written_out(program)
         if isinstance(device, Gpu):
             model = model_carries_gpu.model(program, device)
             return of_carries.on_gpu(program), model
         model = model_carries.model(program, device)
         return of_carries.on_cpu(program, device), model
     nest = nest_of(program)
+    why = lines_problem(nest, "cuda" if isinstance(device, Gpu) else "cpu")
+    if why:
+        raise Unsupported(f"{program.name}: the program {why}.")
     proposed = _proposed(nest, device, aligned=aligned, likely=likely)
     return proposed, _model(nest, device)
 
@@ -89,8 +96,9 @@ def estimated_registers(program: Program, schedule: Schedule, *, carries: bool) 
     """Return how many registers a GPU's thread is estimated to need."""
     if carries:
         from steelyard_kernels.schedule import model_carries_gpu
+        from steelyard_kernels.schedule.lines import written_out
 
-        return model_carries_gpu.estimate_registers(program, schedule)
+        return model_carries_gpu.estimate_registers(written_out(program), schedule)
     nest = nest_of(program)
     if schedule.multiplies_tiles:
         found: int = _of_tiles(nest).estimate_registers(nest, schedule)

@@ -48,7 +48,8 @@ def _cpu_cuts(
         first = axis == shared - 1
         wide = axis in vectors
         several = unroll if wide and axis in alone else 1
-        if first and not wide and not nested and _shares(nest, axis, vectors):
+        held = nested or axis in nest.alone
+        if first and not (wide or held) and _shares(nest, axis, vectors):
             several = ROWS
         factors = (lanes if wide else 1, Place.VECTOR), (several, Place.REGISTER)
         if not first:
@@ -99,7 +100,7 @@ def _shares(nest: Nest, axis: int, vectors: frozenset[int]) -> bool:
 def vector_axes(nest: Nest) -> frozenset[int]:
     """Choose axes to walk by vectors, the last first; no value has two of them."""
     found: set[int] = set()
-    every = set(range(len(nest.extents))) - reduced_outside(nest)
+    every = set(range(len(nest.extents))) - reduced_outside(nest) - nest.alone
     for axis in sorted(every, key=lambda k: (k >= nest.space, -k)):
         together = {
             k

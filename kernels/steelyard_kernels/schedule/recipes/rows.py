@@ -81,10 +81,14 @@ def is_by_rows(nest: Nest, shared: int) -> bool:
     read again and again, which is not for threads that walk side by side.
     """
     every = frozenset(range(shared))
-    return 0 < shared == len(nest.extents) - 1 and all(
-        value.axes >= every or not value.axes & every
-        for value in nest.values
-        if isinstance(value.source, Input) and shared in value.axes
+    return (
+        not nest.lines
+        and 0 < shared == len(nest.extents) - 1
+        and all(
+            value.axes >= every or not value.axes & every
+            for value in nest.values
+            if isinstance(value.source, Input) and shared in value.axes
+        )
     )
 
 

@@ -1,0 +1,179 @@
+"""Functions of whole lines along an axis: running totals, orders, searches.
+
+An order is one of int32 keys, by which all dtypes are told apart: NaN is above all
+numbers, the zeros are equal. Keys of 64 bits are put in order by their halves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+from typing import Final
+
+from steelyard_kernels import dtypes
+from steelyard_kernels.along import ALONG, Line
+from steelyard_kernels.array.elementwise import bitcast
+from steelyard_kernels.array.moves import pad, take, take_along_axis
+from steelyard_kernels.array.shapes import place_of
+from steelyard_kernels.array.value import Array, apply, as_array
+from steelyard_kernels.dtypes import DType
+from steelyard_kernels.errors import KernelError
+from steelyard_kernels.expression import lines
+from steelyard_kernels.monoids import MONOIDS
+
+HALF: Final = 1 << 31  # of the values of 32 bits
+
+
+def __getattr__(name: str) -> Callable[..., Array]:
+    """Return the running total of a row of the table."""
+    row = ALONG.get(name)
+    if row is None or not row.total:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return _function(row)
+
+
+@cache
+def _function(row: Line) -> Callable[..., Array]:
+    def function(
+        x: Array,
+        *,
+        axis: int | None = None,
+        dtype: DType | str | None = None,
+        include_initial: bool = False,
+    ) -> Array:
+        x = as_array(x, row.name)
+        place = _place(row.name, x, axis)
+        x = x if dtype is None else x.astype(dtype)
+        node = lines.along(x.graph, row.name, x.node, place, reverse=False)
+        found = Array(x.graph, node)
+        if not include_initial:
+            return found
+        widths = [(int(each == place), 0) for each in range(x.ndim)]
+        return pad(found, widths, value=MONOIDS[row.total].start)
+
+    function.__name__ = function.__qualname__ = row.name
+    function.__doc__ = row.doc
+    return function
+
+
+def _place(what: str, x: Array, axis: int | None) -> int:
+    """Return an axis counted from the front; None is that of arrays of one axis."""
+    if axis is None and x.ndim != 1:
+        raise KernelError(
+            f"{x.graph.kernel}: {what} of shape {x.shape}, expected which axis; pass axis=."
+        )
+    return place_of(x, 0 if axis is None else axis, x.ndim)
+
+
+def argsort(
+    x: Array, *, axis: int = -1, descending: bool = False, stable: bool = True
+) -> Array:
+    """Return where the least value along an axis is, the next one, and so on, as int64.
+
+    Equal values keep their order in both directions, `stable` or not; NaN is above all.
+    """
+    del stable
+    return _order(as_array(x, "argsort"), axis, descending).astype("int64")
+
+
+def sort(
+    x: Array, *, axis: int = -1, descending: bool = False, stable: bool = True
+) -> Array:
+    """Return the values along an axis from the least up; see `argsort`."""
+    del stable
+    x = as_array(x, "sort")
+    return take_along_axis(x, _order(x, axis, descending), axis=axis)
+
+
+def topk(
+    x: Array, k: int, *, axis: int = -1, largest: bool = True
+) -> tuple[Array, Array]:
+    """Return the k largest values along an axis, or the least, and their places as int64.
+
+    They are in order; of equal values the first is taken.
+    """
+    x = as_array(x, "topk")
+    place = place_of(x, axis, x.ndim)
+    if not 0 <= k <= x.shape[place]:
+        raise KernelError(
+            f"{x.graph.kernel}: topk of {k} of shape {x.shape} along axis {place}, "
+            f"expected 0 to {x.shape[place]}."
+        )
+    order = _order(x, axis, largest)
+    first = (*[slice(None)] * place, slice(k))
+    values = take_along_axis(x, order, axis=place)
+    return values[first], order[first].astype("int64")
+
+
+def _order(x: Array, axis: int, descending: bool) -> Array:
+    """Return the order along an axis as int32: by the lower half of keys, then the upper."""
+    place, found = place_of(x, axis, x.ndim), None
+    for key in _keys(x):
+        turned = apply("bitwise_invert", key) if descending else key
+        if found is not None:
+            turned = take_along_axis(turned, found, axis=place)
+        node = lines.along(x.graph, "order", turned.node, place, reverse=False)
+        order = Array(x.graph, node)
+        found = order if found is None else take_along_axis(found, order, axis=place)
+    assert found is not None
+    return found
+
+
+def _keys(x: Array) -> tuple[Array, ...]:
+    """Return int32 keys in the values' order, of 64 bits the lower half first."""
+    dtype = x.dtype
+    if dtype.kind == "float":
+        wide = x if dtype.bytes == 8 else x.astype("float32")
+        bits = bitcast(wide, "int64" if dtype.bytes == 8 else "int32")
+        turned = apply("bitwise_xor", bits, int(bits.dtype.largest))
+        x = apply("where", bits < 0, turned, bits)
+        x = apply("where", wide == 0, 0, x, first=1)
+        x = apply("where", wide != wide, int(bits.dtype.largest), x, first=1)  # noqa: PLR0124 - NaN
+    if x.dtype.bytes < 4 or x.dtype is dtypes.int32:
+        return (x.astype("int32"),)
+    if x.dtype.bytes == 4:
+        return ((x.astype("int64") - HALF).astype("int32"),)
+    low = (x & (2 * HALF - 1)).astype("int64") - HALF
+    high = (x >> 32).astype("int64") - (0 if x.dtype.signed else HALF)
+    return low.astype("int32"), high.astype("int32")
+
+
+def searchsorted(
+    x1: Array, x2: Array, /, *, side: str = "left", sorter: Array | None = None
+) -> Array:
+    """Return how many values of x1, in order, are below each of x2, as int64.
+
+    `side` "right": or equal to it. `sorter` is where x1 has its values in order. A binary
+    search; NaN is above all.
+    """
+    x1, x2 = as_array(x1, "searchsorted"), as_array(x2, "searchsorted")
+    if x1.ndim != 1 or side not in {"left", "right"}:
+        raise KernelError(
+            f"{x1.graph.kernel}: searchsorted in shape {x1.shape}, side {side!r}, expected "
+            "one axis, and 'left' or 'right'."
+        )
+    common = dtypes.promote(x1.dtype, x2.dtype)
+    wanted, count = x2.astype(common), x1.shape[0]
+    found = _zeros(wanted)
+    step = 1 << count.bit_length() >> 1
+    while step:
+        there = found + step
+        place = there - 1
+        if sorter is not None:
+            place = take(sorter, place)
+        here = take(x1, place).astype(common)
+        below = _below(here, wanted) if side == "left" else ~_below(wanted, here)
+        found = apply("where", below & (there <= count), there, found)
+        step //= 2
+    return found
+
+
+def _zeros(x: Array) -> Array:
+    graph = x.graph
+    zero = graph.constant(0, dtypes.int64)
+    return Array(graph, graph.broadcast(zero, x.shape))
+
+
+def _below(a: Array, b: Array) -> Array:
+    """Return whether a is before b in order: NaN is last."""
+    return (a < b) | ((a == a) & (b != b))  # noqa: PLR0124 - NaN

@@ -1,0 +1,73 @@
+"""Makes functions of whole lines along an axis."""
+
+from __future__ import annotations
+
+from steelyard_kernels import dtypes
+from steelyard_kernels.along import ALONG
+from steelyard_kernels.errors import KernelError
+from steelyard_kernels.expression.expr import (
+    Along,
+    Apply,
+    Broadcast,
+    Cast,
+    Constant,
+    Dot,
+    Gather,
+    Node,
+    Reduce,
+    Reshape,
+    View,
+)
+from steelyard_kernels.expression.graph import Graph
+from steelyard_kernels.monoids import MONOIDS
+
+
+def along(graph: Graph, op: str, node: Node, axis: int, *, reverse: bool) -> Node:
+    """Return a row of ALONG of a node's lines; raises KernelError for other dtypes.
+
+    Totals have the dtype of their reduction, an order is of int32 and gives int32.
+    """
+    row = ALONG[op]
+    if row.total:
+        kinds = MONOIDS[row.total].kinds
+        if node.dtype.kind not in kinds:
+            raise KernelError(
+                f"{graph.kernel}: {op} of {node.dtype.name} is not defined, expected "
+                f"{' or '.join(sorted(kinds))}; cast it first with astype."
+            )
+        widened = MONOIDS[row.total].widened and node.dtype.kind == "int"
+        wide = dtypes.widest(node.dtype) if widened else dtypes.computed(node.dtype)
+        node = graph.cast(node, wide)
+        if node.shape[axis] == 1:
+            return node
+    if op == "copy" and lies_in_memory(node):
+        return node
+    if 0 in node.shape:
+        return node
+    key = (Along, op, node.number, axis, reverse)
+    return graph.keep(key, Along, node.shape, node.dtype, op, node, axis, reverse)
+
+
+def lies_in_memory(node: Node) -> bool:
+    """Say whether elements can be loaded at any place, as no values must be computed."""
+    while isinstance(node, View | Reshape):
+        if isinstance(node, View) and node.guards:
+            return False
+        node = node.arg
+    return not isinstance(node, Apply | Cast | Broadcast | Reduce | Dot | View | Gather)
+
+
+def is_order(node: Node) -> bool:
+    """Say whether a node has every place of its lines once: an order, or one of another.
+
+    What holds it within a line is looked through, and copies.
+    """
+    if isinstance(node, Along) and node.op == "copy":
+        return is_order(node.arg)
+    if isinstance(node, Apply) and node.op in {"minimum", "maximum"}:
+        held, end = node.args
+        return isinstance(end, Constant) and is_order(held)
+    if isinstance(node, Gather):
+        same = node.arg.shape == node.shape
+        return same and is_order(node.arg) and is_order(node.which)
+    return isinstance(node, Along) and node.op == "order"

@@ -1,0 +1,161 @@
+"""The corpus' programs of whole lines along an axis: running totals, orders, searches."""
+
+from __future__ import annotations
+
+import numpy as np
+from corpus import SPECIAL, Row
+
+from steelyard_kernels import array as xp
+from steelyard_kernels.grad import grad
+
+SHAPES = "7,33; 3,1; 1,64; 130; 5,2,9"
+
+
+def special(rng):
+    """Return rows with many equal values, zeros of both signs and NaNs."""
+    return [rng.choice(np.array((*SPECIAL, 2.0, -1.0), np.float32), (6, 40))]
+
+
+def special64(rng):
+    """Return rows that differ in the lower half of their bits, and special ones."""
+    near = 1.0 + rng.integers(-3, 4, (4, 40)) * 2.0**-52
+    return [np.concatenate([near, rng.choice(np.array(SPECIAL), (2, 40))])]
+
+
+def integers64(rng):
+    """Return rows that differ in their upper half, their lower half, and in neither."""
+    return [(rng.integers(-3, 3, (5, 33)) << 32) + rng.integers(0, 3, (5, 33))]
+
+
+def naturals64(rng):
+    """Return the same beyond the largest int64."""
+    (x,) = integers64(rng)
+    return [x.astype(np.uint64)]
+
+
+def both(x):
+    """Return an order of columns, and rows put in order from the largest."""
+    return xp.argsort(x, axis=0), xp.sort(x, axis=1, descending=True)
+
+
+def searched(x, v):
+    """Return where values stand, on both sides."""
+    return xp.searchsorted(x, v), xp.searchsorted(x, v, side="right")
+
+
+def in_order(rng):
+    """Return an array in order, with equal values and NaN, and what is looked for."""
+    x = np.sort(rng.integers(-9, 9, 37).astype(np.float32))
+    x[-2:] = np.nan
+    v = np.concatenate([x, x + 0.5, [np.inf, -np.inf]]).astype(np.float32)
+    return [x, v.reshape(4, -1)]
+
+
+def sorter(rng):
+    """Return an array, its order, and what is looked for."""
+    x = rng.integers(-9, 9, 21)
+    return [x, np.argsort(x), rng.integers(-12, 12, (3, 5))]
+
+
+def weighed(x, w):
+    """Return a sum over sorted rows, and medians."""
+    found = xp.sort(x, axis=1)
+    return xp.sum(found * w, axis=1), found[:, found.shape[1] // 2]
+
+
+LINES = [
+    Row(
+        "running sum",
+        lambda x: xp.cumulative_sum(x, axis=-1),
+        SHAPES,
+        "float32 float64 float16 bfloat16 int32 int8 uint8",
+    ),
+    Row(
+        "running sum down",
+        lambda x: xp.cumulative_sum(x * 2.0, axis=0) + 1.0,
+        "33,7; 100,65; 1,5; 4,3,5",
+        "float32 float16 float64",
+    ),
+    Row(
+        "running product",
+        lambda x: xp.cumulative_prod(x, axis=-1),
+        "5,9; 3,1",
+        "float32 float64 int64",
+    ),
+    Row(
+        "running from the start",
+        lambda x: (
+            xp.cumulative_sum(x, axis=1, include_initial=True),
+            xp.cumulative_prod(x, axis=1, include_initial=True),
+        ),
+        "5,9; 3,1",
+        "float32 float16",
+        data="unit",
+    ),
+    Row(
+        "running both ways",
+        lambda x: xp.cumulative_sum(xp.cumulative_sum(x, axis=0), axis=1),
+        "5,9; 17,4",
+    ),
+    Row(
+        "share so far",
+        lambda x: xp.cumulative_sum(x, axis=-1) / xp.sum(x, axis=-1, keepdims=True),
+        "5,33; 130",
+        data="positive",
+    ),
+    Row(
+        "parts of running sums",
+        lambda x: xp.flip(xp.cumulative_sum(x, axis=1), axis=1)[:, 2:5],
+        "5,33",
+    ),
+    Row(
+        "running sum's gradient",
+        grad(lambda x: xp.sum(xp.square(xp.cumulative_sum(x, axis=1)))),
+        "5,9",
+    ),
+    Row(
+        "running product's gradient",
+        grad(lambda x: xp.sum(xp.cumulative_prod(x, axis=1))),
+        "4,6",
+        data="unit",
+    ),
+    Row("order", both, "7,33; 1,1; 40,3", "float32 int32 int8 uint16 uint32 bool"),
+    Row("order of half", lambda x: xp.argsort(x, axis=-1), "7,33", "float16 bfloat16"),
+    Row("special order", both, data=special, exact=True),
+    Row("special float64", both, data=special64, exact=True),
+    Row("order of int64", both, data=integers64),
+    Row("order of uint64", both, data=naturals64),
+    Row("largest", lambda x: xp.topk(x, 5), "7,33; 1,5; 40"),
+    Row("least", lambda x: xp.topk(x, 3, axis=0, largest=False), "33,7"),
+    Row("median", weighed, "7,33 33; 4,5 5"),
+    Row(
+        "sort's gradient",
+        grad(lambda x, w: xp.sum(xp.square(xp.sort(x, axis=1)) * w)),
+        "5,9 9",
+    ),
+    Row(
+        "largest's gradient",
+        grad(lambda x: xp.sum(xp.square(xp.topk(x, 3)[0]))),
+        "5,9",
+    ),
+    Row("searched", searched, data=in_order),
+    Row(
+        "searched by order",
+        lambda x, s, v: xp.searchsorted(x, v, sorter=s),
+        data=sorter,
+    ),
+    Row("searched in nothing", lambda x, v: xp.searchsorted(x, v) + 1, "0 7; 1 7; 2 7"),
+    Row(
+        "lines in a loop",
+        lambda x: xp.fori_loop(
+            0, 2, lambda i, c: xp.sort(xp.cumulative_sum(c, axis=0) % 7 - 3, axis=0), x
+        ),
+        "4:int64; 1:int64",
+    ),
+    Row(
+        "long order",
+        lambda x: xp.sort(x, axis=1),
+        "2,70000",
+        refused={"*": "of whole lines along an axis"},
+    ),
+]
