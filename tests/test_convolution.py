@@ -304,3 +304,24 @@ def test_what_a_transposed_one_has_not_is_told(how, said):
     """As PyTorch refuses it."""
     with pytest.raises(KernelError, match=said):
         made_of("conv_transpose1d", how).program(normal(1, 4, 8), normal(4, 3, 3))
+
+
+@pytest.mark.parametrize("bias", [(1,), (4,), (3, 1)])
+def test_a_bias_has_a_number_for_each_feature(bias):
+    """It was broadcast, or failed without a word of it."""
+
+    @kernel
+    def conv(x, w, bias):
+        return xp.conv1d(x, w, bias)
+
+    with pytest.raises(KernelError, match=r"one number for each of 3 features, \(3,\)"):
+        conv.program(normal(1, 4, 8), normal(3, 4, 3), normal(*bias))
+
+
+def test_a_window_is_no_larger_than_the_padded_array():
+    """Such convolutions had results without an element."""
+    arrays = normal(1, 4, 8), normal(3, 4, 5)
+    assert made_of("conv1d", {"dilation": 2}).program(*arrays[:1], normal(3, 4, 4))
+    for how in ({"dilation": 2}, {"dilation": 3, "padding": 2}):
+        with pytest.raises(KernelError, match="windows that are no larger than"):
+            made_of("conv1d", how).program(*arrays)

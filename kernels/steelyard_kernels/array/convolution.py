@@ -43,10 +43,10 @@ class _Window:
     spread: int = 1
 
     def count(self, extent: int) -> int:
-        """Return how many places it has along so many elements."""
+        """Return how many places it has along so many elements; below 1: none."""
         wide = (extent - 1) * self.spread + 1 if extent else 0
         rest = wide + self.low + self.high - (self.size - 1) * self.dilation - 1
-        return max(rest // self.stride + 1, 0)
+        return rest // self.stride + 1
 
 
 def conv_general_dilated(  # noqa: PLR0917 - as JAX has them
@@ -124,7 +124,7 @@ def _forward(rank: int) -> Callable[..., Array]:
             )
         ]
         found = _Convolution(x, w, (layout,) * 3, windows, (groups, 1)).result()
-        return found if bias is None else found + reshape(bias, (-1,) + (1,) * rank)
+        return _with_bias(found, bias)
 
     conv.__name__ = conv.__qualname__ = f"conv{rank}d"
     conv.__doc__ = f"""Return a convolution over {rank} spatial axes, as PyTorch has it.
@@ -163,11 +163,7 @@ def _transposed(rank: int) -> Callable[..., Array]:
             low = each * (size - 1) - pad
             windows.append(_Window(size, 1, low, low + more, each, by))
         found = _Convolution(x, w, (layout,) * 3, windows, (groups, 1), turned=True)
-        return (
-            found.result()
-            if bias is None
-            else found.result() + reshape(bias, (-1,) + (1,) * rank)
-        )
+        return _with_bias(found.result(), bias)
 
     conv.__name__ = conv.__qualname__ = f"conv_transpose{rank}d"
     conv.__doc__ = f"""Return a transposed convolution over {rank} axes, as PyTorch has it.
@@ -248,6 +244,11 @@ class _Convolution:
             raise _unfit(x, w, "groups, strides and dilations from 1 up")
         if 1 not in {self.by_features, self.by_batch}:
             raise _unfit(x, w, "groups of features or of the batch, not of both")
+        extents = [x.shape[place] for place in self.of_x[2:]]
+        if any(w.count(n) < 1 for w, n in zip(self.windows, extents, strict=True)):
+            raise _unfit(
+                x, w, "windows that are no larger than the array with its padding"
+            )
         own = 1 if self.turned else self.count
         shared = x.shape[batch] % self.by_batch or x.shape[features] % self.by_features
         if shared or w.shape[self.own] % own:
@@ -342,6 +343,19 @@ def _named(
         more *= name.upper() == "SAME"
         found.append((more // 2, more - more // 2))
     return found
+
+
+def _with_bias(x: Array, bias: Array | None) -> Array:
+    """Return a result with a number added to each feature, if there are any."""
+    if bias is None:
+        return x
+    bias, features = as_array(bias, "bias"), x.shape[1]
+    if bias.shape != (features,):
+        raise KernelError(
+            f"{x.graph.kernel}: a convolution's bias of shape {bias.shape}, expected one "
+            f"number for each of {features} features, ({features},)."
+        )
+    return x + reshape(bias, (features,) + (1,) * (x.ndim - 2))
 
 
 def _of_each(x: Array, given: Each, rank: int) -> tuple[int, ...]:
