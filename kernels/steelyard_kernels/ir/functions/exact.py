@@ -99,8 +99,17 @@ def floor_divide(b: Statements, x: Operand, y: Operand) -> Operand:
         return b.let("where", b.let("equal", y, zero), zero, quotient)
     s = Floats(b, x)
     exact = b.let("divide", x, y)
-    rest = b.let("subtract", x, _remainder(s, x, y))
-    whole = b.let("round", b.let("divide", rest, y))
+    whole = b.let("floor", exact)
+    # Rounding to nearest can only have lifted a quotient to that whole number: what is
+    # left has the divisor's sign otherwise, which an fma gets right. Of infinity it is NaN.
+    rest = s.fma(b.let("negative", whole), y, x)
+    less = b.let("subtract", whole, s.number(1.0))
+    signs = b.let(
+        "less", b.let("bitwise_xor", s.as_word(rest), s.as_word(y)), s.whole(0)
+    )
+    lifted = b.let("bitwise_and", signs, b.let("not_equal", rest, s.number(0.0)))
+    whole = b.let("where", lifted, less, whole)
+    whole = b.let("where", b.let("equal", rest, rest), whole, rest)
     # of an infinite divisor x / y is a zero of its sign, which is rounded down
     size, infinite = b.let("abs", y), s.number(math.inf)
     apart = b.let("less", b.let("bitwise_xor", s.as_word(x), s.as_word(y)), s.whole(0))
