@@ -1,0 +1,140 @@
+"""Emits one value at one place: from arrays, from what is kept, or from its operands.
+
+What was emitted is known by the value's number and the places of the loops it varies with.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Final
+
+from steelyard_kernels.expression.expr import Along, Arange, Scalar, View
+from steelyard_kernels.ir.builder import Builder, Index, const
+from steelyard_kernels.ir.loops import Buffer, Operand
+from steelyard_kernels.nest.axes import Guard, Nest, Source, Value
+from steelyard_kernels.nest.keep import Walk
+from steelyard_kernels.nest.offsets import At, Loops, Open
+from steelyard_kernels.nest.reads import reads_of
+from steelyard_kernels.nest.stack import Stack
+from steelyard_kernels.schedule.schedule import Schedule
+from steelyard_kernels.schedule.values import lower as lower_node
+
+if TYPE_CHECKING:
+    from steelyard_kernels.schedule.parameters import Arguments
+
+NOTHING: Final = Walk(())
+
+
+class Values(Loops):
+    """The values of a nest in its open loops, for one kind of target."""
+
+    def __init__(
+        self, nest: Nest, schedule: Schedule, args: Arguments, b: Builder, target: str
+    ) -> None:
+        super().__init__(nest, schedule.cuts, b)
+        self.args = args
+        self.target = target
+        self.reads = reads_of(nest)
+        self.lines: dict[tuple[int, ...], tuple[Buffer, int]] = {}  # from where on
+        self._walk = NOTHING
+        self._room: Stack | None = None
+        self._row: Index = 0  # the first open row, of those that values are kept of
+
+    @contextmanager
+    def walking(self, walk: Walk) -> Iterator[None]:
+        """Read and keep what a walk does while it is emitted."""
+        before, self._walk = self._walk, walk
+        yield
+        self._walk = before
+
+    def _kept_at(self, value: Value, at: At) -> tuple[Index, Operand]:
+        """Return the row of the open ones, and the place in it, of a kept value."""
+        loop = len(self.axes) - 1
+        row = self.b.at("add", self._row, at[0]) if 0 in self.loops[value.number] else 0
+        return row, self.open[loop].places[at[loop]]
+
+    @contextmanager
+    def one_row(self, row: Operand) -> Iterator[None]:
+        """Have one of the open rows open alone, for what reads kept values of it only."""
+        before, self._row = self._row, row
+        rows, self.open[0] = self.open[0], Open([row], 1, [None], [None])
+        yield
+        self._row, self.open[0] = before, rows
+
+    def key(self, value: Value, at: At) -> tuple[int, ...]:
+        """Return what a value is known by at one place of the open loops."""
+        return value.number, *[at[loop] for loop in self.loops[value.number]]
+
+    def is_known(self, value: Value, at: At) -> bool:
+        """Say whether a value has been emitted for one place of the open loops."""
+        return self.found(self.key(value, at)) is not None
+
+    def know(self, value: Value, at: At, operand: Operand) -> None:
+        """Remember a value that was emitted elsewhere."""
+        self.known[-1][self.key(value, at)] = operand
+
+    def at(self, value: Value, at: At, lanes: int) -> Operand:
+        """Return a value at one place of the open loops, in so many lanes."""
+        key = self.key(value, at)
+        found = self.found(key)
+        assert found is not None, value.node
+        if found.type.lanes == lanes:
+            return found
+        spread = self.found((lanes, key))
+        if spread is None:
+            spread = self.known[-1][lanes, key] = self.b.splat(found, lanes)
+        return spread
+
+    def _value(self, value: Value, at: At) -> Operand:
+        node, lanes = value.node, self.lanes(value.axes)
+        if self._room and value.number in self._walk.loads:
+            return self._room.load(value, *self._kept_at(value, at), lanes)
+        if value.source is not None:
+            return self._load(value, value.source, at, lanes)
+        if isinstance(node, Scalar):
+            return self.args.scalars[node.name]
+        env = {n: self.at(arg, at, lanes) for n, arg in self.reads.of(value).items()}
+        if isinstance(node, View):
+            (shown,) = env.values()
+            return self._guarded(value.guards, at, shown)
+        return lower_node(
+            self.b, env, node, lanes, self.reads.fused, target=self.target
+        )
+
+    def _load(self, value: Value, of: Source, at: At, lanes: int) -> Operand:
+        """Emit the elements of an array, of a line, or of 0, 1, 2, ..."""
+        b, dtype = self.b, value.node.dtype
+        start = b.number(self.offset(value.offset, at))
+        if value.step:
+            *_, which = value.args.values()
+            chosen = b.cast(self.at(which, at, 1), b.index.dtype)
+            start = b.at("add", start, b.at("multiply", chosen, value.step))
+        if isinstance(of, Arange):
+            first = b.cast(start, dtype)
+            if lanes > 1:
+                first = b.let("add", b.splat(first, lanes), b.iota(lanes, dtype))
+            return self._guarded(value.guards, at, first)
+        if isinstance(of, Along):
+            buffer, begin = self.lines[self.key(value.args[-of.number], at)]
+            start = b.number(b.at("add", start, begin))
+        else:
+            buffer = self.args.inputs[of.index]
+        mask = self.mask(self.loops[value.number], at)
+        mask = mask and b.splat(mask, lanes)
+        if value.guards:
+            inside = self.guard(value.guards, at, lanes)
+            mask = b.both(mask, inside)
+        aligned = self.aligned(buffer.dtype.bytes, lanes)
+        return b.cast(b.load(buffer, start, lanes, mask, aligned), dtype)
+
+    def _guarded(self, guards: Sequence[Guard], at: At, value: Operand) -> Operand:
+        if not guards:
+            return value
+        inside = self.guard(guards, at, value.type.lanes)
+        nothing = const(0, value.type.dtype, value.type.lanes)
+        return self.b.let("where", inside, value, nothing)
+
+    def aligned(self, _element: int, _lanes: int) -> int:
+        """Return what a vector's address is a multiple of, in bytes; 0: of one element."""
+        return 0
