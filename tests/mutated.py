@@ -147,6 +147,13 @@ class Format:
     def prepare(self):
         """Undo what a command wrote."""
 
+    def empty_store(self):
+        """Return the option that names a store without a run."""
+        store = self.folder / "t.db"
+        for end in ("", "-wal", "-shm"):
+            Path(f"{store}{end}").unlink(missing_ok=True)
+        return "--store", store
+
     def read(self, content):
         """Return the exit codes, all that was said, and the traceback if there was one."""
         self.path.write_bytes(content)
@@ -221,14 +228,8 @@ class Archive(Format):
         found["digest"] = decoding.digest(found["content"])
         return dumped(found)
 
-    def prepare(self):
-        pass
-
     def lines(self):
-        store = self.folder / "t.db"
-        for end in ("", "-wal", "-shm"):
-            Path(f"{store}{end}").unlink(missing_ok=True)
-        where = ("--store", store)
+        where = self.empty_store()
         yield "import", self.path, *where
         yield "show", *where
         yield "show", "--runs", *where
@@ -260,7 +261,9 @@ class Page(Archive):
     def changed(self, rng):
         if rng.random() < 0.4:
             return bytes_changed(self.good, rng)
-        content = values_changed(packed.content(*self.found), rng)
+        whole = packed.content(*self.found)
+        some = rng.choice((whole, {n: whole[n] for n in ("run", "trials")}))
+        content = whole | values_changed(some, rng)  # most of the whole are samples
         document = archive.for_page(*self.found)
         document["digest"] = decoding.digest(content)
         body = json.dumps(content).encode(errors="surrogatepass")
@@ -268,8 +271,11 @@ class Page(Archive):
         return self.page(document)
 
     def lines(self):
-        every = list(super().lines())
-        return [every[0], every[1], every[4]]
+        where = self.empty_store()
+        yield "import", self.path, *where
+        yield "show", *where
+        yield "show", "@-1", "add[n=9]", *where
+        yield "report", "@-1", "-o", self.folder / "x.html", *where
 
 
 class ArchiveBytes(Archive):
@@ -281,11 +287,9 @@ class ArchiveBytes(Archive):
         return bytes_changed(self.good, rng)
 
     def lines(self):
-        store = self.folder / "b.db"
-        for end in ("", "-wal", "-shm"):
-            Path(f"{store}{end}").unlink(missing_ok=True)
-        yield "import", self.path, "--store", store
-        yield "show", "--store", store
+        where = self.empty_store()
+        yield "import", self.path, *where
+        yield "show", *where
 
 
 class Gate(Format):
@@ -510,12 +514,9 @@ class Imported(Format):
         return dumped(values_changed(json.loads(self.good), rng))
 
     def lines(self):
-        store = self.folder / "t.db"
-        for end in ("", "-wal", "-shm"):
-            Path(f"{store}{end}").unlink(missing_ok=True)
-        where = ("--store", store)
+        where = self.empty_store()
         yield "import", self.path, *where
-        with Store.open(str(store)) as opened:
+        with Store.open(str(where[1])) as opened:
             if not opened.runs():
                 return
         yield "show", *where

@@ -66,6 +66,10 @@ class PreparedCase:
         found = _facts(self.description, self.work)
         return found | ({"synchronises": True} if self._synchronises else {})
 
+    def reported(self) -> dict[str, Any]:
+        """Return its facts and hashes, and the hash of a whole launch."""
+        return _reported(self.facts(), self.hashes, self.work)
+
     @property
     def known(self) -> tuple[Rows, ...]:
         """Rows of each result that are known to be right; none of what is not checked."""
@@ -143,8 +147,8 @@ def static_facts(case: Case, settings: Settings) -> dict[str, Any] | None:
     bound = blank(described, settings)
     if not isinstance(bound, work.NativeWork):
         return None  # what others' work declares of itself is looked at in full
-    facts, hashes = _facts(described, bound), _hashes(case, described.handles, settings)
-    return {"facts": facts, "hashes": hashes, "launch": work.launch_hash(bound)}
+    hashes = _hashes(case, described.handles, settings)
+    return _reported(_facts(described, bound), hashes, bound)
 
 
 def blank(described: Description, settings: Settings) -> work.Work:
@@ -164,6 +168,12 @@ def _foreseen(case: Case, call: Call, settings: Settings) -> dict[str, Any] | No
     specs = [(handle.shape, handle.dtype) for handle in call.args]
     facts = dict(call.target.made_of(call.built_for, *specs))
     return {"facts": facts, "hashes": _hashes(case, (), settings)}
+
+
+def _reported(
+    facts: dict[str, Any], hashes: dict[str, str], weighed: work.Work
+) -> dict[str, Any]:
+    return {"facts": facts, "hashes": hashes, "launch": work.launch_hash(weighed)}
 
 
 def _facts(description: Description, weighed: work.Work) -> dict[str, Any]:

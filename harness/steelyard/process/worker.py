@@ -36,7 +36,6 @@ from steelyard.measure.solving import Solver
 from steelyard.prepare import problems
 from steelyard.prepare.capsules import SUFFIX
 from steelyard.prepare.problems import Area
-from steelyard.prepare.work import launch_hash
 from steelyard.process import capsules, confirm, fingerprint, wire
 from steelyard.process.apart import Apart
 from steelyard.process.origins import Origins
@@ -116,13 +115,7 @@ class CaseCache:
         """Say what is known of a turn's case without measuring it."""
         try:
             told = static_facts(turn.case, settings)
-            if told is None:
-                prepared = self._prepare(turn, settings)
-                told = {
-                    "facts": prepared.facts(),
-                    "hashes": prepared.hashes,
-                    "launch": launch_hash(prepared.work),
-                }
+            told = told or self._prepare(turn, settings).reported()
         except (SteelyardError, DeviceError) as error:
             return {"error": named(turn.case.id, str(error))}
         except (Exception, SystemExit) as error:  # noqa: BLE001 # whatever the user's work raises
