@@ -123,6 +123,15 @@ def test_a_page_says_what_the_terminal_prints():
                 assert column.cell(row) in text
 
 
+def test_a_block_that_knows_less_than_another_has_a_column_too():
+    """Of its GPU, for example, in a file that somebody wrote."""
+    made = [
+        trials.trial(block=block, extra=extra)
+        for block, extra in enumerate(({"gpu": trials.STATE}, {}))
+    ]
+    assert "by block" in run.dumps(results(made))
+
+
 def test_headings_tables_and_pictures_are_named():
     """One h1, sections with headings, tables with captions and scopes, named pictures."""
     page = run.dumps(results())

@@ -7,6 +7,7 @@ import shlex
 import statistics
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from itertools import chain
 from typing import Any, Final
 
 from rich.console import RenderableType
@@ -21,6 +22,7 @@ from steelyard.analyse.trial import Trial
 from steelyard.prepare.capsules import SUFFIX
 from steelyard.report import text
 from steelyard.report.grid import Grid
+from steelyard.units import NOTHING
 
 RAW: Final = frozenset({"began_ns", "wall_ns", "spans", "mhz_before", "mhz_after"})
 """Stamps that doubts and other reports are made from; JSON exports have them."""
@@ -118,11 +120,12 @@ def _clock(trial: Trial) -> dict[str, Any]:
 def blocks(row: Row) -> Grid:
     """Return every statistic: a line each, a column a block."""
     found = [_block(trial) for trial in row.trials]
+    names = dict.fromkeys(chain.from_iterable(found))  # not all blocks know the same
     return Grid(
         f"{row.mode} by block",
         ("block",),
         tuple(str(trial.block) for trial in row.trials),
-        tuple((name, *(block[name] for block in found)) for name in found[0]),
+        tuple((name, *(one.get(name, NOTHING) for one in found)) for name in names),
     )
 
 
