@@ -28,6 +28,25 @@ extern "C" __global__ void scale(float* x, int n) {
 }
 """
 
+TEXTURE = """
+extern "C" __global__ void look(unsigned long long t, float* y, float x) {
+  float a, b, c, d;
+  unsigned u;
+#define LOOK(text, ...) asm volatile(text : "=f"(a), "=f"(b), "=f"(c), "=f"(d) \\
+                                     : "l"(t), __VA_ARGS__); *y++ = a + b + c + d;
+  LOOK("tex.2d.v4.f32.f32 {%0, %1, %2, %3}, [%4, {%5, %5}];", "f"(x))
+  LOOK("tex.1d.v4.f32.s32 {%0, %1, %2, %3}, [%4, {%5}];", "r"(1))
+  LOOK("tex.grad.2d.v4.f32.f32 {%0, %1, %2, %3}, [%4, {%5, %5}], {%5, %5}, {%5, %5};",
+       "f"(x))
+  LOOK("tld4.r.2d.v4.f32.f32 {%0, %1, %2, %3}, [%4, {%5, %5}];", "f"(x))
+  asm volatile("txq.width.b32 %0, [%1];" : "=r"(u) : "l"(t));
+  asm volatile("sured.b.add.u32.1d.trap [%0, {%1}], %2;" :: "l"(t), "r"(4), "r"(u));
+  asm volatile("suld.b.1d.b32.trap %0, [%1, {%2}];" : "=r"(u) : "l"(t), "r"(4));
+  asm volatile("sust.b.1d.b32.trap [%0, {%1}], {%2};" :: "l"(t), "r"(4), "r"(u));
+  asm volatile("sust.p.1d.b32.trap [%0, {%1}], {%2};" :: "l"(t), "r"(4), "r"(u));
+}
+"""
+
 ADAM = """
 extern "C" __global__ void adam(float* p, const float* __restrict__ g, float* m,
                                 float* v, float lr, float b1, float b2, int n) {
