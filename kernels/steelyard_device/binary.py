@@ -13,8 +13,10 @@ Keys of a head::
 
 A slot of kind ``input`` or ``output`` takes the address of the array ``name``, one of
 kind ``tensor`` what bulk copies have to know of it (``word``: the arguments of
-`cuda.tensors.encoded` by name), one of kind ``bytes`` a structure in hexadecimal, and one
-of any other kind its ``word``.
+`cuda.tensors.encoded` by name), one of kind ``bytes`` a structure in hexadecimal, one of
+kind ``addresses`` such a structure with addresses in it (``{"bytes": hexadecimal, "at":
+[[byte of the structure, array, byte of the array], ...]}``), and one of any other kind its
+``word``.
 """
 
 from __future__ import annotations
@@ -61,6 +63,16 @@ def words(slots: Slots, addresses: Mapping[str, int]) -> list[int | bytes]:
             found.append(addresses[name])
         elif kind == "bytes":
             found.append(bytes.fromhex(word))
+        elif kind == "addresses":
+            found.append(_filled(word, addresses))
         else:
             found.append(0 if kind == "tensor" else word)
     return found
+
+
+def _filled(word: Mapping[str, Any], addresses: Mapping[str, int]) -> bytes:
+    """Return a structure with the addresses that it holds."""
+    body = bytearray.fromhex(word["bytes"])
+    for place, name, shift in word["at"]:
+        body[place : place + 8] = (addresses[name] + shift).to_bytes(8, "little")
+    return bytes(body)

@@ -125,6 +125,15 @@ def read(cubin: bytes) -> dict[str, Resources]:
         ) from error
 
 
+def entries(cubin: bytes) -> list[str]:
+    """Return the names of the kernels of a cubin; none of what is no cubin."""
+    try:
+        _architecture(cubin)
+        return [name for _, name, _ in _entries(_sections(cubin))]
+    except (struct.error, LookupError, ValueError):
+        return []
+
+
 @dataclass(frozen=True, slots=True)
 class _Section:
     name: str

@@ -8,6 +8,7 @@ import shutil
 import signal
 import subprocess
 import sys
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Final
@@ -16,12 +17,27 @@ import click
 import psutil
 
 from steelyard.analyse import program
+from steelyard.analyse.program import Events
+from steelyard.commands import _capsules
+from steelyard.declare import config, plan
+from steelyard.declare import mode as modes
 from steelyard.errors import SteelyardError
 from steelyard.machine import children, files
+from steelyard.prepare import capsule_work
+from steelyard.prepare.capsules import SUFFIX
 from steelyard.process import attached, scratch
 from steelyard.report import program_table, tables
+from steelyard.store import capsules, session
 
 MODULE: Final = "steelyard.process.attached"
+
+MEMBERS: Final = "capsule"
+"""The folder of what a program's process writes of a capsule."""
+
+MODES: Final = ("kernel/cold", "kernel/warm")
+
+TAG: Final = "attach"
+"""Of runs of what was captured, which are no history of the checkout."""
 
 SAMPLERS: Final = {
     "py-spy": ("record", "--format", "speedscope", "-o", "{}", "--"),
@@ -50,6 +66,26 @@ SAMPLERS: Final = {
     help="Sample Python's stacks too, by py-spy or perf, whichever is installed.",
 )
 @click.option(
+    "--capture",
+    "kernel",
+    metavar="KERNEL",
+    help="Write a capsule of a launch of this kernel; * stands for any part of its name.",
+)
+@click.option(
+    "--launch",
+    type=click.IntRange(min=1),
+    default=1,
+    help="Which launch of it to capture.",
+    show_default=True,
+)
+@click.option(
+    "-o",
+    "--output",
+    type=click.Path(dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help=f"Write the capsule there: x{SUFFIX}.",
+)
+@click.option(
     "--timeout",
     type=click.FloatRange(min=0, min_open=True),
     metavar="SECONDS",
@@ -62,6 +98,9 @@ def command(
     place: Path | None,
     memory: bool,
     stacks: Path | None,
+    kernel: str | None,
+    launch: int,
+    output: Path | None,
     timeout: float | None,
     words: tuple[str, ...],
 ) -> int:
@@ -70,6 +109,45 @@ def command(
     Kernels by name with time, count and gaps, copies, and the share of the time in which
     no kernel runs, by CUPTI; without a GPU the spans of our own code. It ends as the
     program does.
+    """
+    interpreter, rest = _program(words)
+    if (kernel is None) != (output is None):
+        raise SteelyardError(
+            f"--capture KERNEL needs -o FILE{SUFFIX}, and -o needs --capture: pass both."
+        )
+    if output:
+        _capsules.require_place(output)
+    for option, file in (("--trace", place), ("--stacks", stacks)):
+        if file:
+            files.require_writable(file, option)
+    sampler = _sampler(stacks) if stacks else []
+    with scratch.folder() as folder:
+        home = Path(folder)
+        how = attached.How(
+            every=memory, kernel=kernel, launch=launch, folder=str(home / MEMBERS)
+        )
+        answer = home / "events.npz"
+        line = [interpreter, "-P", "-m", MODULE, str(answer), json.dumps(how), *rest]
+        code = _run([*sampler, *line], timeout)
+        events = _events(answer, code)
+        if events is None:
+            return 128 - code if code < 0 else code  # as shells report a signal
+        found = program.ledger(events)
+        console = tables.console(stderr=True)
+        console.print(*program_table.page(events, found), sep="\n")
+        if place:
+            made = program_table.trace(events, " ".join(words))
+            files.save(place, json.dumps(made) + "\n", "--trace")
+            click.echo(f"{place}: open it at ui.perfetto.dev", err=True)
+        sealed = _sealed(output, events, home) if output else 0
+        return int(events.about["code"]) or sealed  # py-spy ends with a code of its own
+
+
+def _program(words: Sequence[str]) -> tuple[str, list[str]]:
+    """Return the interpreter, and what it is to run.
+
+    Raises:
+        SteelyardError: it is no program of Python's.
     """
     python, *rest = words or ("",)
     named = rest[1:] if rest[:1] == ["-m"] else rest
@@ -81,37 +159,40 @@ def command(
             "Python's options say by variables (-u: PYTHONUNBUFFERED=1), and write what "
             "-c runs to a file."
         )
-    for option, file in (("--trace", place), ("--stacks", stacks)):
-        if file:
-            files.require_writable(file, option)
-    sampler = _sampler(stacks) if stacks else []
-    interpreter = sys.executable if python in {"python", "python3"} else python
-    with scratch.folder() as folder:
-        answer = Path(folder) / "events.npz"
-        kinds = attached.EVERY if memory else "usual"
-        line = [interpreter, "-P", "-m", MODULE, str(answer), kinds, *rest]
-        code = _run([*sampler, *line], timeout)
-        try:
-            events = attached.read(answer)
-        except (OSError, ValueError, KeyError):
-            if code < 0:
-                what = signal.Signals(-code).name
-                click.echo(
-                    f"{what} ended the program: nothing is known of it", err=True
-                )
-                return 128 - code  # as shells report it
-            raise SteelyardError(
-                f"the program ended with {code} and left nothing to show. Look for what "
-                "ends its process at once, such as os._exit, or an interpreter without "
-                "steelyard."
-            ) from None
-    found = program.ledger(events)
-    tables.console(stderr=True).print(*program_table.page(events, found), sep="\n")
-    if place:
-        made = program_table.trace(events, " ".join(words))
-        files.save(place, json.dumps(made) + "\n", "--trace")
-        click.echo(f"{place}: open it at ui.perfetto.dev", err=True)
-    return int(events.about["code"])  # py-spy ends with a code of its own
+    return sys.executable if python in {"python", "python3"} else python, rest
+
+
+def _events(answer: Path, code: int) -> Events | None:
+    """Return what the program's process wrote down; say why where it wrote nothing."""
+    try:
+        return attached.read(answer)
+    except (OSError, ValueError, KeyError):
+        what = signal.Signals(-code).name if code < 0 else f"exit code {code}"
+        click.echo(
+            f"{what} ended the program: nothing is known of it. Look for what ends its "
+            "process at once, or an interpreter without steelyard.",
+            err=True,
+        )
+        return None
+
+
+def _sealed(output: Path, events: Events, home: Path) -> int:
+    """Measure a launch that was captured, and write its capsule.
+
+    Raises:
+        SteelyardError: there is none.
+    """
+    content = events.about["captured"]
+    if not isinstance(content, Mapping):
+        why = content or events.about["note"]
+        raise SteelyardError(f"--capture: nothing was captured: {why}")
+    folder = home / MEMBERS
+    case = capsule_work.drafted(content, capsules.members(folder), home).case()
+    cases, _ = plan.require_able([case])
+    chosen = config.load()
+    turns = plan.plan(cases, modes.parse_all(MODES), chosen.blocks, chosen.seed)
+    request = session.Request((), blocks=chosen.blocks, tags=(TAG,))
+    return _capsules.write(output, turns, request, chosen, lambda _: (content, folder))
 
 
 def _sampler(stacks: Path) -> list[str]:

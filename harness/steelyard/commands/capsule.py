@@ -7,15 +7,14 @@ from typing import Any
 
 import click
 
+from steelyard.commands import _capsules
 from steelyard.commands import _options as options
 from steelyard.declare import config, plan
 from steelyard.declare.plan import PlannedTrial
 from steelyard.declare.settings import Settings
-from steelyard.errors import BenchmarkError, SteelyardError
-from steelyard.machine import files
+from steelyard.errors import FINE, BenchmarkError, SteelyardError
 from steelyard.process import scratch, wire
 from steelyard.process.runner import Workers
-from steelyard.report import progress, stored
 from steelyard.store import capsules, session
 
 
@@ -47,11 +46,7 @@ def command(*, case: str, paths: tuple[str, ...], output: Path, **asked: Any) ->
     are where they come from a file. `steelyard replay` measures the same instructions
     on another machine, or next year.
     """
-    if output.suffix != capsules.SUFFIX:
-        raise SteelyardError(
-            f"-o {output}: a capsule's name ends in {capsules.SUFFIX}."
-        )
-    files.require_writable(output, "-o")
+    _capsules.require_place(output)
     flags = {key: asked.pop(key) for key in config.READERS.keys() & asked}
     chosen = config.load(flags | {"suites": paths or None})
     request = session.Request(
@@ -60,7 +55,6 @@ def command(*, case: str, paths: tuple[str, ...], output: Path, **asked: Any) ->
         blocks=chosen.blocks,
         **asked,
     )
-    how = session.settings(chosen, request)
     turns, _, broken = session.planned(request, chosen.seed)
     every = {turn.case.id for turn in plan.once(turns)}
     if len(every) > 1:
@@ -68,21 +62,14 @@ def command(*, case: str, paths: tuple[str, ...], output: Path, **asked: Any) ->
             f"{case!r} names {len(every)} cases, and a capsule holds one: "
             f"{', '.join(sorted(every)[:5])}. Write more of its id."
         )
-    how, device = session.on_gpu(turns, how, chosen)
     with scratch.folder() as folder:
-        told = _recorded(turns[0], how, Path(folder))  # else measured for nothing
-        outcome = progress.measured(turns, how, request, chosen.store, device)
-        progress.ending(outcome, chosen.store)
-        stored.print_rows(
-            outcome.run, stored.rows_of(outcome.run, outcome.trials, None), [], None
-        )
-        if outcome.exit_code:
-            click.echo(f"{output} is not written: it would lack numbers", err=True)
-            return outcome.exit_code
-        data = capsules.write(told, Path(folder), outcome.run, outcome.trials)
-    files.save(output, data, "-o")
-    click.echo(f"{output}: {len(data)} bytes; `steelyard replay {output} --trust`")
-    return broken.exit_code if broken else 0
+        place = Path(folder)
+
+        def recorded(how: Settings) -> tuple[dict[str, Any], Path]:
+            return _recorded(turns[0], how, place), place
+
+        code = _capsules.write(output, turns, request, chosen, recorded)
+    return code or (broken.exit_code if broken else FINE)
 
 
 def _recorded(turn: PlannedTrial, how: Settings, folder: Path) -> dict[str, Any]:

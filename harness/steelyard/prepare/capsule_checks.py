@@ -12,7 +12,14 @@ import numpy as np
 
 from steelyard.declare.handles import DISTRIBUTIONS
 from steelyard.machine.decoding import Malformed, Matching, Within, checked
-from steelyard.prepare.capsule_types import Buffer, Bytes, Count, Kept, Manifest
+from steelyard.prepare.capsule_types import (
+    Buffer,
+    Bytes,
+    Count,
+    Kept,
+    Manifest,
+    Name,
+)
 from steelyard_device import binary, cubin
 from steelyard_device.errors import DeviceError
 
@@ -38,6 +45,13 @@ class _Tensor(TypedDict):
     strides: list[Bytes]
     box: list[Count]
     swizzle: Literal[32, 64, 128]
+
+
+class _Addresses(TypedDict):
+    """A structure that holds addresses."""
+
+    bytes: Annotated[str, Matching(r"([0-9a-f]{2}){8,32764}")]
+    at: list[tuple[Count, Name, Bytes]]
 
 
 def size(handle: Buffer) -> int:
@@ -96,24 +110,31 @@ def _require_launch(manifest: Manifest) -> None:
     needed = {"threads"} if manifest["device"] == "cpu" else {"grid", "block", "shared"}
     if needed - launch.keys():
         raise Malformed(f"a launch on {manifest['device']} has no {min(needed)}")
-    names = {array["name"] for array in manifest["arrays"]}
+    sizes = {array["name"]: array["bytes"] for array in manifest["arrays"]}
     for number, (kind, name, word) in enumerate(launch["slots"]):
         _require_slot(f"slot {number}", kind, word, manifest["device"])
-        addressed = kind == "tensor" or kind in binary.ADDRESSED
-        if addressed and name not in names:
-            raise Malformed(f"slot {number} takes {name}, which is no array")
+        taken = [(name, 0)] if kind == "tensor" or kind in binary.ADDRESSED else []
+        if kind == "addresses":
+            taken = [(array, shift) for _, array, shift in word["at"]]
+        for array, shift in taken:
+            if shift > sizes.get(array, -1):
+                raise Malformed(f"slot {number} takes {array}, which is no array")
 
 
 def _require_slot(at: str, kind: str, word: Any, device: str) -> None:
-    if device == "cpu" and kind in {"tensor", "bytes"}:
+    if device == "cpu" and kind in {"tensor", "bytes", "addresses"}:
         raise Malformed(f"{at} is of kind {kind}, which a launch on a cpu has not")
     if kind == "tensor":
         found = checked(word, _Tensor, at)
         axes = len(found["extents"])
         if not (1 <= axes == len(found["box"]) == len(found["strides"]) + 1 <= 5):
             raise Malformed(f"{at}: a tensor has {axes} extents and other strides")
+    elif kind == "addresses":
+        room = len(checked(word, _Addresses, at)["bytes"]) // 2
+        if any(place > room - 8 for place, *_ in word["at"]):
+            raise Malformed(f"{at}: an address lies behind its end")
     elif kind == "bytes":
-        checked(word, Annotated[str, Matching(r"([0-9a-f]{2}){0,4096}")], at)  # type: ignore[arg-type] # a type, to `checked`
+        checked(word, Annotated[str, Matching(r"([0-9a-f]{2}){0,32764}")], at)  # type: ignore[arg-type] # a type, to `checked`
     else:
         checked(word, Annotated[int, Within(0, 2**64 - 1)], at)  # type: ignore[arg-type]
 

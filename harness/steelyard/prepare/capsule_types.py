@@ -11,7 +11,7 @@ from steelyard.machine.decoding import Matching, Within
 
 Text = Annotated[str, Matching(r"[^\x00-\x1f\x7f-\x9f\ud800-\udfff]{0,500}")]
 Name = Annotated[str, Matching(r"[\w.-]{1,100}")]
-Symbol = Annotated[str, Matching(r"[\w.$@<>-]{1,500}")]
+Symbol = Annotated[str, Matching(r"[\w.$@<>-]{1,4000}")]
 Hex = Annotated[str, Matching(r"[0-9a-f]{32}")]
 Count = Annotated[int, Within(0, 2**31 - 1)]
 Bytes = Annotated[int, Within(0, 2**46)]

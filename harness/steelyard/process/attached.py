@@ -1,31 +1,36 @@
 """Run a program that nobody rewrote, and write down what it did: `steelyard attach`.
 
-``python -P -m steelyard.process.attached ANSWER KINDS [-m] PROGRAM ARGUMENTS...`` runs it
+``python -P -m steelyard.process.attached ANSWER HOW [-m] PROGRAM ARGUMENTS...`` runs it
 as Python would, under CUPTI where there is one, with the spans of `timings` open. The answer
-is a file of NumPy's, which `read` reads, and the program's exit code is its own.
+is a file of NumPy's, which `read` reads, and the program's exit code is its own. ``HOW`` is
+the JSON of `How`.
 """
 
 from __future__ import annotations
 
 import atexit
 import builtins
+import functools
 import io
 import json
 import os
+import re
 import runpy
 import signal
 import sys
 import traceback
 import zipfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from types import ModuleType
-from typing import Any, Final
+from typing import Any, Final, NoReturn, TypedDict
 
 import numpy as np
 
 from steelyard.analyse.program import Events
+from steelyard.machine import mangled
+from steelyard.process import captured
 from steelyard_device.cuda import program
 from steelyard_device.cuda.program import Event, Recorder, host_now
 from steelyard_device.errors import DeviceError
@@ -34,24 +39,36 @@ from steelyard_device.timings import timings
 COLUMNS: Final = ("kind", "name", "start", "end", "stream", "nbytes")
 
 
-EVERY: Final = "every"
-"""As ``KINDS``: memory and waits too."""
+class How(TypedDict):
+    """What is recorded beside kernels and copies."""
+
+    every: bool
+    """Memory and waits."""
+    kernel: str | None
+    """The name of one whose launch is captured."""
+    launch: int
+    folder: str
+    """Where the members of its capsule go."""
 
 
-def main(answer: str, kinds: str, *words: str) -> None:
+def main(answer: str, told: str, *words: str) -> None:
     """Run the program; the answer is written when all of it is over.
 
     That is behind its threads and what it has `atexit` call: the first registered is
-    the last called.
+    the last called; or when it ends its process by `os._exit`.
     """
-    recorder, note = _recorder(every=kinds == EVERY)
+    how: How = json.loads(told)
+    recorder, note = _recorder(how)
     now = recorder.now if recorder else host_now
     open_spans = ExitStack()
     found = open_spans.enter_context(timings())
     about = {"began": now(), "code": 0}
+    process, leave = os.getpid(), os._exit
 
     def finish() -> None:
         nonlocal note
+        if os.getpid() != process:  # a child that it forked
+            return
         events: list[Event] = []
         about["ended"] = now()
         open_spans.close()
@@ -60,14 +77,21 @@ def main(answer: str, kinds: str, *words: str) -> None:
                 events = recorder.end()
             except DeviceError as error:
                 note = str(error)
-        told = {
+        said = {
             "note": note,
+            "captured": _captured(recorder, how, words),
             "refused": recorder.refused if recorder else 0,
             "spans": found.table() if len(found.rows()) > 1 else "",
         }
-        _write(Path(answer), events, about | told)
+        _write(Path(answer), events, about | said)
+
+    def left(status: int) -> NoReturn:
+        about["code"] = status & 0xFF
+        finish()
+        leave(status)
 
     atexit.register(finish)
+    os._exit = left
     try:
         _run(words)
     except SystemExit as end:
@@ -81,14 +105,45 @@ def main(answer: str, kinds: str, *words: str) -> None:
         sys.exit(about["code"])
 
 
-def _recorder(*, every: bool) -> tuple[Recorder | None, str]:
+def _recorder(how: How) -> tuple[Recorder | None, str]:
     """Begin to record; else say why there is nothing to record with."""
     try:
-        recorder = Recorder(every=every)
+        recorder = Recorder(every=how["every"])
+        if how["kernel"]:
+            recorder.capture(_named(how["kernel"]), how["launch"])
         recorder.begin()
     except DeviceError as error:
         return None, str(error)
     return recorder, ""
+
+
+def _named(kernel: str) -> Callable[[str], bool]:
+    """Return what says of a mangled name whether it is of the kernel that is named.
+
+    As a whole, as it is mangled, written, or without namespaces and arguments; ``*``
+    stands for anything.
+    """
+    pattern = re.compile(".*".join(map(re.escape, kernel.split("*"))), re.DOTALL)
+
+    @functools.cache
+    def wanted(name: str) -> bool:
+        known = name, mangled.plain(name), mangled.word(name)
+        return any(map(pattern.fullmatch, known))
+
+    return wanted
+
+
+def _captured(recorder: Recorder | None, how: How, words: Sequence[str]) -> Any:
+    """Return the content of a capsule whose members were written, or a sentence."""
+    capture = recorder.captured if recorder else None
+    if capture is None:
+        return None
+    kernel, number = how["kernel"], how["launch"]
+    if capture.found is None:
+        seen = f"{capture.seen} launches of {kernel} were seen, and {number} was wanted"
+        return f"{capture.why or seen}."
+    program = words[1] if words[0] == "-m" else words[0]
+    return captured.record(capture.found, number, program, Path(how["folder"]))
 
 
 def _run(words: Sequence[str]) -> None:

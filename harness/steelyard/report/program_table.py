@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
-import functools
 from collections.abc import Iterator
 from typing import Any, Final
 
@@ -13,6 +11,7 @@ from rich.text import Text
 
 from steelyard import units
 from steelyard.analyse.program import KINDS, Events, Ledger
+from steelyard.machine import mangled
 from steelyard.process import perfetto
 from steelyard.process.perfetto import Recording, Span, Work
 from steelyard.report.grid import Line, sheet_of
@@ -135,25 +134,5 @@ def trace(events: Events, title: str) -> dict[str, Any]:
 
 def shown(name: str) -> str:
     """Return a kernel's name as its author wrote it, without what does not fit a line."""
-    plain = _demangled(name)
+    plain = mangled.plain(name)
     return plain if len(plain) <= LONGEST else f"{plain[: LONGEST - 3]}..."
-
-
-@functools.lru_cache(maxsize=4096)
-def _demangled(name: str) -> str:
-    """Ask the C++ library, where there is one (Itanium C++ ABI)."""
-    try:
-        library = ctypes.CDLL("libstdc++.so.6")
-    except OSError:
-        return name
-    demangle = getattr(library, "__cxa_demangle")  # or Python mangles it
-    demangle.restype = ctypes.c_void_p
-    status = ctypes.c_int()
-    found = demangle(name.encode(), None, None, ctypes.byref(status))
-    if status.value or not found:
-        return name
-    text = ctypes.string_at(found).decode(errors="replace")
-    free = ctypes.CDLL(None).free
-    free.argtypes = (ctypes.c_void_p,)
-    free(found)
-    return text.removeprefix("void ")

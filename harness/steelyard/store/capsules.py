@@ -61,14 +61,15 @@ def write(
     modes = list(dict.fromkeys(trial.mode for trial in trials))
     told = codec.plain({**content, "modes": modes})
     document = archive.for_page(run, trials)
-    members = {RUN: json.dumps(document).encode()} | {
-        str(file.relative_to(folder)): file.read_bytes()
-        for file in sorted(folder.rglob("*"))
-        if file.is_file()
-    }
-    data = capsules.write(told, members)
+    data = capsules.write(told, {RUN: json.dumps(document).encode()} | members(folder))
     _whole(data)  # whatever the worker said: what is written can be read
     return data
+
+
+def members(folder: Path) -> dict[str, bytes]:
+    """Return the members that a process wrote to a folder."""
+    every = sorted(file for file in folder.rglob("*") if file.is_file())
+    return {str(file.relative_to(folder)): file.read_bytes() for file in every}
 
 
 def read(path: Path) -> Measured:

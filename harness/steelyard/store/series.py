@@ -23,7 +23,7 @@ from steelyard.store.heads import Head
 from steelyard.store.store import Store
 from steelyard.store.summary import Entry
 
-OTHERWISE: Final = ("gate", "selftest", "bisect", "replay")
+OTHERWISE: Final = ("gate", "selftest", "bisect", "replay", "attach")
 """Tags (or what stands before their /) of runs that are no history: their trials are
 short, or measure code that was made slower on purpose or is a capsule's, of any commit.
 ``--tag`` asks for them."""

@@ -6,12 +6,13 @@ events when the program is over, or when `BUFFER` bytes of them are full.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from time import time_ns
 from typing import Any, Final, NamedTuple
 
 from steelyard_device import install
+from steelyard_device.cuda.capture import Capture
 from steelyard_device.errors import DeviceError
 
 BUFFER: Final = 64 << 20
@@ -77,12 +78,20 @@ class Recorder:
             if every or word not in DEAR
         }
         self._found: list[Event] = []
+        self.captured: Capture | None = None
+        """What waits for a launch, once `capture` was asked for it."""
         self.refused = 0
         """Events beyond `MOST`, and activities that were not done at the end."""
 
     def now(self) -> int:
         """Read the clock of the events."""
         return int(self._cupti.get_timestamp())
+
+    def capture(self, wanted: Callable[[str], bool], number: int) -> None:
+        """Have launch ``number`` of kernels that are wanted captured; see `Capture`."""
+        with self._said("capturing"):
+            self.captured = Capture(self._cupti, wanted, number)
+            self.captured.begin()
 
     def begin(self) -> None:
         """Record from now on."""
