@@ -121,6 +121,18 @@ class ActivityKind(enum.IntEnum):
 class cuptiError(Exception):
     pass
 
+class Numbers:
+    def __getattr__(self, name):
+        return 1
+
+CallbackDomain = CallbackIdResource = DriverApiTraceCbid = Numbers()
+
+def subscribe(called, user):
+    return 1
+
+def enable_callback(*words):
+    pass
+
 enabled, pending, take = set(), [], None
 
 def get_timestamp():
@@ -262,16 +274,45 @@ def test_what_is_no_program_of_pythons_is_refused(tmp_path, words):
     assert ("expected -- python" in done.stderr) or ("cannot be started" in done.stderr)
 
 
-def test_a_program_that_ends_its_process_is_said_to(tmp_path):
-    """Then there is nothing to show."""
-    (tmp_path / "prog.py").write_text("import os\nos._exit(7)\n")
+@pytest.mark.parametrize("leave", ["os._exit(7)", "os._exit(status=7)"])
+def test_a_program_may_end_its_process_at_once(folder, leave):
+    """By `os._exit`; a child that it forked says nothing for it."""
+    (folder / "prog.py").write_text(
+        "import os\nfrom cupti import cupti\ncupti.launch(name='mine')\n"
+        "if os.fork() == 0:\n    cupti.launch(name='other')\n    os._exit(3)\n"
+        f"os.wait()\n{leave}\n"
+    )
+    done = attach(folder, "--", sys.executable, "prog.py")
+    assert done.returncode == 7, done.stderr
+    assert re.search(r"mine +1", done.stderr), done.stderr
+    assert "other" not in done.stderr
+
+
+def test_a_program_whose_process_ends_elsewhere_is_said_to(tmp_path):
+    """In C, for example, and then there is nothing to show; or it takes too long."""
+    (tmp_path / "prog.py").write_text("import ctypes\nctypes.CDLL(None)._exit(7)\n")
     done = attach(tmp_path, "--", sys.executable, "prog.py")
-    assert done.returncode == 4
-    assert "ended with 7 and left nothing to show" in done.stderr
+    assert done.returncode == 7
+    assert "exit code 7 ended the program: nothing is known of it" in done.stderr
     (tmp_path / "prog.py").write_text("import time\ntime.sleep(60)\n")
     done = attach(tmp_path, "--timeout", "3", "--", "python", "prog.py")
     assert done.returncode == 4
     assert "was not done within 3 s" in done.stderr
+
+
+def test_a_capture_says_why_there_is_none(folder, tmp_path):
+    """Of a kernel that nobody launched, without CUPTI, and half an option."""
+    line = ("--", "python", "prog.py", "0")
+    done = attach(folder, "--capture", "k0", *line)
+    assert (done.returncode, done.stdout) == (4, "")
+    assert "--capture KERNEL needs -o FILE.syc" in done.stderr
+    done = attach(folder, "--capture", "k0", "-o", tmp_path / "x.txt", *line)
+    assert "a capsule's name ends in .syc" in done.stderr
+    done = attach(folder, "--capture", "k9", "-o", tmp_path / "x.syc", *line)
+    assert done.returncode == 4
+    assert "2 launches an iteration" in done.stderr
+    assert "0 launches of k9 were seen, and 1 was wanted" in done.stderr
+    assert not (tmp_path / "x.syc").exists()
 
 
 def test_modules_come_from_where_python_takes_them(folder):

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+import shell
 from fakes import case_of
 from gpu import context
 
@@ -93,3 +94,34 @@ def test_a_capsule_launches_the_same_code_on_the_same_inputs(body, tmp_path):
         np.testing.assert_array_equal(
             replayed.buffers.read(name), prepared.buffers.read(name)
         )
+
+
+PROGRAM = """
+import numpy as np
+from steelyard_device import cuda
+from steelyard_kernels import library
+
+x, y, z = (cuda.Buffer(cuda.context(), (1 << 16,), np.float32) for _ in range(3))
+for b in (x, y):
+    b.write(np.random.default_rng(0).standard_normal(1 << 16).astype(np.float32))
+z.fill(np.float32(0))
+for _ in range(3):
+    library.triad(x, y, out=z, s=2.5)
+cuda.context().wait_for_all()
+"""
+
+
+def test_a_launch_of_any_program_becomes_a_capsule(tmp_path):
+    """It is measured, and replayed with its results known."""
+    pytest.importorskip("cupti")
+    (tmp_path / "prog.py").write_text(PROGRAM)
+    own = {"STEELYARD_BLOCKS": "2", "STEELYARD_STORE": str(tmp_path / "s.db")}
+    place = tmp_path / "triad.syc"
+    line = ("attach", "--capture", "kernel", "-o", place, "--", "python", "prog.py")
+    done = shell.steelyard(*line, folder=tmp_path, **own)
+    assert done.returncode == 0, done.stderr
+    done = shell.steelyard("replay", place, "--trust", folder=tmp_path, **own)
+    assert done.returncode == 0, done.stderr
+    assert "kernel[launch=1]" in done.stdout
+    assert "same code" in done.stdout
+    assert "unchecked" not in done.stdout

@@ -186,6 +186,12 @@ def _sealed(output: Path, events: Events, home: Path) -> int:
     if not isinstance(content, Mapping):
         why = content or events.about["note"]
         raise SteelyardError(f"--capture: nothing was captured: {why}")
+    if content["check"] is None:
+        click.echo(
+            "--capture: its results are not known: it left all memory as it was, or other "
+            "bytes each time. Its first launch may have some (--launch).",
+            err=True,
+        )
     folder = home / MEMBERS
     case = capsule_work.drafted(content, capsules.members(folder), home).case()
     cases, _ = plan.require_able([case])

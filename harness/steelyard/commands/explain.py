@@ -28,8 +28,8 @@ from steelyard.store.store import Store
 def command(*, base: str, head: str, mode: str | None, store: str | None) -> None:
     """Say what differs between A and B, and how much of their ratio that accounts for.
 
-    A and B are each a case of the latest stored run, RUN:CASE of another run (RUN as in
-    `show`), or a capsule, of which nothing is run.
+    A and B are each a case of the latest stored run that has it, RUN:CASE of another run
+    (RUN as in `show`), or a capsule, of which nothing is run.
     """
     url = config.load({"store": store}).store
     both = [dict(_modes(name, url)) for name in (base, head)]
@@ -68,6 +68,16 @@ def _named(name: str, url: str) -> tuple[Run, Sequence[Trial]]:
     with Store.open(url, create=False) as opened:
         run, colon, case = name.partition(":")
         if not colon or "[" in run:  # a value of an axis may have colons
-            run, case = stored.LATEST, name
+            run, case = _latest(opened, name), name
         found_run = opened.find(run)
         return found_run, stored.of_case(opened.trials(found_run.uid), case)
+
+
+def _latest(opened: Store, case: str) -> str:
+    """Return the latest run that has a case, else the latest that has any.
+
+    A gate stores a run of each side, also where it measured nothing.
+    """
+    measured = [head.uid for head in reversed(opened.heads()) if head.trials]
+    having = (u for u in measured if any(case in t.case for t in opened.trials(u)))
+    return next(having, next(iter(measured), stored.LATEST))

@@ -140,7 +140,10 @@ def _captured(recorder: Recorder | None, how: How, words: Sequence[str]) -> Any:
         return None
     kernel, number = how["kernel"], how["launch"]
     if capture.found is None:
-        seen = f"{capture.seen} launches of {kernel} were seen, and {number} was wanted"
+        seen = (
+            f"{capture.seen} launches of {kernel} were seen, and {number} was wanted; "
+            "what graphs launch is not seen one by one"
+        )
         return f"{capture.why or seen}."
     program = words[1] if words[0] == "-m" else words[0]
     return captured.record(capture.found, number, program, Path(how["folder"]))
