@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final
 from steelyard_device.errors import CompileError
 from steelyard_kernels.errors import KernelError
 from steelyard_kernels.expression.expr import Program
+from steelyard_kernels.plan.launches import Plan
 from steelyard_kernels.schedule.parameters import Slot
 from steelyard_kernels.schedule.schedule import Schedule
 from steelyard_kernels.schedule.strategies import strategy
@@ -54,7 +55,8 @@ class Artifact:
     On a CPU `threads` of the pool run a launch (0: all). On a GPU they make a block, and
     a launch has one for every `per_block` of the last slot's extent, with `shared` bytes
     of dynamic shared memory each. `phases` are those
-    of the build; one that a cache saved is missing.
+    of the build; one that a cache saved is missing. A program that is several launches
+    has a `plan`, and a build of each as `parts`, whose slots are behind one another.
     """
 
     program: Program
@@ -67,11 +69,13 @@ class Artifact:
     shared: int = 0
     code: Code = NO_CODE
     phases: Times = ()
+    plan: Plan | None = None
+    parts: tuple[Artifact, ...] = ()
 
     @property
     def strategy(self) -> str:
         """The family of schedules."""
-        return strategy(self.program)
+        return "launches" if self.plan else strategy(self.program)
 
     @property
     def code_hash(self) -> str:

@@ -28,8 +28,9 @@ from steelyard_kernels.artifact import Artifact, Failure
 from steelyard_kernels.building.build import build
 from steelyard_kernels.building.cache import levels_of
 from steelyard_kernels.calling import bind as binding
-from steelyard_kernels.calling.bind import Array, CpuKernel, Outputs, Result
+from steelyard_kernels.calling.bind import Array, Outputs, Result
 from steelyard_kernels.calling.convention import Convention, convention_of
+from steelyard_kernels.calling.cpu_bind import CpuKernel, ExportedKernel, launch_of
 from steelyard_kernels.calling.dispatching import LINE, Recent
 from steelyard_kernels.errors import KernelError
 from steelyard_kernels.expression.expr import Program
@@ -182,7 +183,8 @@ class KernelFunction:
                 *arrays, schedule=schedule, cache=cache, aligned=convention.aligned
             )
 
-        return CpuKernel(convention, every, slots, rebuild)
+        kind = CpuKernel if convention.built.parts else ExportedKernel
+        return kind(convention, every, slots, rebuild)
 
     def _called(self, *arrays: Array, out: Outputs = None, **scalars: float) -> Result:
         """Run once: what becomes of calls that native code does not recognise."""
@@ -203,7 +205,9 @@ class KernelFunction:
         if arrays and type(arrays[0]) is not np.ndarray and binding.on_gpu(arrays[0]):
             return self._on_gpus().call(arrays, out, scalars)
         convention, every, slots = self._packed(arrays, out, None, scalars)
-        binding.launch_of(convention.built, slots).launch()
+        launch_of(convention.built, slots).launch()
+        if convention.built.parts and convention.hidden:
+            convention.spare.append(every[-1])
         into = out is not None
         if self._recent.again(convention, into):
             record = self._recent.on_host(convention, arrays, given=into)

@@ -65,6 +65,23 @@ def tables(rows: Sequence[Row], width: int) -> Iterator[RenderableType]:
     yield from _shown(f"build/{rows[0].cache}", rows, columns, width)
 
 
+def launches(rows: Sequence[Row], width: int) -> Iterator[RenderableType | str]:
+    """Yield the launches of every row that has several, and their memory."""
+    for row in rows:
+        found = row.facts.get("launches", ())
+        lines = [
+            (str(number), each["reason"], str(each["bytes"]), each["schedule"])
+            for number, each in enumerate(found)
+        ]
+        if lines:
+            heads = ("launch", "computes"), ("bytes", "schedule")
+            title = f"launches of {row.point.label}"
+            whole = Grid(title, *heads, tuple(lines))
+            yield from (part.sheet.shown() for part in fitting(whole, width))
+            size, least = (row.facts[f"workspace_{n}"] for n in ("bytes", "bound"))
+            yield f"workspace: {size} bytes, at least {least} are live at once"
+
+
 def resources(rows: Sequence[Row], width: int) -> Iterator[RenderableType | str]:
     """Yield what a GPU's code takes, beside what the model expected; nothing of none."""
     held = [row for row in rows if "registers" in row.facts]

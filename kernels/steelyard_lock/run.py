@@ -122,6 +122,7 @@ def rows(points: Sequence[Point], asked: CompileOptions) -> bool:
         click.echo(report.dumps(found, shown, passes))
     else:
         show(lambda width: report.tables(found, width))
+        show(lambda width: report.launches(found, width))
         if asked.resources:
             if any("registers" in row.facts for row in found):
                 click.echo()

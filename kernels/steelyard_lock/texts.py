@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from steelyard_device.passes import timed
-from steelyard_kernels.building.build import Phases, lowered
+from steelyard_kernels.building.build import Phases, lowered, plan_of
 from steelyard_kernels.errors import KernelError
 from steelyard_kernels.expression import printing as expr_print
 from steelyard_kernels.expression.simplify import simplify
@@ -26,10 +26,12 @@ def emitted(point: Point, what: str) -> str:
             f"--emit {what} is of {' and '.join(kinds)} targets, {point.label} is not; "
             f"name one, such as --target {example}."
         )
-    stages = dict(_stages(point))
+    found = [
+        text for name, text in _stages(point) if name == ("text" if kinds else what)
+    ]
     if kinds:
-        return toolchain(target).TEXTS[what](stages["text"], target)
-    return stages[what]
+        found = [toolchain(target).TEXTS[what](text, target) for text in found]
+    return "\n".join(found)
 
 
 def passes(point: Point) -> list[tuple[str, int]]:
@@ -60,7 +62,11 @@ def _stages(point: Point) -> Iterator[tuple[str, str]]:
     program, target = traced(point, kernel, arrays), parse(point.target)
     yield "trace", expr_print.text(program)
     yield "program", expr_print.text(simplify(program))
-    chosen, made = lowered(program, schedule, target, Phases(), aligned=True)
-    yield "schedule", f"{strategy(program)} {chosen.label}\n{chosen}\n"
-    yield "loops", loops_print.text(made.kernel)
-    yield "text", toolchain(target).emit(made.kernel)
+    plan = None if schedule else plan_of(program, target, Phases())
+    if plan is not None:
+        yield "launches", plan.text()
+    for part in [each.program for each in plan.launches] if plan else [program]:
+        chosen, made = lowered(part, schedule, target, Phases(), aligned=True)
+        yield "schedule", f"{strategy(part)} {chosen.label}\n{chosen}\n"
+        yield "loops", loops_print.text(made.kernel)
+        yield "text", toolchain(target).emit(made.kernel)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from time import perf_counter_ns
 from typing import Final, TypeVar
 
@@ -17,13 +18,15 @@ from steelyard_device.errors import CompileError
 from steelyard_device.timings import span
 from steelyard_kernels.artifact import Artifact, Code, Failure
 from steelyard_kernels.building.cache import LEVELS, compiled, keeps, recall, remember
+from steelyard_kernels.digest import digest
 from steelyard_kernels.errors import sentence
 from steelyard_kernels.expression.expr import Program
 from steelyard_kernels.expression.simplify import simplify
 from steelyard_kernels.ir.verify import verify
+from steelyard_kernels.plan.launches import Plan, placed
 from steelyard_kernels.schedule.parameters import Lowered
 from steelyard_kernels.schedule.schedule import Schedule
-from steelyard_kernels.schedule.strategies import heuristic, lower
+from steelyard_kernels.schedule.strategies import heuristic, is_one, lower
 from steelyard_kernels.targets import CPU, Target, device, parse
 from steelyard_kernels.toolchains import toolchain
 
@@ -38,6 +41,13 @@ class Phases:
     def __init__(self) -> None:
         self.done: list[tuple[str, int]] = []
         self.current = ""
+
+    def add(self, other: Phases) -> None:
+        """Add another's phases up with these."""
+        times = dict(self.done)
+        for name, taken in other.done:
+            times[name] = times.get(name, 0) + taken
+        self.done, self.current = list(times.items()), other.current
 
     def run(self, name: str, function: Callable[[], _T]) -> _T:
         """Run one phase."""
@@ -98,6 +108,10 @@ def _build(
     )
     if restored is not None:
         return restored
+    plan = None if schedule else plan_of(program, target, phases)
+    if plan is not None:
+        build_part = partial(_build, aligned=aligned, levels=levels)
+        return together(program, plan, target, phases, build_part)
     made = prepare(program, schedule, target, phases, aligned=aligned)
     try:
         code = _code(made, target, phases, reuse="code" in levels)
@@ -110,6 +124,52 @@ def _build(
     if named:
         phases.run("keep", lambda: remember(named, built))
     return built
+
+
+def plan_of(program: Program, target: Target, phases: Phases) -> Plan | None:
+    """Return the launches of a program; None where it is one kernel, as most are."""
+    simple = simplify(program)
+    if is_one(simple):
+        return None
+    from steelyard_kernels.plan.partition import partition
+
+    return phases.run("partition", lambda: partition(simple, device(target)))
+
+
+def together(
+    program: Program,
+    plan: Plan,
+    target: Target,
+    phases: Phases,
+    build_part: Callable[[Program, None, Target, Phases], Artifact],
+) -> Artifact:
+    """Return a build of several launches, of which equal ones are built once."""
+    from steelyard_kernels.building.keys import described
+
+    built: dict[str, Artifact] = {}
+    parts, slots = [], []
+    for launch in plan.launches:
+        known = described(launch.program)
+        own = Phases()
+        if known not in built:
+            built[known] = build_part(launch.program, None, target, own)
+        phases.add(own)
+        parts.append(replace(built[known], program=launch.program))
+        slots += [placed(slot, launch, plan) for slot in parts[-1].slots]
+    first = parts[0].code
+    code = Code(
+        b"",
+        "",
+        digest("".join(part.code_hash for part in parts).encode()),
+        first.compiler,
+        sum(part.code.nanoseconds for part in built.values()),
+    )
+    texts = "\n".join(part.text for part in built.values())
+    how = Schedule(()), str(target), texts, tuple(slots), 0, 0
+    done = tuple(phases.done)
+    return Artifact(
+        program, *how, code=code, phases=done, plan=plan, parts=tuple(parts)
+    )
 
 
 def restore(

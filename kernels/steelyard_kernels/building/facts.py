@@ -23,16 +23,30 @@ def facts_of(built: Artifact) -> dict[str, object]:
     Of a GPU's code also what it takes: registers and bytes of stack and spills of a
     thread, bytes of shared memory of a block, and counts of instructions.
     """
+    parts = built.parts or (built,)
     return {
         "target": built.target,
         "strategy": built.strategy,
-        "schedule": built.schedule.label,
-        "bytes": cost.bytes_moved(built.program),
-        "operations": cost.operations(built.program),
+        "schedule": f"{len(parts)} launches" if built.plan else built.schedule.label,
+        "bytes": sum(cost.bytes_moved(part.program) for part in parts),
+        "operations": sum(cost.operations(part.program) for part in parts),
         "compiler": built.code.compiler,
         "compiler_hash": keys.sources(),
         "code_hash": built.code_hash,
         **_resources(built),
+        **_launches(built),
+    }
+
+
+def _launches(built: Artifact) -> dict[str, object]:
+    """Return what several launches are: each one's reason and facts, and memory between."""
+    if built.plan is None:
+        return {}
+    pairs = zip(built.plan.launches, built.parts, strict=True)
+    return {
+        "launches": [{"reason": each.reason, **facts_of(part)} for each, part in pairs],
+        "workspace_bytes": built.plan.size,
+        "workspace_bound": built.plan.bound,
     }
 
 

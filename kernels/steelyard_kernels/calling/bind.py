@@ -25,7 +25,6 @@ from steelyard_kernels.trace import ScalarParameter, Signature
 
 if TYPE_CHECKING:
     from steelyard_device import cuda
-    from steelyard_kernels.calling.foreign import ForeignKernel
 
 Array: TypeAlias = NDArray[Any]
 Result: TypeAlias = "Array | tuple[Array, ...] | dict[str, Array] | None"
@@ -132,7 +131,11 @@ def check_overlap(convention: Convention, addresses: Sequence[int]) -> None:
 
 def outputs_of(convention: Convention, out: Outputs) -> Sequence[Array]:
     """Return the arrays of the fresh outputs in order: given, or allocated."""
-    hidden = [_allocate(each, convention) for each in convention.hidden]
+    spare = convention.spare  # of a program of several launches, which calls give back
+    hidden = [
+        spare.pop() if spare else _allocate(each, convention)
+        for each in convention.hidden
+    ]
     if out is None:
         return [*[_allocate(each, convention) for each in convention.fresh], *hidden]
     given = given_outputs(convention, out)
@@ -283,7 +286,7 @@ def packed(
     """Return the words of a launch's slots."""
     words = list(convention.words)
     for place, number in convention.addressed:
-        words[place] = addresses[number]
+        words[place] += addresses[number]
     for place, name, code in convention.scalars:
         words[place] = _encoded(
             convention.built.program.name, name, scalars[name], code
@@ -298,22 +301,12 @@ def _encoded(kernel: str, name: str, value: float, code: str) -> int:
         raise KernelError(f"{kernel}: scalar {name}: {error}") from None
 
 
-def threads_of(built: Artifact) -> int:
-    """Return how many threads a launch uses."""
-    return built.threads or cpu.pool_size()
-
-
-def launch_of(built: Artifact, slots: Sequence[int]) -> cpu.Launch:
-    """Return a launch of a build with its slots' words."""
-    assert built.code.function is not None  # a call builds for this machine
-    return cpu.Launch(built.code.function, slots, threads_of(built), claims=True)
-
-
 class BoundKernel:
     """A kernel with its arguments, ready to run: the work a harness measures.
 
     Keeps its arrays alive; `outputs` are by name, updated parameters included. What
-    differs between a CPU's and a GPU's is in `CpuKernel` and `cuda_bind.CudaKernel`.
+    differs between a CPU's and a GPU's is in `cpu_bind.CpuKernel` and
+    `cuda_bind.CudaKernel`.
     """
 
     def __init__(
@@ -352,40 +345,3 @@ class BoundKernel:
         from steelyard_kernels.building.facts import rebuilt
 
         rebuilt(self._rebuild, cache)
-
-
-class CpuKernel(BoundKernel):
-    """A kernel bound to arrays of the host."""
-
-    def __init__(
-        self,
-        convention: Convention,
-        arrays: Sequence[Array],
-        slots: Sequence[int],
-        rebuild: Callable[[str], Artifact | Failure],
-    ) -> None:
-        self.threads = threads_of(convention.built)
-        launch = launch_of(convention.built, slots)
-        null = functools.partial(cpu.null, self.threads)
-        super().__init__(convention, arrays, launch, null, rebuild)
-        self.then = launch.then  # as a part of more work
-        self._convention, self._slots = convention, slots
-
-    def binary(self) -> bytes:
-        """Return the machine code, its call and its facts, for another process."""
-        from steelyard_kernels.calling import foreign
-
-        return foreign.packed(self._convention, self.arrays, self._slots, self.facts())
-
-    def of_binary(self, binary: bytes) -> ForeignKernel:
-        """Return a launch of another build of this kernel on the same arrays.
-
-        Raises KernelError where that is called on other memory.
-        """
-        from steelyard_kernels.calling import foreign
-
-        return foreign.launchable(binary, self._convention, self.arrays, self._slots)
-
-    def facts(self) -> dict[str, object]:
-        """Return what is known of the work without running it."""
-        return {**super().facts(), "threads": self.threads}

@@ -10,8 +10,10 @@ from typing import Any
 import numpy as np
 
 from steelyard_kernels.artifact import Artifact
-from steelyard_kernels.expression.expr import Output, Shape
+from steelyard_kernels.dtypes import bool_
+from steelyard_kernels.expression.expr import Input, Output, Shape
 from steelyard_kernels.ir.loops import Tensor
+from steelyard_kernels.plan.launches import WORKSPACE
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,10 +35,10 @@ class Convention:
     A call's arrays are numbered: the parameters in order, then the fresh outputs, the
     hidden ones last. `outputs` are the numbers of what the caller sees written; `pairs` are (written, other, their
     bytes), which must not overlap; `words` are the slots' values with zeros where the
-    address of an array (`addressed`: place, number) or a scalar (`scalars`: place,
+    address of an array is added (`addressed`: place, number) or a scalar (`scalars`: place,
     name, format) goes, or what is made of an array's (`tensors`: place, number,
     tensor); `result` picks of a call's arrays what the function returns;
-    `streams` says that stores go round the caches.
+    `streams` says that stores go round the caches, `spare` are workspaces in no use.
     """
 
     built: Artifact
@@ -53,6 +55,7 @@ class Convention:
     tensors: tuple[tuple[int, int, Tensor], ...]
     result: Callable[[Sequence[Any]], Any]
     streams: bool
+    spare: list[Any]
 
 
 def convention_of(built: Artifact, *, aligned: bool) -> Convention:
@@ -65,6 +68,10 @@ def convention_of(built: Artifact, *, aligned: bool) -> Convention:
     ]
     fresh = tuple(each for each in new if not each.output.hidden)
     hidden = tuple(each for each in new if each.output.hidden)
+    if built.plan and built.plan.size:
+        memory = Input(0, (built.plan.size,), bool_, WORKSPACE, -1)
+        output = Output(WORKSPACE, memory, None, hidden=True)
+        hidden = (Fresh(output, memory.shape, memory.dtype.numpy),)
     values = [*program.inputs, *(each.output.value for each in fresh)]
     names = tuple(
         [node.name for node in program.inputs]
@@ -82,7 +89,10 @@ def convention_of(built: Artifact, *, aligned: bool) -> Convention:
         outputs=outputs,
         updated=tuple(number for number in outputs if number < len(program.inputs)),
         pairs=_pairs(outputs, [prod(v.shape) * v.dtype.bytes for v in values]),
-        words=tuple(slot.index if slot.kind == "extent" else 0 for slot in slots),
+        words=tuple(
+            slot.index if slot.kind == "extent" or slot.name == WORKSPACE else 0
+            for slot in slots
+        ),
         addressed=tuple(
             (place, names.index(slot.name))
             for place, slot in enumerate(slots)
@@ -99,7 +109,8 @@ def convention_of(built: Artifact, *, aligned: bool) -> Convention:
             if slot.tensor is not None
         ),
         result=_result(names, outputs, program.returns),
-        streams=getattr(built.schedule, "streaming", False),
+        streams=any(part.schedule.streaming for part in built.parts or (built,)),
+        spare=[],
     )
 
 

@@ -15,8 +15,8 @@ import numpy as np
 from steelyard_device import cpu
 from steelyard_device.dispatch import Array, Dispatch, Exchange, Record, Scalar
 from steelyard_kernels import cost
-from steelyard_kernels.calling import bind as binding
 from steelyard_kernels.calling.convention import Convention
+from steelyard_kernels.calling.cpu_bind import threads_of
 from steelyard_kernels.expression.expr import loops
 
 if TYPE_CHECKING:
@@ -68,10 +68,14 @@ class Recent:
         self, convention: Convention, arrays: Sequence[Any], *, given: bool
     ) -> Record | None:
         """Return the record of a call with NumPy's arrays, None of one that is rare."""
-        if convention.hidden or (convention.streams and not given and convention.fresh):
+        if (
+            convention.built.parts
+            or convention.hidden
+            or (convention.streams and not given and convention.fresh)
+        ):
             return None
         every = [*arrays, *convention.fresh]
-        built, threads = convention.built, binding.threads_of(convention.built)
+        built, threads = convention.built, threads_of(convention.built)
         assert built.code.function is not None
         streams = convention.streams or not convention.aligned
         program = built.program

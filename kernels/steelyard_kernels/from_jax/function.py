@@ -19,7 +19,7 @@ from steelyard_kernels.targets import CPU
 
 if TYPE_CHECKING:
     from steelyard_kernels.building.facts import TargetBuild
-    from steelyard_kernels.calling.bind import CpuKernel
+    from steelyard_kernels.calling.cpu_bind import CpuKernel
     from steelyard_kernels.calling.cuda_bind import CudaKernel
 
 

@@ -12,6 +12,7 @@ from steelyard_kernels.expression.expr import (
     Program,
     Reduce,
     Reshape,
+    Result,
 )
 from steelyard_kernels.nest.axes import beyond, one_space, stored
 from steelyard_kernels.nest.places import nest_of, walks
@@ -56,6 +57,15 @@ def _are_small(program: Program) -> bool:
 def is_nothing(program: Program) -> bool:
     """Say whether a program has no element to compute."""
     return all(0 in output.value.shape for output in program.outputs)
+
+
+def is_one(program: Program) -> bool:
+    """Say whether a program is one kernel for certain, without a look at its parts."""
+    if program.chains or any(isinstance(node, Result) for node in program.nodes):
+        return True
+    kind = strategy(program)
+    plain = kind == "carries" or is_nothing(program)
+    return plain or (kind != "loops" and one_space(program))
 
 
 def rank(

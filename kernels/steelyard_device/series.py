@@ -1,0 +1,95 @@
+"""Launches one after another as one, in native code: the kernels of a program.
+
+The loop runs on the caller's thread and forks and joins the pool for each kernel that
+is shared out, so that each begins when the one before it is done.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from steelyard_device import cpu, llvm, memory
+from steelyard_device.threads import Once
+
+FIELDS = 4
+"""Words of a kernel in the table that stands before the arguments."""
+
+# args: fork_join, the number of kernels, and of each its pool (null: the caller alone),
+# function, arguments and whether its work is claimed; `native` says what these are.
+_TEXT = r"""
+define void @series(ptr %args, ptr %ticket, i32 %index, i32 %threads) {
+entry:
+  %fork.join = load ptr, ptr %args
+  %count.at = getelementptr i64, ptr %args, i64 1
+  %count = load i64, ptr %count.at
+  br label %next
+next:
+  %i = phi i64 [ 0, %entry ], [ %i.next, %done ]
+  %more = icmp slt i64 %i, %count
+  br i1 %more, label %kernel, label %exit
+kernel:
+  %before = mul i64 %i, 4
+  %place = add i64 %before, 2
+  %pool.at = getelementptr i64, ptr %args, i64 %place
+  %pool = load ptr, ptr %pool.at
+  %function.at = getelementptr i64, ptr %pool.at, i64 1
+  %function = load ptr, ptr %function.at
+  %own.at = getelementptr i64, ptr %pool.at, i64 2
+  %own = load ptr, ptr %own.at
+  %claims.at = getelementptr i64, ptr %pool.at, i64 3
+  %claims = load i64, ptr %claims.at
+  %alone = icmp eq ptr %pool, null
+  br i1 %alone, label %one, label %all
+one:
+  store i64 0, ptr %ticket
+  call void %function(ptr %own, ptr %ticket, i32 0, i32 1)
+  br label %done
+all:
+  call void %fork.join(ptr %pool, ptr %function, ptr %own, ptr %ticket, i64 %claims)
+  br label %done
+done:
+  %i.next = add i64 %i, 1
+  br label %next
+exit:
+  ret void
+}
+"""
+
+
+@Once
+def _series() -> cpu.Function:
+    return cpu.load(llvm.assemble(_TEXT), "series")
+
+
+class Series(cpu.Launch):
+    """Functions with their packed arguments, run one after another as one launch.
+
+    ``parts`` are (function, number of its slots, threads); ``slots`` are those of all
+    of them in order. Work is claimed by ticket, as `cpu.Launch` says.
+    """
+
+    __slots__ = ("_widest",)
+
+    def __init__(
+        self, parts: Sequence[tuple[cpu.Function, int, int]], slots: Sequence[int]
+    ) -> None:
+        table = 2 + FIELDS * len(parts)
+        head = [cpu.fork_join(), len(parts), *[0] * (FIELDS * len(parts))]
+        super().__init__(_series(), [*head, *slots], 1)
+        args = self._address + 2 * memory.LINE
+        at, own = self._first + 2 * cpu.WORDS + 2, table
+        for function, count, threads in parts:
+            group = cpu.pool().address if threads > 1 else 0
+            self._words[at : at + FIELDS] = [
+                group,
+                function.address,
+                args + 8 * own,
+                1,
+            ]
+            at, own = at + FIELDS, own + count
+        self._widest = max(threads for _, _, threads in parts)
+
+    def ready(self) -> None:
+        """Wake the pool, if a kernel is shared out, so that it is found spinning."""
+        if self._widest > 1:
+            cpu.null(self._widest).launch()

@@ -1,0 +1,77 @@
+"""A built kernel bound to arrays of the host, packed once for many launches."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+from steelyard_device import cpu
+from steelyard_device.series import Series
+from steelyard_kernels.artifact import Artifact, Failure
+from steelyard_kernels.calling.bind import Array, BoundKernel
+from steelyard_kernels.calling.convention import Convention
+
+if TYPE_CHECKING:
+    from steelyard_kernels.calling.foreign import ForeignKernel
+
+
+def threads_of(built: Artifact) -> int:
+    """Return how many threads a launch uses, of several the most."""
+    if built.parts:
+        return max(map(threads_of, built.parts))
+    return built.threads or cpu.pool_size()
+
+
+def launch_of(built: Artifact, slots: Sequence[int]) -> cpu.Launch:
+    """Return a launch of a build, or of all its parts, with its slots' words."""
+    if built.parts:
+        return Series([_part(each) for each in built.parts], slots)
+    assert built.code.function is not None  # a call builds for this machine
+    return cpu.Launch(built.code.function, slots, threads_of(built), claims=True)
+
+
+def _part(built: Artifact) -> tuple[cpu.Function, int, int]:
+    assert built.code.function is not None  # as above
+    return built.code.function, len(built.slots), threads_of(built)
+
+
+class CpuKernel(BoundKernel):
+    """A kernel bound to arrays of the host."""
+
+    def __init__(
+        self,
+        convention: Convention,
+        arrays: Sequence[Array],
+        slots: Sequence[int],
+        rebuild: Callable[[str], Artifact | Failure],
+    ) -> None:
+        self.threads = threads_of(convention.built)
+        launch = launch_of(convention.built, slots)
+        null = functools.partial(cpu.null, self.threads)
+        super().__init__(convention, arrays, launch, null, rebuild)
+        self.then = launch.then  # as a part of more work
+        self._convention, self._slots = convention, slots
+
+    def facts(self) -> dict[str, object]:
+        """Return what is known of the work without running it."""
+        return {**super().facts(), "threads": self.threads}
+
+
+class ExportedKernel(CpuKernel):
+    """A kernel of one launch, whose machine code other processes can launch."""
+
+    def binary(self) -> bytes:
+        """Return the machine code, its call and its facts, for another process."""
+        from steelyard_kernels.calling import foreign
+
+        return foreign.packed(self._convention, self.arrays, self._slots, self.facts())
+
+    def of_binary(self, binary: bytes) -> ForeignKernel:
+        """Return a launch of another build of this kernel on the same arrays.
+
+        Raises KernelError where that is called on other memory.
+        """
+        from steelyard_kernels.calling import foreign
+
+        return foreign.launchable(binary, self._convention, self.arrays, self._slots)

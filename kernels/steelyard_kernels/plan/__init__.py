@@ -1,0 +1,1 @@
+"""From a program to launches, and buffers between them."""

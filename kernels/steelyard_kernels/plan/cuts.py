@@ -1,0 +1,239 @@
+"""Which values of a program lie in memory between launches.
+
+Nodes are visited in evaluation order. Of each it is known which reductions, of those
+that no memory holds, a kernel would have to compute for it. What cannot be computed in
+one kernel is cut: a value between is stored, the last one of a product's epilogue, or
+else the smallest. Elementwise values are computed again by each kernel that reads them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from math import prod
+from typing import Final, TypeAlias
+
+from steelyard_kernels.expression.expr import (
+    Along,
+    Apply,
+    Broadcast,
+    Cast,
+    Dot,
+    Gather,
+    Node,
+    Program,
+    Reduce,
+    Reshape,
+    Shape,
+    View,
+    operands,
+)
+from steelyard_kernels.nest.axes import source, stored
+
+MOVED: Final = -1  # beside reductions: their values are read at other places
+WALKS: Final = (Reduce, Dot, Along)
+"""Nodes that walk their operands: what a kernel should compute once."""
+Needs: TypeAlias = frozenset[int]
+
+
+def nbytes(node: Node) -> int:
+    """Return the bytes of a node's elements."""
+    return prod(node.shape) * node.dtype.bytes
+
+
+def factors_of(node: Node) -> tuple[Node, ...]:
+    """Return the two factors whose products a node adds up; none of another one.
+
+    Each has fewer elements than there are products.
+    """
+    if isinstance(node, Dot):
+        return node.a, node.b
+    if not isinstance(node, Reduce) or node.op != "sum":
+        return ()
+    arg = _multiplied(node)
+    if not isinstance(arg, Apply) or arg.op != "multiply":
+        return ()
+    fewer = all(_distinct(factor) < prod(arg.shape) for factor in arg.args)
+    return arg.args if fewer else ()
+
+
+def _multiplied(node: Reduce) -> Node:
+    return node.arg.arg if isinstance(node.arg, Cast) else node.arg
+
+
+def is_product(node: Node) -> bool:
+    """Say whether a node is a sum of products."""
+    return bool(factors_of(node))
+
+
+def _distinct(node: Node) -> int:
+    """Return how many elements a node has that may differ."""
+    least = prod(node.shape)
+    while isinstance(node, View | Broadcast | Cast | Reshape):
+        node = node.arg
+        least = min(least, prod(node.shape))
+    return least
+
+
+def is_still(node: Node) -> bool:
+    """Say whether a node has its operand's rows where they are, or one for many."""
+    if isinstance(node, Reshape):
+        return _plain(node.shape) == _plain(node.arg.shape)
+    if isinstance(node, View):
+        terms = [each.terms for each in node.index if each.terms or each.constant]
+        axes = [term for each in terms for term, step in each if step == 1]
+        alone = all(len(each) == 1 for each in terms)
+        known = [axis for axis in axes if isinstance(axis, int)]
+        kept = [n for n in node.arg.shape if n > 1]
+        whole = kept == [node.shape[axis] for axis in known]
+        return alone and whole and known == sorted(known) and len(axes) == len(terms)
+    return not isinstance(node, Gather)
+
+
+def _spreads(node: Node) -> bool:
+    """Say whether a node is better made again of its operand: a view, a wider dtype."""
+    if isinstance(node, Cast):
+        return node.dtype.bytes > node.arg.dtype.bytes
+    return isinstance(node, View | Broadcast | Reshape | Gather)
+
+
+def _plain(shape: Shape) -> list[int]:
+    return [n for n in shape if n > 1]
+
+
+class Cuts:
+    """The stored values of a program: `reasons` says of each, by number, why."""
+
+    def __init__(self, program: Program) -> None:
+        self.program = program
+        self.nodes = {node.number: node for node in program.nodes}
+        self.reasons: dict[int, str] = {}
+        self._needs: dict[int, Needs] = {}
+        self._multiplied = {  # which belong to the sums of them
+            _multiplied(node).number
+            for node in program.nodes
+            if isinstance(node, Reduce) and is_product(node)
+        }
+        for node in program.nodes:
+            self._visit(node)
+        for output in program.outputs:
+            value = stored(output)
+            self.reasons.setdefault(value.number, f"output {output.name}")
+
+    def needs(self, node: Node) -> Needs:
+        """Return the reductions that a kernel computes to give a node."""
+        return self._needs[node.number]
+
+    def seen(self, node: Node) -> Needs:
+        """Return those that reading a node takes: none of what is stored."""
+        return frozenset() if node.number in self.reasons else self._needs[node.number]
+
+    def _read(self, node: Node) -> Needs:
+        found = frozenset[int]().union(*map(self.seen, operands(node)))
+        return found if is_still(node) or not found else found | {MOVED}
+
+    def _visit(self, node: Node) -> None:
+        if isinstance(node, WALKS):
+            self._reduce(node)
+            return
+        if isinstance(node, Gather) and source(node.arg) is None:
+            self._store([node.arg], node, "elements of it are gathered")
+        elif (
+            isinstance(node, Apply)
+            and node.number not in self._multiplied
+            and not self.joint(self._read(node))
+        ):
+            self._part(node)
+        self._needs[node.number] = self._read(node)
+
+    def _reduce(self, node: Reduce | Dot | Along) -> None:
+        """Cut what a reduction reads, unless one kernel computes all of it."""
+        read, product = self._read(node), factors_of(node)
+        own = frozenset({node.number})
+        if read and (product or not self.joint(read | own)):
+            why = "a product reads it" if product else f"{_of(node)} reads it"
+            for arg in product or operands(node):
+                self._store(self._smallest(arg, whole=bool(product)), node, why)
+            read = frozenset()
+        self._needs[node.number] = read | own
+
+    def _part(self, node: Apply) -> None:
+        """Store operands until the rest can be computed with a node in one kernel."""
+        last = max(node.args, key=self._weight)
+        for arg in sorted(node.args, key=self._weight):
+            if self.joint(self._read(node)) or arg is last:
+                return
+            self._store(self._smallest(arg, whole=False), node, f"{node.op} reads it")
+
+    def _weight(self, node: Node) -> tuple[bool, int]:
+        found = self.seen(node) - {MOVED}
+        products = any(is_product(self.nodes[number]) for number in found)
+        return products, max(found, default=-1)
+
+    def joint(self, needs: Needs) -> bool:
+        """Say whether one kernel computes these reductions, each once."""
+        every = [self.nodes[number] for number in needs if number != MOVED]
+        if len(every) < 2:
+            return True
+        if MOVED in needs or any(map(is_product, every)):
+            return False
+        first, *rest = every
+        return isinstance(first, Reduce) and all(
+            isinstance(each, Reduce)
+            and each.axes == first.axes
+            and each.arg.shape == first.arg.shape
+            for each in rest
+        )
+
+    def _store(self, nodes: Iterable[Node], reader: Node, why: str) -> None:
+        """Store values, and find again what the nodes behind them need."""
+        new = [node for node in nodes if node.number not in self.reasons]
+        if not new:
+            return
+        self.reasons |= dict.fromkeys([node.number for node in new], why)
+        first = min(node.number for node in new)
+        for node in self.program.nodes:
+            if first < node.number < reader.number:
+                own = {node.number} if isinstance(node, WALKS) else frozenset()
+                self._needs[node.number] = self._read(node) | own
+
+    def _smallest(self, root: Node, *, whole: bool) -> list[Node]:
+        """Return the values to store that let a node be read without reductions.
+
+        Those of the fewest bytes; for a product the `whole` factor, since its tiles are
+        read often. Views and widening casts are read from where they are made of.
+        """
+        chosen: dict[int, frozenset[int]] = {}
+        for node in self._behind(root):
+            if not self.seen(node):
+                chosen[node.number] = frozenset()
+            elif isinstance(node, WALKS):
+                chosen[node.number] = frozenset({node.number})
+            else:
+                below = [chosen.get(arg.number, frozenset()) for arg in operands(node)]
+                rest = frozenset[int]().union(*below)
+                size = sum(nbytes(self.nodes[number]) for number in rest)
+                if whole and isinstance(node, Apply):
+                    size = max(size, *[prod(a.shape) for a in node.args], 1)
+                    size *= node.dtype.bytes
+                alone = frozenset({node.number})
+                fewer = not _spreads(node) and nbytes(node) <= size
+                chosen[node.number] = alone if fewer else rest
+        return [self.nodes[number] for number in sorted(chosen[root.number])]
+
+    def _behind(self, root: Node) -> list[Node]:
+        """Return a node and what it is computed of, up to memory, operands first."""
+        found: dict[int, Node] = {}
+        pending = [root]
+        while pending:
+            node = pending.pop()
+            if node.number not in found:
+                found[node.number] = node
+                if self.seen(node):
+                    pending += operands(node)
+        return [found[number] for number in sorted(found)]
+
+
+def _of(node: Node) -> str:
+    if isinstance(node, Along):
+        return f"{node.op} along axis {node.axis}"
+    return f"{node.op} over axes {node.axes}" if isinstance(node, Reduce) else "product"

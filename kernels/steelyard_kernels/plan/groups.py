@@ -1,0 +1,229 @@
+"""Which stored values share a launch: those of the same reductions, readers with writers.
+
+A launch that reads what another writes becomes a part of it where one kernel can do
+both: it saves the reading. So do launches that read the same. Whether one kernel can is
+asked of the nest: no rule here says what a schedule takes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from itertools import pairwise
+
+from steelyard_kernels.errors import KernelError
+from steelyard_kernels.expression.expr import Input, Node, Program, operands
+from steelyard_kernels.expression.structure import structure
+from steelyard_kernels.nest.axes import one_space
+from steelyard_kernels.nest.contraction import contraction_of
+from steelyard_kernels.nest.places import nest_of
+from steelyard_kernels.plan.cuts import MOVED, Cuts, Needs, is_product, is_still
+from steelyard_kernels.plan.pieces import inside, piece
+from steelyard_kernels.schedule.attention import attention_of
+from steelyard_kernels.schedule.gpu import Gpu
+from steelyard_kernels.schedule.model import Machine
+from steelyard_kernels.schedule.strategies import strategy
+
+
+@dataclass(eq=False, slots=True)
+class Group:
+    """Values that one launch stores, the reductions for them, and what it reads."""
+
+    values: list[Node]
+    needs: Needs
+    reads: list[Node] = field(default_factory=list)
+    behind: list[Group] = field(default_factory=list)  # what reads before it overwrites
+
+    @property
+    def is_elementwise(self) -> bool:
+        """Whether it reduces nothing."""
+        return not self.needs - {MOVED}
+
+
+class Groups:
+    """The launches of a program's stored values, as `merge` leaves them."""
+
+    def __init__(self, cuts: Cuts, device: Machine | Gpu) -> None:
+        self.cuts = cuts
+        self.stored = set(cuts.reasons)
+        self._legal: dict[object, bool] = {}
+        self.every: list[Group] = []
+        self.of: dict[int, Group] = {}  # by the number of a value that it stores
+        for number in sorted(cuts.reasons):
+            node = cuts.nodes[number]
+            self._add(Group([node], cuts.needs(node)))
+        if isinstance(device, Gpu) and device.wgmma:
+            for group in list(self.every):
+                self._attend(group)
+        self.merge()
+
+    def _add(self, group: Group) -> Group:
+        _, group.reads = inside(group.values, self.stored)
+        self.every.append(group)
+        self.of |= {node.number: group for node in group.values}
+        return group
+
+    def _attend(self, group: Group) -> None:
+        """Have one launch weigh values by a softmax of scores, where a kernel does."""
+        for weights in group.reads:
+            softmax = self._alone(weights, group)
+            for logits in softmax.reads if softmax else ():
+                scores = softmax and self._alone(logits, softmax)
+                if not softmax or not scores:
+                    continue
+                memory = self.stored - {weights.number, logits.number}
+                program, _ = piece("piece", group.values, memory)
+                if self._once(program, is_attention):
+                    self.stored = memory
+                    for one in (scores, softmax, group):
+                        self.every.remove(one)
+                    needs = group.needs | softmax.needs | scores.needs
+                    self._add(Group(group.values, needs))
+                    return
+
+    def _alone(self, node: Node, reader: Group) -> Group | None:
+        """Return the launch that stores a value alone, if one other alone reads it."""
+        group = self.of.get(node.number)
+        readers = [each for each in self.every if node in each.reads]
+        alone = group is not None and group.values == [node] and readers == [reader]
+        return group if alone and not isinstance(node, Input) else None
+
+    def merge(self) -> None:
+        """Join launches of common reductions, then readers to writers, then neighbours."""
+        first: dict[int, Node] = {}
+        for node in [group.values[0] for group in self.every]:
+            for number in sorted(self.of[node.number].needs - {MOVED}):
+                one = self.of[first.setdefault(number, node).number]
+                if one is not self.of[node.number]:
+                    self._join(one, self.of[node.number])
+        for node in [group.values[0] for group in self.every]:
+            for read in reversed(self.of[node.number].reads):
+                writer, own = self.of.get(read.number), self.of[node.number]
+                if writer not in {None, own} and not isinstance(read, Input):
+                    self._try(self.of[read.number], own)
+        for node in self.cuts.program.nodes:
+            readers = [each for each in self.every if node in each.reads]
+            for one, other in pairwise(readers):
+                alike = one.is_elementwise == other.is_elementwise
+                if one in self.every and other in self.every and alike:
+                    self._try(one, other)
+
+    def order(self) -> list[Group]:
+        """Return the launches, each behind those that it reads."""
+        done: dict[int, None] = {}
+        found: list[Group] = []
+        pending = sorted(self.every, key=self._order, reverse=True)
+        while pending:
+            group = pending.pop()
+            if id(group) in done:
+                continue
+            before = [each for each in self._before(group) if id(each) not in done]
+            if before:
+                pending.append(group)
+                pending += sorted(before, key=self._order, reverse=True)
+            else:
+                done[id(group)] = None
+                found.append(group)
+        return found
+
+    @staticmethod
+    def _order(group: Group) -> int:
+        return max(node.number for node in group.values)
+
+    def _before(self, group: Group) -> list[Group]:
+        """Return the launches that write what one reads, and those it must wait for."""
+        found = [
+            self.of[node.number]
+            for node in group.reads
+            if node.number in self.of and not isinstance(node, Input)
+        ]
+        return list(dict.fromkeys([*found, *group.behind]))
+
+    def _join(self, one: Group, other: Group) -> None:
+        """Have one launch store the values of two."""
+        self.every.remove(one)
+        self.every.remove(other)
+        values = sorted([*one.values, *other.values], key=lambda node: node.number)
+        self._add(Group(values, one.needs | other.needs))
+
+    def _try(self, one: Group, other: Group) -> None:
+        """Join two launches if one kernel can do both and none lies between them."""
+        needs = one.needs | other.needs
+        if (
+            self.cuts.joint(needs)
+            and self._still(one, other)
+            and not self._between(one, other)
+            and not self._between(other, one)
+            and self.fits([*one.values, *other.values])
+        ):
+            self._join(one, other)
+
+    def _still(self, one: Group, other: Group) -> bool:
+        """Say whether what one stores is read at the places where the other computes."""
+        own = {node.number for node in one.values}
+        nodes, _ = inside(other.values, self.stored)
+        behind = set(own)
+        for node in nodes:
+            if any(arg.number in behind for arg in operands(node)):
+                if not is_still(node):
+                    return False
+                behind.add(node.number)
+        return True
+
+    def put_behind(self, writer: Group, readers: Iterable[Group]) -> bool:
+        """Have a launch wait for others; False where one of these waits for it."""
+        others = [each for each in readers if each is not writer]
+        if any(self._waits(each, writer) for each in others):
+            return False
+        writer.behind += others
+        return True
+
+    def _waits(self, last: Group, first: Group) -> bool:
+        return first in self._before(last) or self._between(first, last)
+
+    def _between(self, first: Group, last: Group) -> bool:
+        """Say whether a third launch waits for the first, and the last for that."""
+        pending = [each for each in self._before(last) if each is not first]
+        looked: set[int] = set()
+        while pending:
+            group = pending.pop()
+            if group is first:
+                return True
+            if id(group) not in looked:
+                looked.add(id(group))
+                pending += self._before(group)
+        return False
+
+    def fits(self, values: Iterable[Node]) -> bool:
+        """Say whether one kernel gives some values, a product by its own schedules."""
+        ordered = sorted(values, key=lambda node: node.number)
+        program, _ = piece("piece", ordered, self.stored)
+        return self._once(program, is_kernel)
+
+    def _once(self, program: Program, test: Callable[[Program], bool]) -> bool:
+        """Ask of equal programs once."""
+        key = test, structure(program)
+        if key not in self._legal:
+            self._legal[key] = test(program)
+        return self._legal[key]
+
+
+def is_attention(program: Program) -> bool:
+    """Say whether tensor cores compute a program as attention."""
+    try:
+        return not isinstance(attention_of(nest_of(program)), str)
+    except KernelError:
+        return False
+
+
+def is_kernel(program: Program) -> bool:
+    """Say whether a program has schedules, of products if it has one."""
+    try:
+        if strategy(program) == "carries" or not one_space(program):
+            return False
+        nest = nest_of(program)
+    except KernelError:
+        return False
+    if any(map(is_product, program.nodes)):
+        return not isinstance(contraction_of(nest), str)
+    return True

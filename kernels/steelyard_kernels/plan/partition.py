@@ -1,0 +1,177 @@
+"""Programs as launches: which kernels, in which order, with which memory between."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from steelyard_kernels.expression.expr import (
+    Along,
+    Apply,
+    Dot,
+    Input,
+    Node,
+    Output,
+    Program,
+    Reduce,
+)
+from steelyard_kernels.nest.axes import stored
+from steelyard_kernels.nest.places import nest_of
+from steelyard_kernels.plan import buffers
+from steelyard_kernels.plan.cuts import WALKS, Cuts, is_product, nbytes
+from steelyard_kernels.plan.groups import Group, Groups, is_kernel
+from steelyard_kernels.plan.launches import Buffer, Home, Launch, Plan
+from steelyard_kernels.plan.pieces import inside, piece
+from steelyard_kernels.plan.rates import predicted, rates_of
+from steelyard_kernels.schedule.aliasing import updates_in_place
+from steelyard_kernels.schedule.gpu import Gpu
+from steelyard_kernels.schedule.model import Machine
+
+MOST_NESTED: Final = 4
+"""Launches that one kernel is weighed against: more would walk within walks within."""
+
+
+def partition(program: Program, device: Machine | Gpu) -> Plan | None:
+    """Return the launches of a simplified program; None if it is one kernel."""
+    groups = Groups(Cuts(program), device)
+    if len(groups.every) == 1:
+        return None
+    plan = _Planned(program, groups).plan()
+    return plan if _walks_apart(program, plan, device) else None
+
+
+def _walks_apart(program: Program, plan: Plan, device: Machine | Gpu) -> bool:
+    """Say whether launches beat the one kernel that there may be."""
+    if len(plan.launches) > MOST_NESTED or not is_kernel(program):
+        return True
+    rates = rates_of(device)
+    apart = sum(predicted(each.program, rates) for each in plan.launches)
+    return predicted(program, rates) > apart
+
+
+class _Planned:
+    """Homes of the values that launches store."""
+
+    def __init__(self, program: Program, groups: Groups) -> None:
+        self.program, self.groups = program, groups
+        self.outputs: dict[int, list[Output]] = {}
+        for output in program.outputs:
+            self.outputs.setdefault(stored(output).number, []).append(output)
+        self.copied = [o for o in program.outputs if not self._fits_in_place(o)]
+
+    def _fits_in_place(self, output: Output) -> bool:
+        """Say whether a launch may overwrite an input; others that read it come before."""
+        if output.updates is None:
+            return True
+        groups, value = self.groups, stored(output)
+        source = self.program.inputs[output.updates]
+        writer = groups.of[value.number]
+        if source in writer.reads:
+            into = [source.number if node is value else None for node in writer.values]
+            made, _ = piece("piece", writer.values, groups.stored, into)
+            if not is_kernel(made) or not updates_in_place(nest_of(made)):
+                return False
+        readers = [each for each in groups.every if source in each.reads]
+        return groups.put_behind(writer, readers)
+
+    def plan(self) -> Plan:
+        """Return all launches in order, copies of what could not be overwritten last."""
+        order = self.groups.order()
+        lives: dict[int, list[int]] = {}  # first and last launch, by buffered value
+        homes: dict[int, Home] = {}
+        for number, group in enumerate(order):
+            for node in group.values:
+                own = self._own(node)
+                if own:
+                    homes[node.number] = own[0].name
+                else:
+                    homes[node.number] = len(lives)
+                    lives[node.number] = [number, number]
+            for node in group.reads:
+                if node.number in lives:
+                    lives[node.number][1] = number
+        launches = [self._launch(group, homes) for group in order]
+        for output in self.copied:
+            value = stored(output)
+            if value.number in lives:
+                lives[value.number][1] = len(launches)
+            launches.append(self._copy(output, value, homes))
+        return self._placed(launches, lives)
+
+    def _own(self, node: Node) -> list[Output]:
+        """Return the outputs that a value is written to by the launch that computes it."""
+        return [o for o in self.outputs.get(node.number, ()) if o not in self.copied]
+
+    def _launch(self, group: Group, homes: dict[int, Home]) -> Launch:
+        values: list[Node] = []
+        writes: list[Home] = []
+        updates: list[int | None] = []
+        for node in group.values:
+            every: list[Output | None] = [*self._own(node)]
+            for output in every or [None]:
+                values.append(node)
+                writes.append(homes[node.number] if output is None else output.name)
+                into = None if output is None else output.updates
+                source = None if into is None else self.program.inputs[into]
+                updates.append(
+                    source.number if source and source in group.reads else None
+                )
+        name = self.program.name
+        made, read = piece(name, values, self.groups.stored, updates)
+        reads = tuple(
+            node.name if isinstance(node, Input) else homes[node.number]
+            for node in read
+        )
+        return Launch(made, reads, tuple(writes), _reason(group, self.groups))
+
+    def _copy(self, output: Output, value: Node, homes: dict[int, Home]) -> Launch:
+        made, _ = piece(self.program.name, [value], {value.number})
+        return Launch(
+            made,
+            (homes[value.number],),
+            (output.name,),
+            "copied: others read it before",
+        )
+
+    def _placed(self, launches: Sequence[Launch], lives: dict[int, list[int]]) -> Plan:
+        cuts = self.groups.cuts
+        every = [
+            buffers.Life(nbytes(cuts.nodes[number]), *life)
+            for number, life in lives.items()
+        ]
+        offsets, size = buffers.placed(every)
+        found = tuple(
+            Buffer(*life, offset, cuts.reasons[number])
+            for number, life, offset in zip(lives, every, offsets, strict=True)
+        )
+        return Plan(tuple(launches), found, size, buffers.bound(every))
+
+
+def _reason(group: Group, groups: Groups) -> str:
+    """Return what a launch computes, and the traffic that its parts save together."""
+    nodes, _ = inside(group.values, groups.stored)
+    products = [node for node in nodes if is_product(node)]
+    reductions = [node for node in nodes if isinstance(node, WALKS)]
+    names = dict.fromkeys(node.op for node in nodes if isinstance(node, Apply))
+    own = {node.number for node in group.values}
+    saved = sum(2 * nbytes(node) for node in reductions if node.number not in own)
+    what = "elementwise"
+    if products:
+        (product,) = products[:1]
+        depth = product.a.shape[-1] if isinstance(product, Dot) else 0
+        if isinstance(product, Reduce):
+            depth = nbytes(product.arg) // product.arg.dtype.bytes
+            depth //= max(1, nbytes(product) // product.dtype.bytes)
+        what = f"product {'x'.join(map(str, product.shape))} of depth {depth}"
+        names.pop("multiply", None) if isinstance(product, Reduce) else None
+    elif reductions:
+        what = "rows: " + ", ".join(
+            dict.fromkeys(n.op for n in reductions if isinstance(n, Reduce | Along))
+        )
+    fused = f" with {', '.join(names)}" if names and reductions else ""
+    gain = f": saves {_size(saved)}" if fused and saved else ""
+    return f"{what}{fused}{gain}"
+
+
+def _size(count: int) -> str:
+    return f"{count / 1e6:.1f} MB" if count >= 1e5 else f"{count / 1e3:.1f} kB"

@@ -1,0 +1,73 @@
+"""A part of a program as a program of its own: some of its values, of others in memory."""
+
+from __future__ import annotations
+
+from collections.abc import Container, Iterable, Sequence
+
+from steelyard_kernels.expression.expr import (
+    Input,
+    Node,
+    Output,
+    Program,
+    Scalar,
+    operands,
+    reachable,
+)
+from steelyard_kernels.expression.graph import Graph
+from steelyard_kernels.expression.rewrite import Again
+
+
+def inside(
+    values: Iterable[Node], memory: Container[int]
+) -> tuple[list[Node], list[Node]]:
+    """Return what computes some values, operands first, and what that reads, in order.
+
+    `memory` are the numbers of what other launches store; the values are computed.
+    """
+    pending = list(values)
+    own = {node.number for node in pending}
+    found: dict[int, Node] = {}
+    read: dict[int, Node] = {}
+    while pending:
+        node = pending.pop()
+        stored = node.number in memory and node.number not in own
+        if isinstance(node, Input) or stored:
+            read[node.number] = node
+        elif node.number not in found:
+            found[node.number] = node
+            pending += operands(node)
+    nodes = [found[number] for number in sorted(found)]
+    first = {arg.number: None for node in nodes for arg in operands(node)}
+    order = dict.fromkeys([*[n for n in first if n in read], *sorted(read)])
+    return nodes, [read[number] for number in order]
+
+
+def piece(
+    name: str,
+    values: Sequence[Node],
+    memory: Container[int],
+    updates: Sequence[int | None] = (),
+) -> tuple[Program, list[Node]]:
+    """Return a program of some values, and the nodes that are its inputs, in order.
+
+    Names of parameters are alike in all programs, so that equal parts are one build.
+    `updates` are the numbers of the inputs that values overwrite.
+    """
+    nodes, read = inside(values, memory)
+    again = Again(Graph(name), lambda *_: None)
+    inputs = []
+    for place, node in enumerate(read):
+        made = again.graph.input(f"x{place}", place, node.shape, node.dtype)
+        again.made[node.number] = made
+        inputs.append(made)
+    again.add(nodes)
+    places = {node.number: place for place, node in enumerate(read)}
+    outputs = tuple(
+        Output(f"y{k}", again.made[node.number], None if into is None else places[into])
+        for k, (node, into) in enumerate(
+            zip(values, updates or [None] * len(values), strict=True)
+        )
+    )
+    found = reachable(output.value for output in outputs)
+    scalars = tuple(node for node in found if isinstance(node, Scalar))
+    return Program(name, tuple(inputs), scalars, outputs, found), read

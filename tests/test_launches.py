@@ -1,0 +1,258 @@
+"""Programs of several launches: which ones, their memory, and their results."""
+
+import threading
+
+import numpy as np
+import pytest
+
+from steelyard_kernels import array as xp
+from steelyard_kernels.expression.simplify import simplify
+from steelyard_kernels.function import kernel
+from steelyard_kernels.plan import buffers, partition
+from steelyard_kernels.reference import evaluate
+from steelyard_kernels.targets import device, parse
+
+EXTENTS = (8, 24, 33)
+
+
+def plan_of(made, *specs, target="cpu"):
+    """Return the launches of a kernel for arrays of these shapes."""
+    program = simplify(made.program(*specs))
+    return partition.partition(program, device(parse(target)))
+
+
+def softmax(x):
+    """Return the softmax of rows."""
+    e = xp.exp(x - xp.max(x, axis=-1, keepdims=True))
+    return e / xp.sum(e, axis=-1, keepdims=True)
+
+
+def norm(x):
+    """Return rows of mean 0 and variance 1."""
+    c = x - xp.mean(x, axis=-1, keepdims=True)
+    return c * xp.rsqrt(xp.mean(c * c, axis=-1, keepdims=True) + 1e-5)
+
+
+def totals(x):
+    """Return running totals of rows."""
+    return xp.cumulative_sum(x, axis=-1) * 0.1
+
+
+def sums(x):
+    """Return what is over the sums of columns."""
+    return x - 0.1 * xp.sum(x, axis=0)
+
+
+ONE = (softmax, norm, sums, totals, xp.tanh, lambda x: x * 0.5, xp.matrix_transpose)
+
+
+class Graph:
+    """A random program of products, rows and elementwise operations."""
+
+    def __init__(self, seed):
+        self.rng = np.random.default_rng(seed)
+        draw = self.rng.choice
+        self.shapes = [tuple(map(int, draw(EXTENTS, 2))) for _ in range(3)]
+        self.steps = [
+            (int(self.rng.integers(0, 10)), self.rng.random(2)) for _ in range(9)
+        ]
+        self.updates = self.rng.random() < 0.4
+
+    def __call__(self, values):
+        """Return the outputs by name, of arrays of the kernel or their shapes."""
+        values = list(values)
+        for kind, (one, other) in self.steps:
+            a = values[int(one * len(values))]
+            b = values[int(other * len(values))]
+            if kind < len(ONE):
+                values.append(ONE[kind](a))
+            elif a.shape[1] == b.shape[0]:
+                values.append((a @ b) * 0.2)
+            elif a.shape == b.shape:
+                values.append(a + b)
+            else:
+                values.append(xp.maximum(a, 0.0))
+        found = {"last": values[-1], "inner": values[-3], "first": values[4]}
+        if self.updates:
+            like = [v for v in values[3:] if v.shape == values[0].shape]
+            found |= {"x": like[-1]} if like else {}
+        return found
+
+    def kernel(self):
+        """Return the kernel of three arrays."""
+
+        def graph(x, y, z):
+            return self((x, y, z))
+
+        return kernel(graph)
+
+
+@pytest.mark.parametrize("apart", [False, True])
+@pytest.mark.parametrize("seed", range(10))
+def test_random_graphs_agree_with_the_oracle(seed, apart, monkeypatch):
+    """Whether one kernel is preferred where there is one, or always several."""
+    if apart:
+        monkeypatch.setattr(partition, "MOST_NESTED", 0)
+    graph = Graph(seed)
+    made = graph.kernel()
+    arrays = [
+        graph.rng.standard_normal(shape).astype("float32") for shape in graph.shapes
+    ]
+    expected = evaluate(made.program(*arrays), arrays)
+    found = made(*[array.copy() for array in arrays])
+    for name, value in expected.items():
+        np.testing.assert_allclose(found[name], value, rtol=2e-4, atol=2e-4)
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_no_live_buffers_overlap(seed, monkeypatch):
+    """Each is written once and read later; what is read is what was written."""
+    monkeypatch.setattr(partition, "MOST_NESTED", 0)
+    graph = Graph(seed)
+    plan = plan_of(graph.kernel(), *[(shape, "float32") for shape in graph.shapes])
+    if plan is None:
+        return
+    written = {}
+    for number, launch in enumerate(plan.launches):
+        for home in launch.reads:
+            if isinstance(home, int):
+                own = plan.buffers[home]
+                assert written[home] < number <= own.last
+        for home in launch.writes:
+            if isinstance(home, int):
+                written[home] = number
+                assert plan.buffers[home].first == number
+    for one in plan.buffers:
+        for other in plan.buffers:
+            if one is not other and one.first <= other.last and other.first <= one.last:
+                apart = one.offset + one.nbytes <= other.offset
+                assert apart or other.offset + other.nbytes <= one.offset
+    assert plan.bound <= plan.size
+
+
+@pytest.mark.parametrize("seed", range(50))
+def test_workspaces_are_near_their_bound(seed):
+    """Random lives take at most half again as many bytes as are live at once."""
+    rng = np.random.default_rng(seed)
+    lives = []
+    for first in range(40):
+        last = first + int(rng.integers(0, 10))
+        lives.append(buffers.Life(int(rng.integers(1, 64)) << 10, first, last))
+    offsets, size = buffers.placed(lives)
+    assert all(offset % buffers.ALIGNMENT == 0 for offset in offsets)
+    assert buffers.bound(lives) <= size <= 1.5 * buffers.bound(lives)
+
+
+@kernel
+def two_layers(x, w, v):
+    """Multiply twice, with something between."""
+    return norm(xp.tanh(x @ w) @ v + x)
+
+
+def test_a_plan_says_why():
+    """Every launch has a reason, and every buffer's reader."""
+    plan = plan_of(two_layers, *[((64, 64), "float32")] * 3)
+    assert plan.text().splitlines() == [
+        "0 [0] = product 64x64 of depth 64 with tanh: saves 32.8 kB (x, w)",
+        "1 [1] = product 64x64 of depth 64 with add: saves 32.8 kB ([0], v, x)",
+        "2 out = rows: mean with subtract, multiply, add, rsqrt: saves 1.0 kB ([1])",
+        "[0]: 16384 bytes at 0, launches 0 to 1; a product reads it",
+        "[1]: 16384 bytes at 16384, launches 1 to 2; mean over axes (1,) reads it",
+        "workspace: 32768 bytes, at least 32768 are live at once",
+    ]
+    again = plan_of(two_layers, *[((64, 64), "float32")] * 3)
+    assert hash(plan.key) == hash(again.key)
+    assert plan.key != plan_of(two_layers, *[((32, 32), "float32")] * 3).key
+
+
+def test_a_program_of_one_kernel_is_no_plan():
+    """Its build is what it was: with a schedule of its own."""
+
+    @kernel
+    def one(x, w):
+        return xp.tanh(x @ w)
+
+    built = one.build(((64, 32), "float32"), ((32, 16), "float32"))
+    assert built.plan is None
+    assert built.parts == ()
+
+
+def test_outputs_of_several_shapes_are_several_launches():
+    """Small ones are held in registers by one kernel, large ones were refused."""
+
+    @kernel
+    def both(x):
+        return x * 2.0, xp.sum(x, axis=0)
+
+    x = np.ones((300, 500), "float32")
+    doubled, total = both(x)
+    assert (doubled == 2).all()
+    assert (total == 300).all()
+
+
+def test_inputs_are_overwritten_when_all_have_read_them():
+    """Two that are exchanged are copied at the end."""
+
+    @kernel
+    def swap(x, y, w):
+        return {"x": y, "y": x, "z": xp.sum(x @ w, axis=0)}
+
+    rng = np.random.default_rng(0)
+    x, y = rng.standard_normal((2, 200, 300)).astype("float32")
+    w = np.eye(300, dtype="float32")
+    before = x.copy(), y.copy()
+    found = swap(x, y, w)
+    assert (x == before[1]).all()
+    assert (y == before[0]).all()
+    np.testing.assert_allclose(found["z"], before[0].sum(axis=0), rtol=1e-4, atol=1e-4)
+
+
+def test_bound_programs_are_work():
+    """They are launched and timed natively, and say what each launch is."""
+    rng = np.random.default_rng(0)
+    arrays = [rng.standard_normal((64, 64)).astype("float32") for _ in range(3)]
+    work = two_layers.bind(*arrays)
+    work.ready()
+    start, stop = work.window(3)
+    assert stop > start
+    expected = evaluate(two_layers.program(*arrays), arrays)["out"]
+    np.testing.assert_allclose(work.outputs["out"], expected, rtol=1e-4, atol=1e-4)
+    facts = work.facts()
+    assert [each["strategy"] for each in facts["launches"]] == [
+        *("loops", "loops", "rows")
+    ]
+    assert facts["operations"] == sum(e["operations"] for e in facts["launches"])
+    assert facts["workspace_bytes"] == 32768
+    work.build("cold")
+
+
+def test_calls_at_once_have_workspaces_of_their_own():
+    """Threads launch without the interpreter's lock."""
+    rng = np.random.default_rng(0)
+    arrays = [rng.standard_normal((96, 96)).astype("float32") for _ in range(3)]
+    expected = two_layers(*arrays)
+    wrong = []
+
+    def call():
+        wrong.extend(1 for _ in range(50) if (two_layers(*arrays) != expected).any())
+
+    threads = [threading.Thread(target=call) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong
+
+
+def test_equal_launches_are_built_once():
+    """Twelve layers have as many kernels as one."""
+
+    @kernel
+    def deep(x, w, v):
+        for _ in range(12):
+            x = norm(xp.tanh(x @ w) @ v + x)
+        return x
+
+    built = deep.build(*[((64, 64), "float32")] * 3)
+    assert len(built.parts) == 36
+    assert len({part.code_hash for part in built.parts}) == 3
