@@ -31,6 +31,8 @@ STANDARD = {
         meshgrid ones ones_like tril triu zeros zeros_like""",
     "data types": """astype broadcast_arrays broadcast_to can_cast finfo iinfo isdtype
         result_type""",
+    "dtypes": """bool complex64 complex128 float32 float64 int8 int16 int32 int64 uint8
+        uint16 uint32 uint64""",
     "elementwise": """abs acos acosh add asin asinh atan atan2 atanh bitwise_and
         bitwise_invert bitwise_left_shift bitwise_or bitwise_right_shift bitwise_xor ceil
         clip conj copysign cos cosh divide equal exp expm1 floor floor_divide greater
@@ -73,7 +75,7 @@ STANDARD = {
     ),
 }
 REASONS = {
-    "there are no complex numbers": "conj imag real",
+    "there are no complex numbers": "complex64 complex128 conj imag real",
     "arrays of other libraries are a kernel's arguments": "from_dlpack",
     "a kernel runs where its arguments lie": "device to_device",
     "values do not change: return a new one": "__setitem__",
@@ -102,15 +104,16 @@ def page():
     """Return docs/array-api.md."""
     groups = {group: names.split() for group, names in STANDARD.items()}
     count = sum(map(len, groups.values()))
+    standard = {dtype for dtype in ALL if dtype.name in groups["dtypes"]}
     lines = [
         "# The array API's names",
         "",
         f"Of {count} names of the Python array API standard (2024.12)",
         f"`steelyard_kernels.array` has {count - len(MISSING)}. Shapes are static.",
         "",
-        f"There are {names(set(ALL) - set(STORED))};",
-        f"{names(STORED)} are stored, and computed as float32. Their arrays,",
-        "and those of bfloat16, are `ml_dtypes`'.",
+        f"Beside its dtypes there are {names(set(ALL) - set(STORED) - standard)};",
+        f"{names(STORED)} are stored, and computed as float32. Arrays of the",
+        "last three are `ml_dtypes`'.",
     ]
     for group, every in groups.items():
         there = [f"`{name}`" for name in every if name not in MISSING]

@@ -102,6 +102,23 @@ from steelyard_kernels.array.shapes import (
 )
 from steelyard_kernels.array.types import can_cast, finfo, iinfo, isdtype, result_type
 from steelyard_kernels.array.value import Array, Operand, dot
+from steelyard_kernels.dtypes import (
+    bfloat16,
+    float8_e4m3fn,
+    float8_e5m2,
+    float16,
+    float32,
+    float64,
+    int8,
+    int16,
+    int32,
+    int64,
+    uint8,
+    uint16,
+    uint32,
+    uint64,
+)
+from steelyard_kernels.dtypes import bool_ as bool
 from steelyard_kernels.monoids import MONOIDS
 from steelyard_kernels.ops import OPERATIONS
 
@@ -118,7 +135,9 @@ __all__ = [
     "argsort",
     "asarray",
     "astype",
+    "bfloat16",
     "bitcast",
+    "bool",
     "broadcast_arrays",
     "broadcast_to",
     "can_cast",
@@ -143,11 +162,20 @@ __all__ = [
     "eye",
     "finfo",
     "flip",
+    "float8_e4m3fn",
+    "float8_e5m2",
+    "float16",
+    "float32",
+    "float64",
     "fori_loop",
     "full",
     "full_like",
     "iinfo",
     "inf",
+    "int8",
+    "int16",
+    "int32",
+    "int64",
     "isdtype",
     "linspace",
     "logical_and",
@@ -187,6 +215,10 @@ __all__ = [
     "transpose",
     "tril",
     "triu",
+    "uint8",
+    "uint16",
+    "uint32",
+    "uint64",
     "unstack",
     "var",
     "vecdot",
@@ -199,7 +231,11 @@ __all__ = [
 def __getattr__(name: str) -> Callable[..., Array]:
     """Return a function of a row: elementwise ones, reductions, running totals."""
     where = reductions if name in MONOIDS else lines if name in ALONG else elementwise
-    function: Callable[..., Array] = getattr(where, name)
+    function: Callable[..., Array] | None = getattr(where, name, None)
+    if function is None:
+        raise AttributeError(
+            f"module {__name__!r} has no attribute {name!r}; dir() of it lists what it has"
+        )
     return function
 
 
