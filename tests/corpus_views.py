@@ -98,6 +98,14 @@ VIEWS = [
         "3,5,7; 1,33,2; 17,16,31; 2,3,2",
         "float32 float16 int32 bool int8 uint16 float8_e5m2",
     ),
+    Row(
+        "turned in memory",  # beside what is not, by tiles and in pieces of them
+        lambda x, y: xp.permute_dims(x, (0, 2, 1)) * 2 + y,
+        "2,33,40 2,40,33; 3,64,72 3,72,64; 1,129,65 1,65,129; 2,16,48 2,48,16",
+        "float32 float16 int8 float64",
+        times=2,
+    ),
+    Row("turned from the first", lambda x: xp.transpose(x) + x[0, 0, 0], "33,3,40"),
     Row("stencil", stencil, "7,33; 3,2; 1000"),
     Row("joined", joined, "3,5 2,5; 1,33 7,33"),
     Row("cut", cut, "7,33; 3,4"),

@@ -46,7 +46,7 @@ def load(type_: Type, how: str, mask: str, *, packed: bool) -> Template:
     `how` is "private", "word:BYTES" or "lanes"; `mask` is "none", "all" (one condition
     for the whole) or "lanes"; `packed` says that a private buffer holds pairs.
     """
-    if how == "lanes" or mask == "lanes":
+    if how == "lanes" or (mask == "lanes" and (how == "private" or type_.lanes == 1)):
         return declare(type_, _by_lane(type_, mask, packed=packed))
     if how == "private":
         before: list[str] = []
@@ -59,7 +59,18 @@ def load(type_: Type, how: str, mask: str, *, packed: bool) -> Template:
     pairs = zip(own(type_), values, strict=True)
     assigned = ", ".join(f"{name} = {value}" for name, value in pairs)
     inside = [f"  {line}" for line in (*before, f"{assigned};")]
-    return Template((*zeros, "if ({3}) {{", *inside, "}}"))
+    if mask == "lanes":
+        single = zip(own(type_), _by_lane(type_, mask, packed=packed), strict=True)
+        apart = ", ".join(f"{name} = {value}" for name, value in single)
+        inside += ["}} else {{", f"  {apart};"]
+    return Template((*zeros, f"if ({_all(type_, mask)}) {{{{", *inside, "}}"))
+
+
+def _all(type_: Type, mask: str) -> str:
+    """Return the condition that all lanes of a mask are true."""
+    if mask == "all":
+        return "{3}"
+    return " && ".join([f"{{3}}_{k}" for k in range(type_.lanes)])
 
 
 @cache
@@ -68,26 +79,25 @@ def store(
 ) -> Template:
     """Return a store of `{0}` to `{1} + {2}` where the mask `{3}` is true; see `load`."""
     lanes = type_.lanes
+    apart: tuple[str, ...] = ()
     if how == "lanes" or mask == "lanes":
         guard = ""
         if mask != "none":
             guard = "if ({3}_%d) " if mask == "lanes" and lanes > 1 else "if ({3}) "
-        return Template(
-            tuple(
-                (guard.replace("%d", str(k)) + line)
-                for k, line in enumerate(
-                    _lane_stores(type_, packed=packed, uniform=uniform)
-                )
-            )
-        )
+        each = _lane_stores(type_, packed=packed, uniform=uniform)
+        apart = tuple(guard.replace("%d", str(k)) + line for k, line in enumerate(each))
+        if not how.startswith("word"):
+            return Template(apart)
     values = _values(type_, uniform=uniform)
     if how == "private":
         lines = _private_stores(type_, values, packed=packed)
     else:
         size = int(how.removeprefix("word:"))
         lines = _word_stores(type_, values, size, streaming=streaming)
-    if mask == "all":
-        lines = ["if ({3}) {{", *[f"  {line}" for line in lines], "}}"]
+    if mask != "none":
+        lines = [f"if ({_all(type_, mask)}) {{{{", *[f"  {line}" for line in lines]]
+        lines += ["}} else {{", *[f"  {line}" for line in apart]] if apart else []
+        lines.append("}}")
     return Template(tuple(lines))
 
 

@@ -126,6 +126,12 @@ class Nest:
         return all(axis < self.space and axis not in self.inner for axis in axes)
 
 
+def is_column(nest: Nest, value: Value) -> bool:
+    """Say whether a value is an array that lies along the last axis alone."""
+    last = len(nest.extents) - 1
+    return isinstance(value.source, Input) and value.axes == {last} and not value.step
+
+
 def source(node: Node) -> Input | Arange | None:
     """Return the array that a node is, in some shape; None for what is computed."""
     while isinstance(node, Reshape):

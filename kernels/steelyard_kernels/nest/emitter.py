@@ -63,7 +63,7 @@ class Emitter(Values):
         self._hoists = target == "cpu"
         self.levels = self._sorted()
         self.kept: Kept | None = None
-        if schedule.keep or schedule.hoist:
+        if self._hoists and (schedule.keep or schedule.hoist):
             self.kept = planner(nest).kept(schedule)
             self._room = Stack(
                 b,
@@ -110,11 +110,11 @@ class Emitter(Values):
             sources = [v.offset for v in inner if v.source is not None]
             self._begin([*sources, *ahead, *stored])
         with self.walking(NOTHING if more else last):
-            self._emit_and_store(values, every, depth)
+            self.emit_and_store(values, every, depth)
         if more:
             self._spread(inner, [(o.value, o.offset.axes) for o in outputs])
 
-    def _emit_and_store(
+    def emit_and_store(
         self, values: Sequence[Value], every: Sequence[At], depth: int
     ) -> None:
         """Emit values and stores: of several rows one after the other, in few registers."""

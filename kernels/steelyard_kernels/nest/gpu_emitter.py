@@ -16,8 +16,8 @@ from typing import Any, Final
 
 from steelyard_kernels.expression.expr import Arange, Input
 from steelyard_kernels.ir.builder import Index
-from steelyard_kernels.ir.loops import Operand
-from steelyard_kernels.nest.axes import Stored, Value
+from steelyard_kernels.ir.loops import Buffer, Operand
+from steelyard_kernels.nest.axes import Stored, Value, is_column
 from steelyard_kernels.nest.emitter import Emitter
 from steelyard_kernels.nest.offsets import At
 from steelyard_kernels.nest.threads import Threads
@@ -34,6 +34,9 @@ class GpuEmitter(Emitter):
     def __init__(self, *args: Any, **named: Any) -> None:
         super().__init__(*args, **named)
         self.threads = Threads(self.nest, self.schedule, self.b)
+        self._columns: dict[int, Buffer] = {}  # of what is hoisted to shared memory
+        self._own: Operand = self.b.number(0)  # this thread's place there
+        self.back: Operand | None = None  # from a vector of memory to a row's start
 
     @contextmanager
     def held(self) -> Iterator[None]:
@@ -41,9 +44,41 @@ class GpuEmitter(Emitter):
         with ExitStack() as opened:
             for loop, cut in list(enumerate(self.cuts))[1:]:
                 extent = self.extent_of(loop)
-                if 0 < extent <= cut.size:
-                    opened.enter_context(self._turn(loop, 0, extent))
+                if 0 < extent <= cut.size - self._before(loop):
+                    opened.enter_context(self._last(loop, 0, extent))
             yield
+
+    def hoist_columns(self) -> None:
+        """Emit keeping what all rows share in shared memory, where each thread has its own."""
+        if self.schedule.hoist is None:
+            return
+        b, last, every = self.b, len(self.axes) - 1, self.every()
+        columns = [v for v in self.nest.values if is_column(self.nest, v)]
+        super().emit(columns, every)
+        lanes, threads = self.cuts[last].at(Place.VECTOR), self.schedule.threads
+        self._own = b.at("multiply", b.thread(), lanes)
+        for value in columns:
+            size = threads * lanes * len(self.open[last].places)
+            room = b.alloc("column", value.node.dtype, size, "shared", VECTOR_BYTES)
+            alignment = self.aligned(value.node.dtype.bytes, lanes)
+            for at in every:
+                place = self._column(at[last])
+                known = self.known[-1].pop(self.key(value, at))
+                b.store(room, place, known, alignment=alignment)
+            self._columns[value.number] = room
+
+    def _column(self, turn: int) -> Operand:
+        """Emit where this thread's vector of a turn lies among what is hoisted."""
+        width = self.cuts[-1].at(Place.VECTOR) * self.schedule.threads
+        return self.b.at("add", self._own, turn * width)
+
+    def _value(self, value: Value, at: At) -> Operand:
+        room = self._columns.get(value.number)
+        if room is None:
+            return super()._value(value, at)
+        lanes = self.lanes(value.axes)
+        alignment = self.aligned(room.dtype.bytes, lanes)
+        return self.b.load(room, self._column(at[-1]), lanes, None, alignment)
 
     # loops
 
@@ -57,27 +92,43 @@ class GpuEmitter(Emitter):
         if loop in self.open:
             return body(len(self.open[loop].places), first)
         b, size, extent = self.b, self.cuts[loop].size, self.extent_of(loop)
-        whole = extent // size * size
+        whole = (extent + max(0, self._before(loop) - 1)) // size * size
         carried = first
         if whole:
             self.threads.within += 1
             with (
                 b.loop(0, whole, size, *carried) as turn,
-                self._turn(loop, turn.var, size),
+                self._turn(loop, turn.var),
             ):
                 turn.yields(*body(len(self.open[loop].places), turn.carried))
             self.threads.within -= 1
             carried = turn.results
         if whole < extent:
-            with self._turn(loop, whole, extent - whole):
+            with self._last(loop, whole, extent):
                 carried = body(len(self.open[loop].places), carried)
         return carried
 
-    def _turn(self, loop: int, at: Index, left: int) -> AbstractContextManager[None]:
-        """Open a loop at a thread's places of the `left` elements from `at` on."""
+    def _before(self, loop: int) -> int:
+        """Return how many elements of a row may lie before its first whole vector."""
+        return 0 if self.back is None else self.cuts[loop].at(Place.VECTOR) - 1
+
+    def _turn(self, loop: int, at: Index) -> AbstractContextManager[None]:
+        """Open a loop at a thread's places of a whole turn from `at` on."""
         cut = self.cuts[loop]
-        places, masks = self.threads.places(loop, cut, at, left, self.extent)
-        return self.opened(loop, places, cut.at(Place.VECTOR), masks)
+        if self.back is None:
+            found = self.threads.places(loop, cut, at, cut.size, self.extent)
+        else:
+            found = self.threads.places_behind(cut, at, self.back)
+        return self.opened(loop, found[0], cut.at(Place.VECTOR), found[1])
+
+    def _last(self, loop: int, at: int, extent: int) -> AbstractContextManager[None]:
+        """Open a loop at a thread's places of what is left from `at` on."""
+        cut = self.cuts[loop]
+        if self.back is None:
+            found = self.threads.places(loop, cut, at, extent - at, self.extent)
+        else:
+            found = self.threads.places_about(cut, at, self.back, extent)
+        return self.opened(loop, found[0], cut.at(Place.VECTOR), found[1])
 
     def across(
         self, loops: Iterable[int], combines: Sequence[str], totals: list[Operand]
@@ -112,15 +163,18 @@ class GpuEmitter(Emitter):
     def _each(self, values: Sequence[Value], at: At) -> None:
         super()._each([v for v in values if not self.is_known(v, at)], at)
 
-    def _emit_and_store(
+    def emit_and_store(
         self, values: Sequence[Value], every: Sequence[At], depth: int
     ) -> None:
+        """Emit values and stores, one place's after another's."""
         self.emit(values, every, partial(self._store, depth))
 
     # memory
 
-    def aligned(self, element: int, lanes: int) -> int:
+    def aligned(self, element: int, lanes: int, value: Value | None = None) -> int:
         """Return what a vector's address is a multiple of, in bytes; 0: of one element."""
+        if value is not None and self.back is not None and is_column(self.nest, value):
+            return 0  # rows' vectors begin elsewhere
         return min(VECTOR_BYTES, lanes * element) if lanes > 1 else 0
 
     def _store(self, depth: int, at: At) -> None:

@@ -9,16 +9,32 @@ beyond the last index repeat it and store nothing.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 
+from steelyard_kernels.expression.expr import Input
 from steelyard_kernels.ir.builder import Builder
-from steelyard_kernels.ir.loops import Operand, Var
-from steelyard_kernels.nest.axes import Nest
+from steelyard_kernels.ir.loops import (
+    Alloc,
+    Buffer,
+    For,
+    If,
+    Operand,
+    Statement,
+    Var,
+    shared_places,
+)
+from steelyard_kernels.nest.axes import Nest, Value
 from steelyard_kernels.nest.gpu_emitter import VECTOR_BYTES, GpuEmitter
+from steelyard_kernels.nest.passes import Passes
+from steelyard_kernels.nest.reads import deviates
 from steelyard_kernels.nest.reduce import reduce
+from steelyard_kernels.nest.transposition import Transposition
 from steelyard_kernels.schedule import gpu
+from steelyard_kernels.schedule.order import residue
 from steelyard_kernels.schedule.parameters import Lowered, arguments
 from steelyard_kernels.schedule.schedule import Cut, Place, Schedule
+from steelyard_kernels.schedule.transposition import blocks, transposed_of
 
 
 def lower(nest: Nest, schedule: Schedule, *, aligned: bool) -> Lowered:
@@ -30,19 +46,41 @@ def lower(nest: Nest, schedule: Schedule, *, aligned: bool) -> Lowered:
         nest, schedule, args, b, target="cuda", extent=extent, reduce=reduce
     )
     emitter.level(0)
-    if any(each.at(Place.THREAD) > 1 for each in schedule.cuts[1:]):
+    per_block, counts = cut.size, {extent: emitter.extent_of(0)}
+    if of := transposed_of(nest) if schedule.keep is Place.SHARED else None:
+        Transposition(emitter, nest, schedule, of).emit()
+        per_block, counts[extent] = 1, blocks(nest, schedule)
+    elif schedule.blocks:
+        _Resident(emitter, cut, extent).emit()
+        stay = min(schedule.blocks, -(-emitter.extent_of(0) // cut.size))
+        per_block, counts[Var("blocks", b.index)] = 1, stay
+    elif any(each.at(Place.THREAD) > 1 for each in schedule.cuts[1:]):
         _Team(emitter, cut, extent).emit()
     else:
         _Block(emitter, cut, extent).emit()
     threads = schedule.threads
     kernel = b.kernel(
         "kernel",
-        (*args.order, extent),
+        (*args.order, *counts),
         threads=threads,
         registers=schedule.registers or gpu.most_registers(threads),
     )
-    slots = (*args.slots, gpu.extent_slot(b.index, emitter.extent_of(0)))
-    return Lowered(kernel, slots, threads, cut.size)
+    slots = [gpu.extent_slot(b.index, count) for count in counts.values()]
+    rooms = [room for room in _rooms(b.body) if room.space == "shared"]
+    _, shared = shared_places(rooms)
+    shared = shared if shared > gpu.STATIC_SHARED else 0
+    kernel = replace(kernel, shared=shared)
+    return Lowered(kernel, (*args.slots, *slots), threads, per_block, shared)
+
+
+def _rooms(body: Iterable[Statement]) -> Iterator[Buffer]:
+    """Yield the memory that statements allocate, in order."""
+    for each in body:
+        if isinstance(each, Alloc):
+            yield each.buffer
+        elif isinstance(each, For | If):
+            yield from _rooms(each.body)
+            yield from _rooms(each.orelse if isinstance(each, If) else ())
 
 
 class _Team:
@@ -56,18 +94,37 @@ class _Team:
 
     def emit(self) -> None:
         """Emit a block's indices, inside of the loops that one turn has all of."""
+        self.emitter.back = self._back()
         with self.emitter.held():
-            places, live = self._places()
+            start = self.b.at("multiply", self.b.block(), self.cut.size)
+            places, live = self._places(start)
             lanes = self.cut.at(Place.VECTOR)
             with self.emitter.opened(0, places, lanes, (), live):
                 self.emitter.inside()
 
-    def _places(self) -> tuple[list[Operand], list[Operand | None]]:
-        """Emit a thread's places; those that are none are the last once more."""
+    def _back(self) -> Operand | None:
+        """Emit how far a thread's row begins behind a vector of memory; None: on one."""
+        b, lanes = self.b, self.emitter.cuts[-1].at(Place.VECTOR)
+        step = residue(self.emitter.nest, lanes) if lanes > 1 else 0
+        if not step:
+            return None
+        row, _ = self._row(b.at("multiply", b.block(), self.cut.size))
+        if self.emitter.extent_of(0) % self.cut.size:
+            row = b.at("minimum", row, b.at("subtract", self.extent, 1))
+        return b.at("rem", b.at("multiply", b.at("rem", row, lanes), step), lanes)
+
+    def _row(self, at: Operand) -> tuple[Operand, Operand]:
+        """Emit a thread's row of those from one on, and whether there is one."""
+        row = at
+        if 0 in self.emitter.threads.number:
+            row = self.b.at("add", row, self.emitter.threads.number[0])
+        return row, self.b.let("less", row, self.extent)
+
+    def _places(self, at: Operand) -> tuple[list[Operand], list[Operand | None]]:
+        """Emit a thread's places from `at` on; none is the last one once more."""
         b, cut = self.b, self.cut
         lanes, own = cut.at(Place.VECTOR), self.emitter.threads.number.get(0)
         width = cut.at(Place.THREAD) * lanes
-        at = b.at("multiply", b.block(), cut.size)
         if own is not None:
             at = b.at("add", at, b.at("multiply", own, lanes))
         places = [b.at("add", at, width * u) for u in range(cut.at(Place.REGISTER))]
@@ -78,6 +135,58 @@ class _Team:
             b.let("less", place, self.extent) for place in places
         ]
         return [b.at("minimum", place, last) for place in places], live
+
+
+class _Resident(_Team):
+    """Emits what one thread does where blocks stay and take one row after another.
+
+    What all rows share is loaded once. The arrays of the next row are on their way while
+    one is walked. All rows of a thread begin as far from a vector of memory: those are
+    walked by such vectors, which the first and the last elements do not fill.
+    """
+
+    def emit(self) -> None:
+        """Emit a block's rows."""
+        b, emitter, cut = self.b, self.emitter, self.cut
+        step = cut.size * emitter.schedule.blocks
+        start = b.at("multiply", b.block(), cut.size)
+        emitter.back = self._back()
+        with emitter.held():
+            emitter.hoist_columns()
+            arrays = [
+                value
+                for value in emitter.nest.values
+                if isinstance(value.source, Input)
+                and 0 in emitter.loops[value.number]
+                and not value.step
+            ]
+            first = self._load(arrays, start)
+            # Where two walks have a barrier each, slots are free for the next row.
+            walks = len(Passes.of(emitter.nest).passes) - 1
+            single = walks < 2 and not any(map(deviates, emitter.nest.values))
+            emitter.threads.within += single
+            with b.loop(start, self.extent, step, *first, unroll=1) as turn:
+                ahead = self._load(arrays, b.at("add", turn.var, step))
+                row, inside = self._row(turn.var)
+                whole = emitter.extent_of(0) % cut.size == 0
+                with emitter.opened(0, [row], 1, [None if whole else inside]):
+                    keys = [(v, at) for v in arrays for at in emitter.every()]
+                    for (value, at), known in zip(keys, turn.carried, strict=True):
+                        emitter.know(value, at, known)
+                    emitter.inside()
+                turn.yields(*ahead)
+            emitter.threads.within -= single
+
+    def _load(self, arrays: Sequence[Value], at: Operand) -> list[Operand]:
+        """Emit loads of a thread's row, if there is one: that of the block's from one on."""
+        emitter = self.emitter
+        row, inside = self._row(at)
+        with emitter.opened(0, [row], 1, [inside]):
+            every = emitter.every()
+            emitter.emit(arrays, every)
+            return [
+                emitter.at(v, at, emitter.lanes(v.axes)) for v in arrays for at in every
+            ]
 
 
 class _Block:

@@ -200,12 +200,11 @@ class Loops:
         return 1
 
     def mask(self, loops: Iterable[int], at: At) -> Operand | None:
-        """Return the mask of the place of the open loop, of some, that has one."""
+        """Emit which lanes exist of the places of some open loops; None: all."""
+        found: Operand | None = None
         for loop in loops:
-            mask = self.open[loop].masks[at[loop]]
-            if mask is not None:
-                return mask
-        return None
+            found = self.b.both(found, self.open[loop].masks[at[loop]])
+        return found
 
     def is_first(self, stored: frozenset[int], at: At) -> Operand:
         """Emit whether the first loop is at the first place of those along some axes."""

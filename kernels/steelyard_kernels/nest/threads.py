@@ -27,6 +27,7 @@ class Threads:
 
     def __init__(self, nest: Nest, schedule: Schedule, b: Builder) -> None:
         self.b = b
+        self.loops = len(schedule.cuts)
         self.within = 0
         self.groups: dict[int, Group] = {}
         self.number: dict[int, Operand] = {}
@@ -48,6 +49,53 @@ class Threads:
         if loop not in self.number:
             return None
         return self.b.let("equal", self.number[loop], self.b.number(0))
+
+    def places_behind(
+        self, cut: Cut, at: Index, back: Operand
+    ) -> tuple[list[Operand], list[Operand | None]]:
+        """Emit a turn's vectors of a row that begins `back` behind a vector of memory.
+
+        They are whole: the first of the row is none of them, see `places_about`.
+        """
+        begin = self.b.at("subtract", self._begin(cut), back)
+        begin = self.b.at("add", self.b.at("add", begin, cut.at(Place.VECTOR)), at)
+        starts = range(0, cut.size, self._width(cut))
+        return [self.b.at("add", begin, k) for k in starts], [None] * len(starts)
+
+    def places_about(
+        self, cut: Cut, at: int, back: Operand, extent: int
+    ) -> tuple[list[Operand], list[Operand | None]]:
+        """Emit the last turn's: the first vector of the row, and those left from `at` on.
+
+        Neither the first nor the last is whole.
+        """
+        b, lanes, width = self.b, cut.at(Place.VECTOR), self._width(cut)
+        own = self._begin(cut)
+        begin = b.at("subtract", own, back)
+        places, masks = list[Operand](), list[Operand | None]()
+        for start in range(0, extent - at + lanes - 1, width):
+            place = b.at("add", begin, at + start)
+            mask: Operand | None = None
+            if start == 0:
+                if at:
+                    is_first = b.let("equal", own, b.number(0))
+                    place = b.let("where", is_first, begin, place)
+                before = b.mask_below(b.at("subtract", 0, place), lanes)
+                mask = b.let("logical_not", before)
+            if at + start + width > extent:
+                rest = b.mask_below(b.at("subtract", extent, place), lanes)
+                mask = b.both(mask, rest)
+            places.append(place)
+            masks.append(mask)
+        return places, masks
+
+    def _width(self, cut: Cut) -> int:
+        return cut.at(Place.THREAD) * cut.at(Place.VECTOR)
+
+    def _begin(self, cut: Cut) -> Operand:
+        """Emit where a thread's first vector begins, of the last loop."""
+        own = self.number.get(self.loops - 1, self.b.number(0))
+        return self.b.at("multiply", own, cut.at(Place.VECTOR))
 
     def places(
         self, loop: int, cut: Cut, at: Index, left: int, positive: Operand
@@ -97,7 +145,12 @@ class Threads:
 
 
 def nearness(nest: Nest, axis: int) -> int:
-    """Return the elements that neighbours along an axis are apart, the fewest."""
+    """Return the elements that neighbours along an axis are apart, the fewest.
+
+    Of arrays along most axes: one value a row is next to nothing.
+    """
     offsets = [v.offset for v in nest.values if isinstance(v.source, Input)]
-    steps = [each.step(axis) for each in (*offsets, *(o.offset for o in nest.outputs))]
+    offsets += [output.offset for output in nest.outputs]
+    most = max([len(each.axes) for each in offsets], default=0)
+    steps = [each.step(axis) for each in offsets if len(each.axes) == most]
     return min([abs(step) for step in steps if step] or [FAR])

@@ -125,7 +125,7 @@ class Values(Loops):
         if value.guards:
             inside = self.guard(value.guards, at, lanes)
             mask = b.both(mask, inside)
-        aligned = self.aligned(buffer.dtype.bytes, lanes)
+        aligned = self.aligned(buffer.dtype.bytes, lanes, value)
         return b.cast(b.load(buffer, start, lanes, mask, aligned), dtype)
 
     def _guarded(self, guards: Sequence[Guard], at: At, value: Operand) -> Operand:
@@ -135,6 +135,6 @@ class Values(Loops):
         nothing = const(0, value.type.dtype, value.type.lanes)
         return self.b.let("where", inside, value, nothing)
 
-    def aligned(self, _element: int, _lanes: int) -> int:
+    def aligned(self, _element: int, _lanes: int, _value: Value | None = None) -> int:
         """Return what a vector's address is a multiple of, in bytes; 0: of one element."""
         return 0

@@ -25,6 +25,7 @@ MOST_REGISTERS: Final = 255  # of a thread: what an instruction can name
 REGISTERS: Final = 1 << 16  # of a multiprocessor
 SIDES: Final = 4  # of a multiprocessor, each with a quarter of its registers
 LEAST_REGISTERS: Final = 16  # less than ptxas takes anyway
+STATIC_SHARED: Final = 48 << 10  # bytes that a block has without asking for more
 SYSTEM_SHARED: Final = 1 << 10  # bytes of each block's shared memory, from sm_80 on
 
 # From a load's issue to its value, from the memory of a busy card, and the part of a

@@ -6,7 +6,6 @@ from math import gcd
 from typing import TYPE_CHECKING, Final
 
 from steelyard_kernels.errors import KernelError
-from steelyard_kernels.expression.expr import Input
 from steelyard_kernels.nest.axes import NAMES, Nest
 from steelyard_kernels.nest.contraction import contraction_of
 from steelyard_kernels.nest.keep import has_rows, planner
@@ -15,25 +14,25 @@ from steelyard_kernels.schedule import (
     attention_tiling,
     contraction,
 )
-from steelyard_kernels.schedule.gpu import (
-    MAX_THREADS,
-    VECTOR_BYTES,
-    WARP,
-    Gpu,
-    registers_problem,
+from steelyard_kernels.schedule.gpu import Gpu
+from steelyard_kernels.schedule.legality_gpu import (
+    gpu_problem,
+    out_of_order,
+    resident_problem,
+    tile_problem,
 )
 from steelyard_kernels.schedule.model import LINE, STREAM_BYTES, Machine
+from steelyard_kernels.schedule.order import in_order, reduced_outside
 from steelyard_kernels.schedule.schedule import LAST, Cut, Place, Schedule
 
 if TYPE_CHECKING:
     from steelyard_kernels.schedule.blocking import Blocking
 
-BLOCKS: Final = range(WARP, MAX_THREADS + 1, WARP)  # of whole warps
-LANES: Final = (1, 2, 4, 8, 16)  # of a GPU: up to single bytes of the widest access
-MOST_VECTORS: Final = 8  # that a GPU's thread has in flight
-MOST_HELD: Final = 16  # that it has of a loop beside others
 # Where values of rows may stay.
-KEEPS: Final = {"cpu": frozenset({Place.STACK}), "cuda": frozenset[Place]()}
+KEEPS: Final = {
+    "cpu": frozenset({Place.STACK}),
+    "cuda": frozenset({Place.SHARED}),
+}
 # Of rows, and of columns: a megabyte of a pool thread's stack is nothing to worry about;
 # more would no longer fit beside the rows in a core's second-level cache.
 SCRATCH_BYTES: Final = 512 << 10
@@ -140,8 +139,13 @@ def problem(nest: Nest, schedule: Schedule, target: str, *, aligned: bool) -> st
         why = _factors_problem(each, target)
         if why:
             return why
-    why = _loops_problem(nest, schedule) or lines_problem(nest, target)
-    why = why or kept_problem(nest, schedule, target)
+    if target == "cuda" and schedule.keep is Place.SHARED:
+        why = tile_problem(nest, schedule)
+    else:
+        why = _loops_problem(nest, schedule) or lines_problem(nest, target)
+        why = why or kept_problem(nest, schedule, target)
+    if target == "cuda" and schedule.blocks:
+        why = why or resident_problem(nest, schedule)
     if why:
         return why
     if target == "cpu":
@@ -173,10 +177,7 @@ def _loops_problem(nest: Nest, schedule: Schedule) -> str:
         if (number and shared) or (len(axes) > 1 and not nest.is_plain(axes)):
             return f"has {cut.axes} as one loop or shared; walk each axis in turn, {number}"
         if cut.at(Place.VECTOR) > 1 and not in_order(nest, axes[-1]):
-            return (
-                f"walks {cut.axes} by vectors, along which an array does not lie in order; "
-                "choose 1 lane"
-            )
+            return out_of_order(cut.axes)
         several = cut.at(Place.VECTOR) * cut.at(Place.REGISTER) > 1
         if several and together.intersection(axes):
             return (
@@ -219,6 +220,10 @@ def kept_problem(nest: Nest, schedule: Schedule, target: str) -> str:
         )
     if not hints <= KEEPS[target]:
         return f"keeps values at {' and '.join(sorted(hints))} on a {target}, which it cannot; choose no place"
+    if target == "cuda":
+        if schedule.keep is not None or (schedule.hoist and not schedule.blocks):
+            return "keeps what blocks have that take one row; hoist it with more blocks"
+        return ""
     kept = planner(nest).kept(schedule)
     rows = schedule.cuts[0].at(Place.REGISTER)
     size = max(rows * kept.row_bytes, kept.column_bytes) * nest.extents[-1]
@@ -228,25 +233,6 @@ def kept_problem(nest: Nest, schedule: Schedule, target: str) -> str:
             f"{SCRATCH_BYTES} of each stay near the core; keep fewer rows, or none"
         )
     return ""
-
-
-def reduced_outside(nest: Nest) -> frozenset[int]:
-    """Return the axes that a reduction walks outside of others: one at a time."""
-    return frozenset(axis for value in nest.values for axis in value.over[:-1])
-
-
-def in_order(nest: Nest, axis: int) -> bool:
-    """Say whether every array lies in order along an axis, or does not vary with it."""
-    arrays = [v for v in nest.values if v.source is not None and axis in v.axes]
-    offsets = [v.offset for v in arrays] + [o.offset for o in nest.outputs]
-    computed = any(axis in w.axes for v in arrays for w in v.args.values())
-    return (
-        not computed
-        and all(offset.step(axis) in {0, 1} for offset in offsets)
-        and not any(
-            axis in index.axes for value in nest.values for index, _ in value.guards
-        )
-    )
 
 
 def stores_aligned(nest: Nest, schedule: Schedule) -> int:
@@ -282,95 +268,5 @@ def streaming_problem(nest: Nest, schedule: Schedule, *, aligned: bool) -> str:
         return (
             f"streams to addresses aligned to {alignment} bytes, at least {STREAM_BYTES} "
             "are needed; choose a schedule without streaming"
-        )
-    return ""
-
-
-def gpu_problem(nest: Nest, schedule: Schedule, *, aligned: bool) -> str:
-    """Say what of a schedule no GPU has, or what access would not be aligned."""
-    threads = schedule.threads
-    if threads not in BLOCKS:
-        wanted = f"a multiple of {WARP} up to {MAX_THREADS}"
-        return f"has blocks of {threads} threads; choose {wanted}"
-    for cut in schedule.cuts:
-        lanes, vectors = cut.at(Place.VECTOR), cut.at(Place.REGISTER)
-        if lanes not in LANES:
-            wanted = f"a power of two up to {LANES[-1]}"
-            return f"has vectors of {lanes} elements; choose {wanted}"
-        most = MOST_HELD if cut is not schedule.cuts[0] else MOST_VECTORS
-        if vectors > most:
-            return f"has {vectors} vectors in flight; choose 1 to {most}"
-        why = _unaligned(nest, cut, aligned=aligned) if lanes > 1 else ""
-        if why:
-            return why
-    why = registers_problem(schedule.registers, threads)
-    return (
-        why or _apart(schedule) or unordered(nest, schedule) or _narrow(nest, schedule)
-    )
-
-
-def _unaligned(nest: Nest, cut: Cut, *, aligned: bool) -> str:
-    """Say which access would not be aligned, and what to choose instead."""
-    lanes, axis = cut.at(Place.VECTOR), NAMES.index(cut.axes[-1])
-    if not aligned:
-        return (
-            f"needs arrays that start at multiples of {VECTOR_BYTES} bytes, and one "
-            "does not; align it, choose 1 element a vector"
-        )
-    offsets = [value.offset for value in nest.values if value.source is not None]
-    for offset in (*offsets, *(output.offset for output in nest.outputs)):
-        if offset.step(axis) != 1:
-            continue
-        alone = {axis, *[k for k, extent in enumerate(nest.extents) if extent == 1]}
-        others = [step for term, step in offset.terms if term not in alone]
-        if any(step % lanes for step in (*others, offset.constant)):
-            return (
-                f"has vectors of {lanes} elements in rows of {gcd(*others)}; "
-                "choose a divisor of the row"
-            )
-    return ""
-
-
-def _apart(schedule: Schedule) -> str:
-    """Say which reduction's threads no shuffles and slots bring together."""
-    for cut in schedule.cuts[1:]:
-        count = cut.at(Place.THREAD)
-        if count > 1 and count & (count - 1) and count % WARP:
-            return (
-                f"has {count} threads along {cut.axes}; choose a power of two or a "
-                f"multiple of {WARP}"
-            )
-    return ""
-
-
-def unordered(nest: Nest, schedule: Schedule) -> str:
-    """Say which array would be overwritten before every thread has read it."""
-    updated = {output.updates for output in nest.program.outputs} - {None}
-    if not updated:
-        return ""
-    for cut in schedule.cuts[1:]:
-        axis, count = NAMES.index(cut.axes), cut.at(Place.THREAD)
-        for value in nest.values if 1 < count <= WARP else ():
-            source = value.source
-            if (
-                isinstance(source, Input)
-                and source.index in updated
-                and axis not in value.axes
-            ):
-                return (
-                    f"has no barrier before {source.name} is overwritten, which all "
-                    f"threads along {cut.axes} read; choose {2 * WARP} threads or more"
-                )
-    return ""
-
-
-def _narrow(nest: Nest, schedule: Schedule) -> str:
-    """Say which stores round the caches are too narrow for that."""
-    lanes = max([cut.at(Place.VECTOR) for cut in schedule.cuts])
-    narrowest = min([output.value.node.dtype.bytes for output in nest.outputs])
-    if schedule.streaming and lanes * narrowest < VECTOR_BYTES:
-        return (
-            f"streams vectors of {lanes * narrowest} bytes; choose vectors of "
-            f"{VECTOR_BYTES} bytes or more, a schedule without streaming"
         )
     return ""

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 from steelyard_kernels.cost import bytes_moved
 from steelyard_kernels.expression.expr import Apply, Input
-from steelyard_kernels.nest.axes import Nest
+from steelyard_kernels.nest.axes import Nest, Value
 from steelyard_kernels.ops import OPERATIONS
 from steelyard_kernels.schedule.gpu import (
     IDLE_NS,
@@ -26,6 +26,12 @@ from steelyard_kernels.schedule.gpu import (
 )
 from steelyard_kernels.schedule.model import Prediction
 from steelyard_kernels.schedule.schedule import Place, Schedule
+from steelyard_kernels.schedule.transposition import (
+    SECTOR_BYTES,
+    shared_bytes,
+    transposed_of,
+)
+from steelyard_kernels.schedule.transposition import blocks as tile_blocks
 
 if TYPE_CHECKING:
     from steelyard_kernels.schedule.model_cpu import Model
@@ -34,6 +40,8 @@ if TYPE_CHECKING:
 # the memory pipe, a quarter as wide, takes one access.
 PLACE_INSTRUCTIONS: Final = 6.0
 ACCESS_INSTRUCTIONS: Final = 4.0
+# What cutting an element from a vector and leaving it in shared memory takes.
+TILED_INSTRUCTIONS: Final = 2.5
 # From one block's start to the next's on a multiprocessor: of copies of 128 KiB to 32 MiB
 # on an H200 the choice is then 5 % above the best in the mean, warm or cold, and 13 % at
 # most; 42 and 17 % without, 118 % at most.
@@ -69,7 +77,8 @@ class Facts:
     `loads` are the bytes of each array read for every element, `narrowest` the least
     of them and of the outputs', `accesses` the loads and stores an element,
     `instructions` its arithmetic, `scratch` the registers that its slowest operation
-    needs besides.
+    needs besides. `apart` are the bytes that are brought for an element and not used,
+    where neighbours do not lie side by side; `tiled` the arrays that tiles mend that of.
     """
 
     elements: int
@@ -79,6 +88,8 @@ class Facts:
     accesses: int
     instructions: float
     scratch: int
+    apart: int = 0
+    tiled: int = 0
 
     @classmethod
     def of(cls, nest: Nest) -> Facts:
@@ -100,6 +111,8 @@ class Facts:
             len(loaded) + len(stored),
             len(element) - len(loaded) + (SLOW_INSTRUCTIONS - 1) * len(slow),
             SLOW_REGISTERS[max(slow, default=0)],
+            sum([_unused(v, last) for v in element if isinstance(v.source, Input)]),
+            len(of.values) if (of := transposed_of(nest)) else 0,
         )
 
     def registers(self, lanes: int, unroll: int) -> int:
@@ -111,15 +124,23 @@ class Facts:
         return ceil(OWN_REGISTERS + places + self.scratch + unroll * each)
 
 
+def _unused(value: Value, last: int) -> int:
+    """Return the bytes of a sector that come with an element and that nobody uses."""
+    step = 0 if value.step else abs(value.offset.step(last) or 0)
+    size = value.node.dtype.bytes
+    return max(0, min(SECTOR_BYTES, step * size) - size)
+
+
 def estimate_registers(nest: Nest, schedule: Schedule) -> int:
     """Return about how many registers a thread will use."""
     return _registers(Facts.of(nest), schedule)
 
 
 def _registers(known: Facts, schedule: Schedule) -> int:
-    cut = schedule.cuts[0]
-    held = known.registers(cut.at(Place.VECTOR), cut.at(Place.REGISTER))
-    return min(held, schedule.registers or most_registers(cut.at(Place.THREAD)))
+    lanes, threads = schedule.cuts[-1].at(Place.VECTOR), schedule.threads
+    size = prod([cut.size for cut in schedule.cuts])
+    held = known.registers(lanes, size // (lanes * threads))
+    return min(held, schedule.registers or most_registers(threads))
 
 
 def model(nest: Nest, gpu: Gpu) -> Model:
@@ -127,28 +148,32 @@ def model(nest: Nest, gpu: Gpu) -> Model:
     known = Facts.of(nest)
 
     def predict(schedule: Schedule) -> Prediction:
-        cut = schedule.cuts[0]
-        lanes, threads = cut.at(Place.VECTOR), cut.at(Place.THREAD)
-        unroll, size = cut.at(Place.REGISTER), cut.size
-        blocks = -(-known.elements // size)
-        resident = gpu.blocks_resident(threads, _registers(known, schedule))
+        lanes, threads = schedule.cuts[-1].at(Place.VECTOR), schedule.threads
+        size = prod([cut.size for cut in schedule.cuts])
+        unroll = size // (lanes * threads)
+        tiled = known.tiled if schedule.keep is Place.SHARED else 0
+        blocks = tile_blocks(nest, schedule) if tiled else -(-known.elements // size)
+        shared = shared_bytes(nest, schedule)
+        resident = gpu.blocks_resident(threads, _registers(known, schedule), shared)
         at_once = min(blocks, resident * gpu.multiprocessors)
         waves = blocks / (resident * gpu.multiprocessors)
         turns = max(1.0, known.elements / (at_once * size))
         room = 1 + ROOM_SHARE * threads / gpu.threads
-        full = known.moved / gpu.memory_rate
+        unused = 0 if tiled else known.apart
+        full = (known.moved + known.elements * unused) / gpu.memory_rate
         if schedule.streaming:
             full *= 1 + STREAM_COST
         # Loads are not spread evenly over a latency: where just as many are in flight as
         # Little's law asks for, a third of the rate is lost, with twice as many a tenth.
         memory = hypot(full, turns * (LATENCY_NS + IDLE_NS) * room)
         vector = known.accesses * ACCESS_INSTRUCTIONS + PLACE_INSTRUCTIONS
-        each = known.instructions + vector / lanes
+        each = known.instructions + vector / lanes + TILED_INSTRUCTIONS * tiled
         issue = known.elements * each / (gpu.multiprocessors * ISSUE_RATE)
         issue += START_NS * blocks / min(blocks, gpu.multiprocessors)
         work = hypot(memory, issue)  # neither hides all of the other
         # The last block's vectors are walked one by one.
         last = max(0, ceil(known.elements % size / (threads * lanes)) - 1)
+        last *= not tiled
         spelled = lanes * (unroll + (unroll > 1)) + (lanes > 1)
         text = spelled * (known.instructions + known.accesses)
         return Prediction(

@@ -15,7 +15,7 @@ from typing import Final
 from steelyard_kernels import dtypes
 from steelyard_kernels.cost import bytes_moved
 from steelyard_kernels.expression.expr import Apply, Cast, Input
-from steelyard_kernels.nest.axes import NAMES, Nest, Value
+from steelyard_kernels.nest.axes import NAMES, Nest, Value, is_column
 from steelyard_kernels.nest.passes import Passes
 from steelyard_kernels.nest.threads import nearness
 from steelyard_kernels.ops import OPERATIONS
@@ -29,6 +29,7 @@ from steelyard_kernels.schedule.gpu import (
     most_registers,
 )
 from steelyard_kernels.schedule.model import Prediction
+from steelyard_kernels.schedule.order import residue
 from steelyard_kernels.schedule.schedule import Cut, Place, Schedule
 
 # Fitted to 402 measured schedules of LayerNorm with two biases and softmax on an H200,
@@ -54,6 +55,10 @@ TURN_NS: Final = 5.0
 AGAIN_TURN_NS: Final = 400.0  # of what is read again, besides
 IDLE_NS: Final = 145.0
 START_NS: Final = 23.0
+# From one row to the next of a block that stays, and where its warps wait for each other:
+# LayerNorm of 768 halves took 8.4 us by warps, and 9.4 us by three warps a row.
+AHEAD_NS: Final = 100.0
+MEET_NS: Final = 120.0
 # How much of the shorter times shows beside the longest, and of a block's life at the
 # end, where blocks finish one by one.
 EXPOSED: Final = 0.05
@@ -75,6 +80,7 @@ LINE: Final = 128
 # and for each element in flight of a walk in turns: fitted to what NVRTC 13.5 takes for
 # bias_layernorm on sm_90a under `allowance`.
 BASE: Final = 27
+RESIDENT_BASE: Final = 32  # where blocks stay, with the next row's arrays besides
 HELD: Final = 1.65
 RELOADED: Final = 5.5
 ALLOWED: Final = 1.1  # times the estimate
@@ -87,7 +93,7 @@ class Work:
 
     Bytes: `columns` of what all rows share, `again` of arrays that later walks read again.
     Instructions: `elements`, `shared` for what all rows share. `held` are the words live
-    between walks, `reductions` the walks that have any.
+    between walks, `staged` those loaded, `reductions` the walks that have any.
     """
 
     columns: int
@@ -97,6 +103,7 @@ class Work:
     accesses: int
     reductions: int
     held: float
+    staged: float
 
 
 def work(passes: Passes, outputs: int, *, held: bool) -> Work:
@@ -118,12 +125,15 @@ def work(passes: Passes, outputs: int, *, held: bool) -> Work:
                 accesses += size > 0
                 elements += _cost(value)
             seen.add(value.number)
-    words = _held(passes) if held else 0.0
-    return Work(columns, again, elements, shared, accesses, reductions, words)
+    words = _held(passes) if held else (0.0, 0.0)
+    return Work(columns, again, elements, shared, accesses, reductions, *words)
 
 
-def _held(passes: Passes) -> float:
-    """Return the most words an element that are live between two walks, or loaded."""
+def _held(passes: Passes) -> tuple[float, float]:
+    """Return the most words an element that are live between two walks, or loaded.
+
+    And those loaded alone.
+    """
     sizes = {
         value.number: max(value.node.dtype.bytes, 2)
         for each in passes.passes
@@ -137,7 +147,7 @@ def _held(passes: Passes) -> float:
                 live[between] += sizes[value.number]
     loads = [v for v in passes.passes[0].fresh if isinstance(v.source, Input)]
     staged = sum([sizes[v.number] for v in loads if not v.axes <= passes.walked])
-    return max(*live, staged) / 4
+    return max(*live, staged) / 4, staged / 4
 
 
 def _cost(value: Value) -> float:
@@ -172,6 +182,7 @@ class Team:
         self.moved = bytes_moved(nest.program)
         every = [(v.node, v.offset) for v in nest.values if isinstance(v.source, Input)]
         every += [(o.value.node, o.offset) for o in nest.outputs]
+        self.has_columns = any(is_column(nest, value) for value in nest.values)
         self.widest = max([node.dtype.bytes for node, _ in every])
         axes = range(len(nest.extents))
         self.near = {NAMES[axis]: nearness(nest, axis) for axis in axes}
@@ -194,8 +205,11 @@ class Team:
         """Return about how many registers a thread needs."""
         size = prod([each.at(Place.VECTOR) for each in schedule.cuts])
         size *= prod([each.at(Place.REGISTER) for each in schedule.cuts])
+        does = self.work[True]
+        if schedule.blocks:
+            return round(RESIDENT_BASE + (does.held + does.staged) * size)
         if self.is_held(schedule):
-            return round(BASE + HELD * self.work[True].held * size)
+            return round(BASE + HELD * does.held * size)
         return round(BASE + RELOADED * size)
 
     def predict(self, gpu: Gpu, schedule: Schedule) -> Prediction:
@@ -205,10 +219,14 @@ class Team:
         active = max(1, min(blocks, gpu.multiprocessors))
         threads = schedule.threads
         need = schedule.registers or allowance(self.registers(schedule), threads)
-        resident = max(1, gpu.blocks_resident(threads, need))
+        shared = self.shared_bytes(schedule)
+        resident = max(1, gpu.blocks_resident(threads, need, shared))
         beside = min(resident, -(-blocks // gpu.multiprocessors))
         issued, life = self._block(schedule, does)
         flight = blocks * life / (active * beside)  # if memory only waited
+        if schedule.blocks:
+            waves = -(-schedule.blocks // (resident * gpu.multiprocessors))
+            flight = waves * -(-blocks // schedule.blocks) * life
         arithmetic = blocks * issued / (active * ISSUE_RATE)
         walked = prod(self.nest.extents)
         near = walked * does.columns / cut.at(Place.REGISTER) / (active * NEAR_RATE)
@@ -218,7 +236,7 @@ class Team:
         read = self.moved * self._brought(schedule) + walked * does.again * missed
         memory = hypot(read / gpu.memory_rate, flight)
         longest = max(memory, arithmetic, near)
-        starts = blocks / active * START_NS
+        starts = (schedule.blocks or blocks) / active * START_NS
         hidden = EXPOSED * (memory + arithmetic + near + starts - longest)
         text = does.elements * cut.at(Place.REGISTER) + does.shared
         return Prediction(
@@ -240,6 +258,8 @@ class Team:
         walks = prod([-(-self.extent(each) // each.size) for each in inner])
         vector = lanes * (does.elements * side + does.shared)
         columns = does.columns / self.widest
+        if not schedule.blocks and residue(self.nest, lanes):
+            columns *= lanes  # each element by itself
         vector += ACCESS_INSTRUCTIONS * (does.accesses * side + columns)
         once = PLACE_INSTRUCTIONS + REDUCE_INSTRUCTIONS * does.reductions * side
         issued = schedule.threads * (vectors * vector + once)
@@ -248,8 +268,20 @@ class Team:
         waits = LATENCY_NS
         if walks > 1:
             waits += (walks - 1) * (TURN_NS + AGAIN_TURN_NS * (does.again > 0))
-        life = waits + stage * does.reductions + IDLE_NS
-        return issued, life + issued / min(ISSUE_RATE, schedule.threads * THREAD_RATE)
+        walking = stage * does.reductions
+        walking += issued / min(ISSUE_RATE, schedule.threads * THREAD_RATE)
+        if schedule.blocks:  # loads are on their way while the row before is walked
+            return issued, max(walking, waits) + AHEAD_NS + MEET_NS * (warps > 1)
+        return issued, walking + waits + IDLE_NS
+
+    def shared_bytes(self, schedule: Schedule) -> int:
+        """Return the bytes of shared memory in which a block's threads keep columns."""
+        if schedule.hoist is None:
+            return 0
+        cut = schedule.cuts[-1]
+        each = [v.node.dtype.bytes for v in self.nest.values if is_column(self.nest, v)]
+        vectors = cut.at(Place.VECTOR) * cut.at(Place.REGISTER)
+        return schedule.threads * vectors * sum(each)
 
     def _vectors(self, cut: Cut) -> int:
         """Return how many vectors a thread has of a loop."""

@@ -138,7 +138,16 @@ class _Names:
     """Gives every parameter a name of its own, apart from the emitters' own names."""
 
     def __init__(self) -> None:
-        self.taken = {"args", "ticket", "index", "count", "entry", "rows", "extent"}
+        self.taken = {
+            "args",
+            "ticket",
+            "index",
+            "count",
+            "entry",
+            "rows",
+            "extent",
+            "blocks",
+        }
 
     def legal(self, name: str) -> str:
         """Return the name, with underscores behind it while it is taken."""

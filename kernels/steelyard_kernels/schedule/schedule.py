@@ -30,6 +30,7 @@ class Place(StrEnum):
     VECTOR = "v"  # lanes of one instruction
     REGISTER = "r"  # vectors of one iteration
     STACK = "stack"  # memory of a CPU's thread
+    SHARED = "shared"  # memory of a GPU's block
     MMA = "mma"  # rows, columns or depth of a tensor core's instruction
     THREAD = "thread"  # threads of a GPU's block
     WARP = "warp"  # its groups of four warps

@@ -30,6 +30,7 @@ from steelyard_kernels.schedule.recipes import (
     pointwise,
     rows,
     rows_cpu,
+    transposition,
 )
 from steelyard_kernels.schedule.schedule import Place, Schedule
 
@@ -77,6 +78,11 @@ def _proposed(
             )
             if tiled and likely:
                 return iter(tiled)
+            if not nest.lines and not any(value.over for value in nest.values):
+                passes = pointwise.on_gpu(nest, device, aligned=aligned, likely=likely)
+                return chain(
+                    transposition.on_gpu(nest, device, aligned=aligned), passes
+                )
             teams = rows.on_gpu(_team(nest), device, aligned=aligned, likely=likely)
             return chain(tiled, teams, loops.on_gpu(nest, device))
         from steelyard_kernels.schedule.recipes import blocks

@@ -12,8 +12,8 @@ from typing import Final
 
 from steelyard_kernels.nest.axes import NAMES, Nest
 from steelyard_kernels.schedule.gpu import Gpu
-from steelyard_kernels.schedule.legality import in_order, reduced_outside
 from steelyard_kernels.schedule.model import Machine
+from steelyard_kernels.schedule.order import in_order, reduced_outside
 from steelyard_kernels.schedule.schedule import Cut, Place, Schedule
 
 WORK: Final = 1 << 14  # operations that a core takes at a time, about

@@ -9,14 +9,11 @@ from typing import Final
 
 from steelyard_kernels.nest.axes import Nest
 from steelyard_kernels.schedule.gpu import MOST_REGISTERS, VECTOR_BYTES, Gpu
-from steelyard_kernels.schedule.legality import (
-    LANES,
-    MOST_VECTORS,
-    gpu_problem,
-    streaming_problem,
-)
+from steelyard_kernels.schedule.legality import streaming_problem
+from steelyard_kernels.schedule.legality_gpu import LANES, MOST_VECTORS, gpu_problem
 from steelyard_kernels.schedule.model import Machine
 from steelyard_kernels.schedule.model_gpu import SPARE_REGISTERS, Facts
+from steelyard_kernels.schedule.order import in_order
 from steelyard_kernels.schedule.schedule import Cut, Place, Schedule
 
 # Elements that a core takes at a time: large enough to hide the claim, small enough that
@@ -82,6 +79,8 @@ def on_gpu(nest: Nest, gpu: Gpu, *, aligned: bool, likely: bool) -> Iterator[Sch
     known = Facts.of(nest)
     inner = nest.extents[-1] if len(nest.extents) > 1 else LANES[-1]
     widest = gcd(inner, min(LANES[-1], VECTOR_BYTES // known.narrowest))
+    if not in_order(nest, len(nest.extents) - 1):
+        widest = 1
     for lanes, unroll in product(sorted({widest, widest // 2 or 1, 1}), UNROLLS):
         if lanes * unroll * known.narrowest > MOST_BYTES:
             continue

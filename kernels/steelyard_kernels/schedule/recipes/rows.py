@@ -22,8 +22,10 @@ from steelyard_kernels.schedule.gpu import (
     Gpu,
     most_registers,
 )
-from steelyard_kernels.schedule.legality import MOST_HELD, in_order, unordered
+from steelyard_kernels.schedule.legality import problem
+from steelyard_kernels.schedule.legality_gpu import MOST_HELD, are_behind, unordered
 from steelyard_kernels.schedule.model_team import Team, allowance
+from steelyard_kernels.schedule.order import in_order, residue
 from steelyard_kernels.schedule.schedule import Cut, Place, Schedule
 
 # Threads of a row that are always worth trying; others fit a number of vectors each.
@@ -41,6 +43,16 @@ MOST_OF_A_WARP: Final = 40  # of two rows
 # 5 to 11 % than still more: rows of 3000 halves and 20480 float32 on an H200.
 FEW_ELEMENTS: Final = 36
 SURE: Final = 256
+# Rows of up to so many elements have been held by blocks of a thread's FEW_ELEMENTS.
+SURE_HELD: Final = 28 << 10
+# Rows of up to so many bytes gained where blocks stay: LayerNorm of 8192 rows of 768 to
+# 2048 halves on an H200 took 0.90 to 0.95 of the time, of 3000 and more as long or longer,
+# and so did all of float32.
+SHORT_BYTES: Final = 4096
+HALF: Final = 2
+# Vectors of so many bytes along rows that begin anywhere are better than wider ones that
+# the first and the last elements do not fill.
+NARROW_BYTES: Final = 8
 LEAST_BUSY: Final = 0.8  # of a row's threads, in all turns
 IN_FLIGHT: Final = (1, 2, 4)  # vectors of a row that is walked in turns
 ACROSS: Final = (8, 16, 32)  # threads of neighbours across rows
@@ -67,11 +79,15 @@ def on_gpu(team: Team, gpu: Gpu, *, aligned: bool, likely: bool) -> Iterator[Sch
         most = allowance(need, threads)
         if need > most or unordered(nest, schedule):
             continue
+        if frame.is_behind(schedule) and not are_behind(nest, schedule):
+            continue
         yield replace(schedule, registers=most)
         resident = gpu.blocks_resident(threads, most)
         fewer = most_registers(threads * (resident + 1))
         if LIMIT_SHARE * need <= fewer < need and (resident < 2 or not likely):
             yield replace(schedule, registers=fewer)
+    if not frame.is_across:
+        yield from frame.resident(gpu, likely=likely)
 
 
 def is_by_rows(nest: Nest, shared: int) -> bool:
@@ -124,22 +140,39 @@ class _Frame:
         every += [(o.value.node, o.offset) for o in nest.outputs]
         sizes = [node.dtype.bytes for node, at in every if at.step(axis)]
         alone = {axis, *[k for k, extent in enumerate(nest.extents) if extent == 1]}
-        steps = [s for _, at in every for t, s in at.terms if t not in alone]
-        steps += [at.constant for _, at in every]
+        along = [at for _, at in every if at.step(axis)]
+        steps = [s for at in along for t, s in at.terms if t not in alone]
+        steps += [at.constant for at in along]
         widest = max(sizes, default=8)
         rest = gcd(nest.extents[axis], *steps)
         wanted = {gcd(rest, size // widest) for size in (VECTOR_BYTES, 8)}
+        narrow = max(wanted) * widest < NARROW_BYTES
+        if narrow and axis == self.axis and residue(nest, VECTOR_BYTES // widest):
+            wanted.add(VECTOR_BYTES // widest)
         return tuple(sorted(wanted, reverse=True))
+
+    def is_behind(self, schedule: Schedule) -> bool:
+        """Say whether rows do not begin on vectors."""
+        return (
+            not self.is_across and self.behind(schedule.cuts[-1].at(Place.VECTOR)) > 0
+        )
+
+    def behind(self, lanes: int) -> int:
+        """Return how many elements more than a row has its vectors may take up."""
+        return lanes - 1 if residue(self.nest, lanes) else 0
 
     def along(self, gpu: Gpu, *, likely: bool) -> Iterator[tuple[Cut, ...]]:
         """Yield the cuts of rows: a warp each, or a block's warps."""
         widths = self.lanes(self.axis)
         busy = [lanes for lanes in widths if self.extent >= lanes * WARP]
         for lanes in (busy or widths[-1:]) if likely else widths:
-            for threads in thread_choices(self.extent, lanes):
+            behind = self.behind(lanes)
+            for threads in thread_choices(self.extent + behind, lanes):
                 sides = (FEW_SIDES if likely else SIDES) if threads == WARP else (1,)
                 for side, unroll in product(sides, UNROLLS):
                     many = side * unroll * gpu.multiprocessors
+                    if unroll > 1 and behind:
+                        continue
                     if side * unroll == 1 or many <= self.rows:
                         first = (unroll, Place.REGISTER), (side, Place.THREAD)
                         for several in self._several(lanes, threads, unroll, likely):
@@ -151,15 +184,61 @@ class _Frame:
         self, lanes: int, threads: int, unroll: int, likely: bool
     ) -> Iterator[int]:
         """Yield how many vectors a thread may have at once: all of a row's, or a few."""
-        count = max(1, -(-self.extent // (lanes * threads)))
+        extent = self.extent + self.behind(lanes)
+        count = max(1, -(-extent // (lanes * threads)))
         size, alone = count * lanes * unroll, threads == WARP and unroll > 1
         most = MOST_OF_A_WARP if alone else MOST_ELEMENTS
         if likely and (threads == 2 * WARP or threads > SURE):
             most = FEW_ELEMENTS
         if size <= most and count <= MOST_HELD:
             yield count
-        if unroll == 1 and not (likely and self.extent <= MAX_THREADS * MOST_OF_A_WARP):
+        if unroll == 1 and not (likely and self.extent <= SURE_HELD):
             yield from [several for several in IN_FLIGHT if several < count]
+
+    def resident(self, gpu: Gpu, *, likely: bool) -> Iterator[Schedule]:
+        """Yield the schedules of blocks that stay, as many as fit.
+
+        They pay where rows share arrays that are far, or beside vectors of memory, and
+        where no other block has all of a row.
+        """
+        lanes, columns = self.lanes(self.axis)[0], self.team.has_columns
+        behind = self.behind(lanes)
+        short = columns and (behind or self._is_short())
+        if likely and not short and self.extent <= SURE_HELD:
+            return
+        for threads in thread_choices(self.extent + behind, lanes):
+            count = -(-(self.extent + behind) // (lanes * threads))
+            if lanes * count > MOST_ELEMENTS:
+                continue
+            for side in (1, 4) if threads == WARP else (1,):
+                first = (1, Place.REGISTER), (side, Place.THREAD)
+                vectors = (lanes, Place.VECTOR), (count, Place.REGISTER)
+                cuts = self.cuts(first, (*vectors, (threads, Place.THREAD)))
+                found = Schedule(cuts, hoist=Place.SHARED if columns else None)
+                yield from self._staying(gpu, replace(found, blocks=1), lanes)
+
+    def _is_short(self) -> bool:
+        """Say whether rows are of few halves."""
+        size = self.team.widest
+        return size <= HALF and self.extent * size <= SHORT_BYTES
+
+    def _staying(self, gpu: Gpu, schedule: Schedule, lanes: int) -> Iterator[Schedule]:
+        """Yield a schedule with as many blocks as fit, if it is legal."""
+        need, threads = self.team.registers(schedule), schedule.threads
+        shared = self.team.shared_bytes(schedule)
+        fit = gpu.blocks_resident(threads, need, shared)
+        if not fit or shared > gpu.most_shared:
+            return
+        side = schedule.cuts[0].size
+        alike = lanes // gcd(lanes, side) if self.behind(lanes) else 1
+        made = replace(
+            schedule,
+            registers=min(allowance(need, threads), most_registers(threads * fit)),
+            blocks=max(1, fit * gpu.multiprocessors // alike) * alike,
+        )
+        many = self.rows >= made.blocks * side * 2
+        if many and not problem(self.nest, made, "cuda", aligned=self.aligned):
+            yield made
 
     def across(self) -> Iterator[tuple[Cut, ...]]:
         """Yield the cuts of what is reduced across neighbours."""

@@ -15,11 +15,11 @@ from steelyard_kernels.nest.axes import Nest
 from steelyard_kernels.nest.keep import has_rows, planner
 from steelyard_kernels.schedule.legality import (
     SCRATCH_BYTES,
-    in_order,
     kept_problem,
     streaming_problem,
 )
 from steelyard_kernels.schedule.model import Machine
+from steelyard_kernels.schedule.order import in_order
 from steelyard_kernels.schedule.schedule import Cut, Place, Schedule
 
 # Rows a thread takes at a time; 32 was the best of 4 to 64 for LayerNorm of 1024 rows by

@@ -1,0 +1,51 @@
+"""Along which axes of a nest its arrays lie in order."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from steelyard_kernels.nest.axes import Nest, Value
+
+
+def in_order(nest: Nest, axis: int, values: Iterable[Value] | None = None) -> bool:
+    """Say whether arrays lie in order along an axis, or do not vary with it.
+
+    These are a nest's outputs, and all that it reads or those among some values.
+    """
+    read = nest.values if values is None else values
+    arrays = [v for v in read if v.source is not None and axis in v.axes]
+    offsets = [v.offset for v in arrays]
+    if values is None or axis == len(nest.extents) - 1:
+        offsets += [o.offset for o in nest.outputs]
+    computed = any(axis in w.axes for v in arrays for w in v.args.values())
+    return (
+        not computed
+        and all(offset.step(axis) in {0, 1} for offset in offsets)
+        and not any(axis in index.axes for value in read for index, _ in value.guards)
+    )
+
+
+def reduced_outside(nest: Nest) -> frozenset[int]:
+    """Return the axes that a reduction walks outside of others: one at a time."""
+    return frozenset(axis for value in nest.values for axis in value.over[:-1])
+
+
+def residue(nest: Nest, lanes: int) -> int | None:
+    """Return the elements from one row to the next, modulo so many lanes.
+
+    None where arrays differ in that, or rows are none of one axis.
+    """
+    last = len(nest.extents) - 1
+    offsets = [value.offset for value in nest.values if value.source is not None]
+    offsets += [output.offset for output in nest.outputs]
+    walked = [each for each in offsets if each.step(last) == 1 and len(each.axes) > 1]
+    found = {
+        step % lanes
+        for each in walked
+        for axis, step in each.terms
+        if axis != last and not (isinstance(axis, int) and nest.extents[axis] == 1)
+    }
+    if any(each.constant % lanes for each in walked) or len(found) > 1:
+        return None
+    (row,) = found or {0}
+    return row if row == 0 or last == 1 else None
