@@ -365,6 +365,27 @@ class Trace(Format):
         yield "report", self.path, "-o", self.folder / "t.html"
 
 
+class Stacks(Trace):
+    """Sampled stacks, which anybody may have written."""
+
+    name = "stacks.json"
+
+    def make(self):
+        sampled = {"type": "sampled", "unit": "seconds"}
+        calls = [("O", 0, 0.0), ("O", 1, 1.0), ("C", 1, 2.0), ("C", 0, 3.5)]
+        events = [{"type": t, "frame": f, "at": at} for t, f, at in calls]
+        return dumped(
+            {
+                "$schema": "https://www.speedscope.app/file-format-schema.json",
+                "shared": {"frames": [{"name": "f", "file": "x.py"}, {"name": "g"}]},
+                "profiles": [
+                    sampled | {"samples": [[0], [0, 1]], "weights": [0.25, 1.5]},
+                    {"type": "evented", "unit": "seconds", "events": events},
+                ],
+            }
+        )
+
+
 class Lock(Format):
     """The lock file of kernels."""
 
@@ -619,7 +640,18 @@ class CapsuleBytes(Capsule):
 
 FORMATS = (
     *IMPORTED,
-    *(Sqlite, Archive, ArchiveBytes, Page, Gate, SealedGate, GatePage, Trace, Lock),
+    *(
+        Sqlite,
+        Archive,
+        ArchiveBytes,
+        Page,
+        Gate,
+        SealedGate,
+        GatePage,
+        Trace,
+        Stacks,
+        Lock,
+    ),
     *(Capsule, CapsuleBytes),
     *(Npy, Asv, Policy, Project),
 )

@@ -231,23 +231,45 @@ def test_without_cupti_there_are_our_own_spans(tmp_path):
     assert "nothing is known of a GPU: there is no CUPTI here" in done.stderr
 
 
+SPEEDSCOPE = json.dumps(
+    {
+        "$schema": "https://www.speedscope.app/file-format-schema.json",
+        "shared": {"frames": [{"name": "main"}, {"name": "hot"}]},
+        "profiles": [
+            {
+                "type": "sampled",
+                "unit": "seconds",
+                "samples": [[0, 1], [0]],
+                "weights": [0.03, 0.01],
+            }
+        ],
+    }
+)
+
+
 @pytest.mark.parametrize("name", ["py-spy", "perf"])
 def test_stacks_are_sampled_by_what_is_installed(folder, name, tmp_path):
     """Where nothing is, that is said before the program runs."""
     tools = tmp_path / "tools"
     tools.mkdir()
     tool = tools / name
+    said = {"py-spy": SPEEDSCOPE, "perf": "recorded"}[name]
     tool.write_text(
-        '#!/bin/sh\nwhile [ "$1" != -- ]; do\n'
-        '  [ "$1" = -o ] && echo sampled > "$2"\n  shift\ndone\nshift\nexec "$@"\n'
+        f'#!/bin/sh\n[ "$1" = script ] && printf "main;hot 3\\nmain 1\\n" && exit\n'
+        f"cat > {tmp_path}/said <<'END'\n{said}\nEND\n"
+        'while [ "$1" != -- ]; do\n'
+        f'  [ "$1" = -o ] && /bin/cp {tmp_path}/said "$2"\n  shift\ndone\n'
+        'shift\nexec "$@"\n'.replace("cat ", "/bin/cat ")
     )
     tool.chmod(0o755)
     file = tmp_path / "stacks"
     line = ("--stacks", file, "--", "python", "prog.py", "0")
     done = attach(folder, *line, PATH=str(tools))
     assert done.returncode == 0, done.stderr
-    assert f"--stacks: by {name}, to be opened with" in done.stderr
-    assert file.read_text() == "sampled\n"
+    assert re.search(r"hot.* 75\.0 %.* 75\.0 %", done.stderr), done.stderr
+    assert re.search(r"main.* 25\.0 %.* 100\.0 %", done.stderr), done.stderr
+    assert f"{file}, by {name}: " in done.stderr
+    assert file.read_text() == f"{said}\n"
     assert "2 launches an iteration" in done.stderr
     done = attach(folder, *line, PATH="/nowhere")
     assert (done.returncode, done.stdout) == (4, "")

@@ -8,13 +8,15 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
 import click
 import psutil
+from rich.console import RenderableType
+from rich.text import Text
 
 from steelyard.analyse import program
 from steelyard.analyse.program import Events
@@ -23,10 +25,11 @@ from steelyard.declare import config, plan
 from steelyard.declare import mode as modes
 from steelyard.errors import SteelyardError
 from steelyard.machine import children, files
+from steelyard.machine.decoding import Malformed
 from steelyard.prepare import capsule_work
 from steelyard.prepare.capsules import SUFFIX
-from steelyard.process import attached, scratch
-from steelyard.report import program_table, tables
+from steelyard.process import attached, scratch, stacks
+from steelyard.report import program_table, stacks_table, tables
 from steelyard.store import capsules, session
 
 MODULE: Final = "steelyard.process.attached"
@@ -61,6 +64,7 @@ SAMPLERS: Final = {
 )
 @click.option(
     "--stacks",
+    "sampled",
     type=click.Path(dir_okay=False, path_type=Path),
     metavar="FILE",
     help="Sample Python's stacks too, by py-spy or perf, whichever is installed.",
@@ -97,7 +101,7 @@ def command(
     *,
     place: Path | None,
     memory: bool,
-    stacks: Path | None,
+    sampled: Path | None,
     kernel: str | None,
     launch: int,
     output: Path | None,
@@ -117,10 +121,10 @@ def command(
         )
     if output:
         _capsules.require_place(output)
-    for option, file in (("--trace", place), ("--stacks", stacks)):
+    for option, file in (("--trace", place), ("--stacks", sampled)):
         if file:
             files.require_writable(file, option)
-    sampler = _sampler(stacks) if stacks else []
+    sampler = _sampler(sampled) if sampled else []
     with scratch.folder() as folder:
         home = Path(folder)
         how = attached.How(
@@ -135,6 +139,8 @@ def command(
         found = program.ledger(events)
         console = tables.console(stderr=True)
         console.print(*program_table.page(events, found), sep="\n")
+        if sampled:
+            console.print(*_sampled(sampled, sampler[0]), sep="\n")
         if place:
             made = program_table.trace(events, " ".join(words))
             files.save(place, json.dumps(made) + "\n", "--trace")
@@ -201,7 +207,7 @@ def _sealed(output: Path, events: Events, home: Path) -> int:
     return _capsules.write(output, turns, request, chosen, lambda _: (content, folder))
 
 
-def _sampler(stacks: Path) -> list[str]:
+def _sampler(place: Path) -> list[str]:
     """Return the beginning of a command line that samples what follows.
 
     Raises:
@@ -209,13 +215,30 @@ def _sampler(stacks: Path) -> list[str]:
     """
     for name, options in SAMPLERS.items():
         if shutil.which(name):
-            hint = "speedscope.app" if name == "py-spy" else f"perf report -i {stacks}"
-            click.echo(f"--stacks: by {name}, to be opened with {hint}", err=True)
-            return [name, *(option.format(stacks) for option in options)]
+            return [name, *(option.format(place) for option in options)]
     raise SteelyardError(
         "--stacks: neither py-spy nor perf is installed. Install one, `pip install py-spy` "
         "for example, or leave --stacks out."
     )
+
+
+def _sampled(place: Path, sampler: str) -> Iterator[RenderableType]:
+    """Yield where the stacks lie that were sampled, and what to look at them with."""
+    try:
+        content = files.read(place)
+        if sampler == "perf":
+            line = [sampler, "script", "-i", str(place)]
+            own = children.environment()
+            done = subprocess.run(line, env=own, capture_output=True, check=False)
+            content = done.stdout
+        yield from stacks_table.page(stacks.of_program(stacks.read(content)))
+    except (OSError, Malformed) as error:
+        yield Text(f"\n--stacks {place} cannot be read: {error}")
+        return
+    hint = f"`steelyard report {place}`, or speedscope.app"
+    if sampler == "perf":
+        hint = f"perf report -i {place}, or perf script and `steelyard report`"
+    yield Text(f"{place}, by {sampler}: {hint}")
 
 
 def _run(line: list[str], timeout: float | None) -> int:

@@ -15,6 +15,7 @@ from steelyard.errors import SteelyardError
 from steelyard.gate import document
 from steelyard.machine import files
 from steelyard.machine.decoding import Malformed, parsed
+from steelyard.process import stacks
 from steelyard.report import stored
 from steelyard.report.formats import Results
 from steelyard.report.pages import gate, history, icicle, machines, overview, run
@@ -67,8 +68,8 @@ def command(
     """Write a run, a case, a gate, a history, machines or a store as pages of HTML.
 
     Pages need no network and can be read without JavaScript. RUN is named as in `show`;
-    `gate` is the last one here. FILE is the JSON of a gate, or a trace of `steelyard
-    compile --trace`.
+    `gate` is the last one here. FILE is the JSON of a gate, a trace of `steelyard compile
+    --trace`, or stacks: Speedscope's JSON, folded lines, what `perf script` prints.
     """
     if subject == STORE:
         _write_store(output or Path("report"), samples, count, store)
@@ -118,14 +119,17 @@ def _of_machines(opened: Store, case: str | None) -> str:
 
 
 def _of_file(place: Path) -> str:
-    """Return the page of a trace, or of a gate's JSON."""
+    """Return the page of a trace, of stacks, or of a gate's JSON."""
     try:
         content = files.read(place)
         if b'"traceEvents"' in content[:4096]:
             return icicle.dumps(parsed(content), place.name)
+        if stacks.SPEEDSCOPE in content or content.lstrip()[:1] not in {b"{", b"<"}:
+            return icicle.dumps_stacks(stacks.read(content), place.name)
     except Malformed as error:
         raise SteelyardError(
-            f"{place} is no trace: {error}. Write one with `steelyard compile --trace`."
+            f"{place} holds neither a trace nor stacks: {error}. Write one with `steelyard "
+            "compile --trace`, or with py-spy's --format speedscope."
         ) from error
     except OSError as error:
         raise SteelyardError(f"{place}: {error.strerror}. Name another.") from error

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, TypedDict
 
 from steelyard import units
 from steelyard.analyse.rows import Row
 from steelyard.machine.decoding import Malformed, checked
+from steelyard.process.stacks import Stacks
+from steelyard.report import stacks_table
 from steelyard.report.grid import Grid
 from steelyard.report.pages import svg
 from steelyard.report.pages.html import Markup, Section, grid, page, tag
@@ -21,7 +23,9 @@ LETTER: Final = 6.6
 LEAST: Final = 0.7
 """Pixels of what is drawn; less is in its parent's share and in no picture."""
 
-DEEPEST: Final = 12
+DEEP: Final = 60
+"""Levels of a picture of stacks."""
+
 LISTED: Final = 20
 COLOURS: Final = 8
 
@@ -32,7 +36,7 @@ class Part:
 
     name: str
     time: float = 0.0
-    """Nanoseconds, those of all its parts included."""
+    """Nanoseconds, those of all its parts included; or samples, of a whole in these."""
     parts: dict[str, Part] = field(default_factory=dict)
 
     def under(self, name: str) -> Part:
@@ -46,6 +50,17 @@ class Part:
         for part in self.parts.values():
             yield (*path, part.name), part
             yield from part.walk((*path, part.name))
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """How times of a picture are written, and how deep it goes."""
+
+    write: Callable[[float], str] = units.duration
+    deepest: int = 12
+
+
+PHASES: Final = Shown()
 
 
 def of_rows(made: Iterable[Row]) -> Part:
@@ -100,6 +115,17 @@ def of_trace(document: Any) -> Part:
     return whole
 
 
+def of_stacks(found: Stacks) -> Part:
+    """Return sampled stacks, each function within the one that called it."""
+    whole = Part("all stacks", found.total)
+    for stack, weight in found.weights.items():
+        part = whole
+        for name in stack:
+            part = part.under(name)
+            part.time += weight
+    return whole
+
+
 def _is_time(value: Any) -> bool:
     return isinstance(value, (int, float)) and 0 <= value < 1e15
 
@@ -118,21 +144,21 @@ def _nest(thread: Part, spans: Sequence[tuple[float, float, str]]) -> None:
         open_.append((begin + length, part))
 
 
-def figure(whole: Part) -> Iterator[Markup]:
+def figure(whole: Part, how: Shown = PHASES) -> Iterator[Markup]:
     """Yield the picture, and the longest parts as a table; nothing of no time."""
     if not whole.time > 0:
         return
     colours: dict[str, int] = {}
-    drawn = list(_bars(whole, 0.0, 0, WIDE / whole.time, colours))
+    drawn = list(_bars(whole, 0.0, 0, WIDE / whole.time, colours, how))
     deepest = max(depth for depth, _ in drawn)
     about = f"{len(drawn)} parts, {deepest + 1} levels deep"
-    title = f"{whole.name} {units.duration(whole.time)}"
+    title = f"{whole.name} {how.write(whole.time)}"
     high = LINE * (deepest + 1)
     bars = (bar for _, bar in drawn)
     yield tag("figure", svg.picture(WIDE, high, title, about, *bars))
     longest = sorted(whole.walk(), key=lambda one: -one[1].time)[:LISTED]
     lines = (
-        (" / ".join(path), units.duration(part.time), f"{_percent(part, whole)} %")
+        (" / ".join(path), how.write(part.time), f"{_percent(part, whole)} %")
         for path, part in longest
     )
     yield grid(Grid("longest parts", ("part",), ("time", "share"), tuple(lines)))
@@ -142,16 +168,21 @@ def _percent(part: Part, whole: Part) -> str:
     return f"{100 * part.time / whole.time:.1f}"
 
 
-def _bars(
-    part: Part, x: float, depth: int, scale: float, colours: dict[str, int]
+def _bars(  # noqa: PLR0917 # where a bar lies, then what all of them share
+    part: Part,
+    x: float,
+    depth: int,
+    scale: float,
+    colours: dict[str, int],
+    how: Shown,
 ) -> Iterator[tuple[int, Markup]]:
     wide = part.time * scale
-    if wide < LEAST or depth >= DEEPEST:
+    if wide < LEAST or depth >= how.deepest:
         return
     colour = colours.setdefault(part.name, len(colours) % COLOURS)
     y = LINE * depth
     place = {"x": f"{x:.1f}", "y": y, "width": f"{wide:.1f}", "height": LINE - 1}
-    said = f"{part.name} {units.duration(part.time)}"
+    said = f"{part.name} {how.write(part.time)}"
     inside = [tag("title", said), tag("rect", **place, class_=f"p f{colour}")]
     letters = int((wide - 8) / LETTER)
     if letters > 3:
@@ -159,7 +190,7 @@ def _bars(
         inside.append(svg.words(x + 4, y + LINE - 7, short, class_="name"))
     yield depth, tag("g", *inside)
     for child in part.parts.values():
-        yield from _bars(child, x, depth + 1, scale, colours)
+        yield from _bars(child, x, depth + 1, scale, colours, how)
         x += child.time * scale
 
 
@@ -169,6 +200,15 @@ def dumps(document: Any, name: str) -> str:
     Raises:
         Malformed: it is none.
     """
-    parts = list(figure(of_trace(document)))
-    data = {"steelyard": archive.PAGE, "of": "trace"}
-    return page(f"Trace {name}", [], [Section("Time", parts)], data)
+    return _page("trace", name, figure(of_trace(document)))
+
+
+def dumps_stacks(found: Stacks, name: str) -> str:
+    """Return the page of sampled stacks."""
+    how = Shown(units.duration if found.timed else stacks_table.samples, DEEP)
+    return _page("stacks", name, figure(of_stacks(found), how))
+
+
+def _page(of: str, name: str, parts: Iterable[Markup]) -> str:
+    data = {"steelyard": archive.PAGE, "of": of}
+    return page(f"{of.title()} {name}", [], [Section("Time", list(parts))], data)
