@@ -10,7 +10,9 @@ import pytest
 from programs import vectors
 
 from steelyard_device import cpu
+from steelyard_device.timings import timings
 from steelyard_kernels import array as xp
+from steelyard_kernels import function
 from steelyard_kernels.artifact import Artifact
 from steelyard_kernels.errors import KernelError
 from steelyard_kernels.function import kernel
@@ -47,6 +49,23 @@ def test_results_come_as_the_function_returns_them():
     assert outputs["a"] is a
     assert (a == 3).all()
     assert (outputs["difference"] == -1).all()
+
+
+def test_launches_have_spans_while_these_are_wanted(monkeypatch):
+    """Each, up to so many; native code recognises the calls before and after."""
+    monkeypatch.setattr(function, "LAUNCHES", 5)
+    fresh = kernel(triad.function)
+    for _ in range(3):
+        fresh(ONES, ONES)
+    assert fresh.__call__ != fresh._called  # a builtin
+    fresh = kernel(triad.function)
+    with timings() as found:
+        for _ in range(9):
+            np.testing.assert_array_equal(fresh(ONES, ONES), np.full((3, 4), 4))
+    counts = {row.path[-1]: row.calls for row in found.rows()}
+    assert 5 <= counts["launch triad"] < 9
+    assert counts["launch triad, not timed from 5 on"] == 1
+    assert fresh.__call__ != fresh._called
 
 
 def test_outputs_can_be_given():

@@ -18,11 +18,11 @@ done before anything is traced. Behind it lie the caches of `cache`.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from steelyard_device.timings import span
+from steelyard_device.timings import listening, span
 from steelyard_kernels import dtypes
 from steelyard_kernels.artifact import Artifact, Failure
 from steelyard_kernels.building.build import build
@@ -47,6 +47,10 @@ if TYPE_CHECKING:
     from steelyard_kernels.calling.cuda_calls import Caller, Calls, Remembered
 
 
+LAUNCHES: Final = 100_000
+"""Of a kernel, that have a span while timings are open: each span is kept."""
+
+
 class KernelFunction:
     """A kernel: trace it, build it, bind it, call it.
 
@@ -63,6 +67,8 @@ class KernelFunction:
         self.function = function
         self.signature = signature(function)
         self.name = self.signature.name
+        self._launching = f"launch {self.name}"
+        self._timed = 0
         self.__doc__ = function.__doc__
         self._builds: dict[object, Artifact | Failure] = {}
         self._conventions: dict[object, Convention] = {}  # of builds, by the same keys
@@ -205,15 +211,27 @@ class KernelFunction:
         if arrays and type(arrays[0]) is not np.ndarray and binding.on_gpu(arrays[0]):
             return self._on_gpus().call(arrays, out, scalars)
         convention, every, slots = self._packed(arrays, out, None, scalars)
-        launch_of(convention.built, slots).launch()
+        launch = launch_of(convention.built, slots)
+        with span(self._launching):
+            launch.launch()
         if convention.built.parts and convention.hidden:
             convention.spare.append(every[-1])
         into = out is not None
-        if self._recent.again(convention, into):
+        if not self._is_timed() and self._recent.again(convention, into):
             record = self._recent.on_host(convention, arrays, given=into)
             self._remember(record)
         result: Result = convention.result(every)
         return result
+
+    def _is_timed(self) -> bool:
+        """Whether calls are to come to Python: what native code launches has no span."""
+        if not listening() or self._timed >= LAUNCHES:
+            return False
+        self._timed += 1
+        if self._timed == LAUNCHES:
+            with span(f"{self._launching}, not timed from {LAUNCHES} on"):
+                pass
+        return True
 
     def _remember(self, record: Record | None) -> None:
         if record is not None:

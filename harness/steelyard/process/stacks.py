@@ -151,12 +151,12 @@ def _profile(profile: _Profile, names: Sequence[str]) -> Iterator[tuple[Stack, f
     """Yield the stacks of a thread, whose first functions may be those that run it."""
     try:
         if profile["type"] == "sampled":
-            samples, weights = profile["samples"], profile["weights"]
+            samples, weights = profile.get("samples", []), profile.get("weights", [])
             for sample, weight in zip(samples, weights, strict=True):
                 yield tuple(names[at] for at in sample), weight
         else:
-            yield from _between(profile["events"], names)
-    except (KeyError, IndexError, ValueError) as error:
+            yield from _between(profile.get("events", []), names)
+    except (IndexError, ValueError) as error:
         raise Malformed(f"a profile is not whole ({error})") from None
 
 
