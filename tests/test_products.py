@@ -67,11 +67,11 @@ def test_the_kernel_of_the_seed_is_golden(golden):
     ("name", "shape"),
     [("product", (64, 768, 768)), ("bias_relu", (200, 264, 136))],
 )
-def test_nvrtc_takes_every_candidate(nvrtc, name, shape):
-    """All of a group, none of which spills."""
+def test_nvrtc_takes_candidates(nvrtc, name, shape):
+    """Every third, in groups, none of which spills."""
     made = getattr(programs, name)
     program = simplify(made.program(*drawn(made, shape, "float16", seed=0)))
-    schedules = programs.tiled(program)
+    schedules = programs.tiled(program)[::3]
     assert len(schedules) >= 20
     for resources in programs.built_without_spills(program, schedules):
         assert resources.tensor_core >= 4

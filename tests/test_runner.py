@@ -397,3 +397,59 @@ def test_a_request_asks_for_the_same_turn():
     assert again.case.axes == turn.case.axes
     assert (again.mode, again.block, again.position) == (turn.mode, 0, 0)
     assert Settings(**asked["settings"]) == QUICK
+
+
+SHARED = """
+import ctypes, os
+import numpy as np
+from steelyard import benchmark
+
+WORK = {
+    "good": np.negative,
+    "slower": lambda x, out: [np.negative(x, out=out) for _ in range(9)],
+    "wrong": np.abs,
+    "raises": lambda x, out: x + "",
+    "crashes": lambda x, out: ctypes.string_at(0),
+    "is larger": np.negative,
+}
+
+@benchmark(how=list(WORK))
+def shared(b, how):
+    x = b.input(65 if how == "is larger" else 64)
+    y = b.output(x.shape)
+    b.check(np.negative, x)
+    return b.launch(WORK[how], x, out=y)
+"""
+
+
+@pytest.mark.parametrize("other", ["raises", "crashes", "is larger"])
+def test_cases_are_weighed_in_rounds_and_fail_alone(tmp_path, other):
+    """Also where one ends the process they share, or needs other buffers."""
+    (tmp_path / "suite.py").write_text(SHARED)
+    (suite,) = discovery.discover([str(tmp_path / "suite.py")])
+    hows = ["good", "slower", "wrong", other]
+    chosen = select([suite], overrides={"how": hows})
+    turns = list(plan(chosen, LATENCY, 1, seed=0))
+    with runner.Workers() as workers:
+        found = workers.measure_many(turns, replace(QUICK, audit=False))
+    assert [t.case for t in found] == [turn.case.id for turn in turns]
+    by_how = {trial.axes["how"]: trial for trial in found}
+    assert by_how["good"].error is by_how["slower"].error is None
+    assert len(by_how["slower"].samples) >= 3
+    assert "is wrong in" in by_how["wrong"].error
+    if other == "is larger":
+        assert by_how[other].error is None
+    else:
+        said = {"raises": "the work raised", "crashes": "SIGSEGV"}[other]
+        assert said in by_how[other].error
+
+
+def test_work_that_is_not_audited_is_not_confirmed():
+    """A setting says so; its result is still compared."""
+    (turn,) = plan(cases("good"), LATENCY, 1, seed=0)
+    with runner.Workers() as workers:
+        trial = workers.measure(turn, replace(QUICK, audit=False))
+        assert trial.error is None
+        assert workers.confirmed(turn, replace(QUICK, audit=False), trial) is trial
+        assert "audit" not in trial.extra
+    assert trial.extra["checked"]

@@ -57,6 +57,8 @@ class Artifact:
     of dynamic shared memory each. `phases` are those
     of the build; one that a cache saved is missing. A program that is several launches
     has a `plan`, and a build of each as `parts`, whose slots are behind one another.
+    `chosen_by` says where the schedule is from: the "caller", the "heuristic", or
+    "tuning" (`building.tuned`).
     """
 
     program: Program
@@ -71,6 +73,7 @@ class Artifact:
     phases: Times = ()
     plan: Plan | None = None
     parts: tuple[Artifact, ...] = ()
+    chosen_by: str = "caller"
 
     @property
     def strategy(self) -> str:

@@ -5,18 +5,13 @@ The command line finds it by name.
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from steelyard.declare.axes import parse_override
 from steelyard.errors import FAILED, SteelyardError
-from steelyard_device.errors import DeviceError
 from steelyard_kernels.building.cache import CACHES, LEVELS
-from steelyard_kernels.errors import KernelError
+from steelyard_lock.options import arrays_option, axes_option, sentences
 
 if TYPE_CHECKING:
     from steelyard_kernels.library.examples import Spec
@@ -45,42 +40,6 @@ IDLE: Final = {
 
 REPEAT: Final = 6
 """Builds of each row: the fewest whose extremes hold the median (`stats.MINIMUM`)."""
-
-
-def _axes(
-    _context: click.Context, _parameter: click.Parameter, given: Sequence[str]
-) -> dict[str, list[Axis]]:
-    found = dict(map(parse_override, given))
-    return {
-        name: [_value(name, value) for value in values]
-        for name, values in found.items()
-    }
-
-
-def _value(axis: str, value: Any) -> Axis:
-    if axis == "dtype":
-        return str(value)
-    number = value if isinstance(value, (int, float)) else math.nan
-    if not (0 <= number < math.inf and number == int(number)):
-        raise SteelyardError(f"-p {axis}={value}: expected a whole number from 0 up.")
-    return int(number)
-
-
-def _arrays(
-    _context: click.Context, _parameter: click.Parameter, given: Sequence[str]
-) -> list[Spec]:
-    """Read ``1024x768:float16``."""
-    return [_array(text) for text in given]
-
-
-def _array(text: str) -> Spec:
-    shape, _, dtype = text.partition(":")
-    lengths = shape.split("x") if shape else []
-    if not all(length.isdecimal() for length in lengths):
-        raise SteelyardError(
-            f"--arg {text}: expected SHAPE:DTYPE, such as 1024x768:float16."
-        )
-    return tuple(map(int, lengths)), dtype or "float32"
 
 
 def _paths(
@@ -123,22 +82,8 @@ def _refuse_idle(context: click.Context) -> None:
 
 @click.command(name="compile")
 @click.argument("kernels", nargs=-1, required=True, metavar="KERNEL...")
-@click.option(
-    "-p",
-    "axes",
-    multiple=True,
-    callback=_axes,
-    metavar="AXIS=1,2",
-    help="Replace an axis's values: n, rows, hidden, dtype.",
-)
-@click.option(
-    "--arg",
-    "arrays",
-    multiple=True,
-    callback=_arrays,
-    metavar="SHAPE:DTYPE",
-    help="An array parameter, in order: 1024x768:float16.",
-)
+@axes_option
+@arrays_option
 @click.option(
     "--target",
     "targets",
@@ -255,12 +200,3 @@ def command(
         how = run.CompileOptions(**asked)
         good = run.spaces(found, how) if candidates else run.rows(found, how)
         return 0 if good else FAILED
-
-
-@contextmanager
-def sentences() -> Iterator[None]:
-    """Turn mistakes of the compiler's users into the harness's."""
-    try:
-        yield
-    except (KernelError, DeviceError) as error:
-        raise SteelyardError(str(error)) from error

@@ -86,6 +86,15 @@ def traced(point: Point, kernel: KernelFunction, arrays: Sequence[Any]) -> Progr
         ) from error
 
 
+def spec_of(text: str) -> Spec:
+    """Read ``1024x768:float16``; raises KernelError for anything else."""
+    shape, _, dtype = text.partition(":")
+    lengths = shape.split("x") if shape else []
+    if not all(length.isdecimal() for length in lengths):
+        raise KernelError(f"{text}: expected SHAPE:DTYPE, such as 1024x768:float16.")
+    return tuple(map(int, lengths)), dtype or "float32"
+
+
 def find(name: str) -> KernelFunction:
     """Return a kernel of the library, or of a file by ``path.py:name``."""
     path, colon, inside = name.rpartition(":")

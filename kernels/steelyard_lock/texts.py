@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from steelyard_device.passes import timed
-from steelyard_kernels.building.build import Phases, lowered, plan_of
+from steelyard_kernels.building.build import Phases, lowered, plan_of, tuned
 from steelyard_kernels.errors import KernelError
 from steelyard_kernels.expression import printing as expr_print
 from steelyard_kernels.expression.simplify import simplify
@@ -62,11 +62,13 @@ def _stages(point: Point) -> Iterator[tuple[str, str]]:
     program, target = traced(point, kernel, arrays), parse(point.target)
     yield "trace", expr_print.text(program)
     yield "program", expr_print.text(simplify(program))
+    schedule = schedule or tuned(program, target, aligned=True)
     plan = None if schedule else plan_of(program, target, Phases())
     if plan is not None:
         yield "launches", plan.text()
     for part in [each.program for each in plan.launches] if plan else [program]:
-        chosen, made = lowered(part, schedule, target, Phases(), aligned=True)
+        stated = schedule or tuned(part, target, aligned=True)
+        chosen, made = lowered(part, stated, target, Phases(), aligned=True)
         yield "schedule", f"{strategy(part)} {chosen.label}\n{chosen}\n"
         yield "loops", loops_print.text(made.kernel)
         yield "text", toolchain(target).emit(made.kernel)

@@ -25,7 +25,7 @@ from steelyard.errors import USAGE, SteelyardError
 from steelyard.machine.printable import open_closed_streams, printable
 
 SISTERS: Final[Mapping[str, str]] = MappingProxyType(
-    {"compile": "steelyard_lock.compile:command", "lock": "steelyard_lock.lock:command"}
+    {name: f"steelyard_lock.{name}:command" for name in ("compile", "lock", "tune")}
 )
 """Commands of packages that come with this one, which must not import them."""
 

@@ -29,6 +29,9 @@ class Settings:
     scratch: str = ""
     """A folder that the blocks of one run share, such as for rows of references."""
     check: bool = True
+    audit: bool = True
+    """Whether work that is checked is also audited, and its numbers are confirmed by
+    another process: once a run, for longer than some trials take."""
     allocations: bool = False
     energy: bool = False
     """Whether the energy of a launch on a GPU is metered, which takes 0.4 s a case."""

@@ -33,6 +33,9 @@ from steelyard.process.origins import Origins
 HARNESS: Final = ("steelyard", "steelyard_device")
 """Packages that are head's on both sides."""
 
+TUNED: Final = "STEELYARD_TUNED"
+"""Emptied: what was tuned for one side's sources is not found by the other's."""
+
 PADDING: Final = "STEELYARD_GATE_PADDING"
 """Text of a random length: where the stack lies depends on the environment's size, and
 would tell two sides apart that are the same (Mytkowicz et al., ASPLOS 2009)."""
@@ -171,7 +174,7 @@ class Side:
         """Return the whole environment of one worker, of a length of its own."""
         padding = "x" * random.randrange(4096)  # noqa: S311 # not a secret
         stated = self.origins.variable()
-        own = {**self.environment, **stated, PADDING: padding}
+        own = {**self.environment, **stated, PADDING: padding, TUNED: ""}
         return children.environment(**own)
 
     def install_suites(self) -> None:

@@ -1,4 +1,4 @@
-"""Interleave the windows of two trials: L F F L L F F L, within a process or between two.
+"""Interleave the windows of trials: of two L F F L L F F L, within a process or between two.
 
 Windows of two sides stand milliseconds apart, so that what others do on the machine
 meets both. The leader takes one, then each takes two, so that what a change of sides
@@ -12,7 +12,7 @@ import functools
 import os
 import socket
 import struct
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
 from contextlib import suppress
 from typing import Final, Self
 
@@ -60,6 +60,21 @@ def in_turn(lead: Windows, follow: Windows) -> None:
             next(side, None)
     follow.close()
     lead.close()
+
+
+def in_rounds(trials: Sequence[Windows]) -> None:
+    """Take windows of any number of trials of this process in turn.
+
+    Each ends when it has enough, and its turns are the others' from then on.
+    """
+    going = list(trials)
+    while going:
+        for windows in tuple(going):
+            sampling = next(windows, None)
+            if sampling is None:
+                going.remove(windows)
+            else:
+                sampling.last = sampling.enough
 
 
 _GO, _LAST, _GONE = 1, 2, 3

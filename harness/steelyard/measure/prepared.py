@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import os
 import zlib
@@ -44,7 +45,7 @@ class PreparedCase:
         self.checked = settings.check and self.description.check is not None
         self._expected = None
         if settings.check and self.launched:
-            self.audits = self._first(settings)
+            self.audits = settings.audit and self._first(settings)
             # Asked before the work can change what it is asked of.
             kept = self._kept(settings)
             self._expected = Expectation(
@@ -60,6 +61,31 @@ class PreparedCase:
         if self._expected is not None:
             self._expected.check_all(self.buffers)
         self.buffers.restore()
+
+    def beside(self, case: Case) -> PreparedCase | None:
+        """Return another case on the same buffers; None where it needs others.
+
+        Its result is compared with the rows that are known, and its work is not audited.
+
+        Raises:
+            BenchmarkError: it cannot be bound, or its result is wrong.
+        """
+        described = case.describe()
+        same = replace(described, call=self.description.call)
+        if same != self.description or not self.launched:
+            return None
+        other = copy.copy(self)
+        other.case, other.description = case, described
+        other.audited, other.audits = {}, False
+        other.work = work.realise(described, self.buffers)
+        self.buffers.restore()
+        self.buffers.poison()
+        other.work.launch(1)
+        other.work.wait()
+        if self._expected is not None:
+            self._expected.check_rows(self.buffers)
+        self.buffers.restore()
+        return other
 
     def facts(self) -> dict[str, Any]:
         """Return bytes and operations of a launch and what the work says of itself."""

@@ -148,7 +148,8 @@ class Workers:
         Such launches are made once a run, by the worker that is there.
         """
         mode = turn.mode
-        if not (settings.check and confirm.is_asked(mode, trial)):
+        asks = settings.check and settings.audit
+        if not (asks and confirm.is_asked(mode, trial)):
             return trial
         key = (settings.scratch, str(self._folder), turn.case.id, str(mode))
         if key not in _CONFIRMED:
@@ -212,6 +213,21 @@ class Workers:
             return None
         return own, other
 
+    def measure_many(
+        self, turns: Sequence[PlannedTrial], settings: Settings
+    ) -> list[Trial]:
+        """Have a worker measure cases of one benchmark on the same buffers, in rounds.
+
+        One by one where it cannot, or did not live to answer.
+        """
+        rest = [{"axes": dict(t.case.axes), "position": t.position} for t in turns[1:]]
+        answer = self.ask(turns[0], settings, wire.MANY, rest=rest)
+        try:
+            told = answer.get("trials", ())
+            return [wire.trial_of(*each) for each in zip(told, turns, strict=True)]
+        except (wire.Garbled, TypeError, ValueError):
+            return [self.measure(turn, settings) for turn in turns]
+
     def ask(
         self, turn: PlannedTrial, settings: Settings, what: str, **beside: Any
     ) -> wire.Message:
@@ -242,7 +258,7 @@ class Workers:
         except wire.Garbled as reason:
             return self._garbled(reason)
         except (EOFError, OSError):
-            weighs = what in {wire.TRIAL, wire.BOTH}
+            weighs = what in {wire.TRIAL, wire.BOTH, wire.MANY}
             doing = "measuring" if weighs else "preparing"
             self.died_of_another = self._answered
             return {"error": f"the worker {self._cause()} while {doing} it."}

@@ -25,7 +25,7 @@ from steelyard.machine.printable import cleaned
 from steelyard.prepare.capsule_work import Sealed
 from steelyard.prepare.capsules import SUFFIX
 
-PROTOCOL: Final = 8
+PROTOCOL: Final = 9
 """Raised whenever a message changes: a worker may be of another environment.
 
 1. Turns and their trials.
@@ -36,12 +36,14 @@ PROTOCOL: Final = 8
 6. ``ask`` may want problems of a case posed, or solved.
 7. A setting says which role a worker has whose windows are taken in turn.
 8. ``ask`` may want a case's capsule; a path may be that of one.
+9. ``ask`` may want several cases measured in rounds; a setting leaves the audit out.
 """
 
 TRIAL: Final = "trial"
 FACTS: Final = "facts"
 BINARY: Final = "binary"
 BOTH: Final = "both"
+MANY: Final = "many"
 POSE: Final = "pose"
 SOLVE: Final = "solve"
 CAPSULE: Final = "capsule"
@@ -143,7 +145,7 @@ def request(
     """Return the message that asks for a turn, whose file may lie at another path.
 
     Of both sides ``beside`` has the ``lent`` one, its ``position``, and whether it
-    ``leads``.
+    ``leads``; of many cases the axes and the position of the ``rest``.
     """
     return {
         "beside": beside,

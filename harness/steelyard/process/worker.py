@@ -9,7 +9,7 @@ import os
 import socket
 import sys
 from collections import Counter, OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -20,7 +20,7 @@ import psutil
 
 from steelyard.analyse.doubts import Doubt
 from steelyard.analyse.trial import Trial
-from steelyard.declare.benchmark import named, raised
+from steelyard.declare.benchmark import Case, named, raised
 from steelyard.declare.handles import CUDA
 from steelyard.declare.plan import PlannedTrial
 from steelyard.declare.settings import Settings
@@ -28,10 +28,16 @@ from steelyard.errors import SteelyardError
 from steelyard.machine import heap
 from steelyard.measure import inject
 from steelyard.measure.instruments import Instruments
-from steelyard.measure.interleave import Token, alone
-from steelyard.measure.one_case import failed_turn, measure_case
+from steelyard.measure.interleave import Token, alone, in_rounds
+from steelyard.measure.one_case import (
+    Measurement,
+    failed_turn,
+    measure_case,
+    placed,
+)
 from steelyard.measure.pair import PortableBinary, beside, measure_pair
 from steelyard.measure.prepared import PreparedCase, static_facts
+from steelyard.measure.sampler import no_collection
 from steelyard.measure.solving import Solver
 from steelyard.prepare import problems
 from steelyard.prepare.capsules import SUFFIX
@@ -162,6 +168,39 @@ class CaseCache:
         trials = measure_pair(sides[::order], turns[::order], self._scale, settings)
         return trials[::order]
 
+    def measure_many(
+        self, turn: PlannedTrial, settings: Settings, rest: Sequence[Mapping[str, Any]]
+    ) -> list[Trial]:
+        """Measure a turn, and cases on the same buffers, in rounds.
+
+        None where the first cannot be prepared, or another needs other buffers.
+        """
+        make, first = turn.case.benchmark.case, turn
+        turns = [first, *(replace(first, **_moved(make, each)) for each in rest)]
+        try:
+            own = self._prepare(first, settings)
+        except (Exception, SystemExit):  # noqa: BLE001 # measuring it alone says what is wrong
+            return []
+        sides: list[PreparedCase | str | None] = [own]
+        sides += [_beside(own, each.case) for each in turns[1:]]
+        if None in sides:
+            return []
+        able = {
+            place: Measurement(
+                side, each.mode, self._scale, settings, each.block, each.position
+            )
+            for place, (side, each) in enumerate(zip(sides, turns, strict=True))
+            if isinstance(side, PreparedCase)
+        }
+        with placed(own), no_collection() as collected:
+            in_rounds([each.windows(collected) for each in able.values()])
+        return [
+            able[place].trial()
+            if place in able
+            else failed_turn(turn, str(sides[place]))
+            for place, turn in enumerate(turns)
+        ]
+
     def solve(self, message: wire.Message, settings: Settings) -> wire.Message:
         """Launch a case on a range of posed problems.
 
@@ -210,6 +249,12 @@ class CaseCache:
             with self._apart.turn(file) as changed:
                 both = self.measure_pair(turn, settings, message["beside"])
             answer = {"trials": [asdict(self._noted(one, changed)) for one in both]}
+        elif ask == wire.MANY:
+            with self._apart.turn(file) as changed:
+                trials = self.measure_many(turn, settings, message["beside"]["rest"])
+            noted = [self._noted(one, changed) for one in trials]
+            answer = {"trials": [asdict(one) for one in noted]} if noted else {}
+            wrong = any(one.error for one in noted)
         else:
             with self._apart.turn(file):
                 answer = self._reported(turn, settings, message)
@@ -261,6 +306,20 @@ class CaseCache:
             nbytes > (gpu.device.memory_bytes // MEMORY_SHARE if gpu else self._room)
             for gpu, nbytes in held.items()
         )
+
+
+def _moved(make: Callable[..., Case], told: Mapping[str, Any]) -> dict[str, Any]:
+    return {"case": make(told["axes"]), "position": told["position"]}
+
+
+def _beside(own: PreparedCase, case: Case) -> PreparedCase | str | None:
+    """Return another case on a case's buffers, or why there is none; None: it has others."""
+    try:
+        return own.beside(case)
+    except (SteelyardError, DeviceError) as error:
+        return str(error)
+    except (Exception, SystemExit) as error:  # noqa: BLE001 # whatever the user's work raises
+        return f"the work raised {raised(error)}"
 
 
 def pose(

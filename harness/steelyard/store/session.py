@@ -234,8 +234,15 @@ def on_gpu(
     Raises:
         SteelyardError: there is no such GPU.
     """
-    if not on_any_gpu(turns):
-        return how, {}
+    return on_chosen(how, chosen) if on_any_gpu(turns) else (how, {})
+
+
+def on_chosen(how: Settings, chosen: Config) -> tuple[Settings, dict[str, Any]]:
+    """Return the settings with the GPU that is asked for, and its facts.
+
+    Raises:
+        SteelyardError: there is no such GPU.
+    """
     index = gpu.choose(chosen.gpu)
     facts = gpu.facts(index)
     if not facts["peaks"] and chosen.peaks == AUTO:

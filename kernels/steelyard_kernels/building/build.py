@@ -8,6 +8,7 @@ goes as far as the text, so that a group of candidates can be compiled together.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -68,7 +69,7 @@ def build(
     aligned: bool = True,
     levels: frozenset[str] = ALL_LEVELS,
 ) -> Artifact | Failure:
-    """Build a program, or what tracing gives, under a schedule or the heuristic's.
+    """Build a program, or what tracing gives, under a schedule: tuned, or the heuristic's.
 
     `aligned` says that every output starts on a cache line, on a GPU every array;
     `levels` which caches may be asked and told.
@@ -80,6 +81,15 @@ def build(
         return _build(program, schedule, where, phases, aligned=aligned, levels=levels)
     except (Exception, SystemExit) as error:  # noqa: BLE001 - a failure is data
         return failed(name, schedule, target, phases, error)
+
+
+def tuned(program: Program, target: Target, *, aligned: bool) -> Schedule | None:
+    """Return the schedule that a file has for a program, where one is named."""
+    if "STEELYARD_TUNED" not in os.environ or not aligned:
+        return None
+    from steelyard_kernels.building.tuned import chosen  # few builds ask
+
+    return chosen(program, target)
 
 
 def failed(
@@ -103,15 +113,19 @@ def _build(
     aligned: bool,
     levels: frozenset[str],
 ) -> Artifact:
+    stated, schedule = schedule, schedule or tuned(program, target, aligned=aligned)
+    by = "tuning" if schedule else "heuristic"
+    by = "caller" if stated else by
     named, restored = restore(
         program, schedule, target, phases, aligned=aligned, levels=levels
     )
     if restored is not None:
-        return restored
+        return replace(restored, chosen_by=by)
     plan = None if schedule else plan_of(program, target, phases)
     if plan is not None:
         build_part = partial(_build, aligned=aligned, levels=levels)
-        return together(program, plan, target, phases, build_part)
+        whole = together(program, plan, target, phases, build_part)
+        return replace(whole, chosen_by=by)
     made = prepare(program, schedule, target, phases, aligned=aligned)
     try:
         code = _code(made, target, phases, reuse="code" in levels)
@@ -120,7 +134,7 @@ def _build(
             found = failed(program.name, made.schedule, made.target, phases, error)
             remember(named, found)
         raise
-    built = replace(made, code=code, phases=tuple(phases.done))
+    built = replace(made, code=code, phases=tuple(phases.done), chosen_by=by)
     if named:
         phases.run("keep", lambda: remember(named, built))
     return built

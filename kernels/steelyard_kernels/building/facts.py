@@ -9,6 +9,7 @@ from steelyard_device.disk import default_directory
 from steelyard_kernels import cost
 from steelyard_kernels.artifact import Artifact, Failure
 from steelyard_kernels.building import keys
+from steelyard_kernels.building.build import tuned
 from steelyard_kernels.errors import KernelError
 from steelyard_kernels.expression.expr import Program
 from steelyard_kernels.expression.simplify import simplify
@@ -28,6 +29,7 @@ def facts_of(built: Artifact) -> dict[str, object]:
         "target": built.target,
         "strategy": built.strategy,
         "schedule": f"{len(parts)} launches" if built.plan else built.schedule.label,
+        "chosen_by": built.chosen_by,
         "bytes": sum(cost.bytes_moved(part.program) for part in parts),
         "operations": sum(cost.operations(part.program) for part in parts),
         "compiler": built.code.compiler,
@@ -51,15 +53,17 @@ def _launches(built: Artifact) -> dict[str, object]:
 
 
 def made_of(program: Program, target: str) -> dict[str, object]:
-    """Return all that a build under the heuristic's schedule depends on.
+    """Return all that a build under no stated schedule depends on.
 
     Two builds with the same are the same; nothing is built for it. Raises KernelError
     where there is no such target, or not its compiler.
     """
+    where = parse(target)
+    found = tuned(program, where, aligned=True)
     return {
         "target": target,
         "compiler_hash": keys.sources(),
-        "build_key": keys.key(program, None, parse(target), aligned=True),
+        "build_key": keys.key(program, found, where, aligned=True),
     }
 
 

@@ -17,11 +17,11 @@ program. `schedule.legality` says whether one fits a nest and a device.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from math import prod
-from typing import Any
+from typing import Any, TypeAlias
 
 
 class Place(StrEnum):
@@ -140,6 +140,14 @@ class Schedule:
         if place is Place.GRID:
             return prod([cut.at(Place.THREAD) for cut in self.cuts])
         return 0 if place is Place.CORE else 1
+
+
+Refuse: TypeAlias = Callable[[Schedule, str], None]
+"""Hears of each schedule that a recipe tried and refused, and why, as `legality` says."""
+
+
+def unheard(_schedule: Schedule, _why: str) -> None:
+    """Hear of a refusal that nobody asked for."""
 
 
 def from_json(facts: Mapping[str, Any]) -> Schedule:

@@ -32,7 +32,7 @@ from steelyard_kernels.schedule.recipes import (
     rows_cpu,
     transposition,
 )
-from steelyard_kernels.schedule.schedule import Place, Schedule
+from steelyard_kernels.schedule.schedule import Place, Refuse, Schedule
 
 
 def space(
@@ -42,11 +42,12 @@ def space(
     carries: bool,
     aligned: bool,
     likely: bool,
+    refuse: Refuse,
 ) -> tuple[Iterator[Schedule], model_cpu.Model]:
     """Return the legal schedules worth trying, in order, and what predicts a launch.
 
     `carries`: the program is held in registers (see `strategies.strategy`); `likely`:
-    only schedules that may be the best.
+    only schedules that may be the best. `refuse` hears of the others of the same kinds.
     """
     if carries:  # of which few programs are
         from steelyard_kernels.schedule import model_carries, model_carries_gpu
@@ -63,39 +64,49 @@ def space(
     why = lines_problem(nest, "cuda" if isinstance(device, Gpu) else "cpu")
     if why:
         raise Unsupported(f"{program.name}: the program {why}.")
-    proposed = _proposed(nest, device, aligned=aligned, likely=likely)
+    if isinstance(device, Gpu):
+        proposed = _on_gpu(nest, device, refuse, aligned=aligned, likely=likely)
+    else:
+        proposed = _on_cpu(nest, device, refuse, aligned=aligned, likely=likely)
     return proposed, _model(nest, device)
 
 
-def _proposed(
-    nest: Nest, device: Machine | Gpu, *, aligned: bool, likely: bool
+def _on_gpu(
+    nest: Nest, gpu: Gpu, refuse: Refuse, *, aligned: bool, likely: bool
 ) -> Iterator[Schedule]:
-    if beyond(nest.program):  # more than one pass over the outputs' elements
-        if isinstance(device, Gpu):
-            tiled = (
-                *contraction.on_gpu(nest, device, aligned=aligned),
-                *attention.on_gpu(nest, device, aligned=aligned),
-            )
-            if tiled and likely:
-                return iter(tiled)
-            if not nest.lines and not any(value.over for value in nest.values):
-                passes = pointwise.on_gpu(nest, device, aligned=aligned, likely=likely)
-                return chain(
-                    transposition.on_gpu(nest, device, aligned=aligned), passes
-                )
-            teams = rows.on_gpu(_team(nest), device, aligned=aligned, likely=likely)
-            return chain(tiled, teams, loops.on_gpu(nest, device))
-        from steelyard_kernels.schedule.recipes import blocks
+    passes = partial(
+        pointwise.on_gpu, nest, gpu, aligned=aligned, likely=likely, refuse=refuse
+    )
+    if not beyond(nest.program):  # one pass over the outputs' elements
+        return passes()
+    tiled = (
+        *contraction.on_gpu(nest, gpu, aligned=aligned, likely=likely, refuse=refuse),
+        *attention.on_gpu(nest, gpu, aligned=aligned, refuse=refuse),
+    )
+    if tiled and likely:
+        return iter(tiled)
+    if not nest.lines and not any(value.over for value in nest.values):
+        return chain(transposition.on_gpu(nest, gpu, aligned=aligned), passes())
+    team = _team(nest)
+    teams = rows.on_gpu(team, gpu, aligned=aligned, likely=likely, refuse=refuse)
+    return chain(tiled, teams, loops.on_gpu(nest, gpu))
 
-        blocked = blocks.on_cpu(nest, device, likely=likely)
-        if rows_cpu.fits(nest):
-            walked = rows_cpu.on_cpu(nest, device, aligned=aligned, likely=likely)
-        else:
-            walked = loops.on_cpu(nest, device)
-        return chain(blocked, walked)
-    if isinstance(device, Gpu):
-        return pointwise.on_gpu(nest, device, aligned=aligned, likely=likely)
-    return pointwise.on_cpu(nest, device, aligned=aligned, likely=likely)
+
+def _on_cpu(
+    nest: Nest, machine: Machine, refuse: Refuse, *, aligned: bool, likely: bool
+) -> Iterator[Schedule]:
+    if not beyond(nest.program):
+        return pointwise.on_cpu(nest, machine, aligned=aligned, likely=likely)
+    from steelyard_kernels.schedule.recipes import blocks
+
+    blocked = blocks.on_cpu(nest, machine, likely=likely, refuse=refuse)
+    if rows_cpu.fits(nest):
+        walked = rows_cpu.on_cpu(
+            nest, machine, aligned=aligned, likely=likely, refuse=refuse
+        )
+    else:
+        walked = loops.on_cpu(nest, machine)
+    return chain(blocked, walked)
 
 
 def estimated_registers(program: Program, schedule: Schedule, *, carries: bool) -> int:

@@ -20,7 +20,7 @@ from steelyard_kernels.schedule.aliasing import check_updates, updates_in_place
 from steelyard_kernels.schedule.gpu import WARP, Gpu
 from steelyard_kernels.schedule.model import Machine, Prediction
 from steelyard_kernels.schedule.parameters import Lowered
-from steelyard_kernels.schedule.schedule import Schedule
+from steelyard_kernels.schedule.schedule import Refuse, Schedule, unheard
 
 Device: TypeAlias = Machine | Gpu
 
@@ -69,10 +69,19 @@ def is_one(program: Program) -> bool:
 
 
 def rank(
-    program: Program, device: Device, *, aligned: bool = True
+    program: Program,
+    device: Device,
+    *,
+    aligned: bool = True,
+    refuse: Refuse = unheard,
 ) -> list[tuple[Schedule, Prediction]]:
-    """Return every candidate with its prediction, the best predicted first."""
-    every, predict = _space(program, device, aligned=aligned, likely=False)
+    """Return every candidate with its prediction, the best predicted first.
+
+    `refuse` hears of the schedules that were tried beside them.
+    """
+    every, predict = _space(
+        program, device, aligned=aligned, likely=False, refuse=refuse
+    )
     ranked = [(schedule, predict(schedule)) for schedule in every]
     return sorted(ranked, key=lambda row: row[1].total)  # stable: ties keep order
 
@@ -92,7 +101,12 @@ def heuristic(program: Program, device: Device, *, aligned: bool = True) -> Sche
 
 
 def _space(
-    program: Program, device: Device, *, aligned: bool, likely: bool
+    program: Program,
+    device: Device,
+    *,
+    aligned: bool,
+    likely: bool,
+    refuse: Refuse = unheard,
 ) -> tuple[Iterable[Schedule], Callable[[Schedule], Prediction]]:
     """Return schedules, all or those `likely` the best, in order, and what predicts."""
     if is_nothing(program):
@@ -101,7 +115,12 @@ def _space(
 
     carries = _checked(program, device) == "carries"
     return search.space(
-        program, device, carries=carries, aligned=aligned, likely=likely
+        program,
+        device,
+        carries=carries,
+        aligned=aligned,
+        likely=likely,
+        refuse=refuse,
     )
 
 

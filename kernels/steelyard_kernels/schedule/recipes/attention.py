@@ -18,7 +18,7 @@ from steelyard_kernels.schedule.attention_tiling import (
 )
 from steelyard_kernels.schedule.contraction import ROWS
 from steelyard_kernels.schedule.gpu import Gpu
-from steelyard_kernels.schedule.schedule import Schedule
+from steelyard_kernels.schedule.schedule import Refuse, Schedule
 
 KEYS: Final = (64, 96, 128, 176)
 STAGES: Final = (2, 3)
@@ -26,14 +26,19 @@ MOST_STAYING: Final = 128  # keys of blocks that stay; with more these were slow
 MOST_STAGES: Final = 16  # of which each step has its own
 
 
-def on_gpu(nest: Nest, gpu: Gpu, *, aligned: bool) -> Iterator[Schedule]:
+def on_gpu(
+    nest: Nest, gpu: Gpu, *, aligned: bool, refuse: Refuse
+) -> Iterator[Schedule]:
     """Yield the legal schedules of attention: none where the nest is none."""
-    for tiling in tilings(nest, gpu, aligned=aligned):
-        yield tiling.schedule
+    for tiling in _tilings(nest, gpu, aligned=aligned):
+        if why := problem(tiling, gpu):
+            refuse(tiling.schedule, why)
+        else:
+            yield tiling.schedule
 
 
-def tilings(nest: Nest, gpu: Gpu, *, aligned: bool) -> Iterator[AttentionTiling]:
-    """Yield the legal tilings: with a stage for each step, and with some stages."""
+def _tilings(nest: Nest, gpu: Gpu, *, aligned: bool) -> Iterator[AttentionTiling]:
+    """Yield tilings: with a stage for each step, and with some stages."""
     if not aligned or not gpu.wgmma:
         return
     whole = attention_of(nest)
@@ -52,9 +57,6 @@ def tilings(nest: Nest, gpu: Gpu, *, aligned: bool) -> Iterator[AttentionTiling]
             several, reverse=groups == 1
         ):  # waits are hidden by others
             tiling = AttentionTiling(whole, groups, columns, stages, keys=keys)
-            if not problem(tiling, gpu):
-                yield tiling
+            yield tiling
             if prod(tiling.tiles) > gpu.multiprocessors and keys <= MOST_STAYING:
-                staying = replace(tiling, blocks=gpu.multiprocessors)
-                if not problem(staying, gpu):
-                    yield staying
+                yield replace(tiling, blocks=gpu.multiprocessors)

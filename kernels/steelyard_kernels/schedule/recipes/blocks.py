@@ -12,7 +12,7 @@ from steelyard_kernels.schedule import blocking
 from steelyard_kernels.schedule.blocking import Blocking
 from steelyard_kernels.schedule.model import Machine
 from steelyard_kernels.schedule.model_blocks import step_cycles
-from steelyard_kernels.schedule.schedule import Schedule
+from steelyard_kernels.schedule.schedule import Refuse, Schedule
 
 # How many shapes of blocks there are and are likely, those first that take the fewest
 # cycles; depth of a core's tile, about, of the likely and of all. Rows and columns
@@ -27,12 +27,16 @@ TURN: Final = (
 )  # that a core takes at a time, about, where there are many matrices
 
 
-def on_cpu(nest: Nest, machine: Machine, *, likely: bool) -> Iterator[Schedule]:
+def on_cpu(
+    nest: Nest, machine: Machine, *, likely: bool, refuse: Refuse
+) -> Iterator[Schedule]:
     """Yield the legal blockings of sums of products; none where a nest is no such sums."""
     whole = contraction_of(nest)
     if not isinstance(whole, str) and whole.rows:
         for each in _blockings(whole, machine, likely=likely):
-            if not blocking.problem(each, machine):
+            if why := blocking.problem(each, machine):
+                refuse(each.schedule, why)
+            else:
                 yield each.schedule
 
 

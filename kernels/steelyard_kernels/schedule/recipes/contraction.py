@@ -3,15 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from itertools import product
 from typing import Final
 
 from steelyard_kernels.nest.axes import Nest
-from steelyard_kernels.schedule.contraction import ROWS, Tiling, problem, product_of
+from steelyard_kernels.schedule import contraction
+from steelyard_kernels.schedule.contraction import (
+    ROWS,
+    Product,
+    Tiling,
+    problem,
+    product_of,
+)
 from steelyard_kernels.schedule.gpu import SYSTEM_SHARED, Gpu
-from steelyard_kernels.schedule.schedule import Schedule
+from steelyard_kernels.schedule.schedule import Refuse, Schedule
 
 COLUMNS: Final = (16, 32, 48, 64, 96, 128, 192, 256)
+MORE_COLUMNS: Final = (80, 112, 160, 224)  # not likely
 SPLITS: Final = (1, 2, 3, 4, 6, 8)
 GROUPS: Final = (1, 2)
 # Steps on their way at a time: each its own stage up to these, or the most that fit.
@@ -19,23 +28,45 @@ MOST_OWN: Final = 16
 STAGES: Final = (8, 7, 6, 5, 4, 3)
 
 
-def on_gpu(nest: Nest, gpu: Gpu, *, aligned: bool) -> Iterator[Schedule]:
-    """Yield the legal schedules of a product: none where the nest is no such product."""
-    for tiling in tilings(nest, gpu, aligned=aligned):
-        yield tiling.schedule
+def on_gpu(
+    nest: Nest, gpu: Gpu, *, aligned: bool, likely: bool, refuse: Refuse
+) -> Iterator[Schedule]:
+    """Yield the legal schedules of a product: none where the nest is no such product.
 
-
-def tilings(nest: Nest, gpu: Gpu, *, aligned: bool) -> Iterator[Tiling]:
-    """Yield the legal tilings: blocks that take one tile each, and blocks that stay."""
+    Those `likely` to be best have as many stages as fit.
+    """
     whole = product_of(nest)
     if isinstance(whole, str) or not aligned or not gpu.wgmma:
         return
-    _, m, n, _ = whole.extents
-    for groups, columns, split in product(GROUPS, COLUMNS, SPLITS):
-        wide = columns > COLUMNS[0] and columns // 2 >= n
-        if wide or (groups > 1 and m <= ROWS):
-            continue  # half of it is enough
+    if likely:
+        yield from (tiling.schedule for tiling in _likely(whole, gpu))
+        return
+    for tiling in _grid(whole, gpu):
+        if why := _too_large(tiling) or problem(tiling, gpu):
+            refuse(tiling.schedule, why)
+        else:
+            yield tiling.schedule
+
+
+def _grid(whole: Product, gpu: Gpu) -> Iterator[Tiling]:
+    """Yield all tilings of every number of stages; blocks stay where some would wait."""
+    for groups, columns, split in product(
+        contraction.GROUPS, sorted((*COLUMNS, *MORE_COLUMNS)), SPLITS
+    ):
         tiling = Tiling(whole, groups, columns, 1, split)
+        own = (tiling.steps,) if tiling.steps <= MOST_OWN else ()
+        for stages in sorted({2, *STAGES, *own}):
+            yield replace(tiling, stages=stages)
+            if split == 1 and tiling.grid > gpu.multiprocessors:
+                yield replace(tiling, stages=stages, blocks=gpu.multiprocessors)
+
+
+def _likely(whole: Product, gpu: Gpu) -> Iterator[Tiling]:
+    """Yield the legal tilings: blocks that take one tile each, and blocks that stay."""
+    for groups, columns, split in product(GROUPS, COLUMNS, SPLITS):
+        tiling = Tiling(whole, groups, columns, 1, split)
+        if _too_large(tiling):
+            continue
         rooms = (gpu.most_shared, gpu.shared_bytes // 2 - SYSTEM_SHARED)  # of one, two
         found = [_deepest(tiling, gpu, room) for room in rooms]
         yield from {one.stages: one for one in found if one}.values()
@@ -45,19 +76,21 @@ def tilings(nest: Nest, gpu: Gpu, *, aligned: bool) -> Iterator[Tiling]:
                 yield one
 
 
+def _too_large(tiling: Tiling) -> str:
+    """Say which half of a tile would be enough."""
+    _, m, n, _ = tiling.product.extents
+    tall, wide = ROWS * tiling.groups, tiling.columns
+    if tall - ROWS >= m or (wide > COLUMNS[0] and wide // 2 >= n):
+        return f"has tiles of {tall} x {wide} for {m} x {n}; choose smaller ones"
+    return ""
+
+
 def _deepest(tiling: Tiling, gpu: Gpu, room: int) -> Tiling | None:
     """Return a tiling with as many stages as fit so many bytes."""
     steps = tiling.steps
     own = (steps,) if steps <= MOST_OWN else ()
     for stages in (*own, *(STAGES if tiling.product.is_bulk else ())):
-        deeper = Tiling(
-            tiling.product,
-            tiling.groups,
-            tiling.columns,
-            stages,
-            tiling.split,
-            tiling.blocks,
-        )
+        deeper = replace(tiling, stages=stages)
         if deeper.shared <= room and not problem(deeper, gpu):
             return deeper
     return None

@@ -14,7 +14,7 @@ from steelyard_kernels.schedule.legality_gpu import LANES, MOST_VECTORS, gpu_pro
 from steelyard_kernels.schedule.model import Machine
 from steelyard_kernels.schedule.model_gpu import SPARE_REGISTERS, Facts
 from steelyard_kernels.schedule.order import in_order
-from steelyard_kernels.schedule.schedule import Cut, Place, Schedule
+from steelyard_kernels.schedule.schedule import Cut, Place, Refuse, Schedule
 
 # Elements that a core takes at a time: large enough to hide the claim, small enough that
 # two threads end together; the lowest of seen optima.
@@ -70,7 +70,9 @@ def cpu_cuts(
     return Cut(nest.axes[:-1], ((rows, cores),)), inner
 
 
-def on_gpu(nest: Nest, gpu: Gpu, *, aligned: bool, likely: bool) -> Iterator[Schedule]:
+def on_gpu(
+    nest: Nest, gpu: Gpu, *, aligned: bool, likely: bool, refuse: Refuse
+) -> Iterator[Schedule]:
     """Yield the legal schedules of a GPU: the widest vectors, half of them, and none.
 
     Those `likely` to be best have neither the largest blocks, which hold their room for
@@ -82,19 +84,24 @@ def on_gpu(nest: Nest, gpu: Gpu, *, aligned: bool, likely: bool) -> Iterator[Sch
     if not in_order(nest, len(nest.extents) - 1):
         widest = 1
     for lanes, unroll in product(sorted({widest, widest // 2 or 1, 1}), UNROLLS):
-        if lanes * unroll * known.narrowest > MOST_BYTES:
-            continue
         registers = known.registers(lanes, unroll) + SPARE_REGISTERS
-        if registers > MOST_REGISTERS:
-            continue
+        needs = f"needs {registers} registers a thread; choose fewer vectors"
         for streaming in (False,) if likely else (False, True):
             first = Schedule(gpu_cuts(nest, lanes, unroll, THREADS[0]), streaming)
-            if gpu_problem(nest, first, aligned=aligned):
+            size = lanes * unroll * known.narrowest
+            if size > MOST_BYTES:
+                refuse(first, f"holds {size} bytes; choose {MOST_BYTES} at most")
+                continue
+            why = needs if registers > MOST_REGISTERS else ""
+            if why := why or gpu_problem(nest, first, aligned=aligned):
+                refuse(first, why)
                 continue
             for threads in THREADS[:3] if likely else THREADS:
+                each = Schedule(gpu_cuts(nest, lanes, unroll, threads), streaming)
                 if gpu.blocks_resident(threads, registers):
-                    cuts = gpu_cuts(nest, lanes, unroll, threads)
-                    yield Schedule(cuts, streaming)
+                    yield each
+                else:
+                    refuse(each, f"{needs}, or threads")
 
 
 def gpu_cuts(nest: Nest, lanes: int, unroll: int, threads: int) -> tuple[Cut, ...]:

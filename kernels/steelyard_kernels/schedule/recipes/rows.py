@@ -26,7 +26,7 @@ from steelyard_kernels.schedule.legality import problem
 from steelyard_kernels.schedule.legality_gpu import MOST_HELD, are_behind, unordered
 from steelyard_kernels.schedule.model_team import Team, allowance
 from steelyard_kernels.schedule.order import in_order, residue
-from steelyard_kernels.schedule.schedule import Cut, Place, Schedule
+from steelyard_kernels.schedule.schedule import Cut, Place, Refuse, Schedule
 
 # Threads of a row that are always worth trying; others fit a number of vectors each.
 THREADS: Final = (32, 64, 128, 256, 512, 1024)
@@ -62,7 +62,9 @@ DOWN: Final = (4, 8, 16, 32)  # threads of what is reduced there
 LIMIT_SHARE: Final = 0.8
 
 
-def on_gpu(team: Team, gpu: Gpu, *, aligned: bool, likely: bool) -> Iterator[Schedule]:
+def on_gpu(
+    team: Team, gpu: Gpu, *, aligned: bool, likely: bool, refuse: Refuse
+) -> Iterator[Schedule]:
     """Yield the legal schedules of a GPU; those `likely` to be best are fewer.
 
     With fewer registers than they need these are those of which one block would fit a
@@ -77,7 +79,9 @@ def on_gpu(team: Team, gpu: Gpu, *, aligned: bool, likely: bool) -> Iterator[Sch
         schedule = Schedule(cuts)
         threads, need = schedule.threads, team.registers(schedule)
         most = allowance(need, threads)
-        if need > most or unordered(nest, schedule):
+        needs = f"needs {need} registers a thread, has {most}; choose fewer vectors"
+        if why := needs if need > most else unordered(nest, schedule):
+            refuse(schedule, why)
             continue
         if frame.is_behind(schedule) and not are_behind(nest, schedule):
             continue

@@ -20,7 +20,7 @@ from steelyard_kernels.schedule.legality import (
 )
 from steelyard_kernels.schedule.model import Machine
 from steelyard_kernels.schedule.order import in_order
-from steelyard_kernels.schedule.schedule import Cut, Place, Schedule
+from steelyard_kernels.schedule.schedule import Cut, Place, Refuse, Schedule
 
 # Rows a thread takes at a time; 32 was the best of 4 to 64 for LayerNorm of 1024 rows by
 # two cores of an AMD EPYC (Zen 5), 4 shares out few rows.
@@ -39,7 +39,7 @@ def fits(nest: Nest) -> bool:
 
 
 def on_cpu(
-    nest: Nest, machine: Machine, *, aligned: bool, likely: bool
+    nest: Nest, machine: Machine, *, aligned: bool, likely: bool, refuse: Refuse
 ) -> Iterator[Schedule]:
     """Yield the legal schedules of a CPU.
 
@@ -48,7 +48,7 @@ def on_cpu(
     """
     stores: dict[int, list[tuple[bool, int]]] = {}
     for hints in _hints(nest, likely=likely):
-        for rows, unroll in _shapes(nest, machine, hints, likely=likely):
+        for rows, unroll in _shapes(nest, machine, hints, refuse, likely=likely):
             for turns, place in SHARING:
                 sharing = -(-turns // rows), place
                 cuts = cpu_cuts(nest, machine, (rows, unroll), sharing)
@@ -85,7 +85,7 @@ def _hints(nest: Nest, *, likely: bool) -> Iterator[Hints]:
 
 
 def _shapes(
-    nest: Nest, machine: Machine, hints: Hints, *, likely: bool
+    nest: Nest, machine: Machine, hints: Hints, refuse: Refuse, *, likely: bool
 ) -> list[tuple[int, int]]:
     """Return (rows, vectors) at a time whose accumulators fit registers, and the stack."""
     most = max(planner(nest).accumulators(one_pass=hints[2]), default=0)
@@ -93,9 +93,15 @@ def _shapes(
     for rows, unroll in product(BLOCKS, UNROLLS[:1] if likely else UNROLLS):
         many = rows * unroll
         cuts = cpu_cuts(nest, machine, (rows, unroll), (1, Place.CORE))
-        fits = not kept_problem(nest, Schedule(cuts, False, 0, 0, *hints), "cpu")
-        few = many == 1 or many * most <= ACCUMULATORS
-        if fits and few and rows <= prod(nest.extents[:-1]):
+        schedule = Schedule(cuts, False, 0, 0, *hints)
+        why = kept_problem(nest, schedule, "cpu")
+        if many > 1 and many * most > ACCUMULATORS:
+            why = f"has {many * most} accumulators; choose {ACCUMULATORS} at most"
+        if rows > prod(nest.extents[:-1]):
+            why = f"takes {rows} rows of {prod(nest.extents[:-1])}; choose fewer"
+        if why:
+            refuse(schedule, why)
+        else:
             found.append((rows, unroll))
     return list(dict.fromkeys([found[0], found[-1]])) if likely and found else found
 

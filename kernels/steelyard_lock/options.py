@@ -1,0 +1,77 @@
+"""Options that say which kernels, and mistakes as sentences: for several commands."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from steelyard.declare.axes import parse_override
+from steelyard.errors import SteelyardError
+from steelyard_device.errors import DeviceError
+from steelyard_kernels.errors import KernelError
+
+if TYPE_CHECKING:
+    from steelyard_kernels.library.examples import Spec
+    from steelyard_lock.points import Axis
+
+
+def _axes(
+    _context: click.Context, _parameter: click.Parameter, given: Sequence[str]
+) -> dict[str, list[Axis]]:
+    found = dict(map(parse_override, given))
+    return {
+        name: [_value(name, value) for value in values]
+        for name, values in found.items()
+    }
+
+
+def _value(axis: str, value: Any) -> Axis:
+    if axis == "dtype":
+        return str(value)
+    number = value if isinstance(value, (int, float)) else math.nan
+    if not (0 <= number < math.inf and number == int(number)):
+        raise SteelyardError(f"-p {axis}={value}: expected a whole number from 0 up.")
+    return int(number)
+
+
+def _arrays(
+    _context: click.Context, _parameter: click.Parameter, given: Sequence[str]
+) -> list[Spec]:
+    if not given:
+        return []
+    from steelyard_lock.points import spec_of
+
+    with sentences("--arg "):
+        return [spec_of(text) for text in given]
+
+
+axes_option = click.option(
+    "-p",
+    "axes",
+    multiple=True,
+    callback=_axes,
+    metavar="AXIS=1,2",
+    help="Replace an axis's values: n, rows, hidden, dtype.",
+)
+arrays_option = click.option(
+    "--arg",
+    "--shape",
+    "arrays",
+    multiple=True,
+    callback=_arrays,
+    metavar="SHAPE:DTYPE",
+    help="An array parameter, in order: 1024x768:float16.",
+)
+
+
+@contextmanager
+def sentences(option: str = "") -> Iterator[None]:
+    """Turn mistakes of the compiler's users, in an `option` or not, into the harness's."""
+    try:
+        yield
+    except (KernelError, DeviceError) as error:
+        raise SteelyardError(f"{option}{error}") from error

@@ -1,0 +1,163 @@
+"""Find a kernel's fastest schedule by measuring its candidates.
+
+The command line finds it by name.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from steelyard.commands import _options as common
+from steelyard.declare import config
+from steelyard.declare.settings import Settings
+from steelyard.errors import FAILED, SteelyardError
+from steelyard_lock.options import arrays_option, axes_option, sentences
+from steelyard_lock.terminal import progress, show
+
+if TYPE_CHECKING:
+    from steelyard_kernels.group import Progress
+    from steelyard_kernels.library.examples import Spec
+    from steelyard_lock.points import Axis, Point
+    from steelyard_lock.tuning import How
+
+KEEP = "tuned.json"
+"""Where choices go unless builds here read another file."""
+
+
+@click.command(name="tune")
+@click.argument("kernels", nargs=-1, required=True, metavar="KERNEL...")
+@axes_option
+@arrays_option
+@click.option(
+    "--target",
+    default="cpu",
+    metavar="cpu|cuda:ARCH",
+    help="What to tune for: this machine's processor or GPU.",
+    show_default=True,
+)
+@click.option(
+    "--list",
+    "listed",
+    is_flag=True,
+    help="Print every candidate, and why others are none; measure nothing.",
+)
+@click.option(
+    "--top",
+    type=click.IntRange(1),
+    metavar="N",
+    help="Build only so many, those that the model predicts to be best.",
+    show_default="all",
+)
+@click.option(
+    "--threads",
+    type=click.IntRange(1),
+    metavar="N",
+    help="Compile so many groups at a time.",
+    show_default="one a processor",
+)
+@click.option(
+    "--keep",
+    metavar="FILE|off",
+    help="Write the choice to a file; builds read it where STEELYARD_TUNED names it.",
+    show_default=f"$STEELYARD_TUNED, else {KEEP}",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print JSON and nothing else.")
+@common.blocks_option
+@common.seed_option
+@common.timeout_option
+@common.gpu_option
+@common.wait_option
+@common.store_option
+def command(
+    *,
+    kernels: tuple[str, ...],
+    axes: dict[str, list[Axis]],
+    arrays: list[Spec],
+    target: str,
+    listed: bool,
+    keep: str | None,
+    as_json: bool,
+    **asked: Any,
+) -> int:
+    """Measure the candidates of kernels and keep the fastest schedule of each.
+
+    KERNEL is one of the library or path.py:name. Candidates are built in groups,
+    screened in rounds of which a quarter goes on, and the finalists confirmed. Every
+    trial is stored: what was stopped goes on when it is asked for again.
+    """
+    with sentences():
+        from steelyard_lock import points, tuning, tuning_report
+
+        found = points.points(kernels, target, axes=axes, arrays=arrays)
+        if listed:
+            spaces = [tuning.Space.of(point) for point in found]
+            if as_json:
+                click.echo(tuning_report.space_dumps(spaces))
+            for space in () if as_json else spaces:
+                show(partial(tuning_report.space_page, space))
+            return 0
+        place = keep or os.environ.get("STEELYARD_TUNED") or KEEP
+        made = []
+        for point in found:
+            done = tuning.tune(point, _how(point, **asked))
+            made.append(done)
+            if place != "off":
+                done.keep(place)
+            if not as_json:
+                show(partial(tuning_report.tuning_page, done))
+        if as_json:
+            click.echo(tuning_report.dumps(made))
+        elif place != "off":
+            click.echo(f"kept in {place}: builds read it with STEELYARD_TUNED={place}")
+        return FAILED if any(one.failures for one in made) else 0
+
+
+def _how(
+    point: Point,
+    *,
+    top: int | None,
+    threads: int | None,
+    wait: float,
+    **flags: Any,
+) -> How:
+    """Return how a point is tuned; raises SteelyardError without its GPU."""
+    from steelyard.declare.config import OFF
+    from steelyard.store import session
+    from steelyard_kernels.targets import CPU
+    from steelyard_lock.tuning import How
+
+    chosen = replace(config.load(flags), peaks=OFF)
+    settings = Settings(seed=chosen.seed, timeout=chosen.timeout)
+    gpu: dict[str, Any] = {}
+    if point.target != CPU:
+        settings, gpu = session.on_chosen(settings, chosen)
+        kind, _, arch = point.target.partition(":")
+        if kind != "cuda" or gpu["arch"] != arch:
+            raise SteelyardError(
+                f"--target {point.target}: the GPU here is a {gpu['name']}; tune for "
+                f"cuda:{gpu['arch']}, or --list the candidates."
+            )
+    return How(
+        settings,
+        gpu,
+        chosen.store,
+        top,
+        chosen.blocks,
+        threads,
+        wait,
+        partial(_built, point),
+        partial(_measured, point),
+    )
+
+
+def _built(point: Point, seen: Progress) -> None:
+    progress(f"{point.label}: building,", seen.built + seen.failed, seen.total)
+
+
+def _measured(point: Point, what: str, done: int, total: int) -> None:
+    progress(f"{point.label}: {what},", done, total)

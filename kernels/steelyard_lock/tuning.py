@@ -1,0 +1,395 @@
+"""Find the fastest candidate of a point: build all, halve by measuring, confirm the best.
+
+    Point --build--> distinct codes --screen, a quarter each time--> finalists --confirm-->
+
+Every trial is a case's of the harness and stored when it is taken. A tuning that was
+stopped goes on where it was: what is stored of it is not measured again.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, replace
+from time import perf_counter
+from typing import Any, Final
+
+from steelyard.analyse import rows as analysed
+from steelyard.analyse.rows import Row
+from steelyard.analyse.run import KILLED, Run
+from steelyard.analyse.stats import Estimate
+from steelyard.analyse.trial import Trial
+from steelyard.declare.benchmark import Case
+from steelyard.declare.mode import parse as mode
+from steelyard.declare.plan import PlannedTrial
+from steelyard.declare.settings import Settings
+from steelyard.errors import SteelyardError
+from steelyard.machine import lock, writer
+from steelyard.process import scratch
+from steelyard.process.runner import Workers
+from steelyard.store import session
+from steelyard.store.store import Store
+from steelyard_kernels.artifact import Artifact, Failure
+from steelyard_kernels.building import tuned
+from steelyard_kernels.building.cache import keeps
+from steelyard_kernels.building.keys import sources
+from steelyard_kernels.digest import digest
+from steelyard_kernels.errors import KernelError
+from steelyard_kernels.expression.simplify import simplify
+from steelyard_kernels.group import Batch, Candidate, Progress, build_all
+from steelyard_kernels.schedule import strategies
+from steelyard_kernels.schedule.model import Prediction
+from steelyard_kernels.schedule.schedule import Schedule
+from steelyard_kernels.targets import device, parse
+from steelyard_lock.points import Point
+from steelyard_lock.tuning_cases import Tuned, case
+
+KEPT: Final = 4
+"""One candidate in so many goes on from each round of the screening."""
+
+FINALISTS: Final = 6
+"""Candidates that are confirmed, beside the heuristic's."""
+
+TOGETHER: Final = 16
+"""Candidates whose windows are taken in turn, on the same buffers."""
+
+SCREENED: Final = 0.03
+"""Seconds of windows of a candidate in the first round; twice that in each that follows."""
+
+PRECISION: Final = 0.02
+"""Half-width of the interval at which a candidate has enough windows in the screening."""
+
+CONFIRMED: Final = 0.1
+"""Seconds of windows of a finalist in each block."""
+
+MODE: Final = mode("kernel/warm")
+
+
+@dataclass(frozen=True, slots=True)
+class Space:
+    """All that a recipe tried of a point: candidates by their prediction, and refusals."""
+
+    point: Point
+    tuned: Tuned
+    ranked: tuple[tuple[Schedule, Prediction], ...]
+    refused: tuple[tuple[Schedule, str], ...]
+    heuristic: Schedule
+
+    @classmethod
+    def of(cls, point: Point) -> Space:
+        """Propose schedules; raises KernelError where there are none to choose of."""
+        found = Tuned.of(point)
+        program, machine = simplify(found.program), device(parse(point.target))
+        refused: list[tuple[Schedule, str]] = []
+        ranked = strategies.rank(
+            program, machine, refuse=lambda *each: refused.append(each)
+        )
+        return cls(
+            point,
+            found,
+            tuple(ranked),
+            tuple(refused),
+            strategies.heuristic(program, machine),
+        )
+
+    def best(self, count: int | None) -> tuple[Candidate, ...]:
+        """Return the best predicted, the heuristic's among them."""
+        chosen = [schedule for schedule, _ in self.ranked[:count]]
+        if self.heuristic not in chosen:
+            chosen.append(self.heuristic)
+        return tuple(Candidate(s.label, self.tuned.program, s) for s in chosen)
+
+
+@dataclass(frozen=True, slots=True)
+class How:
+    """How a tuning measures, and what it is told of meanwhile."""
+
+    settings: Settings
+    gpu: Mapping[str, Any]
+    store: str
+    top: int | None = None
+    """How many of the best predicted are built; None: all."""
+    blocks: int = 4
+    """Of the finalists, each a process."""
+    threads: int | None = None
+    wait: float = 0.0
+    built: Callable[[Progress], None] = lambda _: None
+    measured: Callable[[str, int, int], None] = lambda *_: None
+
+
+@dataclass(frozen=True, slots=True)
+class Tuning:
+    """What a tuning came to."""
+
+    point: Point
+    space: Space
+    batch: Batch
+    run: Run
+    trials: tuple[Trial, ...]
+    resumed: int
+    """Trials that an earlier process had stored."""
+    finalists: tuple[Row, ...]
+    """Of the last blocks alone, with their time over the heuristic's, the fastest first."""
+    seconds: Mapping[str, float]
+    """That building, screening and confirming took."""
+
+    @property
+    def failures(self) -> tuple[str, ...]:
+        """Why candidates came to nothing: in their build, or when they were measured."""
+        failed = [f.error for f in self.batch.results if isinstance(f, Failure)]
+        return (*failed, *(t.error for t in self.trials if t.error))
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """How many candidates there were, and what became of them."""
+        return {
+            "candidates": len(self.batch.results),
+            "distinct": len(self.batch.distinct),
+            "failed": len(self.failures),
+        }
+
+    @property
+    def chosen(self) -> Schedule:
+        """The fastest finalist; the heuristic's where none is surely faster."""
+        best = self.finalists[0]
+        ratio = best.relative
+        if ratio is None or not ratio.high < 1:
+            return self.space.heuristic
+        return self.space.tuned.schedules[str(best.axes["schedule"])]
+
+    @property
+    def gain(self) -> Estimate | None:
+        """The time of the fastest finalist over the heuristic's."""
+        return self.finalists[0].relative
+
+    def keep(self, path: str) -> None:
+        """Write the choice to a file that builds may be told to read."""
+        facts = {
+            "kernel": self.point.kernel.rpartition(":")[2],
+            "arrays": self.point.shapes,
+            "target": self.point.target,
+            "label": self.chosen.label,
+            "heuristic": self.space.heuristic.label,
+            "ratio": round(self.gain.value, 4) if self.gain else None,
+            "run": self.run.uid,
+        }
+        program, target = self.space.tuned.program, parse(self.point.target)
+        tuned.keep(path, program, target, self.chosen, facts)
+
+
+def tune(point: Point, how: How) -> Tuning:
+    """Build and measure the candidates of a point.
+
+    Raises:
+        KernelError: there is no such kernel, nothing to choose, or nowhere to keep builds.
+        SteelyardError: another run measures, or no candidate is right.
+    """
+    space = Space.of(point)
+    if not keeps():
+        raise KernelError(
+            "tuning hands builds to the processes that measure by the cache on disk, and "
+            "STEELYARD_CACHE=off says that there is none; unset it, or name a folder."
+        )
+    began = perf_counter()
+    batch = build_all(
+        space.best(how.top),
+        target=point.target,
+        threads=how.threads or len(os.sched_getaffinity(0)),
+        levels=frozenset({"disk"}),
+        progress=how.built,
+    )
+    built = perf_counter()
+    labels = [one.schedule.label for one in batch.distinct]
+    schedules = space.tuned.schedules
+    first = _same_code(batch, space.heuristic)
+    with _recorded(space, how) as journal:
+        left = journal.screened([schedules[each] for each in labels], first)
+        screened = perf_counter()
+        last = journal.confirmed(left, first)
+        found = journal.audited(_finalists(last, case(point, first).id))
+    times = {
+        "build": built - began,
+        "screen": screened - built,
+        "confirm": perf_counter() - screened,
+    }
+    trials, resumed = tuple(journal.trials), journal.resumed
+    return Tuning(
+        point, space, batch, journal.run, trials, resumed, tuple(found), times
+    )
+
+
+def _same_code(batch: Batch, wanted: Schedule) -> Schedule:
+    """Return the schedule whose code a schedule's is; raises KernelError if it failed."""
+    for place, result in enumerate(batch.results):
+        if result.schedule == wanted:
+            if isinstance(result, Failure):
+                raise KernelError(f"the heuristic's choice failed: {result.error}")
+            same = batch.results[batch.duplicates.get(place, place)]
+            assert isinstance(same, Artifact)
+            return same.schedule
+    raise AssertionError(wanted.label)
+
+
+def _finalists(trials: Sequence[Trial], heuristic: str) -> list[Row]:
+    """Return rows with their ratio to the heuristic's, the fastest first."""
+    made = [row for row in analysed.rows(trials) if row.estimate is not None]
+    base = [row for row in made if row.case == heuristic]
+    if not base:
+        errors = "; ".join(t.error for t in trials if t.error)
+        raise SteelyardError(f"no choice: the heuristic's was not measured: {errors}")
+    related = [
+        replace(row, relative=analysed.paired_ratio(row.trials, base[0].trials))
+        for row in made
+    ]
+    return sorted(related, key=lambda row: row.estimate.value if row.estimate else 0.0)
+
+
+@dataclass(slots=True)
+class Journal:
+    """A tuning's run: what is stored of it, and what is measured yet."""
+
+    space: Space
+    how: How
+    store: Store
+    run: Run
+    trials: list[Trial]
+    resumed: int
+    scratch: str
+    block: int = 0
+
+    def screened(self, every: Sequence[Schedule], first: Schedule) -> list[Schedule]:
+        """Leave a quarter each time, until few enough are left; `first` always stays."""
+        left, seconds = list(every), SCREENED
+        while len(left) > FINALISTS + 1:
+            settings = replace(self.how.settings, precision=PRECISION, audit=False)
+            found = self._block(left, replace(settings, budget=seconds), "screening")
+            order = _by_time(found)
+            most = max(FINALISTS, -(-len(left) // KEPT))
+            left = sorted(left, key=lambda s: order.get(self._case(s).id, 1e300))
+            left = [s for s in left[:most] if self._case(s).id in order]
+            left += [first] if first not in left else []
+            seconds *= 2
+        return left
+
+    def confirmed(self, left: Sequence[Schedule], first: Schedule) -> list[Trial]:
+        """Measure finalists in several blocks."""
+        every = left if first in left else [*left, first]
+        settings = replace(self.how.settings, budget=CONFIRMED, audit=False)
+        return [
+            trial
+            for _ in range(self.how.blocks)
+            for trial in self._block(every, settings, "confirming")
+        ]
+
+    def audited(self, rows: Sequence[Row]) -> list[Row]:
+        """Leave out the fastest until it is right on other data too: see `audit`."""
+        errors = []
+        for place, row in enumerate(rows):
+            fastest = self.space.tuned.schedules[str(row.axes["schedule"])]
+            (trial,) = self._block([fastest], self.how.settings, "auditing")
+            if not trial.error:
+                return list(rows[place:])
+            errors.append(trial.error)
+        raise SteelyardError(f"no finalist is right: {'; '.join(errors)}")
+
+    def _case(self, schedule: Schedule) -> Case:
+        return case(self.space.point, schedule)
+
+    def _block(
+        self, every: Sequence[Schedule], settings: Settings, what: str
+    ) -> list[Trial]:
+        """Measure each candidate once, in a process, but what is stored already."""
+        settings = replace(settings, scratch=self.scratch)
+        cases = [self._case(schedule) for schedule in every]
+        known = {t.case: t for t in self.trials if t.block == self.block}
+        found = [known[each.id] for each in cases if each.id in known]
+        broken = {t.case for t in self.trials if t.error}
+        wanted = [each for each in cases if each.id not in known.keys() | broken]
+        shuffle = random.Random(f"{settings.seed} {self.block}")  # noqa: S311 # an order
+        shuffle.shuffle(wanted)
+        places = range(len(self.trials), len(self.trials) + len(wanted))
+        turns = [
+            PlannedTrial(position, self.block, each, MODE)
+            for position, each in zip(places, wanted, strict=True)
+        ]
+        with Workers() as workers:
+            for trials in _measured(workers, turns, settings):
+                for trial in trials:
+                    self.store.add(self.run.uid, trial)
+                    self.trials.append(trial)
+                    found.append(trial)
+                self.how.measured(what, len(found), len(cases))
+        self.block += 1
+        return found
+
+
+def _measured(
+    workers: Workers, turns: Sequence[PlannedTrial], settings: Settings
+) -> Iterator[list[Trial]]:
+    """Yield trials as they come: many in rounds, or each audited."""
+    if settings.audit:
+        for turn in turns:
+            trial = workers.measure(turn, settings)
+            yield [workers.confirmed(turn, settings, trial)]
+        return
+    for begin in range(0, len(turns), TOGETHER):
+        part = turns[begin : begin + TOGETHER]
+        budget = (settings.budget or 0.0) * len(part)
+        yield workers.measure_many(part, replace(settings, budget=budget))
+
+
+def _by_time(trials: Sequence[Trial]) -> dict[str, float]:
+    """Return the estimates of those that did not fail, by case."""
+    return {
+        row.case: row.estimate.value
+        for row in analysed.rows(trials)
+        if row.estimate is not None and not row.errors
+    }
+
+
+@contextmanager
+def _recorded(space: Space, how: How) -> Iterator[Journal]:
+    """Go on with a run that was stopped, or begin one; store how it ends."""
+    name = _name(space, how)
+    with (
+        lock.measuring(how.wait),
+        Store.open(how.store) as store,
+        scratch.folder() as shared,
+    ):
+        run, trials = _stopped(store, name), []
+        if run is None:
+            facts = asdict(how.settings) | {"blocks": how.blocks}
+            run = session.begun(facts, ("tune", name), how.gpu)
+            store.begin(run)
+        else:
+            trials = store.trials(run.uid)
+        state = "failed"
+        try:
+            yield Journal(space, how, store, run, trials, len(trials), shared)
+            state = "finished"
+        except KeyboardInterrupt:
+            state = "interrupted"
+            raise
+        finally:
+            store.finish(run.uid, state)
+
+
+def _name(space: Space, how: How) -> str:
+    """Return what a tuning's runs are found by: all that its trials depend on."""
+    choice = tuned.key(space.tuned.program, parse(space.tuned.target))
+    own = sources("steelyard", "steelyard_lock")
+    asked = (choice, own, how.top, how.blocks, repr(how.settings))
+    return f"tune-{digest(json.dumps(asked).encode())[:12]}"
+
+
+def _stopped(store: Store, name: str) -> Run | None:
+    """Return the last run of a tuning, if it was stopped on this machine."""
+    mine = [head for head in store.heads() if name in head.tags]
+    if not mine:
+        return None
+    run, here = store.run(mine[-1].uid), writer.process(os.getpid())
+    stopped = run.state in {"interrupted", KILLED, "failed"}
+    return run if stopped and run.writer.get("machine") == here["machine"] else None

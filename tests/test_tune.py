@@ -1,0 +1,435 @@
+"""`steelyard tune`: candidates, halving, what is kept, and what stops it half-way."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+
+import pytest
+import trials
+from shell import steelyard
+
+from steelyard.declare.settings import Settings
+from steelyard.errors import SteelyardError
+from steelyard.measure.interleave import in_rounds
+from steelyard.measure.sampler import Sampling
+from steelyard.measure.stopping import Stopping
+from steelyard.store.store import Store
+from steelyard_kernels import dtypes, library
+from steelyard_kernels.artifact import Artifact, Failure
+from steelyard_kernels.building import cache, keys, tuned
+from steelyard_kernels.building.facts import facts_of, made_of
+from steelyard_kernels.errors import KernelError
+from steelyard_kernels.targets import parse
+from steelyard_lock import tune, tuning
+from steelyard_lock.points import Point, points
+from steelyard_lock.tuning import How, Space
+from steelyard_lock.tuning_cases import Tuned, case
+
+KERNELS = """
+from steelyard_kernels import kernel
+
+@kernel
+def product(x, w):
+    return x @ w
+
+@kernel
+def shifted(x):
+    return x + 1
+"""
+TOP = 40
+SMALL = Point("triad", (), (((4096,), "float32"), ((4096,), "float32")), "cpu")
+
+
+@pytest.fixture(scope="module")
+def file(tmp_path_factory):
+    """Write a user's file of kernels."""
+    place = tmp_path_factory.mktemp("kernels") / "mine.py"
+    place.write_text(KERNELS)
+    return place
+
+
+def space(file, sizes, target="cuda:sm_90a", dtype="float16"):
+    """Return what was tried of a product."""
+    m, n, k = sizes
+    arrays = (((m, k), dtype), ((k, n), dtype))
+    return Space.of(Point(f"{file}:product", (), arrays, target))
+
+
+@pytest.mark.parametrize("sizes", [(512, 768, 3072), (512, 3072, 768), (2048,) * 3])
+def test_a_typical_product_has_hundreds_of_candidates(file, sizes):
+    """Each once, by the model's order; what is refused is no candidate and says why."""
+    found = space(file, sizes)
+    labels = [schedule.label for schedule, _ in found.ranked]
+    times = [prediction.total for _, prediction in found.ranked]
+    assert len(set(labels)) == len(labels) >= 300
+    assert times == sorted(times)
+    refused = {schedule.label: why for schedule, why in found.refused}
+    assert len(refused) >= 300
+    assert not refused.keys() & set(labels)
+    assert all("choose" in why for why in refused.values())
+
+
+@pytest.mark.parametrize(
+    ("name", "target"),
+    [
+        ("softmax", "cpu"),
+        ("softmax", "cuda:sm_80"),
+        ("triad", "cuda:sm_90a"),
+        ("noisy_mlp", "cpu"),
+    ],
+)
+def test_the_heuristics_choice_is_a_candidate(name, target):
+    """Of every strategy; and refusals are no candidates."""
+    (point,) = points([name], target, axes={}, arrays=())
+    found = Space.of(point)
+    schedules = [schedule for schedule, _ in found.ranked]
+    assert found.heuristic in schedules
+    assert not {schedule for schedule, _ in found.refused} & set(schedules)
+
+
+def test_trials_in_rounds_take_turns_until_each_has_enough():
+    """Others go on when one is done, or fails at once."""
+    seen = []
+
+    def trial(name, windows):
+        sampling = Sampling(Stopping(0.5, 0, lambda: 0), 1)
+        yield sampling
+        for left in reversed(range(windows)):
+            seen.append(name)
+            sampling.enough = not left
+            yield sampling
+            if sampling.last:
+                return
+
+    def none():
+        yield from ()
+
+    in_rounds([trial("a", 2), trial("b", 4), none(), trial("c", 1)])
+    assert "".join(seen) == "abcabbb"
+
+
+class Made:
+    """Workers that say how long each candidate takes, and which are wrong."""
+
+    def __init__(self, times, wrong=(), audited_wrong=()):
+        self.times, self.wrong, self.audited = times, wrong, audited_wrong
+        self.asked = []
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        pass
+
+    def measure_many(self, turns, settings):
+        """Measure each."""
+        return [self.measure(turn, settings) for turn in turns]
+
+    def measure(self, turn, settings):
+        """Return a trial as it was planted."""
+        label = str(turn.case.axes["schedule"])
+        self.asked.append((turn.block, label))
+        wrong = label in (self.audited if settings.audit else self.wrong)
+        ticks = [round(self.times[label]) + n + turn.block for n in range(8)]
+        return replace(
+            trials.trial(turn.case.id, ticks, block=turn.block),
+            axes=dict(turn.case.axes),
+            position=turn.position,
+            error=f"{turn.case.id}: out is wrong" if wrong else None,
+        )
+
+    def confirmed(self, _turn, _settings, trial):
+        """Have nothing to say."""
+        return trial
+
+
+@pytest.fixture
+def how(tmp_path, monkeypatch):
+    """How these tests tune."""
+    monkeypatch.setenv("STEELYARD_LOCK", str(tmp_path / "lock"))
+    monkeypatch.setattr(tuning, "keeps", lambda: True)  # to be handed to nobody
+    return How(Settings(timeout=60), {}, str(tmp_path / "store.db"), TOP, 3)
+
+
+@pytest.fixture
+def made(monkeypatch):
+    """Let candidates take what a test says; by default the last is the fastest."""
+
+    def plant(point=SMALL, **wrong):
+        labels = [candidate.name for candidate in Space.of(point).best(TOP)]
+        times = {label: 10_000 + 500 * n for n, label in enumerate(labels)}
+        times[labels[-1]] = 1000
+        workers = Made(times, **wrong)
+        monkeypatch.setattr(tuning, "Workers", lambda: workers)
+        return workers, labels
+
+    return plant
+
+
+def test_the_fastest_of_all_is_found_and_everything_is_stored(how, made):
+    """Fewer each time; the heuristic's goes on to the end; rows are there for `show`."""
+    workers, labels = made()
+    found = tuning.tune(SMALL, how)
+    assert found.chosen.label == labels[-1]
+    assert found.gain is not None
+    assert found.gain.high < 1
+    assert found.counts == {
+        "candidates": len(labels),
+        "distinct": len(labels),
+        "failed": 0,
+    }
+    blocks = [sum(block == n for block, _ in workers.asked) for n in range(6)]
+    assert blocks[0] == len(labels) > blocks[1] > blocks[2]
+    heuristics = {
+        b for b, label in workers.asked if label == found.space.heuristic.label
+    }
+    assert heuristics >= {0, 1, 2, 3}
+    with Store.open(how.store) as store:
+        run = store.find("@-1")
+        assert run.state == "finished"
+        assert run.uid == found.run.uid
+        assert len(store.trials(run.uid)) == len(workers.asked) == len(found.trials)
+
+
+def test_a_candidate_that_is_wrong_is_not_chosen(how, made):
+    """Whether that is seen in the screening, or by the audit of the fastest."""
+    _, labels = made()
+    wrong = labels[-1]
+    made(wrong=[wrong])
+    found = tuning.tune(SMALL, how)
+    assert found.chosen.label != wrong
+    assert any("is wrong" in why for why in found.failures)
+    made(audited_wrong=[wrong])
+    found = tuning.tune(SMALL, how)
+    assert found.chosen.label != wrong
+    assert wrong not in [row.axes["schedule"] for row in found.finalists]
+
+
+def test_a_build_that_fails_is_said_and_the_others_are_tuned(how, made, monkeypatch):
+    """As a failure of that candidate."""
+    made()
+    build = tuning.build_all
+
+    def failing(candidates, **asked):
+        batch = build(candidates, **asked)
+        first = batch.results[1]
+        broken = Failure(
+            "triad", first.schedule, "cpu", "lower", "no", KernelError("no")
+        )
+        return replace(batch, results=(batch.results[0], broken, *batch.results[2:]))
+
+    monkeypatch.setattr(tuning, "build_all", failing)
+    found = tuning.tune(SMALL, how)
+    assert found.counts["failed"] == 1
+    assert found.failures == ("no",)
+
+
+def test_what_is_not_surely_faster_is_not_chosen(how, made):
+    """The heuristic's stays, so that a table holds no noise."""
+    workers, labels = made()
+    heuristic = Space.of(SMALL).heuristic.label
+    workers.times = dict.fromkeys(labels, 1000.0)
+    assert tuning.tune(SMALL, how).chosen.label == heuristic
+
+
+def test_a_tuning_that_was_stopped_goes_on(how, made, monkeypatch):
+    """Trials that are stored are not measured again; one that ended begins anew."""
+    workers, labels = made()
+    measure, left = workers.measure_many, [2]
+
+    def interrupted(turns, settings):
+        if not left[0]:
+            raise KeyboardInterrupt
+        left[0] -= 1
+        return measure(turns, settings)
+
+    monkeypatch.setattr(workers, "measure_many", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        tuning.tune(SMALL, how)
+    monkeypatch.setattr(workers, "measure_many", measure)
+    done = set(workers.asked)
+    assert len(done) == 2 * tuning.TOGETHER < len(labels)
+    workers.asked.clear()
+    found = tuning.tune(SMALL, how)
+    assert found.resumed == len(done)
+    assert not done & set(workers.asked)
+    assert found.chosen.label == labels[-1]
+    again = tuning.tune(SMALL, how)
+    assert again.run.uid != found.run.uid
+    assert again.resumed == 0
+
+
+def test_a_tuning_that_is_killed_loses_no_trial(tmp_path, file):
+    """Killed by the kernel while it measures, it goes on in the same run."""
+    store = tmp_path / "store.db"
+    command = ["tune", f"{file}:shifted", "--shape", "1000", "--store", str(store)]
+    command += ["--keep", "off", "--blocks", "1", "--json", "--top", str(TOP)]
+    own = {"STEELYARD_LOCK": str(tmp_path / "lock")}
+    own["STEELYARD_CACHE"] = str(tmp_path / "cache")
+    begun = subprocess.Popen(
+        [sys.executable, "-m", "steelyard.cli", *command],
+        env=os.environ | own,
+        stdout=subprocess.DEVNULL,
+        start_new_session=True,
+    )
+    deadline = time.monotonic() + 100
+    while not (stored := _stored(store)) and time.monotonic() < deadline:
+        time.sleep(0.2)
+    begun.send_signal(signal.SIGKILL)
+    begun.wait()
+    assert stored
+    done = steelyard(*command, **own)
+    assert done.returncode == 0, done.stderr
+    (found,) = json.loads(done.stdout)["tunings"]
+    assert found["resumed"] >= stored
+    with Store.open(str(store)) as opened:
+        (run,) = opened.runs()
+        each = [(t.case, t.block) for t in opened.trials(run.uid)]
+    assert run.state == "finished"
+    assert len(set(each)) == len(each)
+    assert not found["failures"]
+
+
+def _stored(store):
+    """Count the trials of a store that somebody writes."""
+    if not store.exists():
+        return 0
+    try:
+        with Store.open(str(store), create=False) as opened:
+            return sum(opened.counts().values())
+    except SteelyardError:  # not made yet
+        return 0
+
+
+def test_two_tunings_do_not_measure_each_other(how, made):
+    """The second says who measures, and what is stored of it is nothing."""
+    from steelyard.machine import lock
+
+    made()
+    with lock.measuring(), pytest.raises(SteelyardError, match="measur"):
+        tuning.tune(SMALL, how)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--shape", "64xa"], "--arg 64xa: expected SHAPE:DTYPE"),
+        (["--shape", "64x768"], "product"),
+        (["--shape", "64x768", "--shape", "700x768"], "700"),
+        ([], "takes x, w and is not of the library"),
+        (["--shape", "4x4", "--shape", "4x4", "--target", "cuda:sm_90a"], "GPU"),
+    ],
+)
+def test_what_cannot_be_tuned_is_a_sentence(file, arguments, said, tmp_path):
+    """Before anything is built."""
+    store = ["--store", str(tmp_path / "store.db"), "--keep", "off"]
+    asked = [f"{file}:product", *arguments, *store]
+    with pytest.raises(SteelyardError, match=said):
+        tune.command.main(asked, standalone_mode=False)
+
+
+def test_nothing_is_tuned_where_builds_are_not_kept(how, monkeypatch):
+    """The processes that measure would build each candidate anew."""
+    monkeypatch.setattr(tuning, "keeps", lambda: False)
+    with pytest.raises(KernelError, match="STEELYARD_CACHE=off"):
+        tuning.tune(SMALL, how)
+
+
+@pytest.fixture
+def table(tmp_path, monkeypatch):
+    """Write a table with a choice for `triad` of 4096, that builds are told to read."""
+    kernel, program = library.triad, Tuned.of(SMALL).program
+    path = tmp_path / "folder" / "tuned.json"
+    schedule = kernel.candidates(*SMALL_SPECS)[5]
+    tuned.keep(str(path), program, parse("cpu"), schedule, {"ratio": 0.9})
+    monkeypatch.setenv(tuned.VARIABLE, str(path))
+    return path, schedule
+
+
+SMALL_SPECS = [((4096,), dtypes.float32)] * 2
+
+
+def refused():
+    """Return why that triad is not built."""
+    found = library.triad.build(*SMALL_SPECS, drop=frozenset(cache.LEVELS))
+    assert isinstance(found, Failure)
+    return found.error
+
+
+def built(**asked):
+    """Build that triad anew."""
+    found = library.triad.build(*SMALL_SPECS, drop=frozenset(cache.LEVELS), **asked)
+    assert isinstance(found, Artifact), found.error
+    return found
+
+
+def test_builds_take_what_was_tuned_and_say_so(table, monkeypatch):
+    """A caller's schedule goes before it; without the variable nothing is read."""
+    _, schedule = table
+    found = built()
+    assert found.schedule == schedule
+    assert facts_of(found)["chosen_by"] == "tuning"
+    other = library.triad.candidates(*SMALL_SPECS)[2]
+    assert facts_of(built(schedule=other))["chosen_by"] == "caller"
+    mine = made_of(found.program, "cpu")["build_key"]
+    monkeypatch.delenv(tuned.VARIABLE)
+    plain = built()
+    assert plain.schedule != schedule
+    assert facts_of(plain)["chosen_by"] == "heuristic"
+    assert made_of(found.program, "cpu")["build_key"] != mine
+
+
+def test_a_choice_is_of_one_program_and_one_compiler(table, monkeypatch):
+    """Of other shapes, or other sources, the heuristic chooses."""
+    del table
+    specs = [((4097,), dtypes.float32)] * 2
+    found = library.triad.build(*specs, drop=frozenset(cache.LEVELS))
+    assert isinstance(found, Artifact)
+    assert found.chosen_by == "heuristic"
+    monkeypatch.setattr(tuned, "sources", lambda: "others")
+    assert built().chosen_by == "heuristic"
+
+
+@pytest.mark.parametrize("text", ["", "[]", '{"schema": 0, "entries": {}}'])
+def test_a_table_that_cannot_be_read_is_a_sentence(table, text):
+    """A build that is told to read it fails and says why."""
+    path, _ = table
+    path.write_text(text)
+    assert "is no file of tuned schedules" in refused()
+    path.unlink()
+    assert "No such file" in refused()
+
+
+def test_choices_lie_beside_each_other(table):
+    """Also those of another kernel, and a new one of the same replaces the old."""
+    path, schedule = table
+    program = library.copy.program(((64,), dtypes.float32))
+    tuned.keep(str(path), program, parse("cpu"), schedule, {})
+    other = library.triad.candidates(*SMALL_SPECS)[7]
+    tuned.keep(str(path), Tuned.of(SMALL).program, parse("cpu"), other, {})
+    assert len(tuned.table(str(path))) == 2
+    assert built().schedule == other
+    assert json.loads(path.read_text())["schema"] == tuned.SCHEMA
+    assert keys.sources() not in path.read_text()
+
+
+def test_sums_are_judged_by_how_many_they_are_of(file):
+    """Of a product the tolerance grows with the root of its depth; of no sum it does not."""
+    deep, flat = space(file, (8, 8, 4096), "cpu", "float32"), Tuned.of(SMALL)
+    relative, absolute = deep.tuned.tolerances
+    assert relative == pytest.approx(8 * 64 * 2.0**-23)
+    assert absolute == pytest.approx(relative * 64, rel=0.3)
+    assert flat.tolerances == (32 * 2.0**-23, None)
+
+
+def test_a_case_says_kernel_arrays_and_schedule():
+    """So that `show` and `compare` tell candidates apart."""
+    schedule = Space.of(SMALL).heuristic
+    named = case(SMALL, schedule)
+    assert named.axes["arrays"] == "4096:float32 4096:float32"
+    assert schedule.label in str(named.axes["schedule"])
+    assert named.describe().check is not None
