@@ -39,6 +39,7 @@ CASES = [
     ("causal", (1, 1, 136, 136, 64, 64), "bfloat16", (2, 32, 3)),
     ("biased", (2, 2, 72, 136, 64, 64), "float16", (1, 64, 2)),
     ("padded", (3, 2, 72, 130, 64, 64), "float16", (1, 64, 3)),
+    ("unseen", (3, 2, 72, 130, 64, 64), "float16", (1, 64, 3)),
     ("by_sequence", (2, 3, 136, 72, 64, 64), "float16", (2, 32, 2)),
     ("grouped", (2, 2, 72, 136, 64, 64), "float16", (1, 64, 2)),
 ]
@@ -80,6 +81,16 @@ def padded(q, k, v, kept):
 
 
 @kernel
+def unseen(q, k, v, kept):
+    """Attend to the keys that a mask keeps: to zeros, where it keeps none."""
+    s = xp.matmul(q.astype("float32"), k.mT.astype("float32")) * SCALE
+    s = xp.where(kept[:, None, None, :], s, -xp.inf)
+    e = xp.exp(s - xp.maximum(xp.max(s, axis=-1, keepdims=True), xp.finfo(s.dtype).min))
+    total = xp.maximum(xp.sum(e, axis=-1, keepdims=True), 1.0)
+    return xp.matmul((e / total).astype(v.dtype), v)
+
+
+@kernel
 def by_sequence(q, k, v):
     """Attend with heads inside of the sequence."""
     s = xp.einsum("bqhd,bkhd->bhqk", q, k) * SCALE
@@ -105,15 +116,18 @@ def shapes(made, shape):
         return [(b, s, h, d) for b, h, s, d in plain]
     if name == "grouped":
         return [(batch, heads, 3, m, depth), *plain[1:]]
-    return plain + {"biased": [(heads, m, n)], "padded": [(batch, n)]}.get(name, [])
+    kept = [(batch, n)]
+    more = {"biased": [(heads, m, n)], "padded": kept, "unseen": kept}
+    return plain + more.get(name, [])
 
 
 def drawn(made, shape, dtype, seed=0):
     """Return normal random arrays of a program, as the host carries them."""
     rng = np.random.default_rng(seed)
     found = [rng.standard_normal(each) for each in shapes(made, shape)]
-    if made.signature.name == "padded":
+    if made.signature.name in {"padded", "unseen"}:
         kept = np.arange(shape[3]) < rng.integers(1, shape[3] + 1, (shape[0], 1))
+        kept[0] &= made.signature.name == "padded"
         return [x.astype(dtypes.of(dtype).numpy) for x in found[:3]] + [kept]
     return [x.astype(dtypes.of(dtype).numpy) for x in found]
 

@@ -95,8 +95,9 @@ def test_python_runs_and_benchmarks_are_right(listing, tmp_path, monkeypatch):
         assert "softmax_rows" in made
         return
     if "@benchmark" not in listing:
-        if "import jax" in listing and importlib.util.find_spec("jax") is None:
-            pytest.skip("needs jax: pip install 'steelyard[jax]'")
+        for name in ("jax", "torch"):
+            if f"import {name}\n" in listing and not importlib.util.find_spec(name):
+                pytest.skip(f"needs {name}: pip install 'steelyard[{name}]'")
         shell.python(str(file), check=True)
         return
     on_gpu = 'b.on("cuda")' in listing

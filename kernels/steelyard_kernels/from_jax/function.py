@@ -8,14 +8,12 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 from steelyard_device import install
-from steelyard_kernels.artifact import Artifact, Failure
 from steelyard_kernels.errors import KernelError
-from steelyard_kernels.expression.expr import Program
 from steelyard_kernels.from_jax import names
 from steelyard_kernels.from_jax.memory import specification
 from steelyard_kernels.from_jax.translation import Axes, Translation, translate
+from steelyard_kernels.imported import ImportedKernel
 from steelyard_kernels.schedule.schedule import Schedule
-from steelyard_kernels.targets import CPU
 
 if TYPE_CHECKING:
     from steelyard_kernels.building.facts import TargetBuild
@@ -23,7 +21,7 @@ if TYPE_CHECKING:
     from steelyard_kernels.calling.cuda_bind import CudaKernel
 
 
-class JaxKernel:
+class JaxKernel(ImportedKernel):
     """A function of JAX's as a kernel: call it, build it, bind it.
 
     Arguments and results are pytrees, as the function has them; where a method only
@@ -69,19 +67,6 @@ class JaxKernel:
             stream=stream,
         )
 
-    def build(
-        self,
-        *args: Any,
-        schedule: Schedule | None = None,
-        target: str = CPU,
-        cache: str = "warm-memory",
-    ) -> Artifact | Failure:
-        """Build for arguments of these shapes and dtypes; as `KernelFunction.build`."""
-        found = self.translation(*args)
-        return found.kernel.build(
-            *found.specs(), schedule=schedule, target=target, cache=cache
-        )
-
     def for_target(
         self, target: str, *arrays: tuple[tuple[int, ...], str]
     ) -> TargetBuild:
@@ -93,21 +78,6 @@ class JaxKernel:
         like: Callable[..., Any] = jax.ShapeDtypeStruct
         args = [like(shape, dtype) for shape, dtype in arrays]
         return TargetBuild(lambda cache: self.build(*args, target=target, cache=cache))
-
-    def program(self, *args: Any) -> Program:
-        """Return the expression for arguments of these shapes and dtypes."""
-        found = self.translation(*args)
-        return found.kernel.program(*found.specs())
-
-    def candidates(self, *args: Any, target: str = CPU) -> tuple[Schedule, ...]:
-        """Return every legal schedule worth trying."""
-        found = self.translation(*args)
-        return found.kernel.candidates(*found.specs(), target=target)
-
-    def explain(self, *args: Any, target: str = CPU) -> str:
-        """Return the model's table of the best schedules: why one was chosen."""
-        found = self.translation(*args)
-        return found.kernel.explain(*found.specs(), target=target)
 
     def translation(self, *args: Any, **keywords: Any) -> Translation:
         """Return the kernel for arguments of these shapes and dtypes."""

@@ -101,7 +101,7 @@ def _translated(
     rule = RULES.get(name)
     if rule is None:
         raise seen.refusal(
-            "is not supported; docs/compiler.md lists what is: write it with those"
+            "is not supported; from_jax.PRIMITIVES are those that are: write it with them"
         )
     try:
         found = rule(seen)

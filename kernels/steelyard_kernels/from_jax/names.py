@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import inspect
-import keyword
 import re
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Final
+from typing import Any
 
-_OUTPUT: Final = re.compile(r"out\d*")
-"""Names of outputs, which a parameter updated in place would have."""
+from steelyard_kernels.imported import identifier
 
 
 def of_function(function: Callable[..., Any]) -> str:
@@ -45,11 +43,7 @@ def unique(paths: Iterable[Sequence[Any]], arguments: Sequence[str]) -> list[str
         words = [str(_word(entry)) for entry in path[1:]]
         if _word(path[0]) == 0:
             words[0] = arguments[int(words[0])]
-        name = re.sub(r"\W", "_", "_".join(words)) or "arg"
-        name = name if name[0].isalpha() or name[0] == "_" else f"_{name}"
-        while name in names or keyword.iskeyword(name) or _OUTPUT.fullmatch(name):
-            name += "_"
-        names.append(name)
+        names.append(identifier("_".join(words), names))
     return names
 
 

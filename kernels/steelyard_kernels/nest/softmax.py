@@ -165,5 +165,7 @@ class Softmax:
             for lane in SHARED:
                 other = b.let("shuffle_xor", total, b.number(lane))
                 total = b.let("add", total, other)
+            if self.attention.safe:
+                total = b.let("maximum", total, const(1, float32))
             parts.append(b.let("divide", const(1, float32), total))
         self.rescale(sums, parts)

@@ -36,7 +36,8 @@ class Attention(Product):
     `axes` are those of the batch, the queries, the values' columns and the keys; `depth`
     is that of the scores' sums, and scores are `times` those of the arrays. `logits` are
     what the softmax is taken of: the scores times `scale` (None: anything else), of keys
-    up to `ahead` of the query's own number (None: of all).
+    up to `ahead` of the query's own number (None: of all). `safe`: a query that sees no
+    key, whose logits are all -inf, comes to zeros, not to NaN.
     """
 
     queries: Factor
@@ -46,6 +47,7 @@ class Attention(Product):
     scale: float | None
     ahead: int | None
     times: float
+    safe: bool
 
     @property
     def keys(self) -> Factor:
@@ -85,10 +87,11 @@ def attention_of(nest: Nest) -> Attention | str:
     dtype, rounded = value.node.dtype, next(iter(weight.args.values()))
     if not isinstance(weight.node, Cast) or rounded.node.dtype is not dtype:
         return f"weighs {dtype} by {weight.node.dtype}; round the weights to {dtype}"
-    logits = _softmax(_plain(weight), total.over)
-    if logits is None:
+    softmax = _softmax(_plain(weight), total.over)
+    if softmax is None:
         return "weighs values by no softmax of scores"
-    found = _attention(nest, (total, weight, value), reductions[0], logits)
+    logits, _ = softmax
+    found = _attention(nest, (total, weight, value), reductions[0], softmax)
     if isinstance(found, str):
         return found
     made = reached(nest, [logits], {found.scores.number})
@@ -98,9 +101,12 @@ def attention_of(nest: Nest) -> Attention | str:
 
 
 def _attention(
-    nest: Nest, weighed: tuple[Value, Value, Value], scores: Value, logits: Value
+    nest: Nest,
+    weighed: tuple[Value, Value, Value],
+    scores: Value,
+    softmax: tuple[Value, bool],
 ) -> Attention | str:
-    total, weight, value = weighed
+    (total, weight, value), (logits, safe) = weighed, softmax
     factors = [_unscaled(v) for v in _factors(nest, scores)]
     arrays = [array for array, _ in factors if array is not None]
     if len(arrays) != 2:
@@ -150,6 +156,7 @@ def _attention(
         scale,
         ahead,
         times,
+        safe,
     )
 
 
@@ -185,8 +192,12 @@ def _reduced(value: Value, op: str, over: tuple[int, ...]) -> Value | None:
     return _plain(value.args[node.arg.number])
 
 
-def _softmax(weight: Value, over: tuple[int, ...]) -> Value | None:
-    """Return what a value is the softmax of, along axes; None if it is none."""
+def _softmax(weight: Value, over: tuple[int, ...]) -> tuple[Value, bool] | None:
+    """Return what a value is the softmax of, along axes; None if it is none.
+
+    It is safe, with it, where nothing but -inf comes to zeros: the largest one is at
+    least a number, and the sum at least 1, as it is of any other row.
+    """
     power, *rest = (
         _made_by(weight, "divide") or _made_by(weight, "multiply") or [weight]
     )
@@ -198,12 +209,27 @@ def _softmax(weight: Value, over: tuple[int, ...]) -> Value | None:
             return None
     inner = _made_by(power, "exp")
     shifted = _made_by(inner[0], "subtract") if inner else []
-    if not rest or not shifted or _reduced(rest[0], "sum", over) is not power:
+    if not rest or not shifted:
         return None
-    most = shifted[1]
-    for arg in _made_by(most, "maximum"):  # JAX's, with no value's largest
-        most = most if _is_number(arg, -inf) else arg
-    return shifted[0] if _reduced(most, "max", over) is shifted[0] else None
+    (total, least), (most, floor) = map(_at_least, (rest[0], shifted[1]))
+    if _reduced(total, "sum", over) is not power:
+        return None
+    safe = least == 1.0 and -inf < floor <= float32.smallest
+    if not safe and (least, floor) != (
+        -inf,
+        -inf,
+    ):  # JAX's floor, with no value's largest
+        return None
+    return (shifted[0], safe) if _reduced(most, "max", over) is shifted[0] else None
+
+
+def _at_least(value: Value) -> tuple[Value, float]:
+    """Return what a value is the maximum of, and the number that it is at least."""
+    args = _made_by(value, "maximum")
+    for arg, other in zip(args, args[::-1], strict=True):
+        if isinstance(arg.node, Constant):
+            return other, float(arg.node.value)
+    return value, -inf
 
 
 def _is_number(value: Value, number: float) -> bool:

@@ -1,0 +1,161 @@
+"""ATen's operations that work element by element."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any, Final
+
+from steelyard_kernels import array as xp
+from steelyard_kernels import dtypes
+from steelyard_kernels.array import Array
+from steelyard_kernels.from_torch.call import Row, Site, common, converted
+
+
+def _same(function: Callable[..., Array]) -> Row:
+    """Return the row of a function whose operands have the result's dtype."""
+    return lambda site, *given: function(*(converted(x, site.dtype) for x in given))
+
+
+def _made(function: Callable[..., Array]) -> Row:
+    """Return the row of several functions of an array, which round halves once."""
+
+    def row(site: Site, x: Array, *given: Any, **keywords: Any) -> Array:
+        return function(converted(x, site.wide), *given, **keywords)
+
+    return row
+
+
+def _compared(function: Callable[..., Array]) -> Row:
+    """Return the row of a function of operands that are promoted first."""
+
+    def row(_: Site, *given: Any) -> Array:
+        dtype = common(given)
+        return function(*(converted(x, dtype) for x in given))
+
+    return row
+
+
+def _logical(function: Callable[..., Array]) -> Row:
+    """Return the row of a function of truths."""
+    return lambda _, *given: function(*(converted(x, dtypes.bool_) for x in given))
+
+
+def _scaled(function: Callable[..., Array]) -> Row:
+    """Return the row of a function of a and alpha * b."""
+
+    def row(site: Site, a: Any, b: Any, alpha: float = 1) -> Array:
+        left, right = (converted(x, site.dtype) for x in (a, b))
+        if site.dtype is dtypes.bool_:
+            return left | right
+        return function(left, right if alpha == 1 else right * alpha)
+
+    return row
+
+
+def _multiplied(site: Site, a: Any, b: Any) -> Array:
+    left, right = (converted(x, site.dtype) for x in (a, b))
+    return left & right if site.dtype is dtypes.bool_ else left * right
+
+
+def _divided(site: Site, a: Any, b: Any, rounding_mode: str | None = None) -> Array:
+    left, right = (converted(x, site.dtype) for x in (a, b))
+    if site.dtype.kind == "float":
+        found = left / right
+        ends = {None: xp.positive, "floor": xp.floor, "trunc": xp.trunc}
+        return ends[rounding_mode](found)
+    whole = xp.floor_divide(left, right)
+    if rounding_mode == "floor":
+        return whole
+    below = xp.logical_and((left < 0) != (right < 0), whole * right != left)
+    return whole + below.astype(site.dtype)
+
+
+def _truncated_rest(site: Site, a: Any, b: Any) -> Array:
+    left, right = (converted(x, site.dtype) for x in (a, b))
+    if site.dtype.kind == "float":
+        return xp.copysign(xp.remainder(xp.abs(left), xp.abs(right)), left)
+    return left - _divided(site, left, right, "trunc") * right
+
+
+def _power(site: Site, base: Any, exponent: Any) -> Array:
+    """Return a power: of a number a product or a root where it is one."""
+    x = converted(base, site.dtype)
+    if isinstance(exponent, Array):
+        return xp.pow(x, converted(exponent, site.dtype))
+    roots = {0.5: xp.sqrt, -0.5: xp.rsqrt}
+    return roots[exponent](x) if exponent in roots else x**exponent
+
+
+def _clamped(site: Site, x: Array, min: Any = None, max: Any = None) -> Array:  # noqa: A002 - ATen's names
+    low, high = (e if e is None else converted(e, site.dtype) for e in (min, max))
+    return xp.clip(converted(x, site.dtype), low, high)
+
+
+def _chosen(site: Site, condition: Array, a: Any, b: Any) -> Array:
+    return xp.where(condition, converted(a, site.dtype), converted(b, site.dtype))
+
+
+def _gelu(x: Array, *, approximate: str = "none") -> Array:
+    """Return x times the normal distribution at x: Hendrycks and Gimpel, 2016."""
+    if approximate == "tanh":
+        inner = math.sqrt(2 / math.pi) * (x + 0.044715 * (x * x * x))
+        return 0.5 * x * (1 + xp.tanh(inner))
+    return 0.5 * x * (1 + xp.erf(x * math.sqrt(0.5)))
+
+
+def _elu(x: Array, alpha: float = 1, scale: float = 1, inner: float = 1) -> Array:
+    below = alpha * xp.expm1(xp.minimum(x, 0) * inner)
+    return scale * xp.where(x > 0, x, below)
+
+
+def _dropped(site: Site, x: Array, p: float, train: bool | None) -> tuple[Array, Array]:
+    if train and p:
+        raise site.refusal(
+            "draws random numbers, expected a model that is used and not trained; call "
+            "model.eval() before it is exported"
+        )
+    return x, xp.full(x.shape, value=True, dtype="bool")
+
+
+_SAME: Final = """
+    abs acos acosh asin asinh atan atan2 atanh bitwise_and bitwise_left_shift bitwise_or
+    bitwise_right_shift bitwise_xor ceil copysign cos cosh erf exp expm1 floor hypot log
+    log10 log1p log2 maximum minimum nextafter reciprocal remainder round rsqrt sigmoid
+    sign sin sinh sqrt tan tanh trunc
+"""
+"""Functions of the array namespace, under the same name."""
+
+ROWS: Final[dict[str, Row]] = {
+    **{name: _same(getattr(xp, name)) for name in _SAME.split()},
+    "__lshift__": _same(xp.bitwise_left_shift),
+    "__rshift__": _same(xp.bitwise_right_shift),
+    "add": _scaled(xp.add),
+    "bitwise_not": _same(xp.bitwise_invert),
+    "clamp": _clamped,
+    "div": _divided,
+    "elu": _made(_elu),
+    "eq": _compared(xp.equal),
+    "fmod": _truncated_rest,
+    "ge": _compared(xp.greater_equal),
+    "gelu": _made(_gelu),
+    "gt": _compared(xp.greater),
+    "hardtanh": _made(lambda x, low=-1.0, high=1.0: xp.clip(x, low, high)),
+    "isinf": _compared(xp.isinf),
+    "isnan": _compared(xp.isnan),
+    "le": _compared(xp.less_equal),
+    "leaky_relu": _made(lambda x, slope=0.01: xp.where(x > 0, x, x * slope)),
+    "logical_and": _logical(xp.logical_and),
+    "logical_not": _logical(xp.logical_not),
+    "logical_or": _logical(xp.logical_or),
+    "logical_xor": _logical(xp.logical_xor),
+    "lt": _compared(xp.less),
+    "mul": _multiplied,
+    "native_dropout": _dropped,
+    "ne": _compared(xp.not_equal),
+    "neg": _same(xp.negative),
+    "pow": _power,
+    "relu": _made(lambda x: xp.maximum(x, 0)),
+    "sub": _scaled(xp.subtract),
+    "where": _chosen,
+}

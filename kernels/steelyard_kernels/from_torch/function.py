@@ -1,0 +1,144 @@
+"""`from_torch`: a model written for PyTorch becomes one kernel, called as it was."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any
+
+from steelyard_device import install
+from steelyard_kernels.errors import KernelError
+from steelyard_kernels.from_torch.arguments import Structure
+from steelyard_kernels.from_torch.export import exported, graph_of, name_of, weights_of
+from steelyard_kernels.from_torch.graph import Graph
+from steelyard_kernels.from_torch.interpret import function_of, specs
+from steelyard_kernels.from_torch.memory import Weights, given_back, read, taken
+from steelyard_kernels.function import KernelFunction
+from steelyard_kernels.imported import ImportedKernel, identifier
+from steelyard_kernels.schedule.schedule import Schedule
+
+if TYPE_CHECKING:
+    from steelyard_kernels.calling.cpu_bind import CpuKernel
+    from steelyard_kernels.calling.cuda_bind import CudaKernel
+
+
+class TorchKernel(ImportedKernel):
+    """A model of PyTorch's as a kernel: call it, build it, bind it.
+
+    `kernel` takes the inputs of `graph`, what PyTorch exported: tensors among the
+    model's arguments and, behind them, `weights`, by their names in the model. Arguments
+    and results have the model's own structure.
+    """
+
+    def __init__(
+        self, graph: Graph, weights: Mapping[str, Any], structure: Structure
+    ) -> None:
+        self.name, self.graph, self.weights = graph.name, graph, weights
+        self.kernel = KernelFunction(function_of(graph))
+        self._structure = structure
+
+    def __repr__(self) -> str:
+        return f"<kernel {self.name} from PyTorch>"
+
+    def __call__(self, *args: Any, out: Any = None, **keywords: Any) -> Any:
+        """Run once; return what the model does.
+
+        Results are tensors where an argument is one, else NumPy's arrays. On a GPU it
+        is submitted and not waited for. `out` are tensors or arrays that have room for
+        the results, in a list where there are several.
+        """
+        result = self.kernel(*self.arrays(*args, **keywords), out=_room(out))
+        results: list[Any] = list(result) if isinstance(result, tuple) else [result]
+        if self._structure.has_tensors(args, keywords):
+            results = [given_back(each) for each in results]
+        return self._structure.result(results)
+
+    def bind(
+        self,
+        *args: Any,
+        out: Any = None,
+        schedule: Schedule | None = None,
+        stream: int | None = None,
+        **keywords: Any,
+    ) -> CpuKernel | CudaKernel:
+        """Check the arguments and pack them, for many launches; `out` as of a call."""
+        return self.kernel.bind(
+            *self.arrays(*args, **keywords),
+            out=_room(out),
+            schedule=schedule,
+            stream=stream,
+        )
+
+    def translation(self, *_: Any) -> TorchKernel:
+        """Return the kernel itself: it is of the shapes that were exported."""
+        return self
+
+    def specs(self) -> list[Any]:
+        """Return shape and dtype of everything that a launch takes."""
+        return specs(self.graph)
+
+    def arrays(self, *args: Any, **keywords: Any) -> list[Any]:
+        """Return what a launch takes: the arguments' tensors and the weights.
+
+        Raises KernelError for another structure, shape or dtype than was exported.
+        """
+        leaves, arrays = self._structure.leaves(args, keywords), []
+        for each in self.graph.inputs:
+            array = taken(
+                self.weights[each.weight] if each.weight else leaves[each.name]
+            )
+            kind = tuple(array.shape), str(array.dtype).removeprefix("torch.")
+            if kind != (each.type.shape, each.type.dtype):
+                raise KernelError(
+                    f"{self.name}: {each.weight or each.name} is of {kind[1]} {kind[0]}, "
+                    f"expected {each.type.dtype} {each.type.shape} as it was exported; "
+                    "call from_torch with such arguments."
+                )
+            arrays.append(array)
+        return arrays
+
+
+def _room(out: Any) -> Any:
+    """Return outputs that the caller gave as a launch takes them: in their memory."""
+    if isinstance(out, Sequence):
+        return tuple(_room(each) for each in out)
+    if out is not None and not getattr(out, "is_contiguous", lambda: True)():
+        raise KernelError("out is not contiguous, expected results; allocate it so.")
+    return out if out is None else taken(out)
+
+
+def from_torch(
+    model: Any,
+    args: tuple[Any, ...] = (),
+    kwargs: Mapping[str, Any] | None = None,
+    *,
+    weights: Weights | None = None,
+    name: str = "",
+) -> TorchKernel:
+    """Make a kernel of a model of PyTorch's, by what `torch.export` says of it.
+
+        model = BertModel(config).eval()
+        fast = from_torch(model, (ids, mask))
+        hidden = fast(ids, mask)
+
+    `model` is a `torch.nn.Module`, exported with the example arguments, or what
+    `torch.export.export` gave, without dynamic shapes; the kernel is for arguments of
+    their shapes and dtypes. `weights` replace the model's: a mapping by their names in
+    the model, or a safetensors file. `name` is the kernel's, by default the class's.
+
+    Raises:
+        KernelError: operations of ATen's are not supported, each with its name and the
+            lines of the model that ask for it; a weight is missing; or PyTorch is not
+            installed.
+    """
+    if find_spec("torch") is None:
+        raise KernelError(
+            f"from_torch needs PyTorch, which is not installed: {install.command('torch')}."
+        )
+    program = exported(model, args, kwargs or {})
+    name = name or identifier(name_of(model, program))
+    graph = graph_of(program, name).live()
+    given = None if weights is None else read(name, weights)
+    return TorchKernel(
+        graph, weights_of(program, graph, given), Structure(program, name)
+    )

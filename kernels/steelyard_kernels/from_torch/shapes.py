@@ -1,0 +1,131 @@
+"""ATen's operations that make, move or take elements."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+from typing import Any, Final
+
+from steelyard_kernels import array as xp
+from steelyard_kernels.array import Array
+from steelyard_kernels.from_torch.call import Row, Site, converted
+
+
+def _reshaped(site: Site, x: Array, *_: Any) -> Array:
+    """Return the elements in the shape that PyTorch says comes of it."""
+    return xp.reshape(x, site.shape)
+
+
+def _itself(site: Site, x: Array, **_: Any) -> Array:
+    return converted(x, site.dtype)
+
+
+def _full(site: Site, _: Any, value: Any, *__: Any, **___: Any) -> Array:
+    return xp.broadcast_to(converted(value, site.dtype), site.shape)
+
+
+def _along(x: Array, axis: int, entry: int | slice) -> Array:
+    """Return x[..., entry, ...] at an axis."""
+    return x[(*[slice(None)] * (axis % x.ndim), entry)]
+
+
+def _sliced(_: Site, x: Array, dim: int = 0, *bounds: int | None) -> Array:
+    """Return every step-th element from start to stop, held within the axis."""
+    ends = slice(*(bounds or (None,))) if len(bounds) != 1 else slice(bounds[0], None)
+    return _along(x, dim, slice(*ends.indices(x.shape[dim])))
+
+
+def _written(
+    site: Site, x: Array, source: Array, dim: int = 0, start: int | None = None, *_: Any
+) -> Array:
+    """Return an array whose neighbouring elements along an axis are another's."""
+    first = range(x.shape[dim])[start:].start
+    after = first + source.shape[dim]
+    ends = _along(x, dim, slice(0, first)), _along(x, dim, slice(after, x.shape[dim]))
+    return _joined(site, (ends[0], source, ends[1]), dim)
+
+
+def _parted(site: Site, x: Array, _: Any, dim: int = 0) -> tuple[Array, ...]:
+    """Return parts along an axis, each as long as PyTorch says it is."""
+    found, start = [], 0
+    for result in site.call.results:
+        stop = start + (result.shape[dim] if result else 0)
+        found.append(_along(x, dim, slice(start, stop)))
+        start = stop
+    return tuple(found)
+
+
+def _joined(site: Site, arrays: Sequence[Array], dim: int = 0) -> Array:
+    filled = [x for x in arrays if prod(x.shape)] or arrays[:1]
+    return xp.concat([converted(x, site.dtype) for x in filled], dim)
+
+
+def _padded(site: Site, x: Array, pad: Sequence[int], value: float = 0) -> Array:
+    """Return an array with a value around it, or without its ends: last axis first."""
+    pairs = list(zip(pad[::2], pad[1::2], strict=True))[::-1]
+    pairs = [(0, 0)] * (x.ndim - len(pairs)) + pairs
+    for axis, (low, high) in enumerate(pairs):
+        x = _along(x, axis, slice(max(-low, 0), x.shape[axis] - max(-high, 0)))
+    wide = [(max(low, 0), max(high, 0)) for low, high in pairs]
+    return xp.pad(x, wide, value=converted(value, site.dtype) if value else 0)
+
+
+def _indexed(site: Site, x: Array, indices: Sequence[Array | None]) -> Array:
+    """Return elements at arrays of indices, which broadcast, along neighbouring axes."""
+    places = [place for place, each in enumerate(indices) if each is not None]
+    first, after = places[0], places[-1] + 1
+    which: Array | None = None
+    for each, extent in zip(indices[first:after], x.shape[first:], strict=False):
+        if each is None or each.dtype.kind != "int":
+            what = "axes that are no neighbours" if each is None else "a mask"
+            raise site.refusal(
+                f"takes elements by {what}, expected whole numbers along axes one behind "
+                "another; permute first, or use where"
+            )
+        from_end = each.astype("int64")
+        own = xp.where(each < 0, from_end + extent, from_end)
+        which = own if which is None else which * extent + own
+    assert which is not None
+    shape = *x.shape[:first], prod(x.shape[first:after]), *x.shape[after:]
+    return xp.take(xp.reshape(x, shape), which, axis=first)
+
+
+def _gathered(_: Site, x: Array, dim: int, index: Array) -> Array:
+    for axis, extent in enumerate(index.shape):
+        if axis != dim % x.ndim:
+            x = _along(x, axis, slice(0, extent))
+    return xp.take_along_axis(x, index, axis=dim)
+
+
+ROWS: Final[dict[str, Row]] = {
+    "_to_copy": _itself,
+    "alias": _itself,
+    "arange": lambda site, *ends, **_: xp.arange(*ends, dtype=site.dtype),
+    "cat": _joined,
+    "clone": _itself,
+    "constant_pad_nd": _padded,
+    "copy": _full,
+    "diagonal": lambda _, x, offset=0, *axes: xp.diagonal(
+        xp.moveaxis(x, axes or (0, 1), (-2, -1)), offset=offset
+    ),
+    "embedding": lambda _, weight, indices, *__: xp.take(weight, indices, axis=0),
+    "empty": lambda site, *_, **__: xp.zeros(site.shape, site.dtype),
+    "expand": lambda site, x, *_: xp.broadcast_to(x, site.shape),
+    "flip": lambda _, x, axes: xp.flip(x, axes),
+    "full": _full,
+    "full_like": _full,
+    "gather": _gathered,
+    "getitem": lambda _, values, index: values[index],
+    "index": _indexed,
+    "index_select": lambda _, x, axis, index: xp.take(x, index, axis),
+    "permute": lambda _, x, axes: xp.permute_dims(x, axes),
+    "repeat": lambda _, x, times: xp.tile(x, times),
+    "scalar_tensor": lambda site, value, **_: converted(value, site.dtype),
+    "select": lambda _, x, axis, index: _along(x, axis, index),
+    "slice": _sliced,
+    "slice_scatter": _written,
+    "split_with_sizes": _parted,
+    "squeeze": _reshaped,
+    "unsqueeze": _reshaped,
+    "view": _reshaped,
+}

@@ -1,0 +1,196 @@
+"""ATen's reductions, products, convolutions, normalisations and attention."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from math import sqrt
+from typing import Any, Final
+
+from steelyard_kernels import array as xp
+from steelyard_kernels import dtypes
+from steelyard_kernels.array import Array
+from steelyard_kernels.from_torch.call import Row, Site, converted, wide
+
+
+def _reduced(function: Callable[..., Array], **fixed: Any) -> Row:
+    """Return the row of a reduction of values, over all axes where none is named."""
+
+    def row(
+        site: Site, x: Array, dim: Any = None, keepdim: bool = False, **_: Any
+    ) -> Array:
+        given = converted(x, site.wide)
+        axis = None if dim == () else dim
+        return function(given, axis=axis, keepdims=keepdim, **fixed)
+
+    return row
+
+
+def _found(function: Callable[..., Array]) -> Row:
+    """Return the row of what a reduction says of values: a truth, a place."""
+    return lambda _, x, dim=None, keepdim=False: function(x, axis=dim, keepdims=keepdim)
+
+
+def _with_places(value: Callable[..., Array], place: Callable[..., Array]) -> Row:
+    """Return the row of an extremum along an axis, and of where it is."""
+    return lambda site, *given: (
+        _found(value)(site, *given),
+        _found(place)(site, *given),
+    )
+
+
+def _variance(
+    site: Site, *given: Any, correction: float | None = None, **named: Any
+) -> Array:
+    by = 1 if correction is None else correction
+    found: Array = _reduced(xp.var, correction=by)(site, *given, **named)
+    return found
+
+
+def _running(site: Site, x: Array, dim: int, **_: Any) -> Array:
+    """Return sums of each element and those before it: of a triangle of the elements."""
+    last = xp.moveaxis(converted(x, site.wide), dim, -1)
+    places = xp.arange(x.shape[dim])
+    before = xp.expand_dims(places, 1) >= places
+    chosen = xp.where(before, xp.expand_dims(last, -2), xp.zeros((), site.wide))
+    return xp.moveaxis(xp.sum(chosen, axis=-1), -1, dim)
+
+
+def _product(_: Site, a: Array, b: Array) -> Array:
+    return xp.matmul(a, b)
+
+
+def _affine(
+    site: Site, bias: Any, a: Array, b: Array, *, beta: float = 1, alpha: float = 1
+) -> Array:
+    """Return a @ b + bias, in which sums of halves are rounded once, behind it."""
+    found = xp.matmul(a.astype(site.wide), b.astype(site.wide))
+    found = found if alpha == 1 else found * alpha
+    if bias is not None:
+        term = bias.astype(site.wide)
+        found = found + (term if beta == 1 else term * beta)
+    return found
+
+
+def _linear(site: Site, x: Array, weight: Array, bias: Array | None = None) -> Array:
+    return _affine(site, bias, x, weight.T)
+
+
+_CONVOLUTIONS: Final[dict[tuple[int, bool], Callable[..., Array]]] = {
+    (1, False): xp.conv1d,
+    (2, False): xp.conv2d,
+    (3, False): xp.conv3d,
+    (1, True): xp.conv_transpose1d,
+    (2, True): xp.conv_transpose2d,
+    (3, True): xp.conv_transpose3d,
+}
+
+
+def _convolution(site: Site, x: Array, weight: Array, bias: Any, *how: Any) -> Array:
+    *lists, transposed, output_padding, groups = how
+    rank = weight.ndim - 2
+    names = "stride", "padding", "dilation", *["output_padding"] * transposed
+    every = (each * (rank // len(each)) for each in (*lists, output_padding))
+    keywords: dict[str, Any] = dict(zip(names, every, strict=False))
+    given = (e if e is None else e.astype(site.wide) for e in (x, weight, bias))
+    function = _CONVOLUTIONS[rank, transposed]
+    return function(*given, groups=groups, **keywords)
+
+
+def _filled(given: Sequence[Any], *defaults: Any) -> tuple[Any, ...]:
+    """Return as many arguments as there are defaults, which stand for those missing."""
+    return (*given, *defaults[len(given) :])[: len(defaults)]
+
+
+def _layer_norm(
+    site: Site, x: Array, shape: Sequence[int], *given: Any
+) -> tuple[Array, ...]:
+    """Return what is normalised, with its mean and 1 / its deviation."""
+    weight, bias, epsilon = _filled(given, None, None, 1e-5)
+    axes = tuple(range(x.ndim - len(shape), x.ndim))
+    values = converted(x, site.wide)
+    mean = xp.mean(values, axis=axes, keepdims=True)
+    rstd = xp.rsqrt(xp.var(values, axis=axes, keepdims=True) + epsilon)
+    found = (values - mean) * rstd
+    found = found if weight is None else found * weight.astype(site.wide)
+    found = found if bias is None else found + bias.astype(site.wide)
+    return found, mean, rstd
+
+
+def _weights(x: Array, dim: int, *, safe: bool = False) -> Array:
+    """Return the softmax along an axis; safe: zeros, not NaN, of nothing but -inf.
+
+    The sum of any other row is at least 1, which its largest value is weighed by.
+    """
+    most = xp.max(x, axis=dim, keepdims=True)
+    most = xp.maximum(most, xp.finfo(x.dtype).min) if safe else most
+    powers = xp.exp(x - most)
+    total = xp.sum(powers, axis=dim, keepdims=True)
+    return powers / (xp.maximum(total, 1.0) if safe else total)
+
+
+def _log_softmax(site: Site, x: Array, dim: int, *_: Any) -> Array:
+    given = converted(x, site.wide)
+    shifted = given - xp.max(given, axis=dim, keepdims=True)
+    total = xp.sum(xp.exp(shifted), axis=dim, keepdims=True)
+    return shifted - xp.log(total)
+
+
+def _attention(
+    site: Site,
+    *given: Any,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+    **named: Any,
+) -> Array:
+    """Return softmax(q @ k.T * scale + mask) @ v; scores of halves are in float32."""
+    q, k, v, *rest = given
+    mask, dropout, causal = _filled(rest, None, 0.0, False)
+    mask, causal = named.get("attn_mask", mask), named.get("is_causal", causal)
+    if named.get("dropout_p", dropout):
+        raise site.refusal("draws random numbers; call model.eval() first")
+    if enable_gqa:
+        k, v = (xp.repeat(x, q.shape[-3] // x.shape[-3], axis=-3) for x in (k, v))
+    inner = wide(q.dtype)
+    scores = xp.matmul(q.astype(inner), k.astype(inner).mT)
+    scores = scores * (1 / sqrt(q.shape[-1]) if scale is None else scale)
+    if causal:
+        seen = xp.arange(q.shape[-2])[:, None] >= xp.arange(k.shape[-2])
+        scores = xp.where(seen, scores, -xp.inf)
+    elif mask is not None and mask.dtype is dtypes.bool_:
+        scores = xp.where(mask, scores, -xp.inf)
+    elif mask is not None:
+        scores = scores + mask.astype(inner)
+    return xp.matmul(_weights(scores, -1, safe=mask is not None).astype(q.dtype), v)
+
+
+ROWS: Final[dict[str, Row]] = {
+    "_log_softmax": _log_softmax,
+    "_softmax": lambda site, x, dim, *_: _weights(converted(x, site.wide), dim),
+    "addmm": _affine,
+    "amax": _reduced(xp.max),
+    "amin": _reduced(xp.min),
+    "any": _found(xp.any),
+    "argmax": _found(xp.argmax),
+    "argmin": _found(xp.argmin),
+    "bmm": _product,
+    "convolution": _convolution,
+    "cumsum": _running,
+    "layer_norm": lambda site, *given: _layer_norm(site, *given)[0],
+    "linear": _linear,
+    "matmul": _product,
+    "max": _reduced(xp.max),
+    "max.dim": _with_places(xp.max, xp.argmax),
+    "mean": _reduced(xp.mean),
+    "min": _reduced(xp.min),
+    "min.dim": _with_places(xp.min, xp.argmin),
+    "mm": _product,
+    "native_layer_norm": _layer_norm,
+    "prod": _reduced(xp.prod),
+    "scaled_dot_product_attention": _attention,
+    "sum": _reduced(xp.sum),
+    "var": _variance,
+    "var_mean": lambda site, *given, correction=None, **named: (
+        _variance(site, *given, correction=correction, **named),
+        _reduced(xp.mean)(site, *given, **named),
+    ),
+}

@@ -1,0 +1,192 @@
+"""`from_torch` itself, where PyTorch is installed: models by their export, as called."""
+
+from functools import cache
+
+import numpy as np
+import pytest
+
+from steelyard_kernels import KernelError, Unsupported
+from steelyard_kernels.from_torch import from_torch
+from steelyard_kernels.reference import evaluate
+
+torch = pytest.importorskip(
+    "torch", reason="needs torch: pip install 'steelyard[torch]'"
+)
+
+import torch_cases  # noqa: E402 - imports torch
+import torch_graphs  # noqa: E402
+from torch import nn  # noqa: E402
+from torch.utils import _pytree as pytree  # noqa: E402
+from torch_models import Bert, Layer  # noqa: E402
+
+RESULTS = torch_graphs.read()
+
+
+def on_oracle(kernel, *args, **keywords):
+    """Return a kernel's results by the oracle, which shares nothing with emitters."""
+    arrays = kernel.arrays(*args, **keywords)
+    return list(evaluate(kernel.program(), arrays).values())
+
+
+def agrees(model, *args, tolerance=1e-12):
+    """Hold a model on the oracle against PyTorch's own results."""
+    with torch.no_grad():
+        expected = pytree.tree_leaves(model(*args))
+    found = on_oracle(from_torch(model, args), *args)
+    for one, other in zip(found, expected, strict=True):
+        np.testing.assert_allclose(one, other.numpy(), rtol=tolerance, atol=tolerance)
+
+
+@pytest.mark.parametrize("name", RESULTS)
+def test_cases_are_what_pytorch_says_today(name):
+    """The stored results, and what the installed PyTorch exports."""
+    (found,) = [case for case in torch_cases.models() if case[0] == name]
+    case = torch_cases.case(*found)
+    for one, other in zip(case.results, RESULTS[name].results, strict=True):
+        assert (one[0], one[1]) == (other[0], other[1])
+        np.testing.assert_allclose(one[2], other[2], rtol=1e-6, atol=1e-6)
+    made = [call.operation for call in case.graph.calls]
+    assert set(made) >= {"aten.linear.default"} or name in torch_cases.FUNCTIONS
+
+
+@pytest.mark.parametrize("layers", [1, 12])
+def test_a_whole_bert_agrees(layers):
+    """In float64, with padding; a row that is all padding too."""
+    torch.manual_seed(1)
+    model = Bert(layers, 16, 2).double().eval()
+    ids, kinds = torch.randint(0, 40, (3, 9)), torch.randint(0, 2, (3, 9))
+    mask = torch.arange(9) < torch.tensor([[9], [4], [0]])
+    agrees(model, ids, kinds, mask)
+
+
+def test_a_model_is_called_as_it_was():
+    """By position and by name; results are tensors, or arrays, in its structure."""
+
+    class Model(nn.Module):
+        def forward(self, x, scale=2, *, more):
+            return {"twice": x * scale, "both": (x + more["y"], None)}
+
+    x, y = torch.ones(3), torch.arange(3.0)
+    kernel = from_torch(Model(), (x, 2), {"more": {"y": y}})
+    assert repr(kernel) == "<kernel Model from PyTorch>"
+    found = kernel(x, 2, more={"y": y})
+    assert torch.equal(found["both"][0], x + y)
+    assert found["both"][1] is None
+    arrays = kernel(x.numpy(), 2, more={"y": y.numpy()})
+    assert isinstance(arrays["twice"], np.ndarray)
+    out = [torch.zeros(3), torch.zeros(3)]
+    kernel.bind(x, 2, more={"y": y}, out=out).launch()
+    assert torch.equal(out[1], x + y)
+    with pytest.raises(KernelError, match=r"scale is 3, expected 2 as it was exported"):
+        kernel(x, 3, more={"y": y})
+    with pytest.raises(KernelError, match=r"1 positional arguments and more, expected"):
+        kernel(x, more={"y": y})
+    with pytest.raises(
+        KernelError, match=r"x is of float32 \(4,\), expected float32 \(3"
+    ):
+        kernel(torch.ones(4), 2, more={"y": y})
+
+
+def test_one_tensor_given_twice_is_two_arguments():
+    """Whatever the example was."""
+    x = torch.ones(2)
+    kernel = from_torch(torch_cases.Function(lambda a, b: a - b), (x, x))
+    assert torch.equal(kernel(x, 3 * x), -2 * x)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_halves_share_memory(dtype):
+    """Tensors of the host, in and out."""
+    x, out = torch.arange(4).to(dtype), torch.zeros(4, dtype=dtype)
+    kernel = from_torch(torch_cases.Function(lambda a: a * 2), (x,))
+    assert torch.equal(kernel(x), x * 2)
+    kernel(x, out=out)
+    assert torch.equal(out, x * 2)
+    with pytest.raises(KernelError, match="out is not contiguous"):
+        kernel(x, out=torch.zeros(4, 2, dtype=dtype)[:, 0])
+
+
+def linear():
+    """Return a model whose weight has two names."""
+    model = nn.Sequential(nn.Linear(3, 3, bias=False), nn.Linear(3, 3, bias=False))
+    model[1].weight = model[0].weight
+    return model
+
+
+def test_weights_are_the_models_or_given(tmp_path):
+    """By name, as a mapping or a file; a weight by any of its names."""
+    x, model = torch.ones(2, 3), linear()
+    with torch.no_grad():
+        assert torch.allclose(from_torch(model, (x,))(x), model(x))
+    other = {"0.weight": torch.eye(3)}
+    assert torch.equal(from_torch(model, (x,), weights=other)(x), x)
+    with pytest.raises(KernelError, match=r"no 1.weight, which the model has \(3, 3\)"):
+        from_torch(model, (x,), weights={})
+    safetensors = pytest.importorskip("safetensors.torch")
+    safetensors.save_file(other, tmp_path / "w.safetensors")
+    kernel = from_torch(model, (x,), weights=tmp_path / "w.safetensors")
+    assert torch.equal(kernel(x), x)
+
+
+def test_an_exported_program_is_a_model():
+    """Also one of other operations, without dynamic shapes."""
+    x, layer = torch.randn(2, 5, 16, dtype=torch.float64), Layer(16, 2, before=True)
+    program = torch.export.export(layer.double().eval(), (x,))
+    kernels = from_torch(program), from_torch(program.run_decompositions())
+    with torch.no_grad():
+        expected = layer(x)
+    for kernel in kernels:
+        assert kernel.name == "Layer"
+        np.testing.assert_allclose(on_oracle(kernel, x)[0], expected, atol=1e-12)
+    batch = torch.export.Dim("batch")
+    dynamic = torch.export.export(
+        torch_cases.Function(torch.exp), (x,), dynamic_shapes={"args": ({0: batch},)}
+    )
+    with pytest.raises(
+        Unsupported, match="expected known sizes; export the model with"
+    ):
+        from_torch(dynamic)
+
+
+def test_missing_operations_are_named_with_the_users_lines():
+    """Those of the model's own file, not PyTorch's."""
+
+    class Sorted(nn.Module):
+        def forward(self, x):
+            return torch.sort(x)[0] + torch.topk(x, 3)[0]
+
+    with pytest.raises(Unsupported) as error:
+        from_torch(Sorted(), (torch.ones(3),))
+    line = Sorted.forward.__code__.co_firstlineno + 1
+    where = f"at {__file__}:{line}"
+    assert f"aten.sort.default {where}; aten.topk.default {where} are" in str(
+        error.value
+    )
+
+
+def test_a_model_that_is_trained_is_refused():
+    """Dropout, and what writes to its own state."""
+    x = torch.ones(4, 3)
+    with pytest.raises(Unsupported, match=r"draws random numbers.*model.eval\(\)"):
+        from_torch(nn.Dropout(0.1), (x,)).program()
+    with pytest.raises(Unsupported, match=r"writes to running_mean.*model.eval\(\)"):
+        from_torch(nn.BatchNorm1d(3), (x,))
+
+
+@cache
+def bert(**keywords):
+    """Return the BERT of transformers, of random weights."""
+    transformers = pytest.importorskip("transformers")
+    sizes = {"hidden_size": 32, "num_attention_heads": 4, "intermediate_size": 64}
+    config = transformers.BertConfig(
+        vocab_size=99, num_hidden_layers=2, **sizes, **keywords
+    )
+    return transformers.BertModel(config).double().eval()
+
+
+@pytest.mark.parametrize("how", ["sdpa", "eager"])
+def test_the_bert_of_transformers_agrees(how):
+    """With its own mask, by its own names."""
+    ids, mask = torch.randint(0, 99, (2, 7)), torch.ones(2, 7, dtype=torch.int64)
+    mask[0, 5:] = 0
+    agrees(bert(attn_implementation=how), ids, mask)

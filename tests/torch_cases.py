@@ -1,0 +1,279 @@
+"""What `from_torch` is tested with: functions and models, and what PyTorch says of them.
+
+python tests/torch_cases.py            # writes torch_graphs.json; needs torch
+"""
+
+from dataclasses import replace
+
+import torch
+import torch_graphs
+from torch import nn
+from torch.nn import functional as F  # noqa: N812 - PyTorch's name for it
+from torch.utils import _pytree as pytree
+from torch_graphs import Given
+from torch_models import Bert, Gpt, Layer, Vit
+
+from steelyard_kernels.from_torch.export import exported, graph_of
+from steelyard_kernels.from_torch.graph import TensorType
+from steelyard_kernels.from_torch.memory import taken
+
+INF = float("inf")
+A, R = "2x3", "2x3x4"  # shapes of most arguments
+Q, K, V = "2x2x5x4", "2x2x6x4", "2x2x6x3"
+
+
+class Function(nn.Module):
+    """A function as a model."""
+
+    def __init__(self, function):
+        super().__init__()
+        self.function = function
+
+    def forward(self, *args):
+        """Return what the function does."""
+        return self.function(*args)
+
+
+def written(x, y):
+    """Write to parts of a tensor."""
+    z = x.clone()
+    z[:, 1:2] = y
+    z[0] += 1
+    z.mul_(2)
+    z[..., 1] = 0
+    return z
+
+
+def smooth(x):
+    """Return functions of any number."""
+    return (
+        x.abs(), x.asinh(), x.atan(), x.ceil(), x.cos(), x.cosh(), x.erf(), x.exp(),
+        x.expm1(), x.floor(), -x, x.round(), x.sigmoid(), x.sign(), x.sin(), x.sinh(),
+        x.tan(), x.tanh(), x.trunc(), 1 - x, x / 3 + 2 * x - 4,
+    )  # fmt: skip
+
+
+def of_positive(x):
+    """Return functions of positive numbers."""
+    return (
+        x.log(), x.log2(), x.log10(), x.log1p(), x.sqrt(), x.rsqrt(), x.reciprocal(),
+        x.square(), (x + 1).acosh(), x**2, x**0.5, x**-0.5, x**3.7, 2**x, x**x,
+    )  # fmt: skip
+
+
+def of_two(a, b):
+    """Return functions of two tensors."""
+    return (
+        a + b, a - b, a * b, a / b, torch.maximum(a, b), torch.atan2(a, b), a % b,
+        torch.minimum(a, b), torch.fmod(a, b), torch.hypot(a, b), torch.copysign(a, b),
+        torch.add(a, b, alpha=2.5), torch.sub(a, b, alpha=2), torch.lerp(a, b, 0.3),
+        a // b, torch.div(a, b, rounding_mode="trunc"), torch.clamp(a, min=b),
+        torch.nextafter(a, b), torch.addcmul(a, a, b, value=2),
+    )  # fmt: skip
+
+
+def of_integers(a, b):
+    """Return functions of whole numbers."""
+    return (
+        a + b, a / b, a // b, a % b, torch.fmod(a, b), a & b, a | b, a ^ b, ~a, a << b,
+        a >> b, a**2, torch.div(a, b, rounding_mode="trunc"), a.logical_and(b),
+        a.bitwise_left_shift(b), a.bitwise_right_shift(b), a > 0.5, a == 1,
+    )  # fmt: skip
+
+
+def compared(a, b):
+    """Return comparisons, and what they choose."""
+    return (
+        a == b, a != b, a < b, a <= b, a > b, a >= b, a > 0.5, (a / 0).isinf(),
+        (a * 0 / 0).isnan(), torch.where(a > b, a, 0), torch.where(a > b, 1.5, b),
+        a.masked_fill(b > 0, -INF), a.clamp(-1, 1), a.clamp(min=0), a.clamp(max=0.5),
+    )  # fmt: skip
+
+
+def cast(x, i, b):
+    """Return values in other dtypes."""
+    return (
+        x.float(), x.long(), x.bool(), x.half().double(), i.double(), b.float(), i + b,
+        b.long(), x.int(), i + 0.5, i * x, b & ~b, b | b, b ^ b, b.logical_xor(b),
+        b.logical_or(b), b.logical_not(), b + b, b * b,
+    )  # fmt: skip
+
+
+def activated(x):
+    """Return activation functions."""
+    return (
+        F.gelu(x), F.gelu(x, approximate="tanh"), F.silu(x), F.softplus(x), F.elu(x),
+        F.leaky_relu(x), F.relu(x), F.relu6(x), F.hardswish(x), F.mish(x), F.selu(x),
+    )  # fmt: skip
+
+
+def reduced(x, i, b):
+    """Return reductions."""
+    return (
+        x.sum(), x.sum((0, 2)), x.mean(-1, keepdim=True), x.amax((0, 1)), x.amin(1),
+        x.prod(), x.prod(1), *x.max(1), *x.min(-1, keepdim=True), x.max(), x.min(),
+        x.argmax(), x.argmin(0, keepdim=True), b.any(), b.all(-1), b.any((0, 1)),
+        x.var(), x.var(-1, unbiased=False, keepdim=True), x.std(1), x.norm(dim=-1),
+        *torch.var_mean(x, 1, correction=0), x.cumsum(1), i.cumsum(0), i.sum(0), b.sum(),
+    )  # fmt: skip
+
+
+def reshaped(x):
+    """Return the same elements in other shapes and orders."""
+    return (
+        x.view(6, 4), x.reshape(-1), x.flatten(1), x.permute(2, 0, 1), x.transpose(0, 2),
+        x.unsqueeze(1), x[:, :1].squeeze(1), x.expand(5, 2, 3, 4), x.repeat(2, 1, 3),
+        x.flip(0, 2), x.roll(1, 1), x.repeat_interleave(2, 1), x[0, :, 1:].diagonal(1),
+        x.detach(), x[None, ..., None],
+    )  # fmt: skip
+
+
+def parts(x, i):
+    """Return parts, and what they come to together."""
+    return (
+        x[:, 1:], x[:, ::2], x[..., -2:], x[1], x[:, -1], x[:, :-1], *x.split(2, -1),
+        *x.chunk(3, 1), *x.split([1, 3], 2), *x.unbind(0), torch.cat([x, x[:, :1]], 1),
+        torch.stack([x, x], -1), torch.cat([torch.zeros(0), x[0, 0].float()]), x[:, i],
+        x[:, :, i], x[i % 2, i], x[:, i, i], x[..., -i - 1], x.index_select(2, i),
+        x.gather(1, i.view(1, 3, 1).expand(2, 3, 4)), F.pad(x, (1, 2)),
+        F.pad(x, (0, 0, 2, 0), value=1.5), F.pad(x, (-1, 1)), x.tril(), x.triu(1),
+        F.embedding(i, x[0]),
+    )  # fmt: skip
+
+
+def made(x):
+    """Return what is made of numbers."""
+    return (
+        torch.arange(5) * 2, torch.arange(1, 9, 3), torch.arange(0, 1, 0.25),
+        torch.zeros(2) + 1, torch.ones(2, 3), torch.full((2,), 3.5), torch.eye(3),
+        torch.zeros_like(x), x.new_full((2,), 7), torch.linspace(0, 1, 5),
+        torch.empty(3).fill_(2), torch.empty(0, 2),
+        torch.ones(3, 3, dtype=torch.bool).triu(1), F.one_hot(torch.arange(3), 4),
+    )  # fmt: skip
+
+
+def normed(x, w, b):
+    """Return softmaxes and normalisations."""
+    return (
+        x.softmax(-1), x.softmax(1), x.log_softmax(-1), x.logsumexp(-1),
+        F.layer_norm(x, (4,), w, b), F.layer_norm(x, (3, 4)), F.rms_norm(x, (4,), w),
+        torch.native_layer_norm(x, (4,), w, b, 1e-5)[2], F.dropout(x, 0.5, False),
+    )  # fmt: skip
+
+
+def multiplied(a, b, c, d):
+    """Return products."""
+    return (
+        a @ b, a.mT @ a, a[0] @ b, b @ d, a[0, 0] @ b, torch.bmm(a, a.mT), torch.mm(a[0], b),
+        torch.addmm(c, a[0], b), torch.addmm(c, a[0], b, beta=0.5, alpha=2),
+        torch.einsum("bhi,bhj->bij", a, a), F.linear(a, b.T, c), F.linear(a, b.T),
+    )  # fmt: skip
+
+
+def convolved(x, w, b, g):
+    """Return convolutions."""
+    return (
+        F.conv2d(x, w, b, stride=4), F.conv2d(x, w, stride=(2, 1), padding=(1, 0)),
+        F.conv2d(x, g, groups=3), F.conv1d(x[:, :, 0], w[:, :, 0], dilation=2),
+        F.conv_transpose2d(x[:, :, :4], w.transpose(0, 1), b, stride=2, padding=1),
+    )  # fmt: skip
+
+
+def attended(q, k, v, mask, term):
+    """Return attention in all its variants; of rows that see nothing, too."""
+    of = F.scaled_dot_product_attention
+    nothing = torch.zeros(5, 6, dtype=torch.bool)
+    return (
+        of(q, k, v), of(q, k, v, is_causal=True), of(q, k, v, scale=0.3),
+        of(q, k, v, mask), of(q, k, v, term), of(q, k, v, nothing), of(q[0], k[0], v[0]),
+        of(q.repeat(1, 2, 1, 1), k, v, enable_gqa=True),
+        ((q @ k.mT) / 2 + term).softmax(-1) @ v,
+    )  # fmt: skip
+
+
+def lost(x, t):
+    """Return losses."""
+    return (
+        F.cross_entropy(x, t), F.cross_entropy(x, t, ignore_index=1, reduction="sum"),
+        F.cross_entropy(x, t, label_smoothing=0.1), F.mse_loss(x, x * 2),
+        F.nll_loss(x.log_softmax(-1), t),
+    )  # fmt: skip
+
+
+def halves(x, w, b):
+    """Return what is computed in float32 and rounded once."""
+    y = F.linear(x, w, b)
+    return y, F.gelu(y), y.softmax(-1), F.layer_norm(y, (5,)), x @ w.T, (x + 1) * 0.1
+
+
+IDS = Given("2x7:int64", 0, 39)
+MASK = Given("2x7:bool")
+FUNCTIONS = {
+    "smooth": (smooth, A),
+    "of_unit": (lambda x: (x.acos(), x.asin(), x.atanh()), Given(A, -0.9, 0.9)),
+    "of_positive": (of_positive, Given(A, 0.1, 2)),
+    "of_two": (of_two, A, A),
+    "of_integers": (of_integers, Given("9:int64", -7, 7), Given("9:int64", 1, 4)),
+    "compared": (compared, A, A),
+    "cast": (cast, A, "2x3:int64", "2x3:bool"),
+    "activated": (activated, R),
+    "reduced": (reduced, R, "2x4:int32", "2x3x4:bool"),
+    "reshaped": (reshaped, R),
+    "parts": (parts, R, Given("3:int64", 0, 2)),
+    "written": (written, R, "2x1x4"),
+    "made": (made, R),
+    "normed": (normed, R, "4", "4"),
+    "multiplied": (multiplied, R, "4x5", "5", "5"),
+    "convolved": (convolved, "2x3x8x8", "5x3x4x4", "5", "6x1x3x3"),
+    "attended": (attended, Q, K, V, "2x1x1x6:bool", "5x6"),
+    "lost": (lost, "4x5", Given("4:int64", 0, 4)),
+    "halves": (halves, "2x4:float16", "5x4:float16", "5:float16"),
+    "bfloat16": (halves, "2x4:bfloat16", "5x4:bfloat16", "5:bfloat16"),
+}
+MODELS = {
+    "layer": (Layer(16, 2, before=False), "2x7x16"),
+    "layer32": (Layer(16, 2, before=False).float(), "2x7x16:float32"),
+    "bert": (Bert(2, 16, 2), IDS, Given("2x7:int64", 0, 1), MASK),
+    "gpt": (Gpt(2, 16, 2), IDS),
+    "vit": (Vit(2, 16, 2), "2x3x8x8"),
+}
+
+
+def models():
+    """Return every case as its name, a model and what it is given."""
+    for name, (function, *given) in FUNCTIONS.items():
+        yield name, Function(function), given
+    for name, (model, *given) in MODELS.items():
+        wide = torch.float32 if name == "layer32" else torch.float64
+        yield name, model.to(wide).eval(), given
+
+
+def tensor(array):
+    """Return NumPy's array, or ml_dtypes', as a tensor."""
+    if array.dtype.name == "bfloat16":
+        return torch.from_numpy(array.view("int16")).view(torch.bfloat16)
+    return torch.from_numpy(array)
+
+
+def case(name, model, given):
+    """Return a case with what PyTorch exports of it, and computes."""
+    every = [each if isinstance(each, Given) else Given(each) for each in given]
+    every = [replace(each, place=place) for place, each in enumerate(every)]
+    args = tuple(tensor(torch_graphs.values(each)) for each in every)
+    with torch.no_grad():
+        for weight, found in model.named_parameters(remove_duplicate=False):
+            kind = TensorType(tuple(found.shape), str(found.dtype)[6:])
+            found.copy_(tensor(torch_graphs.weight(weight, kind)))
+        results = model(*args)
+    graph = graph_of(exported(model, args, {}), name)
+    names = [each.name for each in graph.inputs if not each.weight]
+    leaves = [taken(each) for each in pytree.tree_leaves(results)]
+    return torch_graphs.Case(
+        graph.live(),
+        dict(zip(names, every, strict=True)),
+        tuple(map(torch_graphs.sample, leaves)),
+    )
+
+
+if __name__ == "__main__":
+    torch_graphs.write([case(*each) for each in models()])
