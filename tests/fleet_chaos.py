@@ -79,7 +79,7 @@ class World:
         self.beats.mkdir()
         (self.root / "suites").mkdir(parents=True)
         os.environ["STEELYARD_CACHE"] = str(folder / "cache")
-        os.environ["STEELYARD_LOCK"] = ""
+        os.environ["STEELYARD_LOCK"] = str(folder / "lock")
         shell.git(self.root, "init", "--quiet", "--initial-branch=main")
         suite = SUITE.format(folder=str(self.beats))
         (self.root / "suites" / "bench_slow.py").write_text(suite)

@@ -318,12 +318,12 @@ def commits(root):
 
 def order_of(url, root, commit, **changes):
     """Return an order of one job, which is kept, and its record."""
-    book = Record(opened(url), lease=20)
+    book = Record(opened(url), changes.get("lease", 20))
     options = ("--blocks", "1", "--budget", "1")
     planned = jobs.planned([commit], ["suites"], ["any"], 1, options=options)
     name = book.add(planned)
     (entry,) = book.entries(name)
-    book.close()  # closing a file of SQLite's twice in a process drops its locks
+    book.close()
     order = Order(name, url, str(root), commits(root)[-1], 20, job=entry.job)
     return replace(order, machine="box", **changes), book
 
@@ -381,6 +381,30 @@ def test_what_nobody_was_told_of_is_not_done(repository, tmp_path, monkeypatch):
     monkeypatch.setattr(agent.Record, "end", done)
     (entry,) = book.entries(order.campaign)
     assert entry.state == State.RUNNING
+    book.close()
+
+
+def test_a_lease_is_renewed_while_an_environment_is_made(repository, tmp_path):
+    """A build that takes several leases; nobody else gets the job or the machine."""
+    order, book = order_of(
+        str(tmp_path / "s.db"), repository, commits(repository)[0], lease=1.5
+    )
+    order = replace(order, build="sleep 4")
+    word = []
+    thread = threading.Thread(
+        target=lambda: word.append(agent.work(order, threading.Event()))
+    )
+    thread.start()
+    tried = 0
+    while thread.is_alive():
+        time.sleep(0.5)
+        states = [one.state for one in book.entries(order.campaign)]
+        if states == [State.RUNNING]:
+            tried += 1
+            other = Claim(order.campaign, order.job.id, "other", "you")
+            assert not book.claim(other)
+    assert word == ["done"]
+    assert tried >= 4
     book.close()
 
 

@@ -333,6 +333,22 @@ def test_a_text_file_is_not_a_store_and_stays_as_it_is(tmp_path):
     assert path.read_text() == "weights and measures"
 
 
+def test_a_second_look_at_an_open_store_keeps_the_locks_of_the_first(path):
+    """Without them the next process to close it takes itself for the last."""
+
+    def locks():
+        place = f":{Path(path).stat().st_ino} "
+        return sum(
+            place in line for line in Path("/proc/locks").read_text().splitlines()
+        )
+
+    with Store.open(str(path)):
+        before = locks()
+        with Store.open(str(path)):
+            pass
+        assert locks() == before > 0
+
+
 def test_a_folder_is_not_a_store(tmp_path):
     """A folder's name where a file is expected is one sentence."""
     with pytest.raises(StoreError, match=r"is a directory"):

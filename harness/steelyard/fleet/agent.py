@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Final
+from typing import IO, Final, Self
 
 from steelyard.errors import FINE, REGRESSION, UNRESOLVED, StoreError, UnjudgedError
 from steelyard.fleet import environments
@@ -26,11 +26,14 @@ from steelyard.fleet.jobs import GATE, Job
 from steelyard.fleet.record import Claim, Record
 from steelyard.machine import children, keeper
 from steelyard.process.origins import Origins
-from steelyard.store.session import SPOOL
+from steelyard.store.session import INTERRUPTED, SPOOL
 from steelyard.store.store import Store
 
 BEATS: Final = 6
 """Renewals of a lease while it lasts."""
+
+LOOK: Final = 0.1
+"""Seconds between two looks at the child and at the lease."""
 
 SAFE: Final = 0.6
 """Of a lease without news, after which the child is ended: that takes seconds too."""
@@ -74,21 +77,26 @@ def work(order: Order, stop: threading.Event) -> str:
     claim = Claim(order.campaign, order.job.id, order.machine, uuid.uuid4().hex)
     try:
         import_spooled(order.store)
+        held = _Held(record, claim, order.lease, stop)
         if not record.claim(claim):
             return "busy"
-        held = _Held(record, claim, order.lease, stop)
         try:
-            code, log = _child(order, held)
+            with held:
+                code, log = _child(order, held)
         except UnjudgedError as error:
             code, log = error.exit_code, str(error)
-        import_spooled(order.store)
         if held.lost:
             return "lost"
         if stop.is_set():
             record.release(claim)
             return "stopped"
         fine = code in DONE or (order.job.what == GATE and code > 0)
-        if not held.say(lambda: record.end(claim, code, log[-TAIL:], fine=fine)):
+
+        def end() -> bool:
+            import_spooled(order.store)
+            return record.end(claim, code, log[-TAIL:], fine=fine)
+
+        if not held.say(end):
             return "lost"
         return "done" if fine else "failed"
     finally:
@@ -96,39 +104,65 @@ def work(order: Order, stop: threading.Event) -> str:
 
 
 class _Held:
-    """A lease while the child works."""
+    """A lease, renewed from its claim until it is let go, whatever is done meanwhile."""
 
     def __init__(
         self, record: Record, claim: Claim, lease: float, stop: threading.Event
     ) -> None:
         self._record, self.claim, self._lease, self._stop = record, claim, lease, stop
-        self._renewed = time.monotonic()
-        self.lost = False
+        self._renewed = _now()
+        self._taken = False
+        self._left = threading.Event()
+        self._beats = threading.Thread(target=self._renew, daemon=True)
+
+    def __enter__(self) -> Self:
+        """Begin to renew it."""
+        self._beats.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Leave the record to others."""
+        self._left.set()
+        self._beats.join()
+
+    @property
+    def lost(self) -> bool:
+        """Whether somebody else may have the job."""
+        return self._taken or _now() - self._renewed > SAFE * self._lease
+
+    @property
+    def over(self) -> bool:
+        """Whether the work is to end."""
+        return self.lost or self._stop.is_set()
+
+    def _renew(self) -> None:
+        pause = self._lease / BEATS
+        while not self._left.wait(pause) and not self._taken:
+            began = _now()
+            with suppress(StoreError):  # the next beat asks again
+                self._taken = not self._record.renew(self.claim, seconds=pause)
+                self._renewed = began
 
     def wait(self, process: subprocess.Popen[str]) -> int:
-        """Renew until the child ends; end it where that fails, or on request."""
-        pause = self._lease / BEATS
-        self._renew(pause)  # to make the environment may have taken long
-        while not self.lost and not self._stop.is_set():
+        """Wait for the child; end it where the lease is lost, or on request."""
+        while not self.over:
             with suppress(subprocess.TimeoutExpired):
-                return process.wait(pause)
-            self._renew(pause)
+                return process.wait(LOOK)
         keeper.end_kept(process)
         return process.returncode
 
-    def _renew(self, seconds: float) -> None:
-        with suppress(StoreError):  # the next beat asks again
-            self.lost = not self._record.renew(self.claim, seconds=seconds)
-            self._renewed = time.monotonic()
-        self.lost |= time.monotonic() - self._renewed > SAFE * self._lease
-
     def say(self, what: Callable[[], bool]) -> bool:
         """Say how it ended, as long as the lease lasts; tell whether that was heard."""
-        while time.monotonic() - self._renewed < self._lease:
+        while not self._taken and _now() - self._renewed < self._lease:
             with suppress(StoreError):
                 return what()
             time.sleep(self._lease / BEATS)
         return False
+
+
+def _now() -> float:
+    """Return seconds that go on while the machine sleeps."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
 def _child(order: Order, held: _Held) -> tuple[int, str]:
@@ -149,6 +183,8 @@ def _child(order: Order, held: _Held) -> tuple[int, str]:
             SPOOL: str(spool),
             JOB: f"{order.campaign}-{order.job.id} {held.claim.holder} {order.machine}",
         }
+        if held.over:
+            return INTERRUPTED, ""
         with (spool / f"{order.campaign}-{order.job.id}.log").open("w+") as log:
             code = _run(line, variables, own.tree, log, held)
             log.seek(0)

@@ -98,8 +98,7 @@ def check_file(path: Path, *, create: bool) -> None:
                 f"store {path} {what}, expected a file of SQLite's. Name another with "
                 "--store."
             )
-        with path.open("rb") as file:
-            head = file.read(len(SQLITE_HEAD))
+        head = _wrong_head(path)
     except FileNotFoundError:
         if not create:
             raise StoreError(
@@ -112,11 +111,28 @@ def check_file(path: Path, *, create: bool) -> None:
                 "another with --store."
             ) from None
         return
-    if head and head != SQLITE_HEAD:
+    if head:
         raise StoreError(
             f"{path} is not a steelyard store: it begins with {head!r}, expected "
             f"{SQLITE_HEAD!r}. Name another file with --store."
         )
+
+
+def _wrong_head(path: Path) -> bytes:
+    """Return how a file begins that is no database; nothing of one, or of an empty one.
+
+    SQLite looks: were a file that this process has open read here, its closing would drop
+    the locks by which others know that (sqlite.org/howtocorrupt.html, section 2.2).
+    """
+    place = path.absolute().as_uri() + "?mode=ro&immutable=1"
+    try:
+        with closing(sqlite3.connect(place, uri=True)) as connection:
+            connection.execute("PRAGMA schema_version")
+    except sqlite3.DatabaseError as error:
+        if error.sqlite_errorname == "SQLITE_NOTADB":
+            with path.open("rb") as file:
+                return file.read(len(SQLITE_HEAD)).removeprefix(SQLITE_HEAD)
+    return b""
 
 
 def _may_write(path: Path) -> bool:
