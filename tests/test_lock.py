@@ -160,3 +160,23 @@ def test_the_lock_is_the_machines_unless_another_is_stated(monkeypatch, stated):
     assert machine.is_absolute()
     monkeypatch.setenv("STEELYARD_LOCK", "other")
     assert str(lock.default_path()) == "other"
+
+
+@pytest.mark.parametrize("user", [os.geteuid(), 12345])
+def test_parts_of_a_machine_are_held_together_and_the_whole_alone(
+    path, monkeypatch, user
+):
+    """Whoever's they are."""
+
+    def refused(**named):
+        with pytest.raises(SteelyardError, match="another run measures"):
+            lock.measuring(path=path, **named).__enter__()
+
+    with lock.measuring(path=path, part="gpu0") as first:
+        monkeypatch.setattr(lock.os, "geteuid", lambda: user)
+        with lock.measuring(path=path, part="gpu1") as second:
+            assert first != second
+        refused()
+    with lock.measuring(path=path):
+        monkeypatch.undo()
+        refused(part="gpu0")

@@ -12,6 +12,7 @@ import click
 
 from steelyard.commands._options import Decorator, store_option
 from steelyard.errors import SteelyardError
+from steelyard.fleet.shares import GPU, MACHINE
 
 
 @click.group()
@@ -73,7 +74,7 @@ def down() -> None:
 @store_option
 def status(*, address: str | None, store: str | None) -> None:
     """List the machines with their facts and jobs, and the campaigns under way."""
-    from steelyard.fleet import campaign, cluster
+    from steelyard.fleet import campaign, cluster, shares
     from steelyard.fleet.engine import NODE, machines
     from steelyard.fleet.record import Record
 
@@ -81,12 +82,15 @@ def status(*, address: str | None, store: str | None) -> None:
     record = Record(_url(store))
     entries = record.entries()
     record.close()
-    doing = {one.machine: one for one in entries if one.state == "running"}
     for name, facts in machines().items():
-        one = doing.get(name)
-        what = f"{one.job.what} of {one.job.commit[:10]}" if one else "free"
-        said = "  ".join(f"{k}={v}" for k, v in facts.items() if k != NODE)
-        click.echo(f"{said}  {what}")
+        facts.pop(NODE)
+        said = "  ".join(f"{k}={v}" for k, v in shares.said(facts).items())
+        doing = [
+            f"{one.job.what} of {one.job.commit[:10]} on {one.machine}"
+            for one in entries
+            if one.state == "running" and str(one.machine).partition("/")[0] == name
+        ]
+        click.echo(f"{said}  {', '.join(doing) or 'free'}")
     for name in dict.fromkeys(one.campaign for one in entries):
         mine = [one for one in entries if one.campaign == name]
         click.echo("\n".join(campaign.lines(name, mine)))
@@ -122,6 +126,13 @@ def _driving(command: Any) -> Any:
             show_default=True,
             metavar="SECONDS",
             help="Give a machine up that was silent for so long.",
+        ),
+        click.option(
+            "--per",
+            type=click.Choice([MACHINE, GPU]),
+            default=MACHINE,
+            show_default=True,
+            help="What a job has alone; of a GPU also its share of the cores.",
         ),
         address_option,
         store_option,
@@ -204,6 +215,7 @@ def _drive(
     *,
     repository: str | None,
     lease: float,
+    per: str,
     address: str | None,
     store: str | None,
 ) -> int:
@@ -229,7 +241,7 @@ def _drive(
     say = functools.partial(click.echo, err=True)
     say(f"campaign {name}")
     try:
-        entries = campaign.Campaign(name, record, Ray(order), say).run(lease)
+        entries = campaign.Campaign(name, record, Ray(order, per), say).run(lease)
     except KeyboardInterrupt:
         say(f"go on with: steelyard fleet run --resume {name}")
         raise

@@ -13,20 +13,28 @@ import subprocess
 import threading
 import time
 import uuid
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Final, Self
 
-from steelyard.errors import FINE, REGRESSION, UNRESOLVED, StoreError, UnjudgedError
-from steelyard.fleet import environments
+from steelyard.errors import (
+    FINE,
+    REGRESSION,
+    UNRESOLVED,
+    SteelyardError,
+    StoreError,
+    UnjudgedError,
+)
+from steelyard.fleet import environments, shares
 from steelyard.fleet.environments import Environment
 from steelyard.fleet.jobs import GATE, Job
 from steelyard.fleet.record import Claim, Record
-from steelyard.machine import children, keeper
+from steelyard.fleet.shares import Share
+from steelyard.machine import children, facts, keeper, lock
 from steelyard.process.origins import Origins
-from steelyard.store.session import INTERRUPTED, SPOOL
+from steelyard.store.session import SPOOL
 from steelyard.store.store import Store
 
 BEATS: Final = 6
@@ -34,6 +42,9 @@ BEATS: Final = 6
 
 LOOK: Final = 0.1
 """Seconds between two looks at the child and at the lease."""
+
+WAIT: Final = 3600
+"""Seconds to wait for others who measure on the machine."""
 
 SAFE: Final = 0.6
 """Of a lease without news, after which the child is ended: that takes seconds too."""
@@ -65,6 +76,8 @@ class Order:
     """The project's own command that makes an environment."""
     job: Job = NOTHING
     machine: str = ""
+    share: Share | None = None
+    """The part of the machine, where that is not all."""
 
 
 def work(order: Order, stop: threading.Event) -> str:
@@ -83,7 +96,7 @@ def work(order: Order, stop: threading.Event) -> str:
         try:
             with held:
                 code, log = _child(order, held)
-        except UnjudgedError as error:
+        except SteelyardError as error:
             code, log = error.exit_code, str(error)
         if held.lost:
             return "lost"
@@ -135,6 +148,15 @@ class _Held:
         """Whether the work is to end."""
         return self.lost or self._stop.is_set()
 
+    def require(self) -> None:
+        """Begin nothing where the work is to end.
+
+        Raises:
+            UnjudgedError: it is.
+        """
+        if self.over:
+            raise UnjudgedError("the lease ended before the work began.")
+
     def _renew(self) -> None:
         pause = self._lease / BEATS
         while not self._left.wait(pause) and not self._taken:
@@ -172,23 +194,51 @@ def _child(order: Order, held: _Held) -> tuple[int, str]:
     with (
         environments.made(place, order.tip, files_only=True) as tip,
         environments.made(place, order.job.commit, order.build) as own,
+        _confined(order.share, held) as confined,
     ):
         line = [own.python, "-P", "-m", "steelyard.cli", *_words(order, tip)]
         variables = {
             **login(),
             **{n: v for n, v in os.environ.items() if n.startswith("STEELYARD_")},
             **own.variables,
+            **confined,
             **_origins(own, tip, order.job.suites).variable(),
             "STEELYARD_STORE": order.store,
             SPOOL: str(spool),
             JOB: f"{order.campaign}-{order.job.id} {held.claim.holder} {order.machine}",
         }
-        if held.over:
-            return INTERRUPTED, ""
         with (spool / f"{order.campaign}-{order.job.id}.log").open("w+") as log:
             code = _run(line, variables, own.tree, log, held)
             log.seek(0)
             return code, log.read()[-TAIL:]
+
+
+@contextmanager
+def _confined(share: Share | None, held: _Held) -> Iterator[dict[str, str]]:
+    """Keep what is started here to a part of the machine, and give its variables.
+
+    Raises:
+        UnjudgedError: the work is to end, or somebody has the machine for too long.
+    """
+    if share is None:
+        held.require()
+        yield {}
+        return
+
+    def pause(seconds: float) -> None:
+        held.require()
+        time.sleep(seconds)
+
+    every = os.sched_getaffinity(0)
+    with lock.measuring(WAIT, pause=pause, part=share.name) as path:
+        held.require()
+        together = facts.siblings(sorted(every))
+        groups = () if isinstance(together, str) else together
+        os.sched_setaffinity(0, shares.cores(every, groups, share))  # of this thread
+        try:
+            yield {"CUDA_VISIBLE_DEVICES": share.uuid, "STEELYARD_LOCK": str(path)}
+        finally:
+            os.sched_setaffinity(0, every)
 
 
 def _run(
@@ -223,7 +273,7 @@ def _words(order: Order, tip: Environment) -> list[str]:
     suites = [str(tip.tree / place) for place in job.suites]
     tags = (f"fleet/{order.campaign}", f"job/{order.campaign}-{job.id}")
     named = [word for tag in tags for word in ("--tag", tag)]
-    return ["run", *suites, *named, "--wait", str(3600), *job.options]
+    return ["run", *suites, *named, "--wait", str(WAIT), *job.options]
 
 
 def _origins(own: Environment, tip: Environment, suites: Sequence[str]) -> Origins:

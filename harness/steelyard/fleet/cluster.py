@@ -20,9 +20,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from steelyard.errors import SteelyardError
-from steelyard.fleet import engine, environments
-from steelyard.fleet.engine import LABEL
-from steelyard.fleet.local import LOCALHOST, MACHINE, STORE_BYTES
+from steelyard.fleet import engine, environments, local, shares
+from steelyard.fleet.local import LABEL, LOCALHOST, STORE_BYTES
 from steelyard.machine import children, facts, gpu_choice, writer
 
 SECONDS: Final = 60.0
@@ -56,7 +55,7 @@ def labels(name: str) -> dict[str, str]:
     found["memory"] = f"{int(identity['memory']) >> 30}G"
     gpus = gpu_choice.devices()
     if gpus:
-        found |= {"gpu": gpus[0].name, "gpus": len(gpus)}
+        found |= shares.labels([(one.name, one.uuid) for one in gpus])
         found["driver"] = gpu_choice.facts(0).get("driver", "")
     # What Ray takes as a label (docs.ray.io, Labels): 63 letters, digits, - _ and .
     clean = {
@@ -65,7 +64,7 @@ def labels(name: str) -> dict[str, str]:
     return {f"{LABEL}{n}": value for n, value in clean.items() if value}
 
 
-def up(address: str | None, bind: str, local: int) -> dict[str, Any]:
+def up(address: str | None, bind: str, count: int) -> dict[str, Any]:
     """Start nodes here and return where they are: a head unless ``address`` names one.
 
     Raises:
@@ -77,7 +76,7 @@ def up(address: str | None, bind: str, local: int) -> dict[str, Any]:
             "a part of a cluster runs here already: see `steelyard fleet status`, end "
             "it with `steelyard fleet down`."
         )
-    names = [f"local-{n + 1}" for n in range(local)] or [socket.gethostname()]
+    names = [f"local-{n + 1}" for n in range(count)] or [socket.gethostname()]
     every = [labels(name) for name in names]
     try:
         if address is None and is_local(bind):
@@ -120,7 +119,7 @@ def _open(address: str | None, bind: str, own: Mapping[str, str]) -> dict[str, A
     line = [str(Path(sys.executable).with_name("ray")), "start", "--block"]
     line += [f"--node-ip-address={bind}", "--num-cpus=0", "--disable-usage-stats"]
     line += [f"--object-store-memory={STORE_BYTES}", f"--labels={said}"]
-    line.append(f"--resources={json.dumps({MACHINE: 1})}")
+    line.append(f"--resources={json.dumps(local.resources(own))}")
     if address is None:
         port = state["address"].rpartition(":")[2]
         line += ["--head", f"--port={port}", "--include-dashboard=false"]

@@ -1,8 +1,8 @@
 """Ray as the engine of a fleet: which machines there are, and an agent on each.
 
-An agent holds the resource ``machine`` of its node, of which each has one: so two fleets
-of a cluster have a machine one after the other. Its facts are the node's labels. Nothing
-that is measured runs in a process of Ray's.
+An agent holds the resource ``machine`` of its node, of which each has one, or a GPU's part
+of it: so two fleets of a cluster have a machine one after the other. Its facts are the
+node's labels. Nothing that is measured runs in a process of Ray's.
 """
 
 from __future__ import annotations
@@ -13,14 +13,11 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from steelyard.errors import SteelyardError
-from steelyard.fleet import agent
+from steelyard.fleet import agent, local, shares
 from steelyard.fleet.agent import Order
 from steelyard.fleet.jobs import Job
-from steelyard.fleet.local import MACHINE
+from steelyard.fleet.shares import GPU, MACHINE, Share
 from steelyard_device import install
-
-LABEL: Final = "steelyard/"
-"""What the labels of a machine's facts begin with; `name` is one."""
 
 NODE: Final = "node"
 """The fact that is Ray's own name of a machine, a new one after each start."""
@@ -48,8 +45,7 @@ def machines() -> dict[str, dict[str, str]]:
     found = {}
     for node in ray().nodes():
         if node["Alive"] and node["Resources"].get(MACHINE):
-            labels = node.get("Labels", {}).items()
-            facts = {n.removeprefix(LABEL): v for n, v in labels if n.startswith(LABEL)}
+            facts = local.facts(node.get("Labels", {}))
             found[facts["name"]] = facts | {NODE: node["NodeID"]}
     return found
 
@@ -75,32 +71,40 @@ class Ray:
 
     order: Order
     """Of every job, but for the job and the machine."""
+    per: str = MACHINE
+    """What a job has to itself: a machine, or a GPU of one that has any."""
     _agents: dict[str, Any] = field(default_factory=dict)
     _machines: dict[Any, str] = field(default_factory=dict)
     """By what is under way."""
-    _nodes: dict[str, str] = field(default_factory=dict)
+    _places: dict[str, tuple[str, Share | None]] = field(default_factory=dict)
+    """The node of each, and which part of it."""
 
     def machines(self) -> dict[str, dict[str, str]]:
-        """Return the facts of the nodes that are machines."""
-        found = machines()
-        self._nodes = {name: facts.pop(NODE) for name, facts in found.items()}
+        """Return the facts of the nodes that are machines, or of their GPUs."""
+        found = {}
+        for name, facts in machines().items():
+            node, whole = facts.pop(NODE), {name: (shares.said(facts), None)}
+            parts = shares.parts(facts) if self.per == GPU else whole
+            for part, (own, share) in parts.items():
+                self._places[part], found[part] = (node, share), own
         return found
 
     def start(self, machine: str, job: Job) -> Any:
         """Have the agent of a machine do a job."""
         module = ray()
+        node, share = self._places[machine]
         if machine not in self._agents:
             from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-            how = NodeAffinitySchedulingStrategy(self._nodes[machine], soft=False)
+            how = NodeAffinitySchedulingStrategy(node, soft=False)
             made = module.remote(Agent).options(
                 num_cpus=0,
-                resources={MACHINE: 1},
+                resources=share.resources() if share else {MACHINE: 1},
                 scheduling_strategy=how,
                 max_concurrency=2,
             )
             self._agents[machine] = made.remote()
-        order = replace(self.order, job=job, machine=machine)
+        order = replace(self.order, job=job, machine=machine, share=share)
         begun = self._agents[machine].work.remote(order)
         self._machines[begun] = machine
         return begun

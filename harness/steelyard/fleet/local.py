@@ -9,14 +9,16 @@ from __future__ import annotations
 import json
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
+from steelyard.fleet import shares
+
 LOCALHOST: Final = "127.0.0.1"
 
-MACHINE: Final = "machine"
-"""The resource that a node has one of."""
+LABEL: Final = "steelyard/"
+"""What the labels of a machine's facts begin with; `name` is one."""
 
 STORE_BYTES: Final = 80_000_000
 """About Ray's least: nothing is put into its object store."""
@@ -29,6 +31,17 @@ NODE: Final[dict[str, Any]] = {
 }
 
 
+def resources(labels: Mapping[str, str]) -> dict[str, float]:
+    """Return what a node with these labels has."""
+    return shares.resources(facts(labels))
+
+
+def facts(labels: Mapping[str, str]) -> dict[str, str]:
+    """Return what a node's labels say of its machine."""
+    own = {name: value for name, value in labels.items() if name.startswith(LABEL)}
+    return {name.removeprefix(LABEL): value for name, value in own.items()}
+
+
 def cluster(labels: Sequence[dict[str, str]]) -> Any:
     """Start a head and a node for each of some labels; return `ray.cluster_utils`'s."""
     from ray.cluster_utils import Cluster
@@ -36,7 +49,7 @@ def cluster(labels: Sequence[dict[str, str]]) -> Any:
     made = Cluster()
     made.add_node(**NODE)
     for one in labels:
-        made.add_node(**NODE, resources={MACHINE: 1}, labels=one)
+        made.add_node(**NODE, resources=resources(one), labels=one)
     return made
 
 

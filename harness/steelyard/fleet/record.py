@@ -139,7 +139,7 @@ class Record:
                 connection.execute(sa.select(sa.func.pg_advisory_xact_lock(_CLAIMS)))
             now = _now(connection)
             busy = sa.select(JOBS.c.id).where(
-                JOBS.c.machine == claim.machine,
+                _meets(claim.machine),
                 JOBS.c.state == State.RUNNING,
                 JOBS.c.until >= now,
             )
@@ -227,6 +227,15 @@ def _now(connection: sa.Connection) -> float:
         return time.time()
     clock = sa.select(sa.func.extract("epoch", sa.func.clock_timestamp()))
     return float(connection.execute(clock).scalar() or 0)
+
+
+def _meets(machine: str) -> sa.ColumnElement[bool]:
+    """Select the jobs of a machine, its parts' among them; of a part also the whole's."""
+    whole, part, _ = machine.partition("/")
+    if part:
+        return JOBS.c.machine.in_((whole, machine))
+    within = JOBS.c.machine.startswith(f"{machine}/", autoescape=True)
+    return sa.or_(JOBS.c.machine == machine, within)
 
 
 def _is(claim: Claim) -> tuple[sa.ColumnElement[bool], ...]:

@@ -46,8 +46,14 @@ def measuring(
     wait: float = 0.0,
     path: Path | None = None,
     pause: Callable[[float], None] = time.sleep,
-) -> Iterator[None]:
-    """Hold the lock of the machine; wait at most ``wait`` seconds for it.
+    *,
+    part: str = "",
+) -> Iterator[Path]:
+    """Hold the lock of the machine and give its path; wait at most ``wait`` seconds.
+
+    Of a ``part`` of it, such as a GPU, the part's lock is another, and the machine's is
+    held together with those who have other parts: whoever takes one of the whole has it
+    alone.
 
     Every user has a lock file that no other can open, and looks in the kernel's list of
     locks whether somebody holds another's.
@@ -60,10 +66,10 @@ def measuring(
     while True:
         handle = _open(_own(path))
         try:
-            holder = _taken(handle, path)
+            holder = _taken(handle, path, shared=bool(part))
             if holder is None:
                 _sign(handle)
-                yield
+                yield path.with_name(f"{path.name}-{part}") if part else path
                 return
         finally:
             os.close(handle)  # which also releases the lock
@@ -90,16 +96,18 @@ def _all(path: Path) -> Iterator[Path]:
             yield other
 
 
-def _taken(handle: int, path: Path) -> Path | None:
+def _taken(handle: int, path: Path, *, shared: bool) -> Path | None:
     """Lock an open file; return the one by which another run holds the machine."""
     try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        how = fcntl.LOCK_SH if shared else fcntl.LOCK_EX
+        fcntl.flock(handle, how | fcntl.LOCK_NB)
     except BlockingIOError:
         return _own(path)
     own = os.fstat(handle)
     for other in _all(path):
         with suppress(OSError):
-            if not os.path.samestat(other.stat(), own) and _is_locked(other):
+            same = os.path.samestat(other.stat(), own)
+            if not same and _is_locked(other, "WRITE" if shared else ""):
                 return other
     return None
 
@@ -220,8 +228,8 @@ def is_held(path: Path | None = None) -> bool | None:
     return True if any(found) else None if None in found else False
 
 
-def _is_locked(path: Path) -> bool | None:
-    """Return whether a file is locked; no permission to open it is needed.
+def _is_locked(path: Path, how: str = "") -> bool | None:
+    """Return whether a file is locked, or by ``WRITE`` alone; it need not be readable.
 
     The kernel lists every lock by the file's device and inode; None where it does not.
     """
@@ -236,4 +244,5 @@ def _is_locked(path: Path) -> bool | None:
         return None
     major, minor = os.major(facts.st_dev), os.minor(facts.st_dev)
     key = f" {major:02x}:{minor:02x}:{facts.st_ino} "
-    return any(key in line and "FLOCK" in line for line in listed.splitlines())
+    lines = [line for line in listed.splitlines() if key in line and "FLOCK" in line]
+    return any(how in line for line in lines)
