@@ -108,7 +108,7 @@ def ran(place):
     return found
 
 
-RUN = ("fleet", "run", "suites", "--options", "--blocks 1 --budget 1")
+RUN = ("fleet", "run", "suites", "--options", "--blocks 1")
 
 
 def test_two_gpus_of_a_machine_have_a_job_each_at_once(place, variables, address):
