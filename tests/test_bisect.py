@@ -13,8 +13,10 @@ from hypothesis import strategies as st
 
 from steelyard.analyse.verdict import Verdict
 from steelyard.commands import main
-from steelyard.errors import FAILED, FINE, UNRESOLVED, UnjudgedError
-from steelyard.fleet.bisect import Comparison, Outcome, bisect
+from steelyard.errors import FAILED, FINE, UNRESOLVED
+from steelyard.fleet import pairs
+from steelyard.fleet.bisect import Outcome, bisect
+from steelyard.fleet.pairs import Comparison
 from steelyard.fleet.search import Decision, Found, Side, search
 from steelyard.gate import decide
 from steelyard.gate.decide import Evidence
@@ -25,13 +27,25 @@ COMMITS = [f"{at:040x}" for at in range(1, 65)]
 GOOD = "0" * 40
 
 
-@given(st.integers(0, 63), st.sets(st.integers(0, 62), max_size=20), st.integers(1, 64))
-def test_the_first_bad_commit_is_among_those_that_are_found(at, skipped, count):
-    """It is alone unless what stands before it was skipped, in few decisions."""
+@given(
+    st.integers(0, 63),
+    st.sets(st.integers(0, 62), max_size=20),
+    st.integers(1, 64),
+    st.integers(1, 5),
+)
+def test_the_first_bad_commit_is_among_those_that_are_found(at, skipped, count, width):
+    """It is alone unless what stands before it was skipped, in few rounds."""
     commits = COMMITS[:count]
     first = min(at, count - 1)
 
-    def told(commit):
+    rounds = []
+
+    def told(several):
+        assert 0 < len(several) <= width
+        rounds.append(several)
+        return [one(commit) for commit in several]
+
+    def one(commit):
         place = commits.index(commit)
         if place in skipped and place != count - 1:
             return Decision(commit, Side.SKIPPED, "")
@@ -39,18 +53,22 @@ def test_the_first_bad_commit_is_among_those_that_are_found(at, skipped, count):
             commit, Side.BAD if place >= first else Side.GOOD, "", wrong=0.1
         )
 
-    found = search(GOOD, commits, told)
+    found = search(GOOD, commits, told, width)
     assert commits[first] in found.commits
     assert all(commits.index(one) in skipped for one in found.commits[:-1])
     steps = [one for one in found.decisions if one.side is not Side.SKIPPED]
-    assert len(steps) <= math.ceil(math.log2(count)) + len(skipped)
+    assert len(rounds) <= math.ceil(math.log(count, width + 1)) + len(skipped) + 1
+    if width == 1:
+        assert len(steps) <= math.ceil(math.log2(count)) + len(skipped)
     assert found.wrong == pytest.approx(min(1, 0.1 * len(steps)))
 
 
 class Simulated:
     """Commits whose times are known, compared as blocks with normal noise."""
 
-    def __init__(self, seed, changes, noise=0.02, code=None, broken=()):
+    def __init__(
+        self, seed, changes, noise=0.02, *, code=None, broken=(), machines=("",)
+    ):
         self.draw = random.Random(seed)
         self.levels = dict(
             zip(
@@ -63,11 +81,28 @@ class Simulated:
         self.code = code or {}
         self.broken = broken
         self.measured = set()
+        self.machines = machines
+        self.rounds = []
 
-    def __call__(self, base, other, policy, known=()):
+    def __call__(self, several):
+        """Compare each pair, on a machine of its own."""
+        self.rounds.append([one.machine for one in several])
+        assert len({*self.rounds[-1]}) == len(several)
+        return [
+            pairs.comparison_of(pairs.answered(self.compared(self.sent(one))))
+            for one in several
+        ]
+
+    @staticmethod
+    def sent(one):
+        """Return what arrives at a machine."""
+        return pairs.pair_of(one.base, one.other, pairs.asked(one))
+
+    def compared(self, pair):
         """Draw blocks until the gate has decided."""
+        base, other, policy, known = pair.base, pair.other, pair.policy, pair.known
         if other in self.broken:
-            raise UnjudgedError(f"{other} does not build")
+            return Comparison(failed=f"{other} does not build", unbuilt=True)
         facts = {"code_hash": self.code.get(other, other)}
         if facts["code_hash"] == self.code.get(base, base):
             return Comparison(identical=True, facts=facts)
@@ -97,6 +132,41 @@ def test_a_step_of_5_percent_in_2_percent_noise_is_found_19_times_of_20():
         right += found.found is not None and found.found.commits == (COMMITS[place],)
         assert len(world.measured) <= 9
     assert right >= 19
+
+
+def test_several_machines_take_fewer_rounds_and_are_as_right():
+    """Four of them: both ends, three rounds of four commits, and the step itself."""
+    right = 0
+    for seed in range(20):
+        place = random.Random(seed).randrange(64)
+        world = Simulated(seed, step_at(place), machines=MACHINES)
+        found = bisect("case", GOOD, COMMITS, world)
+        right += found.found is not None and found.found.commits == (COMMITS[place],)
+        assert world.rounds[0] == list(MACHINES)
+        assert len(world.rounds) <= 5
+    assert right >= 19
+
+
+MACHINES = ("a", "b", "c", "d")
+
+
+def test_a_machine_whose_ends_do_not_differ_any_more_measures_nothing_else():
+    """The others go on; it is said."""
+    world, said = Simulated(0, step_at(40), machines=MACHINES), []
+    compared, levels = world.compared, world.levels
+
+    def one(pair):
+        world.levels = dict.fromkeys(levels, 0.0) if pair.machine == "b" else levels
+        return compared(pair)
+
+    world.compared = one
+    world.sent = lambda pair: pair
+    found = bisect("case", GOOD, COMMITS, world, said.append)
+    assert found.found.commits == (COMMITS[40],)
+    assert world.rounds[:2] == [["a", "b", "c", "d"], ["a", "c", "d"]]
+    changed = [line for line in said if "the machine changed" in line]
+    assert len(changed) == 1
+    assert changed[0].startswith("b: ")
 
 
 def test_steps_either_way_are_found():
@@ -139,19 +209,23 @@ def test_a_commit_that_is_not_decided_is_skipped_and_a_failing_end_is_said():
     """Noise that no number of blocks tells; and a benchmark that raises."""
     world = Simulated(0, step_at(40))
 
-    def noisy(base, other, policy, known=()):
-        if other == COMMITS[31]:
+    compared = world.compared
+
+    def noisy(pair):
+        if pair.other == COMMITS[31]:
             world.noise = 0.5
-        found = world(base, other, policy, known)
+        found = compared(pair)
         world.noise = 0.02
         return found
 
-    found = bisect("case", GOOD, COMMITS, noisy)
+    world.compared = noisy
+    found = bisect("case", GOOD, COMMITS, world)
     skipped = [one for one in found.found.decisions if one.side is Side.SKIPPED]
     assert [one.commit for one in skipped] == [COMMITS[31]]
     assert skipped[0].why.startswith((Verdict.NOT_GATEABLE, Verdict.UNRESOLVED))
     assert found.found.commits == (COMMITS[40],)
-    fails = bisect("case", GOOD, COMMITS, lambda *_: Comparison(failed="it raised"))
+    world.compared = lambda _: Comparison(failed="it raised")
+    fails = bisect("case", GOOD, COMMITS, world)
     assert (fails.exit_code, fails.problem) == (FAILED, "it raised")
 
 

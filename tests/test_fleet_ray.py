@@ -9,6 +9,7 @@ import time
 
 import pytest
 import shell
+import test_bisect
 from fleet_chaos import SUITE, attempts, overlaps
 
 from steelyard.fleet import cluster
@@ -80,12 +81,12 @@ def address(place, variables):
         process.terminate()
 
 
-def fleet(place, variables, address, *words, **changes):
-    """Start a command of a fleet."""
+def fleet(root, variables, address, *words, **changes):
+    """Start a command of a fleet in a checkout."""
     line = [sys.executable, "-m", "steelyard.cli", *words, "--address", address]
     return subprocess.Popen(
         line,
-        cwd=place / "repository",
+        cwd=root,
         env=variables | changes,
         text=True,
         stdout=subprocess.PIPE,
@@ -116,7 +117,7 @@ def test_two_gpus_of_a_machine_have_a_job_each_at_once(place, variables, address
     (place / "seen").unlink(missing_ok=True)
     store = opened(str(place / "gpus.db"))
     words = (*RUN, "--on", "gpu=fake", "--per", "gpu", "--repeat", "4")
-    with fleet(place, variables, address, *words, **store) as process:
+    with fleet(place / "repository", variables, address, *words, **store) as process:
         said, _ = process.communicate(timeout=300)
     assert process.returncode == 0, said
     spans = ran(place)
@@ -146,7 +147,14 @@ def test_two_fleets_have_a_machine_one_after_the_other(place, variables, address
     ways = (("--per", "gpu"), ("--per", "machine"))
     words = (*RUN, "--on", "gpu=fake", "--repeat", "2")
     begun = [
-        fleet(place, variables, address, *words, *way, **opened(str(place / f"{n}.db")))
+        fleet(
+            place / "repository",
+            variables,
+            address,
+            *words,
+            *way,
+            **opened(str(place / f"{n}.db")),
+        )
         for n, way in enumerate(ways)
     ]
     for one in begun:
@@ -163,12 +171,57 @@ def test_two_fleets_have_a_machine_one_after_the_other(place, variables, address
     assert one[1] < two[0]
 
 
+def test_equal_machines_search_commits_together(bisected, variables, address):
+    """Each measures both ends and its own commits; another kind is left alone."""
+    root, first, last = bisected
+    url = str(root / ".steelyard.db")
+    words = ("bisect", "summed", first, last, "--per", "gpu", "--on", "gpu=fake")
+    store = opened(url)
+    with fleet(root, variables, address, *words, **store) as process:
+        said, _ = process.communicate(timeout=600)
+    assert process.returncode == 0, said
+    assert "change 3" in said
+    for machine in ("box/gpu0", "box/gpu1"):
+        assert f"on {machine}: bisect" in said
+    assert "lone" not in said
+    with Store.open(url) as store:
+        assert {tag for run in store.runs() for tag in run.tags} == {
+            "bisect/base",
+            "bisect/head",
+        }
+    words = ("bisect", "missing", first, last, "--on", "cpu=slow")
+    with fleet(root, variables, address, *words, STEELYARD_STORE=url) as process:
+        said, _ = process.communicate(timeout=300)
+    assert process.returncode == 4, said
+    assert "lone cannot bisect" in said
+    words = ("bisect", "summed", first, last, "--on", "any")
+    with fleet(root, variables, address, *words, STEELYARD_STORE=url) as process:
+        said, _ = process.communicate(timeout=300)
+    assert "machines of 2 kinds" in said
+
+
+@pytest.fixture
+def bisected(tmp_path):
+    """Make a repository of five commits, whose fourth does three times the work."""
+    (tmp_path / "suites").mkdir()
+    (tmp_path / "suites" / "bench_work.py").write_text(test_bisect.SUITE)
+    shell.git(tmp_path, "init", "--quiet", "--initial-branch=main")
+    made = []
+    for at in range(5):
+        text = test_bisect.WORK.format(1 if at < 3 else 3)
+        (tmp_path / "work.py").write_text(f"{text}# {at}\n")
+        shell.git(tmp_path, "add", "work.py", "suites")
+        shell.git(tmp_path, "commit", "--quiet", f"-mchange {at}")
+        made.append(shell.git(tmp_path, "rev-parse", "HEAD"))
+    return tmp_path, made[0], made[-1]
+
+
 def test_ctrl_c_leaves_a_campaign_that_is_resumed(place, variables, address):
     """Nothing of it runs on; what was done is not done again."""
     url = str(place / "resumed.db")
     store = opened(url)
     words = (*RUN, "--on", "cpu=slow", "--repeat", "3")
-    with fleet(place, variables, address, *words, **store) as process:
+    with fleet(place / "repository", variables, address, *words, **store) as process:
         book = Record(url)
         while not [
             one for one in book.entries() if one.job.id == 1 and one.state == "running"
@@ -183,7 +236,7 @@ def test_ctrl_c_leaves_a_campaign_that_is_resumed(place, variables, address):
     assert State.RUNNING not in {one.state for one in book.entries(name)}
     before = ran(place)
     words = ("fleet", "run", "--resume", name)
-    with fleet(place, variables, address, *words, **store) as process:
+    with fleet(place / "repository", variables, address, *words, **store) as process:
         said, _ = process.communicate(timeout=300)
     assert process.returncode == 0, said
     assert {one.state for one in book.entries(name)} == {State.DONE}

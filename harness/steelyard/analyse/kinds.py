@@ -53,13 +53,16 @@ def accepts(on: str, facts: Mapping[str, str]) -> bool:
     """Tell whether ``gpu=H200,cpu=EPYC`` selects a machine with these facts.
 
     Every term must; a value is part of the fact's, in any case of its letters and with
-    any signs between them.
+    any signs between them. A ``name`` is a whole one.
 
     Raises:
         SteelyardError: it is not of that form.
     """
     return on == ANY or all(
-        _plain(value) in _plain(facts.get(name, "")) for name, value in terms(on)
+        value == facts.get(name)
+        if name == "name"
+        else _plain(value) in _plain(facts.get(name, ""))
+        for name, value in terms(on)
     )
 
 

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import functools
-import shlex
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 import click
 
-from steelyard.commands._options import Decorator, store_option
+from steelyard.commands import _fleet
+from steelyard.commands._options import store_option
 from steelyard.errors import SteelyardError
-from steelyard.fleet.shares import GPU, MACHINE
 
 
 @click.group()
@@ -20,16 +18,8 @@ def command() -> None:
     """Run suites on many machines, at many commits."""
 
 
-address_option = click.option(
-    "--address",
-    metavar="HOST:PORT",
-    help="The cluster's head.",
-    show_default="the one that was started here",
-)
-
-
 @command.command()
-@address_option
+@_fleet.address_option
 @click.option(
     "--bind",
     default="127.0.0.1",
@@ -70,7 +60,7 @@ def down() -> None:
 
 
 @command.command()
-@address_option
+@_fleet.address_option
 @store_option
 def status(*, address: str | None, store: str | None) -> None:
     """List the machines with their facts and jobs, and the campaigns under way."""
@@ -79,7 +69,7 @@ def status(*, address: str | None, store: str | None) -> None:
     from steelyard.fleet.record import Record
 
     cluster.connected(address)
-    record = Record(_url(store))
+    record = Record(_fleet.url(store))
     entries = record.entries()
     record.close()
     for name, facts in machines().items():
@@ -96,52 +86,6 @@ def status(*, address: str | None, store: str | None) -> None:
         click.echo("\n".join(campaign.lines(name, mine)))
 
 
-def _driving(command: Any) -> Any:
-    """Give a command the options by which jobs are driven."""
-    options: Sequence[Decorator] = (
-        click.option(
-            "--on",
-            multiple=True,
-            default=["any"],
-            show_default=True,
-            metavar="gpu=H200,...",
-            help="Kinds of machines, each of which does everything.",
-        ),
-        click.option(
-            "--options",
-            default="",
-            metavar="WORDS",
-            help="Options of the command on each machine, such as '--blocks 8'.",
-        ),
-        click.option(
-            "--repository",
-            metavar="PATH|URL",
-            help="Where machines fetch commits.",
-            show_default="this checkout",
-        ),
-        click.option(
-            "--lease",
-            type=click.FloatRange(min=2),
-            default=60.0,
-            show_default=True,
-            metavar="SECONDS",
-            help="Give a machine up that was silent for so long.",
-        ),
-        click.option(
-            "--per",
-            type=click.Choice([MACHINE, GPU]),
-            default=MACHINE,
-            show_default=True,
-            help="What a job has alone; of a GPU also its share of the cores.",
-        ),
-        address_option,
-        store_option,
-    )
-    for option in reversed(options):
-        command = option(command)
-    return command
-
-
 @command.command()
 @click.argument("suites", nargs=-1)
 @click.option(
@@ -155,7 +99,7 @@ def _driving(command: Any) -> Any:
     help="Run each so many times.",
 )
 @click.option("--resume", metavar="CAMPAIGN", help="Go on with one that was stopped.")
-@_driving
+@_fleet.driving
 def run(
     *,
     suites: Sequence[str],
@@ -173,10 +117,10 @@ def run(
     """
     from steelyard.fleet import jobs
 
-    root = _root()
+    root = _fleet.root()
     planned = jobs.planned(
-        *(_commits(root, commits), _places(root, suites), on, repeat),
-        options=_words(options),
+        *(_commits(root, commits), _fleet.places(root, suites), on, repeat),
+        options=_fleet.words(options),
     )
     return _drive(planned, resume, root, **asked)
 
@@ -184,7 +128,7 @@ def run(
 @command.command()
 @click.argument("baseline")
 @click.argument("suites", nargs=-1)
-@_driving
+@_fleet.driving
 def gate(
     *,
     baseline: str,
@@ -200,75 +144,34 @@ def gate(
     from steelyard.fleet import jobs
     from steelyard.gate.worktrees import require_commit
 
-    root = _root()
+    root = _fleet.root()
     base, head = (require_commit(name, root) for name in (baseline, "HEAD"))
-    words = (base, *_words(options))
-    places = _places(root, suites)
+    words = (base, *_fleet.words(options))
+    places = _fleet.places(root, suites)
     planned = jobs.planned([head], places, on, 1, options=words, what=jobs.GATE)
     return _drive(planned, None, root, **asked)
 
 
-def _drive(
-    planned: Iterable[Any],
-    resume: str | None,
-    root: Path,
-    *,
-    repository: str | None,
-    lease: float,
-    per: str,
-    address: str | None,
-    store: str | None,
-) -> int:
+def _drive(planned: Iterable[Any], resume: str | None, root: Path, **asked: Any) -> int:
     """Drive a campaign to its end, and print what became of it."""
-    from steelyard.declare import config
-    from steelyard.fleet import campaign, cluster
-    from steelyard.fleet.agent import Order
-    from steelyard.fleet.engine import Ray
-    from steelyard.fleet.record import Record
+    from steelyard.fleet import campaign
 
-    url, build = _url(store), config.load({}).build
-    cluster.connected(address)
-    record = Record(url, lease)
-    name = resume or record.add(planned)
-    known = record.entries(name)
-    if not known:
-        raise SteelyardError(
-            f"--resume {name}: the store has no such campaign. `steelyard fleet status` "
-            "lists those that are not done."
-        )
-    tip = known[-1].job.commit  # jobs are in the order of their commits
-    order = Order(name, url, repository or str(root), tip, lease, build)
-    say = functools.partial(click.echo, err=True)
-    say(f"campaign {name}")
-    try:
-        entries = campaign.Campaign(name, record, Ray(order, per), say).run(lease)
-    except KeyboardInterrupt:
-        say(f"go on with: steelyard fleet run --resume {name}")
-        raise
-    finally:
-        record.close()
+    with _fleet.joined(root, **asked) as fleet:
+        name = resume or fleet.record.add(planned)
+        known = fleet.record.entries(name)
+        if not known:
+            raise SteelyardError(
+                f"--resume {name}: the store has no such campaign. `steelyard fleet "
+                "status` lists those that are not done."
+            )
+        fleet.say(f"campaign {name}")
+        try:  # jobs are in the order of their commits
+            entries = fleet.drive(name, known[-1].job.commit)
+        except KeyboardInterrupt:
+            fleet.say(f"go on with: steelyard fleet run --resume {name}")
+            raise
     click.echo("\n".join(campaign.lines(name, entries)))
     return campaign.exit_code(entries)
-
-
-def _url(store: str | None) -> str:
-    """Return the store's URL or its absolute path: other processes have other folders."""
-    from steelyard.declare import config
-    from steelyard.store.store import Store
-
-    url = config.load({"store": store}).store
-    url = url if "://" in url else str(Path(url).absolute())
-    with Store.open(url):  # its tables are there before anybody needs them
-        return url
-
-
-def _root() -> Path:
-    from steelyard.machine import git
-
-    found = git.output(Path.cwd(), "rev-parse", "--show-toplevel")
-    if found is None:
-        raise SteelyardError("a fleet measures commits: run it in a git checkout.")
-    return Path(found)
 
 
 def _commits(root: Path, words: str) -> list[str]:
@@ -281,23 +184,3 @@ def _commits(root: Path, words: str) -> list[str]:
         return [require_commit(first, root)]
     good, bad = (require_commit(name or "HEAD", root) for name in (first, last))
     return [good, *between(root, good, bad)]
-
-
-def _places(root: Path, suites: Sequence[str]) -> list[str]:
-    """Return the suites as folders and files of every checkout."""
-    from steelyard.declare import config
-
-    chosen = config.suites(config.load({"suites": tuple(suites) or None}))
-    try:
-        return [Path(one).resolve().relative_to(root).as_posix() for one in chosen]
-    except ValueError as error:
-        raise SteelyardError(
-            f"{error}: the suites of a fleet are committed; name some of this checkout."
-        ) from error
-
-
-def _words(options: str) -> tuple[str, ...]:
-    try:
-        return tuple(shlex.split(options))
-    except ValueError as error:
-        raise SteelyardError(f"--options cannot be read: {error}.") from error

@@ -29,7 +29,7 @@ from steelyard.errors import (
 )
 from steelyard.fleet import environments, shares
 from steelyard.fleet.environments import Environment
-from steelyard.fleet.jobs import GATE, Job
+from steelyard.fleet.jobs import BISECT, RUN, Job
 from steelyard.fleet.record import Claim, Record
 from steelyard.fleet.shares import Share
 from steelyard.machine import children, facts, keeper, lock
@@ -103,11 +103,11 @@ def work(order: Order, stop: threading.Event) -> str:
         if stop.is_set():
             record.release(claim)
             return "stopped"
-        fine = code in DONE or (order.job.what == GATE and code > 0)
+        fine = code in DONE or (order.job.what != RUN and code > 0)
 
         def end() -> bool:
             import_spooled(order.store)
-            return record.end(claim, code, log[-TAIL:], fine=fine)
+            return record.end(claim, code, log, fine=fine)
 
         if not held.say(end):
             return "lost"
@@ -210,7 +210,9 @@ def _child(order: Order, held: _Held) -> tuple[int, str]:
         with (spool / f"{order.campaign}-{order.job.id}.log").open("w+") as log:
             code = _run(line, variables, own.tree, log, held)
             log.seek(0)
-            return code, log.read()[-TAIL:]
+            said = log.read()
+            whole = order.job.what == BISECT and code == FINE  # its last line answers
+            return code, said.splitlines()[-1] if whole else said[-TAIL:]
 
 
 @contextmanager
@@ -268,12 +270,12 @@ def _run(
 def _words(order: Order, tip: Environment) -> list[str]:
     """Return the command and its arguments; no credentials are among them."""
     job = order.job
-    if job.what == GATE:  # of the commit itself, which copies its suites to the base
-        return [GATE, *job.options, *job.suites]
+    if job.what != RUN:  # of the commit itself, which copies its suites to the others
+        return [job.what, *job.options, *job.suites]
     suites = [str(tip.tree / place) for place in job.suites]
     tags = (f"fleet/{order.campaign}", f"job/{order.campaign}-{job.id}")
     named = [word for tag in tags for word in ("--tag", tag)]
-    return ["run", *suites, *named, "--wait", str(WAIT), *job.options]
+    return [RUN, *suites, *named, "--wait", str(WAIT), *job.options]
 
 
 def _origins(own: Environment, tip: Environment, suites: Sequence[str]) -> Origins:

@@ -1,19 +1,21 @@
 """The commit that made a case slower or faster: each step decided as a gate decides.
 
-Both ends are measured against each other first. Every other commit is then measured
-beside the good end until the gate's test says whether it has the change; and the commit
-that is found is measured beside the one before it.
+Both ends are measured against each other first, on every machine: where they do not
+differ any more nothing else is measured. Every other commit is then measured beside the
+good end until the gate's test says whether it has the change, several at once where there
+are several machines; and the commit that is found beside the one before it.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any, Final, Protocol
+from dataclasses import dataclass, replace
+from typing import Final
 
 from steelyard.analyse.verdict import MOVED, Judgement, Policy, Verdict, mean
 from steelyard.errors import FAILED, FINE, UNRESOLVED, UnjudgedError
+from steelyard.fleet.pairs import Compare, Comparison, Pair
 from steelyard.fleet.search import Decision, Found, Side, search
 from steelyard.gate.blocks import same_code
 from steelyard.gate.decide import POLICY, Evidence
@@ -24,40 +26,6 @@ MOST: Final = 60
 LIMITS: Final = (1 / 3, 2 / 3)
 """Of the change between both ends, as logarithms: what is certainly above the first has
 the change, and what is certainly within the second has not."""
-
-
-@dataclass(frozen=True, slots=True)
-class Comparison:
-    """Two commits beside each other."""
-
-    judgement: Judgement | None = None
-    evidence: Evidence = field(default_factory=Evidence)
-    identical: bool = False
-    """Whether they launch the same instructions; then nothing was measured."""
-    failed: str = ""
-    """Why there is no number."""
-    facts: Mapping[str, Any] = field(default_factory=dict)
-    """What the work of the second commit says of itself."""
-    changes: tuple[str, ...] = ()
-    """What differs between the two, the likeliest cause first."""
-
-
-class Compare(Protocol):
-    """Measures two commits beside each other."""
-
-    def __call__(
-        self,
-        base: str,
-        other: str,
-        policy: Policy,
-        known: Sequence[Mapping[str, Any]] = (),
-    ) -> Comparison:
-        """Return what a gate says; nothing is measured of code that is ``known``.
-
-        Raises:
-            UnjudgedError: one of them does not build.
-        """
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,22 +75,28 @@ def bisect(
     """
     bad = commits[-1]
     say(f"both ends: {good[:10]} and {bad[:10]}")
-    both = compare(good, bad, POLICY)
-    if both.failed:
-        return Outcome(case, problem=both.failed, failed=True)
-    if both.identical:
-        return Outcome(case, problem="both ends launch the same instructions")
-    if both.judgement is None or both.judgement.verdict not in MOVED:
-        return Outcome(case, both.judgement, problem=_changed(both.judgement))
-    steps = _Steps(good, bad, both, compare, say)
-    found = search(good, commits, steps.decide)
-    made = Outcome(case, both.judgement, found)
-    if len(found.commits) > 1:
-        skipped = len(found.commits) - 1
+    found = compare([Pair(good, bad, machine=one) for one in compare.machines])
+    every = dict(zip(compare.machines, found, strict=True))
+    ends = _moved(every)
+    for name, one in every.items():
+        if name not in ends and ends:
+            say(f"{name}: {_problem(one)}")
+    if not ends:
+        first = found[0]
+        if first.unbuilt:
+            raise UnjudgedError(first.failed)
+        failed = bool(first.failed)
+        return Outcome(case, first.judgement, problem=_problem(first), failed=failed)
+    steps = _Steps(good, bad, ends, compare, say)
+    made = Outcome(case, steps.both.judgement)
+    where = search(good, commits, steps.decide, len(ends))
+    made = replace(made, found=where)
+    if len(where.commits) > 1:
+        skipped = len(where.commits) - 1
         return replace(made, problem=f"{skipped} commits before it were skipped")
-    commit = next(iter(found.commits))
-    say(f"{commit[:10]} beside {found.before[:10]}, the commit before it")
-    step = compare(found.before, commit, steps.policy)
+    commit = next(iter(where.commits))
+    say(f"{commit[:10]} beside {where.before[:10]}, the commit before it")
+    (step,) = compare([steps.pair(next(iter(ends)), where.before, commit)])
     made = replace(made, step=step)
     if made.confirmed:
         return made
@@ -131,11 +105,22 @@ def bisect(
     )
 
 
-def _changed(judgement: Judgement | None) -> str:
-    """Say that both ends do not differ, which may be the machine's doing."""
-    said = (
-        f"{judgement.verdict}, {judgement.ratio.value:.4g} times" if judgement else ""
-    )
+def _moved(every: Mapping[str, Comparison]) -> dict[str, Comparison]:
+    """Return the machines whose ends differ, the way that they do on most of them."""
+    said = {name: one.judgement.verdict for name, one in every.items() if one.judgement}
+    ways = [*said.values()]
+    most = max(MOVED, key=ways.count)
+    return {name: every[name] for name, verdict in said.items() if verdict is most}
+
+
+def _problem(ends: Comparison) -> str:
+    """Say why nothing can be searched where both ends measured so."""
+    if ends.failed:
+        return ends.failed
+    if ends.identical:
+        return "both ends launch the same instructions"
+    one = ends.judgement
+    said = f"{one.verdict}, {one.ratio.value:.4g} times" if one else ""
     return (
         f"the machine changed, or there never was a difference: the ends do not differ "
         f"any more ({said or 'nothing was measured'})"
@@ -149,37 +134,46 @@ class _Steps:
         self,
         good: str,
         bad: str,
-        both: Comparison,
+        ends: Mapping[str, Comparison],
         compare: Compare,
         say: Callable[[str], None],
     ) -> None:
-        assert both.judgement is not None
+        self.both = next(iter(ends.values()))
+        assert self.both.judgement is not None
         self._good, self._compare, self._say = good, compare, say
-        self._verdict = both.judgement.verdict
-        self._change = math.log(both.judgement.ratio.value)
-        margin, tolerance = (math.expm1(part * abs(self._change)) for part in LIMITS)
-        self.policy = replace(
-            POLICY, margin=margin, tolerance=tolerance, tolerances={}, most=MOST
-        )
-        self._known = [(both.facts, Decision(bad, Side.BAD, ""))]
+        self._verdict = self.both.judgement.verdict
+        self._policies = {name: _policy(one) for name, one in ends.items()}
+        self._known = [
+            (one.facts, Decision(bad, Side.BAD, "")) for one in ends.values()
+        ]
 
-    def decide(self, commit: str) -> Decision:
-        """Decide one commit, by its code where that is known."""
-        known = [facts for facts, _ in self._known]
-        try:
-            found = self._compare(self._good, commit, self.policy, known)
-        except UnjudgedError as error:
-            decision = Decision(commit, Side.SKIPPED, f"does not build: {error}")
-        else:
-            decision = self._of(commit, found)
+    def pair(self, machine: str, base: str, other: str) -> Pair:
+        """Return two commits as a machine is to compare them, by its own ends."""
+        known = tuple(facts for facts, _ in self._known) if base == self._good else ()
+        return Pair(base, other, self._policies[machine], known, machine)
+
+    def decide(self, commits: Sequence[str]) -> list[Decision]:
+        """Decide some commits, by their code where that is known, each on one machine."""
+        pairs = [
+            self.pair(machine, self._good, commit)
+            for machine, commit in zip(self._policies, commits, strict=False)
+        ]
+        made = []
+        for pair, found in zip(pairs, self._compare(pairs), strict=True):
+            decision = self._of(pair, found)
+            made.append(decision)
+            where = f"{pair.machine}: " if pair.machine else ""
+            said = f"{where}{pair.other[:10]} {decision.side}: {decision.why}"
+            self._say(said.splitlines()[0])
             if decision.side is not Side.SKIPPED:
                 self._known.append((found.facts, decision))
-        self._say(f"{commit[:10]} {decision.side}: {decision.why}".splitlines()[0])
-        return decision
+        return made
 
-    def _of(self, commit: str, found: Comparison) -> Decision:
+    def _of(self, pair: Pair, found: Comparison) -> Decision:
+        commit = pair.other
         if found.failed:
-            return Decision(commit, Side.SKIPPED, f"fails: {found.failed}")
+            what = "does not build" if found.unbuilt else "fails"
+            return Decision(commit, Side.SKIPPED, f"{what}: {found.failed}")
         if found.identical:
             return Decision(commit, Side.GOOD, "the instructions of the good end")
         for facts, decided in self._known:
@@ -188,18 +182,27 @@ class _Steps:
                 return Decision(commit, decided.side, same)
         if found.judgement is None:
             return Decision(commit, Side.SKIPPED, "nothing could be measured")
-        return self._judged(commit, found.judgement, found.evidence)
+        return self._judged(pair, found.judgement, found.evidence)
 
-    def _judged(self, commit: str, one: Judgement, evidence: Evidence) -> Decision:
+    def _judged(self, pair: Pair, one: Judgement, evidence: Evidence) -> Decision:
+        commit, policy = pair.other, pair.policy
         why = f"{one.ratio.value:.4g} times the good end in {one.blocks} blocks"
-        sign = math.copysign(1.0, self._change)
+        sign = 1.0 if self._verdict is Verdict.SLOWER else -1.0
         centre = mean(evidence.blocks, evidence.grain)
         towards = replace(centre, value=sign * centre.value)
         if one.verdict is self._verdict:
-            wrong = towards.exceeds(math.log1p(self.policy.margin))
+            wrong = towards.exceeds(math.log1p(policy.margin))
             return Decision(commit, Side.BAD, why, measured=True, wrong=wrong)
         if one.verdict is Verdict.SAME or one.verdict in MOVED:
             away = replace(towards, value=-towards.value)
-            wrong = away.exceeds(-math.log1p(self.policy.tolerance))
+            wrong = away.exceeds(-math.log1p(policy.tolerance))
             return Decision(commit, Side.GOOD, why, measured=True, wrong=wrong)
         return Decision(commit, Side.SKIPPED, f"{one.verdict}, {why}", measured=True)
+
+
+def _policy(ends: Comparison) -> Policy:
+    """Return what decides whether a commit has the change that both ends show."""
+    assert ends.judgement is not None
+    change = abs(math.log(ends.judgement.ratio.value))
+    margin, tolerance = (math.expm1(part * change) for part in LIMITS)
+    return replace(POLICY, margin=margin, tolerance=tolerance, tolerances={}, most=MOST)

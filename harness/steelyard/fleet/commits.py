@@ -13,8 +13,8 @@ from steelyard.analyse.verdict import Policy
 from steelyard.declare.config import BUILT_IN, Config
 from steelyard.declare.plan import PlannedTrial
 from steelyard.declare.settings import Settings
-from steelyard.errors import SteelyardError
-from steelyard.fleet.bisect import Comparison
+from steelyard.errors import SteelyardError, UnjudgedError
+from steelyard.fleet.pairs import Comparison, Pair
 from steelyard.gate import changed, decide, explain, listing
 from steelyard.gate.blocks import Blocks, Point, same_code
 from steelyard.gate.measure import measure
@@ -99,15 +99,24 @@ class Commits:
         with Store.open(chosen.store) as store:
             yield cls(head, points[0], listed.files, asked, chosen, how, store, device)
 
-    def __call__(
-        self,
-        base: str,
-        other: str,
-        policy: Policy,
-        known: Sequence[Mapping[str, Any]] = (),
-    ) -> Comparison:
+    @property
+    def machines(self) -> tuple[str]:
+        """Return this one, without a name."""
+        return ("",)
+
+    def __call__(self, pairs: Sequence[Pair]) -> list[Comparison]:
+        """Measure pairs of commits one after the other."""
+        return [self._pair(one) for one in pairs]
+
+    def _pair(self, pair: Pair) -> Comparison:
+        try:
+            return self._measured(pair)
+        except UnjudgedError as error:
+            return Comparison(failed=str(error), unbuilt=True)
+
+    def _measured(self, pair: Pair) -> Comparison:
         """Measure two commits beside each other, unless their code says enough."""
-        with self._side(base) as old, self._side(other) as new:
+        with self._side(pair.base) as old, self._side(pair.other) as new:
             sides = {BASE: old, HEAD: replace(new, name=HEAD).beside(old)}
             runs = {
                 name: replace(
@@ -125,7 +134,7 @@ class Commits:
                     keep(side, trial)
 
                 blocks = Blocks(sides[BASE], sides[HEAD], self.how, take)
-                found = self._compared(blocks, policy, known)
+                found = self._compared(blocks, pair.policy, pair.known)
         if found.judgement is None:
             return found
         machines = (runs[BASE].machine, runs[HEAD].machine)

@@ -21,6 +21,8 @@ MOST_LOST: Final = 10
 
 GATE: Final = "gate"
 RUN: Final = "run"
+BISECT: Final = "bisect"
+"""Two commits beside each other."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +36,7 @@ class Job:
     """Which kind of machine: see `kinds.accepts`."""
     repeat: int = 0
     what: str = RUN
-    """``run``, or ``gate`` with the baseline as an option."""
+    """``run``, or another command, whose arguments before the suites are options."""
     options: tuple[str, ...] = ()
     """Of that command."""
 

@@ -198,14 +198,15 @@ class Record:
         change = sa.update(JOBS).where(*_held(claim)).values(state=State.QUEUED)
         self._do(lambda connection: connection.execute(change))
 
-    def give_up(self, campaign: str) -> None:
-        """Fail the jobs whose machines were lost too often."""
+    def give_up(self, campaign: str, losses: int | None = None) -> None:
+        """Fail the jobs whose machines were lost too often; all of them at none."""
+        losses = MOST_LOST if losses is None else losses
         change = sa.update(JOBS).where(
             JOBS.c.campaign == campaign,
             JOBS.c.state.in_(OPEN),
-            JOBS.c.losses >= MOST_LOST,
+            JOBS.c.losses >= losses,
         )
-        said = f"its machine was lost {MOST_LOST} times"
+        said = f"its machine was lost {losses} times" if losses else "it was stopped"
         values = change.values(state=State.FAILED, log=said)
         self._do(lambda connection: connection.execute(values))
 

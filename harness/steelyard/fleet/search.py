@@ -1,4 +1,4 @@
-"""Which of some commits changed a case: a binary search that may skip. Pure."""
+"""Which of some commits changed a case: a search in halves or more parts. Pure."""
 
 from __future__ import annotations
 
@@ -48,25 +48,40 @@ class Found:
 
 
 def search(
-    good: str, commits: Sequence[str], decide: Callable[[str], Decision]
+    good: str,
+    commits: Sequence[str],
+    decide: Callable[[Sequence[str]], Sequence[Decision]],
+    width: int = 1,
 ) -> Found:
     """Return the first of ``commits`` that is like the last of them, and not like ``good``.
 
-    They stand from the oldest to the newest. Of those that are left the one nearest to
-    the middle is decided next.
+    They stand from the oldest to the newest. Of those that are left so many are decided
+    at once as ``width`` says, which part them evenly. Where they contradict each other
+    the oldest bad one counts.
     """
     low, high = -1, len(commits) - 1
     made: list[Decision] = []
     skipped: set[int] = set()
     while left := [at for at in range(low + 1, high) if at not in skipped]:
-        at = min(left, key=lambda one: abs(2 * one - low - high))
-        decision = decide(commits[at])
-        made.append(decision)
-        if decision.side is Side.GOOD:
-            low = at
-        elif decision.side is Side.BAD:
-            high = at
-        else:
-            skipped.add(at)
+        chosen = _parting(left, low, high, width)
+        found = decide([commits[at] for at in chosen])
+        made += found
+        sides = {at: one.side for at, one in zip(chosen, found, strict=True)}
+        high = min([high, *(at for at, side in sides.items() if side is Side.BAD)])
+        below = [at for at, side in sides.items() if side is Side.GOOD and at < high]
+        low = max([low, *below])
+        skipped |= {at for at, side in sides.items() if side is Side.SKIPPED}
     before = commits[low] if low >= 0 else good
     return Found(tuple(commits[low + 1 : high + 1]), before, tuple(made))
+
+
+def _parting(left: Sequence[int], low: int, high: int, width: int) -> list[int]:
+    """Return those that are nearest to parting what lies between two ends evenly."""
+    free, chosen = list(left), []
+    for part in range(1, min(width, len(left)) + 1):
+        aim = low + part * (high - low) / (width + 1)
+        nearest = min(
+            range(len(free)), key=[abs(one - aim) for one in free].__getitem__
+        )
+        chosen.append(free.pop(nearest))
+    return sorted(chosen)

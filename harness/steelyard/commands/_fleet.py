@@ -1,0 +1,149 @@
+"""What commands that use a fleet share: their options, and what these say."""
+
+from __future__ import annotations
+
+import functools
+import shlex
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from steelyard.commands._options import Decorator, store_option
+from steelyard.errors import SteelyardError
+from steelyard.fleet.shares import GPU, MACHINE
+
+if TYPE_CHECKING:
+    from steelyard.fleet.joined import Fleet
+
+address_option = click.option(
+    "--address",
+    metavar="HOST:PORT",
+    help="The cluster's head.",
+    show_default="the one that was started here",
+)
+
+
+_ON = click.option(
+    "--on",
+    multiple=True,
+    default=["any"],
+    show_default=True,
+    metavar="gpu=H200,...",
+    help="Kinds of machines, each of which does everything.",
+)
+_OPTIONS = click.option(
+    "--options",
+    default="",
+    metavar="WORDS",
+    help="Options of the command on each machine, such as '--blocks 8'.",
+)
+_JOINING: Sequence[Decorator] = (
+    click.option(
+        "--repository",
+        metavar="PATH|URL",
+        help="Where machines fetch commits.",
+        show_default="this checkout",
+    ),
+    click.option(
+        "--lease",
+        type=click.FloatRange(min=2),
+        default=60.0,
+        show_default=True,
+        metavar="SECONDS",
+        help="Give a machine up that was silent for so long.",
+    ),
+    click.option(
+        "--per",
+        type=click.Choice([MACHINE, GPU]),
+        default=MACHINE,
+        show_default=True,
+        help="What a job has alone; of a GPU also its share of the cores.",
+    ),
+    address_option,
+    store_option,
+)
+
+
+def joining(command: Any) -> Any:
+    """Give a command the options of `joined`."""
+    for option in reversed(_JOINING):
+        command = option(command)
+    return command
+
+
+def driving(command: Any) -> Any:
+    """Give a command those and what its jobs are."""
+    return _ON(_OPTIONS(joining(command)))
+
+
+def joined(
+    root: Path, *, store: str | None, repository: str | None, **asked: Any
+) -> AbstractContextManager[Fleet]:
+    """Give a cluster and a store, connected as the options say.
+
+    Raises:
+        SteelyardError: one of them does not answer.
+    """
+    from steelyard.declare import config
+    from steelyard.fleet import joined
+
+    say = functools.partial(click.echo, err=True)
+    build = config.load({}).build
+    return joined.joined(url(store), repository or str(root), build, say=say, **asked)
+
+
+def url(store: str | None) -> str:
+    """Return the store's URL or its absolute path: other processes have other folders.
+
+    Raises:
+        StoreError: it cannot be opened.
+    """
+    from steelyard.declare import config
+    from steelyard.store.store import Store
+
+    url = config.load({"store": store}).store
+    url = url if "://" in url else str(Path(url).absolute())
+    with Store.open(url):  # its tables are there before anybody needs them
+        return url
+
+
+def root() -> Path:
+    """Return the checkout's folder.
+
+    Raises:
+        SteelyardError: this is none.
+    """
+    from steelyard.machine import git
+
+    found = git.output(Path.cwd(), "rev-parse", "--show-toplevel")
+    if found is None:
+        raise SteelyardError("a fleet measures commits: run it in a git checkout.")
+    return Path(found)
+
+
+def places(root: Path, suites: Sequence[str]) -> list[str]:
+    """Return the suites as folders and files of every checkout.
+
+    Raises:
+        SteelyardError: one lies outside of it.
+    """
+    from steelyard.declare import config
+
+    chosen = config.suites(config.load({"suites": tuple(suites) or None}))
+    try:
+        return [Path(one).resolve().relative_to(root).as_posix() for one in chosen]
+    except ValueError as error:
+        raise SteelyardError(
+            f"{error}: the suites of a fleet are committed; name some of this checkout."
+        ) from error
+
+
+def words(options: str) -> tuple[str, ...]:
+    """Return the words of --options."""
+    try:
+        return tuple(shlex.split(options))
+    except ValueError as error:
+        raise SteelyardError(f"--options cannot be read: {error}.") from error
