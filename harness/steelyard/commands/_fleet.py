@@ -141,9 +141,13 @@ def places(root: Path, suites: Sequence[str]) -> list[str]:
         ) from error
 
 
-def words(options: str) -> tuple[str, ...]:
-    """Return the words of --options."""
+def words(options: str, name: str = "--options") -> tuple[str, ...]:
+    """Return the words of an option.
+
+    Raises:
+        SteelyardError: a quote is open.
+    """
     try:
         return tuple(shlex.split(options))
     except ValueError as error:
-        raise SteelyardError(f"--options cannot be read: {error}.") from error
+        raise SteelyardError(f"{name} cannot be read: {error}.") from error

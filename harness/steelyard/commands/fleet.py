@@ -24,7 +24,7 @@ def command() -> None:
     "--bind",
     default="127.0.0.1",
     show_default=True,
-    metavar="IP",
+    metavar="IP[:PORT]",
     help="This machine's address for the others; keep it in a private network.",
 )
 @click.option(
@@ -34,7 +34,14 @@ def command() -> None:
     metavar="N",
     help="Start N nodes here that pass for machines, to try it.",
 )
-def up(*, address: str | None, bind: str, local: int) -> None:
+@click.option(
+    "--ray",
+    "more",
+    default="",
+    metavar="WORDS",
+    help="More options of `ray start`, of a machine that others reach.",
+)
+def up(*, address: str | None, bind: str, local: int, more: str) -> None:
     """Make this machine one of a fleet: of the cluster at --address, or of a new one.
 
     A new cluster's head runs here too. Other machines join with the command that is
@@ -42,7 +49,7 @@ def up(*, address: str | None, bind: str, local: int) -> None:
     """
     from steelyard.fleet import cluster
 
-    state = cluster.up(address, bind, local)
+    state = cluster.up(address, bind, local, _fleet.words(more, "--ray"))
     click.echo(f"up at {state['address']}: {max(local, 1)} machines here")
     if address is None and not cluster.is_local(bind):
         click.echo(

@@ -64,13 +64,17 @@ def labels(name: str) -> dict[str, str]:
     return {f"{LABEL}{n}": value for n, value in clean.items() if value}
 
 
-def up(address: str | None, bind: str, count: int) -> dict[str, Any]:
+def up(
+    address: str | None, bind: str, count: int, more: Sequence[str] = ()
+) -> dict[str, Any]:
     """Start nodes here and return where they are: a head unless ``address`` names one.
+
+    One that others reach is started with ``more`` options of ``ray start``.
 
     Raises:
         SteelyardError: some run already, Ray is missing, or they do not start.
     """
-    _with_variables(address or f"{bind}:")
+    _with_variables(address or bind)
     if running():
         raise SteelyardError(
             "a part of a cluster runs here already: see `steelyard fleet status`, end "
@@ -82,7 +86,7 @@ def up(address: str | None, bind: str, count: int) -> dict[str, Any]:
         if address is None and is_local(bind):
             state = _alone(every)
         else:
-            state = _open(address, bind, every[0])
+            state = _open(address, bind, every[0], more)
         connected(state["address"])
         _await(lambda: len(engine.machines()) >= len(every))
     except BaseException:
@@ -109,10 +113,13 @@ def _alone(every: Sequence[Mapping[str, str]]) -> dict[str, Any]:
     return state
 
 
-def _open(address: str | None, bind: str, own: Mapping[str, str]) -> dict[str, Any]:
+def _open(
+    address: str | None, bind: str, own: Mapping[str, str], more: Sequence[str]
+) -> dict[str, Any]:
     """Start a node that others reach: of the cluster at an address, or its head."""
+    bind, _, chosen = bind.partition(":")
     state: dict[str, Any] = {
-        "address": address or f"{bind}:{_free_port()}",
+        "address": address or f"{bind}:{chosen or _free_port()}",
         "processes": [],
     }
     said = ",".join(f"{label}={value}" for label, value in own.items())
@@ -125,7 +132,7 @@ def _open(address: str | None, bind: str, own: Mapping[str, str]) -> dict[str, A
         line += ["--head", f"--port={port}", "--include-dashboard=false"]
     else:
         line.append(f"--address={address}")
-    _start(line, state)
+    _start([*line, *more], state)
     _await(lambda: _answers(state["address"]))
     return state
 
