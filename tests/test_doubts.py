@@ -73,6 +73,7 @@ def test_samples_at_another_clock_are_doubted(least, holds):
     ("doubt", "changes"),
     [
         (Doubt.BUSY_MACHINE, {"extra": {"neighbours": 0.3}}),
+        (Doubt.LOGGED_IN, {"extra": {"terminals": 1}}),
         (Doubt.CACHE_SIZED, {"extra": {"working_set": CACHE}}),
         (Doubt.CACHE_SIZED, {"extra": {"working_set": 1.4 * CACHE}}),
         (Doubt.COLLAPSED_INPUT, {"extra": {"collapsed": True}}),

@@ -443,6 +443,79 @@ def test_a_lease_is_renewed_while_an_environment_is_made(repository, tmp_path):
     book.close()
 
 
+def test_a_database_that_is_away_meanwhile_loses_nothing(
+    repository, monkeypatch, server
+):
+    """A run that cannot begin without its store is tried once more."""
+    url = server.url()
+    order, book = order_of(url, repository, commits(repository)[0])
+    run, away = agent._run, []
+
+    def interrupted(line, variables, folder, log, held):
+        server.stop()
+        thread = threading.Timer(4, server.start)
+        thread.start()
+        away.append(thread)
+        return run(line, variables, folder, log, held)
+
+    monkeypatch.setattr(agent, "_run", interrupted)
+    word = agent.work(order, threading.Event())
+    for thread in away:
+        thread.join()
+    assert word in {"done", "failed"}
+    if word == "failed":
+        monkeypatch.setattr(agent, "_run", run)
+        assert agent.work(order, threading.Event()) == "done"
+    (entry,) = book.entries(order.campaign)
+    assert entry.state == State.DONE
+    book.close()
+    with Store.open(url) as store:
+        assert [len(store.trials(one.uid)) for one in store.runs()] == [1]
+
+
+def test_a_machine_that_slept_ends_its_work_when_somebody_has_it(
+    repository, tmp_path, monkeypatch
+):
+    """The clock went on meanwhile: nothing runs beside the new holder."""
+    url = str(tmp_path / "s.db")
+    order, book = order_of(url, repository, commits(repository)[0], lease=6)
+    order, began, slept = replace(order, lease=6), [], [0.0]
+    now, run = agent._now, agent._run
+    monkeypatch.setattr(agent, "_now", lambda: now() + slept[0])
+
+    def sleeping(*words):
+        slept[0] = 3600.0
+        began.append(time.monotonic())
+        line = [sys.executable, "-c", "import time; time.sleep(60)"]
+        return run(line, *words[1:])
+
+    monkeypatch.setattr(agent, "_run", sleeping)
+    monkeypatch.setattr(agent.Record, "renew", lambda *_, **__: None)
+    assert agent.work(order, threading.Event()) == "lost"
+    assert time.monotonic() - began[0] < 5
+    (entry,) = book.entries(order.campaign)
+    assert entry.state == State.RUNNING
+    book.close()
+
+
+def test_a_machine_that_is_away_does_its_job_when_it_is_back(tmp_path):
+    """Nobody else may: the job is for that kind alone, and waits without being lost."""
+    book, said = Record(opened(str(tmp_path / "s.db")), lease=0.2), []
+    name = book.add(jobs.planned(["a", "b"], ["s"], ["gpu=h200"], 1))
+    engine = Machines(book, name, {0: ["lost"]})
+    there, since = engine.machines, time.monotonic()
+
+    def machines():
+        away = 0.5 < time.monotonic() - since < 2.5
+        return {"two": EPYC} if away else there()
+
+    engine.machines = machines
+    found = Campaign(name, book, engine, said.append).run(1.0)
+    assert {one.state for one in found} == {State.DONE}
+    assert {machine for _, machine, _ in engine.log} == {"one"}
+    book.close()
+
+
 def test_a_commit_that_does_not_build_fails_with_what_the_build_said(repository):
     """And is made anew the next time; a finished environment is not."""
     first, second = commits(repository)

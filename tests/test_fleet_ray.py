@@ -2,18 +2,25 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
 import time
+import urllib.parse
+from pathlib import Path
 
+import postgresql
+import psutil
 import pytest
 import shell
+import sqlalchemy as sa
 import test_bisect
 from fleet_chaos import SUITE, attempts, overlaps
 
 from steelyard.fleet import cluster
 from steelyard.fleet.record import Record, State
+from steelyard.store import archive
 from steelyard.store.store import Store
 
 pytest.importorskip("ray", reason="needs the extra fleet")
@@ -244,3 +251,48 @@ def test_ctrl_c_leaves_a_campaign_that_is_resumed(place, variables, address):
     assert len(before) >= 1
     assert not [job for job in again if job.startswith(f"{name}-0 ")]
     book.close()
+
+
+LOGS = re.compile(r"/[^=]*/session_[^/]*/logs")
+
+
+def test_nobody_reads_the_stores_password(place, variables, address):
+    """Neither in command lines nor in Ray's files, nor in what is printed or stored."""
+    pytest.importorskip("psycopg", reason="needs the extra postgresql")
+    if postgresql.programs() is None:
+        pytest.skip("needs the programs of a PostgreSQL server (Debian: postgresql)")
+    servers = postgresql.serve()
+    url = next(servers).url()
+    secret = sa.make_url(url).password
+    assert len(secret) > 8
+    seen, own = set(), variables["STEELYARD_CACHE"]
+    words = (*RUN, "--on", "cpu=slow")
+    root = place / "repository"
+    with (
+        Store.open(url),
+        fleet(root, variables, address, *words, STEELYARD_STORE=url) as process,
+    ):
+        while process.poll() is None:
+            for one in psutil.process_iter(["cmdline", "environ"]):
+                if (one.info["environ"] or {}).get("STEELYARD_CACHE") == own:
+                    seen |= {*one.info["cmdline"]}
+            time.sleep(0.05)
+        said = process.stdout.read()
+    assert process.returncode == 0, said
+    (logs,) = {Path(one) for word in seen for one in LOGS.findall(word)}
+    spellings = (secret, urllib.parse.quote(secret), urllib.parse.quote_plus(secret))
+    texts = [
+        said,
+        *seen,
+        *(one.read_text(errors="replace") for one in logs.rglob("*.*")),
+    ]
+    texts += [one.read_text() for one in Path(own, "fleet", "spool").iterdir()]
+    with Store.open(url) as store:
+        runs = {run: store.trials(run.uid) for run in store.runs()}
+    texts += [archive.write(*one).decode() for one in runs.items()]
+    book = Record(url)
+    texts += [str(one) for one in book.entries()]
+    book.close()
+    servers.close()
+    assert len(texts) > 100
+    assert not [text for text in texts if any(one in text for one in spellings)]

@@ -1,9 +1,16 @@
 import json
+import os
+import pty
+import subprocess
+import sys
+import time
 
 import pytest
 import shell
 
 from steelyard.machine import facts as machine
+from steelyard.machine import neighbours
+from steelyard.machine.neighbours import Neighbours
 
 
 def test_the_facts_are_json_and_complete():
@@ -114,3 +121,39 @@ def test_the_checkout_says_commit_and_changes(tmp_path):
     assert (len(versions["commit"]), versions["dirty"]) == (40, False)
     (tmp_path / "a").write_text("2")
     assert machine.describe(tmp_path)["versions"]["dirty"] is True
+
+
+SPIN = "import time\nprint('begun', flush=True)\nwhile True: {}"
+
+
+@pytest.mark.parametrize(("does", "seen"), [("pass", 1), ("time.sleep(9)", 0)])
+def test_a_terminal_at_work_is_seen_on_a_fleets_machine(monkeypatch, does, seen):
+    """One that waits is not; elsewhere nobody looks."""
+    main, side = pty.openpty()
+    line = [
+        *(
+            sys.executable,
+            "-c",
+            "import os, sys; os.setsid(); os.open(sys.argv[1], 2); ",
+        ),
+        os.ttyname(side),
+    ]
+    line[2] += f"exec({SPIN.format(does)!r})"
+    with subprocess.Popen(line, stdout=subprocess.PIPE) as process:
+        try:
+            assert process.stdout.readline() == b"begun\n"
+            nobody = Neighbours()
+            monkeypatch.setenv(neighbours.JOB, "a job")
+            others = Neighbours()
+            time.sleep(0.5)
+            assert others.terminals() >= seen
+            own = {
+                one for one in neighbours._on_terminals() if one[0] == str(process.pid)
+            }
+            assert len(own - others._terminals) == seen
+            monkeypatch.delenv(neighbours.JOB)
+            assert nobody.terminals() == 0
+        finally:
+            process.kill()
+    os.close(main)
+    os.close(side)

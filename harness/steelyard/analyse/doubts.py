@@ -220,6 +220,16 @@ class Doubt(StrEnum):
         "a stored number of another tool is no side of a gate",
         _elsewhere,
     )
+    LOGGED_IN = (
+        "logged-in",
+        (
+            "somebody's terminal was at work on this machine of a fleet; measure again "
+            "when nobody is logged in"
+        ),
+        Act.PRINT,
+        "both sides' windows stand in turn and meet the same",
+        lambda s: s.extra.get("terminals", 0) > 0,
+    )
     NOT_LAUNCHED = (
         "not-launched",
         (

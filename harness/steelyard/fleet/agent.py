@@ -33,6 +33,7 @@ from steelyard.fleet.jobs import BISECT, RUN, Job
 from steelyard.fleet.record import Claim, Record
 from steelyard.fleet.shares import Share
 from steelyard.machine import children, facts, keeper, lock
+from steelyard.machine.neighbours import JOB
 from steelyard.process.origins import Origins
 from steelyard.store.session import SPOOL
 from steelyard.store.store import Store
@@ -51,9 +52,6 @@ SAFE: Final = 0.6
 
 TAIL: Final = 8000
 """Characters of a log that are kept."""
-
-JOB: Final = "STEELYARD_JOB"
-"""The variable that names a child's job, the claim and the machine."""
 
 NOTHING: Final = Job(-1, "", (), "")
 

@@ -22,10 +22,15 @@ BUSY: Final = 0.05
 """Share of a processor that is more than watching takes."""
 
 
+JOB: Final = "STEELYARD_JOB"
+"""The variable that names a fleet's job, the claim and the machine."""
+
+
 class Neighbours:
     """How much of the machine others used meanwhile."""
 
     def __init__(self) -> None:
+        self._terminals = _on_terminals()
         self._began = perf_counter_ns(), _own_ns(), _busy_ns()
 
     def busy(self) -> float:
@@ -34,6 +39,29 @@ class Neighbours:
         elapsed = max(1, perf_counter_ns() - wall)
         others = (_busy_ns() - all_) - (_own_ns() - own) - TICKS
         return max(0.0, others / elapsed)
+
+    def terminals(self) -> int:
+        """Return how many processes on terminals ran meanwhile, where a fleet measures.
+
+        Nobody works on such a machine: its jobs have no terminal, a login has one.
+        """
+        return len(_on_terminals() - self._terminals)
+
+
+def _on_terminals() -> set[tuple[str, ...]]:
+    """Return the processes on terminals with the processor time of each.
+
+    A line of ``/proc/PID/stat`` has after the name: state, parent, group, session,
+    terminal, and as the 12th and 13th fields user and system time (man 5 proc).
+    """
+    found = set()
+    if JOB in os.environ:
+        for file in Path("/proc").glob("[0-9]*/stat"):
+            with suppress(OSError):
+                said = file.read_text(errors="replace").rpartition(")")[2].split()
+                if said[4] != "0":
+                    found.add((file.parent.name, *said[11:13]))
+    return found
 
 
 def _own_ns() -> int:

@@ -112,6 +112,8 @@ class Measurement:
                 with _kept(self):
                     _energy(self)
         extra["neighbours"] = self._others.busy()
+        if terminals := self._others.terminals():
+            extra["terminals"] = terminals
         if changed := neighbours.rescheduled():
             extra["rescheduled"] = changed
         extra["mhz"].append(machine.clock_mhz())
