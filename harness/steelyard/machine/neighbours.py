@@ -40,6 +40,13 @@ class Neighbours:
         others = (_busy_ns() - all_) - (_own_ns() - own) - TICKS
         return max(0.0, others / elapsed)
 
+    def found(self) -> dict[str, float]:
+        """Return what a trial has of both."""
+        terminals = self.terminals()
+        return {"neighbours": self.busy()} | (
+            {"terminals": terminals} if terminals else {}
+        )
+
     def terminals(self) -> int:
         """Return how many processes on terminals ran meanwhile, where a fleet measures.
 

@@ -111,9 +111,7 @@ class Measurement:
             if self.error is None:  # now: the state above is not of what metering heats
                 with _kept(self):
                     _energy(self)
-        extra["neighbours"] = self._others.busy()
-        if terminals := self._others.terminals():
-            extra["terminals"] = terminals
+        extra |= self._others.found()
         if changed := neighbours.rescheduled():
             extra["rescheduled"] = changed
         extra["mhz"].append(machine.clock_mhz())
