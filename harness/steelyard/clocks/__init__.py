@@ -5,11 +5,13 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from steelyard.analyse.trial import ClockFacts
 from steelyard.errors import BenchmarkError
-from steelyard.prepare.work import DeviceWork, Work
+
+if TYPE_CHECKING:  # commands name clocks: they need no buffers for that
+    from steelyard.prepare.work import DeviceWork, Work
 
 
 class Clock(Protocol):

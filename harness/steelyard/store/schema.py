@@ -129,8 +129,17 @@ def headed(row: Mapping[Any, Any]) -> str:
     return _hash(row, HEAD).hexdigest()
 
 
+def are_headed(values: Sequence[Any], digest: object) -> bool:
+    """Tell whether the values of the columns `HEAD` have a digest."""
+    return _hashed(list(values)).hexdigest() == digest
+
+
 def _hash(row: Mapping[Any, Any], names: Sequence[str]) -> blake2b:
-    return blake2b(ascii([row[name] for name in names]).encode(), digest_size=16)
+    return _hashed([row[name] for name in names])
+
+
+def _hashed(values: list[Any]) -> blake2b:
+    return blake2b(ascii(values).encode(), digest_size=16)
 
 
 def chained(digests: list[str]) -> str:

@@ -33,8 +33,8 @@ from steelyard.store.schema import (
     SCHEMAS,
     SUMMARIES,
     TRIALS,
+    are_headed,
     chained,
-    headed,
     sealed,
     update,
 )
@@ -120,7 +120,7 @@ class Store:
             StoreError: one was damaged, or is missing.
         """
         query = sa.select(RUNS).order_by(RUNS.c.number, RUNS.c.uid)
-        rows = self._listed(query)
+        rows = written.named(self._listed(query))
         for row in rows:
             self._require_whole(row)
         return [self._run(row) for row in rows]
@@ -133,18 +133,18 @@ class Store:
         """
         columns = (RUNS.c[name] for name in (*HEAD, "head"))
         rows = self._listed(sa.select(*columns).order_by(RUNS.c.number, RUNS.c.uid))
-        for row in rows:
-            if headed(row) != row["head"]:
-                raise self._unreadable(row["uid"], "its digest differs")
+        for *values, digest in rows:
+            if not are_headed(values, digest):
+                raise self._unreadable(values[0], "its digest differs")
         with sentences(self.name):
-            return [heads.of({name: row[name] for name in HEAD}) for row in rows]
+            return [heads.of(row[:-1]) for row in rows]
 
     def _listed(self, query: sa.Select[Any]) -> list[Any]:
         """Return the rows of all runs; as many as were stored."""
 
         def work(connection: sa.Connection) -> tuple[list[Any], Any]:
             there = connection.execute(sa.select(SCHEMAS.c.runs)).scalar()
-            return written.mappings(connection, query), there
+            return written.rows(connection, query), there
 
         rows, there = self._database.do(work, reading=True)
         if len(rows) != there:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any, Final
 
@@ -78,9 +78,19 @@ def count(
 
 
 def mappings(connection: sa.Connection, query: sa.Executable) -> list[Any]:
+    """Return `rows`, each by the names of its columns."""
+    return named(rows(connection, query))
+
+
+def named(every: Iterable[sa.Row[Any]]) -> list[Any]:
+    """Return rows by the names of their columns."""
+    return [row._mapping for row in every]  # noqa: SLF001 # public, by its documentation
+
+
+def rows(connection: sa.Connection, query: sa.Executable) -> list[Any]:
     """Return rows; a value that is not of its column's type is a sentence."""
     try:
-        return list(connection.execute(query).mappings())
+        return list(connection.execute(query))
     except (TypeError, ValueError) as error:
         raise Malformed(f"a column has another type ({error})") from error
 
