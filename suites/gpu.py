@@ -21,8 +21,11 @@ ROWS: Final = 8192
 """Of Fuser#383's inputs."""
 
 HIDDEN: Final = (768, 1600, 4096, 5140, 20480)
-OTHER_HIDDEN: Final = (1024, 1280, 1536, 2048, 2560, 12288, 16384)
-"""The seeds' other seven widths, behind ``-p hidden=``."""
+OTHER_HIDDEN: Final = (
+    *(1024, 1280, 1536, 2048, 2560, 12288, 16384),
+    *(3000, 5141, 7777, 10007, 33000),
+)
+"""The seeds' other seven widths, and odd and long rows, behind ``-p hidden=``."""
 
 Launched = Callable[..., Any]
 

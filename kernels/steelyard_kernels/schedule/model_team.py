@@ -31,6 +31,7 @@ from steelyard_kernels.schedule.gpu import (
 from steelyard_kernels.schedule.model import Prediction
 from steelyard_kernels.schedule.order import residue
 from steelyard_kernels.schedule.schedule import Cut, Place, Schedule
+from steelyard_kernels.schedule.transposition import SECTOR_BYTES
 
 # Fitted to 402 measured schedules of LayerNorm with two biases and softmax on an H200,
 # 8192 rows of 768 to 20480 elements, float16 and float32, cold (random search over the
@@ -75,6 +76,7 @@ BUILD_NS: Final = 8.0
 # Bytes side by side that a warp asks for to have all of memory's rate: sums of 4096 x 4096
 # float32 across rows took 1.15 times as long with half of it.
 LINE: Final = 128
+LINE_POWER: Final = 0.2  # of how many there are in a line: 1.15 for two
 
 # Registers of any schedule (addresses, scalars, one vector's values), for each held word
 # and for each element in flight of a walk in turns: fitted to what NVRTC 13.5 takes for
@@ -291,4 +293,6 @@ class Team:
         """Return how much more memory is brought than used: neighbours share lines."""
         nearest = min(schedule.cuts, key=lambda cut: self.near[cut.axes[-1]])
         side = nearest.at(Place.VECTOR) * nearest.at(Place.THREAD) * self.widest
-        return max(1.0, LINE / side)
+        unused = max(1.0, SECTOR_BYTES / side)
+        lines = max(1.0, LINE / max(side, SECTOR_BYTES))
+        return unused * float(lines**LINE_POWER)

@@ -56,7 +56,7 @@ NARROW_BYTES: Final = 8
 LEAST_BUSY: Final = 0.8  # of a row's threads, in all turns
 IN_FLIGHT: Final = (1, 2, 4)  # vectors of a row that is walked in turns
 ACROSS: Final = (8, 16, 32)  # threads of neighbours across rows
-DOWN: Final = (4, 8, 16, 32)  # threads of what is reduced there
+DOWN: Final = (4, 8, 16, 32, 64)  # threads of what is reduced there
 # A row is walked with fewer registers as well, if those are enough: a fifth less than it
 # needs is worth trying, and may spill; no less is the same code.
 LIMIT_SHARE: Final = 0.8

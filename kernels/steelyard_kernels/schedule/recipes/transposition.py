@@ -13,6 +13,7 @@ from steelyard_kernels.schedule.schedule import Place, Schedule
 from steelyard_kernels.schedule.transposition import Tile, cuts_of, transposed_of
 
 SIDES: Final = (128, 256)  # bytes of a tile's rows and columns
+SHORT_SIDES: Final = (32, 64, 128)  # of an axis that has no more
 THREADS: Final = (64, 128, 256, 512)
 
 
@@ -25,7 +26,8 @@ def on_gpu(nest: Nest, gpu: Gpu, *, aligned: bool) -> Iterator[Schedule]:
     widths = [width for width in (16, 8, 4, 2, 1) if width <= widest]
     for lanes, wide in product(widths, widths):
         found = []
-        for rows, columns, threads in product(SIDES, SIDES, THREADS):
+        sides = [_sides(nest.extents[k] * of.element) for k in (of.axis, -1)]
+        for rows, columns, threads in product(*sides, THREADS):
             across = min(columns // (wide * of.element), threads)
             tile = Tile(
                 rows // of.element,
@@ -40,3 +42,8 @@ def on_gpu(nest: Nest, gpu: Gpu, *, aligned: bool) -> Iterator[Schedule]:
         if found:
             yield from [s for s in found if gpu.blocks_resident(s.threads, 0)]
             return
+
+
+def _sides(size: int) -> tuple[int, ...]:
+    """Return the sides of tiles along an axis of so many bytes."""
+    return next(((side,) for side in SHORT_SIDES if size <= side), SIDES)
