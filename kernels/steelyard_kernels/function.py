@@ -43,7 +43,7 @@ from steelyard_kernels.trace import Spec, shape_of, signature, trace
 if TYPE_CHECKING:
     from steelyard_device.dispatch import Record
     from steelyard_kernels.building.facts import TargetBuild
-    from steelyard_kernels.calling.cuda_bind import CudaKernel, Packed
+    from steelyard_kernels.calling.cuda_bind import CudaKernel, CudaSeries, Packed
     from steelyard_kernels.calling.cuda_calls import Caller, Calls, Remembered
 
 
@@ -170,7 +170,7 @@ class KernelFunction:
         schedule: Schedule | None = None,
         stream: int | None = None,
         **scalars: float,
-    ) -> CpuKernel | CudaKernel:
+    ) -> CpuKernel | CudaKernel | CudaSeries:
         """Check the arguments and pack them; raises KernelError with one sentence.
 
         On a GPU launches run on `stream`, by default that of the arrays.
@@ -239,6 +239,8 @@ class KernelFunction:
 
     def _offer(self, packed: Packed, caller: Caller) -> None:
         """Have native code recognise a call with tensors, from its second time on."""
+        if packed.convention.built.parts:
+            return
         if self._recent.again(packed.convention, packed.stream):
             self._remember(self._recent.on_gpu(packed, *caller.template()))
 

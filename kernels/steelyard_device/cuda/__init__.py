@@ -18,7 +18,7 @@ from steelyard_device.cuda.device import (
 from steelyard_device.cuda.driver import CUDAError
 from steelyard_device.cuda.events import Event, EventPair
 from steelyard_device.cuda.graph import Graph
-from steelyard_device.cuda.launch import Launch, Rotation
+from steelyard_device.cuda.launch import Launch, Rotation, Series
 from steelyard_device.cuda.memory import ALIGNMENT, Buffer, SharedWords, View, copy_of
 from steelyard_device.cuda.module import (
     Attributes,
@@ -46,6 +46,7 @@ __all__ = [
     "Launch",
     "Module",
     "Rotation",
+    "Series",
     "SharedWords",
     "Spin",
     "Stream",

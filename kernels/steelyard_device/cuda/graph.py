@@ -68,14 +68,17 @@ class Graph(Issued):
 
     Each node waits for the one before it. Arguments are those that the launches had
     when the graph was made or last updated. What a launch raises while it is recorded
-    passes through.
+    passes through. It runs on ``stream``, by default that of the launches.
     """
 
     __slots__ = ("__weakref__", "_handle", "launches", "nodes")
 
-    def __init__(self, launches: Launches, nodes: int) -> None:
+    def __init__(
+        self, launches: Launches, nodes: int, stream: int | None = None
+    ) -> None:
         self.launches, self.nodes = launches, nodes
-        context, stream = launches.context, launches.stream
+        context = launches.context
+        stream = launches.stream if stream is None else stream
         shown = f"a graph of {nodes} launches"
         with driver.current(context.handle):
             graph = _captured(launches, nodes)

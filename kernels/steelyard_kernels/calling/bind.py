@@ -313,7 +313,7 @@ class BoundKernel:
         self,
         convention: Convention,
         arrays: Sequence[Any],
-        launch: cpu.Launch | cuda.Launch,
+        launch: cpu.Launch | cuda.Launch | cuda.Graph,
         null: Callable[[], cpu.Launch | cuda.Launch],
         rebuild: Callable[[str], Artifact | Failure],
     ) -> None:

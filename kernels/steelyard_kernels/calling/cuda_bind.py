@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import accumulate
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from steelyard_device import binary, cuda
@@ -49,8 +50,15 @@ def function_of(built: Artifact, context: cuda.Context) -> cuda.Function:
 
 def launch_of(
     built: Artifact, context: cuda.Context, stream: int, slots: Sequence[int | bytes]
-) -> cuda.Launch:
-    """Return a launch of a build with what its slots get."""
+) -> Any:
+    """Return a launch of a build, or of all its parts, with what its slots get."""
+    if built.parts:
+        return cuda.Series(
+            [
+                launch_of(part, context, stream, slots[end - len(part.slots) : end])
+                for part, end in zip(built.parts, _ends(built), strict=True)
+            ]
+        )
     return cuda.Launch(
         function_of(built, context),
         slots,
@@ -59,6 +67,27 @@ def launch_of(
         shared=built.shared,
         stream=stream,
     )
+
+
+def _ends(built: Artifact) -> Iterator[int]:
+    """Give where the slots of each part end."""
+    return accumulate(len(part.slots) for part in built.parts)
+
+
+class CudaSeries(BoundKernel):
+    """Several launches bound to arrays of a GPU: a graph of them, on `stream`."""
+
+    def __init__(
+        self, packed: Packed, rebuild: Callable[[str], Artifact | Failure]
+    ) -> None:
+        convention = packed.convention
+        self.context, self.stream = packed.context, packed.stream
+        # Recorded on a stream of ours: no other may be in use for recording meanwhile.
+        context, slots = packed.context, packed.slots()
+        series = launch_of(convention.built, context, context.stream, slots)
+        graph = cuda.Graph(series, 1, packed.stream)
+        null = functools.partial(cuda.null, self.context, self.stream)
+        super().__init__(convention, packed.given, graph, null, rebuild)
 
 
 class CudaKernel(BoundKernel):
@@ -157,7 +186,7 @@ def check_one_gpu(kernel: str, names: Sequence[str], arrays: Sequence[Placed]) -
 
 def loaded(built: Artifact | Failure, cache: str, packed: Packed) -> Artifact | Failure:
     """Load what was just built, as its first use does: the phase behind the compiler."""
-    if isinstance(built, Failure) or cache == "warm-memory":
+    if isinstance(built, Failure) or built.parts or cache == "warm-memory":
         return built
     from steelyard_kernels.calling.cuda_facts import with_load
 

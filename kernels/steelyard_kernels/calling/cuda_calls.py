@@ -14,6 +14,7 @@ import threading
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from operator import or_
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias
 
@@ -26,6 +27,7 @@ from steelyard_kernels.calling.convention import Convention
 from steelyard_kernels.calling.cuda_arrays import Placed, placed
 from steelyard_kernels.calling.cuda_bind import (
     CudaKernel,
+    CudaSeries,
     Packed,
     check_one_gpu,
     launch_of,
@@ -144,7 +146,7 @@ class Calls:
         schedule: Schedule | None,
         stream: int | None,
         scalars: Mapping[str, float],
-    ) -> CudaKernel:
+    ) -> CudaKernel | CudaSeries:
         """Check the arguments and pack them for a stream, by default the arrays'."""
         inputs = self._inputs(arrays)
         packed = self._packed(inputs, out, schedule, stream, scalars)
@@ -160,9 +162,8 @@ class Calls:
             target=built.target,
             aligned=packed.convention.aligned,
         )
-        return CudaKernel(
-            packed, lambda cache: loaded(again(cache=cache), cache, packed)
-        )
+        kind = CudaSeries if built.parts else CudaKernel
+        return kind(packed, lambda cache: loaded(again(cache=cache), cache, packed))
 
     def _inputs(self, arrays: tuple[Any, ...]) -> tuple[Placed, ...]:
         """Return where the arrays lie."""
@@ -284,7 +285,7 @@ class Remembered:
 class Caller:
     """One build on one GPU and stream: a launch that every call packs anew."""
 
-    __slots__ = ("_convention", "_launch", "_layout", "_lock", "values")
+    __slots__ = ("_convention", "_launch", "_lock", "_pack", "values")
 
     def __init__(
         self, packed: Packed, values: Callable[[Mapping[str, float]], dict[str, float]]
@@ -295,12 +296,17 @@ class Caller:
         self._launch = launch_of(
             convention.built, packed.context, packed.stream, packed.slots()
         )
-        self._layout = struct.Struct("<" + "".join(_LAID[s.code] for s in built.slots))
+        launches = self._launch.launches if built.parts else (self._launch,)
+        pairs = zip(built.parts or (built,), launches, strict=True)
+        every = [_packer(part, launch) for part, launch in pairs]
+        self._pack = partial(_pack_all, every) if built.parts else every[0][0]
         self._lock = threading.Lock()
 
-    def another(self, slots: Sequence[int | bytes]) -> cuda.Launch:
+    def another(self, slots: Sequence[int | bytes]) -> Any:
         """Return a launch of its own, with what its slots get."""
-        like = self._launch
+        like, built = self._launch, self._convention.built
+        if built.parts:
+            return launch_of(built, like.context, like.stream, slots)
         return cuda.Launch(
             like.function,
             slots,
@@ -317,21 +323,36 @@ class Caller:
     def launch(self, addresses: Sequence[int], scalars: Mapping[str, float]) -> None:
         """Run once with these arguments."""
         convention = self._convention
-        words: list[float | bytes] = list(convention.words)
+        words: list[Any] = list(convention.words)
         for place, number in convention.addressed:
-            words[place] = addresses[number]
+            words[place] += addresses[number]
         for place, name, _ in convention.scalars:
             words[place] = scalars[name]
         for place, number, tensor in convention.tensors:
             handle = self._launch.context.handle
-            words[place] = cuda_tensors.encoded(tensor, handle, addresses[number])
+            address = addresses[number] + words[place]
+            words[place] = cuda_tensors.encoded(tensor, handle, address)
         with self._lock:  # nobody else packs before the driver has copied them
             try:
-                self._layout.pack_into(self._launch.words, 0, *words)
+                self._pack(*words)
             except (struct.error, OverflowError):
                 binding.packed(convention, addresses, scalars)  # says what does not fit
                 raise
             self._launch.launch()
+
+
+def _packer(built: Artifact, launch: cuda.Launch) -> tuple[Callable[..., None], int]:
+    """Return what gives a launch new words, and how many it takes."""
+    layout = struct.Struct("<" + "".join(_LAID[slot.code] for slot in built.slots))
+    return partial(layout.pack_into, launch.words, 0), len(built.slots)
+
+
+def _pack_all(every: Sequence[tuple[Callable[..., None], int]], *words: Any) -> None:
+    """Give launches new words, which are behind one another."""
+    first = 0
+    for pack, count in every:
+        pack(*words[first : first + count])
+        first += count
 
 
 _LAID: Final = {"q": "q", "d": "d", "i": "i4x", "?": "?7x", "t": "128s"}

@@ -27,7 +27,8 @@ def slots(
     """Return the words of a launch's slots, and the bytes of its tensors."""
     words: list[int | bytes] = [*binding.packed(convention, addresses, scalars)]
     for place, number, tensor in convention.tensors:
-        words[place] = encoded(tensor, context, addresses[number])
+        at = convention.words[place]  # in the workspace
+        words[place] = encoded(tensor, context, addresses[number] + at)
     return words
 
 

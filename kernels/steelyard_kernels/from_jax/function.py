@@ -18,7 +18,7 @@ from steelyard_kernels.schedule.schedule import Schedule
 if TYPE_CHECKING:
     from steelyard_kernels.building.facts import TargetBuild
     from steelyard_kernels.calling.cpu_bind import CpuKernel
-    from steelyard_kernels.calling.cuda_bind import CudaKernel
+    from steelyard_kernels.calling.cuda_bind import CudaKernel, CudaSeries
 
 
 class JaxKernel(ImportedKernel):
@@ -57,7 +57,7 @@ class JaxKernel(ImportedKernel):
         schedule: Schedule | None = None,
         stream: int | None = None,
         **keywords: Any,
-    ) -> CpuKernel | CudaKernel:
+    ) -> CpuKernel | CudaKernel | CudaSeries:
         """Check the arguments and pack them, for many launches."""
         leaves, found = self._prepared(args, keywords)
         return found.kernel.bind(

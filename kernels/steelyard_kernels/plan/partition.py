@@ -156,8 +156,10 @@ def _reason(group: Group, groups: Groups) -> str:
     own = {node.number for node in group.values}
     saved = sum(2 * nbytes(node) for node in reductions if node.number not in own)
     what = "elementwise"
-    if products:
-        (product,) = products[:1]
+    if len(products) > 1:
+        what = f"attention {'x'.join(map(str, products[0].shape))}"
+    elif products:
+        (product,) = products
         depth = product.a.shape[-1] if isinstance(product, Dot) else 0
         if isinstance(product, Reduce):
             depth = nbytes(product.arg) // product.arg.dtype.bytes
