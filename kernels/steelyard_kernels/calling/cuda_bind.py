@@ -69,6 +69,25 @@ def launch_of(
     )
 
 
+def graph_of(
+    built: Artifact, context: cuda.Context, stream: int, slots: Sequence[int | bytes]
+) -> cuda.Graph:
+    """Return a graph of all parts of a build; it is recorded on a stream of ours."""
+    return cuda.Graph(launch_of(built, context, context.stream, slots), 1, stream)
+
+
+def workspace_of(convention: Convention, packed: Packed) -> Packed:
+    """Return the arguments with memory between launches, for their stream alone."""
+    found = [
+        _new(convention.built.program.name, each, packed.context)
+        for each in convention.hidden
+    ]
+    packed.context.wait()  # it was taken from the pool in another stream's order
+    arrays = *packed.arrays, *[each._replace(stream=packed.stream) for each in found]
+    addresses = [*packed.addresses, *[each.address for each in found]]
+    return packed._replace(arrays=arrays, addresses=addresses)
+
+
 def _ends(built: Artifact) -> Iterator[int]:
     """Give where the slots of each part end."""
     return accumulate(len(part.slots) for part in built.parts)
@@ -82,10 +101,8 @@ class CudaSeries(BoundKernel):
     ) -> None:
         convention = packed.convention
         self.context, self.stream = packed.context, packed.stream
-        # Recorded on a stream of ours: no other may be in use for recording meanwhile.
         context, slots = packed.context, packed.slots()
-        series = launch_of(convention.built, context, context.stream, slots)
-        graph = cuda.Graph(series, 1, packed.stream)
+        graph = graph_of(convention.built, context, packed.stream, slots)
         null = functools.partial(cuda.null, self.context, self.stream)
         super().__init__(convention, packed.given, graph, null, rebuild)
 
@@ -146,9 +163,13 @@ def _said(slot: Slot, word: int | bytes) -> Any:
 def outputs_of(
     convention: Convention, out: Outputs, context: cuda.Context
 ) -> list[Placed]:
-    """Return the arrays of the fresh outputs in order: given, or of our pool."""
+    """Return the arrays of the fresh outputs in order: given, or of our pool.
+
+    What several launches need between them is not among these: see `workspace_of`.
+    """
     kernel = convention.built.program.name
-    hidden = [_new(kernel, each, context) for each in convention.hidden]
+    own = () if convention.built.parts else convention.hidden
+    hidden = [_new(kernel, each, context) for each in own]
     if out is None:
         return [*[_new(kernel, each, context) for each in convention.fresh], *hidden]
     found = []

@@ -30,9 +30,11 @@ from steelyard_kernels.calling.cuda_bind import (
     CudaSeries,
     Packed,
     check_one_gpu,
+    graph_of,
     launch_of,
     loaded,
     outputs_of,
+    workspace_of,
 )
 from steelyard_kernels.schedule.gpu import VECTOR_BYTES
 from steelyard_kernels.targets import CUDA
@@ -81,6 +83,7 @@ class Calls:
         self._rebuild = rebuild
         self._defaults = binding.defaults_of(signature)
         self._callers: dict[tuple[int, int, int], Caller] = {}
+        self._workspaces: dict[tuple[int, int, int], tuple[Placed, ...]] = {}
         self._once: set[Places] = set()
         self._often: dict[Places, Remembered] = {}
         self._watched: dict[int, object] = {}
@@ -89,6 +92,7 @@ class Calls:
         """Forget what was packed: there is another build."""
         for each in (self.known, self._callers, self._once, self._often):
             each.clear()
+        self._workspaces.clear()
         self._watched.clear()
 
     def call(
@@ -117,13 +121,16 @@ class Calls:
     ) -> Result:
         """Check, pack and run; what comes to the same places again is kept."""
         packed = self._packed(inputs, out, None, None, scalars)
+        given = len(packed.arrays)
+        if packed.convention.built.parts:
+            packed = self._with_workspace(packed)
         caller = self._caller(packed)
         if packed.others:
             with ordered(packed.context, packed.stream, packed.others):
                 caller.launch(packed.addresses, packed.scalars)
         else:
             caller.launch(packed.addresses, packed.scalars)
-            if len(places[0]) == len(packed.arrays):
+            if len(places[0]) == given:
                 self._note(places, packed, caller)
             if not any(isinstance(each, cuda.View) for each in packed.given):
                 self._offer(packed, caller)
@@ -150,6 +157,8 @@ class Calls:
         """Check the arguments and pack them for a stream, by default the arrays'."""
         inputs = self._inputs(arrays)
         packed = self._packed(inputs, out, schedule, stream, scalars)
+        if packed.convention.built.parts:
+            packed = workspace_of(packed.convention, packed)
         if packed.others and stream is None:
             with ordered(packed.context, packed.stream, packed.others):
                 pass  # what was under way by now; from here on the caller orders
@@ -192,7 +201,7 @@ class Calls:
         for number in convention.updated:
             writeable = every[number].writeable
             binding.check_writeable(name, convention.names[number], writeable=writeable)
-        check_one_gpu(name, convention.names, every)
+        check_one_gpu(name, convention.names[: len(every)], every)
         binding.check_overlap(convention, addresses)
         values = self._defaults
         if scalars or values is None:
@@ -202,6 +211,18 @@ class Calls:
             stream = inputs[0].stream if len(streams) == 1 else context.stream
         streams.discard(stream)
         return Packed(convention, context, stream, streams, every, addresses, values)
+
+    def _with_workspace(self, packed: Packed) -> Packed:
+        """Return the arguments with memory that all calls on their stream share."""
+        key = id(packed.convention), packed.context.handle, packed.stream
+        if key not in self._workspaces:
+            made = workspace_of(packed.convention, packed)
+            self._workspaces[key] = made.arrays[len(packed.arrays) :]
+        found = self._workspaces[key]
+        return packed._replace(
+            arrays=(*packed.arrays, *found),
+            addresses=[*packed.addresses, *[each.address for each in found]],
+        )
 
     def _caller(self, packed: Packed) -> Caller:
         """Return what calls of one build on one stream share."""
@@ -306,7 +327,7 @@ class Caller:
         """Return a launch of its own, with what its slots get."""
         like, built = self._launch, self._convention.built
         if built.parts:
-            return launch_of(built, like.context, like.stream, slots)
+            return graph_of(built, like.context, like.stream, slots)
         return cuda.Launch(
             like.function,
             slots,

@@ -96,6 +96,15 @@ def _spreads(node: Node) -> bool:
     return isinstance(node, View | Broadcast | Reshape | Gather)
 
 
+def _joined(node: Node) -> Node | None:
+    """Return the permuted value whose axes a reshape makes one: no strides read that."""
+    if not isinstance(node, Reshape) or is_still(node):
+        return None
+    arg = node.arg
+    permuted = isinstance(arg, View) and prod(arg.shape) == prod(arg.arg.shape)
+    return arg if permuted else None
+
+
 def _plain(shape: Shape) -> list[int]:
     return [n for n in shape if n > 1]
 
@@ -203,7 +212,9 @@ class Cuts:
         read often. Views and widening casts are read from where they are made of.
         """
         chosen: dict[int, frozenset[int]] = {}
-        for node in self._behind(root):
+        behind = self._behind(root)
+        joined = set(map(_joined, behind))
+        for node in behind:
             if not self.seen(node):
                 chosen[node.number] = frozenset()
             elif isinstance(node, WALKS):
@@ -216,7 +227,8 @@ class Cuts:
                     size = max(size, *[prod(a.shape) for a in node.args], 1)
                     size *= node.dtype.bytes
                 alone = frozenset({node.number})
-                fewer = not _spreads(node) and nbytes(node) <= size
+                again = _spreads(node) and node not in joined
+                fewer = not again and nbytes(node) <= size
                 chosen[node.number] = alone if fewer else rest
         return [self.nodes[number] for number in sorted(chosen[root.number])]
 
