@@ -256,3 +256,32 @@ def test_equal_launches_are_built_once():
     built = deep.build(*[((64, 64), "float32")] * 3)
     assert len(built.parts) == 36
     assert len({part.code_hash for part in built.parts}) == 3
+
+
+def test_small_products_of_several_shapes_are_launches():
+    """Registers could hold the values, but took seconds to build, or were too few."""
+
+    @kernel
+    def both(x, y):
+        return x @ y, y @ x, xp.sum(x @ y, axis=0)
+
+    rng = np.random.default_rng(0)
+    x, y = rng.standard_normal((17, 19)), rng.standard_normal((19, 17))
+    built = both.build(x, y)
+    assert {part.strategy for part in built.parts} == {"loops"}
+    for found, expected in zip(both(x, y), (x @ y, y @ x, (x @ y).sum(0)), strict=True):
+        np.testing.assert_allclose(found, expected, rtol=1e-10, atol=1e-10)
+
+
+def test_an_input_that_others_read_is_overwritten_by_a_copy():
+    """One kernel would read elements that it has written: that was refused."""
+
+    @kernel
+    def turned(x):
+        return {"x": xp.matrix_transpose(x) + 1.0}
+
+    x = np.random.default_rng(0).standard_normal((150, 150))
+    expected = x.T + 1.0
+    assert len(turned.build(x).parts) == 2
+    turned(x)
+    assert (x == expected).all()

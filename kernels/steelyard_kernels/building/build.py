@@ -112,6 +112,7 @@ def _build(
     *,
     aligned: bool,
     levels: frozenset[str],
+    is_part: bool = False,
 ) -> Artifact:
     stated, schedule = schedule, schedule or tuned(program, target, aligned=aligned)
     by = "tuning" if schedule else "heuristic"
@@ -121,11 +122,12 @@ def _build(
     )
     if restored is not None:
         return replace(restored, chosen_by=by)
-    plan = None if schedule else plan_of(program, target, phases)
+    whole = not (schedule or is_part)
+    plan = plan_of(program, target, phases) if whole else None
     if plan is not None:
-        build_part = partial(_build, aligned=aligned, levels=levels)
-        whole = together(program, plan, target, phases, build_part)
-        return replace(whole, chosen_by=by)
+        build_part = partial(_build, aligned=aligned, levels=levels, is_part=True)
+        made = together(program, plan, target, phases, build_part)
+        return replace(made, chosen_by=by)
     made = prepare(program, schedule, target, phases, aligned=aligned)
     try:
         code = _code(made, target, phases, reuse="code" in levels)

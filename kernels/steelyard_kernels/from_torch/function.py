@@ -19,7 +19,7 @@ from steelyard_kernels.schedule.schedule import Schedule
 
 if TYPE_CHECKING:
     from steelyard_kernels.calling.cpu_bind import CpuKernel
-    from steelyard_kernels.calling.cuda_bind import CudaKernel
+    from steelyard_kernels.calling.cuda_bind import CudaKernel, CudaSeries
 
 
 class TorchKernel(ImportedKernel):
@@ -60,7 +60,7 @@ class TorchKernel(ImportedKernel):
         schedule: Schedule | None = None,
         stream: int | None = None,
         **keywords: Any,
-    ) -> CpuKernel | CudaKernel:
+    ) -> CpuKernel | CudaKernel | CudaSeries:
         """Check the arguments and pack them, for many launches; `out` as of a call."""
         return self.kernel.bind(
             *self.arrays(*args, **keywords),

@@ -19,6 +19,7 @@ from steelyard_kernels.nest.contraction import contraction_of
 from steelyard_kernels.nest.places import nest_of
 from steelyard_kernels.plan.cuts import MOVED, Cuts, Needs, is_product, is_still
 from steelyard_kernels.plan.pieces import inside, piece
+from steelyard_kernels.schedule.aliasing import updates_in_place
 from steelyard_kernels.schedule.attention import attention_of
 from steelyard_kernels.schedule.gpu import Gpu
 from steelyard_kernels.schedule.model import Machine
@@ -219,10 +220,13 @@ def is_attention(program: Program) -> bool:
 def is_kernel(program: Program) -> bool:
     """Say whether a program has schedules, of products if it has one."""
     try:
-        if strategy(program) == "carries" or not one_space(program):
+        kind = strategy(program)
+        if kind == "carries" or not one_space(program):
             return False
         nest = nest_of(program)
     except KernelError:
+        return False
+    if not updates_in_place(nest, rows=kind == "rows"):
         return False
     if any(map(is_product, program.nodes)):
         return not isinstance(contraction_of(nest), str)

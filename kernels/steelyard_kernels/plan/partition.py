@@ -16,14 +16,12 @@ from steelyard_kernels.expression.expr import (
     Reduce,
 )
 from steelyard_kernels.nest.axes import stored
-from steelyard_kernels.nest.places import nest_of
 from steelyard_kernels.plan import buffers
 from steelyard_kernels.plan.cuts import WALKS, Cuts, is_product, nbytes
 from steelyard_kernels.plan.groups import Group, Groups, is_kernel
 from steelyard_kernels.plan.launches import Buffer, Home, Launch, Plan
-from steelyard_kernels.plan.pieces import inside, piece
+from steelyard_kernels.plan.pieces import copying, inside, piece
 from steelyard_kernels.plan.rates import predicted, rates_of
-from steelyard_kernels.schedule.aliasing import updates_in_place
 from steelyard_kernels.schedule.gpu import Gpu
 from steelyard_kernels.schedule.model import Machine
 
@@ -34,9 +32,9 @@ MOST_NESTED: Final = 4
 def partition(program: Program, device: Machine | Gpu) -> Plan | None:
     """Return the launches of a simplified program; None if it is one kernel."""
     groups = Groups(Cuts(program), device)
-    if len(groups.every) == 1:
-        return None
     plan = _Planned(program, groups).plan()
+    if len(plan.launches) == 1:
+        return None
     return plan if _walks_apart(program, plan, device) else None
 
 
@@ -69,7 +67,7 @@ class _Planned:
         if source in writer.reads:
             into = [source.number if node is value else None for node in writer.values]
             made, _ = piece("piece", writer.values, groups.stored, into)
-            if not is_kernel(made) or not updates_in_place(nest_of(made)):
+            if not is_kernel(made):
                 return False
         readers = [each for each in groups.every if source in each.reads]
         return groups.put_behind(writer, readers)
@@ -125,7 +123,7 @@ class _Planned:
         return Launch(made, reads, tuple(writes), _reason(group, self.groups))
 
     def _copy(self, output: Output, value: Node, homes: dict[int, Home]) -> Launch:
-        made, _ = piece(self.program.name, [value], {value.number})
+        made = copying(self.program.name, value)
         return Launch(
             made,
             (homes[value.number],),

@@ -71,3 +71,9 @@ def piece(
     found = reachable(output.value for output in outputs)
     scalars = tuple(node for node in found if isinstance(node, Scalar))
     return Program(name, tuple(inputs), scalars, outputs, found), read
+
+
+def copying(name: str, value: Node) -> Program:
+    """Return a program that copies an array like a value."""
+    node = Graph(name).input("x0", 0, value.shape, value.dtype)
+    return Program(name, (node,), (), (Output("y0", node, None),), (node,))

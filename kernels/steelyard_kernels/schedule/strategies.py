@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from functools import lru_cache
 from math import prod
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 from steelyard_kernels.expression.expr import (
     Arange,
+    Dot,
+    Node,
     Program,
     Reduce,
     Reshape,
@@ -23,6 +25,11 @@ from steelyard_kernels.schedule.parameters import Lowered
 from steelyard_kernels.schedule.schedule import Refuse, Schedule, unheard
 
 Device: TypeAlias = Machine | Gpu
+
+MOST_HELD: Final = 1024
+"""Elements of a value, or products of a sum, without loops, that registers hold better than launches.
+
+Two launches cost a microsecond more than one; a text of more elements takes seconds."""
 
 
 @lru_cache(maxsize=2)  # every phase of a build asks
@@ -64,8 +71,20 @@ def is_one(program: Program) -> bool:
     if program.chains or any(isinstance(node, Result) for node in program.nodes):
         return True
     kind = strategy(program)
-    plain = kind == "carries" or is_nothing(program)
-    return plain or (kind != "loops" and one_space(program))
+    if is_nothing(program):
+        return True
+    if kind == "carries":
+        most = max(map(_products, program.nodes))
+        return most <= MOST_HELD or not all(map(walks, beyond(program)))
+    if kind == "loops" or not one_space(program):
+        return False
+    updates = any(output.updates is not None for output in program.outputs)
+    return not updates or updates_in_place(nest_of(program), rows=kind == "rows")
+
+
+def _products(node: Node) -> int:
+    """Return how many elements a node has, a sum of products those that it adds up."""
+    return prod(node.shape) * (node.b.shape[0] if isinstance(node, Dot) else 1)
 
 
 def rank(
