@@ -98,7 +98,8 @@ class Schedule:
     those stay that vary with the last axis alone (None: they are computed with every
     row). `one_pass` takes a variance from sums of values and of squares, and walks again
     where these cancelled; otherwise it is the mean square of deviations from the mean.
-    So many `blocks` of a GPU stay and take one tile after another (0: a block for each).
+    So many `blocks` of a GPU stay and take one tile, or row, after another (0: a block for
+    each).
     """
 
     cuts: tuple[Cut, ...]
