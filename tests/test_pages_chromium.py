@@ -14,7 +14,8 @@ import pytest
 import test_pages as made
 import trials
 
-from steelyard.report.pages import gate, history, machines, run
+from steelyard.process import stacks
+from steelyard.report.pages import gate, history, icicle, machines, run
 
 webdriver = pytest.importorskip(
     "selenium.webdriver", reason="needs Selenium: pip install selenium"
@@ -72,6 +73,8 @@ def pages(tmp_path_factory):
         trials.trial(f"{made.EVIL}[n=1]", axes={made.EVIL: made.EVIL}),
         trials.trial("broken", (), error=made.EVIL, axes={}),
     ]
+    hostile = made.EVIL.removesuffix("\ud800")
+    folded = f"main;work;inner 70\nmain;{hostile} 20\nmain;work 10\n"
     shift = [1000 + n % 3 + 200 * (n >= 30) for n in range(60)]
     for name, text in {
         "run": run.dumps(made.results(every, machine=on_gpu)),
@@ -79,12 +82,13 @@ def pages(tmp_path_factory):
         "gate": gate.dumps(outcomes.outcome(*outcomes.EVERY, static=outcomes.STATIC)),
         "history": history.dumps(made.history_of(shift), ["s.db"]),
         "machines": machines.dumps(made.on_kinds(2, 8, 96), ["s.db"]),
+        "stacks": icicle.dumps_stacks(stacks.read(folded.encode()), "x.folded"),
     }.items():
         (folder / f"{name}.html").write_text(text, encoding="utf-8")
     return folder
 
 
-PAGES = ("run", "case", "gate", "history", "machines")
+PAGES = ("run", "case", "gate", "history", "machines", "stacks")
 SCHEMES = ("light", "dark")
 
 
