@@ -15,20 +15,20 @@ PEERLESS = $(BIN)/python -c "import importlib.util as u; u.find_spec('torch') or
 .PHONY: bench builds loops products gpu peers test test-measuring test-gpu lint types docs clean
 
 bench: .venv/bench
-	$(BIN)/steelyard run suites -k "not cuda and not fusion and not gpu_ and not planted and not noisy and not overhead and not products and not convolutions and not attentions"
+	$(BIN)/steelyard run suites -k "not cuda and not fusion and not gpu_ and not planted and not noisy and not overhead and not products and not convolutions and not attentions and not berts"
 
 builds: .venv/ready
 	$(BIN)/steelyard run suites -k "cuda or fusion" --blocks 2
 
 products: .venv/ready
-	$(BIN)/steelyard run suites -k "(products or convolutions or attentions) and not gpu_"
+	$(BIN)/steelyard run suites -k "(products or convolutions or attentions or berts) and not gpu_"
 
 loops: .venv/ready
 	$(BIN)/steelyard run suites -k "noisy and not gpu_ and not cuda" --blocks 2
 
 gpu: .venv/gpu
 	@$(PEERLESS)
-	$(BIN)/steelyard run suites -k "gpu_ and not gpu_peers and not gpu_registers and not gpu_noisy"
+	$(BIN)/steelyard run suites -k "gpu_ and not gpu_peers and not gpu_register and not gpu_noisy and not gpu_bert"
 
 peers: .venv/gpu
 	@$(PEERLESS)

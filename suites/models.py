@@ -1,0 +1,202 @@
+"""BERT-base's layers: one, and all 12, as one program of several launches.
+
+PyTorch is the peer, eager and compiled, where it is installed: on a GPU by
+``-p impl=ours,torch,inductor``.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import math
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+import numpy as np
+
+from steelyard import Builder, axis, benchmark
+from steelyard.declare.handles import Call, Handle
+from steelyard_kernels import KernelFunction
+from steelyard_kernels import array as xp
+
+from .common import available, inductor
+
+Tokens = tuple[int, int]  # sequences, and words of each
+
+HEADS: Final = 12
+BASE: Final = 64 * HEADS  # columns of BERT-base
+EPSILON: Final = 1e-12  # of its normalization
+NAMES: Final = (
+    "query", "query_bias", "key", "key_bias", "value", "value_bias", "out", "out_bias",
+    "norm1", "norm1_bias", "wide", "wide_bias", "narrow", "narrow_bias", "norm2",
+    "norm2_bias",
+)  # fmt: skip
+"""A layer's weights, in the order in which all functions here take them."""
+
+
+def _linear(x: Any, w: Any, bias: Any) -> Any:
+    """Return x @ w.T + bias, of halves rounded once."""
+    wide = "float64" if x.dtype.name == "float64" else "float32"
+    found = x.astype(wide) @ w.astype(wide).T + bias.astype(wide)
+    return found.astype(x.dtype)
+
+
+def _normal(x: Any, w: Any, bias: Any) -> Any:
+    wide = x.astype("float32")
+    centred = wide - xp.mean(wide, axis=-1, keepdims=True)
+    scale = xp.rsqrt(xp.var(wide, axis=-1, keepdims=True) + EPSILON)
+    found = centred * scale * w.astype("float32") + bias.astype("float32")
+    return found.astype(x.dtype)
+
+
+def _gelu(x: Any) -> Any:
+    wide = x.astype("float32")
+    return (0.5 * wide * (1 + xp.erf(wide * math.sqrt(0.5)))).astype(x.dtype)
+
+
+def _attended(q: Any, k: Any, v: Any) -> Any:
+    """Return every head's softmax(q @ k.T / sqrt(columns)) @ v."""
+    batch, n, width = q.shape
+    shape = batch, n, HEADS, width // HEADS
+    q, k, v = (xp.permute_dims(xp.reshape(x, shape), (0, 2, 1, 3)) for x in (q, k, v))
+    scores = xp.matmul(q.astype("float32"), k.astype("float32").mT)
+    scores = scores * (1 / math.sqrt(width // HEADS))
+    e = xp.exp(scores - xp.max(scores, axis=-1, keepdims=True))
+    weights = (e / xp.sum(e, axis=-1, keepdims=True)).astype(v.dtype)
+    found = xp.permute_dims(xp.matmul(weights, v), (0, 2, 1, 3))
+    return xp.reshape(found, (batch, n, width))
+
+
+def _layer(x: Any, w: Sequence[Any]) -> Any:
+    q, k, v = (_linear(x, w[i], w[i + 1]) for i in (0, 2, 4))
+    x = _normal(x + _linear(_attended(q, k, v), w[6], w[7]), w[8], w[9])
+    inner = _gelu(_linear(x, w[10], w[11]))
+    return _normal(x + _linear(inner, w[12], w[13]), w[14], w[15])
+
+
+@functools.cache
+def bert(layers: int) -> KernelFunction:
+    """Return the kernel of so many layers: of x[batch, words, columns] and weights."""
+
+    def function(x: Any, *weights: Any) -> Any:
+        for first in range(0, len(weights), len(NAMES)):
+            x = _layer(x, weights[first : first + len(NAMES)])
+        return x
+
+    function.__name__ = f"bert_{layers}"
+    names = ["x", *(f"{name}{i}" for i in range(layers) for name in NAMES)]
+    kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
+    every = [inspect.Parameter(name, kind) for name in names]
+    vars(function)["__signature__"] = inspect.Signature(every)
+    return KernelFunction(function)
+
+
+@benchmark(
+    tokens=axis((1, 128), others=[(8, 128), (1, 512)]),
+    layers=axis(1, others=[12]),
+    width=axis(BASE),
+    impl=["ours", *available("torch", "inductor")],
+)
+def berts(b: Builder, tokens: Tokens, layers: int, width: int, impl: str) -> Call:
+    """Pass words through layers on the CPU, in float32."""
+    return _launched(b, (*tokens, width), layers, "float32", impl)
+
+
+@benchmark(
+    tokens=axis((8, 128), others=[(1, 128), (32, 128), (1, 512), (8, 512), (32, 512)]),
+    layers=axis(1, others=[12]),
+    dtype=axis("float16", others=["bfloat16"]),
+    impl=axis("ours", others=available("torch", "inductor")),
+)
+def gpu_bert(b: Builder, tokens: Tokens, layers: int, dtype: str, impl: str) -> Call:
+    """Pass words through layers."""
+    b.on("cuda")
+    return _launched(b, (*tokens, BASE), layers, dtype, impl)
+
+
+def _launched(
+    b: Builder, shape: tuple[int, int, int], layers: int, dtype: str, impl: str
+) -> Call:
+    given = _declared(b, shape, layers, dtype)
+    y = b.output(shape, dtype)
+    epsilon = 2.0 ** {"float32": -23, "float16": -10, "bfloat16": -7}[dtype]
+    # Results have a mean square of 1. Each layer rounds anew, and of halves what goes
+    # into its sums; those of float32 add up errors of as many products as w is wide.
+    depth = math.sqrt(4 * shape[2]) if dtype == "float32" else 1.0
+    b.check(_reference, *given, atol=8 * epsilon * depth * layers)
+    b.mode("kernel/warm")
+    if impl == "ours":
+        return b.launch(bert(layers), *given, out=y)
+    peer: Callable[..., Any] = _torch if impl == "torch" else inductor(_torch)
+    return b.launch(peer, *given, out=y, as_="torch")
+
+
+def _declared(
+    b: Builder, shape: tuple[int, int, int], layers: int, dtype: str
+) -> list[Handle]:
+    """Declare words and weights: normal numbers, which sums bring back to about 1."""
+    batch, n, width = shape
+    shapes = {"wide": (4 * width, width), "narrow": (width, 4 * width)}
+    given = [b.input(shape, dtype, name="x")]
+    for i in range(layers):
+        for name in NAMES:
+            end = 4 * width if name == "wide_bias" else width
+            matrix = shapes.get(name, (width, width))
+            vector = name.startswith("norm") or name.endswith("_bias")
+            size = 0.5 if vector else 1 / math.sqrt(matrix[1])
+            whole: Any = end if vector else matrix
+            given.append(
+                b.input(whole, dtype, name=f"{name}{i}", dist="normal", deviation=size)
+            )
+    sums = 24 * width**2 * batch * n + 4 * n**2 * batch * width
+    b.count(operations=layers * sums)
+    return given
+
+
+def _reference(x: Any, *weights: Any) -> Any:
+    """Return the layers' result, by NumPy, in which nothing is shared with ours."""
+    erf = np.vectorize(math.erf, otypes=[np.float64])
+
+    def norm(y: Any, scale: Any, bias: Any) -> Any:
+        y = y - y.mean(-1, keepdims=True)
+        return y / np.sqrt((y**2).mean(-1, keepdims=True) + EPSILON) * scale + bias
+
+    for first in range(0, len(weights), len(NAMES)):
+        w = dict(zip(NAMES, weights[first : first + len(NAMES)], strict=True))
+        q, k, v = (
+            (x @ w[name].T + w[f"{name}_bias"]).reshape(*x.shape[:2], HEADS, -1)
+            for name in ("query", "key", "value")
+        )
+        s = np.einsum("bqhd,bkhd->bhqk", q, k) / math.sqrt(q.shape[-1])
+        e = np.exp(s - s.max(-1, keepdims=True))
+        p = e / e.sum(-1, keepdims=True)
+        a = np.einsum("bhqk,bkhd->bqhd", p, v).reshape(x.shape)
+        x = norm(x + a @ w["out"].T + w["out_bias"], w["norm1"], w["norm1_bias"])
+        inner = x @ w["wide"].T + w["wide_bias"]
+        inner = inner / 2 * (1 + erf(inner / math.sqrt(2)))
+        y = x + inner @ w["narrow"].T + w["narrow_bias"]
+        x = norm(y, w["norm2"], w["norm2_bias"])
+    return x
+
+
+def _torch(x: Any, *weights: Any, out: Any) -> None:
+    """Do the same in PyTorch's functions."""
+    import torch
+    from torch.nn import functional
+
+    size = x.shape[-1:]
+    with torch.no_grad():
+        for first in range(0, len(weights), 16):
+            w = weights[first : first + 16]
+            q, k, v = (
+                functional.linear(x, w[i], w[i + 1]).unflatten(-1, (12, -1))
+                for i in (0, 2, 4)
+            )
+            q, k, v = q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)
+            a = functional.scaled_dot_product_attention(q, k, v)
+            y = functional.linear(a.transpose(1, 2).flatten(2), w[6], w[7])
+            x = functional.layer_norm(x + y, size, w[8], w[9], 1e-12)
+            y = functional.gelu(functional.linear(x, w[10], w[11]))
+            y = functional.linear(y, w[12], w[13])
+            x = functional.layer_norm(x + y, size, w[14], w[15], 1e-12)
+        out.copy_(x)
