@@ -6,6 +6,7 @@ each of its backends by itself. NumPy attends on the CPU.
 
 from __future__ import annotations
 
+from hashlib import blake2b
 from typing import Any, Final
 
 import numpy as np
@@ -31,6 +32,8 @@ BACKENDS: Final = {
     "efficient": "EFFICIENT_ATTENTION",
 }
 SCALE: Final = 0.125
+ANSWERS: Final = 2
+"""Answers that are held: on the cases' own data and on other data."""
 
 
 @kernel
@@ -91,7 +94,22 @@ def _declared(
     return q, k, v
 
 
+_ANSWERS: Final[dict[bytes, Any]] = {}
+
+
 def _reference(q: Any, k: Any, v: Any, *, masked: bool = False) -> Any:
+    """Attend in float64, once of the same data: implementations share the answer."""
+    name = blake2b(b"masked" if masked else b"")
+    for each in (q, k, v):
+        name.update(np.ascontiguousarray(each).tobytes())
+    if name.digest() not in _ANSWERS:
+        while len(_ANSWERS) >= ANSWERS:
+            _ANSWERS.pop(next(iter(_ANSWERS)))
+        _ANSWERS[name.digest()] = _attended(q, k, v, masked=masked)
+    return _ANSWERS[name.digest()]
+
+
+def _attended(q: Any, k: Any, v: Any, *, masked: bool = False) -> Any:
     """Attend head by head: all scores of a long sequence would not fit in memory."""
     out = np.empty_like(v)
     for place in np.ndindex(q.shape[:2]):
@@ -109,7 +127,7 @@ def _causal_reference(q: Any, k: Any, v: Any) -> Any:
 
 def _numpy(q: Any, k: Any, v: Any, out: Any) -> None:
     wide = (each.astype(np.float32) for each in (q, k, v))
-    out[...] = _reference(*wide)
+    out[...] = _attended(*wide)
 
 
 def _torch(backend: str, *, masked: bool) -> Any:

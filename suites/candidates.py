@@ -2,6 +2,10 @@
 
 A row is a whole space, built cold in groups: its size, its distinct codes, and what
 lowering, emitting and compiling took, summed over workers, beside the wall.
+
+Of a product, a convolution and attention eight candidates stand for all, in groups and
+each alone; ``-p most=1000 -p threads=1,2,4,8 --blocks 1 --timeout 600`` builds all. What
+their time goes with is among the facts of `steelyard show RUN CASE`.
 """
 
 from __future__ import annotations
@@ -9,6 +13,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
 from typing import Any, Final
 
 from steelyard import Builder, axis, benchmark
@@ -20,6 +26,7 @@ from steelyard_kernels.errors import KernelError
 from steelyard_kernels.group import Candidate, build_all
 from steelyard_kernels.library import examples
 from steelyard_kernels.targets import parse
+from steelyard_lock import drivers
 from steelyard_lock.points import Point
 from steelyard_lock.spaces import Space, build_space, candidates
 
@@ -38,6 +45,16 @@ FROM: Final[dict[str, Sequence[str]]] = {
 """The kernels a group's candidates are taken from: the less a candidate takes, the
 more is saved, so that one operator, and one that divides, stand beside the mixture."""
 
+OPERATORS: Final[dict[str, tuple[str, tuple[examples.Spec, ...]]]] = {
+    "product": ("products.py", (((64, 768), "float16"), ((768, 768), "float16"))),
+    "convolution": (
+        "convolutions.py",
+        (((1, 56, 56, 64), "float16"), ((64, 3, 3, 64), "float16")),
+    ),
+    "attention": ("attention.py", (((8, 12, 128, 64), "float16"),) * 3),
+}
+"""The three of hidet#426: in which suite each is, and of which arrays."""
+
 DTYPES: Final = ("float32", "float64", "float16", "int32")
 
 
@@ -46,12 +63,15 @@ class SpaceBuild:
 
     def __init__(self, point: Point) -> None:
         self._point = point
-        self._space: Space = build_space(point)
+        self._space: Space = self._built()
+
+    def _built(self) -> Space:
+        return build_space(self._point)
 
     def build(self, cache: str) -> None:
         """Build the whole space; its candidates are always built cold."""
         del cache
-        self._space = build_space(self._point)
+        self._space = self._built()
 
     def facts(self) -> Mapping[str, Any]:
         """Return the sizes and times of the last time."""
@@ -60,6 +80,43 @@ class SpaceBuild:
             **_compiler(self._space),
             **self._space.facts(),
         }
+
+
+class OperatorBuild(SpaceBuild):
+    """Candidates of an operator, in groups or each alone, on so many threads."""
+
+    def __init__(self, point: Point, threads: int, most: int, *, alone: bool) -> None:
+        self._how = partial(build_space, threads=threads, alone=alone, most=most)
+        super().__init__(point)
+
+    def _built(self) -> Space:
+        return self._how(self._point)
+
+    def facts(self) -> Mapping[str, Any]:
+        """Return also what compile time goes with."""
+        found = drivers.correlations(self._space).items()
+        return {**super().facts(), **{f"rank of {k}": round(v, 2) for k, v in found}}
+
+
+@dataclass(frozen=True, slots=True)
+class Operator:
+    """A kernel of another suite, for `Builder.build`."""
+
+    name: str
+    threads: int
+    most: int
+    alone: bool
+
+    def for_target(self, target: str) -> SpaceBuild:
+        """Build its candidates once."""
+        file, arrays = OPERATORS[self.name]
+        kernel = f"{Path(__file__).with_name(file)}:{self.name}"
+        point = Point(kernel, (), arrays, target)
+        return OperatorBuild(point, self.threads, self.most, alone=self.alone)
+
+    def made_of(self, target: str) -> Mapping[str, Any]:
+        """Return what the builds depend on beside this suite's own files."""
+        return _made_of(target)
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,3 +242,17 @@ if cuda_targets():
         """Build 64 small candidates in groups, or as a program each."""
         b.mode("build/cold")
         return b.build(Many(kernels, impl == "single"), target=target)
+
+    @benchmark(
+        kernel=list(OPERATORS),
+        impl=["group", "single"],
+        threads=axis(2, others=[1, 4, 8]),
+        most=axis(8, others=[16, 32, 1000]),
+    )
+    def cuda_operators(
+        b: Builder, kernel: str, impl: str, threads: int, most: int
+    ) -> Call:
+        """Build candidates of one operator in groups, or as a program each."""
+        b.mode("build/cold")
+        asked = Operator(kernel, threads, most, impl == "single")
+        return b.build(asked, target=cuda_targets()[0])

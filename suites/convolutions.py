@@ -82,6 +82,7 @@ def _pad(shape: tuple[int, ...], features: str) -> tuple[int, int]:
 
 
 OURS: Final = {each: _ours(*each) for each in product((1, 2), LAYOUTS)}
+convolution: Final = OURS[1, "last"]
 
 
 def _torch(stride: int, features: str) -> Any:

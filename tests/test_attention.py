@@ -1,5 +1,8 @@
 """Attention on Hopper's tensor cores, as far as no GPU is needed."""
 
+import importlib
+from pathlib import Path
+
 import attention_programs as programs
 import numpy as np
 import pytest
@@ -230,3 +233,23 @@ def test_forms_of_a_softmax_are_recognised(made, scale, ahead):
     out = simt_tiles.launch(program, low, arrays, scalars)["out"].astype(np.float64)
     exact, bound = expected(made, arrays, scalars)
     assert (np.abs(out - exact) <= bound).all()
+
+
+def test_implementations_share_the_suites_reference(monkeypatch):
+    """It attends once of the same data and mask, and anew of others."""
+    folder = str(Path(__file__).parent.parent)
+    monkeypatch.syspath_prepend(folder)
+    suite = importlib.import_module("suites.attention")
+    asked, attend = [], suite._attended
+    monkeypatch.setattr(
+        suite, "_attended", lambda *a, **k: (asked.append(k), attend(*a, **k))[1]
+    )
+    draw = np.random.default_rng(0)
+    q, k, v = (draw.standard_normal((1, 2, 16, 8)) for _ in range(3))
+    first = suite._reference(q, k, v)
+    assert suite._reference(q.copy(), k, v) is first
+    assert len(asked) == 1
+    assert not np.array_equal(suite._causal_reference(q, k, v), first)
+    suite._reference(q + 1, k, v)
+    assert len(asked) == 3
+    assert len(suite._ANSWERS) == suite.ANSWERS

@@ -24,6 +24,7 @@ _SHOWN: Final = "it shows a text of a build and times nothing"
 _TIMING: Final = (
     "--quantity", "--drop", "--repeat", "--timings", "--allocations", "--passes",
     "--trace", "--resources", "--json", "--nvrtc", "--candidates", "--threads",
+    "--alone",
 )  # fmt: skip
 _COLD: Final = "it builds every candidate once and cold"
 IDLE: Final = {
@@ -67,11 +68,12 @@ def _refuse_idle(context: click.Context) -> None:
         for parameter in context.command.params
         if context.get_parameter_source(str(parameter.name)) is words.COMMANDLINE
     }
-    if "--threads" in given and not {"--candidates", "--emit"} & given:
-        raise SteelyardError(
-            "--threads does nothing without --candidates: one build after the other is "
-            "timed alone; leave it out, or add --candidates."
-        )
+    for option in sorted({"--threads", "--alone"} & given):
+        if not {"--candidates", "--emit"} & given:
+            raise SteelyardError(
+                f"{option} does nothing without --candidates: one build after the other "
+                "is timed alone; leave it out, or add --candidates."
+            )
     for chosen, idle in IDLE.items():
         for option in sorted(given & set(idle)) if chosen in given else ():
             raise SteelyardError(
@@ -145,6 +147,11 @@ def _refuse_idle(context: click.Context) -> None:
     metavar="1,2,4",
     help="Build --candidates with so many compilers at a time, one after the other.",
     show_default="one a processor",
+)
+@click.option(
+    "--alone",
+    is_flag=True,
+    help="Build --candidates also each as a program of its own, to compare.",
 )
 @click.option(
     "--max-registers",

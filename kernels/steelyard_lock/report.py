@@ -16,6 +16,7 @@ from steelyard_device.timings_print import duration
 from steelyard_kernels.artifact import Artifact, Failure
 from steelyard_kernels.building.facts import facts_of
 from steelyard_kernels.group import Batch
+from steelyard_lock import drivers
 from steelyard_lock.builds import Row
 from steelyard_lock.spaces import Space
 
@@ -279,6 +280,8 @@ def space_page(space: Space, width: int) -> Iterator[RenderableType]:
         f"{duration(facts['wall_ns'])} (sums are of workers' own clocks: those that "
         "share a processor wait in them too)\n"
     )
+    if said := drivers.sentence(space):
+        yield f"{said}\n"
 
 
 def sweep_page(spaces: Sequence[Space], width: int) -> Iterator[RenderableType]:
@@ -292,14 +295,18 @@ def sweep_page(spaces: Sequence[Space], width: int) -> Iterator[RenderableType]:
     found = [dict(_sweep_cells(space, beside)) for space in spaces]
     lines = tuple(tuple(cells.values()) for cells in found)
     titles = tuple(found[0])
-    whole = Grid("stages, summed over workers", titles[:2], titles[2:], lines)
+    whole = Grid("stages, summed over workers", titles[:3], titles[3:], lines)
     yield from (part.sheet.shown() for part in fitting(whole, width))
+    for space in spaces:
+        if said := drivers.sentence(space):
+            yield f"{space.label}: {said}"
 
 
 def _sweep_cells(space: Space, beside: AbstractSet[str]) -> Iterator[tuple[str, str]]:
     """Yield titles and cells; `beside`: the stages that workers share."""
     yield "space", space.point.label
     yield "threads", str(space.threads)
+    yield "built", "each alone" if space.alone else "in groups"
     for stage in space.batch.stages:
         yield stage.name, duration(stage.nanoseconds)
         if stage.name in beside:

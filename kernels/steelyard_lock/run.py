@@ -35,6 +35,7 @@ class CompileOptions:
     resources: bool
     as_json: bool
     threads: tuple[int, ...]
+    alone: bool = False
 
     @property
     def cache(self) -> str:
@@ -81,14 +82,15 @@ def spaces(points: Sequence[Point], asked: CompileOptions) -> bool:
         if asked.record is not None:
             spans = stack.enter_context(asked.record())
         made = [
-            building.build_space(point, threads)
+            building.build_space(point, threads, alone=alone)
             for point in points
             for threads in asked.threads or (None,)
+            for alone in ((False, True) if asked.alone else (False,))
         ]
     _write_trace(spans, asked)
     if asked.as_json:
         click.echo(report.space_dumps(made))
-    elif len(asked.threads) > 1:
+    elif len(asked.threads) > 1 or asked.alone:
         show(lambda width: report.sweep_page(made, width))
     else:
         show(

@@ -8,6 +8,7 @@ from typing import Any
 
 from steelyard_kernels.artifact import Failure
 from steelyard_kernels.group import Batch, Candidate, build_all, candidates_of
+from steelyard_kernels.group.plan import LARGEST
 from steelyard_kernels.targets import CPU
 from steelyard_lock.points import Point, limited, ready, traced
 from steelyard_lock.terminal import progress
@@ -21,11 +22,14 @@ class Space:
     batch: Batch
     threads: int
     """How many compilers there were at a time."""
+    alone: bool = False
+    """Whether each candidate was a program of its own."""
 
     @property
     def label(self) -> str:
         """What tells it from others."""
-        return f"{self.point.label}, {self.threads} at a time"
+        how = ", each alone" if self.alone else ""
+        return f"{self.point.label}, {self.threads} at a time{how}"
 
     @property
     def failures(self) -> tuple[Failure, ...]:
@@ -36,6 +40,7 @@ class Space:
         """Return its sizes and times (ns): of stages summed over workers, and wall."""
         return {
             "threads": self.threads,
+            "alone": self.alone,
             "candidates": len(self.batch.results),
             "distinct": len(self.batch.distinct),
             "failed": len(self.failures),
@@ -58,20 +63,24 @@ def candidates(point: Point) -> tuple[Candidate, ...]:
     return tuple(Candidate(one.label, found[0].program, one) for one in alike)
 
 
-def build_space(point: Point, threads: int | None = None) -> Space:
-    """Build every candidate of a point, cold, and say how far it is.
+def build_space(
+    point: Point, threads: int | None = None, *, alone: bool = False, most: int = 0
+) -> Space:
+    """Build every candidate of a point, cold, and say how far it is: in groups, or `alone`.
 
-    So many `threads` compile at a time, in processes of their own where threads gain
+    Of more candidates than `most` (0: any) every second, third, ... stands for them. So many `threads` compile at a time, in processes of their own where threads gain
     nothing; by default one a processor, where that is worth starting them.
     """
     processes = True if threads and threads > 1 and point.target == CPU else None
     threads = threads or len(os.sched_getaffinity(0))
+    every = candidates(point)
     batch = build_all(
-        candidates(point),
+        every[:: -(-len(every) // most) if most else 1],
         target=point.target,
         threads=threads,
         processes=processes,
         levels=frozenset(),
+        largest=1 if alone else LARGEST,
         progress=lambda seen: progress(
             f"{point.label}: {seen.failed} failed, {seen.duplicates} duplicates,",
             seen.built + seen.failed,
@@ -79,4 +88,4 @@ def build_space(point: Point, threads: int | None = None) -> Space:
         ),
         nvrtc=point.nvrtc or None,
     )
-    return Space(point, batch, threads)
+    return Space(point, batch, threads, alone)
