@@ -77,6 +77,30 @@ LINES = [
         "float32 float16 float64",
     ),
     Row(
+        "long running sum",
+        lambda x: xp.cumulative_sum(x, axis=-1),
+        "3,5003; 2000; 300000",
+        "float32 float16 int32",
+    ),
+    Row(
+        "running down from the end",
+        lambda x: xp.flip(xp.cumulative_sum(xp.flip(x, axis=0), axis=0), axis=0),
+        "40,7",
+    ),
+    Row(
+        "running in place",
+        lambda x: {"x": xp.cumulative_sum(x, axis=1)},
+        "5,33",
+    ),
+    Row(
+        "sum of running sums",
+        lambda x: (
+            xp.sum(xp.cumulative_sum(x, axis=1) * x, axis=1),
+            xp.max(xp.cumulative_sum(x, axis=0), axis=1),
+        ),
+        "7,7",
+    ),
+    Row(
         "running product",
         lambda x: xp.cumulative_prod(x, axis=-1),
         "5,9; 3,1",

@@ -381,6 +381,10 @@ def _apply(op, args, operands, type_):
         return np.arange(type_.lanes)[None, :]
     if op == "splat":
         return np.broadcast_to(args[0], (len(args[0]), type_.lanes))
+    if op == "slide":
+        vector, before = np.broadcast_arrays(*args[:2])
+        count = int(operands[2].value)
+        return np.concatenate([before[:, -count:], vector[:, :-count]], axis=1)
     if op == "mask_below":
         return np.arange(type_.lanes)[None, :] < args[0]
     if op == "where":

@@ -156,6 +156,17 @@ class Values(Writer):
             self.wraps.add(node.var.name)
         return True
 
+    def slide(self, node: Let) -> bool:
+        """Name the lanes of two vectors anew; none of halves is moved so."""
+        vector, before, count = node.args
+        assert isinstance(count, Const)
+        name, by, lanes = self.define(node.var), int(count.value), vector.type.lanes
+        for lane in range(lanes):
+            text, uniform = self.ref(vector if lane >= by else before)
+            part = "" if uniform else f"_{(lane - by) % lanes}"
+            self.do(f"{register(node.var.type)} {name}_{lane} = {text}{part};")
+        return True
+
     def matrix(self, node: Let) -> bool:
         """Start the result as what is added to: the instruction adds in place."""
         made = matrix(tuple([arg.type for arg in node.args]))
@@ -188,5 +199,6 @@ SHAPES: Final[dict[str, Callable[[Values, Let], bool]]] = {
     "cast": Values.cast,
     "splat": Values.splat,
     "extract": Values.extract,
+    "slide": Values.slide,
     "mma": Values.matrix,
 }

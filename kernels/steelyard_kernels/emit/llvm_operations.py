@@ -195,6 +195,12 @@ def _interleave(half: int) -> Shape:
     return interleaved
 
 
+def _slide(_w: Writer, args: list[str], type_: Type, _result: Type) -> str:
+    lanes, vector, count = type_.lanes, register(type_), int(args[2])
+    order = ", ".join([f"i32 {lanes - count + k}" for k in range(lanes)])
+    return f"shufflevector {vector} {args[1]}, {vector} {args[0]}, <{lanes} x i32> <{order}>"
+
+
 def _select(_w: Writer, args: list[str], type_: Type, result: Type) -> str:
     value = register(result)
     return f"select {register(type_)} {args[0]}, {value} {args[1]}, {value} {args[2]}"
@@ -292,6 +298,7 @@ SHAPES: dict[str, Shape] = {
     "where": _select,
     "interleave_low": _interleave(0),
     "interleave_high": _interleave(1),
+    "slide": _slide,
     "iota": _iota,
     "mask_below": _mask_below,
 }

@@ -143,6 +143,11 @@ def _interleave(args: Types, _stated: Type | None) -> Type | None:
     return first if first is second and first.lanes > 1 else None
 
 
+def _slide(args: Types, _stated: Type | None) -> Type | None:
+    vector, before, count = args
+    return vector if vector is before and _is_index(count) else None
+
+
 def _iota(_args: Types, stated: Type | None) -> Type | None:
     return stated if stated and stated.dtype.kind == "int" else None
 
@@ -193,6 +198,7 @@ SPLAT = Rule("a scalar goes to every lane of its own dtype", _splat)
 EXTRACT = Rule("a vector and a constant lane give a scalar", _extract)
 INSERT = Rule("a vector, its scalar and a constant lane give the vector", _insert)
 INTERLEAVE = Rule("two vectors of one type give one of it", _interleave)
+SLIDE = Rule("two vectors of one type and a constant index give one of it", _slide)
 IOTA = Rule("the result is an integer", _iota)
 MASK_BELOW = Rule("an index gives a bool vector", _mask_below)
 SHUFFLE = Rule("a value and a lane, an index, give the value's type", _shuffle)
@@ -217,6 +223,8 @@ OWN: dict[str, Operation] = {  # what is no elementwise operation of tensors
     # The lanes of two vectors in turn: those of their first halves, of their second.
     "interleave_low": Operation(2, INTERLEAVE, CPU),
     "interleave_high": Operation(2, INTERLEAVE, CPU),
+    # The lanes so many places up, behind the last ones of the second vector.
+    "slide": Operation(3, SLIDE, ANYWHERE),
     "iota": Operation(0, IOTA, ANYWHERE),  # 0, 1, 2, ... by lane
     "mask_below": Operation(1, MASK_BELOW, ANYWHERE),  # lane < n
     "thread": Operation(0, NUMBERED, CUDA),  # which of its block's this is

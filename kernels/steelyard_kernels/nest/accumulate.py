@@ -119,7 +119,7 @@ class Walker:
             emitter.emit(ready, every, functools.partial(self._step, into))
             return tuple(into)
 
-        return emitter.walk(loops[depth], body, carried)
+        return emitter.carrying(loops[depth], self.walk.values, body, carried)
 
     def _step(self, into: list[Operand], at: At) -> None:
         """Emit taking in what is at one place; masked lanes change nothing."""

@@ -46,7 +46,8 @@ class Value:
     the array and `offset` where in it the element lies, each of its last operand's steps
     `step` elements on. Where a guard fails it is zero. What Along gives is two values: the
     line, over the axis that it is walked along, and an element of it, of which the line is
-    the first operand.
+    the first operand. A total that `runs` along one of its own axes is one: each walk along
+    that carries it on, and takes in nothing where a guard fails.
     """
 
     number: int
@@ -58,6 +59,7 @@ class Value:
     offset: Index = NOWHERE
     guards: tuple[Guard, ...] = ()
     step: int = 0
+    runs: int | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -105,6 +107,11 @@ class Nest:
     def lines(self) -> list[Value]:
         """The lines that are kept for each index of their axes."""
         return [v for v in self.values if v.over and isinstance(v.node, Along)]
+
+    @property
+    def running(self) -> frozenset[int]:
+        """The axes along which totals run."""
+        return frozenset([v.runs for v in self.values if v.runs is not None])
 
     @property
     def line_bytes(self) -> int:

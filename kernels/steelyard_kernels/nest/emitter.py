@@ -11,18 +11,20 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterable, Sequence
+from itertools import product
 from math import prod
 from typing import TYPE_CHECKING
 
 from steelyard_kernels.expression.expr import Input
 from steelyard_kernels.expression.indices import Index as Offset
-from steelyard_kernels.ir.builder import Builder
+from steelyard_kernels.ir.builder import Builder, const
 from steelyard_kernels.ir.loops import Operand
+from steelyard_kernels.monoids import accumulator
 from steelyard_kernels.nest.axes import Nest, Value
 from steelyard_kernels.nest.keep import Kept, planner
 from steelyard_kernels.nest.offsets import At
 from steelyard_kernels.nest.stack import Stack
-from steelyard_kernels.nest.values import NOTHING, Values
+from steelyard_kernels.nest.values import NOTHING, Values, total_of
 from steelyard_kernels.schedule.model import LINE
 from steelyard_kernels.schedule.schedule import Place, Schedule
 from steelyard_kernels.schedule.tile import Carried, tile_constant
@@ -149,7 +151,7 @@ class Emitter(Values):
                 self.inside(depth + 1)
                 return ()
 
-            self.walk(depth, body)
+            self.carrying(depth, self.levels[depth + 1], body)
 
     def walk(
         self,
@@ -171,6 +173,31 @@ class Emitter(Values):
         step = lanes, cut.at(Place.REGISTER)
         extent = self.extent_of(loop)
         return tile_constant(b, extent, step, inside, first, positive=self.extent)
+
+    def carrying(
+        self,
+        loop: int,
+        values: Iterable[Value],
+        body: Callable[[int, Carried], Carried],
+        first: Carried = (),
+    ) -> Carried:
+        """Emit a loop along which the running totals among some values go on."""
+        totals = [v for v in values if v.runs is not None and v.runs in self.axes[loop]]
+        starts: dict[tuple[int, ...], Operand] = {}
+        for value, at in product(totals, self.every()):
+            assert value.runs is not None
+            row, dtype = total_of(value), accumulator(value.node.dtype)
+            lanes = self.lanes(value.axes - {value.runs})
+            key = self.state_key(value, value.runs, at)
+            starts[key] = const(row.neutral(dtype), dtype, lanes)
+        own = len(first)
+
+        def inside(vectors: int, carried: Carried) -> Carried:
+            self.states |= zip(starts, carried[own:], strict=True)
+            ends = body(vectors, carried[:own])
+            return (*ends, *[self.states[key] for key in starts])
+
+        return self.walk(loop, inside, (*first, *starts.values()))[:own]
 
     def extent_of(self, loop: int) -> int:
         """Return how many indices a loop has."""

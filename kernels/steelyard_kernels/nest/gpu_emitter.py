@@ -17,12 +17,15 @@ from typing import Any, Final
 from steelyard_kernels.expression.expr import Arange, Input
 from steelyard_kernels.ir.builder import Index
 from steelyard_kernels.ir.loops import Buffer, Operand
+from steelyard_kernels.monoids import Monoid
 from steelyard_kernels.nest.axes import Stored, Value, is_column
 from steelyard_kernels.nest.emitter import Emitter
 from steelyard_kernels.nest.offsets import At
 from steelyard_kernels.nest.threads import Threads
+from steelyard_kernels.nest.values import Run
 from steelyard_kernels.schedule.schedule import Place
 from steelyard_kernels.schedule.tile import Carried
+from steelyard_kernels.schedule.warp import prefix_of_lanes
 
 VECTOR_BYTES: Final = 16  # the widest load and store of a thread
 SHORT: Final = 128  # values that a thread adds up by itself: a mean is true to some ulp
@@ -135,6 +138,20 @@ class GpuEmitter(Emitter):
     ) -> list[Operand]:
         """Emit what totals of some loops come to over all threads that walk these."""
         return self.threads.across(loops, combines, totals)
+
+    def run(self, loop: int, row: Monoid, arg: Operand, state: Operand) -> Run:
+        """Emit a running total through the elements of a loop's threads, side by side."""
+        if loop not in self.threads.groups:
+            return super().run(loop, row, arg, state)
+        b, lanes = self.b, arg.type.lanes
+        neutral = row.neutral(arg.type.dtype)
+        prefix = mine = arg
+        if state.type.lanes < lanes:
+            prefix = prefix_of_lanes(b, row.combine, arg, neutral)
+            mine = b.let("extract", prefix, b.number(lanes - 1))
+        before, total = self.threads.prefix(loop, row.combine, mine, neutral)
+        start = b.splat(b.let(row.combine, state, before), lanes)
+        return b.let(row.combine, start, prefix), b.let(row.combine, state, total)
 
     def is_near(self, loops: Iterable[int]) -> bool:
         """Say whether means over loops are true to some ulp, added up in short parts."""

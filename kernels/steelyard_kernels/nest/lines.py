@@ -66,7 +66,7 @@ class _Walk:
             emitter.emit(inside, [at], lambda at: self._step(at, into))
             return tuple(into)
 
-        emitter.walk(self.loop, body, first)
+        emitter.carrying(self.loop, inside, body, first)
 
     def _step(self, at: At, into: list[Operand]) -> None:
         """Emit taking in an element, and storing what that comes to."""

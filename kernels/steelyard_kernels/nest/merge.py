@@ -31,6 +31,7 @@ def merged(
     every = range(axes.shared, len(axes.extents))
     order = [*_ordered(axes), *every]
     groups = [value.over for value in values if value.over]
+    groups += [(value.runs,) for value in values if value.runs is not None]
     offsets = [value.offset for value in values if value.source is not None]
     offsets += [output.offset for output in outputs]
     fixed = _fixed(values)
@@ -114,6 +115,7 @@ def _numbered(
             offset,
             tuple([(_renumbered(i, numbers), n) for i, n in value.guards]),
             value.step,
+            None if value.runs is None else numbers[value.runs],
         )
     return Nest(
         program,

@@ -53,7 +53,16 @@ from steelyard_kernels.nest.axes import (
     stored,
 )
 from steelyard_kernels.nest.merge import Axes, merged
-from steelyard_kernels.nest.uses import Use, known, read_of, users_first, varies
+from steelyard_kernels.nest.uses import (
+    Use,
+    kept_of,
+    known,
+    place_of_outputs,
+    read_of,
+    users_first,
+    varies,
+    walked_by,
+)
 
 
 @lru_cache(maxsize=2)  # a build asks for it to choose a schedule, then to lower
@@ -89,7 +98,7 @@ class _Asked:
         self.program = program
         self.full = full
         self.extents = list(full)
-        self.every = tuple([NOWHERE if n == 1 else axis(k) for k, n in enumerate(full)])
+        self.every = place_of_outputs(program, full)
         self.uses: dict[int, list[Use]] = {}
         self.lines: dict[int, list[Use]] = {}  # what elements of Along are taken of
         self.before: dict[int, set[int]] = {}  # the axes that are opened before one
@@ -106,7 +115,13 @@ class _Asked:
         for node in users_first(self.program):
             for use in self.uses.get(node.number, ()):
                 if isinstance(node, Along):
-                    use.args = (self._line(use, node),)
+                    use.runs = self._runs(use, node)
+                    runs = use.runs is not None
+                    use.args = (
+                        self._ask(node.arg, use.place)
+                        if runs
+                        else self._line(use, node),
+                    )
                     continue
                 places = self._read(use, use.place)
                 pairs = zip(read_of(node), places, strict=False)
@@ -148,7 +163,7 @@ class _Asked:
         if isinstance(node, Reshape):
             return (self._reshaped(node, at),)
         if isinstance(node, Reduce):
-            return (self._along(use, node.arg, self._kept(node, at)),)
+            return (self._along(use, node.arg, kept_of(node, at)),)
         if isinstance(node, Dot):
             left = self._along(use, node.a, (*at[:-1], None))
             return left, (left[-1], at[-1])
@@ -171,20 +186,6 @@ class _Asked:
             inner *= extent
         return tuple(reversed(found))
 
-    @staticmethod
-    def _kept(node: Reduce, at: Place) -> tuple[Index | None, ...]:
-        """Return the place in the operand; None along the axes that are reduced."""
-        rest = iter(at)
-        found: list[Index | None] = []
-        for k in range(len(node.arg.shape)):
-            if k in node.axes:
-                found.append(None)
-                if node.keepdims:
-                    next(rest)
-            else:
-                found.append(next(rest))
-        return tuple(found)
-
     def _along(self, use: Use, arg: Node, kept: tuple[Index | None, ...]) -> Place:
         """Return where a reduction reads its operand: along axes there are, or new ones."""
         outer = varies(use.place)
@@ -201,6 +202,21 @@ class _Asked:
         for reduced in use.over:
             self.before.setdefault(reduced, set()).update(outer)
         return found
+
+    def _runs(self, use: Use, node: Along) -> int | None:
+        """Return the axis along which a total runs, where it is asked for in that order.
+
+        The walk must begin at a line's end or before, inside of all other axes.
+        """
+        axis = walked_by(node, use.place)
+        outer = varies((*use.place[: node.axis], *use.place[node.axis + 1 :]))
+        first = len(self.full)  # of the axes that are reduced
+        if axis is None or axis in outer or any(k >= max(axis, first) for k in outer):
+            return None
+        if any(self._opened(k, {axis}) for k in outer):
+            return None
+        self.before.setdefault(axis, set()).update(outer)
+        return axis
 
     def _line(self, use: Use, node: Along) -> Use:
         """Return the line that an element is taken of, at one place of the other axes."""
@@ -224,7 +240,7 @@ class _Asked:
                 under = use
                 while isinstance(under.node, Gather | View | Reshape) and under.args:
                     under = under.args[0]
-                if not isinstance(under.node, Along):
+                if not isinstance(under.node, Along) or under.runs is not None:
                     continue
                 outer = varies(under.args[0].place)
                 for inner in varies(use.place) - outer:
@@ -306,6 +322,11 @@ class _Asked:
             use.value = args[node.arg.number]
         elif of is not None:
             use.value = self._array(number, node, of, use.place)
+        elif use.runs is not None and isinstance(node, Along):
+            taken = known(use.args[0])
+            guards = self._guards((use.place[node.axis],), (node.shape[node.axis],))
+            args, every = {node.arg.number: taken}, taken.axes | varies(use.place)
+            use.value = Value(number, node, args, every, guards=guards, runs=use.runs)
         elif isinstance(node, Along) and not use.over:
             line, at = known(use.args[0]), use.place[node.axis]
             guards = self._guards((at,), (node.shape[node.axis],))

@@ -13,7 +13,7 @@ from steelyard_kernels.ir.builder import Builder, Index
 from steelyard_kernels.ir.loops import Operand
 from steelyard_kernels.nest.axes import NAMES, Nest
 from steelyard_kernels.schedule.schedule import Cut, Place, Schedule
-from steelyard_kernels.schedule.warp import Group, across_group
+from steelyard_kernels.schedule.warp import Group, across_group, prefix_of_group
 
 FAR = 1 << 62  # along an axis without one step
 
@@ -141,6 +141,16 @@ class Threads:
             found = across_group(self.b, group, combines, found)
             if meets and self.within:
                 self.b.effect("barrier")
+        return found
+
+    def prefix(
+        self, loop: int, combine: str, value: Operand, neutral: float
+    ) -> tuple[Operand, Operand]:
+        """Emit the total of a loop's threads before each one, and that of all."""
+        group = self.groups[loop]
+        found = prefix_of_group(self.b, group, combine, value, neutral)
+        if group.parts([value]) > 1 and self.within:
+            self.b.effect("barrier")
         return found
 
 

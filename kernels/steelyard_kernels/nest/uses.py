@@ -4,16 +4,22 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from steelyard_kernels.along import ALONG
 from steelyard_kernels.expression.expr import (
+    Along,
+    Apply,
+    Cast,
     Dot,
     Gather,
     Node,
     Program,
     Reduce,
+    Shape,
     operands,
     users,
 )
-from steelyard_kernels.nest.axes import Place, Value
+from steelyard_kernels.expression.indices import Index, axis
+from steelyard_kernels.nest.axes import NOWHERE, Place, Value, stored
 
 
 def read_of(node: Node) -> tuple[Node, ...]:
@@ -31,6 +37,7 @@ class Use:
     place: Place
     args: tuple[Use, ...] = ()
     over: tuple[int, ...] = ()
+    runs: int | None = None
     value: Value | None = None
 
 
@@ -55,6 +62,52 @@ def users_first(program: Program) -> list[Node]:
 def varies(place: Place) -> frozenset[int]:
     """Return the axes that a place varies with."""
     return frozenset[int]().union(*[index.axes for index in place])
+
+
+def walked_by(node: Along, place: Place) -> int | None:
+    """Return the axis that walks all of a total's line up to a place, from its beginning."""
+    index, extent = place[node.axis], node.shape[node.axis]
+    begins = index.constant >= extent - 1 if node.reverse else index.constant <= 0
+    if not (ALONG[node.op].total and begins and len(index.terms) == 1):
+        return None
+    ((axis, step),) = index.terms
+    return (
+        axis if isinstance(axis, int) and step == (-1 if node.reverse else 1) else None
+    )
+
+
+def place_of_outputs(program: Program, full: Shape) -> Place:
+    """Return the outputs' elements: from the last on along axes where all totals run so."""
+    found: dict[int, set[bool]] = {}
+    pending, looked = [stored(output) for output in program.outputs], set[int]()
+    while pending:
+        node = pending.pop()
+        if node.number in looked or not isinstance(node, Apply | Cast | Along):
+            continue
+        looked.add(node.number)
+        pending += () if isinstance(node, Along) else operands(node)
+        if isinstance(node, Along) and ALONG[node.op].total:
+            aligned = node.axis + len(full) - len(node.shape)
+            found.setdefault(aligned, set()).add(node.reverse)
+    back = {each for each, reverse in found.items() if reverse == {True}}
+    forth = [NOWHERE if n == 1 else axis(k) for k, n in enumerate(full)]
+    return tuple(
+        [at * -1 + (full[k] - 1) if k in back else at for k, at in enumerate(forth)]
+    )
+
+
+def kept_of(node: Reduce, at: Place) -> tuple[Index | None, ...]:
+    """Return the place in the operand; None along the axes that are reduced."""
+    rest = iter(at)
+    found: list[Index | None] = []
+    for k in range(len(node.arg.shape)):
+        if k in node.axes:
+            found.append(None)
+            if node.keepdims:
+                next(rest)
+        else:
+            found.append(next(rest))
+    return tuple(found)
 
 
 def known(use: Use) -> Value:

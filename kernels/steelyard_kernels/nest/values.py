@@ -7,11 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeAlias
 
+from steelyard_kernels.along import ALONG
 from steelyard_kernels.expression.expr import Along, Arange, Scalar, View
 from steelyard_kernels.ir.builder import Builder, Index, const
 from steelyard_kernels.ir.loops import Buffer, Operand
+from steelyard_kernels.monoids import MONOIDS, Monoid, accumulator
 from steelyard_kernels.nest.axes import Guard, Nest, Source, Value
 from steelyard_kernels.nest.keep import Walk
 from steelyard_kernels.nest.offsets import At, Loops, Open
@@ -19,11 +21,13 @@ from steelyard_kernels.nest.reads import reads_of
 from steelyard_kernels.nest.stack import Stack
 from steelyard_kernels.schedule.schedule import Schedule
 from steelyard_kernels.schedule.values import lower as lower_node
+from steelyard_kernels.schedule.warp import prefix_of_lanes
 
 if TYPE_CHECKING:
     from steelyard_kernels.schedule.parameters import Arguments
 
 NOTHING: Final = Walk(())
+Run: TypeAlias = tuple[Operand, Operand]  # of a running total: it, and its state
 
 
 class Values(Loops):
@@ -37,6 +41,7 @@ class Values(Loops):
         self.target = target
         self.reads = reads_of(nest)
         self.lines: dict[tuple[int, ...], tuple[Buffer, int]] = {}  # from where on
+        self.states: dict[tuple[int, ...], Operand] = {}  # of running totals
         self._walk = NOTHING
         self._room: Stack | None = None
         self._row: Index = 0  # the first open row, of those that values are kept of
@@ -90,6 +95,8 @@ class Values(Loops):
         node, lanes = value.node, self.lanes(value.axes)
         if self._room and value.number in self._walk.loads:
             return self._room.load(value, *self._kept_at(value, at), lanes)
+        if value.runs is not None:
+            return self._running(value, value.runs, at, lanes)
         if value.source is not None:
             return self._load(value, value.source, at, lanes)
         if isinstance(node, Scalar):
@@ -101,6 +108,36 @@ class Values(Loops):
         return lower_node(
             self.b, env, node, lanes, self.reads.fused, target=self.target
         )
+
+    def _running(self, value: Value, axis: int, at: At, lanes: int) -> Operand:
+        """Emit a running total with the elements at a place, and remember how it goes on."""
+        b, (arg,), row = self.b, value.args.values(), total_of(value)
+        (loop,) = self.loops_of([axis])
+        taken = b.cast(self.at(arg, at, lanes), accumulator(value.node.dtype))
+        inside = self.guard(value.guards, at, lanes) if value.guards else None
+        mask = b.both(inside, self.mask([loop], at))
+        if mask is not None:
+            neutral = const(row.neutral(taken.type.dtype), taken.type.dtype, lanes)
+            taken = b.let("where", mask, taken, neutral)
+        key = self.state_key(value, axis, at)
+        found, self.states[key] = self.run(loop, row, taken, self.states[key])
+        return b.cast(found, value.node.dtype)
+
+    def run(self, _loop: int, row: Monoid, arg: Operand, state: Operand) -> Run:
+        """Emit a running total through the lanes of a loop, or in those of another."""
+        b, lanes = self.b, arg.type.lanes
+        if state.type.lanes == lanes:
+            found = b.let(row.combine, state, arg)
+            return found, found
+        prefix = prefix_of_lanes(b, row.combine, arg, row.neutral(arg.type.dtype))
+        last = b.let("extract", prefix, b.number(lanes - 1))
+        found = b.let(row.combine, b.splat(state, lanes), prefix)
+        return found, b.let(row.combine, state, last)
+
+    def state_key(self, value: Value, axis: int, at: At) -> tuple[int, ...]:
+        """Return what a running total's state is known by: its other loops' places."""
+        others = self.loops_of(value.axes - {axis})
+        return value.number, *[at[loop] for loop in others]
 
     def _load(self, value: Value, of: Source, at: At, lanes: int) -> Operand:
         """Emit the elements of an array, of a line, or of 0, 1, 2, ..."""
@@ -138,3 +175,9 @@ class Values(Loops):
     def aligned(self, _element: int, _lanes: int, _value: Value | None = None) -> int:
         """Return what a vector's address is a multiple of, in bytes; 0: of one element."""
         return 0
+
+
+def total_of(value: Value) -> Monoid:
+    """Return the reduction whose running total a value is."""
+    assert isinstance(value.node, Along)
+    return MONOIDS[ALONG[value.node.op].total]

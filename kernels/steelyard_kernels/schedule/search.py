@@ -147,7 +147,7 @@ def _model(nest: Nest, device: Machine | Gpu) -> model_cpu.Model:
         return lambda schedule: (
             of_blocks() if schedule.multiplies_blocks else of_loops
         )(schedule)
-    if not any(value.over for value in nest.values):
+    if not any(value.over or value.runs is not None for value in nest.values):
         return model_gpu.model(nest, device)
     of_team = partial(_team(nest).predict, device)
     of_tiles = cache(lambda: _of_tiles(nest).model(nest, device))

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import reduce
 
 from steelyard_kernels.ir.builder import Builder
-from steelyard_kernels.ir.loops import Buffer, Operand, Type
+from steelyard_kernels.ir.loops import Buffer, Const, Operand, Type
 from steelyard_kernels.schedule.gpu import WARP
 
 
@@ -79,6 +79,78 @@ def across_warp(
         value = b.let(combine, value, other)
         apart //= 2
     return value
+
+
+def prefix_of_lanes(
+    b: Builder, combine: str, vector: Operand, neutral: float
+) -> Operand:
+    """Emit each lane's total with all lanes before it.
+
+    Hillis and Steele, "Data parallel algorithms", 1986.
+    """
+    lanes, nothing = vector.type.lanes, Const(neutral, vector.type)
+    step = 1
+    while step < lanes:
+        moved = b.let("slide", vector, nothing, b.number(step))
+        vector = b.let(combine, moved, vector)
+        step *= 2
+    return vector
+
+
+def prefix_of_group(
+    b: Builder, group: Group, combine: str, value: Operand, neutral: float
+) -> tuple[Operand, Operand]:
+    """Emit the total of the threads before each one of a group, and that of all.
+
+    All of a block's threads must come where a group is in several warps: there is a barrier.
+    """
+    parts, apart = group.parts([value]), group.distance
+    near = group.count // parts
+    lane = b.at("rem", group.thread, WARP)
+    own = b.at("rem", b.at("div", group.thread, apart), near)
+    nothing = Const(neutral, value.type)
+
+    def before(value: Operand, step: int) -> Operand:
+        there = b.at("maximum", b.at("subtract", lane, step * apart), 0)
+        other = b.let("shuffle", value, there, b.number(WARP))
+        has = b.let("greater_equal", own, b.number(step))
+        return b.let("where", has, other, nothing)
+
+    step = 1
+    while step < near:
+        value = b.let(combine, before(value, step), value)
+        step *= 2
+    if near == 1:
+        return _behind_parts(b, group, combine, value, nothing)
+    last = b.at("add", lane, b.at("multiply", b.at("subtract", near - 1, own), apart))
+    total = b.let("shuffle", value, last, b.number(WARP))
+    if parts == 1:
+        return before(value, 1), total
+    return _behind_parts(b, group, combine, total, before(value, 1))
+
+
+def _behind_parts(
+    b: Builder, group: Group, combine: str, total: Operand, before: Operand
+) -> tuple[Operand, Operand]:
+    """Emit what of a group is before each thread of a part, and all: by shared memory."""
+    parts = group.parts([total])
+    near = group.count // parts
+    slots = _slots(b, total.type, parts, parts * group.distance * group.groups)
+    _put(b, group, near, [slots], [total])
+    b.effect("barrier")
+    start = _first(b, group, parts)
+    mine = b.at("rem", b.at("div", group.thread, near * group.distance), parts)
+    lanes = total.type.lanes
+    aligned = lanes * total.type.dtype.bytes if lanes > 1 else 0
+    places = [b.at("add", start, part * group.distance) for part in range(parts)]
+    found = [
+        b.load(slots.buffer, b.at("multiply", at, lanes), lanes, None, aligned)
+        for at in places
+    ]
+    for part, value in reversed(list(enumerate(found[:-1]))):
+        is_before = b.let("less", b.number(part), mine)
+        before = b.let("where", is_before, b.let(combine, value, before), before)
+    return before, reduce(lambda x, y: b.let(combine, x, y), found)
 
 
 def across_group(
