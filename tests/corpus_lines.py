@@ -143,6 +143,13 @@ LINES = [
         "4,6",
         data="unit",
     ),
+    Row("long order", lambda x: xp.sort(x, axis=-1), "3,1000; 700"),
+    Row(
+        "long gradient",
+        grad(lambda x: xp.sum(xp.square(xp.cumulative_sum(x, axis=1)))),
+        "2,1300",
+        "float64",
+    ),
     Row("order", both, "7,33; 1,1; 40,3", "float32 int32 int8 uint16 uint32 bool"),
     Row("order of half", lambda x: xp.argsort(x, axis=-1), "7,33", "float16 bfloat16"),
     Row("special order", both, data=special, exact=True),
@@ -177,7 +184,7 @@ LINES = [
         "4:int64; 1:int64",
     ),
     Row(
-        "long order",
+        "too long an order",
         lambda x: xp.sort(x, axis=1),
         "2,70000",
         refused={"*": "of whole lines along an axis"},

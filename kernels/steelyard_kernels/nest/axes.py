@@ -113,20 +113,23 @@ class Nest:
         """The axes along which totals run."""
         return frozenset([v.runs for v in self.values if v.runs is not None])
 
-    @property
-    def line_bytes(self) -> int:
-        """The bytes of a thread's memory that its lines take; an order is sorted in twice."""
+    def line_bytes(self, *, alone: bool) -> int:
+        """Return the bytes that its lines take, if each is walked by one thread alone.
+
+        An order is sorted in twice its memory then.
+        """
+        size = 8 * (1 + alone)
         nodes = [line.node for line in self.lines]
         return sum(
-            n.shape[n.axis] * (16 if n.op == "order" else n.dtype.bytes)
+            n.shape[n.axis] * (size if n.op == "order" else n.dtype.bytes)
             for n in nodes
             if isinstance(n, Along)
         )
 
     @property
     def alone(self) -> frozenset[int]:
-        """The axes of which one index is taken at a time: those of lines."""
-        return frozenset[int]().union(*[{*v.axes, *v.over} for v in self.lines])
+        """The axes of which one index is taken at a time: there is a line for each."""
+        return frozenset[int]().union(*[v.axes for v in self.lines])
 
     def is_plain(self, axes: Iterable[int]) -> bool:
         """Say whether axes are of the outputs alone: no reduction walks them."""

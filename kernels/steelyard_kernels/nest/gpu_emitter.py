@@ -22,7 +22,7 @@ from steelyard_kernels.nest.axes import Stored, Value, is_column
 from steelyard_kernels.nest.emitter import Emitter
 from steelyard_kernels.nest.offsets import At
 from steelyard_kernels.nest.threads import Threads
-from steelyard_kernels.nest.values import Run
+from steelyard_kernels.nest.values import Run, Sharing
 from steelyard_kernels.schedule.schedule import Place
 from steelyard_kernels.schedule.tile import Carried
 from steelyard_kernels.schedule.warp import prefix_of_lanes
@@ -152,6 +152,15 @@ class GpuEmitter(Emitter):
         before, total = self.threads.prefix(loop, row.combine, mine, neutral)
         start = b.splat(b.let(row.combine, state, before), lanes)
         return b.let(row.combine, start, prefix), b.let(row.combine, state, total)
+
+    def sharing(self, loop: int) -> Sharing | None:
+        """Return how threads share a loop's lines; None: each has its own."""
+        threads, group = self.threads, self.threads.groups.get(loop)
+        if group is None:
+            return None
+        rows, row = self.schedule.threads // group.count, threads.number.get(0, 0)
+        number, again = threads.number[loop], threads.within > 0
+        return Sharing(number, group.count, row, rows, again)
 
     def is_near(self, loops: Iterable[int]) -> bool:
         """Say whether means over loops are true to some ulp, added up in short parts."""

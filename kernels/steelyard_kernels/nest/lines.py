@@ -1,8 +1,9 @@
 """Emits whole lines: a walk along their axis fills memory that elements are read of.
 
 A running total is stored at every step. An order packs each int32 key above its place in
-one int64, so that no two are equal, and sorts these: by merging runs of twice the length
-each time, from one half of the memory to the other.
+one int64, so that no two are equal, and sorts these. A thread by itself merges runs of
+twice the length each time, from one half of its memory to the other; a block's threads
+compare and exchange in shared memory.
 """
 
 from __future__ import annotations
@@ -10,14 +11,14 @@ from __future__ import annotations
 from typing import Final
 
 from steelyard_kernels import dtypes
-from steelyard_kernels.along import ALONG
 from steelyard_kernels.expression.expr import Along
-from steelyard_kernels.ir.builder import Builder, const
+from steelyard_kernels.ir.builder import Builder, Index, const
 from steelyard_kernels.ir.loops import Buffer, Operand
-from steelyard_kernels.monoids import MONOIDS, accumulator
+from steelyard_kernels.monoids import accumulator
 from steelyard_kernels.nest.axes import Value
 from steelyard_kernels.nest.emitter import Emitter
 from steelyard_kernels.nest.offsets import At
+from steelyard_kernels.nest.values import Sharing, total_of
 from steelyard_kernels.schedule.tile import Carried
 
 ABOVE: Final = 1 << 32  # what a key counts in an int64
@@ -25,70 +26,91 @@ ABOVE: Final = 1 << 32  # what a key counts in an int64
 
 def emit(emitter: Emitter, line: Value, node: Along) -> None:
     """Emit a line in the loops that are open, which have one place each that it needs."""
+    b, orders, extent = emitter.b, node.op == "order", node.shape[node.axis]
     (at,) = {emitter.key(line, at): at for at in emitter.every()}.values()
-    extent = node.shape[node.axis]
-    orders = node.op == "order"
+    (loop,) = emitter.loops_of(line.over)
+    sharing = emitter.sharing(loop)
     dtype = dtypes.int64 if orders else node.dtype
-    buffer = emitter.b.alloc("line", dtype, extent * (1 + orders))
-    _Walk(emitter, line, node, buffer).emit()
-    first = sort(emitter.b, buffer, extent) if orders else 0
-    emitter.lines[emitter.key(line, at)] = buffer, first
+    begin: Index = 0
+    if sharing is None:
+        buffer = b.alloc("line", dtype, extent * (1 + orders))
+    else:
+        buffer = b.alloc("line", dtype, extent * sharing.rows, "shared")
+        begin = b.at("multiply", sharing.row, extent)
+        if sharing.again:
+            b.effect("barrier")  # behind reads of the turn before
+    _Walk(emitter, line, node, (buffer, begin)).emit(loop)
+    if sharing is not None:
+        b.effect("barrier")
+        if orders:
+            sort_together(b, buffer, begin, extent, sharing)
+    elif orders:
+        begin = sort(b, buffer, extent)
+    emitter.lines[emitter.key(line, at)] = buffer, begin
     emitter.know(line, at, const(0, dtypes.bool_))  # that it is there
 
 
 class _Walk:
-    """The walk along a line that fills its memory."""
+    """The walk along a line that fills its memory, from a place on."""
 
     def __init__(
-        self, emitter: Emitter, line: Value, node: Along, buffer: Buffer
+        self, emitter: Emitter, line: Value, node: Along, room: tuple[Buffer, Index]
     ) -> None:
         self.emitter = emitter
         self.line = line
         self.node = node
-        self.buffer = buffer
-        (self.loop,) = emitter.loops_of(line.over)
-        self.total = MONOIDS.get(ALONG[node.op].total)
+        self.buffer, self.begin = room
+        self.total = None if node.op in {"order", "copy"} else total_of(line)
 
-    def emit(self) -> None:
+    def emit(self, loop: int) -> None:
         """Emit the walk."""
-        emitter, node = self.emitter, self.node
-        inside = emitter.reads.inside([self.line], self.line.over)
-        closed = [v for v in inside if not emitter.is_ready(v)]
-        emitter.prepare(closed)
-        first: Carried = ()
+        emitter, first = self.emitter, self.emitter.every()[0]
+        every = emitter.reads.inside([self.line], self.line.over)
+        inside = [v for v in every if not emitter.is_known(v, first)]
+        emitter.prepare([v for v in inside if not emitter.is_ready(v)])
+        start: Carried = ()
         if self.total is not None:
-            wide = accumulator(node.dtype)
-            first = (const(self.total.neutral(wide), wide),)
+            wide = accumulator(self.node.dtype)
+            start = (const(self.total.neutral(wide), wide),)
 
         def body(_vectors: int, carried: Carried) -> Carried:
-            (at,) = emitter.every()
             into = list(carried)
-            emitter.emit(inside, [at], lambda at: self._step(at, into))
+            emitter.emit(inside, emitter.every(), lambda at: self._step(loop, at, into))
             return tuple(into)
 
-        emitter.carrying(self.loop, inside, body, first)
+        emitter.carrying(loop, inside, body, start)
 
-    def _step(self, at: At, into: list[Operand]) -> None:
-        """Emit taking in an element, and storing what that comes to."""
+    def _step(self, loop: int, at: At, into: list[Operand]) -> None:
+        """Emit taking in the elements of a vector, and storing what that comes to."""
         emitter, b, node = self.emitter, self.emitter.b, self.node
+        opened, mask = emitter.open[loop], emitter.mask([loop], at)
+        lanes, place = opened.lanes, opened.places[at[loop]]
         (arg,) = self.line.args.values()
-        value, place = (
-            emitter.at(arg, at, 1),
-            emitter.open[self.loop].places[at[self.loop]],
-        )
-        found = value
+        found = emitter.at(arg, at, lanes)
         if node.op == "order":
-            high = b.let(
-                "multiply", b.cast(value, dtypes.int64), const(ABOVE, dtypes.int64)
-            )
-            found = b.let("add", high, b.cast(place, dtypes.int64))
+            found = _packed(b, found, place)
         elif self.total is not None:
-            value = b.cast(value, into[0].type.dtype)
-            into[0] = b.let(self.total.combine, into[0], value)
-            found = b.cast(into[0], node.dtype)
+            found = b.cast(found, into[0].type.dtype)
+            neutral = const(
+                self.total.neutral(found.type.dtype), found.type.dtype, lanes
+            )
+            found = found if mask is None else b.let("where", mask, found, neutral)
+            found, into[0] = emitter.run(loop, self.total, found, into[0])
+            found = b.cast(found, node.dtype)
+        to: Index = place
         if node.reverse:
-            place = b.at("subtract", node.shape[node.axis] - 1, place)
-        b.store(self.buffer, place, found)
+            to = b.at("subtract", node.shape[node.axis] - 1, place)
+        b.store(self.buffer, b.at("add", self.begin, to), found, mask)
+
+
+def _packed(b: Builder, keys: Operand, place: Operand) -> Operand:
+    """Emit keys above their places in int64."""
+    dtype, lanes = dtypes.int64, keys.type.lanes
+    places = b.splat(b.cast(place, dtype), lanes)
+    if lanes > 1:
+        places = b.let("add", places, b.iota(lanes, dtype))
+    high = b.let("multiply", b.cast(keys, dtype), const(ABOVE, dtype, lanes))
+    return b.let("add", high, places)
 
 
 def sort(b: Builder, buffer: Buffer, extent: int) -> int:
@@ -127,3 +149,44 @@ def _least(
     more = b.let("bitwise_or", b.let("less", x, y), b.let("greater_equal", *right))
     takes = b.let("bitwise_and", b.let("less", *left), more)
     return takes, b.let("where", takes, x, y)
+
+
+def sort_together(
+    b: Builder, buffer: Buffer, begin: Index, extent: int, sharing: Sharing
+) -> None:
+    """Emit a sort of int64 in shared memory by the threads of a group.
+
+    Batcher's bitonic merges, with the second run backwards: all exchanges put the lesser
+    first, so that what lies beyond the extent would stay there and is left out. K. E.
+    Batcher, "Sorting networks and their applications", 1968.
+    """
+    turns = (extent - 1).bit_length()
+    pairs = 1 << max(turns - 1, 0)
+
+    def exchange(first: Operand, second: Operand) -> None:
+        with b.branch(b.let("less", second, b.number(extent))):
+            ends = [b.at("add", begin, each) for each in (first, second)]
+            x, y = [b.load(buffer, end) for end in ends]
+            b.store(buffer, ends[0], b.let("minimum", x, y))
+            b.store(buffer, ends[1], b.let("maximum", x, y))
+
+    def apart(pair: Operand, width: Operand) -> tuple[Operand, Operand]:
+        """Emit where a run of twice the width begins, and how far in it the pair is."""
+        inside = b.let("bitwise_and", pair, b.at("subtract", width, 1))
+        return b.at("multiply", b.at("subtract", pair, inside), 2), inside
+
+    with b.loop(0, turns, 1) as turn:
+        width = b.let("bitwise_left_shift", b.number(1), turn.var)
+        with b.loop(0, pairs, sharing.count) as loop:
+            run, inside = apart(b.at("add", loop.var, sharing.number), width)
+            last = b.at("add", run, b.at("subtract", b.at("multiply", width, 2), 1))
+            exchange(b.at("add", run, inside), b.at("subtract", last, inside))
+        b.effect("barrier")
+        with b.loop(0, turn.var, 1) as step:
+            by = b.at("add", step.var, 1)
+            near = b.let("shift_right_logical", width, by)
+            with b.loop(0, pairs, sharing.count) as loop:
+                run, inside = apart(b.at("add", loop.var, sharing.number), near)
+                first = b.at("add", run, inside)
+                exchange(first, b.at("add", first, near))
+            b.effect("barrier")

@@ -35,10 +35,9 @@ from steelyard_kernels.expression.expr import (
     operands,
 )
 from steelyard_kernels.expression.graph import broadcast_shape
-from steelyard_kernels.expression.indices import Index, axis, part
+from steelyard_kernels.expression.indices import Index, axis
 from steelyard_kernels.nest.axes import (
     NOWHERE,
-    Guard,
     Nest,
     Place,
     Source,
@@ -55,10 +54,13 @@ from steelyard_kernels.nest.axes import (
 from steelyard_kernels.nest.merge import Axes, merged
 from steelyard_kernels.nest.uses import (
     Use,
+    guards_of,
     kept_of,
     known,
     place_of_outputs,
+    read_along,
     read_of,
+    reshaped,
     users_first,
     varies,
     walked_by,
@@ -161,7 +163,7 @@ class _Asked:
         if isinstance(node, Gather):
             return *self._beside(node, at), at
         if isinstance(node, Reshape):
-            return (self._reshaped(node, at),)
+            return (reshaped(node, at, self.extents),)
         if isinstance(node, Reduce):
             return (self._along(use, node.arg, kept_of(node, at)),)
         if isinstance(node, Dot):
@@ -175,16 +177,6 @@ class _Asked:
         following = list(found)
         following[node.place] += min(1, node.arg.shape[node.place] - 1)
         return tuple(found), tuple(following)
-
-    def _reshaped(self, node: Reshape, at: Place) -> Place:
-        """Return where an element lies in another shape with the same order."""
-        flat = offset_in(node.shape, at)
-        found, inner = [], 1
-        for extent in reversed(node.arg.shape):
-            here = part(flat, inner, extent, self.extents) if extent > 1 else NOWHERE
-            found.append(here)
-            inner *= extent
-        return tuple(reversed(found))
 
     def _along(self, use: Use, arg: Node, kept: tuple[Index | None, ...]) -> Place:
         """Return where a reduction reads its operand: along axes there are, or new ones."""
@@ -208,15 +200,31 @@ class _Asked:
 
         The walk must begin at a line's end or before, inside of all other axes.
         """
-        axis = walked_by(node, use.place)
+        along = walked_by(node, use.place)
         outer = varies((*use.place[: node.axis], *use.place[node.axis + 1 :]))
+        if along is None or not self._is_inside(along, outer):
+            return None
+        self.before.setdefault(along, set()).update(outer)
+        return along
+
+    def _is_inside(self, along: int, outer: frozenset[int]) -> bool:
+        """Say whether a walk along an axis is inside of all of others."""
         first = len(self.full)  # of the axes that are reduced
-        if axis is None or axis in outer or any(k >= max(axis, first) for k in outer):
+        later = any(k >= max(along, first) for k in outer)
+        return not (
+            along in outer or later or any(self._opened(k, {along}) for k in outer)
+        )
+
+    def _shared(self, use: Use, node: Along) -> int | None:
+        """Return the axis that a line is read along, if it can be walked along it first."""
+        along = read_along(node, use.place, self.extents)
+        if along is None:
             return None
-        if any(self._opened(k, {axis}) for k in outer):
-            return None
-        self.before.setdefault(axis, set()).update(outer)
-        return axis
+        outer = varies(use.place) - {along}
+        alone = (
+            outer or along >= len(self.full) or prod(self.full) == self.extents[along]
+        )
+        return along if alone and self._is_inside(along, outer) else None
 
     def _line(self, use: Use, node: Along) -> Use:
         """Return the line that an element is taken of, at one place of the other axes."""
@@ -225,12 +233,20 @@ class _Asked:
         for line in every:
             if line.place == at:
                 return line
-        walked = self._new(node.shape[node.axis])
-        along = walked * -1 + (node.shape[node.axis] - 1) if node.reverse else walked
-        place = (*at[: node.axis], along, *at[node.axis + 1 :])
-        line = Use(node, at, (self._ask(node.arg, place),), tuple(walked.axes))
-        self.before[line.over[0]] = set(varies(at))
+        line = Use(node, at)
         every.append(line)
+        shared = self._shared(use, node)
+        if shared is None and not node.reverse:
+            kept = (*at[: node.axis], None, *at[node.axis + 1 :])
+            place = self._along(line, node.arg, kept)
+        else:
+            extent = node.shape[node.axis]
+            walked = self._new(extent) if shared is None else axis(shared)
+            line.over = tuple(walked.axes)
+            self.before.setdefault(line.over[0], set()).update(varies(at))
+            along = walked * -1 + (extent - 1) if node.reverse else walked
+            place = (*at[: node.axis], along, *at[node.axis + 1 :])
+        line.args = (self._ask(node.arg, place),)
         return line
 
     def _open_behind_lines(self) -> None:
@@ -324,12 +340,14 @@ class _Asked:
             use.value = self._array(number, node, of, use.place)
         elif use.runs is not None and isinstance(node, Along):
             taken = known(use.args[0])
-            guards = self._guards((use.place[node.axis],), (node.shape[node.axis],))
+            guards = guards_of(
+                (use.place[node.axis],), (node.shape[node.axis],), self.extents
+            )
             args, every = {node.arg.number: taken}, taken.axes | varies(use.place)
             use.value = Value(number, node, args, every, guards=guards, runs=use.runs)
         elif isinstance(node, Along) and not use.over:
             line, at = known(use.args[0]), use.place[node.axis]
-            guards = self._guards((at,), (node.shape[node.axis],))
+            guards = guards_of((at,), (node.shape[node.axis],), self.extents)
             axes = line.axes | varies((at, *[index for index, _ in guards]))
             args = {-node.number: line}
             use.value = Value(number, node, args, axes, (), node, at, guards)
@@ -346,13 +364,13 @@ class _Asked:
         return use.value
 
     def _array(self, count: int, node: Node, of: Source, place: Place) -> Value:
-        guards = self._guards(place, node.shape)
+        guards = guards_of(place, node.shape, self.extents)
         offset = offset_in(node.shape, place)
         axes = offset.axes.union(*[index.axes for index, _ in guards])
         return Value(count, node, {}, axes, (), of, offset, guards)
 
     def _viewed(self, count: int, node: View, arg: Value, place: Place) -> Value:
-        guards = self._guards(place, node.arg.shape)
+        guards = guards_of(place, node.arg.shape, self.extents)
         if not guards or set(guards) <= set(arg.guards):
             return arg
         axes = arg.axes.union(*[index.axes for index, _ in guards])
@@ -376,13 +394,3 @@ class _Asked:
         step = following.offset.constant - offset.constant
         axes, args = first.axes | which.axes, {**first.args, which.node.number: which}
         return Value(number, use.node, args, axes, (), source, offset, (), step)
-
-    def _guards(self, place: Place, shape: Shape) -> tuple[Guard, ...]:
-        """Return which of the indices may lie outside of an array."""
-        found = []
-        for index, extent in zip(place, shape, strict=True):
-            if index.terms or index.constant:
-                low, high = index.bounds(self.extents)
-                if low < 0 or high >= extent:
-                    found.append((index, extent))
-        return tuple(found)

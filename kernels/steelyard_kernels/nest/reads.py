@@ -9,7 +9,7 @@ from typing import Final
 
 from steelyard_kernels import dtypes
 from steelyard_kernels.dtypes import DType
-from steelyard_kernels.expression.expr import Apply, Dot, Reduce, users
+from steelyard_kernels.expression.expr import Along, Apply, Dot, Reduce, users
 from steelyard_kernels.monoids import MONOIDS, Monoid, accumulator
 from steelyard_kernels.nest.axes import Nest, Value
 from steelyard_kernels.schedule.values import fusions
@@ -118,6 +118,7 @@ class Reads:
             value
             for value in more
             if (value.over, value.axes) == (first.over, first.axes)
+            and not isinstance(value.node, Along)
             and all(map(is_known, self.outside(value)))
         ]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from steelyard_kernels.along import ALONG
@@ -14,12 +15,13 @@ from steelyard_kernels.expression.expr import (
     Node,
     Program,
     Reduce,
+    Reshape,
     Shape,
     operands,
     users,
 )
-from steelyard_kernels.expression.indices import Index, axis
-from steelyard_kernels.nest.axes import NOWHERE, Place, Value, stored
+from steelyard_kernels.expression.indices import Index, axis, part
+from steelyard_kernels.nest.axes import NOWHERE, Guard, Place, Value, offset_in, stored
 
 
 def read_of(node: Node) -> tuple[Node, ...]:
@@ -74,6 +76,39 @@ def walked_by(node: Along, place: Place) -> int | None:
     return (
         axis if isinstance(axis, int) and step == (-1 if node.reverse else 1) else None
     )
+
+
+def read_along(node: Along, place: Place, extents: Sequence[int]) -> int | None:
+    """Return the axis that has all places of a line, one behind the other or backwards."""
+    index = place[node.axis]
+    if len(index.terms) != 1:
+        return None
+    ((along, step),) = index.terms
+    if not isinstance(along, int) or extents[along] != node.shape[node.axis]:
+        return None
+    return along if abs(step) == 1 else None
+
+
+def guards_of(place: Place, shape: Shape, extents: Sequence[int]) -> tuple[Guard, ...]:
+    """Return which of the indices may lie outside of an array."""
+    found = []
+    for index, extent in zip(place, shape, strict=True):
+        if index.terms or index.constant:
+            low, high = index.bounds(extents)
+            if low < 0 or high >= extent:
+                found.append((index, extent))
+    return tuple(found)
+
+
+def reshaped(node: Reshape, at: Place, extents: Sequence[int]) -> Place:
+    """Return where an element lies in another shape with the same order."""
+    flat = offset_in(node.shape, at)
+    found, inner = [], 1
+    for extent in reversed(node.arg.shape):
+        here = part(flat, inner, extent, extents) if extent > 1 else NOWHERE
+        found.append(here)
+        inner *= extent
+    return tuple(reversed(found))
 
 
 def place_of_outputs(program: Program, full: Shape) -> Place:

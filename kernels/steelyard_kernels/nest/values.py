@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 from steelyard_kernels.along import ALONG
@@ -27,6 +28,22 @@ if TYPE_CHECKING:
     from steelyard_kernels.schedule.parameters import Arguments
 
 NOTHING: Final = Walk(())
+
+
+@dataclass(frozen=True, slots=True)
+class Sharing:
+    """Threads that walk a line together: so many, this one's `number`.
+
+    A block has `rows` of such, this is `row`. `again`: what they do is done in turns.
+    """
+
+    number: Operand
+    count: int
+    row: Index
+    rows: int
+    again: bool
+
+
 Run: TypeAlias = tuple[Operand, Operand]  # of a running total: it, and its state
 
 
@@ -40,7 +57,7 @@ class Values(Loops):
         self.args = args
         self.target = target
         self.reads = reads_of(nest)
-        self.lines: dict[tuple[int, ...], tuple[Buffer, int]] = {}  # from where on
+        self.lines: dict[tuple[int, ...], tuple[Buffer, Index]] = {}  # from where on
         self.states: dict[tuple[int, ...], Operand] = {}  # of running totals
         self._walk = NOTHING
         self._room: Stack | None = None
@@ -133,6 +150,10 @@ class Values(Loops):
         last = b.let("extract", prefix, b.number(lanes - 1))
         found = b.let(row.combine, b.splat(state, lanes), prefix)
         return found, b.let(row.combine, state, last)
+
+    def sharing(self, _loop: int) -> Sharing | None:
+        """Return how threads share a loop's lines; None: each has its own."""
+        return None
 
     def state_key(self, value: Value, axis: int, at: At) -> tuple[int, ...]:
         """Return what a running total's state is known by: its other loops' places."""

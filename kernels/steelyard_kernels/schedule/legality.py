@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from math import gcd
+from math import gcd, prod
 from typing import TYPE_CHECKING, Final
 
 from steelyard_kernels.errors import KernelError
@@ -38,6 +38,7 @@ KEEPS: Final = {
 SCRATCH_BYTES: Final = 512 << 10
 # Of lines along an axis: of a stack that may have eight, and of a GPU's part of
 # what the driver sets aside for all that may run at once.
+SHARED_BYTES: Final = 40 << 10  # of 48 KiB, with what reductions meet in
 LINES_BYTES: Final = {"cpu": 1 << 20, "cuda": 4 << 10}
 PLACES: Final = {
     "cpu": {Place.VECTOR, Place.REGISTER, Place.SERIAL, Place.CORE},
@@ -142,7 +143,7 @@ def problem(nest: Nest, schedule: Schedule, target: str, *, aligned: bool) -> st
     if target == "cuda" and schedule.keep is Place.SHARED:
         why = tile_problem(nest, schedule)
     else:
-        why = _loops_problem(nest, schedule) or lines_problem(nest, target)
+        why = loops_problem(nest, schedule) or lines_problem(nest, schedule, target)
         why = why or kept_problem(nest, schedule, target)
     if target == "cuda" and schedule.blocks:
         why = why or resident_problem(nest, schedule)
@@ -168,7 +169,7 @@ def _factors_problem(cut: Cut, target: str) -> str:
     return ""
 
 
-def _loops_problem(nest: Nest, schedule: Schedule) -> str:
+def loops_problem(nest: Nest, schedule: Schedule) -> str:
     """Say which loop cannot be what it is to be."""
     together = reduced_outside(nest)
     for number, cut in enumerate(schedule.cuts):
@@ -184,7 +185,7 @@ def _loops_problem(nest: Nest, schedule: Schedule) -> str:
                 f"takes several of {cut.axes} at a time, which is reduced outside of other "
                 "axes; choose 1"
             )
-        if (several or (number and cut.at(Place.THREAD) > 1)) and nest.alone & {*axes}:
+        if several and nest.alone & {*axes}:
             return (
                 f"takes several of {cut.axes} at a time, for each of which a line is kept; "
                 "choose 1"
@@ -197,14 +198,20 @@ def _loops_problem(nest: Nest, schedule: Schedule) -> str:
     return ""
 
 
-def lines_problem(nest: Nest, target: str) -> str:
-    """Say why a thread cannot keep the lines of a program, and what to do instead."""
-    size = nest.line_bytes
-    if size <= LINES_BYTES[target]:
+def lines_problem(nest: Nest, schedule: Schedule, target: str) -> str:
+    """Say why a thread, or a block, cannot keep lines, and what to do instead."""
+    if not nest.lines:
+        return ""
+    inner = prod([cut.at(Place.THREAD) for cut in schedule.cuts[1:]])
+    size, most, who = nest.line_bytes(alone=True), LINES_BYTES[target], "thread"
+    if inner > 1:
+        rows = schedule.threads // inner
+        size, most, who = rows * nest.line_bytes(alone=False), SHARED_BYTES, "block"
+    if size <= most:
         return ""
     return (
-        f"keeps {size} bytes of whole lines along an axis, and a thread of a {target} has "
-        f"{LINES_BYTES[target]} for them; take parts of the axis by themselves"
+        f"keeps {size} bytes of whole lines along an axis, and a {who} of a {target} has "
+        f"{most} for them; take parts of the axis by themselves"
     )
 
 

@@ -48,4 +48,5 @@ def residue(nest: Nest, lanes: int) -> int | None:
     if any(each.constant % lanes for each in walked) or len(found) > 1:
         return None
     (row,) = found or {0}
-    return row if row == 0 or last == 1 else None
+    first_to_last = nest.lines or nest.running  # are walked from a line's beginning
+    return row if row == 0 or (last == 1 and not first_to_last) else None

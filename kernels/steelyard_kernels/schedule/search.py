@@ -20,7 +20,7 @@ from steelyard_kernels.schedule import (
 )
 from steelyard_kernels.schedule.attention import attention_of
 from steelyard_kernels.schedule.gpu import Gpu
-from steelyard_kernels.schedule.legality import lines_problem
+from steelyard_kernels.schedule.legality import lines_problem, loops_problem
 from steelyard_kernels.schedule.model import Machine
 from steelyard_kernels.schedule.model_team import Team
 from steelyard_kernels.schedule.recipes import (
@@ -61,14 +61,27 @@ def space(
         model = model_carries.model(program, device)
         return of_carries.on_cpu(program, device), model
     nest = nest_of(program)
-    why = lines_problem(nest, "cuda" if isinstance(device, Gpu) else "cpu")
-    if why:
-        raise Unsupported(f"{program.name}: the program {why}.")
     if isinstance(device, Gpu):
         proposed = _on_gpu(nest, device, refuse, aligned=aligned, likely=likely)
     else:
         proposed = _on_cpu(nest, device, refuse, aligned=aligned, likely=likely)
+    if nest.lines:
+        proposed = _with_room(nest, device, proposed)
     return proposed, _model(nest, device)
+
+
+def _with_room(
+    nest: Nest, device: Machine | Gpu, proposed: Iterator[Schedule]
+) -> Iterator[Schedule]:
+    """Return the schedules that can keep a nest's lines; raises Unsupported for none."""
+    target, found = "cuda" if isinstance(device, Gpu) else "cpu", []
+    for schedule in proposed:
+        why = loops_problem(nest, schedule) or lines_problem(nest, schedule, target)
+        if not why:
+            found.append(schedule)
+    if not found:
+        raise Unsupported(f"{nest.program.name}: the program {why}.")
+    return iter(found)
 
 
 def _on_gpu(
@@ -85,7 +98,8 @@ def _on_gpu(
     )
     if tiled and likely:
         return iter(tiled)
-    if not nest.lines and not any(value.over for value in nest.values):
+    walked = nest.lines or nest.running or any(v.over for v in nest.values)
+    if not walked:
         return chain(transposition.on_gpu(nest, gpu, aligned=aligned), passes())
     team = _team(nest)
     teams = rows.on_gpu(team, gpu, aligned=aligned, likely=likely, refuse=refuse)

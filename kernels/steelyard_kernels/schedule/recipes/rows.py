@@ -90,7 +90,7 @@ def on_gpu(
         fewer = most_registers(threads * (resident + 1))
         if LIMIT_SHARE * need <= fewer < need and (resident < 2 or not likely):
             yield replace(schedule, registers=fewer)
-    if not frame.is_across:
+    if not (frame.is_across or nest.lines or nest.running):
         yield from frame.resident(gpu, likely=likely)
 
 
@@ -101,14 +101,10 @@ def is_by_rows(nest: Nest, shared: int) -> bool:
     read again and again, which is not for threads that walk side by side.
     """
     every = frozenset(range(shared))
-    return (
-        not nest.lines
-        and 0 < shared == len(nest.extents) - 1
-        and all(
-            value.axes >= every or not value.axes & every
-            for value in nest.values
-            if isinstance(value.source, Input) and shared in value.axes
-        )
+    return 0 < shared == len(nest.extents) - 1 and all(
+        value.axes >= every or not value.axes & every
+        for value in nest.values
+        if isinstance(value.source, Input) and shared in value.axes
     )
 
 
