@@ -113,6 +113,14 @@ class Nest:
         """The axes along which totals run."""
         return frozenset([v.runs for v in self.values if v.runs is not None])
 
+    @property
+    def lined(self) -> frozenset[int]:
+        """The axes that lines alone are walked along, before others are opened."""
+        lines = frozenset[int]().union(*[v.over for v in self.lines])
+        others = [v for v in self.values if not (v.over and isinstance(v.node, Along))]
+        walked = frozenset(range(self.space)).union(*[v.over for v in others])
+        return lines - walked
+
     def line_bytes(self, *, alone: bool) -> int:
         """Return the bytes that its lines take, if each is walked by one thread alone.
 

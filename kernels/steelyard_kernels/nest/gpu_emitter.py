@@ -37,6 +37,7 @@ class GpuEmitter(Emitter):
     def __init__(self, *args: Any, **named: Any) -> None:
         super().__init__(*args, **named)
         self.threads = Threads(self.nest, self.schedule, self.b)
+        self.cuts = self.threads.cuts
         self._columns: dict[int, Buffer] = {}  # of what is hoisted to shared memory
         self._own: Operand = self.b.number(0)  # this thread's place there
         self.back: Operand | None = None  # from a vector of memory to a row's start

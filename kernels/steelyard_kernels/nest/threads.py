@@ -31,6 +31,7 @@ class Threads:
         self.within = 0
         self.groups: dict[int, Group] = {}
         self.number: dict[int, Operand] = {}
+        self.lent: set[int] = set()  # loops that another's threads walk
         shared = [k for k, c in enumerate(schedule.cuts) if c.at(Place.THREAD) > 1]
         axes = [NAMES.index(cut.axes[-1]) for cut in schedule.cuts]
         shared.sort(key=lambda k: nearness(nest, axes[k]))
@@ -43,10 +44,25 @@ class Threads:
             distance *= count
             last = distance == schedule.threads
             self.number[loop] = own if last else b.at("rem", own, count)
+        self.cuts = schedule.cuts
+        inner = [loop for loop in shared if loop]
+        if len(inner) == 1:
+            self._lend(nest, inner[0])
+
+    def _lend(self, nest: Nest, loop: int) -> None:
+        """Have a loop's threads walk the lines of axes of their own, before it is opened."""
+        cuts = list(self.cuts)
+        for k, cut in enumerate(cuts):
+            if NAMES.index(cut.axes[0]) in nest.lined:
+                self.groups[k], self.number[k] = self.groups[loop], self.number[loop]
+                threads = self.groups[loop].count, Place.THREAD
+                cuts[k] = Cut(cut.axes, (threads, *cut.factors[-1:]))
+                self.lent.add(k)
+        self.cuts = tuple(cuts)
 
     def first(self, loop: int) -> Operand | None:
         """Emit whether this is the first thread of a loop; None: there is one."""
-        if loop not in self.number:
+        if loop not in self.number or loop in self.lent:
             return None
         return self.b.let("equal", self.number[loop], self.b.number(0))
 

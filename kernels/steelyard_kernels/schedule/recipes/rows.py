@@ -74,7 +74,8 @@ def on_gpu(
     shared = len([k for k in range(nest.space) if k not in nest.inner])
     if not is_by_rows(nest, shared):
         return
-    frame = _Frame(team, shared, shared, aligned=aligned)
+    (axis,) = {*range(shared, len(nest.extents))} - nest.lined
+    frame = _Frame(team, shared, axis, aligned=aligned)
     for cuts in frame.across() if frame.is_across else frame.along(gpu, likely=likely):
         schedule = Schedule(cuts)
         threads, need = schedule.threads, team.registers(schedule)
@@ -101,10 +102,15 @@ def is_by_rows(nest: Nest, shared: int) -> bool:
     read again and again, which is not for threads that walk side by side.
     """
     every = frozenset(range(shared))
-    return 0 < shared == len(nest.extents) - 1 and all(
-        value.axes >= every or not value.axes & every
-        for value in nest.values
-        if isinstance(value.source, Input) and shared in value.axes
+    inner = {*range(shared, len(nest.extents))} - nest.lined
+    return (
+        shared > 0
+        and len(inner) == 1
+        and all(
+            value.axes >= every or not value.axes & every
+            for value in nest.values
+            if isinstance(value.source, Input) and inner & value.axes
+        )
     )
 
 
@@ -117,7 +123,8 @@ class _Frame:
         self.shared = shared
         self.axis = axis
         self.aligned = aligned
-        self.extent = nest.extents[axis]
+        walked = [*nest.lined, axis]  # what a thread has of each
+        self.extent = max([nest.extents[k] for k in walked])
         self.rows = prod(nest.extents[:shared])
         self.is_across = team.near[NAMES[shared - 1]] < team.near[NAMES[axis]]
 
