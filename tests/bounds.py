@@ -81,7 +81,9 @@ class Oracle(reference.Oracle):
             return pairs(_reduced(node, args))
         totals = isinstance(node, Along) and ALONG[node.op].total
         if totals and kinds != {"int"}:
-            return pairs(_running(node, near(args[0], node.dtype)))
+            total, value = ALONG[node.op].total, near(args[0], node.dtype)
+            axis = node.axis + 2
+            return pairs(intervals.running(total, value, axis, back=node.reverse))
         if isinstance(node, Apply) and kinds != {"int"}:
             lead = [reference._aligned(arg, len(node.shape)) for arg in args]
             given = [near(a, x.dtype) for a, x in zip(lead, node.args, strict=True)]
@@ -155,23 +157,6 @@ def _reduced(node, args):
     )
     found = intervals.reduce(node.op, flat, keepdims=False)
     return found.each(lambda x: x.reshape((*x.shape[:2], *node.shape)))
-
-
-def _running(node, value):
-    """Return running totals: each is a reduction of the first of its line."""
-    turn = (lambda x: np.flip(x, -1)) if node.reverse else (lambda x: x)
-    flat = value.each(lambda x: turn(np.moveaxis(x, node.axis + 2, -1)))
-    total = ALONG[node.op].total
-    every = [
-        intervals.reduce(
-            total, flat.each(lambda x, n=n: x[..., : n + 1]), keepdims=False
-        )
-        for n in range(flat.shape[-1])
-    ]
-    found = intervals.stacked(every, every[0])
-    return found.each(
-        lambda x: np.moveaxis(turn(np.moveaxis(x, 0, -1)), -1, node.axis + 2)
-    )
 
 
 def _ones(a, b):

@@ -277,6 +277,18 @@ def reduce(op, value, *, keepdims):
         return named(value, axis, wild)
 
 
+def running(op, value, axis, *, back=False):
+    """Return running totals along an axis: each is a reduction of the first ones."""
+    turn = (lambda x: np.flip(x, -1)) if back else (lambda x: x)
+    flat = value.each(lambda x: turn(np.moveaxis(x, axis, -1)))
+    every = [
+        reduce(op, flat.each(lambda x, n=n: x[..., : n + 1]), keepdims=False)
+        for n in range(flat.shape[-1])
+    ]
+    found = stacked(every, flat)
+    return found.each(lambda x: np.moveaxis(turn(np.moveaxis(x, 0, -1)), -1, axis))
+
+
 def _product(value, axis, wild):
     """Return a product of values of which no part overflows or underflows."""
     unit, largest, least = FLOATS[_accumulated(value.dtype)]

@@ -24,6 +24,7 @@ from random_programs import (
     size,
 )
 
+LINES = 9  # one of so many programs is of lines
 MOST_SMALL = 200  # elements of a value that registers hold
 FAMILIES = {"elements": 7, "rows": 7, "small": 4, "loops": 3, "chains": 3}
 
@@ -31,6 +32,8 @@ FAMILIES = {"elements": 7, "rows": 7, "small": 4, "loops": 3, "chains": 3}
 def generated(seed):
     """Return one random program; the same for a seed each time."""
     draw = Draw(seed)
+    if seed % LINES == 0:  # the others are those they were before there were lines
+        return draw.lines()
     (family,) = draw.rng.choices(list(FAMILIES), FAMILIES.values())
     return getattr(draw, family)()
 
@@ -97,6 +100,26 @@ class Draw(Loops):
                 self._elementwise(self.block)
         allowed = {full, (*full[:-1], 1), full[:-1]}
         return self._program(lambda shape: shape in allowed)
+
+    def lines(self):
+        """Run totals and sort along axes, and compute with what that gives."""
+        dtype = self.one(("float32", "float32", "float64", "float16", "int32", "uint8"))
+        rank = self.rng.randint(1, 3)
+        full = tuple(self.rng.choices((1, 2, 3, 5, 8, 17, 33, 70), k=rank))
+        while size(full) > 5_000:
+            full = full[1:]
+        self._parameters([(full, dtype), self._operand(full, dtype)])
+        block, at = self.block, 0
+        if self.chance(0.5):  # of what is known exactly
+            axis = self.rng.randrange(len(full))
+            at = block.add([(full, dtype)], "sort", 0, axis, self.chance(0.5))
+        wide = {"int32": "int64", "uint8": "uint64"}.get(dtype, dtype)
+        for _ in range(self.rng.randint(1, 2)):
+            axis = self.rng.randrange(len(full))
+            at = block.add([(full, wide)], "running", at, axis)
+            for _ in range(self.rng.randint(0, 2)):
+                self._elementwise(block)
+        return self._program(lambda shape: shape == full)
 
     def small(self):
         """Transposes, reshapes, rows and products of small values."""

@@ -169,6 +169,8 @@ class Traced:
     reshape = staticmethod(xp.reshape)
     broadcast = staticmethod(xp.broadcast_to)
     dot = staticmethod(lambda a, b: a @ b)
+    running = staticmethod(lambda x, axis: xp.cumulative_sum(x, axis=axis))
+    sort = staticmethod(lambda x, axis, down: xp.sort(x, axis=axis, descending=down))
     row = staticmethod(lambda x, index: x[index])
     part = staticmethod(lambda x, rows: x[rows])
     pad = staticmethod(lambda x, by: xp.pad(x, (by, *[(0, 0)] * (x.ndim - 1))))
@@ -212,10 +214,18 @@ class Exact:
     reshape = staticmethod(lambda x, shape: x.each(lambda a: a.reshape(shape)))
     broadcast = staticmethod(lambda x, s: x.each(lambda a: np.broadcast_to(a, s)))
     dot = staticmethod(intervals.dot)
+    running = staticmethod(lambda x, axis: intervals.running("sum", x, axis))
     part = staticmethod(lambda x, rows: x.each(lambda a: a[rows]))
     pad = staticmethod(
         lambda x, by: x.each(lambda a: np.pad(a, (by, *[(0, 0)] * (a.ndim - 1))))
     )
+
+    @staticmethod
+    def sort(x, axis, down):
+        """Return numbers that are known exactly in order, NaN above all."""
+        assert np.array_equal(x.lo, x.hi, equal_nan=x.lo.dtype.kind == "f")
+        found = x.each(lambda a: np.sort(a, axis))
+        return found.each(lambda a: np.flip(a, axis)) if down else found
 
     @staticmethod
     def row(x, index):
