@@ -6,8 +6,10 @@ import numpy as np
 import pytest
 
 from steelyard_kernels import array as xp
+from steelyard_kernels.artifact import Artifact
 from steelyard_kernels.expression.simplify import simplify
 from steelyard_kernels.function import kernel
+from steelyard_kernels.grad import grad
 from steelyard_kernels.plan import buffers, partition
 from steelyard_kernels.reference import evaluate
 from steelyard_kernels.targets import device, parse
@@ -285,3 +287,32 @@ def test_an_input_that_others_read_is_overwritten_by_a_copy():
     assert len(turned.build(x).parts) == 2
     turned(x)
     assert (x == expected).all()
+
+
+def long_totals(x):
+    """Return a running total that no core should walk alone."""
+    return xp.cumulative_sum(x)
+
+
+def long_gradient(x):
+    """Return one that runs from the end on."""
+    return grad(lambda x: xp.sum(xp.cumulative_sum(x) * 2.0))(x)
+
+
+@pytest.mark.parametrize(
+    ("function", "dtype"),
+    [
+        (long_totals, "float32"),
+        (long_totals, "float16"),
+        (long_totals, "int32"),
+        (long_gradient, "float64"),
+    ],
+)
+def test_a_long_running_total_is_walked_in_chunks(function, dtype):
+    """Their totals, the running total of these, and the chunks behind it."""
+    made = kernel(function)
+    x = np.random.default_rng(3).integers(-2, 3, 3 << 16).astype(dtype)
+    assert len(plan_of(made, (x.shape, dtype)).launches) == 3
+    (want,) = evaluate(made.program(x), [x]).values()
+    np.testing.assert_allclose(np.asarray(made(x), float), want, 1e-15)
+    assert isinstance(made.build(x, target="cuda:sm_90a"), Artifact)

@@ -17,6 +17,7 @@ from steelyard_kernels.expression.expr import (
 )
 from steelyard_kernels.nest.axes import stored
 from steelyard_kernels.plan import buffers
+from steelyard_kernels.plan.chunks import in_chunks
 from steelyard_kernels.plan.cuts import WALKS, Cuts, is_product, nbytes
 from steelyard_kernels.plan.groups import Group, Groups, is_kernel
 from steelyard_kernels.plan.launches import Buffer, Home, Launch, Plan
@@ -31,11 +32,13 @@ MOST_NESTED: Final = 4
 
 def partition(program: Program, device: Machine | Gpu) -> Plan | None:
     """Return the launches of a simplified program; None if it is one kernel."""
+    whole, program = program, in_chunks(program, device)
     groups = Groups(Cuts(program), device)
     plan = _Planned(program, groups).plan()
     if len(plan.launches) == 1:
         return None
-    return plan if _walks_apart(program, plan, device) else None
+    apart = program is not whole or _walks_apart(program, plan, device)
+    return plan if apart else None
 
 
 def _walks_apart(program: Program, plan: Plan, device: Machine | Gpu) -> bool:

@@ -185,6 +185,7 @@ def loops_problem(nest: Nest, schedule: Schedule) -> str:
                 f"takes several of {cut.axes} at a time, which is reduced outside of other "
                 "axes; choose 1"
             )
+        several |= number > 0 and cut.at(Place.THREAD) > 1
         if several and nest.alone & {*axes}:
             return (
                 f"takes several of {cut.axes} at a time, for each of which a line is kept; "

@@ -1,0 +1,89 @@
+"""Long running totals in chunks, which cores or blocks walk side by side.
+
+The totals of all chunks are one launch, the running total of these another, and in the
+last one each chunk goes on from what is before it: the sum is the same in every run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from math import prod
+from typing import Final
+
+from steelyard_kernels import dtypes
+from steelyard_kernels.along import ALONG
+from steelyard_kernels.expression.expr import Along, Node, Program, users
+from steelyard_kernels.expression.graph import Graph
+from steelyard_kernels.expression.indices import axis
+from steelyard_kernels.expression.lines import along
+from steelyard_kernels.expression.rewrite import rewritten
+from steelyard_kernels.monoids import MONOIDS, accumulator
+from steelyard_kernels.nest.axes import stored
+from steelyard_kernels.schedule.gpu import Gpu
+from steelyard_kernels.schedule.model import Machine
+
+LEAST: Final = 1 << 14
+"""Elements of a chunk: fewer are walked before two more launches have begun."""
+EACH: Final = 4
+"""Chunks for each core or multiprocessor, so that they end together."""
+
+
+def in_chunks(program: Program, device: Machine | Gpu) -> Program:
+    """Return a program whose outputs that are long running totals are in chunks.
+
+    Itself where there are none, or lines enough for all cores.
+    """
+    most = device.multiprocessors if isinstance(device, Gpu) else device.threads
+    read = users(program.nodes)
+    sizes: dict[int, int] = {}
+    for node in map(stored, program.outputs):
+        if isinstance(node, Along) and ALONG[node.op].total:
+            lines = prod(node.shape) // node.shape[node.axis]
+            alone = not read.get(node.number) and 1 <= lines < most
+            size = chunk_of(node.shape[node.axis], EACH * most // lines) if alone else 0
+            if size:
+                sizes[node.number] = size
+
+    def rule(graph: Graph, node: Node, made: Mapping[int, Node]) -> Node | None:
+        if not isinstance(node, Along) or node.number not in sizes:
+            return None
+        return _chunked(graph, node, made[node.arg.number], sizes[node.number])
+
+    return rewritten(program, rule) if sizes else program
+
+
+def chunk_of(extent: int, count: int) -> int:
+    """Return the elements of a chunk, of which a line has about so many; 0: it has none.
+
+    All chunks are alike, so that an element's chunk is a step of an axis.
+    """
+    wanted = max(LEAST, -(-extent // count))
+    fits = [
+        n for n in range(wanted, min(2 * wanted, extent // 2 + 1)) if not extent % n
+    ]
+    return min(fits, default=0)
+
+
+def _chunked(graph: Graph, node: Along, arg: Node, size: int) -> Node:
+    """Return a running total as that of each chunk, behind that of the chunks' totals."""
+    place, rank = node.axis, len(node.shape)
+    before, behind = node.shape[:place], node.shape[place + 1 :]
+    count = node.shape[place] // size
+    row = MONOIDS[ALONG[node.op].total]
+    wide = accumulator(node.dtype)
+    parts = graph.reshape(graph.cast(arg, wide), (*before, count, size, *behind))
+    totals = graph.reduce(ALONG[node.op].total, parts, (place + 1,), keepdims=True)
+    every = along(graph, node.op, totals, place, reverse=node.reverse)
+    index = [axis(k) for k in range(rank + 1)]
+    index[place] += 1 if node.reverse else -1
+    moved = graph.view(every, tuple(index), every.shape)
+    line = (1,) * place + (count,) + (1,) * (rank - place)
+    numbers = graph.reshape(graph.arange(count, dtypes.int32), line)
+    first = graph.constant(count - 1 if node.reverse else 0, dtypes.int32)
+    is_first = graph.apply("equal", numbers, first)
+    nothing = graph.constant(row.neutral(wide), wide)
+    start = graph.apply("where", is_first, nothing, moved)
+    # The later one is what a launch begins with: what it reads is stored.
+    own = along(graph, node.op, parts, place + 1, reverse=node.reverse)
+    found = graph.apply(row.combine, start, own)
+    return graph.reshape(graph.cast(found, node.dtype), node.shape)
