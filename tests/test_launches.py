@@ -260,6 +260,29 @@ def test_equal_launches_are_built_once():
     assert len({part.code_hash for part in built.parts}) == 3
 
 
+@pytest.mark.parametrize("dtype", ["float32", "float16", "int32"])
+@pytest.mark.parametrize("op", ["sum", "mean", "max"])
+def test_long_reductions_are_of_chunks_and_of_their_results(op, dtype):
+    """Two launches, alike in every run; halves are added up in float32."""
+    if op == "mean" and dtype == "int32":
+        return
+
+    @kernel
+    def reduced(x):
+        return getattr(xp, op)(x, axis=None)
+
+    rng = np.random.default_rng(0)
+    scale = 0.01 if dtype == "float16" else 1.0  # whose largest is 65504
+    x = ((rng.standard_normal((1500, 1000)) * 10 + 1) * scale).astype(dtype)
+    built = reduced.build(x)
+    assert [len(part.program.inputs) for part in built.parts] == [1, 1]
+    expected = getattr(np, op)(x.astype("int64" if dtype == "int32" else "float64"))
+    found = reduced(x)
+    within = 1e-3 if dtype == "float16" else 1e-5
+    np.testing.assert_allclose(np.float64(found), expected, rtol=within)
+    assert found == reduced(x)
+
+
 def test_small_products_of_several_shapes_are_launches():
     """Registers could hold the values, but took seconds to build, or were too few."""
 

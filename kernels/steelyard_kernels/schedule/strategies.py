@@ -16,6 +16,7 @@ from steelyard_kernels.expression.expr import (
     Reshape,
     Result,
 )
+from steelyard_kernels.monoids import MONOIDS
 from steelyard_kernels.nest.axes import beyond, one_space, stored
 from steelyard_kernels.nest.places import nest_of, walks
 from steelyard_kernels.schedule.aliasing import check_updates, updates_in_place
@@ -25,6 +26,9 @@ from steelyard_kernels.schedule.parameters import Lowered
 from steelyard_kernels.schedule.schedule import Refuse, Schedule, unheard
 
 Device: TypeAlias = Machine | Gpu
+
+LONG: Final = 1 << 20
+"""Elements: some hundred microseconds of a core, which a launch is nothing beside."""
 
 MOST_HELD: Final = 1024
 """Elements of a value, or products of a sum, without loops, that registers hold better than launches.
@@ -70,6 +74,8 @@ def is_one(program: Program) -> bool:
     """Say whether a program is one kernel for certain, without a look at its parts."""
     if program.chains or any(isinstance(node, Result) for node in program.nodes):
         return True
+    if any(map(is_long, program.nodes)):
+        return False
     kind = strategy(program)
     if is_nothing(program):
         return True
@@ -80,6 +86,16 @@ def is_one(program: Program) -> bool:
         return False
     updates = any(output.updates is not None for output in program.outputs)
     return not updates or updates_in_place(nest_of(program), rows=kind == "rows")
+
+
+def is_long(node: Node) -> bool:
+    """Say whether a node reduces so many elements to one that a core is not enough."""
+    return (
+        isinstance(node, Reduce)
+        and prod(node.shape) == 1
+        and prod(node.arg.shape) >= LONG
+        and not MONOIDS[node.op].moments
+    )
 
 
 def _products(node: Node) -> int:
