@@ -9,7 +9,7 @@ from steelyard_kernels import array as xp
 from steelyard_kernels.artifact import Artifact
 from steelyard_kernels.expression.simplify import simplify
 from steelyard_kernels.function import kernel
-from steelyard_kernels.grad import grad
+from steelyard_kernels.grad import grad, value_and_grad
 from steelyard_kernels.plan import buffers, partition
 from steelyard_kernels.reference import evaluate
 from steelyard_kernels.targets import device, parse
@@ -258,6 +258,32 @@ def test_equal_launches_are_built_once():
     built = deep.build(*[((64, 64), "float32")] * 3)
     assert len(built.parts) == 36
     assert len({part.code_hash for part in built.parts}) == 3
+
+
+def test_gradients_of_two_layers_are_launches():
+    """Of a softmax's loss by every weight, held against the oracle in float64."""
+
+    def loss(w, b, v, x, target):
+        hidden = xp.maximum(x @ w + b, 0.0)
+        scores = hidden @ v
+        top = xp.max(scores, axis=-1, keepdims=True)
+        total = xp.log(xp.sum(xp.exp(scores - top), axis=-1, keepdims=True)) + top
+        return -xp.sum(target * (scores - total)) / x.shape[0]
+
+    @kernel
+    def step(w, b, v, x, target):
+        value, slopes = value_and_grad(loss, argnums=(0, 1, 2))(w, b, v, x, target)
+        return value, *slopes
+
+    rng = np.random.default_rng(0)
+    shapes = [(96, 128), (128,), (128, 40), (200, 96), (200, 40)]
+    arrays = [rng.standard_normal(shape).astype("float32") * 0.2 for shape in shapes]
+    built = step.build(*arrays)
+    assert 4 <= len(built.parts) <= 9
+    assert built.plan.size <= 1.1 * built.plan.bound
+    expected = evaluate(step.program(*arrays), arrays)
+    for found, value in zip(step(*arrays), expected.values(), strict=True):
+        np.testing.assert_allclose(found, value, rtol=2e-4, atol=2e-5)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float16", "int32"])
