@@ -3,6 +3,7 @@
 # `make builds` measures what is only built, for GPUs that need not be here: minutes.
 # `make loops` measures loops of thousands of iterations, and their builds, on the CPU.
 # `make products` measures products of matrices, convolutions and attention on the CPU.
+# `make layouts` measures transposes, sums of columns and results of rows, also on a GPU.
 # `make docs` builds the site into build/site.
 # `make gpu` measures the shipped kernels on a GPU; `make peers` other people's beside them.
 PYTHON ?= python3
@@ -12,10 +13,10 @@ INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 # Says what is left out where PyTorch is not installed; it is not asked for: gigabytes.
 PEERLESS = $(BIN)/python -c "import importlib.util as u; u.find_spec('torch') or print('torch is not in .venv: its kernels, the peers compiled by it and the cases of cuBLAS are left out')"
 
-.PHONY: bench builds loops products gpu peers test test-measuring test-gpu lint types docs clean
+.PHONY: bench builds loops products layouts gpu peers test test-measuring test-gpu lint types docs clean
 
 bench: .venv/bench
-	$(BIN)/steelyard run suites -k "not cuda and not fusion and not gpu_ and not planted and not noisy and not overhead and not products and not convolutions and not attentions and not berts"
+	$(BIN)/steelyard run suites -k "not cuda and not fusion and not gpu_ and not planted and not noisy and not overhead and not products and not convolutions and not attentions and not bert and not permuted and not column_sums"
 
 builds: .venv/ready
 	$(BIN)/steelyard run suites -k "cuda or fusion" --blocks 2
@@ -26,9 +27,12 @@ products: .venv/ready
 loops: .venv/ready
 	$(BIN)/steelyard run suites -k "noisy and not gpu_ and not cuda" --blocks 2
 
+layouts: .venv/ready
+	$(BIN)/steelyard run suites/layouts.py
+
 gpu: .venv/gpu
 	@$(PEERLESS)
-	$(BIN)/steelyard run suites -k "gpu_ and not gpu_peers and not gpu_register and not gpu_noisy and not gpu_bert"
+	$(BIN)/steelyard run suites -k "gpu_ and not gpu_peers and not gpu_register and not gpu_noisy and not gpu_bert and not gpu_rows and not gpu_permuted and not gpu_column_sums"
 
 peers: .venv/gpu
 	@$(PEERLESS)

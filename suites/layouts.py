@@ -52,7 +52,7 @@ def jib(x: Any) -> Any:
 
 
 @kernel
-def column_sums(x: Any) -> Any:
+def sum_columns(x: Any) -> Any:
     """Return the sums of columns."""
     return xp.sum(x, axis=0)
 
@@ -136,7 +136,7 @@ def _summed(b: Builder, n: int, dtype: str, impl: str, *, gpu: bool) -> Call:
             np.sum(x, axis=0, out=out)
 
         return b.launch(Peer(lambda: sums), x, out=y)
-    return b.launch(column_sums, x, out=y)
+    return b.launch(sum_columns, x, out=y)
 
 
 @benchmark(
@@ -168,7 +168,7 @@ def permuted(b: Builder, n: int, form: str, dtype: str, impl: str) -> Call:
 
 
 @benchmark(n=[SIDE], dtype=["float32", "float16"], impl=["numpy", "ours", "copy"])
-def columns(b: Builder, n: int, dtype: str, impl: str) -> Call:
+def column_sums(b: Builder, n: int, dtype: str, impl: str) -> Call:
     """Add up the columns of n x n."""
     b.mode("kernel/cold")
     return _summed(b, n, dtype, impl, gpu=False)

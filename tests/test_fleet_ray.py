@@ -288,8 +288,8 @@ def test_nobody_reads_the_stores_password(place, variables, address):
     ]
     texts += [one.read_text() for one in Path(own, "fleet", "spool").iterdir()]
     with Store.open(url) as store:
-        runs = {run: store.trials(run.uid) for run in store.runs()}
-    texts += [archive.write(*one).decode() for one in runs.items()]
+        runs = [(run, store.trials(run.uid)) for run in store.runs()]
+    texts += [archive.write(*one).decode() for one in runs]
     book = Record(url)
     texts += [str(one) for one in book.entries()]
     book.close()
