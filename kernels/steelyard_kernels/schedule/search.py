@@ -75,6 +75,7 @@ def _with_room(
 ) -> Iterator[Schedule]:
     """Return the schedules that can keep a nest's lines; raises Unsupported for none."""
     target, found = "cuda" if isinstance(device, Gpu) else "cpu", []
+    why = "has no schedule"
     for schedule in proposed:
         why = loops_problem(nest, schedule) or lines_problem(nest, schedule, target)
         if not why:
