@@ -344,3 +344,16 @@ def test_what_reads_no_element_is_constant(function, shapes, answer):
     """Sums over an extent of 0 are 0, and products 1; around nothing lies padding."""
     found = kernel(function)(*[np.ones(shape) for shape in shapes])
     np.testing.assert_array_equal(found, answer, strict=True)
+
+
+@pytest.mark.parametrize(("axis", "cut"), [(1, (40, 2)), (0, (3, 16)), (1, (3, 2))])
+def test_slices_of_sums_are_of_whole_lines(axis, cut):
+    """A loop over a slice is none over the line that it was cut of."""
+
+    @kernel
+    def less(x):
+        return (x - xp.sum(x, axis=axis, keepdims=True))[: cut[0], : cut[1]]
+
+    x = np.arange(640.0).reshape(40, 16)
+    expected = (x - x.sum(axis, keepdims=True))[: cut[0], : cut[1]]
+    np.testing.assert_array_equal(less(x), expected)

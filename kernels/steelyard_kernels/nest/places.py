@@ -280,7 +280,7 @@ class _Asked:
             node = pending.pop()
             looked.add(node.number)
             for use in self.uses.get(node.number, ()):
-                if self._fits(use.place, kept, outer):
+                if self._fits(use.place, kept, arg.shape, outer):
                     return use.place
             if isinstance(node, Apply | Cast):
                 pending += [
@@ -291,25 +291,25 @@ class _Asked:
         if broadcast_shape(arg.shape, self.full) != self.full:
             return None
         every = behind(self.every, self.full, arg.shape)
-        return every if self._fits(every, kept, outer) else None
+        return every if self._fits(every, kept, arg.shape, outer) else None
 
     def _fits(
-        self, place: Place, kept: tuple[Index | None, ...], outer: frozenset[int]
+        self,
+        place: Place,
+        kept: tuple[Index | None, ...],
+        shape: Shape,
+        outer: frozenset[int],
     ) -> bool:
-        """Say whether a reduction may walk along the axes of a place."""
+        """Say whether a reduction of a shape may walk along the axes of a place."""
         over: set[int] = set()
-        for each, old in zip(place, kept, strict=True):
+        for each, old, extent in zip(place, kept, shape, strict=True):
             if old is not None:
                 if each != old:
                     return False
             else:
-                if not each.terms:
-                    return False
-                ((term, step), *more) = each.terms
-                if more or step != 1 or each.constant or not isinstance(term, int):
-                    return False
-                if term in over:  # a diagonal
-                    return False
+                term = next(iter(each.axes), -1)
+                if each != axis(term) or term in over or self.extents[term] != extent:
+                    return False  # several axes or steps, a diagonal, or a slice
                 over.add(term)
         walked = any(term < len(self.full) for term in over)
         if not outer and walked and prod(self.full[:-1]) > 1:
