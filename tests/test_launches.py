@@ -7,9 +7,11 @@ import pytest
 
 from steelyard_kernels import array as xp
 from steelyard_kernels.artifact import Artifact
+from steelyard_kernels.errors import Unsupported
 from steelyard_kernels.expression.simplify import simplify
 from steelyard_kernels.function import kernel
 from steelyard_kernels.grad import grad, value_and_grad
+from steelyard_kernels.nest.places import nest_of
 from steelyard_kernels.plan import buffers, partition
 from steelyard_kernels.reference import evaluate
 from steelyard_kernels.targets import device, parse
@@ -258,6 +260,35 @@ def test_equal_launches_are_built_once():
     built = deep.build(*[((64, 64), "float32")] * 3)
     assert len(built.parts) == 36
     assert len({part.code_hash for part in built.parts}) == 3
+
+
+@pytest.mark.parametrize("shown", [16, 2])
+def test_twelve_layers_of_attention_are_launches(shown):
+    """One nest of all would ask for ever more places; small outputs as others."""
+
+    @kernel
+    def layers(x):
+        for _ in range(12):
+            x = norm(x + softmax(x @ xp.matrix_transpose(x)) @ x)
+        return x[:, :shown]
+
+    x = np.random.default_rng(0).standard_normal((40, 16))
+    assert len({part.code_hash for part in layers.build(x).parts}) <= 6
+    (expected,) = evaluate(layers.program(x), [x]).values()
+    np.testing.assert_allclose(layers(x), expected, rtol=1e-9, atol=1e-9)
+
+
+def test_an_axis_without_a_name_is_refused():
+    """A program that would walk more than 52 is several launches."""
+
+    @kernel
+    def every(x):
+        return sum(xp.sum(x[:k]) for k in range(2, 62))
+
+    x = np.arange(64.0)
+    with pytest.raises(Unsupported, match="walk 60 axes, and has 52"):
+        nest_of(every.program(x))
+    assert every(x) == sum(x[:k].sum() for k in range(2, 62))
 
 
 def test_gradients_of_two_layers_are_launches():

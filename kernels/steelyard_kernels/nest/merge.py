@@ -5,10 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
+from typing import Final
 
+from steelyard_kernels.errors import Unsupported
 from steelyard_kernels.expression.expr import Program
 from steelyard_kernels.expression.indices import Index, Part, axis, total
-from steelyard_kernels.nest.axes import Nest, Stored, Value
+from steelyard_kernels.nest.axes import NAMES, Nest, Stored, Value
+
+MOST_AXES: Final = 8 * len(NAMES)
+"""Axes before they are merged: each layer of attention asks for twice as many."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +57,17 @@ def merged(
         else:
             kept.append(inner)
             extents.append(extent)
+    if len(kept) > len(NAMES):
+        raise too_many(program, str(len(kept)))
     return _numbered(program, axes, (values, outputs), kept, extents)
+
+
+def too_many(program: Program, count: str) -> Unsupported:
+    """Return the error for a program that one nest would walk along too many axes."""
+    return Unsupported(
+        f"{program.name}: one kernel would walk {count} axes, and has {len(NAMES)} at "
+        "most; leave the schedule out, or make kernels of its parts."
+    )
 
 
 def _ordered(axes: Axes) -> list[int]:

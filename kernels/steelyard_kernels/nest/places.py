@@ -51,7 +51,7 @@ from steelyard_kernels.nest.axes import (
     space,
     stored,
 )
-from steelyard_kernels.nest.merge import Axes, merged
+from steelyard_kernels.nest.merge import MOST_AXES, Axes, merged, too_many
 from steelyard_kernels.nest.uses import (
     Use,
     guards_of,
@@ -265,6 +265,8 @@ class _Asked:
                         self.before.setdefault(inner, set()).update(outer)
 
     def _new(self, extent: int) -> Index:
+        if len(self.extents) == MOST_AXES:
+            raise too_many(self.program, f"more than {MOST_AXES}")
         self.extents.append(extent)
         return axis(len(self.extents) - 1)
 

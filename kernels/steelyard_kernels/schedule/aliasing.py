@@ -53,8 +53,14 @@ def check_updates(program: Program, recipe: str, kind: str) -> None:
             _check_chains(program, output, read[output.updates])
             if kind == "cuda":
                 _check_threads(program, output)
-        elif not updates_in_place(nest_of(program), rows=recipe == "rows"):
+        elif not in_place(program, rows=recipe == "rows"):
             raise _refusal(program, output, "element by element while others read it")
+
+
+def in_place(program: Program, *, rows: bool = False) -> bool:
+    """Say whether a program updates in place; most overwrite nothing, and need no nest."""
+    updates = any(output.updates is not None for output in program.outputs)
+    return not updates or updates_in_place(nest_of(program), rows=rows)
 
 
 def updates_in_place(nest: Nest, *, rows: bool = False) -> bool:

@@ -18,8 +18,8 @@ from steelyard_kernels.expression.expr import (
 )
 from steelyard_kernels.monoids import MONOIDS
 from steelyard_kernels.nest.axes import beyond, one_space, stored
-from steelyard_kernels.nest.places import nest_of, walks
-from steelyard_kernels.schedule.aliasing import check_updates, updates_in_place
+from steelyard_kernels.nest.places import walks
+from steelyard_kernels.schedule.aliasing import check_updates, in_place
 from steelyard_kernels.schedule.gpu import WARP, Gpu
 from steelyard_kernels.schedule.model import Machine, Prediction
 from steelyard_kernels.schedule.parameters import Lowered
@@ -49,9 +49,7 @@ def strategy(program: Program) -> str:
     if others and rows and not counts:
         return "rows"
     if all(map(walks, others)):
-        fits = is_nothing(program) or (
-            one_space(program) and updates_in_place(nest_of(program))
-        )
+        fits = is_nothing(program) or (one_space(program) and in_place(program))
         if fits or not _are_small(program):
             return "loops" if others else "pointwise"
     return "carries"
@@ -84,8 +82,7 @@ def is_one(program: Program) -> bool:
         return most <= MOST_HELD or not all(map(walks, beyond(program)))
     if kind == "loops" or not one_space(program):
         return False
-    updates = any(output.updates is not None for output in program.outputs)
-    return not updates or updates_in_place(nest_of(program), rows=kind == "rows")
+    return in_place(program, rows=kind == "rows")
 
 
 def is_long(node: Node) -> bool:
