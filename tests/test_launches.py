@@ -396,3 +396,49 @@ def test_a_long_running_total_is_walked_in_chunks(function, dtype):
     (want,) = evaluate(made.program(x), [x]).values()
     np.testing.assert_allclose(np.asarray(made(x), float), want, 1e-15)
     assert isinstance(made.build(x, target="cuda:sm_90a"), Artifact)
+
+
+@pytest.mark.parametrize(
+    "shapes", [((5, 0), (0, 17), (17, 0)), ((0, 4), (4, 0), (0, 3))]
+)
+def test_buffers_of_no_bytes_are_a_workspace_too(shapes):
+    """Of products of no depth, or of no rows."""
+    x, w, v = (np.ones(shape, "float32") for shape in shapes)
+
+    @kernel
+    def two(x, w, v):
+        return xp.tanh(x @ w) @ v
+
+    np.testing.assert_array_equal(two(x, w, v), np.tanh(x @ w) @ v)
+
+
+@pytest.mark.parametrize("shape", [(24, 8), (3, 4), (64, 64), (1, 7), (7, 1)])
+def test_columns_are_reduced_within_a_walk_of_everything(shape):
+    """Not along the axis of rows, which that walk opens outside of the columns'."""
+    x = np.random.default_rng(0).standard_normal(shape)
+
+    @kernel
+    def centred(x):
+        y = x + xp.max(x, axis=0)
+        return y - xp.mean(y)
+
+    y = x + x.max(axis=0)
+    np.testing.assert_allclose(centred(x), y - y.mean(), 1e-12, 1e-12)
+
+
+@pytest.mark.parametrize(("shape", "axis"), [((3, 0), 1), ((0, 3), 0), ((0, 0), 0)])
+def test_lines_of_no_elements_are_in_order(shape, axis):
+    """As NumPy's are: there is nothing to take."""
+
+    @kernel
+    def ordered(x):
+        return (
+            xp.sort(x, axis=axis),
+            xp.argsort(x, axis=axis),
+            *xp.topk(x, 0, axis=axis),
+        )
+
+    for found, dtype in zip(
+        ordered(np.ones(shape, "float32")), ("f4", "i8") * 2, strict=True
+    ):
+        assert (found.shape, found.dtype) == (shape, dtype)

@@ -82,6 +82,8 @@ def sort(
     """Return the values along an axis from the least up; see `argsort`."""
     del stable
     x = as_array(x, "sort")
+    if not x.shape[place_of(x, axis, x.ndim)]:
+        return x
     return take_along_axis(x, _order(x, axis, descending), axis=axis)
 
 
@@ -99,6 +101,8 @@ def topk(
             f"{x.graph.kernel}: topk of {k} of shape {x.shape} along axis {place}, "
             f"expected 0 to {x.shape[place]}."
         )
+    if not x.shape[place]:
+        return x, x.astype("int64")
     order = _order(x, axis, largest)
     first = (*[slice(None)] * place, slice(k))
     values = take_along_axis(x, order, axis=place)
@@ -108,6 +112,8 @@ def topk(
 def _order(x: Array, axis: int, descending: bool) -> Array:
     """Return the order along an axis as int32: by the lower half of keys, then the upper."""
     place, found = place_of(x, axis, x.ndim), None
+    if not x.shape[place]:
+        return x.astype("int32")
     for key in _keys(x):
         turned = apply("bitwise_invert", key) if descending else key
         if found is not None:

@@ -68,7 +68,7 @@ def convention_of(built: Artifact, *, aligned: bool) -> Convention:
     ]
     fresh = tuple(each for each in new if not each.output.hidden)
     hidden = tuple(each for each in new if each.output.hidden)
-    if built.plan and built.plan.size:
+    if built.plan and built.plan.buffers:  # of no bytes, perhaps
         memory = Input(0, (built.plan.size,), bool_, WORKSPACE, -1)
         output = Output(WORKSPACE, memory, None, hidden=True)
         hidden = (Fresh(output, memory.shape, memory.dtype.numpy),)

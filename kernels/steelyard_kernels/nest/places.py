@@ -316,7 +316,9 @@ class _Asked:
         walked = any(term < len(self.full) for term in over)
         if not outer and walked and prod(self.full[:-1]) > 1:
             return False  # it is walked before the outputs' loops are opened
-        return not over & outer and not any(self._opened(k, over) for k in outer)
+        first = min(over, default=0)  # reduced axes are opened in their order
+        late = len(self.full) <= first < max(outer, default=0)
+        return not (late or over & outer or any(self._opened(k, over) for k in outer))
 
     def _opened(self, outer: int, over: set[int]) -> bool:
         """Say whether an axis must be opened behind one of some axes."""
