@@ -46,6 +46,10 @@ def product(x, w):
 @kernel
 def shifted(x):
     return x + 1
+
+@kernel
+def twice(x, w):
+    return x @ w @ w
 """
 TOP = 40
 SMALL = Point("triad", (), (((4096,), "float32"), ((4096,), "float32")), "cpu")
@@ -336,6 +340,13 @@ def test_what_cannot_be_tuned_is_a_sentence(file, arguments, said, tmp_path):
     store = ["--store", str(tmp_path / "store.db"), "--keep", "off"]
     asked = [f"{file}:product", *arguments, *store]
     with pytest.raises(SteelyardError, match=said):
+        tune.command.main(asked, standalone_mode=False)
+
+
+def test_a_program_of_several_launches_has_no_schedule_to_tune(file):
+    """It would be weighed as one kernel, which no call launches."""
+    asked = [f"{file}:twice", *["--shape", "64x64"] * 2, "--list"]
+    with pytest.raises(SteelyardError, match="is several launches"):
         tune.command.main(asked, standalone_mode=False)
 
 

@@ -17,10 +17,12 @@ from steelyard import Benchmark, Builder, benchmark
 from steelyard.declare.benchmark import Case
 from steelyard.declare.handles import Call, Handle
 from steelyard_kernels import reference
+from steelyard_kernels.building.build import Phases, plan_of
 from steelyard_kernels.building.cache import disk
 from steelyard_kernels.building.keys import described
 from steelyard_kernels.digest import digest
 from steelyard_kernels.dtypes import DType
+from steelyard_kernels.errors import KernelError
 from steelyard_kernels.expression.expr import Dot, Program, Reduce, everywhere
 from steelyard_kernels.expression.simplify import simplify
 from steelyard_kernels.function import KernelFunction
@@ -73,6 +75,15 @@ class Tuned:
         """Find a point's kernel and trace it; raises KernelError."""
         kernel, arrays, _ = ready(point)
         return cls(kernel, arrays, traced(point, kernel, arrays), point.target)
+
+    def check_one(self, label: str) -> None:
+        """Raise KernelError where calls launch several kernels."""
+        if plan_of(self.program, parse(self.target), Phases()) is not None:
+            raise KernelError(
+                f"{label} is several launches, each by a schedule of its own, expected one "
+                "to tune; tune a kernel of a part of it, or see them with "
+                "`steelyard compile`."
+            )
 
     @cached_property
     def schedules(self) -> Mapping[str, Schedule]:
