@@ -122,6 +122,11 @@ LINES = [
         "5,9; 17,4",
     ),
     Row(
+        "running along each axis, vectors of both unrolled",
+        lambda x: (xp.cumulative_sum(x, axis=1), xp.cumulative_sum(x, axis=0)),
+        "5,33; 3,70",
+    ),
+    Row(
         "share so far",
         lambda x: xp.cumulative_sum(x, axis=-1) / xp.sum(x, axis=-1, keepdims=True),
         "5,33; 130",

@@ -75,7 +75,9 @@ class _Walk:
 
         def body(_vectors: int, carried: Carried) -> Carried:
             into = list(carried)
-            emitter.emit(inside, emitter.every(), lambda at: self._step(loop, at, into))
+            # Vectors of loops that the line does not vary with would take it in again.
+            ats = [*{at[loop]: at for at in emitter.every()}.values()]
+            emitter.emit(inside, ats, lambda at: self._step(loop, at, into))
             return tuple(into)
 
         emitter.carrying(loop, inside, body, start)
