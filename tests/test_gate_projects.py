@@ -1,5 +1,6 @@
 """What both sides of a gate import of a project, however that is installed."""
 
+import importlib
 import json
 import subprocess
 import sys
@@ -84,7 +85,9 @@ def checkout(tmp_path, monkeypatch):
     monkeypatch.chdir(root)
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     monkeypatch.setattr(tempfile, "tempdir", None)
-    monkeypatch.syspath_prepend(site)
+    # Where a test before left no "", this folder would not be looked through.
+    monkeypatch.setattr(sys, "path", [str(site), "", *filter(None, sys.path)])
+    importlib.invalidate_caches()
     monkeypatch.setenv("PYTHONPATH", str(site))
     monkeypatch.delenv("PYTHONDONTWRITEBYTECODE", raising=False)
     git(root, "init", "-q", "-b", "main")
