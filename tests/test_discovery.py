@@ -162,7 +162,7 @@ def test_a_project_in_the_root_hides_nothing_that_is_installed(
     )
     if installed:
         project(site__mylib="WHERE = 'installed'", **{"site__packed__-init-": "1 / 0"})
-        monkeypatch.syspath_prepend(tmp_path / "site")
+        sys.path.insert(0, str(tmp_path / "site"))
     assert names(suite) == ["first"]
 
 

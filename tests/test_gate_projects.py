@@ -1,6 +1,5 @@
 """What both sides of a gate import of a project, however that is installed."""
 
-import importlib
 import json
 import subprocess
 import sys
@@ -85,9 +84,10 @@ def checkout(tmp_path, monkeypatch):
     monkeypatch.chdir(root)
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     monkeypatch.setattr(tempfile, "tempdir", None)
-    # Where a test before left no "", this folder would not be looked through.
-    monkeypatch.setattr(sys, "path", [str(site), "", *filter(None, sys.path)])
-    importlib.invalidate_caches()
+    monkeypatch.syspath_prepend(site)
+    # What other tests have left there may be a project of the same name.
+    others = [place for place in sys.path if str(tmp_path.parent) not in place]
+    sys.path[:] = [str(site), *filter(None, others)]
     monkeypatch.setenv("PYTHONPATH", str(site))
     monkeypatch.delenv("PYTHONDONTWRITEBYTECODE", raising=False)
     git(root, "init", "-q", "-b", "main")
