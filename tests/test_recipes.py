@@ -7,6 +7,7 @@ that writes down how it was called.
 import json
 import os
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -92,10 +93,11 @@ def calls(tmp_path, monkeypatch):
 
 
 def ran(line, **variables):
-    """Run a shell's line with a scheduler's variables."""
+    """Run a shell's line with a scheduler's variables, and steelyard on the path."""
+    beside = f"{os.environ['PATH']}{os.pathsep}{Path(sys.executable).parent}"
     done = subprocess.run(
         ["sh", "-c", line],
-        env=os.environ | variables,
+        env=os.environ | {"PATH": beside} | variables,
         check=False,
         capture_output=True,
         text=True,
