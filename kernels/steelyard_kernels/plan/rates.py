@@ -11,10 +11,10 @@ from math import prod
 
 from steelyard_kernels import cost
 from steelyard_kernels.expression.expr import Program
-from steelyard_kernels.nest.axes import Nest, Value
+from steelyard_kernels.nest.axes import Nest
 from steelyard_kernels.nest.contraction import contraction_of
 from steelyard_kernels.nest.places import nest_of
-from steelyard_kernels.nest.reads import Reads, reads_of
+from steelyard_kernels.nest.reads import reads_of
 from steelyard_kernels.schedule.gpu import Gpu
 from steelyard_kernels.schedule.model import CACHE_RATE, FORK_JOIN_NS, Machine
 
@@ -45,44 +45,27 @@ def predicted(program: Program, rates: Rates) -> float:
     """Return what a launch of a program takes."""
     nest = nest_of(program)
     product = not isinstance(contraction_of(nest), str)
-    operations = 2 * sum(_walked(nest).values()) + cost.operations(program)
+    operations = 2 * _walked(nest) + cost.operations(program)
     rate = rates.products if product else rates.others
     moved = cost.bytes_moved(program) / rates.memory
     return rates.launch + max(moved, operations / rate)
 
 
-def _walked(nest: Nest) -> dict[int, int]:
-    """Return how many values each reduction takes in, by its number.
+def _walked(nest: Nest) -> int:
+    """Return how many values all reductions take in.
 
     One that another reduction's walk needs is walked again for each of its steps.
     """
-    reads = reads_of(nest)
-    found: dict[int, int] = {}
-    opened: dict[int, frozenset[int]] = {}  # the axes around a reduction, at most
-    for value in reversed(nest.values):
-        if not value.over:
-            continue
-        inner = [
-            user
-            for user in nest.values
-            if user.over and value in reads.inside([user], user.over)
-        ]
-        around = [
-            opened.get(user.number, user.axes) | frozenset(user.over) for user in inner
-        ]
-        if _is_outside(nest, reads, value):
-            around.append(value.axes)
-        opened[value.number] = max(around, key=len, default=value.axes)
-        found[value.number] = sum(
+    reads, total = reads_of(nest), 0
+    stored = {output.value.number for output in nest.outputs}
+    around = {v.number: [v.axes] * (v.number in stored) for v in nest.values}
+    for value in reversed([value for value in nest.values if value.over]):
+        walks = around[value.number] or [value.axes]
+        total += sum(
             prod([nest.extents[axis] for axis in axes.union(value.over)])
-            for axes in around
+            for axes in walks
         )
-    return found
-
-
-def _is_outside(nest: Nest, reads: Reads, value: Value) -> bool:
-    """Say whether outputs, or reductions before their walks, need a reduction."""
-    users = [user for user in nest.values if user.over and user is not value]
-    return any(output.value is value for output in nest.outputs) or not any(
-        value in reads.inside([user], user.over) for user in users
-    )
+        opened = max(walks, key=len).union(value.over)
+        for each in reads.inside([value], value.over):
+            around[each.number].append(opened)
+    return total
