@@ -1,7 +1,8 @@
-"""Long running totals in chunks, which cores or blocks walk side by side.
+"""Long reductions and running totals in chunks, which cores or blocks walk side by side.
 
-The totals of all chunks are one launch, the running total of these another, and in the
-last one each chunk goes on from what is before it: the sum is the same in every run.
+A reduction to one value is that of its chunks' results. Of a running total the totals of
+all chunks are one launch, the running total of these another, and in the last one each
+chunk goes on from what is before it. The order is the same in every run.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from typing import Final
 
 from steelyard_kernels import dtypes
 from steelyard_kernels.along import ALONG
-from steelyard_kernels.expression.expr import Along, Node, Program, users
+from steelyard_kernels.expression.expr import Along, Node, Program, Reduce, users
 from steelyard_kernels.expression.graph import Graph
 from steelyard_kernels.expression.indices import axis
 from steelyard_kernels.expression.lines import along
@@ -21,35 +22,40 @@ from steelyard_kernels.monoids import MONOIDS, accumulator
 from steelyard_kernels.nest.axes import stored
 from steelyard_kernels.schedule.gpu import Gpu
 from steelyard_kernels.schedule.model import Machine
+from steelyard_kernels.schedule.strategies import is_long
 
+COUNTS: Final = range(4096, 127, -1)
+"""Of a reduction's chunks, the most first: some for each core or multiprocessor."""
 LEAST: Final = 1 << 14
-"""Elements of a chunk: fewer are walked before two more launches have begun."""
+"""Elements of a running total's chunk: fewer are walked before two more launches have begun."""
 EACH: Final = 4
 """Chunks for each core or multiprocessor, so that they end together."""
 
 
 def in_chunks(program: Program, device: Machine | Gpu) -> Program:
-    """Return a program whose outputs that are long running totals are in chunks.
+    """Return a program with its long reductions, and its outputs that run, in chunks.
 
     Itself where there are none, or lines enough for all cores.
     """
     most = device.multiprocessors if isinstance(device, Gpu) else device.threads
     read = users(program.nodes)
-    sizes: dict[int, int] = {}
+    sizes = {node.number: _size(node) for node in program.nodes if is_long(node)}
     for node in map(stored, program.outputs):
         if isinstance(node, Along) and ALONG[node.op].total:
             lines = prod(node.shape) // node.shape[node.axis]
-            alone = not read.get(node.number) and 1 <= lines < most
-            size = chunk_of(node.shape[node.axis], EACH * most // lines) if alone else 0
-            if size:
-                sizes[node.number] = size
+            if not read.get(node.number) and 1 <= lines < most:
+                extent = node.shape[node.axis]
+                sizes[node.number] = chunk_of(extent, EACH * most // lines)
 
     def rule(graph: Graph, node: Node, made: Mapping[int, Node]) -> Node | None:
-        if not isinstance(node, Along) or node.number not in sizes:
-            return None
-        return _chunked(graph, node, made[node.arg.number], sizes[node.number])
+        size = sizes.get(node.number)
+        if size and isinstance(node, Reduce):
+            return _reduced(graph, node, made[node.arg.number], size)
+        if size and isinstance(node, Along):
+            return _running(graph, node, made[node.arg.number], size)
+        return None
 
-    return rewritten(program, rule) if sizes else program
+    return rewritten(program, rule) if any(sizes.values()) else program
 
 
 def chunk_of(extent: int, count: int) -> int:
@@ -64,7 +70,25 @@ def chunk_of(extent: int, count: int) -> int:
     return min(fits, default=0)
 
 
-def _chunked(graph: Graph, node: Along, arg: Node, size: int) -> Node:
+def _size(node: Node) -> int:
+    """Return the elements of a reduction's chunk, the same for all devices; 0: it has none."""
+    size = prod(node.arg.shape) if isinstance(node, Reduce) else 0
+    return next((size // count for count in COUNTS if size % count == 0), 0)
+
+
+def _reduced(graph: Graph, node: Reduce, arg: Node, size: int) -> Node:
+    """Return a reduction to one value as that of its chunks' results."""
+    row, extent = MONOIDS[node.op], prod(node.arg.shape)
+    op = "sum" if row.mean else node.op
+    wide = graph.cast(arg, accumulator(node.dtype))
+    parts = graph.reshape(wide, (extent // size, size))
+    total = graph.reduce(op, graph.reduce(op, parts, keepdims=False), keepdims=False)
+    if row.mean:
+        total = graph.apply("divide", total, graph.constant(extent, total.dtype))
+    return graph.reshape(graph.cast(total, node.dtype), node.shape)
+
+
+def _running(graph: Graph, node: Along, arg: Node, size: int) -> Node:
     """Return a running total as that of each chunk, behind that of the chunks' totals."""
     place, rank = node.axis, len(node.shape)
     before, behind = node.shape[:place], node.shape[place + 1 :]

@@ -21,7 +21,6 @@ from steelyard_kernels.plan.chunks import in_chunks
 from steelyard_kernels.plan.cuts import WALKS, Cuts, is_product, nbytes
 from steelyard_kernels.plan.groups import Group, Groups, is_kernel
 from steelyard_kernels.plan.launches import Buffer, Home, Launch, Plan
-from steelyard_kernels.plan.long_reductions import in_two_steps
 from steelyard_kernels.plan.pieces import copying, inside, piece
 from steelyard_kernels.plan.rates import predicted, rates_of
 from steelyard_kernels.schedule.gpu import Gpu
@@ -33,7 +32,7 @@ MOST_NESTED: Final = 4
 
 def partition(program: Program, device: Machine | Gpu) -> Plan | None:
     """Return the launches of a simplified program; None if it is one kernel."""
-    whole, program = program, in_chunks(in_two_steps(program), device)
+    whole, program = program, in_chunks(program, device)
     groups = Groups(Cuts(program), device)
     plan = _Planned(program, groups).plan()
     if len(plan.launches) == 1:
