@@ -1,6 +1,10 @@
 """Kernels called on arrays: what they return, what they refuse, what they report."""
 
+import copy
 import gc
+import pickle
+import subprocess
+import sys
 import weakref
 from traceback import extract_tb
 
@@ -12,7 +16,7 @@ from programs import vectors
 from steelyard_device import cpu
 from steelyard_device.timings import timings
 from steelyard_kernels import array as xp
-from steelyard_kernels import function
+from steelyard_kernels import function, library
 from steelyard_kernels.artifact import Artifact
 from steelyard_kernels.errors import KernelError
 from steelyard_kernels.function import kernel
@@ -49,6 +53,29 @@ def test_results_come_as_the_function_returns_them():
     assert outputs["a"] is a
     assert (a == 3).all()
     assert (outputs["difference"] == -1).all()
+
+
+def halved(x):
+    """Return half of x."""
+    return x / 2
+
+
+half = kernel(halved)
+
+
+def test_kernels_are_pickled_by_their_names_as_functions_are():
+    """Or made anew of a plain function's; one that no name leads to is refused."""
+    assert pickle.loads(pickle.dumps(triad)) is triad
+    assert copy.deepcopy([triad])[0] is triad
+    again = pickle.loads(pickle.dumps(half))
+    assert again is not half
+    assert again.function is halved
+    np.testing.assert_array_equal(again(ONES), ONES / 2)
+    code = f"import pickle; print(pickle.loads({pickle.dumps(library.triad)!r}))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True)
+    assert done.stdout == b"<kernel triad(a, b)>\n"
+    with pytest.raises((pickle.PicklingError, AttributeError)):
+        pickle.dumps(kernel(lambda x: x))
 
 
 def test_launches_have_spans_while_these_are_wanted(monkeypatch):

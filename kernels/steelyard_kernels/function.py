@@ -17,6 +17,7 @@ done before anything is traced. Behind it lie the caches of `cache`.
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
@@ -80,6 +81,13 @@ class KernelFunction:
 
     def __repr__(self) -> str:
         return f"<kernel {self.name}({', '.join(self.signature.arrays)})>"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle as functions are, by name; one of another name by its function's."""
+        module, name = self.function.__module__, self.function.__qualname__
+        if _named(module, name) is self:
+            return _named, (module, name)
+        return type(self), (self.function,)
 
     def program(self, *arrays: Array | Spec) -> Program:
         """Trace the function for arrays of these shapes and dtypes."""
@@ -341,6 +349,14 @@ def _spec(array: Any) -> object:
         shape, dtype = array
         return tuple(shape) if isinstance(shape, list) else shape, dtype
     return getattr(array, "shape", None), getattr(array, "dtype", None)
+
+
+def _named(module: str, name: str) -> Any:
+    """Return what a module has under a dotted name; None where it has nothing."""
+    found: Any = importlib.import_module(module)
+    for part in name.split("."):
+        found = getattr(found, part, None)
+    return found
 
 
 def kernel(function: Callable[..., Any]) -> KernelFunction:
