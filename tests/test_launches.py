@@ -234,11 +234,18 @@ def test_calls_at_once_have_workspaces_of_their_own():
     """Threads launch without the interpreter's lock."""
     rng = np.random.default_rng(0)
     arrays = [rng.standard_normal((96, 96)).astype("float32") for _ in range(3)]
-    expected = two_layers(*arrays)
+    fresh = kernel(two_layers.function)
+    expected = fresh(*arrays)
+    assert (fresh(*arrays) == expected).all()
+    assert fresh.__call__ != fresh._called  # native code recognises it
+    arrays[0] = arrays[0] + 1
+    expected = evaluate(fresh.program(*arrays), arrays)["out"]
+    np.testing.assert_allclose(fresh(*arrays), expected, rtol=1e-4, atol=1e-4)
+    expected = fresh(*arrays)
     wrong = []
 
     def call():
-        wrong.extend(1 for _ in range(50) if (two_layers(*arrays) != expected).any())
+        wrong.extend(1 for _ in range(50) if (fresh(*arrays) != expected).any())
 
     threads = [threading.Thread(target=call) for _ in range(4)]
     for thread in threads:

@@ -80,7 +80,8 @@ class Record:
     (one, other, bytes, bytes) that must not overlap; ``places`` are (word, array);
     ``needed`` scalars have to be given. ``function`` is launched on ``pool`` (0: by the
     caller alone, with the interpreter's lock if it is ``quick``), or takes a copy of
-    ``batch`` with one kernel. ``keys`` are the names of a dict's results.
+    ``batch`` with one kernel. ``keys`` are the names of a dict's results. ``memory`` is
+    what words have addresses of: one call at a time works there, others go to Python.
     """
 
     arrays: tuple[Array, ...]
@@ -101,6 +102,7 @@ class Record:
     exchange: Exchange | None = None
     batch: bytes = b""
     kernel: bytes = b""
+    memory: object = None
 
 
 class Dispatch:
@@ -185,6 +187,7 @@ class _Packed:
                 exchange.device,
                 self._bytes(record.batch),
                 self._bytes(record.kernel),
+                record.memory is not None,
             ]
         )
 

@@ -21,7 +21,7 @@ TEXT: Final = r"""
 %place = type { i64, i64 }
 %scalar = type { ptr, i64, i64 }
 %tensor = type { ptr, i64, i32, i32, ptr, ptr, i64 }
-%record = type { i64, i64, i64, i64, ptr, i64, i64, ptr, i64, ptr, i64, ptr, i64, ptr, i64, i64, ptr, ptr, i64, i64, ptr, i64, ptr, ptr, ptr, ptr, i64, i64, ptr, ptr }
+%record = type { i64, i64, i64, i64, ptr, i64, i64, ptr, i64, ptr, i64, ptr, i64, ptr, i64, i64, ptr, ptr, i64, i64, ptr, i64, ptr, ptr, ptr, ptr, i64, i64, ptr, ptr, i64 }
 
 declare void @Py_IncRef(ptr)
 declare void @Py_DecRef(ptr)
@@ -131,7 +131,15 @@ kept:
   %lost = icmp eq ptr %result, null
   br i1 %lost, label %raised, label %go
 go:
+  %use.at = getelementptr %record, ptr %record, i32 0, i32 30
+  %use = load i64, ptr %use.at
+  %in.use = icmp eq i64 %use, 2
+  br i1 %in.use, label %refused, label %begin
+begin: ; with the interpreter's lock: 0 stays 0, 1 becomes 2 until the launch is done
+  %twice = shl i64 %use, 1
+  store i64 %twice, ptr %use.at
   %status = call i32 @launch(ptr %record, ptr %words, i64 %words.count)
+  store i64 %use, ptr %use.at
   %failed = icmp ne i32 %status, 0
   br i1 %failed, label %refused, label %yes
 refused:

@@ -7,15 +7,17 @@ is shared out, so that each begins when the one before it is done.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TypeAlias
 
-from steelyard_device import cpu, llvm, memory
+from steelyard_device import cpu, llvm
 from steelyard_device.threads import Once
 
 FIELDS = 4
 """Words of a kernel in the table that stands before the arguments."""
 
 # args: fork_join, the number of kernels, and of each its pool (null: the caller alone),
-# function, arguments and whether its work is claimed; `native` says what these are.
+# function, where among args its own begin, and whether its work is claimed; `native` says
+# what these are.
 _TEXT = r"""
 define void @series(ptr %args, ptr %ticket, i32 %index, i32 %threads) {
 entry:
@@ -35,7 +37,8 @@ kernel:
   %function.at = getelementptr i64, ptr %pool.at, i64 1
   %function = load ptr, ptr %function.at
   %own.at = getelementptr i64, ptr %pool.at, i64 2
-  %own = load ptr, ptr %own.at
+  %own.place = load i64, ptr %own.at
+  %own = getelementptr i64, ptr %args, i64 %own.place
   %claims.at = getelementptr i64, ptr %pool.at, i64 3
   %claims = load i64, ptr %claims.at
   %alone = icmp eq ptr %pool, null
@@ -57,36 +60,37 @@ exit:
 
 
 @Once
-def _series() -> cpu.Function:
+def function() -> cpu.Function:
+    """Return what runs functions one after another; its first arguments are `table`'s."""
     return cpu.load(llvm.assemble(_TEXT), "series")
+
+
+Part: TypeAlias = tuple[cpu.Function, int, int]
+"""A function, the number of its slots, and its threads."""
+
+
+def table(parts: Sequence[Part]) -> list[int]:
+    """Return the words that stand before the slots of all parts."""
+    own = 2 + FIELDS * len(parts)
+    words = [cpu.fork_join(), len(parts)]
+    for each, count, threads in parts:
+        group = cpu.pool().address if threads > 1 else 0
+        words += [group, each.address, own, 1]
+        own += count
+    return words
 
 
 class Series(cpu.Launch):
     """Functions with their packed arguments, run one after another as one launch.
 
-    ``parts`` are (function, number of its slots, threads); ``slots`` are those of all
-    of them in order. Work is claimed by ticket, as `cpu.Launch` says.
+    ``slots`` are those of all ``parts`` in order. Work is claimed by ticket, as
+    `cpu.Launch` says.
     """
 
     __slots__ = ("_widest",)
 
-    def __init__(
-        self, parts: Sequence[tuple[cpu.Function, int, int]], slots: Sequence[int]
-    ) -> None:
-        table = 2 + FIELDS * len(parts)
-        head = [cpu.fork_join(), len(parts), *[0] * (FIELDS * len(parts))]
-        super().__init__(_series(), [*head, *slots], 1)
-        args = self._address + 2 * memory.LINE
-        at, own = self._first + 2 * cpu.WORDS + 2, table
-        for function, count, threads in parts:
-            group = cpu.pool().address if threads > 1 else 0
-            self._words[at : at + FIELDS] = [
-                group,
-                function.address,
-                args + 8 * own,
-                1,
-            ]
-            at, own = at + FIELDS, own + count
+    def __init__(self, parts: Sequence[Part], slots: Sequence[int]) -> None:
+        super().__init__(function(), [*table(parts), *slots], 1)
         self._widest = max(threads for _, _, threads in parts)
 
     def ready(self) -> None:

@@ -133,11 +133,11 @@ def outputs_of(convention: Convention, out: Outputs) -> Sequence[Array]:
     """Return the arrays of the fresh outputs in order: given, or allocated."""
     spare = convention.spare  # of a program of several launches, which calls give back
     hidden = [
-        spare.pop() if spare else _allocate(each, convention)
+        spare.pop() if spare else allocated(each, convention)
         for each in convention.hidden
     ]
     if out is None:
-        return [*[_allocate(each, convention) for each in convention.fresh], *hidden]
+        return [*[allocated(each, convention) for each in convention.fresh], *hidden]
     given = given_outputs(convention, out)
     for each, array in zip(convention.fresh, given, strict=True):
         # One quick look at all that is expected; what was not so is told if it fails.
@@ -184,7 +184,7 @@ def _miscounted(convention: Convention, seen: int) -> KernelError:
     )
 
 
-def _allocate(fresh: Fresh, convention: Convention) -> Array:
+def allocated(fresh: Fresh, convention: Convention) -> Array:
     """Return an uninitialised array for an output, on a cache line unless it is small."""
     small = prod(fresh.shape) * fresh.dtype.itemsize < SMALL
     if small and not convention.streams:

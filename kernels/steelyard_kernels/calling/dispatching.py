@@ -12,11 +12,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from steelyard_device import cpu
+from steelyard_device import cpu, series
 from steelyard_device.dispatch import Array, Dispatch, Exchange, Record, Scalar
 from steelyard_kernels import cost
+from steelyard_kernels.calling import bind as binding
 from steelyard_kernels.calling.convention import Convention
-from steelyard_kernels.calling.cpu_bind import threads_of
+from steelyard_kernels.calling.cpu_bind import part_of, threads_of
 from steelyard_kernels.expression.expr import loops
 
 if TYPE_CHECKING:
@@ -68,17 +69,19 @@ class Recent:
         self, convention: Convention, arrays: Sequence[Any], *, given: bool
     ) -> Record | None:
         """Return the record of a call with NumPy's arrays, None of one that is rare."""
-        if (
-            convention.built.parts
-            or convention.hidden
-            or (convention.streams and not given and convention.fresh)
-        ):
+        built, threads = convention.built, threads_of(convention.built)
+        hidden = [] if built.parts else convention.hidden
+        if hidden or (convention.streams and not given and convention.fresh):
             return None
         every = [*arrays, *convention.fresh]
-        built, threads = convention.built, threads_of(convention.built)
-        assert built.code.function is not None
+        code = series.function() if built.parts else built.code.function
+        assert code is not None
         streams = convention.streams or not convention.aligned
         program = built.program
+        head, memory = [], None
+        if built.parts:
+            head = series.table([part_of(each) for each in built.parts])
+            memory = [binding.allocated(e, convention) for e in convention.hidden]
         return self._record(
             convention,
             tuple(
@@ -93,9 +96,12 @@ class Recent:
             ),
             given=given,
             alignment=(LINE - 1 if streams else 0, not convention.aligned),
-            function=built.code.function.address,
-            pool=cpu.pool().address if threads > 1 else 0,
+            head=head,
+            memory=memory or None,
+            function=code.address,
+            pool=cpu.pool().address if threads > 1 and not built.parts else 0,
             quick=threads == 1
+            and not built.parts
             and not any(True for _ in loops(program.nodes))
             and max(cost.bytes_moved(program), cost.operations(program)) <= QUICK,
         )
@@ -142,21 +148,35 @@ class Recent:
         )
 
     def _record(
-        self, convention: Convention, arrays: tuple[Array, ...], **rest: Any
+        self,
+        convention: Convention,
+        arrays: tuple[Array, ...],
+        *,
+        head: Sequence[int] = (),
+        memory: Sequence[Any] | None = None,
+        **rest: Any,
     ) -> Record:
-        words = list(convention.words)
+        """Return a record: `head` is before a launch's words, `memory` its workspace."""
+        words, first = [*head, *convention.words], len(head)
+        places = []
+        for place, number in convention.addressed:
+            if memory and number == len(convention.names) - 1:
+                words[first + place] += binding.address(memory[0])
+            else:
+                places.append((first + place, number))
         for place, name, code in convention.scalars:
             if self._defaults is not None:
-                words[place] = cpu.slot(self._defaults[name], code)
+                words[first + place] = cpu.slot(self._defaults[name], code)
         kind, numbers, keys = _handed(convention)
         return Record(
             arrays=arrays,
             outputs=len(convention.fresh),
             pairs=convention.pairs,
             words=words,
-            places=convention.addressed,
+            places=places,
+            memory=memory,
             scalars=tuple(
-                Scalar(name, place, code)
+                Scalar(name, first + place, code)
                 for place, name, code in convention.scalars
                 if code in {"d", "q"}
             ),
