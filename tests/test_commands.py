@@ -24,6 +24,9 @@ CUDA = "cuda:sm_90a"
 OWN = '''
 import os
 
+import numpy as np
+
+from steelyard import benchmark
 from steelyard_kernels import kernel
 
 
@@ -39,6 +42,29 @@ def double(x):
 def broken(x):
     """Divide by zero before there is anything to build."""
     return x * (1 // 0)
+
+
+@kernel
+def chain(x, w):
+    """Two products, of one kernel where all shapes are alike."""
+    return x @ w @ w
+
+
+@benchmark(impl=["ours", "numpy"], n=[32, 48])
+def cases(b, impl, n):
+    """Two products of several shapes."""
+    x = b.input((8, n))
+    w = b.input((n, n))
+    v = b.input((n, n))
+    y = b.output((8, n))
+    work = narrowed if impl == "ours" else np.linalg.multi_dot
+    return b.launch(work, x, w, v, out=y)
+
+
+@kernel
+def narrowed(x, w, v):
+    """Two products, one of which has an epilogue."""
+    return (x @ w) @ v + 1
 '''
 
 
@@ -250,6 +276,18 @@ def test_a_build_that_fails_leaves_the_others_and_gives_exit_code_2():
         (["copy", "--candidates", "--schedule", "v1"], r"--schedule does nothing with"),
         (["copy", "--candidates", "--passes"], r"--passes does nothing with --cand"),
         (["copy", "--threads", "2"], r"--threads does nothing without --candidates"),
+        (["copy", "--timings", "--threads", "2"], r"--threads is of kernels.*copy\["),
+        (["copy", "--launch", "1"], r"--launch 1: copy\[.* has 1 launches, numbered"),
+        (
+            ["own.py:chain", *["--arg", "64x64"] * 2, "--schedule", "x"],
+            r"chain.* is 2 launches, a schedule .* name it by --launch N",
+        ),
+        (["own.py:cases", "--arg", "8"], r"own\.py:cases is a benchmark with its own"),
+        (
+            ["own.py:cases", "-p", "n=4", "-p", "impl=numpy"],
+            r"impl=numpy.* launches a .*, expected a kernel",
+        ),
+        (["own.py:cases", "-p", "impl=none"], r"no benchmark lists this value of axis"),
         (
             ["copy", "--candidates", "--threads", "0,1"],
             r"expected whole numbers from 1",
@@ -414,6 +452,45 @@ def test_candidates_are_built_by_so_many_compilers_at_a_time():
     text = said("copy", "-p", "n=64", "--candidates", "--threads", "1,2")
     lines = [line.split() for line in text.splitlines() if line.startswith("copy[")]
     assert [line[2] for line in lines[:2]] == ["1", "2"]
+
+
+def test_each_kernel_of_several_launches_has_a_line_of_a_sheet():
+    """Equal launches are one; sums of workers, and the wall with each number of them."""
+    arguments = ("own.py:chain", *["--arg", "64x64"] * 2, "--timings", "--repeat", "1")
+    text = said(*arguments)
+    (kernel,) = [line for line in text.splitlines() if line.startswith("0 and 1 more")]
+    assert "product 64x64 of depth 64" in kernel
+    assert re.search(r"^all +summed +1 ", text, re.MULTILINE)
+    assert re.search(r"^all +wall +1 ", text, re.MULTILINE)
+    made = json.loads(said(*arguments, "--threads", "1,2", "--json"))
+    assert [sheet["threads"] for sheet in made["kernels"]] == [1, 2]
+    for sheet in made["kernels"]:
+        (one,) = sheet["results"]
+        assert one["launches"] == [0, 1]
+        assert sheet["compile_wall_ns"] <= sheet["wall_ns"]
+    text = said(*arguments, "--threads", "1,2")
+    lines = [line.split() for line in text.splitlines() if " in groups " in line]
+    assert [line[2] for line in lines] == ["1", "2"]
+
+
+def test_candidates_of_several_launches_are_those_of_each_kernel():
+    """One kernel of them by the number of its launch, whose schedule can be named."""
+    arguments = ("own.py:cases", "-p", "n=64", "-p", "impl=ours")
+    spaces = json.loads(said(*arguments, "--candidates", "--json"))["spaces"]
+    results = spaces[0]["results"]
+    assert {*map(str, (each["launches"] for each in results))} == {"[0]", "[1]"}
+    (own,) = json.loads(said(*arguments, "--launch", "1", "--candidates", "--json"))[
+        "spaces"
+    ]
+    assert [each["schedule"] for each in own["results"]] == [
+        each["schedule"] for each in results if each["launches"] == [1]
+    ]
+    label = own["results"][-1]["schedule"]
+    (row,) = rows_of(*arguments, "--launch", "1", "--schedule", label, "--repeat", "1")
+    assert row["facts"]["schedule"] == label
+    assert "cases[impl=ours,n=64] launch 1" in said(
+        *arguments, "--launch", "1", "--candidates"
+    )
 
 
 def test_registers_are_limited_by_the_schedule(nvrtc):

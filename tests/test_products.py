@@ -9,7 +9,7 @@ from corpus import compare
 from product_programs import H200, drawn, lowered, tiling
 
 from steelyard_kernels.artifact import Artifact
-from steelyard_kernels.building.build import build
+from steelyard_kernels.building.programs import build
 from steelyard_kernels.building.record import pack, unpack
 from steelyard_kernels.emit.cuda import emit
 from steelyard_kernels.errors import KernelError

@@ -11,7 +11,7 @@ from programs import walked_rows
 
 from steelyard_kernels import array as xp
 from steelyard_kernels import library
-from steelyard_kernels.building.build import build
+from steelyard_kernels.building.programs import build
 from steelyard_kernels.errors import KernelError
 from steelyard_kernels.expression.simplify import simplify
 from steelyard_kernels.function import kernel

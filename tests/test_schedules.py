@@ -11,7 +11,7 @@ from programs import blocks, rows_of_vectors, vectors
 from steelyard_kernels import array as xp
 from steelyard_kernels import library
 from steelyard_kernels.artifact import Artifact
-from steelyard_kernels.building.build import build
+from steelyard_kernels.building.programs import build
 from steelyard_kernels.errors import KernelError
 from steelyard_kernels.function import kernel
 from steelyard_kernels.ir import printing as loops_print

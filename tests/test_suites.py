@@ -184,7 +184,7 @@ def few_of(build_space):
     def few(point):
         every = spaces.candidates
         try:
-            spaces.candidates = lambda point: every(point)[:3]
+            spaces.candidates = lambda *of: every(*of)[:3]
             return build_space(point)
         finally:
             spaces.candidates = every

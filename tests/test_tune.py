@@ -31,7 +31,7 @@ from steelyard_kernels.group import Batch
 from steelyard_kernels.targets import parse
 from steelyard_lock import drivers, tune, tuning
 from steelyard_lock.compile import command as compile_command
-from steelyard_lock.points import Point, points
+from steelyard_lock.points import Point, points, ready
 from steelyard_lock.spaces import Space as Built
 from steelyard_lock.tuning import How, Space
 from steelyard_lock.tuning_cases import Tuned, case
@@ -343,11 +343,30 @@ def test_what_cannot_be_tuned_is_a_sentence(file, arguments, said, tmp_path):
         tune.command.main(asked, standalone_mode=False)
 
 
-def test_a_program_of_several_launches_has_no_schedule_to_tune(file):
-    """It would be weighed as one kernel, which no call launches."""
-    asked = [f"{file}:twice", *["--shape", "64x64"] * 2, "--list"]
-    with pytest.raises(SteelyardError, match="is several launches"):
-        tune.command.main(asked, standalone_mode=False)
+def test_each_kernel_of_a_program_is_tuned_and_builds_take_what_was_chosen(
+    file, tmp_path, monkeypatch
+):
+    """Of equal launches one; a budget leaves each a share of the candidates."""
+    monkeypatch.setenv("STEELYARD_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("STEELYARD_LOCK", str(tmp_path / "lock"))
+    monkeypatch.setattr(tuning, "keeps", lambda: True)
+    asked = [f"{file}:twice", *["--shape", "96x96"] * 2]
+    listed = CliRunner().invoke(tune.command, [*asked, "--list", "--json"])
+    (space,) = json.loads(listed.stdout)["spaces"]
+    kept = tmp_path / "tuned.json"
+    store = ["--store", str(tmp_path / "store.db"), "--keep", str(kept)]
+    how = ["--budget", "1", "--blocks", "2", "--json"]
+    done = CliRunner().invoke(tune.command, [*asked, *store, *how])
+    assert done.exit_code == 0, done.output
+    (found,) = json.loads(done.stdout)["tunings"]
+    assert found["launch"] == 0
+    assert 1 < found["candidates"] < len(space["candidates"])
+    monkeypatch.setenv("STEELYARD_TUNED", str(kept))
+    point = Point(f"{file}:twice", (), (((96, 96), "float32"),) * 2, "cpu")
+    kernel, arrays, _ = ready(point)
+    built = kernel.build(*arrays, cache="cold")
+    assert [part.chosen_by for part in built.parts] == ["tuning"] * 2
+    assert {part.schedule.label for part in built.parts} == {found["chosen"]}
 
 
 def test_nothing_is_tuned_where_builds_are_not_kept(how, monkeypatch):

@@ -26,8 +26,8 @@ import numpy as np
 from steelyard_device.timings import listening, span
 from steelyard_kernels import dtypes
 from steelyard_kernels.artifact import Artifact, Failure
-from steelyard_kernels.building.build import build
 from steelyard_kernels.building.cache import levels_of
+from steelyard_kernels.building.programs import build
 from steelyard_kernels.calling import bind as binding
 from steelyard_kernels.calling.bind import Array, Outputs, Result
 from steelyard_kernels.calling.convention import Convention, convention_of
@@ -39,7 +39,7 @@ from steelyard_kernels.expression.simplify import simplify
 from steelyard_kernels.schedule import strategies
 from steelyard_kernels.schedule.schedule import Schedule
 from steelyard_kernels.targets import CPU, device, parse
-from steelyard_kernels.trace import Spec, shape_of, signature, trace
+from steelyard_kernels.trace import Signature, Spec, shape_of, signature, trace
 
 if TYPE_CHECKING:
     from steelyard_device.dispatch import Record
@@ -64,9 +64,11 @@ class KernelFunction:
     __slots__ = ("__call__", "__dict__", "__weakref__")
     __call__: Callable[..., Result]
 
-    def __init__(self, function: Callable[..., Any]) -> None:
+    def __init__(
+        self, function: Callable[..., Any], of: Signature | None = None
+    ) -> None:
         self.function = function
-        self.signature = signature(function)
+        self.signature = of or signature(function)
         self.name = self.signature.name
         self._launching = f"launch {self.name}"
         self._timed = 0
@@ -133,7 +135,7 @@ class KernelFunction:
                 return found
             specs = self._specs(arrays)
         built = build(
-            lambda: trace(self.function, self.signature, specs),
+            lambda: self.program(*specs),
             schedule,
             name=self.name,
             target=target,
@@ -326,6 +328,28 @@ class KernelFunction:
                 element = binding.element_type(self.name, name, array.dtype)
                 specs.append((array.shape, element))
         return specs
+
+
+class PartKernel(KernelFunction):
+    """One launch of another kernel as a kernel of its own, on the launch's arrays."""
+
+    def __init__(self, whole: KernelFunction, program: Program) -> None:
+        taken = {node.name for node in program.scalars}
+        scalars = [each for each in whole.signature.scalars if each.name in taken]
+        arrays = tuple(node.name for node in program.inputs)
+        of = Signature(program.name, arrays, tuple(scalars))
+        super().__init__(whole.function, of)
+        self._program = program
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Refuse to be pickled: whose launch it is cannot be told by a name."""
+        raise KernelError(
+            f"{self.name}: one launch of it cannot be pickled; pickle it whole."
+        )
+
+    def program(self, *_: Array | Spec) -> Program:
+        """Return the launch's program, which is of arrays of its shapes alone."""
+        return self._program
 
 
 def _key(

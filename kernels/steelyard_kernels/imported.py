@@ -6,6 +6,7 @@ import keyword
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Collection
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from steelyard_kernels.artifact import Artifact, Failure
@@ -14,7 +15,9 @@ from steelyard_kernels.schedule.schedule import Schedule
 from steelyard_kernels.targets import CPU
 
 if TYPE_CHECKING:
+    from steelyard_kernels.building.facts import TargetBuild
     from steelyard_kernels.function import KernelFunction
+    from steelyard_kernels.library.examples import Spec
 
 _OUTPUT: Final = re.compile(r"out\d*")
 """Names of outputs, which a parameter updated in place would have."""
@@ -41,6 +44,18 @@ class ImportedKernel(ABC):
     @abstractmethod
     def translation(self, *args: Any) -> Translated:
         """Return the kernel for arguments of these shapes and dtypes."""
+
+    def like(self, *arrays: Spec) -> Translated:
+        """Return the kernel for arrays of these shapes and dtypes."""
+        return self.translation(*arrays)
+
+    def for_target(self, target: str, *arrays: Spec) -> TargetBuild:
+        """Build for a target that this machine need not have; raises what failed."""
+        from steelyard_kernels.building.facts import TargetBuild
+
+        made = self.like(*arrays)
+        build = partial(made.kernel.build, *made.specs(), target=target)
+        return TargetBuild(lambda cache: build(cache=cache))
 
     def build(
         self,

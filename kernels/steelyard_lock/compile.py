@@ -39,6 +39,12 @@ IDLE: Final = {
 }
 """Options that another one leaves nothing to do, with the reason."""
 
+NEEDS: Final = {
+    "--threads": ("--candidates", "--timings"),
+    "--alone": ("--candidates",),
+}
+"""Options that say how something is done, with those that ask for it."""
+
 REPEAT: Final = 6
 """Builds of each row: the fewest whose extremes hold the median (`stats.MINIMUM`)."""
 
@@ -68,11 +74,11 @@ def _refuse_idle(context: click.Context) -> None:
         for parameter in context.command.params
         if context.get_parameter_source(str(parameter.name)) is words.COMMANDLINE
     }
-    for option in sorted({"--threads", "--alone"} & given):
-        if not {"--candidates", "--emit"} & given:
+    for option, others in NEEDS.items():
+        if option in given and not {*others, "--emit"} & given:
             raise SteelyardError(
-                f"{option} does nothing without --candidates: one build after the other "
-                "is timed alone; leave it out, or add --candidates."
+                f"{option} does nothing without {' or '.join(others)}: one build after "
+                f"the other is timed alone; leave it out, or add {others[0]}."
             )
     for chosen, idle in IDLE.items():
         for option in sorted(given & set(idle)) if chosen in given else ():
@@ -140,12 +146,19 @@ def _refuse_idle(context: click.Context) -> None:
     "--print-after-all", is_flag=True, help="Print what each phase of a build made."
 )
 @click.option("--schedule", default="", metavar="LABEL", help="Build this candidate.")
+@click.option(
+    "--launch",
+    type=click.IntRange(0),
+    metavar="N",
+    help="Build one launch of a kernel of several, as they are numbered here.",
+)
 @click.option("--candidates", is_flag=True, help="Build all candidates, in groups.")
 @click.option(
     "--threads",
     callback=_threads,
     metavar="1,2,4",
-    help="Build --candidates with so many compilers at a time, one after the other.",
+    help="Build --candidates, or the kernels of --timings, with so many compilers at a "
+    "time, one after the other.",
     show_default="one a processor",
 )
 @click.option(
@@ -180,12 +193,14 @@ def command(
     arrays: list[Spec],
     schedule: str,
     registers: int,
+    launch: int | None,
     **asked: Any,
 ) -> int:
     """Build kernels and say what that takes and comes to.
 
-    KERNEL is one of the library, all of it by "all", or path.py:name. Nothing is
-    launched. The exit code is 2 if a build failed.
+    KERNEL is one of the library, all of it by "all", or path.py:name of a kernel, of one
+    from JAX or PyTorch, or of a benchmark that launches one. Nothing is launched. The
+    exit code is 2 if a build failed.
     """
     _refuse_idle(context)
     with sentences():
@@ -200,6 +215,7 @@ def command(
             schedule=schedule,
             registers=registers,
             libraries=libraries,
+            launch=launch,
         )
         if text or print_after_all:
             click.echo(run.shown_texts(found, text), nl=False)

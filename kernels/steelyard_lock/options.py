@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -22,20 +21,7 @@ if TYPE_CHECKING:
 def _axes(
     _context: click.Context, _parameter: click.Parameter, given: Sequence[str]
 ) -> dict[str, list[Axis]]:
-    found = dict(map(parse_override, given))
-    return {
-        name: [_value(name, value) for value in values]
-        for name, values in found.items()
-    }
-
-
-def _value(axis: str, value: Any) -> Axis:
-    if axis == "dtype":
-        return str(value)
-    number = value if isinstance(value, (int, float)) else math.nan
-    if not (0 <= number < math.inf and number == int(number)):
-        raise SteelyardError(f"-p {axis}={value}: expected a whole number from 0 up.")
-    return int(number)
+    return dict(map(parse_override, given))
 
 
 def _arrays(

@@ -2,33 +2,45 @@
 
     KERNEL... x axes x targets --> Point*  --ready--> what a builder needs
 
-A point is plain data, so that another process can find the same kernel again.
+A point is plain data, so that another process can find the same kernel again. A kernel
+is one of ours, what an importer made of another library's function, or what the cases of
+a benchmark launch, whose axes and arrays are the benchmark's.
 """
 
 from __future__ import annotations
 
 import difflib
 import itertools
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, TypeAlias
 
+from steelyard import Benchmark
+from steelyard.declare.axes import text_of
+from steelyard.declare.benchmark import select
 from steelyard_kernels import dtypes, library
+from steelyard_kernels.building.build import Phases, plan_of, tuned
 from steelyard_kernels.dtypes import DType
 from steelyard_kernels.errors import KernelError, sentence
 from steelyard_kernels.expression.expr import Program
 from steelyard_kernels.expression.simplify import simplify
-from steelyard_kernels.function import KernelFunction
+from steelyard_kernels.function import KernelFunction, PartKernel
+from steelyard_kernels.imported import ImportedKernel
 from steelyard_kernels.library import examples
 from steelyard_kernels.library.examples import Spec
+from steelyard_kernels.plan.launches import Plan
 from steelyard_kernels.schedule import strategies
 from steelyard_kernels.schedule.gpu import GPUS
 from steelyard_kernels.schedule.schedule import Schedule
 from steelyard_kernels.targets import CUDA, device, parse, parse_all
 
-Axis = int | str
+Axis: TypeAlias = "int | float | str | tuple[Axis, ...] | None"
+"""A value of an axis: of the library's a length or a dtype, of a benchmark's its own."""
+
+Found: TypeAlias = KernelFunction | ImportedKernel | Benchmark
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +48,7 @@ class Point:
     """One kernel to build: for which arrays and target, and how if it was said."""
 
     kernel: str
-    """A kernel of the library, or ``path.py:name``."""
+    """A kernel of the library, or ``path.py:name`` of a kernel or a benchmark."""
     axes: tuple[tuple[str, Axis], ...]
     arrays: tuple[Spec, ...]
     target: str
@@ -48,13 +60,16 @@ class Point:
     """The library that compiles it; empty: the one that is found."""
     dropped: tuple[str, ...] = ()
     """The levels of cache that are left out."""
+    launch: int | None = None
+    """Which launch of a kernel of several, by number; None: all of them."""
 
     @property
     def label(self) -> str:
         """Say kernel, axes and target in one line."""
-        words = [f"{name}={value}" for name, value in self.axes] or self.shapes
+        words = [f"{name}={text_of(at)}" for name, at in self.axes] or self.shapes
         inside = f"[{','.join(words)}]" if words else ""
-        return f"{self.kernel.rpartition(':')[2]}{inside} {self.target}"
+        part = "" if self.launch is None else f" launch {self.launch}"
+        return f"{self.kernel.rpartition(':')[2]}{inside}{part} {self.target}"
 
     @property
     def shapes(self) -> list[str]:
@@ -67,11 +82,50 @@ Arrays = tuple[tuple[tuple[int, ...], DType], ...]
 
 def ready(point: Point) -> tuple[KernelFunction, Arrays, Schedule | None]:
     """Find a point's kernel, arrays and schedule; raises KernelError for none."""
-    kernel = find(point.kernel)
-    arrays = tuple((shape, dtypes.of(dtype)) for shape, dtype in point.arrays)
-    if not point.schedule and not point.registers:
+    kernel, arrays = _given(point)
+    if point.launch is not None:
+        plan = planned(point)
+        if plan is None or point.launch >= len(plan.launches):
+            count = len(plan.launches) if plan else 1
+            raise KernelError(
+                f"--launch {point.launch}: {replace(point, launch=None).label} has "
+                f"{count} launches, numbered from 0 on; `steelyard compile` lists them."
+            )
+        program = plan.launches[point.launch].program
+        kernel = PartKernel(kernel, program)
+        arrays = tuple((node.shape, node.dtype) for node in program.inputs)
+    elif not point.schedule and not point.registers:
         return kernel, arrays, None
-    return kernel, arrays, _schedule(point, simplify(traced(point, kernel, arrays)))
+    elif plan := planned(point):
+        raise KernelError(
+            f"{point.label} is {len(plan.launches)} launches, a schedule and a limit of "
+            "registers are of one; name it by --launch N."
+        )
+    return kernel, arrays, _schedule(point, traced(point, kernel, arrays))
+
+
+def planned(point: Point) -> Plan | None:
+    """Return the launches of a point's kernel; None where it is one."""
+    program = traced(point, *_given(point))
+    return plan_of(program, parse(point.target), Phases())
+
+
+def _given(point: Point) -> tuple[KernelFunction, Arrays]:
+    """Return a point's kernel, which may be several launches, and what it takes."""
+    found, specs = find(point.kernel), point.arrays
+    if isinstance(found, Benchmark):
+        call = found.case(dict(point.axes)).describe().call
+        found, specs = call.target, tuple((h.shape, h.dtype) for h in call.args)
+    if isinstance(found, KernelFunction):
+        return found, tuple((shape, dtypes.of(dtype)) for shape, dtype in specs)
+    if isinstance(found, ImportedKernel):
+        made = found.like(*specs)
+        every = made.specs()
+        return made.kernel, tuple((shape, dtypes.of(dtype)) for shape, dtype in every)
+    raise KernelError(
+        f"{point.label} launches a {type(found).__name__}, expected a kernel; choose "
+        "other cases by -p, such as -p impl=ours."
+    )
 
 
 def traced(point: Point, kernel: KernelFunction, arrays: Sequence[Any]) -> Program:
@@ -95,19 +149,19 @@ def spec_of(text: str) -> Spec:
     return tuple(map(int, lengths)), dtype or "float32"
 
 
-def find(name: str) -> KernelFunction:
-    """Return a kernel of the library, or of a file by ``path.py:name``."""
+def find(name: str) -> Found:
+    """Return a kernel of the library, or what is ``path.py:name``."""
     path, colon, inside = name.rpartition(":")
     if colon:
         return _member(_module(path), inside, path)
     return _member(library, name, "the library")
 
 
-def _member(module: ModuleType, name: str, place: str) -> KernelFunction:
+def _member(module: ModuleType, name: str, place: str) -> Found:
     found = getattr(module, name, None)
-    if isinstance(found, KernelFunction):
+    if isinstance(found, Found):
         return found
-    kernels = [k for k, v in vars(module).items() if isinstance(v, KernelFunction)]
+    kernels = [k for k, v in vars(module).items() if isinstance(v, Found)]
     near = difflib.get_close_matches(name, kernels, 1)
     hint = f"did you mean {near[0]}?" if near else f"it has {', '.join(kernels)}."
     if not kernels:
@@ -125,14 +179,16 @@ def _module(path: str) -> ModuleType:
 
 
 def _schedule(point: Point, program: Program) -> Schedule:
-    machine = device(parse(point.target))
+    target = parse(point.target)
+    machine, simple = device(target), simplify(program)
     if point.schedule:
-        chosen = _labelled(point, strategies.candidates(program, machine))
+        chosen = _labelled(point, strategies.candidates(simple, machine))
     else:
-        chosen = strategies.heuristic(program, machine)
+        found = tuned(program, target, aligned=True)
+        chosen = found or strategies.heuristic(simple, machine)
     if not point.registers:
         return chosen
-    if machine is not GPUS.get(parse(point.target).arch):
+    if machine is not GPUS.get(target.arch):
         raise KernelError(
             f"--max-registers {point.registers} limits a GPU's threads, {point.label} is "
             "for none; name cuda targets only."
@@ -166,6 +222,7 @@ def points(
     schedule: str = "",
     registers: int = 0,
     libraries: Sequence[str] = ("",),
+    launch: int | None = None,
 ) -> list[Point]:
     """Return every kernel x point of its axes x target x NVRTC; "all" is the library.
 
@@ -173,11 +230,8 @@ def points(
     kernel's own. Raises KernelError for an axis that no kernel has.
     """
     kernels = list(dict.fromkeys(one for name in kernels for one in _expanded(name)))
-    found = [find(name) for name in kernels]
-    own = {
-        name: () if arrays or name not in examples.SHAPES else examples.axes_of(name)
-        for name in kernels
-    }
+    found = {name: find(name) for name in kernels}
+    own = {name: _axes(name, one, arrays) for name, one in found.items()}
     known = dict.fromkeys(axis for names in own.values() for axis in names)
     for axis in axes:
         if axis not in known:
@@ -185,13 +239,10 @@ def points(
                 f"-p {axis}: no kernel named here has this axis, expected one of "
                 f"{', '.join(known) or 'none'}; arrays are given by --arg."
             )
-    if not arrays:
-        for name, kernel in zip(kernels, found, strict=True):
-            _require_arrays(name, kernel)
     made = [
         Point(name, tuple(place.items()), arrays_, str(target), schedule, registers)
-        for name in kernels
-        for place in _places(own[name], axes)
+        for name, one in found.items()
+        for place in _places(one, own[name], axes)
         for arrays_ in [tuple(arrays) or _example(name, place)]
         for target in parse_all(targets)
     ]
@@ -201,7 +252,11 @@ def points(
             f"--nvrtc chooses the compiler of cuda targets, {others[0].label} is of "
             "LLVM's; name cuda targets only, such as --target cuda:sm_90a."
         )
-    every = (replace(point, nvrtc=path) for point in made for path in libraries)
+    every = (
+        replace(point, nvrtc=path, launch=launch)
+        for point in made
+        for path in libraries
+    )
     return list(dict.fromkeys(every))
 
 
@@ -209,20 +264,47 @@ def _expanded(name: str) -> Sequence[str]:
     return tuple(examples.SHAPES) if name == "all" else (name,)
 
 
+def _axes(name: str, found: Found, arrays: Sequence[Spec]) -> Sequence[str]:
+    """Return the axes of a kernel; raises KernelError where its arrays are not known."""
+    if isinstance(found, Benchmark):
+        if arrays:
+            raise KernelError(
+                f"--arg gives arrays, {name} is a benchmark with its own; leave --arg "
+                "out, and choose cases by -p."
+            )
+        return tuple(found.axes)
+    if name in examples.SHAPES:
+        return () if arrays else examples.axes_of(name)
+    if isinstance(found, KernelFunction) and found.signature.arrays and not arrays:
+        raise KernelError(
+            f"{name} takes {', '.join(found.signature.arrays)} and is not of the "
+            "library; give each a --arg SHAPE:DTYPE, such as --arg 1024x768:float16."
+        )
+    return ()
+
+
 def _places(
-    own: Sequence[str], axes: Mapping[str, Sequence[Axis]]
-) -> list[dict[str, Axis]]:
-    values = [axes.get(axis, (examples.AXES[axis],)) for axis in own]
+    found: Found, own: Sequence[str], axes: Mapping[str, Sequence[Axis]]
+) -> list[dict[str, Any]]:
+    asked = {name: values for name, values in axes.items() if name in own}
+    if isinstance(found, Benchmark):
+        return [dict(case.axes) for case in select([found], None, asked)]
+    values = [
+        [_length(axis, value) for value in asked.get(axis, (examples.AXES[axis],))]
+        for axis in own
+    ]
     return [dict(zip(own, place, strict=True)) for place in itertools.product(*values)]
 
 
-def _example(name: str, place: Mapping[str, Axis]) -> tuple[Spec, ...]:
+def _length(axis: str, value: Axis) -> int | str:
+    """Return a value of one of the library's axes."""
+    if axis == "dtype":
+        return str(value)
+    number = value if isinstance(value, (int, float)) else math.nan
+    if not (0 <= number < math.inf and number == int(number)):
+        raise KernelError(f"-p {axis}={value}: expected a whole number from 0 up.")
+    return int(number)
+
+
+def _example(name: str, place: Mapping[str, int | str]) -> tuple[Spec, ...]:
     return examples.specs(name, place) if name in examples.SHAPES else ()
-
-
-def _require_arrays(name: str, kernel: KernelFunction) -> None:
-    if name not in examples.SHAPES and kernel.signature.arrays:
-        raise KernelError(
-            f"{name} takes {', '.join(kernel.signature.arrays)} and is not of the "
-            "library; give each a --arg SHAPE:DTYPE, such as --arg 1024x768:float16."
-        )

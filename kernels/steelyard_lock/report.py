@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from collections.abc import Set as AbstractSet
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any, Final
 
@@ -13,11 +12,9 @@ from steelyard.report import text
 from steelyard.report.grid import Grid, fitting
 from steelyard.units import NOTHING
 from steelyard_device.timings_print import duration
-from steelyard_kernels.artifact import Artifact, Failure
-from steelyard_kernels.building.facts import facts_of
-from steelyard_kernels.group import Batch
-from steelyard_lock import drivers
+from steelyard_lock import space_report
 from steelyard_lock.builds import Row
+from steelyard_lock.space_report import HASH, RESOURCES
 from steelyard_lock.spaces import Space
 
 if TYPE_CHECKING:
@@ -33,23 +30,8 @@ PHASES: Final = (
 """Columns: those of a compiler are one, and so are those of a cache."""
 
 CACHES: Final = ("look up", "keep")
-HASH: Final = 8  # digits shown: enough to tell the rows of a table apart
 
 Columns = dict[str, Callable[[Row], str]]
-
-RESOURCES: Final = {
-    "registers": "registers",
-    "estimated": "estimated_registers",
-    "error": "",
-    "stack": "stack_bytes",
-    "spills": "spill_bytes",
-    "shared": "shared_bytes",
-    "code bytes": "code_bytes",
-    "blocks/SM": "blocks_resident",
-    "128-bit loads": "loads_128",
-    "tensor core": "tensor_core",
-    "local memory": "local_memory",
-}
 
 
 def tables(rows: Sequence[Row], width: int) -> Iterator[RenderableType]:
@@ -122,9 +104,12 @@ def dumps(
     rows: Sequence[Row],
     spans: Timings | None,
     found: Mapping[str, Sequence[tuple[str, int]]],
+    sheets: Sequence[Space] = (),
 ) -> str:
     """Return all that is known as JSON; times are nanoseconds."""
     timed = {"timings": json.loads(spans.json())} if spans else {}
+    if sheets:
+        timed["kernels"] = [space_report.plain(space) for space in sheets]
     if found:
         timed["passes"] = {build: dict(each) for build, each in found.items()}
     made = {"schema": 1, "rows": [_plain(row) for row in rows], **timed}
@@ -246,115 +231,3 @@ def _model_error(rows: Sequence[Row]) -> str:
         return "no registers were estimated"
     mean, most = statistics.fmean(errors), max(errors)
     return f"estimates are off by {100 * mean:.0f} % on average, {100 * most:.0f} % at most"
-
-
-OF_CANDIDATES: Final = (
-    *("registers", "estimated", "spills", "shared", "code bytes"),
-    *("128-bit loads", "local memory"),
-)
-
-
-def space_page(space: Space, width: int) -> Iterator[RenderableType]:
-    """Yield a table by schedule, the stages, and what there is to say in a line."""
-    titles = ("compile", *OF_CANDIDATES, "hash", "note")
-    numbers = range(len(space.batch.results))
-    lines = tuple(tuple(_line(space.batch, number)) for number in numbers)
-    whole = Grid(space.label, ("schedule",), titles, lines)
-    yield from (part.sheet.shown() for part in fitting(whole, width))
-    yield (
-        "compile: in a group, a candidate's own time in ptxas and its share of the rest "
-        "by the length of its text"
-    )
-    stages = [
-        (stage.name, duration(stage.nanoseconds), duration(stage.wall))
-        for stage in space.batch.stages
-    ]
-    stages.append(("all", NOTHING, duration(space.batch.wall)))
-    sums = ("summed over workers", "wall")
-    yield Grid("stages", ("stage",), sums, tuple(stages)).sheet.shown()
-    facts = space.facts()
-    yield (
-        f"\n{space.label}: {facts['candidates']} candidates, {facts['distinct']} "
-        f"distinct codes, {len(space.batch.duplicates)} duplicates, "
-        f"{facts['failed']} failed; {facts['groups']} groups in "
-        f"{duration(facts['wall_ns'])} (sums are of workers' own clocks: those that "
-        "share a processor wait in them too)\n"
-    )
-    if said := drivers.sentence(space):
-        yield f"{said}\n"
-
-
-def sweep_page(spaces: Sequence[Space], width: int) -> Iterator[RenderableType]:
-    """Yield a line a space: stages summed over workers and by the wall, failures."""
-    beside = {
-        stage.name
-        for space in spaces
-        for stage in space.batch.stages
-        if stage.wall != stage.nanoseconds
-    }
-    found = [dict(_sweep_cells(space, beside)) for space in spaces]
-    lines = tuple(tuple(cells.values()) for cells in found)
-    titles = tuple(found[0])
-    whole = Grid("stages, summed over workers", titles[:3], titles[3:], lines)
-    yield from (part.sheet.shown() for part in fitting(whole, width))
-    for space in spaces:
-        if said := drivers.sentence(space):
-            yield f"{space.label}: {said}"
-
-
-def _sweep_cells(space: Space, beside: AbstractSet[str]) -> Iterator[tuple[str, str]]:
-    """Yield titles and cells; `beside`: the stages that workers share."""
-    yield "space", space.point.label
-    yield "threads", str(space.threads)
-    yield "built", "each alone" if space.alone else "in groups"
-    for stage in space.batch.stages:
-        yield stage.name, duration(stage.nanoseconds)
-        if stage.name in beside:
-            yield f"{stage.name}, wall", duration(stage.wall)
-    yield "all, wall", duration(space.batch.wall)
-    yield "candidates", str(len(space.batch.results))
-    yield "failed", str(len(space.failures))
-
-
-def _line(batch: Batch, number: int) -> Iterator[str]:
-    result = batch.results[number]
-    facts = _facts(result)
-    yield _label(result)
-    yield duration(facts["compile_ns"]) if "compile_ns" in facts else NOTHING
-    yield from (str(facts.get(RESOURCES[name], NOTHING)) for name in OF_CANDIDATES)
-    yield str(facts.get("code_hash", NOTHING))[:HASH]
-    first = batch.duplicates.get(number)
-    if isinstance(result, Failure):
-        yield f"failed: {result.error}"
-    else:
-        yield "" if first is None else f"same as {_label(batch.results[first])}"
-
-
-def space_dumps(spaces: Sequence[Space]) -> str:
-    """Return all that is known as JSON; times are nanoseconds."""
-    made = {"schema": 1, "spaces": [_plain_space(space) for space in spaces]}
-    return json.dumps(made, indent=2)
-
-
-def _plain_space(space: Space) -> dict[str, Any]:
-    batch = space.batch
-    return {
-        **asdict(space.point),
-        "axes": dict(space.point.axes),
-        **space.facts(),
-        "results": [
-            {"schedule": _label(result), **_facts(result)}
-            | {"duplicate_of": batch.duplicates.get(number)}
-            for number, result in enumerate(batch.results)
-        ],
-    }
-
-
-def _facts(result: Artifact | Failure) -> dict[str, Any]:
-    if isinstance(result, Failure):
-        return {"error": result.error, "phase": result.phase}
-    return {**facts_of(result), "compile_ns": result.code.nanoseconds}
-
-
-def _label(result: Artifact | Failure) -> str:
-    return result.schedule.label if result.schedule is not None else NOTHING

@@ -17,8 +17,9 @@ from steelyard_lock.terminal import show
 
 if TYPE_CHECKING:
     from steelyard_device.timings import Timings
-    from steelyard_lock.builds import Record
+    from steelyard_lock.builds import Record, Row
     from steelyard_lock.points import Point
+    from steelyard_lock.spaces import Space
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +74,7 @@ def shown_texts(points: Sequence[Point], text: str | None) -> str:
 
 def spaces(points: Sequence[Point], asked: CompileOptions) -> bool:
     """Build all candidates, print what became of them, and say if all is well."""
-    from steelyard_lock import report
+    from steelyard_lock import space_report
     from steelyard_lock import spaces as building
 
     _check_trace(asked)
@@ -89,12 +90,14 @@ def spaces(points: Sequence[Point], asked: CompileOptions) -> bool:
         ]
     _write_trace(spans, asked)
     if asked.as_json:
-        click.echo(report.space_dumps(made))
+        click.echo(space_report.space_dumps(made))
     elif len(asked.threads) > 1 or asked.alone:
-        show(lambda width: report.sweep_page(made, width))
+        show(lambda width: space_report.sweep_page(made, width))
     else:
         show(
-            lambda width: (p for space in made for p in report.space_page(space, width))
+            lambda width: (
+                p for space in made for p in space_report.space_page(space, width)
+            )
         )
     if spans and asked.printed and not asked.as_json:
         click.echo(spans.table(), nl=False)
@@ -104,7 +107,7 @@ def spaces(points: Sequence[Point], asked: CompileOptions) -> bool:
 def rows(points: Sequence[Point], asked: CompileOptions) -> bool:
     """Build again and again, print what that took, and say if all is well."""
     from steelyard_kernels.building.facts import keeps_nothing
-    from steelyard_lock import builds, report, texts
+    from steelyard_lock import builds, report, space_report, texts
 
     _check(asked)
     passes = {p.label: texts.passes(p) for p in points} if asked.passes else {}
@@ -120,8 +123,9 @@ def rows(points: Sequence[Point], asked: CompileOptions) -> bool:
             raise keeps_nothing(row.point.label)
     _write_trace(spans, asked)
     shown = spans if asked.printed else None
+    sheets = _sheets(found, asked) if asked.printed else []
     if asked.as_json:
-        click.echo(report.dumps(found, shown, passes))
+        click.echo(report.dumps(found, shown, passes, sheets))
     else:
         show(lambda width: report.tables(found, width))
         show(lambda width: report.launches(found, width))
@@ -132,12 +136,31 @@ def rows(points: Sequence[Point], asked: CompileOptions) -> bool:
                 click.echo("no resources: they are of cuda targets", err=True)
             show(lambda width: report.resources(found, width))
         show(lambda _: report.passes(passes))
+        show(lambda width: space_report.sheets(sheets, width))
         if shown is not None:
             click.echo(f"\n{shown.table()}", nl=False)
         for row in found:
             if row.error:
                 click.echo(f"failed: {row.point.label}: {row.error}", err=True)
     return not any(row.error for row in found)
+
+
+def _sheets(rows: Sequence[Row], asked: CompileOptions) -> list[Space]:
+    """Build the kernels of several launches, cold, with each number of compilers."""
+    from steelyard_lock import spaces as building
+
+    planned = [row.point for row in rows if "launches" in row.facts]
+    several = dict.fromkeys(replace(point, dropped=()) for point in planned)
+    if asked.threads and not several:
+        raise SteelyardError(
+            "--threads is of kernels that are built beside each other, and "
+            f"{rows[0].point.label} is one; leave it out, or add --candidates."
+        )
+    return [
+        building.build_space(point, threads, choose=building.chosen)
+        for point in several
+        for threads in asked.threads or (None,)
+    ]
 
 
 def _check(asked: CompileOptions) -> None:

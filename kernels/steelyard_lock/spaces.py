@@ -1,25 +1,42 @@
-"""All candidates of a point, built in groups."""
+"""All candidates of a point's kernels, or one of each, built in groups."""
 
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 from steelyard_kernels.artifact import Failure
-from steelyard_kernels.group import Batch, Candidate, build_all, candidates_of
+from steelyard_kernels.building.build import tuned
+from steelyard_kernels.expression.expr import Program
+from steelyard_kernels.expression.simplify import simplify
+from steelyard_kernels.group import Batch, Candidate, build_all
 from steelyard_kernels.group.plan import LARGEST
-from steelyard_kernels.targets import CPU
-from steelyard_lock.points import Point, limited, ready, traced
+from steelyard_kernels.schedule import strategies
+from steelyard_kernels.targets import CPU, device, parse
+from steelyard_lock.points import Point, limited, planned, ready, traced
 from steelyard_lock.terminal import progress
 
 
 @dataclass(frozen=True, slots=True)
+class Part:
+    """A kernel of a point: the launches that run it, and what they compute."""
+
+    program: Program
+    launches: tuple[int, ...] = (0,)
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class Space:
-    """What became of all candidates of a point."""
+    """What became of all candidates of a point, or of its kernels as they are built."""
 
     point: Point
     batch: Batch
+    parts: tuple[Part, ...]
+    owners: tuple[int, ...]
+    """Of each candidate the place of its kernel in `parts`."""
     threads: int
     """How many compilers there were at a time."""
     alone: bool = False
@@ -51,31 +68,68 @@ class Space:
         }
 
 
-def candidates(point: Point) -> tuple[Candidate, ...]:
-    """Return every candidate of a point, each once, with its limit of registers."""
+def parts_of(point: Point) -> tuple[Part, ...]:
+    """Return the distinct kernels of a point, in the order of their first launches."""
     kernel, arrays, _ = ready(point)
-    traced(point, kernel, arrays)  # says what its function raises
-    found = candidates_of(kernel, *arrays, target=point.target)
-    if not point.registers:
-        return found
-    schedules = [one.schedule for one in found if one.schedule is not None]
-    alike = dict.fromkeys(limited(one, point.registers) for one in schedules)
-    return tuple(Candidate(one.label, found[0].program, one) for one in alike)
+    plan = planned(point) if point.launch is None else None
+    if plan is None:
+        return (Part(traced(point, kernel, arrays)),)
+    every = plan.launches
+    return tuple(
+        Part(every[numbers[0]].program, tuple(numbers), every[numbers[0]].reason)
+        for numbers in plan.distinct
+    )
+
+
+def launches_of(point: Point) -> tuple[Point, ...]:
+    """Return a point for each distinct kernel of one of several launches, else itself."""
+    parts = parts_of(point)
+    if len(parts) == 1 and not parts[0].reason:
+        return (point,)
+    return tuple(replace(point, launch=part.launches[0]) for part in parts)
+
+
+def candidates(point: Point, part: Part) -> tuple[Candidate, ...]:
+    """Return every candidate of a kernel, each once, with its limit of registers."""
+    machine = device(parse(point.target))
+    every = strategies.candidates(simplify(part.program), machine)
+    if point.registers:
+        every = tuple(dict.fromkeys(limited(one, point.registers) for one in every))
+    return tuple(Candidate(one.label, part.program, one) for one in every)
+
+
+def chosen(point: Point, part: Part) -> tuple[Candidate]:
+    """Return a kernel as it is built where nobody says how."""
+    found = tuned(part.program, parse(point.target), aligned=True)
+    return (Candidate(part.program.name, part.program, found),)
 
 
 def build_space(
-    point: Point, threads: int | None = None, *, alone: bool = False, most: int = 0
+    point: Point,
+    threads: int | None = None,
+    *,
+    alone: bool = False,
+    most: int = 0,
+    choose: Callable[[Point, Part], Sequence[Candidate]] | None = None,
 ) -> Space:
-    """Build every candidate of a point, cold, and say how far it is: in groups, or `alone`.
+    """Build what is chosen of a point's kernels, cold, in groups or each `alone`.
 
-    Of more candidates than `most` (0: any) every second, third, ... stands for them. So many `threads` compile at a time, in processes of their own where threads gain
-    nothing; by default one a processor, where that is worth starting them.
+    By default that is every candidate, or of more than `most` (0: any) every second,
+    third, ... in their place. So many `threads` compile at a time, in processes of their
+    own where threads gain nothing; by default one a processor, where that is worth
+    starting them. A terminal is told how far it is.
     """
     processes = True if threads and threads > 1 and point.target == CPU else None
     threads = threads or len(os.sched_getaffinity(0))
-    every = candidates(point)
+    parts = parts_of(point)
+    every = [
+        (n, one)
+        for n, part in enumerate(parts)
+        for one in (choose or candidates)(point, part)
+    ]
+    every = every[:: -(-len(every) // most) if most else 1]
     batch = build_all(
-        every[:: -(-len(every) // most) if most else 1],
+        [one for _, one in every],
         target=point.target,
         threads=threads,
         processes=processes,
@@ -88,4 +142,5 @@ def build_space(
         ),
         nvrtc=point.nvrtc or None,
     )
-    return Space(point, batch, threads, alone)
+    owners = tuple(number for number, _ in every)
+    return Space(point, batch, parts, owners, threads, alone)

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from steelyard_kernels.group import Progress
     from steelyard_kernels.library.examples import Spec
     from steelyard_lock.points import Axis, Point
-    from steelyard_lock.tuning import How
+    from steelyard_lock.tuning import How, Tuning
 
 KEEP = "tuned.json"
 """Where choices go unless builds here read another file."""
@@ -54,6 +54,13 @@ KEEP = "tuned.json"
     show_default="all",
 )
 @click.option(
+    "--budget",
+    type=click.FloatRange(0, min_open=True),
+    metavar="SECONDS",
+    help="Build only so many that all kernels take about so long, each its share.",
+    show_default="as long as it takes",
+)
+@click.option(
     "--threads",
     type=click.IntRange(1),
     metavar="N",
@@ -81,30 +88,39 @@ def command(
     target: str,
     listed: bool,
     keep: str | None,
+    top: int | None,
+    budget: float | None,
     as_json: bool,
     **asked: Any,
 ) -> int:
     """Measure the candidates of kernels and keep the fastest schedule of each.
 
-    KERNEL is one of the library or path.py:name. Candidates are built in groups,
-    screened in rounds of which a quarter goes on, and the finalists confirmed. Every
-    trial is stored: what was stopped goes on when it is asked for again.
+    KERNEL is as `steelyard compile` takes it; of several launches each distinct kernel
+    is tuned. Candidates are built in groups, screened in rounds of which a quarter goes
+    on, and the finalists confirmed. Every trial is stored: what was stopped goes on when
+    it is asked for again.
     """
     with sentences():
-        from steelyard_lock import points, tuning, tuning_report
+        from steelyard_lock import points, spaces, tuning, tuning_report
 
-        found = points.points(kernels, target, axes=axes, arrays=arrays)
+        asked_for = points.points(kernels, target, axes=axes, arrays=arrays)
+        found = [one for point in asked_for for one in spaces.launches_of(point)]
         if listed:
-            spaces = [tuning.Space.of(point) for point in found]
+            tried = [tuning.Space.of(point) for point in found]
             if as_json:
-                click.echo(tuning_report.space_dumps(spaces))
-            for space in () if as_json else spaces:
+                click.echo(tuning_report.space_dumps(tried))
+            for space in () if as_json else tried:
                 show(partial(tuning_report.space_page, space))
             return 0
         place = keep or os.environ.get("STEELYARD_TUNED") or KEEP
-        made = []
+        made: list[tuning.Tuning] = []
+        left = _Budget(budget, len(found))
         for point in found:
-            done = tuning.tune(point, _how(point, **asked))
+            if not left.more:
+                click.echo(f"no time left for {point.label}", err=True)
+                continue
+            done = tuning.tune(point, _how(point, top=left.top(top), **asked))
+            left.spent(done)
             made.append(done)
             if place != "off":
                 done.keep(place)
@@ -115,6 +131,36 @@ def command(
         elif place != "off":
             click.echo(f"kept in {place}: builds read it with STEELYARD_TUNED={place}")
         return FAILED if any(one.failures for one in made) else 0
+
+
+class _Budget:
+    """Seconds for some kernels, in equal shares of what is left for those to come."""
+
+    FIRST = 0.2
+    """Seconds that a candidate is expected to take before any was tuned."""
+
+    def __init__(self, seconds: float | None, kernels: int) -> None:
+        self._left, self._kernels, self._each = seconds, kernels, self.FIRST
+
+    @property
+    def more(self) -> bool:
+        """Whether any time is left."""
+        return self._left is None or self._left > 0
+
+    def top(self, asked: int | None) -> int | None:
+        """Return how many candidates of the next kernel there is time for."""
+        if self._left is None:
+            return asked
+        count = max(1, int(self._left / self._kernels / self._each))
+        return count if asked is None else min(count, asked)
+
+    def spent(self, done: Tuning) -> None:
+        """Take off what a kernel took, and learn what its candidates did."""
+        taken = sum(done.seconds.values())
+        self._kernels -= 1
+        self._each = taken / len(done.batch.results)
+        if self._left is not None:
+            self._left -= taken
 
 
 def _how(

@@ -82,7 +82,6 @@ class Space:
     def of(cls, point: Point) -> Space:
         """Propose schedules; raises KernelError where there are none to choose of."""
         found = Tuned.of(point)
-        found.check_one(point.label)
         program, machine = simplify(found.program), device(parse(point.target))
         refused: list[tuple[Schedule, str]] = []
         ranked = strategies.rank(

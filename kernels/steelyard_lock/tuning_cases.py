@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from hashlib import blake2b
@@ -17,14 +18,12 @@ from steelyard import Benchmark, Builder, benchmark
 from steelyard.declare.benchmark import Case
 from steelyard.declare.handles import Call, Handle
 from steelyard_kernels import reference
-from steelyard_kernels.building.build import Phases, plan_of
 from steelyard_kernels.building.cache import disk
-from steelyard_kernels.building.keys import described
 from steelyard_kernels.digest import digest
 from steelyard_kernels.dtypes import DType
-from steelyard_kernels.errors import KernelError
 from steelyard_kernels.expression.expr import Dot, Program, Reduce, everywhere
 from steelyard_kernels.expression.simplify import simplify
+from steelyard_kernels.expression.structure import described
 from steelyard_kernels.function import KernelFunction
 from steelyard_kernels.library.examples import Spec
 from steelyard_kernels.schedule import strategies
@@ -75,15 +74,6 @@ class Tuned:
         """Find a point's kernel and trace it; raises KernelError."""
         kernel, arrays, _ = ready(point)
         return cls(kernel, arrays, traced(point, kernel, arrays), point.target)
-
-    def check_one(self, label: str) -> None:
-        """Raise KernelError where calls launch several kernels."""
-        if plan_of(self.program, parse(self.target), Phases()) is not None:
-            raise KernelError(
-                f"{label} is several launches, each by a schedule of its own, expected one "
-                "to tune; tune a kernel of a part of it, or see them with "
-                "`steelyard compile`."
-            )
 
     @cached_property
     def schedules(self) -> Mapping[str, Schedule]:
@@ -163,8 +153,10 @@ def _drawn(draw: np.random.Generator, shape: tuple[int, ...], dtype: DType) -> A
 
 
 @lru_cache(maxsize=4)
-def _tuned(kernel: str, arrays: str, target: str) -> Tuned:
-    return Tuned.of(Point(kernel, (), specs_of(arrays), target))
+def _tuned(kernel: str, axes: str, arrays: str, target: str, launch: str) -> Tuned:
+    place = ast.literal_eval(axes) if axes else ()
+    number = int(launch) if launch else None
+    return Tuned.of(Point(kernel, place, specs_of(arrays), target, launch=number))
 
 
 def specs_of(text: str) -> tuple[Spec, ...]:
@@ -173,16 +165,15 @@ def specs_of(text: str) -> tuple[Spec, ...]:
 
 
 def declare(
-    b: Builder, kernel: KernelFunction, arrays: Sequence[Spec], program: Program
+    b: Builder, kernel: KernelFunction, arrays: Arrays, program: Program
 ) -> tuple[list[Handle], tuple[Handle, ...]]:
     """Declare what a program takes, and what it gives beside what it updates."""
     names, given = kernel.signature.arrays, []
     updated = {output.updates for output in program.outputs}
     for place, (name, (shape, dtype)) in enumerate(zip(names, arrays, strict=True)):
         one = b.inout if place in updated else b.input
-        integers = dtype.startswith(("int", "uint", "bool"))
-        dist = "integers" if integers else None
-        given.append(one(shape, dtype, name=name, dist=dist))
+        dist = None if dtype.kind == "float" else "integers"
+        given.append(one(shape, dtype.name, name=name, dist=dist))
     made = tuple(
         b.output(output.value.shape, output.value.dtype.name, name=output.name)
         for output in program.outputs
@@ -191,12 +182,20 @@ def declare(
     return given, made
 
 
-def tune(b: Builder, kernel: str, arrays: str, target: str, schedule: str) -> Call:
+def tune(  # noqa: PLR0917 - the axes
+    b: Builder,
+    kernel: str,
+    axes: str,
+    arrays: str,
+    launch: str,
+    target: str,
+    schedule: str,
+) -> Call:
     """Launch a kernel under one schedule."""
-    found = _tuned(kernel, arrays, target)
+    found = _tuned(kernel, axes, arrays, target, launch)
     if target != CPU:
         b.on("cuda")
-    given, made = declare(b, found.kernel, specs_of(arrays), found.program)
+    given, made = declare(b, found.kernel, found.arrays, found.program)
     rtol, atol = found.tolerances
     b.check(found.oracle, *given, rtol=rtol, atol=atol)
     b.mode("kernel/warm")
@@ -205,7 +204,7 @@ def tune(b: Builder, kernel: str, arrays: str, target: str, schedule: str) -> Ca
 
 
 BENCHMARK: Final[Benchmark] = benchmark(
-    kernel=[""], arrays=[""], target=[""], schedule=[""]
+    kernel=[""], axes=[""], arrays=[""], launch=[""], target=[""], schedule=[""]
 )(tune)
 """Found by its file and name where a process measures."""
 
@@ -214,7 +213,9 @@ def case(point: Point, schedule: Schedule) -> Case:
     """Return one candidate of a point."""
     axes = {
         "kernel": point.kernel,
+        "axes": "" if point.arrays else repr(point.axes) if point.axes else "",
         "arrays": " ".join(point.shapes),
+        "launch": "" if point.launch is None else str(point.launch),
         "target": point.target,
         "schedule": schedule.label,
     }

@@ -101,6 +101,7 @@ def _plain(found: Tuning) -> dict[str, Any]:
     return {
         "kernel": found.point.kernel,
         "arrays": found.point.shapes,
+        "launch": found.point.launch,
         "target": found.point.target,
         **found.counts,
         "refused": len(found.space.refused),
@@ -122,6 +123,7 @@ def space_dumps(spaces: Sequence[Space]) -> str:
         {
             "kernel": one.point.kernel,
             "arrays": one.point.shapes,
+            "launch": one.point.launch,
             "target": one.point.target,
             "candidates": {s.label: p.total for s, p in one.ranked},
             "refused": [[s.label, why] for s, why in one.refused],

@@ -2,8 +2,9 @@
 
     Program --schedule--> loops.Kernel --verify--> --emit--> text --compile--> Code
 
-`build` never raises for a candidate: it returns an `Artifact` or a `Failure`. `prepare`
-goes as far as the text, so that a group of candidates can be compiled together.
+What goes wrong becomes a `Failure` where candidates are built (`group.programs`,
+`group.build`). `prepare` goes as far as the text, so that a group of candidates can be
+compiled together.
 """
 
 from __future__ import annotations
@@ -11,24 +12,22 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
 from time import perf_counter_ns
 from typing import Final, TypeVar
 
 from steelyard_device.errors import CompileError
 from steelyard_device.timings import span
-from steelyard_kernels.artifact import Artifact, Code, Failure
+from steelyard_kernels.artifact import Artifact, Code, Failure, Times
 from steelyard_kernels.building.cache import LEVELS, compiled, keeps, recall, remember
-from steelyard_kernels.digest import digest
 from steelyard_kernels.errors import sentence
 from steelyard_kernels.expression.expr import Program
 from steelyard_kernels.expression.simplify import simplify
 from steelyard_kernels.ir.verify import verify
-from steelyard_kernels.plan.launches import Plan, placed
+from steelyard_kernels.plan.launches import Plan
 from steelyard_kernels.schedule.parameters import Lowered
 from steelyard_kernels.schedule.schedule import Schedule
 from steelyard_kernels.schedule.strategies import heuristic, is_one, lower
-from steelyard_kernels.targets import CPU, Target, device, parse
+from steelyard_kernels.targets import CPU, Target, device
 from steelyard_kernels.toolchains import toolchain
 
 _T = TypeVar("_T")
@@ -43,12 +42,12 @@ class Phases:
         self.done: list[tuple[str, int]] = []
         self.current = ""
 
-    def add(self, other: Phases) -> None:
-        """Add another's phases up with these."""
+    def add(self, done: Times) -> None:
+        """Add another build's phases up with these."""
         times = dict(self.done)
-        for name, taken in other.done:
+        for name, taken in done:
             times[name] = times.get(name, 0) + taken
-        self.done, self.current = list(times.items()), other.current
+        self.done = list(times.items())
 
     def run(self, name: str, function: Callable[[], _T]) -> _T:
         """Run one phase."""
@@ -58,29 +57,6 @@ class Phases:
             result = function()
         self.done.append((name, perf_counter_ns() - started))
         return result
-
-
-def build(
-    trace: Program | Callable[[], Program],
-    schedule: Schedule | None = None,
-    *,
-    name: str = "kernel",
-    target: str = CPU,
-    aligned: bool = True,
-    levels: frozenset[str] = ALL_LEVELS,
-) -> Artifact | Failure:
-    """Build a program, or what tracing gives, under a schedule: tuned, or the heuristic's.
-
-    `aligned` says that every output starts on a cache line, on a GPU every array;
-    `levels` which caches may be asked and told.
-    """
-    phases = Phases()
-    try:
-        where = parse(target)
-        program = trace if isinstance(trace, Program) else phases.run("trace", trace)
-        return _build(program, schedule, where, phases, aligned=aligned, levels=levels)
-    except (Exception, SystemExit) as error:  # noqa: BLE001 - a failure is data
-        return failed(name, schedule, target, phases, error)
 
 
 def tuned(program: Program, target: Target, *, aligned: bool) -> Schedule | None:
@@ -104,30 +80,17 @@ def failed(
     return Failure(name, schedule, target, phases.current, sentence(error), error, done)
 
 
-def _build(
+def build_kernel(
     program: Program,
     schedule: Schedule | None,
     target: Target,
     phases: Phases,
+    named: str,
     *,
     aligned: bool,
     levels: frozenset[str],
-    is_part: bool = False,
 ) -> Artifact:
-    stated, schedule = schedule, schedule or tuned(program, target, aligned=aligned)
-    by = "tuning" if schedule else "heuristic"
-    by = "caller" if stated else by
-    named, restored = restore(
-        program, schedule, target, phases, aligned=aligned, levels=levels
-    )
-    if restored is not None:
-        return replace(restored, chosen_by=by)
-    whole = not (schedule or is_part)
-    plan = plan_of(program, target, phases) if whole else None
-    if plan is not None:
-        build_part = partial(_build, aligned=aligned, levels=levels, is_part=True)
-        made = together(program, plan, target, phases, build_part)
-        return replace(made, chosen_by=by)
+    """Build one kernel, kept on disk under a name if there is one; raises what failed."""
     made = prepare(program, schedule, target, phases, aligned=aligned)
     try:
         code = _code(made, target, phases, reuse="code" in levels)
@@ -136,7 +99,7 @@ def _build(
             found = failed(program.name, made.schedule, made.target, phases, error)
             remember(named, found)
         raise
-    built = replace(made, code=code, phases=tuple(phases.done), chosen_by=by)
+    built = replace(made, code=code, phases=tuple(phases.done))
     if named:
         phases.run("keep", lambda: remember(named, built))
     return built
@@ -150,42 +113,6 @@ def plan_of(program: Program, target: Target, phases: Phases) -> Plan | None:
     from steelyard_kernels.plan.partition import partition
 
     return phases.run("partition", lambda: partition(simple, device(target)))
-
-
-def together(
-    program: Program,
-    plan: Plan,
-    target: Target,
-    phases: Phases,
-    build_part: Callable[[Program, None, Target, Phases], Artifact],
-) -> Artifact:
-    """Return a build of several launches, of which equal ones are built once."""
-    from steelyard_kernels.building.keys import described
-
-    built: dict[str, Artifact] = {}
-    parts, slots = [], []
-    for launch in plan.launches:
-        known = described(launch.program)
-        own = Phases()
-        if known not in built:
-            built[known] = build_part(launch.program, None, target, own)
-        phases.add(own)
-        parts.append(replace(built[known], program=launch.program))
-        slots += [placed(slot, launch, plan) for slot in parts[-1].slots]
-    first = parts[0].code
-    code = Code(
-        b"",
-        "",
-        digest("".join(part.code_hash for part in parts).encode()),
-        first.compiler,
-        sum(part.code.nanoseconds for part in built.values()),
-    )
-    texts = "\n".join(part.text for part in built.values())
-    how = Schedule(()), str(target), texts, tuple(slots), 0, 0
-    done = tuple(phases.done)
-    return Artifact(
-        program, *how, code=code, phases=done, plan=plan, parts=tuple(parts)
-    )
 
 
 def restore(

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 from steelyard_kernels.digest import digest
 from steelyard_kernels.expression.expr import Program
-from steelyard_kernels.expression.structure import structure
+from steelyard_kernels.expression.structure import described
 from steelyard_kernels.targets import Target
 from steelyard_kernels.toolchains import toolchain
 
@@ -35,14 +35,6 @@ def key(
     chosen = repr(schedule) if schedule else "heuristic"
     what = (SCHEMA, sources(), described(program), chosen, aligned, compiled_by(target))
     return digest(json.dumps(what).encode())
-
-
-def described(program: Program) -> str:
-    """Return a program without its name: two of equal text compute the same."""
-    inputs = [node.name for node in program.inputs]
-    scalars = [(node.name, node.dtype) for node in program.scalars]
-    outputs = [output.name for output in program.outputs]
-    return f"{structure(program)}{inputs}{scalars}{outputs}"
 
 
 @cache

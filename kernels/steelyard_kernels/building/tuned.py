@@ -17,10 +17,11 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, Final
 
-from steelyard_kernels.building.keys import compiled_by, described, sources
+from steelyard_kernels.building.keys import compiled_by, sources
 from steelyard_kernels.digest import digest
 from steelyard_kernels.errors import KernelError
 from steelyard_kernels.expression.expr import Program
+from steelyard_kernels.expression.structure import described
 from steelyard_kernels.schedule.schedule import Schedule, from_json
 from steelyard_kernels.targets import Target, device
 

@@ -83,3 +83,11 @@ def _loop(node: Result, position: Mapping[int, int]) -> tuple[object, ...]:
         loop.unroll,
         loop.reverse,
     )
+
+
+def described(program: Program) -> str:
+    """Return a program without its name: two of equal text compute the same."""
+    inputs = [node.name for node in program.inputs]
+    scalars = [(node.name, node.dtype) for node in program.scalars]
+    outputs = [output.name for output in program.outputs]
+    return f"{structure(program)}{inputs}{scalars}{outputs}"

@@ -16,9 +16,9 @@ from steelyard_kernels.imported import ImportedKernel
 from steelyard_kernels.schedule.schedule import Schedule
 
 if TYPE_CHECKING:
-    from steelyard_kernels.building.facts import TargetBuild
     from steelyard_kernels.calling.cpu_bind import CpuKernel
     from steelyard_kernels.calling.cuda_bind import CudaKernel, CudaSeries
+    from steelyard_kernels.library.examples import Spec
 
 
 class JaxKernel(ImportedKernel):
@@ -67,17 +67,12 @@ class JaxKernel(ImportedKernel):
             stream=stream,
         )
 
-    def for_target(
-        self, target: str, *arrays: tuple[tuple[int, ...], str]
-    ) -> TargetBuild:
-        """Build for a target that this machine need not have; raises what failed."""
+    def like(self, *arrays: Spec) -> Translation:
+        """Return the kernel for arrays of these shapes and dtypes."""
         import jax
 
-        from steelyard_kernels.building.facts import TargetBuild
-
-        like: Callable[..., Any] = jax.ShapeDtypeStruct
-        args = [like(shape, dtype) for shape, dtype in arrays]
-        return TargetBuild(lambda cache: self.build(*args, target=target, cache=cache))
+        leaf: Callable[..., Any] = jax.ShapeDtypeStruct
+        return self.translation(*[leaf(shape, dtype) for shape, dtype in arrays])
 
     def translation(self, *args: Any, **keywords: Any) -> Translation:
         """Return the kernel for arguments of these shapes and dtypes."""

@@ -12,28 +12,40 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 from time import perf_counter_ns
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final, Protocol
 
 from steelyard_device.timings import span
 from steelyard_kernels.building.build import ALL_LEVELS
 from steelyard_kernels.digest import digest
 from steelyard_kernels.errors import KernelError
+from steelyard_kernels.expression.expr import Program
 from steelyard_kernels.group.batch import Batch, Candidate, Collector, Progress
 from steelyard_kernels.group.plan import LARGEST, plan
 from steelyard_kernels.group.run import Group, Outcome, Work, run
 from steelyard_kernels.group.worker import Here, Process, Worker, command
+from steelyard_kernels.schedule.schedule import Schedule
 from steelyard_kernels.targets import CPU, CUDA, Target, parse
 from steelyard_kernels.toolchains import toolchain
 
-if TYPE_CHECKING:
-    from steelyard_kernels.function import KernelFunction
+
+class Proposing(Protocol):
+    """A kernel that can be traced, and says which schedules are worth trying."""
+
+    def program(self, *arrays: Any) -> Program:
+        """Trace it for arrays of these shapes and dtypes."""
+        ...
+
+    def candidates(self, *arrays: Any, target: str) -> tuple[Schedule, ...]:
+        """Return every legal schedule worth trying."""
+        ...
+
 
 SPAWN: Final = 0.5
 """Seconds that worker processes must save to be started: what starting them takes."""
 
 
 def candidates_of(
-    kernel: KernelFunction, *arrays: Any, target: str = CPU
+    kernel: Proposing, *arrays: Any, target: str = CPU
 ) -> tuple[Candidate, ...]:
     """Return all of a kernel's candidates for arrays, or specs, of these shapes."""
     program = kernel.program(*arrays)

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Final, TypeAlias
 
 from steelyard_kernels.expression.expr import Program
-from steelyard_kernels.expression.structure import structure
+from steelyard_kernels.expression.structure import described, structure
 from steelyard_kernels.schedule.parameters import Slot
 
 WORKSPACE: Final = "(workspace)"
@@ -54,6 +54,14 @@ class Plan:
     buffers: tuple[Buffer, ...]
     size: int
     bound: int
+
+    @property
+    def distinct(self) -> list[list[int]]:
+        """The launches of each kernel: equal programs are one, whatever they are named."""
+        found: dict[str, list[int]] = {}
+        for number, each in enumerate(self.launches):
+            found.setdefault(described(each.program), []).append(number)
+        return list(found.values())
 
     @property
     def key(self) -> tuple[object, ...]:
