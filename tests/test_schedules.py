@@ -117,14 +117,6 @@ def test_small_work_stays_on_one_thread():
     assert strategies.heuristic(program, machine()).threads == 1
 
 
-def test_columns_are_summed_by_wide_segments_of_rows():
-    """Many vectors side by side: a row is left after half a kilobyte of it."""
-    made = kernel(lambda x: xp.sum(x, axis=0))
-    chosen = strategies.heuristic(made.program(((4096, 4096), "float32")), machine())
-    assert chosen.cuts[0].at(Place.REGISTER) == 8
-    assert chosen.threads == 0
-
-
 def test_a_schedule_of_another_recipe_is_refused():
     """The error says what it must cut."""
     program = library.noisy_mlp.program(*examples.specs("noisy_mlp"))

@@ -87,13 +87,13 @@ class Walker:
                 at = (*slot.at[:last], unit, *slot.at[last + 1 :])
                 self._of.setdefault(at, []).append(number)
 
-    def emit(self) -> Totals:
-        """Emit the walk, and what the accumulators come to."""
+    def emit(self, start: Carried = ()) -> Totals:
+        """Emit the walk, and what the accumulators come to; () starts from nothing."""
         lanes = self.site.lanes
-        start = [const(s.term.neutral, s.term.dtype, lanes) for s in self.slots]
+        nothing = [const(s.term.neutral, s.term.dtype, lanes) for s in self.slots]
         parts: dict[tuple[Term, At], list[Operand]] = {}
         with self.emitter.walking(self.walk):
-            ends = self._open(0, tuple(start))
+            ends = self._open(0, start or tuple(nothing))
         for slot, total in zip(self.slots, ends, strict=True):
             parts.setdefault((slot.term, slot.at), []).append(total)
         combines = [term.monoid.combine for term, _ in parts]

@@ -181,7 +181,10 @@ class Emitter(Values):
         body: Callable[[int, Carried], Carried],
         first: Carried = (),
     ) -> Carried:
-        """Emit a loop along which the running totals among some values go on."""
+        """Emit a loop along which the running totals among some values go on.
+
+        One that is open, all of it or some of its places, is not opened again.
+        """
         totals = [v for v in values if v.runs is not None and v.runs in self.axes[loop]]
         starts: dict[tuple[int, ...], Operand] = {}
         for value, at in product(totals, self.every()):
@@ -197,7 +200,10 @@ class Emitter(Values):
             ends = body(vectors, carried[:own])
             return (*ends, *[self.states[key] for key in starts])
 
-        return self.walk(loop, inside, (*first, *starts.values()))[:own]
+        every = (*first, *starts.values())
+        if loop in self.open:
+            return inside(len(self.open[loop].places), every)[:own]
+        return self.walk(loop, inside, every)[:own]
 
     def extent_of(self, loop: int) -> int:
         """Return how many indices a loop has."""

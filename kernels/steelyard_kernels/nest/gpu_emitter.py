@@ -93,8 +93,6 @@ class GpuEmitter(Emitter):
         first: Carried = (),
     ) -> Carried:
         """Emit a walk by a block's threads: whole turns, then what is left of one."""
-        if loop in self.open:
-            return body(len(self.open[loop].places), first)
         b, size, extent = self.b, self.cuts[loop].size, self.extent_of(loop)
         whole = (extent + max(0, self._before(loop) - 1)) // size * size
         carried = first

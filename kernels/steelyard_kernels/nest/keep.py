@@ -14,6 +14,7 @@ from functools import lru_cache
 
 from steelyard_kernels.dtypes import DType
 from steelyard_kernels.nest.axes import Nest, Value
+from steelyard_kernels.nest.contraction import reached
 from steelyard_kernels.nest.reads import Reads, deviates, reads_of, terms
 from steelyard_kernels.schedule.schedule import Place, Schedule
 
@@ -87,6 +88,28 @@ def has_rows(nest: Nest) -> bool:
         and any(value.over for value in nest.values)
         and all(value.over in {(), (last,)} for value in nest.values)
     )
+
+
+def has_columns(nest: Nest) -> bool:
+    """Say whether all reductions are along the same axes, of columns along the last other.
+
+    None of them needs another one, or a second walk.
+    """
+    every = [value for value in nest.values if value.over]
+    if not every or nest.inner or nest.lines or nest.running:
+        return False
+    (over, axes), reads = (every[0].over, every[0].axes), reads_of(nest)
+    needed = reached(nest, [arg for v in every for arg in reads.outside(v)], set())
+    return nest.space - 1 in axes and not any(
+        (v.over, v.axes) != (over, axes) or deviates(v) or v in needed for v in every
+    )
+
+
+def total_bytes(nest: Nest) -> int:
+    """Return the bytes of what the reductions of a column are added up in."""
+    every = [value for value in nest.values if value.over]
+    found = {t for v in every for t in terms(v, reads_of(nest), one_pass=False)}
+    return sum(term.dtype.bytes for term in found)
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,6 +14,7 @@ from steelyard_kernels.ir.builder import Builder
 from steelyard_kernels.ir.loops import INDEX, Operand, Var
 from steelyard_kernels.nest import lower_gpu
 from steelyard_kernels.nest.axes import Nest
+from steelyard_kernels.nest.columns import Columns
 from steelyard_kernels.nest.emitter import Emitter
 from steelyard_kernels.nest.places import nest_of
 from steelyard_kernels.nest.reduce import reduce
@@ -82,6 +83,14 @@ def _extent(nest: Nest, cut: Cut) -> int:
     return prod([nest.extents[nest.axes.index(axis)] for axis in cut.axes])
 
 
+def _columns(emitter: Emitter, loop: int) -> None:
+    """Emit the columns of a loop, as many at a time as its cut says."""
+    b, size, extent = emitter.b, emitter.cuts[loop].size, emitter.extent_of(loop)
+    with b.loop(0, extent, size) as part, emitter.aside():
+        high = b.at("minimum", b.at("add", part.var, size), extent)
+        Columns(emitter, loop).emit(part.var, high)
+
+
 def _on_cpu(nest: Nest, schedule: Schedule, *, aligned: bool) -> Lowered:
     args = arguments(nest.program, LINE if aligned else 0)
     b, first = Builder(), schedule.cuts[0]
@@ -98,10 +107,16 @@ def _on_cpu(nest: Nest, schedule: Schedule, *, aligned: bool) -> Lowered:
     )
     lanes = first.at(Place.VECTOR)
 
+    columns = schedule.columns
+
     def inside(at: Operand, vectors: int, mask: Operand | None, _: Carried) -> Carried:
         places = [b.at("add", at, lanes * u) for u in range(vectors)]
         with emitter.opened(0, places, lanes, (mask,) * vectors):
-            emitter.inside()
+            if columns:
+                emitter.level(1)
+                _columns(emitter, columns)
+            else:
+                emitter.inside()
         return ()
 
     emitter.level(0)
@@ -109,7 +124,10 @@ def _on_cpu(nest: Nest, schedule: Schedule, *, aligned: bool) -> Lowered:
     step = lanes, first.at(Place.REGISTER)
     with b.parallel(extent, first.size, schedule.threads) as (low, high):
         whole = lanes == 1 and _extent(nest, first) % first.at(Place.REGISTER) == 0
-        tile_runtime(b, low, high, step, inside, whole=whole)
+        if columns == 0:
+            Columns(emitter, 0).emit(low, high)
+        else:
+            tile_runtime(b, low, high, step, inside, whole=whole)
     if schedule.streaming:
         b.fence()
     kernel = b.kernel("kernel", (*args.order, extent))

@@ -22,6 +22,7 @@ from steelyard_kernels.nest.emitter import Emitter
 from steelyard_kernels.nest.keep import Walk
 from steelyard_kernels.nest.offsets import At
 from steelyard_kernels.nest.reads import Term, deviates, terms
+from steelyard_kernels.schedule.tile import Carried
 from steelyard_kernels.schedule.variance import residue
 
 # A variance of one pass loses the factor 1 + mean**2 / variance to cancellation. Beyond
@@ -67,10 +68,20 @@ class Group:
 
     def emit(self) -> None:
         """Emit the walks, and what the reductions come to."""
-        every = dict.fromkeys(
-            [term for value in self.group for term in self._terms(value)]
-        )
-        totals = Walker(self.site, self.walk, tuple(every), {}).emit()
+        self.know(self.walked())
+
+    @property
+    def terms(self) -> tuple[Term, ...]:
+        """What the walk accumulates."""
+        every = [term for value in self.group for term in self._terms(value)]
+        return tuple(dict.fromkeys(every))
+
+    def walked(self, start: Carried = ()) -> Totals:
+        """Emit the walk from what the terms have come to so far: from nothing, if ()."""
+        return Walker(self.site, self.walk, self.terms, {}).emit(start)
+
+    def know(self, totals: Totals) -> None:
+        """Emit what the reductions come to, with a second walk for variances."""
         moments = self._moments(totals)
         for value in self.group:
             for at in self.site.places:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 from steelyard_kernels.errors import KernelError
 from steelyard_kernels.nest.axes import NAMES, Nest
 from steelyard_kernels.nest.contraction import contraction_of
-from steelyard_kernels.nest.keep import has_rows, planner
+from steelyard_kernels.nest.keep import has_columns, has_rows, planner, total_bytes
 from steelyard_kernels.schedule import (
     attention,
     attention_tiling,
@@ -41,7 +41,7 @@ SCRATCH_BYTES: Final = 512 << 10
 SHARED_BYTES: Final = 40 << 10  # of 48 KiB, with what reductions meet in
 LINES_BYTES: Final = {"cpu": 1 << 20, "cuda": 4 << 10}
 PLACES: Final = {
-    "cpu": {Place.VECTOR, Place.REGISTER, Place.SERIAL, Place.CORE},
+    "cpu": {Place.VECTOR, Place.REGISTER, Place.STACK, Place.SERIAL, Place.CORE},
     "cuda": {Place.VECTOR, Place.REGISTER, Place.THREAD, Place.GRID, Place.SERIAL},
 }
 
@@ -145,6 +145,7 @@ def problem(nest: Nest, schedule: Schedule, target: str, *, aligned: bool) -> st
     else:
         why = loops_problem(nest, schedule) or lines_problem(nest, schedule, target)
         why = why or kept_problem(nest, schedule, target)
+        why = why or columns_problem(nest, schedule)
     if target == "cuda" and schedule.blocks:
         why = why or resident_problem(nest, schedule)
     if why:
@@ -239,6 +240,28 @@ def kept_problem(nest: Nest, schedule: Schedule, target: str) -> str:
         return (
             f"keeps {size} bytes of rows or columns on a thread's stack, of which at most "
             f"{SCRATCH_BYTES} of each stay near the core; keep fewer rows, or none"
+        )
+    return ""
+
+
+def columns_problem(nest: Nest, schedule: Schedule) -> str:
+    """Say why a loop's reductions cannot stay on the stack, and what to do instead."""
+    held = [cut for cut in schedule.cuts if cut.stacked]
+    if not held:
+        return ""
+    last = nest.space - 1
+    alone = [cut.axes for cut in schedule.cuts[1:]] == list(nest.axes[max(1, last) :])
+    if not has_columns(nest) or held[1:] or held[0].axes != NAMES[last] or not alone:
+        return (
+            f"keeps what is reduced along {held[0].axes} on the stack; this takes "
+            "reductions of columns along the last of the outputs' axes, and all other of "
+            "these as one loop"
+        )
+    size = held[0].size * total_bytes(nest)
+    if size > SCRATCH_BYTES:
+        return (
+            f"keeps {size} bytes of columns on a thread's stack, of which at most "
+            f"{SCRATCH_BYTES} stay near the core; keep fewer"
         )
     return ""
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from math import prod
 from typing import TypeAlias
 
-from steelyard_kernels.nest.axes import Nest
+from steelyard_kernels.nest.axes import NAMES, Nest
 from steelyard_kernels.schedule.model import (
     BUILD_NS,
     ITERATION_NS,
@@ -18,7 +18,7 @@ from steelyard_kernels.schedule.model import (
     sharing_terms,
     traffic,
 )
-from steelyard_kernels.schedule.schedule import Place, Schedule
+from steelyard_kernels.schedule.schedule import LAST, Place, Schedule
 
 Model: TypeAlias = Callable[[Schedule], Prediction]
 
@@ -37,6 +37,8 @@ def model(nest: Nest, machine: Machine) -> Model:
     statements = len(program.nodes) + len(program.outputs)
     again = work(nest) / elements  # how often an element's statements are done
     full = machine.lanes(4)
+    down = nest.space and any(value.over for value in nest.values)
+    columns = NAMES[nest.space - 1] if down else ""
 
     def predict(schedule: Schedule) -> Prediction:
         first, threads = schedule.cuts[0], schedule.threads
@@ -51,9 +53,11 @@ def model(nest: Nest, machine: Machine) -> Model:
         if key not in memory:
             memory[key] = memory_term(moved, schedule, machine)
         moving = memory[key]
-        if first.at(Place.VECTOR) > 1 and any(v.over for v in nest.values):
-            segment = 4 * first.at(Place.VECTOR) * first.at(Place.REGISTER)
-            moving *= 1 + SEGMENT_BYTES / segment
+        if columns:
+            (cut,) = [cut for cut in schedule.cuts if columns in cut.axes]
+            if cut.at(Place.VECTOR) > 1:
+                beside = [n for n, place in cut.factors if place not in LAST]
+                moving *= 1 + SEGMENT_BYTES / (4 * prod(beside))
         if schedule.prefetch:
             moving *= 1 + PREFETCH_SAVING  # the hardware already does: only more work
         vectors = again * elements / full / (1 if threads else machine.threads)

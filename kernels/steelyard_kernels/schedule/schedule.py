@@ -7,6 +7,8 @@
     i:r4.core8 j:v16.r2.serial keep-stack
                                   4 rows at a time; what a second walk of them needs of the
                                   first stays on the stack
+    i:v16.r4.stack16.core j:r8.serial
+                                  8 rows at a time, added up along 1024 columns on the stack
 
 Those of matrix products are described in `contraction`, of a CPU's in `blocking`, those
 of loops that carry state in `carries`.
@@ -77,6 +79,11 @@ class Cut:
         return prod([factor for factor, _ in self.factors])
 
     @property
+    def stacked(self) -> bool:
+        """Whether some of it is on the stack of a CPU's thread."""
+        return any(at is Place.STACK for _, at in self.factors)
+
+    @property
     def label(self) -> str:
         """The cut in a word."""
         shown = [
@@ -119,7 +126,13 @@ class Schedule:
     @property
     def multiplies_blocks(self) -> bool:
         """Whether a CPU's registers hold blocks of sums: see `blocking`."""
-        return any(at is Place.STACK for cut in self.cuts for _, at in cut.factors)
+        return bool(self.cuts) and self.cuts[-1].stacked
+
+    @property
+    def columns(self) -> int | None:
+        """The loop of which a CPU keeps reductions on the stack: see `nest.columns`."""
+        found = [k for k, cut in enumerate(self.cuts[:-1]) if cut.stacked]
+        return found[0] if found and not self.multiplies_blocks else None
 
     @property
     def label(self) -> str:

@@ -1,0 +1,107 @@
+"""Reductions of columns that a CPU adds up row by row, on the stack of a thread."""
+
+import numpy as np
+import pytest
+
+from steelyard_kernels import array as xp
+from steelyard_kernels import dtypes
+from steelyard_kernels.artifact import Artifact
+from steelyard_kernels.expression.simplify import simplify
+from steelyard_kernels.function import kernel
+from steelyard_kernels.schedule import strategies
+from steelyard_kernels.schedule.schedule import Cut, Place, Schedule
+from steelyard_kernels.targets import machine
+
+SHAPES = [(1, 5), (7, 3), (37, 75), (9, 64), (8, 4097), (203, 130), (2, 131, 33)]
+
+
+def by_columns(made, *arrays):
+    """Return the schedules of a program that add up rows on the stack."""
+    every = strategies.candidates(simplify(made.program(*arrays)), machine())
+    return [each for each in every if each.columns is not None]
+
+
+@kernel
+def of_squares(x, c):
+    """Return two sums of columns, one of them of a function of columns."""
+    return xp.sum(xp.square(x - c), axis=-2) + 2 * xp.mean(x, axis=-2)
+
+
+@kernel
+def extremes(x):
+    """Return the range of each column, for each of the leading axes."""
+    return xp.max(x, axis=-2) - xp.min(x, axis=-2)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", "float16"])
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_sums_of_columns_are_within_their_bound(shape, dtype):
+    """Of n values each takes part in n roundings, and in two before: Higham, 2002, 3.1."""
+    rng = np.random.default_rng(1)
+    x, c = (rng.standard_normal(k).astype(dtype) for k in (shape, shape[-1]))
+    schedules = by_columns(of_squares, x, c)
+    assert schedules
+    kept = dtypes.of(dtype)
+    wide = dtypes.float32 if kept in dtypes.HALVES else kept
+    of, by = x.astype("float64"), c.astype("float64")
+    exact = np.square(of - by).sum(-2) + 2 * of.mean(-2)
+    most = np.square(np.abs(of) + np.abs(by)).sum(-2) + 2 * np.abs(of).mean(-2)
+    bound = most * ((shape[-2] + 4) * 2.0**-wide.digits + 4 * 2.0**-kept.digits)
+    for schedule in schedules:
+        work = of_squares.bind(x, c, schedule=schedule)
+        work.launch()
+        (found,) = work.outputs.values()
+        assert (np.abs(found.astype("float64") - exact) <= bound).all(), schedule.label
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_extremes_of_columns_are_exact(shape):
+    """A NaN among them included."""
+    x = np.random.default_rng(2).standard_normal(shape).astype("float32")
+    x[..., -1, 0] = np.nan
+    for schedule in by_columns(extremes, x):
+        work = extremes.bind(x, schedule=schedule)
+        work.launch()
+        (found,) = work.outputs.values()
+        assert np.array_equal(found, x.max(-2) - x.min(-2), equal_nan=True)
+
+
+def test_columns_are_summed_row_by_row():
+    """A core has half of all columns, and reads eight rows at a time."""
+    made = kernel(lambda x: xp.sum(x, axis=0))
+    chosen = strategies.heuristic(made.program(((4096, 4096), "float32")), machine())
+    assert chosen.columns == 0
+    assert chosen.cuts[1].at(Place.REGISTER) == 8
+    assert chosen.threads == 0
+
+
+def of_deviations(x):
+    """Return sums that wait for others."""
+    return xp.sum(x - xp.mean(x, axis=0), axis=0)
+
+
+def down(rows, *, stack=1, lanes=16):
+    """Return a schedule of columns that takes so many rows at a time."""
+    wide = (lanes, Place.VECTOR), (stack, Place.STACK), (1, Place.CORE)
+    return Schedule(
+        (Cut("i", wide), Cut("j", ((rows, Place.REGISTER), (1, Place.SERIAL))))
+    )
+
+
+@pytest.mark.parametrize(
+    ("function", "schedule", "said"),
+    [
+        (lambda x: xp.sum(x, axis=0), down(4, stack=1 << 14), "on a thread's stack"),
+        (
+            lambda x: xp.var(x, axis=0),
+            down(4),
+            "this takes reductions of columns along",
+        ),
+        (of_deviations, down(4), "this takes reductions of columns along"),
+    ],
+)
+def test_what_cannot_stay_on_the_stack_says_why(function, schedule, said):
+    """And what to choose."""
+    built = kernel(function).build(np.ones((40, 50), "float32"), schedule=schedule)
+    assert not isinstance(built, Artifact)
+    assert said in built.error
