@@ -275,7 +275,7 @@ def test_a_full_disk_leaves_the_older_export(path):
         f"from steelyard.commands import main; main(['export', '@-1', {str(file)!r},"
         f" '--store', {str(path)!r}])"
     )
-    done = shell.python("-c", code)
+    done = shell.python("-B", "-c", code)
     assert (done.returncode, file.read_text()) == (4, "older")
     assert "Name another file" in done.stderr
     assert sorted(p.name for p in path.parent.glob("*e.json*")) == ["e.json"]
