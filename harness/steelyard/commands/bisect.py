@@ -133,7 +133,7 @@ def _elsewhere(
             try:
                 return fleet.drive(name, tip)
             except KeyboardInterrupt:
-                fleet.record.give_up(name, 0)
+                fleet.record.give_up(name)
                 raise
 
         machines = equal(fleet.engine.machines(), on)

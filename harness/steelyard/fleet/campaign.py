@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Final, Protocol, TypeVar
 
 from steelyard.errors import FAILED, FINE, REGRESSION, UNRESOLVED, USAGE, StoreError
-from steelyard.fleet.jobs import GATE, Job, Queue
+from steelyard.fleet.jobs import GATE, GONE, Job, Queue
 from steelyard.fleet.record import OPEN, Entry, Record, State
 
 T = TypeVar("T")
@@ -37,7 +37,7 @@ class Engine(Protocol):
         ...
 
     def ended(self, seconds: float) -> list[tuple[object, str]]:
-        """Return what ended meanwhile, each with the agent's word, or ``lost``."""
+        """Return what ended meanwhile, each with the agent's word, or `GONE`."""
         ...
 
     def stop(self) -> None:
@@ -54,7 +54,8 @@ class Campaign:
     say: Callable[[str], None]
     queue: Queue = field(default_factory=Queue)
     _doing: dict[object, tuple[str, Job]] = field(default_factory=dict)
-    _later: list[tuple[float, Job]] = field(default_factory=list)
+    _later: list[tuple[float, Job, str]] = field(default_factory=list)
+    """What is queued again, when, and why."""
     _alone: float = field(default_factory=time.monotonic)
 
     def run(self, lease: float) -> list[Entry]:
@@ -98,21 +99,18 @@ class Campaign:
             self.say(f"{job.commit[:10]} on {machine}: {job.what} {job.id} is done")
             return
         self.say(f"{job.commit[:10]} on {machine}: {job.what} {job.id} {word}")
-        wait = lease if word in {"lost", "busy"} else 0.0
-        self._later.append((time.monotonic() + wait, job))
+        wait = lease if word in {GONE, "lost", "busy"} else 0.0
+        self._later.append((time.monotonic() + wait, job, word))
 
     def _bring_back(self) -> None:
         """Queue again what failed once, and what was lost once its lease is over."""
         due = [one for one in self._later if one[0] <= time.monotonic()]
-        if not due:
-            return
         with suppress(StoreError):  # the next look asks again
-            self.record.give_up(self.name)
-            entries = {one.job.id: one for one in self.record.entries(self.name)}
             for one in due:
+                _, job, word = one
+                if self.record.again(self.name, job.id, gone=word == GONE):
+                    self.queue.put(job)
                 self._later.remove(one)
-                if entries[one[1].id].state in OPEN:
-                    self.queue.put(one[1])
 
     def _patiently(self, ask: Callable[[], T]) -> T:
         """Ask the record until it answers."""

@@ -15,7 +15,7 @@ from typing import Any, Final
 from steelyard.errors import SteelyardError
 from steelyard.fleet import agent, local, shares
 from steelyard.fleet.agent import Order
-from steelyard.fleet.jobs import Job
+from steelyard.fleet.jobs import GONE, Job
 from steelyard.fleet.shares import GPU, MACHINE, Share
 from steelyard_device import install
 
@@ -125,7 +125,7 @@ class Ray:
                 with suppress(Exception):  # however that is said, it is gone
                     module.kill(self._agents[machine])
                 del self._agents[machine]
-                found.append((one, "lost"))
+                found.append((one, GONE))
         return found
 
     def stop(self) -> None:

@@ -149,11 +149,9 @@ class Record:
             change = sa.update(JOBS).where(
                 *_is(claim), sa.or_(JOBS.c.state == State.QUEUED, lost)
             )
-            again = sa.case((lost, JOBS.c.losses + 1), else_=JOBS.c.losses)
             found = connection.execute(
                 change.values(
                     state=State.RUNNING,
-                    losses=again,
                     machine=claim.machine,
                     holder=claim.holder,
                     until=now + self._lease,
@@ -198,16 +196,32 @@ class Record:
         change = sa.update(JOBS).where(*_held(claim)).values(state=State.QUEUED)
         self._do(lambda connection: connection.execute(change))
 
-    def give_up(self, campaign: str, losses: int | None = None) -> None:
-        """Fail the jobs whose machines were lost too often; all of them at none."""
-        losses = MOST_LOST if losses is None else losses
+    def again(self, campaign: str, job: int, *, gone: bool) -> bool:
+        """Tell whether a job is to be done again, which lost its machine where ``gone``.
+
+        One that lost too many is failed.
+        """
+        still = (JOBS.c.campaign == campaign, JOBS.c.id == job, JOBS.c.state.in_(OPEN))
+        count = sa.update(JOBS).where(*still).values(losses=JOBS.c.losses + int(gone))
+        fail = sa.update(JOBS).where(*still, JOBS.c.losses >= MOST_LOST)
+        said = f"its machine was lost {MOST_LOST} times"
+
+        def work(connection: sa.Connection) -> bool:
+            connection.execute(count)
+            connection.execute(fail.values(state=State.FAILED, log=said))
+            return (
+                connection.execute(sa.select(JOBS.c.id).where(*still)).first()
+                is not None
+            )
+
+        return bool(self._do(work))
+
+    def give_up(self, campaign: str) -> None:
+        """Fail all jobs of a campaign that are open."""
         change = sa.update(JOBS).where(
-            JOBS.c.campaign == campaign,
-            JOBS.c.state.in_(OPEN),
-            JOBS.c.losses >= losses,
+            JOBS.c.campaign == campaign, JOBS.c.state.in_(OPEN)
         )
-        said = f"its machine was lost {losses} times" if losses else "it was stopped"
-        values = change.values(state=State.FAILED, log=said)
+        values = change.values(state=State.FAILED, log="it was stopped")
         self._do(lambda connection: connection.execute(values))
 
 
