@@ -2,8 +2,9 @@
 
 python tests/fleet_idle.py [--minutes 11]
 
-Rounds of four runs: without, with, with, without, so that what drifts cancels; a round is a
-block of every case, the logarithm of with over without. Prints each case with its 95 %
+Two trials of a case take windows in turn in one process, on the same buffers: while one
+does, every process of a fleet of this machine is stopped, while the other does, they go
+on. A block is the logarithm of the second over the first. Prints each case with its 95 %
 interval and its smallest detectable change, as a gate has both, and the mean of all. Exits
 with 1 if a case moved by more than that, or the mean by more than 0.3 %.
 """
@@ -18,23 +19,37 @@ import sys
 import tempfile
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from statistics import fmean
 from typing import Final
 
 import click
+import psutil
 
 from steelyard.analyse import verdict
+from steelyard.declare import discovery
+from steelyard.declare.mode import parse_all
+from steelyard.declare.settings import Settings
 from steelyard.gate import decide
 from steelyard.gate.blocks import value
 from steelyard.gate.decide import POLICY, Evidence
-from steelyard.store.store import Store
+from steelyard.measure.instruments import Instruments
+from steelyard.measure.one_case import Measurement, placed
+from steelyard.measure.prepared import PreparedCase
+from steelyard.measure.sampler import no_collection
 
 MEAN: Final = 0.003
 """By which the mean of all cases may differ, as a share."""
 
 SETTLE: Final = 4.0
-"""Seconds for a cluster to come to rest, and for what it leaves when it ends."""
+"""Seconds for a cluster to come to rest."""
+
+TURN: Final = 0.3
+"""Seconds of windows of one of both trials; each has two turns."""
+
+CATCH_UP: Final = 0.03
+"""Seconds for what was stopped to do what it missed, or to be stopped."""
 
 SUITE: Final = """
 import numpy as np
@@ -70,36 +85,63 @@ def steelyard(*words: str) -> None:
     subprocess.run(line, check=True, stdout=subprocess.DEVNULL)
 
 
-def measured(folder: Path, url: str) -> dict[str, float]:
-    """Measure every case once; return the nanoseconds of each."""
-    how = ("--blocks", "1", "--wait", "600", "--store", url)
-    steelyard("run", str(folder), *how)
-    with Store.open(url) as store:
-        run = max(store.runs(), key=lambda one: one.started)
-        return {trial.case: value(trial) for trial in store.trials(run.uid)}
-
-
-def idling(*, beside: bool) -> None:
-    """Start Ray, or end it, and wait until it rests."""
-    steelyard("fleet", *(("up", "--local", "1") if beside else ("down",)))
+def started(folder: Path) -> list[psutil.Process]:
+    """Start a fleet of this machine; return the processes that it is."""
+    steelyard("fleet", "up", "--local", "1")
     time.sleep(SETTLE)
+    for one in psutil.process_iter():
+        with suppress(psutil.Error):
+            line = one.cmdline()
+            if "steelyard.fleet.local" in line and str(folder) in " ".join(line):
+                return [one, *one.children(recursive=True)]
+    raise SystemExit("no fleet started")
 
 
-def rounds(folder: Path, url: str, minutes: float) -> list[dict[str, float]]:
+def block(
+    prepared: PreparedCase, scale: Instruments, fleet: list[psutil.Process]
+) -> float:
+    """Return the logarithm of a case's time beside the fleet over that without."""
+    (mode,) = parse_all(["kernel/warm"])
+    trials = {
+        on: Measurement(prepared, mode, scale, Settings()) for on in (False, True)
+    }
+    with placed(prepared), no_collection() as collected:
+        windows = {on: trial.windows(collected) for on, trial in trials.items()}
+        going = {on: next(one) for on, one in windows.items()}
+        going[True].count = going[False].count
+        for on in (False, True, True, False):
+            for process in fleet:
+                (process.resume if on else process.suspend)()
+            time.sleep(CATCH_UP)
+            until = time.monotonic() + TURN
+            while time.monotonic() < until:
+                next(windows[on])
+        for on, one in windows.items():
+            going[on].last = True
+            next(one, None)
+    with_it, without = (value(trials[on].trial()) for on in (True, False))
+    return math.log(with_it / without)
+
+
+def rounds(folder: Path, minutes: float) -> list[dict[str, float]]:
     """Return the blocks of every case, as many as there is time for."""
+    cases = discovery.find([str(folder / "suites")])
+    prepared = {case.id: PreparedCase(case, Settings()) for case in cases}
+    scale, fleet = Instruments(None), started(folder)
     until, found, longest = time.monotonic() + 60 * minutes, [], 0.0
-    while time.monotonic() + longest < until:
-        began, sums = time.monotonic(), {}
-        for beside, times in ((False, 1), (True, 2), (False, 1)):
-            if beside or sums:
-                idling(beside=beside)
-            for _ in range(times):
-                for case, one in measured(folder, url).items():
-                    half = math.log(one) / 2
-                    sums[case] = sums.get(case, 0.0) + (half if beside else -half)
-        found.append(sums)
-        longest = max(longest, time.monotonic() - began)
-        click.echo(f"round {len(found)}: {time.monotonic() - began:.0f} s", err=True)
+    try:
+        while time.monotonic() + longest < until:
+            began = time.monotonic()
+            found.append(
+                {id_: block(one, scale, fleet) for id_, one in prepared.items()}
+            )
+            longest = max(longest, time.monotonic() - began)
+            click.echo(
+                f"round {len(found)}: {time.monotonic() - began:.0f} s", err=True
+            )
+    finally:
+        for process in fleet:
+            process.resume()
     return found
 
 
@@ -135,7 +177,7 @@ def main() -> None:
         (folder / "suites").mkdir()
         (folder / "suites" / "bench_work.py").write_text(SUITE)
         try:
-            found = rounds(folder / "suites", f"{folder}/store.db", minutes)
+            found = rounds(folder, minutes)
         finally:
             steelyard("fleet", "down")
     blocks = {case: Evidence(tuple(one[case] for one in found)) for case in found[0]}
