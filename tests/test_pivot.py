@@ -12,6 +12,11 @@ from steelyard.report import columns, grid, pivot, stored
 from steelyard.report.formats import Results
 
 
+def titles(sheet):
+    """Return the titles of a table's columns."""
+    return tuple(column.title for column in sheet.columns)
+
+
 def weighed(case, mode="kernel/warm", time=1000, **more):
     """Return the blocks of a case whose windows read about ``time`` ns."""
     ticks = tuple(range(time, time + 40))
@@ -31,15 +36,15 @@ def calls(**more):
 
 def test_modes_go_across_in_their_order_and_every_cell_has_its_error():
     """What was not weighed is a dash; an axis of one value is in the title."""
-    (found,) = pivot.grids(calls(), "mode")
+    (found,) = pivot.sheets(calls(), "mode")
     assert found.title == "call[n=8]"
-    assert found.heads == ("impl",)
-    assert found.titles == (
+    assert titles(found) == (
+        "impl",
         "per_launch/warm",
         "per_launch/warm/10",
         "per_launch/warm/100",
     )
-    numpy, ours = sorted(found.lines)
+    numpy, ours = sorted(found.rows)
     assert numpy[3] == "-"
     assert all(re.fullmatch(r"[\d.]+ ns ± [\d.]+ %.*", cell) for cell in ours[1:])
     assert ours[1].startswith("919.5 ns")
@@ -49,10 +54,10 @@ def test_values_of_an_axis_go_across_as_numbers():
     """100 is behind 20; the one mode there is ends the title."""
     sizes = (100, 3, 20)
     made = rows.rows(t for n in sizes for t in weighed(f"copy[n={n}]", axes={"n": n}))
-    (found,) = pivot.grids(made, "n")
-    assert found.titles == ("n=3", "n=20", "n=100")
+    (found,) = pivot.sheets(made, "n")
+    assert titles(found) == ("n=3", "n=20", "n=100")
     assert found.title == "copy kernel/warm"
-    assert len(found.lines) == 1
+    assert len(found.rows) == 1
 
 
 def test_shapes_are_written_as_in_case_ids():
@@ -63,14 +68,14 @@ def test_shapes_are_written_as_in_case_ids():
         for shape in shapes
         for t in weighed(f"mm[shape={shape[0]}x768,impl=a]", axes={"shape": shape})
     )
-    (found,) = pivot.grids(made, "mode")
-    assert {line[0] for line in found.lines} == {"64x768", "4096x768"}
+    (found,) = pivot.sheets(made, "mode")
+    assert {line[0] for line in found.rows} == {"64x768", "4096x768"}
 
 
 def test_wanted_columns_are_tables_below_that_of_time():
     """Processor time and items a second; what nobody knows has no table."""
     made = calls(facts={"items": 2})
-    found = pivot.grids(made, "mode", columns.read("cpu,items,watts"))
+    found = pivot.sheets(made, "mode", columns.read("cpu,items,watts"))
     assert [one.title for one in found] == [
         "call[n=8]",
         "call[n=8] CPU",
@@ -80,9 +85,9 @@ def test_wanted_columns_are_tables_below_that_of_time():
 
 def test_ratios_to_a_reference_have_a_table():
     """Paired within blocks, as in the rows."""
-    found = pivot.grids(rows.relative_to(calls(), "impl=numpy"), "impl")
+    found = pivot.sheets(rows.relative_to(calls(), "impl=numpy"), "impl")
     assert found[-1].title == "call[n=8] relative"
-    assert "1.000" in found[-1].lines[0]
+    assert "1.000" in found[-1].rows[0]
 
 
 def test_an_axis_that_no_case_has_is_refused():
@@ -98,20 +103,20 @@ def test_an_axis_that_no_case_has_is_refused():
 def test_benchmarks_without_the_axis_have_no_table():
     """Others have theirs."""
     made = rows.rows([*weighed("a[n=1]"), *weighed("b[m=1]")])
-    assert [one.title for one in pivot.grids(made, "n")] == ["a kernel/warm"]
+    assert [one.title for one in pivot.sheets(made, "n")] == ["a kernel/warm"]
 
 
 @pytest.mark.parametrize("width", [20, 60, 80, 200])
 def test_what_is_too_wide_goes_on_below(width):
     """No cell is lost or cut, and a row of nothing is left out of its part."""
-    (whole,) = pivot.grids(calls(), "mode")
+    (whole,) = pivot.sheets(calls(), "mode")
     parts = list(grid.fitting(whole, width))
-    assert sum((part.titles for part in parts), ()) == whole.titles
-    assert all(part.heads == whole.heads for part in parts)
+    assert all(part.columns[0] is whole.columns[0] for part in parts)
+    assert sum((titles(part)[1:] for part in parts), ()) == titles(whole)[1:]
     if width < 80:
-        assert len(parts[-1].lines) == 1
+        assert len(parts[-1].rows) == 1
     text = rendered(pivot.page(calls(), "mode", 200), 200)
-    assert all(cell in text for line in whole.lines for cell in line)
+    assert all(cell in text for line in whole.rows for cell in line)
 
 
 def test_a_cell_with_doubts_is_marked_and_failures_are_told():
@@ -122,7 +127,7 @@ def test_a_cell_with_doubts_is_marked_and_failures_are_told():
     assert "% ?" in text
     assert "drifting: later samples" in text
     assert "it is wrong." in text
-    assert pivot.grids(rows.rows(failed), "n") == []
+    assert pivot.sheets(rows.rows(failed), "n") == []
 
 
 def test_markdown_is_one_table_whatever_its_width():

@@ -9,7 +9,7 @@ from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from steelyard.report import text
-from steelyard.report.grid import Grid, fitting
+from steelyard.report.grid import fitting, grid
 from steelyard.units import NOTHING
 from steelyard_device.timings_print import duration
 from steelyard_lock import space_report
@@ -59,8 +59,8 @@ def launches(rows: Sequence[Row], width: int) -> Iterator[RenderableType | str]:
         if lines:
             heads = ("launch", "computes"), ("bytes", "schedule")
             title = f"launches of {row.point.label}"
-            whole = Grid(title, *heads, tuple(lines))
-            yield from (part.sheet.shown() for part in fitting(whole, width))
+            whole = grid(title, *heads, tuple(lines))
+            yield from (part.shown() for part in fitting(whole, width))
             size, least = (row.facts[f"workspace_{n}"] for n in ("bytes", "bound"))
             yield f"workspace: {size} bytes, at least {least} are live at once"
 
@@ -88,8 +88,8 @@ def _shown(
         tuple(cell(row) for cell in (*heads.values(), *columns.values()))
         for row in rows
     ]
-    whole = Grid(title, tuple(heads), tuple(columns), tuple(lines))
-    yield from (part.sheet.shown() for part in fitting(whole, width))
+    whole = grid(title, tuple(heads), tuple(columns), tuple(lines))
+    yield from (part.shown() for part in fitting(whole, width))
 
 
 def passes(found: Mapping[str, Sequence[tuple[str, int]]]) -> Iterator[RenderableType]:
@@ -97,7 +97,7 @@ def passes(found: Mapping[str, Sequence[tuple[str, int]]]) -> Iterator[Renderabl
     for label, taken in found.items():
         lines = tuple((name, duration(time)) for name, time in taken)
         title = f"passes of LLVM, once: {label}"
-        yield Grid(title, ("pass",), ("time",), lines).sheet.shown()
+        yield grid(title, ("pass",), ("time",), lines).shown()
 
 
 def dumps(

@@ -8,7 +8,7 @@ from collections.abc import Set as AbstractSet
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, Final
 
-from steelyard.report.grid import Grid, fitting
+from steelyard.report.grid import fitting, grid
 from steelyard.units import NOTHING
 from steelyard_device.timings_print import duration
 from steelyard_kernels.artifact import Artifact, Failure
@@ -54,8 +54,8 @@ def space_page(space: Space, width: int) -> Iterator[RenderableType]:
         for number, owner in enumerate(space.owners)
     )
     heads = (*("launch",) * several, "schedule")
-    whole = Grid(space.label, heads, titles, lines)
-    yield from (part.sheet.shown() for part in fitting(whole, width))
+    whole = grid(space.label, heads, titles, lines)
+    yield from (part.shown() for part in fitting(whole, width))
     yield (
         "compile: in a group, a candidate's own time in ptxas and its share of the rest "
         "by the length of its text"
@@ -66,7 +66,7 @@ def space_page(space: Space, width: int) -> Iterator[RenderableType]:
     ]
     stages.append(("all", NOTHING, duration(space.batch.wall)))
     sums = ("summed over workers", "wall")
-    yield Grid("stages", ("stage",), sums, tuple(stages)).sheet.shown()
+    yield grid("stages", ("stage",), sums, tuple(stages)).shown()
     facts = space.facts()
     yield (
         f"\n{space.label}: {facts['candidates']} candidates, {facts['distinct']} "
@@ -125,8 +125,8 @@ def _kernels(space: Space, width: int) -> Iterator[RenderableType]:
     lines.append(("all", "wall", count, *map(duration, walls)))
     titles = "candidates", "lower", "emit", "compile", "all"
     title = f"kernels of {space.label}"
-    whole = Grid(title, ("launch", "computes"), titles, tuple(lines))
-    yield from (part.sheet.shown() for part in fitting(whole, width))
+    whole = grid(title, ("launch", "computes"), titles, tuple(lines))
+    yield from (part.shown() for part in fitting(whole, width))
 
 
 def sweep_page(spaces: Sequence[Space], width: int) -> Iterator[RenderableType]:
@@ -140,8 +140,8 @@ def sweep_page(spaces: Sequence[Space], width: int) -> Iterator[RenderableType]:
     found = [dict(_sweep_cells(space, beside)) for space in spaces]
     lines = tuple(tuple(cells.values()) for cells in found)
     titles = tuple(found[0])
-    whole = Grid("stages, summed over workers", titles[:3], titles[3:], lines)
-    yield from (part.sheet.shown() for part in fitting(whole, width))
+    whole = grid("stages, summed over workers", titles[:3], titles[3:], lines)
+    yield from (part.shown() for part in fitting(whole, width))
     for space in spaces:
         if said := drivers.sentence(space):
             yield f"{space.label}: {said}"

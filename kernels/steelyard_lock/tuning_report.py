@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from steelyard.analyse import rows as analysed
 from steelyard.report import text
-from steelyard.report.grid import Grid, fitting
+from steelyard.report.grid import fitting, grid
 from steelyard.units import NOTHING
 from steelyard_device.timings_print import duration
 from steelyard_lock.tuning import Space, Tuning
@@ -27,12 +27,12 @@ def space_page(space: Space, width: int) -> Iterator[RenderableType]:
         for schedule, prediction in space.ranked
     ]
     title = f"{space.point.label}: {len(lines)} candidates"
-    whole = Grid(title, ("schedule",), ("predicted",), tuple(lines))
-    yield from (part.sheet.shown() for part in fitting(whole, width))
+    whole = grid(title, ("schedule",), ("predicted",), tuple(lines))
+    yield from (part.shown() for part in fitting(whole, width))
     if space.refused:
         refused = tuple((schedule.label, why) for schedule, why in space.refused)
         title = f"{len(refused)} refused: a schedule that..."
-        yield Grid(title, ("schedule",), ("why",), refused).sheet.shown()
+        yield grid(title, ("schedule",), ("why",), refused).shown()
     yield f"{space.point.label}: {len(lines)} candidates, {len(space.refused)} refused"
 
 
@@ -55,8 +55,8 @@ def tuning_page(found: Tuning, width: int) -> Iterator[RenderableType]:
             )
         )
     titles = ("time", "95 %", "over heuristic's", "95 %", "place by the model")
-    whole = Grid(f"finalists: {found.point.label}", ("schedule",), titles, tuple(lines))
-    yield from (part.sheet.shown() for part in fitting(whole, width))
+    whole = grid(f"finalists: {found.point.label}", ("schedule",), titles, tuple(lines))
+    yield from (part.shown() for part in fitting(whole, width))
     yield "\n" + "\n".join(_sentences(found)) + "\n"
 
 

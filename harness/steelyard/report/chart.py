@@ -43,8 +43,8 @@ STEP: Final = "▲"
 def lines(history: History, width: int) -> Iterator[str]:
     """Yield one history: what it is, the picture, its steps."""
     points = history.points
-    told = [history.case, history.mode, count(len(points), "run")]
-    yield "  ".join(filter(None, told))
+    head = [history.case, history.mode, count(len(points), "run")]
+    yield "  ".join(filter(None, head))
     if history.left_out:
         yield f"left out: {count(history.left_out, 'run')} of another machine, method or clock"
     if history.machines > 1:

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
-from rich.console import Console, RenderableType
+from rich.console import RenderableType
 from rich.text import Text
 
 from steelyard import units
@@ -16,6 +16,7 @@ from steelyard.analyse.stats import Estimate
 from steelyard.report import json_report, tables, text
 from steelyard.report import junit as xml
 from steelyard.report.grid import Line, sheet_of
+from steelyard.store.codec import strict
 
 HEADS: Final = ("claim", "case", "mode", "bound", "measured", "95 %", "verdict", "note")
 
@@ -32,10 +33,7 @@ FAILING: Final = frozenset({State.FAILS, State.BROKEN})
 
 def table(found: Sequence[Judged]) -> str:
     """Return judged claims as a terminal shows them."""
-    console = Console(width=tables.PAGE, color_system=None, highlight=False)
-    with console.capture() as captured:
-        console.print(*page(found), sep="\n")
-    return captured.get()
+    return tables.captured(page(found))
 
 
 def json(found: Sequence[Judged], run: Run | None) -> str:
@@ -48,7 +46,7 @@ def json(found: Sequence[Judged], run: Run | None) -> str:
         "exit_code": exit_code(found),
         "claims": [_line(one) for one in found],
     }
-    return json_report.text_of(json_report.strict(document)) + "\n"
+    return json_report.text_of(strict(document)) + "\n"
 
 
 def junit(found: Sequence[Judged]) -> str:

@@ -14,7 +14,7 @@ from steelyard.analyse import agreement, stats
 from steelyard.analyse.rows import Row, combined
 from steelyard.analyse.stats import Estimate
 from steelyard.analyse.trial import Trial
-from steelyard.report.grid import Grid, Line, Sheet, sheet_of
+from steelyard.report.grid import Line, Sheet, grid, sheet_of
 
 PARTS: Final = ("sampling", "quantum", "offset", "drift")
 """Of half an interval, as `stats.budget` names them."""
@@ -61,10 +61,10 @@ def _sheet(group: Sequence[tuple[Row, Mapping[str, Sequence[Trial]]]]) -> Sheet[
     return sheet_of(titles, lines, title="clocks", right=READ, folds={"case"})
 
 
-def grid(title: str, clocks: Mapping[str, Sequence[Trial]]) -> Grid:
+def beside(title: str, clocks: Mapping[str, Sequence[Trial]]) -> Sheet[Line]:
     """Return the clocks of one row, a line each."""
     lines = ((name, *_bar(trials)) for name, trials in clocks.items())
-    return Grid(title, ("clock",), READ, tuple(lines))
+    return grid(title, ("clock",), READ, lines)
 
 
 def _bar(trials: Sequence[Trial]) -> Iterator[str]:

@@ -86,10 +86,10 @@ def curves(
     """
     rows = [row for row in made if row.estimate and across in row.axes]
     names = dict.fromkeys(n for row in rows for n in row.axes if n != across)
-    told = [n for n in names if len({str(row.axes.get(n)) for row in rows}) > 1]
+    axes = [n for n in names if len({str(row.axes.get(n)) for row in rows}) > 1]
     found: dict[tuple[str, str], list[Row]] = {}
     for row in rows:
-        inside = ",".join(f"{n}={text_of(row.axes[n])}" for n in told if n in row.axes)
+        inside = ",".join(f"{n}={text_of(row.axes[n])}" for n in axes if n in row.axes)
         found.setdefault((f"{row.benchmark} {row.mode}", inside), []).append(row)
     return [
         Curve(*key, _times(group, across), tuple(find(group)))
@@ -217,10 +217,10 @@ def _line(curve: Curve, frame: Frame) -> Iterator[str]:
     )
     yield f'<path d="{bars}" stroke-dasharray="none"/>'
     for (x, y), (at, one) in zip(where, curve.times, strict=True):
-        told = f"{at:g}: {units.duration(one.value)}"
+        said = f"{at:g}: {units.duration(one.value)}"
         yield (
             f'<circle cx="{x:.1f}" cy="{y:.1f}" r="3" fill="white" '
-            f'stroke-dasharray="none"><title>{escape(told)}</title></circle>'
+            f'stroke-dasharray="none"><title>{escape(said)}</title></circle>'
         )
         if at in steep:
             yield f'<circle cx="{x:.1f}" cy="{y:.1f}" r="8" stroke-dasharray="none"/>'

@@ -21,7 +21,7 @@ from steelyard.analyse.run import UNKNOWN, Run
 from steelyard.analyse.trial import Trial
 from steelyard.prepare.capsules import SUFFIX
 from steelyard.report import text
-from steelyard.report.grid import Grid
+from steelyard.report.grid import Line, Sheet, grid
 from steelyard.units import NOTHING
 
 RAW: Final = frozenset({"began_ns", "wall_ns", "spans", "mhz_before", "mhz_after"})
@@ -71,7 +71,7 @@ def page(run: Run, row: Row) -> Iterator[RenderableType]:
         f"{'s' * (count != 1)}"
         f" · {text.gigabytes(row)} GB/s{near} · {row.histogram()}"
     )
-    yield replace(blocks(row).sheet, title="").shown()
+    yield replace(blocks(row), title="").shown()
     yield _facts(groups(row))
     yield Text(f"$ {reproduce(run, row)}", style="bold")
 
@@ -117,16 +117,13 @@ def _clock(trial: Trial) -> dict[str, Any]:
     }
 
 
-def blocks(row: Row) -> Grid:
+def blocks(row: Row) -> Sheet[Line]:
     """Return every statistic: a line each, a column a block."""
     found = [_block(trial) for trial in row.trials]
     names = dict.fromkeys(chain.from_iterable(found))  # not all blocks know the same
-    return Grid(
-        f"{row.mode} by block",
-        ("block",),
-        tuple(str(trial.block) for trial in row.trials),
-        tuple((name, *(one.get(name, NOTHING) for one in found)) for name in names),
-    )
+    numbers = [str(trial.block) for trial in row.trials]
+    lines = ((name, *(one.get(name, NOTHING) for one in found)) for name in names)
+    return grid(f"{row.mode} by block", ("block",), numbers, lines)
 
 
 def _block(trial: Trial) -> dict[str, str]:

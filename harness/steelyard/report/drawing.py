@@ -76,8 +76,8 @@ def svg(history: History) -> str:
 
 
 def _title(history: History) -> str:
-    told = [history.case, history.mode, count(len(history.points), "run")]
-    return escape("  ".join(filter(None, told)))
+    said = [history.case, history.mode, count(len(history.points), "run")]
+    return escape("  ".join(filter(None, said)))
 
 
 def _frame(history: History, top: float) -> Frame:
@@ -165,9 +165,9 @@ def _label(label: _Label, frame: Frame) -> str:
 
 def _mark(point: Point, x: float, y: Callable[[float], float]) -> str:
     estimate = point.estimate
-    told = f"{point.name}, {day(point)}, {units.duration(estimate.value)}"
+    said = f"{point.name}, {day(point)}, {units.duration(estimate.value)}"
     return (
-        f'<g stroke="{POINTS}"><title>{escape(told)}</title>'
+        f'<g stroke="{POINTS}"><title>{escape(said)}</title>'
         f'<path d="M{x:.1f} {y(estimate.low):.1f}V{y(estimate.high):.1f}"/>'
         f'<circle cx="{x:.1f}" cy="{y(estimate.value):.1f}" r="3" fill="{POINTS}"/></g>'
     )

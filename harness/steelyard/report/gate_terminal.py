@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Final
 
-from rich.console import Console, RenderableType
+from rich.console import RenderableType
 from rich.padding import Padding
 from rich.text import Text
 
@@ -115,10 +115,7 @@ def _line(one: Finding) -> Line:
 def dumps(outcome: Outcome, shape: str) -> str:
     """Return the outcome's text in a format, a table as wide as a page."""
     if shape == "table":
-        console = Console(width=tables.PAGE, color_system=None, highlight=False)
-        with console.capture() as captured:
-            console.print(*page(outcome), sep="\n")
-        return captured.get()
+        return tables.captured(page(outcome))
     write = formats()[shape].gate
     assert write is not None, shape
     return write(outcome)

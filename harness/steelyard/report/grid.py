@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from operator import itemgetter
@@ -104,41 +105,39 @@ def sheet_of(
     return Sheet(title, columns, tuple(lines))
 
 
-@dataclass(frozen=True, slots=True)
-class Grid:
-    """A table: ``heads`` are columns that say which row it is, ``titles`` the others."""
-
-    title: str
-    heads: tuple[str, ...]
-    titles: tuple[str, ...]
-    lines: tuple[tuple[str, ...], ...]
-
-    @property
-    def sheet(self) -> Sheet[Line]:
-        """The same table; numbers are what is in no head."""
-        heads: list[Column[Line]] = [
-            Column(name, itemgetter(at), right=at >= len(self.heads))
-            for at, name in enumerate((*self.heads, *self.titles))
-        ]
-        return Sheet(self.title, heads, self.lines)
+def grid(
+    title: str, heads: Sequence[str], titles: Sequence[str], lines: Iterable[Line]
+) -> Sheet[Line]:
+    """Return a table whose ``heads`` say which line it is; ``titles`` are of numbers."""
+    columns: list[Column[Line]] = [
+        Column(name, itemgetter(at), right=at >= len(heads))
+        for at, name in enumerate((*heads, *titles))
+    ]
+    return Sheet(title, columns, tuple(lines))
 
 
-def fitting(whole: Grid, width: int) -> Iterator[Grid]:
-    """Yield it in parts that fit, one below the other; rows of nothing are left out."""
+def width_of(column: Column[T], rows: Iterable[T]) -> int:
+    """Return the columns of a terminal that a column takes."""
     from rich.cells import cell_len
 
-    first = len(whole.heads)
-    sizes = [
-        PADDING + DIVIDER + max(map(cell_len, column))
-        for column in zip((*whole.heads, *whole.titles), *whole.lines, strict=True)
-    ]
-    begin = first
-    while begin < len(sizes):
-        end = begin + 1
-        while end < len(sizes) and sum(sizes[:first] + sizes[begin : end + 1]) <= width:
-            end += 1
-        lines = [(*line[:first], *line[begin:end]) for line in whole.lines]
-        full = [line for line in lines if set(line[first:]) != {NOTHING}]
-        titles = whole.titles[begin - first : end - first]
-        yield Grid(whole.title, whole.heads, titles, tuple(full))
-        begin = end
+    cells = (cell_len(str(column.cell(row))) for row in rows)
+    return PADDING + DIVIDER + max(cell_len(column.title), *cells)
+
+
+def fitting(whole: Sheet[T], width: int) -> Iterator[Sheet[T]]:
+    """Yield it in parts that fit, one below the other; rows of nothing are left out.
+
+    The columns of text that it begins with say which row it is: every part has them.
+    """
+    heads = tuple(itertools.takewhile(lambda one: not one.right, whole.columns))
+    first = len(heads)
+    rest, sizes = (
+        whole.columns[first:],
+        [width_of(c, whole.rows) for c in whole.columns],
+    )
+    room, sizes = width - sum(sizes[:first]), sizes[first:]
+    while rest:
+        count = max(1, sum(end <= room for end in itertools.accumulate(sizes)))
+        part, rest, sizes = rest[:count], rest[count:], sizes[count:]
+        full = [r for r in whole.rows if {str(c.cell(r)) for c in part} != {NOTHING}]
+        yield Sheet(whole.title, (*heads, *part), full)

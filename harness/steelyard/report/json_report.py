@@ -94,7 +94,6 @@ It is strict JSON: what is not a finite number is null.
 from __future__ import annotations
 
 import json
-import math
 import statistics
 import sys
 from collections.abc import Mapping, Sequence
@@ -115,7 +114,7 @@ from steelyard.analyse.run import UNKNOWN, Run
 from steelyard.analyse.stats import Estimate
 from steelyard.analyse.trial import Trial
 from steelyard.machine import files
-from steelyard.store import codec
+from steelyard.store.codec import strict
 
 SCHEMA: Final = 1
 
@@ -294,14 +293,3 @@ def _device(trial: Trial) -> dict[str, Any]:
         "coldness": extra.get("coldness", UNKNOWN),
         "coldness_why": extra.get("coldness_why"),
     }
-
-
-def strict(value: Any) -> Any:
-    """Return JSON values, null for a number that is not finite."""
-    if isinstance(value, float) and not math.isfinite(value):
-        return None
-    if isinstance(value, Mapping):
-        return {str(k): strict(v) for k, v in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [strict(v) for v in value]
-    return codec.plain(value)

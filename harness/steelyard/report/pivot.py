@@ -18,7 +18,7 @@ from steelyard.analyse.run import Run
 from steelyard.declare.axes import text_of
 from steelyard.errors import SteelyardError
 from steelyard.report import columns, tables, text
-from steelyard.report.grid import Grid, fitting
+from steelyard.report.grid import Line, Sheet, fitting, grid
 
 MODE: Final = "mode"
 DOUBTED: Final = " ?"
@@ -54,7 +54,7 @@ def require(points: Iterable[Mapping[str, Any]], across: str) -> None:
         )
 
 
-def grid(readings: Sequence[Reading], across: str, what: str = "") -> Grid:
+def sheet(readings: Sequence[Reading], across: str, what: str = "") -> Sheet[Line]:
     """Return the table of one benchmark's readings; ``what`` ends its title."""
     names = dict.fromkeys(n for one in readings for n in (*one.axes, MODE))
     found = {n: dict.fromkeys(one.place(n) for one in readings) for n in names}
@@ -70,15 +70,12 @@ def grid(readings: Sequence[Reading], across: str, what: str = "") -> Grid:
     inside = ",".join(f"{n}={_written(next(iter(found[n])))}" for n in shared)
     mode = readings[0].mode if across != MODE and len(found[MODE]) == 1 else ""
     words = (readings[0].benchmark + f"[{inside}]" * bool(inside), mode, what)
-    return Grid(
-        " ".join(filter(None, words)),
-        tuple(heads),
-        tuple(f"{across}={v}" if across != MODE else str(v) for v in values),
-        tuple(
-            (*key, *(row.get(v, units.NOTHING) for v in values))
-            for key, row in lines.items()
-        ),
+    titles = [f"{across}={v}" if across != MODE else str(v) for v in values]
+    made = (
+        (*key, *(row.get(v, units.NOTHING) for v in values))
+        for key, row in lines.items()
     )
+    return grid(" ".join(filter(None, words)), heads, titles, made)
 
 
 def _written(value: Any) -> str:
@@ -87,7 +84,9 @@ def _written(value: Any) -> str:
     return units.NOTHING if value is None else str(value)
 
 
-def grids(made: Sequence[Row], across: str, wanted: Sequence[str] = ()) -> list[Grid]:
+def sheets(
+    made: Sequence[Row], across: str, wanted: Sequence[str] = ()
+) -> list[Sheet[Line]]:
     """Return the tables of a benchmark: of time, then of each wanted column.
 
     ``wanted`` are names of `columns.EXTRAS`. Benchmarks without the axis have none.
@@ -102,7 +101,7 @@ def grids(made: Sequence[Row], across: str, wanted: Sequence[str] = ()) -> list[
         for what, cell in cells.items():
             readings = [Reading(r.benchmark, r.axes, r.mode, cell(r)) for r in group]
             if any(one.cell != units.NOTHING for one in readings):
-                found.append(grid(readings, across, what))
+                found.append(sheet(readings, across, what))
     return found
 
 
@@ -115,9 +114,9 @@ def page(
     made: Sequence[Row], across: str, width: int, wanted: Sequence[str] = ()
 ) -> Iterator[RenderableType]:
     """Yield what a terminal shows: the tables, what doubts mean, and what failed."""
-    for one in grids(made, across, wanted):
+    for one in sheets(made, across, wanted):
         for part in fitting(one, width):
-            yield Padding(part.sheet.shown(), tables.ABOVE, expand=False)
+            yield Padding(part.shown(), tables.ABOVE, expand=False)
     hints = tables.hints(made)
     if hints is not None:
         said = (
@@ -135,6 +134,6 @@ def dumps(
 ) -> str:
     """Return the tables as Markdown below the facts of the run."""
     lines = [f"> {line}  " for line in text.header(run)]
-    for one in grids(made, across, wanted):
-        lines += ["", f"**{one.title}**", "", *one.sheet.markdown()]
+    for one in sheets(made, across, wanted):
+        lines += ["", f"**{one.title}**", "", *one.markdown()]
     return "\n".join(lines) + "\n"

@@ -10,7 +10,6 @@ from dataclasses import replace
 from itertools import groupby
 from typing import IO, Any, Final, cast
 
-from rich.cells import cell_len
 from rich.console import (
     Console,
     ConsoleOptions,
@@ -32,7 +31,7 @@ from steelyard.analyse.trial import Trial
 from steelyard.machine.printable import printable
 from steelyard.report import columns as columns_
 from steelyard.report import text
-from steelyard.report.grid import DIVIDER, PADDING, Column, Grid, Sheet, fitting
+from steelyard.report.grid import Column, Line, Sheet, fitting, grid, width_of
 
 PAGE: Final = 160
 """Columns where there is no terminal to ask: a file or a pipe has room."""
@@ -50,6 +49,14 @@ def console(*, stderr: bool = False, page: int = PAGE) -> Console:
         made.file = cast("IO[str]", _Trimmed(made.file))
     made.push_render_hook(_Printable())
     return made
+
+
+def captured(parts: Iterable[RenderableType]) -> str:
+    """Return what a terminal as wide as a page would show, without colours."""
+    made = Console(width=PAGE, color_system=None, highlight=False)
+    with made.capture() as shown:
+        made.print(*parts, sep="\n")
+    return shown.get()
 
 
 class _Printable(RenderHook):
@@ -115,12 +122,7 @@ def results(
 def _fitting(sheet: Sheet[Row], width: int) -> list[Column[Row]]:
     """Leave out columns, the most dispensable first, until the rest fits."""
     kept = list(sheet.columns)
-    sizes = {
-        c.title: PADDING
-        + DIVIDER
-        + max(cell_len(c.title), *(cell_len(str(c.cell(r))) for r in sheet.rows))
-        for c in kept
-    }
+    sizes = {c.title: width_of(c, sheet.rows) for c in kept}
     while sum(sizes[c.title] for c in kept) > width:
         last = max(kept, key=lambda column: column.sheds)
         if not last.sheds:
@@ -129,7 +131,7 @@ def _fitting(sheet: Sheet[Row], width: int) -> list[Column[Row]]:
     return kept
 
 
-def floors(trials: Sequence[Trial]) -> Grid | None:
+def floors(trials: Sequence[Trial]) -> Sheet[Line] | None:
     """Return what each clock reads around nothing: medians over all trials."""
     groups: dict[tuple[str, float], list[Trial]] = defaultdict(list)
     for trial in trials:
@@ -144,7 +146,7 @@ def floors(trials: Sequence[Trial]) -> Grid | None:
         cells = [units.duration(statistics.median(f)) if f else "-" for f in found]
         lines.append((clock, units.duration(quantum), *cells))
     titles = ("tick", *(FLOORS.get(n, n) for n in names))
-    return Grid("floors", ("clock",), titles, tuple(lines))
+    return grid("floors", ("clock",), titles, lines)
 
 
 FLOORS: Final = {"empty": "empty window", "null": "null launch", "call": "Python call"}
@@ -155,18 +157,18 @@ def ledgers(made: Sequence[Row], width: int) -> Iterator[RenderableType]:
 
     Axes of several values are columns; parts that do not fit are in a table below.
     """
-    for whole in ledger_grids(made):
-        yield from (part.sheet.shown() for part in fitting(whole, width))
+    for whole in ledger_sheets(made):
+        yield from (part.shown() for part in fitting(whole, width))
 
 
-def ledger_grids(made: Sequence[Row]) -> Iterator[Grid]:
+def ledger_sheets(made: Sequence[Row]) -> Iterator[Sheet[Line]]:
     """Yield the ledgers of a benchmark as one table."""
     good = [row for row in made if row.ledger() and row.estimate]
     for name, rows in groupby(good, key=lambda row: row.benchmark):
         yield _ledger(name, list(rows))
 
 
-def _ledger(name: str, group: Sequence[Row]) -> Grid:
+def _ledger(name: str, group: Sequence[Row]) -> Sheet[Line]:
     axes = dict.fromkeys(axis for row in group for axis in row.axes)
     shared = {a: group[0].axes.get(a) for a in axes if _values(group, a) == 1}
     modes = len({row.mode for row in group}) > 1
@@ -178,18 +180,13 @@ def _ledger(name: str, group: Sequence[Row]) -> Grid:
     if modes:
         heads["mode"] = lambda row: row.mode
     heads["call"] = text.time
-    cells = {part: _part(part) for part in (*parts, "untracked")}
     inside = ",".join(f"{axis}={value}" for axis, value in shared.items())
     title = f"ledger: percent of one call, {name}" + f"[{inside}]" * bool(inside)
-    return Grid(
-        title if modes else f"{title} {group[0].mode}",
-        tuple(heads),
-        tuple(cells),
-        tuple(
-            tuple(cell(row) for cell in (*heads.values(), *cells.values()))
-            for row in group
-        ),
-    )
+    cells = {part: _part(part) for part in (*parts, "untracked")}
+    each = (*heads.values(), *cells.values())
+    lines = (tuple(cell(row) for cell in each) for row in group)
+    named = title if modes else f"{title} {group[0].mode}"
+    return grid(named, tuple(heads), tuple(cells), lines)
 
 
 def _values(group: Sequence[Row], axis: str) -> int:
@@ -302,7 +299,7 @@ def page(
         yield below
     around = floors(trials)
     if around is not None:
-        yield Padding(around.sheet.shown(), ABOVE, expand=False)
+        yield Padding(around.shown(), ABOVE, expand=False)
     for line in (hints(made), failures(made)):
         if line is not None:
             yield line

@@ -15,6 +15,7 @@ from steelyard.analyse.run import Run
 from steelyard.gate import document
 from steelyard.report import claims_report, json_report
 from steelyard.report.formats import Compared, Format, Results
+from steelyard.store.codec import strict
 
 HIDDEN: Final = ("machine", "writer")
 """Facts of a run that differences have instead."""
@@ -26,20 +27,14 @@ def _results(found: Results) -> str:
 
 def compared(found: Compared) -> str:
     """Return two runs side by side."""
-    return (
-        json_report.text_of(
-            json_report.strict(
-                {
-                    "schema": json_report.SCHEMA,
-                    "base": _side(found.base),
-                    "new": _side(found.new),
-                    "differences": [asdict(one) for one in found.differences],
-                    "rows": [json_report.comparison_record(one) for one in found.rows],
-                }
-            )
-        )
-        + "\n"
-    )
+    document = {
+        "schema": json_report.SCHEMA,
+        "base": _side(found.base),
+        "new": _side(found.new),
+        "differences": [asdict(one) for one in found.differences],
+        "rows": [json_report.comparison_record(one) for one in found.rows],
+    }
+    return json_report.text_of(strict(document)) + "\n"
 
 
 def _side(run: Run) -> dict[str, Any]:

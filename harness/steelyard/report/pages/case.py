@@ -13,7 +13,7 @@ from steelyard.analyse.run import Run
 from steelyard.analyse.trial import Trial
 from steelyard.report import clocks_table, details, scale, tables, text
 from steelyard.report.pages import svg
-from steelyard.report.pages.html import Markup, grid, join, tag
+from steelyard.report.pages.html import Markup, join, sheet, tag
 from steelyard.store import private
 
 WIDE: Final = 460
@@ -180,7 +180,7 @@ def _facts(row: Row) -> Markup:
 def _whole(row: Row) -> Iterator[Markup]:
     yield distribution(row)
     yield from clocks(row)
-    yield grid(details.blocks(row))
+    yield sheet(details.blocks(row))
     groups: Mapping[str, Mapping[str, str]] = details.groups(row)
     lines = [
         (tag("dt", name), tag("dd", private.anonymous(value)))
@@ -205,7 +205,7 @@ def clocks(row: Row) -> Iterator[Markup]:
     bottom = LINE * len(read)
     parts += svg.axis(x, 0, bottom, units.duration)
     yield svg.picture(WIDE, bottom + LINE, f"{row.mode} by clock", "", *parts)
-    yield grid(clocks_table.grid(row.mode, found))
+    yield sheet(clocks_table.beside(row.mode, found))
 
 
 def _repeat(run: Run, group: Sequence[Row]) -> Markup:

@@ -18,7 +18,7 @@ from typing import Any, Final, TypeVar
 from steelyard.machine import embedded
 from steelyard.machine.printable import printable
 from steelyard.report import curves, drawing
-from steelyard.report.grid import Cell, Column, Grid, Sheet
+from steelyard.report.grid import Cell, Column, Sheet
 
 T = TypeVar("T")
 
@@ -103,11 +103,6 @@ def sheet(
     return tag(
         "div", table, class_="wide", tabindex=0, role="region", aria_label=made.title
     )
-
-
-def grid(made: Grid) -> Markup:
-    """Return a table of text."""
-    return sheet(made.sheet)
 
 
 def _text(cell: Cell) -> str:

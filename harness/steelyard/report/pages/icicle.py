@@ -12,9 +12,9 @@ from steelyard.analyse.rows import Row
 from steelyard.machine.decoding import Malformed, checked
 from steelyard.process.stacks import Stacks
 from steelyard.report import stacks_table
-from steelyard.report.grid import Grid
+from steelyard.report.grid import grid
 from steelyard.report.pages import svg
-from steelyard.report.pages.html import Markup, Section, grid, page, tag
+from steelyard.report.pages.html import Markup, Section, page, sheet, tag
 from steelyard.store import archive
 
 WIDE: Final = 960
@@ -161,7 +161,7 @@ def figure(whole: Part, how: Shown = PHASES) -> Iterator[Markup]:
         (" / ".join(path), how.write(part.time), f"{_percent(part, whole)} %")
         for path, part in longest
     )
-    yield grid(Grid("longest parts", ("part",), ("time", "share"), tuple(lines)))
+    yield sheet(grid("longest parts", ("part",), ("time", "share"), lines))
 
 
 def _percent(part: Part, whole: Part) -> str:

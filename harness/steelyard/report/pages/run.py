@@ -13,7 +13,7 @@ from steelyard.report import chart, columns, curves, sweeps, tables, text
 from steelyard.report.formats import Results
 from steelyard.report.grid import Column, Sheet
 from steelyard.report.pages import case, icicle, roofline
-from steelyard.report.pages.html import Markup, Section, grid, join, page, sheet, tag
+from steelyard.report.pages.html import Markup, Section, join, page, sheet, tag
 from steelyard.store import archive, private
 
 WORST: Final = 5
@@ -126,13 +126,13 @@ def _doubts(made: Sequence[Row]) -> Iterator[Markup]:
 def _tables(found: Results, names: dict[str, str]) -> Iterator[Markup]:
     for one in columns.sheets(found.rows, found.columns):
         yield sheet(one, lambda row: f"#{names[row.case]}")
-    for ledger in tables.ledger_grids(found.rows):
-        yield grid(ledger)
+    for ledger in tables.ledger_sheets(found.rows):
+        yield sheet(ledger)
     if any(tables.excess(row) for row in found.rows):
         yield tag("p", tables.OVERLAP, class_="note")
     around = tables.floors([t for row in found.rows for t in row.trials])
     if around is not None:
-        yield grid(around)
+        yield sheet(around)
 
 
 def _sweeps(found: Results) -> Iterator[Markup]:
