@@ -6,6 +6,8 @@ nothing matched, or the machines are not comparable.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 FINE = 0
 REGRESSION = 1
 FAILED = 2
@@ -31,3 +33,14 @@ class BenchmarkError(SteelyardError):
 
 class StoreError(SteelyardError):
     """A store could not be read or written; nothing in it was lost."""
+
+
+def suggestion(word: str, known: Iterable[str]) -> str:
+    """Return the end of a sentence on a word that there is none of."""
+    import difflib  # here alone: most commands end without
+
+    every = list(known)
+    near = difflib.get_close_matches(word, every, 1)
+    return (
+        f"did you mean {near[0]}?" if near else f"known: {', '.join(every) or 'none'}."
+    )

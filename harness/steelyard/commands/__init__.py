@@ -21,7 +21,7 @@ from typing import Any, Final
 
 import click
 
-from steelyard.errors import USAGE, SteelyardError
+from steelyard.errors import USAGE, SteelyardError, suggestion
 from steelyard.machine.printable import open_closed_streams, printable
 
 SISTERS: Final[Mapping[str, str]] = MappingProxyType(
@@ -114,11 +114,9 @@ class Lazy(click.Group):
 
     def _require(self, word: str, known: list[str]) -> None:
         if word not in known:
-            import difflib
-
-            near = difflib.get_close_matches(word, known, 1)
-            hint = f"did you mean {near[0]}?" if near else f"known: {', '.join(known)}."
-            raise SteelyardError(f"there is no command {word!r}; {hint}")
+            raise SteelyardError(
+                f"there is no command {word!r}; {suggestion(word, known)}"
+            )
 
     def main(self, *args: Any, standalone_mode: bool = True, **extra: Any) -> Any:
         """Run a command; every way to end has its exit code."""

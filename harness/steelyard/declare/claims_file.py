@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -12,7 +11,7 @@ from typing import Annotated, Any, Final, NotRequired, TypedDict
 from steelyard.analyse import expression
 from steelyard.analyse.claims import Claim, bound
 from steelyard.declare import mode as modes
-from steelyard.errors import SteelyardError
+from steelyard.errors import SteelyardError, suggestion
 from steelyard.machine import files
 from steelyard.machine.decoding import Malformed, Within, checked
 
@@ -97,9 +96,7 @@ def _known(table: Mapping[str, Any], kind: Any, where: str) -> None:
     """Refuse a key that nobody would read."""
     keys = kind.__annotations__
     for key in table.keys() - keys.keys():
-        near = difflib.get_close_matches(key, keys, 1)
-        hint = f"did you mean {near[0]}?" if near else f"known: {', '.join(keys)}."
-        raise SteelyardError(f"{where} has the key {key!r}; {hint}")
+        raise SteelyardError(f"{where} has the key {key!r}; {suggestion(key, keys)}")
 
 
 def _claim(table: _Claim, where: str) -> Claim:

@@ -18,7 +18,6 @@ Each key of the table in ``pyproject.toml`` has a variable and a flag of its nam
 
 from __future__ import annotations
 
-import difflib
 import math
 import os
 import re
@@ -28,7 +27,7 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, Final
 
-from steelyard.errors import SteelyardError
+from steelyard.errors import SteelyardError, suggestion
 from steelyard.machine import files
 
 PREFIX: Final = "STEELYARD_"
@@ -171,12 +170,9 @@ def _table(path: Path) -> dict[str, Any]:
     read = {}
     for key, value in values.items():
         if key not in READERS:
-            near = difflib.get_close_matches(key, READERS, 1)
-            hint = (
-                f"Did you mean {near[0]}?" if near else f"Known: {', '.join(READERS)}."
-            )
             raise SteelyardError(
-                f"[tool.steelyard] in {path} has the key {key!r}. {hint}"
+                f"[tool.steelyard] in {path} has the key {key!r}. "
+                f"{suggestion(key, READERS).capitalize()}"
             )
         read[key] = READERS[key](f"{key} in {path}", value)
     if "store" in read and "://" not in read["store"]:

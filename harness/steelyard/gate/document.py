@@ -71,6 +71,7 @@ from steelyard.gate.outcome import (
 )
 from steelyard.machine import embedded, files
 from steelyard.machine.decoding import checked, digest, parsed
+from steelyard.store.codec import strict
 
 SCHEMA: Final = 2
 """1: without a digest."""
@@ -100,7 +101,7 @@ def report(outcome: Outcome) -> dict[str, Any]:
 
 def dumps(outcome: Outcome) -> str:
     """Return the document's text."""
-    found = _strict(report(outcome))
+    found = strict(report(outcome))
     found["digest"] = _digest(found)
     return json.dumps(found, indent=2, allow_nan=False) + "\n"
 
@@ -142,16 +143,6 @@ def _calibration(found: Calibration | None) -> dict[str, Any] | None:
         "detectable": [[*key, value] for key, value in found.detectable.items()],
         "power": {repr(size): value for size, value in found.power.items()},
     }
-
-
-def _strict(value: Any) -> Any:
-    if isinstance(value, float) and not math.isfinite(value):
-        return None
-    if isinstance(value, Mapping):
-        return {str(key): _strict(item) for key, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_strict(item) for item in value]
-    return value
 
 
 def loads(text: str, name: str = LAST) -> Outcome:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import fcntl
 import json
 import math
@@ -18,7 +17,7 @@ from typing import Any, Final
 from steelyard.analyse import expression
 from steelyard.analyse.verdict import CHANGED
 from steelyard.declare import config
-from steelyard.errors import SteelyardError
+from steelyard.errors import SteelyardError, suggestion
 from steelyard.gate.policy import DOUBTS, STATIC, VANISHED, Accepted, Rules, Tolerance
 from steelyard.machine import files
 
@@ -120,13 +119,10 @@ class _Reader:
         """Refuse a key that there is none of: it would be obeyed by nobody."""
         for key in table:
             if key not in keys:
-                near = difflib.get_close_matches(key, keys, 1)
-                hint = (
-                    f"did you mean {near[0]}?" if near else f"known: {', '.join(keys)}."
-                )
                 where = self._line(rf"\[*\s*{re.escape(key)}\b", line)
                 raise SteelyardError(
-                    f"{self._path}:{where}: {name or 'a policy'} has no {key!r}; {hint}"
+                    f"{self._path}:{where}: {name or 'a policy'} has no {key!r}; "
+                    f"{suggestion(key, keys)}"
                 )
 
     def _check(self, table: Mapping[str, Any], name: str, line: int) -> None:

@@ -212,6 +212,17 @@ def plain(value: Any) -> Any:
     return str(value)
 
 
+def strict(value: Any) -> Any:
+    """Return ``value`` as `plain`, null for a number that is not finite."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    if isinstance(value, Mapping):
+        return {str(k): strict(v) for k, v in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [strict(v) for v in value]
+    return plain(value)
+
+
 def restore(value: Any) -> Any:
     """Return what `plain` was given, as far as JSON can tell."""
     if isinstance(value, dict):

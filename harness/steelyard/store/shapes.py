@@ -6,7 +6,6 @@ is of any type; `codec.restore` bounds its numbers.
 
 from __future__ import annotations
 
-import sys
 from typing import Annotated, Any, Final, Literal, NotRequired, TypedDict
 
 from steelyard.machine.decoding import Matching, Within
@@ -22,7 +21,6 @@ Count = Annotated[int, Within(1, MOST)]
 Bytes = Annotated[int, Within(0, 2**63 - 1)]
 Time = Annotated[float, Within(0, LONGEST)]
 Change = Annotated[float, Within(-LONGEST, LONGEST)]
-Tick = Annotated[float, Within(sys.float_info.min, LONGEST)]
 Share = Annotated[float, Within(0, 1)]
 Amount = Annotated[float, Within(0, 1e30)]
 Number = Annotated[float, Within(-1e30, 1e30)]
