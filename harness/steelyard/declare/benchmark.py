@@ -16,8 +16,9 @@ from steelyard.analyse import expression
 from steelyard.declare import mode as modes
 from steelyard.declare.axes import Axis, declared, plain, text_of
 from steelyard.declare.handles import CPU, Builder, Call, Check, Handle
-from steelyard.errors import BenchmarkError, SteelyardError
+from steelyard.errors import BenchmarkError, SteelyardError, suggestion
 from steelyard.machine.printable import LONGEST, printable
+from steelyard_device.errors import DeviceError
 
 OURS: Final = {"steelyard", "steelyard_device", "steelyard_kernels", "steelyard_lock"}
 """Packages whose lines say nothing to a user about an error."""
@@ -221,11 +222,9 @@ def select(
     known = {name for one in benchmarks for name in one.axes}
     for name in replaced:
         if name not in known:
-            import difflib
-
-            near = difflib.get_close_matches(name, known, 1)
-            hint = f"did you mean {near[0]}?" if near else f"known: {_listed(known)}."
-            raise SteelyardError(f"no benchmark has an axis {name!r}; {hint}")
+            raise SteelyardError(
+                f"no benchmark has an axis {name!r}; {suggestion(name, sorted(known))}"
+            )
     able = [one for one in benchmarks if set(replaced) <= set(one.axes)]
     _check_values(able, replaced)
     accepts = expression.parse(pattern) if pattern else None
@@ -257,6 +256,17 @@ BOUND: Final = 2 * LONGEST
 def named(case: str, sentence: str) -> str:
     """Return a sentence that begins with the id of the case it is about."""
     return sentence if sentence.startswith(case) else f"{case}: {sentence}"
+
+
+FAILURES: Final = (Exception, SystemExit)
+"""Whatever the user's work raises."""
+
+
+def sentence(error: BaseException, *own: type[Exception]) -> str:
+    """Say why a case failed: errors of ours, and those of ``own``, say it themselves."""
+    if isinstance(error, (SteelyardError, DeviceError, *own)):
+        return str(error)
+    return f"the work raised {raised(error)}"
 
 
 def raised(error: BaseException) -> str:

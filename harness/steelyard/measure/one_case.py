@@ -15,11 +15,10 @@ from steelyard.analyse import doubts
 from steelyard.analyse.trial import METHOD_VERSION, ClockFacts, Trial
 from steelyard.clocks import Clock
 from steelyard.clocks.host import HostClock
-from steelyard.declare.benchmark import Case, named, raised
+from steelyard.declare.benchmark import FAILURES, Case, named, sentence
 from steelyard.declare.mode import Mode
 from steelyard.declare.plan import PlannedTrial
 from steelyard.declare.settings import Settings
-from steelyard.errors import SteelyardError
 from steelyard.machine import facts as machine
 from steelyard.machine import gpu_state, neighbours
 from steelyard.machine.neighbours import Neighbours
@@ -40,7 +39,6 @@ from steelyard.measure.prepared import PreparedCase
 from steelyard.measure.sampler import Record
 from steelyard.prepare import inputs, work
 from steelyard_device import cpu, cuda
-from steelyard_device.errors import DeviceError
 
 
 @dataclass(slots=True)
@@ -87,8 +85,8 @@ class Measurement:
     @property
     def gpu(self) -> cuda.Context | None:
         """Where the work runs; None on the CPU."""
-        weighed = self.prepared.work
-        return weighed.context if isinstance(weighed, work.DeviceWork) else None
+        bound = self.prepared.work
+        return bound.context if isinstance(bound, work.DeviceWork) else None
 
     def windows(self, collected: Callable[[], int]) -> interleave.Windows:
         """Take the samples, window by window, and all that is measured beside them.
@@ -155,10 +153,8 @@ def _kept(taken: Measurement) -> Iterator[None]:
     try:
         yield
         taken.error = None
-    except (SteelyardError, DeviceError) as failure:
-        taken.error = str(failure)
-    except (Exception, SystemExit) as failure:  # noqa: BLE001 # whatever the user's work raises
-        taken.error = f"the work raised {raised(failure)}"
+    except FAILURES as failure:
+        taken.error = sentence(failure)
 
 
 def _take(taken: Measurement, collected: Callable[[], int]) -> interleave.Windows:
@@ -192,21 +188,21 @@ def _look(taken: Measurement) -> None:
 
 def _call_floor(taken: Measurement) -> float:
     """Return the nanoseconds of a call around nothing, as this work is called."""
-    weighed = taken.prepared.work
-    if not isinstance(weighed, work.CallableWork):
+    bound = taken.prepared.work
+    if not isinstance(bound, work.CallableWork):
         return taken.scale.empty_call
-    taken.extra["called"], floor = empty_calls.floor(weighed)
+    taken.extra["called"], floor = empty_calls.floor(bound)
     return floor
 
 
-def _in_queues(taken: Measurement, weighed: work.DeviceWork) -> interleave.Windows:
+def _in_queues(taken: Measurement, bound: work.DeviceWork) -> interleave.Windows:
     """Measure a kernel on a GPU by the GPU's clocks."""
-    device, settings = taken.scale.on(weighed.context), taken.settings
+    device, settings = taken.scale.on(bound.context), taken.settings
     clock, *_ = device.clocks(settings.clock)
     taken.clock = clock.facts_in(taken.mode.cache)
     taken.extra |= yield from gpu_stream.queued(
         taken.prepared,
-        weighed,
+        bound,
         taken.mode,
         device,
         settings,
@@ -233,25 +229,25 @@ def _set_aside(taken: Measurement) -> dict[str, Any]:
 
     Lines that persist are let go of once a trial; each launch may ask for them again.
     """
-    weighed = taken.prepared.work
+    bound = taken.prepared.work
     cold = taken.mode.cache == "cold" and taken.mode.quantity != "build"
-    if not (cold and isinstance(weighed, work.DeviceWork)):
+    if not (cold and isinstance(bound, work.DeviceWork)):
         return {}
-    nbytes = taken.scale.on(weighed.context).persisting()
+    nbytes = taken.scale.on(bound.context).persisting()
     why = f"{nbytes} bytes of the L2 cache are set aside for lines that no flush evicts"
     return {"wrong_cache": why} if nbytes else {}
 
 
 def _energy(taken: Measurement) -> None:
     """Meter launches back to back, where that is asked for and can be had."""
-    prepared, weighed = taken.prepared, taken.prepared.work
+    prepared, bound = taken.prepared, taken.prepared.work
     wanted = taken.mode.quantity == "kernel" and gpu_energy.wanted(
         taken.settings, prepared.case.axes
     )
-    if not (wanted and isinstance(weighed, work.DeviceWork)):
+    if not (wanted and isinstance(bound, work.DeviceWork)):
         return
     each = statistics.median(taken.record.samples().per_launch())
-    metered = gpu_energy.measure(weighed.context, weighed, each)
+    metered = gpu_energy.measure(bound.context, bound, each)
     prepared.buffers.restore()
     if metered:
         taken.extra["gpu"]["energy"] = metered
@@ -323,22 +319,22 @@ def failed_turn(turn: PlannedTrial, error: str) -> Trial:
 
 def _ledger(taken: Measurement) -> dict[str, float]:
     prepared = taken.prepared
-    described, buffers, weighed = (
+    described, buffers, bound = (
         prepared.description,
         prepared.buffers,
         prepared.work,
     )
     allocated = taken.mode.flavour == "allocated"
-    if isinstance(weighed, work.DeviceWork):
+    if isinstance(bound, work.DeviceWork):
         if taken.mode.batch > 1:
             return {}  # calls of a batch overlap: their parts do not add up
         # CUPTI would hook into the calls that are measured beside it.
-        clock, *_ = taken.scale.on(weighed.context).clocks("events")
+        clock, *_ = taken.scale.on(bound.context).clocks("events")
         parts = device_ledger.parts(
-            described, buffers, weighed, clock, allocated=allocated
+            described, buffers, bound, clock, allocated=allocated
         )
     else:
-        parts = ledger.parts(described, buffers, weighed, allocated=allocated)
+        parts = ledger.parts(described, buffers, bound, allocated=allocated)
     prepared.buffers.restore()
     return ledger.close(parts, statistics.median(taken.record.samples().per_launch()))
 
@@ -351,10 +347,10 @@ def _second(prepared: PreparedCase) -> dict[str, float]:
 
 def _null(prepared: PreparedCase, clock: Clock) -> dict[str, float]:
     """Return the median nanoseconds of native work that does nothing, where it is."""
-    weighed = prepared.work
-    if not isinstance(weighed, work.NativeWork):
+    bound = prepared.work
+    if not isinstance(bound, work.NativeWork):
         return {}
-    nothing = weighed.null()
+    nothing = bound.null()
     windows = [clock.window(nothing, 1, dependent=False) for _ in range(21)]
     return {"null": float(statistics.median(stop - start for start, stop in windows))}
 

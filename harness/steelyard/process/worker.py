@@ -20,7 +20,7 @@ import psutil
 
 from steelyard.analyse.doubts import Doubt
 from steelyard.analyse.trial import Trial
-from steelyard.declare.benchmark import Case, named, raised
+from steelyard.declare.benchmark import FAILURES, Case, named, raised, sentence
 from steelyard.declare.handles import CUDA
 from steelyard.declare.plan import PlannedTrial
 from steelyard.declare.settings import Settings
@@ -112,27 +112,23 @@ class CaseCache:
                 position=turn.position,
                 drive=token.drive if token else alone,
             )
-        except (SteelyardError, DeviceError) as error:
-            return failed_turn(turn, str(error))
-        except (Exception, SystemExit) as error:  # noqa: BLE001 # whatever the user's work raises
-            return failed_turn(turn, f"the work raised {raised(error)}")
+        except FAILURES as error:
+            return failed_turn(turn, sentence(error))
 
     def facts(self, turn: PlannedTrial, settings: Settings) -> wire.Message:
         """Say what is known of a turn's case without measuring it."""
         try:
-            told = static_facts(turn.case, settings)
-            told = told or self._prepare(turn, settings).reported()
-        except (SteelyardError, DeviceError) as error:
-            return {"error": named(turn.case.id, str(error))}
-        except (Exception, SystemExit) as error:  # noqa: BLE001 # whatever the user's work raises
-            return {"error": named(turn.case.id, f"the work raised {raised(error)}")}
-        return told | {"environment": fingerprint.digest()}
+            facts = static_facts(turn.case, settings)
+            facts = facts or self._prepare(turn, settings).reported()
+        except FAILURES as error:
+            return {"error": named(turn.case.id, sentence(error))}
+        return facts | {"environment": fingerprint.digest()}
 
     def binary(self, turn: PlannedTrial, settings: Settings) -> wire.Message:
         """Give a case's kernel away; nothing of other work, or where that fails."""
         try:
             lent = PortableBinary.of(turn.case, settings)
-        except (Exception, SystemExit):  # noqa: BLE001 # measuring it says what is wrong
+        except FAILURES:  # measuring it says what is wrong
             lent = None
         return {"lent": lent and lent.message()}
 
@@ -141,15 +137,10 @@ class CaseCache:
     ) -> wire.Message:
         """Write the members of a case's capsule to a folder; say what it is."""
         try:
-            return {
-                "content": capsules.record(
-                    self._prepare(turn, settings), settings, folder
-                )
-            }
-        except (SteelyardError, DeviceError, OSError) as error:
-            return {"error": named(turn.case.id, str(error))}
-        except (Exception, SystemExit) as error:  # noqa: BLE001 # whatever the user's work raises
-            return {"error": named(turn.case.id, f"the work raised {raised(error)}")}
+            prepared = self._prepare(turn, settings)
+            return {"content": capsules.record(prepared, settings, folder)}
+        except FAILURES as error:
+            return {"error": named(turn.case.id, sentence(error, OSError))}
 
     def measure_pair(
         self, turn: PlannedTrial, settings: Settings, asked: Mapping[str, Any]
@@ -157,7 +148,7 @@ class CaseCache:
         """Measure a turn, interleaved with an exported kernel; none where that cannot be."""
         try:
             own = self._prepare(turn, settings)
-        except (Exception, SystemExit):  # noqa: BLE001 # measuring it alone says what is wrong
+        except FAILURES:  # measuring it alone says what is wrong
             return []
         other = beside(own, PortableBinary.of_message(asked["lent"]))
         if other is None:
@@ -179,7 +170,7 @@ class CaseCache:
         turns = [first, *(replace(first, **_moved(make, each)) for each in rest)]
         try:
             own = self._prepare(first, settings)
-        except (Exception, SystemExit):  # noqa: BLE001 # measuring it alone says what is wrong
+        except FAILURES:  # measuring it alone says what is wrong
             return []
         sides: list[PreparedCase | str | None] = [own]
         sides += [_beside(own, each.case) for each in turns[1:]]
@@ -221,12 +212,9 @@ class CaseCache:
             if asked["ends"]:
                 self._solver.end()
                 self._solver = None
-        except (SteelyardError, DeviceError, OSError) as error:
+        except FAILURES as error:
             self._solver = None
-            return {"error": str(error)}
-        except (Exception, SystemExit) as error:  # noqa: BLE001 # whatever the user's work raises
-            self._solver = None
-            return {"error": f"the work raised {raised(error)}"}
+            return {"error": sentence(error, OSError)}
         return {}
 
     def answer(self, message: wire.Message, settings: Settings) -> wire.Message:
@@ -308,18 +296,16 @@ class CaseCache:
         )
 
 
-def _moved(make: Callable[..., Case], told: Mapping[str, Any]) -> dict[str, Any]:
-    return {"case": make(told["axes"]), "position": told["position"]}
+def _moved(make: Callable[..., Case], asked: Mapping[str, Any]) -> dict[str, Any]:
+    return {"case": make(asked["axes"]), "position": asked["position"]}
 
 
 def _beside(own: PreparedCase, case: Case) -> PreparedCase | str | None:
     """Return another case on a case's buffers, or why there is none; None: it has others."""
     try:
         return own.beside(case)
-    except (SteelyardError, DeviceError) as error:
-        return str(error)
-    except (Exception, SystemExit) as error:  # noqa: BLE001 # whatever the user's work raises
-        return f"the work raised {raised(error)}"
+    except FAILURES as error:
+        return sentence(error)
 
 
 def pose(
@@ -338,10 +324,8 @@ def pose(
         posed, answers = problems.pose(described, area, settings.inputs, asked["seeds"])
         for number, answer in enumerate(answers):
             np.save(place.with_suffix(f".{number}.npy"), answer, allow_pickle=False)
-    except (SteelyardError, OSError) as error:
-        return {"error": named(turn.case.id, str(error))}
-    except (Exception, SystemExit) as error:  # noqa: BLE001 # whatever the user's code raises
-        return {"error": named(turn.case.id, f"it raised {raised(error)}")}
+    except FAILURES as error:
+        return {"error": named(turn.case.id, sentence(error, OSError))}
     return {"posed": posed}
 
 
