@@ -141,7 +141,7 @@ def test_a_point_that_was_not_weighed_is_an_error_and_never_a_number(shared):
     with pytest.raises(BenchmarkError, match="it crashed"):
         dispatch.track_seconds(weighed, *point)
     (shared / asv.ASKED).unlink()
-    with pytest.raises(BenchmarkError, match="was not weighed in latency/warm"):
+    with pytest.raises(BenchmarkError, match="was not measured in latency/warm"):
         dispatch.track_seconds({}, *point)
 
 

@@ -126,18 +126,18 @@ class Blocks:
         """
         with self._start(self._sides) as pair:
             for place, group in enumerate(_shuffled(points, number)):
-                told = self._look(pair, group[0], number) if identity else Reading()
+                code = self._look(pair, group[0], number) if identity else Reading()
                 for offset, point in enumerate(group):
-                    same = point.mode.quantity in told.identical
-                    if told.failed or same:
-                        yield point, told
+                    same = point.mode.quantity in code.identical
+                    if code.failed or same:
+                        yield point, code
                         continue
                     forward = (number + place + offset) % 2 == 0
                     order = (BASE, HEAD) if forward else (HEAD, BASE)
                     reading = self._read(pair, point, number, order)
                     if reading.failed:
                         pair.renew()  # one side may still wait for the other
-                    yield point, replace(reading, facts=told.facts)
+                    yield point, replace(reading, facts=code.facts)
 
     def look(self, point: Point) -> Reading:
         """Return what both sides say of a point's code; nothing is measured."""
@@ -146,10 +146,10 @@ class Blocks:
 
     def _look(self, pair: Pair, point: Point, number: int) -> Reading:
         turn = PlannedTrial(0, number, point.case, point.mode)
-        told = _identity({s: pair.facts(s, turn, self._settings) for s in self._sides})
-        if told.failed:
+        code = _identity({s: pair.facts(s, turn, self._settings) for s in self._sides})
+        if code.failed:
             pair.renew()
-        return told
+        return code
 
     def _read(
         self, pair: Pair, point: Point, number: int, order: tuple[str, str]
@@ -199,7 +199,7 @@ def _in_queues(point: Point) -> bool:
 def of_visits(visits: Mapping[str, Sequence[Trial]]) -> Reading:
     """Return what two visits of each side say."""
     problems = {side: _failures(trials) for side, trials in visits.items()}
-    failed = {side: told[0] for side, told in problems.items() if told}
+    failed = {side: why[0] for side, why in problems.items() if why}
     if failed:
         return Reading(failed=failed)
     times = {s: [math.log(value(t)) for t in trials] for s, trials in visits.items()}
@@ -220,10 +220,8 @@ def of_visits(visits: Mapping[str, Sequence[Trial]]) -> Reading:
 def of_turns(trials: Mapping[str, Trial]) -> Reading:
     """Return what windows in turn say: the ratio of each side's quickest ones."""
     problems = {side: _failures([trial]) for side, trial in trials.items()}
-    failed = {side: told[0] for side, told in problems.items() if told}
-    blamed = {
-        s: told for s, told in failed.items() if not told.endswith(interleave.OTHER)
-    }
+    failed = {side: why[0] for side, why in problems.items() if why}
+    blamed = {s: why for s, why in failed.items() if not why.endswith(interleave.OTHER)}
     if failed:
         return Reading(failed=blamed or failed)
     ratio = math.log(quickest(trials[HEAD]) / quickest(trials[BASE]))
@@ -260,8 +258,8 @@ def _grain(trial: Trial) -> float:
 
 
 def _failures(trials: Iterable[Trial]) -> list[str]:
-    told = (trial.error or unusable(trial) for trial in trials)
-    return [problem for problem in told if problem]
+    problems = (trial.error or unusable(trial) for trial in trials)
+    return [problem for problem in problems if problem]
 
 
 def _megahertz(trial: Trial) -> float:
@@ -302,20 +300,22 @@ def _shuffled(points: Iterable[Point], number: int) -> list[list[Point]]:
     return order
 
 
-def _identity(told: Mapping[str, Mapping[str, Any]]) -> Reading:
+def _identity(answers: Mapping[str, Mapping[str, Any]]) -> Reading:
     """Compare what both sides say of a case's code."""
-    failed = {name: str(one["error"]) for name, one in told.items() if "error" in one}
+    failed = {
+        name: str(one["error"]) for name, one in answers.items() if "error" in one
+    }
     if failed:
         return Reading(failed=failed)
-    facts = {name: dict(one["facts"]) for name, one in told.items()}
-    return Reading(identical=frozenset(_identical(told, facts)), facts=facts)
+    facts = {name: dict(one["facts"]) for name, one in answers.items()}
+    return Reading(identical=frozenset(_identical(answers, facts)), facts=facts)
 
 
 def _identical(
-    told: Mapping[str, Mapping[str, Any]], facts: Mapping[str, Mapping[str, Any]]
+    answers: Mapping[str, Mapping[str, Any]], facts: Mapping[str, Mapping[str, Any]]
 ) -> Iterator[str]:
     """Yield the quantities of which both sides run the same code on the same inputs."""
-    base, head = told[BASE], told[HEAD]
+    base, head = answers[BASE], answers[HEAD]
     if base["hashes"].get("inputs") != head["hashes"].get("inputs"):
         return
     launched_alike = base.get("launch") == head.get("launch")

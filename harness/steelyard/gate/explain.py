@@ -242,8 +242,8 @@ def _locked(trial: Trial, static: Sequence[StaticChange]) -> Iterator[Difference
     ]
     if near:
         _, one = max(near, key=lambda found: found[0])
-        told = ", ".join(one.changes[:CHANGES])
-        yield Difference("instructions", f"code of {one.case} {one.target}: {told}")
+        changes = ", ".join(one.changes[:CHANGES])
+        yield Difference("instructions", f"code of {one.case} {one.target}: {changes}")
 
 
 def _parts(case: str) -> tuple[str, set[str]]:

@@ -136,9 +136,9 @@ class Pair:
         """Return base's binary, or None where it has none or dies of the question."""
         case = turn.case.id
         if case not in self._exported:
-            told = self._started()[BASE].binary(turn, settings)
-            self._exported[case] = told.get("lent")
-            if "error" in told:
+            answer = self._started()[BASE].binary(turn, settings)
+            self._exported[case] = answer.get("lent")
+            if "error" in answer:
                 self.renew()
         return self._exported[case]
 

@@ -180,8 +180,8 @@ class SelfTest:
         found = measure(blocks, chunk, self.policy, deadline=until, now=self.now)
         for point in chunk:
             if point.key in found.failed:
-                told = next(iter(found.failed[point.key].values()))
-                self.tally.failed[_key(point)] = told
+                why = next(iter(found.failed[point.key].values()))
+                self.tally.failed[_key(point)] = why
         return found
 
     def _judge_same(self, found: Measured) -> None:

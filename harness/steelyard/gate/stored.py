@@ -101,9 +101,9 @@ def require_comparable(base: Run, head: Run, store: Store) -> None:
         )
     methods = {trial.hashes.get("method") for trial in trials}
     if methods != {str(METHOD_VERSION)}:
-        told = ", ".join(sorted(str(method) for method in methods))
+        several = ", ".join(sorted(str(method) for method in methods))
         raise SteelyardError(
-            f"run {base.short} was measured by method {told} and this is method "
+            f"run {base.short} was measured by method {several} and this is method "
             f"{METHOD_VERSION}: they do not compare. Measure the baseline again."
         )
 

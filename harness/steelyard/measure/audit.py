@@ -70,10 +70,10 @@ def audit(prepared: PreparedCase, flush: Callable[[], None] | None) -> Found:
     Raises:
         BenchmarkError: results are of other data, or come after the work returned.
     """
-    found, weighed = prepared.audited, prepared.work
+    found, bound = prepared.audited, prepared.work
     if not prepared.audits or prepared.buffers.nbytes > MOST:
         return {}
-    ours = not isinstance(weighed, work.DeviceWork)
+    ours = not isinstance(bound, work.DeviceWork)
     if "peak_bytes" not in found:
         with _restored(prepared):
             require_fresh(prepared)
@@ -176,14 +176,14 @@ def again(prepared: PreparedCase) -> list[list[int]]:
     are: memory is touched alike. Returns pairs of nanoseconds.
     """
     pairs: list[list[int]] = []
-    buffers, weighed, began = prepared.buffers, prepared.work, perf_counter_ns()
+    buffers, bound, began = prepared.buffers, prepared.work, perf_counter_ns()
     buffers.draw(buffers.seed)
     for number in range(PAIRS):
         spent = (perf_counter_ns() - began) / 1e9
         if len(pairs) >= FEWEST and spent > LONGEST:
             break
-        if not isinstance(weighed, work.DeviceWork):
-            weighed.ready()  # now: it may work on what it finds
+        if not isinstance(bound, work.DeviceWork):
+            bound.ready()  # now: it may work on what it finds
         _turned(buffers, number + 1)
         buffers.poison()
         new = timed(prepared)

@@ -34,9 +34,9 @@ HARMLESS: Final = frozenset(
 """Types of results that may hold anything."""
 
 
-def floor(weighed: CallableWork) -> tuple[str, float]:
+def floor(bound: CallableWork) -> tuple[str, float]:
     """Return the kind of a callable, and the nanoseconds of calling an empty one."""
-    function, args, keywords = weighed.called
+    function, args, keywords = bound.called
     kind, empty = _empty(function, args, keywords)
     return kind, ledger.per_call(CallableWork(empty, *args, **keywords).launch)
 

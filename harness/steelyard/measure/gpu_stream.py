@@ -158,7 +158,7 @@ class DeviceStream:
 
 def queued(
     prepared: PreparedCase,
-    weighed: DeviceWork,
+    bound: DeviceWork,
     mode: Mode,
     gpu: GpuInstruments,
     settings: Settings,
@@ -168,7 +168,7 @@ def queued(
 ) -> Generator[Sampling, None, dict[str, Any]]:
     """Sample a kernel on a GPU, by its clocks; return what is reported beside the samples."""
     clock, *others = gpu.clocks(settings.clock)
-    stream, each = stream_of(prepared, weighed, mode, gpu, clock)
+    stream, each = stream_of(prepared, bound, mode, gpu, clock)
     waits = prepared.facts().get("synchronises")  # nobody can record what waits
     compared = settings.clock == ALL and not waits
     half = COMPARED // 2
@@ -179,7 +179,7 @@ def queued(
     extra: dict[str, Any] = {
         "settled": stopping.settled,
         "expired": stream.expired,
-        "kernels": stream.kernels or (0 if waits else gpu.kernels(weighed)),
+        "kernels": stream.kernels or (0 if waits else gpu.kernels(bound)),
         "capped": capped,
     }
     if mode.cache == "cold":
@@ -196,7 +196,7 @@ def queued(
 
 def stream_of(
     prepared: PreparedCase,
-    weighed: DeviceWork,
+    bound: DeviceWork,
     mode: Mode,
     gpu: GpuInstruments,
     clock: DeviceClock,
@@ -214,7 +214,7 @@ def stream_of(
     cold = mode.cache == "cold"
     gpu.release_lines()
     stream = DeviceStream(
-        work=weighed,
+        work=bound,
         clock=clock,
         offset=clock.facts_in(mode.cache).offset,
         stamps=gpu.stamps,

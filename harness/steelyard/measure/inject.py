@@ -57,36 +57,36 @@ class Delay:
 class DelayedWork:
     """Work of which each launch has another behind it."""
 
-    def __init__(self, weighed: Work, steps: int) -> None:
-        self.weighed, self._steps = weighed, steps
-        self.wait, self.ready = weighed.wait, weighed.ready
+    def __init__(self, bound: Work, steps: int) -> None:
+        self.work, self._steps = bound, steps
+        self.wait, self.ready = bound.wait, bound.ready
 
     def facts(self) -> Mapping[str, Any]:
         """Say what the work says, but for the hash of its code, and what was delayed."""
-        known = {n: fact for n, fact in self.weighed.facts().items() if n != HASH}
+        known = {n: fact for n, fact in self.work.facts().items() if n != HASH}
         return known | {"injected": self._steps}
 
 
 class DelayedNative(DelayedWork):
     """Both as one native launch."""
 
-    def __init__(self, weighed: Extensible, steps: int) -> None:
-        super().__init__(weighed, steps)
+    def __init__(self, bound: Extensible, steps: int) -> None:
+        super().__init__(bound, steps)
         self._behind = Delay(steps)
-        both = weighed.then(self._behind.native)
+        both = bound.then(self._behind.native)
         self.launch, self.window, self.null = both.launch, both.window, both.null
 
 
 class DelayedCall(DelayedWork):
     """Both in turn, from Python."""
 
-    def __init__(self, weighed: Work, behind: Delay | cuda.Delay, steps: int) -> None:
-        super().__init__(weighed, steps)
+    def __init__(self, bound: Work, behind: Delay | cuda.Delay, steps: int) -> None:
+        super().__init__(bound, steps)
         self._behind = behind
 
     def launch(self, count: int = 1) -> None:
         """Submit both, ``count`` times."""
-        first, second = self.weighed.launch, self._behind.launch
+        first, second = self.work.launch, self._behind.launch
         for _ in repeat(None, count):
             first(1)
             second(1)
@@ -96,10 +96,10 @@ class DelayedDevice(DelayedCall):
     """Both on the stream of a GPU."""
 
     def __init__(
-        self, weighed: DeviceWork, behind: Delay | cuda.Delay, steps: int
+        self, bound: DeviceWork, behind: Delay | cuda.Delay, steps: int
     ) -> None:
-        super().__init__(weighed, behind, steps)
-        self.context, self.stream = weighed.context, weighed.stream
+        super().__init__(bound, behind, steps)
+        self.context, self.stream = bound.context, bound.stream
 
 
 def inject_delay(prepared: PreparedCase) -> None:
@@ -114,19 +114,19 @@ def asked(case: str) -> int | None:
     return _asked(os.environ.get(FILE, "")).get(case)
 
 
-def bare(weighed: Work) -> Work:
+def bare(bound: Work) -> Work:
     """Return work without what was delayed behind it."""
-    return weighed.weighed if isinstance(weighed, DelayedWork) else weighed
+    return bound.work if isinstance(bound, DelayedWork) else bound
 
 
-def delayed(weighed: Work, steps: int) -> Work:
+def delayed(bound: Work, steps: int) -> Work:
     """Return work with so many multiply-adds behind each launch."""
-    if isinstance(weighed, DeviceWork):
-        delay = cuda.Delay(weighed.context, steps, weighed.stream)
-        return DelayedDevice(weighed, delay, steps)
-    if isinstance(weighed, Extensible):
-        return DelayedNative(weighed, steps)
-    return DelayedCall(weighed, Delay(steps), steps)
+    if isinstance(bound, DeviceWork):
+        delay = cuda.Delay(bound.context, steps, bound.stream)
+        return DelayedDevice(bound, delay, steps)
+    if isinstance(bound, Extensible):
+        return DelayedNative(bound, steps)
+    return DelayedCall(bound, Delay(steps), steps)
 
 
 @functools.cache

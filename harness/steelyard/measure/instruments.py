@@ -51,8 +51,8 @@ class Instruments:
         """Median nanoseconds of calling an empty Python function once."""
         return ledger.per_call(work.CallableWork(lambda: None).launch)
 
-    def clock(self, weighed: work.Work, mode: Mode) -> Clock:
+    def clock(self, bound: work.Work, mode: Mode) -> Clock:
         """Return the host's clock nearest to what the mode asks about."""
-        if mode.quantity == "kernel" and isinstance(weighed, work.NativeWork):
-            return NativeClock(weighed)
+        if mode.quantity == "kernel" and isinstance(bound, work.NativeWork):
+            return NativeClock(bound)
         return self.host

@@ -72,10 +72,10 @@ class PortableBinary:
         return {"binary": text, "inputs": self.inputs, "injected": self.injected}
 
     @classmethod
-    def of_message(cls, told: Mapping[str, Any]) -> Self:
+    def of_message(cls, message: Mapping[str, Any]) -> Self:
         """Read what `message` returned."""
-        data = base64.b64decode(told["binary"])
-        return cls(data, told["inputs"], told["injected"])
+        data = base64.b64decode(message["binary"])
+        return cls(data, message["inputs"], message["injected"])
 
 
 def beside(prepared: PreparedCase, lent: PortableBinary) -> PreparedCase | None:

@@ -132,15 +132,15 @@ class PreparedCase:
 
         What it declares of itself is no reason to trust it.
         """
-        weighed = self.work
-        ours = isinstance(weighed, work.NativeWork)
-        if ours or not isinstance(weighed, work.DeviceWork):
+        bound = self.work
+        ours = isinstance(bound, work.NativeWork)
+        if ours or not isinstance(bound, work.DeviceWork):
             return
         from steelyard.measure import stream_check
 
-        self._synchronises = stream_check.check_stream(weighed, self.buffers)
-        if isinstance(weighed, work.DeviceCallable):
-            weighed.synchronises = self._synchronises
+        self._synchronises = stream_check.check_stream(bound, self.buffers)
+        if isinstance(bound, work.DeviceCallable):
+            bound.synchronises = self._synchronises
 
     def check(self, launches: int) -> None:
         """Check what ``launches`` timed launches left, if the case is checked at all."""
@@ -197,17 +197,17 @@ def _foreseen(case: Case, call: Call, settings: Settings) -> dict[str, Any] | No
 
 
 def _reported(
-    facts: dict[str, Any], hashes: dict[str, str], weighed: work.Work
+    facts: dict[str, Any], hashes: dict[str, str], bound: work.Work
 ) -> dict[str, Any]:
-    return {"facts": facts, "hashes": hashes, "launch": work.launch_hash(weighed)}
+    return {"facts": facts, "hashes": hashes, "launch": work.launch_hash(bound)}
 
 
-def _facts(description: Description, weighed: work.Work) -> dict[str, Any]:
+def _facts(description: Description, bound: work.Work) -> dict[str, Any]:
     moved = sum(
         h.size * dtype_of(h).itemsize * (2 if h.role == "inout" else 1)
         for h in description.handles
     )
-    found = {"bytes": moved, **weighed.facts(), **description.counts}
+    found = {"bytes": moved, **bound.facts(), **description.counts}
     largest = max(description.handles, key=lambda h: h.size, default=None)
     if largest is not None:
         found["dtype"] = largest.dtype  # whose peak the operations are held against

@@ -32,7 +32,7 @@ Window = Callable[[int], tuple[int, int]]
 
 def window_of(prepared: PreparedCase, mode: Mode, clock: Clock) -> tuple[Window, int]:
     """Return a window of ``count`` units of work, and the launches of a unit."""
-    weighed = prepared.work
+    bound = prepared.work
     if mode.quantity != "build" and not prepared.launched:
         raise BenchmarkError(
             f"mode {mode} asks for launches, but {prepared.case.id} is only built, for "
@@ -41,19 +41,19 @@ def window_of(prepared: PreparedCase, mode: Mode, clock: Clock) -> tuple[Window,
         )
     if mode.quantity == "kernel":
         dependent = mode.flavour == "dependent"
-        return (lambda n: clock.window(weighed, n, dependent=dependent)), 1
+        return (lambda n: clock.window(bound, n, dependent=dependent)), 1
     if mode.quantity == "build":
         return _building(prepared, mode), 1
     if mode.quantity == "per_launch":
-        one: Callable[[], Any] = weighed.launch
+        one: Callable[[], Any] = bound.launch
     elif mode.flavour == "allocated":
         one = work.allocating(prepared.description, prepared.buffers)
     else:
         one = work.calling(prepared.description, prepared.buffers)
     if mode.flavour == "graph":
         return _graph(prepared, mode), mode.batch
-    each = weighed.wait if mode.flavour == "dependent" else None
-    return _batches(one, each, weighed.wait, mode.batch), mode.batch
+    each = bound.wait if mode.flavour == "dependent" else None
+    return _batches(one, each, bound.wait, mode.batch), mode.batch
 
 
 def _batches(
@@ -79,30 +79,28 @@ def _batches(
 
 def _graph(prepared: PreparedCase, mode: Mode) -> Window:
     """Return a window of batches that are each one CUDA graph, made beforehand."""
-    weighed = prepared.work
-    if not isinstance(weighed, work.DeviceWork):
+    bound = prepared.work
+    if not isinstance(bound, work.DeviceWork):
         raise BenchmarkError(
             f"mode {mode} asks for a CUDA graph, but {prepared.case.id} runs on the "
             "CPU. Leave the word graph out, or put the case on a GPU with b.on."
         )
-    graph = cuda.Graph(weighed, mode.batch)
+    graph = cuda.Graph(bound, mode.batch)
     return _batches(graph.launch, None, graph.wait, 1)
 
 
 def _building(prepared: PreparedCase, mode: Mode) -> Window:
-    weighed = prepared.work
+    bound = prepared.work
     if mode.cache == "first":
         prepared.starts.clear()
-        gpu = (
-            weighed.context.device.index if isinstance(weighed, work.DeviceWork) else 0
-        )
+        gpu = bound.context.device.index if isinstance(bound, work.DeviceWork) else 0
         return lambda _count: _fresh_process(prepared.case, gpu, prepared.starts)
-    if not isinstance(weighed, work.Buildable):
+    if not isinstance(bound, work.Buildable):
         raise BenchmarkError(
             f"mode {mode} asks for a build, but {prepared.case.id} launches a plain "
             "callable. Leave the mode out for it, or launch a kernel."
         )
-    build = weighed.build
+    build = bound.build
 
     def window(count: int) -> tuple[int, int]:
         start = perf_counter_ns()

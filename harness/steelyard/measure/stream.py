@@ -97,8 +97,8 @@ def called(
     seed: int,
 ) -> Generator[Sampling, None, dict[str, Any]]:
     """Sample windows that a clock of the host reads; return what is reported beside the samples."""
-    weighed = prepared.work
-    gpu = scale.on(weighed.context) if isinstance(weighed, work.DeviceWork) else None
+    bound = prepared.work
+    gpu = scale.on(bound.context) if isinstance(bound, work.DeviceWork) else None
     if gpu:
         activity.detach()  # CUPTI's hooks make each launch cost the host a third more
     stream = stream_of(prepared, mode, scale, clock)
@@ -165,13 +165,13 @@ def flushing(
 
     Before a window of the host's clock nothing may be left for a GPU to do.
     """
-    weighed = prepared.work
+    bound = prepared.work
     cold = mode.cache == "cold" and mode.quantity != "build"
     flush: Callable[[], None]
-    if isinstance(weighed, work.DeviceWork):
-        ready, flush = weighed.wait, scale.on(weighed.context).flush
+    if isinstance(bound, work.DeviceWork):
+        ready, flush = bound.wait, scale.on(bound.context).flush
     else:
-        ready = weighed.ready
+        ready = bound.ready
         # Calibrated now, not in the first sample's time.
         flush = scale.flush if cold else ready
     if not cold:

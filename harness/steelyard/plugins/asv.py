@@ -87,7 +87,7 @@ class Samples(TypedDict):
     number: int
 
 
-Weighed = Mapping[str, float | str]
+Times = Mapping[str, float | str]
 """One round: the seconds of each point (see `key`), or why there are none."""
 
 
@@ -154,13 +154,13 @@ class Family:
     timeout: ClassVar[int] = PATIENCE
     """Of a point: the first of a later round measures the whole suite."""
 
-    def setup_cache(self) -> Weighed:
+    def setup_cache(self) -> Times:
         """Measure the first round; asv keys this by line, so all families share it."""
         return measure(selected(self.adapter, asked_for()))
 
     setup_cache.timeout = PATIENCE  # type: ignore[attr-defined] # where asv looks for it
 
-    def seconds(self, first: Weighed, *point: Any) -> Samples:
+    def seconds(self, first: Times, *point: Any) -> Samples:
         """Return the one sample of this round of a point.
 
         Raises:
@@ -170,8 +170,8 @@ class Family:
         case = Case(self.benchmark, dict(zip(self.benchmark.axes, values, strict=True)))
         wanted = key(case.id, mode)
         number = _times_asked(wanted)
-        weighed = first if number == 1 else _later(self.adapter, number, first)
-        found = weighed.get(wanted, f"{case.id} was not weighed in {mode}.")
+        times = first if number == 1 else _later(self.adapter, number, first)
+        found = times.get(wanted, f"{case.id} was not measured in {mode}.")
         if isinstance(found, str):
             raise BenchmarkError(found)
         return Samples(samples=[found], number=1)
@@ -238,17 +238,17 @@ def _ancestors(processes: Path) -> Iterator[list[str]]:
         parent = int(facts.rpartition(")")[2].split()[1])  # its name may have anything
 
 
-def measure(points: Sequence[tuple[Case, Mode]]) -> Weighed:
+def measure(points: Sequence[tuple[Case, Mode]]) -> Times:
     """Measure one round: every point once, on one worker that begins with it."""
     # What most of asv's processes, which look one number up, would wait for.
     from steelyard.declare.settings import Settings
     from steelyard.machine import lock
     from steelyard.process import runner
 
-    weighed: dict[str, float | str] = {}
+    times: dict[str, float | str] = {}
 
     def keep(trial: Trial) -> None:
-        weighed[key(trial.case, trial.mode)] = _seconds(trial)
+        times[key(trial.case, trial.mode)] = _seconds(trial)
 
     wanted = {(case.id, mode) for case, mode in points}
     cases = list({case.id: case for case, _ in points}.values())
@@ -263,7 +263,7 @@ def measure(points: Sequence[tuple[Case, Mode]]) -> Weighed:
         )
     with lock.measuring(wait=PATIENCE):
         runner.run(turns, settings, keep, _quietly)
-    return weighed
+    return times
 
 
 def _quietly(_: PlannedTrial) -> None:
@@ -291,7 +291,7 @@ def _times_asked(point: str) -> int:
     return int(counts[point])
 
 
-def _later(adapter: str, number: int, first: Weighed) -> Weighed:
+def _later(adapter: str, number: int, first: Times) -> Times:
     """Return a later round, measuring it for the first point that asks for it.
 
     What failed in the first is not tried again.
@@ -306,8 +306,8 @@ def _later(adapter: str, number: int, first: Weighed) -> Weighed:
         broken = {point: why for point, why in first.items() if isinstance(why, str)}
         found = {**broken, **measure(points)}
         files.replace(file, json.dumps(found).encode())
-    weighed: Weighed = json.loads(file.read_text(encoding="utf-8"))
-    return weighed
+    times: Times = json.loads(file.read_text(encoding="utf-8"))
+    return times
 
 
 def _family(benchmark: Benchmark, adapter: str, rounds: int) -> type[Family]:
@@ -337,7 +337,7 @@ def _family(benchmark: Benchmark, adapter: str, rounds: int) -> type[Family]:
 def _tracked(rounds: int) -> Callable[..., Samples]:
     """Return what asv runs: it reads the rounds from the function, not the class."""
 
-    def track_seconds(self: Family, first: Weighed, *point: Any) -> Samples:
+    def track_seconds(self: Family, first: Times, *point: Any) -> Samples:
         """Return the sample of one point."""
         return self.seconds(first, *point)
 

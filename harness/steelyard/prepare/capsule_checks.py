@@ -203,7 +203,7 @@ def _require_code(manifest: Manifest, code: bytes) -> None:
     The hash is made as the code's maker made it: of a cubin that of the entry's
     instructions, of object code that of its bytes. Gates go by it.
     """
-    entry, told = manifest["launch"]["entry"], manifest["launch"]["facts"]
+    entry, facts = manifest["launch"]["entry"], manifest["launch"]["facts"]
     if manifest["device"] == "cuda":
         try:
             entries = cubin.read(code)
@@ -211,7 +211,7 @@ def _require_code(manifest: Manifest, code: bytes) -> None:
             raise Malformed(f"its code is no cubin: {error}") from None
         if entry not in entries:
             raise Malformed(f"its cubin has no kernel {entry}")
-        _require_hash(told, entries[entry].code_hash)
+        _require_hash(facts, entries[entry].code_hash)
         return
     machine = int.from_bytes(code[18:20], "little")
     relocatable = code[16:18] == b"\1\0"
@@ -219,9 +219,9 @@ def _require_code(manifest: Manifest, code: bytes) -> None:
         raise Malformed("its code is no object file of a processor that we know")
     if entry.encode() + b"\0" not in code:
         raise Malformed(f"its code has no {entry}")
-    _require_hash(told, blake2b(code, digest_size=16).hexdigest())
+    _require_hash(facts, blake2b(code, digest_size=16).hexdigest())
 
 
-def _require_hash(told: Mapping[str, Any], made: str) -> None:
-    if told.get("code_hash") != made:
+def _require_hash(facts: Mapping[str, Any], made: str) -> None:
+    if facts.get("code_hash") != made:
         raise Malformed(f"its code has the hash {made}, not facts.code_hash")

@@ -75,22 +75,22 @@ class Sealed(Work, Protocol):
     """Of its launch, as the capsule has it."""
 
 
-def launch_hash(weighed: Work) -> str | None:
+def launch_hash(bound: Work) -> str | None:
     """Return the hash of all that a launch gives its code, but for addresses.
 
     That is the slots with their extents and numbers, threads or grid, block and shared
     memory; on a CPU the entry too, for there the code's hash is of all entries. None of
     work that gives no machine code away.
     """
-    if isinstance(weighed, Sealed):
-        head = weighed.head
-    elif isinstance(weighed, Exported):
-        head, _ = binary.unpack(weighed.binary())
+    if isinstance(bound, Sealed):
+        head = bound.head
+    elif isinstance(bound, Exported):
+        head, _ = binary.unpack(bound.binary())
     else:
         return None
     on_cpu = ("threads", "entry") if "threads" in head else ()
-    told = ("slots", "grid", "block", "shared", *on_cpu)
-    return digest({name: head[name] for name in told if name in head})
+    names = ("slots", "grid", "block", "shared", *on_cpu)
+    return digest({name: head[name] for name in names if name in head})
 
 
 @runtime_checkable

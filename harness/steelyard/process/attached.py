@@ -51,13 +51,13 @@ class How(TypedDict):
     """Where the members of its capsule go."""
 
 
-def main(answer: str, told: str, *words: str) -> None:
+def main(answer: str, settings: str, *words: str) -> None:
     """Run the program; the answer is written when all of it is over.
 
     That is behind its threads and what it has `atexit` call: the first registered is
     the last called; or when it ends its process by `os._exit`.
     """
-    how: How = json.loads(told)
+    how: How = json.loads(settings)
     recorder, note = _recorder(how)
     now = recorder.now if recorder else host_now
     open_spans = ExitStack()

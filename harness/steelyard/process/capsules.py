@@ -52,16 +52,16 @@ def record(prepared: PreparedCase, settings: Settings, folder: Path) -> dict[str
     Raises:
         BenchmarkError: its work is not one launch of machine code.
     """
-    weighed, case = inject.bare(prepared.work), prepared.case
-    if not isinstance(weighed, Recordable):
+    bound, case = inject.bare(prepared.work), prepared.case
+    if not isinstance(bound, Recordable):
         raise BenchmarkError(
             f"{case.id} calls Python, and a capsule holds the machine code of one launch. "
             "Choose a case of a compiled kernel or of a work.Cubin."
         )
-    head, image = binary.unpack(weighed.binary())
+    head, image = binary.unpack(bound.binary())
     (folder / capsules.CODE).write_bytes(image)
     handles = prepared.buffers.handles
-    features = [] if isinstance(weighed, DeviceWork) else sorted(llvm.host().features)
+    features = [] if isinstance(bound, DeviceWork) else sorted(llvm.host().features)
     return {
         "case": case.id,
         "benchmark": case.benchmark.name,
@@ -75,7 +75,7 @@ def record(prepared: PreparedCase, settings: Settings, folder: Path) -> dict[str
         "modes": [],
         "counts": dict(prepared.description.counts),
         "handles": [_handle(h, folder, number) for number, h in enumerate(handles)],
-        "arrays": list(_arrays(prepared, weighed)),
+        "arrays": list(_arrays(prepared, bound)),
         "launch": {n: value for n, value in head.items() if n in KEPT},
         "check": _check(prepared, folder),
     }
@@ -102,10 +102,10 @@ def _handle(handle: Handle, folder: Path, number: int) -> dict[str, Any]:
     }
 
 
-def _arrays(prepared: PreparedCase, weighed: Recordable) -> Iterator[dict[str, Any]]:
+def _arrays(prepared: PreparedCase, bound: Recordable) -> Iterator[dict[str, Any]]:
     """Yield the arrays of a launch, with the handle that each is, if it is one."""
     own = {_address(a): name for name, a in prepared.buffers.arrays.items() if a.nbytes}
-    for name, array in weighed.arrays.items():
+    for name, array in bound.arrays.items():
         handle = own.get(_address(array))
         yield {"name": name, "handle": handle, "bytes": array.nbytes}
 

@@ -194,14 +194,14 @@ def confirm(asked: Processes, trial: Trial, mode: Mode) -> Confirmed:
 
 def _looked(asked: Processes, trial: Trial, mode: Mode) -> Confirmed:
     pose = asked.pose
-    told = pose(seeds=[], area="")
-    if "error" in told:
+    reply = pose(seeds=[], area="")
+    if "error" in reply:
         return UNKNOWN
-    case = _Case(told)
+    case = _Case(reply)
     claimed = max(0.0, stats.of(trial).estimate.value * units(mode))
     count, least, wrong = case.affordable(claimed), math.inf, ""
     updates = any(handle.role == "inout" for handle in case.handles)
-    if told["built_for"] or not count or (updates and units(mode) > 1):
+    if reply["built_for"] or not count or (updates and units(mode) > 1):
         return Confirmed()
     with asked.stopped():
         for _ in range(TRIES):
@@ -243,11 +243,11 @@ class _Problem:
 class _Case:
     """A case as `about` describes it."""
 
-    def __init__(self, told: Mapping[str, Any]) -> None:
-        self.handles = [Handle(n, r, tuple(s), d) for n, r, s, d in told["handles"]]
-        self.results = told["results"]
-        self._tolerances = told["tolerances"]
-        self.device = told["device"]
+    def __init__(self, reply: Mapping[str, Any]) -> None:
+        self.handles = [Handle(n, r, tuple(s), d) for n, r, s, d in reply["handles"]]
+        self.results = reply["results"]
+        self._tolerances = reply["tolerances"]
+        self.device = reply["device"]
 
     def affordable(self, claimed: float) -> int:
         """Return how many problems there are to be of launches of so many nanoseconds."""

@@ -41,13 +41,13 @@ def main(began: int, path: str, name: str, axes: str, gpu: str) -> None:
     said = {"began": began, "import": monotonic_ns() - began}
     launched = not description.call.built_for
     if launched and description.device == CUDA:
-        parts, weighed = _on_gpu(description, settings)
+        parts, bound = _on_gpu(description, settings)
     else:
-        parts, weighed = _here(description, settings, launched=launched)
+        parts, bound = _here(description, settings, launched=launched)
     said |= parts
-    if isinstance(weighed, work.Buildable):
+    if isinstance(bound, work.Buildable):
         start = monotonic_ns()
-        weighed.build("cold")
+        bound.build("cold")
         said[ledger.SECOND] = monotonic_ns() - start
     print(json.dumps(said))  # noqa: T201 # the answer to the parent
 
@@ -59,12 +59,12 @@ def _here(
     described = replace(description, handles=handles)
     buffers = allocation.allocate(described, settings)
     laps = _Laps()
-    weighed = work.realise(description, buffers)
+    bound = work.realise(description, buffers)
     if launched:
-        weighed.launch(1)
-        weighed.wait()
+        bound.launch(1)
+        bound.wait()
     laps.end("first kernel")
-    return laps.taken, weighed
+    return laps.taken, bound
 
 
 def _on_gpu(
@@ -82,16 +82,16 @@ def _on_gpu(
     context.wait()
     laps.again()
     with timings() as recorded:
-        weighed = work.realise(description, buffers)
+        bound = work.realise(description, buffers)
     laps.end("build")
     load = sum(s.nanoseconds for s in recorded.tracks[0].spans if s.path[-1] == LOADING)
     laps.taken |= {"build": laps.taken["build"] - load, "module load": load}
     laps.again()
     for launch in ("first launch", "second launch"):
-        weighed.launch(1)
-        weighed.wait()
+        bound.launch(1)
+        bound.wait()
         laps.end(launch)
-    return laps.taken, weighed
+    return laps.taken, bound
 
 
 class _Laps:

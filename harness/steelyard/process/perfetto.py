@@ -128,10 +128,10 @@ def _us(nanoseconds: float) -> float:
     return round(nanoseconds / 1e3, 4)
 
 
-def recording(title: str, told: Mapping[str, Iterable[Sequence[Any]]]) -> Recording:
+def recording(title: str, answer: Mapping[str, Iterable[Sequence[Any]]]) -> Recording:
     """Read what a process wrote of its spans and works: lists of their fields."""
     return Recording(
         title,
-        [Span(*fields) for fields in told["spans"]],
-        [Work(*fields) for fields in told["works"]],
+        [Span(*fields) for fields in answer["spans"]],
+        [Work(*fields) for fields in answer["works"]],
     )

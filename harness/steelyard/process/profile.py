@@ -32,7 +32,7 @@ PASSES: Final = 10
 """ncu starts the program anew for each pass over its counters. Our metrics take fewer,
 so it may be silent for this many times as long as a case."""
 
-TOLD: Final = ("must", "working_set", "l2_bytes")
+KEYS: Final = ("must", "working_set", "l2_bytes")
 """What the fresh process says of its launch, as `ncu.coldness` takes it."""
 
 MISSING: Final = (
@@ -123,12 +123,12 @@ def _profile(program: Sequence[str], cache: str, seconds: float) -> Profile:
         file = Path(folder, "ncu.csv")
         said = stage.run(ncu.command(program, log=str(file)), seconds)
         log = file.read_text(errors="replace") if file.exists() else ""
-    kernels, told = ncu.parse(log), said.answer(TOLD)
-    if not kernels or told is None:
+    kernels, answer = ncu.parse(log), said.answer(KEYS)
+    if not kernels or answer is None:
         sentence = ncu.refusal(log, said.reason(), said.code)
         raise RefusedError(sentence, always=ncu.FORBIDDEN in log)
     counted = ncu.total(kernels)
-    return Profile(counted, ncu.coldness(cache, counted=counted, **told))
+    return Profile(counted, ncu.coldness(cache, counted=counted, **answer))
 
 
 def _version() -> str:
@@ -152,8 +152,8 @@ def main(*line: str) -> None:
         staged.work.launch(1)
         staged.work.wait()
     l2_bytes = staged.context.device.l2_bytes
-    told = (staged.must_read(), staged.prepared.buffers.nbytes, l2_bytes)
-    print(json.dumps(dict(zip(TOLD, told, strict=True))))  # noqa: T201 # the answer
+    answer = (staged.must_read(), staged.prepared.buffers.nbytes, l2_bytes)
+    print(json.dumps(dict(zip(KEYS, answer, strict=True))))  # noqa: T201 # the answer
 
 
 if __name__ == "__main__":

@@ -43,7 +43,7 @@ def run(
 ) -> None:
     """Measure ``turns`` in order; report each before it starts and its trial after.
 
-    What fails is told once, with its error, and left out of later blocks. Each
+    What fails is reported once, with its error, and left out of later blocks. Each
     block has a worker of its own: where its memory lies and what its code aligns to
     stays the same as long as a process lives, and would pass for the kernel's doing.
     Everything is done between turns, while no worker measures. ``start`` makes what
@@ -223,8 +223,8 @@ class Workers:
         rest = [{"axes": dict(t.case.axes), "position": t.position} for t in turns[1:]]
         answer = self.ask(turns[0], settings, wire.MANY, rest=rest)
         try:
-            told = answer.get("trials", ())
-            return [wire.trial_of(*each) for each in zip(told, turns, strict=True)]
+            reported = answer.get("trials", ())
+            return [wire.trial_of(*each) for each in zip(reported, turns, strict=True)]
         except (wire.Garbled, TypeError, ValueError):
             return [self.measure(turn, settings) for turn in turns]
 

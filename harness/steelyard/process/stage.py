@@ -46,11 +46,11 @@ def program(module: str, case: Case, cache: str, settings: Settings) -> list[str
         ("flush_bytes", settings.flush_bytes),
         ("gpu", settings.gpu),
     )
-    told = {name: value for name, value in chosen if value}
+    given = {name: value for name, value in chosen if value}
     line = [sys.executable, "-P", "-m", module]
     line += [str(case.benchmark.path), case.benchmark.name]
     line += [json.dumps(dict(case.axes)), cache]
-    return line + ([json.dumps(told)] if told else [])
+    return line + ([json.dumps(given)] if given else [])
 
 
 def run(command: Sequence[str], seconds: float) -> ProcessResult:

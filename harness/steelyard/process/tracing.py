@@ -35,7 +35,7 @@ ones show what only first ones do."""
 READINGS: Final = 50
 """Of two clocks in turn; the pair with the least between them aligns the two."""
 
-TOLD: Final = ("spans", "works", "note")
+KEYS: Final = ("spans", "works", "note")
 """What the fresh process answers: lists of fields, and what is missing and why."""
 
 
@@ -56,13 +56,13 @@ def trace(
     for case, cache in stage.points(turns):
         line = stage.program(MODULE, case, cache, settings)
         said = stage.run(line, settings.timeout)
-        told = said.answer(TOLD)
-        if told is None:
+        answer = said.answer(KEYS)
+        if answer is None:
             say(f"--trace: {case.id} {cache}: {said.reason() or 'it said nothing'}")
             continue
-        if told["note"]:
-            say(f"--trace: {case.id} {cache}: {told['note']}")
-        recordings.append(perfetto.recording(f"{case.id} {cache}", told))
+        if answer["note"]:
+            say(f"--trace: {case.id} {cache}: {answer['note']}")
+        recordings.append(perfetto.recording(f"{case.id} {cache}", answer))
     if not recordings:
         raise SteelyardError(
             f"--trace {place}: no launch could be traced. Choose cases that are launched."
@@ -155,12 +155,12 @@ def main(*line: str) -> None:
                 staged.work.launch(1)
             with tracer.span("wait", submits=False):
                 staged.work.wait()
-    told = (
+    answer = (
         [astuple(s) for s in tracer.spans],
         [astuple(w) for w in tracer.works()],
         note,
     )
-    print(json.dumps(dict(zip(TOLD, told, strict=True))))  # noqa: T201 # the answer
+    print(json.dumps(dict(zip(KEYS, answer, strict=True))))  # noqa: T201 # the answer
 
 
 def _record(tracer: Tracer, settings: Settings, stack: ExitStack) -> str:

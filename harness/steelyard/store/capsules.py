@@ -59,9 +59,11 @@ def write(
             "process. Have it build the same code each time."
         )
     modes = list(dict.fromkeys(trial.mode for trial in trials))
-    told = codec.plain({**content, "modes": modes})
+    manifest = codec.plain({**content, "modes": modes})
     document = archive.for_page(run, trials)
-    data = capsules.write(told, {RUN: json.dumps(document).encode()} | members(folder))
+    data = capsules.write(
+        manifest, {RUN: json.dumps(document).encode()} | members(folder)
+    )
     _whole(data)  # whatever the worker said: what is written can be read
     return data
 
