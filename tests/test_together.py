@@ -243,9 +243,9 @@ class Worker:
         self.asked.append("binary")
         return self.lent
 
-    def measure_pair(self, _turn, _settings, *, lent, position, leads):
+    def measure_pair(self, _turn, _settings, *, exported, position, leads):
         """Weigh both."""
-        self.asked.append(("both", lent, position, leads))
+        self.asked.append(("both", exported, position, leads))
         return self.trials
 
     def confirmed(self, _turn, _settings, trial):

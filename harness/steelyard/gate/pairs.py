@@ -113,13 +113,13 @@ class Pair:
     def _both(
         self, leader: str, turns: Mapping[str, PlannedTrial], settings: Settings
     ) -> tuple[Trial, Trial] | None:
-        lent = self._binary_of_base(turns[BASE], settings)
-        if lent is None:
+        exported = self._binary_of_base(turns[BASE], settings)
+        if exported is None:
             return None
         trials = self._started()[HEAD].measure_pair(
             turns[HEAD],
             settings,
-            lent=lent,
+            exported=exported,
             position=turns[BASE].position,
             leads=leader == BASE,
         )

@@ -78,23 +78,23 @@ class PortableBinary:
         return cls(data, message["inputs"], message["injected"])
 
 
-def beside(prepared: PreparedCase, lent: PortableBinary) -> PreparedCase | None:
+def beside(prepared: PreparedCase, portable: PortableBinary) -> PreparedCase | None:
     """Return the case with the other side's work on the same buffers.
 
     None where it has other inputs or another call: then each needs its own process.
     """
     own = inject.bare(prepared.work)
-    if not isinstance(own, Portable) or lent.inputs != prepared.hashes["inputs"]:
+    if not isinstance(own, Portable) or portable.inputs != prepared.hashes["inputs"]:
         return None
     try:
-        launched = own.of_binary(lent.binary)
+        launched = own.of_binary(portable.binary)
     except Exception:  # noqa: BLE001 # whatever the user's work raises
         return None
     other = copy.copy(prepared)
     other.audited = {}
     other.work = launched
-    if lent.injected is not None:
-        other.work = inject.delayed(launched, lent.injected)
+    if portable.injected is not None:
+        other.work = inject.delayed(launched, portable.injected)
     return other
 
 

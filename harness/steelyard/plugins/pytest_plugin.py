@@ -353,10 +353,10 @@ class PluginSession:
         )
 
 
-_BEAM: Final = pytest.StashKey[PluginSession]()
+_SESSION: Final = pytest.StashKey[PluginSession]()
 
 
 def _plugin_session(config: pytest.Config) -> PluginSession:
-    if _BEAM not in config.stash:
-        config.stash[_BEAM] = PluginSession(config)
-    return config.stash[_BEAM]
+    if _SESSION not in config.stash:
+        config.stash[_SESSION] = PluginSession(config)
+    return config.stash[_SESSION]

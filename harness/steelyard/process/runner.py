@@ -194,7 +194,7 @@ class Workers:
         turn: PlannedTrial,
         settings: Settings,
         *,
-        lent: wire.Message,
+        exported: wire.Message,
         position: int,
         leads: bool,
     ) -> tuple[Trial, Trial] | None:
@@ -202,7 +202,7 @@ class Workers:
 
         None where the worker cannot, or did not live to answer.
         """
-        beside = {"lent": lent, "position": position, "leads": leads}
+        beside = {"lent": exported, "position": position, "leads": leads}
         answer = self.ask(turn, settings, wire.BOTH, **beside)
         if not answer.get("trials"):
             return None
@@ -258,8 +258,8 @@ class Workers:
         except wire.Garbled as reason:
             return self._garbled(reason)
         except (EOFError, OSError):
-            weighs = what in {wire.TRIAL, wire.BOTH, wire.MANY}
-            doing = "measuring" if weighs else "preparing"
+            measures = what in {wire.TRIAL, wire.BOTH, wire.MANY}
+            doing = "measuring" if measures else "preparing"
             self.died_of_another = self._answered
             return {"error": f"the worker {self._cause()} while {doing} it."}
         self._answered = True

@@ -127,10 +127,10 @@ class CaseCache:
     def binary(self, turn: PlannedTrial, settings: Settings) -> wire.Message:
         """Give a case's kernel away; nothing of other work, or where that fails."""
         try:
-            lent = PortableBinary.of(turn.case, settings)
+            portable = PortableBinary.of(turn.case, settings)
         except FAILURES:  # measuring it says what is wrong
-            lent = None
-        return {"lent": lent and lent.message()}
+            portable = None
+        return {"lent": portable and portable.message()}
 
     def capsule(
         self, turn: PlannedTrial, settings: Settings, folder: Path
