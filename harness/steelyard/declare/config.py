@@ -18,7 +18,6 @@ Each key of the table in ``pyproject.toml`` has a variable and a flag of its nam
 
 from __future__ import annotations
 
-import math
 import os
 import re
 import tomllib
@@ -100,13 +99,13 @@ def load(
     project = nearest(folder, ("pyproject.toml",))
     if project is not None:
         values |= _table(project / "pyproject.toml")
-    for key, read in READERS.items():
+    for key in READERS:
         text = environment.get(PREFIX + key.upper())
         if text:
-            values[key] = read(f"{PREFIX}{key.upper()}", _split(key, text))
+            values[key] = _read(f"{PREFIX}{key.upper()}", key, _split(key, text))
     for key, value in (flags or {}).items():
         if value is not None:
-            values[key] = READERS[key](_flag(key), value)
+            values[key] = _read(_flag(key), key, value)
     values["store"] = values.get("store") or default_store(folder)
     return Config(**values)
 
@@ -174,7 +173,7 @@ def _table(path: Path) -> dict[str, Any]:
                 f"[tool.steelyard] in {path} has the key {key!r}. "
                 f"{suggestion(key, READERS).capitalize()}"
             )
-        read[key] = READERS[key](f"{key} in {path}", value)
+        read[key] = _read(f"{key} in {path}", key, value)
     if "store" in read and "://" not in read["store"]:
         read["store"] = str(path.parent / Path(read["store"]).expanduser())
     if "suites" in read:
@@ -196,98 +195,77 @@ def _flag(key: str) -> str:
     return "PATHS" if key == "suites" else f"--{key}"
 
 
-def _words(name: str, value: Any) -> tuple[str, ...]:
-    if not isinstance(value, (list, tuple)) or not all(
-        isinstance(v, str) for v in value
-    ):
-        raise _wrong(name, value, "a list of files, folders or modules")
-    return tuple(value)
+def _read(name: str, key: str, value: Any) -> Any:
+    """Return a setting, checked and converted."""
+    convert, expected = READERS[key]
+    try:
+        return convert(value)
+    except (TypeError, ValueError, OverflowError):
+        raise SteelyardError(f"{name} is {value!r}, expected {expected}.") from None
 
 
-def _word(name: str, value: Any) -> str:
-    if not isinstance(value, str) or not value:
-        raise _wrong(name, value, "a path or a URL")
+def _require(good: bool, value: Any) -> Any:  # what was asked of the value
+    if not good:
+        raise ValueError
     return value
 
 
-def _command(name: str, value: Any) -> str:
-    if not isinstance(value, str) or not value.strip():
-        raise _wrong(name, value, "a command line")
-    return value
+def _text(value: Any) -> str:
+    return str(_require(isinstance(value, str) and bool(value.strip()), value))
 
 
-def _gpu(name: str, value: Any) -> str:
-    text = str(value)
-    if isinstance(value, bool) or not re.fullmatch(r"\d+|(?i:GPU-)?[\da-fA-F-]+", text):
-        raise _wrong(name, value, "an index or the beginning of a GPU's UUID")
-    return text
+def _words(value: Any) -> tuple[str, ...]:
+    words = isinstance(value, (list, tuple)) and all(isinstance(v, str) for v in value)
+    return tuple(_require(words, value))
 
 
-def _one_of(*known: str) -> Callable[[str, Any], str]:
-    def read(name: str, value: Any) -> str:
-        if value not in known:
-            raise _wrong(name, value, f"one of {', '.join(known)}")
-        return str(value)
-
-    return read
+def _gpu(value: Any) -> str:
+    index = re.fullmatch(r"\d+|(?i:GPU-)?[\da-fA-F-]+", str(value))
+    return str(_require(index is not None and not isinstance(value, bool), value))
 
 
-def _clock(name: str, value: Any) -> str:
-    if not isinstance(value, str) or not value:
-        raise _wrong(name, value, "the id of a clock, auto or all")
-    return value
-
-
-def _seconds(name: str, value: Any) -> float:
-    number = _number(value)
-    if not 0 < number <= LONGEST:  # NaN is not either
-        raise _wrong(name, value, f"a number above 0 and up to {LONGEST:g}")
-    return number
-
-
-def _percent(name: str, value: Any) -> float:
-    number = _number(value)
-    if not 0 < number < 100:  # NaN is not either
-        raise _wrong(name, value, "a percentage between 0 and 100")
-    return number / 100
-
-
-def _whole(least: int) -> Callable[[str, Any], int]:
-    def read(name: str, value: Any) -> int:
-        number = _number(value)
-        if not (number.is_integer() and number >= least):  # nor inf, nor NaN
-            raise _wrong(name, value, f"a whole number of at least {least}")
-        return int(number)
-
-    return read
+def _peaks(value: Any) -> str:
+    return str(_require(value in {AUTO, OFF}, value))
 
 
 def _number(value: Any) -> float:
-    if isinstance(value, bool):
-        return math.nan
-    try:
-        return float(value)
-    except (TypeError, ValueError, OverflowError):
-        return math.nan
+    return float(_require(not isinstance(value, bool), value))
 
 
-def _wrong(name: str, value: Any, expected: str) -> SteelyardError:
-    return SteelyardError(f"{name} is {value!r}, expected {expected}.")
+def _seconds(value: Any) -> float:
+    number = _number(value)
+    return float(_require(0 < number <= LONGEST, number))  # NaN is not either
 
 
-READERS: Final[Mapping[str, Callable[[str, Any], Any]]] = {
-    "suites": _words,
-    "store": _word,
-    "budget": _seconds,
-    "precision": _percent,
-    "blocks": _whole(1),
-    "timeout": _seconds,
-    "seed": _whole(0),
-    "gpu": _gpu,
-    "clock": _clock,
-    "peaks": _one_of(AUTO, OFF),
-    "build": _command,
+def _percent(value: Any) -> float:
+    number = _number(value)
+    return float(_require(0 < number < 100, number)) / 100
+
+
+def _whole(least: int) -> Callable[[Any], int]:
+    def read(value: Any) -> int:
+        number = _number(value)
+        whole = number.is_integer() and number >= least  # nor inf, nor NaN
+        return int(_require(whole, number))
+
+    return read
+
+
+SECONDS: Final = (_seconds, f"a number above 0 and up to {LONGEST:g}")
+
+READERS: Final[Mapping[str, tuple[Callable[[Any], Any], str]]] = {
+    "suites": (_words, "a list of files, folders or modules"),
+    "store": (_text, "a path or a URL"),
+    "budget": SECONDS,
+    "precision": (_percent, "a percentage between 0 and 100"),
+    "blocks": (_whole(1), "a whole number of at least 1"),
+    "timeout": SECONDS,
+    "seed": (_whole(0), "a whole number of at least 0"),
+    "gpu": (_gpu, "an index or the beginning of a GPU's UUID"),
+    "clock": (_text, "the id of a clock, auto or all"),
+    "peaks": (_peaks, f"one of {AUTO}, {OFF}"),
+    "build": (_text, "a command line"),
 }
-"""Each key with what checks and converts its value."""
+"""Each key with what checks and converts its value, and what is expected."""
 
 assert {field.name for field in fields(Config)} == set(READERS)
