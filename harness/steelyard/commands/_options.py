@@ -168,6 +168,15 @@ def format_option(result: str) -> Decorator:
     )
 
 
+def loaded(asked: dict[str, Any], paths: Sequence[str], **fixed: Any) -> Config:
+    """Return the settings of a command; ``asked`` keeps what is none.
+
+    PATHS are the suites where there are any; ``fixed`` are settings whatever is asked.
+    """
+    flags = {key: asked.pop(key) for key in config.READERS.keys() & asked}
+    return config.load(flags | {"suites": tuple(paths) or None} | fixed)
+
+
 def places(chosen: Config, paths: Sequence[str]) -> list[str]:
     """Return what to discover; say what that is where no PATHS were given."""
     if not paths:

@@ -12,6 +12,7 @@ import click
 from steelyard.commands import _fleet
 from steelyard.commands._options import (
     gpu_option,
+    loaded,
     modes_option,
     overrides_option,
     seed_option,
@@ -81,8 +82,7 @@ def command(
         return _elsewhere(
             case_name, (good, bad), paths, on=on, options=given, joining=joining
         )
-    flags = {key: asked.pop(key) for key in config.READERS.keys() & asked}
-    chosen = config.load(flags | {"suites": tuple(paths) or None})
+    chosen = loaded(asked, paths)
     request = session.Request(config.suites(chosen), **asked)
     how = session.settings(chosen, request)
     with (

@@ -9,7 +9,7 @@ import click
 
 from steelyard.commands import _capsules
 from steelyard.commands import _options as options
-from steelyard.declare import config, plan
+from steelyard.declare import plan
 from steelyard.declare.plan import PlannedTrial
 from steelyard.declare.settings import Settings
 from steelyard.errors import FINE, BenchmarkError, SteelyardError
@@ -47,8 +47,7 @@ def command(*, case: str, paths: tuple[str, ...], output: Path, **asked: Any) ->
     on another machine, or next year.
     """
     _capsules.require_place(output)
-    flags = {key: asked.pop(key) for key in config.READERS.keys() & asked}
-    chosen = config.load(flags | {"suites": paths or None})
+    chosen = options.loaded(asked, paths)
     request = session.Request(
         places=options.places(chosen, paths),
         pattern=case,

@@ -13,6 +13,7 @@ import click
 from steelyard.commands._options import (
     format_option,
     gpu_option,
+    loaded,
     modes_option,
     output_option,
     overrides_option,
@@ -90,7 +91,6 @@ def command(
     Ends with 0 where nothing is slower than the policy lets pass, 1 at a regression, 2
     where a case failed, 3 where one is not resolved, and 4 where nothing can be said.
     """
-    from steelyard.declare import config
     from steelyard.gate import document
     from steelyard.report import ci, gate_terminal
 
@@ -100,8 +100,7 @@ def command(
         ci.prepare(folder)
         if lane != "static":
             ci.require_own_code()
-    flags = {key: asked.pop(key) for key in config.READERS.keys() & asked}
-    chosen = config.load(flags | {"suites": tuple(paths) or None})
+    chosen = loaded(asked, paths)
     if lane != "static" and baseline is None:
         raise SteelyardError(
             "name a baseline: a commit, such as main, or a stored run."

@@ -13,8 +13,8 @@ from steelyard.analyse import compare
 from steelyard.analyse.run import Run
 from steelyard.commands import _options as options
 from steelyard.commands import gate as gating
-from steelyard.declare import config, plan
 from steelyard.declare import mode as modes
+from steelyard.declare import plan
 from steelyard.declare.config import Config
 from steelyard.errors import FINE, SteelyardError
 from steelyard.prepare import capsule_work
@@ -72,9 +72,7 @@ def command(
     found = capsules.read(path)
     console = tables.console()
     console.print(*map(Text, text.capsule(found.capsule)), sep="\n")
-    flags = {key: asked.pop(key) for key in config.READERS.keys() & asked}
-    flags["seed"] = found.capsule.manifest["seed"]
-    chosen = config.load(flags | {"suites": paths or None})
+    chosen = options.loaded(asked, paths, seed=found.capsule.manifest["seed"])
     with scratch.folder() as home:
         turns = _turns(found, Path(home), chosen, asked["modes"])
         if dry_run:

@@ -11,6 +11,7 @@ from steelyard.analyse import rows
 from steelyard.commands._options import (
     across_option,
     columns_option,
+    loaded,
     measuring_options,
     overrides_option,
     pattern_option,
@@ -19,7 +20,7 @@ from steelyard.commands._options import (
     relative_option,
     store_option,
 )
-from steelyard.declare import config, plan
+from steelyard.declare import plan
 from steelyard.errors import SteelyardError
 from steelyard.machine import files
 from steelyard.report import columns as columns_list
@@ -78,10 +79,8 @@ def command(
     if every and asked["clock"]:
         raise SteelyardError("--clock and --clocks exclude each other: give one.")
     asked["clock"] = every or asked["clock"]
-    flags: dict[str, Any] = {
-        key: asked.pop(key) for key in config.READERS.keys() & asked
-    } | {"suites": paths or None}
-    chosen = config.load(flags)
+    of_gpu = {"--gpu": asked["gpu"], "--clocks" if every else "--clock": asked["clock"]}
+    chosen = loaded(asked, paths)
     request = session.Request(
         places=places(chosen, paths), blocks=chosen.blocks, **asked
     )
@@ -95,10 +94,6 @@ def command(
     turns, left, broken = session.planned(request, chosen.seed)
     if left:
         click.echo(f"left out: {left}", err=True)
-    of_gpu = {
-        "--gpu": flags["gpu"],
-        "--clocks" if every else "--clock": flags["clock"],
-    }
     if said := session.unused(turns, of_gpu):
         click.echo(said, err=True)
     points = [turn.case.axes for turn in plan.once(turns)]
