@@ -9,16 +9,15 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import shell
 import storm_gate
 import trials
-from click.testing import CliRunner
 from fakes import case_of
 from hypothesis import given
 from hypothesis import strategies as st
 
 from steelyard.analyse.stats import Estimate
 from steelyard.analyse.verdict import Judgement, Verdict
-from steelyard.commands import main
 from steelyard.declare.mode import parse
 from steelyard.errors import FAILED, FINE, USAGE
 from steelyard.gate import decide, stored
@@ -42,7 +41,7 @@ def steelyard(shop, *arguments):
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(shop.root)
         patch.setattr(tempfile, "tempdir", str(shop.temporary))
-        done = CliRunner().invoke(main, arguments)
+        done = shell.command(*arguments, code=None)
     return done.exit_code, done.output
 
 
@@ -237,7 +236,8 @@ def test_no_finding_without_a_verdict_passes():
 
 def test_killed_commands_lose_nothing_and_the_next_one_works(tmp_path):
     """At a moment each; `storm_gate.py` does so two hundred times."""
-    seen = storm_gate.storm(Path(tmp_path), 2, os.getpid(), ["run", "gate"])
+    length = {"run": 4.0, "gate": 8.0}
+    seen = storm_gate.storm(Path(tmp_path), 2, os.getpid(), length)
     assert {name: seen[name] for name in storm_gate.WRONG} == dict.fromkeys(
         storm_gate.WRONG, 0
     )
