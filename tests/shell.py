@@ -1,4 +1,4 @@
-"""Git, and Python in a process of its own, each in one line of a test."""
+"""Git, Python in a process of its own and commands in this one, each in a line of a test."""
 
 import os
 import subprocess
@@ -42,6 +42,17 @@ def python(*arguments, folder=None, check=False, **environment):
 def steelyard(*arguments, folder=None, **environment):
     """Run the command line; return what it came to."""
     return python("-m", "steelyard.cli", *arguments, folder=folder, **environment)
+
+
+def command(*words, code=0):
+    """Run the command line in this process; it ends with ``code``, unless that is None."""
+    from click.testing import CliRunner
+
+    from steelyard.commands import main
+
+    done = CliRunner().invoke(main, [str(word) for word in words])
+    assert code in {None, done.exit_code}, done.output
+    return done
 
 
 def pytest(project, *arguments, **environment):

@@ -7,15 +7,14 @@ from pathlib import Path
 
 import junit_schema
 import pytest
+import shell
 import trials
-from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
 
 from steelyard.analyse import claims
 from steelyard.analyse.claims import State
 from steelyard.analyse.rows import rows
-from steelyard.commands import main
 from steelyard.declare import claimed, claims_file, discovery
 from steelyard.errors import FAILED, FINE, REGRESSION, UNRESOLVED, USAGE, SteelyardError
 from steelyard.store.store import Store
@@ -360,7 +359,7 @@ def project(tmp_path, monkeypatch):
 
 def steelyard(*arguments):
     """Run a command in this process."""
-    return CliRunner().invoke(main, arguments)
+    return shell.command(*arguments, code=None)
 
 
 def test_the_claims_of_the_page_are_measured_judged_and_judged_again(project):

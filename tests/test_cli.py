@@ -15,7 +15,6 @@ import numpy as np
 import pytest
 import shell
 import trials
-from click.testing import CliRunner
 
 from steelyard import commands
 from steelyard.commands import BUG, INTERRUPTED, main
@@ -93,8 +92,7 @@ def pretend(turns, _settings, on_trial, on_turn):
 
 def steelyard(*words, code=0):
     """Run a command; return its stdout, or with a code its stderr."""
-    result = CliRunner().invoke(main, words)
-    assert result.exit_code == code, result.output
+    result = shell.command(*words, code=code)
     assert "Traceback" not in result.output
     if code:
         return result.stderr
@@ -173,7 +171,7 @@ def test_a_run_is_stored_and_shown(desk):
 
 def test_progress_goes_to_stderr_and_json_alone_to_stdout(desk):
     """`--json -` can be piped into another program."""
-    result = CliRunner().invoke(main, ["run", "--json", "-", "--blocks", "2"])
+    result = shell.command("run", "--json", "-", "--blocks", "2", code=None)
     report = json.loads(result.stdout)
     assert len(report["trials"]) == 8
     assert "block 1" in result.stderr
@@ -234,8 +232,7 @@ def test_a_failing_case_gives_exit_code_2_and_keeps_the_rest(monkeypatch):
         )
 
     monkeypatch.setattr(runner, "run", run)
-    result = CliRunner().invoke(main, ["run", "--blocks", "1"])
-    assert result.exit_code == 2
+    result = shell.command("run", "--blocks", "1", code=2)
     assert "failed: no! (kernel/warm)" in result.stdout
     assert "move[n=" in result.stderr
 
@@ -249,8 +246,7 @@ def test_ctrl_c_keeps_and_shows_the_finished_trials(monkeypatch):
         raise KeyboardInterrupt
 
     monkeypatch.setattr(runner, "run", run)
-    result = CliRunner().invoke(main, ["run"])
-    assert result.exit_code == INTERRUPTED
+    result = shell.command("run", code=INTERRUPTED)
     assert "interrupted: the run is partial, 3 of 16 trials" in result.stderr
     assert "move" in result.stdout
     assert "partial: 3 of 16 turns, interrupted" in steelyard("show")
@@ -268,8 +264,7 @@ def test_a_disk_that_fills_up_ends_the_run_and_shows_what_was_measured(
         add(self, uid, trial)
 
     monkeypatch.setattr(Store, "add", full)
-    result = CliRunner().invoke(main, ["run", "--json", "out.json"])
-    assert result.exit_code == 4
+    result = shell.command("run", "--json", "out.json", code=4)
     assert "error: store x: the disk is full" in result.stderr
     assert len(json.loads((desk / "out.json").read_text())["trials"]) == 3
     assert "turns, failed" in steelyard("show")
@@ -323,7 +318,7 @@ def test_commands_without_paths_say_which_suites_they_take(desk):
     """The built-in suite is a warning where there is a folder of benchmarks."""
 
     def said(*words):
-        return CliRunner().invoke(main, [*words]).stderr
+        return shell.command(*words, code=None).stderr
 
     assert "suites: ./suites" in said("list")
     assert "suites: ./suites" in said("run", "--dry-run")
@@ -336,7 +331,7 @@ def test_commands_without_paths_say_which_suites_they_take(desk):
     (desk / "pyproject.toml").write_text('[tool.steelyard]\nsuites = ["benchmarks"]')
     assert "benchmarks (configured)" in said("list")
     for words in ((), ("run",), ("list",)):
-        assert "built-in" in CliRunner().invoke(main, [*words, "--help"]).output
+        assert "built-in" in shell.command(*words, "--help", code=None).output
 
 
 def test_ratios_are_written_for_other_programs(desk):
@@ -391,8 +386,7 @@ def test_a_benchmark_of_our_own_that_breaks_asks_for_a_report(monkeypatch):
         raise ZeroDivisionError("ours")
 
     monkeypatch.setattr(runner, "run", run)
-    result = CliRunner().invoke(main, ["run"])
-    assert result.exit_code == BUG
+    result = shell.command("run", code=BUG)
     assert "ZeroDivisionError: ours" in result.stderr
     assert re.search(r"bug in steelyard.*python 3.*numpy", result.stderr)
     monkeypatch.setattr(runner, "run", pretend)
@@ -457,8 +451,7 @@ def test_runs_of_two_machines_are_compared_only_when_asked(desk):
     with Store.open(str(path)) as store:
         uid = store.begin(trials.run(tags=("away",)))
         store.add(uid, trials.trial("move[n=8,impl=copy]"))
-    result = CliRunner().invoke(main, ["compare", "away", "@-2"])
-    assert result.exit_code == 4
+    result = shell.command("compare", "away", "@-2", code=4)
     assert "of two machines" in result.stderr
     assert "Test CPU" in result.stdout
     assert "missing in base" in steelyard("compare", "away", "@-2", "--across-machines")
@@ -470,8 +463,7 @@ def test_a_run_moves_between_stores_as_a_file():
     steelyard("run", "--blocks", "1", "--tag", "moved")
     steelyard("export", "moved", "run.json")
     assert (
-        CliRunner().invoke(main, ["export"]).stdout_bytes
-        == Path("run.json").read_bytes()
+        shell.command("export", code=None).stdout_bytes == Path("run.json").read_bytes()
     )
     assert "4 trials added, 0 were" in steelyard(
         "import", "run.json", "--store", "b.db"
@@ -628,8 +620,7 @@ def test_cases_of_a_gpu_are_left_out_and_said_to_be(desk, monkeypatch):
     """The others are weighed; `list` shows where each runs."""
     (desk / "onboard.py").write_text(ON_GPU)
     monkeypatch.setattr(gpu, "_seen", lambda: ((), "there is no driver."))
-    done = CliRunner().invoke(main, ["run", "onboard.py", "--blocks", "1"])
-    assert done.exit_code == 0
+    done = shell.command("run", "onboard.py", "--blocks", "1")
     assert "left out: 1 case needs a GPU: there is no driver." in done.stderr
     assert steelyard("list", "onboard.py").splitlines() == [
         "where[n=8,device=cpu]  kernel/warm",
@@ -648,8 +639,7 @@ def test_cases_of_a_gpu_are_left_out_and_said_to_be(desk, monkeypatch):
 )
 def test_options_of_a_gpu_are_not_ignored_in_silence(desk, words, says):
     """Cases of the CPU are weighed all the same."""
-    done = CliRunner().invoke(main, ["run", "--blocks", "1", *words])
-    assert done.exit_code == 0
+    done = shell.command("run", "--blocks", "1", *words)
     assert says in done.stderr
     assert ("not used: nothing here runs on a GPU" in done.stderr) is bool(says)
 
@@ -694,7 +684,7 @@ def test_the_gpu_its_clock_and_its_peaks_are_the_runs(desk, monkeypatch):
     monkeypatch.setattr(kept_peaks, "kept", lambda _: None)
     monkeypatch.setattr(gpu_peaks, "in_its_process", lambda _: table)
     words = ["run", "onboard.py", "--clocks", "all", "--columns", "watts"]
-    done = CliRunner().invoke(main, words)
+    done = shell.command(*words, code=None)
     assert "measuring once what a GPU does at most" in done.stderr
     stored = json.loads(steelyard("show", "--format", "json"))
     assert stored["run"]["settings"]["clock"] == "all"
@@ -752,8 +742,7 @@ def test_the_script_begins_where_ctrl_c_is_answered():
 def test_a_file_that_cannot_be_imported_fails_alone(desk, more):
     """The folder's others are weighed, and the run ends as one with a failure."""
     (desk / "suites" / "bad.py").write_text("import steelyard\n1 / 0\n")
-    said = CliRunner().invoke(main, ["run", "suites", "--blocks", "1", *more])
-    assert said.exit_code == FAILED
+    said = shell.command("run", "suites", "--blocks", "1", *more, code=FAILED)
     assert "move" in said.stdout
     assert re.search(r"left out: .*bad.py could not be imported: Zero", said.stderr)
     assert "bad.py could not be" in error("run", "suites", "-k", "mine", *more)

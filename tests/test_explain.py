@@ -3,11 +3,10 @@
 import dataclasses
 
 import pytest
+import shell
 import trials
-from click.testing import CliRunner
 
 from steelyard.analyse.rows import rows
-from steelyard.commands import main
 from steelyard.gate import explain_gpu
 from steelyard.gate.explain import differences, ranked
 from steelyard.report import explained
@@ -149,7 +148,7 @@ def test_rows_are_named_by_case_or_by_run_and_case(tmp_path):
             opened.finish(uid, "finished")
 
     def explain(*words):
-        done = CliRunner().invoke(main, ["explain", *words, "--store", str(store)])
+        done = shell.command("explain", *words, "--store", str(store), code=None)
         return done.exit_code, done.output
 
     code, told = explain("@-2:b", "b")

@@ -3,11 +3,10 @@
 import json
 
 import pytest
+import shell
 import trials
-from click.testing import CliRunner
 
 from steelyard.analyse.rows import rows
-from steelyard.commands import main
 from steelyard.report.formats import Results, formats
 from steelyard.store.store import Store
 
@@ -115,8 +114,7 @@ def test_what_is_left_out_is_said(shape, found, tmp_path):
             opened.add(uid, trial)
         opened.finish(uid, "finished")
     words = ["show", "--format", shape, "--store", store]
-    done = CliRunner().invoke(main, words)
-    assert done.exit_code == 0, done.output
+    done = shell.command(*words)
     assert done.stderr == f"{shape} has no place for what has no time: broken\n"
     json.loads(done.stdout)
 
@@ -129,8 +127,7 @@ def test_show_writes_a_stored_run(shape, tmp_path):
         uid = opened.begin(trials.run(writer={}))
         opened.add(uid, trials.trial("zero", [0] * 9))
         opened.finish(uid, "finished")
-    done = CliRunner().invoke(main, ["show", "--format", shape, "--store", store])
-    assert done.exit_code == 0, done.output
+    done = shell.command("show", "--format", shape, "--store", store)
     assert "zero" in done.output
     assert "nan" not in done.output.lower()
     assert "inf" not in done.output.lower().replace("info", "")

@@ -5,11 +5,10 @@ from dataclasses import replace
 
 import outcomes
 import pytest
-from click.testing import CliRunner
+import shell
 from shell import git
 from test_gate_sides import homes, project
 
-from steelyard.commands import main
 from steelyard.errors import REGRESSION, USAGE, SteelyardError
 from steelyard.gate import document, run, worktrees
 from steelyard.gate.outcome import Outcome
@@ -48,7 +47,7 @@ def shop(project, monkeypatch):
 
 def gate(*words):
     """Run the command; return its result."""
-    return CliRunner().invoke(main, ["gate", *words])
+    return shell.command("gate", *words, code=None)
 
 
 def kept(folder):
@@ -135,8 +134,7 @@ def test_a_gate_that_was_ended_leaves_no_older_verdict(
     for outcome in (*said, kept(shop)):
         assert outcome.exit_code == USAGE
         assert "the gate against HEAD that began" in str(outcome.problem)
-    shown = CliRunner().invoke(main, ["verdict"])
-    assert shown.exit_code == USAGE
+    shown = shell.command("verdict", code=USAGE)
     assert "has no verdict: it still runs, or it was ended" in " ".join(
         shown.output.split()
     )

@@ -8,14 +8,13 @@ from pathlib import Path
 
 import outcomes
 import pytest
+import shell
 import trials
-from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
 from outcomes import CASE, finding, outcome
 
 from steelyard.analyse.verdict import Verdict
-from steelyard.commands import main
 from steelyard.errors import FAILED, FINE, REGRESSION, SteelyardError
 from steelyard.gate import document, doubted, policy, policy_file, words
 from steelyard.gate.decide import POLICY
@@ -277,7 +276,7 @@ def last_gate(tmp_path, *findings, **changes):
 
 def steelyard(*arguments):
     """Run a command in this process."""
-    done = CliRunner().invoke(main, list(arguments))
+    done = shell.command(*list(arguments), code=None)
     return done.exit_code, done.output
 
 

@@ -5,6 +5,7 @@ from collections import Counter
 from dataclasses import replace
 
 import pytest
+import shell
 import trials
 from click.testing import CliRunner
 from fakes import case_of
@@ -68,7 +69,7 @@ def steelyard(folder, *arguments):
     """Run a command there, and return its exit code and output."""
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
-        done = CliRunner().invoke(main, arguments)
+        done = shell.command(*arguments, code=None)
     return done.exit_code, done.stdout, done.stderr
 
 

@@ -8,11 +8,9 @@ from dataclasses import replace
 import pytest
 import shell
 import trials
-from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
 
-from steelyard.commands import main
 from steelyard.errors import SteelyardError
 from steelyard.report import chart, drawing, scale
 from steelyard.store import branches
@@ -172,8 +170,7 @@ def test_a_branch_is_read_from_git(store, tmp_path, monkeypatch):
 
 def listed(store, *words):
     """Return what the list of `history` prints on 80 columns."""
-    done = CliRunner().invoke(main, ["history", "--store", store.name, *words])
-    assert done.exit_code == 0, done.output
+    done = shell.command("history", "--store", store.name, *words)
     assert all(len(line) <= 80 for line in done.output.splitlines())
     return done.output
 
@@ -192,10 +189,9 @@ def test_without_a_case_steps_are_listed_by_commit_the_latest_first(
     golden(listed(store), "history_overview")
     assert CASE not in listed(store, "--commit", "0c0c0c")
     assert "1 older commit not listed" in listed(store, "--limit", "1")
-    refused = CliRunner().invoke(
-        main, ["history", "--store", store.name, "--commit", "ffff"]
+    refused = shell.command(
+        "history", "--store", store.name, "--commit", "ffff", code=4
     )
-    assert refused.exit_code == 4
     assert "no case stepped there" in refused.output
 
 
@@ -289,10 +285,7 @@ def test_the_command_draws_and_writes(store, tmp_path, golden, monkeypatch):
     monkeypatch.setenv("COLUMNS", "80")
     planted(store)
     file = tmp_path / "history.svg"
-    done = CliRunner().invoke(
-        main, ["history", CASE, "--store", store.name, "--svg", str(file)]
-    )
-    assert done.exit_code == 0, done.output
+    done = shell.command("history", CASE, "--store", store.name, "--svg", str(file))
     golden(done.output, "history")
     assert file.read_text().endswith("</svg>\n")
 
@@ -302,10 +295,7 @@ def test_a_picture_that_cannot_be_written_is_an_error(store, tmp_path):
     add(store, 0, 1e5)
     picture = ["--svg", str(tmp_path / "no/x.svg")]
     for words, said in (([CASE], "no/x.svg"), ([], "name it")):
-        done = CliRunner().invoke(
-            main, ["history", *words, "--store", store.name, *picture]
-        )
-        assert done.exit_code == 4
+        done = shell.command("history", *words, "--store", store.name, *picture, code=4)
         assert said in done.output
 
 

@@ -14,11 +14,10 @@ import struct
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner
+import shell
 
 from steelyard.analyse import kinds
 from steelyard.analyse.rows import rows
-from steelyard.commands import main
 from steelyard.errors import SteelyardError
 from steelyard.machine import decoding
 from steelyard.store import imports
@@ -56,7 +55,7 @@ def by_key(content, place=None):
 
 def asked(store, *words):
     """Run a command on a store."""
-    return CliRunner().invoke(main, [*map(str, words), "--store", str(store)])
+    return shell.command(*map(str, words), "--store", str(store), code=None)
 
 
 def test_every_format_has_an_example_and_is_told_by_it():

@@ -9,10 +9,9 @@ import sys
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner
+import shell
 from rich.text import Text
 
-from steelyard.commands import main
 from steelyard.machine import lock
 from steelyard.report import tables
 from steelyard.store.store import Store
@@ -55,8 +54,7 @@ def desk(tmp_path, monkeypatch):
 
 def command(*arguments, code=0):
     """Run the command line and return what it printed."""
-    result = CliRunner().invoke(main, arguments)
-    assert result.exit_code == code, result.output
+    result = shell.command(*arguments, code=code)
     return result.stdout
 
 
@@ -125,7 +123,7 @@ def test_a_folder_that_is_gone_is_a_sentence(desk, monkeypatch):
         gone.mkdir()
         monkeypatch.chdir(gone)
         gone.rmdir()
-        done = CliRunner().invoke(main, [words])
+        done = shell.command(words, code=None)
         monkeypatch.chdir(desk)
         assert done.exit_code in {0, 4}, done.output
         assert "Traceback" not in done.output
@@ -143,13 +141,13 @@ def test_names_that_are_not_utf_8_are_refused_in_a_sentence(desk, monkeypatch):
     assert b"is not UTF-8. Rename" in done.stderr
     monkeypatch.chdir(folder)
     for words in (("show",), ("list", name), ("doctor",)):
-        done = CliRunner().invoke(main, words)
+        done = shell.command(*words, code=None)
         assert "Traceback" not in done.stderr
         assert ("is not UTF-8. Rename" in done.stderr) == (name in words), done.output
     (desk / "quick.py").write_text(QUICK)
     monkeypatch.chdir(desk)
     how = ("run", "quick.py", "--blocks", "1", "--mode", "kernel/warm")
-    done = CliRunner().invoke(main, [*how, "--tag", os.fsdecode(b"a\xfd")])
+    done = shell.command(*how, "--tag", os.fsdecode(b"a\xfd"), code=None)
     assert (done.exit_code, "--tag is 'a\\udcfd'" in done.output) == (4, True)
 
 

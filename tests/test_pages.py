@@ -9,12 +9,11 @@ from html.parser import HTMLParser
 
 import outcomes
 import pytest
+import shell
 import trials
-from click.testing import CliRunner
 
 from steelyard.analyse import kinds
 from steelyard.analyse.stats import Estimate
-from steelyard.commands import main
 from steelyard.gate import document, words
 from steelyard.machine import embedded
 from steelyard.report import columns, stored
@@ -159,19 +158,17 @@ def test_import_reads_the_run_of_a_page(tmp_path):
             store.add(of.uid, trial)
         store.finish(of.uid, "finished")
     page = f"{tmp_path}/page.html"
-    done = CliRunner().invoke(main, ["report", "-o", page, "--store", first])
-    assert done.exit_code == 0, done.output
+    done = shell.command("report", "-o", page, "--store", first)
     for added in (24, 0):
-        done = CliRunner().invoke(main, ["import", page, "--store", second])
+        done = shell.command("import", page, "--store", second, code=None)
         assert f"{added} trials added" in done.output
     with Store.open(second) as store:
         assert store.trials(of.uid) == weighed()
         assert store.find(of.uid).command == "steelyard run .../suites"
     small = f"{tmp_path}/small.html"
     asked = ["report", "-o", small, "--no-samples", "--store", first]
-    assert CliRunner().invoke(main, asked).exit_code == 0
-    done = CliRunner().invoke(main, ["import", small, "--store", second])
-    assert done.exit_code == 4
+    shell.command(*asked)
+    done = shell.command("import", small, "--store", second, code=4)
     assert "--samples" in done.output
 
 
@@ -203,14 +200,12 @@ def test_a_gate_is_a_page_with_a_plot_that_verdict_reads(tmp_path):
     assert [name for name, _ in found.found].count("script") == 2
     place = tmp_path / "gate.html"
     place.write_text(page)
-    done = CliRunner().invoke(main, ["verdict", "--from", str(place)])
+    done = shell.command("verdict", "--from", str(place), code=None)
     assert done.exit_code == made.exit_code == 2
     assert "softmax[columns=768]" in done.output
     again = f"{tmp_path}/again.html"
-    done = CliRunner().invoke(main, ["report", str(place), "-o", again])
-    assert done.exit_code == 0, done.output
-    done = CliRunner().invoke(main, ["import", again, "--store", f"{tmp_path}/s.db"])
-    assert done.exit_code == 4
+    done = shell.command("report", str(place), "-o", again)
+    done = shell.command("import", again, "--store", f"{tmp_path}/s.db", code=4)
 
 
 def history_of(values, case="copy[n=1]"):
@@ -304,12 +299,10 @@ def test_builds_are_an_icicle_of_phases(tmp_path):
     place = tmp_path / "trace.json"
     place.write_text(json.dumps({"traceEvents": spans}))
     page = f"{tmp_path}/t.html"
-    done = CliRunner().invoke(main, ["report", str(place), "-o", page])
-    assert done.exit_code == 0, done.output
+    shell.command("report", str(place), "-o", page)
     for wrong in ('{"traceEvents": []}', '{"traceEvents": 1}', '{"traceEvents"', "{}"):
         place.write_text(wrong)
-        done = CliRunner().invoke(main, ["report", str(place), "-o", page])
-        assert done.exit_code == 4, wrong
+        shell.command("report", str(place), "-o", page, code=4)
 
 
 def test_a_store_is_a_folder_of_pages(tmp_path):
@@ -325,8 +318,7 @@ def test_a_store_is_a_folder_of_pages(tmp_path):
     document.keep(outcomes.outcome(*outcomes.EVERY), tmp_path)
     folder = tmp_path / "pages"
     asked = ["report", "store", "-o", str(folder), "--runs", "2", "--store", store]
-    done = CliRunner().invoke(main, asked)
-    assert done.exit_code == 0, done.output
+    shell.command(*asked)
     index = Elements((folder / "index.html").read_text())
     links = {said["href"] for name, said in index.found if name == "a"} - {
         *("#main", "#runs", "#pages")
@@ -336,13 +328,11 @@ def test_a_store_is_a_folder_of_pages(tmp_path):
     assert len(links) == 4
     for what in ("history", "machines"):
         asked = ["report", what, "copy[n=1]", "-o", f"{tmp_path}/h.html"]
-        done = CliRunner().invoke(main, [*asked, "--store", store])
-        assert done.exit_code == 0, done.output
+        shell.command(*asked, "--store", store)
     with Store.open(store) as opened:
         opened.begin(trials.run(machine={"identity": {"cpu": "other"}}))
     asked = ["report", "store", "-o", str(folder), "--store", store]
-    done = CliRunner().invoke(main, asked)
-    assert done.exit_code == 0, done.output
+    shell.command(*asked)
     assert (folder / "machines.html").exists()
 
 

@@ -15,9 +15,7 @@ import pytest
 import shell
 import sqlalchemy as sa
 import trials
-from click.testing import CliRunner
 
-from steelyard.commands import main
 from steelyard.errors import StoreError
 from steelyard.store import archive, engine
 from steelyard.store.store import Store
@@ -275,10 +273,10 @@ def test_secrets_are_nowhere(server, url, desk):
     with Store.open(url) as store:
         said += "".join(store.export(one.uid).decode() for one in store.runs())
     for words in (["show"], ["show", "@-1", "--format", "json"], ["show", "nothing"]):
-        said += CliRunner().invoke(main, [*words, "--store", url]).output
+        said += shell.command(*words, "--store", url, code=None).output
     server.execute("UPDATE steelyard_schema SET version = 9", url.rpartition("/")[2])
     for wrong in (url, server.url(), f"{url}x", url.replace("horse", "cow")):
-        said += CliRunner().invoke(main, ["show", "--store", wrong]).output
+        said += shell.command("show", "--store", wrong, code=None).output
     assert "schema 9" in said
     assert "is empty" in said
     assert "correct" not in said

@@ -4,12 +4,11 @@ import json
 from contextlib import contextmanager
 
 import pytest
-from click.testing import CliRunner
+import shell
 from fakes import FakeClock, case_of
 from hypothesis import given
 from hypothesis import strategies as st
 
-from steelyard.commands import main
 from steelyard.declare import mode
 from steelyard.declare.discovery import discover
 from steelyard.declare.plan import PlannedTrial
@@ -262,8 +261,7 @@ def test_a_run_writes_the_trace_beside_its_results(tmp_path, monkeypatch):
     file.write_text(PLAIN)
     line = ["run", str(file), "--mode", "kernel/warm", "--blocks", "1"]
     line += ["--store", str(tmp_path / "runs.db"), "--precision", "50"]
-    done = CliRunner().invoke(main, [*line, "--trace", str(place), "--profile", "ncu"])
-    assert done.exit_code == 0, done.output
+    done = shell.command(*line, "--trace", str(place), "--profile", "ncu")
     check(json.loads(place.read_text()))
     assert f"{place} has 1 traces" in done.stderr
     assert "no chosen case runs on a GPU" in done.stderr
