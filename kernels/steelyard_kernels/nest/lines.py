@@ -8,9 +8,8 @@ compare and exchange in shared memory.
 
 from __future__ import annotations
 
-from typing import Final
-
 from steelyard_kernels import dtypes
+from steelyard_kernels.along import ABOVE
 from steelyard_kernels.expression.expr import Along
 from steelyard_kernels.ir.builder import Builder, Index, const
 from steelyard_kernels.ir.loops import Buffer, Operand
@@ -20,8 +19,6 @@ from steelyard_kernels.nest.emitter import Emitter
 from steelyard_kernels.nest.offsets import At
 from steelyard_kernels.nest.values import Sharing, total_of
 from steelyard_kernels.schedule.tile import Carried
-
-ABOVE: Final = 1 << 32  # what a key counts in an int64
 
 
 def emit(emitter: Emitter, line: Value, node: Along) -> None:

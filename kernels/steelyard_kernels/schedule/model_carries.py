@@ -16,6 +16,7 @@ from typing import ClassVar, Final
 
 from steelyard_kernels.dtypes import float64
 from steelyard_kernels.expression.expr import (
+    Along,
     Apply,
     Dot,
     Loop,
@@ -25,6 +26,7 @@ from steelyard_kernels.expression.expr import (
     Result,
     loops,
 )
+from steelyard_kernels.nest.carried.layout import line_steps
 from steelyard_kernels.nest.carried.outline import Outline, of_all
 from steelyard_kernels.ops import OPERATIONS
 from steelyard_kernels.schedule.carries import Knobs, knobs_of
@@ -239,6 +241,9 @@ class CpuCosts(Costs):
         elif isinstance(node, Reduce):
             shape = node.arg.shape
             way += self._total(shape[-1], knobs.width)
+        elif isinstance(node, Along):
+            steps, text = line_steps(node)
+            return Work(steps * LATENCY_NS, text * SCALAR_NS, text)
         else:
             return Work()
         extent, size = max((*shape, 1)), prod(shape)

@@ -13,6 +13,7 @@ from math import ceil, log2, prod
 from typing import Final
 
 from steelyard_kernels.expression.expr import (
+    Along,
     Apply,
     Dot,
     Node,
@@ -22,7 +23,7 @@ from steelyard_kernels.expression.expr import (
     everywhere,
     loops,
 )
-from steelyard_kernels.nest.carried.layout import lane_axis
+from steelyard_kernels.nest.carried.layout import lane_axis, line_steps
 from steelyard_kernels.nest.carried.outline import Outline, in_memory
 from steelyard_kernels.ops import OPERATIONS
 from steelyard_kernels.ops.row import PLAIN
@@ -75,6 +76,9 @@ class GpuCosts(Costs):
             once = _total(node, group, max(1, min(extent, group)))
             adding = Work(latency + held * each, held * each)
             return adding.then(Work(once.way + (rows - 1) * each, rows * once.issued))
+        if isinstance(node, Along):
+            steps, text = line_steps(node)
+            return Work(MEMORY + steps * latency, text * each, text)
         return Work()
 
     def share(self, parts: Outline, knobs: Knobs) -> Work:

@@ -51,10 +51,8 @@ def space(
     """
     if carries:  # of which few programs are
         from steelyard_kernels.schedule import model_carries, model_carries_gpu
-        from steelyard_kernels.schedule.lines import written_out
         from steelyard_kernels.schedule.recipes import carries as of_carries
 
-        program = written_out(program)
         if isinstance(device, Gpu):
             model = model_carries_gpu.model(program, device)
             return of_carries.on_gpu(program), model
@@ -128,9 +126,8 @@ def estimated_registers(program: Program, schedule: Schedule, *, carries: bool) 
     """Return how many registers a GPU's thread is estimated to need."""
     if carries:
         from steelyard_kernels.schedule import model_carries_gpu
-        from steelyard_kernels.schedule.lines import written_out
 
-        return model_carries_gpu.estimate_registers(written_out(program), schedule)
+        return model_carries_gpu.estimate_registers(program, schedule)
     nest = nest_of(program)
     if schedule.multiplies_tiles:
         found: int = _of_tiles(nest).estimate_registers(nest, schedule)

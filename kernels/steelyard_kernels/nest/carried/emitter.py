@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from itertools import accumulate
 from math import prod
 from typing import ClassVar, Final
 
 import numpy as np
 
-from steelyard_kernels.dtypes import HALVES, float32
+from steelyard_kernels.along import ABOVE, ALONG
+from steelyard_kernels.dtypes import HALVES, float32, int64
 from steelyard_kernels.errors import CompilerBug
 from steelyard_kernels.expression.expr import (
+    Along,
     Apply,
     Arange,
     Broadcast,
@@ -28,9 +32,9 @@ from steelyard_kernels.expression.expr import (
 )
 from steelyard_kernels.ir.builder import const
 from steelyard_kernels.ir.loops import Operand
-from steelyard_kernels.monoids import MONOIDS
+from steelyard_kernels.monoids import MONOIDS, accumulator
 from steelyard_kernels.nest.carried.lanes import Lanes
-from steelyard_kernels.nest.carried.layout import lane_axis, numbered, viewed
+from steelyard_kernels.nest.carried.layout import exchanges, lane_axis, numbered, viewed
 from steelyard_kernels.nest.carried.outline import Body
 from steelyard_kernels.nest.carried.products import Products
 from steelyard_kernels.nest.carried.registers import NEVER, ROLLED_ONCE
@@ -168,6 +172,40 @@ class Emitter(Products):
         assert isinstance(value, Memory)
         return value.row(self.b, self.tensor(node.index).vectors[0])
 
+    def _along(self, node: Along) -> Value:
+        """Emit lines one by one: totals one after another, or an order."""
+        value, extent = self.tensor(node.arg), node.shape[node.axis]
+        if node.op == "copy":
+            return value
+        orders = node.op == "order"
+        if orders:
+            self.check((*node.shape, extent))
+        wide = self.cast(value, int64 if orders else accumulator(node.dtype))
+        total = partial(
+            self.let, "" if orders else MONOIDS[ALONG[node.op].total].combine
+        )
+        elements = list(self.elements(wide))
+        lines = np.moveaxis(numbered(node.shape), node.axis, -1).reshape(-1, extent)
+        for line in (lines[:, ::-1] if node.reverse else lines).tolist():
+            taken = [elements[number] for number in line]
+            found = self._in_order(taken) if orders else accumulate(taken, total)
+            for number, element in zip(line, found, strict=True):
+                elements[number] = element
+        return self.cast(self.scattered(elements, node.shape), node.dtype)
+
+    def _in_order(self, keys: Sequence[Operand]) -> list[Operand]:
+        """Emit each key above its place, in int64, the least first."""
+        above, found = const(ABOVE, int64), list[Operand]()
+        for place, key in enumerate(keys):
+            high = self.let("multiply", key, above)
+            found.append(self.let("add", high, const(place, int64)))
+        for one, other in exchanges(len(found)):
+            pair = found[one], found[other]
+            found[one], found[other] = [
+                self.let(op, *pair) for op in ("minimum", "maximum")
+            ]
+        return found
+
     def _reduce(self, node: Reduce) -> Value:
         value = self.tensor(node.arg)
         if node.dtype in HALVES:
@@ -217,6 +255,7 @@ class Emitter(Products):
         return self.cast(self.product(a, b, node.shape), node.dtype)
 
     rules: ClassVar[Mapping[type, Callable[..., Value]]] = {
+        Along: _along,
         Apply: _apply,
         Arange: _arange,
         Broadcast: _broadcast,

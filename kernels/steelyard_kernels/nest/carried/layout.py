@@ -14,7 +14,7 @@ from typing import Any, Final, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from steelyard_kernels.expression.expr import Gather, Shape, View
+from steelyard_kernels.expression.expr import Along, Gather, Shape, View
 
 Vector: TypeAlias = tuple[int, ...]  # the element in each lane that has one
 
@@ -72,3 +72,32 @@ def viewed(view: View | Gather) -> tuple[NDArray[Any], NDArray[Any]]:
         inside &= (at >= 0) & (at < extent)
         numbers = numbers * extent + at
     return numbers, inside
+
+
+def line_steps(node: Along) -> tuple[int, int]:
+    """Return how many operations one line takes, and all lines."""
+    extent = node.shape[node.axis]
+    steps = extent * (node.op != "copy")
+    if node.op == "order":
+        steps = 2 * len(exchanges(extent))
+    return steps, steps * (prod(node.shape) // extent)
+
+
+@cache
+def exchanges(extent: int) -> tuple[tuple[int, int], ...]:
+    """Return the places to exchange, the lesser value first, that put a line in order.
+
+    Batcher's odd-even merges of any extent: D. E. Knuth, "The Art of Computer
+    Programming", volume 3, 2nd edition, 1998, algorithm 5.2.2M.
+    """
+    found: list[tuple[int, int]] = []
+    half = 1 << (max(extent - 1, 0).bit_length() - 1) if extent > 1 else 0
+    width = half
+    while width:
+        apart, bit, far = width, 0, half
+        while apart:
+            pairs = [(k, k + apart) for k in range(extent - apart) if k & width == bit]
+            found += pairs
+            apart, bit, far = max(far - width, 0), width, far // 2
+        width //= 2
+    return tuple(found)

@@ -21,7 +21,6 @@ from steelyard_kernels.nest.carried.program import ProgramEmitter
 from steelyard_kernels.schedule import gpu, parameters
 from steelyard_kernels.schedule.carries import Knobs, check, knobs_of
 from steelyard_kernels.schedule.gpu import Gpu
-from steelyard_kernels.schedule.lines import written_out
 from steelyard_kernels.schedule.model import Machine
 from steelyard_kernels.schedule.parameters import Lowered, arguments
 from steelyard_kernels.schedule.schedule import Schedule
@@ -36,7 +35,6 @@ def lower(program: Program, schedule: Schedule, device: Machine | Gpu) -> Lowere
     Raises KernelError for a schedule that does not fit the program, and Unsupported for
     values that no chain can hold.
     """
-    program = written_out(program)
     check(program, schedule, "cuda" if isinstance(device, Gpu) else "cpu")
     program, knobs = expand_variance(program), knobs_of(schedule)
     if isinstance(device, Gpu):

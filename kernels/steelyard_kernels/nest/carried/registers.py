@@ -68,14 +68,18 @@ class Registers:
         lanes = max(arg.type.lanes for arg in args)
         return self.b.let(op, *[self.spread(arg, lanes) for arg in args])
 
-    def checked(self, shape: Shape) -> tuple[Vector, ...]:
-        """Return a shape's layout; raises Unsupported for one too large."""
+    def check(self, shape: Shape) -> None:
+        """Raise Unsupported for a shape of too many elements."""
         if prod(shape) > MOST_ELEMENTS:
             raise Unsupported(
                 f"{self.name}: {self.doing} a value of shape {shape} takes registers for "
                 f"{prod(shape)} elements, at most {MOST_ELEMENTS} are held; compute it in "
                 "parts: rows in a scan, or NumPy before the kernel."
             )
+
+    def checked(self, shape: Shape) -> tuple[Vector, ...]:
+        """Return a shape's layout; raises Unsupported for one too large."""
+        self.check(shape)
         return layout(shape, self.lanes.width)
 
     # What a value is made of.
