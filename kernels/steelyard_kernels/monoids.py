@@ -156,3 +156,11 @@ MONOIDS: Final[dict[str, Monoid]] = {
         ),
     )
 }
+
+
+def residue(extent: int, dtype: DType) -> float:
+    """Return the share of a mean square that sums may lose to rounding.
+
+    A variance below that is 0.
+    """
+    return extent * 2.0 ** -(24 if dtype is dtypes.float32 else 53)

@@ -15,6 +15,7 @@ from typing import Final, TypeAlias
 from steelyard_kernels import dtypes
 from steelyard_kernels.expression.expr import Along, Reduce
 from steelyard_kernels.ir.loops import Operand
+from steelyard_kernels.monoids import residue
 from steelyard_kernels.nest import lines
 from steelyard_kernels.nest.accumulate import Site, Totals, Walker, like
 from steelyard_kernels.nest.axes import Value
@@ -23,7 +24,6 @@ from steelyard_kernels.nest.keep import Walk
 from steelyard_kernels.nest.offsets import At
 from steelyard_kernels.nest.reads import Term, deviates, terms
 from steelyard_kernels.schedule.tile import Carried
-from steelyard_kernels.schedule.variance import residue
 
 # A variance of one pass loses the factor 1 + mean**2 / variance to cancellation. Beyond
 # this share the row is walked again: what is nearly centred, with its mean within 0.7

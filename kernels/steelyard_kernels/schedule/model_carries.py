@@ -242,8 +242,8 @@ class CpuCosts(Costs):
             shape = node.arg.shape
             way += self._total(shape[-1], knobs.width)
         elif isinstance(node, Along):
-            steps, text = line_steps(node)
-            return Work(steps * LATENCY_NS, text * SCALAR_NS, text)
+            steps, every = line_steps(node)
+            return Work(steps * LATENCY_NS, every * SCALAR_NS, every)
         else:
             return Work()
         extent, size = max((*shape, 1)), prod(shape)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from itertools import accumulate
 from math import prod
@@ -32,13 +33,13 @@ from steelyard_kernels.expression.expr import (
 )
 from steelyard_kernels.ir.builder import const
 from steelyard_kernels.ir.loops import Operand
-from steelyard_kernels.monoids import MONOIDS, accumulator
+from steelyard_kernels.monoids import MONOIDS, accumulator, residue
 from steelyard_kernels.nest.carried.lanes import Lanes
 from steelyard_kernels.nest.carried.layout import exchanges, lane_axis, numbered, viewed
 from steelyard_kernels.nest.carried.outline import Body
 from steelyard_kernels.nest.carried.products import Products
 from steelyard_kernels.nest.carried.registers import NEVER, ROLLED_ONCE
-from steelyard_kernels.nest.carried.tensor import Memory, Tensor, Value
+from steelyard_kernels.nest.carried.tensor import Memory, Tensor, Value, uniform
 from steelyard_kernels.ops import OPERATIONS
 from steelyard_kernels.schedule import values
 
@@ -81,13 +82,17 @@ class Emitter(Products):
         value = self.env[node.number]
         if isinstance(value, Tensor):
             return value
-        if value not in self.derived:
-            self.derived[value] = self.load(value)
-        found: Tensor = self.derived[value]
-        return found
+        return self.known(value, lambda: self.load(value))
+
+    def wide(self, node: Node) -> Tensor:
+        """Return a node's value in registers, halves as float32."""
+        value = self.tensor(node)
+        if node.dtype not in HALVES:
+            return value
+        return self.known((value, float32), lambda: self.cast(value, float32))
 
     def _constant(self, node: Constant) -> Value:
-        return Tensor((), (const(node.value, node.dtype),), same=True)
+        return uniform(node.value, node.dtype)
 
     def _apply(self, node: Apply) -> Value:
         fusion = self.fused.get(node.number)
@@ -117,7 +122,7 @@ class Emitter(Products):
     def _arange(self, node: Arange) -> Value:
         dtype, order = node.dtype, self.checked(node.shape)
         if prod(node.shape) == 1:
-            return Tensor(node.shape, (const(0, dtype),), same=True)
+            return uniform(0, dtype, node.shape)
         if self.lanes.width == 1:
             return Tensor(node.shape, tuple([const(v[0], dtype) for v in order]))
         numbers = self.lanes.numbers(dtype)
@@ -207,25 +212,54 @@ class Emitter(Products):
         return found
 
     def _reduce(self, node: Reduce) -> Value:
-        value = self.tensor(node.arg)
-        if node.dtype in HALVES:
-            value = self.cast(value, float32)
-        extent = prod([node.arg.shape[axis] for axis in node.axes])
-        dtype = node.dtype
-        wide = float32 if dtype in HALVES else dtype
+        value = self.wide(node.arg)
+        if MONOIDS[node.op].moments:
+            return self.cast(self._variance(value, node), node.dtype)
+        return self.cast(self._total(node.op, value, node), node.dtype)
+
+    def _variance(self, value: Tensor, node: Reduce) -> Tensor:
+        """Emit a variance in two passes: the mean square of what is off the mean.
+
+        The mean of that is what the mean's rounding left: its square leaves the variance
+        (Chan, Golub and LeVeque, "Algorithms for computing the sample variance", 1983,
+        the corrected two-pass algorithm).
+        """
+        shape, extents = node.shape, value.shape
+        extent = prod([extents[axis] for axis in node.axes])
+        one = [1 if k in node.axes else n for k, n in enumerate(extents)]
+        mean = replace(self._total("mean", value, node), shape=tuple(one))
+        off = self.let_each("subtract", extents, value, mean)
+        squares = self.let_each("multiply", extents, off, off)
+        rest, square = (self._total("mean", each, node) for each in (off, squares))
+        lost = self.let_each("multiply", shape, rest, rest)
+        var = self.let_each("subtract", shape, square, lost)
+        dtype = accumulator(node.dtype)
+        share = uniform(residue(extent, dtype), dtype)
+        least = self.let_each("multiply", shape, square, share)
+        nothing = self.let_each("less", shape, var, least)
+        return self.let_each("where", shape, nothing, uniform(0, dtype), var)
+
+    def _total(self, op: str, value: Tensor, node: Reduce) -> Tensor:
+        """Emit a reduction along a node's axes, the same of a value every time."""
+        key = value, op, node.axes
+        found = self.known(key, lambda: self._folded(op, value, node))
+        return replace(found, shape=node.shape)
+
+    def _folded(self, op: str, value: Tensor, node: Reduce) -> Tensor:
+        extent = prod([value.shape[axis] for axis in node.axes])
+        wide = accumulator(node.dtype)
         if extent == 0:
-            start = const(MONOIDS[node.op].start, dtype)
-            return Tensor(node.shape, (start,), same=True)
+            return uniform(MONOIDS[op].start, wide, node.shape)
         if not node.of_rows:
             last = range(-len(node.axes), 0)
             numbers = np.moveaxis(numbered(value.shape), node.axes, last)
             kept = numbers.shape[: -len(node.axes)]
             value = self.arrange(value, numbers.reshape(*kept, extent))
-        total = self.reduced(MONOIDS[node.op].combine, value, node.shape)
-        count = Tensor((), (const(extent, wide),), same=True)
-        if MONOIDS[node.op].mean:
+        total = self.reduced(MONOIDS[op].combine, value, node.shape)
+        if MONOIDS[op].mean:
+            count = uniform(extent, wide)
             total = self.let_each("divide", node.shape, total, count)
-        return self.cast(total, dtype)
+        return total
 
     def reduced(self, op: str, value: Tensor, shape: Shape) -> Tensor:
         """Emit a reduction of the last axis, which is gone or 1 in `shape`."""
@@ -249,10 +283,8 @@ class Emitter(Products):
         return self.scattered(self.totals(op, rows, extent), shape)
 
     def _dot(self, node: Dot) -> Value:
-        a, b = self.tensor(node.a), self.tensor(node.b)
-        if node.dtype in HALVES:
-            a, b = self.cast(a, float32), self.cast(b, float32)
-        return self.cast(self.product(a, b, node.shape), node.dtype)
+        found = self.product(self.wide(node.a), self.wide(node.b), node.shape)
+        return self.cast(found, node.dtype)
 
     rules: ClassVar[Mapping[type, Callable[..., Value]]] = {
         Along: _along,

@@ -24,7 +24,6 @@ from steelyard_kernels.schedule.gpu import Gpu
 from steelyard_kernels.schedule.model import Machine
 from steelyard_kernels.schedule.parameters import Lowered, arguments
 from steelyard_kernels.schedule.schedule import Schedule
-from steelyard_kernels.schedule.variance import expand_variance
 
 MOST_ITERATIONS: Final = 1 << 30  # that an int32 index surely counts
 
@@ -36,7 +35,7 @@ def lower(program: Program, schedule: Schedule, device: Machine | Gpu) -> Lowere
     values that no chain can hold.
     """
     check(program, schedule, "cuda" if isinstance(device, Gpu) else "cpu")
-    program, knobs = expand_variance(program), knobs_of(schedule)
+    knobs = knobs_of(schedule)
     if isinstance(device, Gpu):
         return _on_gpu(program, schedule, knobs, device.multiprocessors)
     return _on_cpu(program, schedule, knobs)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from math import prod
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,6 +24,7 @@ from steelyard_kernels.nest.carried.lanes import Lanes, tree
 from steelyard_kernels.nest.carried.layout import Vector, layout, numbered, places
 from steelyard_kernels.nest.carried.tensor import Memory, Tensor
 
+Made = TypeVar("Made")
 MOST_ELEMENTS: Final = 4096  # of a value in registers: each vector is some text
 ROLLED_ONCE: Final = 2  # vectors of a heavy function that are a loop, computed once,
 ROLLED_OFTEN: Final = 8  # and in loops, where another loop costs time as well
@@ -53,15 +54,18 @@ class Registers:
         yield
         self.derived = derived
 
+    def known(self, key: object, make: Callable[[], Made]) -> Made:
+        """Return what was made for a key in this body or around it, or make it."""
+        if key not in self.derived:
+            self.derived[key] = make()
+        found: Made = self.derived[key]
+        return found
+
     def spread(self, value: Operand, lanes: int) -> Operand:
         """Return a scalar in so many lanes, the same vector every time."""
         if value.type.lanes == lanes:
             return value
-        key = value, lanes
-        if key not in self.derived:
-            self.derived[key] = self.b.splat(value, lanes)
-        found: Operand = self.derived[key]
-        return found
+        return self.known((value, lanes), lambda: self.b.splat(value, lanes))
 
     def let(self, op: str, *args: Operand) -> Operand:
         """Emit an operation of vectors and scalars, which are spread."""
@@ -89,10 +93,7 @@ class Registers:
         count = prod(value.shape)
         if value.same or count == 0:
             return value.vectors * count
-        if value not in self.derived:
-            self.derived[value] = self._elements(value, count)
-        known: Sequence[Operand] = self.derived[value]
-        return known
+        return self.known(value, lambda: self._elements(value, count))
 
     def _elements(self, value: Tensor, count: int) -> Sequence[Operand]:
         """Emit the elements, lane axis by lane axis."""
@@ -188,15 +189,15 @@ class Registers:
 
     def spilled(self, value: Tensor, width: int) -> Buffer:
         """Return a thread's memory that has a value's vectors, in order."""
-        key = value, width
-        if key not in self.derived:
-            b, count = self.b, len(value.vectors)
-            kept = b.alloc("spilled", value.vectors[0].type.dtype, count * width)
+
+        def spill() -> Buffer:
+            b, dtype = self.b, value.vectors[0].type.dtype
+            kept = b.alloc("spilled", dtype, len(value.vectors) * width)
             for place, vector in enumerate(value.vectors):
                 b.store(kept, place * width, self.spread(vector, width))
-            self.derived[key] = kept
-        found: Buffer = self.derived[key]
-        return found
+            return kept
+
+        return self.known((value, width), spill)
 
     def let_each(self, op: str, shape: Shape, *parts: Tensor) -> Tensor:
         """Emit an operation of every element."""

@@ -8,7 +8,7 @@ from typing import Final, TypeAlias
 
 from steelyard_kernels.dtypes import DType
 from steelyard_kernels.expression.expr import Shape, View
-from steelyard_kernels.ir.builder import Builder
+from steelyard_kernels.ir.builder import Builder, const
 from steelyard_kernels.ir.loops import Buffer, Operand
 
 BESIDE: Final = -1
@@ -29,6 +29,11 @@ class Tensor:
     def vector(self, place: int) -> Operand:
         """Return the vector at a place of the layout."""
         return self.vectors[0 if self.same else place]
+
+
+def uniform(value: float, dtype: DType, shape: Shape = ()) -> Tensor:
+    """Return a value whose elements are one number."""
+    return Tensor(shape, (const(value, dtype),), same=True)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
