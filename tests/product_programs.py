@@ -1,7 +1,7 @@
 """Programs with a matrix product, with shapes that they are run at and how they are tiled.
 
 Shapes are of the product: rows, columns, depth. A tiling is (warpgroups, columns, stages,
-blocks that divide the depth, blocks that stay).
+blocks that divide the depth, blocks that stay), or `by_warps`.
 """
 
 import numpy as np
@@ -15,11 +15,19 @@ from steelyard_kernels.group import build as group
 from steelyard_kernels.group.batch import Candidate
 from steelyard_kernels.nest.places import nest_of
 from steelyard_kernels.schedule import strategies
-from steelyard_kernels.schedule.contraction import Tiling, product_of
+from steelyard_kernels.schedule.contraction import product_of
+from steelyard_kernels.schedule.cores import MMA
+from steelyard_kernels.schedule.product_tiling import Tiling
 from steelyard_kernels.targets import device, parse
 
 H200 = device(parse("cuda:sm_90a"))
 RAGGED = (100, 72, 136)
+
+
+def by_warps(groups, columns, stages, repeats=1, blocks=0):
+    """Return a tiling for instructions of warps."""
+    return groups, columns, stages, 1, blocks, MMA, repeats
+
 
 CASES = [
     ("product", (64, 64, 64), "float16", (1, 64, 1)),  # one step, one tile
@@ -51,6 +59,22 @@ CASES = [
     ("of_transposed", (104, 72, 136), "bfloat16", (1, 64, 2, 2)),
     ("batched", (72, 40, 72), "float16", (1, 32, 2)),
     ("batched", (72, 40, 72), "float16", (1, 32, 2, 1, 4)),
+    ("product", (64, 64, 64), "float16", by_warps(1, 64, 1)),
+    ("product", (64, 64, 320), "bfloat16", by_warps(1, 64, 3)),
+    ("linear", (130, 72, 320), "float16", by_warps(1, 64, 2, 2)),
+    ("product", RAGGED, "float16", by_warps(1, 32, 2, 2)),
+    ("linear", RAGGED, "bfloat16", by_warps(2, 48, 3)),
+    ("linear", (67, 71, 131), "float16", by_warps(1, 32, 2)),
+    ("product", (67, 70, 136), "bfloat16", by_warps(1, 64, 2, 2)),
+    ("product", (67, 71, 136), "float16", by_warps(2, 32, 3)),
+    ("of_transposed", (104, 72, 136), "float16", by_warps(1, 96, 2, 2)),
+    ("of_transposed", (67, 71, 136), "bfloat16", by_warps(4, 32, 2)),
+    ("bias_gelu", RAGGED, "float16", by_warps(1, 64, 2, 2)),
+    ("residual", (130, 136, 136), "float16", by_warps(1, 64, 3, 1, 3)),
+    ("in_place", (128, 96, 72), "float16", by_warps(1, 96, 2, 2)),
+    ("linear", RAGGED, "float16", by_warps(2, 16, 3)),
+    ("two_outputs", RAGGED, "bfloat16", by_warps(2, 32, 3)),
+    ("batched", (72, 40, 72), "float16", by_warps(1, 32, 2, 2)),
 ]
 
 

@@ -3,7 +3,8 @@
 Each block, each role of its threads, each bulk copy and each store to another block is a
 task; tasks take turns in random order. Products are computed as late as their waits
 allow, so that a stage that is filled too early gives a wrong result. Two tasks that wait
-for each other raise AssertionError.
+for each other raise AssertionError. Threads' own copies arrive when they are waited for,
+and leave NaN until then; what warps read races with them unless a barrier is between.
 """
 
 from __future__ import annotations
@@ -172,6 +173,7 @@ class _Block(simt._Block):
         super().__init__(*given)
         self.hub, self.barriers, self.groups, self.open = hub, {}, [], []
         self.arrived = False
+        self.copies, self.waiting = [], []  # of the open group, and groups under way
         self.run_one[Multiply] = self.multiply
 
     def pause(self, holds):
@@ -266,6 +268,45 @@ class _Block(simt._Block):
 
     do_tensor_copy_3 = do_tensor_copy_4 = do_tensor_copy_5 = do_tensor_copy_2
 
+    def do_copy_async(self, to, index, source, start, *sizes):
+        """Begin a copy of each thread; who may read there races with it already."""
+        (count, some), size = sizes, (self.threads, 1)
+        lanes = np.arange(self.one(count))
+        live = self.active
+        at, begin, left = (
+            np.broadcast_to(self.value(x), size)[live] for x in (index, start, some)
+        )
+        assert ((left >= 0) & (left <= lanes.size)).all()
+        exist = lanes < left
+        bytes_ = to.dtype.bytes * lanes.size
+        for first in (at[exist.any(1)], begin[exist.any(1)]):
+            assert not (first * to.dtype.bytes % bytes_).any(), "a copy is not aligned"
+        held = self.memory[source.name]
+        assert (exist * (begin + lanes) < held.size).all(), (
+            "a copy reads beyond its array"
+        )
+        values = np.where(exist, held[np.where(exist, begin + lanes, 0)], 0)
+        at = at + lanes
+        threads = np.broadcast_to(np.flatnonzero(live)[:, None], at.shape)
+        self.copies.append((to.name, at, threads, values))
+        self.land(to.name, at, threads, np.nan)
+
+    def land(self, name, at, threads, values):
+        """Write what copies bring."""
+        clean = self.within[name].write(at, threads)
+        assert clean, f"a copy to {name} races"
+        self.memory[name][at] = values
+
+    def do_copy_commit(self):
+        self.waiting.append(self.copies)
+        self.copies = []
+
+    def do_copy_wait(self, left):
+        """Let the oldest groups arrive, until so many are left."""
+        while len(self.waiting) > self.one(left):
+            for copy in self.waiting.pop(0):
+                self.land(*copy)
+
     def do_store_far(self, to, index, values, rank, *barrier):
         """Begin to store four sums of each thread in another block."""
         other = self.cluster[self.one(rank)]
@@ -301,15 +342,19 @@ class _Block(simt._Block):
                 "a thread of the warpgroup is missing"
             )
             if active.all():
+                every = *node.rows, node.columns
                 first = [
                     int(
                         np.broadcast_to(self.value(x), (self.threads, 1))[
                             threads.start, 0
                         ]
                     )
-                    for x in (node.rows.index, node.columns.index, node.more)
+                    for x in (*[tile.index for tile in every], node.more)
                 ]
-                self.open.append((node, threads, *first))
+                if node.by_warp:
+                    self.product(node, threads, *first)
+                else:
+                    self.open.append((node, threads, *first))
 
     def do_mma_commit(self):
         self.groups.append(self.open)
@@ -323,18 +368,22 @@ class _Block(simt._Block):
 
     do_mma_done = do_mma_wait
 
-    def product(self, node, threads, rows, columns, more):
-        """Add the product of two tiles to a warpgroup's sums."""
-        sums = self.memory[node.sums.name]
-        n = 2 * sums.shape[1]
-        if isinstance(node.rows, Fragment):
-            a = self.fragment(node.rows, threads)
-        else:
-            a = self.tile(node.rows, rows, 64)
-        b = self.tile(node.columns, columns, n)
-        found = (a.astype(np.float64) @ b.astype(np.float64).T).astype(np.float32)
-        row, column = places(n)
-        sums[threads] = found[row, column] + (sums[threads] if more else 0)
+    def product(self, node, threads, *firsts):
+        """Add the products of tiles to a warpgroup's sums."""
+        *rows, columns, more = firsts
+        sums = self.memory[node.sums.name][threads]
+        each = sums.shape[1] // len(rows)
+        readers = self.threads + threads.start // 32 + np.arange(4)  # but no thread
+        b = self.tile(node.columns, columns, 2 * each, node.by_warp and readers)
+        for place, (tile, first) in enumerate(zip(node.rows, rows, strict=True)):
+            if isinstance(tile, Fragment):
+                a = self.fragment(tile, threads)
+            else:
+                a = self.tile(tile, first, 64, node.by_warp and readers)
+            found = (a.astype(np.float64) @ b.astype(np.float64).T).astype(np.float32)
+            row, column = places(2 * each)
+            own = sums[:, each * place : each * (place + 1)]
+            own[...] = found[row, column] + (own if more else 0)
 
     def fragment(self, rows, threads):
         """Return (64, 16) numbers that a warpgroup's threads hold."""
@@ -343,8 +392,11 @@ class _Block(simt._Block):
         found[places(16)] = held
         return found
 
-    def tile(self, tile, index, count):
-        """Return (count, 16) numbers of a tile as the descriptor finds them."""
+    def tile(self, tile, index, count, readers):
+        """Return (count, 16) numbers of a tile as the descriptor finds them.
+
+        `readers`: the warps that read it themselves, if any, in order of a barrier.
+        """
         own, deep = np.arange(count)[:, None], np.arange(16)[None, :]
         row = tile.swizzle
         if tile.across:
@@ -353,7 +405,10 @@ class _Block(simt._Block):
             at = at + deep // 8 * tile.stride + deep % 8 * row
         else:
             at = own // 8 * tile.stride + own % 8 * row + deep * 2
-        found = self.memory[tile.buffer.name][
-            swizzled(2 * (index + tile.first) + at, row) // 2
-        ]
-        return found.astype(np.float32)
+        places = swizzled(2 * (index + tile.first) + at, row) // 2
+        for warp in () if readers is False else readers:
+            clean = self.within[tile.buffer.name].read(
+                places, np.full_like(places, warp)
+            )
+            assert clean, f"a warp reads {tile.buffer.name} before a barrier"
+        return self.memory[tile.buffer.name][places].astype(np.float32)

@@ -161,7 +161,7 @@ def test_what_a_cpu_does_is_refused():
     for count, seen in ((Const(3, INT), "12"), (N, "unknown")):
         b = Builder(INT)
         room = b.alloc("room", float32, 64, "shared")
-        b.effect("copy_async", room, Const(0, INT), x, Const(0, INT), count)
+        b.effect("copy_async", room, Const(0, INT), x, Const(0, INT), count, count)
         with pytest.raises(Unsupported, match=f"copy of {seen} bytes"):
             emit(b.kernel("staged", [x, N], threads=32))
     b = Builder(INT)

@@ -1,20 +1,27 @@
-"""Matrix products on Hopper's tensor cores, as far as no GPU is needed."""
+"""Matrix products on tensor cores, as far as no GPU is needed."""
+
+import re
 
 import bounds
 import numpy as np
 import product_programs as programs
 import pytest
 import simt_tiles
+import warp_products
 from corpus import compare
 from product_programs import H200, drawn, lowered, tiling
 
 from steelyard_kernels.artifact import Artifact
 from steelyard_kernels.building.programs import build
 from steelyard_kernels.building.record import pack, unpack
+from steelyard_kernels.dtypes import float16, float32
+from steelyard_kernels.emit import cuda_warps
 from steelyard_kernels.emit.cuda import emit
 from steelyard_kernels.errors import KernelError
 from steelyard_kernels.expression.simplify import simplify
 from steelyard_kernels.ir import printing
+from steelyard_kernels.ir.builder import index
+from steelyard_kernels.ir.loops import Buffer, Multiply, Tile
 from steelyard_kernels.ir.verify import verify
 from steelyard_kernels.schedule import strategies
 from steelyard_kernels.targets import device, parse
@@ -50,6 +57,52 @@ def test_a_stage_that_is_filled_too_early_is_seen(monkeypatch):
         simt_tiles.launch(program, low, arrays)
 
 
+@pytest.mark.parametrize("columns", [32, 96, 128])
+@pytest.mark.parametrize("across", [(False, False), (True, False), (False, True)])
+@pytest.mark.parametrize("k", [0, 3])
+def test_the_text_of_a_product_by_warps_is_the_product(columns, across, k):
+    """Its lanes find their rows in tiles as copies bring them, as the PTX ISA has it."""
+    rng, repeats, wide = np.random.default_rng(k), 2, 64 if columns % 64 == 0 else 32
+    memory, begin, tiles, factors = np.zeros(1 << 16), 0, [], []
+    for place, (turned, count) in enumerate(zip(across, (128, columns), strict=True)):
+        chunk = (wide if place else 64) if turned else 64
+        factor = rng.standard_normal((count, 16))
+        own, deep = np.indices(factor.shape)
+        deep = deep + 16 * k
+        at = own * 64 + deep
+        if turned:
+            at = own // chunk * 64 * chunk + deep * chunk + own % chunk
+        memory[simt_tiles.swizzled(2 * (begin + at), 2 * chunk) // 2] = factor
+        room = Buffer("s", float16, index(1 << 16), "shared")
+        first = 16 * k * (chunk if turned else 1)
+        form = 2 * chunk, turned, 128 * chunk if turned else 16, 16 * chunk
+        tiles += [
+            Tile(room, index(begin), first + 4096 * more, *form)
+            for more in range(1 if place else repeats)
+        ]
+        factors.append(factor)
+        begin += 1 << 14
+    sums = Buffer("sums", float32, index(repeats * columns // 2), "register")
+    node = Multiply(sums, tuple(tiles[:repeats]), tiles[repeats], index(1), True)
+    line, name, *_ = cuda_warps.multiply(
+        node, "sums", [str(2 * tile.index.value) for tile in tiles], "1"
+    )
+    words = [
+        eval(word, {"shared_address": int}) for word in re.split(", ", line[:-2])[1:]
+    ]
+    names = "rows_0", "rows_1", "columns", "row_inside", "column_inside", "more"
+    count = repeats * columns // 2
+    found = warp_products.run(
+        cuda_warps.helper(name), memory, count, dict(zip(names, words, strict=True))
+    )
+    row, column = simt_tiles.places(columns)
+    for repeat in range(repeats):
+        rows = factors[0][64 * repeat : 64 * repeat + 64]
+        exact = (rows @ factors[1].T)[row, column]
+        own = found[:, repeat * columns // 2 : (repeat + 1) * columns // 2]
+        assert np.allclose(own, exact, atol=1e-9)
+
+
 def test_the_kernel_of_the_seed_is_golden(golden):
     """64 x 768 x 768 with a bias: a cluster of four blocks divides the depth."""
     arrays = drawn(programs.bias_relu, (64, 768, 768), "float16", seed=0)
@@ -77,9 +130,29 @@ def test_nvrtc_takes_candidates(nvrtc, name, shape):
         assert resources.tensor_core >= 4
 
 
+@pytest.mark.parametrize("target", ["cuda:sm_80", "cuda:sm_89", "cuda:sm_120a"])
+@pytest.mark.parametrize(
+    ("name", "shape"), [("bias_gelu", (512, 768, 768)), ("linear", (97, 101, 131))]
+)
+def test_nvrtc_takes_products_by_warps(nvrtc, target, name, shape):
+    """The chosen one and a large one, which spill nothing."""
+    made = getattr(programs, name)
+    arrays = drawn(made, shape, "bfloat16", seed=0)
+    large = tiling(made, arrays, programs.by_warps(1, 96, 2, 2)).schedule
+    for schedule in (None, large):
+        program = made.program(*arrays)
+        built = build(program, schedule, target=target, levels=frozenset())
+        assert isinstance(built, Artifact), built.error
+        assert built.code.resources.tensor_core >= 8
+        assert built.code.spill_stores == 0
+
+
 @pytest.mark.parametrize(
     ("numbers", "said"),
     [
+        (programs.by_warps(1, 48, 2), "tiles of 48 columns; choose a multiple of 32"),
+        (programs.by_warps(1, 64, 2, 3), "has 3 times the rows of an instruction"),
+        (programs.by_warps(1, 256, 2, 2), "needs 320 registers a thread"),
         ((1, 40, 2), "tiles of 40 columns; choose a multiple of 32 up to 256"),
         ((5, 64, 2), "5 warpgroups; choose 1 to 4"),
         ((1, 64, 2, 3), "divides 64 columns among 3 blocks"),
@@ -116,16 +189,25 @@ def test_what_no_tiling_fits_is_multiplied_by_threads(made, shapes):
     assert not chosen(made, shapes).multiplies_tiles
 
 
-def test_other_targets_and_unaligned_arrays_multiply_by_threads():
-    """Only NVRTC's sm_90a has the instructions, and bulk copies want 16 bytes."""
+OTHERS = ("cuda:sm_80", "cuda:sm_86", "cuda:sm_89", "cuda:sm_100a", "cuda:sm_120a")
+
+
+def test_other_targets_multiply_by_warps_and_unaligned_arrays_by_threads():
+    """Only NVRTC's sm_90a has wgmma, LLVM none of both, and copies want 16 bytes."""
     shapes = (64, 64), (64, 64)
-    assert chosen(programs.product, shapes).multiplies_tiles
-    for target in ("cuda:sm_80", "cuda:sm_100a", "nvptx:sm_90a"):
-        assert not chosen(programs.product, shapes, target).multiplies_tiles
+    assert "mma64" in chosen(programs.product, shapes).label
+    for target in OTHERS:
+        assert "mma16.r1.warp" in chosen(programs.product, shapes, target).label
+        assert not chosen(
+            programs.product, shapes, target, aligned=False
+        ).multiplies_tiles
+    assert not chosen(programs.product, shapes, "nvptx:sm_90a").multiplies_tiles
     assert not chosen(programs.product, shapes, aligned=False).multiplies_tiles
     arrays = [np.zeros(shape, "float16") for shape in shapes]
     schedule = tiling(programs.product, arrays, (1, 64, 1)).schedule
-    with pytest.raises(KernelError, match="which cuda:sm_90a alone has"):
+    with pytest.raises(
+        KernelError, match="by wgmma, which code for this target has not"
+    ):
         strategies.lower(
             programs.product.program(*arrays), schedule, device(parse("cuda:sm_80"))
         )

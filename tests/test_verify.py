@@ -139,7 +139,7 @@ def product(sums=64, swizzle=128, factor=None):
     totals = held(float32, "register", sums)
     factor = factor or held()
     tile = Tile(factor, ZERO, 0, swizzle, across=False, leading=0, stride=1024)
-    return Alloc(totals), Alloc(factor), Multiply(totals, tile, tile, ZERO)
+    return Alloc(totals), Alloc(factor), Multiply(totals, (tile,), tile, ZERO)
 
 
 BROKEN_TILES = {
@@ -295,7 +295,8 @@ def test_what_only_a_gpu_has_is_legal_there_and_unsupported_on_a_cpu():
     fragment, total = const(1.0, float16, 8), const(0.0, float32, 4)
     body = (
         Alloc(shared),
-        Effect("copy_async", (shared, ZERO, source, ZERO, index(8))),
+        Effect("copy_async", (shared, ZERO, source, ZERO, index(8), index(8))),
+        Effect("copy_commit"),
         Effect("copy_wait", (ZERO,)),
         Effect("barrier"),
         Let(Var("m", total.type), "mma", (fragment, fragment, total)),
@@ -309,7 +310,7 @@ def test_what_only_a_gpu_has_is_legal_there_and_unsupported_on_a_cpu():
 
 def test_an_asynchronous_copy_goes_from_global_to_shared():
     """Typing rules hold for effects too."""
-    body = (Effect("copy_async", (X, ZERO, X, ZERO, index(8))),)
+    body = (Effect("copy_async", (X, ZERO, X, ZERO, index(8), index(8))),)
     with pytest.raises(CompilerBug, match="copies from a global buffer to a shared"):
         verify(Kernel("k", (X, N), body, threads=32), "cuda")
 

@@ -77,4 +77,4 @@ def device(target: Target) -> Device:
     if not target.arch:
         return machine()
     found = GPUS[target.arch]
-    return replace(found, wgmma=False) if target.kind == NVPTX else found
+    return replace(found, cores=()) if target.kind == NVPTX else found

@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from steelyard_kernels.dtypes import HALVES
-from steelyard_kernels.emit import ENTRY, cuda_memory, cuda_tiles
+from steelyard_kernels.emit import ENTRY, cuda_memory, cuda_tiles, cuda_warps
 from steelyard_kernels.emit.cuda_helpers import functions, preamble
 from steelyard_kernels.emit.cuda_template import copy, own
 from steelyard_kernels.emit.cuda_text import memory, register
@@ -319,10 +319,11 @@ class _Emitter:
 
     def multiply(self, node: Multiply) -> None:
         """Call the product of tiles of these forms."""
-        tiles = [self.element(x.buffer, x.index) for x in (node.rows, node.columns)]
+        tiles = [self.element(x.buffer, x.index) for x in (*node.rows, node.columns)]
         sums, more = self.buffers[node.sums.name], self.w.ref(node.more)[0]
-        line, helper = cuda_tiles.multiply(node, sums, tiles, more)
-        self.w.helpers |= {"shared_address", "tile", helper}
+        spell = cuda_warps.multiply if node.by_warp else cuda_tiles.multiply
+        line, *helpers = spell(node, sums, tiles, more)
+        self.w.helpers |= {"shared_address", *helpers}
         self.w.do(line)
 
     def stated(self, node: Effect) -> None:
@@ -344,12 +345,11 @@ class _Emitter:
         self.w.do("__syncwarp();")
 
     def copy_async(self, node: Effect) -> None:
-        """Start a copy, as a group of its own: `copy_wait` counts groups."""
-        to, to_index, source, index, count = node.args
+        """Start a copy, with zeros behind what it says are some of its elements."""
+        to, to_index, source, index, count, some = node.args
         assert isinstance(to, Buffer)
         assert isinstance(source, Buffer)
-        elements = count.value if isinstance(count, Const) else 0
-        size = int(elements) * to.dtype.bytes
+        size = int(getattr(count, "value", 0)) * to.dtype.bytes
         if size not in COPY_BYTES:
             raise Unsupported(
                 f"an asynchronous copy of {size or 'unknown'} bytes does not exist on "
@@ -357,12 +357,14 @@ class _Emitter:
             )
         w = self.w
         shared, far = self.element(to, to_index), self.element(source, index)
-        w.do(
-            f'asm volatile("cp.async.{COPY_BYTES[size]}.shared.global [%0], [%1], '
-            f'{size}; cp.async.commit_group;"'
-        )
+        less, kind = some != count, COPY_BYTES[size]
+        how = f"{size}, %2" if less else f"{size}"
+        w.do(f'asm volatile("cp.async.{kind}.shared.global [%0], [%1], {how};"')
         near = f'"r"((unsigned)__cvta_generic_to_shared({shared}))'
-        w.do(f'  :: {near}, "l"(__cvta_generic_to_global({far})) : "memory");')
+        given = f'{near}, "l"(__cvta_generic_to_global({far}))'
+        if less:
+            given += f', "r"({to.dtype.bytes} * (int){w.ref(_operand(some))[0]})'
+        w.do(f'  :: {given} : "memory");')
 
     def copy_wait(self, node: Effect) -> None:
         (left,) = node.args

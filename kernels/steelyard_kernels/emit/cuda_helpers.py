@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Final
 
-from steelyard_kernels.emit import cuda_tiles
+from steelyard_kernels.emit import cuda_tiles, cuda_warps
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
@@ -211,6 +211,7 @@ HELPERS: Final[dict[str, tuple[str, ...]]] = {
     "softplus": SOFTPLUS,
     "sin_half_turns": (SIN_HALF_TURNS,),
     **{name: (text,) for name, text in cuda_tiles.HELPERS.items()},
+    **{name: (text,) for name, text in cuda_warps.HELPERS.items()},
 }
 
 
@@ -229,7 +230,9 @@ def preamble(used: Collection[str], *, doubles: bool = True) -> str:
         for text in texts
         if doubles or "double" not in text
     ]
-    texts += [cuda_tiles.helper(name) for name in sorted(set(used) - HELPERS.keys())]
+    for name in sorted(set(used) - HELPERS.keys()):
+        by_warp = name.startswith(cuda_warps.NAME)
+        texts.append((cuda_warps if by_warp else cuda_tiles).helper(name))
     return "".join([f"{_HEAD}{text}\n" for text in dict.fromkeys(texts)])
 
 

@@ -126,19 +126,21 @@ CALLS: Final = {"store_far": ("far_address",)}
 HALF: Final = 2  # bytes
 
 
-def multiply(node: Multiply, sums: str, tiles: list[str], more: str) -> tuple[str, str]:
-    """Return the statement of a product of tiles, and the helper that it calls."""
-    count = int(getattr(node.sums.extent, "value", 0))
-    kind = "f16" if node.rows.buffer.dtype is float16 else "bf16"
-    rows = f"{node.rows.across:d}" if isinstance(node.rows, Tile) else "r"
+def multiply(
+    node: Multiply, sums: str, tiles: list[str], more: str
+) -> tuple[str, str, str]:
+    """Return the statement of a product of tiles, and the helpers that it calls."""
+    count, (left,) = int(getattr(node.sums.extent, "value", 0)), node.rows
+    kind = "f16" if left.buffer.dtype is float16 else "bf16"
+    rows = f"{left.across:d}" if isinstance(left, Tile) else "r"
     name = f"multiply_{2 * count}_{kind}_{rows}{node.columns.across:d}"
     described = [
         f"tile(shared_address({at}), {_form(tile):#x}ull) + {tile.first * HALF >> 4}"
         if isinstance(tile, Tile)
         else f"{at} + {tile.first // 2}"  # registers hold pairs
-        for at, tile in zip(tiles, (node.rows, node.columns), strict=True)
+        for at, tile in zip(tiles, (left, node.columns), strict=True)
     ]
-    return f"{name}({sums}, {', '.join(described)}, {more});", name
+    return f"{name}({sums}, {', '.join(described)}, {more});", name, "tile"
 
 
 def _form(tile: Tile) -> int:

@@ -20,7 +20,7 @@
               | Parallel(low, high, extent, chunk, threads, body)
               | Fence()
               | Effect(op, args)                     -- a row of EFFECTS
-              | Multiply(sums, rows, columns, more)  -- of two tiles, by tensor cores
+              | Multiply(sums, rows, columns, more, by_warp) -- of tiles, by tensor cores
 
 A program is in A-normal form and SSA: every `Var` is defined once in the whole
 kernel, before its uses, and seen inside the body that defines it and the bodies
@@ -304,16 +304,18 @@ class Fragment:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Multiply:
-    """Begin to add the product of 64 x 16 and 16 x n halves to float32 `sums`.
+    """Begin to add the products of 64 x 16 and 16 x n halves to float32 `sums`.
 
-    Done by the 128 threads of a warpgroup: each has n / 2 of the sums in registers.
-    Where `more` is 0 the sums begin at zero. `mma_wait` waits for them.
+    Done by the 128 threads of a warpgroup: each has n / 2 of the sums in registers, for
+    each of `rows` in turn. Where `more` is 0 the sums begin at zero. `mma_wait` waits for
+    them. `by_warp`: each warp multiplies 16 of the rows by itself, and has its sums at once.
     """
 
     sums: Buffer
-    rows: Tile | Fragment
+    rows: tuple[Tile | Fragment, ...]
     columns: Tile
     more: Operand
+    by_warp: bool = False
 
 
 Statement: TypeAlias = (

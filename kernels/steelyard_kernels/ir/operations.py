@@ -296,20 +296,20 @@ def _is_register(kind: Type | Buffer | Tensor) -> bool:
 
 
 def _copies(args: Kinds) -> bool:
-    to, to_index, source, index, count = args
+    to, to_index, source, index, count, some = args
     return (
         isinstance(to, Buffer)
         and isinstance(source, Buffer)
         and (to.space, source.space) == ("shared", "global")
         and to.dtype is source.dtype
-        and all(_is_index(kind) for kind in (to_index, index, count))
+        and all(_is_index(kind) for kind in (to_index, index, count, some))
     )
 
 
 BARRIER = EffectRule("takes nothing", lambda _args: True)
 COPY = EffectRule(
-    "copies from a global buffer to a shared one of its dtype: "
-    "(to, index, source, index, elements)",
+    "copies from a global buffer to a shared one of its dtype some of the elements, "
+    "zeros for the others: (to, index, source, index, elements, some)",
     _copies,
 )
 MBARRIER = EffectRule(
@@ -349,8 +349,9 @@ WAIT = EffectRule("takes a number", lambda a: _is_index(a[0]))
 EFFECTS: dict[str, EffectOperation] = {
     "barrier": EffectOperation(0, BARRIER, CUDA),
     "warp_barrier": EffectOperation(0, BARRIER, CUDA),  # of 32 threads
-    "copy_async": EffectOperation(5, COPY, CUDA),
-    "copy_wait": EffectOperation(1, WAIT, CUDA),
+    "copy_async": EffectOperation(6, COPY, CUDA),
+    "copy_commit": EffectOperation(0, BARRIER, CUDA),  # those before are one group
+    "copy_wait": EffectOperation(1, WAIT, CUDA),  # until so many groups are under way
     # Barriers in shared memory that count threads' arrivals and copies' bytes, by
     # phases of two parities; PTX ISA, "mbarrier".
     "mbarrier_init": EffectOperation(3, MBARRIER, CUDA),  # (barrier, index, arrivals)

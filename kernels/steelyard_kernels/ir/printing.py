@@ -107,9 +107,10 @@ def _lines(statement: Statement, depth: int) -> Iterator[str]:
             yield f"{pad}fence"
         case Effect(op, args):
             yield f"{pad}{op}({_operands(args)})"
-        case Multiply(sums, rows, columns, more):
-            factors = f"{_tile(rows)} @ {_tile(columns)}"
-            yield f"{pad}{sums.name} += {factors} where more {_operand(more)}"
+        case Multiply(sums, rows, columns, more, by_warp):
+            factors = f"{', '.join(map(_tile, rows))} @ {_tile(columns)}"
+            whose = " by warp" if by_warp else ""
+            yield f"{pad}{sums.name} += {factors}{whose} where more {_operand(more)}"
         case _:
             assert_never(statement)
 

@@ -298,7 +298,7 @@ class _Verifier:
         if self.target != "cuda":
             _unsupported("a product of tiles", self.target)
         self.is_index(node.more, node)
-        for tile in (node.rows, node.columns):
+        for tile in (*node.rows, node.columns):
             self.is_buffer(tile.buffer, node)
             self.is_index(tile.index, node)
         self.is_buffer(node.sums, node)
@@ -369,14 +369,16 @@ def _is_tile(node: Multiply) -> bool:
             return tile.buffer.space == "register" and not tile.first % 8
         return tile.buffer.space == "shared" and tile.swizzle in {32, 64, 128}
 
-    sums, dtype = node.sums, node.rows.buffer.dtype
-    columns = 2 * sums.extent.value if isinstance(sums.extent, Const) else 0
+    sums, dtype = node.sums, node.columns.buffer.dtype
+    count = 2 * sums.extent.value if isinstance(sums.extent, Const) else 0
+    several = len(node.rows) == 1 or node.by_warp
     return (
         (sums.space, sums.dtype) == ("register", float32)
-        and columns in range(8, 257, 8)
+        and count in range(8 * len(node.rows), 257 * len(node.rows), 8 * len(node.rows))
+        and several
         and dtype in HALVES
-        and node.columns.buffer.dtype is dtype
-        and lies(node.rows)
+        and all(each.buffer.dtype is dtype for each in node.rows)
+        and all(map(lies, node.rows))
         and lies(node.columns)
     )
 

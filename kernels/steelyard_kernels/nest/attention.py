@@ -16,8 +16,9 @@ from steelyard_kernels.nest.softmax import Softmax
 from steelyard_kernels.nest.sums import Position, Sums
 from steelyard_kernels.nest.tiles import Tiles
 from steelyard_kernels.schedule.attention_tiling import AttentionTiling
-from steelyard_kernels.schedule.contraction import DEPTH, HALF, ROWS, UNIT
+from steelyard_kernels.schedule.contraction import HALF, UNIT
 from steelyard_kernels.schedule.parameters import Lowered
+from steelyard_kernels.schedule.product_tiling import DEPTH, ROWS
 from steelyard_kernels.schedule.tile import Carried
 
 
@@ -282,7 +283,9 @@ class _Lowering(Tiles):
                 self.tile("queries", rows, k),
                 self.tile("keys", columns, k),
             )
-            b.body.append(Multiply(self.scores, *tiles, b.number(int(k > 0))))
+            b.body.append(
+                Multiply(self.scores, (tiles[0],), tiles[1], b.number(int(k > 0)))
+            )
         b.effect("mma_commit")
 
     def summed(self, stage: Operand, more: Operand) -> None:
@@ -294,7 +297,7 @@ class _Lowering(Tiles):
             kept = Fragment(self.weights, k // 2)
             added = b.number(1) if k else more
             column = self.tile("values", columns, k)
-            b.body.append(Multiply(self.sums, kept, column, added))
+            b.body.append(Multiply(self.sums, (kept,), column, added))
         b.effect("mma_commit")
 
     def tile(self, name: str, first: Operand, depth: int) -> Tile:

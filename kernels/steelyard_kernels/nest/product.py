@@ -1,11 +1,13 @@
 """The lowering of a matrix product for tensor cores: loops of copies and of products.
 
-A block's last warp has one thread that copies tiles of both factors, some steps ahead of
-the others; each warpgroup multiplies 64 rows by the block's columns, and `sums` stores
-what follows from its sums. A stage is full when all bytes of its copies are there, and
-empty when every warpgroup has read it: mbarriers count both, by phases whose parity
-changes whenever all stages have been used. Blocks of a cluster that divide the depth
-send each other the sums of columns that others store, which add them in one order.
+Each warpgroup multiplies 64 rows, or some times 64, by the block's columns, and `sums`
+stores what follows from its sums. By warps, all threads copy tiles of both factors some
+steps ahead of what they multiply, and a barrier a step keeps them together. By wgmma a
+block's last warp has one thread that copies; a stage is full when all bytes of its copies
+are there, and empty when every warpgroup has read it: mbarriers count both, by phases
+whose parity changes whenever all stages have been used. Blocks of a cluster that divide
+the depth send each other the sums of columns that others store, which add them in one
+order.
 """
 
 from __future__ import annotations
@@ -14,23 +16,22 @@ from dataclasses import replace
 from typing import Final
 
 from steelyard_kernels.dtypes import float32
+from steelyard_kernels.ir.builder import const
 from steelyard_kernels.ir.loops import Buffer, Multiply, Operand, Tile
-from steelyard_kernels.nest.loads import Loads
+from steelyard_kernels.nest.loads import Loads, Start
 from steelyard_kernels.nest.sums import Position, Sums
 from steelyard_kernels.nest.tiles import Tiles
-from steelyard_kernels.schedule.contraction import (
+from steelyard_kernels.schedule.contraction import HALF, UNIT, Factor
+from steelyard_kernels.schedule.parameters import Lowered
+from steelyard_kernels.schedule.product_tiling import (
     DEPTH,
     FEWER_REGISTERS,
-    HALF,
     MORE_REGISTERS,
     REPEATS,
     ROWS,
     STEP,
-    UNIT,
-    Factor,
     Tiling,
 )
-from steelyard_kernels.schedule.parameters import Lowered
 from steelyard_kernels.schedule.tile import Carried
 
 TOGETHER: Final = 8  # rows of tiles that blocks which stay walk together, for the L2
@@ -39,7 +40,7 @@ SPELLED: Final = 4  # steps that the compiler spells out where each has its own 
 
 def lower(tiling: Tiling) -> Lowered:
     """Return the loop-level kernel of a product under a tiling that fits it."""
-    return _Lowering(tiling).emit()
+    return (_ByWarpgroups if tiling.cores.bulk else _ByWarps)(tiling).emit()
 
 
 class _Lowering(Tiles):
@@ -48,7 +49,132 @@ class _Lowering(Tiles):
     def __init__(self, tiling: Tiling) -> None:
         product = tiling.product
         super().__init__(tiling, {"rows": product.rows, "columns": product.columns})
+        self.rank = self.b.number(0)
+        if tiling.split > 1:
+            self.rank = self.b.at("rem", self.block, tiling.split)
+        sums = tiling.repeats * tiling.columns // 2
+        self.sums = self.b.alloc("sums", float32, sums, "register")
+        self.stores = Sums(tiling, self.emitter, self.memory, self.thread)
+        arrays = self.args.inputs
+        self.loads = Loads(tiling, self.b, arrays, self.memory, self.thread)
+        self.loaded = [source.factor for source in self.loads.sources]
+
+    def depth(self, step: Operand) -> Operand:
+        """Emit where a step of this block begins along the depth."""
         b = self.b
+        own = b.at("multiply", self.rank, self.tiling.steps)
+        return b.at("multiply", b.at("add", own, step), STEP)
+
+    def position(self, tile: Operand) -> Position:
+        """Emit which matrix of the batch, row and column a tile begins at."""
+        b, (batch, down, over) = self.b, self.tiling.tiles
+        matrix = b.number(0)
+        if batch > 1:
+            matrix = b.at("div", tile, down * over)
+            tile = b.at("rem", tile, down * over)
+        if self.tiling.blocks:  # so many rows of tiles together, by columns
+            first = b.at("multiply", b.at("div", tile, TOGETHER * over), TOGETHER)
+            inside = b.at("rem", tile, TOGETHER * over)
+            high = b.at("minimum", b.at("subtract", down, first), TOGETHER)
+            row = b.at("add", first, b.at("rem", inside, high))
+            column = b.at("div", inside, high)
+        else:  # neighbours read the same columns
+            row, column = b.at("rem", tile, down), b.at("div", tile, down)
+        return Position(
+            self.matrix(matrix),
+            b.at("multiply", row, self.tiling.tall),
+            b.at("multiply", column, self.tiling.columns),
+        )
+
+    def step(self, step: Operand, stage: Operand) -> None:
+        """Emit the products of one stage."""
+        b, tiling = self.b, self.tiling
+        by_warp, apart = not tiling.cores.bulk, tiling.groups * ROWS * STEP
+        rows = b.at("multiply", stage, tiling.tall * STEP)
+        if tiling.groups > 1:
+            rows = b.at("add", rows, b.at("multiply", self.group, ROWS * STEP))
+        columns = b.at("multiply", stage, tiling.columns * STEP)
+        for k in range(REPEATS):
+            left = self.tile("rows", self.product.rows, rows, ROWS, k)
+            right = self.tile("columns", self.product.columns, columns, tiling.chunk, k)
+            firsts = [left.first + each * apart for each in range(tiling.repeats)]
+            lefts = tuple([replace(left, first=first) for first in firsts])
+            more = b.number(1) if k or by_warp else step
+            b.body.append(Multiply(self.sums, lefts, right, more, by_warp))
+
+    def tile(
+        self, name: str, factor: Factor, first: Operand, width: int, k: int
+    ) -> Tile:
+        """Emit where a factor's part of an instruction begins, and how it lies."""
+        across = factor.across
+        row = (width if across else STEP) * HALF
+        further = k * DEPTH * (width if across else 1)
+        leading = STEP * row if across else UNIT
+        return Tile(self.memory[name], first, further, row, across, leading, 8 * row)
+
+
+class _ByWarps(_Lowering):
+    """All threads copy, some steps ahead of what they multiply."""
+
+    def emit(self) -> Lowered:
+        """Emit the block, and close the kernel."""
+        self.number_groups()
+        self.tiles(self.multiplied, ())
+        return self.lowered(self.product.sums.behind, self.loaded)
+
+    def multiplied(self, number: Operand, _: Carried) -> Carried:
+        """Emit one tile: its copies, its products, and what is stored of them."""
+        b, tiling = self.b, self.tiling
+        at, ahead = self.position(number), max(tiling.stages - 1, 1)
+        starts = self.loads.starts(at)
+        for step in range(ahead):
+            self.bring(starts, b.number(step), b.number(step))
+        each = tiling.columns // 2
+        for place in range(tiling.repeats * each):
+            b.store(self.sums, place, const(0, float32))
+        self.stores.prepare(at)
+        first = b.number(0), b.number(tiling.stages - 1)
+        with b.loop(0, tiling.steps, 1, *first, unroll=1) as loop:
+            stage, free = loop.carried
+            b.effect("copy_wait", b.number(ahead - 1))
+            b.effect("barrier")  # all have copied this stage, and read the one before
+            if tiling.steps > ahead:
+                following = b.at("add", loop.var, ahead)
+                with b.branch(b.let("less", following, b.number(tiling.steps))):
+                    self.bring(starts, following, free, commits=False)
+            b.effect("copy_commit")
+            self.step(loop.var, stage)
+            loop.yields(*self.after(stage), stage)
+        if tiling.blocks:
+            b.effect("barrier")
+        for repeat in range(tiling.repeats):
+            if repeat:
+                further = b.at("add", at.row, repeat * ROWS * tiling.groups)
+                self.stores.prepare(replace(at, row=further))
+            self.stores.emit(self.sums, repeat * each)
+        return ()
+
+    def bring(
+        self,
+        starts: list[Start],
+        step: Operand,
+        stage: Operand,
+        *,
+        commits: bool = True,
+    ) -> None:
+        """Emit a thread's copies of one step to a stage."""
+        for start in starts:
+            self.loads.emit(start, stage, self.depth(step))
+        if commits:
+            self.b.effect("copy_commit")
+
+
+class _ByWarpgroups(_Lowering):
+    """A warp copies in bulk, ahead of warpgroups that multiply."""
+
+    def __init__(self, tiling: Tiling) -> None:
+        super().__init__(tiling)
+        product = tiling.product
         for place, (name, factor) in enumerate(self.factors.items()):
             if factor.bulk:
                 tile = (ROWS * tiling.groups, tiling.columns)[place]
@@ -56,12 +182,6 @@ class _Lowering(Tiles):
                 box = (width, STEP) if factor.across else (STEP, tile)
                 own, depth = (product.extents[axis] for axis in (1 + place, 3))
                 self.describe(name, (own, depth), box)
-        self.loaded = [each for each in self.factors.values() if not each.bulk]
-        self.rank = b.number(0)
-        if tiling.split > 1:
-            self.rank = b.at("rem", self.block, tiling.split)
-        self.sums = b.alloc("sums", float32, tiling.columns // 2, "register")
-        self.stores = Sums(tiling, self.emitter, self.memory, self.thread)
 
     def emit(self) -> Lowered:
         """Emit the block, and close the kernel."""
@@ -107,44 +227,20 @@ class _Lowering(Tiles):
         if self.loaded:
             with b.branch(b.let("less", self.thread, b.number(tiling.consumers))):
                 at = self.position(b.at("div", self.block, tiling.split))
-                loads = Loads(tiling, b, self.args.inputs, self.memory, self.thread)
-                loads.emit(at, self.depth)
+                for start in self.loads.starts(at):
+                    with b.loop(
+                        0, tiling.steps, 1, unroll=self.loads.most(start)
+                    ) as loop:
+                        self.loads.emit(start, loop.var, self.depth(loop.var))
             b.effect("async_publish")
         b.effect("barrier")
         if tiling.split > 1:
             b.effect("cluster_arrive")
 
-    def depth(self, step: Operand) -> Operand:
-        """Emit where a step of this block begins along the depth."""
-        b = self.b
-        own = b.at("multiply", self.rank, self.tiling.steps)
-        return b.at("multiply", b.at("add", own, step), STEP)
-
-    def position(self, tile: Operand) -> Position:
-        """Emit which matrix of the batch, row and column a tile begins at."""
-        b, (batch, down, over) = self.b, self.tiling.tiles
-        matrix = b.number(0)
-        if batch > 1:
-            matrix = b.at("div", tile, down * over)
-            tile = b.at("rem", tile, down * over)
-        if self.tiling.blocks:  # so many rows of tiles together, by columns
-            first = b.at("multiply", b.at("div", tile, TOGETHER * over), TOGETHER)
-            inside = b.at("rem", tile, TOGETHER * over)
-            high = b.at("minimum", b.at("subtract", down, first), TOGETHER)
-            row = b.at("add", first, b.at("rem", inside, high))
-            column = b.at("div", inside, high)
-        else:  # neighbours read the same columns
-            row, column = b.at("rem", tile, down), b.at("div", tile, down)
-        return Position(
-            self.matrix(matrix),
-            b.at("multiply", row, ROWS * self.tiling.groups),
-            b.at("multiply", column, self.tiling.columns),
-        )
-
     def copies(self, step: Operand, stage: Operand, at: Position) -> None:
         """Emit the copies of one step to a stage."""
         b, tiling = self.b, self.tiling
-        tall = ROWS * tiling.groups
+        tall = tiling.tall
         depth = self.depth(step)
         sides = (
             (self.product.rows, "rows", at.row, tall),
@@ -229,29 +325,10 @@ class _Lowering(Tiles):
         return ()
 
     def step(self, step: Operand, stage: Operand) -> None:
-        """Emit the products of one stage."""
-        b, tiling = self.b, self.tiling
-        rows = b.at("multiply", stage, tiling.groups * ROWS * STEP)
-        if tiling.groups > 1:
-            rows = b.at("add", rows, b.at("multiply", self.group, ROWS * STEP))
-        columns = b.at("multiply", stage, tiling.columns * STEP)
-        b.effect("mma_begin")
-        for k in range(REPEATS):
-            left = self.tile("rows", self.product.rows, rows, ROWS, k)
-            right = self.tile("columns", self.product.columns, columns, tiling.chunk, k)
-            more = b.number(1) if k else step
-            b.body.append(Multiply(self.sums, left, right, more))
-        b.effect("mma_commit")
-
-    def tile(
-        self, name: str, factor: Factor, first: Operand, width: int, k: int
-    ) -> Tile:
-        """Emit where a factor's part of an instruction begins, and how it lies."""
-        across = factor.across
-        row = (width if across else STEP) * HALF
-        further = k * DEPTH * (width if across else 1)
-        leading = STEP * row if across else UNIT
-        return Tile(self.memory[name], first, further, row, across, leading, 8 * row)
+        """Emit the products of one stage, as one group of them."""
+        self.b.effect("mma_begin")
+        super().step(step, stage)
+        self.b.effect("mma_commit")
 
     def exchanged(self) -> Buffer:
         """Emit the exchange of partial sums; return those of this block's columns."""

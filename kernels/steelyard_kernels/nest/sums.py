@@ -14,8 +14,9 @@ from steelyard_kernels.ir.loops import Buffer, Operand
 from steelyard_kernels.nest.axes import Stored
 from steelyard_kernels.nest.emitter import Emitter
 from steelyard_kernels.nest.offsets import At
-from steelyard_kernels.schedule.contraction import CHUNK, HALF, UNIT, Tiling
+from steelyard_kernels.schedule.contraction import HALF, UNIT
 from steelyard_kernels.schedule.gpu import WARP
+from steelyard_kernels.schedule.product_tiling import CHUNK, Tiling
 
 ROWS = 16  # of a warp
 APART = 8  # a thread's two rows
@@ -64,6 +65,7 @@ class Sums:
         self.rows: list[Operand] = []
         self.exist: list[Operand | None] = []
         self.chunks: list[_Chunk] = []
+        self.first = 0  # of the sums
 
     def prepare(self, at: Position) -> None:
         """Emit the loads of what all rows or columns share, before the sums are there."""
@@ -88,7 +90,7 @@ class Sums:
         top = b.at("add", at.row, b.at("multiply", self.warp, ROWS))
         row = b.at("add", top, b.at("div", self.lane, 4))
         both = [row, b.at("add", row, APART)]
-        whole = m % (self.tiling.groups * 64) == 0
+        whole = m % self.tiling.tall == 0
         self.rows, self.exist = self._inside(both, 1, m, whole=whole)
         pair = b.at("multiply", b.at("rem", self.lane, 4), 2)
         column = b.at("add", at.column, pair)
@@ -129,8 +131,9 @@ class Sums:
         with self.emitter.together(places):
             yield
 
-    def emit(self, sums: Buffer) -> None:
+    def emit(self, sums: Buffer, first: int = 0) -> None:
         """Emit the values that are made of a block's sums, and store the outputs."""
+        self.first = first
         if not self.chunks:  # later, they take no registers from the sums
             self._place()
         for chunk in self.chunks:
@@ -164,7 +167,7 @@ class Sums:
         """Emit the sums of one place, in the type that they have there."""
         _, i, j, _ = self.product.axes
         group, lane = divmod(at[j] * self.lanes, 2)
-        first = 4 * (chunk.first + group) + 2 * at[i] + lane
+        first = self.first + 4 * (chunk.first + group) + 2 * at[i] + lane
         found = self.b.load(sums, first, self.lanes)
         return self.b.cast(found, self.product.sums.reduction.node.dtype)
 
@@ -238,7 +241,7 @@ class Sums:
         top = b.at("add", self.at.row, b.at("multiply", self.warp, ROWS))
         row = b.at("add", top, down)
         column = b.at("add", b.at("add", self.at.column, 8 * chunk.first), right)
-        ends = (row, m, self.tiling.groups * 64), (column, n, self.tiling.columns)
+        ends = (row, m, self.tiling.tall), (column, n, self.tiling.columns)
         exist = tuple(
             b.let("less", each, b.number(end)) if end % size else None
             for each, end, size in ends

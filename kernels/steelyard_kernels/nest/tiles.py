@@ -18,9 +18,10 @@ from steelyard_kernels.nest.axes import Value
 from steelyard_kernels.nest.gpu_emitter import VECTOR_BYTES, GpuEmitter
 from steelyard_kernels.nest.reduce import reduce
 from steelyard_kernels.schedule import gpu
-from steelyard_kernels.schedule.contraction import GROUP, HALF, Factor, Tiling
+from steelyard_kernels.schedule.contraction import HALF, Factor
 from steelyard_kernels.schedule.gpu import WARP
 from steelyard_kernels.schedule.parameters import Lowered, Slot, arguments
+from steelyard_kernels.schedule.product_tiling import GROUP, Tiling
 from steelyard_kernels.schedule.tile import Carried
 
 
@@ -153,15 +154,18 @@ class Tiles:
         b = self.b
         return b.let("equal", b.at("rem", self.thread, GROUP), b.number(0))
 
-    def after(self, stage: Operand, parity: Operand) -> Carried:
-        """Emit the next stage and its parity."""
+    def after(self, stage: Operand, *parities: Operand) -> Carried:
+        """Emit the next stage, and its parity where there is one."""
         b = self.b
         following = b.at("add", stage, 1)
         wraps = b.let("equal", following, b.number(self.tiling.stages))
-        other = b.at("subtract", 1, parity)
+        others = [b.at("subtract", 1, parity) for parity in parities]
         return (
             b.let("where", wraps, b.number(0), following),
-            b.let("where", wraps, other, parity),
+            *[
+                b.let("where", wraps, other, parity)
+                for other, parity in zip(others, parities, strict=True)
+            ],
         )
 
 

@@ -21,6 +21,7 @@ from steelyard_kernels.plan.cuts import MOVED, Cuts, Needs, is_product, is_still
 from steelyard_kernels.plan.pieces import inside, piece
 from steelyard_kernels.schedule.aliasing import updates_in_place
 from steelyard_kernels.schedule.attention import attention_of
+from steelyard_kernels.schedule.cores import WGMMA
 from steelyard_kernels.schedule.gpu import Gpu
 from steelyard_kernels.schedule.model import Machine
 from steelyard_kernels.schedule.strategies import strategy
@@ -53,7 +54,7 @@ class Groups:
         for number in sorted(cuts.reasons):
             node = cuts.nodes[number]
             self._add(Group([node], cuts.needs(node)))
-        if isinstance(device, Gpu) and device.wgmma:
+        if isinstance(device, Gpu) and WGMMA in device.cores:
             for group in list(self.every):
                 self._attend(group)
         self.merge()

@@ -32,11 +32,12 @@ class Rates:
 def rates_of(device: Machine | Gpu) -> Rates:
     """Return a device's rates, to a factor of two.
 
-    Products take 60 operations a nanosecond of a core and 400,000 of an H200, other
+    Products take 60 operations a nanosecond of a core and 40 % of tensor cores' peak, other
     reductions 8 and 10,000 (this project's suites); a launch on a GPU's stream 2 us.
     """
     if isinstance(device, Gpu):
-        return Rates(device.memory_rate, 4e5 if device.wgmma else 1e4, 1e4, 2000.0)
+        products = 0.4 * device.product_rate if device.cores else 1e4
+        return Rates(device.memory_rate, products, 1e4, 2000.0)
     threads = device.threads
     return Rates(CACHE_RATE * threads, 60.0 * threads, 8.0 * threads, FORK_JOIN_NS)
 

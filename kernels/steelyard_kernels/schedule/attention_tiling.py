@@ -17,17 +17,16 @@ from typing import Final
 from steelyard_kernels.dtypes import DType, int64
 from steelyard_kernels.nest.axes import NAMES
 from steelyard_kernels.schedule.attention import Attention
-from steelyard_kernels.schedule.contraction import (
+from steelyard_kernels.schedule.contraction import UNIT, Factor
+from steelyard_kernels.schedule.gpu import Gpu, most_registers
+from steelyard_kernels.schedule.product_tiling import (
     ATOM,
     DEPTH,
     GROUP,
     PRODUCER,
     ROWS,
-    UNIT,
-    Factor,
     Tiling,
 )
-from steelyard_kernels.schedule.gpu import Gpu, most_registers
 from steelyard_kernels.schedule.schedule import Cut, Place, Schedule
 
 KEYS: Final = range(16, 257, 16)  # of a step

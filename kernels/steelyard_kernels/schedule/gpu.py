@@ -15,6 +15,7 @@ from typing import Final, Protocol
 from steelyard_kernels.dtypes import int32
 from steelyard_kernels.expression.expr import Program
 from steelyard_kernels.ir.loops import INDEX, Type, typed
+from steelyard_kernels.schedule.cores import MMA, WGMMA, Cores
 from steelyard_kernels.schedule.parameters import Slot
 
 WARP: Final = 32
@@ -65,19 +66,21 @@ class Block(Protocol):
 class Gpu:
     """One architecture: a multiprocessor's limits, and a card's size and rate.
 
-    `memory_rate` is in bytes a nanosecond, read and written.
+    `memory_rate` is in bytes a nanosecond, read and written; `product_rate` in operations
+    on halves, by the first of its `cores`. Candidates multiply by those.
     """
 
     arch: str
     card: str
     multiprocessors: int
     memory_rate: float
+    product_rate: float
     l2_bytes: int
     threads: int  # resident on a multiprocessor
     blocks: int
     registers: int = REGISTERS
     shared_bytes: int = 100 << 10
-    wgmma: bool = False  # whether warpgroups multiply tiles that bulk copies bring
+    cores: tuple[Cores, ...] = (MMA,)
 
     @property
     def most_shared(self) -> int:
@@ -119,23 +122,42 @@ GPUS: Final = {
     gpu.arch: gpu
     for gpu in (
         Gpu(
-            "sm_80", "A100 80GB", 108, 1900, 40 << 20, 2048, 32, shared_bytes=164 << 10
+            "sm_80",
+            "A100 80GB",
+            108,
+            1900,
+            312e3,
+            40 << 20,
+            2048,
+            32,
+            shared_bytes=164 << 10,
         ),
-        Gpu("sm_86", "A10", 72, 550, 6 << 20, 1536, 16),
-        Gpu("sm_89", "L40S", 142, 800, 96 << 20, 1536, 24),
+        Gpu("sm_86", "A10", 72, 550, 125e3, 6 << 20, 1536, 16),
+        Gpu("sm_89", "L40S", 142, 800, 362e3, 96 << 20, 1536, 24),
         Gpu(
             "sm_90a",
             "H200",
             132,
             4200,
+            989e3,
             60 << 20,
             2048,
             32,
             shared_bytes=228 << 10,
-            wgmma=True,
+            cores=(WGMMA, MMA),
         ),
-        Gpu("sm_100a", "B200", 148, 7200, 126 << 20, 2048, 32, shared_bytes=228 << 10),
-        Gpu("sm_120a", "RTX 5090", 170, 1600, 96 << 20, 1536, 24),
+        Gpu(
+            "sm_100a",
+            "B200",
+            148,
+            7200,
+            600e3,  # by mma.sync: not measured, about an H200's
+            126 << 20,
+            2048,
+            32,
+            shared_bytes=228 << 10,
+        ),
+        Gpu("sm_120a", "RTX 5090", 170, 1600, 209e3, 96 << 20, 1536, 24),
     )
 }
 

@@ -13,6 +13,7 @@ from steelyard_kernels.schedule import (
     attention,
     attention_tiling,
     contraction,
+    product_tiling,
 )
 from steelyard_kernels.schedule.gpu import Gpu
 from steelyard_kernels.schedule.legality_gpu import (
@@ -62,14 +63,14 @@ def _refused(nest: Nest, schedule: Schedule, why: str) -> KernelError:
 
 def tiling_for(
     nest: Nest, schedule: Schedule, gpu: Gpu, *, aligned: bool
-) -> contraction.Tiling:
+) -> product_tiling.Tiling:
     """Return the tiling of products that a schedule says; raises KernelError."""
     product = contraction.product_of(nest)
     whole = attention.attention_of(nest)
-    tiling: contraction.Tiling | None
+    tiling: product_tiling.Tiling | None
     if isinstance(whole, attention.Attention):
         tiling = attention_tiling.tiling_of(whole, schedule)
-        like: contraction.Tiling = attention_tiling.AttentionTiling(
+        like: product_tiling.Tiling = attention_tiling.AttentionTiling(
             whole, 1, attention_tiling.columns_of(whole), 1, keys=64
         )
     elif isinstance(product, str):
@@ -77,32 +78,32 @@ def tiling_for(
         why = f"multiplies tiles, but {either}; choose another candidate"
         raise _refused(nest, schedule, why)
     else:
-        tiling = contraction.tiling_of(product, schedule)
-        like = contraction.Tiling(product, 1, 64, 4)
+        tiling = product_tiling.tiling_of(product, schedule)
+        like = product_tiling.Tiling(product, 1, 64, 4)
     if tiling is None:
         label = like.schedule.label
         why = f"cuts products unlike {label}; change only the numbers of that"
         raise _refused(nest, schedule, why)
-    why = _tiles_problem(gpu, aligned=aligned)
+    why = _tiles_problem(tiling, gpu, aligned=aligned)
     if isinstance(tiling, attention_tiling.AttentionTiling):
         why = why or attention_tiling.problem(tiling, gpu)
     else:
-        why = why or contraction.problem(tiling, gpu)
+        why = why or product_tiling.problem(tiling, gpu)
     if why:
         raise _refused(nest, schedule, why)
     return tiling
 
 
-def _tiles_problem(gpu: Gpu, *, aligned: bool) -> str:
+def _tiles_problem(tiling: product_tiling.Tiling, gpu: Gpu, *, aligned: bool) -> str:
     """Say why no tiling fits, and what to choose instead; "" if some may."""
-    if not gpu.wgmma:
+    if tiling.cores not in gpu.cores:
         return (
-            "multiplies tiles by instructions of warpgroups, which cuda:sm_90a alone has; "
+            f"multiplies tiles by {tiling.cores.name}, which code for this target has not; "
             "choose one of the target's candidates"
         )
     if not aligned:
         return (
-            f"copies in bulk from arrays at multiples of {contraction.UNIT} bytes, and one does not "
+            f"copies from arrays at multiples of {contraction.UNIT} bytes, and one does not "
             "start there; align it, choose a schedule of threads"
         )
     return ""

@@ -17,9 +17,9 @@ from steelyard_kernels.schedule.attention_tiling import (
     registers,
     tiling_of,
 )
-from steelyard_kernels.schedule.contraction import ROWS
 from steelyard_kernels.schedule.gpu import Gpu
 from steelyard_kernels.schedule.model import Prediction
+from steelyard_kernels.schedule.product_tiling import ROWS
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -1,9 +1,10 @@
-"""What a tiled matrix product is predicted to take on an H200: terms in nanoseconds.
+"""What a tiled matrix product is predicted to take on a GPU: terms in nanoseconds.
 
 A block brings its tiles into its multiprocessor, multiplies them, exchanges partial sums
 and stores. Rates were fitted to 436 kernels of 19 shapes, both layouts of the columns,
 in float16 and bfloat16 on an H200, measured warm: the choice takes 1.01 times the best of
-the measured in the mean, 1.11 times at most.
+the measured in the mean, 1.11 times at most. By mma.sync the cores' rate is the card's and
+what warps read of shared memory counts besides; the other rates are the H200's, unfitted.
 """
 
 from __future__ import annotations
@@ -11,18 +12,16 @@ from __future__ import annotations
 from math import prod
 from typing import TYPE_CHECKING, Final
 
-from steelyard_kernels.schedule.contraction import (
+from steelyard_kernels.schedule.contraction import HALF, product_of
+from steelyard_kernels.schedule.gpu import WARP, Gpu
+from steelyard_kernels.schedule.model import Prediction
+from steelyard_kernels.schedule.product_tiling import (
     DEPTH,
-    HALF,
-    ROWS,
     STEP,
     Tiling,
-    product_of,
     registers,
     tiling_of,
 )
-from steelyard_kernels.schedule.gpu import Gpu
-from steelyard_kernels.schedule.model import Prediction
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -46,6 +45,7 @@ CORE_SHARE: Final = 0.78  # of the tensor cores' peak
 LEAST_COLUMNS: Final = 32  # less take no fewer cycles
 OVERLAP: Final = 6.8  # the power of the mean of what goes on at a time
 MOST_HELD: Final = 8  # blocks of a multiprocessor
+READ_RATE: Final = 128.0  # bytes a cycle of a multiprocessor's shared memory
 # Clusters that the card runs at a time, by their size, one block a multiprocessor: its
 # parts have unlike numbers of multiprocessors.
 CLUSTERS: Final = {1: 132, 2: 66, 3: 39, 4: 30, 6: 17, 8: 15}
@@ -67,8 +67,10 @@ def model(nest: Nest, gpu: Gpu) -> Callable[[Schedule], Prediction]:
 def _predicted(tiling: Tiling, gpu: Gpu) -> Prediction:
     split, steps, product = tiling.split, tiling.steps, tiling.product
     _, m, n, depth = product.extents
-    tall, wide = ROWS * tiling.groups, tiling.columns
+    tall, wide, bulk = tiling.tall, tiling.columns, tiling.cores.bulk
     room = split * CLUSTERS.get(split, CLUSTERS[8] * 8 // split)
+    if not bulk:
+        room = gpu.multiprocessors
     held = gpu.blocks_resident(tiling.threads, registers(tiling), tiling.shared)
     held = max(1, min(held, MOST_HELD))
     blocks = prod(tiling.tiles) * split
@@ -80,9 +82,15 @@ def _predicted(tiling: Tiling, gpu: Gpu) -> Prediction:
     enter = steps * brought * beside / ENTER_RATE
     shared = min(blocks, room * held) * steps * step_bytes / L2_RATE
     cycles = STEP // DEPTH * tiling.groups * max(wide, LEAST_COLUMNS) / 2
+    read = 0.0
+    if not bulk:
+        each = gpu.product_rate / gpu.multiprocessors / CLOCK  # of a cycle
+        cycles = 2 * tall * wide * STEP / each
+        lines = tall + tiling.consumers // WARP * wide
+        read = steps * lines * STEP * HALF * beside / READ_RATE
     cores = steps * cycles * beside / CORE_SHARE
     waits = steps * LATENCY / tiling.stages if tiling.ring else 0.0
-    at_once = (enter, shared, cores, waits)
+    at_once = (enter, shared, cores, waits, read)
     body = sum(x**OVERLAP for x in at_once) ** (1 / OVERLAP) + steps * EACH_STEP
     sums = tall * wide * beside
     moved = sums * 4 * (split - 1) / split / EXCHANGE_RATE
@@ -93,7 +101,7 @@ def _predicted(tiling: Tiling, gpu: Gpu) -> Prediction:
     loaded = sum(
         count * STEP / (2 if factor.is_paired(own, depth) else 1)
         for factor, own, count in ((product.rows, m, tall), (product.columns, n, wide))
-        if not factor.bulk
+        if bulk and not factor.bulk
     )
     loads = (steps * loaded / tiling.consumers * LOAD + LATENCY) * (loaded > 0)
     begun = 0.0 if tiling.blocks else (waves - 1) * WAVE_NS

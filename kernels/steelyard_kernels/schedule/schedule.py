@@ -10,7 +10,7 @@
     i:v16.r4.stack16.core j:r8.serial
                                   8 rows at a time, added up along 1024 columns on the stack
 
-Those of matrix products are described in `contraction`, of a CPU's in `blocking`, those
+Those of matrix products are described in `product_tiling`, of a CPU's in `blocking`, those
 of loops that carry state in `carries`.
 
 A schedule is data: it is compared, hashed, printed and kept as JSON, and knows no
@@ -35,7 +35,7 @@ class Place(StrEnum):
     SHARED = "shared"  # memory of a GPU's block
     MMA = "mma"  # rows, columns or depth of a tensor core's instruction
     THREAD = "thread"  # threads of a GPU's block
-    WARP = "warp"  # its groups of four warps
+    WARP = "warp"  # its warps, or groups of four, that issue one instruction
     PIPELINE = "pipeline"  # steps that are on their way to shared memory
     CLUSTER = "cluster"  # blocks that run together
     SERIAL = "serial"  # iterations, one after another
@@ -120,7 +120,7 @@ class Schedule:
 
     @property
     def multiplies_tiles(self) -> bool:
-        """Whether tensor cores multiply tiles: see `contraction`."""
+        """Whether tensor cores multiply tiles: see `product_tiling`."""
         return any(at is Place.MMA for cut in self.cuts for _, at in cut.factors)
 
     @property

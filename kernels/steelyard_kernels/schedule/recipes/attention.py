@@ -16,8 +16,9 @@ from steelyard_kernels.schedule.attention_tiling import (
     columns_of,
     problem,
 )
-from steelyard_kernels.schedule.contraction import ROWS
+from steelyard_kernels.schedule.cores import WGMMA
 from steelyard_kernels.schedule.gpu import Gpu
+from steelyard_kernels.schedule.product_tiling import ROWS
 from steelyard_kernels.schedule.schedule import Refuse, Schedule
 
 KEYS: Final = (64, 96, 128, 176)
@@ -39,7 +40,7 @@ def on_gpu(
 
 def _tilings(nest: Nest, gpu: Gpu, *, aligned: bool) -> Iterator[AttentionTiling]:
     """Yield tilings: with a stage for each step, and with some stages."""
-    if not aligned or not gpu.wgmma:
+    if not aligned or WGMMA not in gpu.cores:
         return
     whole = attention_of(nest)
     if isinstance(whole, str):

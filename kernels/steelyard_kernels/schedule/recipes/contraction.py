@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from itertools import product
 from typing import Final
 
 from steelyard_kernels.nest.axes import Nest
-from steelyard_kernels.schedule import contraction
-from steelyard_kernels.schedule.contraction import (
-    ROWS,
-    Product,
-    Tiling,
-    problem,
-    product_of,
-)
+from steelyard_kernels.schedule import product_tiling
+from steelyard_kernels.schedule.contraction import Product, product_of
 from steelyard_kernels.schedule.gpu import SYSTEM_SHARED, Gpu
+from steelyard_kernels.schedule.product_tiling import ROWS, Tiling, problem
 from steelyard_kernels.schedule.schedule import Refuse, Schedule
 
 COLUMNS: Final = (16, 32, 48, 64, 96, 128, 192, 256)
@@ -36,7 +31,7 @@ def on_gpu(
     Those `likely` to be best have as many stages as fit.
     """
     whole = product_of(nest)
-    if isinstance(whole, str) or not aligned or not gpu.wgmma:
+    if isinstance(whole, str) or not aligned or not gpu.cores:
         return
     if likely:
         yield from (tiling.schedule for tiling in _likely(whole, gpu))
@@ -50,28 +45,37 @@ def on_gpu(
 
 def _grid(whole: Product, gpu: Gpu) -> Iterator[Tiling]:
     """Yield all tilings of every number of stages; blocks stay where some would wait."""
-    for groups, columns, split in product(
-        contraction.GROUPS, sorted((*COLUMNS, *MORE_COLUMNS)), SPLITS
-    ):
-        tiling = Tiling(whole, groups, columns, 1, split)
+    every = product_tiling.GROUPS, sorted((*COLUMNS, *MORE_COLUMNS))
+    for tiling in _tiles(whole, gpu, *every):
         own = (tiling.steps,) if tiling.steps <= MOST_OWN else ()
         for stages in sorted({2, *STAGES, *own}):
             yield replace(tiling, stages=stages)
-            if split == 1 and tiling.grid > gpu.multiprocessors:
+            if tiling.split == 1 and tiling.grid > gpu.multiprocessors:
                 yield replace(tiling, stages=stages, blocks=gpu.multiprocessors)
+
+
+def _tiles(
+    whole: Product, gpu: Gpu, groups: Iterable[int], columns: Iterable[int]
+) -> Iterator[Tiling]:
+    """Yield tilings of one stage: tiles of all sizes, divided as the GPU's cores can."""
+    (cores, *_) = gpu.cores
+    splits = [split for split in SPLITS if split <= cores.clusters]
+    for tall, wide, split, repeats in product(
+        groups, columns, splits, range(1, cores.repeats + 1)
+    ):
+        yield Tiling(whole, tall, wide, 1, split, 0, cores, repeats)
 
 
 def _likely(whole: Product, gpu: Gpu) -> Iterator[Tiling]:
     """Yield the legal tilings: blocks that take one tile each, and blocks that stay."""
-    for groups, columns, split in product(GROUPS, COLUMNS, SPLITS):
-        tiling = Tiling(whole, groups, columns, 1, split)
+    for tiling in _tiles(whole, gpu, GROUPS, COLUMNS):
         if _too_large(tiling):
             continue
         rooms = (gpu.most_shared, gpu.shared_bytes // 2 - SYSTEM_SHARED)  # of one, two
         found = [_deepest(tiling, gpu, room) for room in rooms]
         yield from {one.stages: one for one in found if one}.values()
-        if split == 1 and tiling.grid > gpu.multiprocessors:
-            staying = Tiling(whole, groups, columns, 1, 1, gpu.multiprocessors)
+        if tiling.split == 1 and tiling.grid > gpu.multiprocessors:
+            staying = replace(tiling, blocks=gpu.multiprocessors)
             if one := _deepest(staying, gpu, gpu.most_shared):
                 yield one
 
@@ -79,7 +83,7 @@ def _likely(whole: Product, gpu: Gpu) -> Iterator[Tiling]:
 def _too_large(tiling: Tiling) -> str:
     """Say which half of a tile would be enough."""
     _, m, n, _ = tiling.product.extents
-    tall, wide = ROWS * tiling.groups, tiling.columns
+    tall, wide = tiling.tall, tiling.columns
     if tall - ROWS >= m or (wide > COLUMNS[0] and wide // 2 >= n):
         return f"has tiles of {tall} x {wide} for {m} x {n}; choose smaller ones"
     return ""
@@ -89,7 +93,8 @@ def _deepest(tiling: Tiling, gpu: Gpu, room: int) -> Tiling | None:
     """Return a tiling with as many stages as fit so many bytes."""
     steps = tiling.steps
     own = (steps,) if steps <= MOST_OWN else ()
-    for stages in (*own, *(STAGES if tiling.product.is_bulk else ())):
+    several = tiling.product.is_bulk or not tiling.cores.bulk
+    for stages in (*own, *(STAGES if several else ())):
         deeper = replace(tiling, stages=stages)
         if deeper.shared <= room and not problem(deeper, gpu):
             return deeper

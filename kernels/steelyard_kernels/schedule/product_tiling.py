@@ -1,0 +1,258 @@
+"""Matrix products by tensor cores: how one is tiled.
+
+    i:mma64.warp2.grid j:mma128.grid k:mma16.r4.pipeline4.cluster2.serial
+    i:mma16.r2.warp8.grid j:mma8.r16.grid k:mma16.r4.pipeline4.cluster1.serial
+
+By wgmma a block multiplies 2 x 64 rows by 128 columns, with a warpgroup of 128 threads for
+each 64 rows, in steps of 4 x 16 along k, 4 of which are on their way to shared memory at a
+time. Clusters of 2 blocks share a tile and divide k. By mma.sync, the second one, each of
+8 warps multiplies 2 x 16 rows by 16 x 8 columns. `blocks132` stay for one tile after
+another.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from math import prod
+from typing import Final
+
+from steelyard_kernels.dtypes import DType, float32, int64
+from steelyard_kernels.nest.axes import NAMES, Stored
+from steelyard_kernels.schedule.contraction import HALF, UNIT, Product
+from steelyard_kernels.schedule.cores import EVERY, WGMMA, Cores
+from steelyard_kernels.schedule.gpu import Gpu, most_registers
+from steelyard_kernels.schedule.schedule import Cut, Place, Schedule
+
+ROWS: Final = 64  # of a warpgroup, by one instruction or by one of each warp
+DEPTH: Final = 16  # of one instruction, along the reduced axis
+REPEATS: Final = 4  # instructions a step: rows of 128 bytes, the widest swizzle
+STEP: Final = DEPTH * REPEATS
+GROUP: Final = 128  # threads
+PRODUCER: Final = 32  # threads of the warp that copies
+COLUMNS: Final = range(8, 257, 8)  # of one instruction
+GROUPS: Final = range(1, 5)  # warpgroups of a block
+ATOM: Final = 1024  # bytes of 8 swizzled rows: where tiles begin
+# What a thread needs beside its sums; NVRTC 13 takes 26 to 48 for tiles of 32 to 256.
+OTHER_REGISTERS: Final = 40
+BY_WARP_REGISTERS: Final = 64  # of factors too; 46 to 116 where there is room
+# Registers of threads that copy and that multiply, where two warpgroups do and one copies.
+HANDED_GROUPS: Final = 2
+FEWER_REGISTERS: Final = 40
+MORE_REGISTERS: Final = 232
+CHUNK: Final = 64  # columns that are stored at a time
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Tiling:
+    """A product cut as a schedule says: `groups` of 64 rows by `columns` a block.
+
+    `stages` steps are in shared memory at a time, `split` blocks of a cluster divide the
+    depth, `blocks` stay for all tiles (0: each takes one). There are `repeats` of the
+    groups' rows, which are multiplied by columns that are read once.
+    """
+
+    product: Product
+    groups: int
+    columns: int
+    stages: int
+    split: int = 1
+    blocks: int = 0
+    cores: Cores = WGMMA
+    repeats: int = 1
+
+    @property
+    def tall(self) -> int:
+        """Rows of a tile."""
+        return ROWS * self.groups * self.repeats
+
+    @property
+    def schedule(self) -> Schedule:
+        """The schedule that says so."""
+        batch, i, j, k = self.product.axes
+        grid = (1, Place.GRID)
+        wide = self.cores.columns or self.columns
+        rows = ((self.cores.rows, Place.MMA), (self.repeats, Place.REGISTER))
+        columns = ((wide, Place.MMA), (self.columns // wide, Place.REGISTER))
+        warps = self.groups * ROWS // self.cores.rows
+        factors: dict[int, tuple[tuple[int, Place], ...]] = {
+            i: (*rows[: 1 + (not self.cores.bulk)], (warps, Place.WARP), grid),
+            j: (*columns[: 1 + (not self.cores.bulk)], grid),
+            k: (
+                (DEPTH, Place.MMA),
+                (REPEATS, Place.REGISTER),
+                (self.stages, Place.PIPELINE),
+                (self.split, Place.CLUSTER),
+                (1, Place.SERIAL),
+            ),
+        }
+        factors |= dict.fromkeys(batch, (grid,))
+        cuts = tuple(Cut(NAMES[axis], factors[axis]) for axis in sorted(factors))
+        return Schedule(cuts, blocks=self.blocks)
+
+    @property
+    def tiles(self) -> tuple[int, int, int]:
+        """How many tiles there are: of the batch, along the rows and the columns."""
+        batch, m, n, _ = self.product.extents
+        return batch, -(-m // self.tall), -(-n // self.columns)
+
+    @property
+    def grid(self) -> int:
+        """The blocks of a launch."""
+        return self.blocks or prod(self.tiles) * self.split
+
+    @property
+    def steps(self) -> int:
+        """Steps along the depth that each block takes."""
+        return -(-self.product.extents[3] // (STEP * self.split))
+
+    @property
+    def ring(self) -> bool:
+        """Whether a stage is used again."""
+        return bool(self.blocks) or self.stages < self.steps
+
+    @property
+    def owned(self) -> int:
+        """Columns of the tile that a block stores."""
+        return self.columns // self.split
+
+    @property
+    def consumers(self) -> int:
+        """Threads that multiply."""
+        return GROUP * self.groups
+
+    @property
+    def hands_over(self) -> bool:
+        """Whether the threads that copy leave registers to those that multiply."""
+        return self.cores.bulk and self.blocks > 0 and self.groups == HANDED_GROUPS
+
+    @property
+    def threads(self) -> int:
+        """Threads of a block."""
+        copying = GROUP if self.hands_over else PRODUCER
+        return self.consumers + (copying if self.cores.bulk else 0)
+
+    @property
+    def most_registers(self) -> int:
+        """How many registers a thread that multiplies may have."""
+        return MORE_REGISTERS if self.hands_over else most_registers(self.threads)
+
+    @property
+    def chunk(self) -> int:
+        """Columns of one swizzled row of the second factor."""
+        return 64 if self.columns % 64 == 0 or not self.product.columns.across else 32
+
+    def is_staged(self, output: Stored) -> bool:
+        """Say whether an output goes through shared memory: 64 columns and more gain."""
+        wide = self.columns >= CHUNK and self.owned >= UNIT
+        return wide and self.product.is_staged(output)
+
+    @property
+    def pitch(self) -> int:
+        """Elements from row to row of what is staged: 16 bytes more than 32 divide."""
+        units = min(CHUNK, self.owned) * HALF // UNIT
+        return (units + 1 - units % 2) * UNIT // HALF
+
+    def memory(self) -> Iterator[tuple[str, DType, int, int]]:
+        """Yield a block's shared arrays: name, dtype, elements, alignment in bytes."""
+        half, stages = self.product.dtype, self.stages
+        yield "rows", half, stages * self.tall * STEP, ATOM
+        yield "columns", half, stages * self.columns * STEP, ATOM
+        if self.split > 1:
+            sums = (self.split - 1) * self.owned // 8 * 4 * self.consumers
+            yield "partial", float32, sums, UNIT
+        for dtype in {
+            o.value.node.dtype for o in self.product.nest.outputs if self.is_staged(o)
+        }:
+            yield f"staged_{dtype.name}", dtype, self.groups * ROWS * self.pitch, UNIT
+        if self.cores.bulk:
+            yield "full", int64, stages, 8
+            yield "empty", int64, stages, 8
+            yield "arrived", int64, 1, 8
+
+    @property
+    def shared(self) -> int:
+        """Bytes of a block's shared memory."""
+        end = 0
+        for _, dtype, count, alignment in self.memory():
+            end = -(-end // alignment) * alignment + count * dtype.bytes
+        return end
+
+
+def tiling_of(product: Product, schedule: Schedule) -> Tiling | None:
+    """Return the tiling that a schedule says; None if it says something else."""
+    cuts = {cut.axes: cut for cut in schedule.cuts}
+    i, j, k = (NAMES[axis] for axis in product.axes[1:])
+    if not {i, j, k} <= cuts.keys():
+        return None
+    for cores in EVERY:
+        tiling = Tiling(
+            product,
+            cuts[i].at(Place.WARP) * cores.rows // ROWS,
+            cuts[j].at(Place.MMA) * cuts[j].at(Place.REGISTER),
+            cuts[k].at(Place.PIPELINE),
+            cuts[k].at(Place.CLUSTER),
+            schedule.blocks,
+            cores,
+            cuts[i].at(Place.REGISTER),
+        )
+        if tiling.schedule == schedule:
+            return tiling
+    return None
+
+
+def problem(tiling: Tiling, gpu: Gpu) -> str:
+    """Say why a tiling does not fit, and what to choose instead; "" if it does."""
+    return _shape_problem(tiling) or gpu.room_problem(
+        tiling,
+        registers(tiling),
+        "fewer stages, or smaller tiles",
+        "fewer warpgroups or columns",
+    )
+
+
+def _shape_problem(tiling: Tiling) -> str:
+    """Say what of a tile's shape the instructions have not."""
+    cores = tiling.cores
+    unit = 32 if tiling.product.columns.across else cores.unit
+    if tiling.columns not in COLUMNS or tiling.columns % unit:
+        wanted = f"a multiple of {unit} up to {COLUMNS[-1]}"
+        return f"has tiles of {tiling.columns} columns; choose {wanted}"
+    if tiling.groups not in GROUPS:
+        return f"has {tiling.groups} warpgroups; choose 1 to {GROUPS[-1]}"
+    if tiling.repeats not in range(1, cores.repeats + 1):
+        most = f"choose up to {cores.repeats}"
+        return f"has {tiling.repeats} times the rows of an instruction; {most}"
+    clusters = range(1, cores.clusters + 1)
+    if tiling.split not in clusters or tiling.columns // 8 % tiling.split:
+        return (
+            f"divides {tiling.columns} columns among {tiling.split} blocks; choose a "
+            f"cluster up to {cores.clusters} that divides them by 8 at a time"
+        )
+    if (tiling.split - 1) * tiling.steps * STEP >= tiling.product.extents[3]:
+        return (
+            f"leaves a block of {tiling.split} without a step; choose a smaller cluster"
+        )
+    if tiling.blocks and tiling.split > 1:
+        return "has blocks that stay and clusters that divide the depth; choose one"
+    _, m, n, _ = tiling.product.extents
+    updates = any(o.updates is not None for o in tiling.product.nest.program.outputs)
+    if updates and (m % tiling.tall or n % tiling.columns):
+        return (  # threads beyond the edge read what others write
+            f"updates an array of {m} x {n} in place by tiles of "
+            f"{tiling.tall} x {tiling.columns}; choose tiles that divide it"
+        )
+    if cores.bulk and tiling.ring and not tiling.product.is_bulk:
+        why = f"{tiling.steps} steps of rows that begin at no multiples of {UNIT} bytes"
+        return f"has {tiling.stages} stages for {why}; choose as many, a larger cluster"
+    least = min(2, tiling.steps)
+    if not least <= tiling.stages <= tiling.steps:
+        return f"has {tiling.stages} stages; choose {least} to {tiling.steps}"
+    return ""
+
+
+def registers(tiling: Tiling) -> int:
+    """Return about how many registers a thread needs."""
+    own = tiling.owned // 2 if tiling.split > 1 else 0
+    others = OTHER_REGISTERS if tiling.cores.bulk else BY_WARP_REGISTERS
+    return tiling.repeats * tiling.columns // 2 + own + others
