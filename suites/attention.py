@@ -1,11 +1,12 @@
-"""Attention in float16: BERT's sizes, and 16384 tokens of 2048 columns in long sequences.
+"""Attention: BERT's sizes, and on a GPU 16384 tokens of 2048 columns in long sequences.
 
-PyTorch's scaled_dot_product_attention is the peer by ``-p impl=ours,cudnn,flash,efficient``:
-each of its backends by itself. NumPy attends on the CPU.
+PyTorch's scaled_dot_product_attention is the peer, on a GPU by
+``-p impl=ours,cudnn,flash,efficient``: each of its backends by itself.
 """
 
 from __future__ import annotations
 
+from functools import partial
 from hashlib import blake2b
 from typing import Any, Final
 
@@ -55,15 +56,27 @@ def _weighed(scores: Any, v: Any) -> Any:
     return xp.matmul(weights / xp.sum(weights, axis=-1, keepdims=True), v)
 
 
-@benchmark(shape=BERT[:1], impl=["numpy"])
-def attentions(b: Builder, shape: Shape, impl: str) -> Call:
+@benchmark(
+    shape=axis(*BERT[:2], others=[BERT[2], (1, 12, 2048, 64)]),
+    mask=axis("none", others=["causal"]),
+    dtype=axis("float32", others=["float16"]),
+    impl=["ours", "numpy", *available("torch")],
+)
+def attentions(b: Builder, shape: Shape, mask: str, dtype: str, impl: str) -> Call:
     """Attend on the CPU."""
-    del impl
-    q, k, v = _declared(b, shape, masked=False)
-    y = b.output(shape, "float16")
-    b.check(_reference, q, k, v)
-    b.mode("kernel/warm")  # a tenth of a second, which no cache shortens
-    return b.launch(_numpy, q, k, v, out=y)
+    masked = mask == "causal"
+    q, k, v = _declared(b, shape, dtype, masked=masked)
+    y = b.output(shape, dtype)
+    # Weighed means are below 1, with errors of sums of so many products, which add up as
+    # their root; those of halves are rounded by far more.
+    bound = {"atol": 8 * 2.0**-23 * shape[3] ** 0.5} if dtype == "float32" else {}
+    b.check(_causal_reference if masked else _reference, q, k, v, **bound)
+    b.mode("kernel/warm")  # milliseconds, which no cache shortens
+    if impl == "ours":
+        return b.launch(causal if masked else attention, q, k, v, out=y)
+    if impl == "numpy":
+        return b.launch(partial(_numpy, masked=masked), q, k, v, out=y)
+    return b.launch(_filled(masked=masked), q, k, v, out=y, as_="torch")
 
 
 @benchmark(
@@ -75,7 +88,7 @@ def gpu_attention(b: Builder, shape: Shape, mask: str, impl: str) -> Call:
     """Attend to all keys, or to those up to each query's own."""
     b.on("cuda")
     masked = mask == "causal"
-    q, k, v = _declared(b, shape, masked=masked)
+    q, k, v = _declared(b, shape, "float16", masked=masked)
     if impl != "ours":  # returns a new tensor, which nobody checks: a copy costs time
         return b.launch(_torch(BACKENDS[impl], masked=masked), q, k, v, as_="torch")
     y = b.output(shape, "float16")
@@ -84,11 +97,11 @@ def gpu_attention(b: Builder, shape: Shape, mask: str, impl: str) -> Call:
 
 
 def _declared(
-    b: Builder, shape: Shape, *, masked: bool
+    b: Builder, shape: Shape, dtype: str, *, masked: bool
 ) -> tuple[Handle, Handle, Handle]:
-    """Declare queries, keys and values, normal numbers in float16."""
+    """Declare queries, keys and values, normal numbers."""
     batch, heads, n, columns = shape
-    q, k, v = (b.input(shape, "float16", name=name) for name in "qkv")
+    q, k, v = (b.input(shape, dtype, name=name) for name in "qkv")
     seen = n * (n + 1) // 2 if masked else n * n
     b.count(operations=4 * batch * heads * seen * columns)
     return q, k, v
@@ -125,9 +138,20 @@ def _causal_reference(q: Any, k: Any, v: Any) -> Any:
     return _reference(q, k, v, masked=True)
 
 
-def _numpy(q: Any, k: Any, v: Any, out: Any) -> None:
-    wide = (each.astype(np.float32) for each in (q, k, v))
-    out[...] = _attended(*wide)
+def _numpy(q: Any, k: Any, v: Any, out: Any, *, masked: bool) -> None:
+    wide = (each.astype(np.float32, copy=False) for each in (q, k, v))
+    out[...] = _attended(*wide, masked=masked)
+
+
+def _filled(*, masked: bool) -> Any:
+    """Return PyTorch's choice of its backends."""
+
+    def call(q: Any, k: Any, v: Any, out: Any) -> None:
+        from torch.nn.functional import scaled_dot_product_attention
+
+        out.copy_(scaled_dot_product_attention(q, k, v, is_causal=masked, scale=SCALE))
+
+    return call
 
 
 def _torch(backend: str, *, masked: bool) -> Any:

@@ -18,7 +18,7 @@ from steelyard_kernels.targets import device, parse
 
 H200 = device(parse("cuda:sm_90a"))
 SCALE = 0.125  # of all programs
-UNIT = {"float16": 2.0**-11, "bfloat16": 2.0**-8}
+UNIT = {"float16": 2.0**-11, "bfloat16": 2.0**-8, "float32": 2.0**-24}
 SUM = 2.0**-23  # relative error of adding one product: tensor cores may cut sums off
 POWER = 2.0**-20  # of a power by `exp2_approx`, and of what its argument was rounded to
 

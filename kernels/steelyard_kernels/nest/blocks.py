@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from steelyard_kernels.ir.builder import Builder, Index, const
 from steelyard_kernels.ir.loops import INDEX, Buffer, Operand, Var
@@ -23,20 +23,22 @@ from steelyard_kernels.schedule.parameters import Lowered, arguments, extent_slo
 
 
 @dataclass(frozen=True, slots=True)
-class _Walk:
+class Walk:
     """Where a factor's elements of a block lie.
 
     Rows, or single columns, are `apart`, and `step` lead to the next of the depth.
+    `masks` say which columns are read, one a vector; none: all.
     """
 
     buffer: Buffer
     start: Operand
     apart: int
     step: int
+    masks: tuple[Operand | None, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
-class _Tile:
+class Tile:
     """The first row and column of a tile, and how many it has."""
 
     row: Operand
@@ -47,10 +49,10 @@ class _Tile:
 
 def lower(blocking: Blocking) -> Lowered:
     """Return the loop-level kernel of sums of products under a blocking that fits."""
-    return _Lowering(blocking).emit()
+    return Lowering(blocking).emit()
 
 
-class _Lowering:
+class Lowering:
     """Emits what one thread does."""
 
     def __init__(self, blocking: Blocking) -> None:
@@ -105,7 +107,7 @@ class _Lowering:
         if down > 1:
             row = b.at("rem", task, down)
         row, column = b.at("multiply", row, tall), b.at("multiply", column, wide)
-        tile = _Tile(row, column, self.rest(m, row, tall), self.rest(n, column, wide))
+        tile = Tile(row, column, self.rest(m, row, tall), self.rest(n, column, wide))
         if not self.batch:
             self.steps(tile)
             return
@@ -119,7 +121,7 @@ class _Lowering:
             return self.b.number(most)
         return self.b.at("minimum", self.b.at("subtract", extent, first), most)
 
-    def steps(self, tile: _Tile) -> None:
+    def steps(self, tile: Tile) -> None:
         """Emit all steps along the depth."""
         b, deep, k = self.b, self.blocking.depth, self.product.extents[3]
         if self.blocking.steps == 1:
@@ -128,7 +130,7 @@ class _Lowering:
         with b.loop(0, k, deep) as loop, self.emitter.aside():
             self.step(tile, loop.var, self.rest(k, loop.var, deep))
 
-    def step(self, tile: _Tile, first: Operand, depth: Operand) -> None:
+    def step(self, tile: Tile, first: Operand, depth: Operand) -> None:
         """Emit a step: copies, and all blocks."""
         b, blocking = self.b, self.blocking
         own = (tile.row, tile.rows), (tile.column, tile.columns)
@@ -143,7 +145,7 @@ class _Lowering:
             b.loop(0, tile.rows, blocking.rows) as down,
             self.emitter.aside(),
         ):
-            at = _Tile(
+            at = Tile(
                 b.at("add", tile.row, down.var),
                 b.at("add", tile.column, over.var),
                 self.rest_of(tile.rows, down.var, 0),
@@ -159,7 +161,7 @@ class _Lowering:
         return self.b.at("minimum", self.b.at("subtract", count, first), unit)
 
     def block(
-        self, at: _Tile, inside: tuple[Operand, Operand], first: Operand, depth: Operand
+        self, at: Tile, inside: tuple[Operand, Operand], first: Operand, depth: Operand
     ) -> None:
         """Emit one block: its sums, and what follows from them."""
         b, blocking = self.b, self.blocking
@@ -176,7 +178,8 @@ class _Lowering:
             )
         ]
         begun = self.begun(begin, first)
-        sums = self.multiplied(walks, depth, begun, self.masks(at))
+        walks[1] = replace(walks[1], masks=self.masks(at))
+        sums = multiplied(self.b, blocking, walks, depth, begun)
         for place, value in zip(self.places(begin), sums, strict=True):
             b.store(self.sums, place, value)
         if blocking.steps == 1:
@@ -210,14 +213,14 @@ class _Lowering:
             branch.gives(*[b.load(self.sums, at, blocking.lanes) for at in places])
         return branch.results
 
-    def copied(self, panel: Panel, buffer: Buffer, inside: Operand) -> _Walk:
+    def copied(self, panel: Panel, buffer: Buffer, inside: Operand) -> Walk:
         """Emit where a block's part of a copy begins."""
         if panel.across:
-            return _Walk(buffer, inside, 1, panel.pitch)
+            return Walk(buffer, inside, 1, panel.pitch)
         start = self.b.at("multiply", inside, panel.pitch)
-        return _Walk(buffer, start, panel.pitch, 1)
+        return Walk(buffer, start, panel.pitch, 1)
 
-    def in_place(self, panel: Panel, at: _Tile, first: Operand) -> _Walk:
+    def in_place(self, panel: Panel, at: Tile, first: Operand) -> Walk:
         """Emit where a block's part of an array begins."""
         emitter, product, value = self.emitter, self.product, panel.value
         side = panel is self.panels[1]
@@ -231,58 +234,26 @@ class _Lowering:
             product.walks(value.offset, axes) for axes in (panel.axes, product.depth)
         )
         source = self.args.inputs[getattr(value.source, "index", 0)]
-        return _Walk(source, start, apart or 0, step or 0)
+        return Walk(source, start, apart or 0, step or 0)
 
-    def masks(self, at: _Tile) -> Sequence[Operand | None]:
-        """Emit which columns of a block are read, a mask a vector; None: all."""
+    def masks(self, at: Tile) -> tuple[Operand | None, ...]:
+        """Emit which columns of a block are read, a mask a vector; (): all."""
         b, blocking = self.b, self.blocking
         if self.buffers[1] or self.product.extents[2] % blocking.columns == 0:
-            return (None,) * blocking.vectors
+            return ()
         lanes = blocking.lanes
-        return [
-            b.mask_below(b.at("subtract", at.columns, vector * lanes), lanes)
-            for vector in range(blocking.vectors)
-        ]
-
-    def multiplied(
-        self,
-        walks: list[_Walk],
-        depth: Operand,
-        begun: tuple[Operand, ...],
-        masks: Sequence[Operand | None],
-    ) -> tuple[Operand, ...]:
-        """Emit the sums of a block in registers: the loop that takes nearly all time."""
-        b, blocking = self.b, self.blocking
-        left, right = walks
-        with b.loop(0, depth, 1, *begun, left.start, right.start) as loop:
-            *sums, row, column = loop.carried
-            vectors = [
-                b.load(
-                    right.buffer,
-                    b.at("add", column, vector * blocking.lanes),
-                    blocking.lanes,
-                    masks[vector],
-                )
+        return tuple(
+            [
+                b.mask_below(b.at("subtract", at.columns, vector * lanes), lanes)
                 for vector in range(blocking.vectors)
             ]
-            found: list[Operand] = []
-            for each in range(blocking.rows):
-                one = b.load(left.buffer, b.at("add", row, each * left.apart))
-                wide = b.splat(one, blocking.lanes)
-                for vector in vectors:
-                    found.append(self.added(wide, vector, sums[len(found)]))
-            loop.yields(
-                *found, b.at("add", row, left.step), b.at("add", column, right.step)
-            )
-        return loop.results[:-2]
+        )
 
-    def added(self, a: Operand, b: Operand, total: Operand) -> Operand:
-        """Emit a sum with one more product."""
-        if self.product.dtype.kind == "float":
-            return self.b.let("fma", a, b, total)
-        return self.b.let("add", total, self.b.let("multiply", a, b))
+    def share(self, row: Operand) -> Operand | None:  # noqa: ARG002 - for those who override it
+        """Emit what a row's sums are multiplied by, in all lanes; None: by nothing."""
+        return None
 
-    def behind(self, at: _Tile, begin: Operand) -> None:
+    def behind(self, at: Tile, begin: Operand) -> None:
         """Emit what follows from a block's sums, and its stores: row by row."""
         b, emitter, batch = self.b, self.emitter, self.batch
         lanes = self.blocking.lanes
@@ -290,9 +261,11 @@ class _Lowering:
             start = b.at("add", begin, b.at("multiply", down.var, self.pitch))
             with emitter.opened(batch, [b.at("add", at.row, down.var)], 1):
                 emitter.level(batch + 1)
+                share = self.share(down.var)
                 with b.loop(0, at.columns, lanes) as over, self.columns(at, over.var):
                     (place,) = emitter.every()
                     found = b.load(self.sums, b.at("add", start, over.var), lanes)
+                    found = b.let("multiply", found, share) if share else found
                     emitter.know(self.product.reduction, place, found)
                     emitter.know(
                         self.product.total,
@@ -302,7 +275,7 @@ class _Lowering:
                     emitter.level(batch + 2)
 
     @contextmanager
-    def columns(self, at: _Tile, first: Index) -> Iterator[None]:
+    def columns(self, at: Tile, first: Index) -> Iterator[None]:
         """Open the columns at one vector of a block."""
         b, lanes = self.b, self.blocking.lanes
         mask: Operand | None = None
@@ -311,3 +284,42 @@ class _Lowering:
         place = b.at("add", at.column, first)
         with self.emitter.opened(self.batch + 1, [place], lanes, [mask]):
             yield
+
+
+def multiplied(
+    b: Builder,
+    blocking: Blocking,
+    walks: Sequence[Walk],
+    depth: Operand,
+    begun: Sequence[Operand],
+) -> tuple[Operand, ...]:
+    """Emit the sums of a block in registers: the loop that takes nearly all time."""
+    (left, right), lanes = walks, blocking.lanes
+    with b.loop(0, depth, 1, *begun, left.start, right.start) as loop:
+        *sums, row, column = loop.carried
+        vectors = [
+            b.load(
+                right.buffer,
+                b.at("add", column, vector * lanes),
+                lanes,
+                right.masks[vector] if right.masks else None,
+            )
+            for vector in range(blocking.vectors)
+        ]
+        found: list[Operand] = []
+        for each in range(blocking.rows):
+            one = b.load(left.buffer, b.at("add", row, each * left.apart))
+            wide = b.splat(one, lanes)
+            for vector in vectors:
+                found.append(_added(b, wide, vector, sums[len(found)]))
+        loop.yields(
+            *found, b.at("add", row, left.step), b.at("add", column, right.step)
+        )
+    return loop.results[:-2]
+
+
+def _added(b: Builder, x: Operand, y: Operand, total: Operand) -> Operand:
+    """Emit a sum with one more product."""
+    if total.type.dtype.kind == "float":
+        return b.let("fma", x, y, total)
+    return b.let("add", total, b.let("multiply", x, y))

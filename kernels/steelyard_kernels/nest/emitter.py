@@ -224,6 +224,15 @@ class Emitter(Values):
         self._begin([value.offset for value in values if value.source is not None])
         self._spread(values, ())
 
+    def ready(self, values: Sequence[Value]) -> list[Value]:
+        """Emit what a loop that is to be opened changes nothing of; return the others."""
+        every = self.every()
+        values = [v for v in values if not self.is_known(v, every[0])]
+        self.emit([v for v in values if self.is_ready(v)], every)
+        rest = [v for v in values if not self.is_ready(v)]
+        self.prepare(rest)
+        return rest
+
     def _begin(self, offsets: Iterable[Offset]) -> None:
         """Emit where the arrays begin that both open and closed loops walk."""
         for offset in dict.fromkeys(offsets):

@@ -18,6 +18,7 @@ from steelyard_kernels.nest.columns import Columns
 from steelyard_kernels.nest.emitter import Emitter
 from steelyard_kernels.nest.places import nest_of
 from steelyard_kernels.nest.reduce import reduce
+from steelyard_kernels.schedule.attention_blocking import AttentionBlocking
 from steelyard_kernels.schedule.attention_tiling import AttentionTiling
 from steelyard_kernels.schedule.gpu import Gpu
 from steelyard_kernels.schedule.legality import (
@@ -70,13 +71,16 @@ def lower_product(
 
 
 def lower_blocks(program: Program, schedule: Schedule, machine: Machine) -> Lowered:
-    """Return the loop-level kernel of sums of products for a CPU's registers.
+    """Return the loop-level kernel of products for a CPU's registers.
 
     Raises KernelError for a schedule that does not fit.
     """
-    from steelyard_kernels.nest import blocks  # few programs have one
+    from steelyard_kernels.nest import attention_blocks, blocks  # few programs have one
 
-    return blocks.lower(blocking_for(nest_of(program), schedule, machine))
+    found = blocking_for(nest_of(program), schedule, machine)
+    if isinstance(found, AttentionBlocking):
+        return attention_blocks.lower(found)
+    return blocks.lower(found)
 
 
 def _extent(nest: Nest, cut: Cut) -> int:

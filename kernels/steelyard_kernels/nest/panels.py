@@ -47,8 +47,8 @@ class Copies:
 
     def _loops(self, panel: Panel) -> tuple[int, int]:
         """Return the loops of a factor's own axes and of the depth."""
-        batch, last = bool(self.product.outer), panel.axes == self.product.columns
-        return batch + last, batch + 2
+        own, deep = map(self.emitter.loops_of, (panel.axes, self.product.depth))
+        return own[0], deep[0]
 
     def _up(self, count: Operand, unit: int) -> Operand:
         """Emit a number rounded up to a multiple."""
@@ -90,7 +90,7 @@ class Copies:
                 place = self._inside(place, own_extent, unit)
             begin = b.at("multiply", down.var, panel.pitch)
             with emitter.opened(outer, [place], 1):
-                rest = self._ready(values)
+                rest = emitter.ready(values)
                 with b.loop(0, row, lanes) as over:
                     place = b.at("add", near[0], over.var)
                     if panel.across and lanes == 1:
@@ -122,7 +122,7 @@ class Copies:
                 for lane in range(lanes)
             ]
             with emitter.opened(loop, places, 1):
-                rest = self._ready(values)
+                rest = emitter.ready(values)
                 with b.loop(0, depth[1], lanes) as down:
                     place = b.at("add", depth[0], down.var)
                     mask = self._mask(
@@ -152,7 +152,7 @@ class Copies:
         with b.loop(0, depth[1], 1) as down, emitter.aside():
             begin = b.at("multiply", down.var, panel.pitch)
             with emitter.opened(deep, [b.at("add", depth[0], down.var)], 1):
-                rest = self._ready(values)
+                rest = emitter.ready(values)
                 with b.loop(first, last, 1) as over, emitter.aside():
                     start = b.at("multiply", over.var, length)
                     low = b.let("maximum", b.number(0), b.at("subtract", own[0], start))
@@ -195,16 +195,6 @@ class Copies:
     def _made(self, panel: Panel) -> tuple[Value, ...]:
         """Return what a factor is made of."""
         return self.product.made_of[panel.axes == self.product.columns]
-
-    def _ready(self, values: Sequence[Value]) -> list[Value]:
-        """Emit what the inner loop changes nothing of; return the others."""
-        emitter = self.emitter
-        every = emitter.every()
-        values = [v for v in values if not emitter.is_known(v, every[0])]
-        emitter.emit([v for v in values if emitter.is_ready(v)], every)
-        rest = [v for v in values if not emitter.is_ready(v)]
-        emitter.prepare(rest)
-        return rest
 
     def _emitted(self, values: Sequence[Value], panel: Panel) -> list[Operand]:
         """Emit a factor at all places, as it is multiplied."""

@@ -21,6 +21,7 @@ from steelyard_kernels.plan.cuts import MOVED, Cuts, Needs, is_product, is_still
 from steelyard_kernels.plan.pieces import inside, piece
 from steelyard_kernels.schedule.aliasing import updates_in_place
 from steelyard_kernels.schedule.attention import attention_of
+from steelyard_kernels.schedule.attention_blocking import attended
 from steelyard_kernels.schedule.cores import WGMMA
 from steelyard_kernels.schedule.gpu import Gpu
 from steelyard_kernels.schedule.model import Machine
@@ -54,7 +55,8 @@ class Groups:
         for number in sorted(cuts.reasons):
             node = cuts.nodes[number]
             self._add(Group([node], cuts.needs(node)))
-        if isinstance(device, Gpu) and WGMMA in device.cores:
+        self._attended = attention_of if isinstance(device, Gpu) else attended
+        if isinstance(device, Machine) or WGMMA in device.cores:
             for group in list(self.every):
                 self._attend(group)
         self.merge()
@@ -75,7 +77,7 @@ class Groups:
                     continue
                 memory = self.stored - {weights.number, logits.number}
                 program, _ = piece("piece", group.values, memory)
-                if self._once(program, is_attention):
+                if self._once(program, self._is_attention):
                     self.stored = memory
                     for one in (scores, softmax, group):
                         self.every.remove(one)
@@ -202,20 +204,19 @@ class Groups:
         program, _ = piece("piece", ordered, self.stored)
         return self._once(program, is_kernel)
 
+    def _is_attention(self, program: Program) -> bool:
+        """Say whether a kernel of two products computes a program as attention."""
+        try:
+            return not isinstance(self._attended(nest_of(program)), str)
+        except KernelError:
+            return False
+
     def _once(self, program: Program, test: Callable[[Program], bool]) -> bool:
         """Ask of equal programs once."""
         key = test, structure(program)
         if key not in self._legal:
             self._legal[key] = test(program)
         return self._legal[key]
-
-
-def is_attention(program: Program) -> bool:
-    """Say whether tensor cores compute a program as attention."""
-    try:
-        return not isinstance(attention_of(nest_of(program)), str)
-    except KernelError:
-        return False
 
 
 def is_kernel(program: Program) -> bool:

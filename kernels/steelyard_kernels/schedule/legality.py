@@ -110,19 +110,37 @@ def _tiles_problem(tiling: product_tiling.Tiling, gpu: Gpu, *, aligned: bool) ->
 
 
 def blocking_for(nest: Nest, schedule: Schedule, machine: Machine) -> Blocking:
-    """Return the blocking of sums of products that a schedule says; raises KernelError."""
-    from steelyard_kernels.schedule import blocking  # few programs have one
+    """Return the blocking of sums of products, or of attention, that a schedule says.
 
-    product = contraction_of(nest)
-    if isinstance(product, str):
+    Raises KernelError for one that does not fit.
+    """
+    from steelyard_kernels.schedule import (  # few programs have one
+        attention_blocking,
+        blocking,
+    )
+
+    product, whole = contraction_of(nest), attention_blocking.attended(nest)
+    found: Blocking | None
+    lanes = machine.lanes(4)
+    if not isinstance(whole, str):
+        found = attention_blocking.blocking_of(whole, schedule)
+        like: Blocking = attention_blocking.AttentionBlocking(
+            whole.sums, 12, lanes, 2, 8, 2, 8 * lanes, weighing=whole, beside=2
+        )
+    elif isinstance(product, str):
         why = f"multiplies blocks, but the program {product}; choose another candidate"
         raise _refused(nest, schedule, why)
-    found = blocking.blocking_of(product, schedule)
+    else:
+        found = blocking.blocking_of(product, schedule)
+        like = blocking.Blocking(product, 12, lanes, 2, 8, 8, 256)
     if found is None:
-        like = blocking.Blocking(product, 12, machine.lanes(4), 2, 8, 8, 256).schedule
-        why = f"cuts a product unlike {like.label}; change only the numbers of that"
+        label = like.schedule.label
+        why = f"cuts a product unlike {label}; change only the numbers of that"
         raise _refused(nest, schedule, why)
-    why = blocking.problem(found, machine)
+    if isinstance(found, attention_blocking.AttentionBlocking):
+        why = attention_blocking.problem(found, machine)
+    else:
+        why = blocking.problem(found, machine)
     if why:
         raise _refused(nest, schedule, why)
     return found

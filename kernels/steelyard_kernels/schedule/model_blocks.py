@@ -85,7 +85,8 @@ def _cycles(blocking: Blocking, machine: Machine) -> tuple[float, float, float]:
     multiplied = count * (k * step + moves * blocking.steps)
     left, right = blocking.panels()
     copied = outer * (
-        _copied(left, m * over, k, blocking) + _copied(right, n * down, k, blocking)
+        copy_cycles(left, m * over, k, blocking)
+        + copy_cycles(right, n * down, k, blocking)
     )
     vectors = m * -(-n // lanes)
     statements = len(product.behind) + 2
@@ -132,7 +133,7 @@ def _units(extent: int, unit: int, tile: int) -> int:
     return tiles * (tile // unit) + -(-rest // unit)
 
 
-def _copied(panel: Panel, own: int, depth: int, blocking: Blocking) -> float:
+def copy_cycles(panel: Panel, own: int, depth: int, blocking: Blocking) -> float:
     """Return the cycles of copying so many rows or columns of all the depth."""
     if not panel.copied:
         return 0.0

@@ -19,6 +19,7 @@ from steelyard_kernels.schedule import (
     model_rows,
 )
 from steelyard_kernels.schedule.attention import attention_of
+from steelyard_kernels.schedule.attention_blocking import attended
 from steelyard_kernels.schedule.gpu import Gpu
 from steelyard_kernels.schedule.legality import lines_problem, loops_problem
 from steelyard_kernels.schedule.model import Machine
@@ -110,9 +111,12 @@ def _on_cpu(
 ) -> Iterator[Schedule]:
     if not beyond(nest.program):
         return pointwise.on_cpu(nest, machine, aligned=aligned, likely=likely)
-    from steelyard_kernels.schedule.recipes import blocks
+    from steelyard_kernels.schedule.recipes import attention_blocks, blocks
 
-    blocked = blocks.on_cpu(nest, machine, likely=likely, refuse=refuse)
+    blocked = (
+        *blocks.on_cpu(nest, machine, likely=likely, refuse=refuse),
+        *attention_blocks.on_cpu(nest, machine, likely=likely, refuse=refuse),
+    )
     if rows_cpu.fits(nest):
         walked = rows_cpu.on_cpu(
             nest, machine, aligned=aligned, likely=likely, refuse=refuse
@@ -143,9 +147,11 @@ def _team(nest: Nest) -> Team:
 
 
 def _of_blocks(nest: Nest, machine: Machine) -> model_cpu.Model:
-    from steelyard_kernels.schedule import model_blocks
+    from steelyard_kernels.schedule import model_attention_blocks, model_blocks
 
-    return model_blocks.model(nest, machine)
+    if isinstance(attended(nest), str):
+        return model_blocks.model(nest, machine)
+    return model_attention_blocks.model(nest, machine)
 
 
 def _model(nest: Nest, device: Machine | Gpu) -> model_cpu.Model:

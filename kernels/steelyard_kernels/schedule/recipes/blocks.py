@@ -48,19 +48,19 @@ def _blockings(
     lanes, every = machine.lanes(whole.dtype.bytes), not likely
     shares = (outer * m * n * k >= SHARED,) if likely else (True, False)
     turns = max(1, TURN // (m * n * k)) if whole.outer else 1
-    depths = {_part(k, most, lanes) for most in DEPTHS[every]}
+    depths = {part(k, most, lanes) for most in DEPTHS[every]}
     side = _side(whole, machine)
     tiles = (side // 2, side) if likely else (side // 2, side, 2 * side)
     seen: set[tuple[object, ...]] = set()
     for (rows, vectors), tall, wide, depth, copies, shared in product(
-        _shapes(whole, machine, lanes)[: SHAPES[every]],
+        shapes(whole, machine, lanes)[: SHAPES[every]],
         tiles,
         (*tiles, -(-n // machine.threads)),
         sorted(depths),
         COPIES,
         shares,
     ):
-        down, over = _fit(m, rows, tall), _fit(n, lanes * vectors, wide)
+        down, over = fit(m, rows, tall), fit(n, lanes * vectors, wide)
         steps = depth if any(copies) else k
         key = rows, vectors, down, over, steps, copies, shared
         if key not in seen:
@@ -70,7 +70,7 @@ def _blockings(
             )
 
 
-def _part(depth: int, most: int, lanes: int) -> int:
+def part(depth: int, most: int, lanes: int) -> int:
     """Return about so much of a depth, all parts alike, of whole vectors if not of all."""
     parts = -(-depth // most)
     return depth if parts == 1 else -(-depth // (parts * lanes)) * lanes
@@ -82,13 +82,13 @@ def _side(whole: Contraction, machine: Machine) -> int:
     return 1 << max(1, most.bit_length() - 1)
 
 
-def _fit(extent: int, unit: int, most: int) -> int:
+def fit(extent: int, unit: int, most: int) -> int:
     """Return how many units make about so much of an extent, all tiles alike."""
     tiles = max(1, round(extent / most))
     return -(-extent // (tiles * unit))
 
 
-def _shapes(whole: Contraction, machine: Machine, lanes: int) -> list[tuple[int, int]]:
+def shapes(whole: Contraction, machine: Machine, lanes: int) -> list[tuple[int, int]]:
     """Return (rows, vectors) of blocks, those first that take the fewest cycles."""
     _, m, n, _ = whole.extents
 

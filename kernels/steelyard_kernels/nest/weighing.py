@@ -1,0 +1,227 @@
+"""Which nests weigh values by a softmax of scores: softmax(q @ k.T) @ v, in parts."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from math import inf
+from typing import Final
+
+from steelyard_kernels.dtypes import float32
+from steelyard_kernels.expression.expr import Apply, Arange, Cast, Constant, Reduce
+from steelyard_kernels.expression.indices import Index, axis
+from steelyard_kernels.nest.axes import Nest, Value
+from steelyard_kernels.nest.contraction import Contraction, factors_of, reached
+
+NO_SCORE: Final = -1e30  # of a key that is not seen, or less: its weight is zero
+
+
+@dataclass(frozen=True, eq=False)
+class Weighing:
+    """A nest that weighs values by the softmax of what is made of scores.
+
+    `products` add up the scores, of queries and keys, `sums` the weighed values: their
+    depth are the keys. `logits` are what the softmax is taken of: the scores times
+    `scale` (None: anything else), of keys up to `ahead` of the query's own number (None:
+    of all). `safe`: a query that sees no key, whose logits are all -inf, comes to zeros,
+    not to NaN.
+    """
+
+    sums: Contraction
+    products: Contraction
+    logits: Value
+    scale: float | None
+    ahead: int | None
+    safe: bool
+
+    @property
+    def scores(self) -> Value:
+        """What the products of queries and keys come to."""
+        return self.products.total
+
+    @cached_property
+    def between(self) -> tuple[Value, ...]:
+        """The values that are made of the scores, operands first."""
+        if self.scale is not None:
+            return ()
+        return reached(self.sums.nest, [self.logits], {self.scores.number})
+
+
+@lru_cache(maxsize=2)  # a build asks for it to choose a schedule, then to lower
+def weighing_of(nest: Nest) -> Weighing | str:
+    """Return how a nest weighs values by a softmax of scores, or why it does not."""
+    reductions = [value for value in nest.values if value.over]
+    if len(reductions) != 4 or any(len(value.over) != 1 for value in reductions):
+        return "has not two sums of products and a softmax between them"
+    scores, total = factors_of(nest, reductions[0]), factors_of(nest, reductions[-1])
+    if scores is None or total is None or scores[1] is not total[1]:
+        return "has not two sums of products of floats"
+    over = reductions[-1].over
+    found = [(each, _softmax(plain(each), over)) for each in total[2]]
+    (weight, softmax), (value, other) = sorted(found, key=lambda pair: pair[1] is None)
+    if softmax is None or other is not None:
+        return "weighs values by no softmax of scores"
+    (logits, safe), (a, b), (j,) = softmax, scores[2], over
+    query, key = (a, b) if j in b.axes else (b, a)
+    own = query.axes - key.axes - value.axes - {j}
+    columns = total[0].axes - query.axes
+    if j in query.axes or not own or len(columns) != 1:
+        return "has not queries, keys and values, each with an axis of its own"
+    every = frozenset(range(nest.space))
+    if nest.inner or any(o.offset.axes != every for o in nest.outputs):
+        return "has an output of another shape than the product's"
+    i = max(own, key=lambda k: (nest.extents[k], k))
+    batch = tuple(k for k in range(nest.space) if k != i and k not in columns)
+    rest, depth = (batch, (i,)), reductions[0].over
+    (made, dtype, _), (score, _, _) = total, scores
+    sums = Contraction(
+        nest, made, made, dtype, weight, value, *rest, tuple(columns), over
+    )
+    products = Contraction(nest, score, score, dtype, query, key, *rest, over, depth)
+    between = reached(nest, [logits], {score.number})
+    factors = reached(nest, [query, key, value], set())
+    if any(v.over for v in (*sums.behind, *between, *factors)):
+        return "reads a softmax's largest scores or their sums besides"
+    scale, ahead = _scaled(logits, score, i, j)
+    return Weighing(sums, products, logits, scale, ahead, safe)
+
+
+def plain(value: Value) -> Value:
+    """Return a value without its roundings and widenings."""
+    while isinstance(value.node, Cast) and value.source is None:
+        (arg,) = value.args.values()
+        if arg.node.dtype.kind != "float":
+            break
+        value = arg
+    return value
+
+
+def _made_by(value: Value, op: str) -> list[Value]:
+    """Return the operands, without roundings, of an operation; none of another one."""
+    node = value.node
+    if not isinstance(node, Apply) or node.op != op or value.guards:
+        return []
+    return [plain(value.args[arg.number]) for arg in node.args]
+
+
+def _reduced(value: Value, op: str, over: tuple[int, ...]) -> Value | None:
+    """Return what a reduction along axes is of; None for others."""
+    node = value.node
+    if not isinstance(node, Reduce) or node.op != op or value.over != over:
+        return None
+    return plain(value.args[node.arg.number])
+
+
+def _softmax(weight: Value, over: tuple[int, ...]) -> tuple[Value, bool] | None:
+    """Return what a value is the softmax of, along axes; None if it is none.
+
+    It is safe, with it, where nothing but -inf comes to zeros: the largest one is at
+    least a number, and the sum at least 1, as it is of any other row.
+    """
+    power, *rest = (
+        _made_by(weight, "divide") or _made_by(weight, "multiply") or [weight]
+    )
+    if isinstance(weight.node, Apply) and weight.node.op == "multiply" and rest:
+        if power.over or _made_by(power, "divide"):
+            power, rest = rest[0], [power]
+        one, *rest = _made_by(rest[0], "divide") or [power]
+        if not _is_number(one, 1.0):
+            return None
+    inner = _made_by(power, "exp")
+    shifted = _made_by(inner[0], "subtract") if inner else []
+    if not rest or not shifted:
+        return None
+    (total, least), (most, floor) = map(_at_least, (rest[0], shifted[1]))
+    if _reduced(total, "sum", over) is not power:
+        return None
+    safe = least == 1.0 and -inf < floor <= float32.smallest
+    if not safe and (least, floor) != (
+        -inf,
+        -inf,
+    ):  # JAX's floor, with no value's largest
+        return None
+    return (shifted[0], safe) if _reduced(most, "max", over) is shifted[0] else None
+
+
+def _at_least(value: Value) -> tuple[Value, float]:
+    """Return what a value is the maximum of, and the number that it is at least."""
+    args = _made_by(value, "maximum")
+    for arg, other in zip(args, args[::-1], strict=True):
+        if isinstance(arg.node, Constant):
+            return other, float(arg.node.value)
+    return value, -inf
+
+
+def _is_number(value: Value, number: float) -> bool:
+    return isinstance(value.node, Constant) and value.node.value == number
+
+
+def _scaled(
+    logits: Value, scores: Value, i: int, j: int
+) -> tuple[float | None, int | None]:
+    """Return what scores are multiplied by, and how far ahead keys are seen.
+
+    None: logits are anything else; all keys are.
+    """
+    ahead: int | None = None
+    masked = logits.node
+    if isinstance(masked, Apply) and masked.op == "where":
+        seen, inside, outside = (logits.args[arg.number] for arg in masked.args)
+        fill = outside.node.value if isinstance(outside.node, Constant) else 0.0
+        ahead = _ahead(seen, i, j)
+        # Where a query sees no key, the fill is what counts.
+        if ahead is None or fill > NO_SCORE or (ahead < 0 and fill != -inf):
+            return None, None
+        logits = plain(inside)
+    scale, value = 1.0, logits
+    while value is not scores:
+        found = times(value)
+        if found is None:
+            return None, None
+        value, scale = found[0], scale * found[1]
+    return scale, ahead
+
+
+def times(value: Value) -> tuple[Value, float] | None:
+    """Return a value and the number that it is multiplied by; None for what is not."""
+    for op in ("multiply", "divide"):
+        args = _made_by(value, op)
+        if op == "multiply" and args and isinstance(args[0].node, Constant):
+            args.reverse()
+        if args and isinstance(args[1].node, Constant):
+            number = float(args[1].node.value)
+            if op == "divide":
+                number = 1 / number if number else inf
+            return args[0], number
+    return None
+
+
+def _ahead(seen: Value, i: int, j: int) -> int | None:
+    """Return what a condition adds to a query's number for its last key; None: another."""
+    for op, sign, least in (
+        ("greater_equal", 1, 0),
+        ("greater", 1, 1),
+        ("less_equal", -1, 0),
+        ("less", -1, 1),
+    ):
+        sides = [_line(value) for value in _made_by(seen, op)]
+        if sides and None not in sides:
+            a, b = (side for side in sides if side is not None)
+            line = (a + b * -1) * sign + -least
+            if line + line.constant * -1 == axis(i) + axis(j) * -1:
+                return line.constant
+    return None
+
+
+def _line(value: Value) -> Index | None:
+    """Return the index that a value of 0, 1, 2, ... is, and numbers more."""
+    if isinstance(value.source, Arange) and not (value.guards or value.step):
+        return value.offset
+    if isinstance(value.node, Constant):
+        return Index(int(value.node.value))
+    for op, sign in (("add", 1), ("subtract", -1)):
+        sides = [_line(each) for each in _made_by(value, op)]
+        if sides and None not in sides:
+            a, b = (side for side in sides if side is not None)
+            return a + b * sign
+    return None

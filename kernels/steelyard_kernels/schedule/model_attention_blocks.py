@@ -1,0 +1,111 @@
+"""What attention is predicted to take in a CPU's registers: nanoseconds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from math import prod
+from typing import Final
+
+from steelyard_kernels.expression.expr import Apply
+from steelyard_kernels.nest.axes import Nest
+from steelyard_kernels.ops import OPERATIONS
+from steelyard_kernels.schedule.attention_blocking import (
+    AttentionBlocking,
+    attended,
+    blocking_of,
+)
+from steelyard_kernels.schedule.model import (
+    Machine,
+    Prediction,
+    memory_term,
+    sharing_terms,
+    traffic,
+)
+from steelyard_kernels.schedule.model_blocks import (
+    BEHIND,
+    BLOCK,
+    CYCLE_NS,
+    MOVED,
+    ROW,
+    copy_cycles,
+    step_cycles,
+)
+from steelyard_kernels.schedule.schedule import Schedule
+
+# Cycles of a vector of scores beside its power, and of a row's two reductions over lanes.
+WEIGHT: Final = 6.0
+ACROSS: Final = 30.0
+
+
+def model(nest: Nest, machine: Machine) -> Callable[[Schedule], Prediction]:
+    """Return what predicts one launch of attention under a blocking."""
+    whole = attended(nest)
+    assert not isinstance(whole, str)
+    moved = traffic(nest.program)
+
+    def predict(schedule: Schedule) -> Prediction:
+        blocking = blocking_of(whole, schedule)
+        assert blocking is not None
+        threads = machine.threads if blocking.shared else 1
+        products, weights, copies = (
+            cycles * CYCLE_NS / threads for cycles in _cycles(blocking)
+        )
+        memory = memory_term(moved, schedule, machine)
+        work = max(products + weights + copies, memory)
+        return Prediction(
+            (
+                ("multiply", products),
+                ("weights", weights),
+                ("copies", copies),
+                ("memory", work - products - weights - copies),
+                *sharing_terms(schedule, machine, prod(blocking.blocks), work),
+            )
+        )
+
+    return predict
+
+
+def _cycles(blocking: AttentionBlocking) -> tuple[float, float, float]:
+    """Return the cycles of both products, of weights, and of copies and what follows."""
+    scores, (outer, m, n, keys) = blocking.scores, blocking.product.extents
+    _, tiles, _ = blocking.blocks
+    rows = -(-m // blocking.rows)
+    moves = 2 * blocking.rows * MOVED
+    steps = blocking.steps
+    above = -(-keys // scores.columns) * (
+        scores.depth * step_cycles(scores.rows, scores.vectors)
+        + moves * scores.vectors
+        + BLOCK
+    )
+    below = blocking.over * (
+        keys * step_cycles(blocking.rows, blocking.vectors)
+        + steps * (moves * blocking.vectors + BLOCK)
+    )
+    nodes = [each.node for each in blocking.weighing.between]
+    made = sum(OPERATIONS[k.op].cost.cpu if isinstance(k, Apply) else 1 for k in nodes)
+    vector = WEIGHT + (OPERATIONS["exp"].cost.cpu + made) * BEHIND
+    weights = blocking.rows * (-(-keys // blocking.lanes) * vector + steps * ACROSS)
+    asked, key, value = blocking.kept
+    copies = copy_cycles(asked, m, scores.depth, scores) + tiles * (
+        copy_cycles(key, keys, scores.depth, scores)
+        + copy_cycles(value, n, keys, blocking)
+    )
+    behind = m * (
+        ROW + -(-n // blocking.lanes) * (len(blocking.product.behind) + 2) * BEHIND
+    )
+    share = _share(blocking)
+    return (
+        outer * rows * (above + below) * share,
+        outer * rows * weights * share,
+        outer * (copies * share + behind),
+    )
+
+
+def _share(blocking: AttentionBlocking) -> float:
+    """Return which part of all steps is taken: those that some query of a block sees."""
+    ahead, (_, m, _, _) = blocking.weighing.ahead, blocking.product.extents
+    if ahead is None:
+        return 1.0
+    ends = [min(row + blocking.rows, m) + ahead for row in range(0, m, blocking.rows)]
+    steps = [min(blocking.steps, -(-max(end, 0) // blocking.depth)) for end in ends]
+    return sum(steps) / (len(steps) * blocking.steps)
