@@ -26,6 +26,7 @@ Facts = Mapping[str, Any]
 _PACKAGES: Final = {
     "cupy": "cupy",
     "inductor": "torch",
+    "inductor_tuned": "torch",
     "jax": "jax",
     "numba": "numba",
     "torch": "torch",
@@ -78,7 +79,18 @@ class Peer:
         return self.make()(*arrays, **keywords)
 
 
-def inductor(function: Callable[..., Any]) -> Peer:
+class Made:
+    """A function of another library, made when it is first called."""
+
+    def __init__(self, make: Callable[[], Callable[..., Any]]) -> None:
+        self._made = functools.cache(make)
+
+    def __call__(self, *arrays: Any, **keywords: Any) -> Any:
+        """Call it."""
+        return self._made()(*arrays, **keywords)
+
+
+def inductor(function: Callable[..., Any], mode: str | None = None) -> Peer:
     """Return ``torch.compile`` of a function over tensors; its first call compiles.
 
     PyTorch counts the shapes it has compiled a piece of code for and goes back to eager
@@ -93,7 +105,10 @@ def inductor(function: Callable[..., Any]) -> Peer:
 
         torch.set_num_threads(len(os.sched_getaffinity(0)))
         made: Callable[..., Any] = torch.compile(
-            FunctionType(code.replace(), names), dynamic=False, fullgraph=True
+            FunctionType(code.replace(), names),
+            dynamic=False,
+            fullgraph=True,
+            mode=mode,
         )
         return made
 

@@ -1,7 +1,7 @@
 """BERT-base's layers: one, and all 12, as one program of several launches.
 
 PyTorch is the peer, eager and compiled, where it is installed: on a GPU by
-``-p impl=ours,torch,inductor``.
+``-p impl=ours,torch,inductor,inductor_tuned``, the last by max-autotune.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from steelyard.declare.handles import Call, Handle
 from steelyard_kernels import KernelFunction
 from steelyard_kernels import array as xp
 
-from .common import available, inductor
+from .common import Made, available, inductor
 
 Tokens = tuple[int, int]  # sequences, and words of each
 
@@ -106,7 +106,7 @@ def berts(b: Builder, tokens: Tokens, layers: int, width: int, impl: str) -> Cal
     tokens=axis((8, 128), others=[(1, 128), (32, 128), (1, 512), (8, 512), (32, 512)]),
     layers=axis(1, others=[12]),
     dtype=axis("float16", others=["bfloat16"]),
-    impl=axis("ours", others=available("torch", "inductor")),
+    impl=axis("ours", others=available("torch", "inductor", "inductor_tuned")),
 )
 def gpu_bert(b: Builder, tokens: Tokens, layers: int, dtype: str, impl: str) -> Call:
     """Pass words through layers."""
@@ -127,8 +127,16 @@ def _launched(
     b.mode("kernel/warm")
     if impl == "ours":
         return b.launch(bert(layers), *given, out=y)
-    peer: Callable[..., Any] = _torch if impl == "torch" else inductor(_torch)
-    return b.launch(peer, *given, out=y, as_="torch")
+    return b.launch(_peer(impl, b.device), *given, out=y, as_="torch")
+
+
+def _peer(impl: str, device: str) -> Callable[..., Any]:
+    """Return PyTorch's layers: eager, or compiled, also with what it finds by measuring."""
+    if impl == "torch":
+        return _torch
+    mode = "max-autotune-no-cudagraphs" if impl == "inductor_tuned" else None
+    compiled = inductor(_torch, mode)
+    return compiled if device == "cpu" else Made(compiled.make)
 
 
 def _declared(

@@ -7,7 +7,6 @@ in CuPy. The version of a library stands in its rows. ``--relative-to impl=ours`
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable
 from typing import Any, Final
 
@@ -18,7 +17,7 @@ from steelyard.declare.handles import Call
 from steelyard_kernels import library
 
 from . import adam, bias_layernorm
-from .common import available, inductor
+from .common import Made, available, inductor
 from .gpu import (
     HIDDEN,
     OTHER_HIDDEN,
@@ -81,17 +80,6 @@ def gpu_peers_layernorm(b: Builder, hidden: int, impl: str) -> Call:
     # Compiled for each case anew: PyTorch goes back to eager after eight shapes.
     normalise = _inductor_layernorm() if impl == "inductor" else LAYERNORM[impl]
     return described_layernorm(b, hidden, "float16", normalise, form, returns=eager)
-
-
-class Made:
-    """A function of another library, made when it is first called."""
-
-    def __init__(self, make: Callable[[], Callable[..., Any]]) -> None:
-        self._made = functools.cache(make)
-
-    def __call__(self, *arrays: Any, **keywords: Any) -> Any:
-        """Call it."""
-        return self._made()(*arrays, **keywords)
 
 
 def _torch_matmul(x: Any, w: Any, out: Any) -> None:
