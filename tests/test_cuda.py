@@ -15,6 +15,7 @@ from steelyard_device.cuda import launch as cuda_launch
 from steelyard_device.cuda import native as cuda_native
 from steelyard_device.cuda.device import Context, Device
 from steelyard_device.cuda.driver import CUDAError
+from steelyard_device.cuda.graph import Chain
 from steelyard_device.cuda.issue import Issued
 from steelyard_device.cuda.launch import Launch, Rotation, extents, packed
 from steelyard_device.cuda.module import Attributes, Function, check_whole
@@ -31,6 +32,7 @@ class Recorder:
     def __init__(self):
         self.current = CONTEXT.handle
         self.calls = []
+        self.recorded = 0
         self.fails = {}
         """The status of a launch, by how many were before it."""
         word, words = ctypes.c_void_p, ctypes.POINTER(ctypes.c_void_p)
@@ -42,6 +44,7 @@ class Recorder:
             "push": [word],
             "pop": [words],
             "graph": [word, word],
+            "capturing": [word, ctypes.POINTER(ctypes.c_int32)],
         }
         self._kept = [
             ctypes.CFUNCTYPE(ctypes.c_int32, *shape)(getattr(self, name))
@@ -84,6 +87,11 @@ class Recorder:
         """Stand in for cuGraphLaunch."""
         self.calls.append(("graph", *handles))
         return self.fails.get(len(self.calls) - 1, 0)
+
+    def capturing(self, _stream, state):
+        """Stand in for cuStreamIsCapturing."""
+        state[0] = self.recorded
+        return 0
 
     def launched(self):
         """Return each launch's first argument."""
@@ -285,6 +293,44 @@ def test_a_graph_is_launched_as_often_as_asked_until_it_is_refused(driver):
     with pytest.raises(CUDAError, match="launching a graph failed with CUDA_ERROR_LA"):
         graph.launch(5)
     assert driver.calls[4:] == [once, once]
+
+
+def test_launches_in_a_graph_are_updated_where_they_lie(driver, monkeypatch):
+    """Each behind the one before it; a stream that is recorded gets them apart."""
+    log = []
+
+    def noted(name, result=()):
+        return lambda *of: log.append((name, *of)) or (0, *result)
+
+    fake = cuda_driver.bindings()
+    fake.CUfunction, fake.CUDA_KERNEL_NODE_PARAMS = hex, SimpleNamespace
+    nodes = iter("ab")
+    functions = {
+        "cuCtxGetCurrent": (CONTEXT.handle,),
+        "cuGraphCreate": ("graph",),
+        "cuGraphInstantiate": (0xE0,),
+        "cuGraphUpload": (),
+        "cuGraphExecKernelNodeSetParams": (),
+    }
+    for name, result in functions.items():
+        setattr(fake, name, noted(name, result))
+    fake.cuGraphAddKernelNode = lambda *of: log.append(of) or (0, next(nodes))
+    monkeypatch.setattr(cuda_driver, "owned", lambda *_: None)
+    launches = [Launch(function(8), [n], grid=n, block=32) for n in (3, 4)]
+    chain = Chain(launches)
+    added = [of for of in log if of[0] == "graph"]
+    assert [of[1:3] for of in added] == [([], 0), (["a"], 1)]
+    assert [of[3].gridDimX for of in added] == [3, 4]
+    chain.launch(2)
+    assert driver.calls == [("graph", 0xE0, 0x57)] * 2
+    launches[1].set(0, 9)
+    chain.take(1)
+    name, handle, node, kernel = log[-1]
+    assert (name, handle, node) == ("cuGraphExecKernelNodeSetParams", 0xE0, "b")
+    assert kernel.kernelParams == launches[1].entries[0].parameters
+    driver.recorded = 1
+    chain.launch(2)
+    assert driver.launched() == [3, 9, 3, 9]
 
 
 def test_launches_of_a_rotation_share_a_stream(driver):

@@ -12,6 +12,7 @@ from steelyard_device import cubin, cuda, nvrtc
 from steelyard_device.cuda import driver as cuda_driver
 from steelyard_device.cuda import native as cuda_native
 from steelyard_device.cuda.module import Function
+from steelyard_kernels import array as xp
 from steelyard_kernels import library
 from steelyard_kernels.building.facts import facts_of
 from steelyard_kernels.calling import cuda_arrays, cuda_bind, cuda_calls
@@ -130,6 +131,63 @@ def test_a_remembered_call_looks_at_nothing_again(driver, triad, monkeypatch):
     assert triad(a, a, out=out) is out
     triad(a, a, out=out, s=2.0)
     assert driver.launched() == [0x1000, 0x1000]
+
+
+class Chained:
+    """Stands in for a graph of launches: which are updated, and with what, at each run."""
+
+    runs = None
+
+    def __init__(self, launches):
+        self.launches, self.context, self.stream = launches, CONTEXT, CONTEXT.stream
+        self.taken, self.failure = [], None
+
+    def take(self, number):
+        """Note that a launch was updated."""
+        self.taken.append(number)
+
+    def submit(self, _count):
+        """Note all arguments, and what was updated before."""
+        self.runs.append(([bytes(e.words) for e in self.launches], self.taken))
+        self.taken = []
+        return 0
+
+
+def test_only_launches_whose_arguments_changed_are_updated(driver, monkeypatch):
+    """In the graph that all calls share: of an output the last, of a scalar who takes it."""
+    monkeypatch.setattr(cuda, "Chain", Chained)
+    monkeypatch.setattr(Chained, "runs", [])
+    memory = {"next": 0x100000}
+
+    def buffer(context, shape, dtype):
+        memory["next"] += 0x10000
+        return cuda.View(context, memory["next"], shape, dtype)
+
+    monkeypatch.setattr(cuda, "Buffer", buffer)
+    monkeypatch.setattr(type(CONTEXT), "wait", lambda *_: None)
+
+    @kernel
+    def chain(x, w, *, s=1.0):
+        return xp.sum(x @ w * s, axis=0) + xp.sum(x, axis=1)
+
+    x, w = (cuda.View(CONTEXT, at, (64, 64), np.float32) for at in (0x1000, 0x9000))
+    out = cuda.View(CONTEXT, 0x20000, (64,), np.float32)
+    for _ in range(4):
+        chain(x, w, out=out)
+    chain(x, w, out=out, s=2.0)
+    chain(x, w)
+    chain(x, w)
+    made = chain(x, w)
+    (first, taken), *again = Chained.runs[:4]
+    count = len(first)
+    assert count > 1
+    assert taken == [*range(count)]
+    assert again == [(first, [])] * 3
+    (scaled, some), *allocating = Chained.runs[4:]
+    assert 0 < len(some) < count
+    assert struct.pack("<d", 2.0) in b"".join(scaled)
+    assert allocating[0][1] != allocating[1][1] == allocating[2][1]
+    assert made.address.to_bytes(8, "little") in b"".join(allocating[2][0])
 
 
 def test_what_is_remembered_goes_with_the_arrays(driver, triad):

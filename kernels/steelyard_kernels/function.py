@@ -45,7 +45,8 @@ if TYPE_CHECKING:
     from steelyard_device.dispatch import Record
     from steelyard_kernels.building.facts import TargetBuild
     from steelyard_kernels.calling.cuda_bind import CudaKernel, CudaSeries, Packed
-    from steelyard_kernels.calling.cuda_calls import Caller, Calls, Remembered
+    from steelyard_kernels.calling.cuda_calls import Calls, Remembered
+    from steelyard_kernels.calling.cuda_packing import Caller
 
 
 LAUNCHES: Final = 100_000

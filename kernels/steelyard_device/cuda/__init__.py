@@ -17,8 +17,8 @@ from steelyard_device.cuda.device import (
 )
 from steelyard_device.cuda.driver import CUDAError
 from steelyard_device.cuda.events import Event, EventPair
-from steelyard_device.cuda.graph import Graph
-from steelyard_device.cuda.launch import Launch, Rotation, Series
+from steelyard_device.cuda.graph import Chain, Graph
+from steelyard_device.cuda.launch import Launch, Rotation
 from steelyard_device.cuda.memory import ALIGNMENT, Buffer, SharedWords, View, copy_of
 from steelyard_device.cuda.module import (
     Attributes,
@@ -35,6 +35,7 @@ __all__ = [
     "Attributes",
     "Buffer",
     "CUDAError",
+    "Chain",
     "Context",
     "Delay",
     "Device",
@@ -46,7 +47,6 @@ __all__ = [
     "Launch",
     "Module",
     "Rotation",
-    "Series",
     "SharedWords",
     "Spin",
     "Stream",

@@ -1,13 +1,15 @@
-"""Many launches as one: a CUDA graph, made once and updated in place."""
+"""Many launches as one: CUDA graphs, made once and updated in place."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Protocol
 
-from steelyard_device.cuda import driver
+from steelyard_device.cuda import driver, native
 from steelyard_device.cuda.device import Context
 from steelyard_device.cuda.driver import call
 from steelyard_device.cuda.issue import Issued
+from steelyard_device.cuda.launch import Launch, Rotation
 
 
 class Launches(Protocol):
@@ -61,6 +63,64 @@ def _count(graph: Any) -> int:
             found += _count(call(asked, "cuGraphChildGraphNodeGetGraph", node))
         found += kind in busy
     return found
+
+
+class Chain(Issued):
+    """Different launches one after another as one: a graph on the stream of the first.
+
+    Each waits for the one before it. `take` gives the graph the arguments that one of
+    ``launches`` has by now; runs that were submitted before keep what they had. Where the
+    stream is recorded into another graph, that gets the launches.
+    """
+
+    __slots__ = ("__weakref__", "_apart", "_handle", "_nodes", "launches")
+
+    def __init__(self, launches: Sequence[Launch]) -> None:
+        self.launches = tuple(launches)
+        context, stream = launches[0].context, launches[0].stream
+        shown = f"a graph of {len(launches)} kernels"
+        asked = f"making {shown}"
+        with driver.current(context.handle):
+            graph = call(asked, "cuGraphCreate", 0)
+            driver.owned(self, context.handle, "cuGraphDestroy", graph)
+            self._nodes: list[tuple[Any, Any]] = []
+            for each in launches:
+                before = [node for node, _ in self._nodes[-1:]]
+                kernel = _node_of(each.entries[0])
+                node = call(
+                    asked, "cuGraphAddKernelNode", graph, before, len(before), kernel
+                )
+                self._nodes.append((node, kernel))
+            made = call(asked, "cuGraphInstantiate", graph, 0)
+            self._handle = int(made)
+            driver.owned(self, context.handle, "cuGraphExecDestroy", self._handle)
+            call(asked, "cuGraphUpload", self._handle, stream)
+        super().__init__(context, shown, stream, self._handle, kind="cuda_graph")
+        self._apart = Rotation(launches)
+        whole, apart, kernels = self.submit, self._apart.submit, len(launches)
+
+        def submit(count: int) -> int:
+            code = whole(count)
+            return apart(count * kernels) if code == native.CAPTURING else code
+
+        self.submit = submit
+
+    def take(self, number: int) -> None:
+        """Give later runs the arguments that a launch has now."""
+        asked = f"updating {self._shown}"
+        with driver.current(self.context.handle):
+            set_ = "cuGraphExecKernelNodeSetParams"
+            call(asked, set_, self._handle, *self._nodes[number])
+
+
+def _node_of(entry: native.Entry) -> Any:
+    """Return what the driver calls a kernel with its arguments, which stay where they are."""
+    made = driver.bindings().CUDA_KERNEL_NODE_PARAMS()
+    made.func = driver.attribute("CUfunction")(entry.function)
+    made.gridDimX, made.gridDimY, made.gridDimZ = entry.grid
+    made.blockDimX, made.blockDimY, made.blockDimZ = entry.block
+    made.sharedMemBytes, made.kernelParams = entry.shared, entry.parameters
+    return made
 
 
 class Graph(Issued):

@@ -120,18 +120,6 @@ class Rotation(Issued):
         super().__init__(context, shown, stream, table, len(self.entries), alive=alive)
 
 
-class Series(Rotation):
-    """Launches one after another as one: what is counted is all of them."""
-
-    __slots__ = ()
-
-    def __init__(self, launches: Sequence[Launch]) -> None:
-        super().__init__(launches)
-        each, one, window = len(self.entries), self.submit, self._window
-        self.submit = lambda count: one(count * each)
-        self._window = lambda count: window(count * each)
-
-
 def _table(entries: Sequence[native.Entry]) -> tuple[int, object]:
     """Return the address of a table of entries, and what it is good as long as."""
     table = (ctypes.c_void_p * len(entries))(*map(ctypes.addressof, entries))

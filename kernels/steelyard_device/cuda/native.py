@@ -7,6 +7,7 @@ them. It takes the driver's entry points from a table: they are found once a pro
 from __future__ import annotations
 
 import ctypes
+from typing import Final
 
 from steelyard_device import llvm
 from steelyard_device.cuda.driver import call
@@ -20,12 +21,18 @@ CALLS = (
     "cuCtxPushCurrent",
     "cuCtxPopCurrent",
     "cuGraphLaunch",
+    "cuStreamIsCapturing",
 )
 """What the loop calls, in the order of its table."""
 
 _VERSION = 12000
 """The CUDA release whose variants of `CALLS` are asked for: their signatures are
 those that the text below declares."""
+
+
+CAPTURING: Final = 900
+"""CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED, which a graph's launch returns, and has not tried,
+while its stream is recorded: a graph cannot be recorded so, its kernels can."""
 
 
 class Entry(ctypes.Structure):
@@ -242,6 +249,8 @@ none:
 
 define internal i32 @issue_graph(ptr %batch, i64 %count) {
 entry:
+  %state = alloca i32
+  store i32 0, ptr %state
   %calls = load ptr, ptr %batch
   %launch.at = getelementptr ptr, ptr %calls, i32 5
   %launch = load ptr, ptr %launch.at
@@ -249,10 +258,19 @@ entry:
   %stream = load ptr, ptr %stream.at
   %graph.at = getelementptr %batch, ptr %batch, i32 0, i32 3
   %graph = load ptr, ptr %graph.at
+  %asked.at = getelementptr ptr, ptr %calls, i32 6
+  %asked = load ptr, ptr %asked.at
+  %unknown = call i32 %asked(ptr %stream, ptr %state)
+  %seen = load i32, ptr %state
+  %recorded = icmp ne i32 %seen, 0
   %any = icmp sgt i64 %count, 0
+  br i1 %recorded, label %apart, label %begin
+apart:
+  ret i32 900
+begin:
   br i1 %any, label %one, label %none
 one:
-  %i = phi i64 [ 0, %entry ], [ %i.next, %launched ]
+  %i = phi i64 [ 0, %begin ], [ %i.next, %launched ]
   %status = call i32 %launch(ptr %graph, ptr %stream)
   %failed = icmp ne i32 %status, 0
   br i1 %failed, label %stopped, label %launched

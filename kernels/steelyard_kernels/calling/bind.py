@@ -313,7 +313,7 @@ class BoundKernel:
         self,
         convention: Convention,
         arrays: Sequence[Any],
-        launch: cpu.Launch | cuda.Launch | cuda.Graph,
+        launch: cpu.Launch | cuda.Launch | cuda.Chain,
         null: Callable[[], cpu.Launch | cuda.Launch],
         rebuild: Callable[[str], Artifact | Failure],
     ) -> None:

@@ -53,7 +53,7 @@ def launch_of(
 ) -> Any:
     """Return a launch of a build, or of all its parts, with what its slots get."""
     if built.parts:
-        return cuda.Series(
+        return cuda.Chain(
             [
                 launch_of(part, context, stream, slots[end - len(part.slots) : end])
                 for part, end in zip(built.parts, _ends(built), strict=True)
@@ -67,13 +67,6 @@ def launch_of(
         shared=built.shared,
         stream=stream,
     )
-
-
-def graph_of(
-    built: Artifact, context: cuda.Context, stream: int, slots: Sequence[int | bytes]
-) -> cuda.Graph:
-    """Return a graph of all parts of a build; it is recorded on a stream of ours."""
-    return cuda.Graph(launch_of(built, context, context.stream, slots), 1, stream)
 
 
 def workspace_of(convention: Convention, packed: Packed) -> Packed:
@@ -101,8 +94,8 @@ class CudaSeries(BoundKernel):
     ) -> None:
         convention = packed.convention
         self.context, self.stream = packed.context, packed.stream
-        context, slots = packed.context, packed.slots()
-        graph = graph_of(convention.built, context, packed.stream, slots)
+        slots = packed.slots()
+        graph = launch_of(convention.built, self.context, self.stream, slots)
         null = functools.partial(cuda.null, self.context, self.stream)
         super().__init__(convention, packed.given, graph, null, rebuild)
 

@@ -9,8 +9,6 @@ launch for all calls of their build on a stream.
 from __future__ import annotations
 
 import functools
-import struct
-import threading
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -21,7 +19,6 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias
 from steelyard_device import cuda
 from steelyard_kernels.artifact import Artifact, Failure
 from steelyard_kernels.calling import bind as binding
-from steelyard_kernels.calling import cuda_tensors
 from steelyard_kernels.calling.bind import Outputs, Result
 from steelyard_kernels.calling.convention import Convention
 from steelyard_kernels.calling.cuda_arrays import Placed, placed
@@ -30,12 +27,11 @@ from steelyard_kernels.calling.cuda_bind import (
     CudaSeries,
     Packed,
     check_one_gpu,
-    graph_of,
-    launch_of,
     loaded,
     outputs_of,
     workspace_of,
 )
+from steelyard_kernels.calling.cuda_packing import Caller
 from steelyard_kernels.schedule.gpu import VECTOR_BYTES
 from steelyard_kernels.targets import CUDA
 from steelyard_kernels.trace import Signature
@@ -85,7 +81,7 @@ class Calls:
         self._callers: dict[tuple[int, int, int], Caller] = {}
         self._workspaces: dict[tuple[int, int, int], tuple[Placed, ...]] = {}
         self._once: set[Places] = set()
-        self._often: dict[Places, Remembered] = {}
+        self._often: dict[Places, Remembered | Allocating] = {}
         self._watched: dict[int, object] = {}
 
     def forget(self) -> None:
@@ -105,6 +101,8 @@ class Calls:
         found = self._often.get(places) if out is None or outputs else None
         if found is None:
             return self._first(inputs, out, places, scalars)
+        if isinstance(found, Allocating):
+            return found.call(arrays, scalars)
         found.launch(scalars)
         every = arrays if out is None else (*arrays, out)
         if all(isinstance(each, cuda.View) for each in every):
@@ -125,25 +123,29 @@ class Calls:
         if packed.convention.built.parts:
             packed = self._with_workspace(packed)
         caller = self._caller(packed)
+        if out is None and packed.convention.fresh:
+            self._note(places, partial(Allocating, packed, caller, len(inputs)))
         if packed.others:
             with ordered(packed.context, packed.stream, packed.others):
                 caller.launch(packed.addresses, packed.scalars)
         else:
             caller.launch(packed.addresses, packed.scalars)
             if len(places[0]) == given:
-                self._note(places, packed, caller)
+                self._note(places, partial(Remembered, packed, caller, self._defaults))
             if not any(isinstance(each, cuda.View) for each in packed.given):
                 self._offer(packed, caller)
         result: Result = packed.convention.result(packed.given)
         return result
 
-    def _note(self, places: Places, packed: Packed, caller: Caller) -> None:
-        """Keep a launch for these places, from the second time on."""
+    def _note(
+        self, places: Places, make: Callable[[], Remembered | Allocating]
+    ) -> None:
+        """Keep what is made for these places, from the second time on."""
         for kept in (self._once, self._often):
             if len(kept) >= REMEMBERED:
                 kept.clear()
         if places in self._once:
-            self._often[places] = Remembered(packed, caller, self._defaults)
+            self._often[places] = make()
         self._once.add(places)
 
     def bind(
@@ -275,7 +277,7 @@ class Remembered:
     an error of its code; `result` is the convention's.
     """
 
-    __slots__ = ("_addresses", "_caller", "_launch", "failure", "result", "submit")
+    __slots__ = ("_addresses", "_caller", "_kept", "failure", "result", "submit")
 
     def __init__(
         self, packed: Packed, caller: Caller, defaults: Mapping[str, float] | None
@@ -283,10 +285,8 @@ class Remembered:
         self._caller, self._addresses = caller, packed.addresses
         self.result = packed.convention.result
         values = packed.scalars if defaults is None else defaults
-        handle = packed.context.handle
-        slots = cuda_tensors.slots(packed.convention, handle, packed.addresses, values)
-        self._launch = caller.another(slots)
-        self.submit, self.failure = self._launch.submit, self._launch.failure
+        self.submit, self._kept = caller.submitting(packed._replace(scalars=values))
+        self.failure = caller.failure
         if defaults is None:
             self.submit = self._lacks
 
@@ -303,81 +303,29 @@ class Remembered:
             raise self.failure(code)
 
 
-class Caller:
-    """One build on one GPU and stream: a launch that every call packs anew."""
+class Allocating:
+    """A call of inputs in their places whose outputs are allocated each time."""
 
-    __slots__ = ("_convention", "_launch", "_lock", "_pack", "values")
+    __slots__ = ("_caller", "_inputs", "_packed")
 
-    def __init__(
-        self, packed: Packed, values: Callable[[Mapping[str, float]], dict[str, float]]
-    ) -> None:
-        self.values = values  # checks the scalars of a call
-        convention = self._convention = packed.convention
-        built = convention.built
-        self._launch = launch_of(
-            convention.built, packed.context, packed.stream, packed.slots()
-        )
-        launches = self._launch.launches if built.parts else (self._launch,)
-        pairs = zip(built.parts or (built,), launches, strict=True)
-        every = [_packer(part, launch) for part, launch in pairs]
-        self._pack = partial(_pack_all, every) if built.parts else every[0][0]
-        self._lock = threading.Lock()
+    def __init__(self, packed: Packed, caller: Caller, inputs: int) -> None:
+        self._packed, self._caller, self._inputs = packed, caller, inputs
 
-    def another(self, slots: Sequence[int | bytes]) -> Any:
-        """Return a launch of its own, with what its slots get."""
-        like, built = self._launch, self._convention.built
-        if built.parts:
-            return graph_of(built, like.context, like.stream, slots)
-        return cuda.Launch(
-            like.function,
-            slots,
-            grid=like.grid,
-            block=like.block,
-            shared=like.shared,
-            stream=like.stream,
-        )
-
-    def template(self) -> tuple[bytes, bytes, int, int]:
-        """Return `Launch.template`, and the bits that aligned addresses do not have."""
-        return *self._launch.template(), VECTOR_BYTES - 1
-
-    def launch(self, addresses: Sequence[int], scalars: Mapping[str, float]) -> None:
-        """Run once with these arguments."""
-        convention = self._convention
-        words: list[Any] = list(convention.words)
-        for place, number in convention.addressed:
-            words[place] += addresses[number]
-        for place, name, _ in convention.scalars:
-            words[place] = scalars[name]
-        for place, number, tensor in convention.tensors:
-            handle = self._launch.context.handle
-            address = addresses[number] + words[place]
-            words[place] = cuda_tensors.encoded(tensor, handle, address)
-        with self._lock:  # nobody else packs before the driver has copied them
-            try:
-                self._pack(*words)
-            except (struct.error, OverflowError):
-                binding.packed(convention, addresses, scalars)  # says what does not fit
-                raise
-            self._launch.launch()
-
-
-def _packer(built: Artifact, launch: cuda.Launch) -> tuple[Callable[..., None], int]:
-    """Return what gives a launch new words, and how many it takes."""
-    layout = struct.Struct("<" + "".join(_LAID[slot.code] for slot in built.slots))
-    return partial(layout.pack_into, launch.words, 0), len(built.slots)
-
-
-def _pack_all(every: Sequence[tuple[Callable[..., None], int]], *words: Any) -> None:
-    """Give launches new words, which are behind one another."""
-    first = 0
-    for pack, count in every:
-        pack(*words[first : first + count])
-        first += count
-
-
-_LAID: Final = {"q": "q", "d": "d", "i": "i4x", "?": "?7x", "t": "128s"}
-"""How a slot lies in a launch's words, by its code; an address is a "q" too."""
+    def call(self, arrays: tuple[Any, ...], scalars: Mapping[str, float]) -> Result:
+        """Run once more, on arrays that lie where they did."""
+        packed, caller = self._packed, self._caller
+        convention, first = packed.convention, self._inputs
+        new = outputs_of(convention, None, packed.context)
+        addresses = list(packed.addresses)
+        addresses[first : first + len(new)] = [each.address for each in new]
+        values = caller.values(scalars)
+        if packed.others:
+            with ordered(packed.context, packed.stream, packed.others):
+                caller.launch(addresses, values)
+        else:
+            caller.launch(addresses, values)
+        result: Result = convention.result([*arrays, *[each.given for each in new]])
+        return result
 
 
 @contextmanager
