@@ -75,12 +75,13 @@ def argmax(x: Any) -> Any:
 def cross_entropy(x: Any, target: Any) -> Any:
     """Return the gradient of the cross-entropy of classes named by number, and the loss."""
     wide = x.astype("float32")
-    e = xp.exp(wide - xp.max(wide, axis=-1, keepdims=True))
+    top = xp.max(wide, axis=-1, keepdims=True)
+    e = xp.exp(wide - top)
     total = xp.sum(e, axis=-1, keepdims=True)
+    loss = xp.log(total) + top - xp.take_along_axis(wide, target, axis=-1)
     hit = xp.arange(x.shape[-1], dtype="int32") == target
     share = e / total
-    loss = -xp.log(xp.sum(xp.where(hit, share, 0.0), axis=-1, keepdims=True))
-    return (share - xp.where(hit, 1.0, 0.0)).astype(x.dtype), loss
+    return xp.where(hit, share - 1.0, share).astype(x.dtype), loss
 
 
 @kernel

@@ -98,6 +98,17 @@ unsigned short bf16_round(float x) {
 unsigned bf16_pack(float a, float b) {
   return bf16_round(a) | (unsigned)bf16_round(b) << 16;
 }
+#define EXTREMUM(op, half) \
+  unsigned short op##_##half(unsigned short a, unsigned short b) { \
+    return half##_round(op##_nan(half##_low(a), half##_low(b))); \
+  } \
+  unsigned op##_##half##x2(unsigned a, unsigned b) { \
+    return op##_##half(a, b) | (unsigned)op##_##half(a >> 16, b >> 16) << 16; \
+  }
+EXTREMUM(min, f16)
+EXTREMUM(max, f16)
+EXTREMUM(min, bf16)
+EXTREMUM(max, bf16)
 """ + "\n".join(
     (*cuda_helpers.SIGMOID, *cuda_helpers.SOFTPLUS, cuda_helpers.SIN_HALF_TURNS, "")
 )

@@ -1,4 +1,4 @@
-"""Runs a product's loop kernel: blocks of a cluster together, copies when they like.
+"""Runs the loop kernels of clusters and of products: blocks together, copies when they like.
 
 Each block, each role of its threads, each bulk copy and each store to another block is a
 task; tasks take turns in random order. Products are computed as late as their waits
@@ -15,6 +15,7 @@ import numpy as np
 import simt
 
 from steelyard_kernels.ir.loops import (
+    Alloc,
     Buffer,
     Effect,
     For,
@@ -27,9 +28,11 @@ from steelyard_kernels.ir.loops import (
 GROUP = 128
 
 
-def launch(program, lowered, arrays, scalars=None, *, seed=0):
-    """Run a lowered product on copies of its arrays; return the outputs by name."""
-    values, outputs = simt.arguments(program, lowered.slots, arrays, scalars)
+def launch(program, lowered, arrays, scalars=None, *, aligned=True, seed=0):
+    """Run a lowered program on copies of its arrays; return the outputs by name."""
+    values, outputs = simt.arguments(
+        program, lowered.slots, arrays, scalars, aligned=aligned
+    )
     kernel = lowered.kernel
     given = {p.name: v for p, v in zip(kernel.parameters, values, strict=True)}
     held, numbers, watches = {}, {}, {}
@@ -308,17 +311,33 @@ class _Block(simt._Block):
                 self.land(*copy)
 
     def do_store_far(self, to, index, values, rank, *barrier):
-        """Begin to store four sums of each thread in another block."""
-        other = self.cluster[self.one(rank)]
-        at = np.broadcast_to(self.value(index), (self.threads, 1)) + np.arange(4)
-        at, sent = at[self.active], self.value(values)[self.active]
-        arrived = other.barriers[barrier[0].name, self.one(barrier[1])]
+        """Begin to store four sums, or one value, of each thread in another block."""
+        sent = self.value(values)
+        lanes = sent.shape[1]
+        at = np.broadcast_to(self.value(index), (self.threads, 1)) + np.arange(lanes)
+        sent = np.broadcast_to(sent, (self.threads, lanes))
+        ranks = np.broadcast_to(self.value(rank), (self.threads, 1))[:, 0]
+        for number in np.unique(ranks[self.active]):
+            mine = self.active & (ranks == number)
+            other = self.cluster[number]
+            arrived = other.barriers[barrier[0].name, self.one(barrier[1])]
+            self.send((other, arrived), to, at[mine], sent[mine])
+
+    do_store_far_one = do_store_far
+
+    def send(self, into, to, at, sent):
+        """Begin to store values in a block, whose mbarrier counts their bytes."""
+        other, arrived = into
 
         def arrive():
+            other.alloc(Alloc(to))  # it may not have come to its own
             memory = other.memory[to.name]
-            assert np.isnan(memory[at]).all(), "two threads store to one place"
+            free = np.array_equal(
+                memory[at], np.full_like(sent, simt.poison(to.dtype)), equal_nan=True
+            )
+            assert free, "two threads store to one place"
             memory[at] = sent
-            arrived.change(0, -4 * sent.size)
+            arrived.change(0, -sent.dtype.itemsize * sent.size)
 
         self.hub.add(arrive)
 

@@ -127,8 +127,8 @@ def on_threads(made, arrays, scalars, schedule, *, aligned):
     program = simplify(made.program(*arrays))
     lowered = strategies.lower(program, schedule, GPUS[ARCH], aligned=aligned)
     verify(lowered.kernel, "cuda")
-    if lowered.kernel.shared:
-        return simt_tiles.launch(program, lowered, arrays, scalars)
+    if lowered.kernel.shared or lowered.kernel.cluster > 1:
+        return simt_tiles.launch(program, lowered, arrays, scalars, aligned=aligned)
     return simt.launch(program, lowered, arrays, scalars, aligned=aligned)
 
 

@@ -6,6 +6,7 @@ That what the recipes offer is right is `test_corpus`'s to say.
 import numpy as np
 import pytest
 import simt
+import simt_tiles
 from labels import schedule_of
 
 from steelyard_kernels import array as xp
@@ -16,7 +17,8 @@ from steelyard_kernels.function import kernel
 from steelyard_kernels.ir import printing as loops_print
 from steelyard_kernels.ir.loops import INDEX
 from steelyard_kernels.ir.verify import verify
-from steelyard_kernels.schedule import strategies
+from steelyard_kernels.nest.places import nest_of
+from steelyard_kernels.schedule import legality, strategies
 from steelyard_kernels.schedule.gpu import GPUS
 from steelyard_kernels.schedule.schedule import Place
 
@@ -37,6 +39,13 @@ def lowered(program, label):
     return made
 
 
+def launched(program, label, arrays):
+    """Run a program under the schedule of a label; return its outputs."""
+    made = lowered(program, label)
+    run = simt_tiles.launch if made.kernel.cluster > 1 else simt.launch
+    return run(program, made, arrays).values()
+
+
 @kernel
 def across(x):
     """Reduce what lies a row apart."""
@@ -48,6 +57,13 @@ def along(x):
     """Reduce rows, and use what they come to for their elements."""
     off = x - xp.mean(x, axis=-1, keepdims=True)
     return off * xp.rsqrt(xp.var(x, axis=-1, keepdims=True) + 1.0), xp.sum(x, axis=-1)
+
+
+@kernel
+def rescaled(x, scale):
+    """Overwrite what all of a row read."""
+    most = xp.max(x, axis=-1, keepdims=True)
+    return {"y": x * scale, "scale": scale * most}
 
 
 @kernel
@@ -67,6 +83,8 @@ ALONG = [
     "i:grid j:v4.r4.thread32.serial blocks3",
     "i:thread4.grid j:v4.r13.thread8.serial blocks2",
     "i:grid j:v4.r2.thread64.serial blocks4",
+    "i:grid j:v4.thread64.cluster2.serial",
+    "i:grid j:v4.r2.thread32.cluster3.serial",
 ]
 ACROSS = [
     "i:thread32.grid j:r4.thread8.serial",
@@ -74,6 +92,8 @@ ACROSS = [
     "i:v2.thread8.grid j:r2.thread16.serial",
     "i:thread16.grid j:r2.thread2.serial",
     "i:thread4.grid j:r2.thread32.serial",
+    "i:v4.thread16.grid j:r2.thread8.cluster2.serial",
+    "i:v4.thread8.grid j:r1.thread4.cluster4.serial",
 ]
 
 
@@ -83,7 +103,7 @@ def test_rows_by_threads(label, width):
     """Few and many vectors a thread, threads that have none, groups of threads a block."""
     x = np.random.default_rng(1).standard_normal((7, width)).astype(np.float32)
     program = simplify(along.program(x))
-    off, total = simt.launch(program, lowered(program, label), [x]).values()
+    off, total = launched(program, label, [x])
     wide = x.astype(np.float64)
     expected = (wide - wide.mean(-1, keepdims=True)) / np.sqrt(
         wide.var(-1, keepdims=True) + 1
@@ -101,6 +121,8 @@ def test_rows_by_threads(label, width):
         "i:grid j:v8.r2.thread64.serial",  # what rows share is read beside vectors
         "i:grid j:v8.r1.thread64.serial",  # in turns
         "i:thread2.grid j:v4.r2.thread32.serial",
+        "i:grid j:v8.r2.thread32.cluster2.serial",
+        "i:grid j:v8.r1.thread32.cluster2.serial",
     ],
 )
 @pytest.mark.parametrize("width", [531, 679, 700])
@@ -110,7 +132,7 @@ def test_rows_that_begin_anywhere_are_walked_by_whole_vectors(label, width):
     x = rng.standard_normal((35, width)).astype(np.float16)
     vectors = [rng.standard_normal(width).astype(np.float16) for _ in range(4)]
     program = simplify(library.bias_layernorm.program(x, *vectors))
-    (found,) = simt.launch(program, lowered(program, label), [x, *vectors]).values()
+    (found,) = launched(program, label, [x, *vectors])
     bias1, bias2, weight, bias = vectors
     wide = (x.astype(np.float32) + bias1).astype(np.float16).astype(np.float64) + bias2
     wide -= wide.mean(-1, keepdims=True)
@@ -132,7 +154,7 @@ def test_columns_by_threads(label, rows):
     """Neighbours in memory are neighbours of a warp, whatever is reduced."""
     x = np.random.default_rng(2).standard_normal((rows, 72)).astype(np.float32)
     program = simplify(across.program(x))
-    total, most = simt.launch(program, lowered(program, label), [x]).values()
+    total, most = launched(program, label, [x])
     np.testing.assert_allclose(total, x.astype(np.float64).sum(0), atol=1e-5)
     np.testing.assert_array_equal(most, x.max(0))
 
@@ -142,7 +164,7 @@ def test_all_of_an_array_by_one_block():
     x = np.random.default_rng(3).integers(-9, 9, 10_007).astype(np.int64)
     program = simplify(whole.program(x))
     label = "i:grid j:v2.r2.thread256.serial"
-    (total,) = simt.launch(program, lowered(program, label), [x]).values()
+    (total,) = launched(program, label, [x])
     assert total == x.sum()
 
 
@@ -171,6 +193,9 @@ def test_more_elements_than_an_int32_counts_are_reached_by_int64_indices():
         ("i:grid j:v8.r4.thread32.serial hoist-stack", "at stack on a cuda"),
         ("i:grid j:v8.r20.thread32.serial", "choose 1 to 16"),
         ("i:v2.grid j:v8.r3.thread32.serial", "vectors along i|along which an array"),
+        ("i:grid j:v8.r3.thread32.cluster9.serial", "of 9 blocks; choose 1 to 8"),
+        ("i:cluster2.grid j:v8.r4.thread32.serial", "share one loop that is reduced"),
+        ("i:grid j:v8.r2.thread32.cluster2.serial blocks8", "in turns, or by lines"),
     ],
 )
 def test_a_schedule_that_fits_no_gpu_is_refused(label, message):
@@ -181,12 +206,6 @@ def test_a_schedule_that_fits_no_gpu_is_refused(label, message):
 
 def test_what_all_threads_of_a_row_read_is_not_overwritten_without_a_barrier():
     """A warp has none; a block's warps meet before they store."""
-
-    @kernel
-    def rescaled(x, scale):
-        most = xp.max(x, axis=-1, keepdims=True)
-        return {"y": x * scale, "scale": scale * most}
-
     specs = ((5, 256), "float32"), ((5, 1), "float32")
     program = simplify(rescaled.program(*specs))
     with pytest.raises(KernelError, match=r"scale is overwritten.*choose 64 threads"):
@@ -199,13 +218,28 @@ def test_what_all_threads_of_a_row_read_is_not_overwritten_without_a_barrier():
     np.testing.assert_array_equal(found["scale"], scale * x.max(-1, keepdims=True))
 
 
-@pytest.mark.parametrize("width", SIZES)
+def test_clusters_are_of_gpus_that_have_them_and_overwrite_nothing():
+    """What one block overwrites another may still read."""
+    program, label = layernorm(8, 1000), "i:grid j:v8.r2.thread64.cluster2.serial"
+    with pytest.raises(KernelError, match="which cuda:sm_90a alone has"):
+        strategies.lower(program, schedule_of(label), GPUS["sm_80"])
+    every = strategies.candidates(layernorm(8192, 33_000), GPUS["sm_80"])
+    assert {schedule.cluster for schedule in every} == {1}
+    specs = ((5, 256), "float32"), ((5, 1), "float32")
+    updated = simplify(rescaled.program(*specs))
+    with pytest.raises(KernelError, match="other blocks of a cluster may read"):
+        lowered(updated, "i:grid j:v4.thread32.cluster2.serial")
+
+
+@pytest.mark.parametrize("width", [*SIZES, 33_000])
 def test_candidates_are_many_and_legal(width):
     """Every one of bias_layernorm in float16 can be lowered."""
     program = layernorm(8192, width)
     every = strategies.candidates(program, H200)
     assert 64 <= len(every) <= 192
     assert len({each.label for each in every}) == len(every)
+    for schedule in every:
+        assert not legality.problem(nest_of(program), schedule, "cuda", aligned=True)
     for schedule in every[::17]:
         verify(strategies.lower(program, schedule, H200).kernel, "cuda")
 

@@ -77,4 +77,6 @@ def device(target: Target) -> Device:
     if not target.arch:
         return machine()
     found = GPUS[target.arch]
-    return replace(found, cores=()) if target.kind == NVPTX else found
+    if target.kind == NVPTX:
+        return replace(found, cores=(), clusters=False)
+    return found

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from functools import cache
 from typing import TypeAlias
 
+from steelyard_kernels import dtypes
 from steelyard_kernels.array.shapes import arange, place_of, reshape
 from steelyard_kernels.array.value import Array, apply, as_array
 from steelyard_kernels.errors import KernelError
@@ -119,8 +120,34 @@ def _place(op: str, x: Array, axis: int | None, keepdims: bool) -> Array:
         return reshape(flat, (1,) * len(shape)) if keepdims else flat
     (along,) = _axes(f"arg{op}", x, axis)
     extent = shape[along]
-    best = _reduce(op, x, along, True)
-    hit = apply("bitwise_or", apply("equal", x, best), apply("not_equal", x, x))
     line = (1,) * along + (extent,) + (1,) * (len(shape) - along - 1)
-    places = reshape(arange(extent), line)
-    return _reduce("min", apply("where", hit, places, extent, first=1), along, keepdims)
+    places = reshape(arange(extent, dtype=_counts(extent)), line)
+    held = apply("where", _holds(op, x, along), places, extent, first=1)
+    return _reduce("min", held, along, keepdims).astype("int64")
+
+
+def _counts(extent: int) -> str:
+    """Return the dtype that places are found in, of 32 bits if that is enough."""
+    return "int32" if extent <= dtypes.int32.largest else "int64"
+
+
+def _holds(op: str, x: Array, axis: int) -> Array:
+    """Return where an extremum is: one comparison an element, with what is beyond it.
+
+    The floats from the extremum on are not on this side of its neighbour. Where that is
+    an infinity it has none, and all of the line are extrema; where it is NaN no number is
+    beyond infinity, but NaN is.
+    """
+    if x.dtype.kind != "float":
+        return apply("equal", x, _reduce(op, x, axis, True))
+    x = x.astype("float32") if x.dtype.bytes < dtypes.float32.bytes else x
+    best = _reduce(op, x, axis, True)
+    is_max = op == "max"
+    far, order = (
+        -math.inf if is_max else math.inf,
+        f"{'less' if is_max else 'greater'}_equal",
+    )
+    beyond = apply("nextafter", best, far)
+    beyond = apply("where", apply("isnan", best), -far, beyond, first=1)
+    beyond = apply("where", apply("equal", best, far), math.nan, beyond, first=1)
+    return apply("logical_not", apply(order, x, beyond))

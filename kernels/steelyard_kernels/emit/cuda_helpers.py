@@ -13,6 +13,7 @@ import math
 from typing import TYPE_CHECKING, Final
 
 from steelyard_kernels.emit import cuda_tiles, cuda_warps
+from steelyard_kernels.emit.cuda_text import EXTREMA
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
@@ -50,6 +51,18 @@ def _pack(name: str) -> str:
   unsigned pair;
   asm("cvt.rn.{name}x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));
   return pair;
+}}"""
+
+
+def _of_halves(name: str) -> str:
+    """Spell min or max of one half, or of two."""
+    type_, letter = (
+        ("unsigned", "r") if name.endswith("x2") else ("unsigned short", "h")
+    )
+    return f"""{type_} {name}({type_} a, {type_} b) {{
+  {type_} r;
+  asm("{name.replace("_", ".NaN.")} %0, %1, %2;" : "={letter}"(r) : "{letter}"(a), "{letter}"(b));
+  return r;
 }}"""
 
 
@@ -203,6 +216,7 @@ HELPERS: Final[dict[str, tuple[str, ...]]] = {
     **{name: (text,) for name, text in _HALF.items()},
     **{f"{name}_round": (_round(name),) for name in ("f16", "bf16")},
     **{f"{name}_pack": (_pack(name),) for name in ("f16", "bf16")},
+    **{name: (_of_halves(name),) for name in EXTREMA},
     "min_nan": _extremum("min", "<"),
     "max_nan": _extremum("max", ">"),
     "round_to_odd": _ODD,
@@ -212,6 +226,7 @@ HELPERS: Final[dict[str, tuple[str, ...]]] = {
     "sin_half_turns": (SIN_HALF_TURNS,),
     **{name: (text,) for name, text in cuda_tiles.HELPERS.items()},
     **{name: (text,) for name, text in cuda_warps.HELPERS.items()},
+    "store_far_one": cuda_tiles.FAR_ONE,
 }
 
 

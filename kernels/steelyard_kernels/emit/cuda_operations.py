@@ -54,11 +54,15 @@ INSIDE: Final = {  # shifts by a constant that leaves bits
 PAIRS: Final = {  # on the bits of one half, or of two: no rounding to do
     "negative": ("{a} ^ 0x8000", "{a} ^ 0x80008000u"),
     "abs": ("{a} & 0x7fff", "{a} & 0x7fff7fffu"),
+    "maximum": ("max_{h}({a}, {b})", "max_{h}x2({a}, {b})"),
+    "minimum": ("min_{h}({a}, {b})", "min_{h}x2({a}, {b})"),
 }
 BITS: Final = frozenset(  # take halves as bits; all else takes their float32 twins
     {
-        *("negative", "abs", "where", "splat", "extract", "mma"),
+        *("where", "splat", "extract", "mma"),
         *("shuffle_xor", "shuffle_down", "shuffle"),
+        *PAIRS,
+        *(f"reduce_{op}" for op in PAIRS),
     }
 )
 
@@ -85,9 +89,8 @@ def template(op: str, result: Type, *given: Any) -> Template:
     shape = SHAPES.get(op)
     if shape is not None:
         return declare(result, shape(op, names, types, result))
-    if op in PAIRS and result.dtype in HALVES:
-        text = PAIRS[op][is_packed(result)]
-        return declare(result, [text.format(a=a) for a in names[0][: parts(result)]])
+    if op.removeprefix("reduce_") in PAIRS and result.dtype in HALVES:
+        return declare(result, _of_halves(op, names, types[0], result))
     if op == "cast":
         values = _cast(names[0], types[0].dtype, result.dtype)
     elif op.startswith("reduce_"):
@@ -95,6 +98,23 @@ def template(op: str, result: Type, *given: Any) -> Template:
     else:
         values = [one(op, types[0].dtype, lane) for lane in zip(*names, strict=True)]
     return declare(result, rounded(values, result))
+
+
+def _of_halves(op: str, names: list[list[str]], given: Type, result: Type) -> list[str]:
+    """Return the parts of an operation on bits of halves, or of reducing them by it."""
+    single, pair = PAIRS[op.removeprefix("reduce_")]
+    name = SHORT[result.dtype]
+    if op in PAIRS:
+        text = pair if is_packed(result) else single
+        args = zip(*[each[: parts(result)] for each in names], strict=True)
+        return [text.format(h=name, **dict(zip("ab", a, strict=False))) for a in args]
+    values = names[0][: parts(given)]
+    while len(values) > 1:
+        half = len(values) // 2
+        ends = zip(values[:half], values[half:], strict=True)
+        values = [pair.format(h=name, a=a, b=b) for a, b in ends]
+    low, high = f"(unsigned short)({values[0]})", f"({values[0]}) >> 16"
+    return [single.format(h=name, a=low, b=high)]
 
 
 def one(op: str, dtype: DType, args: Sequence[str]) -> str:

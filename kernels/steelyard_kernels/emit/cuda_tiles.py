@@ -55,6 +55,29 @@ def _copy(*corner: str) -> str:
     )
 
 
+def _far_one(ctype: str, letter: str, size: int) -> str:
+    return _asm(
+        f"void store_far_one(unsigned to, {ctype} value, unsigned rank, "
+        "unsigned barrier)",
+        f"st.async.shared::cluster.mbarrier::complete_tx::bytes.b{size} [%0], %1, [%2];",
+        f'"r"(far_address(to, rank)), "{letter}"(value), '
+        '"r"(far_address(barrier, rank)) ',
+    )
+
+
+FAR_ONE: Final = tuple(
+    _far_one(*each)
+    for each in (
+        ("float", "f", 32),
+        ("int", "r", 32),
+        ("unsigned int", "r", 32),
+        ("double", "d", 64),
+        ("long long", "l", 64),
+        ("unsigned long long", "l", 64),
+    )
+)
+"""A scalar's store in another block: a function for each type."""
+
 # Above its lowest 18 bits an address has the block's rank in its cluster, which is no
 # part of a descriptor. What a thread of another block waits for is only read, so that its arrivals release
 # nothing: `cluster_arrive` is relaxed, and ordered behind `mbarrier_publish`.
@@ -119,7 +142,7 @@ STATED: Final = {
 }
 """Instructions whose number is known to the assembler."""
 
-CALLS: Final = {"store_far": ("far_address",)}
+CALLS: Final = {"store_far": ("far_address",), "store_far_one": ("far_address",)}
 """What a helper calls besides."""
 
 

@@ -250,7 +250,10 @@ def _shuffle(w: Writer, op: str, args: list[str], types: list[Type]) -> str:
     value, lane = args
     type_, index = types[0], types[1].dtype.llvm
     if type_.lanes > 1:
-        raise _only_nvrtc(f"{op} of {type_}")
+        one = typed(type_.dtype)
+        return _lane_by_lane(
+            w, value, type_, lambda x: _shuffle(w, op, [x, lane], [one, types[1]])
+        )
     if index != "i32":
         lane = w.put(f"trunc {index} {lane} to i32")
     spelled, width = register(type_), 8 * type_.dtype.bytes
@@ -277,13 +280,25 @@ def _shuffle(w: Writer, op: str, args: list[str], types: list[Type]) -> str:
 
 def _rsqrt(w: Writer, x: str, type_: Type) -> str:
     """Return 1 / sqrt(x) of every lane, its last step unnamed."""
-    name, spelled, value = "llvm.nvvm.rsqrt.approx.f", register(type_), "poison"
+    return _approximate(w, "rsqrt.approx", [x], [type_])
+
+
+def _approximate(w: Writer, op: str, args: list[str], types: list[Type]) -> str:
+    """Return an instruction's float32 of every lane, its last step unnamed."""
+    name = f"llvm.nvvm.{APPROXIMATE.get(op, op)}.f"
+    return _lane_by_lane(
+        w, args[0], types[0], lambda x: w.call("float", name, ("float", x))
+    )
+
+
+def _lane_by_lane(w: Writer, x: str, type_: Type, spelled: Callable[[str], str]) -> str:
+    """Return what is spelled of each lane, its last step unnamed."""
     if type_.lanes == 1:
-        return w.call("float", name, ("float", x))
+        return spelled(x)
+    vector, element, value = register(type_), register(typed(type_.dtype)), "poison"
     for lane in range(type_.lanes):
-        one = w.put(f"extractelement {spelled} {x}, i64 {lane}")
-        one = w.put(w.call("float", name, ("float", one)))
-        last = f"insertelement {spelled} {value}, float {one}, i64 {lane}"
+        one = w.put(spelled(w.put(f"extractelement {vector} {x}, i64 {lane}")))
+        last = f"insertelement {vector} {value}, {element} {one}, i64 {lane}"
         value = w.put(last) if lane + 1 < type_.lanes else last
     return value
 
@@ -292,10 +307,12 @@ def _refused(_w: Writer, op: str, _args: list[str], _types: list[Type]) -> str:
     raise _only_nvrtc(op)
 
 
+APPROXIMATE: Final = {"exp2_approx": "ex2.approx.ftz"}  # by the GPU's instructions
 OWN: Final[dict[str, Callable[[Writer, str, list[str], list[Type]], str]]] = {
     "thread": _position,
     "block": _position,
     "shuffle_xor": _shuffle,
     "shuffle_down": _shuffle,
+    "exp2_approx": _approximate,
     **dict.fromkeys(("mma", "shuffle", "any_warp", "any_block"), _refused),
 }

@@ -338,6 +338,18 @@ STORE_FAR = EffectRule(
         and all(map(_is_index, (args[1], args[3], args[5])))
     ),
 )
+STORE_FAR_ONE = EffectRule(
+    "stores a scalar of 4 or 8 bytes in another block of the cluster, which counts them: "
+    "(to, index, value, rank, mbarrier, index)",
+    lambda args: (
+        isinstance(args[2], Type)
+        and _is_shared(args[0], args[2].dtype)
+        and args[2].lanes == 1
+        and args[2].dtype.bytes in {4, 8}
+        and _is_shared(args[4], int64)
+        and all(map(_is_index, (args[1], args[3], args[5])))
+    ),
+)
 AXES: Final = range(2, 6)  # of a tensor
 SUMS = EffectRule(
     "takes the float32 sums, in registers, and a number of groups",
@@ -369,6 +381,7 @@ EFFECTS: dict[str, EffectOperation] = {
     # Of tensors of two axes and of more.
     **{f"tensor_copy_{n}": EffectOperation(5 + n, TENSOR_COPY, CUDA) for n in AXES},
     "store_far": EffectOperation(6, STORE_FAR, CUDA),
+    "store_far_one": EffectOperation(6, STORE_FAR_ONE, CUDA),
     # A warpgroup's threads take as many registers as that, which others left.
     "registers_take": EffectOperation(1, WAIT, CUDA),
     "registers_leave": EffectOperation(1, WAIT, CUDA),

@@ -163,7 +163,7 @@ class GpuEmitter(Emitter):
 
     def is_near(self, loops: Iterable[int]) -> bool:
         """Say whether means over loops are true to some ulp, added up in short parts."""
-        own = [self.extent_of(k) // self.cuts[k].at(Place.THREAD) for k in loops]
+        own = [self.extent_of(k) // self.cuts[k].beside for k in loops]
         return prod(own) <= SHORT
 
     # values
@@ -176,13 +176,17 @@ class GpuEmitter(Emitter):
     ) -> None:
         """Emit values, operands first, loads of what the first loop walks before others.
 
-        What all of its indices share is in a cache, and waits there for its use.
+        What all of its indices share is in a cache, and waits there for its use. Elements
+        at places that were loaded come next, before reductions are waited for.
         """
         loads = [
             v for v in values if isinstance(v.source, Input | Arange) and not v.step
         ]
         for at in every:
             self._each([v for v in loads if 0 in self.loops[v.number]], at)
+        chosen = self.reads.ahead([v for v in values if v.step])
+        for at in every:
+            self._each([v for v in values if v.number in chosen], at)
         super().emit(values, every, end_with)
 
     def _each(self, values: Sequence[Value], at: At) -> None:

@@ -56,6 +56,9 @@ def lower(nest: Nest, schedule: Schedule, *, aligned: bool) -> Lowered:
         per_block, counts[Var("blocks", b.index)] = 1, stay
     elif any(each.at(Place.THREAD) > 1 for each in schedule.cuts[1:]):
         _Team(emitter, cut, extent).emit()
+        if schedule.cluster > 1:
+            every = -(-emitter.extent_of(0) // cut.size) * schedule.cluster
+            per_block, counts[Var("blocks", b.index)] = 1, every
     else:
         _Block(emitter, cut, extent).emit()
     threads = schedule.threads
@@ -69,7 +72,7 @@ def lower(nest: Nest, schedule: Schedule, *, aligned: bool) -> Lowered:
     rooms = [room for room in _rooms(b.body) if room.space == "shared"]
     _, shared = shared_places(rooms)
     shared = shared if shared > gpu.STATIC_SHARED else 0
-    kernel = replace(kernel, shared=shared)
+    kernel = replace(kernel, shared=shared, cluster=schedule.cluster)
     return Lowered(kernel, (*args.slots, *slots), threads, per_block, shared)
 
 
@@ -96,8 +99,7 @@ class _Team:
         """Emit a block's indices, inside of the loops that one turn has all of."""
         self.emitter.back = self._back()
         with self.emitter.held():
-            start = self.b.at("multiply", self.b.block(), self.cut.size)
-            places, live = self._places(start)
+            places, live = self._places(self._start())
             lanes = self.cut.at(Place.VECTOR)
             with self.emitter.opened(0, places, lanes, (), live):
                 self.emitter.inside()
@@ -108,10 +110,16 @@ class _Team:
         step = residue(self.emitter.nest, lanes) if lanes > 1 else 0
         if not step:
             return None
-        row, _ = self._row(b.at("multiply", b.block(), self.cut.size))
+        row, _ = self._row(self._start())
         if self.emitter.extent_of(0) % self.cut.size:
             row = b.at("minimum", row, b.at("subtract", self.extent, 1))
         return b.at("rem", b.at("multiply", b.at("rem", row, lanes), step), lanes)
+
+    def _start(self) -> Operand:
+        """Emit the first index of a block, or of a cluster's blocks."""
+        b = self.b
+        tile = b.at("div", b.block(), self.emitter.schedule.cluster)
+        return b.at("multiply", tile, self.cut.size)
 
     def _row(self, at: Operand) -> tuple[Operand, Operand]:
         """Emit a thread's row of those from one on, and whether there is one."""
@@ -149,7 +157,7 @@ class _Resident(_Team):
         """Emit a block's rows."""
         b, emitter, cut = self.b, self.emitter, self.cut
         step = cut.size * emitter.schedule.blocks
-        start = b.at("multiply", b.block(), cut.size)
+        start = self._start()
         emitter.back = self._back()
         with emitter.held():
             emitter.hoist_columns()

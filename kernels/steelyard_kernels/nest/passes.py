@@ -1,4 +1,4 @@
-"""Which walks along reduced axes a nest needs, and what each of them computes."""
+"""Which walks along reduced axes a nest needs on a GPU, and what each computes."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Passes:
     @classmethod
     def of(cls, nest: Nest) -> Passes:
         """Find a nest's walks: one for all reductions that wait for as many others."""
-        reads = Reads(nest)
+        reads = Reads(nest, narrow=True)
         walked = nest.inner.union(*[value.over for value in nest.values])
         depth: dict[int, int] = {}
         goals: dict[int, list[Value]] = {}

@@ -9,7 +9,14 @@ from typing import Final
 
 from steelyard_kernels import dtypes
 from steelyard_kernels.dtypes import DType
-from steelyard_kernels.expression.expr import Along, Apply, Dot, Reduce, users
+from steelyard_kernels.expression.expr import (
+    Along,
+    Apply,
+    Cast,
+    Dot,
+    Reduce,
+    users,
+)
 from steelyard_kernels.monoids import MONOIDS, Monoid, accumulator
 from steelyard_kernels.nest.axes import Nest, Value
 from steelyard_kernels.schedule.values import fusions
@@ -35,15 +42,21 @@ class Term:
 
 
 @lru_cache(maxsize=2)  # a build asks for it to choose a schedule, then to lower
-def reads_of(nest: Nest) -> Reads:
+def reads_of(nest: Nest, *, narrow: bool = False) -> Reads:
     """Return what each value of a nest reads."""
-    return Reads(nest)
+    return Reads(nest, narrow=narrow)
 
 
 class Reads:
-    """What each value reads: inside and outside of reductions."""
+    """What each value reads: inside and outside of reductions.
 
-    def __init__(self, nest: Nest) -> None:
+    `narrow`: extrema of halves are found among halves, as GPUs do two at a time, also
+    where the program widens them first. So there are half as many registers between this
+    walk and the next.
+    """
+
+    def __init__(self, nest: Nest, *, narrow: bool = False) -> None:
+        self.narrow = narrow
         level = {value.node.number: value.axes for value in nest.values}
         exact = {output.value.node.number for output in nest.outputs}
         self.fused = fusions(nest.program.nodes, level, exact)
@@ -71,6 +84,8 @@ class Reads:
     def _taken(self, reduction: Value) -> Mapping[int, Value]:
         """Return what a reduction takes in: of a sum of products, the factors."""
         node, args = reduction.node, reduction.args
+        if self.narrow and isinstance(node, Reduce) and MONOIDS[node.op].chooses:
+            return {n: _unwidened(arg) for n, arg in args.items()}
         if not isinstance(node, Reduce) or node.op not in {"sum", "mean"}:
             return args
         arg = args[node.arg.number]
@@ -96,6 +111,20 @@ class Reads:
             found[value.number] = value
             pending += self.needs(value)
         return [found[number] for number in sorted(found)]
+
+    def ahead(self, values: Iterable[Value]) -> frozenset[int]:
+        """Return the numbers of values, and what they need, that wait for no reduction."""
+        found: set[int] = set()
+        for value in values:
+            needed, pending = dict[int, Value](), [value]
+            while pending:
+                each = pending.pop()
+                if each.number not in needed:
+                    needed[each.number] = each
+                    pending += self.of(each).values()
+            if not any(each.over for each in needed.values()):
+                found |= needed.keys()
+        return frozenset(found)
 
     def needs(self, value: Value) -> list[Value]:
         """Return what must be emitted before a value."""
@@ -132,9 +161,21 @@ def terms(value: Value, reads: Reads, *, one_pass: bool) -> list[Term]:
     assert isinstance(node, Reduce)
     if not deviates(value):
         monoid = MONOIDS[node.op]
+        if reads.narrow and monoid.chooses:
+            dtype = args[0].node.dtype
         return [Term(ADDED if monoid.mean else monoid, args, dtype)]
     found = [Term(ADDED, args, dtype)]
     return found + [Term(ADDED, args * 2, dtype)] * one_pass
+
+
+def _unwidened(value: Value) -> Value:
+    """Return the halves whose casts to wider floats a value is; itself if it is none."""
+    while isinstance(value.node, Cast) and not value.guards:
+        (arg,) = value.args.values()
+        if arg.node.dtype not in dtypes.HALVES or value.node.dtype.kind != "float":
+            break
+        value = arg
+    return value
 
 
 def deviates(value: Value) -> bool:

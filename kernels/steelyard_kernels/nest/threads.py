@@ -12,6 +12,7 @@ from steelyard_kernels.expression.expr import Input
 from steelyard_kernels.ir.builder import Builder, Index
 from steelyard_kernels.ir.loops import Operand
 from steelyard_kernels.nest.axes import NAMES, Nest
+from steelyard_kernels.schedule.cluster import Cluster
 from steelyard_kernels.schedule.schedule import Cut, Place, Schedule
 from steelyard_kernels.schedule.warp import Group, across_group, prefix_of_group
 
@@ -21,6 +22,7 @@ FAR = 1 << 62  # along an axis without one step
 class Threads:
     """The threads of a block, by the number of the loop that they share.
 
+    Where a cluster shares it, `number` counts those of its blocks before this one, too.
     `within` counts the open loops that are walked in turns: what these reduce through
     shared memory ends with a barrier, so that slots are free for the next turn.
     """
@@ -48,6 +50,13 @@ class Threads:
         inner = [loop for loop in shared if loop]
         if len(inner) == 1:
             self._lend(nest, inner[0])
+        self.cluster: Cluster | None = None
+        for loop in inner:
+            if (blocks := self.cuts[loop].at(Place.CLUSTER)) > 1:
+                exchanges = 2 * len([value for value in nest.values if value.over])
+                self.cluster = Cluster(b, self.groups[loop], blocks, exchanges)
+                before = b.at("multiply", self.cluster.rank, self.groups[loop].count)
+                self.number[loop] = b.at("add", before, self.number[loop])
 
     def _lend(self, nest: Nest, loop: int) -> None:
         """Have a loop's threads walk the lines of axes of their own, before it is opened."""
@@ -106,7 +115,7 @@ class Threads:
         return places, masks
 
     def _width(self, cut: Cut) -> int:
-        return cut.at(Place.THREAD) * cut.at(Place.VECTOR)
+        return cut.beside * cut.at(Place.VECTOR)
 
     def _begin(self, cut: Cut) -> Operand:
         """Emit where a thread's first vector begins, of the last loop."""
@@ -121,7 +130,7 @@ class Threads:
         With each goes the mask of those of its lanes that exist, None: all.
         """
         b, lanes = self.b, cut.at(Place.VECTOR)
-        width = cut.at(Place.THREAD) * lanes
+        width = cut.beside * lanes
         begin = b.number(at)
         if loop in self.number:
             begin = b.at("add", b.at("multiply", self.number[loop], lanes), begin)
@@ -153,10 +162,12 @@ class Threads:
         for loop, group in self.groups.items():
             if loop not in loops:
                 continue
-            meets = group.parts(found) > 1
+            meets = group.parts > 1
             found = across_group(self.b, group, combines, found)
             if meets and self.within:
                 self.b.effect("barrier")
+            if self.cluster is not None and group is self.cluster.group:
+                found = self.cluster.across(combines, found)
         return found
 
     def prefix(
@@ -165,7 +176,7 @@ class Threads:
         """Emit the total of a loop's threads before each one, and that of all."""
         group = self.groups[loop]
         found = prefix_of_group(self.b, group, combine, value, neutral)
-        if group.parts([value]) > 1 and self.within:
+        if group.parts > 1 and self.within:
             self.b.effect("barrier")
         return found
 

@@ -10,9 +10,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, TypeAlias
 
+from steelyard_kernels import dtypes
 from steelyard_kernels.along import ALONG
-from steelyard_kernels.expression.expr import Along, Arange, Scalar, View
+from steelyard_kernels.expression.expr import Along, Apply, Arange, Scalar, View
 from steelyard_kernels.ir.builder import Builder, Index, const
+from steelyard_kernels.ir.functions.exact import inverses, quotient
 from steelyard_kernels.ir.loops import Buffer, Operand
 from steelyard_kernels.monoids import MONOIDS, Monoid, accumulator
 from steelyard_kernels.nest.axes import Guard, Nest, Source, Value
@@ -56,7 +58,7 @@ class Values(Loops):
         super().__init__(nest, schedule.cuts, b)
         self.args = args
         self.target = target
-        self.reads = reads_of(nest)
+        self.reads = reads_of(nest, narrow=target == "cuda")
         self.lines: dict[tuple[int, ...], tuple[Buffer, Index]] = {}  # from where on
         self.states: dict[tuple[int, ...], Operand] = {}  # of running totals
         self._walk = NOTHING
@@ -118,6 +120,8 @@ class Values(Loops):
             return self._load(value, value.source, at, lanes)
         if isinstance(node, Scalar):
             return self.args.scalars[node.name]
+        if self._shares_divisor(value, lanes):
+            return self._quotient(value, at, lanes)
         env = {n: self.at(arg, at, lanes) for n, arg in self.reads.of(value).items()}
         if isinstance(node, View):
             (shown,) = env.values()
@@ -125,6 +129,31 @@ class Values(Loops):
         return lower_node(
             self.b, env, node, lanes, self.reads.fused, target=self.target
         )
+
+    def _shares_divisor(self, value: Value, lanes: int) -> bool:
+        """Say whether all lanes of a float32 are divided by one that a walk came to.
+
+        A GPU's division is a function: ten instructions and a branch for each lane.
+        """
+        node = value.node
+        if not isinstance(node, Apply) or node.op != "divide" or self.target != "cuda":
+            return False
+        divisor = value.args[node.args[1].number]
+        one = lanes > 1 and self.lanes(divisor.axes) == 1
+        return one and bool(divisor.axes) and node.dtype is dtypes.float32
+
+    def _quotient(self, value: Value, at: At, lanes: int) -> Operand:
+        """Emit a division by what all lanes share, whose inverse is computed once."""
+        assert isinstance(value.node, Apply)
+        x, y = [value.args[arg.number] for arg in value.node.args]
+        b, keys = self.b, [("inverse", k, self.key(y, at)) for k in range(3)]
+        known = [each for each in map(self.found, keys) if each is not None]
+        if not known:
+            known = list(inverses(b, self.at(y, at, 1)))
+            self.known[-1].update(zip(keys, known, strict=True))
+        scale, inverse, step = [b.splat(each, lanes) for each in known]
+        both = self.at(x, at, lanes), self.at(y, at, lanes)
+        return quotient(b, *both, (scale, inverse, step))
 
     def _running(self, value: Value, axis: int, at: At, lanes: int) -> Operand:
         """Emit a running total with the elements at a place, and remember how it goes on."""

@@ -24,6 +24,7 @@ MAX_THREADS: Final = 1024  # of a block
 REGISTER_UNIT: Final = 8  # a thread's registers are allotted in steps of
 MOST_REGISTERS: Final = 255  # of a thread: what an instruction can name
 REGISTERS: Final = 1 << 16  # of a multiprocessor
+CLUSTERS: Final = range(1, 9)  # blocks of a cluster that any GPU with them takes
 SIDES: Final = 4  # of a multiprocessor, each with a quarter of its registers
 LEAST_REGISTERS: Final = 16  # less than ptxas takes anyway
 STATIC_SHARED: Final = 48 << 10  # bytes that a block has without asking for more
@@ -81,6 +82,7 @@ class Gpu:
     registers: int = REGISTERS
     shared_bytes: int = 100 << 10
     cores: tuple[Cores, ...] = (MMA,)
+    clusters: bool = False  # whether blocks write in each other's shared memory
 
     @property
     def most_shared(self) -> int:
@@ -145,6 +147,7 @@ GPUS: Final = {
             32,
             shared_bytes=228 << 10,
             cores=(WGMMA, MMA),
+            clusters=True,
         ),
         Gpu(
             "sm_100a",

@@ -17,6 +17,7 @@ from steelyard_kernels.schedule import (
 )
 from steelyard_kernels.schedule.gpu import Gpu
 from steelyard_kernels.schedule.legality_gpu import (
+    cluster_problem,
     gpu_problem,
     out_of_order,
     resident_problem,
@@ -43,7 +44,10 @@ SHARED_BYTES: Final = 40 << 10  # of 48 KiB, with what reductions meet in
 LINES_BYTES: Final = {"cpu": 1 << 20, "cuda": 4 << 10}
 PLACES: Final = {
     "cpu": {Place.VECTOR, Place.REGISTER, Place.STACK, Place.SERIAL, Place.CORE},
-    "cuda": {Place.VECTOR, Place.REGISTER, Place.THREAD, Place.GRID, Place.SERIAL},
+    "cuda": {
+        *(Place.VECTOR, Place.REGISTER, Place.THREAD, Place.CLUSTER),
+        *(Place.GRID, Place.SERIAL),
+    },
 }
 
 
@@ -167,6 +171,8 @@ def problem(nest: Nest, schedule: Schedule, target: str, *, aligned: bool) -> st
         why = why or columns_problem(nest, schedule)
     if target == "cuda" and schedule.blocks:
         why = why or resident_problem(nest, schedule)
+    if target == "cuda" and schedule.cluster > 1:
+        why = why or cluster_problem(nest, schedule)
     if why:
         return why
     if target == "cpu":

@@ -10,6 +10,7 @@ from steelyard_kernels.nest.axes import NAMES, Nest
 from steelyard_kernels.nest.keep import has_rows
 from steelyard_kernels.schedule import transposition
 from steelyard_kernels.schedule.gpu import (
+    CLUSTERS,
     MAX_THREADS,
     STATIC_SHARED,
     VECTOR_BYTES,
@@ -100,6 +101,23 @@ def resident_problem(nest: Nest, schedule: Schedule) -> str:
     extent = nest.extents[-1] + before
     if along.size < extent:
         return f"has {along.size} of {extent} elements in a turn; choose more vectors"
+    return ""
+
+
+def cluster_problem(nest: Nest, schedule: Schedule) -> str:
+    """Say why blocks of a cluster cannot walk one loop together."""
+    first, *inner = schedule.cuts
+    (cut, *more) = [c for c in schedule.cuts if c.at(Place.CLUSTER) > 1]
+    blocks = cut.at(Place.CLUSTER)
+    if cut is first or more or NAMES.index(cut.axes[-1]) < nest.space - len(inner):
+        return f"has {first.label} for a cluster; share one loop that is reduced"
+    if blocks not in CLUSTERS or cut.at(Place.THREAD) < max(blocks, 2):
+        most = min(CLUSTERS[-1], cut.at(Place.THREAD))
+        return f"has a cluster of {blocks} blocks; choose 1 to {most}"
+    if schedule.blocks or schedule.keep or nest.lines or nest.running:
+        return f"has a cluster walk {cut.axes} in turns, or by lines; choose 1 block"
+    if any(output.updates is not None for output in nest.program.outputs):
+        return "overwrites what other blocks of a cluster may read; choose 1 block"
     return ""
 
 

@@ -4,6 +4,8 @@
                                   go to the cores, 4096 elements at a time
     ij:core8 k:v16.r2.serial      axes i and j as one loop, k inside it
     ijk:v4.r2.thread128.grid      blocks of 128 threads with 2 vectors of 4 each
+    i:grid j:v8.r3.thread352.cluster4.serial
+                                  four blocks walk a row together
     i:r4.core8 j:v16.r2.serial keep-stack
                                   4 rows at a time; what a second walk of them needs of the
                                   first stays on the stack
@@ -84,6 +86,11 @@ class Cut:
         return any(at is Place.STACK for _, at in self.factors)
 
     @property
+    def beside(self) -> int:
+        """The threads that are at neighbouring vectors of it, of all blocks of a cluster."""
+        return self.at(Place.THREAD) * self.at(Place.CLUSTER)
+
+    @property
     def label(self) -> str:
         """The cut in a word."""
         shown = [
@@ -133,6 +140,11 @@ class Schedule:
         """The loop of which a CPU keeps reductions on the stack: see `nest.columns`."""
         found = [k for k, cut in enumerate(self.cuts[:-1]) if cut.stacked]
         return found[0] if found and not self.multiplies_blocks else None
+
+    @property
+    def cluster(self) -> int:
+        """The blocks that run together."""
+        return max([cut.at(Place.CLUSTER) for cut in self.cuts], default=1)
 
     @property
     def label(self) -> str:

@@ -7,6 +7,7 @@ from functools import lru_cache
 from math import prod
 from typing import Final, TypeAlias
 
+from steelyard_kernels.errors import KernelError
 from steelyard_kernels.expression.expr import (
     Arange,
     Dot,
@@ -171,6 +172,11 @@ def lower(
         return carried.lower(program, schedule, device)
     if schedule.multiplies_tiles and isinstance(device, Gpu):
         return nest.lower_product(program, schedule, device, aligned=aligned)
+    if schedule.cluster > 1 and not (isinstance(device, Gpu) and device.clusters):
+        raise KernelError(
+            f"{program.name}: schedule {schedule.label} has clusters of blocks, which "
+            "cuda:sm_90a alone has; choose one of the target's candidates."
+        )
     if schedule.multiplies_blocks and isinstance(device, Machine):
         return nest.lower_blocks(program, schedule, device)
     return nest.lower(program, schedule, kind, aligned=aligned)

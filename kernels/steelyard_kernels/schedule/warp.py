@@ -8,7 +8,7 @@ its own, so that no second barrier guards them but in a loop.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import reduce
 
@@ -49,13 +49,9 @@ class Group:
         """How many spans a block has."""
         return max(1, self.threads // self.span)
 
-    def parts(self, values: Iterable[Operand]) -> int:
-        """Return how many parts of values meet in shared memory; 1: none goes there.
-
-        Vectors do not go by shuffles.
-        """
-        if any(value.type.lanes > 1 for value in values):
-            return self.count
+    @property
+    def parts(self) -> int:
+        """How many parts of a value meet in shared memory; 1: none goes there."""
         return self.count // min(self.count, max(1, WARP // self.distance))
 
 
@@ -72,7 +68,7 @@ def across_lanes(b: Builder, combine: str, vector: Operand) -> Operand:
 def across_warp(
     b: Builder, combine: str, value: Operand, count: int = WARP, distance: int = 1
 ) -> Operand:
-    """Emit the reduction of a scalar over threads of a warp, all of which must be there."""
+    """Emit the reduction of a value over threads of a warp, all of which must be there."""
     apart = count * distance // 2
     while apart >= distance:
         other = b.let("shuffle_xor", value, b.number(apart))
@@ -104,7 +100,7 @@ def prefix_of_group(
 
     All of a block's threads must come where a group is in several warps: there is a barrier.
     """
-    parts, apart = group.parts([value]), group.distance
+    parts, apart = group.parts, group.distance
     near = group.count // parts
     lane = b.at("rem", group.thread, WARP)
     own = b.at("rem", b.at("div", group.thread, apart), near)
@@ -133,12 +129,12 @@ def _behind_parts(
     b: Builder, group: Group, combine: str, total: Operand, before: Operand
 ) -> tuple[Operand, Operand]:
     """Emit what of a group is before each thread of a part, and all: by shared memory."""
-    parts = group.parts([total])
+    parts = group.parts
     near = group.count // parts
     slots = _slots(b, total.type, parts, parts * group.distance * group.groups)
     _put(b, group, near, [slots], [total])
     b.effect("barrier")
-    start = _first(b, group, parts)
+    start = first_slot(b, group, parts)
     mine = b.at("rem", b.at("div", group.thread, near * group.distance), parts)
     lanes = total.type.lanes
     aligned = lanes * total.type.dtype.bytes if lanes > 1 else 0
@@ -161,7 +157,7 @@ def across_group(
     All of a block's threads must come: there is a barrier, one for all values, unless
     the values have one part.
     """
-    parts = group.parts(values)
+    parts = group.parts
     near = group.count // parts
     pairs = list(zip(combines, values, strict=True))
     totals = [across_warp(b, *pair, near, group.distance) for pair in pairs]
@@ -171,7 +167,7 @@ def across_group(
     slots = [_slots(b, total.type, parts, room) for total in totals]
     _put(b, group, near, slots, totals)
     b.effect("barrier")
-    start = _first(b, group, parts)
+    start = first_slot(b, group, parts)
     return [
         _across_slots(b, combine, slot, start, group)
         for combine, slot in zip(combines, slots, strict=True)
@@ -205,10 +201,11 @@ def _put(
     for slot, value in zip(slots, totals, strict=True):
         lanes, buffer = slot.lanes, slot.buffer
         alignment = lanes * buffer.dtype.bytes if lanes > 1 else 0
-        b.store(buffer, b.at("multiply", at, lanes), value, first, alignment=alignment)
+        mask = first and b.splat(first, lanes)
+        b.store(buffer, b.at("multiply", at, lanes), value, mask, alignment=alignment)
 
 
-def _first(b: Builder, group: Group, parts: int) -> Operand:
+def first_slot(b: Builder, group: Group, parts: int) -> Operand:
     """Emit the slot of a group's first part."""
     start = b.number(0)
     if group.groups > 1:

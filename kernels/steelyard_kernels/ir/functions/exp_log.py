@@ -122,6 +122,19 @@ def exp(b: Statements, x: Operand) -> Operand:
     )
 
 
+def exp_below(b: Statements, x: Operand) -> Operand:
+    """Return e**x of float32 values that are not above 0, on a GPU; below 2**-126 it is 0.
+
+    2**t of t = x log2(e) is off by what t's rounding lost, which is put back: the error is
+    that of the GPU's 2**t, 2**-22.5 of the result, and 2**-28 |x| for the rounding of ln 2.
+    """
+    s = Floats(b, x)
+    x = b.let("maximum", x, s.number(EXP[s.dtype].lowest))  # infinity has no rest
+    t = b.let("multiply", x, s.number(1 / math.log(2)))
+    power = b.let("exp2_approx", t)
+    return s.fma(power, s.fma(t, s.number(-math.log(2)), x), power)
+
+
 def reduced(s: Floats, x: Operand) -> tuple[Operand, Operand]:
     """Return n = round(x / ln 2) + `magic` and r = x - n ln 2.
 

@@ -45,11 +45,6 @@ FEW_ELEMENTS: Final = 36
 SURE: Final = 256
 # Rows of up to so many elements have been held by blocks of a thread's FEW_ELEMENTS.
 SURE_HELD: Final = 28 << 10
-# Rows of up to so many bytes gained where blocks stay: LayerNorm of 8192 rows of 768 to
-# 2048 halves on an H200 took 0.90 to 0.95 of the time, of 3000 and more as long or longer,
-# and so did all of float32.
-SHORT_BYTES: Final = 4096
-HALF: Final = 2
 # Vectors of so many bytes along rows that begin anywhere are better than wider ones that
 # the first and the last elements do not fill.
 NARROW_BYTES: Final = 8
@@ -57,6 +52,11 @@ LEAST_BUSY: Final = 0.8  # of a row's threads, in all turns
 IN_FLIGHT: Final = (1, 2, 4)  # vectors of a row that is walked in turns
 ACROSS: Final = (8, 16, 32)  # threads of neighbours across rows
 DOWN: Final = (4, 8, 16, 32, 64)  # threads of what is reduced there
+# Blocks that share a row, where there are clusters.
+TOGETHER: Final = (2, 4, 8)
+LONG: Final = 24 << 10  # elements of such a row: of 20480 one block was quicker
+SMALL: Final = range(192, 417)  # threads of each block
+ONE_ROW: Final = (1, Place.REGISTER), (1, Place.THREAD)
 # A row is walked with fewer registers as well, if those are enough: a fifth less than it
 # needs is worth trying, and may spill; no less is the same code.
 LIMIT_SHARE: Final = 0.8
@@ -86,11 +86,15 @@ def on_gpu(
             continue
         if frame.is_behind(schedule) and not are_behind(nest, schedule):
             continue
-        yield replace(schedule, registers=most)
-        resident = gpu.blocks_resident(threads, most)
+        limits, resident = [most], gpu.blocks_resident(threads, most)
+        lean = team.least_registers(schedule)
+        if lean and gpu.blocks_resident(threads, lean) > resident:
+            limits.append(lean)
         fewer = most_registers(threads * (resident + 1))
         if LIMIT_SHARE * need <= fewer < need and (resident < 2 or not likely):
-            yield replace(schedule, registers=fewer)
+            limits.append(fewer)
+        for limit in dict.fromkeys(limits):
+            yield replace(schedule, registers=limit)
     if not (frame.is_across or nest.lines or nest.running):
         yield from frame.resident(gpu, likely=likely)
 
@@ -186,6 +190,19 @@ class _Frame:
                             vectors = (lanes, Place.VECTOR), (several, Place.REGISTER)
                             along = *vectors, (threads, Place.THREAD)
                             yield self.cuts(first, along)
+            yield from self._clustered(gpu, lanes)
+
+    def _clustered(self, gpu: Gpu, lanes: int) -> Iterator[tuple[Cut, ...]]:
+        """Yield the cuts of rows that the blocks of a cluster hold together."""
+        extent = self.extent + self.behind(lanes)
+        for blocks in TOGETHER if gpu.clusters and extent >= LONG else ():
+            for threads in thread_choices(-(-extent // blocks), lanes):
+                count = -(-extent // (lanes * threads * blocks))
+                few = count <= MOST_HELD and lanes * count <= MOST_ELEMENTS
+                if threads in SMALL and few:
+                    vectors = (lanes, Place.VECTOR), (count, Place.REGISTER)
+                    along = *vectors, (threads, Place.THREAD), (blocks, Place.CLUSTER)
+                    yield self.cuts(ONE_ROW, along)
 
     def _several(
         self, lanes: int, threads: int, unroll: int, likely: bool
@@ -205,13 +222,13 @@ class _Frame:
     def resident(self, gpu: Gpu, *, likely: bool) -> Iterator[Schedule]:
         """Yield the schedules of blocks that stay, as many as fit.
 
-        They pay where rows share arrays that are far, or beside vectors of memory, and
-        where no other block has all of a row.
+        They pay where rows share arrays that lie beside vectors of memory, and where no
+        other block has all of a row. LayerNorm of 8192 rows of 768 to 2048 halves on an H200
+        took 1.06 to 1.14 times as long by them as by blocks of few registers.
         """
         lanes, columns = self.lanes(self.axis)[0], self.team.has_columns
         behind = self.behind(lanes)
-        short = columns and (behind or self._is_short())
-        if likely and not short and self.extent <= SURE_HELD:
+        if likely and not (columns and behind) and self.extent <= SURE_HELD:
             return
         for threads in thread_choices(self.extent + behind, lanes):
             count = -(-(self.extent + behind) // (lanes * threads))
@@ -223,11 +240,6 @@ class _Frame:
                 cuts = self.cuts(first, (*vectors, (threads, Place.THREAD)))
                 found = Schedule(cuts, hoist=Place.SHARED if columns else None)
                 yield from self._staying(gpu, replace(found, blocks=1), lanes)
-
-    def _is_short(self) -> bool:
-        """Say whether rows are of few halves."""
-        size = self.team.widest
-        return size <= HALF and self.extent * size <= SHORT_BYTES
 
     def _staying(self, gpu: Gpu, schedule: Schedule, lanes: int) -> Iterator[Schedule]:
         """Yield a schedule with as many blocks as fit, if it is legal."""
