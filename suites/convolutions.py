@@ -1,6 +1,7 @@
-"""ResNet-50's convolutions of one image, in float32, by either layout.
+"""ResNet-50's convolutions: of one image in float32 by either layout, and of 32 in float16.
 
-Ours on the CPU, and PyTorch's oneDNN by ``-p impl=ours,torch`` where it is installed.
+Ours on the CPU, and PyTorch's oneDNN by ``-p impl=ours,torch`` where it is installed; the
+latter on a GPU beside cuDNN, by the same.
 """
 
 from __future__ import annotations
@@ -28,6 +29,17 @@ LAYERS: Final = [
     (7, 512, 512, 3, 1),
     (224, 3, 64, 7, 2),
 ]
+MORE_LAYERS: Final = [
+    (56, 64, 64, 1, 1),
+    (56, 256, 64, 1, 1),
+    (56, 128, 128, 3, 2),
+    (28, 512, 128, 1, 1),
+    (28, 256, 256, 3, 2),
+    (14, 256, 1024, 1, 1),
+    (14, 512, 512, 3, 2),
+    (7, 2048, 512, 1, 1),
+]
+BATCH: Final = 32
 LAYOUTS: Final = {"last": ("NHWC", "OHWI", "NHWC"), "first": ("NCHW", "OIHW", "NCHW")}
 
 
@@ -56,6 +68,25 @@ def convolutions(b: Builder, layer: Layer, features: str, impl: str) -> Call:
     if impl == "torch":
         return b.launch(_torch(stride, features), x, w, out=y, as_="torch")
     return b.launch(OURS[stride, features], x, w, out=y)
+
+
+@benchmark(
+    layer=axis(LAYERS[0], others=[*LAYERS[1:], *MORE_LAYERS]),
+    impl=axis("ours", others=available("torch")),
+)
+def gpu_convolutions(b: Builder, layer: Layer, impl: str) -> Call:
+    """Convolve 32 images of extent x extent, features last, in float16."""
+    b.on("cuda")
+    extent, read, made, window, stride = layer
+    places = -(-extent // stride)
+    x = b.input(_shape(BATCH, read, extent, "last"), "float16")
+    w = b.input(_shape(made, read, window, "last"), "float16")
+    y = b.output(_shape(BATCH, made, places, "last"), "float16")
+    b.count(operations=2 * BATCH * made * places**2 * read * window**2)
+    b.check(lambda x, w: _reference(x, w, stride, "last"), x, w)
+    if impl == "torch":
+        return b.launch(_cudnn(stride), x, w, out=y, as_="torch")
+    return b.launch(OURS[stride, "last"], x, w, out=y)
 
 
 def _shape(count: int, features: int, extent: int, place: str) -> tuple[int, ...]:
@@ -96,6 +127,20 @@ def _torch(stride: int, features: str) -> Any:
         pad = w.shape[-1] // 2
         found = torch.nn.functional.conv2d(x, w, stride=stride, padding=pad)
         out.copy_(found.permute(0, 2, 3, 1) if features == "last" else found)
+
+    return convolution
+
+
+def _cudnn(stride: int) -> Any:
+    """Return cuDNN's, the quickest that it finds."""
+
+    def convolution(x: Any, w: Any, out: Any) -> None:
+        import torch
+
+        x, w, out = (each.permute(0, 3, 1, 2) for each in (x, w, out))
+        half, strides = (w.shape[-1] // 2,) * 2, (stride,) * 2
+        how = {"benchmark": True, "deterministic": False, "allow_tf32": False}
+        torch.cudnn_convolution(x, w, half, strides, (1, 1), 1, **how, out=out)
 
     return convolution
 

@@ -1,6 +1,7 @@
 """Programs with a matrix product, with shapes that they are run at and how they are tiled.
 
-Shapes are of the product: rows, columns, depth. A tiling is (warpgroups, columns, stages,
+Shapes are of the product: rows, columns, depth; of a convolution they are places along
+both axes, features out and features in. A tiling is (warpgroups, columns, stages,
 blocks that divide the depth, blocks that stay), or `by_warps`.
 """
 
@@ -75,7 +76,48 @@ CASES = [
     ("linear", RAGGED, "float16", by_warps(2, 16, 3)),
     ("two_outputs", RAGGED, "bfloat16", by_warps(2, 32, 3)),
     ("batched", (72, 40, 72), "float16", by_warps(1, 32, 2, 2)),
+    ("window", (9, 40, 16), "float16", by_warps(1, 64, 2)),
+    ("window", (7, 32, 64), "bfloat16", by_warps(1, 32, 3, 2)),
+    ("window", (6, 24, 3), "float16", by_warps(1, 32, 1)),  # single elements
+    ("window", (6, 24, 6), "bfloat16", by_warps(2, 32, 1)),  # pairs
+    ("strided", (9, 48, 24), "float16", by_warps(2, 48, 2)),
+    ("dilated", (8, 32, 32), "float16", by_warps(1, 32, 2, 1, 2)),
+    ("pointwise", (9, 64, 72), "bfloat16", by_warps(1, 64, 2)),
+    ("first", (7, 40, 8), "float16", by_warps(1, 64, 2)),
+    ("window", (9, 40, 16), "float16", (1, 64, 3)),  # threads copy for warpgroups
+    ("window", (7, 32, 64), "bfloat16", (2, 32, 4)),
+    ("strided", (9, 48, 24), "bfloat16", (1, 48, 4)),
+    ("dilated", (8, 32, 32), "float16", (1, 32, 5, 1, 2)),
+    ("first", (7, 40, 8), "float16", (1, 64, 2)),
 ]
+
+
+def _convolved(stride, window, layout, dilation=1):
+    pad = (dilation * (window // 2),) * 2
+
+    def convolved(x, w, b):
+        found = xp.conv_general_dilated(
+            x,
+            w,
+            (stride,) * 2,
+            (pad,) * 2,
+            rhs_dilation=(dilation,) * 2,
+            dimension_numbers=layout,
+        )
+        return xp.maximum(found + (b if layout[2] == LAST[2] else b[:, None, None]), 0)
+
+    return kernel(convolved)
+
+
+LAST, FIRST = ("NHWC", "OHWI", "NHWC"), ("NCHW", "OIHW", "NCHW")
+CONVOLUTIONS = {  # by strides, windows, layouts and dilations
+    "window": (1, 3, LAST),
+    "strided": (2, 3, LAST),
+    "dilated": (1, 3, LAST, 2),
+    "pointwise": (2, 1, LAST),
+    "first": (1, 3, FIRST),
+}
+globals().update({name: _convolved(*how) for name, how in CONVOLUTIONS.items()})
 
 
 @kernel
@@ -148,6 +190,11 @@ def batched(x, w, b):
 
 def shapes(made, m, n, k):
     """Return the shapes of a program's arrays for a product of m x n and depth k."""
+    for name, how in CONVOLUTIONS.items():
+        if made is globals()[name]:
+            wide = ((2, m, m, k), (n, how[1], how[1], k), (n,))
+            turned = ((2, k, m, m), (n, k, how[1], how[1]), (n,))
+            return turned if how[2] is FIRST else wide
     more = {
         "linear": ((m, k), (n, k)),
         "of_transposed": ((k, m), (k, n)),

@@ -189,6 +189,19 @@ def test_what_no_tiling_fits_is_multiplied_by_threads(made, shapes):
     assert not chosen(made, shapes).multiplies_tiles
 
 
+@pytest.mark.parametrize("name", list(programs.CONVOLUTIONS))
+def test_nvrtc_takes_convolutions(nvrtc, name):
+    """By warpgroups where there are some, whose threads copy; they spill nothing."""
+    made = getattr(programs, name)
+    arrays = drawn(made, (14, 64, 64), "float16", seed=0)
+    for target, first in (("cuda:sm_90a", "mma64"), ("cuda:sm_86", "mma16.r")):
+        built = build(made.program(*arrays), target=target, levels=frozenset())
+        assert isinstance(built, Artifact), built.error
+        assert first in built.schedule.label
+        assert built.code.resources.tensor_core >= 4
+        assert built.code.spill_stores == 0
+
+
 OTHERS = ("cuda:sm_80", "cuda:sm_86", "cuda:sm_89", "cuda:sm_100a", "cuda:sm_120a")
 
 

@@ -1,19 +1,22 @@
 """Factors that a block's threads bring to shared memory, where a bulk copy would put them.
 
 That is all of them where there are no bulk copies, and those whose rows begin at no
-multiples of 16 bytes. A thread takes 16 bytes at a time, or a pair of elements where all
+multiples of 16 bytes. What is read through windows is at an index of the thread's row and
+depth, of which the row's part is computed once a tile. A thread takes 16 bytes at a time, or a pair of elements where all
 are aligned, or one; asynchronous copies bring what they can.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TypeAlias
 
 from steelyard_kernels.ir.builder import Builder
 from steelyard_kernels.ir.loops import Buffer, Operand
+from steelyard_kernels.nest.offsets import Loops
 from steelyard_kernels.nest.sums import Position
 from steelyard_kernels.schedule.contraction import HALF, UNIT, Factor
 from steelyard_kernels.schedule.product_tiling import ROWS, STEP, Tiling
@@ -28,27 +31,42 @@ class Source:
     """A factor of `count` rows or columns a tile, of which there are `extents` in all.
 
     A thread takes so many `lanes` at a time; `copied`: asynchronously. A row in shared
-    memory has `width` elements, and there is one in memory for each.
+    memory has `width` elements. Its own axes are those of a `loop`.
     """
 
     factor: Factor
+    loop: int
     extents: tuple[int, int]
     count: int
     width: int
-    lanes: int
     copied: bool
     array: Buffer
     memory: Buffer
 
+    @property
+    def lanes(self) -> int:
+        """Elements that a thread takes at a time."""
+        return self.factor.lanes
+
+    def walked(self, box: int, turn: int) -> tuple[int, int]:
+        """Return how far along its own axes and the depth a turn of a box is."""
+        rows = turn // self.width
+        return (box, rows) if self.factor.across else (box + rows, 0)
+
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """Where a thread's first element of a tile is: in the array, along both axes."""
+    """Where a thread's first element of a tile is: in the array, along both axes.
+
+    Of a window `loops` are open at the thread's places along `owns`.
+    """
 
     source: Source
     place: Operand
     own: Operand
     deep: Operand
+    loops: Loops | None = None
+    owns: tuple[int, ...] = ()
 
 
 _Turn: TypeAlias = tuple[int, int, Operand]
@@ -66,22 +84,22 @@ class Loads:
         thread: Operand,
     ) -> None:
         self.tiling, self.b, self.thread = tiling, b, thread
-        product, bulk = tiling.product, tiling.cores.bulk
+        product, bulk = tiling.product, tiling.bulk
         _, m, n, depth = product.extents
         self.sources = []
-        for factor, name, extent, count, chunk in (
-            (product.rows, "rows", m, tiling.tall, ROWS),
-            (product.columns, "columns", n, tiling.columns, tiling.chunk),
+        _, i, j, _ = product.axes
+        for factor, name, loop, extent, count, chunk in (
+            (product.rows, "rows", i, m, tiling.tall, ROWS),
+            (product.columns, "columns", j, n, tiling.columns, tiling.chunk),
         ):
             if not (bulk and factor.bulk):
-                lanes = 2 if factor.is_paired(extent, depth) else 1
                 source = Source(
                     factor,
+                    loop,
                     (extent, depth),
                     count,
                     chunk if factor.across else STEP,
-                    UNITS if factor.bulk else lanes,
-                    not bulk and (factor.bulk or lanes > 1),
+                    not bulk and factor.lanes > 1,
                     arrays[factor.source.index],
                     memory[name],
                 )
@@ -93,8 +111,8 @@ class Loads:
         each = source.count * STEP // (source.lanes * self.tiling.consumers)
         return max(1, min(self.tiling.steps, MOST_LOADS // max(each, 1)))
 
-    def starts(self, at: Position) -> list[Start]:
-        """Emit where a thread's elements of a tile begin."""
+    def starts(self, at: Position, opened: ExitStack) -> list[Start]:
+        """Emit where a thread's elements of a tile begin; `opened` has what stays so."""
         b, found = self.b, list[Start]()
         for source in self.sources:
             factor, width = source.factor, source.width
@@ -103,6 +121,9 @@ class Loads:
             own, deep = (column, row) if factor.across else (row, column)
             first = at.row if source.factor is self.tiling.product.rows else at.column
             own = b.at("add", first, own)
+            if factor.window is not None:
+                found.append(self._through(Start(source, own, own, deep), at, opened))
+                continue
             pitch, one = (1, factor.pitch) if factor.across else (factor.pitch, 1)
             matrix = map(partial(b.at, "div"), at.matrix, factor.shared)
             place = b.number(factor.first)
@@ -115,6 +136,36 @@ class Loads:
                 place = b.at("add", place, b.at("multiply", index, step))
             found.append(Start(source, place, own, deep))
         return found
+
+    def _through(self, start: Start, at: Position, opened: ExitStack) -> Start:
+        """Emit where windows are at a thread's rows, which each step begins with."""
+        source, product = start.source, self.tiling.product
+        window = source.factor.window
+        assert window is not None
+        turns = self._boxes(source)
+        owns = tuple(sorted({source.walked(*turn)[0] for turn in turns}))
+        loops = Loops(product.nest, self.tiling.schedule.cuts, self.b)
+        every = [self.b.at("add", start.own, own) for own in owns]
+        places = {source.loop: (every, 1)}
+        places |= {
+            loop: ([matrix], 1)
+            for loop, matrix in zip(product.axes[0], at.matrix, strict=True)
+        }
+        opened.enter_context(loops.together(places))
+        for each in loops.every():
+            for index in (window.offset, *[index for index, _ in window.guards]):
+                loops.offset(index, each)
+        return replace(start, loops=loops, owns=owns)
+
+    def _boxes(self, source: Source) -> list[tuple[int, int]]:
+        """Return the boxes of a stage as bulk copies have them, each with its turns."""
+        apart = source.width if source.factor.across else source.count
+        every = self.tiling.consumers * source.lanes
+        return [
+            (box, turn)
+            for box in range(0, source.count, apart)
+            for turn in range(0, apart * STEP, every)
+        ]
 
     def emit(self, start: Start, stage: Operand, depth: Operand) -> None:
         """Emit the loads of a stage, from a depth on, by boxes as bulk copies have."""
@@ -129,18 +180,17 @@ class Loads:
         )
         element = b.at("multiply", self.thread, source.lanes)
         near: dict[int, Operand] = {}  # units lie alike in every LINE x UNITS
-        apart = source.width if across else source.count
-        size, every = apart * STEP, self.tiling.consumers * source.lanes
+        size = (source.width if across else source.count) * STEP
+        every = self.tiling.consumers * source.lanes
         whole, part = list[_Turn](), list[_Turn]()
-        for box in range(0, source.count, apart):
-            for turn in range(0, size, every):
-                inner = turn % (LINE * UNITS)
-                if inner not in near:
-                    at = b.at("add", element, inner)
-                    at = self._swizzled(at, source.width)
-                    near[inner] = b.at("add", at, begin)
-                to = b.at("add", near[inner], box * STEP + turn - inner)
-                (part if turn + every > size else whole).append((box, turn, to))
+        for box, turn in self._boxes(source):
+            inner = turn % (LINE * UNITS)
+            if inner not in near:
+                at = b.at("add", element, inner)
+                at = self._swizzled(at, source.width)
+                near[inner] = b.at("add", at, begin)
+            to = b.at("add", near[inner], box * STEP + turn - inner)
+            (part if turn + every > size else whole).append((box, turn, to))
         self._turns(there, whole)
         if part:
             rest = b.number(size % every // source.lanes)
@@ -150,14 +200,8 @@ class Loads:
     def _turns(self, start: Start, turns: list[_Turn]) -> None:
         """Emit all loads before their stores; a turn begins in a box, and has its place."""
         b, source = self.b, start.source
-        factor, loaded = source.factor, []
-        for box, turn, to in turns:
-            rows = turn // source.width
-            own, deep = (box, rows) if factor.across else (box + rows, 0)
-            steps = (1, factor.pitch) if factor.across else (factor.pitch, 1)
-            at = b.at("add", start.place, own * steps[0] + deep * steps[1])
-            places = b.at("add", start.own, own), b.at("add", start.deep, deep)
-            some, count = self._some(source, *places), b.number(source.lanes)
+        loaded, count = [], b.number(source.lanes)
+        for at, some, to in self._found(start, turns):
             if source.copied:
                 ends = count, count if some is None else some
                 b.effect("copy_async", source.memory, to, source.array, at, *ends)
@@ -169,6 +213,43 @@ class Loads:
             loaded.append((to, value))
         for to, value in loaded:
             b.store(source.memory, to, value, alignment=source.lanes * HALF)
+
+    def _found(
+        self, start: Start, turns: list[_Turn]
+    ) -> Iterator[tuple[Operand, Operand | None, Operand]]:
+        """Emit where turns read, how many elements there are (None: all), and their places."""
+        b, source, loops = self.b, start.source, start.loops
+        factor = source.factor
+        steps = (1, factor.pitch) if factor.across else (factor.pitch, 1)
+        walked = [source.walked(box, turn) for box, turn, _ in turns]
+        deeps = sorted({deep for _, deep in walked})
+        with ExitStack() as opened:
+            if loops is not None:
+                every = [b.at("add", start.deep, deep) for deep in deeps]
+                depth = {self.tiling.product.axes[3]: (every, 1)}
+                opened.enter_context(loops.together(depth))
+            for (own, deep), (_, _, to) in zip(walked, turns, strict=True):
+                places = b.at("add", start.own, own), b.at("add", start.deep, deep)
+                some = self._some(source, *places)
+                at = b.at("add", start.place, own * steps[0] + deep * steps[1])
+                if loops is not None:
+                    here = start.owns.index(own), deeps.index(deep)
+                    at, some = self._windowed(source, loops, here, some)
+                yield at, some, to
+
+    def _windowed(
+        self, source: Source, loops: Loops, here: tuple[int, int], some: Operand | None
+    ) -> tuple[Operand, Operand | None]:
+        """Emit where a window reads, and how many elements there are of those."""
+        b, window = self.b, source.factor.window
+        assert window is not None
+        place = {source.loop: here[0], self.tiling.product.axes[3]: here[1]}
+        at = tuple([place.get(loop, 0) for loop in range(len(loops.axes))])
+        if window.guards:
+            inside = loops.guard(window.guards, at, 1)
+            count = b.number(source.lanes) if some is None else some
+            some = b.let("where", inside, count, b.number(0))
+        return b.number(loops.offset(window.offset, at)), some
 
     def _some(self, source: Source, own: Operand, deep: Operand) -> Operand | None:
         """Emit how many elements there are at a place, 0 at least; None: all."""

@@ -1,9 +1,9 @@
 """The lowering of a matrix product for tensor cores: loops of copies and of products.
 
 Each warpgroup multiplies 64 rows, or some times 64, by the block's columns, and `sums`
-stores what follows from its sums. By warps, all threads copy tiles of both factors some
-steps ahead of what they multiply, and a barrier a step keeps them together. By wgmma a
-block's last warp has one thread that copies; a stage is full when all bytes of its copies
+stores what follows from its sums. Where copies are not in bulk, all threads copy tiles
+of both factors some steps ahead of what they multiply, and a barrier a step keeps them
+together. In bulk, a block's last warp has one thread that copies; a stage is full when all bytes of its copies
 are there, and empty when every warpgroup has read it: mbarriers count both, by phases
 whose parity changes whenever all stages have been used. Blocks of a cluster that divide
 the depth send each other the sums of columns that others store, which add them in one
@@ -12,6 +12,7 @@ order.
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from dataclasses import replace
 from typing import Final
 
@@ -40,7 +41,7 @@ SPELLED: Final = 4  # steps that the compiler spells out where each has its own 
 
 def lower(tiling: Tiling) -> Lowered:
     """Return the loop-level kernel of a product under a tiling that fits it."""
-    return (_ByWarpgroups if tiling.cores.bulk else _ByWarps)(tiling).emit()
+    return (_InBulk if tiling.bulk else _ByThreads)(tiling).emit()
 
 
 class _Lowering(Tiles):
@@ -57,6 +58,7 @@ class _Lowering(Tiles):
         self.stores = Sums(tiling, self.emitter, self.memory, self.thread)
         arrays = self.args.inputs
         self.loads = Loads(tiling, self.b, arrays, self.memory, self.thread)
+        self.opened = ExitStack()  # loops at which windows are read
         self.loaded = [source.factor for source in self.loads.sources]
 
     def depth(self, step: Operand) -> Operand:
@@ -87,13 +89,15 @@ class _Lowering(Tiles):
         )
 
     def step(self, step: Operand, stage: Operand) -> None:
-        """Emit the products of one stage."""
+        """Emit the products of one stage, for warpgroups as one group of them."""
         b, tiling = self.b, self.tiling
-        by_warp, apart = not tiling.cores.bulk, tiling.groups * ROWS * STEP
+        by_warp, apart = tiling.cores.by_warp, tiling.groups * ROWS * STEP
         rows = b.at("multiply", stage, tiling.tall * STEP)
         if tiling.groups > 1:
             rows = b.at("add", rows, b.at("multiply", self.group, ROWS * STEP))
         columns = b.at("multiply", stage, tiling.columns * STEP)
+        if not by_warp:
+            b.effect("mma_begin")
         for k in range(REPEATS):
             left = self.tile("rows", self.product.rows, rows, ROWS, k)
             right = self.tile("columns", self.product.columns, columns, tiling.chunk, k)
@@ -101,6 +105,8 @@ class _Lowering(Tiles):
             lefts = tuple([replace(left, first=first) for first in firsts])
             more = b.number(1) if k or by_warp else step
             b.body.append(Multiply(self.sums, lefts, right, more, by_warp))
+        if not by_warp:
+            b.effect("mma_commit")
 
     def tile(
         self, name: str, factor: Factor, first: Operand, width: int, k: int
@@ -113,7 +119,7 @@ class _Lowering(Tiles):
         return Tile(self.memory[name], first, further, row, across, leading, 8 * row)
 
 
-class _ByWarps(_Lowering):
+class _ByThreads(_Lowering):
     """All threads copy, some steps ahead of what they multiply."""
 
     def emit(self) -> Lowered:
@@ -125,26 +131,36 @@ class _ByWarps(_Lowering):
     def multiplied(self, number: Operand, _: Carried) -> Carried:
         """Emit one tile: its copies, its products, and what is stored of them."""
         b, tiling = self.b, self.tiling
-        at, ahead = self.position(number), max(tiling.stages - 1, 1)
-        starts = self.loads.starts(at)
+        at, ahead = self.position(number), max(tiling.stages - tiling.slack, 1)
+        by_warp = tiling.cores.by_warp
+        starts = self.loads.starts(at, self.opened)
         for step in range(ahead):
             self.bring(starts, b.number(step), b.number(step))
         each = tiling.columns // 2
-        for place in range(tiling.repeats * each):
+        for place in range(tiling.repeats * each if by_warp else 0):
             b.store(self.sums, place, const(0, float32))
         self.stores.prepare(at)
-        first = b.number(0), b.number(tiling.stages - 1)
+        first = b.number(0), b.number(ahead % tiling.stages)
         with b.loop(0, tiling.steps, 1, *first, unroll=1) as loop:
             stage, free = loop.carried
             b.effect("copy_wait", b.number(ahead - 1))
-            b.effect("barrier")  # all have copied this stage, and read the one before
+            if not by_warp:
+                b.effect("async_publish")
+            b.effect("barrier")  # all have copied this stage, and read the free one
             if tiling.steps > ahead:
                 following = b.at("add", loop.var, ahead)
                 with b.branch(b.let("less", following, b.number(tiling.steps))):
                     self.bring(starts, following, free, commits=False)
             b.effect("copy_commit")
             self.step(loop.var, stage)
-            loop.yields(*self.after(stage), stage)
+            if not by_warp:
+                b.effect(
+                    "mma_wait", self.sums, b.number(1)
+                )  # the step before has ended
+            loop.yields(*self.after(stage), *self.after(free))
+        if not by_warp:
+            b.effect("mma_wait", self.sums, b.number(0))
+        self.opened.close()
         if tiling.blocks:
             b.effect("barrier")
         for repeat in range(tiling.repeats):
@@ -169,7 +185,7 @@ class _ByWarps(_Lowering):
             self.b.effect("copy_commit")
 
 
-class _ByWarpgroups(_Lowering):
+class _InBulk(_Lowering):
     """A warp copies in bulk, ahead of warpgroups that multiply."""
 
     def __init__(self, tiling: Tiling) -> None:
@@ -227,7 +243,7 @@ class _ByWarpgroups(_Lowering):
         if self.loaded:
             with b.branch(b.let("less", self.thread, b.number(tiling.consumers))):
                 at = self.position(b.at("div", self.block, tiling.split))
-                for start in self.loads.starts(at):
+                for start in self.loads.starts(at, self.opened):
                     with b.loop(
                         0, tiling.steps, 1, unroll=self.loads.most(start)
                     ) as loop:
@@ -323,12 +339,6 @@ class _ByWarpgroups(_Lowering):
                 b.effect("mma_wait", self.sums, b.number(1))
         b.effect("mma_wait", self.sums, b.number(0))
         return ()
-
-    def step(self, step: Operand, stage: Operand) -> None:
-        """Emit the products of one stage, as one group of them."""
-        self.b.effect("mma_begin")
-        super().step(step, stage)
-        self.b.effect("mma_commit")
 
     def exchanged(self) -> Buffer:
         """Emit the exchange of partial sums; return those of this block's columns."""

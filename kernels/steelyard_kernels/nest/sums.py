@@ -69,9 +69,9 @@ class Sums:
 
     def prepare(self, at: Position) -> None:
         """Emit the loads of what all rows or columns share, before the sums are there."""
-        _, i, j, _ = self.product.axes
+        own = [self.product.loops[loop] for loop in self.product.axes[1:3]]
         self.at, self.chunks = at, []
-        early = [v for v in self.loads if not {i, j} <= v.axes]
+        early = [v for v in self.loads if not all(v.axes.intersection(x) for x in own)]
         each = [max(self.lanes * v.node.dtype.bytes // 4, 1) for v in early]
         held = sum(each) * self.tiling.owned // 8
         if held and held + self.tiling.columns // 2 <= EARLY:

@@ -59,8 +59,8 @@ class Tiles:
         factor, place = self.factors[name], len(self.tensors)
         own, depth = extents
         along = (own, depth) if factor.across else (depth, own)
-        every = [self.product.nest.extents[axis] for axis in self.product.axes[0]]
-        sizes = [-(-n // k) for n, k in zip(every, factor.shared, strict=True)]
+        every = zip(self.product.batch, factor.shared, strict=True)
+        sizes = [-(-n // k) for n, k in every]
         batch = [pair for pair in zip(sizes, factor.batch, strict=True) if pair[1] > 0]
         self.tensors[name] = Tensor(
             f"{factor.source.name}.{place}",
@@ -135,11 +135,10 @@ class Tiles:
     def matrix(self, index: Operand) -> tuple[Operand, ...]:
         """Emit where a matrix is along each axis of the batch."""
         b, found = self.b, list[Operand]()
-        for axis in reversed(self.product.axes[0][1:]):
-            extent = self.product.nest.extents[axis]
+        for extent in reversed(self.product.batch[1:]):
             found.append(b.at("rem", index, extent))
             index = b.at("div", index, extent)
-        return (index, *reversed(found)) if self.product.axes[0] else ()
+        return (index, *reversed(found)) if self.product.batch else ()
 
     def number_groups(self) -> None:
         """Emit which warpgroup this is: known to be one number in all lanes of a warp."""

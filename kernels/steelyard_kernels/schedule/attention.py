@@ -78,7 +78,7 @@ def attention_of(nest: Nest) -> Attention | str:
     if len(batch) > MOST_BATCH:
         return f"has more than {MOST_BATCH} axes of a batch"
     (depth,) = products.depth
-    lie = _lie((query, i, depth), (key, j, depth), (value, n, j), batch=batch)
+    lie = _lie(nest, (query, i, depth), (key, j, depth), (value, n, j), batch=batch)
     if isinstance(lie, str):
         return lie
     asked, rows, cols = lie
@@ -91,6 +91,7 @@ def attention_of(nest: Nest) -> Attention | str:
         (batch, i, n, j),
         rows,
         cols,
+        tuple([(axis,) for axis in range(len(nest.extents))]),
         products,
         found.logits,
         scale,
@@ -102,16 +103,16 @@ def attention_of(nest: Nest) -> Attention | str:
 
 
 def _lie(
-    *factors: tuple[Value, int, int], batch: tuple[int, ...]
+    nest: Nest, *factors: tuple[Value, int, int], batch: tuple[int, ...]
 ) -> list[Factor] | str:
     """Return how arrays lie along an axis of their own and one of sums, or why not so."""
     found = []
-    for each in factors:
-        lies = factor_of(*each, batch)
-        if isinstance(lies, str):
-            return lies
-        if not lies.bulk:
-            return f"reads {lies.source.name} by rows that begin at no {UNIT} bytes"
+    for value, own, depth in factors:
+        matrices = [(axis,) for axis in batch]
+        lies = factor_of(nest, value, ((own,), (depth,)), matrices)
+        if lies is None or not lies.bulk:
+            name = getattr(value.source, "name", "")
+            return f"reads {name} by no rows that begin at {UNIT} bytes"
         found.append(lies)
     return found
 

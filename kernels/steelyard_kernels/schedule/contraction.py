@@ -1,19 +1,29 @@
-"""Matrix products by tensor cores: which nests are one, and how its factors lie."""
+"""Matrix products by tensor cores: which nests are one, and how its factors lie.
+
+A convolution is one too: its rows are the places of windows, along several axes, and its
+depth is that of a window. An array that is read so is no matrix, but lies at an index of
+all these axes, with guards where windows reach beyond it.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final
+from math import prod
+from typing import Final, TypeAlias
 
 from steelyard_kernels.dtypes import HALVES, DType, float32
-from steelyard_kernels.expression.expr import Cast, Input
+from steelyard_kernels.expression.expr import Cast, Input, Node, View
 from steelyard_kernels.expression.indices import Index, Part, axis
-from steelyard_kernels.nest.axes import Nest, Stored, Value
+from steelyard_kernels.nest.axes import NAMES, Nest, Stored, Value
 from steelyard_kernels.nest.contraction import Contraction, contraction_of
 
 HALF: Final = 2  # bytes
 UNIT: Final = 16  # bytes that every stride of a bulk copy is a multiple of
 MOST_BATCH: Final = 3  # axes, beside the two of a matrix: a tensor has up to five
+
+
+Axes: TypeAlias = tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -22,7 +32,9 @@ class Factor:
 
     Strides are in elements: `pitch` from row to row, `batch` between matrices along each
     axis of the batch (0: one for all), where so many neighbours as `shared` says have
-    one; it begins `first` elements behind its array. `bulk`: all are of 16 bytes.
+    one; it begins `first` elements behind its array. So many of a row's `lanes` lie
+    together, from multiples of them on: 8, which are 16 bytes, 2 or 1. What is no matrix
+    is read through a `window`, whose offset and guards say where.
     """
 
     source: Input
@@ -31,19 +43,21 @@ class Factor:
     batch: tuple[int, ...]
     shared: tuple[int, ...]
     first: int
-    bulk: bool
+    lanes: int
+    window: Value | None = None
 
-    def is_paired(self, own: int, depth: int) -> bool:
-        """Say whether neighbours of a row are pairs that begin at 4 bytes."""
-        lengths = (own if self.across else depth, self.pitch, *self.batch, self.first)
-        return not any(length % 2 for length in lengths)
+    @property
+    def bulk(self) -> bool:
+        """Whether bulk copies read it."""
+        return self.lanes * HALF == UNIT and self.window is None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Product:
     """A nest that is the products of rows and columns, and what is made of each sum.
 
-    `axes` are those of the batch, the rows, the columns and the reduced one.
+    `axes` are those of the batch, the rows, the columns and the reduced ones, by their
+    numbers among `loops`: axes of the nest that are walked as one.
     """
 
     sums: Contraction
@@ -51,6 +65,16 @@ class Product:
     axes: tuple[tuple[int, ...], int, int, int]
     rows: Factor
     columns: Factor
+    loops: tuple[tuple[int, ...], ...]
+
+    def names(self, loop: int) -> str:
+        """Return the names of a loop's axes."""
+        return "".join([NAMES[axis] for axis in self.loops[loop]])
+
+    @property
+    def batch(self) -> list[int]:
+        """How many matrices there are along each axis of the batch."""
+        return [self.nest.extents[self.loops[loop][0]] for loop in self.axes[0]]
 
     @property
     def nest(self) -> Nest:
@@ -61,6 +85,11 @@ class Product:
     def extents(self) -> tuple[int, int, int, int]:
         """How many products there are, their rows, columns and depth."""
         return self.sums.extents
+
+    @property
+    def has_window(self) -> bool:
+        """Whether a factor is no matrix."""
+        return self.rows.window is not None or self.columns.window is not None
 
     @property
     def is_bulk(self) -> bool:
@@ -78,11 +107,11 @@ class Product:
 
         Or what else is along an axis.
         """
-        j = self.axes[2] if axis is None else axis
-        others = [step for term, step in offset.terms if term != j]
-        inside = offset.step(j) in {0, 1} and not self.nest.extents[j] % lanes
+        group = self.loops[self.axes[2] if axis is None else axis]
+        others = [step for term, step in offset.terms if term not in group]
+        step, extent = self.sums.walks(offset, group), self.sums.extent(group)
         aligned = all(n % lanes == 0 for n in (offset.constant, *others))
-        return inside and (aligned or offset.step(j) == 0)
+        return step in {0, 1} and not extent % lanes and (aligned or step == 0)
 
     @property
     def lanes(self) -> int:
@@ -104,42 +133,65 @@ def product_of(nest: Nest) -> Product | str:
         return found
     if found.reduction.node.dtype not in {float32, *HALVES}:
         return f"adds up products of {found.dtype}"
-    a, b = array_of(found.left), array_of(found.right)
+    a, b = (array_of(v, guarded=True) for v in (found.left, found.right))
     if a is None or b is None:
         return "multiplies what is computed, not two arrays of halves"
     if a.node.dtype is not b.node.dtype:
         return f"multiplies {a.node.dtype} by {b.node.dtype}"
-    axes = found.rows, found.columns, found.depth
-    if len(found.outer) > MOST_BATCH or [len(each) for each in axes] != [1, 1, 1]:
+    own, depth = (found.rows, found.columns), found.depth
+    batch = [(axis,) for axis in found.outer]
+    if len(batch) > MOST_BATCH or not all((*own, depth)):
         return "has not rows of one array and columns of the other, in one batch"
-    (i,), (j,), (k,) = axes
-    batch = found.outer
-    rows, columns = factor_of(a, i, k, batch), factor_of(b, j, k, batch)
-    if isinstance(rows, str) or isinstance(columns, str):
-        return rows if isinstance(rows, str) else str(columns)
-    return Product(found, a.node.dtype, (batch, i, j, k), rows, columns)
+    loops = tuple(sorted((*batch, *own, depth)))
+    i, j, k = (loops.index(each) for each in (*own, depth))
+    rows, columns = (
+        factor_of(found.nest, v, (axes, depth), batch)
+        or _window(found.nest, v, axes, depth)
+        for v, axes in zip((a, b), own, strict=True)
+    )
+    axes = tuple([loops.index(each) for each in batch]), i, j, k
+    return Product(found, a.node.dtype, axes, rows, columns, loops)
 
 
-def array_of(value: Value) -> Value | None:
-    """Return the array of halves that a value is, widened or not."""
-    if isinstance(value.node, Cast) and value.source is None:
+def array_of(value: Value, *, guarded: bool = False) -> Value | None:
+    """Return the array of halves that a value is, widened or not; if it may, with guards."""
+    guards = set(value.guards)
+    while value.source is None and _keeps(value.node):
         (value,) = value.args.values()
-    plain = isinstance(value.source, Input) and not value.guards and not value.step
+        guards |= set(value.guards)
+    whole = isinstance(value.source, Input) and not value.step
+    plain = whole and guards == set(value.guards) and (guarded or not guards)
     return value if plain and value.node.dtype in HALVES else None
 
 
-def factor_of(value: Value, own: int, k: int, batch: tuple[int, ...]) -> Factor | str:
-    """Return how an array lies, or why no copy of tiles can read it."""
+def _keeps(node: Node) -> bool:
+    """Say whether a node has its operand's elements, halves perhaps widened."""
+    return isinstance(node, View) or (
+        isinstance(node, Cast) and node.dtype.bytes > HALF
+    )
+
+
+def factor_of(
+    nest: Nest,
+    value: Value,
+    axes: tuple[Axes, Axes],
+    batch: Sequence[Axes],
+) -> Factor | None:
+    """Return how a matrix lies along its own axes and the depth's; None: it is none."""
     assert isinstance(value.source, Input)
-    offset, name = value.offset, value.source.name
-    walks = [_walk(offset, axis) for axis in (own, k, *batch)]
+    offset = value.offset
+    walks = [_walk(nest, offset, group) for group in (*axes, *batch)]
     a, b, *rest = (step for step, _ in walks)
     matrices = [shared for _, shared in walks[2:]]
-    if 1 not in {a, b} or min(a, b, *rest) < 0 or max(n for _, n in walks[:2]) > 1:
-        return f"reads {name} by no rows of neighbours"
+    together = max(n for _, n in walks[:2]) == 1
+    if value.guards or 1 not in {a, b} or min(a, b, *rest) < 0 or not together:
+        return None
     across = b != 1
     lengths = (b if across else a), *rest, offset.constant
-    bulk = not any(length * HALF % UNIT for length in lengths)
+    lanes = UNIT // HALF
+    if any(length % lanes for length in lengths):
+        along = prod([nest.extents[axis] for axis in axes[not across]])
+        lanes = 1 if any(length % 2 for length in (along, *lengths)) else 2
     return Factor(
         value.source,
         across,
@@ -147,14 +199,34 @@ def factor_of(value: Value, own: int, k: int, batch: tuple[int, ...]) -> Factor 
         tuple(rest),
         tuple(matrices),
         offset.constant,
-        bulk,
+        lanes,
     )
 
 
-def _walk(offset: Index, along: int) -> tuple[int, int]:
-    """Return what steps along an axis add, and how many add it once; -1: nothing like it."""
+def _window(nest: Nest, value: Value, own: Axes, depth: Axes) -> Factor:
+    """Return how an array lies that is no matrix: with the depth's last axis, or across."""
+    assert isinstance(value.source, Input)
+    offset, last = value.offset, depth[-1]
+    across = offset.step(last) != 1 and offset.step(own[-1]) == 1
+    lengths = [step for term, step in offset.terms if term != last]
+    lengths += [offset.constant, nest.extents[last]]
+    free = not any(last in index.axes for index, _ in value.guards)
+    lanes = 1
+    if offset.step(last) == 1 and free:
+        fits = (n for n in (UNIT // HALF, 2) if not any(x % n for x in lengths))
+        lanes = next(fits, 1)
+    return Factor(value.source, across, 0, (), (), 0, lanes, value)
+
+
+def _walk(nest: Nest, offset: Index, group: Axes) -> tuple[int, int]:
+    """Return what steps along axes add, and how many add it once; -1: nothing like it."""
+    along = group[-1]
     step = offset.step(along)
     if step is not None:
+        for place, outer in enumerate(group[:-1]):
+            inner = prod([nest.extents[each] for each in group[place + 1 :]])
+            if offset.step(outer) != step * inner and nest.extents[outer] > 1:
+                return -1, 1
         return step, 1
     for term, coefficient in offset.terms:
         if isinstance(term, Part) and term.index == axis(along) and not term.modulus:

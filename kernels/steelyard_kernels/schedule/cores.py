@@ -15,9 +15,10 @@ class Cores:
     """A generation: the instruction `name` gives sums of `rows` by `columns`.
 
     Columns of a tile are multiples of `unit`; `columns` is 0 where one instruction has
-    all of them. `bulk`: it reads shared memory by itself, beside threads that copy boxes
-    of arrays there; otherwise the threads that multiply copy units of 16 bytes. A thread
-    takes up to `repeats` rows of tiles, up to `clusters` blocks divide the depth.
+    all of them. `bulk`: it reads shared memory by itself, beside a thread that copies
+    boxes of matrices there; otherwise, and of what is no matrix, the threads that multiply
+    copy units of 16 bytes. A thread takes up to `repeats` rows of tiles, up to `clusters`
+    blocks divide the depth where copies are in bulk.
     """
 
     name: str
@@ -27,6 +28,11 @@ class Cores:
     bulk: bool
     repeats: int
     clusters: int
+
+    @property
+    def by_warp(self) -> bool:
+        """Whether each warp multiplies by itself, and has its sums at once."""
+        return self.columns > 0
 
 
 WGMMA: Final = Cores("wgmma", 64, 0, 8, bulk=True, repeats=1, clusters=8)  # sm_90a

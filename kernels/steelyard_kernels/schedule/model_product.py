@@ -66,10 +66,9 @@ def model(nest: Nest, gpu: Gpu) -> Callable[[Schedule], Prediction]:
 
 def _predicted(tiling: Tiling, gpu: Gpu) -> Prediction:
     split, steps, product = tiling.split, tiling.steps, tiling.product
-    _, m, n, depth = product.extents
-    tall, wide, bulk = tiling.tall, tiling.columns, tiling.cores.bulk
+    tall, wide, by_warp = tiling.tall, tiling.columns, tiling.cores.by_warp
     room = split * CLUSTERS.get(split, CLUSTERS[8] * 8 // split)
-    if not bulk:
+    if by_warp:
         room = gpu.multiprocessors
     held = gpu.blocks_resident(tiling.threads, registers(tiling), tiling.shared)
     held = max(1, min(held, MOST_HELD))
@@ -83,7 +82,7 @@ def _predicted(tiling: Tiling, gpu: Gpu) -> Prediction:
     shared = min(blocks, room * held) * steps * step_bytes / L2_RATE
     cycles = STEP // DEPTH * tiling.groups * max(wide, LEAST_COLUMNS) / 2
     read = 0.0
-    if not bulk:
+    if by_warp:
         each = gpu.product_rate / gpu.multiprocessors / CLOCK  # of a cycle
         cycles = 2 * tall * wide * STEP / each
         lines = tall + tiling.consumers // WARP * wide
@@ -99,9 +98,9 @@ def _predicted(tiling: Tiling, gpu: Gpu) -> Prediction:
         for o in product.nest.outputs
     )
     loaded = sum(
-        count * STEP / (2 if factor.is_paired(own, depth) else 1)
-        for factor, own, count in ((product.rows, m, tall), (product.columns, n, wide))
-        if bulk and not factor.bulk
+        count * STEP / min(factor.lanes, 2)
+        for factor, count in ((product.rows, tall), (product.columns, wide))
+        if tiling.bulk and not factor.bulk
     )
     loads = (steps * loaded / tiling.consumers * LOAD + LATENCY) * (loaded > 0)
     begun = 0.0 if tiling.blocks else (waves - 1) * WAVE_NS

@@ -18,7 +18,7 @@ from math import prod
 from typing import Final
 
 from steelyard_kernels.dtypes import DType, float32, int64
-from steelyard_kernels.nest.axes import NAMES, Stored
+from steelyard_kernels.nest.axes import Stored
 from steelyard_kernels.schedule.contraction import HALF, UNIT, Product
 from steelyard_kernels.schedule.cores import EVERY, WGMMA, Cores
 from steelyard_kernels.schedule.gpu import Gpu, most_registers
@@ -62,6 +62,16 @@ class Tiling:
     repeats: int = 1
 
     @property
+    def bulk(self) -> bool:
+        """Whether a thread copies in bulk what others multiply."""
+        return self.cores.bulk and not self.product.has_window
+
+    @property
+    def slack(self) -> int:
+        """Stages that threads which copy and multiply cannot fill while they multiply."""
+        return 1 if self.cores.by_warp else 2
+
+    @property
     def tall(self) -> int:
         """Rows of a tile."""
         return ROWS * self.groups * self.repeats
@@ -76,8 +86,8 @@ class Tiling:
         columns = ((wide, Place.MMA), (self.columns // wide, Place.REGISTER))
         warps = self.groups * ROWS // self.cores.rows
         factors: dict[int, tuple[tuple[int, Place], ...]] = {
-            i: (*rows[: 1 + (not self.cores.bulk)], (warps, Place.WARP), grid),
-            j: (*columns[: 1 + (not self.cores.bulk)], grid),
+            i: (*rows[: 1 + self.cores.by_warp], (warps, Place.WARP), grid),
+            j: (*columns[: 1 + self.cores.by_warp], grid),
             k: (
                 (DEPTH, Place.MMA),
                 (REPEATS, Place.REGISTER),
@@ -87,7 +97,8 @@ class Tiling:
             ),
         }
         factors |= dict.fromkeys(batch, (grid,))
-        cuts = tuple(Cut(NAMES[axis], factors[axis]) for axis in sorted(factors))
+        names = self.product.names
+        cuts = tuple(Cut(names(loop), factors[loop]) for loop in sorted(factors))
         return Schedule(cuts, blocks=self.blocks)
 
     @property
@@ -124,13 +135,13 @@ class Tiling:
     @property
     def hands_over(self) -> bool:
         """Whether the threads that copy leave registers to those that multiply."""
-        return self.cores.bulk and self.blocks > 0 and self.groups == HANDED_GROUPS
+        return self.bulk and self.blocks > 0 and self.groups == HANDED_GROUPS
 
     @property
     def threads(self) -> int:
         """Threads of a block."""
         copying = GROUP if self.hands_over else PRODUCER
-        return self.consumers + (copying if self.cores.bulk else 0)
+        return self.consumers + (copying if self.bulk else 0)
 
     @property
     def most_registers(self) -> int:
@@ -165,7 +176,7 @@ class Tiling:
             o.value.node.dtype for o in self.product.nest.outputs if self.is_staged(o)
         }:
             yield f"staged_{dtype.name}", dtype, self.groups * ROWS * self.pitch, UNIT
-        if self.cores.bulk:
+        if self.bulk:
             yield "full", int64, stages, 8
             yield "empty", int64, stages, 8
             yield "arrived", int64, 1, 8
@@ -182,7 +193,7 @@ class Tiling:
 def tiling_of(product: Product, schedule: Schedule) -> Tiling | None:
     """Return the tiling that a schedule says; None if it says something else."""
     cuts = {cut.axes: cut for cut in schedule.cuts}
-    i, j, k = (NAMES[axis] for axis in product.axes[1:])
+    i, j, k = map(product.names, product.axes[1:])
     if not {i, j, k} <= cuts.keys():
         return None
     for cores in EVERY:
@@ -203,7 +214,8 @@ def tiling_of(product: Product, schedule: Schedule) -> Tiling | None:
 
 def problem(tiling: Tiling, gpu: Gpu) -> str:
     """Say why a tiling does not fit, and what to choose instead; "" if it does."""
-    return _shape_problem(tiling) or gpu.room_problem(
+    why = _cores_problem(tiling) or _shape_problem(tiling)
+    return why or gpu.room_problem(
         tiling,
         registers(tiling),
         "fewer stages, or smaller tiles",
@@ -211,24 +223,29 @@ def problem(tiling: Tiling, gpu: Gpu) -> str:
     )
 
 
-def _shape_problem(tiling: Tiling) -> str:
-    """Say what of a tile's shape the instructions have not."""
+def _cores_problem(tiling: Tiling) -> str:
+    """Say what of a tile the tensor cores have not."""
     cores = tiling.cores
     unit = 32 if tiling.product.columns.across else cores.unit
     if tiling.columns not in COLUMNS or tiling.columns % unit:
         wanted = f"a multiple of {unit} up to {COLUMNS[-1]}"
         return f"has tiles of {tiling.columns} columns; choose {wanted}"
-    if tiling.groups not in GROUPS:
-        return f"has {tiling.groups} warpgroups; choose 1 to {GROUPS[-1]}"
     if tiling.repeats not in range(1, cores.repeats + 1):
         most = f"choose up to {cores.repeats}"
         return f"has {tiling.repeats} times the rows of an instruction; {most}"
-    clusters = range(1, cores.clusters + 1)
-    if tiling.split not in clusters or tiling.columns // 8 % tiling.split:
+    clusters = cores.clusters if tiling.bulk else 1
+    if tiling.split not in range(1, clusters + 1) or tiling.columns // 8 % tiling.split:
         return (
             f"divides {tiling.columns} columns among {tiling.split} blocks; choose a "
-            f"cluster up to {cores.clusters} that divides them by 8 at a time"
+            f"cluster up to {clusters} that divides them by 8 at a time"
         )
+    return ""
+
+
+def _shape_problem(tiling: Tiling) -> str:
+    """Say what of a tile's shape does not fit the product."""
+    if tiling.groups not in GROUPS:
+        return f"has {tiling.groups} warpgroups; choose 1 to {GROUPS[-1]}"
     if (tiling.split - 1) * tiling.steps * STEP >= tiling.product.extents[3]:
         return (
             f"leaves a block of {tiling.split} without a step; choose a smaller cluster"
@@ -242,10 +259,10 @@ def _shape_problem(tiling: Tiling) -> str:
             f"updates an array of {m} x {n} in place by tiles of "
             f"{tiling.tall} x {tiling.columns}; choose tiles that divide it"
         )
-    if cores.bulk and tiling.ring and not tiling.product.is_bulk:
+    if tiling.bulk and tiling.ring and not tiling.product.is_bulk:
         why = f"{tiling.steps} steps of rows that begin at no multiples of {UNIT} bytes"
         return f"has {tiling.stages} stages for {why}; choose as many, a larger cluster"
-    least = min(2, tiling.steps)
+    least = min(2 if tiling.bulk else 1 + tiling.slack, tiling.steps)
     if not least <= tiling.stages <= tiling.steps:
         return f"has {tiling.stages} stages; choose {least} to {tiling.steps}"
     return ""
@@ -254,5 +271,15 @@ def _shape_problem(tiling: Tiling) -> str:
 def registers(tiling: Tiling) -> int:
     """Return about how many registers a thread needs."""
     own = tiling.owned // 2 if tiling.split > 1 else 0
-    others = OTHER_REGISTERS if tiling.cores.bulk else BY_WARP_REGISTERS
+    others = BY_WARP_REGISTERS if tiling.cores.by_warp else OTHER_REGISTERS
+    product = tiling.product
+    for factor, count in (
+        (product.rows, tiling.tall),
+        (product.columns, tiling.columns),
+    ):
+        if (
+            factor.window is not None and not factor.across
+        ):  # each row's place, and guards
+            turns = count * STEP // (tiling.consumers * factor.lanes)
+            others += turns * len(factor.window.guards)
     return tiling.repeats * tiling.columns // 2 + own + others

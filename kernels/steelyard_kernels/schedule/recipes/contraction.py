@@ -59,7 +59,7 @@ def _tiles(
 ) -> Iterator[Tiling]:
     """Yield tilings of one stage: tiles of all sizes, divided as the GPU's cores can."""
     (cores, *_) = gpu.cores
-    splits = [split for split in SPLITS if split <= cores.clusters]
+    splits = SPLITS if cores.bulk and not whole.has_window else (1,)
     for tall, wide, split, repeats in product(
         groups, columns, splits, range(1, cores.repeats + 1)
     ):
@@ -93,7 +93,7 @@ def _deepest(tiling: Tiling, gpu: Gpu, room: int) -> Tiling | None:
     """Return a tiling with as many stages as fit so many bytes."""
     steps = tiling.steps
     own = (steps,) if steps <= MOST_OWN else ()
-    several = tiling.product.is_bulk or not tiling.cores.bulk
+    several = tiling.product.is_bulk or not tiling.bulk
     for stages in (*own, *(STAGES if several else ())):
         deeper = replace(tiling, stages=stages)
         if deeper.shared <= room and not problem(deeper, gpu):
