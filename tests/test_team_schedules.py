@@ -231,6 +231,23 @@ def test_clusters_are_of_gpus_that_have_them_and_overwrite_nothing():
         lowered(updated, "i:grid j:v4.thread32.cluster2.serial")
 
 
+def test_rows_that_no_cluster_can_walk_are_offered_to_none():
+    """Totals that run along them, and rows that are overwritten."""
+
+    @kernel
+    def running(x):
+        return xp.cumulative_sum(x, axis=-1)
+
+    @kernel
+    def updated(x):
+        return {"x": x - xp.max(x, axis=-1, keepdims=True)}
+
+    for made in (running, updated):
+        program = simplify(made.program(((512, 32_768), "float32")))
+        for chosen in strategies.candidates(program, H200):
+            assert not legality.problem(nest_of(program), chosen, "cuda", aligned=True)
+
+
 @pytest.mark.parametrize("width", [*SIZES, 33_000])
 def test_candidates_are_many_and_legal(width):
     """Every one of bias_layernorm in float16 can be lowered."""

@@ -23,7 +23,12 @@ from steelyard_kernels.schedule.gpu import (
     most_registers,
 )
 from steelyard_kernels.schedule.legality import problem
-from steelyard_kernels.schedule.legality_gpu import MOST_HELD, are_behind, unordered
+from steelyard_kernels.schedule.legality_gpu import (
+    MOST_HELD,
+    are_behind,
+    cluster_problem,
+    unordered,
+)
 from steelyard_kernels.schedule.model_team import Team, allowance
 from steelyard_kernels.schedule.order import in_order, residue
 from steelyard_kernels.schedule.schedule import Cut, Place, Refuse, Schedule
@@ -85,6 +90,8 @@ def on_gpu(
             refuse(schedule, why)
             continue
         if frame.is_behind(schedule) and not are_behind(nest, schedule):
+            continue
+        if schedule.cluster > 1 and cluster_problem(nest, schedule):
             continue
         limits, resident = [most], gpu.blocks_resident(threads, most)
         lean = team.least_registers(schedule)
