@@ -110,9 +110,11 @@ def _lie(
     for value, own, depth in factors:
         matrices = [(axis,) for axis in batch]
         lies = factor_of(nest, value, ((own,), (depth,)), matrices)
-        if lies is None or not lies.bulk:
-            name = getattr(value.source, "name", "")
-            return f"reads {name} by no rows that begin at {UNIT} bytes"
+        name = getattr(value.source, "name", "")
+        if lies is None:
+            return f"reads {name} by no rows of neighbours"
+        if not lies.bulk:
+            return f"reads {name} by rows that begin at no {UNIT} bytes"
         found.append(lies)
     return found
 
