@@ -50,23 +50,32 @@ globals().update(asv.families(__file__, rounds=2))
 """
 
 
+def write(suites):
+    """Write a suite, one that is wrong, and a short adapter to a folder."""
+    suites.mkdir(parents=True)
+    texts = {"__init__": "", "tiny": SMALL, "broken": BROKEN, "asv_suite": ADAPTER}
+    for name, text in texts.items():
+        (suites / f"{name}.py").write_text(text)
+
+
 @pytest.fixture
 def repository(tmp_path):
     """Return a repository with a suite, this one's configuration and a short adapter."""
     suites = tmp_path / "repository" / "suites"
-    suites.mkdir(parents=True)
+    write(suites)
     shutil.copy(ROOT / "asv.conf.json", suites.parent)
-    for name, text in {
-        "__init__": "",
-        "tiny": SMALL,
-        "broken": BROKEN,
-        "asv_suite": ADAPTER,
-    }.items():
-        (suites / f"{name}.py").write_text(text)
     git(suites.parent, "init", "--quiet", "--initial-branch=main")
     git(suites.parent, "add", ".")
     git(suites.parent, "commit", "--quiet", "--message=suites")
     return suites.parent
+
+
+@pytest.fixture(scope="module")
+def move(tmp_path_factory):
+    """Return the class of a small benchmark."""
+    suites = tmp_path_factory.mktemp("asv") / "small_suites"
+    write(suites)
+    return asv.families(str(suites / "asv_suite.py"))["move"]
 
 
 SMALL = TINY.replace("n=[10, 1000]", "n=[10]")
@@ -133,16 +142,15 @@ def test_the_shipped_suites_are_found_with_their_units_and_versions(tmp_path):
     assert rows["asv_suite.adam.track_seconds"]["param_names"] == ["n", "impl", "mode"]
 
 
-def test_a_point_that_was_not_weighed_is_an_error_and_never_a_number(shared):
+def test_a_point_that_was_not_measured_is_an_error_and_never_a_number(move, shared):
     """Neither a failed case nor a missing one returns samples."""
-    dispatch = asv.families(str(ADAPTER_FILE))["dispatch"]()
-    point = (1000, "numpy", "latency/warm")
-    weighed = {"dispatch[n=1000,impl=numpy] latency/warm": "it crashed"}
+    point = (10, "copyto", "latency/warm")
+    times = {"move[n=10,impl=copyto] latency/warm": "it crashed"}
     with pytest.raises(BenchmarkError, match="it crashed"):
-        dispatch.track_seconds(weighed, *point)
+        move().track_seconds(times, *point)
     (shared / asv.ASKED).unlink()
     with pytest.raises(BenchmarkError, match="was not measured in latency/warm"):
-        dispatch.track_seconds({}, *point)
+        move().track_seconds({}, *point)
 
 
 @pytest.mark.parametrize("ticks", [[0] * 9, [-5] * 9, []])
@@ -152,11 +160,12 @@ def test_what_is_no_time_is_an_error(ticks):
     assert "no time" in str(asv._seconds(trial))
 
 
-def test_a_round_is_weighed_when_its_first_point_is_asked_for(shared, monkeypatch):
+@pytest.mark.usefixtures("shared")
+def test_a_round_is_measured_when_its_first_point_is_asked_for(move, monkeypatch):
     """All others of the round share it; what failed in the first is not tried again."""
-    family = asv.families(str(ADAPTER_FILE))["dispatch"]
-    points = [(n, "numpy", "latency/warm") for n in family.params[0]]
-    names = [asv.key(f"dispatch[n={n},impl=numpy]", mode) for n, _, mode in points]
+    modes = {"copyto": ("kernel/warm", "latency/warm"), "assign": ("kernel/warm",)}
+    points = [(10, impl, mode) for impl, several in modes.items() for mode in several]
+    names = [asv.key(f"move[n=10,impl={impl}]", mode) for _, impl, mode in points]
     first = {names[0]: "it hung", **dict.fromkeys(names[1:], 1.0)}
     rounds = []
 
@@ -168,8 +177,8 @@ def test_a_round_is_weighed_when_its_first_point_is_asked_for(shared, monkeypatc
     seen = []
     for _ in range(3):
         with pytest.raises(BenchmarkError, match="it hung"):
-            family().track_seconds(first, *points[0])
-        seen += [family().track_seconds(first, *p)["samples"] for p in points[1:]]
+            move().track_seconds(first, *points[0])
+        seen += [move().track_seconds(first, *p)["samples"] for p in points[1:]]
     count = len(points) - 1
     assert seen == [[1.0]] * count + [[2.0]] * count + [[3.0]] * count
     assert len(rounds) == 2

@@ -39,23 +39,20 @@ def history(store, case, mode=None, tag=None):
     return chosen(histories(stored(store, case, tag)), mode)
 
 
-def add(
-    store, index, time, *, machine=None, tags=(), case=CASE, dirty=False, **changes
-):
-    """Store a run of one trial that took about ``time`` nanoseconds."""
+def add(store, index, time, *, machine=None, tags=(), case=CASE, beside=(), **changes):
+    """Store a run of a trial that took about ``time`` nanoseconds, and of others."""
     run = trials.run(
         uid=f"{index:032x}",
         started=f"2026-01-01T{index // 60:02}:{index % 60:02}:00+00:00",
         commit=f"{index:02x}" * 20,
         state="finished",
         tags=tags,
-        dirty=dirty,
+        dirty=changes.pop("dirty", False),
     )
     if machine:
         identity = {**run.machine["identity"], "id": machine}
         run = replace(run, machine={**run.machine, "identity": identity})
-    store.begin(run)
-    store.add(run.uid, trials.trial(case, [round(time)] * 20, **changes))
+    store.keep(run, [trials.trial(case, [round(time)] * 20, **changes), *beside])
 
 
 def planted(store, count=24, at=12, change=1.1, case=CASE):
@@ -199,11 +196,10 @@ def test_a_commit_at_which_all_cases_step_is_rather_the_machine(store, monkeypat
     """One of many is rather the code; both are one entry of a few lines."""
     monkeypatch.setenv("COLUMNS", "80")
     for index in range(22):
-        add(store, index, 1000, case="quiet")
-        for case in range(40):
-            level = (1.2 if index >= 8 else 1) * (1.1 if index >= 16 > case + 15 else 1)
-            time = round(1e5 * level)
-            store.add(f"{index:032x}", trials.trial(f"case{case}", [time] * 3))
+        later, latest = index >= 8, index >= 16
+        times = (round(1e5 * 1.2**later * 1.1 ** (latest and not n)) for n in range(40))
+        made = [trials.trial(f"case{n}", [time] * 3) for n, time in enumerate(times)]
+        add(store, index, 1000, case="quiet", beside=made)
     latest, first = places(histories(stored(store)))
     assert (len(latest.found), latest.everywhere) == (1, False)
     assert (len(first.found), first.measured, first.everywhere) == (40, 41, True)
