@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from operator import itemgetter
 from typing import TYPE_CHECKING, Final, Generic, TypeAlias, TypeVar
 
@@ -109,11 +109,9 @@ def grid(
     title: str, heads: Sequence[str], titles: Sequence[str], lines: Iterable[Line]
 ) -> Sheet[Line]:
     """Return a table whose ``heads`` say which line it is; ``titles`` are of numbers."""
-    columns: list[Column[Line]] = [
-        Column(name, itemgetter(at), right=at >= len(heads))
-        for at, name in enumerate((*heads, *titles))
-    ]
-    return Sheet(title, columns, tuple(lines))
+    whole = sheet_of((*heads, *titles), lines, title=title)
+    numbers = (replace(one, right=True) for one in whole.columns[len(heads) :])
+    return replace(whole, columns=(*whole.columns[: len(heads)], *numbers))
 
 
 def width_of(column: Column[T], rows: Iterable[T]) -> int:
@@ -130,12 +128,9 @@ def fitting(whole: Sheet[T], width: int) -> Iterator[Sheet[T]]:
     The columns of text that it begins with say which row it is: every part has them.
     """
     heads = tuple(itertools.takewhile(lambda one: not one.right, whole.columns))
-    first = len(heads)
-    rest, sizes = (
-        whole.columns[first:],
-        [width_of(c, whole.rows) for c in whole.columns],
-    )
-    room, sizes = width - sum(sizes[:first]), sizes[first:]
+    rest = whole.columns[len(heads) :]
+    room = width - sum(width_of(one, whole.rows) for one in heads)
+    sizes = [width_of(one, whole.rows) for one in rest]
     while rest:
         count = max(1, sum(end <= room for end in itertools.accumulate(sizes)))
         part, rest, sizes = rest[:count], rest[count:], sizes[count:]
