@@ -66,7 +66,7 @@ def python(b):
     return b.launch(np.copyto, y, x)
 """
 
-QUICK = ("--blocks", "2")
+QUICK = ("--blocks", "1")
 
 
 def steelyard(*words):
