@@ -104,20 +104,14 @@ def test_a_package_adds_a_command(packaged):
     assert packaged("greet").stdout == "hello from a package\n"
 
 
-def test_a_package_adds_a_format(packaged):
-    """Of what it can write."""
-    done = packaged("run", "suite.py", "--blocks", "1", "--no-check")
-    assert done.returncode == 0, done.stderr
-    assert packaged("show", "--format", "shout").stdout == "1 ROWS!\n"
-    assert "'shout' is not one of" in packaged("verdict", "--format", "shout").stderr
-
-
-def test_a_package_adds_results_of_a_tool(packaged, tmp_path):
-    """It is recognised and imported like the others."""
+def test_a_package_adds_results_of_a_tool_and_a_format(packaged, tmp_path):
+    """They are recognised and imported like others; it is one of what it can write."""
     (tmp_path / "t.json").write_text('{"strokes": {"five": 5.0}}')
     done = packaged("import", "t.json")
     assert " of tally: 1 trials added" in done.stdout, done.stderr
     assert "5.000 s" in packaged("show").stdout
+    assert packaged("show", "--format", "shout").stdout == "1 ROWS!\n"
+    assert "'shout' is not one of" in packaged("verdict", "--format", "shout").stderr
 
 
 def test_a_package_adds_a_clock(packaged):
