@@ -169,7 +169,7 @@ class Emitter(Products):
                 "multiply", b.cast(chosen, b.index.dtype), value.strides[node.place]
             )
             at = b.at("add", b.at("add", value.base, place), value.offset(int(element)))
-            found.append(self.lanes.load_one(value.buffer, at, value.apart))
+            found.append(self.lanes.load(value, at, 1, 1))
         return self.scattered(found, node.shape)
 
     def _row(self, node: Row) -> Value:

@@ -97,30 +97,24 @@ class GpuLanes(Lanes):
                 vector = b.let("where", mine, scalar, vector)
         return vector
 
-    def load(self, buffer: Buffer, base: Index, stride: int, count: int) -> Operand:
-        """Emit lane l's load of buffer[base + l * stride], for l < count."""
+    def load(self, view: Memory, at: Index, stride: int, count: int) -> Operand:
+        """Emit lane l's load of what is at + l * stride, for l < count; one is everyone's."""
         b = self.b
-        at = b.at("add", b.at("multiply", self.lane, stride), base)
-        return b.load(buffer, at, mask=self.below(count))
+        if count == 1:
+            return b.load(view.buffer, at)
+        at = b.at("add", b.at("multiply", self.lane, stride), at)
+        return b.load(view.buffer, at, mask=self.below(count))
 
     def store(
-        self, buffer: Buffer, base: Index, stride: int, count: int, vector: Operand
+        self, view: Memory, at: Index, stride: int, count: int, value: Operand
     ) -> None:
-        """Emit lane l's store to buffer[base + l * stride], for l < count."""
+        """Emit lane l's store to at + l * stride, for l < count; one is the first's."""
         b = self.b
-        at = b.at("add", b.at("multiply", self.lane, stride), base)
-        b.store(buffer, at, vector, b.both(self._may_write(buffer), self.below(count)))
-
-    def store_one(
-        self,
-        buffer: Buffer,
-        index: Index,
-        apart: int,  # noqa: ARG002 - a thread has one chain
-        value: Operand,
-    ) -> None:
-        """Emit the store of one element by the first thread of the group."""
-        mask = self.b.both(self._may_write(buffer), self.first)
-        self.b.store(buffer, index, value, mask)
+        mine: Operand | None = self.first
+        if count > 1:
+            at = b.at("add", b.at("multiply", self.lane, stride), at)
+            mine = self.below(count)
+        b.store(view.buffer, at, value, b.both(self._may_write(view.buffer), mine))
 
     def scratch(self, dtype: DType, shape: Shape) -> Memory:
         """Return memory of this chain for the rows that a loop stacks.

@@ -96,38 +96,31 @@ class Lanes:
             self.b.let(reduced, self.masked(op, self.splat(v), n)) for v, n in vectors
         ]
 
-    def load(self, buffer: Buffer, base: Index, stride: int, count: int) -> Operand:
-        """Emit the load of buffer[base + l * stride] into each lane l < count."""
-        b = self.b
-        if stride != 1 and count > 1:
-            at = [b.at("add", base, lane * stride) for lane in range(count)]
-            return self.pack([b.load(buffer, place) for place in at])
-        return b.load(buffer, base, self.width, self.below(count))
+    def load(self, view: Memory, at: Index, stride: int, count: int) -> Operand:
+        """Emit the load of what is at + l * stride into each lane l < count.
+
+        One element is a scalar.
+        """
+        b, buffer = self.b, view.buffer
+        if count == 1:
+            return b.load(buffer, at)
+        if stride != 1:
+            places = [b.at("add", at, lane * stride) for lane in range(count)]
+            return self.pack([b.load(buffer, place) for place in places])
+        return b.load(buffer, at, self.width, self.below(count))
 
     def store(
-        self, buffer: Buffer, base: Index, stride: int, count: int, vector: Operand
+        self, view: Memory, at: Index, stride: int, count: int, value: Operand
     ) -> None:
-        """Emit the store of each lane l < count to buffer[base + l * stride]."""
-        b = self.b
-        if stride != 1 and count > 1:
-            for lane, value in enumerate(self.elements([vector], count)):
-                b.store(buffer, b.at("add", base, lane * stride), value)
-            return
-        b.store(buffer, base, vector, self.below(count))
-
-    def load_one(self, buffer: Buffer, index: Index, apart: int) -> Operand:  # noqa: ARG002 - see `ChainLanes`
-        """Emit the load of one element; those of other chains lie `apart`."""
-        return self.b.load(buffer, index)
-
-    def store_one(
-        self,
-        buffer: Buffer,
-        index: Index,
-        apart: int,  # noqa: ARG002 - see `ChainLanes`
-        value: Operand,
-    ) -> None:
-        """Emit the store of one element; those of other chains lie `apart`."""
-        self.b.store(buffer, index, value)
+        """Emit the store of each lane l < count to at + l * stride."""
+        b, buffer = self.b, view.buffer
+        if count == 1:
+            b.store(buffer, at, value)
+        elif stride != 1:
+            for lane, each in enumerate(self.elements([value], count)):
+                b.store(buffer, b.at("add", at, lane * stride), each)
+        else:
+            b.store(buffer, at, value, self.below(count))
 
     def own(self, part: Memory, apart: int) -> Memory:  # noqa: ARG002 - see `ChainLanes`
         """Return a chain's part of an array; its neighbours' lie `apart` from one another."""
@@ -220,14 +213,14 @@ class ChainLanes(Lanes):
         strides = tuple([stride * self.chains for stride in contiguous(shape)])
         return Memory(found.buffer, found.base, shape, strides, BESIDE)
 
-    def load_one(self, buffer: Buffer, index: Index, apart: int) -> Operand:
+    def load(self, view: Memory, at: Index, stride: int, count: int) -> Operand:  # noqa: ARG002 - one
         """Emit the load of an element of every chain, whose arrays lie `apart`."""
         b = self.b
-        if apart in {0, BESIDE}:
-            return b.load(buffer, index, self.chains if apart else 1)
+        if view.apart in {0, BESIDE}:
+            return b.load(view.buffer, at, self.chains if view.apart else 1)
         vector: Operand | None = None
-        for lane, step in enumerate(self.apart[apart]):
-            value = b.load(buffer, b.at("add", index, step))
+        for lane, step in enumerate(self.apart[view.apart]):
+            value = b.load(view.buffer, b.at("add", at, step))
             if vector is None:
                 vector = self.splat(value)
             else:
@@ -235,21 +228,26 @@ class ChainLanes(Lanes):
         assert vector is not None
         return vector
 
-    def store_one(
-        self, buffer: Buffer, index: Index, apart: int, value: Operand
+    def store(
+        self,
+        view: Memory,
+        at: Index,
+        stride: int,  # noqa: ARG002 - one element
+        count: int,  # noqa: ARG002
+        value: Operand,
     ) -> None:
         """Emit the store of an element of every chain."""
         b = self.b
-        if apart == 0:
-            b.store(buffer, index, value)
+        if view.apart == 0:
+            b.store(view.buffer, at, value)
             return
         vector = self.splat(value)
-        if apart == BESIDE:
-            b.store(buffer, index, vector)
+        if view.apart == BESIDE:
+            b.store(view.buffer, at, vector)
             return
-        for lane, step in enumerate(self.apart[apart]):
+        for lane, step in enumerate(self.apart[view.apart]):
             one = b.let("extract", vector, b.number(lane))
-            b.store(buffer, b.at("add", index, step), one)
+            b.store(view.buffer, b.at("add", at, step), one)
 
 
 def _neutral(op: str, dtype: DType) -> Const:

@@ -254,10 +254,7 @@ class Registers:
         for vector in self.checked(view.shape):
             offset, stride = _line(view, vector)
             at = b.at("add", view.base, offset)
-            if len(vector) == 1:
-                vectors.append(lanes.load_one(view.buffer, at, view.apart))
-            else:
-                vectors.append(lanes.load(view.buffer, at, stride, len(vector)))
+            vectors.append(lanes.load(view, at, stride, len(vector)))
         return Tensor(view.shape, tuple(vectors), same=prod(view.shape) == 1)
 
     def store(self, view: Memory, value: Tensor) -> None:
@@ -268,11 +265,10 @@ class Registers:
             offset, stride = _line(view, vector)
             at, operand = b.at("add", view.base, offset), value.vector(place)
             if len(vector) == 1:
-                (scalar,) = lanes.elements([operand], 1)
-                lanes.store_one(view.buffer, at, view.apart, scalar)
+                (operand,) = lanes.elements([operand], 1)
             else:
-                whole = lanes.splat(operand)
-                lanes.store(view.buffer, at, stride, len(vector), whole)
+                operand = lanes.splat(operand)
+            lanes.store(view, at, stride, len(vector), operand)
 
 
 def _line(view: Memory, vector: Vector) -> tuple[int, int]:
