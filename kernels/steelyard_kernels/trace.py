@@ -219,7 +219,7 @@ def _hidden(
     nodes: Sequence[Node],
 ) -> tuple[Output, ...]:
     """Return memory for what loops stack and others read, but no output has."""
-    shown = {_of_one_chain(output.value).number for output in outputs}
+    shown = {output.each.number for output in outputs}
     read = {arg.number: arg for node in nodes for arg in operands(node)}
     kept = [
         node
@@ -236,10 +236,6 @@ def _hidden(
         Output(name, value, None, hidden=True)
         for name, value in zip(names, values, strict=False)
     )
-
-
-def _of_one_chain(node: Node) -> Node:
-    return node.arg if isinstance(node, Chains) else node
 
 
 def _input(graph: Graph, index: int, name: str, spec: Spec) -> Input:

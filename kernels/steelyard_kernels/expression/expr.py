@@ -306,6 +306,11 @@ class Output:
     updates: int | None
     hidden: bool = False
 
+    @property
+    def each(self) -> Node:
+        """What each chain computes of it."""
+        return self.value.arg if isinstance(self.value, Chains) else self.value
+
 
 @dataclass(frozen=True, slots=True)
 class Program:

@@ -20,7 +20,6 @@ from steelyard_kernels.errors import Unsupported
 from steelyard_kernels.expression.expr import (
     Apply,
     Chain,
-    Chains,
     Constant,
     Gather,
     Input,
@@ -96,7 +95,7 @@ def _check_chains(program: Program, output: Output, node: Input) -> None:
             if node in operands(each) and not isinstance(each, Chain):
                 how = "chain by chain while other chains read it"
                 raise _refusal(program, output, how)
-    value = _of_one_chain(output.value)
+    value = output.each
     if not (isinstance(value, Result) and value.stacks):
         return
     begin = _begin(program, value.loop)
@@ -110,14 +109,10 @@ def _check_chains(program: Program, output: Output, node: Input) -> None:
 
 
 def _check_threads(program: Program, output: Output) -> None:
-    value = _of_one_chain(output.value)
+    value = output.each
     if isinstance(value, Result) and value.stacks:
         how = "row by row in a loop while a GPU's other threads may still read it"
         raise _refusal(program, output, how)
-
-
-def _of_one_chain(node: Node) -> Node:
-    return node.arg if isinstance(node, Chains) else node
 
 
 def _begin(program: Program, loop: Loop) -> int:

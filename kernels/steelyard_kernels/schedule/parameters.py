@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import prod
 
-from steelyard_kernels.expression.expr import Chains, Node, Program, Result, operands
+from steelyard_kernels.expression.expr import Chains, Program, Result, operands
 from steelyard_kernels.ir.loops import (
     INDEX,
     Buffer,
@@ -98,7 +98,7 @@ def arguments(program: Program, alignment: int = 0) -> Arguments:
         if output.updates is None:
             extent = Const(prod(output.value.shape), INDEX)
             dtype = output.value.dtype
-            access = "inout" if _one_chain(output.value).number in kept else "out"
+            access = "inout" if output.each.number in kept else "out"
             buffer = Buffer(
                 names.legal(output.name), dtype, extent, "global", alignment, access
             )
@@ -128,10 +128,6 @@ def _kept(program: Program) -> set[int]:
         for arg in operands(node)
         if isinstance(arg, Result) and arg.stacks
     }
-
-
-def _one_chain(node: Node) -> Node:
-    return node.arg if isinstance(node, Chains) else node
 
 
 class _Names:

@@ -92,7 +92,7 @@ def in_registers(program: Program) -> frozenset[int]:
         if not isinstance(node, Chain | Chains):
             found.update(arg.number for arg in _read(node))
     for output in program.outputs:
-        value = stored(output.value)
+        value = output.each
         if not (isinstance(value, Result) and value.stacks):
             found.add(value.number)
     return frozenset(found)
@@ -106,11 +106,6 @@ def _read(node: Node) -> Iterable[Node]:
     length = () if isinstance(loop.length, int) else (loop.length,)
     condition = () if loop.condition is None else (loop.condition,)
     return *loop.inits, *loop.nexts, *loop.stacked, *condition, *length
-
-
-def stored(value: Node) -> Node:
-    """Return what each chain stores of an output."""
-    return value.arg if isinstance(value, Chains) else value
 
 
 def varying(program: Program) -> frozenset[int]:

@@ -28,7 +28,6 @@ from steelyard_kernels.nest.carried.outline import (
     Body,
     body,
     in_registers,
-    stored,
     varying,
 )
 from steelyard_kernels.nest.carried.registers import ROLLED_OFTEN
@@ -65,7 +64,7 @@ class ProgramEmitter(Emitter):
         self.number = number
         self._part([n for n in self.program.nodes if n.number in self.varying])
         for place, output in enumerate(self.program.outputs):
-            value = stored(output.value)
+            value = output.each
             if not (isinstance(value, Result) and value.stacks):
                 self.store(self._output(place), self.tensor(value))
 
@@ -74,7 +73,7 @@ class ProgramEmitter(Emitter):
 
         That is of a whole block: its last chain may be repeated by another warp of it.
         """
-        kept = [stored(output.value) for output in self.program.outputs]
+        kept = [output.each for output in self.program.outputs]
         here = {node.number for node in nodes}
         for node in self.program.nodes:
             if node.number not in here:
@@ -133,7 +132,7 @@ class ProgramEmitter(Emitter):
         found = [
             self._output(place)
             for place, output in enumerate(self.program.outputs)
-            if stored(output.value) is result
+            if output.each is result
         ]
         return found or [self.lanes.scratch(result.dtype, result.shape)]
 

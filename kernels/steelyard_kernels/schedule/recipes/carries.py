@@ -21,7 +21,6 @@ from steelyard_kernels.nest.carried.outline import (
     in_memory,
     in_registers,
     of_all,
-    stored,
 )
 from steelyard_kernels.schedule import carries
 from steelyard_kernels.schedule.carries import (
@@ -76,7 +75,7 @@ def _apart(program: Program) -> int:
         n for n in everywhere(program.nodes) if n.number in computed and in_memory(n)
     ]
     for output in program.outputs:
-        value = stored(output.value)
+        value = output.each
         if isinstance(value, Result) and value.stacks:
             value = value.loop.stacked[value.place - len(value.loop.nexts)]
         moved.append(value)
