@@ -347,6 +347,28 @@ def test_long_reductions_are_of_chunks_and_of_their_results(op, dtype):
     assert found == reduced(x)
 
 
+def normalised(x, v, w):
+    """Return a loss of two layers behind one another, with its gradients."""
+
+    def loss(x, v, w):
+        x = norm(x + x @ v @ w)
+        return xp.mean(norm(x + x @ v @ w) * x)
+
+    value, found = value_and_grad(loss, (0, 1, 2))(x, v, w)
+    return (value, *found)
+
+
+def test_gradients_of_one_norm_after_another_have_an_order():
+    """No launch waits for one that waits for it, where both need the same sums."""
+    rng = np.random.default_rng(0)
+    arrays = [rng.standard_normal(s) for s in ((24, 24), (24, 33), (33, 24))]
+    made = kernel(normalised)
+    assert len(made.build(*arrays).parts) > 4
+    expected = evaluate(made.program(*arrays), arrays)
+    for found, value in zip(made(*arrays), expected.values(), strict=True):
+        np.testing.assert_allclose(found, value, rtol=1e-9, atol=1e-12)
+
+
 def test_small_products_of_several_shapes_are_launches():
     """Registers could hold the values, but took seconds to build, or were too few."""
 
@@ -360,6 +382,17 @@ def test_small_products_of_several_shapes_are_launches():
     assert {part.strategy for part in built.parts} == {"loops"}
     for found, expected in zip(both(x, y), (x @ y, y @ x, (x @ y).sum(0)), strict=True):
         np.testing.assert_allclose(found, expected, rtol=1e-10, atol=1e-10)
+
+
+def test_many_small_values_are_launches():
+    """One text of all of them would take seconds; of a few it is quicker."""
+
+    def launches(n):
+        shapes = (n, n), (n, n + 1), (n + 1, n)
+        return kernel(normalised).build(*[(s, "float32") for s in shapes]).parts
+
+    assert not launches(4)
+    assert len(launches(9)) > 4
 
 
 def test_an_input_that_others_read_is_overwritten_by_a_copy():

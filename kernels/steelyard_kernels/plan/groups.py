@@ -98,8 +98,9 @@ class Groups:
         for node in [group.values[0] for group in self.every]:
             for number in sorted(self.of[node.number].needs - {MOVED}):
                 one = self.of[first.setdefault(number, node).number]
-                if one is not self.of[node.number]:
-                    self._join(one, self.of[node.number])
+                own = self.of[node.number]
+                if one is not own and not self._apart(one, own):
+                    self._join(one, own)
         for node in [group.values[0] for group in self.every]:
             for read in reversed(self.of[node.number].reads):
                 writer, own = self.of.get(read.number), self.of[node.number]
@@ -156,8 +157,7 @@ class Groups:
         if (
             self.cuts.joint(needs)
             and self._still(one, other)
-            and not self._between(one, other)
-            and not self._between(other, one)
+            and not self._apart(one, other)
             and self.fits([*one.values, *other.values])
         ):
             self._join(one, other)
@@ -184,6 +184,10 @@ class Groups:
 
     def _waits(self, last: Group, first: Group) -> bool:
         return first in self._before(last) or self._between(first, last)
+
+    def _apart(self, one: Group, other: Group) -> bool:
+        """Say whether a third launch lies between two, in either order."""
+        return self._between(one, other) or self._between(other, one)
 
     def _between(self, first: Group, last: Group) -> bool:
         """Say whether a third launch waits for the first, and the last for that."""
