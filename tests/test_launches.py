@@ -4,6 +4,7 @@ import threading
 
 import numpy as np
 import pytest
+import simt
 
 from steelyard_kernels import array as xp
 from steelyard_kernels.artifact import Artifact
@@ -14,6 +15,7 @@ from steelyard_kernels.grad import grad, value_and_grad
 from steelyard_kernels.nest.places import nest_of
 from steelyard_kernels.plan import buffers, partition
 from steelyard_kernels.reference import evaluate
+from steelyard_kernels.schedule import strategies
 from steelyard_kernels.targets import device, parse
 
 EXTENTS = (8, 24, 33)
@@ -436,6 +438,23 @@ def test_a_long_running_total_is_walked_in_chunks(function, dtype):
     (want,) = evaluate(made.program(x), [x]).values()
     np.testing.assert_allclose(np.asarray(made(x), float), want, 1e-15)
     assert isinstance(made.build(x, target="cuda:sm_90a"), Artifact)
+    found = on_threads(simplify(made.program(x)), x)
+    np.testing.assert_allclose(np.asarray(found, float), want, 1e-15)
+
+
+def on_threads(program, x):
+    """Run the launches of a GPU by threads; the first reads the last chunk first."""
+    gpu = device(parse("cuda:sm_90a"))
+    plan = partition.partition(program, gpu)
+    values, out = {program.inputs[0].name: x}, program.outputs[0].name
+    for launch in plan.launches:
+        part, schedule = launch.program, strategies.heuristic(launch.program, gpu)
+        given = zip(part.inputs, launch.reads, strict=True)
+        arrays = [values[home].reshape(each.shape) for each, home in given]
+        made = strategies.lower(part, schedule, gpu)
+        found = simt.launch(part, made, arrays)
+        values |= zip(launch.writes, found.values(), strict=True)
+    return values[out].reshape(program.outputs[0].value.shape)
 
 
 @pytest.mark.parametrize(
